@@ -1,4 +1,4 @@
-//! Has libFuzzer call one of the targets; `TIDEGATE_FUZZ` names it.
+//! Runs one of the targets with libFuzzer; `TIDEGATE_FUZZ` selects it.
 
 #![no_main]
 
@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
             Some((_, target)) => *target,
             None => {
                 let known: Vec<_> = targets().map(|(name, _)| *name).collect();
-                eprintln!("TIDEGATE_FUZZ names no target; use one of {}", known.join(", "));
+                eprintln!("unknown target `{name}` in TIDEGATE_FUZZ; use one of {}", known.join(", "));
                 process::exit(2);
             }
         }

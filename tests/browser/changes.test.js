@@ -1,4 +1,4 @@
-// Changes: nothing is shown without a token, and what happens to a wrong one.
+// Token prompts, bans and resets.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -16,8 +16,8 @@ after(async () => {
   await browser.close();
 });
 
-async function ban(page, who) {
-  await page.getByLabel('Who', { exact: true }).fill(who);
+async function ban(page, target) {
+  await page.getByLabel('Target', { exact: true }).fill(target);
   await page.getByRole('button', { name: 'Ban', exact: true }).click();
 }
 
@@ -28,23 +28,23 @@ test('dashboard needs the token', async () => {
   await page.keyboard.press('Escape');
   await tokenDialog(page).waitFor({ state: 'hidden' });
   await page.getByText('Locked').waitFor();
-  assert.equal(await page.getByText('Nobody is banned.').isVisible(), false);
+  assert.equal(await page.getByText('No bans.').isVisible(), false);
 
-  await page.getByRole('button', { name: 'Give token' }).click();
+  await page.getByRole('button', { name: 'Enter token' }).click();
   await enterToken(page, 'a guess');
-  await tokenDialog(page).getByText('That is not the token of operators.').waitFor();
+  await tokenDialog(page).getByText('Invalid operator token.').waitFor();
   await enterToken(page, TOKEN);
-  await page.getByText('Nobody is banned.').waitFor();
+  await page.getByText('No bans.').waitFor();
 
   await page.getByRole('button', { name: 'Forget token' }).click();
   await tokenDialog(page).waitFor();
-  assert.equal(await page.getByText('Nobody is banned.').isVisible(), false);
+  assert.equal(await page.getByText('No bans.').isVisible(), false);
 });
 
 test('ban is enforced and lifted', async () => {
   const page = await browser.open(gateway, 'bans');
-  await page.getByText('Nobody is banned.').waitFor();
-  await page.getByLabel('What', { exact: true }).selectOption('network');
+  await page.getByText('No bans.').waitFor();
+  await page.getByLabel('Type', { exact: true }).selectOption('network');
   await page.getByLabel('Reason').fill('too curious');
   await ban(page, '127.0.0.0/8');
   await page.getByText('127.0.0.0/8 is banned for 10').waitFor();
@@ -54,30 +54,30 @@ test('ban is enforced and lifted', async () => {
   assert.deepEqual(await accessibilityViolations(page), []);
 
   await row.getByRole('button', { name: 'Lift' }).click();
-  await page.getByText('Nobody is banned.').waitFor();
+  await page.getByText('No bans.').waitFor();
   assert.equal((await gateway.sendRequests(1, '/')).status, 200);
 });
 
 test('wide ban needs confirmation', async () => {
   const page = await browser.open(gateway, 'bans');
-  await page.getByLabel('What', { exact: true }).selectOption('network');
+  await page.getByLabel('Type', { exact: true }).selectOption('network');
   const question = page.getByRole('dialog', { name: 'Ban 0.0.0.0/0?' });
   await ban(page, '0.0.0.0/0');
   await question.getByRole('button', { name: 'Cancel' }).click();
-  await page.getByText('Nobody is banned.').waitFor();
+  await page.getByText('No bans.').waitFor();
   assert.equal((await gateway.sendRequests(1, '/')).status, 200);
   await ban(page, '0.0.0.0/0');
-  await question.getByRole('button', { name: 'Ban them' }).click();
+  await question.getByRole('button', { name: 'Ban the network' }).click();
   const row = page.getByRole('row', { name: /0\.0\.0\.0\/0/ });
   await row.waitFor();
   assert.equal((await gateway.sendRequests(1, '/')).status, 403);
   await row.getByRole('button', { name: 'Lift' }).click();
-  await page.getByText('Nobody is banned.').waitFor();
+  await page.getByText('No bans.').waitFor();
 });
 
 test('invalid ban shows its error', async () => {
   const page = await browser.open(gateway, 'bans');
-  await ban(page, 'somebody');
+  await ban(page, 'not-an-address');
   await page.getByRole('alert').filter({ hasText: 'is not an address' }).waitFor();
 });
 
@@ -93,7 +93,7 @@ test('reset key is admitted again', async () => {
   assert.equal(await form.getByLabel('Key').inputValue(), 'alice');
   assert.equal(await form.getByLabel('Rule').inputValue(), 'login');
   await form.getByRole('button', { name: 'Reset' }).click();
-  await page.getByText('What rule login counted for alice is forgotten.').waitFor();
+  await page.getByText('Rule login: counters of alice reset.').waitFor();
   assert.equal((await gateway.sendRequests(1, '/login', post)).status, 200);
 });
 
@@ -102,7 +102,7 @@ test('expired token prompts for a new one', async () => {
   await gateway.stop();
   await page.getByText('Connection lost').waitFor();
   await gateway.restart({ token: 'another-token' });
-  await tokenDialog(page).getByText('it is wrong, or has expired').waitFor();
+  await tokenDialog(page).getByText('it is invalid or has expired').waitFor();
   await enterToken(page, 'another-token');
   await page.locator('#connection[data-state="live"]').waitFor();
 

@@ -26,12 +26,12 @@ const row = (page, name) => page.locator('.rules > li', { has: page.getByRole('l
 test('traffic view shows live rates per rule', async () => {
   const page = await browser.open(gateway);
   const login = row(page, 'login');
-  await login.getByText('3 in all').waitFor();
+  await login.getByText('3 total').waitFor();
   await login.getByText('POST /login').waitFor();
-  await row(page, 'candidate').getByText('4 in all').waitFor();
+  await row(page, 'candidate').getByText('4 total').waitFor();
   await row(page, 'candidate').getByText('shadow', { exact: true }).waitFor();
   await gateway.sendRequests(1, '/login', { user: 'alice', method: 'POST' });
-  await login.getByText('4 in all').waitFor();
+  await login.getByText('4 total').waitFor();
 
   await page.getByText('Numbers as a table').click();
   await page
@@ -47,10 +47,10 @@ test('rule view shows settings and denial reasons', async () => {
   await page.getByRole('heading', { name: 'login', level: 1 }).waitFor();
   assert.equal(await page.title(), 'login · Tidegate');
   await page.getByText('2/h').first().waitFor();
-  await page.locator('.facts', { hasText: 'over its quota' }).waitFor();
+  await page.locator('.facts', { hasText: 'quota exceeded' }).waitFor();
   await page.getByRole('row', { name: /alice/ }).waitFor();
-  await page.goto(`${gateway.admin}/#/rules/nobody`);
-  await page.getByText('There is no such rule').waitFor();
+  await page.goto(`${gateway.admin}/#/rules/missing`);
+  await page.getByText('has no such rule').waitFor();
 });
 
 test('rule view of shadow rule shows keys it would deny', async () => {
@@ -63,7 +63,7 @@ test('keys view lists most denied keys', async () => {
   const page = await browser.open(gateway, 'keys');
   await page.getByRole('row', { name: /alice login/ }).waitFor();
   await page.getByLabel('Rule').selectOption('reports');
-  await page.getByText('Nobody was denied yet.').waitFor();
+  await page.getByText('No key was denied yet.').waitFor();
 });
 
 test('denial is found by its id', async () => {
@@ -71,33 +71,33 @@ test('denial is found by its id', async () => {
   await page
     .getByRole('row', { name: /alice POST \/login/ })
     .first()
-    .getByRole('link', { name: 'over its quota' })
+    .getByRole('link', { name: 'quota exceeded' })
     .click();
   await page.getByRole('heading', { name: 'Why?' }).waitFor();
   await page.locator('.statement', { hasText: 'login' }).first().waitFor();
   await page.getByText('0 of 2', { exact: true }).waitFor();
 
   await page.getByRole('link', { name: 'All denials' }).click();
-  await page.getByLabel('Id of a denial').fill(`urn:tidegate:denial:${denial}`);
-  await page.getByRole('button', { name: 'Tell me' }).click();
+  await page.getByLabel('Denial id').fill(`urn:tidegate:denial:${denial}`);
+  await page.getByRole('button', { name: 'Look up' }).click();
   await page.getByText(denial).waitFor();
   await page.locator('.statement').first().waitFor();
   await page.goto(`${gateway.admin}/#/why/nothing`);
-  await page.getByText('not known, or not any more').waitFor();
+  await page.getByText('Unknown denial, or its record was evicted').waitFor();
 });
 
 test('paused denial list does not update', async () => {
   const page = await browser.open(gateway, 'denials');
   const rows = page.locator('tbody tr');
   await rows.first().waitFor();
-  await page.getByRole('button', { name: 'Hold still' }).click();
+  await page.getByRole('button', { name: 'Pause' }).click();
   const frozen = await rows.count();
   await gateway.sendRequests(1, '/login', { user: 'carol', method: 'POST' });
   await gateway.sendRequests(2, '/login', { user: 'carol', method: 'POST' });
   const denied = (await gateway.status()).requests.refused;
-  const refreshed = page.waitForResponse((answer) => answer.url().includes('/api/v1/denials'));
+  const refreshed = page.waitForResponse((response) => response.url().includes('/api/v1/denials'));
   assert.equal(await rows.count(), frozen);
-  await page.getByRole('button', { name: 'Hold still' }).click();
+  await page.getByRole('button', { name: 'Pause' }).click();
   await refreshed;
   await page.getByRole('row', { name: /carol/ }).waitFor();
   assert.ok(denied > frozen);
@@ -107,15 +107,15 @@ test('health view shows servers and queues', async () => {
   const page = await browser.open(gateway, 'health');
   await page.getByRole('row', { name: /app 127\.0\.0\.1:\d+ good/ }).waitFor();
   await page.getByRole('row', { name: /reports 0 – – – – –/ }).waitFor();
-  await page.getByText('Everything is counted in memory.').waitFor();
+  await page.getByText('All counters are in memory.').waitFor();
 });
 
 test('shadow view shows would-be denials', async () => {
   const page = await browser.open(gateway, 'shadow');
-  await page.getByText('Of 5 requests it would have denied 4 that were let through').waitFor();
+  await page.getByText('Of 5 requests, 4 were admitted that it would have denied').waitFor();
   await page.getByRole('row', { name: /bob 4 100/ }).waitFor();
   await page.getByRole('heading', { name: 'Put in force' }).waitFor();
-  await page.getByText('Nothing was changed from here yet.').waitFor();
+  await page.getByText('No changes yet.').waitFor();
   assert.equal(await page.getByRole('button', { name: 'Roll back the last change' }).isDisabled(), true);
 });
 
@@ -133,15 +133,15 @@ test('playground compares quotas on drawn traffic', async () => {
   await quotaResult(1).getByText('fixed-window: ').waitFor();
 
   await page.getByRole('button', { name: 'Nothing' }).click();
-  await page.getByText('0 come in 10').waitFor();
+  await page.getByText('0 requests in 10').waitFor();
   const field = page.getByRole('slider', { name: /Traffic, drawn/ });
   await field.focus();
   await page.keyboard.press('9');
   await page.keyboard.press('ArrowUp');
   await page.keyboard.press('ArrowRight');
   await page.keyboard.press('5');
-  assert.equal(await field.getAttribute('aria-valuetext'), '5 come at 0.166667 s');
-  await page.getByText('15 come in 10').waitFor();
+  assert.equal(await field.getAttribute('aria-valuetext'), '5 requests at 0.166667 s');
+  await page.getByText('15 requests in 10').waitFor();
   await quotaResult(0).getByText('15 admitted, 0 delayed, 0 denied').waitFor();
   await quotaResult(0).getByLabel('Quota').fill('3/h');
   await quotaResult(0).getByText('3 admitted, 0 delayed, 12 denied').waitFor();
@@ -151,32 +151,32 @@ test('playground compares quotas on drawn traffic', async () => {
   await page.mouse.down();
   await page.mouse.move(box.x + box.width - 2, box.y + 2, { steps: 3 });
   await page.mouse.up();
-  await page.getByText('375 come in 10').waitFor();
+  await page.getByText('375 requests in 10').waitFor();
 
   await quotaResult(0).getByLabel('Quota').fill('5/fortnight');
   await quotaResult(0).getByText('fortnight').waitFor();
   await page.getByText('Use recorded traffic').click();
-  await page.getByLabel('Moments').fill('0\n1.5\nsoon');
+  await page.getByLabel('Times').fill('0\n1.5\nsoon');
   await page.getByRole('button', { name: 'Use these' }).click();
-  await page.getByText('Line 3 is no moment').waitFor();
-  await page.getByLabel('Moments').fill('2026-11-16T03:20:00Z\n2026-11-16T03:20:20Z\n2026-11-16T03:20:10Z');
+  await page.getByText('Line 3 is not a time').waitFor();
+  await page.getByLabel('Times').fill('2026-11-16T03:20:00Z\n2026-11-16T03:20:20Z\n2026-11-16T03:20:10Z');
   await page.getByRole('button', { name: 'Use these' }).click();
-  await page.getByText('3 come in 21').waitFor();
-  await page.getByRole('button', { name: 'Use what came to this gateway' }).click();
-  await page.getByText(/[3-9]\d come in .*, at the moments that were recorded/).waitFor();
+  await page.getByText('3 requests in 21').waitFor();
+  await page.getByRole('button', { name: 'Use the history of this gateway' }).click();
+  await page.getByText(/[3-9]\d requests in .*, at the recorded times/).waitFor();
   await page.getByRole('button', { name: 'Every algorithm' }).click();
   for (const name of ['sliding-strict: ', 'sliding-log: ', 'smooth: ', 'warm-up: '])
-    await page.locator('.lanes').getByText(name).waitFor();
+    await page.locator('.quota-results').getByText(name).waitFor();
 });
 
 const READY = {
   '': 'In flight',
   'rules/login': 'Top keys',
   keys: 'alice',
-  denials: 'over its quota',
+  denials: 'quota exceeded',
   health: 'Policy loaded',
   shadow: 'Of 5 requests',
-  bans: 'Nobody is banned.',
+  bans: 'No bans.',
   policy: 'name: candidate',
   playground: 'fixed-window: ',
 };
@@ -201,7 +201,7 @@ for (const look of [
 
 test('views are reachable by keyboard', async () => {
   const page = await browser.open(gateway);
-  // Without the dialog that asks for the token.
+  // The token is stored, so the reload shows no dialog.
   await page.reload();
   await page.locator('#connection[data-state="live"]').waitFor();
   const focused = () => page.evaluate(() => document.activeElement.id || document.activeElement.textContent);

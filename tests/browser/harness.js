@@ -1,4 +1,4 @@
-// What the stories share: a server, the gateway in front of it, and a browser that looks at it.
+// Shared by the tests: an upstream server, the gateway in front of it, and a browser.
 
 import { spawn } from 'node:child_process';
 import { mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises';
@@ -15,7 +15,7 @@ const { chromium } = createRequire(path.join(modules, 'package.json'))('playwrig
 const axe = await readFile(path.join(modules, 'node_modules/axe-core/axe.min.js'), 'utf8');
 export const program = process.env.TIDEGATE ?? path.join(testDirectory, '../../target/debug/tidegate');
 
-/** How long anything may take, in milliseconds: much longer than it does. */
+/** The timeout of every step, in milliseconds; much longer than a step takes. */
 export const TIMEOUT = 60000;
 
 const FLAGS = [
@@ -39,7 +39,7 @@ export const RULES = `
   - { name: candidate, match: { path: /search }, key: header x-user, missing: skip, quota: 1/h, mode: shadow }
 `;
 
-/** The binary while it serves a policy, in front of a server that answers everything. */
+/** A running gateway in front of a server that responds 200 to every request. */
 export class Gateway {
   #directory;
   #server;
@@ -89,7 +89,7 @@ export class Gateway {
     await this.ended;
   }
 
-  /** Starts it again, where it was. */
+  /** Starts the process again on the same addresses. */
   async restart({ token = this.#token } = {}) {
     this.#token = token;
     const [gateway, admin] = [this.url, this.admin].map((url) => url.slice('http://'.length));
@@ -99,29 +99,29 @@ export class Gateway {
     await this.#serve();
   }
 
-  /** What the file says now. */
+  /** The content of the policy file. */
   text() {
     return readFile(this.#file, 'utf8');
   }
 
-  /** Puts another text in the place of the file, as editors do. */
+  /** Replaces the policy file by rename, as editors do. */
   async rewrite(change) {
     this.policy = change(this.policy);
     await writeFile(`${this.#file}.new`, this.policy);
     await rename(`${this.#file}.new`, this.#file);
   }
 
-  /** Sends requests, one after the other; answers the last answer. */
+  /** Sends requests one after the other; returns the last response. */
   async sendRequests(times, path, { user, method = 'GET' } = {}) {
-    let answer;
+    let response;
     for (let sent = 0; sent < times; sent += 1) {
-      answer = await fetch(this.url + path, { method, headers: user ? { 'x-user': user } : {} });
-      await answer.text();
+      response = await fetch(this.url + path, { method, headers: user ? { 'x-user': user } : {} });
+      await response.text();
     }
-    return answer;
+    return response;
   }
 
-  /** What operators see. */
+  /** The response of `/api/v1/status`. */
   async status() {
     const headers = { Authorization: `Bearer ${this.#token}` };
     return (await fetch(`${this.admin}/api/v1/status`, { headers })).json();
@@ -135,7 +135,7 @@ export class Gateway {
   }
 }
 
-/** A browser, whose pages may not break anything that a person would only find in its console. */
+/** A browser that fails the test on errors in the console of a page. */
 export class Browser {
   #browser;
   #errors = [];
@@ -146,7 +146,7 @@ export class Browser {
     return it;
   }
 
-  /** A page at this place of the dashboard, with the token where the gateway needs one. */
+  /** Opens a view of the dashboard, and enters the token if the gateway requires one. */
   async open(gateway, place = '', look = {}) {
     const page = await this.openWithoutToken(gateway, place, look);
     if (gateway.policy.includes('token:')) await enterToken(page, TOKEN);
@@ -154,14 +154,14 @@ export class Browser {
     return page;
   }
 
-  /** The same, without a token. */
+  /** Opens a view without entering a token. */
   async openWithoutToken(gateway, place = '', look = {}) {
     const page = await this.#page(place, look);
     await page.goto(`${gateway.admin}/#/${place}`);
     return page;
   }
 
-  /** A page that shows a file, without a network; and all that it asks for. */
+  /** Opens a file without a network; returns the page and the URLs that it requests. */
   async openFile(file, look = {}) {
     const page = await this.#page(file, { ...look, offline: true });
     const requests = [];
@@ -193,14 +193,14 @@ export class Browser {
   }
 }
 
-export const tokenDialog = (page) => page.getByRole('dialog', { name: 'Token of operators' });
+export const tokenDialog = (page) => page.getByRole('dialog', { name: 'Operator token' });
 
 export async function enterToken(page, token) {
   await tokenDialog(page).getByLabel('Token').fill(token);
-  await tokenDialog(page).getByRole('button', { name: 'Go on' }).click();
+  await tokenDialog(page).getByRole('button', { name: 'Continue' }).click();
 }
 
-/** What is hard to use for somebody, as axe-core sees it. */
+/** The accessibility violations that axe-core finds. */
 export async function accessibilityViolations(page) {
   await page.evaluate(axe);
   const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'] }));
@@ -209,7 +209,7 @@ export async function accessibilityViolations(page) {
   );
 }
 
-/** How far the page is wider than the window. */
+/** The horizontal overflow of the page, in pixels. */
 export function horizontalOverflow(page) {
   return page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
 }

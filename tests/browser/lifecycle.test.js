@@ -1,4 +1,4 @@
-// What happens to the page when something happens to the gateway.
+// The dashboard during reloads, restarts and without settings.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -33,31 +33,31 @@ test('dashboard reconnects after gateway restart', async () => {
   await gateway.sendRequests(5, '/login', { user: 'alice', method: 'POST' });
   const page = await browser.open(gateway);
   const login = page.locator('.rules > li', { has: page.getByRole('link', { name: 'login' }) });
-  await login.getByText('3 in all').waitFor();
+  await login.getByText('3 total').waitFor();
   await gateway.stop();
   await page.getByText('Connection lost').waitFor();
-  await login.getByText('3 in all').waitFor();
+  await login.getByText('3 total').waitFor();
   await gateway.restart();
   await page.locator('#connection[data-state="live"]').waitFor();
-  await login.getByText('2 in all').waitFor({ state: 'hidden' });
+  await login.getByText('2 total').waitFor({ state: 'hidden' });
   await gateway.sendRequests(4, '/login', { user: 'alice', method: 'POST' });
-  await login.getByText('2 in all').first().waitFor();
+  await login.getByText('2 total').first().waitFor();
   await gateway.close();
 });
 
-test('dashboard without observe and token says so', async () => {
+test('dashboard explains missing observe and token settings', async () => {
   const gateway = await Gateway.start({ admin: 'admin: 127.0.0.1:0', observe: '', rules: '[]' });
   const page = await browser.open(gateway);
   await page.getByText('This policy has no rules.').waitFor();
-  await page.getByRole('button', { name: 'Changes are open' }).waitFor();
+  await page.getByRole('button', { name: 'Changes allowed' }).waitFor();
   await page.getByRole('link', { name: 'Keys' }).click();
   await page.getByText('Keys are not observed.').waitFor();
   await page.getByRole('link', { name: 'Denials' }).click();
-  await page.getByText('Denials are not kept.').waitFor();
+  await page.getByText('Denials are not recorded.').waitFor();
   await page.getByRole('link', { name: 'Shadow' }).click();
-  await page.getByText('No rule runs in shadow mode.').waitFor();
+  await page.getByText('No rule is in shadow mode.').waitFor();
   await page.getByRole('link', { name: 'Bans' }).click();
-  await page.getByLabel('Who', { exact: true }).fill('192.0.2.7');
+  await page.getByLabel('Target', { exact: true }).fill('192.0.2.7');
   await page.getByRole('button', { name: 'Ban', exact: true }).click();
   await page.getByRole('row', { name: /192\.0\.2\.7/ }).waitFor();
   await gateway.close();

@@ -22,36 +22,36 @@ async function choose(page, rule, mode) {
 test('mode change is applied and rolled back', async () => {
   const gateway = await Gateway.start();
   const before = await gateway.text();
-  const ask = async () => (await gateway.sendRequests(1, '/search', { user: 'bob' })).status;
-  for (let turn = 0; turn < 3; turn += 1) assert.equal(await ask(), 200);
+  const send = async () => (await gateway.sendRequests(1, '/search', { user: 'bob' })).status;
+  for (let request = 0; request < 3; request += 1) assert.equal(await send(), 200);
   const page = await browser.open(gateway, 'shadow');
 
-  // Who thinks again changes nothing.
+  // Cancel changes nothing.
   await choose(page, 'candidate', 'enforce');
   const question = dialog(page, 'candidate: enforce for all?');
-  await question.getByText('So far it let 2 of 3 requests through that it would have denied.').waitFor();
+  await question.getByText('So far, 2 of 3 requests were admitted that it would have denied.').waitFor();
   assert.deepEqual(await accessibilityViolations(page), []);
   await question.getByRole('button', { name: 'Cancel' }).click();
-  assert.equal(await ask(), 200);
+  assert.equal(await send(), 200);
   assert.equal(await gateway.text(), before);
 
   await choose(page, 'candidate', 'enforce');
   await question.getByRole('button', { name: 'Put in force' }).click();
   await page.getByText('Rule candidate: enforce for all.').waitFor();
-  assert.equal(await ask(), 429);
+  assert.equal(await send(), 429);
   assert.equal(await gateway.text(), before.replace('mode: shadow', 'mode: enforce'));
   await page.getByText('candidate: shadow → enforce (api)').waitFor();
-  await page.getByText('No rule runs in shadow mode.').waitFor();
+  await page.getByText('No rule is in shadow mode.').waitFor();
   assert.deepEqual(await accessibilityViolations(page), []);
 
   await page.getByRole('button', { name: 'Roll back the last change' }).click();
   await dialog(page, 'Roll back?').getByRole('button', { name: 'Roll back' }).click();
-  await page.getByText('Change 1 is taken back.').waitFor();
-  assert.equal(await ask(), 200);
+  await page.getByText('Change 1 is reverted.').waitFor();
+  assert.equal(await send(), 200);
   assert.equal(await gateway.text(), before);
-  await page.getByText('candidate: enforce → shadow, takes back change 1 (api)').waitFor();
+  await page.getByText('candidate: enforce → shadow, reverts change 1 (api)').waitFor();
   await page.locator('button:disabled', { hasText: 'Roll back the last change' }).waitFor();
-  // Apply would not undo the rollback: the choice is the mode that the rule is in.
+  // The choice follows the rollback, so that "Apply" does not undo it.
   await page.waitForFunction(() => document.querySelector('[aria-label="Mode of candidate"]').value === 'shadow');
   await gateway.close();
 });
@@ -94,7 +94,7 @@ test('percentage mode is set from a phone', async () => {
   assert.ok((await horizontalOverflow(page)) <= 0);
   await choose(page, 'candidate', 'enforce 25');
   await dialog(page, 'candidate: enforce for 25 %?').getByRole('button', { name: 'Put in force' }).click();
-  await page.getByText('It is in that mode already.').waitFor();
+  await page.getByText('The rule is already in this mode.').waitFor();
   await gateway.close();
 });
 
@@ -109,7 +109,7 @@ test('edited policy is not rolled back', async () => {
   const text = await gateway.text();
   await gateway.rewrite(() => `# mine\n${text}`);
   await dialog(page, 'Roll back?').getByRole('button', { name: 'Roll back' }).click();
-  await page.getByText('has changed since').waitFor();
+  await page.getByText('was changed in the meantime').waitFor();
   assert.ok((await gateway.text()).startsWith('# mine'));
   await gateway.close();
 });

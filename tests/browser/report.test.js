@@ -1,4 +1,4 @@
-// The page that `tidegate replay --html` writes: it says what the report for programs says, to everybody, and alone.
+// The report of `tidegate replay --html`: it matches the JSON report, is accessible and self-contained.
 
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
@@ -11,12 +11,12 @@ import { Browser, accessibilityViolations, horizontalOverflow, program } from '.
 
 const LOG = path.join(import.meta.dirname, '../../crates/replay/tests/data/access-apache-10k.log.gz');
 
-// A rule of every kind: some are denied, some wait, some would be denied; one name that only its text may be.
+// Rules that deny, delay and would deny; one name contains markup that must be escaped.
 const POLICY = `rules:
   - { name: everybody, key: ip, quota: 20/min burst 10 }
   - { name: "<b>paced</b>", key: ip, match: { path: /presentations/** }, quota: 1/s, wait: 30s, queue: 100 }
   - { name: watched, key: ip, quota: 10/min, mode: shadow }
-  - { name: silent, key: ip, match: { path: /nobody/asks/this }, quota: 10/min }
+  - { name: silent, key: ip, match: { path: /never/requested }, quota: 10/min }
 `;
 const BEFORE = 'rules: [{ name: everybody, key: ip, quota: 30/min burst 10 }]\n';
 
@@ -41,11 +41,11 @@ after(async () => {
   await rm(folder, { recursive: true });
 });
 
-/** What stands in the rows of a table, without the names of its columns. */
+/** The cells of a table, without its header. */
 const rows = (table) =>
   table.locator('tbody tr').evaluateAll((all) => all.map((row) => [...row.cells].map((cell) => cell.innerText)));
 
-/** What a chart shows, counted from its bars: as many numbers for each step of time as the report for programs has. */
+/** The values of a chart, measured from its bars, in the format of the JSON report. */
 async function bars(chart, { bins, columns }) {
   const most = Math.max(...bins.map((bin) => bin.reduce((sum, count) => sum + count)));
   const drawn = await chart.evaluate((svg) => {
@@ -86,7 +86,7 @@ test('report tables match the JSON report', async () => {
     );
   }
   await page
-    .getByText(`${difference.newly_denied} are denied now, ${difference.no_longer_denied} no longer; ${difference.denied_by_both} by both.`)
+    .getByText(`${difference.newly_denied} newly denied, ${difference.no_longer_denied} no longer denied, ${difference.denied_by_both} denied by both`)
     .waitFor();
 });
 
@@ -108,13 +108,13 @@ test('report charts match the JSON report', async () => {
       keys,
     );
     if (rule.stopped_elsewhere > 0)
-      await part.getByText(`${rule.stopped_elsewhere} that it let through were denied by others.`).waitFor();
+      await part.getByText(`${rule.stopped_elsewhere} admitted by this rule were denied by other rules.`).waitFor();
   }
-  await page.getByText('Rule silent was about no request of the log.').waitFor();
+  await page.getByText('Rule silent matched no request.').waitFor();
   assert.equal(await page.getByRole('heading', { name: 'silent' }).count(), 0);
 });
 
-/** How well bars stand out from the page, as WCAG counts it: axe-core looks at texts only. */
+/** The WCAG contrast of bars with the page; axe-core checks texts only. */
 const contrasts = (page) =>
   page.evaluate(() => {
     const light = (colour) => {
@@ -129,7 +129,7 @@ const contrasts = (page) =>
     });
   });
 
-/** The smallest size of a text, as it is shown. */
+/** The smallest rendered text size. */
 const smallest = (page) =>
   page.evaluate(() => {
     const texts = [...document.querySelectorAll('main *')].filter((it) => it.checkVisibility() && it.innerText?.trim());

@@ -1,4 +1,5 @@
-// Draws the picture of promotion for the documents, with a minute of traffic: `node pictures.js`, with TIDEGATE as for the stories.
+// Takes the screenshot of the shadow view for the docs, after a minute of traffic: `node screenshots.js`, with TIDEGATE as
+// for the tests.
 
 import path from 'node:path';
 import { setTimeout } from 'node:timers/promises';
@@ -11,7 +12,7 @@ const RULES = `
   - { name: search, match: { path: /search }, key: header x-user, missing: skip, quota: 60/min burst 10, mode: shadow }
 `;
 
-/** How often each of them searches in a second. */
+/** Requests per second of each user. */
 const REQUEST_RATES = { 'nightly-job': 6, alice: 2, bob: 1.3, carol: 0.8, dave: 0.5 };
 
 const gateway = await Gateway.start({ admin: 'admin: 127.0.0.1:0', rules: RULES });
@@ -24,10 +25,10 @@ await mode('login', { mode: 'enforce' });
 const page = await browser.open(gateway, 'shadow');
 await page.setViewportSize({ width: 1280, height: 900 });
 const ends = performance.now() + TIMEOUT;
-for (let moment = 0; performance.now() < ends; moment += 1) {
-  const rush = 1 + 0.7 * Math.sin(moment / 14);
-  for (const [user, often] of Object.entries(REQUEST_RATES))
-    if (Math.random() < (often * rush) / 4) await gateway.sendRequests(1, '/search', { user });
+for (let step = 0; performance.now() < ends; step += 1) {
+  const load = 1 + 0.7 * Math.sin(step / 14);
+  for (const [user, rate] of Object.entries(REQUEST_RATES))
+    if (Math.random() < (rate * load) / 4) await gateway.sendRequests(1, '/search', { user });
   await setTimeout(250);
 }
 await page.getByText('login: enforce 25 % → enforce (api)').waitFor();

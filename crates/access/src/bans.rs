@@ -1,12 +1,12 @@
-//! Bans that end by themselves, in a bounded table.
+//! Temporary bans in a bounded table.
 //!
 //! ```text
-//!   by key    fingerprint ──▶ until, how often, name
-//!   by end    (until, fingerprint), soonest first ──▶ who gives way, and what can be dropped
+//!   by key    fingerprint ──▶ expiry, ban count, name
+//!   by end    (expiry, fingerprint), earliest first ──▶ eviction and cleanup
 //! ```
 //!
-//! While nobody is banned a check is one load. Ended bans are dropped a few at a time by whoever comes by, never by a
-//! sweep. The surprise: in a full table the ban that ends soonest gives way, be it the new one.
+//! Without bans a check is one atomic load. Each call drops a few expired bans; there is no background sweep. Note
+//! that in a full table the ban that ends first is evicted, even if it is the new one.
 
 use super::ban_rule::{BanRule, DenialCounter};
 use std::{
@@ -22,7 +22,7 @@ use std::{
 use tidegate_core::Micros;
 use tidegate_limiter::{BuildError, Capacity, Clock, LimitKey, short_name};
 
-/// Keeps keys out for a time: addresses, users, anything that can be hashed.
+/// A table of temporarily banned keys: addresses, users, anything that can be hashed.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,58 +41,59 @@ use tidegate_limiter::{BuildError, Capacity, Clock, LimitKey, short_name};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A key is kept as 128 bits of a seeded hash, with a name for operators: with a million bans, that anybody shares
-/// the fingerprint of one has a chance of one in 10^32. Keys of different types are different keys; give an address
-/// as [`std::net::IpAddr::to_canonical`], so that a mapped one is not another, or ask [`crate::AccessControl`], which does.
+/// A key is stored as 128 bits of a seeded hash, with a name for operators. With a million bans, the probability
+/// that another key has the same fingerprint is about 10^-32. Keys of different types are different keys. Use
+/// [`std::net::IpAddr::to_canonical`] for addresses, so that an IPv4-mapped address equals the IPv4 address, or
+/// use [`crate::AccessControl`], which does.
 pub struct Bans {
     clock: Clock,
     hashers: [foldhash::quality::RandomState; 2],
     capacity: usize,
     denial_counter: Option<DenialCounter>,
-    /// When the next ban can be dropped. [`NO_EXPIRY`] while there is none.
+    /// The time at which the next ban can be dropped; [`NO_EXPIRY`] without bans.
     next_drop: AtomicU64,
     evicted: AtomicU64,
     table: RwLock<BanTable>,
 }
 
-/// What became of a ban.
+/// The result of [`Bans::ban`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BanOutcome {
-    /// The key was not banned, and is now.
+    /// The key is banned now and was not before.
     Banned,
-    /// The key was banned, and now is for longer.
+    /// The key was banned, and the ban is longer now.
     Extended,
-    /// The key was banned for as long or longer already: nothing changed.
+    /// The key is already banned for as long or longer; nothing changed.
     Unchanged,
-    /// The table is full of bans that all end later: the key is not banned. Counted in [`BanStats::evicted`].
+    /// The table is full of bans that all end later; the key is not banned. Counted in [`BanStats::evicted`].
     TableFull,
 }
 
-/// A key that is banned.
+/// A banned key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BannedKey {
-    /// The key as it is written out, cut after 128 characters.
+    /// The key as text, cut after 128 characters.
     pub key: String,
-    /// How long it still is.
+    /// The remaining time of the ban.
     pub remaining: Micros,
-    /// How often it was banned, as far as is remembered.
+    /// The number of bans of this key that are still on record.
     pub ban_count: u32,
 }
 
-/// How full a table of bans is.
+/// The usage of a table of bans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BanStats {
-    /// Bans that it has room for.
+    /// The maximum number of bans.
     pub capacity: u64,
-    /// Bans that it holds, ended ones that are not dropped yet among them.
+    /// The number of stored bans, including expired ones that are not dropped yet.
     pub stored: u64,
-    /// Bans that gave way before their end because there was no room.
+    /// The number of bans that were evicted before their end because the table was full.
     pub evicted: u64,
-    /// Denials that were not counted because there was no room to count them.
+    /// The number of denials that were not counted for lack of memory.
     pub uncounted_denials: u64,
 }
 
-/// Settings of [`Bans`].
+/// The settings of [`Bans`].
 #[derive(Clone, Debug)]
 pub struct BansBuilder {
     clock: Option<Clock>,
@@ -103,45 +104,45 @@ pub struct BansBuilder {
 
 const DEFAULT_CAPACITY: usize = 100_000;
 const DEFAULT_DENIAL_CAPACITY: Capacity = Capacity::Bytes(16 << 20);
-/// Later than any moment.
+/// Later than any time.
 const NO_EXPIRY: u64 = u64::MAX;
-/// Ended bans that one call drops at most.
+/// The maximum number of expired bans that one call drops.
 const MAX_DROPS_PER_CALL: usize = 8;
 
 impl BansBuilder {
-    /// The clock; the machine's exact one unless told otherwise.
+    /// Sets the clock; the system clock by default.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
     }
 
-    /// Bans at the same time at most; 100,000 unless told otherwise. In a full table the ban that ends soonest gives
-    /// way, be it the new one, and [`BanStats::evicted`] counts it.
+    /// Sets the maximum number of bans; 100,000 by default. In a full table the ban that ends first is evicted,
+    /// even if it is the new one, and [`BanStats::evicted`] counts it.
     #[must_use]
     pub fn capacity(self, bans: usize) -> Self {
         Self { capacity: bans, ..self }
     }
 
-    /// Bans keys that are denied too often, as [`Bans::record_denial`] hears of it.
+    /// Sets the rule that bans keys after repeated denials; see [`Bans::record_denial`].
     #[must_use]
     pub fn rule(self, rule: BanRule) -> Self {
         Self { rule: Some(rule), ..self }
     }
 
-    /// Memory to count denials in; 16 MiB unless told otherwise. A key that finds no room is not counted and so not
-    /// banned, and [`BanStats::uncounted_denials`] says how often that was.
+    /// Sets the memory for counting denials; 16 MiB by default. A key without room is neither counted nor banned,
+    /// and [`BanStats::uncounted_denials`] counts its denials.
     #[must_use]
     pub fn denial_capacity(self, capacity: Capacity) -> Self {
         Self { denial_capacity: capacity, ..self }
     }
 
-    /// An empty table of bans.
+    /// Builds an empty table of bans.
     pub fn build(self) -> Result<Bans, BuildError> {
         if self.capacity == 0 {
             return Err(BuildError::ZeroCapacity);
         }
         let clock = self.clock.unwrap_or_default();
-        let automatic = match self.rule {
+        let denial_counter = match self.rule {
             Some(rule) => Some(DenialCounter::new(rule, clock.clone(), self.denial_capacity)?),
             None => None,
         };
@@ -149,7 +150,7 @@ impl BansBuilder {
             clock,
             hashers: Default::default(),
             capacity: self.capacity,
-            denial_counter: automatic,
+            denial_counter,
             next_drop: AtomicU64::new(NO_EXPIRY),
             evicted: AtomicU64::new(0),
             table: RwLock::default(),
@@ -158,7 +159,7 @@ impl BansBuilder {
 }
 
 impl Bans {
-    /// Bans with settings of their own.
+    /// Returns a builder with the default settings.
     pub fn builder() -> BansBuilder {
         BansBuilder {
             clock: None,
@@ -168,7 +169,7 @@ impl Bans {
         }
     }
 
-    /// How long the key is banned from now on; `None` if it is not.
+    /// Returns the remaining time of the ban of a key; `None` if the key is not banned.
     #[inline]
     pub fn check<K: LimitKey + ?Sized>(&self, key: &K) -> Option<Micros> {
         match self.next_drop.load(Ordering::Acquire) {
@@ -177,7 +178,7 @@ impl Bans {
         }
     }
 
-    /// Bans a key from now on. A ban that lasts longer already stays as it is: only [`Bans::lift`] shortens one.
+    /// Bans a key from now on. A ban that ends later does not change: only [`Bans::lift`] shortens a ban.
     pub fn ban<K: LimitKey + ?Sized>(&self, key: &K, length: Duration) -> BanOutcome {
         let (owner, now) = (self.fingerprint(key), self.clock.now());
         let mut table = self.write();
@@ -186,39 +187,38 @@ impl Bans {
         outcome
     }
 
-    /// Ends a ban, and says how long it would have lasted. Whatever was remembered of the key is forgotten, its
-    /// denials too.
+    /// Ends a ban and returns its remaining time. Also drops the ban count and the denials of the key.
     pub fn lift<K: LimitKey + ?Sized>(&self, key: &K) -> Option<Micros> {
         let (owner, now) = (self.fingerprint(key), self.clock.now());
         let mut table = self.write();
         let ban = table.remove(owner);
         self.update_next_drop(&table);
         drop(table);
-        if let Some(automatic) = &self.denial_counter {
-            automatic.reset(key);
+        if let Some(counter) = &self.denial_counter {
+            counter.reset(key);
         }
         ban.and_then(|ban| ban.remaining(now))
     }
 
-    /// Counts a denial of the key, and bans it if that is one too many. Says how long the key is banned, if it is.
+    /// Counts a denial of the key, and bans it if the rule requires it. Returns the remaining time of the ban, if any.
     ///
-    /// Under `10/min for 1h` the tenth denial within a minute bans. Denials of a key that is banned are not counted,
-    /// and after a ban the count starts anew. Does nothing unless built with [`BansBuilder::rule`].
+    /// With `10/min for 1h` the tenth denial within a minute bans. Denials of a banned key are not counted, and
+    /// after a ban the count restarts. Does nothing without a [`BansBuilder::rule`].
     pub fn record_denial<K: LimitKey + ?Sized>(&self, key: &K) -> Option<Micros> {
         if let Some(remaining) = self.check(key) {
             return Some(remaining);
         }
-        let automatic = self.denial_counter.as_ref()?;
-        if !automatic.record_denial(key) {
+        let counter = self.denial_counter.as_ref()?;
+        if !counter.record_denial(key) {
             return None;
         }
         let (owner, now) = (self.fingerprint(key), self.clock.now());
         let mut table = self.write();
         table.drop_if_expired(owner, now, self.retention());
         let before = table.bans.get(&owner);
-        // Two threads may both have seen the last denial: the second finds the ban of the first.
+        // Two threads may both record the last denial: the second finds the ban of the first.
         if before.is_none_or(|ban| ban.remaining(now).is_none()) {
-            let length = automatic.ban_length(before.map_or(0, |ban| ban.ban_count));
+            let length = counter.ban_length(before.map_or(0, |ban| ban.ban_count));
             self.insert_ban(&mut table, owner, &key, now, now.plus(length));
         }
         let remaining = table.bans.get(&owner).and_then(|ban| ban.remaining(now));
@@ -226,7 +226,7 @@ impl Bans {
         remaining
     }
 
-    /// Up to `most` of the keys that are banned, those that are for longest first.
+    /// Returns up to `limit` banned keys, the longest remaining time first.
     pub fn active(&self, limit: usize) -> Vec<BannedKey> {
         let now = self.clock.now();
         let table = self.read();
@@ -241,7 +241,7 @@ impl Bans {
         live.take(limit).collect()
     }
 
-    /// How full the table is.
+    /// Returns the usage of the table.
     pub fn stats(&self) -> BanStats {
         BanStats {
             capacity: self.capacity as u64,
@@ -254,7 +254,7 @@ impl Bans {
     #[inline(never)]
     fn check_table<K: LimitKey + ?Sized>(&self, key: &K, next_drop: u64) -> Option<Micros> {
         let now = self.clock.now();
-        // Whoever comes by tidies up a little, unless another is at it.
+        // Cleans up a little, unless another thread holds the lock.
         if now.get() >= next_drop
             && let Ok(mut table) = self.table.try_write()
         {
@@ -298,21 +298,21 @@ impl Bans {
             }
             table.remove(other);
         }
-        // A key's own code may panic: not between these two.
+        // The `Display` of a key may panic, so it runs before both insertions.
         let name = short_name(key).into();
         table.expirations.insert((expires_at, owner));
         table.bans.insert(owner, Ban { expires_at, ban_count: 1, name });
         BanOutcome::Banned
     }
 
-    /// Says when to tidy up next, before the lock is given back.
+    /// Stores the time of the next cleanup, before the lock is released.
     fn update_next_drop(&self, table: &BanTable) {
         let next =
             table.expirations.first().map_or(NO_EXPIRY, |(until, _)| until.plus(self.retention()).get());
         self.next_drop.store(next, Ordering::Release);
     }
 
-    /// How long an ended ban is remembered.
+    /// How long an expired ban is stored.
     fn retention(&self) -> Micros {
         self.denial_counter.as_ref().map_or(Micros::ZERO, DenialCounter::retention)
     }
@@ -322,7 +322,7 @@ impl Bans {
         u128::from(high.hash_one(key)) << 64 | u128::from(low.hash_one(key))
     }
 
-    // Nothing is half-done when a key's own code panics, so that a poisoned lock is as good as any.
+    // A panic in the code of a key leaves the table consistent, so a poisoned lock is usable.
     fn read(&self) -> RwLockReadGuard<'_, BanTable> {
         self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -357,7 +357,7 @@ impl Ban {
 }
 
 impl BanTable {
-    /// Drops some of the bans that ended `memory` ago.
+    /// Drops some of the bans that expired `retention` ago.
     fn drop_expired(&mut self, now: Micros, retention: Micros) {
         for _ in 0..MAX_DROPS_PER_CALL {
             match self.expirations.first() {
@@ -367,7 +367,7 @@ impl BanTable {
         }
     }
 
-    /// Drops a ban that ended `memory` ago, be there ever so many to be dropped before it.
+    /// Drops a ban that expired `retention` ago, regardless of how many expired before it.
     fn drop_if_expired(&mut self, owner: u128, now: Micros, retention: Micros) {
         if self.bans.get(&owner).is_some_and(|ban| ban.expires_at.plus(retention) <= now) {
             self.remove(owner);

@@ -1,4 +1,4 @@
-//! Entries of a list to be, and everything that is wrong with them.
+//! The builder of an access list, and its errors.
 
 use super::{
     keys::KeySet,
@@ -13,7 +13,7 @@ use std::{
 };
 use tidegate_core::SettingError;
 
-/// Entries of an [`AccessList`], in any order. What is wrong with them is said when the list is built, all at once.
+/// Collects the entries of an [`AccessList`], in any order. `build` reports all errors together.
 ///
 /// ```
 /// use std::net::Ipv4Addr;
@@ -36,7 +36,7 @@ pub struct AccessListBuilder {
     problems: Vec<ListProblem>,
 }
 
-/// An entry, what it does, and the line that it was read from.
+/// An entry, its action, and the line that it was parsed from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ListEntry<T> {
     value: T,
@@ -44,40 +44,40 @@ struct ListEntry<T> {
     line: Option<u32>,
 }
 
-/// Prefixes of a family, or keys, at most: as many as a table can number.
+/// The maximum number of prefixes of a family, or of keys: the range of the table index.
 const MAX_ENTRIES: usize = 1 << 29;
 
 impl AccessListBuilder {
-    /// Lets an address or a prefix in.
+    /// Allows an address or a prefix.
     #[must_use]
     pub fn allow(mut self, prefix: impl Into<Prefix>) -> Self {
         self.add(prefix.into(), ListAction::Allow, None);
         self
     }
 
-    /// Keeps an address or a prefix out.
+    /// Denies an address or a prefix.
     #[must_use]
     pub fn deny(mut self, prefix: impl Into<Prefix>) -> Self {
         self.add(prefix.into(), ListAction::Deny, None);
         self
     }
 
-    /// Lets a key in.
+    /// Allows a key.
     #[must_use]
     pub fn allow_key(mut self, key: impl Into<Box<str>>) -> Self {
         self.add_key(key.into(), ListAction::Allow, None);
         self
     }
 
-    /// Keeps a key out.
+    /// Denies a key.
     #[must_use]
     pub fn deny_key(mut self, key: impl Into<Box<str>>) -> Self {
         self.add_key(key.into(), ListAction::Deny, None);
         self
     }
 
-    /// Reads entries, one per line; those that do not say `allow` or `deny` do as `otherwise` says. Behind a `#` at
-    /// the start of a line or after a space is a comment.
+    /// Parses entries, one per line. Entries without `allow` or `deny` get `default_action`. A `#` at the start of
+    /// a line or after a space starts a comment.
     ///
     /// ```
     /// use tidegate_access::{AccessList, ListAction};
@@ -86,8 +86,8 @@ impl AccessListBuilder {
     /// let error = AccessList::builder().text(text, ListAction::Deny).build().unwrap_err();
     /// assert_eq!(
     ///     error.to_string(),
-    ///     "line 2: `10.0.0.1/8` has bits set behind the first 8; \
-    ///      write `10.0.0.0/8`, or `10.0.0.1` for the one address",
+    ///     "line 2: `10.0.0.1/8` has bits set after the first 8; \
+    ///      write `10.0.0.0/8`, or `10.0.0.1` for a single address",
     /// );
     /// ```
     #[must_use]
@@ -96,8 +96,11 @@ impl AccessListBuilder {
         self
     }
 
-    /// The list, or all that is wrong with it: lines that could not be read, and entries that are both allowed and
-    /// denied.
+    /// Builds the list.
+    ///
+    /// # Errors
+    ///
+    /// All invalid lines, and entries that are both allowed and denied.
     pub fn build(mut self) -> Result<AccessList, ListError> {
         let most = self.v4.len().max(self.v6.len()).max(self.keys.len());
         if let Err(error) = SettingError::require_in_range("a number of entries", most, 0, MAX_ENTRIES) {
@@ -124,10 +127,10 @@ impl AccessListBuilder {
     }
 
     pub(super) fn add(&mut self, prefix: Prefix, action: ListAction, line: Option<u32>) {
-        let (bits, answer) = (prefix.bits(), action.code());
+        let (bits, code) = (prefix.bits(), action.code());
         match prefix.first() {
-            IpAddr::V4(first) => self.v4.push(ListEntry { value: (first.into(), bits), code: answer, line }),
-            IpAddr::V6(first) => self.v6.push(ListEntry { value: (first.into(), bits), code: answer, line }),
+            IpAddr::V4(first) => self.v4.push(ListEntry { value: (first.into(), bits), code, line }),
+            IpAddr::V6(first) => self.v6.push(ListEntry { value: (first.into(), bits), code, line }),
         }
     }
 
@@ -140,18 +143,18 @@ impl AccessListBuilder {
     }
 }
 
-/// Everything that is wrong with a list. Prints one line for each, and at most twenty.
+/// All errors of a list. Prints at most twenty, one per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListError {
     problems: Vec<ListProblem>,
 }
 
-/// One thing that is wrong with a list.
+/// One error of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListProblem {
-    /// The line, counted from one, if it was read from a text.
+    /// The line, counted from one, if it was parsed from text.
     pub line: Option<u32>,
-    /// What is wrong there, and what to write instead.
+    /// The problem and the fix.
     pub error: SettingError,
 }
 
@@ -188,23 +191,23 @@ impl fmt::Display for ListProblem {
 
 impl error::Error for ListError {}
 
-/// Sorts entries, drops those that were given twice, and finds those that contradict each other.
+/// Sorts entries, drops duplicates, and reports contradictions.
 fn sort_and_dedup<T: Ord>(
     entries: &mut Vec<ListEntry<T>>,
     problems: &mut Vec<ListProblem>,
     name: impl Fn(&T) -> String,
 ) {
     entries.sort_unstable();
-    entries.dedup_by(|later, kept| {
-        let same = later.value == kept.value;
-        // Sorted: the one that allows comes first.
-        if same && later.code != kept.code {
+    entries.dedup_by(|later, first| {
+        let same = later.value == first.value;
+        // After sorting, the entry that allows is the first.
+        if same && later.code != first.code {
             let on = |line: Option<u32>| line.map_or(String::new(), |line| format!(" on line {line}"));
-            let name = name(&kept.value);
+            let name = name(&first.value);
             problems.push(ListProblem {
-                line: later.line.max(kept.line),
+                line: later.line.max(first.line),
                 error: SettingError::new(
-                    format!("`{name}` is allowed{} and denied{}", on(kept.line), on(later.line)),
+                    format!("`{name}` is allowed{} and denied{}", on(first.line), on(later.line)),
                     "remove one of the two",
                 ),
             });

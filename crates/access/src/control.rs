@@ -1,4 +1,4 @@
-//! A list and bans together: what both say of one request.
+//! An access list and bans together.
 
 use super::{
     bans::Bans,
@@ -9,31 +9,31 @@ use std::{net::IpAddr, sync::Arc};
 use tidegate_core::Micros;
 use tidegate_limiter::LimitKey;
 
-/// Where an address or a key stands.
+/// The access decision for an address or a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessDecision {
-    /// The list lets it in. No ban changes that.
+    /// Allowed by the list, which takes precedence over bans.
     Allowed,
-    /// The list keeps it out.
+    /// Denied by the list.
     Denied,
-    /// It is banned, for so long.
+    /// Banned for this remaining time.
     Banned(Micros),
-    /// Nothing is known against it.
+    /// Neither listed nor banned.
     Unlisted,
 }
 
-/// A list and bans. What the list says comes first, so that whoever is allowed there is never banned.
+/// An access list and bans. The list takes precedence: an allowed address or key is never banned.
 ///
 /// ```
 /// use std::{net::IpAddr, time::Duration};
 /// use tidegate_access::{AccessControl, AccessList, Bans, AccessDecision};
 ///
 /// let control = AccessControl::new("allow 192.0.2.0/24\ndeny key mallory".parse()?, Bans::builder().build()?);
-/// let (office, other): (IpAddr, IpAddr) = ("192.0.2.7".parse()?, "198.51.100.1".parse()?);
-/// for address in [office, other] {
+/// let (internal, other): (IpAddr, IpAddr) = ("192.0.2.7".parse()?, "198.51.100.1".parse()?);
+/// for address in [internal, other] {
 ///     control.bans().ban(&address, Duration::from_secs(60));
 /// }
-/// assert_eq!(control.check(office), AccessDecision::Allowed);
+/// assert_eq!(control.check(internal), AccessDecision::Allowed);
 /// assert!(matches!(control.check(other), AccessDecision::Banned(_)));
 /// control.replace(AccessList::default());
 /// assert_eq!(control.check_key("mallory"), AccessDecision::Unlisted);
@@ -46,44 +46,44 @@ pub struct AccessControl {
 }
 
 impl AccessControl {
-    /// A list, and bans.
+    /// Combines a list and bans.
     pub fn new(list: AccessList, bans: Bans) -> Self {
         Self { list: ArcSwap::from_pointee(list), bans }
     }
 
-    /// Where an address stands. A mapped IPv4 address is the IPv4 address.
+    /// Checks an address. An IPv4-mapped IPv6 address is checked as IPv4.
     pub fn check(&self, address: IpAddr) -> AccessDecision {
         let address = address.to_canonical();
         self.decide(self.list.load().check(address), &address)
     }
 
-    /// Where a key stands.
+    /// Checks a key.
     pub fn check_key(&self, key: &str) -> AccessDecision {
         self.decide(self.list.load().check_key(key), key)
     }
 
-    /// Counts a denial of an address, see [`Bans::record_denial`], unless it is on the list.
+    /// Counts a denial of an address, unless it is listed; see [`Bans::record_denial`].
     pub fn record_denial(&self, address: IpAddr) -> AccessDecision {
         let address = address.to_canonical();
         self.decide_denied(self.list.load().check(address), &address)
     }
 
-    /// Counts a denial of a key, see [`Bans::record_denial`], unless it is on the list.
+    /// Counts a denial of a key, unless it is listed; see [`Bans::record_denial`].
     pub fn record_key_denial(&self, key: &str) -> AccessDecision {
         self.decide_denied(self.list.load().check_key(key), key)
     }
 
-    /// Puts another list in place of the one there is. Checks that are under way finish with the old one.
+    /// Replaces the list. Checks in progress finish with the old list.
     pub fn replace(&self, list: AccessList) {
         self.list.store(Arc::new(list));
     }
 
-    /// The list as it is now.
+    /// The current list.
     pub fn list(&self) -> Arc<AccessList> {
         self.list.load_full()
     }
 
-    /// The bans. Addresses among them are canonical: see [`IpAddr::to_canonical`].
+    /// The bans. Addresses in it are canonical; see [`IpAddr::to_canonical`].
     pub fn bans(&self) -> &Bans {
         &self.bans
     }

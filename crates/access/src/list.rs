@@ -1,4 +1,4 @@
-//! A list of who is let in and who is not: addresses, prefixes and keys.
+//! A list of allowed and denied addresses, prefixes and keys.
 
 use super::{
     build::{AccessListBuilder, ListError},
@@ -8,34 +8,35 @@ use super::{
 };
 use std::{fmt, net::IpAddr, str::FromStr};
 
-/// What a list says of an address or a key.
+/// The result of looking up an address or a key in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessMatch {
-    /// It is on the list, and let in.
+    /// Listed, and allowed.
     Allowed,
-    /// It is on the list, and kept out.
+    /// Listed, and denied.
     Denied,
-    /// It is not on the list.
+    /// Not listed.
     Unlisted,
 }
 
-/// What an entry of a list does.
+/// The action of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ListAction {
-    /// Lets in.
+    /// Allows the address or key.
     Allow,
-    /// Keeps out.
+    /// Denies the address or key.
     Deny,
 }
 
-/// Who is let in and who is not. The longest prefix around an address wins, whether it allows or denies.
+/// A list of allowed and denied addresses, prefixes and keys. The longest matching prefix wins, whether it allows
+/// or denies.
 ///
 /// ```
 /// use tidegate_access::{AccessMatch, AccessList};
 ///
 /// let list: AccessList = "
 ///     deny  10.0.0.0/8
-///     allow 10.1.0.0/16       # the office
+///     allow 10.1.0.0/16       # internal clients
 ///     deny  2001:db8::/32
 ///     deny  key mallory
 /// ".parse()?;
@@ -46,8 +47,8 @@ pub enum ListAction {
 /// # Ok::<(), tidegate_access::ListError>(())
 /// ```
 ///
-/// It never changes once it is built: to change a list, build another and put it in its place
-/// ([`crate::AccessControl::replace`]). Keys are kept and compared in full, so that nobody is taken for another.
+/// A list is immutable; [`crate::AccessControl::replace`] replaces it with a new one. Keys are stored and compared
+/// in full, so that there are no collisions.
 pub struct AccessList {
     pub(super) v4: Ranges<u32>,
     pub(super) v6: Ranges<u128>,
@@ -56,12 +57,12 @@ pub struct AccessList {
 }
 
 impl AccessList {
-    /// A list to be filled entry by entry.
+    /// Returns an empty builder.
     pub fn builder() -> AccessListBuilder {
         AccessListBuilder::default()
     }
 
-    /// What the list says of an address. A mapped IPv4 address is the IPv4 address.
+    /// Looks up an address. An IPv4-mapped IPv6 address is looked up as IPv4.
     #[inline]
     pub fn check(&self, address: impl Into<IpAddr>) -> AccessMatch {
         AccessMatch::from_code(match address.into() {
@@ -73,32 +74,32 @@ impl AccessList {
         })
     }
 
-    /// What the list says of a key: a user, a token, anything that has a name.
+    /// Looks up a key, such as a user or a token.
     pub fn check_key(&self, key: &str) -> AccessMatch {
         AccessMatch::from_code(self.keys.code(key))
     }
 
-    /// The entry that decides about an address, and what it does.
+    /// Returns the entry that matches an address, and its action.
     ///
     /// ```
     /// use tidegate_access::{AccessList, ListAction};
     ///
     /// let list: AccessList = "deny 10.0.0.0/8".parse()?;
-    /// let (stance, prefix) = list.find([10, 1, 2, 3]).unwrap();
-    /// assert_eq!((stance, prefix.to_string().as_str()), (ListAction::Deny, "10.0.0.0/8"));
+    /// let (action, prefix) = list.find([10, 1, 2, 3]).unwrap();
+    /// assert_eq!((action, prefix.to_string().as_str()), (ListAction::Deny, "10.0.0.0/8"));
     /// # Ok::<(), tidegate_access::ListError>(())
     /// ```
     pub fn find(&self, address: impl Into<IpAddr>) -> Option<(ListAction, Prefix)> {
         let address = address.into().to_canonical();
-        let (answer, bits) = match address {
+        let (code, bits) = match address {
             IpAddr::V4(address) => self.v4.find(address.into()),
             IpAddr::V6(address) => self.v6.find(address.into()),
         }?;
-        let stance = if answer == ListAction::Allow.code() { ListAction::Allow } else { ListAction::Deny };
-        Some((stance, Prefix::containing(address, bits)))
+        let action = if code == ListAction::Allow.code() { ListAction::Allow } else { ListAction::Deny };
+        Some((action, Prefix::containing(address, bits)))
     }
 
-    /// How many entries it has; one that was given twice counts once.
+    /// The number of entries, without duplicates.
     pub fn len(&self) -> usize {
         self.entries
     }
@@ -108,14 +109,13 @@ impl AccessList {
         self.entries == 0
     }
 
-    /// Memory that it takes.
+    /// The memory of the list, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.v4.memory_bytes() + self.v6.memory_bytes() + self.keys.memory_bytes()
     }
 }
 
-/// Reads a list, one entry per line, where an entry without `allow` or `deny` is denied. See
-/// [`AccessListBuilder::text`].
+/// Parses a list, one entry per line; entries without `allow` or `deny` are denied. See [`AccessListBuilder::text`].
 impl FromStr for AccessList {
     type Err = ListError;
 
@@ -139,8 +139,8 @@ impl fmt::Debug for AccessList {
 
 impl AccessMatch {
     #[inline]
-    fn from_code(answer: u8) -> Self {
-        match answer {
+    fn from_code(code: u8) -> Self {
+        match code {
             1 => Self::Allowed,
             2 => Self::Denied,
             _ => Self::Unlisted,

@@ -1,4 +1,4 @@
-//! Addresses that share their first bits: `10.0.0.0/8`, `2001:db8::/32`.
+//! Address prefixes: `10.0.0.0/8`, `2001:db8::/32`.
 
 use std::{
     fmt,
@@ -7,10 +7,10 @@ use std::{
 };
 use tidegate_core::SettingError;
 
-/// An address, or all addresses that share their first bits.
+/// An address, or all addresses with the same first bits.
 ///
-/// An IPv4 address that is mapped into IPv6 is the IPv4 address, and so are prefixes of them; no IPv6 prefix speaks for
-/// IPv4 in any other way, not even `::/0`.
+/// An IPv4-mapped IPv6 address is the IPv4 address, and so is a prefix of them. No other IPv6 prefix matches IPv4
+/// addresses, not even `::/0`.
 ///
 /// ```
 /// use tidegate_access::Prefix;
@@ -28,11 +28,11 @@ pub struct Prefix {
     bits: u8,
 }
 
-/// Bits in front of the IPv4 address in a mapped one.
+/// The number of bits before the IPv4 address in an IPv4-mapped one.
 const MAPPED_PREFIX_BITS: u8 = 96;
 
 impl Prefix {
-    /// All addresses that share the first `bits` with this one, whose other bits must be zero.
+    /// All addresses with the same first `bits` as `address`, whose other bits must be zero.
     pub fn new(address: IpAddr, bits: u8) -> Result<Self, SettingError> {
         let (most, family) = match address {
             IpAddr::V4(_) => (32, "IPv4"),
@@ -40,17 +40,17 @@ impl Prefix {
         };
         if bits > most {
             let problem = format!("`{address}/{bits}`: an {family} address has {most} bits");
-            return Err(SettingError::new(problem, format!("write `{address}` for the one address")));
+            return Err(SettingError::new(problem, format!("write `{address}` for a single address")));
         }
         let first = mask(address, bits);
         if first != address {
             return Err(SettingError::new(
-                format!("`{address}/{bits}` has bits set behind the first {bits}"),
-                format!("write `{}`, or `{address}` for the one address", Self { first, bits }),
+                format!("`{address}/{bits}` has bits set after the first {bits}"),
+                format!("write `{}`, or `{address}` for a single address", Self { first, bits }),
             ));
         }
         Ok(match (first, address.to_canonical()) {
-            // Of a mapped address no shorter prefix gets here: its ones would stand behind.
+            // A shorter prefix of an IPv4-mapped address has bits set after it and is rejected above.
             (IpAddr::V6(_), first @ IpAddr::V4(_)) => {
                 Self { first, bits: bits.saturating_sub(MAPPED_PREFIX_BITS) }
             }
@@ -58,29 +58,29 @@ impl Prefix {
         })
     }
 
-    /// The first of its addresses.
+    /// The first address.
     pub fn first(&self) -> IpAddr {
         self.first
     }
 
-    /// How many bits its addresses share.
+    /// The length of the prefix in bits.
     pub fn bits(&self) -> u8 {
         self.bits
     }
 
-    /// Whether the address is one of them.
+    /// Whether the prefix contains the address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_ipv4() == self.first.is_ipv4() && mask(address, self.bits) == self.first
     }
 
-    /// The addresses that share so many bits with this one.
+    /// The prefix of this length that contains the address.
     pub(crate) fn containing(address: IpAddr, bits: u8) -> Self {
         Self { first: mask(address, bits), bits }
     }
 }
 
-/// One address.
+/// A prefix of a single address.
 impl From<IpAddr> for Prefix {
     fn from(address: IpAddr) -> Self {
         let first = address.to_canonical();
@@ -100,7 +100,7 @@ impl From<Ipv6Addr> for Prefix {
     }
 }
 
-/// Reads an address, or an address and the number of bits: `192.0.2.7`, `10.0.0.0/8`, `2001:db8::/32`.
+/// Parses an address, or an address and a prefix length: `192.0.2.7`, `10.0.0.0/8`, `2001:db8::/32`.
 impl FromStr for Prefix {
     type Err = SettingError;
 
@@ -113,7 +113,7 @@ impl FromStr for Prefix {
         let Ok(address) = address.parse::<IpAddr>() else { return Err(invalid_address(text, address)) };
         let Some(bits) = bits else { return Ok(address.into()) };
         match bits.parse::<u8>() {
-            // `+8` and `08` are numbers to the parser, and slips to everybody else.
+            // The parser accepts `+8` and `08`, which are probably typos.
             Ok(number) if number.to_string() == bits => Self::new(address, number),
             _ => Err(invalid_bits(address, bits)),
         }
@@ -137,7 +137,7 @@ fn mask(address: IpAddr, bits: u8) -> IpAddr {
     }
 }
 
-/// What is wrong with an address, as far as it can be guessed.
+/// Explains an invalid address, with a fix for common mistakes.
 fn invalid_address(text: &str, address: &str) -> SettingError {
     let without_port = |text: &str| text.parse::<std::net::SocketAddr>().ok().map(|it| it.ip());
     let without_brackets = |text: &str| text.strip_prefix('[')?.strip_suffix(']')?.parse::<IpAddr>().ok();
@@ -151,16 +151,16 @@ fn invalid_address(text: &str, address: &str) -> SettingError {
     SettingError::new(format!("`{text}` is not an address"), fix)
 }
 
-/// What is wrong with the number of bits.
+/// Explains an invalid prefix length.
 fn invalid_bits(address: IpAddr, bits: &str) -> SettingError {
     let mask = bits.parse::<Ipv4Addr>().ok().map(u32::from);
     let fix = match mask {
         Some(mask) if address.is_ipv4() && mask.count_ones() == mask.leading_ones() => {
             format!("write `{}`", Prefix::containing(address, mask.leading_ones() as u8))
         }
-        _ => format!("write the number of bits that count, as in `{}`", example_prefix(address)),
+        _ => format!("write a prefix length in bits, as in `{}`", example_prefix(address)),
     };
-    SettingError::new(format!("`{address}/{bits}`: `{bits}` is not a number of bits"), fix)
+    SettingError::new(format!("`{address}/{bits}`: invalid prefix length `{bits}`"), fix)
 }
 
 fn example_prefix(address: IpAddr) -> Prefix {
@@ -196,18 +196,18 @@ mod tests {
     #[test]
     fn prefix_errors_suggest_a_fix() {
         for (text, fix) in [
-            ("10.0.0.1/8", "write `10.0.0.0/8`, or `10.0.0.1` for the one address"),
-            ("2001:db8::1/32", "write `2001:db8::/32`, or `2001:db8::1` for the one address"),
-            ("::ffff:10.0.0.1/104", "write `::ffff:10.0.0.0/104`, or `::ffff:10.0.0.1` for the one address"),
-            ("::ffff:0:0/90", "write `::ffc0:0:0/90`, or `::ffff:0.0.0.0` for the one address"),
-            ("10.0.0.0/33", "write `10.0.0.0` for the one address"),
-            ("::/129", "write `::` for the one address"),
+            ("10.0.0.1/8", "write `10.0.0.0/8`, or `10.0.0.1` for a single address"),
+            ("2001:db8::1/32", "write `2001:db8::/32`, or `2001:db8::1` for a single address"),
+            ("::ffff:10.0.0.1/104", "write `::ffff:10.0.0.0/104`, or `::ffff:10.0.0.1` for a single address"),
+            ("::ffff:0:0/90", "write `::ffc0:0:0/90`, or `::ffff:0.0.0.0` for a single address"),
+            ("10.0.0.0/33", "write `10.0.0.0` for a single address"),
+            ("::/129", "write `::` for a single address"),
             ("10.0.0.0/255.0.0.0", "write `10.0.0.0/8`"),
-            ("10.0.0.0/255.0.255.0", "write the number of bits that count, as in `10.0.0.0/24`"),
-            ("10.0.0.0/", "write the number of bits that count, as in `10.0.0.0/24`"),
-            ("10.0.0.0/08", "write the number of bits that count, as in `10.0.0.0/24`"),
-            ("10.0.0.0/-1", "write the number of bits that count, as in `10.0.0.0/24`"),
-            ("2001:db8::/999", "write the number of bits that count, as in `2001:db8::/64`"),
+            ("10.0.0.0/255.0.255.0", "write a prefix length in bits, as in `10.0.0.0/24`"),
+            ("10.0.0.0/", "write a prefix length in bits, as in `10.0.0.0/24`"),
+            ("10.0.0.0/08", "write a prefix length in bits, as in `10.0.0.0/24`"),
+            ("10.0.0.0/-1", "write a prefix length in bits, as in `10.0.0.0/24`"),
+            ("2001:db8::/999", "write a prefix length in bits, as in `2001:db8::/64`"),
             ("192.0.2.7:80", "write `192.0.2.7`, without port, brackets or zone"),
             ("[2001:db8::1]:80", "write `2001:db8::1`, without port, brackets or zone"),
             ("[2001:db8::1]", "write `2001:db8::1`, without port, brackets or zone"),

@@ -1,33 +1,33 @@
-//! A million prefixes of one family, laid flat: which of them is the longest around an address.
+//! The prefixes of one address family, flattened to ranges for a fast longest-prefix match.
 //!
-//! Where prefixes nest, the longest wins; that is settled when the table is built. What is left are ranges side by
-//! side, each of one answer, so that a question is: which is the last range that starts at or before the address?
+//! The longest of nested prefixes wins, which is resolved when the table is built. The result is a list of
+//! adjacent ranges with one code each; a lookup finds the last range that starts at or before the address.
 //!
 //! ```text
 //!   10.0.0.0/8 denied   ├──────────────────────────────┤
 //!   10.1.0.0/16 allowed        ├─────┤
 //!   ranges              ┊ deny ┊allow┊      deny       ┊ unlisted
 //!
-//!   address − base ──top bits──▶ index ──▶ run of words: │rest of start·answer│rest of start·answer│…
+//!   address − base ──top bits──▶ index ──▶ run of words: │low bits of start·code│low bits of start·code│…
 //! ```
 //!
-//! The index has so many slots that a run is a part of a cache line: two places in memory are touched. Where many
-//! prefixes crowd into one slot it is cut into slots of its own. The surprise: a word holds the answer in the two bits
-//! that its start can spare, because the index knows the top bits.
+//! The index has enough slots that a run fits in a cache line, so a lookup reads two places in memory. A slot with
+//! many ranges is divided into slots again. A word stores the code in two bits, because the index already stores
+//! the top bits of the start.
 
-/// An address as a number, and a word of a table.
+/// An address as an integer, and a word of the table.
 pub(super) trait AddressInt: Copy + Ord {
     const ZERO: Self;
     const BITS: u32;
     fn offset_from(self, other: Self) -> Option<Self>;
-    /// The next number, if there is one.
+    /// The next integer, if there is one.
     fn successor(self) -> Option<Self>;
-    /// The last of all numbers that share the first `bits` with this one.
+    /// The last integer with the same first `bits`.
     fn last_in_prefix(self, bits: u8) -> Self;
-    /// Bits that are needed to write it.
+    /// The number of significant bits.
     fn bit_len(self) -> u32;
     fn shift_right(self, by: u32) -> usize;
-    /// The low bits of a start, with an answer.
+    /// Packs the low `bits` of a start and a code.
     fn pack(self, bits: u32, code: u8) -> Self;
     fn code(self) -> u8;
 }
@@ -77,10 +77,10 @@ impl_address_int!(u32);
 impl_address_int!(u128);
 
 const CODE_BITS: u32 = 2;
-/// What the words of a slot take on average, or up to half of that.
+/// The target size of the words of a slot; the average is between half of it and all of it.
 const BYTES_PER_SLOT: usize = 16;
 
-/// One prefix with an answer from 1 to 3; 0 is for addresses without any.
+/// A prefix with a code from 1 to 3; 0 is for addresses without a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PrefixEntry<W> {
     pub(super) first: W,
@@ -88,41 +88,41 @@ pub(super) struct PrefixEntry<W> {
     pub(super) code: u8,
 }
 
-/// All addresses of one family, each with its answer.
+/// All addresses of one family, with a code each.
 #[derive(Debug)]
 pub(super) struct Ranges<W> {
     root: RangeNode<W>,
-    /// The parts of slots that are too crowded to be searched.
+    /// The subdivisions of slots that are too large to search.
     nodes: Box<[RangeNode<W>]>,
-    /// For each slot of a node where its words start, and at the end of a node where they end. If [`NODE_FLAG`], the
-    /// number of the node that the slot is cut into.
+    /// The position of the first word of each slot of a node, and a final entry with the end of its last word.
+    /// With [`NODE_FLAG`], the number of the node that subdivides the slot.
     index: Box<[u32]>,
     words: Box<[W]>,
-    /// The length of the prefix that made a range; only needed to explain it.
+    /// The length of the prefix of each range, only to explain a match.
     bits: Box<[u8]>,
 }
 
-/// A stretch of the address space, cut into slots of equal size.
+/// A part of the address space, divided into slots of equal size.
 #[derive(Clone, Copy, Debug)]
 struct RangeNode<W> {
-    /// The first start in it.
+    /// The first start in the node.
     base: W,
-    /// Bits of an offset that are left to the word.
+    /// The number of low bits of an offset that are stored in the word.
     offset_bits: u32,
-    /// Where its slots are in the index.
+    /// The position of its slots in the index.
     slots: usize,
     last_slot: usize,
-    /// Where its words are.
+    /// The positions of its words.
     start: u32,
     end: u32,
 }
 
 const NODE_FLAG: u32 = 1 << 31;
-/// Words of a slot that are searched one by one, by halves; with more, the slot is cut again.
+/// The maximum number of words of a slot for a binary search; larger slots are subdivided.
 const MAX_SLOT_WORDS: usize = 256;
 
 impl<W: AddressInt> Ranges<W> {
-    /// Lays prefixes flat that are sorted by first address and length, none of them twice.
+    /// Flattens prefixes that are sorted by first address and length, without duplicates.
     pub(super) fn new(entries: &[PrefixEntry<W>]) -> Self {
         let ranges = flatten(entries);
         let mut table =
@@ -137,26 +137,26 @@ impl<W: AddressInt> Ranges<W> {
         }
     }
 
-    /// The answer for an address; 0 if there is none.
+    /// The code of an address; 0 without a match.
     #[inline]
     pub(super) fn code(&self, address: W) -> u8 {
         self.find_word(address).map_or(0, |(_, word)| word.code())
     }
 
-    /// The answer, and the length of the prefix that gave it.
+    /// The code of an address, and the length of the matching prefix.
     pub(super) fn find(&self, address: W) -> Option<(u8, u8)> {
         let (position, word) = self.find_word(address)?;
         let bits = *self.bits.get(position)?;
         (word.code() != 0).then(|| (word.code(), bits))
     }
 
-    /// Memory that it takes.
+    /// The memory of the table, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         let index = size_of_val(&*self.nodes) + size_of_val(&*self.index);
         index + size_of_val(&*self.words) + size_of_val(&*self.bits)
     }
 
-    /// The last word that starts at or before the address, and where it lies.
+    /// The last word that starts at or before the address, and its position.
     #[inline]
     fn find_word(&self, address: W) -> Option<(usize, W)> {
         let mut node = &self.root;
@@ -175,7 +175,7 @@ impl<W: AddressInt> Ranges<W> {
             }
             node = self.nodes.get((start & !NODE_FLAG) as usize)?;
         };
-        // In a slot without a start before the address, what started last goes on.
+        // In a slot without a start before the address, the previous range continues.
         let at = after.checked_sub(1)?;
         Some((at, *self.words.get(at)?))
     }
@@ -196,13 +196,13 @@ struct RangesBuilder<W> {
 }
 
 impl<W: AddressInt> RangesBuilder<W> {
-    /// Cuts ranges, of which the first has the word at `start`, into slots.
+    /// Divides ranges into slots; the word of the first range is at `start`.
     fn build_node(&mut self, ranges: &[AddressRange<W>], start: usize) -> RangeNode<W> {
         let base = ranges.first().map_or(W::ZERO, |range| range.first);
         let offset = |range: &AddressRange<W>| range.first.offset_from(base).unwrap_or(W::ZERO);
         let span = ranges.last().map_or(W::ZERO, offset);
         let slots = (ranges.len() * size_of::<W>() / BYTES_PER_SLOT).max(4);
-        // Two bits fewer than a word has, so that the answer fits beside them.
+        // Two bits less than a word, so that the code fits.
         let rest = span.bit_len().saturating_sub(slots.next_power_of_two().ilog2()).min(W::BITS - CODE_BITS);
         let last_slot = span.shift_right(rest);
 
@@ -210,9 +210,9 @@ impl<W: AddressInt> RangesBuilder<W> {
         self.index.resize(slots + last_slot + 2, to_position(start + ranges.len()));
         let mut at = 0;
         for slot in 0..=last_slot {
-            let rest_of_them = ranges.get(at..).unwrap_or_default();
-            let here = rest_of_them.partition_point(|range| offset(range).shift_right(rest) <= slot);
-            let here = rest_of_them.get(..here).unwrap_or_default();
+            let unassigned = ranges.get(at..).unwrap_or_default();
+            let here = unassigned.partition_point(|range| offset(range).shift_right(rest) <= slot);
+            let here = unassigned.get(..here).unwrap_or_default();
             let entry = if here.len() > MAX_SLOT_WORDS {
                 let node = self.build_node(here, start + at);
                 self.nodes.push(node);
@@ -222,8 +222,8 @@ impl<W: AddressInt> RangesBuilder<W> {
                 words.zip(here).for_each(|(word, range)| *word = offset(range).pack(rest, range.code));
                 to_position(start + at)
             };
-            if let Some(place) = self.index.get_mut(slots + slot) {
-                *place = entry;
+            if let Some(slot_entry) = self.index.get_mut(slots + slot) {
+                *slot_entry = entry;
             }
             at += here.len();
         }
@@ -232,12 +232,12 @@ impl<W: AddressInt> RangesBuilder<W> {
     }
 }
 
-/// A list is refused long before its positions do not fit.
+/// The builder rejects lists whose positions exceed 32 bits.
 fn to_position(position: usize) -> u32 {
     u32::try_from(position).unwrap_or(u32::MAX)
 }
 
-/// From its first address to the next range.
+/// A range from its first address to the start of the next range.
 #[derive(Clone, Copy)]
 struct AddressRange<W> {
     first: W,
@@ -245,10 +245,10 @@ struct AddressRange<W> {
     code: u8,
 }
 
-/// Cuts nested prefixes into ranges side by side.
+/// Flattens nested prefixes to adjacent ranges.
 fn flatten<W: AddressInt>(entries: &[PrefixEntry<W>]) -> Vec<AddressRange<W>> {
     let mut ranges = Vec::with_capacity(entries.len());
-    // The prefixes around where we are, the innermost last, with their last addresses.
+    // The prefixes that contain the current address, innermost last, with their last addresses.
     let mut around: Vec<(W, PrefixEntry<W>)> = Vec::new();
     for entry in entries {
         while let Some((last, _)) = around.pop_if(|(last, _)| *last < entry.first) {
@@ -263,7 +263,7 @@ fn flatten<W: AddressInt>(entries: &[PrefixEntry<W>]) -> Vec<AddressRange<W>> {
     ranges
 }
 
-/// Behind a prefix the one around it goes on, or nothing.
+/// After the end of a prefix, the prefix around it continues, or none.
 fn close_range<W: AddressInt>(ranges: &mut Vec<AddressRange<W>>, last: W, outer: Option<PrefixEntry<W>>) {
     if let Some(first) = last.successor() {
         let (bits, code) = outer.map_or((0, 0), |outer| (outer.bits, outer.code));
@@ -271,12 +271,12 @@ fn close_range<W: AddressInt>(ranges: &mut Vec<AddressRange<W>>, last: W, outer:
     }
 }
 
-/// Starts a range: in place of one that would start at the same address, and as part of one that says the same.
+/// Adds a range. It replaces one with the same start, and extends one with the same prefix length and code.
 fn push_range<W: AddressInt>(ranges: &mut Vec<AddressRange<W>>, range: AddressRange<W>) {
     ranges.pop_if(|before| before.first == range.first);
-    // Neighbours of the same length stay apart by their bits, so one range can stand for both.
-    let goes_on = |before: &AddressRange<W>| (before.bits, before.code) == (range.bits, range.code);
-    if !ranges.last().is_some_and(goes_on) {
+    // Adjacent prefixes of the same length differ in their bits, so one range represents both.
+    let continues = |before: &AddressRange<W>| (before.bits, before.code) == (range.bits, range.code);
+    if !ranges.last().is_some_and(continues) {
         ranges.push(range);
     }
 }

@@ -1,4 +1,4 @@
-//! Who may come in at all: lists and bans, in front of a service.
+//! Access lists and bans.
 
 use crate::{
     head::ActixRequestHead,
@@ -25,9 +25,9 @@ use tidegate_rule::middleware::{AdmittedClient, RequestAccess};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A rejected request gets 403, and for a ban `Retry-After` with its remaining time. A request without a known client address
-/// is rejected too; see [`RequestAccess::on_unknown`]. Make the list and the bans outside of the closure that makes applications,
-/// or each worker has its own.
+/// A rejected request gets 403, and for a ban `Retry-After` with its remaining time. A request without a known client
+/// address is rejected too; see [`RequestAccess::on_unknown`]. Create the list and the bans outside of the factory
+/// closure; otherwise each worker has its own.
 pub type AccessMiddleware = Middleware<RequestAccess>;
 
 impl MiddlewareHandler for RequestAccess {
@@ -42,8 +42,8 @@ impl MiddlewareHandler for RequestAccess {
     ) -> Self::Future<S, B> {
         let access = self.check(&ActixRequestHead::new(&request));
         let decision = match access {
-            Ok(guest) => admit(self.options(), request, guest),
-            Err(barred) => MiddlewareDecision::Respond(respond(request, barred.response)),
+            Ok(client) => admit(self.options(), request, client),
+            Err(denied) => MiddlewareDecision::Respond(respond(request, denied.response)),
         };
         PermitResponseFuture::immediate(&**inner, decision)
     }

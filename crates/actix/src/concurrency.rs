@@ -10,8 +10,7 @@ use std::rc::Rc;
 use tidegate_limiter::SemaphorePermit;
 use tidegate_rule::middleware::{RequestConcurrency, SlotAcquisition};
 
-/// Lets no more requests into a service at once than there are slots. Each holds its slot until the body of its answer has
-/// been sent, or it was given up.
+/// Limits requests in flight. Each request holds its slot until its response body has been sent or is dropped.
 ///
 /// ```
 /// use std::time::Duration;
@@ -26,8 +25,8 @@ use tidegate_rule::middleware::{RequestConcurrency, SlotAcquisition};
 ///
 /// For a limit per client, use a rule with a quota such as `3 at once`.
 ///
-/// A request that finds no slot gets 503 and `Retry-After`. Make the slots outside of the closure that makes applications,
-/// or each worker has its own.
+/// A request without a slot gets 503 and `Retry-After`. Create the semaphore outside of the factory closure; otherwise each
+/// worker has its own.
 pub type ConcurrencyMiddleware = Middleware<RequestConcurrency>;
 
 impl MiddlewareHandler for RequestConcurrency {
@@ -40,15 +39,15 @@ impl MiddlewareHandler for RequestConcurrency {
         inner: &Rc<S>,
         request: ServiceRequest,
     ) -> Self::Future<S, B> {
-        let (turn, terms) = (self.acquire(&ActixRequestHead::new(&request)), self.options());
-        match turn {
+        let (acquisition, terms) = (self.acquire(&ActixRequestHead::new(&request)), self.options());
+        match acquisition {
             SlotAcquisition::Ready(slot) => {
                 PermitResponseFuture::immediate(&**inner, admit_or_reject(terms, request, slot))
             }
-            SlotAcquisition::Waiting(line) => {
+            SlotAcquisition::Waiting(waiter) => {
                 let terms = terms.clone();
                 PermitResponseFuture::deferred(inner, async move {
-                    admit_or_reject(&terms, request, line.wait().await)
+                    admit_or_reject(&terms, request, waiter.wait().await)
                 })
             }
         }

@@ -1,4 +1,4 @@
-//! Facts about a request, available while its service runs.
+//! Provides facts about a request while its service runs.
 
 use crate::{
     head::ActixRequestHead,
@@ -13,8 +13,8 @@ use futures_core::future::LocalBoxFuture;
 use std::rc::Rc;
 use tidegate_rule::middleware::RequestFacts;
 
-/// Finds out who sent a request, and tells everybody who serves it: attributes with `key = ip` and `key = user` deep below,
-/// and middleware further inside.
+/// Determines the client address and the user of a request, and provides them to inner middleware and to attributes with
+/// `key = ip` and `key = user`.
 ///
 /// ```
 /// use tidegate_actix::{FactsMiddleware, RequestFacts};
@@ -27,15 +27,15 @@ use tidegate_rule::middleware::RequestFacts;
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// [`Facts`] are around the service's future, and among the extensions of the request. They are not around the body of its
-/// answer, nor around tasks that it spawns: put them there by [`Facts::scope`].
+/// [`Facts`] are available in the future of the service and in the extensions of the request. They are not available in the
+/// response body and in spawned tasks; use [`Facts::scope`] there.
 ///
 /// [`Facts`]: tidegate_rule::Facts
 /// [`Facts::scope`]: tidegate_rule::Facts::scope
 ///
-/// Of several middlewares the one that is wrapped last runs first, so wrap this one after those that are to know the facts.
+/// The middleware that is wrapped last runs first, so wrap this one after the middleware that uses the facts.
 ///
-/// The default knows the address at the other end of the connection, and no user.
+/// The default has the peer address of the connection, and no user.
 pub type FactsMiddleware = Middleware<RequestFacts>;
 
 impl MiddlewareHandler for RequestFacts {
@@ -50,7 +50,7 @@ impl MiddlewareHandler for RequestFacts {
     ) -> Self::Future<S, B> {
         let facts = self.find(&ActixRequestHead::new(&request));
         request.extensions_mut().insert(facts.clone());
-        // Some services do their work before they are polled; they know the facts as well.
+        // Some services do their work in `call`, before the future is polled.
         let inner = facts.clone().scope_blocking(|| inner.call(request));
         Box::pin(facts.scope(inner))
     }

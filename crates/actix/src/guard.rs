@@ -1,8 +1,8 @@
-//! Breakers, adaptive limits and throttles that follow errors, in front of a service.
+//! Circuit breakers, adaptive limits and throttles.
 //!
 //! ```text
-//!   request ──▶ guard ──pass──▶ inner ──▶ head ──▶ body
-//!                 │                         └─ or ──┴──▶ report
+//!   request ──▶ guard ──permit──▶ inner ──▶ head ──▶ body
+//!                 │                           └─ or ──┴──▶ outcome
 //!                 └──rejection──▶ 503, Retry-After
 //! ```
 
@@ -16,8 +16,8 @@ use std::{rc::Rc, sync::Arc};
 use tidegate_overload::{CallGuard, CallPermit, RecordOutcome};
 use tidegate_rule::middleware::RequestGuard;
 
-/// Puts a guard in front of a service: a `Breaker`, an `AdaptiveLimit`, a `ClientThrottle`, an `ErrorThrottle`, or one of
-/// your own.
+/// Protects a service with a guard: a `Breaker`, an `AdaptiveLimit`, a `ClientThrottle`, an `ErrorThrottle`, or a custom
+/// one.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -25,15 +25,15 @@ use tidegate_rule::middleware::RequestGuard;
 /// use tidegate_core::Micros;
 /// use tidegate_overload::{AdaptiveLimit, adaptive::LatencyTarget};
 ///
-/// // As much in flight as the promised latency allows, until the bodies are sent.
+/// // As many requests in flight as the latency target allows, until the bodies are sent.
 /// let limit = Arc::new(AdaptiveLimit::new(LatencyTarget::new(Micros::from_millis(250))?)?);
 /// let guard = RequestGuard::new(limit).name("api").in_flight_end(InFlightEnd::Body);
 /// let app = move || actix_web::App::new().wrap(GuardMiddleware::new(guard.clone()));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// A rejected request gets 503 and `Retry-After`, and the service is not called. A call that is given up is
-/// ignored. Make the guard outside of the closure that makes applications, or each worker has its own.
+/// A rejected request gets 503 and `Retry-After`, and the service is not called. The guard ignores cancelled calls.
+/// Create the guard outside of the factory closure; otherwise each worker has its own.
 pub type GuardMiddleware<G> = Middleware<RequestGuard<G>>;
 
 impl<G: CallGuard + RecordOutcome<Entry: 'static> + 'static> MiddlewareHandler for RequestGuard<G> {
@@ -46,7 +46,7 @@ impl<G: CallGuard + RecordOutcome<Entry: 'static> + 'static> MiddlewareHandler f
         inner: &Rc<S>,
         request: ServiceRequest,
     ) -> Self::Future<S, B> {
-        let pass = self.try_acquire(&ActixRequestHead::new(&request));
-        PermitResponseFuture::immediate(&**inner, admit_or_reject(self.options(), request, pass))
+        let permit = self.try_acquire(&ActixRequestHead::new(&request));
+        PermitResponseFuture::immediate(&**inner, admit_or_reject(self.options(), request, permit))
     }
 }

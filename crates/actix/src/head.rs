@@ -1,4 +1,4 @@
-//! The head of a request and of an answer, as rules see them.
+//! The heads of actix-web requests and responses as rules see them.
 
 use actix_web::{
     HttpMessage as _,
@@ -20,14 +20,15 @@ use tidegate_rule::{
     request::{RequestHead, ResponseHead},
 };
 
-/// A request before its body.
+/// The head of a request.
 ///
-/// The address of its peer is that of the connection; there is none on a Unix socket, and in tests that do not give one. Its
-/// extensions are those of the request, and must not be written to while this is there.
+/// The peer address is that of the connection; it is missing on a Unix socket, and in tests that do not set one. The head
+/// borrows the extensions of the request, which must not be mutated while it exists.
 ///
-/// Its route is the pattern of the resource that it goes to. Around a whole application that is worked out ahead of the
-/// router, from the path as the router will read it, so `/%6Cogin` is `/login` here too. Guards of resources are not asked
-/// then: of several patterns that fit it is the first. A request that no resource fits has no route.
+/// The route is the pattern of the matching resource. Middleware of a whole application runs before the router, so the
+/// head resolves the pattern from the path as the router will decode it; `/%6Cogin` is `/login` here, too. Guards of
+/// resources are ignored in that case, so the first matching pattern is the route. A request without a matching
+/// resource has no route.
 pub struct ActixRequestHead<'a> {
     request: &'a ServiceRequest,
     extensions: Ref<'a, Extensions>,
@@ -35,7 +36,7 @@ pub struct ActixRequestHead<'a> {
 }
 
 impl<'a> ActixRequestHead<'a> {
-    /// That of this request.
+    /// Returns the head of this request.
     pub fn new(request: &'a ServiceRequest) -> Self {
         Self { request, extensions: request.extensions(), route: OnceCell::new() }
     }
@@ -68,7 +69,7 @@ impl RequestHead for ActixRequestHead<'_> {
     }
 
     fn peer_hint(&self) -> Option<&'static str> {
-        Some("bind the server to a TCP address, or count by another key")
+        Some("bind the server to a TCP address, or use another key")
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
@@ -88,8 +89,8 @@ impl RequestHead for ActixRequestHead<'_> {
     }
 }
 
-/// The pattern that matched, or that will. actix-web itself looks up a request that it has not routed yet by its raw path,
-/// but routes it by the path with its needless escapes undone; who looks it up as the former is fooled by `/%6Cogin`.
+/// Returns the pattern that matched or will match. For a request that is not routed yet, `match_pattern` of actix-web
+/// uses the raw path, but its router uses the decoded path, so `/%6Cogin` would bypass a rule for `/login`.
 fn find_route(request: &ServiceRequest) -> Option<String> {
     let path = request.match_info();
     let ahead = || request.resource_map().match_pattern(path.as_str());
@@ -105,7 +106,7 @@ impl fmt::Debug for ActixRequestHead<'_> {
     }
 }
 
-/// An answer before its body.
+/// The head of a response.
 #[derive(Clone, Copy, Debug)]
 pub struct ActixResponseHead<'a> {
     status: StatusCode,
@@ -113,7 +114,7 @@ pub struct ActixResponseHead<'a> {
 }
 
 impl<'a> ActixResponseHead<'a> {
-    /// That of this answer.
+    /// Returns the head of this response.
     pub fn new<B: MessageBody>(response: &'a ServiceResponse<B>) -> Self {
         Self { status: response.status(), headers: response.headers() }
     }

@@ -1,11 +1,10 @@
-//! Keys that only requests of actix-web have.
+//! Keys from the extensions of actix-web requests.
 
 use actix_web::dev::Extensions;
 use std::borrow::Cow;
 use tidegate_rule::request::{KeyValue, RequestHead, RequestKey, key};
 
-/// What an earlier middleware noted down among the extensions of the request in a type of its own: claims that it has decoded,
-/// say.
+/// Returns a key from a request extension of type `T` that an outer middleware inserted, for example decoded claims.
 ///
 /// ```
 /// use tidegate_actix::key;
@@ -22,14 +21,14 @@ pub fn extension<T: 'static>(
     key::custom(move |head| find_extension(head).and_then(&find))
 }
 
-/// The same, as the name by which the application knows the client.
+/// Returns a key from a request extension of type `T` that names the user.
 pub fn user_extension<T: 'static>(
     find: impl for<'a> Fn(&'a T) -> Option<Cow<'a, str>> + Send + Sync + 'static,
 ) -> RequestKey {
     key::user_from(move |head| find_extension(head).and_then(&find))
 }
 
-/// What was noted down among the extensions of a request in this type, for costs, tiers and conditions.
+/// Returns the request extension of type `T`, for costs, tiers and conditions.
 pub fn find_extension<T: 'static>(head: &dyn RequestHead) -> Option<&T> {
     head.extensions()?.downcast_ref::<Extensions>()?.get()
 }

@@ -1,4 +1,4 @@
-//! Middleware for actix-web.
+//! actix-web middleware for rate limiting and overload control.
 //!
 //! ```
 //! use actix_web::{App, web};
@@ -7,7 +7,7 @@
 //!
 //! let limit = RequestLimit::from_config(RuleConfig::new("per-client").quota("100/min burst 20")?)?.key(key::peer());
 //! let gate = Gate::from(limit);
-//! // The closure that `HttpServer::new` takes: it runs once for each worker, and all of them share the gate.
+//! // The factory closure of `HttpServer::new` runs once per worker; all workers share the gate.
 //! let app = move || {
 //!     App::new()
 //!         .wrap(LimitMiddleware::new(gate.clone()))
@@ -17,23 +17,27 @@
 //! # Ok::<(), tidegate_limiter::BuildError>(())
 //! ```
 //!
-//! | middleware | does |
+//! | item | meaning |
 //! |---|---|
-//! | [`LimitMiddleware`] | asks the rules of a gate, and answers 429 to whoever is refused |
-//! | [`GuardMiddleware`] | a breaker, an adaptive limit or a throttle that follows errors; 503 |
-//! | [`ConcurrencyMiddleware`] | so many at once, and a line for the others; 503 |
-//! | [`PriorityMiddleware`] | so many at once, the important first; 503 |
-//! | [`AccessMiddleware`] | keeps out whom a list or a ban keeps out; 403 |
-//! | [`BandwidthMiddleware`], [`UploadMiddleware`] | bodies that move no faster than a bandwidth allows |
-//! | [`FactsMiddleware`] | tells attributes below of the client |
+//! | [`LimitMiddleware`] | limits requests by a gate of rules; rejects with 429 |
+//! | [`GuardMiddleware`] | a circuit breaker, an adaptive limit or a throttle; rejects with 503 |
+//! | [`ConcurrencyMiddleware`] | limits requests in flight, with a queue; rejects with 503 |
+//! | [`PriorityMiddleware`] | limits requests in flight and sheds the least important ones first; rejects with 503 |
+//! | [`AccessMiddleware`] | access lists and bans; rejects with 403 |
+//! | [`BandwidthMiddleware`], [`UploadMiddleware`] | limit the bandwidth of response and request bodies |
+//! | [`FactsMiddleware`] | provides the client address and the user to attributes and inner middleware |
+//! | [`ActixRequestHead`], [`ActixResponseHead`] | requests and responses as rules see them |
+//! | [`key`] | keys from the extensions of requests |
 //!
-//! Each goes around an application, a scope or a resource. Of several, the one that is wrapped last runs first.
+//! Each can wrap an application, a scope or a resource. The middleware that is wrapped last runs first.
 //!
-//! What a middleware does is said without a wire, in [`tidegate_rule`]: a gate for `LimitMiddleware`, a [`RequestGuard`] for
-//! `GuardMiddleware`, and so on.
+//! The settings of each middleware are types of [`tidegate_rule`], independent of the framework: a gate for
+//! `LimitMiddleware`, a [`RequestGuard`] for `GuardMiddleware`, and so on.
 //!
-//! None of them keeps state: that is in what they are made with, and is shared by whoever shares that. So make gates, guards,
-//! slots and bandwidths outside of the closure that makes applications, and clone them into it.
+//! Middleware has no state of its own; the state is in its settings, and clones share it. Create gates, guards, semaphores
+//! and bandwidths outside of the factory closure, and clone them into it; otherwise each worker has its own limit.
+//!
+//! It does not read request bodies, and it does not retry requests.
 
 mod access;
 mod bandwidth;

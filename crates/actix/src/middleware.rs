@@ -1,4 +1,4 @@
-//! The transform and the service that all kinds of middleware share.
+//! The transform and the service that all middleware types share.
 
 use actix_web::{
     Error,
@@ -12,36 +12,37 @@ use std::{
     task::{Context, Poll},
 };
 
-/// A middleware with these settings, which are one of [`tidegate_rule::middleware`]. Its aliases document the kinds.
+/// Middleware with settings of [`tidegate_rule::middleware`]. Its aliases, such as
+/// [`GuardMiddleware`](crate::GuardMiddleware), document each type.
 #[derive(Clone, Debug, Default)]
 pub struct Middleware<T> {
     settings: T,
 }
 
 impl<T> Middleware<T> {
-    /// A middleware with these settings, or with what they can be made of.
+    /// Creates middleware with these settings.
     pub fn new(settings: impl Into<T>) -> Self {
         Self { settings: settings.into() }
     }
 }
 
-/// A service behind a [`Middleware`].
+/// The service of a [`Middleware`].
 pub struct TransformService<S, T> {
-    /// Shared with requests that wait.
+    /// Shared with waiting requests.
     inner: Rc<S>,
     settings: T,
 }
 
-/// What a kind of middleware does with a request.
+/// Handles a request in one type of middleware.
 pub trait MiddlewareHandler: Clone + 'static {
-    /// What it makes of the body of a response.
+    /// The response body.
     type Body<B: MessageBody>: MessageBody;
-    /// The response.
+    /// The response future.
     type Future<S: InnerService<B>, B: MessageBody + 'static>: Future<
         Output = Result<ServiceResponse<Self::Body<B>>, Error>,
     >;
 
-    /// Calls the service, or responds instead of it.
+    /// Calls the service or rejects the request.
     fn call<S: InnerService<B>, B: MessageBody + 'static>(
         &self,
         inner: &Rc<S>,
@@ -49,7 +50,7 @@ pub trait MiddlewareHandler: Clone + 'static {
     ) -> Self::Future<S, B>;
 }
 
-/// A service that a middleware can be in front of.
+/// A service that middleware can wrap.
 pub trait InnerService<B>:
     Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static
 {

@@ -1,4 +1,4 @@
-//! Slots that the important lose last: load shedding by priority.
+//! Load shedding by priority.
 
 use crate::{
     head::ActixRequestHead,
@@ -10,7 +10,7 @@ use std::{rc::Rc, sync::Arc};
 use tidegate_overload::{CallPermit, PriorityLimit};
 use tidegate_rule::middleware::RequestPriority;
 
-/// Sheds load in front of a service, the least important first.
+/// Limits requests in flight, and sheds the least important ones first.
 ///
 /// ```
 /// use tidegate_actix::{PriorityMiddleware, RequestPriority};
@@ -26,8 +26,8 @@ use tidegate_rule::middleware::RequestPriority;
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// A request is in flight until the body of its answer has been sent, by default. A shed request gets
-/// 503 and `Retry-After`. Make the limit outside of the closure that makes applications, or each worker has its own.
+/// By default, a request is in flight until its response body has been sent. A shed request gets 503 and `Retry-After`.
+/// Create the limit outside of the factory closure; otherwise each worker has its own.
 pub type PriorityMiddleware = Middleware<RequestPriority>;
 
 impl MiddlewareHandler for RequestPriority {
@@ -40,7 +40,7 @@ impl MiddlewareHandler for RequestPriority {
         inner: &Rc<S>,
         request: ServiceRequest,
     ) -> Self::Future<S, B> {
-        let pass = self.try_acquire(&ActixRequestHead::new(&request));
-        PermitResponseFuture::immediate(&**inner, admit_or_reject(self.options(), request, pass))
+        let permit = self.try_acquire(&ActixRequestHead::new(&request));
+        PermitResponseFuture::immediate(&**inner, admit_or_reject(self.options(), request, permit))
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use tidegate_http_server::{ApiError, OPERATOR_TOKEN_REQUIRED, OperatorAccess, Operators, unauthorized};
 use tidegate_observe::ChangeAccess;
 
-/// Who may call the admin API, and by which host names.
+/// The callers and host names that the admin API accepts.
 pub(super) struct AdminAccess {
     operators: Operators,
     hosts: Vec<String>,
@@ -16,7 +16,7 @@ impl AdminAccess {
         Self { operators, hosts }
     }
 
-    /// Who may change something.
+    /// The callers that may change something.
     pub(super) fn change_access(&self) -> ChangeAccess {
         match &self.operators {
             Operators::Token(_) => ChangeAccess::Token,
@@ -25,10 +25,10 @@ impl AdminAccess {
         }
     }
 
-    /// Whether this request is taken at all.
+    /// Rejects requests from other web sites.
     ///
-    /// A page of somebody else may have a browser send requests here: across origins, which `Origin` tells, or under a name of
-    /// its own that leads here, which `Host` tells.
+    /// A foreign page can make a browser send requests here: cross-origin, which `Origin` reveals, or by DNS rebinding, which
+    /// `Host` reveals.
     pub(super) fn check_request(
         &self,
         method: &Method,
@@ -42,17 +42,17 @@ impl AdminAccess {
             && !is_same_origin(origin, host)
         {
             let problem =
-                "requests of other web pages are not taken; ask without `Origin`, or from this place";
+                "cross-origin request rejected; remove `Origin`, or use the origin of this listener";
             return Err(ApiError::new(StatusCode::FORBIDDEN, problem));
         }
-        // What was there before names had to be known.
+        // Probes and scripts may use any host name for these two.
         let is_open = uri.path() == "/health" || (uri.path() == "/reload" && method == Method::POST);
         if (is_open && origin.is_none()) || self.is_allowed_host(host) {
-            // Health, metrics and the files of the dashboard contain nothing of clients or of the policy.
+            // Health, metrics and the files of the dashboard contain no data of clients or of the policy.
             return if uri.path().starts_with("/api/") { self.require_reader(headers) } else { Ok(()) };
         }
-        let problem = "this is not known by that name; use an address or `localhost`, or list the name under `admin`, \
-                       as in `hosts: [gateway.internal]`";
+        let problem = "unknown Host; use an address or `localhost`, or add the name under `admin`, as in \
+                       `hosts: [gateway.internal]`";
         Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, problem))
     }
 
@@ -68,19 +68,19 @@ impl AdminAccess {
             || self.hosts.contains(&name)
     }
 
-    /// An error unless the request may change something.
+    /// Returns an error unless the request may change something.
     pub(super) fn require_operator(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         match self.operators.check(headers) {
             OperatorAccess::Disabled => {
-                let problem = "changes are not taken here, since the policy has no token for operators; declare one, as \
-                               in `admin: { token: $ADMIN_TOKEN }`";
+                let problem = "changes are disabled: the policy has no operator token; declare one, as in \
+                               `admin: { token: $ADMIN_TOKEN }`";
                 Err(ApiError::new(StatusCode::FORBIDDEN, problem))
             }
             _ => self.require_reader(headers),
         }
     }
 
-    /// An error if there is a token and the request does not have it.
+    /// Returns an error if a token is configured and the request does not have it.
     pub(super) fn require_reader(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         match self.operators.check(headers) {
             OperatorAccess::Granted | OperatorAccess::Disabled => Ok(()),
@@ -91,11 +91,11 @@ impl AdminAccess {
     }
 }
 
-/// Whether a page is of this host.
+/// Whether an origin has this host.
 fn is_same_origin(origin: &HeaderValue, host: &str) -> bool {
     let origin = origin.to_str().unwrap_or_default();
-    let place = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    place.is_some_and(|place| !host.is_empty() && place.eq_ignore_ascii_case(host))
+    let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    rest.is_some_and(|rest| !host.is_empty() && rest.eq_ignore_ascii_case(host))
 }
 
 #[cfg(test)]

@@ -1,31 +1,31 @@
-//! What keeps a policy from being in force.
+//! The error of a policy that cannot be put in force.
 
 use std::{error::Error, fmt, path::PathBuf};
 use tidegate_http_server::StartupError;
 use tidegate_policy::{Problems, compile::PolicyError};
 
-/// What keeps a policy from being in force: all that is wrong, each with its place and the fix.
+/// A policy cannot be put in force. The text lists all errors, each with its location and fix.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum GatewayError {
-    /// Its text is wrong.
+    /// The text is invalid.
     Text(Problems),
-    /// What it says cannot be done.
+    /// The rules cannot be compiled.
     Rules {
-        /// The file; `None` where it came from none.
+        /// The file; `None` for a policy without a file.
         file: Option<PathBuf>,
-        /// Why.
+        /// The cause.
         source: PolicyError,
     },
-    /// The machine does not give what it asks for.
+    /// A listener, upstream, log or exporter cannot start.
     Startup(StartupError),
-    /// The gateway that was asked has ended.
+    /// The gateway has stopped.
     Stopped,
 }
 
 impl From<StartupError> for GatewayError {
-    fn from(fault: StartupError) -> Self {
-        Self::Startup(fault)
+    fn from(error: StartupError) -> Self {
+        Self::Startup(error)
     }
 }
 
@@ -35,8 +35,8 @@ impl fmt::Display for GatewayError {
             Self::Text(problems) => problems.fmt(f),
             Self::Rules { file: Some(file), source } => write!(f, "{}: {source}", file.display()),
             Self::Rules { file: None, source } => source.fmt(f),
-            Self::Startup(fault) => fault.fmt(f),
-            Self::Stopped => f.write_str("the gateway has ended"),
+            Self::Startup(error) => error.fmt(f),
+            Self::Stopped => f.write_str("gateway stopped"),
         }
     }
 }

@@ -1,64 +1,64 @@
-//! Asks a gateway that runs to read its policy again, or to change it.
+//! A handle to a running gateway: reloads the policy, or changes it.
 
 use crate::{ChangeResult, GatewayError, PolicyFileError};
 use std::fmt;
 use tidegate_policy::model::RuleEnforcement;
 use tokio::sync::{mpsc, oneshot};
 
-/// Asks a gateway that runs to do something. Clones ask the same one.
+/// Sends commands to a running gateway. Clones send to the same gateway.
 #[derive(Clone, Debug)]
 pub struct GatewayHandle {
     commands: mpsc::Sender<GatewayCommand>,
 }
 
-/// What a gateway is asked to do, and whom to tell how that went.
+/// A command to a gateway, with the sender of the reply.
 #[derive(Debug)]
 pub enum GatewayCommand {
-    /// To read its policy again.
+    /// Reload the policy.
     Reload(oneshot::Sender<Result<ReloadScope, GatewayError>>),
-    /// To change it.
+    /// Change the policy.
     Change(PolicyChange, oneshot::Sender<Result<ChangeResult, PolicyFileError>>),
 }
 
-/// What is to be changed.
+/// A change of the policy.
 #[derive(Debug)]
 pub enum PolicyChange {
-    /// The mode of a rule.
+    /// Set the mode of a rule.
     SetMode(String, RuleEnforcement),
-    /// What was changed last: this one, where it matters which.
+    /// Revert the last change; with an id, only if the last change has this id.
     RollBack(Option<u64>),
 }
 
-/// What a new policy has changed.
+/// The scope of a policy reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReloadScope {
-    /// Nothing but what is in the files of lists.
+    /// Only the files of lists.
     Lists,
-    /// Rules and routes; connections stay.
+    /// Rules and routes; connections are unchanged.
     Rules,
-    /// What there is to connect to, too. Connections are taken over with their next request.
+    /// Listeners or upstreams too. Connections move to the new ones with their next request.
     Connections,
 }
 
-/// Calls that may wait.
+/// The maximum number of queued commands.
 const COMMAND_QUEUE_CAPACITY: usize = 16;
 
 impl GatewayHandle {
-    /// A handle, and where the gateway gets the calls.
+    /// Creates a handle, and the receiver of its commands.
     pub fn new() -> (Self, mpsc::Receiver<GatewayCommand>) {
-        let (calls, received) = mpsc::channel(COMMAND_QUEUE_CAPACITY);
-        (Self { commands: calls }, received)
+        let (commands, receiver) = mpsc::channel(COMMAND_QUEUE_CAPACITY);
+        (Self { commands }, receiver)
     }
 
-    /// Has the policy read again, and says what has changed. Where it is wrong, the one before stays in force.
+    /// Reloads the policy, and returns the scope of the change. An invalid policy leaves the previous one in force.
     pub async fn reload(&self) -> Result<ReloadScope, GatewayError> {
-        let (answer, answered) = oneshot::channel();
-        let gone = GatewayError::Stopped;
-        self.commands.send(GatewayCommand::Reload(answer)).await.map_err(|_| gone)?;
-        answered.await.unwrap_or(Err(GatewayError::Stopped))
+        let (reply, response) = oneshot::channel();
+        let stopped = GatewayError::Stopped;
+        self.commands.send(GatewayCommand::Reload(reply)).await.map_err(|_| stopped)?;
+        response.await.unwrap_or(Err(GatewayError::Stopped))
     }
 
-    /// Has a rule be in this mode: in the policy file, and in force.
+    /// Sets the mode of a rule in the policy file, and puts it in force.
     pub async fn set_mode(
         &self,
         rule: impl Into<String>,
@@ -67,27 +67,27 @@ impl GatewayHandle {
         self.change_policy(PolicyChange::SetMode(rule.into(), to)).await
     }
 
-    /// Takes the last change of a mode back: this one, where it matters which.
+    /// Reverts the last change of a mode; with an id, only if the last change has this id.
     pub async fn roll_back(&self, id: Option<u64>) -> Result<ChangeResult, PolicyFileError> {
         self.change_policy(PolicyChange::RollBack(id)).await
     }
 
-    async fn change_policy(&self, amendment: PolicyChange) -> Result<ChangeResult, PolicyFileError> {
-        let (answer, answered) = oneshot::channel();
+    async fn change_policy(&self, change: PolicyChange) -> Result<ChangeResult, PolicyFileError> {
+        let (reply, response) = oneshot::channel();
         self.commands
-            .send(GatewayCommand::Change(amendment, answer))
+            .send(GatewayCommand::Change(change, reply))
             .await
             .map_err(|_| PolicyFileError::GatewayStopped)?;
-        answered.await.unwrap_or(Err(PolicyFileError::GatewayStopped))
+        response.await.unwrap_or(Err(PolicyFileError::GatewayStopped))
     }
 }
 
 impl fmt::Display for ReloadScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Lists => "nothing but lists may have changed",
-            Self::Rules => "rules and routes changed",
-            Self::Connections => "connections changed, too, and are taken over one by one",
+            Self::Lists => "lists reloaded",
+            Self::Rules => "rules and routes reloaded",
+            Self::Connections => "rules, routes, listeners and upstreams reloaded",
         })
     }
 }

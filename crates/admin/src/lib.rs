@@ -1,6 +1,30 @@
-//! Where operators come in. What they find there is written down in `docs/admin-api.md`.
+//! The admin API, the dashboard, and changes of the policy file. `docs/admin-api.md` documents the endpoints.
 //!
-//! | file | answers |
+//! ```
+//! use tidegate_admin::{GatewayCommand, GatewayHandle, ReloadScope};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tidegate_admin::GatewayError> {
+//! let (handle, mut commands) = GatewayHandle::new();
+//! let gateway = async {
+//!     if let Some(GatewayCommand::Reload(reply)) = commands.recv().await {
+//!         let _ = reply.send(Ok(ReloadScope::Rules));
+//!     }
+//! };
+//! let (reloaded, ()) = tokio::join!(handle.reload(), gateway);
+//! assert_eq!(reloaded?, ReloadScope::Rules);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | noun | is |
+//! |---|---|
+//! | [`AdminServer`] | the listener of the admin API and the dashboard |
+//! | [`GatewayHandle`] | sends commands to a running gateway |
+//! | [`PolicyFile`] | changes rule modes in the policy file, with a history |
+//! | [`ModeChange`] | one change of a rule mode |
+//!
+//! | file | endpoints |
 //! |---|---|
 //! | `read` | `/health`, `/metrics`, `/api/v1/status`, `top`, `denials`, `policy`, `history` |
 //! | `live` | `/api/v1/live` |
@@ -9,7 +33,10 @@
 //! | `change` | `/reload`, `/api/v1/reset` |
 //! | `modes` | `/api/v1/rules/NAME/mode`, `/api/v1/rollback`, `/api/v1/changes` |
 //!
-//! Where there is a token of operators, all but `/health` and `/metrics` need it. Who may ask at all is up to `access`.
+//! With an operator token, all endpoints but `/health`, `/metrics` and the dashboard's files require it. `access` checks
+//! host, origin and token.
+//!
+//! It does not decide about requests, and it does not change the policy except for rule modes.
 
 mod access;
 mod bans;
@@ -45,14 +72,14 @@ pub struct AdminServer {
     shutdown: Option<watch::Sender<()>>,
 }
 
-/// All that operators may look at and ask for.
+/// The state of the request handlers.
 #[derive(Clone)]
 struct AdminState {
     gateway: GatewayHandle,
     observer: Arc<Observer>,
     decision_state: Arc<AppState>,
     access: Arc<AdminAccess>,
-    /// Ends with the listener.
+    /// Closes with the listener.
     shutdown: watch::Receiver<()>,
 }
 
@@ -78,13 +105,13 @@ impl AdminServer {
         &mut self,
         gateway: GatewayHandle,
         observer: &Arc<Observer>,
-        desk: &Arc<AppState>,
+        decision_state: &Arc<AppState>,
     ) -> Result<(), StartupError> {
         observer.set_change_access(self.access.change_access());
         let (sender, open) = watch::channel(());
-        let (observer, desk, access) = (observer.clone(), desk.clone(), self.access.clone());
-        let router =
-            routes::router(AdminState { gateway, observer, decision_state: desk, access, shutdown: open });
+        let (observer, decision_state) = (observer.clone(), decision_state.clone());
+        let access = self.access.clone();
+        let router = routes::router(AdminState { gateway, observer, decision_state, access, shutdown: open });
         let server = HttpServer::new(TowerToHyperService::new(router), &connection_settings());
         self.listener.start(&server, "admin", NonZeroUsize::MIN)?;
         self.shutdown = Some(sender);
@@ -98,7 +125,7 @@ impl AdminServer {
     }
 }
 
-/// Operators are few. Whoever holds connections here must not take those of the gateway's clients.
+/// A low limit: admin connections must not use up the file descriptors of the gateway's clients.
 fn connection_settings() -> Connections {
     Connections { max: 256, idle_timeout: Duration::from_secs(15), ..Connections::default() }
 }

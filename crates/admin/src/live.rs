@@ -1,4 +1,4 @@
-//! `/api/v1/live`: a snapshot each second, as server-sent events.
+//! `/api/v1/live`: a snapshot per second, as server-sent events.
 
 use super::AdminState;
 use axum::response::{
@@ -18,7 +18,7 @@ const RECONNECT_DELAY: Duration = Duration::from_secs(2);
 impl AdminState {
     pub(super) fn live(&self) -> Result<Response, ApiError> {
         let Some(mut watching) = self.observer.live.subscribe() else {
-            let problem = "too many watch already; try again later, or ask /api/v1/status";
+            let problem = "too many subscribers; try again later, or poll /api/v1/status";
             return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, problem)
                 .with_header(header::RETRY_AFTER, HeaderValue::from_static("5")));
         };

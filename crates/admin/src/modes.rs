@@ -1,4 +1,4 @@
-//! Rules that are put in force, and taken back: in the policy file.
+//! Changes of rule modes in the policy file, and rollbacks.
 
 use super::{
     AdminState,
@@ -14,15 +14,15 @@ use tidegate_rule::Mode;
 use tidegate_service::decisions::{Confirmation, JsonMembers};
 
 impl AdminState {
-    /// Has a rule be in another mode.
+    /// Sets the mode of a rule.
     pub(super) async fn set_mode(&self, rule: &str, body: &[u8]) -> Result<Response, ApiError> {
         let (to, confirmation) = parse_mode(body)?;
-        let scene = self.config()?;
-        let known = scene.policy.rules.iter().find(|known| known.name == rule);
-        let from = known.ok_or_else(|| unknown_rule(rule, &scene))?.enforcement.clone();
+        let config = self.config()?;
+        let known = config.policy.rules.iter().find(|known| known.name == rule);
+        let from = known.ok_or_else(|| unknown_rule(rule, &config))?.enforcement.clone();
         if to.is_weaker_than(&from) && confirmation == Confirmation::Missing {
             let problem = format!(
-                "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` if that is meant"
+                "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` to apply it anyway"
             );
             return Err(ApiError::new(StatusCode::CONFLICT, problem));
         }
@@ -31,14 +31,14 @@ impl AdminState {
                 Ok(ok_json(&json!({ "changed": true, "change": change.to_json() })))
             }
             ChangeResult::Unchanged => {
-                let told =
+                let unchanged =
                     json!({ "changed": false, "rule": rule, "from": mode_json(&from), "to": mode_json(&to) });
-                Ok(ok_json(&told))
+                Ok(ok_json(&unchanged))
             }
         }
     }
 
-    /// Takes the last change back.
+    /// Reverts the last change.
     pub(super) async fn roll_back(&self, body: &[u8]) -> Result<Response, ApiError> {
         let body = if body.is_empty() { b"{}" } else { body };
         let members = JsonMembers::parse(body, &["id", "confirm"])?;
@@ -47,13 +47,13 @@ impl AdminState {
             && let Some(file) = self.config()?.file.clone()
         {
             let read = tokio::task::spawn_blocking(move || PolicyFile::new(file).last_change());
-            // What keeps it from being taken back is told when that is tried.
+            // Other errors are reported by the rollback itself.
             if let Ok(Ok(last)) = read.await
                 && last.from.is_weaker_than(&last.to)
             {
                 let (rule, from, to) = (&last.rule, &last.to, &last.from);
                 let problem = format!(
-                    "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` if that is meant"
+                    "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` to apply it anyway"
                 );
                 return Err(ApiError::new(StatusCode::CONFLICT, problem));
             }
@@ -66,12 +66,12 @@ impl AdminState {
         }
     }
 
-    /// What was changed, and what a rollback would take back.
+    /// Lists the changes, and the one that a rollback would revert.
     pub(super) async fn changes(&self) -> Result<Response, ApiError> {
         let Some(file) = self.config()?.file.clone() else {
             return Ok(ok_json(&json!({ "file": null, "changes": [], "last": null, "why": null })));
         };
-        let told = file.display().to_string();
+        let path = file.display().to_string();
         let read = tokio::task::spawn_blocking(move || {
             let file = PolicyFile::new(file);
             Ok((file.changes()?, file.last_change()))
@@ -83,7 +83,7 @@ impl AdminState {
             Ok(last) => (Some(last.id), None),
             Err(error) => (None, Some(error.to_string())),
         };
-        Ok(ok_json(&json!({ "file": told, "changes": changes, "last": last, "why": why })))
+        Ok(ok_json(&json!({ "file": path, "changes": changes, "last": last, "why": why })))
     }
 }
 
@@ -92,15 +92,16 @@ fn parse_mode(body: &[u8]) -> Result<(RuleEnforcement, Confirmation), ApiError> 
     let members = JsonMembers::parse(body, &["mode", "percent", "confirm"])?;
     let mode: Mode =
         members.text("mode")?.parse().map_err(|error| ApiError::bad_request(format!("{error}")))?;
-    let percent = match members.get("percent") {
-        None | Some(JsonValue::Null) => None,
-        Some(given) => {
-            let number = if let JsonValue::Number(number) = given { number.as_f64() } else { None };
-            Some(number.ok_or_else(|| {
-                ApiError::bad_request("`percent` is not a number; write one, above 0 and up to 100")
-            })?)
-        }
-    };
+    let percent =
+        match members.get("percent") {
+            None | Some(JsonValue::Null) => None,
+            Some(given) => {
+                let number = if let JsonValue::Number(number) = given { number.as_f64() } else { None };
+                Some(number.ok_or_else(|| {
+                    ApiError::bad_request("`percent` must be a number above 0 and up to 100")
+                })?)
+            }
+        };
     let to = RuleEnforcement::new(mode, percent).map_err(|error| ApiError::bad_request(error.to_string()))?;
     Ok((to, members.confirmation()?))
 }

@@ -1,4 +1,4 @@
-//! What operators read.
+//! Read-only endpoints: status, metrics, top keys, denials, policy and history.
 
 use super::AdminState;
 use axum::{body::Body, response::Response};
@@ -10,11 +10,11 @@ use tidegate_http_server::{ApiError, Query, json_response, truncate};
 use tidegate_observe::{ConfigSnapshot, Snapshot, TopBy, redact};
 use tidegate_policy::{PolicyFormat, lint};
 
-/// The header that says of how many clients the history is.
+/// The response header with the sampled ratio of clients in the history.
 const SHARE_HEADER: HeaderName = HeaderName::from_static("tidegate-share");
 
 impl AdminState {
-    /// All numbers now.
+    /// Takes a snapshot; 503 before a policy is in force.
     pub(super) fn snapshot(&self) -> Result<Snapshot, ApiError> {
         self.observer.snapshot().ok_or_else(not_ready)
     }
@@ -40,26 +40,26 @@ impl AdminState {
             ApiError::bad_request(format!("`by` is `{name}`; use `denied`, `asked` or `shadow-denied`"))
         })?;
         let limit = query.number("limit", 1..=100, 20)?;
-        let scene = self.config()?;
-        let places = match query.text("rule") {
-            None => 0..scene.counters.names().len(),
+        let config = self.config()?;
+        let indexes = match query.text("rule") {
+            None => 0..config.counters.names().len(),
             Some(rule) => {
-                let place = scene.counters.rule_index(rule).ok_or_else(|| unknown_rule(rule, &scene))?;
-                place..place + 1
+                let index = config.counters.rule_index(rule).ok_or_else(|| unknown_rule(rule, &config))?;
+                index..index + 1
             }
         };
         let mut keys = Vec::new();
-        for (place, rule) in
-            scene.counters.names().iter().enumerate().filter(|(place, _)| places.contains(place))
+        for (index, rule) in
+            config.counters.names().iter().enumerate().filter(|(index, _)| indexes.contains(index))
         {
-            let Some(sketch) = scene.counters.top(place, by) else { continue };
+            let Some(sketch) = config.counters.top(index, by) else { continue };
             let total = sketch.total().max(1);
             keys.extend(sketch.top().into_iter().take(limit).map(|key| (rule.clone(), key, total)));
         }
         keys.sort_by(|(_, a, _), (_, b, _)| {
             b.min_count().cmp(&a.min_count()).then_with(|| a.name.cmp(&b.name))
         });
-        let told = keys.into_iter().take(limit).map(|(rule, key, total)| {
+        let listed = keys.into_iter().take(limit).map(|(rule, key, total)| {
             json!({
                 "rule": &*rule,
                 "key": key.name,
@@ -68,14 +68,14 @@ impl AdminState {
                 "share": (key.count.min(total)) as f64 / total as f64,
             })
         });
-        Ok(ok_json(&json!({ "by": name, "keys": told.collect::<Vec<_>>() })))
+        Ok(ok_json(&json!({ "by": name, "keys": listed.collect::<Vec<_>>() })))
     }
 
     pub(super) fn denials(&self, uri: &Uri) -> Result<Response, ApiError> {
         let query = Query::parse(uri, &["rule", "limit"])?;
         let (rule, limit) = (query.text("rule"), query.number("limit", 1..=1_000, 100)?);
-        let is_meant = |meant: Option<&str>| rule.is_none() || meant == rule;
-        let denials = self.observer.denials.newest(limit, |denial| is_meant(denial.rule.as_deref()));
+        let matches_rule = |name: Option<&str>| rule.is_none() || name == rule;
+        let denials = self.observer.denials.newest(limit, |denial| matches_rule(denial.rule.as_deref()));
         let denials: Vec<Value> = denials.iter().map(|denial| denial.to_json()).collect();
         Ok(ok_json(&json!({ "denials": denials })))
     }
@@ -85,15 +85,16 @@ impl AdminState {
         match found.first() {
             Some(denial) => Ok(ok_json(&denial.to_json())),
             None => {
-                let problem = "there is no denial of this id (any more); the policy says under `observe` how many are kept";
+                let problem =
+                    "unknown denial, or its record was evicted; `observe` in the policy sets the capacity";
                 Err(ApiError::new(StatusCode::NOT_FOUND, problem))
             }
         }
     }
 
     pub(super) fn policy(&self) -> Result<Response, ApiError> {
-        let scene = self.config()?;
-        let lint = lint(&scene.policy).into_iter().map(|advice| {
+        let config = self.config()?;
+        let lint = lint(&config.policy).into_iter().map(|advice| {
             json!({
                 "lint": advice.lint.to_string(),
                 "rule": advice.rule,
@@ -103,16 +104,16 @@ impl AdminState {
             })
         });
         Ok(ok_json(&json!({
-            "version": scene.version,
-            "file": scene.file.as_ref().map(|file| file.display().to_string()),
-            "text": redact(&scene.policy).print(PolicyFormat::Yaml),
+            "version": config.version,
+            "file": config.file.as_ref().map(|file| file.display().to_string()),
+            "text": redact(&config.policy).print(PolicyFormat::Yaml),
             "lint": lint.collect::<Vec<_>>(),
         })))
     }
 
     pub(super) fn history(&self, uri: &Uri) -> Result<Response, ApiError> {
         let limit = Query::parse(uri, &["limit"])?.number("limit", 1..=1_000_000, 10_000)?;
-        // They were kept in the order in which they ended.
+        // Entries are recorded in the order in which requests end.
         let mut entries = self.observer.history.newest(limit, |_| true);
         entries.sort_by_key(|entry| entry.at);
         let lines = entries.iter().fold(String::new(), |text, entry| text + &entry.to_line());
@@ -125,21 +126,20 @@ impl AdminState {
     }
 }
 
-pub(super) fn unknown_rule(name: &str, scene: &ConfigSnapshot) -> ApiError {
-    if scene.counters.rule_index(name).is_some() {
-        let problem =
-            format!("rule `{}` has no quota, so nothing is counted for a key of it", truncate(name));
+pub(super) fn unknown_rule(name: &str, config: &ConfigSnapshot) -> ApiError {
+    if config.counters.rule_index(name).is_some() {
+        let problem = format!("rule `{}` has no quota, so it has no keys", truncate(name));
         return ApiError::new(StatusCode::NOT_FOUND, problem);
     }
-    let fix = match suggest::closest(name, scene.counters.names().iter().map(|name| &**name)) {
+    let fix = match suggest::closest(name, config.counters.names().iter().map(|name| &**name)) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => "name one of the policy's".to_owned(),
+        None => "use the name of a rule of the policy".to_owned(),
     };
-    ApiError::new(StatusCode::NOT_FOUND, format!("there is no rule `{}`; {fix}", truncate(name)))
+    ApiError::new(StatusCode::NOT_FOUND, format!("unknown rule `{}`; {fix}", truncate(name)))
 }
 
 fn not_ready() -> ApiError {
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "nothing is in force yet; ask again in a moment")
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no policy is in force yet; try again later")
 }
 
 pub(super) fn ok_json(body: &Value) -> Response {

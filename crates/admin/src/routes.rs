@@ -1,4 +1,4 @@
-//! Which question is answered where, and what every question has to pass first.
+//! The routes of the admin API, and the check of every request.
 
 use super::{AdminState, read::text_response};
 use crate::dashboard;
@@ -14,45 +14,45 @@ use tidegate_http_server::{ApiError, MAX_BODY_SIZE, read_body};
 
 type ApiResult = Result<Response, ApiError>;
 
-pub(super) fn router(office: AdminState) -> Router {
-    let ask = |answer: fn(&AdminState, &Uri) -> ApiResult| {
-        get(move |State(office): State<AdminState>, uri: Uri| async move { answer(&office, &uri) })
+pub(super) fn router(state: AdminState) -> Router {
+    let query_route = |handler: fn(&AdminState, &Uri) -> ApiResult| {
+        get(move |State(state): State<AdminState>, uri: Uri| async move { handler(&state, &uri) })
     };
     Router::new()
         .merge(dashboard::router())
         .route("/health", get(|| async { text_response("ok\n", "text/plain; charset=utf-8") }))
         .route("/reload", post(reload))
-        .route("/metrics", ask(|office, _| office.metrics()))
-        .route("/api/v1/status", ask(AdminState::status))
-        .route("/api/v1/live", ask(|office, _| office.live()))
-        .route("/api/v1/top", ask(AdminState::top))
-        .route("/api/v1/denials", ask(AdminState::denials))
+        .route("/metrics", query_route(|state, _| state.metrics()))
+        .route("/api/v1/status", query_route(AdminState::status))
+        .route("/api/v1/live", query_route(|state, _| state.live()))
+        .route("/api/v1/top", query_route(AdminState::top))
+        .route("/api/v1/denials", query_route(AdminState::denials))
         .route("/api/v1/denials/{id}", get(denial))
-        .route("/api/v1/policy", ask(|office, _| office.policy()))
-        .route("/api/v1/history", ask(AdminState::history))
+        .route("/api/v1/policy", query_route(|state, _| state.policy()))
+        .route("/api/v1/history", query_route(AdminState::history))
         .route("/api/v1/token", get(check_token))
         .route("/api/v1/simulate", post(simulate))
         .route("/api/v1/reset", post(reset))
         .route("/api/v1/rules/{name}/mode", post(set_mode))
         .route("/api/v1/rollback", post(roll_back))
         .route("/api/v1/changes", get(changes))
-        .route("/api/v1/bans", ask(|office, _| office.bans()).post(ban))
+        .route("/api/v1/bans", query_route(|state, _| state.bans()).post(ban))
         .route("/api/v1/bans/{id}", delete(lift_ban))
         .fallback(|| async {
-            let problem = "there is nothing here; docs/admin-api.md tells what there is";
+            let problem = "not found; docs/admin-api.md lists the endpoints";
             ApiError::new(StatusCode::NOT_FOUND, problem)
         })
         .method_not_allowed_fallback(|| async {
-            let problem = "this is asked with another method; docs/admin-api.md tells which";
+            let problem = "method not allowed; docs/admin-api.md lists the methods";
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, problem)
         })
-        .layer(middleware::from_fn_with_state(office.clone(), check_request))
-        .with_state(office)
+        .layer(middleware::from_fn_with_state(state.clone(), check_request))
+        .with_state(state)
 }
 
-/// What every question has to pass.
-async fn check_request(State(office): State<AdminState>, request: Request, next: Next) -> Response {
-    let mut response = match office.access.check_request(request.method(), request.uri(), request.headers()) {
+/// Checks host, origin and token of every request, and adds security headers to the response.
+async fn check_request(State(state): State<AdminState>, request: Request, next: Next) -> Response {
+    let mut response = match state.access.check_request(request.method(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into(),
     };
@@ -63,18 +63,18 @@ async fn check_request(State(office): State<AdminState>, request: Request, next:
     response
 }
 
-async fn reload(State(office): State<AdminState>, headers: HeaderMap) -> ApiResult {
-    office.access.require_reader(&headers)?;
-    Ok(office.reload().await)
+async fn reload(State(state): State<AdminState>, headers: HeaderMap) -> ApiResult {
+    state.access.require_reader(&headers)?;
+    Ok(state.reload().await)
 }
 
-async fn denial(State(office): State<AdminState>, Path(id): Path<String>) -> ApiResult {
-    office.denial(&id)
+async fn denial(State(state): State<AdminState>, Path(id): Path<String>) -> ApiResult {
+    state.denial(&id)
 }
 
-/// Checks a token.
-async fn check_token(State(office): State<AdminState>, headers: HeaderMap) -> Result<StatusCode, ApiError> {
-    office.access.require_operator(&headers)?;
+/// Responds 204 if the token is valid.
+async fn check_token(State(state): State<AdminState>, headers: HeaderMap) -> Result<StatusCode, ApiError> {
+    state.access.require_operator(&headers)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -82,33 +82,33 @@ async fn simulate(request: Request) -> ApiResult {
     AdminState::simulate(&read_body(request.into_body(), MAX_BODY_SIZE).await?)
 }
 
-async fn reset(State(office): State<AdminState>, request: Request) -> ApiResult {
-    office.reset(&operator_body(&office, request).await?).await
+async fn reset(State(state): State<AdminState>, request: Request) -> ApiResult {
+    state.reset(&operator_body(&state, request).await?).await
 }
 
-async fn ban(State(office): State<AdminState>, request: Request) -> ApiResult {
-    office.ban(&operator_body(&office, request).await?)
+async fn ban(State(state): State<AdminState>, request: Request) -> ApiResult {
+    state.ban(&operator_body(&state, request).await?)
 }
 
-async fn set_mode(State(office): State<AdminState>, Path(rule): Path<String>, request: Request) -> ApiResult {
-    office.set_mode(&rule, &operator_body(&office, request).await?).await
+async fn set_mode(State(state): State<AdminState>, Path(rule): Path<String>, request: Request) -> ApiResult {
+    state.set_mode(&rule, &operator_body(&state, request).await?).await
 }
 
-async fn roll_back(State(office): State<AdminState>, request: Request) -> ApiResult {
-    office.roll_back(&operator_body(&office, request).await?).await
+async fn roll_back(State(state): State<AdminState>, request: Request) -> ApiResult {
+    state.roll_back(&operator_body(&state, request).await?).await
 }
 
-async fn changes(State(office): State<AdminState>) -> ApiResult {
-    office.changes().await
+async fn changes(State(state): State<AdminState>) -> ApiResult {
+    state.changes().await
 }
 
-async fn lift_ban(State(office): State<AdminState>, Path(id): Path<String>, headers: HeaderMap) -> ApiResult {
-    office.access.require_operator(&headers)?;
-    office.lift_ban(&id)
+async fn lift_ban(State(state): State<AdminState>, Path(id): Path<String>, headers: HeaderMap) -> ApiResult {
+    state.access.require_operator(&headers)?;
+    state.lift_ban(&id)
 }
 
-/// The body of a request that changes something; an error unless an operator sent it.
-async fn operator_body(office: &AdminState, request: Request) -> Result<bytes::Bytes, ApiError> {
-    office.access.require_operator(request.headers())?;
+/// Reads the body of a request that changes something; returns an error unless an operator sent it.
+async fn operator_body(state: &AdminState, request: Request) -> Result<bytes::Bytes, ApiError> {
+    state.access.require_operator(request.headers())?;
     read_body(request.into_body(), MAX_BODY_SIZE).await
 }

@@ -1,4 +1,4 @@
-//! What a quota says to a list of arrivals. Nothing is counted anywhere.
+//! `/api/v1/simulate`: the decisions of a quota for a list of arrivals, without any effect.
 
 use super::{AdminState, read::ok_json};
 use axum::response::Response;
@@ -10,26 +10,28 @@ use tidegate_observe::quota_json;
 use tidegate_service::decisions::JsonMembers;
 use tidegate_simulation::{SimulatedQuota, SimulatedRequest};
 
-/// The most arrivals, quotas, and words of state.
+/// Limits of one simulation: arrivals, quotas, and words of state per quota.
 const MAX_ARRIVALS: usize = 10_000;
 const MAX_QUOTAS: usize = 8;
 const MAX_STATE_LEN: usize = 1 << 16;
-/// The last moment that anybody comes at, in seconds: about 30 years.
+/// The latest arrival, in seconds: about 30 years.
 const MAX_SECONDS: f64 = 1e9;
 const FIELDS: [&str; 4] = ["quota", "arrivals", "wait", "hold"];
 
 const OUTCOME_NAMES: [&str; 3] = ["admitted", "delayed", "denied"];
 
 impl AdminState {
-    /// What is said to each.
+    /// Simulates the arrivals, and responds with a decision for each.
     pub(super) fn simulate(body: &[u8]) -> Result<Response, ApiError> {
         let members = JsonMembers::parse(body, &FIELDS)?;
-        let said = |name: &str| members.get(name).map(Value::from);
-        let quotas = parse_quotas(said("quota").as_ref())?;
-        let arrivals = parse_arrivals(said("arrivals").as_ref())?;
-        let length = |name: &str, usual: f64| match said(name) {
-            None | Some(Value::Null) => micros(usual, name),
-            Some(value) => value.as_f64().ok_or_else(|| seconds_error(name)).and_then(|it| micros(it, name)),
+        let member = |name: &str| members.get(name).map(Value::from);
+        let quotas = parse_quotas(member("quota").as_ref())?;
+        let arrivals = parse_arrivals(member("arrivals").as_ref())?;
+        let length = |name: &str, default: f64| match member(name) {
+            None | Some(Value::Null) => micros(default, name),
+            Some(value) => {
+                value.as_f64().ok_or_else(|| seconds_error(name)).and_then(|number| micros(number, name))
+            }
         };
         let (wait, hold) = (length("wait", 0.0)?, length("hold", 1.0)?);
         Ok(ok_json(&run_simulation(&quotas, &arrivals, wait, hold)))
@@ -44,16 +46,16 @@ fn parse_quotas(value: Option<&Value>) -> Result<Vec<Quota>, ApiError> {
     };
     if texts.is_empty() || texts.len() > MAX_QUOTAS {
         let problem =
-            format!("`quota` is a text, or a list of {MAX_QUOTAS} at most; write it as in `5/s burst 10`");
+            format!("`quota` must be a text, or a list of at most {MAX_QUOTAS}, as in `5/s burst 10`");
         return Err(ApiError::bad_request(problem));
     }
     let read = |text: &str| {
         let quota: Quota =
             text.parse().map_err(|error| ApiError::bad_request(format!("`quota`: {error}")))?;
         match quota.state_len() > MAX_STATE_LEN {
-            true => Err(ApiError::bad_request(format!(
-                "`{quota}` needs too much memory here; give a smaller limit"
-            ))),
+            true => {
+                Err(ApiError::bad_request(format!("`{quota}` needs too much memory; use a smaller limit")))
+            }
             false => Ok(quota),
         }
     };
@@ -62,21 +64,23 @@ fn parse_quotas(value: Option<&Value>) -> Result<Vec<Quota>, ApiError> {
 
 fn parse_arrivals(value: Option<&Value>) -> Result<Vec<SimulatedRequest>, ApiError> {
     let list = value.and_then(Value::as_array).ok_or_else(|| {
-        ApiError::bad_request("`arrivals` is a list of seconds, or of objects; write it as in [0, 0.1, {\"at\": 0.2, \"cost\": 3}]")
+        ApiError::bad_request(
+            "`arrivals` must be a list of seconds or objects, as in [0, 0.1, {\"at\": 0.2, \"cost\": 3}]",
+        )
     })?;
     if list.len() > MAX_ARRIVALS {
         return Err(ApiError::bad_request(format!(
-            "{} arrivals are too many; send {MAX_ARRIVALS} at most",
+            "too many arrivals: {}; send at most {MAX_ARRIVALS}",
             list.len()
         )));
     }
-    let read = |(place, value): (usize, &Value)| {
-        let name = format!("arrivals[{place}]");
+    let read = |(index, value): (usize, &Value)| {
+        let name = format!("arrivals[{index}]");
         let at = value.as_f64().or_else(|| value["at"].as_f64()).ok_or_else(|| seconds_error(&name))?;
         let cost = match &value["cost"] {
             Value::Null => 1,
             cost => cost.as_u64().filter(|cost| *cost < 1 << 32).ok_or_else(|| {
-                ApiError::bad_request(format!("`{name}.cost` is no cost; give a whole number below 2^32"))
+                ApiError::bad_request(format!("`{name}.cost` must be an integer from 0 to 2^32 - 1"))
             })?,
         };
         Ok(SimulatedRequest { at: micros(at, &name)?, cost })
@@ -87,14 +91,14 @@ fn parse_arrivals(value: Option<&Value>) -> Result<Vec<SimulatedRequest>, ApiErr
 }
 
 fn seconds_error(name: &str) -> ApiError {
-    ApiError::bad_request(format!("`{name}` is not a number of seconds; write it as in 0.25"))
+    ApiError::bad_request(format!("`{name}` must be a number of seconds, as in 0.25"))
 }
 
 fn micros(seconds: f64, name: &str) -> Result<Micros, ApiError> {
     match (0.0..=MAX_SECONDS).contains(&seconds) {
         true => Ok(Micros::new((seconds * 1e6).round() as u64)),
         false => {
-            Err(ApiError::bad_request(format!("`{name}` is {seconds}; give seconds from 0 to {MAX_SECONDS}")))
+            Err(ApiError::bad_request(format!("`{name}` is {seconds}; use seconds from 0 to {MAX_SECONDS}")))
         }
     }
 }
@@ -104,7 +108,7 @@ fn run_simulation(quotas: &[Quota], arrivals: &[SimulatedRequest], wait: Micros,
     let mut counts = [0_u64; 3];
     let mut decisions = Vec::with_capacity(arrivals.len());
     for arrival in arrivals {
-        let (place, decision) = decide(&mut all, *arrival, wait);
+        let (index, decision) = decide(&mut all, *arrival, wait);
         let (outcome, waits, retry) = match decision.outcome() {
             Outcome::Allow => (0, Micros::ZERO, None),
             Outcome::Delay(wait) => (1, wait, None),
@@ -120,7 +124,7 @@ fn run_simulation(quotas: &[Quota], arrivals: &[SimulatedRequest], wait: Micros,
             "retry-after": retry.map(seconds),
             "limit": decision.limit(),
             "remaining": decision.remaining(),
-            "quota": place,
+            "quota": index,
         }));
     }
     json!({
@@ -132,14 +136,14 @@ fn run_simulation(quotas: &[Quota], arrivals: &[SimulatedRequest], wait: Micros,
     })
 }
 
-/// Asks all of them, and charges all or none. The one that denied, or else the one with the least left.
+/// Checks all quotas, and charges all or none. Returns the first that denied, or the most restrictive one.
 fn decide(all: &mut [SimulatedQuota], arrival: SimulatedRequest, wait: Micros) -> (usize, Decision) {
     let probe = Demand { effect: Effect::Probe, ..Demand::with_max_wait(arrival.cost, wait) };
     let mut denied = None;
-    for (place, one) in all.iter_mut().enumerate() {
+    for (index, one) in all.iter_mut().enumerate() {
         let decision = one.decide(arrival.at, probe);
         if !decision.is_granted() && denied.is_none() {
-            denied = Some((place, decision));
+            denied = Some((index, decision));
         }
     }
     if let Some(denied) = denied {
@@ -166,8 +170,8 @@ mod tests {
     fn outcomes(quota: &[&str], arrivals: &Value, wait: f64) -> String {
         let quotas = parse_quotas(Some(&json!(quota))).unwrap();
         let arrivals = super::parse_arrivals(Some(arrivals)).unwrap();
-        let told = run_simulation(&quotas, &arrivals, micros(wait, "wait").unwrap(), Micros::from_secs(1));
-        let each = told["decisions"].as_array().unwrap().iter();
+        let result = run_simulation(&quotas, &arrivals, micros(wait, "wait").unwrap(), Micros::from_secs(1));
+        let each = result["decisions"].as_array().unwrap().iter();
         each.map(|decision| decision["outcome"].as_str().unwrap()[..3].to_owned())
             .collect::<Vec<_>>()
             .join(" ")
@@ -186,8 +190,8 @@ mod tests {
     fn invalid_simulation_is_rejected() {
         for (quota, arrivals, part) in [
             (json!("5/mni"), json!([0]), "`quota`"),
-            (json!([]), json!([0]), "`quota` is a text"),
-            (json!("5/s"), json!(0), "`arrivals` is a list"),
+            (json!([]), json!([0]), "`quota` must be"),
+            (json!("5/s"), json!(0), "`arrivals` must be"),
             (json!("5/s"), json!([-1]), "`arrivals[0]` is -1"),
             (json!("5/s"), json!([{ "at": 0, "cost": -1 }]), "`arrivals[0].cost`"),
             (json!("100000/s sliding-log"), json!([0]), "too much memory"),

@@ -1,4 +1,4 @@
-//! Limited bodies: a frame passes whole and unchanged, and is repaid before the next.
+//! Rate-limited HTTP bodies. A frame is passed whole and unchanged; the next frame waits until its bytes are repaid.
 
 use super::shaped_stream::{DirectionParts, ShapedStream};
 use bytes::Buf as _;
@@ -16,17 +16,17 @@ impl<B: Body> Body for ShapedStream<B> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let DirectionParts { inner, handle: tap } = self.project_read();
-        let Some(tap) = tap else { return inner.poll_frame(context) };
-        ready!(tap.poll_item(context));
+        let DirectionParts { inner, handle } = self.project_read();
+        let Some(handle) = handle else { return inner.poll_frame(context) };
+        ready!(handle.poll_item(context));
         let end = inner.poll_frame(context);
         let data = match &end {
             Poll::Ready(Some(Ok(frame))) => frame.data_ref(),
             _ => None,
         };
         match data {
-            Some(data) => tap.record_item(data.remaining()),
-            None => tap.release_unused(),
+            Some(data) => handle.record_item(data.remaining()),
+            None => handle.release_unused(),
         }
         end
     }

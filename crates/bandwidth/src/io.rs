@@ -1,4 +1,4 @@
-//! Limited reading and writing: a move is cut to what is allowed, and charged.
+//! Rate-limited reads and writes: each one is cut to the allowed size and charged.
 
 use super::{
     shaped_stream::{DirectionParts, ShapedStream},
@@ -18,16 +18,16 @@ impl<T: AsyncRead> AsyncRead for ShapedStream<T> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let DirectionParts { inner, handle: tap } = self.project_read();
+        let DirectionParts { inner, handle } = self.project_read();
         let wanted = buffer.remaining();
-        let Some(tap) = tap.filter(|_| wanted > 0) else { return inner.poll_read(context, buffer) };
-        let allowed = ready!(tap.poll_allowance(wanted, context));
+        let Some(handle) = handle.filter(|_| wanted > 0) else { return inner.poll_read(context, buffer) };
+        let allowed = ready!(handle.poll_allowance(wanted, context));
         let before = buffer.filled().len();
         let end = match allowed < wanted {
             true => Pin::new(&mut inner.take(allowed as u64)).poll_read(context, buffer),
             false => inner.poll_read(context, buffer),
         };
-        record_progress(tap, buffer.filled().len().saturating_sub(before), allowed);
+        record_progress(handle, buffer.filled().len().saturating_sub(before), allowed);
         end
     }
 }
@@ -35,11 +35,13 @@ impl<T: AsyncRead> AsyncRead for ShapedStream<T> {
 impl<T: AsyncWrite> AsyncWrite for ShapedStream<T> {
     #[inline]
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let DirectionParts { inner, handle: tap } = self.project_write();
-        let Some(tap) = tap.filter(|_| !bytes.is_empty()) else { return inner.poll_write(context, bytes) };
-        let allowed = ready!(tap.poll_allowance(bytes.len(), context));
+        let DirectionParts { inner, handle } = self.project_write();
+        let Some(handle) = handle.filter(|_| !bytes.is_empty()) else {
+            return inner.poll_write(context, bytes);
+        };
+        let allowed = ready!(handle.poll_allowance(bytes.len(), context));
         let end = inner.poll_write(context, bytes.get(..allowed).unwrap_or(bytes));
-        record_progress(tap, written_bytes(&end), allowed);
+        record_progress(handle, written_bytes(&end), allowed);
         end
     }
 
@@ -48,13 +50,13 @@ impl<T: AsyncWrite> AsyncWrite for ShapedStream<T> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let DirectionParts { inner, handle: tap } = self.project_write();
+        let DirectionParts { inner, handle } = self.project_write();
         let wanted = slices.iter().fold(0_usize, |sum, slice| sum.saturating_add(slice.len()));
-        let Some(tap) = tap.filter(|_| wanted > 0) else {
+        let Some(handle) = handle.filter(|_| wanted > 0) else {
             return inner.poll_write_vectored(context, slices);
         };
-        let allowed = ready!(tap.poll_allowance(wanted, context));
-        // Whole slices as far as they fit; if not even the first does, a part of it.
+        let allowed = ready!(handle.poll_allowance(wanted, context));
+        // As many whole slices as fit; if the first does not fit, a part of it.
         let mut left = allowed;
         let fit = slices.iter().take_while(|slice| match left.checked_sub(slice.len()) {
             Some(rest) => {
@@ -70,7 +72,7 @@ impl<T: AsyncWrite> AsyncWrite for ShapedStream<T> {
             (Some((whole, _)), _) => inner.poll_write_vectored(context, whole),
             (None, _) => Poll::Ready(Ok(0)),
         };
-        record_progress(tap, written_bytes(&end), allowed);
+        record_progress(handle, written_bytes(&end), allowed);
         end
     }
 

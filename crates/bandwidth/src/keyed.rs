@@ -1,4 +1,4 @@
-//! One bandwidth for each key: a user's streams together.
+//! A bandwidth for each key: the streams of a key share it.
 
 use super::{Bandwidth, BandwidthBuilder, scheduler::SchedulerSettings};
 use std::{
@@ -24,9 +24,9 @@ use tidegate_limiter::{
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
-/// A key is kept while one of its streams is there or owes something, or somebody holds its [`Bandwidth`]. After that
-/// it is forgotten when room is made for others, and with it a rate of its own: whoever gives a key one by
-/// [`Bandwidth::change`] keeps that bandwidth for as long as the rate is to hold.
+/// A key is stored while it has a stream or a debt, or while its [`Bandwidth`] is in use. Otherwise it is dropped
+/// when room is needed, together with a rate that [`Bandwidth::change`] set for it. So keep the [`Bandwidth`] as
+/// long as its own rate must apply.
 pub struct KeyedBandwidth {
     keys: Mutex<KeyedState>,
     settings: BandwidthBuilder,
@@ -37,15 +37,15 @@ struct KeyedState {
     quota: Quota,
     scheduler_settings: SchedulerSettings,
     bandwidths: HashMap<u64, Bandwidth>,
-    /// How many there may be before those that nobody needs are looked for.
+    /// The number of keys at which idle ones are dropped.
     sweep_at: usize,
 }
 
-/// Fewer keys than this are not worth a look.
+/// A sweep of fewer keys is not worth its cost.
 const MIN_SWEEP_SIZE: usize = 64;
 
 impl KeyedBandwidth {
-    /// A bandwidth for each key, on the machine's clock; see [`Bandwidth::new`].
+    /// A bandwidth for each key, on the system clock; see [`Bandwidth::new`].
     pub fn new<Q>(quota: Q) -> Result<Self, BuildError>
     where
         Q: TryInto<Quota>,
@@ -64,7 +64,7 @@ impl KeyedBandwidth {
         Self { keys: Mutex::new(keys), settings, hasher: foldhash::quality::RandomState::default() }
     }
 
-    /// The bandwidth of one key, the same for all who ask.
+    /// Returns the bandwidth of a key, which all streams of the key share.
     pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Bandwidth {
         let fingerprint = self.hasher.hash_one(key);
         let mut keys = lock(&self.keys);
@@ -80,28 +80,28 @@ impl KeyedBandwidth {
         made
     }
 
-    /// Replaces the rate of all keys while running, of those too that were given one of their own.
+    /// Changes the rate of all keys at run time, including keys with their own rate.
     pub fn change<Q>(&self, quota: Q) -> Result<(), BuildError>
     where
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,
     {
-        let (quota, terms) = self.settings.resolve(quota.try_into()?)?;
+        let (quota, settings) = self.settings.resolve(quota.try_into()?)?;
         let mut keys = lock(&self.keys);
-        (keys.quota, keys.scheduler_settings) = (quota, terms);
+        (keys.quota, keys.scheduler_settings) = (quota, settings);
         let waiting: Vec<_> =
-            keys.bandwidths.values().flat_map(|known| known.apply_settings(quota, terms)).collect();
+            keys.bandwidths.values().flat_map(|known| known.apply_settings(quota, settings)).collect();
         drop(keys);
         waiting.into_iter().for_each(Waker::wake);
         Ok(())
     }
 
-    /// The rate of each key, and how many bytes go at once.
+    /// The rate of each key and its burst.
     pub fn quota(&self) -> Quota {
         lock(&self.keys).quota
     }
 
-    /// How many keys are kept; at most twice as many as there was a need for at one time, and a few.
+    /// The number of stored keys; at most about twice the number that was in use at the same time.
     pub fn key_count(&self) -> usize {
         lock(&self.keys).bandwidths.len()
     }

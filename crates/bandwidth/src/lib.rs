@@ -1,12 +1,28 @@
-//! Bytes per second: limits on what streams move, alone or together.
+//! Byte rate limits for readers, writers, streams and HTTP bodies, separate or shared.
 //!
-//! | file | holds |
+//! ```
+//! use tidegate_bandwidth::{Bandwidth, KeyedBandwidth};
+//!
+//! let (down, up) = (Bandwidth::new("5MB/s")?, Bandwidth::new("1MB/s")?);
+//! let (socket, _peer) = tokio::io::duplex(64);
+//! let socket = down.limit_reads(socket).limit_writes(&up);
+//!
+//! let per_user = KeyedBandwidth::new("500kB/s burst 1MB")?;
+//! let socket = per_user.key("alice").limit_reads(socket);
+//! # Ok::<(), tidegate_limiter::BuildError>(())
+//! ```
+//!
+//! | noun | meaning |
 //! |---|---|
-//! | `flow` | who may move how much, and when; pure |
-//! | `tap` | one stream's end of a flow, with its timer |
-//! | `shaped` | the wrapper around a stream |
-//! | `io`, `stream`, `body` | what the wrapper is to those who read and write |
-//! | `keys` | one bandwidth for each key |
+//! | [`Bandwidth`] | a byte rate that any number of streams share |
+//! | [`KeyedBandwidth`] | a byte rate for each key |
+//! | [`ShapedStream`] | a stream with limited reads, writes or both |
+//!
+//! It does not
+//!
+//! - share a rate between processes;
+//! - work outside of a tokio runtime, whose timers it uses;
+//! - split items of a stream or frames of a body.
 
 #[cfg(feature = "http-body")]
 mod body;
@@ -48,14 +64,13 @@ use tidegate_limiter::{
 /// # }
 /// ```
 ///
-/// Streams that are limited by the same bandwidth, or by a clone of it, share it byte by byte: each gets as much as
-/// the others, whether it moves small chunks or large ones. A stream that moves nothing holds nothing. For a limit of
-/// its own a stream gets a bandwidth of its own, for one limit per user there are [`KeyedBandwidth`], and for both, one
-/// is put around the other.
+/// Streams with the same bandwidth, or a clone of it, share it byte by byte: each gets the same rate, with small
+/// chunks or large ones. An idle stream holds no bytes. Use one bandwidth per stream for separate limits,
+/// [`KeyedBandwidth`] for a limit per user, and wrap one limit in the other for both.
 ///
-/// While a stream has bytes to move, any second sees the rate to within 1 %, on timers that are up to 5 ms late. Two
-/// things are less even: below 57 kB/s up to 512 bytes go at once, and what cannot be cut (an item of a stream, a frame
-/// of a body) passes whole and is waited for afterwards.
+/// While a stream has bytes to move, the rate in any second is exact to 1 %, with timers that are up to 5 ms late.
+/// There are two exceptions: below 57 kB/s up to 512 bytes are moved at once, and indivisible data (an item of a
+/// stream, a frame of a body) is passed whole, and the next one waits.
 #[derive(Clone)]
 pub struct Bandwidth {
     inner: Arc<BandwidthInner>,
@@ -68,8 +83,7 @@ struct BandwidthInner {
 }
 
 impl Bandwidth {
-    /// A bandwidth on the machine's clock, of a rate in bytes such as `100kB/s`, or `1MB/s burst 10MB` to let more go
-    /// at once.
+    /// A bandwidth on the system clock, with a byte rate such as `100kB/s`, or `1MB/s burst 10MB` with a larger burst.
     pub fn new<Q>(quota: Q) -> Result<Self, BuildError>
     where
         Q: TryInto<Quota>,
@@ -78,43 +92,43 @@ impl Bandwidth {
         Self::builder().build(quota)
     }
 
-    /// A bandwidth with settings of its own.
+    /// Returns a builder with the default settings.
     pub fn builder() -> BandwidthBuilder {
         BandwidthBuilder::default()
     }
 
-    /// Limits what is read from `inner`, or what it yields as a `Stream` or as a body.
+    /// Limits the reads from `inner`, or the items or frames of a `Stream` or a body.
     pub fn limit_reads<T>(&self, inner: T) -> ShapedStream<T> {
         ShapedStream::new(inner).limit_reads(self)
     }
 
-    /// Limits what is written to `inner`.
+    /// Limits the writes to `inner`.
     pub fn limit_writes<T>(&self, inner: T) -> ShapedStream<T> {
         ShapedStream::new(inner).limit_writes(self)
     }
 
-    /// Replaces the rate while running. Streams that wait learn of it at once.
+    /// Changes the rate at run time, also for streams that already wait.
     pub fn change<Q>(&self, quota: Q) -> Result<(), BuildError>
     where
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,
     {
-        let (quota, terms) = self.inner.settings.resolve(quota.try_into()?)?;
-        self.apply_settings(quota, terms).into_iter().for_each(Waker::wake);
+        let (quota, settings) = self.inner.settings.resolve(quota.try_into()?)?;
+        self.apply_settings(quota, settings).into_iter().for_each(Waker::wake);
         Ok(())
     }
 
-    /// The rate, and how many bytes go at once.
+    /// The rate and the burst.
     pub fn quota(&self) -> Quota {
         *lock(&self.inner.quota)
     }
 
-    /// The most bytes that pass in any stretch of time, of what can be cut and beyond what is free.
+    /// The most bytes in any window, for divisible data, without the bytes exempted by `limit_after`.
     pub fn bound(&self) -> Bound {
         let quota = self.quota();
-        let held = ChunkSizes::for_quota(&quota).prepaid;
+        let prepaid = ChunkSizes::for_quota(&quota).prepaid;
         let bound =
-            quota.rate().and_then(|rate| rate.burst(quota.limit() + held).ok()).unwrap_or(quota).bound();
+            quota.rate().and_then(|rate| rate.burst(quota.limit() + prepaid).ok()).unwrap_or(quota).bound();
         self.inner.shared.clock().widen_bound(bound)
     }
 
@@ -124,10 +138,10 @@ impl Bandwidth {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Goes by other terms from now on; those who wait are to be woken.
+    /// Applies new settings and returns the wakers of the waiting streams.
     #[must_use]
     fn apply_settings(&self, quota: Quota, settings: SchedulerSettings) -> Vec<Waker> {
-        // Under the lock, so that of two changes the same is the last in both places.
+        // Holds the lock until the end, so that concurrent changes end with the same quota and settings.
         let mut current = lock(&self.inner.quota);
         *current = quota;
         self.inner.shared.reconfigure(settings)
@@ -137,7 +151,7 @@ impl Bandwidth {
         StreamHandle::new(self.inner.shared.clone(), self.inner.settings.limit_after)
     }
 
-    /// Whether nobody uses it, and nothing would be lost with it.
+    /// Whether it is unused and has no state.
     fn is_idle(&self) -> bool {
         Arc::strong_count(&self.inner) == 1 && self.inner.shared.is_idle()
     }
@@ -149,7 +163,7 @@ impl fmt::Debug for Bandwidth {
     }
 }
 
-/// Settings of a [`Bandwidth`] or of [`KeyedBandwidth`].
+/// The settings of a [`Bandwidth`] or a [`KeyedBandwidth`].
 #[derive(Clone, Debug, Default)]
 pub struct BandwidthBuilder {
     clock: Option<Clock>,
@@ -158,75 +172,76 @@ pub struct BandwidthBuilder {
 }
 
 impl BandwidthBuilder {
-    /// The clock; the machine's exact one unless told otherwise.
+    /// Sets the clock; the system clock by default.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
     }
 
-    /// How many bytes go at once after a silence; 9 ms of the rate unless told otherwise here or in the quota. More
-    /// lets a second see more than the rate; less loses bytes whenever a timer is late.
+    /// Sets the number of bytes that may be moved at once after idle time; that of the quota, or 9 ms of the rate
+    /// by default. A larger burst exceeds the rate in the second after; a smaller one loses throughput when a
+    /// timer is late.
     #[must_use]
     pub fn burst(self, bytes: u64) -> Self {
         Self { burst: Some(bytes), ..self }
     }
 
-    /// How many bytes each stream moves, in each direction, before the limit holds for it.
+    /// Sets the number of bytes that each stream moves in each direction before the limit applies.
     #[must_use]
     pub fn limit_after(self, bytes: u64) -> Self {
         Self { limit_after: bytes, ..self }
     }
 
-    /// Makes the bandwidth.
+    /// Builds the bandwidth.
     pub fn build<Q>(self, quota: Q) -> Result<Bandwidth, BuildError>
     where
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,
     {
-        let (quota, terms) = self.resolve(quota.try_into()?)?;
-        Ok(Bandwidth::from_parts(quota, terms, self))
+        let (quota, settings) = self.resolve(quota.try_into()?)?;
+        Ok(Bandwidth::from_parts(quota, settings, self))
     }
 
-    /// Makes a bandwidth for each key.
+    /// Builds a bandwidth for each key.
     pub fn build_keyed<Q>(self, quota: Q) -> Result<KeyedBandwidth, BuildError>
     where
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,
     {
-        let (quota, terms) = self.resolve(quota.try_into()?)?;
-        Ok(KeyedBandwidth::from_parts(quota, terms, self))
+        let (quota, settings) = self.resolve(quota.try_into()?)?;
+        Ok(KeyedBandwidth::from_parts(quota, settings, self))
     }
 
-    /// The quota with the burst that it gets here, and the numbers that it amounts to.
+    /// The quota with its effective burst, and the settings of the scheduler.
     fn resolve(&self, quota: Quota) -> Result<(Quota, SchedulerSettings), BuildError> {
-        let refuse = || BuildError::unsupported_quota(&quota, "a plain rate in bytes, as in `100kB/s`");
+        let unsupported = || BuildError::unsupported_quota(&quota, "a plain rate in bytes, as in `100kB/s`");
         let (AlgorithmKind::TokenBucket(_), Some(rate)) = (quota.kind(), quota.rate()) else {
-            return Err(refuse());
+            return Err(unsupported());
         };
         if rate.unit() != RateUnit::Bytes {
-            return Err(refuse());
+            return Err(unsupported());
         }
-        // A quota without a burst reads as one of a whole period.
+        // The burst of a quota without one is the amount of a period, which is not meant here.
         let configured_burst = self.burst.or(Some(quota.limit()).filter(|burst| *burst != rate.amount()));
         let burst = configured_burst.unwrap_or_else(|| bytes_in(rate, DEFAULT_BURST_TIME).max(MIN_BURST));
         let quota = rate.burst(burst)?;
-        let AlgorithmKind::TokenBucket(bucket) = quota.kind() else { return Err(refuse()) };
-        let ChunkSizes { quantum: piece, prepaid: held } = ChunkSizes::for_quota(&quota);
-        Ok((quota, SchedulerSettings { meter: *bucket.meter(), quantum: piece, max_prepaid: held }))
+        let AlgorithmKind::TokenBucket(bucket) = quota.kind() else { return Err(unsupported()) };
+        let ChunkSizes { quantum, prepaid } = ChunkSizes::for_quota(&quota);
+        Ok((quota, SchedulerSettings { meter: *bucket.meter(), quantum, max_prepaid: prepaid }))
     }
 }
 
-/// How long it takes to move what goes at once. With what is held it is less than the hundredth of a second by which
-/// a second may be off.
+/// The default burst as a time at the rate. Together with the prepaid bytes it is below 10 ms, so that a second is
+/// exact to 1 %.
 const DEFAULT_BURST_TIME: Micros = Micros::from_millis(9);
-/// How long it takes to move what one stream takes at a time.
+/// The quantum as a time at the rate: how much one stream moves before another may.
 const QUANTUM_TIME: Micros = Micros::from_millis(4);
-/// What goes at once however slow the rate is: fewer bytes are not worth a timer.
+/// The minimum burst at any rate: fewer bytes are not worth a timer.
 const MIN_BURST: u64 = 512;
-/// The part of a piece that streams may hold, together.
+/// The prepaid bytes of all streams together are at most this fraction of the quantum.
 const PREPAID_DIVISOR: u64 = 8;
 
-/// How many bytes are taken at a time, and held, under a quota.
+/// The number of bytes per grant, and the maximum number of prepaid bytes.
 struct ChunkSizes {
     quantum: u64,
     prepaid: u64,
@@ -235,9 +250,9 @@ struct ChunkSizes {
 impl ChunkSizes {
     fn for_quota(quota: &Quota) -> Self {
         let part = |burst: u64| burst / 9 * 4 + burst % 9 * 4 / 9;
-        let piece = quota.rate().map_or(0, |rate| bytes_in(rate, QUANTUM_TIME)).max(part(MIN_BURST));
-        let piece = piece.min(part(quota.limit())).max(1);
-        Self { quantum: piece, prepaid: piece / PREPAID_DIVISOR }
+        let quantum = quota.rate().map_or(0, |rate| bytes_in(rate, QUANTUM_TIME)).max(part(MIN_BURST));
+        let quantum = quantum.min(part(quota.limit())).max(1);
+        Self { quantum, prepaid: quantum / PREPAID_DIVISOR }
     }
 }
 

@@ -1,42 +1,42 @@
-//! One byte rate and the streams that share it: who may move how much, and when. Pure: time is an argument.
+//! A fair scheduler for the streams that share one byte rate. It is pure: time is an argument.
 //!
 //! ```text
-//!   level   9 ms ┤‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾  no room: whoever asks waits
+//!   level   9 ms ┤‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾  full: every request waits
 //!   (bytes       │  ╱|    ╱|    ╱|
-//!   moved)  5 ms ┤-╱-|-╲-╱-|-╲-╱-|-   room for a piece: the first in line goes
-//!              0 ┼╱─────────────────▶  nothing is lost as long as it does not sink this far
+//!   moved)  5 ms ┤-╱-|-╲-╱-|-╲-╱-|-   room for a quantum: the first of the queue moves
+//!              0 ┼╱─────────────────▶  no throughput is lost above this level
 //! ```
 //!
-//! The level stays between nothing and 9 ms of the rate while a stream has work, so any second sees the rate to
-//! within 1 %, and a timer may be 5 ms late without a byte being lost.
+//! While a stream has bytes to move, the level stays between zero and 9 ms of the rate. So any second is exact to
+//! 1 %, and a timer may be 5 ms late without a loss of throughput.
 //!
-//! Those who wait go by how many bytes their stream has moved, counted from where the others are. So who moves small
-//! chunks is ahead of who moves large ones until both have moved as much; who comes back from a silence is level with
-//! the first, and who comes new is behind those who are there.
+//! The queue is ordered by the number of bytes that a stream has moved, relative to the others. So a stream with
+//! small chunks precedes one with large chunks until both have moved the same number of bytes. A stream that was
+//! idle is placed beside the first, and a new one behind the existing streams.
 //!
-//! Its surprise: the first in line may never come back, for a read can be given up without a word. So the second
-//! keeps watch, and passes it when it is late. One that was passed has lost nothing but its turn.
+//! Note that a waiting read can be dropped without notice, so the first of the queue may never poll again. The
+//! second one therefore watches the first and skips it when it is late. A skipped stream loses only its position.
 
 use std::{collections::BTreeMap, task::Waker};
 use tidegate_core::{LARGEST_EXACT, Micros, algorithm::level::Meter};
 
-/// How late the first in line may be before it is called, and after that before it is passed: all timers may be late,
-/// and the second's by less than the first's.
+/// How late the first of the queue may be before it is woken, and then before it is skipped. Timers may be late,
+/// and that of the second by less than that of the first.
 const WAKE_GRACE: Micros = Micros::from_millis(1);
 
-/// How often one of those behind the first two looks whether both are gone: all of them together, however many wait.
+/// How often one of the streams behind the first two checks whether both are abandoned, for all of them together.
 const CHECK_INTERVAL: Micros = Micros::from_millis(10);
 
-/// How long each of them looks away at most: all but one of a crowd may be gone.
+/// The longest interval between the checks of one stream, because all other streams may be abandoned.
 const MAX_CHECK_INTERVAL: Micros = Micros::from_secs(1);
 
-/// The numbers that a flow goes by.
+/// The settings of a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SchedulerSettings {
     pub(super) meter: Meter,
-    /// The most bytes that one stream takes at a time, and what those who wait are waiting for.
+    /// The maximum number of bytes per grant, and the number of free bytes that a waiting stream waits for.
     pub(super) quantum: u64,
-    /// Bytes that all streams together may hold between two moves.
+    /// The maximum number of bytes that all streams together have been granted and not moved.
     pub(super) max_prepaid: u64,
 }
 
@@ -45,64 +45,64 @@ pub(super) struct SchedulerSettings {
 pub(super) struct FairScheduler {
     settings: SchedulerSettings,
     level: u64,
-    /// The moment that the level holds for.
+    /// The time of the level.
     at: Micros,
     gate: GateState,
     queue: BTreeMap<StreamRank, Waker>,
-    /// How many bytes the stream had moved that is behind all others with something to move.
+    /// The bytes moved by the slowest stream that has bytes to move.
     virtual_time: u64,
     arrivals: u64,
     streams: u64,
     prepaid: u64,
-    /// When the first in line can go.
+    /// When the first of the queue can move.
     due: Micros,
-    /// Who was called because it was late, and when.
+    /// The first of the queue, if it was woken because it was late, and the time of that.
     woken: Option<(StreamRank, Micros)>,
 }
 
-/// Once there is too little room it is waited for a whole piece, so that small chunks do not mean many timers.
+/// After a shortage, a stream waits for a whole quantum, so that small chunks do not need many timers.
 #[derive(Clone, Copy, Debug)]
 enum GateState {
     Open,
     Closed,
 }
 
-/// Lower goes first: few bytes moved, few to move, then early arrival.
+/// Lower ranks first: bytes moved, bytes to move, arrival.
 type StreamRank = (u64, u64, u64);
 
-/// What a flow knows of one stream.
+/// The state of one stream in the scheduler.
 #[derive(Debug)]
 pub(super) struct SchedulerStream {
-    /// How many bytes it has moved, counted from where the others are.
+    /// The bytes that it has moved, relative to the others.
     moved: u64,
     rank: Option<StreamRank>,
-    /// What it may hold between two moves.
+    /// The number of granted bytes that it may keep between two moves.
     pub(super) prepaid_limit: u64,
 }
 
-/// What a stream asks for.
+/// A request for bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ByteRequest {
-    /// The most that it can move.
+    /// The most that the stream can move.
     pub(super) want: u64,
-    /// What it will likely move, and will not go without.
+    /// The expected size of the move, which is the minimum of a grant.
     pub(super) min: u64,
-    /// What it was granted before, and has not moved.
+    /// The bytes of an earlier grant that were not moved.
     pub(super) refund: u64,
 }
 
-/// The answer to a stream that wants to move bytes.
+/// The response to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ByteGrant {
-    /// These many are charged: move them, or give them back.
+    /// This number of bytes is charged: move them or release them.
     Granted(u64),
-    /// Ask again at this moment; before, it is woken when there is news.
+    /// Request again at this time, or when woken earlier.
     WaitUntil(Micros),
 }
 
-/// Who is to be woken, once the lock is released.
+/// The wakers to call after the lock is released.
 #[derive(Debug, Default)]
-#[must_use = "somebody waits for it"]
+#[must_use = "the streams must be woken"]
 pub(super) struct Wakers([Option<Waker>; 2]);
 
 impl Wakers {
@@ -112,9 +112,9 @@ impl Wakers {
 }
 
 impl FairScheduler {
-    pub(super) fn new(terms: SchedulerSettings, now: Micros) -> Self {
+    pub(super) fn new(settings: SchedulerSettings, now: Micros) -> Self {
         Self {
-            settings: terms,
+            settings,
             level: 0,
             at: now,
             gate: GateState::Open,
@@ -132,7 +132,7 @@ impl FairScheduler {
         self.settings
     }
 
-    /// A stream comes. It starts a piece behind, or those who come and go would always be first.
+    /// Adds a stream. It starts a quantum behind, or short-lived streams would always be first.
     pub(super) fn join(&mut self) -> SchedulerStream {
         self.streams += 1;
         SchedulerStream {
@@ -142,7 +142,7 @@ impl FairScheduler {
         }
     }
 
-    /// A stream goes.
+    /// Removes a stream.
     pub(super) fn leave(&mut self, stream: &mut SchedulerStream) -> Wakers {
         self.streams -= 1;
         self.prepaid -= std::mem::take(&mut stream.prepaid_limit);
@@ -155,7 +155,7 @@ impl FairScheduler {
         self.first_two_wakers()
     }
 
-    /// A stream asks to move bytes.
+    /// Handles a request for bytes.
     pub(super) fn request(
         &mut self,
         stream: &mut SchedulerStream,
@@ -174,10 +174,10 @@ impl FairScheduler {
             (stream.moved, least, self.arrivals)
         });
 
-        // Who is at it goes on until it is a piece ahead: small chunks must not mean a change of turns for each.
-        let goes_on =
+        // The active stream continues until it is a quantum ahead, to avoid a switch after each small chunk.
+        let continues =
             |first: &StreamRank| waited.is_none() && rank.0 < first.0.saturating_add(self.settings.quantum);
-        let is_first = self.queue.keys().next().is_none_or(|first| rank <= *first || goes_on(first));
+        let is_first = self.queue.keys().next().is_none_or(|first| rank <= *first || continues(first));
         let enough = match self.gate {
             GateState::Open => least,
             GateState::Closed => self.settings.quantum,
@@ -187,8 +187,8 @@ impl FairScheduler {
             self.queue.remove(&rank);
             let granted = self.grant(stream, request.want);
             self.update_due();
-            let wakes = if waited.is_some() { self.first_two_wakers() } else { skipped };
-            return (ByteGrant::Granted(granted), wakes);
+            let wakers = if waited.is_some() { self.first_two_wakers() } else { skipped };
+            return (ByteGrant::Granted(granted), wakers);
         }
 
         stream.rank = Some(rank);
@@ -197,11 +197,11 @@ impl FairScheduler {
             self.gate = GateState::Closed;
             self.update_due();
         }
-        let called_at = self.woken.map_or(Micros::ZERO, |(_, at)| at);
+        let woken_at = self.woken.map_or(Micros::ZERO, |(_, at)| at);
         let until = match self.queue.keys().take(2).position(|watched| *watched == rank) {
             Some(0) => self.due,
-            Some(_) => self.due.max(called_at).plus(WAKE_GRACE),
-            // Those behind look after both, in turns; who finds the first gone looks after the next at once.
+            Some(_) => self.due.max(woken_at).plus(WAKE_GRACE),
+            // The others check both in turns; one that finds the first abandoned checks again soon.
             None if self.at < self.due.plus(WAKE_GRACE) && !self.is_first_woken() => {
                 let others = self.queue.len() as u64;
                 self.at.plus(Micros::new(CHECK_INTERVAL.get().saturating_mul(others)).min(MAX_CHECK_INTERVAL))
@@ -211,16 +211,16 @@ impl FairScheduler {
         (ByteGrant::WaitUntil(until), skipped)
     }
 
-    /// Gives back what was granted and not moved.
+    /// Returns granted bytes that were not moved.
     pub(super) fn release(&mut self, stream: &mut SchedulerStream, bytes: u64) -> Wakers {
         self.undo_charge(stream, bytes);
         self.update_due();
-        let mut wakes = self.first_two_wakers();
-        wakes.0[1] = None;
-        wakes
+        let mut wakers = self.first_two_wakers();
+        wakers.0[1] = None;
+        wakers
     }
 
-    /// Charges bytes that have moved beyond what was granted: an item is not cut. They are repaid before the next.
+    /// Charges bytes that were moved without a grant, because an item is not split. The next move waits for them.
     pub(super) fn charge(&mut self, stream: &mut SchedulerStream, bytes: u64, now: Micros) {
         self.advance(now);
         self.raise_level(bytes);
@@ -228,8 +228,8 @@ impl FairScheduler {
         self.update_due();
     }
 
-    /// Goes by other terms from now on. What is owed is kept in bytes or in time, whichever is repaid sooner: so a
-    /// faster rate is felt at once, and a slower one does not turn a moment's burst into minutes of silence.
+    /// Applies new settings. A debt is converted to bytes or to time, whichever is repaid sooner. So a faster rate
+    /// applies at once, and a slower one does not turn a short burst into minutes without bytes.
     pub(super) fn reconfigure(&mut self, settings: SchedulerSettings, now: Micros) -> Vec<Waker> {
         self.advance(now);
         let (old, new) = (self.settings.meter, settings.meter);
@@ -243,7 +243,7 @@ impl FairScheduler {
         self.queue.values().cloned().collect()
     }
 
-    /// Whether a flow that is made anew would be the same.
+    /// Whether the state equals that of a new scheduler.
     pub(super) fn is_idle(&mut self, now: Micros) -> bool {
         self.advance(now);
         self.level == 0 && self.streams == 0
@@ -251,7 +251,7 @@ impl FairScheduler {
 
     fn grant(&mut self, stream: &mut SchedulerStream, want: u64) -> u64 {
         stream.rank = None;
-        // All that is held stays within what may be held, however many streams there are.
+        // The prepaid bytes of all streams together stay within the maximum.
         self.prepaid -= stream.prepaid_limit;
         let most = self.settings.max_prepaid;
         stream.prepaid_limit = (most / self.streams.max(1)).min(most - self.prepaid.min(most));
@@ -270,7 +270,7 @@ impl FairScheduler {
         stream.moved = stream.moved.saturating_sub(bytes);
     }
 
-    /// Calls the first in line if it could have gone a while ago and has not come, and then passes it.
+    /// Wakes the first of the queue if it is late, and skips it if it is still late after that.
     fn skip_absent(&mut self, stream: &SchedulerStream) -> Wakers {
         let Some((&first, waker)) = self.queue.first_key_value() else { return Wakers::default() };
         if stream.rank == Some(first) {
@@ -280,13 +280,13 @@ impl FairScheduler {
         if self.at < self.due.plus(WAKE_GRACE) && !(self.at >= self.due && self.is_first_woken()) {
             return Wakers::default();
         }
-        let called_at = self.woken.filter(|(called, _)| *called == first).map(|(_, at)| at);
-        match called_at {
+        let woken_at = self.woken.filter(|(woken, _)| *woken == first).map(|(_, at)| at);
+        match woken_at {
             Some(at) if self.at >= at.plus(WAKE_GRACE) => {
                 self.queue.remove(&first);
                 self.update_due();
-                // The next is woken now, and so is called already if it can go: of a crowd that is gone none is
-                // waited for twice.
+                // The next one is woken now and counts as woken if it can move, so that a series of abandoned
+                // streams is skipped without a second wait for each.
                 let next = self.queue.keys().next().filter(|_| self.due <= self.at);
                 self.woken = next.map(|next| (*next, self.at));
                 self.first_two_wakers()
@@ -300,10 +300,10 @@ impl FairScheduler {
     }
 
     fn is_first_woken(&self) -> bool {
-        self.woken.is_some_and(|(called, _)| self.queue.keys().next() == Some(&called))
+        self.woken.is_some_and(|(woken, _)| self.queue.keys().next() == Some(&woken))
     }
 
-    /// The first in line and the one that watches it.
+    /// The wakers of the first of the queue and of the one that watches it.
     fn first_two_wakers(&self) -> Wakers {
         let mut first = self.queue.values().cloned();
         Wakers([first.next(), first.next()])
@@ -344,47 +344,50 @@ mod tests {
 
     #[test]
     fn prepaid_bytes_are_shared_by_streams() {
-        let mut flow = new_scheduler();
-        // However many come and go, each with what it may hold.
+        let mut scheduler = new_scheduler();
+        // Streams join and leave repeatedly, with prepaid bytes each.
         for second in 1..=1_000 {
             let now = Micros::from_secs(second);
-            let mut places: Vec<_> = (0..2).map(|_| flow.join()).collect();
-            for place in &mut places {
-                assert_eq!(flow.request(place, REQUEST, now, Waker::noop()).0, ByteGrant::Granted(400));
+            let mut streams: Vec<_> = (0..2).map(|_| scheduler.join()).collect();
+            for stream in &mut streams {
+                assert_eq!(scheduler.request(stream, REQUEST, now, Waker::noop()).0, ByteGrant::Granted(400));
             }
-            assert_eq!(places.iter().map(|place| place.prepaid_limit).collect::<Vec<_>>(), [25, 25]);
-            places.iter_mut().for_each(|place| flow.leave(place).wake());
+            assert_eq!(streams.iter().map(|stream| stream.prepaid_limit).collect::<Vec<_>>(), [25, 25]);
+            streams.iter_mut().for_each(|stream| scheduler.leave(stream).wake());
         }
         let now = Micros::from_secs(2_000);
-        let mut alone = flow.join();
-        assert_eq!(flow.request(&mut alone, REQUEST, now, Waker::noop()).0, ByteGrant::Granted(400));
-        // One that comes later finds its part taken, until the first asks again.
-        let mut late = flow.join();
-        assert_eq!(flow.request(&mut late, REQUEST, now, Waker::noop()).0, ByteGrant::Granted(400));
+        let mut alone = scheduler.join();
+        assert_eq!(scheduler.request(&mut alone, REQUEST, now, Waker::noop()).0, ByteGrant::Granted(400));
+        // A later stream gets no prepaid bytes until the first one requests again.
+        let mut late = scheduler.join();
+        assert_eq!(scheduler.request(&mut late, REQUEST, now, Waker::noop()).0, ByteGrant::Granted(400));
         assert_eq!((alone.prepaid_limit, late.prepaid_limit), (50, 0));
         let later = now.plus(Micros::from_millis(9));
-        assert_eq!(flow.request(&mut alone, REQUEST, later, Waker::noop()).0, ByteGrant::Granted(400));
+        assert_eq!(scheduler.request(&mut alone, REQUEST, later, Waker::noop()).0, ByteGrant::Granted(400));
         assert_eq!((alone.prepaid_limit, late.prepaid_limit), (25, 0));
     }
 
     #[test]
     fn wait_time_is_exact() {
-        let mut flow = new_scheduler();
-        let mut place = flow.join();
+        let mut scheduler = new_scheduler();
+        let mut stream = scheduler.join();
         for _ in 0..2 {
             assert_eq!(
-                flow.request(&mut place, REQUEST, Micros::ZERO, Waker::noop()).0,
+                scheduler.request(&mut stream, REQUEST, Micros::ZERO, Waker::noop()).0,
                 ByteGrant::Granted(400)
             );
         }
-        // 100 of 400 are there, and each takes 10 us.
+        // 100 of 400 bytes are free, and each takes 10 us.
         let due = Micros::from_millis(3);
         assert_eq!(
-            flow.request(&mut place, REQUEST, Micros::ZERO, Waker::noop()).0,
+            scheduler.request(&mut stream, REQUEST, Micros::ZERO, Waker::noop()).0,
             ByteGrant::WaitUntil(due)
         );
         let just_under = Micros::new(due.get() - 1);
-        assert_eq!(flow.request(&mut place, REQUEST, just_under, Waker::noop()).0, ByteGrant::WaitUntil(due));
-        assert_eq!(flow.request(&mut place, REQUEST, due, Waker::noop()).0, ByteGrant::Granted(400));
+        assert_eq!(
+            scheduler.request(&mut stream, REQUEST, just_under, Waker::noop()).0,
+            ByteGrant::WaitUntil(due)
+        );
+        assert_eq!(scheduler.request(&mut stream, REQUEST, due, Waker::noop()).0, ByteGrant::Granted(400));
     }
 }

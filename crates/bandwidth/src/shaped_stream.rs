@@ -5,10 +5,10 @@ use pin_project_lite::pin_project;
 use std::{fmt, pin::Pin};
 
 pin_project! {
-    /// A stream whose bytes are limited: an `AsyncRead`, an `AsyncWrite`, or both; with the feature `stream` a `Stream`
+    /// A stream with limited bytes: an `AsyncRead`, an `AsyncWrite`, or both; with the feature `stream` a `Stream`
     /// of bytes, with the feature `http-body` a body.
     ///
-    /// Reading and writing are limited apart from each other, by bandwidths of their own or by the same:
+    /// Reads and writes are limited separately, by different bandwidths or by the same:
     ///
     /// ```
     /// use tidegate_bandwidth::Bandwidth;
@@ -19,7 +19,7 @@ pin_project! {
     /// # Ok::<(), tidegate_limiter::BuildError>(())
     /// ```
     ///
-    /// Dropping it gives back whatever it holds. It waits on one timer, which needs a tokio runtime.
+    /// Dropping it returns its unused bytes. It waits on one timer, which needs a tokio runtime.
     pub struct ShapedStream<T> {
         #[pin]
         inner: T,
@@ -28,7 +28,7 @@ pin_project! {
     }
 }
 
-/// What the traits work with: the stream, and the limit of the direction they are about.
+/// The parts that one direction works with: the stream, and the handle of its limit.
 pub(super) struct DirectionParts<'a, T> {
     pub(super) inner: Pin<&'a mut T>,
     pub(super) handle: Option<&'a mut StreamHandle>,
@@ -39,36 +39,39 @@ impl<T> ShapedStream<T> {
         Self { inner, read_handle: None, write_handle: None }
     }
 
-    /// Limits what is read from it too, in place of a limit that it already has.
+    /// Limits the reads, in place of an existing limit.
     #[must_use]
     pub fn limit_reads(self, bandwidth: &Bandwidth) -> Self {
         Self { read_handle: Some(bandwidth.new_handle()), ..self }
     }
 
-    /// Limits what is written to it too, in place of a limit that it already has.
+    /// Limits the writes, in place of an existing limit.
     #[must_use]
     pub fn limit_writes(self, bandwidth: &Bandwidth) -> Self {
         Self { write_handle: Some(bandwidth.new_handle()), ..self }
     }
 
-    /// How many bytes it moves, in each direction, before the limits hold; in place of what the bandwidths say.
+    /// Sets the number of bytes in each direction before the limits apply, in place of that of the bandwidths.
     #[must_use]
     pub fn limit_after(mut self, bytes: u64) -> Self {
-        self.read_handle.iter_mut().chain(&mut self.write_handle).for_each(|tap| tap.set_free_bytes(bytes));
+        self.read_handle
+            .iter_mut()
+            .chain(&mut self.write_handle)
+            .for_each(|handle| handle.set_free_bytes(bytes));
         self
     }
 
-    /// The stream inside.
+    /// The inner stream.
     pub fn get_ref(&self) -> &T {
         &self.inner
     }
 
-    /// The stream inside. What is moved past the wrapper is not counted.
+    /// The inner stream. Bytes that are moved through it directly are not counted.
     pub fn get_mut(&mut self) -> &mut T {
         &mut self.inner
     }
 
-    /// The stream inside, without the limits.
+    /// Removes the limits.
     pub fn into_inner(self) -> T {
         self.inner
     }

@@ -1,4 +1,4 @@
-//! Limited streams: an item passes whole, and is repaid before the next.
+//! Rate-limited streams. An item is passed whole; the next one waits until its bytes are repaid.
 
 use super::shaped_stream::{DirectionParts, ShapedStream};
 use bytes::{Bytes, BytesMut};
@@ -11,7 +11,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-/// How many bytes an item of a stream counts for. Anything can be given a length; an error has none.
+/// The number of bytes of an item of a stream. An `Err` has none.
 ///
 /// ```
 /// use tidegate_bandwidth::ByteLen;
@@ -80,13 +80,13 @@ where
     type Item = S::Item;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
-        let DirectionParts { inner, handle: tap } = self.project_read();
-        let Some(tap) = tap else { return inner.poll_next(context) };
-        ready!(tap.poll_item(context));
+        let DirectionParts { inner, handle } = self.project_read();
+        let Some(handle) = handle else { return inner.poll_next(context) };
+        ready!(handle.poll_item(context));
         let end = inner.poll_next(context);
         match &end {
-            Poll::Ready(Some(item)) => tap.record_item(item.byte_len()),
-            Poll::Ready(None) | Poll::Pending => tap.release_unused(),
+            Poll::Ready(Some(item)) => handle.record_item(item.byte_len()),
+            Poll::Ready(None) | Poll::Pending => handle.release_unused(),
         }
         end
     }

@@ -1,4 +1,4 @@
-//! One stream's end of a flow: what it may move now, and the timer that wakes it when it may not.
+//! The connection of one stream to its scheduler: its unused bytes, and the timer for its waits.
 
 use super::scheduler::{ByteGrant, ByteRequest, FairScheduler, SchedulerSettings, SchedulerStream};
 use std::{
@@ -11,32 +11,32 @@ use tidegate_limiter::{
     sync::{AtomicU64, Mutex, Ordering, lock},
 };
 
-/// A flow that many streams share, and its clock.
+/// A scheduler that streams share, and its clock.
 #[derive(Debug)]
 pub(super) struct SharedScheduler {
     scheduler: Mutex<FairScheduler>,
     clock: Clock,
-    /// Counts the changes of terms, so that a stream that holds bytes sees one without taking the lock.
+    /// Counts the changes of settings, so that a stream with prepaid bytes notices one without the lock.
     version: AtomicU64,
 }
 
 impl SharedScheduler {
     pub(super) fn new(settings: SchedulerSettings, clock: Clock) -> Self {
-        let flow = Mutex::new(FairScheduler::new(settings, clock.now()));
-        Self { scheduler: flow, clock, version: AtomicU64::new(0) }
+        let scheduler = Mutex::new(FairScheduler::new(settings, clock.now()));
+        Self { scheduler, clock, version: AtomicU64::new(0) }
     }
 
     pub(super) fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Goes by other terms from now on; those who wait are to be woken.
+    /// Applies new settings and returns the wakers of the waiting streams.
     #[must_use]
     pub(super) fn reconfigure(&self, settings: SchedulerSettings) -> Vec<Waker> {
         let now = self.clock.now();
-        let mut flow = lock(&self.scheduler);
+        let mut scheduler = lock(&self.scheduler);
         self.version.fetch_add(1, Ordering::Release);
-        flow.reconfigure(settings, now)
+        scheduler.reconfigure(settings, now)
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -49,32 +49,32 @@ impl SharedScheduler {
 pub(super) struct StreamHandle {
     shared: Arc<SharedScheduler>,
     state: SchedulerStream,
-    /// Bytes that move without being counted.
+    /// Bytes that are still exempt from the limit.
     free_bytes: u64,
-    /// Bytes that are charged and have not moved.
+    /// Bytes that are charged and not moved yet.
     prepaid: u64,
     quantum: u64,
     version: u64,
-    /// What the next move will likely be, for nobody knows how much there is to read: as large as the last one, or
-    /// larger if that one was cut.
+    /// The expected size of the next move, because the available bytes are unknown: that of the last move, or more
+    /// if that one was cut.
     expected: u64,
     timer: Timer,
 }
 
 impl StreamHandle {
     pub(super) fn new(shared: Arc<SharedScheduler>, free_bytes: u64) -> Self {
-        let mut flow = lock(&shared.scheduler);
-        let (place, piece) = (flow.join(), flow.settings().quantum);
-        let changes = shared.version.load(Ordering::Acquire);
-        drop(flow);
+        let mut scheduler = lock(&shared.scheduler);
+        let (state, quantum) = (scheduler.join(), scheduler.settings().quantum);
+        let version = shared.version.load(Ordering::Acquire);
+        drop(scheduler);
         Self {
             shared,
-            state: place,
+            state,
             free_bytes,
             prepaid: 0,
-            quantum: piece,
-            version: changes,
-            expected: piece,
+            quantum,
+            version,
+            expected: quantum,
             timer: Timer::default(),
         }
     }
@@ -83,8 +83,9 @@ impl StreamHandle {
         self.free_bytes = bytes;
     }
 
-    /// How many bytes may move now, at most `want`, which is not zero. What has moved is told with
-    /// [`moved`](Self::moved), that nothing has with [`rest`](Self::release_unused).
+    /// The number of bytes that may be moved now, at most `want`, which must not be zero. Call
+    /// [`record_moved`](Self::record_moved) after a move, and [`release_unused`](Self::release_unused) if nothing
+    /// was moved.
     #[inline]
     pub(super) fn poll_allowance(&mut self, want: usize, context: &mut Context<'_>) -> Poll<usize> {
         let want = want as u64;
@@ -100,14 +101,14 @@ impl StreamHandle {
         Poll::Ready(want.min(self.prepaid) as usize)
     }
 
-    /// Ready when an item may pass, of about the size of the one before.
+    /// Ready when an item of about the size of the last one may be passed.
     #[cfg(any(feature = "stream", feature = "http-body"))]
     pub(super) fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let likely = usize::try_from(self.expected).unwrap_or(usize::MAX);
-        self.poll_allowance(likely, context).map(|_| ())
+        let expected = usize::try_from(self.expected).unwrap_or(usize::MAX);
+        self.poll_allowance(expected, context).map(|_| ())
     }
 
-    /// Of the bytes that were allowed, so many have moved.
+    /// Records a move of `bytes` of the `allowed` ones.
     #[inline]
     pub(super) fn record_moved(&mut self, bytes: usize, allowed: usize) {
         self.expected = match bytes < allowed {
@@ -117,7 +118,7 @@ impl StreamHandle {
         self.consume(bytes);
     }
 
-    /// An item of so many bytes has passed, allowed or not.
+    /// Records an item of `bytes`, allowed or not.
     #[cfg(any(feature = "stream", feature = "http-body"))]
     pub(super) fn record_item(&mut self, bytes: usize) {
         self.expected = (bytes as u64).clamp(1, self.quantum);
@@ -138,7 +139,7 @@ impl StreamHandle {
         }
     }
 
-    /// There is nothing to move: whatever was charged is for others now.
+    /// Releases all charged bytes, because there is nothing to move.
     pub(super) fn release_unused(&mut self) {
         if self.prepaid > 0 {
             self.release(self.prepaid);
@@ -148,12 +149,12 @@ impl StreamHandle {
     #[inline(never)]
     fn poll_grant(&mut self, want: u64, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            let ask = ByteRequest { want, min: self.expected, refund: std::mem::take(&mut self.prepaid) };
+            let request = ByteRequest { want, min: self.expected, refund: std::mem::take(&mut self.prepaid) };
             let now = self.shared.clock.now();
-            let (turn, wakes) =
-                lock(&self.shared.scheduler).request(&mut self.state, ask, now, context.waker());
-            wakes.wake();
-            match turn {
+            let (grant, wakers) =
+                lock(&self.shared.scheduler).request(&mut self.state, request, now, context.waker());
+            wakers.wake();
+            match grant {
                 ByteGrant::Granted(bytes) => {
                     self.prepaid = bytes;
                     return Poll::Ready(());
@@ -165,25 +166,25 @@ impl StreamHandle {
 
     #[inline(never)]
     fn charge(&mut self, bytes: u64) {
-        let owed = bytes - std::mem::take(&mut self.prepaid);
+        let debt = bytes - std::mem::take(&mut self.prepaid);
         let now = self.shared.clock.now();
-        lock(&self.shared.scheduler).charge(&mut self.state, owed, now);
+        lock(&self.shared.scheduler).charge(&mut self.state, debt, now);
     }
 
     #[inline(never)]
     fn release(&mut self, bytes: u64) {
         self.prepaid -= bytes;
-        let wakes = lock(&self.shared.scheduler).release(&mut self.state, bytes);
-        wakes.wake();
+        let wakers = lock(&self.shared.scheduler).release(&mut self.state, bytes);
+        wakers.wake();
     }
 
-    /// What was taken under the old terms is not worth as much under the new ones.
+    /// Releases the bytes that were charged under the old settings, and reads the new ones.
     #[cold]
     fn apply_reconfigure(&mut self) {
         self.release_unused();
-        let flow = lock(&self.shared.scheduler);
+        let scheduler = lock(&self.shared.scheduler);
         self.version = self.shared.version.load(Ordering::Acquire);
-        self.quantum = flow.settings().quantum;
+        self.quantum = scheduler.settings().quantum;
         self.expected = self.quantum;
     }
 }
@@ -191,8 +192,8 @@ impl StreamHandle {
 impl Drop for StreamHandle {
     fn drop(&mut self) {
         self.release_unused();
-        let wakes = lock(&self.shared.scheduler).leave(&mut self.state);
-        wakes.wake();
+        let wakers = lock(&self.shared.scheduler).leave(&mut self.state);
+        wakers.wake();
     }
 }
 
@@ -200,7 +201,7 @@ impl fmt::Debug for StreamHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StreamHandle")
             .field("free", &self.free_bytes)
-            .field("credit", &self.prepaid)
+            .field("prepaid", &self.prepaid)
             .finish_non_exhaustive()
     }
 }

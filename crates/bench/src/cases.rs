@@ -1,4 +1,4 @@
-//! Every case that is timed: its name says what it is.
+//! The timed cases.
 
 use crate::{
     BenchResult,
@@ -11,7 +11,7 @@ use crate::{
 use std::net::Ipv4Addr;
 use tidegate_bench::machine::CpuTimes;
 
-/// What must be shown, by case; see also [`crate::memory`].
+/// The targets by case; [`crate::memory`] has the targets of its cases.
 const TARGETS: &[(&str, f64)] = &[
     ("direct-allow", 1.00),
     ("direct-deny", 1.00),
@@ -21,7 +21,7 @@ const TARGETS: &[(&str, f64)] = &[
     ("u64-1m-2t", 0.50),
 ];
 
-/// A case that is timed.
+/// A timed case.
 #[derive(Clone, Copy)]
 pub(crate) struct TimedCase {
     keys: KeyKind,
@@ -41,7 +41,7 @@ enum KeyKind {
     Ipv4Addr,
 }
 
-/// All of them.
+/// Returns all timed cases.
 pub(crate) fn all_cases() -> Vec<TimedCase> {
     use {ExpectedAnswer::Deny, KeyDistribution::Zipf, KeyKind as K};
     let mut cases = vec![
@@ -69,16 +69,17 @@ pub(crate) fn all_cases() -> Vec<TimedCase> {
 
 impl TimedCase {
     fn new(keys: KeyKind, count: u32) -> Self {
-        let (spread, answer, tick) = (KeyDistribution::Uniform, ExpectedAnswer::Allow, ClockKind::Exact);
-        Self { keys, count, distribution: spread, threads: 1, answer, clock: tick }
+        let (distribution, answer, clock) =
+            (KeyDistribution::Uniform, ExpectedAnswer::Allow, ClockKind::Exact);
+        Self { keys, count, distribution, threads: 1, answer, clock }
     }
 
-    /// The case of this name.
+    /// Finds a case by its name.
     pub(crate) fn find(name: &str) -> Option<Self> {
         all_cases().into_iter().find(|case| case.name() == name)
     }
 
-    /// Keys, how many, how spread, which answer, how many threads.
+    /// The name: kind and number of keys, distribution, expected result, threads.
     pub(crate) fn name(&self) -> String {
         let mut words = match (self.keys, self.count) {
             (KeyKind::None, _) => vec!["direct"],
@@ -109,16 +110,16 @@ impl TimedCase {
         words.join("-")
     }
 
-    /// The same in words.
+    /// The description.
     pub(crate) fn about(&self) -> String {
-        let spread = match self.distribution {
+        let distribution = match self.distribution {
             KeyDistribution::Uniform => "uniform",
             KeyDistribution::Zipf => "Zipf",
         };
         let count = match self.count {
             1 => "one hot key".to_owned(),
-            10_000 => format!("10 k {spread}"),
-            _ => format!("1 M {spread}"),
+            10_000 => format!("10 k {distribution}"),
+            _ => format!("1 M {distribution}"),
         };
         let keys = match self.keys {
             KeyKind::None => "no key".to_owned(),
@@ -131,20 +132,20 @@ impl TimedCase {
             ExpectedAnswer::Allow => "allowed",
             ExpectedAnswer::Deny => "denied",
         };
-        let tick = match self.clock {
+        let clock = match self.clock {
             ClockKind::Exact => "",
             ClockKind::Coarse => ", Tidegate on its coarse clock",
         };
-        format!("{keys}, {}, {answer}{tick}", self.thread_label())
+        format!("{keys}, {}, {answer}{clock}", self.thread_label())
     }
 
-    /// The ratio that it should not exceed.
+    /// The target of its ratio, if it has one.
     pub(crate) fn at_most(&self) -> Option<f64> {
         let name = self.name();
         TARGETS.iter().find(|(target, _)| *target == name).map(|(_, most)| *most)
     }
 
-    /// Runs it.
+    /// Runs the case.
     pub(crate) fn run(&self) -> BenchResult<CaseReport> {
         match self.keys {
             KeyKind::None => self.measure(&peers::direct_peers(), |_| ()),
@@ -155,8 +156,8 @@ impl TimedCase {
         }
     }
 
-    /// Makes `calls` calls to one peer, for an instruction counter that watches [`crate::instructions`], and refuses
-    /// a peer that gives another answer than the case is about.
+    /// Makes `calls` calls to one peer under the instruction counter of [`crate::instructions`]. Fails if a call has
+    /// another result than the case expects.
     pub(crate) fn count(&self, peer: &str, calls: usize) -> BenchResult<()> {
         match self.keys {
             KeyKind::None => self.count_one(peers::direct_peers(), |_| (), peer, calls),
@@ -178,12 +179,12 @@ impl TimedCase {
     ) -> BenchResult<()> {
         entries.retain(|entry| entry.name == peer);
         let (competitors, work) = self.prepare(&entries, nth)?;
-        let (name, peer) = competitors.first().ok_or_else(|| format!("no peer is called {peer}"))?;
+        let (name, peer) = competitors.first().ok_or_else(|| format!("unknown peer `{peer}`"))?;
         let allowed = counted_pass(peer.as_ref(), &work.keys[..calls], &work.indexes[..calls]);
         measure::check_answers(name, allowed, calls, self.answer)
     }
 
-    /// Who takes part.
+    /// The names of the competitors.
     pub(crate) fn competitors(&self) -> Vec<&'static str> {
         match self.keys {
             KeyKind::None => peer_names(&peers::direct_peers()),
@@ -201,12 +202,12 @@ impl TimedCase {
         let before = CpuTimes::now()?;
         let (competitors, work) = self.prepare(entries, nth)?;
         let rounds = if self.count > 10_000 { 15 } else { 25 };
-        let effort = RunSettings { threads: self.threads, rounds };
-        let samples = measure::interleave(&competitors, &work, effort, self.answer)?;
+        let settings = RunSettings { threads: self.threads, rounds };
+        let samples = measure::interleave(&competitors, &work, settings, self.answer)?;
 
         let rounds = samples.first().map_or(0, |(_, samples)| samples.len());
         let notes = vec![format!(
-            "{rounds} rounds of {CALLS_PER_ROUND} calls per thread to each, in an order drawn anew per round"
+            "{rounds} rounds of {CALLS_PER_ROUND} calls per thread and competitor, in a random order per round"
         )];
         let mut report = CaseReport {
             name: self.name(),
@@ -223,25 +224,25 @@ impl TimedCase {
         Ok(report)
     }
 
-    /// Makes the competitors and shows each of them every key once, which also empties the buckets of a denied case.
+    /// Creates the competitors and calls each with every key once, which also empties the buckets of a denied case.
     fn prepare<K: Clone>(
         &self,
         entries: &[PeerEntry<K>],
         nth: fn(u32) -> K,
     ) -> BenchResult<(Competitors<K>, Workload<K>)> {
         let distinct: Vec<K> = (0..self.count).map(nth).collect();
-        let places: Vec<u32> = (0..self.count).collect();
+        let indexes: Vec<u32> = (0..self.count).collect();
         let setup = PeerSetup { keys: self.count, quota: self.quota(), clock: self.clock };
         let mut competitors = Vec::new();
         for entry in entries {
             let peer = (entry.make)(&setup)?;
-            peer.decide_all(&distinct, &places);
+            peer.decide_all(&distinct, &indexes);
             competitors.push((entry.name, peer));
         }
         Ok((competitors, Workload::new(&distinct, self.distribution)))
     }
 
-    /// With keys, one that refills so slowly that no key is ever as good as new: nobody gains by forgetting.
+    /// The quota. With keys it refills so slowly that no key resets, so that a peer gains nothing by evicting keys.
     fn quota(&self) -> PeerQuota {
         const LARGE_BURST: u32 = 1_000_000_000;
         match (self.answer, self.keys) {
@@ -302,6 +303,6 @@ mod tests {
                 case.count(peer, 1_000).unwrap();
             }
         }
-        assert!(TimedCase::find("direct-allow").unwrap().count("nobody", 1).is_err());
+        assert!(TimedCase::find("direct-allow").unwrap().count("unknown", 1).is_err());
     }
 }

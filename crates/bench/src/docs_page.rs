@@ -1,9 +1,9 @@
-//! `docs/benchmarks.md`: where the tables of a run go.
+//! Writes the tables of a run to `docs/benchmarks.md`.
 
 use crate::{BenchResult, machine};
 use std::{env, fs, path::Path};
 
-/// Replaces what a suite has to say by what this run found.
+/// Replaces the section of a suite by the results of this run.
 pub fn write(suite: &str, text: &str) -> BenchResult<()> {
     let path = Path::new(machine::ROOT).join("docs/benchmarks.md");
     let at_path = |error| format!("{}: {error}", path.display());
@@ -12,16 +12,16 @@ pub fn write(suite: &str, text: &str) -> BenchResult<()> {
     Ok(fs::write(&path, new).map_err(at_path)?)
 }
 
-/// Puts `text` between the two markers of a suite.
+/// Replaces the text between the two markers of a suite.
 fn replace(document: &str, suite: &str, text: &str) -> BenchResult<String> {
     let (begin, end) = (format!("<!-- {suite}: begin -->"), format!("<!-- {suite}: end -->"));
-    let missing = || format!("docs/benchmarks.md has no `{begin}` … `{end}`");
+    let missing = || format!("docs/benchmarks.md lacks the markers `{begin}` and `{end}`");
     let (front, rest) = document.split_once(&begin).ok_or_else(missing)?;
     let (_, back) = rest.split_once(&end).ok_or_else(missing)?;
     Ok(format!("{front}{begin}\n\n{}\n\n{end}{back}", text.trim()))
 }
 
-/// When, where and what, with the versions of some crates.
+/// Describes a run: date, commit, machine, compiler, and the versions of some crates.
 pub fn describe_run(crates: &[&str]) -> BenchResult<String> {
     let env_or_unknown = |name| env::var(name).unwrap_or_else(|_| "unknown".to_owned());
     let mut versions = Vec::new();

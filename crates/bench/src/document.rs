@@ -1,4 +1,4 @@
-//! The tables of `docs/benchmarks.md`, written from a run: no figure there is typed by hand.
+//! The tables of `docs/benchmarks.md`, generated from a run.
 
 use crate::{
     BenchResult,
@@ -8,10 +8,10 @@ use crate::{
 use std::fmt::Write;
 use tidegate_bench::docs_page;
 
-/// Crates whose versions matter.
+/// The crates whose versions are listed.
 const PEERS: [&str; 5] = ["governor", "ratelimit", "leaky-bucket", "pingora-limits", "trypema"];
 
-/// Replaces a suite's tables by those of this run.
+/// Replaces the tables of a suite by those of this run.
 pub(crate) fn write(suite: &str, reports: &[CaseReport]) -> BenchResult<()> {
     docs_page::write(suite, &format_tables(reports)?)
 }
@@ -36,7 +36,7 @@ fn format_tables(reports: &[CaseReport]) -> BenchResult<String> {
     Ok(text)
 }
 
-/// The cases that were not alone on the machine.
+/// Lists the cases that other processes disturbed.
 fn format_disturbances(reports: &[CaseReport]) -> String {
     let noisy: Vec<&str> = reports
         .iter()
@@ -46,16 +46,16 @@ fn format_disturbances(reports: &[CaseReport]) -> String {
     if noisy.is_empty() {
         return String::new();
     }
-    format!("Something else took more than a little of the machine during {}.\n\n", noisy.join(", "))
+    format!("Other processes used the machine during {}.\n\n", noisy.join(", "))
 }
 
-/// The cases that something was promised for.
+/// The cases with a target.
 fn format_targets(reports: &[CaseReport]) -> BenchResult<String> {
-    let mut text = "### What was to be shown\n\n".to_owned();
+    let mut text = "### Targets\n\n".to_owned();
     text += "| case | what | Tidegate (p25–p75) | governor (p25–p75) | value | at most | |\n";
     text += "|---|---|---|---|---|---|---|\n";
     for report in reports {
-        let (Some(most), Some(judgement)) = (report.at_most, report.target_result()) else { continue };
+        let (Some(most), Some(result)) = (report.at_most, report.target_result()) else { continue };
         let shown = |name| match report.row(name).map(|row| row.quartiles) {
             Some(Quartiles { low, median, high }) => {
                 format!("{median:.1} {} ({low:.1}–{high:.1})", report.unit)
@@ -64,13 +64,13 @@ fn format_targets(reports: &[CaseReport]) -> BenchResult<String> {
         };
         let (ours, theirs, value) = (shown(TIDEGATE), shown(REFERENCE), report.value);
         let (name, about) = (&report.name, &report.about);
-        writeln!(text, "| {name} | {about} | {ours} | {theirs} | {value:.3} | {most:.2} | {judgement} |")?;
+        writeln!(text, "| {name} | {about} | {ours} | {theirs} | {value:.3} | {most:.2} | {result} |")?;
     }
     text += "\n";
     Ok(text)
 }
 
-/// Competitors down, cases across.
+/// A table with one row per competitor and one column per case.
 fn format_table(name: &str, reports: &[&CaseReport]) -> BenchResult<String> {
     let mut text = format!("### {name}\n\n|");
     for report in reports {
@@ -101,9 +101,9 @@ fn format_table(name: &str, reports: &[&CaseReport]) -> BenchResult<String> {
     Ok(text)
 }
 
-/// Every case in which someone else needs less than Tidegate; the floor is meant to.
+/// Every case in which a peer needs less than Tidegate. The floor is not a peer.
 fn format_losses(reports: &[CaseReport]) -> BenchResult<String> {
-    let mut text = "### Where someone else needs less\n\n".to_owned();
+    let mut text = "### Where a peer needs less\n\n".to_owned();
     let mut found = false;
     for report in reports {
         let ours = report.own_ratio();

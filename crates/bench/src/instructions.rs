@@ -1,5 +1,5 @@
-//! Instructions per call, counted by callgrind: they do not depend on the machine's mood. They say nothing about
-//! what a call waits for: memory, other cores, the cycle counter.
+//! Instructions per call, counted by callgrind. They do not vary with the load of the machine, and do not include waits
+//! for memory, other cores or the cycle counter.
 
 use crate::{
     BenchResult, cases,
@@ -8,18 +8,18 @@ use crate::{
 };
 use std::{env, process::Command};
 
-/// One of these cases: its name here, and the case of the other suite whose calls are counted.
+/// A case: its name, and the timed case whose calls are counted.
 #[derive(Clone, Copy)]
 pub(crate) struct InstructionCase {
     name: &'static str,
     timed_case: &'static str,
 }
 
-/// Calls that are counted.
+/// The number of counted calls.
 const COUNTED_CALLS: usize = 10_000;
 
 impl InstructionCase {
-    /// All of them.
+    /// All cases.
     pub(crate) const ALL: [Self; 4] = [
         Self { name: "direct-allow", timed_case: "direct-allow" },
         Self { name: "direct-deny", timed_case: "direct-deny" },
@@ -27,17 +27,17 @@ impl InstructionCase {
         Self { name: "keyed-string", timed_case: "string-10k" },
     ];
 
-    /// Its name.
+    /// The name.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The same in words.
+    /// The description.
     pub(crate) fn about(&self) -> BenchResult<String> {
         Ok(self.timed_case()?.about())
     }
 
-    /// Counts each competitor's instructions, one process each.
+    /// Counts the instructions of each competitor, in one process each.
     pub(crate) fn run(&self) -> BenchResult<CaseReport> {
         let case = self.timed_case()?;
         let mut samples = Vec::new();
@@ -52,21 +52,21 @@ impl InstructionCase {
             rows: report::rows(&samples),
             value: f64::NAN,
             at_most: None,
-            notes: vec![format!("callgrind, {COUNTED_CALLS} calls, the loop around them included")],
+            notes: vec![format!("callgrind, {COUNTED_CALLS} calls, including the loop")],
             disturbance: None,
         };
         report.value = report.own_ratio();
         Ok(report)
     }
 
-    /// Makes the calls; the counter is around this process.
+    /// Makes the calls; callgrind runs this process.
     pub(crate) fn count_in_process(&self, peer: &str) -> BenchResult<()> {
         self.timed_case()?.count(peer, COUNTED_CALLS)
     }
 
     fn timed_case(&self) -> BenchResult<cases::TimedCase> {
         Ok(cases::TimedCase::find(self.timed_case)
-            .ok_or_else(|| format!("no case is called {}", self.timed_case))?)
+            .ok_or_else(|| format!("unknown case `{}`", self.timed_case))?)
     }
 
     fn count_in_child(&self, peer: &str) -> BenchResult<f64> {
@@ -76,7 +76,9 @@ impl InstructionCase {
             .args(["count", self.name, peer])
             .output()
             .map_err(|error| {
-                format!("valgrind: {error}; install it, for example `apt-get install valgrind`")
+                format!(
+                    "cannot run valgrind: {error}; install it, for example with `apt-get install valgrind`"
+                )
             })?;
         let text = String::from_utf8_lossy(&output.stderr);
         let collected = text.lines().find_map(|line| line.split_once("Collected : "));
@@ -84,15 +86,15 @@ impl InstructionCase {
             Some((_, count)) if output.status.success() => {
                 Ok(count.trim().parse::<f64>()? / COUNTED_CALLS as f64)
             }
-            _ => Err(format!("valgrind did not count {peer}: {text}").into()),
+            _ => Err(format!("valgrind failed for {peer}: {text}").into()),
         }
     }
 }
 
-/// The only function whose instructions are counted, with all that it calls.
+/// The function whose instructions callgrind counts, including its callees.
 #[inline(never)]
-pub(crate) fn counted_pass<K>(peer: &dyn Peer<K>, keys: &[K], places: &[u32]) -> u64 {
-    peer.decide_all(keys, places)
+pub(crate) fn counted_pass<K>(peer: &dyn Peer<K>, keys: &[K], indexes: &[u32]) -> u64 {
+    peer.decide_all(keys, indexes)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Keys, and the order in which they come.
+//! Keys and the sequences in which they are requested.
 
 use crate::peers::{self, PeerEntry};
 use std::{
@@ -7,11 +7,11 @@ use std::{
     net::Ipv4Addr,
 };
 
-/// What a keyed case is limited by.
+/// A key type of the keyed cases.
 pub(crate) trait BenchKey:
     Hash + Eq + Clone + fmt::Debug + fmt::Display + Send + Sync + 'static
 {
-    /// Peers that take no other keys.
+    /// Peers that support only this key type.
     fn extra_peers() -> Vec<PeerEntry<Self>> {
         Vec::new()
     }
@@ -27,67 +27,66 @@ impl BenchKey for String {
     }
 }
 
-/// A number as a key; different ones for different places, as are all below.
-pub(crate) fn number_key(place: u32) -> u64 {
-    mix(u64::from(place))
+/// A number as a key. This and the functions below return distinct keys for distinct indexes.
+pub(crate) fn number_key(index: u32) -> u64 {
+    mix(u64::from(index))
 }
 
-/// A user as a key.
-pub(crate) fn user_key(place: u32) -> String {
+/// A user name as a key.
+pub(crate) fn user_key(index: u32) -> String {
     let mut key = String::with_capacity(11);
-    write_user_key(&mut key, place);
+    write_user_key(&mut key, index);
     key
 }
 
-/// The same at the end of a string.
-pub(crate) fn write_user_key(into: &mut String, place: u32) {
+/// Appends a user name to a string.
+pub(crate) fn write_user_key(into: &mut String, index: u32) {
     // Writing to a string cannot fail.
-    _ = write!(into, "user:{place:06}");
+    _ = write!(into, "user:{index:06}");
 }
 
 /// An address as a key.
-pub(crate) fn address_key(place: u32) -> Ipv4Addr {
-    // An odd factor permutes the addresses, so that they look like the world's and not like one subnet.
-    Ipv4Addr::from_bits(place.wrapping_mul(0x9E37_79B1))
+pub(crate) fn address_key(index: u32) -> Ipv4Addr {
+    // An odd factor permutes the addresses, so that they spread over the whole range instead of one subnet.
+    Ipv4Addr::from_bits(index.wrapping_mul(0x9E37_79B1))
 }
 
-/// An address as a string, as a header brings it.
-pub(crate) fn address_string_key(place: u32) -> String {
-    address_key(place).to_string()
+/// An address as a string, as in a header.
+pub(crate) fn address_string_key(index: u32) -> String {
+    address_key(index).to_string()
 }
 
-/// How often which key comes.
+/// The distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyDistribution {
-    /// All alike.
+    /// All keys are equally frequent.
     Uniform,
-    /// The key of rank `r` with a weight of `1/r`; ranks are shuffled.
+    /// The key of rank `r` has a weight of `1/r`; ranks are shuffled.
     Zipf,
 }
 
-/// Requests in the order in which they are made: keys in one array, read from front to back, and beside each key
-/// its place among all keys.
+/// A sequence of requests: their keys in order, and the index of each key among the distinct keys.
 pub(crate) struct Workload<K> {
     pub(crate) keys: Vec<K>,
     pub(crate) indexes: Vec<u32>,
 }
 
 impl<K: Clone> Workload<K> {
-    /// A million requests for these keys. Each is cloned, one after the other, so that reading a key costs next to
-    /// nothing however far apart its owners' states are.
-    pub(crate) fn new(distinct: &[K], spread: KeyDistribution) -> Self {
+    /// Creates a million requests for these keys. The keys are cloned in order, so that reading them is sequential and
+    /// cheap.
+    pub(crate) fn new(distinct: &[K], distribution: KeyDistribution) -> Self {
         let mut random = SplitMix64::new(0x7167_6174_6500);
         let count = distinct.len() as u32;
-        let places: Vec<u32> = match spread {
+        let indexes: Vec<u32> = match distribution {
             KeyDistribution::Uniform => (0..REQUEST_COUNT).map(|_| random.next_below(count)).collect(),
             KeyDistribution::Zipf => zipf(count, &mut random),
         };
-        let keys = places.iter().map(|place| distinct[*place as usize].clone()).collect();
-        Self { keys, indexes: places }
+        let keys = indexes.iter().map(|index| distinct[*index as usize].clone()).collect();
+        Self { keys, indexes }
     }
 }
 
-/// Length of a [`Workload`].
+/// The length of a [`Workload`].
 pub(crate) const REQUEST_COUNT: usize = 1_000_000;
 
 fn zipf(count: u32, random: &mut SplitMix64) -> Vec<u32> {
@@ -108,13 +107,13 @@ fn zipf(count: u32, random: &mut SplitMix64) -> Vec<u32> {
         .collect()
 }
 
-/// SplitMix64: the same requests in every run.
+/// A seeded SplitMix64 generator, so that every run has the same requests.
 pub(crate) struct SplitMix64 {
     state: u64,
 }
 
 impl SplitMix64 {
-    /// A sequence of its own for each seed.
+    /// Creates a generator with a seed.
     pub(crate) fn new(seed: u64) -> Self {
         Self { state: seed }
     }
@@ -134,7 +133,7 @@ impl SplitMix64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Brings `items` into any order.
+    /// Shuffles `items`.
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for end in (1..items.len()).rev() {
             items.swap(end, self.next_below(end as u32 + 1) as usize);
@@ -169,7 +168,7 @@ mod tests {
         let distinct: Vec<u32> = (0..1_000).collect();
         let most = |spread| {
             let mut counts = vec![0_u32; distinct.len()];
-            Workload::new(&distinct, spread).indexes.iter().for_each(|place| counts[*place as usize] += 1);
+            Workload::new(&distinct, spread).indexes.iter().for_each(|index| counts[*index as usize] += 1);
             counts.into_iter().max().unwrap()
         };
         assert!(most(KeyDistribution::Uniform) < 1_300);

@@ -1,4 +1,4 @@
-//! What Linux says about this machine and this process.
+//! Information from Linux about this machine and this process.
 
 use crate::BenchResult;
 use std::{fs, path::Path, thread};
@@ -6,13 +6,13 @@ use std::{fs, path::Path, thread};
 /// The root of the checkout.
 pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Bytes of memory that this process has resident now. The summed-up map is exact, where `statm` may lag behind.
+/// The resident memory of this process in bytes. `smaps_rollup` is exact, while `statm` may lag behind.
 pub fn resident_memory() -> BenchResult<u64> {
     let kib = read_field("/proc/self/smaps_rollup", "Rss:")?.trim_end_matches("kB").trim().parse::<u64>()?;
     Ok(kib * 1_024)
 }
 
-/// Where the time of all processors went so far, in ticks.
+/// The accumulated times of all CPUs, in ticks.
 #[derive(Clone, Copy)]
 pub struct CpuTimes {
     total: u64,
@@ -22,12 +22,12 @@ pub struct CpuTimes {
 }
 
 impl CpuTimes {
-    /// Up to now.
+    /// Reads the current times.
     pub fn now() -> BenchResult<Self> {
-        // user nice system idle iowait irq softirq steal; what follows is contained in the first two
+        // user nice system idle iowait irq softirq steal; the first two include the remaining fields
         let times = parse_numbers(&read_field("/proc/stat", "cpu ")?);
-        let at = |place: usize| times.get(place).copied().unwrap_or(0);
-        // The name of a process may contain anything, but ends with the last bracket; utime and stime are 14 and 15.
+        let at = |index: usize| times.get(index).copied().unwrap_or(0);
+        // The process name may contain any characters but ends with the last `)`; utime and stime are fields 14 and 15.
         let process = fs::read_to_string("/proc/self/stat")?;
         let own = process.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
         Ok(Self {
@@ -38,9 +38,9 @@ impl CpuTimes {
         })
     }
 
-    /// Why what was measured since `before` should not be trusted, if so.
+    /// Returns a warning if other processes or the hypervisor disturbed the measurement since `before`.
     pub fn disturbance_since(self, before: Self) -> Option<String> {
-        // The kernel lets some of its counters step back.
+        // Some kernel counters can decrease.
         let total = self.total.saturating_sub(before.total).max(1);
         let percent = |ticks: u64| ticks as f64 / total as f64 * 100.0;
         let stolen = self.stolen.saturating_sub(before.stolen);
@@ -54,7 +54,7 @@ impl CpuTimes {
     }
 }
 
-/// The machine in one line.
+/// Describes the machine in one line.
 pub fn describe() -> String {
     let cpu = read_field("/proc/cpuinfo", "model name").unwrap_or_default();
     let cpu = cpu.trim_start_matches([':', '\t', ' ']);
@@ -69,7 +69,7 @@ pub fn describe() -> String {
     format!("{cores} × {cpu}, {:.0} GiB, Linux {}", kib / 1_048_576.0, kernel.trim())
 }
 
-/// The version of a crate that this workspace is locked to.
+/// Returns the version of a crate in `Cargo.lock`.
 pub fn locked_version(name: &str) -> BenchResult<String> {
     let lock = fs::read_to_string(Path::new(ROOT).join("Cargo.lock"))?;
     let package = format!("name = \"{name}\"\nversion = \"");

@@ -1,4 +1,4 @@
-//! Tidegate beside its peers. Run it with `scripts/bench`, which lists the suites and their cases.
+//! Benchmarks of in-memory limiters: Tidegate and its peers. `scripts/bench` lists the suites and their cases.
 
 mod cases;
 mod document;
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args[..] {
         [] => list_suites(),
-        // Processes that this program starts for itself.
+        // Child processes of this program.
         ["measure", case, peer] => measure_in_process(case, peer),
         ["count", case, peer] => count_in_process(case, peer),
         _ => match RunArgs::parse(&args) {
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was asked for.
+/// The parsed arguments.
 struct RunArgs {
     suite: &'static str,
     cases: Vec<AnyCase>,
@@ -62,7 +62,7 @@ enum AnyCase {
     Instructions(instructions::InstructionCase),
 }
 
-/// The suites, and what they show.
+/// The suites and their descriptions.
 const SUITES: [(&str, &str); 2] = [
     ("memory", "limiters in memory, interleaved with their peers: ns per decision, bytes per key"),
     ("instructions", "instructions per decision, by callgrind"),
@@ -72,26 +72,26 @@ impl RunArgs {
     fn parse(args: &[&str]) -> std::result::Result<Self, String> {
         let (flags, words): (Vec<&str>, Vec<&str>) = args.iter().partition(|arg| arg.starts_with('-'));
         if let Some(flag) = flags.iter().find(|flag| **flag != "--write") {
-            return Err(format!("unknown flag `{flag}`; there is only --write"));
+            return Err(format!("unknown flag `{flag}`; the only flag is --write"));
         }
         let suites = SUITES.map(|(name, _)| name);
-        let suite_name = words.first().ok_or("which suite? without arguments all are listed")?;
+        let suite_name = words.first().ok_or("missing suite; run without arguments to list all")?;
         let suite = suites
             .into_iter()
             .find(|suite| suite == suite_name)
-            .ok_or_else(|| format!("unknown suite `{suite_name}`; there are {}", suites.join(" and ")))?;
+            .ok_or_else(|| format!("unknown suite `{suite_name}`; available: {}", suites.join(", ")))?;
         let output = if flags.is_empty() { ReportOutput::Terminal } else { ReportOutput::Document };
         let mut cases = suite_cases(suite);
         match words[1..] {
             [] => {}
             [_] if output == ReportOutput::Document => {
-                return Err("--write takes a whole suite; leave out the case".to_owned());
+                return Err("--write requires a whole suite; remove the case".to_owned());
             }
             [name] => cases.retain(|case| case.name() == name),
-            [_, extra, ..] => return Err(format!("one case at a time; what is `{extra}`?")),
+            [_, extra, ..] => return Err(format!("unexpected argument `{extra}`; give at most one case")),
         }
         if cases.is_empty() {
-            return Err(format!("unknown case `{}` of {suite}; without arguments all are listed", words[1]));
+            return Err(format!("unknown case `{}` of {suite}; run without arguments to list all", words[1]));
         }
         Ok(Self { suite, cases, output })
     }
@@ -106,9 +106,9 @@ impl RunArgs {
         if self.output == ReportOutput::Document {
             document::write(self.suite, &reports)?;
         }
-        // A missed time may be the machine's fault; a key that was not limited on its own is ours.
-        let sound = reports.iter().all(|report| report.value.is_finite());
-        Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        // A missed target may be the machine's fault; a key without its own state is a bug and gives an infinite value.
+        let is_valid = reports.iter().all(|report| report.value.is_finite());
+        Ok(if is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Times competitors against each other, interleaved.
+//! Measures the time per call of competitors in interleaved rounds.
 
 use crate::{
     BenchResult,
@@ -13,58 +13,58 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Limiters that are ready, by name.
+/// Prepared limiters with their names.
 pub(crate) type Competitors<K> = Vec<(&'static str, Box<dyn Peer<K>>)>;
 
-/// How much a case does.
+/// The size of a case.
 #[derive(Clone, Copy)]
 pub(crate) struct RunSettings {
-    /// Threads that ask at the same time.
+    /// The number of concurrent threads.
     pub(crate) threads: usize,
-    /// Rounds, unless time runs out; then [`MIN_ROUNDS`] at least.
+    /// The number of rounds; after [`TIME_BUDGET`] only [`MIN_ROUNDS`].
     pub(crate) rounds: usize,
 }
 
-/// What all calls of a case must be answered.
+/// The result that all calls of a case must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExpectedAnswer {
     Allow,
     Deny,
 }
 
-/// Calls that each thread makes to each competitor in each round, timed.
+/// Timed calls per thread, competitor and round.
 pub(crate) const CALLS_PER_ROUND: usize = 300_000;
-/// Calls before them, so that caches are as warm as the case allows.
+/// Untimed calls before them, which warm the caches.
 const WARM_UP_CALLS: usize = 20_000;
-/// A case must end within a minute: after this time there are no more rounds than needed.
+/// After this time no further rounds start beyond the minimum, so that a case ends within a minute.
 const TIME_BUDGET: Duration = Duration::from_secs(25);
-/// Medians of fewer say nothing.
+/// The least number of rounds for a meaningful median.
 const MIN_ROUNDS: usize = 9;
 
-/// Nanoseconds per call of each competitor in each round. In each round all of them do the same work, in an order
-/// that is drawn anew, so that a slow moment of the machine hits nobody in particular.
+/// Returns the nanoseconds per call of each competitor in each round. In each round all competitors do the same work in a
+/// random order, so that a slow phase of the machine does not favour one of them.
 pub(crate) fn interleave<K: Sync>(
     competitors: &Competitors<K>,
     work: &Workload<K>,
-    effort: RunSettings,
+    settings: RunSettings,
     answer: ExpectedAnswer,
 ) -> BenchResult<Vec<(&'static str, Vec<f64>)>> {
     let start = now();
     let mut random = SplitMix64::new(1);
     let mut samples: Vec<_> = competitors.iter().map(|(name, _)| (*name, Vec::new())).collect();
     let mut order: Vec<usize> = (0..competitors.len()).collect();
-    for round in 0..effort.rounds {
+    for round in 0..settings.rounds {
         random.shuffle(&mut order);
-        for place in order.clone() {
-            let (name, peer) = &competitors[place];
-            let pass = run_pass(peer.as_ref(), work, effort.threads, round);
-            match check_answers(name, pass.allowed, effort.threads * CALLS_PER_ROUND, answer) {
-                Ok(()) => samples[place].1.push(pass.nanos),
+        for index in order.clone() {
+            let (name, peer) = &competitors[index];
+            let pass = run_pass(peer.as_ref(), work, settings.threads, round);
+            match check_answers(name, pass.allowed, settings.threads * CALLS_PER_ROUND, answer) {
+                Ok(()) => samples[index].1.push(pass.nanos),
                 Err(error) if [TIDEGATE, REFERENCE].contains(name) => return Err(error),
                 Err(error) => {
                     writeln!(io::stdout(), "  left out: {error}")?;
-                    order.retain(|other| *other != place);
-                    samples[place].1.clear();
+                    order.retain(|other| *other != index);
+                    samples[index].1.clear();
                 }
             }
         }
@@ -77,7 +77,7 @@ pub(crate) fn interleave<K: Sync>(
 }
 
 struct PassResult {
-    /// Per call, as one thread sees it.
+    /// Per call of one thread.
     nanos: f64,
     allowed: u64,
 }
@@ -87,10 +87,10 @@ fn run_pass<K: Sync>(peer: &dyn Peer<K>, work: &Workload<K>, threads: usize, rou
         return time_pass(peer, work, round, || {});
     }
     let barrier = Barrier::new(threads);
-    let ask = |thread| time_pass(peer, work, round * threads + thread, || _ = barrier.wait());
-    let ask = &ask;
+    let run = |thread| time_pass(peer, work, round * threads + thread, || _ = barrier.wait());
+    let run = &run;
     let passes: Vec<PassResult> = thread::scope(|scope| {
-        let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || ask(thread))).collect();
+        let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run(thread))).collect();
         let join = |handle: ScopedJoinHandle<'_, PassResult>| {
             handle.join().unwrap_or_else(|it| panic::resume_unwind(it))
         };
@@ -108,7 +108,7 @@ fn time_pass<K>(
     pass_index: usize,
     wait_for_others: impl FnOnce(),
 ) -> PassResult {
-    // Each turn takes up where the last one ended, or starts again somewhere in front of that.
+    // Each pass continues after the previous one and wraps around.
     let from = pass_index * CALLS_PER_ROUND % (work.keys.len() - CALLS_PER_ROUND - WARM_UP_CALLS);
     let (start, end) = (from + WARM_UP_CALLS, from + WARM_UP_CALLS + CALLS_PER_ROUND);
     peer.decide_all(&work.keys[from..start], &work.indexes[from..start]);
@@ -119,7 +119,7 @@ fn time_pass<K>(
     PassResult { nanos: clock.elapsed().as_nanos() as f64 / CALLS_PER_ROUND as f64, allowed }
 }
 
-/// A limiter that gives another answer than the case is about does other work than the case is about.
+/// Fails if a call had another result than the case expects, because then the limiter did other work.
 pub(crate) fn check_answers(
     name: &str,
     allowed: u64,
@@ -133,10 +133,10 @@ pub(crate) fn check_answers(
     if allowed == expected {
         return Ok(());
     }
-    Err(format!("{name} allowed {allowed} of {calls} calls, where all should {answer:?}").into())
+    Err(format!("{name} allowed {allowed} of {calls} calls; expected {answer:?} for all").into())
 }
 
-#[expect(clippy::disallowed_methods, reason = "a benchmark's own stopwatch")]
+#[expect(clippy::disallowed_methods, reason = "benchmarks read the clock")]
 fn now() -> Instant {
     Instant::now()
 }

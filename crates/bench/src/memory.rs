@@ -1,4 +1,4 @@
-//! What keys cost in memory. Each measurement is made in a process of its own: this program, started again.
+//! The memory per key. Each measurement runs in a child process of this program.
 
 use crate::{
     BenchResult, keys,
@@ -8,27 +8,27 @@ use crate::{
 use std::{env, process::Command, slice};
 use tidegate_bench::machine::resident_memory;
 
-/// The cases of this file.
+/// The memory cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryCase {
-    /// Resident memory per key that is counted on its own.
+    /// Resident memory per key with its own state.
     BytesPerKey,
     /// Resident memory after a flood of keys, over that before.
     Flood,
 }
 
-/// Keys that are live at a time, and the bound that Tidegate is given.
+/// The number of live keys, and Tidegate's capacity.
 const KEY_COUNT: u32 = 1_000_000;
-/// Keys that come on top.
+/// The number of additional keys of the flood.
 const FLOOD_KEY_COUNT: u32 = 10_000_000;
-/// Fresh processes per competitor, interleaved.
+/// New processes per competitor, interleaved.
 const RUNS: usize = 3;
 
 impl MemoryCase {
-    /// Both.
+    /// All cases.
     pub(crate) const ALL: [Self; 2] = [Self::BytesPerKey, Self::Flood];
 
-    /// Its name.
+    /// The name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::BytesPerKey => "bytes-per-key",
@@ -36,7 +36,7 @@ impl MemoryCase {
         }
     }
 
-    /// The same in words.
+    /// The description.
     pub(crate) fn about(self) -> &'static str {
         match self {
             Self::BytesPerKey => "resident bytes per live key, 1 M String keys",
@@ -44,7 +44,7 @@ impl MemoryCase {
         }
     }
 
-    /// The value that it should not exceed.
+    /// The target of its value.
     pub(crate) fn at_most(self) -> f64 {
         match self {
             Self::BytesPerKey => 32.0,
@@ -52,7 +52,7 @@ impl MemoryCase {
         }
     }
 
-    /// Runs it, in processes of its own.
+    /// Runs the case in child processes.
     pub(crate) fn run(self) -> BenchResult<CaseReport> {
         match self {
             Self::BytesPerKey => self.bytes_per_key(),
@@ -60,16 +60,16 @@ impl MemoryCase {
         }
     }
 
-    /// One measurement; what it prints is for [`measure_in_child`].
+    /// Measures once and prints the numbers, which [`measure_in_child`] parses.
     pub(crate) fn measure_in_process(self, name: &str) -> BenchResult<()> {
         match self {
             Self::BytesPerKey => {
-                let FillResult { bytes, overflowed: crowded_out } = fill(name)?;
-                println!("{bytes} {crowded_out}");
+                let FillResult { bytes, overflowed } = fill(name)?;
+                println!("{bytes} {overflowed}");
             }
             Self::Flood => {
-                let FloodResult { before, after, unlimited_keys: escaped } = flood(name)?;
-                println!("{before} {after} {escaped}");
+                let FloodResult { before, after, unlimited_keys } = flood(name)?;
+                println!("{before} {after} {unlimited_keys}");
             }
         }
         Ok(())
@@ -78,40 +78,41 @@ impl MemoryCase {
     fn bytes_per_key(self) -> BenchResult<CaseReport> {
         let entries = peers::keyed_peers::<String>();
         let mut samples: Vec<_> = entries.iter().map(|entry| (entry.name, Vec::new())).collect();
-        let mut notes = vec![format!("{RUNS} fresh processes each, {KEY_COUNT} keys, all of them live")];
-        let mut crowded_us = 0;
+        let mut notes = vec![format!("{RUNS} new processes each, {KEY_COUNT} keys, all of them live")];
+        let mut own_overflowed = 0;
         for _ in 0..RUNS {
             for (name, samples) in &mut samples {
-                let [bytes, crowded] = measure_in_child(self, name)?;
+                let [bytes, overflowed] = measure_in_child(self, name)?;
                 samples.push(bytes as f64 / f64::from(KEY_COUNT));
-                if crowded > 0 {
-                    notes.push(format!("{name}: {crowded} of {KEY_COUNT} keys found no room of their own"));
+                if overflowed > 0 {
+                    notes
+                        .push(format!("{name}: {overflowed} of {KEY_COUNT} keys have no state of their own"));
                 }
-                crowded_us += if *name == TIDEGATE { crowded } else { 0 };
+                own_overflowed += if *name == TIDEGATE { overflowed } else { 0 };
             }
         }
-        // A key that is not counted on its own costs nothing, and is worth nothing.
-        Ok(self.report("bytes", &samples, crowded_us, notes))
+        // A key without its own state needs no memory, so the figure would be meaningless.
+        Ok(self.report("bytes", &samples, own_overflowed, notes))
     }
 
     fn flood(self) -> BenchResult<CaseReport> {
         let (mut samples, mut notes) = (Vec::new(), Vec::new());
-        let mut escaped_us = 0;
+        let mut own_unlimited = 0;
         for name in [TIDEGATE, REFERENCE] {
-            let [before, after, escaped] = measure_in_child(self, name)?;
+            let [before, after, unlimited] = measure_in_child(self, name)?;
             let mib = |bytes: u64| bytes >> 20;
             notes.push(format!(
-                "{name}: {} MiB before, {} MiB after; {escaped} of {KEY_COUNT} limited keys were allowed afterwards",
+                "{name}: {} MiB before, {} MiB after; {unlimited} of {KEY_COUNT} limited keys were allowed afterwards",
                 mib(before),
                 mib(after)
             ));
             samples.push((name, vec![after as f64 / before as f64]));
-            escaped_us += if name == TIDEGATE { escaped } else { 0 };
+            own_unlimited += if name == TIDEGATE { unlimited } else { 0 };
         }
-        Ok(self.report("times", &samples, escaped_us, notes))
+        Ok(self.report("times", &samples, own_unlimited, notes))
     }
 
-    /// The value is Tidegate's own figure, or beyond any target when it failed a key.
+    /// Builds the report. The value is Tidegate's figure, or infinite if a key failed.
     fn report(
         self,
         unit: &'static str,
@@ -136,15 +137,22 @@ impl MemoryCase {
     }
 }
 
-/// Starts this program again for one measurement of `N` numbers.
+/// Runs one measurement in a child process and parses its `N` numbers.
 fn measure_in_child<const N: usize>(case: MemoryCase, name: &str) -> BenchResult<[u64; N]> {
     let output = Command::new(env::current_exe()?).args(["measure", case.name(), name]).output()?;
     if !output.status.success() {
-        return Err(format!("{} of {name}: {}", case.name(), String::from_utf8_lossy(&output.stderr)).into());
+        return Err(format!(
+            "{} failed for {name}: {}",
+            case.name(),
+            String::from_utf8_lossy(&output.stderr)
+        )
+        .into());
     }
     let text = String::from_utf8(output.stdout)?;
     let numbers: Vec<u64> = text.split_whitespace().map(str::parse).collect::<std::result::Result<_, _>>()?;
-    Ok(numbers.try_into().map_err(|_| format!("{} of {name} text `{}`", case.name(), text.trim()))?)
+    Ok(numbers
+        .try_into()
+        .map_err(|_| format!("unexpected output of {} for {name}: `{}`", case.name(), text.trim()))?)
 }
 
 struct FillResult {
@@ -152,7 +160,7 @@ struct FillResult {
     overflowed: u64,
 }
 
-/// What a limiter takes for a million keys, its own fixed part included.
+/// Measures the memory of a limiter with a million keys, including its fixed part.
 fn fill(name: &str) -> BenchResult<FillResult> {
     let before = resident_memory()?;
     let peer = create_peer(name, 10)?;
@@ -167,12 +175,12 @@ struct FloodResult {
     unlimited_keys: u64,
 }
 
-/// Fills a limiter with keys that have used up their quota, then floods it, then asks for the limited keys again.
+/// Fills a limiter with keys that have used up their quota, floods it with others, then checks the limited keys again.
 fn flood(name: &str) -> BenchResult<FloodResult> {
     let peer = create_peer(name, 1)?;
     check_keys(peer.as_ref(), 0, KEY_COUNT);
     if check_keys(peer.as_ref(), 0, KEY_COUNT) > 0 {
-        return Err("a key was not limited before the flood".into());
+        return Err("a key is not limited before the flood".into());
     }
     let before = resident_memory()?;
     check_keys(peer.as_ref(), KEY_COUNT, KEY_COUNT + FLOOD_KEY_COUNT);
@@ -187,18 +195,18 @@ fn create_peer(name: &str, burst: u32) -> BenchResult<Box<dyn Peer<String>>> {
         clock: ClockKind::Exact,
     };
     let entry = peers::keyed_peers().into_iter().find(|entry| entry.name == name);
-    (entry.ok_or_else(|| format!("no peer is called {name}"))?.make)(&setup)
+    (entry.ok_or_else(|| format!("unknown peer `{name}`"))?.make)(&setup)
 }
 
-/// Asks once for each key from `from` to `to`, and counts the allowed ones. Keys are written into one buffer: what
-/// remains in memory is what the limiter keeps.
+/// Checks each key from `from` to `to` once, and counts the allowed ones. All keys use one buffer, so that only the
+/// limiter's own memory remains.
 fn check_keys(peer: &dyn Peer<String>, from: u32, to: u32) -> u64 {
     let mut key = String::with_capacity(32);
     let mut allowed = 0;
-    for place in from..to {
+    for index in from..to {
         key.clear();
-        keys::write_user_key(&mut key, place);
-        allowed += peer.decide_all(slice::from_ref(&key), &[place]);
+        keys::write_user_key(&mut key, index);
+        allowed += peer.decide_all(slice::from_ref(&key), &[index]);
     }
     allowed
 }

@@ -1,4 +1,4 @@
-//! Servers that a benchmark starts, each on its core.
+//! Child processes of a benchmark, each pinned to a core.
 
 use crate::BenchResult;
 use std::{
@@ -9,27 +9,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The core of what is measured, and that of load and backend.
+/// The core of the measured server.
 pub const MEASURED_CORE: &str = "0";
-/// The other one.
+/// The core of the load and the backend.
 pub const LOAD_CORE: &str = "1";
 
-/// A process that ends with this value.
+/// A child process, killed on drop.
 #[derive(Debug)]
 pub struct BenchProcess {
     child: Child,
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
 }
 
 impl BenchProcess {
-    /// Starts a program on a core, and waits until it listens.
+    /// Starts a program on a core and waits until it listens.
     pub fn start(core: &str, program: &str, address: SocketAddr) -> BenchResult<Self> {
         let process = Self::spawn(core, program, address)?;
         let start = Instant::now();
         while TcpStream::connect(address).is_err() {
             if start.elapsed() > Duration::from_secs(10) {
-                return Err(format!("`{program}` did not start").into());
+                return Err(format!("`{program}` does not listen on {address} after 10 s").into());
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -47,7 +47,7 @@ impl BenchProcess {
         Ok(Self { child, address })
     }
 
-    /// A Redis, on the core of the load.
+    /// Starts a Redis server on the core of the load.
     pub fn start_redis() -> BenchResult<Self> {
         let address = free_address()?;
         let port = address.port();
@@ -55,7 +55,7 @@ impl BenchProcess {
         Self::start(LOAD_CORE, &program, address)
     }
 
-    /// Bytes of memory that it has.
+    /// The resident memory in bytes.
     pub fn resident_memory(&self) -> BenchResult<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -71,7 +71,7 @@ impl Drop for BenchProcess {
     }
 }
 
-/// An address on loopback that nobody listens on.
+/// Returns an unused address on loopback.
 pub fn free_address() -> BenchResult<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

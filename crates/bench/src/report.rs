@@ -1,22 +1,22 @@
-//! What came out of a case, in numbers and on the terminal.
+//! The result of a case, and its output on the terminal.
 
 use crate::peers::{REFERENCE, TIDEGATE};
 use std::fmt;
 
-/// A case that was run.
+/// The result of a case.
 pub(crate) struct CaseReport {
     pub(crate) name: String,
     pub(crate) about: String,
-    /// The table of the document that it belongs to.
+    /// The table of the document that contains it.
     pub(crate) table: String,
     pub(crate) unit: &'static str,
     pub(crate) rows: Vec<ReportRow>,
-    /// What the last line says.
+    /// The value in the last line.
     pub(crate) value: f64,
     pub(crate) at_most: Option<f64>,
     /// How it was measured.
     pub(crate) notes: Vec<String>,
-    /// Why not to trust it.
+    /// A warning about other load on the machine.
     pub(crate) disturbance: Option<String>,
 }
 
@@ -24,11 +24,11 @@ pub(crate) struct CaseReport {
 pub(crate) struct ReportRow {
     pub(crate) name: String,
     pub(crate) quartiles: Quartiles,
-    /// To the reference, in the same rounds.
+    /// The median ratio to the reference within the same rounds.
     pub(crate) ratio: f64,
 }
 
-/// The middle of several measurements.
+/// The quartiles of several measurements.
 #[derive(Clone, Copy)]
 pub(crate) struct Quartiles {
     pub(crate) low: f64,
@@ -37,15 +37,15 @@ pub(crate) struct Quartiles {
 }
 
 impl Quartiles {
-    /// Quartiles and median.
+    /// Computes the quartiles, with linear interpolation.
     pub(crate) fn from_samples(samples: &[f64]) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
         let at = |part: f64| {
-            let place = part * sorted.len().saturating_sub(1) as f64;
-            let (below, above) = (place.floor() as usize, place.ceil() as usize);
+            let position = part * sorted.len().saturating_sub(1) as f64;
+            let (below, above) = (position.floor() as usize, position.ceil() as usize);
             match (sorted.get(below), sorted.get(above)) {
-                (Some(low), Some(high)) => low + (high - low) * place.fract(),
+                (Some(low), Some(high)) => low + (high - low) * position.fract(),
                 _ => f64::NAN,
             }
         };
@@ -53,7 +53,7 @@ impl Quartiles {
     }
 }
 
-/// What each competitor showed in each round, the reference among them.
+/// Builds the rows from the samples of each competitor per round; the reference must be among them.
 pub(crate) fn rows(samples: &[(&str, Vec<f64>)]) -> Vec<ReportRow> {
     let reference = samples.iter().find(|(name, _)| *name == REFERENCE).map(|(_, samples)| samples);
     samples
@@ -79,12 +79,12 @@ impl CaseReport {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// Our own ratio to the reference.
+    /// Tidegate's ratio to the reference.
     pub(crate) fn own_ratio(&self) -> f64 {
         self.row(TIDEGATE).map_or(f64::NAN, |row| row.ratio)
     }
 
-    /// Whether the target was met, in words, if there is one.
+    /// Whether the target was met, as text, if there is one.
     pub(crate) fn target_result(&self) -> Option<&'static str> {
         self.at_most.map(|most| if self.value <= most { "met" } else { "above target" })
     }
@@ -101,8 +101,8 @@ impl fmt::Display for CaseReport {
             let spread = format!("{low:.2}–{high:.2}");
             writeln!(f, "  {name:<22} {median:>10.2} {spread:>19} {ratio:>9.3}")?;
         }
-        if let (Some(most), Some(judgement)) = (self.at_most, self.target_result()) {
-            writeln!(f, "  at most {most:.2}: {judgement}")?;
+        if let (Some(most), Some(result)) = (self.at_most, self.target_result()) {
+            writeln!(f, "  at most {most:.2}: {result}")?;
         }
         write!(f, "ratio {} {:.3}", self.name, self.value)
     }
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_round_by_round() {
-        // The machine got slower by a half in the second round, for both alike.
+        // The machine is slower by half in the second round, for both.
         let rows = rows(&[(TIDEGATE, vec![10.0, 15.0, 10.0]), (REFERENCE, vec![20.0, 30.0, 20.0])]);
         assert_eq!(rows[0].ratio, 0.5);
         assert_eq!(rows[0].quartiles.median, 10.0);

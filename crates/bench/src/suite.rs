@@ -1,16 +1,16 @@
-//! A suite of cases as a program: `SUITE` runs all of them, `SUITE CASE` one, and `SUITE --write` puts a table of all into
+//! A suite of cases as a program: `SUITE` runs all cases, `SUITE CASE` one, and `SUITE --write` writes a table of all to
 //! `docs/benchmarks.md`. Each case ends with a line `ratio CASE VALUE`.
 
 use crate::{BenchResult, docs_page, machine::CpuTimes};
 use std::{env, fmt, process::ExitCode};
 
-/// Cases that belong together.
+/// A suite of related cases.
 pub struct Suite {
-    /// What `scripts/bench` and the markers of the document call it.
+    /// The name in `scripts/bench` and in the markers of the document.
     pub name: &'static str,
-    /// Crates whose versions the document names.
+    /// The crates whose versions the document lists.
     pub peers: &'static [&'static str],
-    /// What other processes mean for what is measured.
+    /// The role of other processes in the measurement.
     pub other_processes: OtherProcesses,
     /// The cases, in the order in which they run.
     pub cases: &'static [BenchCase],
@@ -18,25 +18,25 @@ pub struct Suite {
 
 /// One case.
 pub struct BenchCase {
-    /// What the last line calls it.
+    /// The name in the last line of its output.
     pub name: &'static str,
-    /// What over what.
+    /// The two quantities whose ratio is measured.
     pub about: &'static str,
-    /// What its value is held against.
+    /// The target of its value.
     pub target: SuiteTarget,
-    /// Measures it.
+    /// Measures the case.
     pub measure: fn() -> BenchResult<Measurement>,
 }
 
-/// A value to hold against the bar, and the figures behind it.
+/// A value to compare with the target, and the figures behind it.
 pub struct Measurement {
-    /// What the last line says.
+    /// The value in the last line of the output.
     pub value: f64,
-    /// In words.
+    /// The figures as text.
     pub figures: String,
 }
 
-/// What a value is held against.
+/// The target of a value.
 #[derive(Clone, Copy)]
 pub enum SuiteTarget {
     /// Less is better.
@@ -45,17 +45,17 @@ pub enum SuiteTarget {
     AtLeast(f64),
 }
 
-/// What other processes mean for what is measured.
+/// The role of other processes in a measurement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum OtherProcesses {
-    /// They take time from it, and a case says so.
+    /// They disturb the measurement; the output reports it.
     Disturb,
-    /// They are part of it, such as a server.
+    /// They are part of the measurement, such as a server.
     Participate,
 }
 
 impl Suite {
-    /// Does what the arguments of this process say.
+    /// Runs the suite with the arguments of this process.
     pub fn main(&self) -> ExitCode {
         let args: Vec<_> = env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -70,29 +70,29 @@ impl Suite {
             [name, "--write"] if name == suite => self.write(),
             [name, case] if name == suite => match cases.iter().find(|known| known.name == *case) {
                 Some(case) => self.run(case).map(|_| ()),
-                None => Err(format!("unknown case `{case}`; there are {}", names()).into()),
+                None => Err(format!("unknown case `{case}`; available: {}", names()).into()),
             },
-            _ => Err(format!("usage: scripts/bench {suite} [CASE | --write], with {}", names()).into()),
+            _ => Err(format!("usage: scripts/bench {suite} [CASE | --write]; cases: {}", names()).into()),
         }
     }
 
-    /// Runs all cases, and writes their table.
+    /// Runs all cases and writes their table.
     fn write(&self) -> BenchResult<()> {
-        // Before the cases: some leave this program only one core.
-        let circumstances = docs_page::describe_run(self.peers)?;
-        let bars = if self.has_only_upper_targets() { "at most" } else { "bar" };
-        let head = format!("| case | what | measured | value | {bars} | |\n|---|---|---|---|---|---|\n");
-        docs_page::write(self.name, &format!("{circumstances}{head}{}", self.run_all()?.join("\n")))
+        // Before the cases, because some pin this program to one core.
+        let description = docs_page::describe_run(self.peers)?;
+        let target = if self.has_only_upper_targets() { "at most" } else { "target" };
+        let head = format!("| case | what | measured | value | {target} | |\n|---|---|---|---|---|---|\n");
+        docs_page::write(self.name, &format!("{description}{head}{}", self.run_all()?.join("\n")))
     }
 
-    /// The rows of a table.
+    /// Runs all cases and returns the rows of the table.
     fn run_all(&self) -> BenchResult<Vec<String>> {
         self.cases.iter().map(|case| self.run(case)).collect()
     }
 
-    /// A row of a table.
+    /// Runs one case and returns its row of the table.
     fn run(&self, case: &BenchCase) -> BenchResult<String> {
-        let BenchCase { name, about, target: bar, measure } = case;
+        let BenchCase { name, about, target, measure } = case;
         println!("{name}: {about}");
         let before = CpuTimes::now()?;
         let Measurement { value, figures } = measure()?;
@@ -101,22 +101,22 @@ impl Suite {
         {
             println!("  {disturbance}");
         }
-        let judgement = bar.evaluate(value);
-        println!("  {figures}\n  {bar}: {judgement}\nratio {name} {value:.3}\n");
-        let bar = match bar {
+        let result = target.evaluate(value);
+        println!("  {figures}\n  {target}: {result}\nratio {name} {value:.3}\n");
+        let target = match target {
             SuiteTarget::AtMost(most) if self.has_only_upper_targets() => most.to_string(),
-            bar => bar.to_string(),
+            target => target.to_string(),
         };
-        Ok(format!("| {name} | {about} | {figures} | {value:.3} | {bar} | {judgement} |"))
+        Ok(format!("| {name} | {about} | {figures} | {value:.3} | {target} | {result} |"))
     }
 
-    /// Whether all bars are of one kind, so that the head of the table says it for all.
+    /// Whether all targets are upper bounds, so that the table header can contain "at most".
     fn has_only_upper_targets(&self) -> bool {
         self.cases.iter().all(|case| matches!(case.target, SuiteTarget::AtMost(_)))
     }
 }
 
-/// How a program ends with this outcome, after it told what went wrong.
+/// Prints the error, if any, and returns the exit code.
 pub fn exit_code(outcome: BenchResult<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -181,7 +181,7 @@ mod tests {
                 "| wide | theirs over ours | 1 ns | 1.000 | at least 1 | met |",
             ]
         );
-        // Where the head of the table says so for all, a row does not.
+        // The rows omit "at most" if the header contains it.
         assert_eq!(
             suite(&[FAST]).run_all().unwrap(),
             ["| fast | ours over theirs | 1 ns | 0.600 | 0.5 | above target |"]
@@ -192,13 +192,13 @@ mod tests {
 
     #[test]
     fn arguments_select_suite_and_case() {
-        let obey = |args: &[&str]| suite(&[FAST, WIDE]).run_args(args).map_err(|error| error.to_string());
-        let usage = "usage: scripts/bench some [CASE | --write], with fast, wide";
-        assert_eq!(obey(&["some", "wide"]), Ok(()));
-        assert_eq!(obey(&["some"]), Ok(()));
-        assert_eq!(obey(&["some", "slow"]), Err("unknown case `slow`; there are fast, wide".to_owned()));
+        let run = |args: &[&str]| suite(&[FAST, WIDE]).run_args(args).map_err(|error| error.to_string());
+        let usage = "usage: scripts/bench some [CASE | --write]; cases: fast, wide";
+        assert_eq!(run(&["some", "wide"]), Ok(()));
+        assert_eq!(run(&["some"]), Ok(()));
+        assert_eq!(run(&["some", "slow"]), Err("unknown case `slow`; available: fast, wide".to_owned()));
         for wrong in [&[][..], &["other"], &["some", "fast", "wide"]] {
-            assert_eq!(obey(wrong), Err(usage.to_owned()));
+            assert_eq!(run(wrong), Err(usage.to_owned()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Asking a gateway that runs, at its listener of operators.
+//! A client of the admin API of a running gateway.
 
 use crate::error::CliError;
 use bytes::Bytes;
@@ -10,15 +10,16 @@ use serde_json::Value;
 use std::{env, future::Future, time::Duration};
 use tokio::{net::TcpStream, runtime::Builder, time::timeout};
 
-/// Where the gateway is that is meant.
+/// Selects the gateway.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct AdminArgs {
-    /// Where operators come in: what the policy says under `admin`; $TIDEGATE_ADMIN, or else http://127.0.0.1:9091
+    /// Use the admin listener at this URL, as declared by `admin` in the policy [default: $TIDEGATE_ADMIN, or
+    /// http://127.0.0.1:9091]
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
 }
 
-/// A gateway that can be asked.
+/// A client of the admin API.
 #[derive(Clone, Debug)]
 pub(crate) struct AdminClient {
     url: String,
@@ -27,23 +28,22 @@ pub(crate) struct AdminClient {
     authority: HeaderValue,
     base_path: String,
     token: Option<HeaderValue>,
-    /// What a person says where it is with.
+    /// The flag that sets the URL, for error messages.
     flag: &'static str,
 }
 
-/// Where it is unless told otherwise.
 const DEFAULT_URL: &str = "http://127.0.0.1:9091";
-/// How long an answer may take, and how large it may be.
+/// The timeout of a request, and the maximum size of its response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_RESPONSE_SIZE: usize = 256 << 20;
 
 impl AdminClient {
-    /// The gateway that these arguments mean. What operators must know is taken from `$TIDEGATE_ADMIN_TOKEN`.
+    /// Creates a client from arguments. Reads the token from `$TIDEGATE_ADMIN_TOKEN`.
     pub(crate) fn from_args(args: &AdminArgs) -> Result<Self, CliError> {
         Self::from_url(args.admin.as_deref(), "--admin")
     }
 
-    /// The gateway at this address, or the usual one, as a person has said it with this flag.
+    /// Creates a client for a URL, or for the default one. `flag` is the flag that sets the URL.
     pub(crate) fn from_url(url: Option<&str>, flag: &'static str) -> Result<Self, CliError> {
         let url = url.map(str::to_owned).or_else(|| env::var("TIDEGATE_ADMIN").ok());
         let token = env::var("TIDEGATE_ADMIN_TOKEN").ok().filter(|token| !token.trim().is_empty());
@@ -51,26 +51,25 @@ impl AdminClient {
         Ok(Self { flag, ..client })
     }
 
-    /// Where it is.
+    /// The URL of the admin listener.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
     fn parse(url: &str, token: Option<&str>) -> Result<Self, CliError> {
         let invalid_url =
-            || CliError::input(format!("`{url}` is no address of a gateway; write it as in `{DEFAULT_URL}`"));
+            || CliError::input(format!("invalid gateway URL `{url}`; write it as in `{DEFAULT_URL}`"));
         let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let uri: Uri = full.parse().map_err(|_| invalid_url())?;
         let authority =
             uri.authority().filter(|_| uri.scheme_str() == Some("http")).ok_or_else(invalid_url)?;
         if authority.as_str().contains('@') {
-            let problem = "the address of a gateway has no user and no password";
-            return Err(CliError::input(format!(
-                "{problem}; leave them out, and put the token into $TIDEGATE_ADMIN_TOKEN"
-            )));
+            return Err(CliError::input(
+                "the gateway URL must not contain credentials; put the token into $TIDEGATE_ADMIN_TOKEN",
+            ));
         }
         let token = token.map(|token| HeaderValue::try_from(format!("Bearer {}", token.trim()))).transpose();
-        let token = token.map_err(|_| CliError::input("$TIDEGATE_ADMIN_TOKEN holds what no token can be"))?;
+        let token = token.map_err(|_| CliError::input("invalid token in $TIDEGATE_ADMIN_TOKEN"))?;
         Ok(Self {
             host: authority.host().trim_start_matches('[').trim_end_matches(']').to_owned(),
             port: authority.port_u16().unwrap_or(80),
@@ -82,12 +81,12 @@ impl AdminClient {
         })
     }
 
-    /// What is told at this path, as JSON.
+    /// Gets a path as JSON.
     pub(crate) async fn get(&self, path: &str) -> Result<Value, CliError> {
         self.send(Method::GET, path, None).await
     }
 
-    /// Asks for something, and reads the answer as JSON; nothing where there is none.
+    /// Sends a request and parses the response as JSON; `null` if it is empty.
     pub(crate) async fn send(
         &self,
         method: Method,
@@ -98,7 +97,7 @@ impl AdminClient {
         self.parse_response(status, path, &body)
     }
 
-    /// What is told at this path, as it is, with its headers.
+    /// Gets a path as raw bytes, with the response headers.
     pub(crate) async fn get_text(&self, path: &str) -> Result<(HeaderMap, Bytes), CliError> {
         match self.fetch(Method::GET, path, None).await? {
             (status, headers, body) if status.is_success() => Ok((headers, body)),
@@ -117,11 +116,11 @@ impl AdminClient {
             let body = Limited::new(body, MAX_RESPONSE_SIZE).collect().await;
             Ok((head.status, head.headers, body.map_err(|error| self.unavailable(&*error))?.to_bytes()))
         };
-        let timed_out = |_| self.unavailable(&"it takes too long");
+        let timed_out = |_| self.unavailable(&"timeout");
         timeout(REQUEST_TIMEOUT, exchange).await.map_err(timed_out)?
     }
 
-    /// Asks for something, and gives the answer as it comes.
+    /// Sends a request and returns the response with its body as a stream.
     pub(crate) async fn open(
         &self,
         method: Method,
@@ -133,7 +132,7 @@ impl AdminClient {
         *request.method_mut() = method;
         *request.uri_mut() = format!("{}{path}", self.base_path)
             .parse()
-            .map_err(|_| CliError::input(format!("`{path}` cannot be asked for")))?;
+            .map_err(|_| CliError::input(format!("invalid path `{path}`")))?;
         let headers = request.headers_mut();
         headers.insert(header::HOST, self.authority.clone());
         if body.is_some() {
@@ -153,37 +152,39 @@ impl AdminClient {
     fn parse_response(&self, status: StatusCode, path: &str, body: &[u8]) -> Result<Value, CliError> {
         let value: Option<Value> = serde_json::from_slice(body).ok();
         match (status.is_success(), value) {
-            (true, Some(told)) => Ok(told),
+            (true, Some(value)) => Ok(value),
             (true, None) if body.is_empty() => Ok(Value::Null),
-            (true, None) => Err(CliError::input(format!("what {} answers to {path} is no JSON", self.url))),
-            (false, told) => Err(self.status_error(status, told.as_ref())),
+            (true, None) => {
+                Err(CliError::input(format!("the response of {} to {path} is not JSON", self.url)))
+            }
+            (false, value) => Err(self.status_error(status, value.as_ref())),
         }
     }
 
-    /// What a gateway says that does not do what it is asked for.
+    /// The error for an unsuccessful status.
     pub(crate) fn status_error(&self, status: StatusCode, problem: Option<&Value>) -> CliError {
-        let detail = problem.and_then(|told| told["detail"].as_str());
-        let detail = detail.unwrap_or_else(|| status.canonical_reason().unwrap_or("no reason is told"));
+        let detail = problem.and_then(|problem| problem["detail"].as_str());
+        let detail = detail.unwrap_or_else(|| status.canonical_reason().unwrap_or("unknown reason"));
         let hint = match status {
-            StatusCode::UNAUTHORIZED => " ($TIDEGATE_ADMIN_TOKEN is sent as that)",
+            StatusCode::UNAUTHORIZED => " (set $TIDEGATE_ADMIN_TOKEN)",
             _ => "",
         };
-        CliError::input(format!("{} answers {}: {detail}{hint}", self.url, status.as_u16()))
+        CliError::input(format!("{} returned {}: {detail}{hint}", self.url, status.as_u16()))
     }
 
-    /// That nobody answers, and why.
+    /// The error for a gateway that does not respond.
     pub(crate) fn unavailable(&self, reason: &dyn std::fmt::Display) -> CliError {
         CliError::input(format!(
-            "no gateway answers at {}: {reason}; have the policy say `admin: 127.0.0.1:9091`, and say where with {}",
+            "no gateway at {}: {reason}; add `admin: 127.0.0.1:9091` to the policy, and set the URL with {}",
             self.url, self.flag
         ))
     }
 }
 
-/// Waits for something on this thread.
+/// Runs a future to completion on this thread.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     let runtime = Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| CliError::input(format!("no runtime: {error}")))?.block_on(work)
+    runtime.map_err(|error| CliError::input(format!("cannot start the runtime: {error}")))?.block_on(work)
 }
 
 #[cfg(test)]

@@ -1,23 +1,23 @@
-//! Why a verb did not finish.
+//! The error of a command.
 
 use crate::terminal;
 use std::{fmt, io, path::Path};
 
-/// Why a verb did not finish, in words for a person.
+/// The error of a command. Each kind has its exit code.
 #[derive(Debug)]
 pub(crate) enum CliError {
-    /// The arguments or a file make no sense.
+    /// Invalid arguments or files.
     Input(String),
-    /// A policy holds what is hardly meant, and that was not to be let through.
+    /// A policy with warnings, in strict mode.
     Warnings(String),
-    /// A gateway did not do what was expected of it.
+    /// Decisions of a gateway that differ from its policy.
     Mismatch(String),
     /// The result could not be written.
     Output(String),
 }
 
 impl CliError {
-    /// What is wrong with the input, and how to put it right.
+    /// An input error, with the problem and the fix.
     pub(crate) fn input(text: impl Into<String>) -> Self {
         Self::Input(text.into())
     }

@@ -1,4 +1,4 @@
-//! What a policy would do with a request, for programs.
+//! The explanation of a request as JSON.
 
 use serde_json::{Map, Value, json as value};
 use tidegate_policy::{
@@ -6,7 +6,7 @@ use tidegate_policy::{
 };
 use tidegate_rule::request::MissingKey;
 
-/// The explanation, in the words that people get.
+/// Renders an explanation, with the same texts as the plain output.
 pub(crate) fn explanation_json(explanation: &Explanation) -> Value {
     value!({
         "request": explanation.request,
@@ -27,7 +27,7 @@ fn rule_json(explained: &RuleExplanation) -> Value {
         Applicability::Mismatch(mismatch) => {
             value!({ "name": name, "applies": false, "why": mismatch.to_string() })
         }
-        Applicability::Off => value!({ "name": name, "applies": false, "why": "it is off" }),
+        Applicability::Off => value!({ "name": name, "applies": false, "why": "mode is off" }),
         Applicability::Applies(applied) => {
             value!({ "name": name, "applies": true, "how": applied_json(applied) })
         }

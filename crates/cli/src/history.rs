@@ -1,4 +1,4 @@
-//! What a running gateway remembers of its last requests, as a log.
+//! The request history of a running gateway, as a log.
 
 use crate::{admin::AdminClient, error::CliError};
 use bytes::Bytes;
@@ -12,22 +12,22 @@ use tidegate_policy::model::{KeyPart, KeySpec};
 /// The last requests of a gateway.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// What it is called where logs are named.
+    /// The name in reports.
     pub(crate) name: String,
-    /// Lines of JSON, in the order of time.
+    /// JSON lines, ordered by time.
     pub(crate) lines: Arc<[u8]>,
-    /// The part of the clients whose requests are kept.
+    /// The share of the clients whose requests are recorded.
     share: f64,
-    /// What stands for clients where only their hashes are kept.
+    /// The hashes that replace client addresses.
     hashes: HashSet<u64>,
 }
 
-/// All that a gateway gives at once.
+/// The maximum that a gateway returns.
 const HISTORY_PATH: &str = "/api/v1/history?limit=1000000";
 const SHARE_HEADER: &str = "tidegate-share";
 
 impl History {
-    /// Asks a gateway for all that it has.
+    /// Fetches the whole history of a gateway.
     pub(crate) async fn fetch(client: &AdminClient) -> Result<Self, CliError> {
         let (headers, body) = client.get_text(HISTORY_PATH).await?;
         let share =
@@ -38,19 +38,19 @@ impl History {
     fn parse(url: &str, share: f64, body: &Bytes) -> Result<Self, CliError> {
         if body.is_empty() {
             return Err(CliError::input(format!(
-                "{url} remembers no request; have its policy say `observe: {{ history: 100000 }}`, and ask again when some \
-                 have come"
+                "{url} has no recorded requests; add `observe: {{ history: 100000 }}` to its policy, and retry after some \
+                 requests"
             )));
         }
         let mut lines = Vec::with_capacity(body.len());
         let mut hashes = HashSet::new();
         for line in body.split_inclusive(|byte| *byte == b'\n') {
             match find_hash(line) {
-                Some((before, hash, behind)) => {
+                Some((before, hash, after)) => {
                     hashes.insert(hash);
                     lines.extend_from_slice(before);
                     lines.extend_from_slice(hash_to_address(hash).to_string().as_bytes());
-                    lines.extend_from_slice(behind);
+                    lines.extend_from_slice(after);
                 }
                 None => lines.extend_from_slice(line),
             }
@@ -62,23 +62,22 @@ impl History {
         Ok(Self { name: format!("the history of {url}{scope}"), lines: lines.into(), share, hashes })
     }
 
-    /// Whether a key can be counted by what is there: where only some clients are kept, nobody knows what all do together.
+    /// Checks that the key is per client if the history is sampled by client: other keys would miss requests.
     pub(crate) fn check_key(&self, key: &KeySpec, key_text: &str) -> Result<(), CliError> {
         if self.share >= 1.0 || is_per_client(key) {
             return Ok(());
         }
         Err(CliError::input(format!(
-            "--key {key_text}: {} is too little for that, since others share their keys; count by ip, or leave out `share` in \
-             `observe`",
+            "--key {key_text}: {} is incomplete for this key; count by ip, or remove `share` from `observe`",
             self.name
         )))
     }
 
-    /// A key as the gateway tells it: a hash again, where the address only stands for one.
+    /// Converts addresses in a key back to the hashes that they represent.
     pub(crate) fn restore_hashes(&self, key: &str) -> String {
         let mut restored = key.to_owned();
-        let is_of_address = |sign: char| sign.is_ascii_hexdigit() || sign == ':';
-        for part in key.split(|sign| !is_of_address(sign)) {
+        let is_of_address = |c: char| c.is_ascii_hexdigit() || c == ':';
+        for part in key.split(|c| !is_of_address(c)) {
             let hash = part.parse().ok().map(|address: Ipv6Addr| (address.to_bits() >> 64) as u64);
             if let Some(hash) = hash.filter(|hash| self.hashes.contains(hash)) {
                 restored = restored.replace(part, &format!("{hash:016x}"));
@@ -88,12 +87,12 @@ impl History {
     }
 }
 
-/// An address that stands for a hash. A client of IPv6 is its first 64 bits, so that the hash is there.
+/// Converts a hash to an IPv6 address. An IPv6 client is identified by its first 64 bits, which hold the hash.
 fn hash_to_address(hash: u64) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from_bits(u128::from(hash) << 64))
 }
 
-/// The hash that a line has for its client, with what is before and behind it.
+/// Finds the hashed client of a line. Returns the text before it, the hash, and the text after it.
 fn find_hash(line: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     let text = str::from_utf8(line).ok()?;
     let start = text.find(IP_MEMBER_PREFIX)? + IP_MEMBER_PREFIX.len();
@@ -103,7 +102,7 @@ fn find_hash(line: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     Some((&line[..start], hash, &line[start + 16..]))
 }
 
-/// How a line says who the client is. Within a text a quote would have a backslash before it.
+/// The start of the client member. Inside a JSON string the quotes would be escaped.
 const IP_MEMBER_PREFIX: &str = "\"ip\":\"";
 
 fn is_per_client(key: &KeySpec) -> bool {
@@ -143,19 +142,20 @@ mod tests {
 
     #[test]
     fn empty_history_error_names_the_setting() {
-        let failure = History::parse("http://a", 1.0, &Bytes::new()).unwrap_err().to_string();
-        assert!(failure.contains("observe: { history: 100000 }"), "{failure}");
+        let error = History::parse("http://a", 1.0, &Bytes::new()).unwrap_err().to_string();
+        assert!(error.contains("observe: { history: 100000 }"), "{error}");
     }
 
     #[test]
     fn sampled_history_allows_only_client_keys() {
-        let share = History::parse("http://a", 0.1, &line("\"192.0.2.7\"", "/").into()).unwrap();
-        assert_eq!(share.name, "the history of http://a of 10 % of its clients");
+        let history = History::parse("http://a", 0.1, &line("\"192.0.2.7\"", "/").into()).unwrap();
+        assert_eq!(history.name, "the history of http://a of 10 % of its clients");
         for (key, is_fine) in
             [("ip", true), ("[ip, path]", true), ("user", false), ("path", false), ("all", false)]
         {
-            let wish = SuggestRequest::parse(key, SuggestTarget::Keys(Percent::FULL), Percent::ZERO).unwrap();
-            assert_eq!(share.check_key(&wish.key, key).is_ok(), is_fine, "{key}");
+            let request =
+                SuggestRequest::parse(key, SuggestTarget::Keys(Percent::FULL), Percent::ZERO).unwrap();
+            assert_eq!(history.check_key(&request.key, key).is_ok(), is_fine, "{key}");
         }
     }
 }

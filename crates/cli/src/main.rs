@@ -1,17 +1,18 @@
-//! The binary `tidegate`. This file only maps what happened to an exit code.
+//! The binary `tidegate`. This file only maps results to exit codes.
 //!
-//! | code | means |
+//! | code | meaning |
 //! |---|---|
-//! | 0 | done, or the reader of our output had enough |
+//! | 0 | success, or a closed standard output |
 //! | 1 | the output could not be written |
-//! | 2 | bad usage or bad input |
-//! | 3 | a policy holds what is hardly meant, and `check` was to be strict; or a load was not answered as `bench` was to expect |
+//! | 2 | invalid arguments or input |
+//! | 3 | `check --strict` found warnings, or `bench --expect` found differences |
 
 mod admin;
 mod bench;
 mod closed_loop;
 mod cmd;
 mod error;
+mod events;
 mod explain;
 mod history;
 mod progress;
@@ -30,10 +31,10 @@ use std::{
 fn main() -> ExitCode {
     match cmd::run() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            // Nobody is left to tell when standard error is closed too.
-            let _ = writeln!(io::stderr(), "error: {failure}");
-            match failure {
+        Err(error) => {
+            // Ignore a closed standard error.
+            let _ = writeln!(io::stderr(), "error: {error}");
+            match error {
                 CliError::Output(_) => ExitCode::from(1),
                 CliError::Input(_) => ExitCode::from(2),
                 CliError::Warnings(_) | CliError::Mismatch(_) => ExitCode::from(3),

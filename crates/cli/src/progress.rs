@@ -1,13 +1,13 @@
-//! How far something long is, on standard error where that is a terminal.
+//! A progress bar on standard error, if it is a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use tidegate::Clock;
 use tidegate_core::Micros;
 use tidegate_replay::ReplayProgress;
 
-/// A line that is drawn again and again.
+/// A progress bar.
 pub(crate) struct ProgressBar {
-    /// `None` where nobody looks.
+    /// `None` without a terminal.
     state: Option<ProgressState>,
 }
 
@@ -17,7 +17,7 @@ struct ProgressState {
     next_draw: Micros,
 }
 
-/// How often it is drawn.
+/// The minimum interval between updates.
 const DRAW_INTERVAL: Micros = Micros::new(100_000);
 const BAR_WIDTH: usize = 30;
 
@@ -32,12 +32,12 @@ impl ProgressBar {
         Self { state }
     }
 
-    /// Draws it, unless it was drawn a moment ago.
+    /// Shows the progress of a replay.
     pub(crate) fn show(&mut self, progress: ReplayProgress) {
         self.draw(|since| progress_line(progress, since));
     }
 
-    /// The same for so many of all, where there are no requests.
+    /// Shows a count of a total.
     pub(crate) fn show_count(&mut self, done: u64, all: u64) {
         self.draw(|_| bar_text(done, all));
     }
@@ -49,11 +49,11 @@ impl ProgressBar {
             return;
         }
         *next = now.plus(DRAW_INTERVAL);
-        // Nobody is left to tell when standard error is closed.
+        // Ignore a closed standard error.
         let _ = write!(io::stderr(), "\r\x1b[K{}", line(now.since(*started)));
     }
 
-    /// Leaves nothing behind.
+    /// Removes the bar from the terminal.
     pub(crate) fn clear(&mut self) {
         if self.state.take().is_some() {
             let _ = write!(io::stderr(), "\r\x1b[K");
@@ -73,8 +73,8 @@ fn progress_line(progress: ReplayProgress, since: Micros) -> String {
 fn bar_text(done: u64, all: u64) -> String {
     let part = (done as f64 / all.max(1) as f64).clamp(0.0, 1.0);
     let full = (part * BAR_WIDTH as f64) as usize;
-    let (done, left) = ("━".repeat(full), "─".repeat(BAR_WIDTH - full));
-    format!("{done}{left} {:3.0} %", part * 100.0)
+    let (done, rest) = ("━".repeat(full), "─".repeat(BAR_WIDTH - full));
+    format!("{done}{rest} {:3.0} %", part * 100.0)
 }
 
 #[cfg(test)]

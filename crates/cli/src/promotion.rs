@@ -1,4 +1,4 @@
-//! Modes of rules, changed through a gateway that runs or in a policy file.
+//! Changes modes of rules, through a running gateway or in a policy file.
 
 use crate::{
     admin::{AdminArgs, AdminClient, block_on},
@@ -13,18 +13,18 @@ use std::{
 use tidegate_admin::{ChangeResult, ModeChange, PolicyFile, PolicyFileError};
 use tidegate_policy::model::RuleEnforcement;
 
-/// Where modes are changed.
+/// Selects a gateway or a policy file.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct PolicyTargetArgs {
     #[command(flatten)]
     admin: AdminArgs,
 
-    /// Use this policy file instead of asking a gateway; a gateway that serves it reloads it when it changes
+    /// Use this policy file instead of a gateway; a gateway that serves the file reloads it automatically
     #[arg(long, value_name = "FILE", conflicts_with = "admin")]
     policy: Option<PathBuf>,
 }
 
-/// Whom to ask.
+/// A gateway or a policy file.
 pub(crate) enum PolicyTarget {
     Gateway(AdminClient),
     File(PolicyFile),
@@ -38,11 +38,11 @@ impl PolicyTarget {
         }
     }
 
-    /// The mode that a rule is in now; `None` if there is no such rule.
+    /// Returns the current mode of a rule; `None` if the rule does not exist.
     pub(crate) fn mode_of(&self, rule: &str) -> Result<Option<RuleEnforcement>, CliError> {
         match self {
-            Self::Gateway(operator) => {
-                let status = block_on(operator.get("/api/v1/status"))?;
+            Self::Gateway(client) => {
+                let status = block_on(client.get("/api/v1/status"))?;
                 let mut rules = status["rules"].as_array().into_iter().flatten();
                 let known = rules.find(|known| known["name"] == rule);
                 let mode = |known: &Value| {
@@ -55,14 +55,14 @@ impl PolicyTarget {
         }
     }
 
-    /// Has a rule be in this mode, also where that weakens it; what came of it, as the API tells it.
+    /// Sets the mode of a rule, even if that weakens it. Returns the result in the format of the API.
     pub(crate) fn set_mode(&self, rule: &str, to: &RuleEnforcement) -> Result<Value, CliError> {
         match self {
-            Self::Gateway(operator) => {
+            Self::Gateway(client) => {
                 let percent = to.percent().map(|share| share.as_f64() * 100.0);
                 let body = json!({ "mode": to.mode().to_string(), "percent": percent, "confirm": true });
                 let path = format!("/api/v1/rules/{}/mode", percent_encode(rule));
-                block_on(operator.send(Method::POST, &path, Some(&body)))
+                block_on(client.send(Method::POST, &path, Some(&body)))
             }
             Self::File(file) => match file.set_mode(rule, to).map_err(|error| to_cli_error(&error))? {
                 ChangeResult::Changed(change) => Ok(change_json(&change)),
@@ -71,21 +71,21 @@ impl PolicyTarget {
         }
     }
 
-    /// Takes the last change back.
+    /// Reverts the last change.
     pub(crate) fn roll_back(&self, id: Option<u64>) -> Result<Value, CliError> {
         match self {
-            Self::Gateway(operator) => {
+            Self::Gateway(client) => {
                 let body = json!({ "id": id, "confirm": true });
-                block_on(operator.send(Method::POST, "/api/v1/rollback", Some(&body)))
+                block_on(client.send(Method::POST, "/api/v1/rollback", Some(&body)))
             }
             Self::File(file) => Ok(change_json(&file.roll_back(id).map_err(|error| to_cli_error(&error))?)),
         }
     }
 
-    /// What was changed, newest first.
+    /// Returns the changes, newest first.
     pub(crate) fn changes(&self) -> Result<Value, CliError> {
         match self {
-            Self::Gateway(operator) => block_on(operator.get("/api/v1/changes")),
+            Self::Gateway(client) => block_on(client.get("/api/v1/changes")),
             Self::File(file) => {
                 let changes: Vec<Value> = file
                     .changes()
@@ -93,35 +93,35 @@ impl PolicyTarget {
                     .iter()
                     .map(ModeChange::to_json)
                     .collect();
-                let (last, why) = match file.last_change() {
+                let (last, reason) = match file.last_change() {
                     Ok(last) => (Some(last.id), None),
                     Err(error) => (None, Some(error.to_string())),
                 };
-                Ok(json!({ "changes": changes, "last": last, "why": why }))
+                Ok(json!({ "changes": changes, "last": last, "why": reason }))
             }
         }
     }
 
-    /// What becomes of a change now.
+    /// A note on when a change takes effect.
     pub(crate) fn effect_note(&self) -> &'static str {
         match self {
-            Self::Gateway(_) => "The gateway has applied it.",
-            Self::File(_) => "A gateway that serves this file reads it again by itself.",
+            Self::Gateway(_) => "The gateway has applied the change.",
+            Self::File(_) => "A gateway that serves this file reloads it automatically.",
         }
     }
 }
 
-/// Asks a person whether this is meant; who is none has to say `--yes`.
+/// Prompts for confirmation on a terminal; fails without one, so scripts need `--yes`.
 pub(crate) fn confirm(consequence: &str) -> Result<(), CliError> {
     if !io::stdin().is_terminal() {
-        return Err(CliError::input(format!("{consequence}; add --yes if that is meant")));
+        return Err(CliError::input(format!("{consequence}; add --yes to confirm")));
     }
-    let mut answer = String::new();
-    let asked = write!(io::stderr(), "{consequence}. Go on? [y/N] ")
-        .and_then(|()| io::stdin().read_line(&mut answer));
-    match (asked, answer.trim().to_ascii_lowercase().as_str()) {
+    let mut reply = String::new();
+    let read = write!(io::stderr(), "{consequence}. Continue? [y/N] ")
+        .and_then(|()| io::stdin().read_line(&mut reply));
+    match (read, reply.trim().to_ascii_lowercase().as_str()) {
         (Ok(_), "y" | "yes") => Ok(()),
-        _ => Err(CliError::input("nothing was changed")),
+        _ => Err(CliError::input("not confirmed; nothing changed")),
     }
 }
 
@@ -142,19 +142,19 @@ pub(crate) fn describe_change(change: &Value) -> String {
 pub(crate) fn describe_mode(value: &Value) -> String {
     let name = value["mode"].as_str().unwrap_or("?");
     match value["percent"].as_f64() {
-        // As many digits as a share has.
+        // Four decimals, the precision of `Percent`.
         Some(percent) => format!("{name} {} %", (percent * 1e4).round() / 1e4),
         None => name.to_owned(),
     }
 }
 
-/// A name as a part of a path.
+/// Encodes a name as a path segment.
 pub(crate) fn percent_encode(name: &str) -> String {
-    let sign = |byte: u8| match byte {
+    let encode = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
         byte => format!("%{byte:02X}"),
     };
-    name.bytes().map(sign).collect()
+    name.bytes().map(encode).collect()
 }
 
 #[cfg(test)]

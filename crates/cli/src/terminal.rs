@@ -1,4 +1,4 @@
-//! Standard output: its colours, its width, and readers who leave early.
+//! Standard output: colors, width, and closed pipes.
 
 use crate::error::CliError;
 use std::{
@@ -6,40 +6,40 @@ use std::{
     io::{self, IsTerminal, Write},
 };
 
-/// Whether text carries colours.
+/// Whether text has colors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Paint {
-    /// Plain text: a file, a pipe, or a person who set `NO_COLOR`.
+    /// Plain text: for a file, a pipe, or with `NO_COLOR`.
     Plain,
-    /// ANSI codes.
+    /// ANSI escape codes.
     Ansi,
 }
 
-/// What a colour means; the codes are chosen here and nowhere else.
+/// The meaning of a color. Only this module chooses the codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
-    /// As the terminal prints by itself.
+    /// The default color.
     Normal,
     /// A name.
     Strong,
-    /// Said in passing.
+    /// Secondary text.
     Faint,
-    /// Passed at once.
+    /// Admitted at once.
     Passed,
-    /// Passed after a wait.
+    /// Admitted after a wait.
     Waited,
-    /// More than the rate suggests.
+    /// A problem.
     Alarm,
 }
 
 impl Paint {
-    /// What standard output wants.
+    /// Detects whether standard output supports colors.
     pub(crate) fn for_stdout() -> Self {
         let is_disabled = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         if io::stdout().is_terminal() && !is_disabled { Self::Ansi } else { Self::Plain }
     }
 
-    /// `text` in a tone.
+    /// Renders `text` in a tone.
     pub(crate) fn tone(self, tone: Tone, text: impl fmt::Display) -> String {
         let code = match tone {
             _ if self == Self::Plain => return text.to_string(),
@@ -54,12 +54,12 @@ impl Paint {
     }
 }
 
-/// The width that the shell exports, or 80 columns.
+/// The width in `$COLUMNS`, or 80.
 pub(crate) fn width() -> usize {
     env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(80)
 }
 
-/// `text` without what would steer the terminal: it may come from a file that nobody has looked at.
+/// Replaces control characters, since text may come from untrusted files or clients.
 pub(crate) fn sanitize(text: &str) -> String {
     let replace = |c: char| match c {
         '\n' => c,
@@ -70,21 +70,21 @@ pub(crate) fn sanitize(text: &str) -> String {
     text.chars().map(replace).collect()
 }
 
-/// Whether anybody still reads standard output.
+/// Whether standard output is still open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputState {
-    /// Somebody may.
+    /// Open.
     Open,
-    /// It was closed.
+    /// Closed by the reader.
     Closed,
 }
 
-/// Writes `text` to standard output. A reader who has seen enough (`| head`) is no failure.
+/// Writes `text` to standard output. A closed pipe (`| head`) is not an error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
     try_print(text).map(|_| ())
 }
 
-/// The same, for who has more to tell.
+/// Writes `text` to standard output. Returns whether it is still open.
 pub(crate) fn try_print(text: &str) -> Result<OutputState, CliError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

@@ -1,9 +1,9 @@
-//! The worst case that a quota lets through, as a number that a program can print.
+//! The most that a quota admits in a time window.
 
 use crate::{math::mul_div_floor, quota::Rate, units::Micros};
 use core::fmt;
 
-/// The most that a quota admits in any window, whatever the callers do.
+/// The most that a quota admits in any window, in the worst case.
 ///
 /// ```
 /// use tidegate_core::{Micros, Quota};
@@ -35,12 +35,13 @@ impl Bound {
         Self::new(BoundShape::BurstAndRate { burst, rate })
     }
 
-    /// The limit in each of the windows that a stretch of time can touch: `more` than it is long, `less` tokens.
+    /// `rate.amount()` in each window that an interval can touch: `extra_windows` more than its length, minus
+    /// `fewer_tokens`.
     pub(crate) fn windows(rate: Rate, extra_windows: u64, fewer_tokens: u64) -> Self {
         Self::new(BoundShape::Windows { rate, extra_windows, fewer_tokens })
     }
 
-    /// Permits at `rate` with some stored, where each call may cut its debt short by `early` microseconds.
+    /// Permits at `rate` plus `stored` ones, where rounding shortens the debt of each call by `early_us` microseconds.
     pub(crate) fn debt(stored: u64, rate: Rate, early_us: u64) -> Self {
         Self::new(BoundShape::Debt { stored, rate, early_us })
     }
@@ -53,25 +54,27 @@ impl Bound {
         Self { shape, clock_resolution: Micros::ZERO, prefetch: Micros::ZERO }
     }
 
-    /// The bound under a clock that shows time only to this resolution.
+    /// The bound with a clock of this resolution.
     #[must_use]
     pub fn with_clock_resolution(self, resolution: Micros) -> Self {
         Self { clock_resolution: resolution, ..self }
     }
 
-    /// The bound where tokens may be taken up to this long ahead of their use: what is used in a stretch of time was
-    /// taken in it or that long before.
+    /// The bound when tokens are taken up to this long before they are used.
+    ///
+    /// The tokens that are used in a window were taken in that window or up to `prefetch` before it.
     #[must_use]
     pub fn with_prefetch(self, prefetch: Micros) -> Self {
         Self { prefetch, ..self }
     }
 
-    /// The most that is admitted in any stretch of time of this length.
+    /// The most that is admitted in any window of this length.
     ///
-    /// For the shapers, whose callers never wait for their own cost, this holds for calls that cost one; a last
-    /// call of any size comes on top. Guava drops the fraction of a microsecond of every debt, so near a call per
-    /// microsecond they let through more than their rate, and above it nothing bounds them. For concurrency it is
-    /// the most in flight at any moment.
+    /// For concurrency, it is the most in flight at the same time.
+    ///
+    /// For the shapers it holds for calls that cost one, plus a last call of any size, because a caller never
+    /// waits for its own cost. Guava truncates every debt to whole microseconds, so these algorithms exceed their
+    /// rate near one call per microsecond and are unbounded above it.
     pub fn max_in_window(&self, window: Micros) -> u64 {
         let length = window.plus(self.clock_resolution).plus(self.prefetch).get();
         match self.shape {
@@ -109,7 +112,7 @@ impl fmt::Display for Bound {
                 write!(f, "at most {max} in any {}", rate.period())?;
             }
             BoundShape::Debt { .. } if self.max_in_window(Micros::new(1)) == u64::MAX => {
-                f.write_str("no bound: its calls are closer together than the microseconds it waits in")?;
+                f.write_str("no bound: the interval between calls is below one microsecond")?;
             }
             BoundShape::Debt { stored, rate, .. } => {
                 f.write_str("at most ")?;
@@ -121,11 +124,11 @@ impl fmt::Display for Bound {
             BoundShape::Concurrency { limit } => write!(f, "at most {limit} in flight")?,
         }
         if self.prefetch > Micros::ZERO {
-            write!(f, ", taken up to {} ahead", self.prefetch)?;
+            write!(f, ", prefetched up to {}", self.prefetch)?;
         }
         match self.clock_resolution {
             Micros::ZERO => Ok(()),
-            blur => write!(f, ", by a clock that ticks every {blur}"),
+            resolution => write!(f, ", with a clock resolution of {resolution}"),
         }
     }
 }

@@ -1,37 +1,37 @@
-//! One answer to one question.
+//! The result of one check.
 
 use crate::units::Micros;
 use core::fmt;
 
-/// Set beside the place of a quota in decisions that were made without their store.
+/// Flag in `Decision::quota`: the decision was made without its store.
 const DEGRADED_BIT: u16 = 1 << 15;
 
-/// What a caller may do.
+/// What the caller may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Go now.
+    /// Proceed now.
     Allow,
-    /// Granted and charged, but go only after this time. Only callers that declared patience get this answer.
+    /// Granted and charged; proceed after this time. Returned only when the demand has a maximum wait.
     Delay(Micros),
     /// Not granted; nothing was charged.
     Deny(Retry),
 }
 
-/// When it is worth asking again.
+/// When a retry can succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// On an idle key the same question is allowed after exactly this time, and not a microsecond before.
+    /// The same demand on an otherwise idle key is allowed after exactly this time, and not a microsecond earlier.
     After(Micros),
     /// The cost is larger than the quota ever grants at once.
     Never,
-    /// As soon as another caller gives back what it holds: time alone changes nothing.
+    /// After another caller releases a permit; time alone changes nothing.
     WhenReleased,
 }
 
-/// The answer to one question: what to do, and the numbers that a client wants to know.
+/// The result of one check: what the caller may do, and the numbers for the response headers.
 ///
-/// Only the verb is worked out when deciding; the numbers are computed when they are read, because most callers
-/// read none of them and the divisions would cost as much as the decision.
+/// Deciding computes only the code. The numbers are computed when they are read: most callers read none of them,
+/// and the divisions cost as much as the decision.
 #[derive(Clone, Copy)]
 pub struct Decision {
     code: DecisionCode,
@@ -57,54 +57,53 @@ impl Decision {
         matches!(self.code, DecisionCode::Allow | DecisionCode::Delay)
     }
 
-    /// Whether the caller may go now.
+    /// Whether the caller may proceed now.
     #[inline]
     pub fn is_allowed(&self) -> bool {
         matches!(self.code, DecisionCode::Allow)
     }
 
-    /// Which of several quotas this is the answer of, counted from zero: the one that denied, or else the one
-    /// with the least left.
+    /// The index of the quota that made the decision: the one that denied, or else the one with the least remaining.
     pub fn quota(&self) -> usize {
         (self.quota & !DEGRADED_BIT).into()
     }
 
-    /// The same decision, as that of the quota with this place in a list.
+    /// Returns the same decision for the quota at this index.
     #[must_use]
     pub fn with_quota(self, index: usize) -> Self {
-        let place = u16::try_from(index).unwrap_or(u16::MAX) & !DEGRADED_BIT;
-        Self { quota: self.quota & DEGRADED_BIT | place, ..self }
+        let index = u16::try_from(index).unwrap_or(u16::MAX) & !DEGRADED_BIT;
+        Self { quota: self.quota & DEGRADED_BIT | index, ..self }
     }
 
-    /// Whether it was made without the store that should have made it: the store was away, and this is what was
-    /// declared for that case.
+    /// Whether the store was unavailable and the failure mode of the limiter made the decision instead.
     pub fn is_degraded(&self) -> bool {
         self.quota & DEGRADED_BIT != 0
     }
 
-    /// Whether it denies for no other reason than that its store is away: nobody has used up anything.
+    /// Whether it denies only because the store is unavailable, without a quota that is used up.
     pub fn is_fail_closed(&self) -> bool {
         self.code == DecisionCode::Closed
     }
 
-    /// The same decision, made without the store that should have made it.
+    /// Returns the same decision, marked as made without its store.
     #[must_use]
     pub fn into_degraded(self) -> Self {
         Self { quota: self.quota | DEGRADED_BIT, ..self }
     }
 
-    /// The same decision, taken apart and put together: after a call that returned it through memory, the compiler
-    /// is free again to keep its words in registers.
+    /// Returns the same decision, rebuilt from its fields.
+    ///
+    /// After a call that returned it through memory, this allows the compiler to move its fields to registers again.
     #[inline]
     #[must_use]
     pub fn repack(self) -> Self {
         let Self {
-            code: verb,
+            code,
             quota,
             reading: PackedReading { level, excess, limit, units_per_token: price, units_per_us: drain },
         } = self;
         Self {
-            code: verb,
+            code,
             quota,
             reading: PackedReading { level, excess, limit, units_per_token: price, units_per_us: drain },
         }
@@ -118,7 +117,7 @@ impl Decision {
         }
     }
 
-    /// How much could still be granted at this moment, after this decision.
+    /// The amount that can still be granted at this time, after this decision.
     pub fn remaining(&self) -> u64 {
         match self.reading {
             PackedReading { units_per_us: COUNT_SENTINEL, level: remaining, .. } => remaining,
@@ -128,7 +127,7 @@ impl Decision {
         }
     }
 
-    /// How long until the key is as if it had never been seen, when nothing more is asked.
+    /// The time until the state of an otherwise idle key is empty again.
     pub fn reset_after(&self) -> Micros {
         match self.reading {
             PackedReading { units_per_us: COUNT_SENTINEL, units_per_token: reset, .. } => Micros::new(reset),
@@ -136,8 +135,10 @@ impl Decision {
         }
     }
 
-    /// How long until more could be granted than now, when nothing more is asked; at the latest, where an algorithm does
-    /// not keep the moment. Zero when nothing is missing, [`Micros::MAX`] when time alone does not help.
+    /// The time until more can be granted than now, on an otherwise idle key.
+    ///
+    /// It is an upper bound for algorithms that do not store the exact time. Zero when the quota is full,
+    /// [`Micros::MAX`] when time alone changes nothing.
     pub fn refill_after(&self) -> Micros {
         match self.reading {
             PackedReading { units_per_us: COUNT_SENTINEL, units_per_token: reset, .. } => Micros::new(reset),
@@ -151,7 +152,7 @@ impl Decision {
         }
     }
 
-    /// How long to wait before asking again; `None` when the cost was granted or never will be.
+    /// The wait before a retry; `None` when the cost was granted, is never granted, or waits for a release.
     pub fn retry_after(&self) -> Option<Micros> {
         match self.outcome() {
             Outcome::Deny(Retry::After(wait)) => Some(wait),
@@ -159,7 +160,7 @@ impl Decision {
         }
     }
 
-    /// The wait before going (after a delay) or before asking again (after a denial); zero when allowed.
+    /// The wait before the caller proceeds (a delay) or retries (a denial); zero when allowed.
     pub fn wait(&self) -> Micros {
         match self.reading {
             PackedReading { units_per_us: COUNT_SENTINEL, excess: wait, .. } => Micros::new(wait),
@@ -184,7 +185,7 @@ impl Decision {
         }
     }
 
-    /// A decision on numbers that are already known.
+    /// A decision with computed numbers.
     #[inline]
     pub(crate) fn from_count(code: DecisionCode, limit: u64, count: CountReading) -> Self {
         let CountReading { remaining, reset, wait } = count;
@@ -198,7 +199,7 @@ impl Decision {
         Self { code, quota: 0, reading: meter }
     }
 
-    /// The answer where nothing is limited.
+    /// The decision when no quota applies.
     pub fn unlimited() -> Self {
         Self::from_count(
             DecisionCode::Allow,
@@ -207,13 +208,13 @@ impl Decision {
         )
     }
 
-    /// A grant of tokens that were taken ahead, of which some may be left.
+    /// A grant of prefetched tokens, of which `remaining` are left.
     pub fn prefetched(limit: u64, remaining: u64) -> Self {
         let count = CountReading { remaining, reset: Micros::ZERO, wait: Micros::ZERO };
         Self::from_count(DecisionCode::Allow, limit, count)
     }
 
-    /// A grant of permits, of which `held` of `limit` are held now, until they are given back.
+    /// A grant of a permit, with `in_flight` of `limit` permits in use.
     #[inline]
     pub fn from_in_flight(limit: u64, in_flight: u64) -> Self {
         let count = CountReading {
@@ -224,18 +225,18 @@ impl Decision {
         Self::from_count(DecisionCode::Allow, limit, count)
     }
 
-    /// A denial because the store that counts is away, and none is to be made without it.
+    /// A denial because the store is unavailable and the failure mode is to deny.
     pub fn fail_closed(limit: u64, retry: Micros) -> Self {
         Self { code: DecisionCode::Closed, ..Self::deny(limit, retry) }.into_degraded()
     }
 
-    /// A denial that no algorithm made: there is no room to count the key, or an earlier denial still holds.
+    /// A denial that no algorithm made: the key table is full, or an earlier denial is still in force.
     pub fn deny(limit: u64, retry: Micros) -> Self {
         Self::from_count(DecisionCode::Deny, limit, CountReading { remaining: 0, reset: retry, wait: retry })
     }
 }
 
-/// Two decisions are equal when everything that a caller can see of them is.
+/// Two decisions are equal when all their public values are.
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         self.outcome() == other.outcome()
@@ -258,7 +259,7 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// Reads like a line of a trace: `allow  remaining 1`, `deny  retry 100ms`.
+/// Prints in the format of a trace file: `allow  remaining 1`, `deny  retry 100ms`.
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.outcome() {
@@ -271,7 +272,7 @@ impl fmt::Display for Decision {
     }
 }
 
-/// The bare answer, before its numbers are worked out.
+/// The kind of a decision, without its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DecisionCode {
     Allow,
@@ -279,12 +280,12 @@ pub(crate) enum DecisionCode {
     Deny,
     Never,
     Full,
-    /// A denial by nobody: the store is away. No twin says so.
+    /// A denial because the store is unavailable. No Lua script returns it.
     Closed,
 }
 
 impl DecisionCode {
-    /// The verb that the twins in Lua mean by a number.
+    /// Decodes the number that the Lua scripts return.
     pub(crate) fn from_lua(number: u64) -> Option<Self> {
         [Self::Allow, Self::Delay, Self::Deny, Self::Never, Self::Full]
             .get(usize::try_from(number).ok()?)
@@ -292,7 +293,7 @@ impl DecisionCode {
     }
 }
 
-/// A level in units of its quota: what is used, and by how much the question exceeds the capacity.
+/// A level in units of its quota: the used part, and how far the demand exceeds the capacity.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LevelReading {
     pub(crate) level: u64,
@@ -302,7 +303,7 @@ pub(crate) struct LevelReading {
     pub(crate) units_per_us: u64,
 }
 
-/// Numbers of an algorithm that counts.
+/// The numbers of an algorithm that counts tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CountReading {
     pub(crate) remaining: u64,
@@ -310,13 +311,13 @@ pub(crate) struct CountReading {
     pub(crate) wait: Micros,
 }
 
-/// The numbers of either kind, in one shape: a decision is then a handful of plain words, which a compiler can
-/// keep in registers and drop when nobody reads them.
+/// The numbers of either kind in one layout, so that a decision is a few plain integers that the compiler can keep
+/// in registers and drop when unused.
 #[derive(Clone, Copy)]
 struct PackedReading {
-    /// The level in units, or what remains.
+    /// The level in units, or the remaining amount.
     level: u64,
-    /// The units over the capacity, or the wait.
+    /// The units above the capacity, or the wait.
     excess: u64,
     /// The capacity in units, or the limit.
     limit: u64,
@@ -326,5 +327,5 @@ struct PackedReading {
     units_per_us: u64,
 }
 
-/// Instead of a drain: the numbers are not a level, they are the answers themselves.
+/// In `units_per_us`: the other fields are the numbers of a [`CountReading`].
 const COUNT_SENTINEL: u64 = 0;

@@ -1,13 +1,14 @@
 //! The states of one key under all quotas that count it.
 //!
 //! ```text
-//!   key   ┬ entry   written by `100/min`             `120/min` reads it too: tokens are tokens
+//!   key   ┬ entry   written by `100/min`             `120/min` reads it too: both count tokens
 //!         └ entry   written by `100/min sliding-log`
 //! ```
 //!
-//! A quota reads the entry that it wrote, or one whose state it [shares](Quota::shares_state), and makes it its own when it
-//! charges. So processes with different quotas can count the same key, a denial writes nothing, and a change that is taken
-//! back at once leaves no trace. Stores keep entries in forms of their own; this one is the model that they are compared with.
+//! A quota reads the entry that it wrote, or one whose state it [shares](Quota::shares_state), and becomes its
+//! writer when it charges. So processes with different quotas can count the same key, a denial writes nothing, and
+//! a change that is reverted immediately has no effect. Stores have their own representations of entries; this one
+//! is the model in their tests.
 
 use crate::{
     algorithm::{AlgorithmKind, CarryOver, ChargeResult, Demand, Effect, Receipt},
@@ -16,40 +17,42 @@ use crate::{
 };
 use alloc::{vec, vec::Vec};
 
-/// Entries of other quotas that a key keeps beside those of the quotas that charged it last. The one that was charged least
-/// recently is dropped when there are more; only quotas that share no state can get there.
+/// The maximum number of entries of other quotas in a key. The least recently charged one is dropped first; only
+/// quotas that share no state reach this limit.
 const MAX_FOREIGN_ENTRIES: usize = 8;
 
-/// The states of one key.
+/// The states of one key, one for each quota.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StateEntries {
     entries: Vec<StateEntry>,
 }
 
-/// A state, and the quota that wrote it.
+/// A state and the quota that wrote it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateEntry {
     /// The quota that wrote the state.
     pub writer: Quota,
-    /// The state: at least as many words as the quota asks for.
+    /// The state: at least [`Quota::state_len`] words.
     pub state: Vec<u64>,
 }
 
 impl StateEntries {
-    /// A key that was never seen.
+    /// An unused key.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A key that was never seen, with room for a state of each quota.
+    /// An unused key, with an empty state for each quota.
     pub fn for_quotas(quotas: &[Quota]) -> Self {
         let entry = |quota: &Quota| StateEntry { writer: *quota, state: vec![0; quota.state_len()] };
         Self { entries: quotas.iter().map(entry).collect() }
     }
 
-    /// Which of `writers` each quota reads: itself, or else the first that is left and whose state it shares. Under
-    /// [`CarryOver::Reset`] a quota shares a state only where a new one would push out the state of another quota, which could then
-    /// admit its whole limit again.
+    /// The index of the writer whose state each quota reads: its own, or else the first unused one whose state it
+    /// shares.
+    ///
+    /// Under [`CarryOver::Reset`] a quota shares a state only when a new one would evict the state of another
+    /// quota, which could then admit its whole limit again.
     pub fn match_writers(quotas: &[Quota], writers: &[Quota], carry_over: CarryOver) -> Vec<Option<usize>> {
         let mut found = vec![None; quotas.len()];
         let mut used = vec![false; writers.len()];
@@ -71,7 +74,7 @@ impl StateEntries {
         found
     }
 
-    /// Answers a demand to all of `quotas`; charges all of them or none.
+    /// Decides a demand on all of `quotas`; charges all of them or none.
     pub fn decide(
         &mut self,
         quotas: &[Quota],
@@ -80,10 +83,10 @@ impl StateEntries {
         demand: Demand,
     ) -> Vec<ChargeResult> {
         if quotas.len() > 1 && demand.effect == Effect::Charge {
-            let looks =
+            let probes =
                 self.clone().decide_each(quotas, carry_over, now, Demand { effect: Effect::Probe, ..demand });
-            if !looks.iter().all(|step| step.decision.is_granted()) {
-                return looks;
+            if !probes.iter().all(|step| step.decision.is_granted()) {
+                return probes;
             }
         }
         self.decide_each(quotas, carry_over, now, demand)
@@ -125,7 +128,7 @@ impl StateEntries {
         steps
     }
 
-    /// The entries of the quotas that charged last come first, in their order; others follow while they are remembered.
+    /// Moves the entries of `quotas` to the front, in their order, and drops empty entries of other quotas.
     fn arrange(&mut self, quotas: &[Quota], now: Micros) {
         let mut others = core::mem::take(&mut self.entries);
         for quota in quotas {
@@ -133,14 +136,14 @@ impl StateEntries {
             self.entries.extend(own.map(|index| others.remove(index)));
         }
         others.retain_mut(|StateEntry { writer, state: words }| {
-            let look = writer.decide(words.as_mut_slice(), now, Demand::probe(0)).decision;
-            look.reset_after() > Micros::ZERO
+            let probe = writer.decide(words.as_mut_slice(), now, Demand::probe(0)).decision;
+            probe.reset_after() > Micros::ZERO
         });
         others.truncate(MAX_FOREIGN_ENTRIES);
         self.entries.append(&mut others);
     }
 
-    /// Goes on under `quotas` from `now` on, as a limiter in memory does that knows the moment of the change.
+    /// Converts the states to `quotas` at `now`, as an in-memory limiter does at the time of a change.
     pub fn change_quotas(&mut self, quotas: &[Quota], carry_over: CarryOver, now: Micros) {
         if carry_over == CarryOver::Reset {
             self.reset();
@@ -154,8 +157,10 @@ impl StateEntries {
         }
     }
 
-    /// Gives back up to `cost` of what `receipts` of `quotas` prove. What another quota has written since is settled; but permits are
-    /// held until they are given back. `is_settled` says that the key was reset since.
+    /// Refunds up to `cost` of the charges that `receipts` of `quotas` record.
+    ///
+    /// Does nothing when another quota has written the state since, or when `is_settled`: the key was reset since.
+    /// Permits are always released.
     pub fn refund(
         &mut self,
         quotas: &[Quota],
@@ -174,12 +179,12 @@ impl StateEntries {
         }
     }
 
-    /// Forgets the key, but for permits in flight.
+    /// Removes all states except permits in flight.
     pub fn reset(&mut self) {
         self.entries.retain(|entry| is_concurrency(&entry.writer));
     }
 
-    /// Holds a permit for longer; `None` when it has expired, or there is none.
+    /// Extends the lease of a permit; `None` when it has expired or does not exist.
     pub fn renew(&mut self, now: Micros, receipt: Receipt) -> Option<Receipt> {
         let entry = self.entries.iter_mut().find(|entry| is_concurrency(&entry.writer))?;
         entry.writer.renew(entry.state.as_mut_slice(), now, receipt)

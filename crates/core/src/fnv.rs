@@ -1,8 +1,8 @@
-//! A hash that is the same in every process and on every machine, which no seeded hash is.
+//! A hash without a seed: the same value in every process and on every machine.
 
 use core::fmt;
 
-/// FNV-1a of the text that is written to it.
+/// FNV-1a of the text written to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Fnv(u64);
 

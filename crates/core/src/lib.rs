@@ -1,11 +1,11 @@
-//! The decision core of Tidegate: quotas, algorithms and decisions.
+//! Rate limit quotas, algorithms and decisions, as pure functions.
 //!
 //! ```text
 //!   state + now + demand  ──decide──▶  decision  (+ next state, or nothing to write)
 //! ```
 //!
-//! Everything here is pure. Nothing waits, nothing reads a clock, nothing allocates on the way to a decision,
-//! and nothing depends on anything. The same functions run in memory, in tests and, as their Lua twins, in Redis.
+//! No function waits, reads a clock or allocates while it decides, and the crate has no dependencies. The
+//! in-memory store and the tests run these functions; Redis runs a Lua port of each algorithm.
 //!
 //! ```
 //! use tidegate_core::{Demand, Micros, Quota};
@@ -18,18 +18,21 @@
 //! # Ok::<(), tidegate_core::QuotaError>(())
 //! ```
 //!
-//! | noun | is |
+//! | noun | meaning |
 //! |---|---|
-//! | [`Quota`] | how much, and how it is counted |
-//! | [`Algorithm`] | how it is counted; one file each |
-//! | [`Demand`] | what a caller asks: cost, patience, credit |
-//! | [`Decision`] | one answer: allow, delay or deny, and its numbers |
-//! | [`Receipt`] | proof of a charge, with which it can be given back |
-//! | [`Bound`] | the worst case that a quota lets through |
-//! | [`header`] | what HTTP headers say of quotas |
-//! | [`suggest`] | what a mistyped word was meant to be |
+//! | [`Quota`] | a limit and the algorithm that counts it |
+//! | [`Algorithm`] | a way to count; one file each |
+//! | [`Demand`] | one check: cost, maximum wait, overdraft, effect |
+//! | [`Decision`] | the result: allow, delay or deny, with its numbers |
+//! | [`Receipt`] | a record of a charge, required for a refund |
+//! | [`Bound`] | the most that a quota admits in a time window |
+//! | [`header`] | the HTTP rate limit headers |
+//! | [`suggest`] | the closest known word for a mistyped one |
 //!
-//! It does not store, wait or talk to anyone: that is what `tidegate-limiter` is for.
+//! It does not
+//!
+//! - store state, wait or do I/O: `tidegate-limiter` does;
+//! - read requests: keys and rules belong to `tidegate-rule`.
 
 #![no_std]
 

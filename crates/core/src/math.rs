@@ -1,4 +1,4 @@
-//! Integer arithmetic that never rounds without saying which way.
+//! Integer arithmetic with explicit rounding.
 
 /// Greatest common divisor; `gcd(0, n) == n`.
 pub(crate) const fn gcd(mut a: u64, mut b: u64) -> u64 {

@@ -1,10 +1,10 @@
-//! A part of a whole: `50%`.
+//! A percentage: `50%`.
 
 use crate::setting::SettingError;
 use alloc::format;
 use core::{fmt, str::FromStr};
 
-/// A part of a whole, from nothing to all of it, in millionths.
+/// A percentage from 0 to 100, in millionths of the whole.
 ///
 /// ```
 /// use tidegate_core::Percent;
@@ -19,22 +19,25 @@ use core::{fmt, str::FromStr};
 pub struct Percent(u32);
 
 impl Percent {
-    /// Nothing.
+    /// 0 %.
     pub const ZERO: Self = Self(0);
-    /// All of it.
+    /// 100 %.
     pub const FULL: Self = Self(Self::MILLION);
 
     const MILLION: u32 = 1_000_000;
 
-    /// So many percent, rounded to a millionth of the whole; from 0 to 100.
+    /// A percentage from 0 to 100, rounded to a millionth of the whole.
     pub fn new(percent: f64) -> Result<Self, SettingError> {
         if !(0.0..=100.0).contains(&percent) {
-            return Err(SettingError::new(format!("a share of {percent} %"), "give a number from 0 to 100"));
+            return Err(SettingError::new(
+                format!("a percentage of {percent} is out of range"),
+                "give a number from 0 to 100",
+            ));
         }
         Ok(Self((percent * f64::from(Self::MILLION / 100) + 0.5) as u32))
     }
 
-    /// What part of `whole` is `part`; all of it at most, and nothing of nothing.
+    /// `part` as a percentage of `whole`: at most 100 %, and 0 % when `whole` is zero.
     pub fn from_ratio(part: u64, whole: u64) -> Self {
         if whole == 0 {
             return Self::ZERO;
@@ -43,40 +46,41 @@ impl Percent {
         u32::try_from(millionths).map_or(Self::FULL, |millionths| Self(millionths.min(Self::MILLION)))
     }
 
-    /// So many millionths; all of it at most.
+    /// A percentage in millionths; at most 100 %.
     pub const fn from_millionths(millionths: u32) -> Self {
         Self(if millionths > Self::MILLION { Self::MILLION } else { millionths })
     }
 
-    /// The share in millionths.
+    /// The percentage in millionths.
     pub const fn millionths(self) -> u32 {
         self.0
     }
 
-    /// The share as a number from 0 to 1.
+    /// The percentage as a number from 0 to 1.
     pub fn as_f64(self) -> f64 {
         f64::from(self.0) / f64::from(Self::MILLION)
     }
 
-    /// This part of `whole`, rounded down.
+    /// This percentage of `whole`, rounded down.
     pub fn apply(self, whole: u64) -> u64 {
         crate::math::mul_div_floor(whole, u64::from(self.0), u64::from(Self::MILLION))
     }
 
-    /// Whether `part` of `whole` is this share or more, without rounding. Nothing of nothing reaches nothing only.
+    /// Whether `part` is at least this percentage of `whole`, without rounding. If `whole` is zero, only 0 % is
+    /// reached.
     pub fn is_reached_by(self, part: u64, whole: u64) -> bool {
         u128::from(part) * u128::from(Self::MILLION) >= u128::from(self.0) * u128::from(whole)
             && (whole > 0 || self == Self::ZERO)
     }
 
-    /// What is missing to the whole.
+    /// The difference to 100 %.
     #[must_use]
     pub const fn complement(self) -> Self {
         Self(Self::MILLION - self.0)
     }
 }
 
-/// Reads `50%` and `0.1 %`.
+/// Parses `50%` and `0.1 %`.
 impl FromStr for Percent {
     type Err = SettingError;
 
@@ -84,9 +88,10 @@ impl FromStr for Percent {
         let number = text.trim().strip_suffix('%').map(str::trim_end);
         match number.and_then(|number| number.parse().ok()) {
             Some(percent) => Self::new(percent),
-            None => {
-                Err(SettingError::new(format!("`{text}` is not a share"), "write a percentage, as in `50%`"))
-            }
+            None => Err(SettingError::new(
+                format!("invalid percentage `{text}`"),
+                "write a number and `%`, as in `50%`",
+            )),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! How many times as much: `x2`, `x0.5`, `x1/3`.
+//! A factor: `x2`, `x0.5`, `x1/3`.
 
 use crate::{math::gcd, setting::SettingError};
 use alloc::format;
 use core::{cmp::Ordering, fmt, str::FromStr};
 
-/// A factor of a limit, as an exact fraction above zero.
+/// A factor for a limit, as an exact fraction above zero.
 ///
 /// ```
 /// use tidegate_core::Ratio;
@@ -22,28 +22,28 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// As much as was declared.
+    /// The factor 1.
     pub const ONE: Self = Self { numerator: 1, denominator: 1 };
 
-    /// So many parts of so many; neither may be zero.
+    /// `numerator / denominator`; neither may be zero.
     pub fn new(numerator: u64, denominator: u64) -> Result<Self, SettingError> {
         SettingError::require_nonzero("a factor", numerator)?;
-        SettingError::require_nonzero("a factor whose divisor is", denominator)?;
+        SettingError::require_nonzero("the divisor of a factor", denominator)?;
         Ok(Self::reduce(numerator.into(), denominator.into()))
     }
 
-    /// So many thousandths, at least one.
+    /// `thousandths / 1000`, with at least one thousandth.
     #[doc(hidden)]
     pub fn from_thousandths(thousandths: u64) -> Self {
         Self::reduce(thousandths.max(1).into(), 1_000)
     }
 
-    /// The part above the line, in lowest terms.
+    /// The numerator, in lowest terms.
     pub const fn numerator(self) -> u64 {
         self.numerator
     }
 
-    /// The part below the line, in lowest terms.
+    /// The denominator, in lowest terms.
     pub const fn denominator(self) -> u64 {
         self.denominator
     }
@@ -53,12 +53,12 @@ impl Ratio {
         self.numerator as f64 / self.denominator as f64
     }
 
-    /// So many times `amount`, rounded down, at most `u64::MAX`.
+    /// `amount` times the factor, rounded down, at most `u64::MAX`.
     pub fn apply(self, amount: u64) -> u64 {
         crate::math::mul_div_floor(amount, self.numerator, self.denominator)
     }
 
-    /// One factor on top of another. Exact as long as both sides of the line fit in 64 bits.
+    /// The product of two factors. It is exact if numerator and denominator fit in 64 bits.
     #[must_use]
     pub fn multiply(self, other: Self) -> Self {
         Self::reduce(
@@ -67,7 +67,7 @@ impl Ratio {
         )
     }
 
-    /// In lowest terms; what is still too long loses its last digits on both sides of the line.
+    /// Reduces to lowest terms; drops low bits of both numbers if they still exceed 64 bits.
     fn reduce(numerator: u128, denominator: u128) -> Self {
         let (mut a, mut b) = (numerator, denominator);
         while b != 0 {
@@ -103,41 +103,41 @@ impl PartialOrd for Ratio {
     }
 }
 
-/// Reads `x2`, `x0.25` and `x1/3`, with up to nine places behind the point.
+/// Parses `x2`, `x0.25` and `x1/3`, with up to nine decimal places.
 impl FromStr for Ratio {
     type Err = SettingError;
 
     fn from_str(text: &str) -> Result<Self, SettingError> {
-        let refused = || {
+        let invalid = || {
             SettingError::new(
-                format!("`{text}` is not a factor"),
-                "write how many times as much, as in `x2`, `x0.5` or `x1/3`",
+                format!("invalid factor `{text}`"),
+                "write a factor, as in `x2`, `x0.5` or `x1/3`",
             )
         };
-        let number = text.trim().strip_prefix('x').ok_or_else(refused)?;
+        let number = text.trim().strip_prefix('x').ok_or_else(invalid)?;
         if let Some((numerator, denominator)) = number.split_once('/') {
             let (numerator, denominator) = (parse_digits(numerator), parse_digits(denominator));
-            return Self::new(numerator.ok_or_else(refused)?, denominator.ok_or_else(refused)?);
+            return Self::new(numerator.ok_or_else(invalid)?, denominator.ok_or_else(invalid)?);
         }
         let (whole_part, places) = number.split_once('.').unwrap_or((number, "0"));
         let denominator = u32::try_from(places.len()).ok().filter(|places| *places <= MAX_DECIMALS);
-        let denominator = 10_u64.pow(denominator.ok_or_else(refused)?);
+        let denominator = 10_u64.pow(denominator.ok_or_else(invalid)?);
         let (whole_part, places) =
-            (parse_digits(whole_part).ok_or_else(refused)?, parse_digits(places).ok_or_else(refused)?);
+            (parse_digits(whole_part).ok_or_else(invalid)?, parse_digits(places).ok_or_else(invalid)?);
         let numerator = whole_part.checked_mul(denominator).and_then(|all| all.checked_add(places));
-        Self::new(numerator.ok_or_else(refused)?, denominator)
+        Self::new(numerator.ok_or_else(invalid)?, denominator)
     }
 }
 
-/// Enough for every factor that a person writes.
+/// The maximum number of decimal places in a factor.
 const MAX_DECIMALS: u32 = 9;
 
-/// Digits and nothing else: no sign, no space.
+/// Parses digits only: no sign, no space.
 fn parse_digits(digits: &str) -> Option<u64> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// Prints as `x1.5` where that is exact in nine places, else as `x1/3`.
+/// Prints as `x1.5` if nine decimal places are exact, else as `x1/3`.
 impl fmt::Display for Ratio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { numerator, denominator } = *self;

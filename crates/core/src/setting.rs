@@ -1,10 +1,10 @@
-//! Why a controller's setting was refused, and what to write instead.
+//! Errors of invalid settings.
 
 use crate::units::Micros;
 use alloc::{format, string::String};
 use core::{error, fmt};
 
-/// Why a setting of a controller was refused. Prints what is wrong and the way out.
+/// An invalid setting of a controller. Prints the problem and the fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingError {
     problem: String,
@@ -12,48 +12,53 @@ pub struct SettingError {
 }
 
 impl SettingError {
-    /// An error of one line each: what is wrong, and what to do about it.
+    /// An error with a problem and a fix, one line each.
     pub fn new(problem: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { problem: problem.into(), fix: fix.into() }
     }
 
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     pub fn problem(&self) -> &str {
         &self.problem
     }
 
-    /// What to do about it, in one line.
+    /// The fix, in one line.
     pub fn fix(&self) -> &str {
         &self.fix
     }
 
-    /// Refuses a number of zero.
+    /// Rejects zero.
     pub fn require_nonzero(what: &str, value: u64) -> Result<(), Self> {
         match value {
-            0 => Err(Self::new(format!("{what} of zero"), "give a number above zero")),
+            0 => Err(Self::new(format!("{what} must not be zero"), "give a number above zero")),
             _ => Ok(()),
         }
     }
 
-    /// Refuses a length of time of zero, and one that never ends.
+    /// Rejects a duration of zero and an infinite one.
     pub fn require_finite(what: &str, value: Micros) -> Result<(), Self> {
         match value {
-            Micros::ZERO => Err(Self::new(format!("{what} of zero"), "give a time above zero, as in `10s`")),
-            Micros::MAX => Err(Self::new(format!("{what} without an end"), "give a time, as in `10s`")),
+            Micros::ZERO => {
+                Err(Self::new(format!("{what} must not be zero"), "give a time above zero, as in `10s`"))
+            }
+            Micros::MAX => Err(Self::new(format!("{what} must be finite"), "give a time, as in `10s`")),
             _ => Ok(()),
         }
     }
 
-    /// Refuses a number outside of a range, its ends included.
+    /// Rejects a number outside of a range; both ends are valid.
     pub fn require_in_range<T>(what: &str, value: T, min: T, max: T) -> Result<(), Self>
     where
         T: Copy + PartialOrd + fmt::Display,
     {
-        // Written so that NaN is outside of every range.
+        // The condition is positive so that NaN is rejected.
         if value >= min && value <= max {
             return Ok(());
         }
-        Err(Self::new(format!("{what} of {value}"), format!("give a number from {min} to {max}")))
+        Err(Self::new(
+            format!("{what} of {value} is out of range"),
+            format!("give a number from {min} to {max}"),
+        ))
     }
 }
 

@@ -1,9 +1,9 @@
-//! Where in a text a mistake is.
+//! The position of an error in a text.
 
 use alloc::string::{String, ToString};
 use core::{fmt, ops::Range};
 
-/// Some bytes of a text. Prints the text with a caret under them.
+/// A byte range of a text. Prints its line with a caret under each character of the range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextSpan {
     text: String,
@@ -23,7 +23,7 @@ impl TextSpan {
 impl fmt::Display for TextSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { text, range: span } = self;
-        // Only the line that is to blame is shown; the caret counts characters, not bytes.
+        // Only the line with the error is shown; the carets count characters, not bytes.
         let from = text[..span.start].rfind('\n').map_or(0, |end| end + 1);
         let line = text[from..].split('\n').next().unwrap_or_default();
         let before = text[from..span.start].chars().count();

@@ -1,15 +1,15 @@
-//! Where an algorithm keeps its state: a few 64-bit words that a store lends it.
+//! The state of an algorithm: a few 64-bit words that a store provides.
 
-/// The state of one key, as the words that a store keeps for it. All zero means "never seen".
+/// The state of one key, as 64-bit words in a store. All zero means an unused key.
 ///
-/// A store lends its own cells, so that a decision copies nothing; a test lends a plain slice.
+/// A store implements it on its own cells, so that a decision copies nothing; tests use a slice.
 pub trait AlgorithmState {
     /// The word at `index`.
     fn get(&self, index: usize) -> u64;
     /// Replaces the word at `index`.
     fn set(&mut self, index: usize, value: u64);
 
-    /// A window on the words from `start` on, for a state that shares its cell with others.
+    /// Returns the words from `start`, for a state that shares its cell with others.
     fn offset(&mut self, start: usize) -> OffsetState<'_, Self> {
         OffsetState { inner: self, start }
     }
@@ -27,7 +27,7 @@ impl AlgorithmState for [u64] {
     }
 }
 
-/// The words of another state, counted from a later start.
+/// The words of another state from an offset.
 #[derive(Debug)]
 pub struct OffsetState<'a, W: ?Sized> {
     inner: &'a mut W,

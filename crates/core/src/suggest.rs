@@ -1,9 +1,9 @@
-//! What a mistyped word was meant to be.
+//! Suggestions for mistyped words.
 
 use alloc::{vec, vec::Vec};
 use core::mem;
 
-/// The known word that was meant by a mistyped one, if one is so near that it may have been.
+/// Returns the known word that is closest to a mistyped one, if the edit distance is small enough.
 ///
 /// ```
 /// use tidegate_core::suggest::closest;
@@ -14,9 +14,8 @@ use core::mem;
 /// assert_eq!(closest("banana", known), None);
 /// ```
 ///
-/// A letter too many, too few, wrong, or swapped with its neighbour is one mistake, and a word is near with one mistake for
-/// three of its letters. Capitals and underscores instead of hyphens are none. Of words that are equally near it is the
-/// first.
+/// An added, missing, wrong or transposed letter is one edit; a word matches with one edit per three letters, and
+/// at least one. Case and underscores for hyphens do not count. The first of equally close words wins.
 pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = normalize(word)?;
     let near = |known: &'a str| {
@@ -28,7 +27,7 @@ pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     nearest.map(|(_, known)| known)
 }
 
-/// A word without what is no mistake; `None` for one that is too long to have been typed.
+/// Lower case with hyphens; `None` for an implausibly long word, to bound the time of a comparison.
 fn normalize(word: &str) -> Option<Vec<char>> {
     const MAX_LEN: usize = 64;
     let plain =
@@ -37,7 +36,7 @@ fn normalize(word: &str) -> Option<Vec<char>> {
     (letters.len() <= MAX_LEN).then_some(letters)
 }
 
-/// How many letters to change, drop, add or swap with their neighbour to come from one word to the other.
+/// The edit distance (Damerau-Levenshtein, optimal string alignment).
 fn edit_distance(from: &[char], to: &[char]) -> usize {
     let mut before = vec![0; to.len() + 1];
     let mut row: Vec<usize> = (0..=to.len()).collect();

@@ -1,20 +1,20 @@
-//! Time as a number: whole microseconds, on any axis the caller likes.
+//! Time in whole microseconds.
 
 use core::{fmt, time::Duration};
 
-/// A moment or a length of time in whole microseconds, always below 2^53 so that a double holds it exactly.
+/// A point in time or a duration in whole microseconds, always below 2^53 so that a double represents it exactly.
 ///
-/// Moments count from any origin the store chooses (the Unix epoch, in Tidegate's stores), lengths from zero.
+/// Points in time count from an origin that the store chooses (the Unix epoch in Tidegate's stores).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(u64);
 
 impl Micros {
-    /// No time at all, and the start of every axis.
+    /// Zero duration, or the origin of the time axis.
     pub const ZERO: Self = Self(0);
     /// The largest value: 2^53 − 1 µs, about 285 years.
     pub const MAX: Self = Self(LARGEST_EXACT);
 
-    /// A value in microseconds; anything past [`Micros::MAX`] becomes [`Micros::MAX`].
+    /// A value in microseconds, at most [`Micros::MAX`].
     #[inline]
     pub const fn new(micros: u64) -> Self {
         Self(if micros > LARGEST_EXACT { LARGEST_EXACT } else { micros })
@@ -30,7 +30,7 @@ impl Micros {
         Self::new(secs.saturating_mul(1_000_000))
     }
 
-    /// The plain number of microseconds.
+    /// The number of microseconds.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0
@@ -50,7 +50,7 @@ impl Micros {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// The same length as a person reads it: rounded up, to what a person can tell apart.
+    /// Returns the duration for display: rounded up to a readable precision.
     ///
     /// ```
     /// use tidegate_core::Micros;
@@ -62,16 +62,16 @@ impl Micros {
         Rounded(self)
     }
 
-    /// The same length as a [`Duration`].
+    /// Converts to a [`Duration`].
     pub const fn to_duration(self) -> Duration {
         Duration::from_micros(self.0)
     }
 }
 
-/// The largest integer that every smaller one is exact beside in a double: 2^53 − 1.
+/// The largest integer below which a double represents every integer exactly: 2^53 − 1.
 pub const LARGEST_EXACT: u64 = (1 << 53) - 1;
 
-/// Rounds up: a wait given as a duration is never cut short.
+/// Rounds up, so that a wait is never shortened.
 impl From<Duration> for Micros {
     fn from(duration: Duration) -> Self {
         let micros = duration.as_nanos().div_ceil(1_000);
@@ -100,14 +100,14 @@ impl fmt::Display for Micros {
     }
 }
 
-/// A length of time as a person reads it, in at most two units; see [`Micros::rounded`].
+/// A duration for display, in at most two units; see [`Micros::rounded`].
 ///
-/// It is rounded up, so that nobody who comes back after it is too early: to a millisecond below a second, a tenth of a
-/// second below ten of them, a second below an hour, a minute below a day, an hour below a week, and a day above.
+/// It is rounded up, so that a retry after it is never too early: to a millisecond below a second, a tenth of a
+/// second below ten seconds, a second below an hour, a minute below a day, an hour below a week, and a day above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rounded(Micros);
 
-/// Lengths below the first of each pair are rounded up to the second.
+/// Durations below the first number of each pair are rounded up to a multiple of the second.
 const ROUNDING_STEPS: [(u64, u64); 6] = [
     (1_000, 1),
     (SECOND, 1_000),
@@ -128,12 +128,12 @@ impl fmt::Display for Rounded {
         if micros > SECOND && tenths > 0 {
             return write!(f, "{}.{tenths}s", micros / SECOND);
         }
-        // The largest unit that there is a whole one of, and the next smaller one.
+        // The largest unit that fits at least once, and the next smaller one.
         let index = PERIOD_UNITS.iter().rposition(|(_, size)| micros >= *size);
-        let Some(place) = index else { return f.write_str("0s") };
-        let (name, size) = PERIOD_UNITS[place];
+        let Some(index) = index else { return f.write_str("0s") };
+        let (name, size) = PERIOD_UNITS[index];
         write!(f, "{}{name}", micros / size)?;
-        match PERIOD_UNITS[..place].last() {
+        match PERIOD_UNITS[..index].last() {
             Some((smaller, part)) if micros % size >= *part => {
                 write!(f, " {}{smaller}", micros % size / part)
             }
@@ -142,7 +142,7 @@ impl fmt::Display for Rounded {
     }
 }
 
-/// The units that periods print in, smallest first.
+/// The units in which periods are printed, smallest first.
 pub(crate) const PERIOD_UNITS: [(&str, u64); 7] = [
     ("us", 1),
     ("ms", 1_000),

@@ -1,9 +1,9 @@
-//! A moment as a date and a time of day.
+//! A point in time as a date and a time of day.
 
 use crate::Micros;
 use core::fmt;
 
-/// A moment in UTC, by the Gregorian calendar.
+/// A point in time in UTC, in the Gregorian calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Utc {
     /// `2015`
@@ -23,7 +23,7 @@ pub struct Utc {
 }
 
 impl Utc {
-    /// Days from 1 January 1970 to this date; `None` if there is no such date in the years 1970 to 9999.
+    /// The days from 1 January 1970 to this date; `None` if the date does not exist in the years 1970 to 9999.
     pub fn days_since_epoch(year: u64, month: u64, day: u64) -> Option<u64> {
         let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
         let last = match month {
@@ -34,7 +34,7 @@ impl Utc {
         if !(1970..10_000).contains(&year) || !(1..=12).contains(&month) || !(1..=last).contains(&day) {
             return None;
         }
-        // Years start in March here: a leap day is then the last of its year.
+        // Years start in March here, so that a leap day is the last day of its year.
         let year = if month < 3 { year - 1 } else { year };
         let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
         (365 * year + year / 4 - year / 100 + year / 400 + day_of_year).checked_sub(DAYS_BEFORE_EPOCH)
@@ -44,11 +44,11 @@ impl Utc {
 /// Days from 1 March 0000 to 1 January 1970.
 const DAYS_BEFORE_EPOCH: u64 = 719_468;
 
-/// A moment since 1 January 1970, 00:00 UTC.
+/// Converts microseconds since 1 January 1970, 00:00 UTC.
 impl From<Micros> for Utc {
     fn from(time: Micros) -> Self {
         let seconds = time.get() / 1_000_000;
-        // Days since 1 March 0000: a leap day is then the last of its year.
+        // Days since 1 March 0000, so that a leap day is the last day of its year.
         let days = seconds / 86_400 + DAYS_BEFORE_EPOCH;
         let (era, day_of_era) = (days / 146_097, days % 146_097);
         let year = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -68,7 +68,7 @@ impl From<Micros> for Utc {
     }
 }
 
-/// As RFC 3339 writes it: `2000-02-29T12:34:56.789012Z`.
+/// Prints as in RFC 3339: `2000-02-29T12:34:56.789012Z`.
 impl fmt::Display for Utc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { year, month, day, hour, minute, second, microsecond } = self;
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn days_and_dates_round_trip() {
-        // As long as microseconds are exact.
+        // Up to the last day that `Micros` represents.
         for days in 0..Micros::MAX.get() / 86_400_000_000 {
             let utc = Utc::from(Micros::from_secs(days * 86_400));
             assert_eq!(Utc::days_since_epoch(utc.year, utc.month, utc.day), Some(days));

@@ -1,4 +1,4 @@
-//! What a gateway is told before it starts.
+//! The configuration of a gateway's workers.
 
 use crate::Tracing;
 use std::{collections::BTreeMap, num::NonZeroUsize, thread};
@@ -6,33 +6,33 @@ use tidegate_access::Prefix;
 use tidegate_http_server::Roots;
 use tidegate_policy::model::{AccessLogSpec, Connections, ForwardedHeaders, Policy, Upstream};
 
-/// What a policy says of connections and upstreams; its rules and routes are the business of a [`RequestFilter`](crate::RequestFilter).
+/// The connection and upstream settings of a policy. A [`RequestFilter`](crate::RequestFilter) applies its rules and routes.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What a client may do before anything is judged.
+    /// The limits of client connections, before rules are checked.
     pub connections: Connections,
-    /// Where requests go, by name.
+    /// The upstreams, by name.
     pub upstreams: BTreeMap<String, Upstream>,
-    /// Whose word on clients counts: their forwarding headers are added to, those of others are replaced.
+    /// The proxies whose forwarding headers are extended. Those of other clients are replaced.
     pub trusted_proxies: Vec<Prefix>,
-    /// What servers are told of clients.
+    /// The forwarding headers that are sent to servers.
     pub forwarded_headers: ForwardedHeaders,
-    /// What is written of each request.
+    /// The access log.
     pub log: AccessLogSpec,
-    /// Where traces of requests are sent, if anywhere.
+    /// The export of traces, if enabled.
     pub traces: Option<Tracing>,
-    /// Whose certificates of servers are believed.
+    /// The CA certificates that verify upstream servers.
     pub roots: Roots,
-    /// Threads.
+    /// The number of worker threads.
     pub workers: NonZeroUsize,
 }
 
-/// An upstream of a [`Config`], found once by its name.
+/// The id of an upstream of a [`Config`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamId(pub(crate) usize);
 
 impl Config {
-    /// What this policy says, on a thread for each core.
+    /// The configuration of this policy, with one worker per core.
     pub fn from_policy(policy: &Policy) -> Self {
         Self {
             connections: policy.connections.clone(),
@@ -46,7 +46,7 @@ impl Config {
         }
     }
 
-    /// The upstream with this name.
+    /// Returns the id of the upstream with this name.
     pub fn upstream_id(&self, name: &str) -> Option<UpstreamId> {
         self.upstreams.keys().position(|known| known == name).map(UpstreamId)
     }

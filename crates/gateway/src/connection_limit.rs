@@ -1,4 +1,4 @@
-//! How many connections there may be, in total and from one network.
+//! Limits client connections, in total and per client network.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -10,43 +10,43 @@ use std::{
 };
 use tidegate_policy::model::Connections;
 
-/// Places for connections, which all workers share.
+/// The connection limits, shared by all workers.
 pub(crate) struct ConnectionLimiter {
     max_connections: u64,
     max_per_client: u64,
     open: AtomicU64,
-    /// By address, or network of IPv6.
+    /// By IPv4 address or IPv6 /64 network.
     by_client: Mutex<HashMap<IpAddr, Arc<ClientUsage>>>,
 }
 
-/// What all connections of one client have together.
+/// The usage of all connections of one client.
 #[derive(Default)]
 struct ClientUsage {
-    /// Changed only while the map is locked.
+    /// Changed only under the lock of the map.
     connections: AtomicU64,
-    /// Bytes of answers of HTTP/2 that wait to be sent.
+    /// Bytes of HTTP/2 responses that are buffered for sending.
     unsent: AtomicU64,
 }
 
-/// A place that is taken until it is dropped.
+/// A permit for one connection, released on drop.
 pub(crate) struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
     client: IpAddr,
     usage: Arc<ClientUsage>,
 }
 
-/// Bytes of answers of HTTP/2 that may wait to be sent on one connection, where its client does not read them.
+/// Bytes of HTTP/2 responses that may be buffered on one connection while its client does not read.
 const CONNECTION_BUFFER: u64 = 4 << 20;
-/// Bytes that may wait on all connections of one client. Beyond it each connection has its least share.
+/// Bytes that may be buffered on all connections of one client. Beyond it, each connection has its minimum.
 const CLIENT_BUFFER: u64 = 64 << 20;
 const MIN_CONNECTION_BUFFER: u64 = 128 << 10;
 
-/// Why there is no place.
+/// The limit that rejects a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionLimitReached {
-    /// There are too many connections.
+    /// Too many connections in total.
     Total,
-    /// There are too many of this client.
+    /// Too many connections of this client.
     PerClient,
 }
 
@@ -78,7 +78,7 @@ impl ConnectionLimiter {
         Ok(ConnectionPermit { limiter: self.clone(), client, usage: of_client.clone() })
     }
 
-    /// Connections that are there.
+    /// The number of open connections.
     #[cfg(test)]
     fn open_connections(&self) -> u64 {
         self.open.load(Ordering::Relaxed)
@@ -90,7 +90,7 @@ impl ConnectionLimiter {
 }
 
 impl ConnectionPermit {
-    /// The bytes of answers that may wait to be sent on this connection.
+    /// The bytes of responses that may be buffered on this connection.
     pub(crate) fn max_unsent(&self) -> u64 {
         match self.usage.unsent.load(Ordering::Relaxed) < CLIENT_BUFFER {
             true => CONNECTION_BUFFER,
@@ -120,7 +120,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// An address, or the /64 that one client of IPv6 has to itself.
+/// An IPv4 address, or the /64 network of an IPv6 client.
 fn client_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -134,8 +134,9 @@ mod tests {
 
     #[test]
     fn connections_are_limited_in_total_and_per_network() {
-        let places = ConnectionLimiter::new(&Connections { max: 3, per_client: 2, ..Connections::default() });
-        let take = |address: &str| places.acquire(address.parse().unwrap());
+        let limiter =
+            ConnectionLimiter::new(&Connections { max: 3, per_client: 2, ..Connections::default() });
+        let take = |address: &str| limiter.acquire(address.parse().unwrap());
 
         let first = take("2001:db8::1").unwrap();
         let _second = take("2001:db8::2").unwrap();
@@ -145,13 +146,13 @@ mod tests {
 
         drop(first);
         let _again = take("10.0.0.1").unwrap();
-        assert_eq!(places.open_connections(), 3);
+        assert_eq!(limiter.open_connections(), 3);
     }
 
     #[test]
     fn unsent_bytes_are_bounded_per_client() {
-        let places = ConnectionLimiter::new(&Connections::default());
-        let take = |address: &str| places.acquire(address.parse().unwrap()).unwrap();
+        let limiter = ConnectionLimiter::new(&Connections::default());
+        let take = |address: &str| limiter.acquire(address.parse().unwrap()).unwrap();
         let (first, second, other) = (take("10.0.0.1"), take("10.0.0.1"), take("10.0.0.2"));
         first.add_unsent(CLIENT_BUFFER - 1);
         assert_eq!(second.max_unsent(), CONNECTION_BUFFER);
@@ -164,9 +165,9 @@ mod tests {
 
     #[test]
     fn client_entry_is_removed_with_last_connection() {
-        let places = ConnectionLimiter::new(&Connections::default());
-        drop(places.acquire("10.0.0.1".parse().unwrap()).unwrap());
-        assert!(places.lock_clients().is_empty());
-        assert_eq!(places.open_connections(), 0);
+        let limiter = ConnectionLimiter::new(&Connections::default());
+        drop(limiter.acquire("10.0.0.1".parse().unwrap()).unwrap());
+        assert!(limiter.lock_clients().is_empty());
+        assert_eq!(limiter.open_connections(), 0);
     }
 }

@@ -1,7 +1,7 @@
-//! Deadlines that cost a store each.
+//! Deadlines that cost one store to set.
 //!
-//! Every request moves several deadlines, and hardly any is ever reached. So none of them is a timer: it is a number that
-//! its owner writes, and once per [`TICK`] all of them are looked at. A deadline is noticed up to a tick late, never early.
+//! Every request sets several deadlines, and few ever expire. So a deadline is not a timer but a number; a scan per [`TICK`]
+//! finds the expired ones. A deadline expires up to one tick late, never early.
 
 use std::{
     cell::{Cell, RefCell},
@@ -11,18 +11,18 @@ use std::{
 };
 use tidegate_limiter::Clock;
 
-/// How often deadlines are looked at.
+/// How often deadlines are scanned.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
 
 /// All deadlines of a worker.
 pub(crate) struct Deadlines {
     clock: Clock,
-    /// Milliseconds, as of the last look.
+    /// The time of the last scan, in milliseconds.
     now: Cell<u64>,
     entries: RefCell<Vec<Rc<DeadlineEntry>>>,
 }
 
-/// A moment at which a task is woken, unless it is moved before. Gone when it is dropped.
+/// A deadline that wakes a task. It is removed on drop.
 pub(crate) struct Deadline {
     entry: Rc<DeadlineEntry>,
     deadlines: Rc<Deadlines>,
@@ -42,7 +42,7 @@ impl Deadlines {
         Rc::new(Self { clock, now, entries: RefCell::default() })
     }
 
-    /// A deadline that is never, for now.
+    /// Creates a deadline that is not set.
     pub(crate) fn new_deadline(self: &Rc<Self>) -> Deadline {
         let mut entries = self.entries.borrow_mut();
         let entry = Rc::new(DeadlineEntry {
@@ -54,12 +54,12 @@ impl Deadlines {
         Deadline { entry, deadlines: self.clone() }
     }
 
-    /// Milliseconds since some moment, as of the last look.
+    /// The time of the last scan, in milliseconds since an arbitrary epoch.
     pub(crate) fn now(&self) -> u64 {
         self.now.get()
     }
 
-    /// Looks at all deadlines.
+    /// Wakes the tasks of all expired deadlines.
     pub(crate) fn wake_expired(&self) {
         let now = clock_millis(&self.clock);
         self.now.set(now);
@@ -68,23 +68,23 @@ impl Deadlines {
         }
     }
 
-    /// Wakes everybody who waits for a deadline.
+    /// Wakes the tasks of all deadlines.
     pub(crate) fn wake_all(&self) {
         self.entries.borrow().iter().for_each(|entry| entry.wake());
     }
 }
 
 impl Deadline {
-    /// So many milliseconds from now. A tick is added, since the time that is known may be old.
+    /// Sets the deadline to `after` milliseconds from now. A tick is added, because the known time may be one tick old.
     #[inline]
     pub(crate) fn set(&self, after: u64) {
         self.set_from(self.deadlines.now(), after);
     }
 
-    /// So many milliseconds from a moment that was now.
+    /// Sets the deadline to `after` milliseconds from `start`.
     #[inline]
-    pub(crate) fn set_from(&self, moment: u64, after: u64) {
-        self.entry.at.set(moment.saturating_add(after).saturating_add(TICK.as_millis() as u64));
+    pub(crate) fn set_from(&self, start: u64, after: u64) {
+        self.entry.at.set(start.saturating_add(after).saturating_add(TICK.as_millis() as u64));
     }
 
     #[inline]
@@ -97,7 +97,7 @@ impl Deadline {
         self.entry.at.get() <= self.deadlines.now()
     }
 
-    /// Has this task woken.
+    /// Registers the task to wake.
     #[inline]
     pub(crate) fn register(&self, context: &Context<'_>) {
         let mut waker = self.entry.waker.borrow_mut();
@@ -110,13 +110,13 @@ impl Deadline {
 
 impl Drop for Deadline {
     fn drop(&mut self) {
-        let place = self.entry.index.get();
+        let index = self.entry.index.get();
         let mut entries = self.deadlines.entries.borrow_mut();
-        if place < entries.len() {
-            entries.swap_remove(place);
+        if index < entries.len() {
+            entries.swap_remove(index);
         }
-        if let Some(moved) = entries.get(place) {
-            moved.index.set(place);
+        if let Some(moved) = entries.get(index) {
+            moved.index.set(index);
         }
     }
 }
@@ -149,7 +149,7 @@ mod tests {
         watch.wake_expired();
         assert!(!early.is_expired());
         manual_clock.advance(Duration::from_millis(1));
-        assert!(!early.is_expired(), "nobody has looked");
+        assert!(!early.is_expired(), "no scan has run");
         watch.wake_expired();
         assert!(early.is_expired() && !late.is_expired());
 

@@ -1,28 +1,43 @@
-//! The gateway: HTTP in, HTTP out, and a filter in between.
+//! The gateway: an HTTP reverse proxy that evaluates a policy for each request.
+//!
+//! ```no_run
+//! # async fn serve() -> Result<(), tidegate_gateway::GatewayError> {
+//! use tidegate_gateway::{Gateway, PolicySource};
+//! use tidegate_rule::Rules;
+//!
+//! let gateway = Gateway::open(PolicySource::file("policy.yaml"), Rules::new())?;
+//! println!("listening on {:?}", gateway.addresses());
+//! let stop = async { /* wait for a signal */ };
+//! gateway.run(stop).await
+//! # }
+//! ```
 //!
 //! ```text
 //!            ┌────────────────────────── worker, one thread ──────────────────────────┐
-//!   client ──┤ listener ─▶ connection ─▶ head checked ─▶ filter ─▶ server of upstream ├──▶ upstream
-//!          ◀─┤           answer, settled ◀──────────────────────── body, as it comes  ├◀──
+//!   client ──┤ listener ─▶ connection ─▶ check head ─▶ filter ─▶ server of upstream   ├──▶ upstream
+//!          ◀─┤         settled response ◀───────────────────────── streamed body      ├◀──
 //!            └────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Workers share nothing but counts: each has its own connections to both sides, so that a request never leaves its
-//! thread. A [`RequestFilter`] decides what happens to a request; that of a [`Gateway`] evaluates a policy.
+//! Workers share only counters: each has its own client and upstream connections, so a request never leaves its thread. A
+//! [`RequestFilter`] decides about each request; the filter of a [`Gateway`] evaluates a policy.
 //!
 //! | noun | is |
 //! |---|---|
-//! | [`Gateway`] | a policy in force in front of the servers that it names, with its admin API and decision API |
-//! | [`Config`] | what a policy says of listeners, connections and upstreams |
-//! | [`RequestFilter`] | decides what happens to a request, settles its response and records its exchange |
+//! | [`Gateway`] | serves a policy, with its admin API and decision API, and reloads it |
+//! | [`Config`] | the connection and upstream settings of a policy |
+//! | [`RequestFilter`] | decides about a request, settles its response and records its exchange |
 //! | [`Action`] | forward, respond, or drop the connection |
-//! | [`Tracing`] | where traces of requests are sent, and how many spans arrived |
-//! | [`run`] | serves until it is told to stop, then lets requests in flight end |
+//! | [`Tracing`] | the export of traces, with counts of sent and lost spans |
+//! | [`run`] | serves until shutdown, then drains requests in flight |
+//!
+//! It does not cache, compress or rewrite responses, and it does not terminate protocols other than HTTP/1.1 and HTTP/2.
 
 mod client;
 mod config;
 mod connection_limit;
 mod deadline;
+mod events;
 mod gateway;
 mod log;
 mod metrics;

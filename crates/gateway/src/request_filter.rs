@@ -1,4 +1,4 @@
-//! The one seam: what happens to a request before it is forwarded, and to its response before it is sent.
+//! The filter interface: decides about a request before it is forwarded, and about its response before it is sent.
 
 use crate::{LogNote, UpstreamId};
 use bytes::Bytes;
@@ -15,9 +15,9 @@ use tidegate_http_server::Scheme;
 use tidegate_observe::ResponseOrigin;
 use tidegate_policy::head::HttpRequestHead;
 
-/// Decides what happens to requests.
+/// Decides about requests.
 ///
-/// A closure from the head of a request to an [`Action`] is one, with nothing to settle or to record:
+/// A closure from the head of a request to an [`Action`] is a filter without a context:
 ///
 /// ```no_run
 /// # use tidegate_gateway::{Action, Config};
@@ -31,21 +31,20 @@ use tidegate_policy::head::HttpRequestHead;
 /// # }
 /// ```
 pub trait RequestFilter: Send + Sync + 'static {
-    /// What belongs to a request until its exchange ends: permits, what is left to be settled, what is to be recorded.
+    /// The state of a request until its exchange ends: permits, pending settlement, telemetry.
     type Context: 'static;
 
-    /// Decides what happens to a request. Its head was checked, and is as the client sent it; changes made here are
-    /// forwarded.
+    /// Decides about a request. Its head was checked, and is as the client sent it. Changes to the head are forwarded.
     fn filter(&self, head: &mut request::Parts, origin: &Origin) -> FilterResult<Self::Context>;
 
-    /// How fast the bodies of a request that is forwarded may move.
+    /// The bandwidth limits of the bodies of a forwarded request.
     fn rates<'c>(&self, context: &'c Self::Context) -> Rates<'c> {
         let _ = context;
         Rates::default()
     }
 
-    /// Settles the response of a server, or the gateway's own where there was none: it may add headers, or return
-    /// another response to send instead.
+    /// Settles the response of a server, or that of the gateway. It may add headers, or return another response to send
+    /// instead.
     fn on_response(
         &self,
         context: &mut Self::Context,
@@ -55,29 +54,29 @@ pub trait RequestFilter: Send + Sync + 'static {
         None
     }
 
-    /// Counts and keeps what is known of an exchange that has ended, with its last byte or because a side left. `context` is
-    /// `None` for a request that never reached the filter, `response` where no head of a response was made.
+    /// Records an exchange that has ended, with its last byte or because a side disconnected. `context` is `None` for a
+    /// request that did not reach the filter, `response` if there was no response.
     fn record(&self, context: Option<Self::Context>, response: Option<(StatusCode, ResponseOrigin)>) {
         let _ = (context, response);
     }
 }
 
-/// Where a request comes from.
+/// The origin of a request.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// The other end of the connection, which may be a proxy.
+    /// The peer of the connection, which may be a proxy.
     pub peer: SocketAddr,
     /// The address of the client, resolved once for each request from the peer and trusted proxies. Rules, logs, traces and
     /// upstreams use this one.
     pub client: IpAddr,
-    /// How it came in.
+    /// The scheme of the listener.
     pub scheme: Scheme,
     /// The name of the listener, if it has one.
     pub listener: Option<Arc<str>>,
 }
 
 impl Origin {
-    /// A request that comes from here, as rules see it.
+    /// The head of a request of this origin, for rules.
     pub(crate) fn head<'a>(&'a self, parts: &'a request::Parts) -> HttpRequestHead<'a> {
         HttpRequestHead::new(parts, self.peer.ip())
             .with_client(self.client)
@@ -85,38 +84,38 @@ impl Origin {
     }
 }
 
-/// What was decided about a request, now or later.
+/// A decision about a request, immediate or deferred.
 pub enum FilterResult<C> {
-    /// At once.
+    /// An immediate decision.
     Ready(FilterDecision<C>),
-    /// After a wait. Dropped if the client leaves first.
+    /// A decision after a wait. Dropped if the client disconnects first.
     Deferred(Pin<Box<dyn Future<Output = FilterDecision<C>>>>),
 }
 
-/// What was decided about a request.
+/// The decision about a request.
 #[derive(Debug)]
 pub struct FilterDecision<C> {
-    /// What happens to it.
+    /// The action.
     pub action: Action,
-    /// Kept until the exchange ends.
+    /// The state until the exchange ends.
     pub context: C,
-    /// For the access log and traces.
+    /// The note for the access log and traces.
     pub note: Option<Box<LogNote>>,
 }
 
-/// What happens to a request.
+/// The action for a request.
 #[derive(Debug)]
 pub enum Action {
-    /// It is forwarded to this upstream.
+    /// Forward it to this upstream.
     Forward(UpstreamId),
-    /// It gets this response, and is not forwarded.
+    /// Send this response without forwarding.
     Respond(Response<Bytes>),
-    /// The connection is closed without a response.
+    /// Close the connection without a response.
     Drop,
 }
 
 impl Action {
-    /// The same, with what the access log and traces report.
+    /// A decision with this action and a note for the access log and traces.
     pub fn with_note(self, note: LogNote) -> FilterDecision<()> {
         FilterDecision { note: Some(Box::new(note)), ..self.into() }
     }
@@ -128,7 +127,7 @@ impl From<Action> for FilterDecision<()> {
     }
 }
 
-/// How fast bodies may move: where there are several rates, all of them hold.
+/// The bandwidth limits of bodies. All limits of a list apply.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rates<'c> {
     /// From the client.

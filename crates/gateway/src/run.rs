@@ -1,4 +1,4 @@
-//! Starting workers, and ending them.
+//! Starts and stops workers.
 
 use crate::{
     Config, RequestFilter,
@@ -16,10 +16,10 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Serves until `shutdown`, then takes no more connections and lets requests in flight end for as long as
-/// [`drain_timeout`](tidegate_policy::model::Connections::drain_timeout) says.
+/// Serves until `shutdown`, then accepts no more connections and drains requests in flight for at most
+/// [`drain_timeout`](tidegate_policy::model::Connections::drain_timeout).
 ///
-/// Nothing is half-started: a fault comes before the first connection is accepted.
+/// Errors are returned before the first connection is accepted.
 pub async fn run<F: RequestFilter>(
     config: Config,
     listeners: Vec<BoundListener>,
@@ -33,7 +33,7 @@ pub async fn run<F: RequestFilter>(
     workers.join().await
 }
 
-/// What a configuration needs before anybody serves it, all of it found.
+/// A configuration with its resolved upstreams, opened log and trace exporter.
 pub(crate) struct PreparedConfig {
     config: Config,
     upstreams: Vec<UpstreamConfig>,
@@ -42,7 +42,7 @@ pub(crate) struct PreparedConfig {
 }
 
 impl PreparedConfig {
-    /// Finds the servers of all upstreams, and opens the log and what sends traces.
+    /// Resolves the servers of all upstreams, and opens the log and the trace exporter.
     pub(crate) async fn prepare(config: Config) -> Result<Self, StartupError> {
         let mut upstreams = Vec::new();
         for (name, upstream) in &config.upstreams {
@@ -57,7 +57,7 @@ impl PreparedConfig {
         &self.config
     }
 
-    /// Says what workers know of the servers of all upstreams.
+    /// Returns the reporter of the health of all upstream servers.
     pub(crate) fn upstream_reporter(&self) -> Arc<UpstreamReporter> {
         let named = self.config.upstreams.keys().zip(&self.upstreams);
         let servers = |plan: &UpstreamConfig| {
@@ -75,7 +75,7 @@ impl PreparedConfig {
     }
 }
 
-/// All threads that serve one configuration. Dropping it stops them.
+/// All threads that serve one configuration. They stop on drop.
 pub(crate) struct Workers {
     commands: watch::Sender<WorkerCommand>,
     results: Vec<oneshot::Receiver<Result<(), StartupError>>>,
@@ -85,7 +85,7 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Starts one for each thread that the configuration asks for. They hold the listeners open by themselves.
+    /// Starts the configured number of workers. They keep the listeners open.
     pub(crate) fn start<F: RequestFilter>(
         plans: PreparedConfig,
         listeners: &[BoundListener],
@@ -93,15 +93,15 @@ impl Workers {
     ) -> Result<Self, StartupError> {
         let PreparedConfig { config, upstreams, log, tracer } = plans;
         let ((log, writing), (tracer, exporting)) = (log.unzip(), tracer.unzip());
-        let (orders, ordered) = watch::channel(WorkerCommand::Serve);
-        let places = ConnectionLimiter::new(&config.connections);
+        let (commands, receiver) = watch::channel(WorkerCommand::Serve);
+        let connection_limiter = ConnectionLimiter::new(&config.connections);
         let (count, plans) = (config.workers.get(), Arc::new(upstreams));
         let start = WorkerArgs {
             config: Arc::new(config),
             upstreams: plans,
-            connection_limiter: places,
+            connection_limiter,
             filter,
-            commands: ordered,
+            commands: receiver,
             log,
             tracer,
         };
@@ -112,7 +112,7 @@ impl Workers {
             let (ended, end) = oneshot::channel();
             let start = start.clone();
             let work = move || {
-                // Whoever started it may be gone.
+                // The receiver may be dropped.
                 let _ = ended.send(start.run(number, listeners));
             };
             thread::Builder::new()
@@ -123,7 +123,7 @@ impl Workers {
         }
         let certificates = listeners.iter().filter_map(BoundListener::certificate).collect();
         Ok(Self {
-            commands: orders,
+            commands,
             results: ends,
             log_thread: writing,
             trace_exporter: exporting,
@@ -131,17 +131,17 @@ impl Workers {
         })
     }
 
-    /// Tells all of them what to do now.
-    pub(crate) fn send_command(&self, order: WorkerCommand) {
-        let _ = self.commands.send(order);
+    /// Sends a command to all workers.
+    pub(crate) fn send_command(&self, command: WorkerCommand) {
+        let _ = self.commands.send(command);
     }
 
-    /// Whether all of them have ended.
+    /// Whether all workers have ended.
     pub(crate) fn is_finished(&self) -> bool {
         self.commands.is_closed()
     }
 
-    /// They have ended, and all that they logged is written, and their traces are sent.
+    /// Waits until all workers have ended, the log is written and traces are sent.
     pub(crate) async fn join(mut self) -> Result<(), StartupError> {
         for end in self.results.drain(..) {
             end.await.unwrap_or(Ok(()))?;
@@ -156,7 +156,7 @@ impl Workers {
     }
 }
 
-/// What every worker of a configuration is given.
+/// The arguments of every worker of a configuration.
 struct WorkerArgs<F> {
     config: Arc<Config>,
     upstreams: Arc<Vec<UpstreamConfig>>,
@@ -168,7 +168,7 @@ struct WorkerArgs<F> {
 }
 
 impl<F: RequestFilter> WorkerArgs<F> {
-    /// Works on this thread, from the first connection to the last.
+    /// Runs a worker on this thread.
     fn run(self, number: usize, listeners: Vec<BoundListener>) -> Result<(), StartupError> {
         build_runtime()?.block_on(async {
             let listeners = listeners.into_iter().map(BoundListener::into_listener);

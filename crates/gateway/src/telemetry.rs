@@ -1,4 +1,4 @@
-//! What is reported of one request: gathered while the exchange goes on, recorded in one place when it ends.
+//! The telemetry of one request: collected during the exchange, recorded in one place when it ends.
 
 use crate::{Origin, RequestFilter, traces::Trace, worker::Worker};
 use http::{HeaderValue, Method, StatusCode, Uri, Version, header, request};
@@ -6,31 +6,31 @@ use std::sync::Arc;
 use tidegate_core::Micros;
 use tidegate_observe::ResponseOrigin;
 
-/// What a filter reports of a request in the access log and in traces.
+/// The data of a filter in the access log and in traces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogNote {
     /// The rule that decided.
     pub rule: Option<String>,
-    /// A hash of the key that was counted; never the key itself.
+    /// A hash of the key; never the key itself.
     pub key: Option<String>,
-    /// What was decided.
+    /// The decision.
     pub decision: Option<String>,
 }
 
-/// What is reported of one exchange. Whatever happens to it, it is [recorded](Self::record) once.
+/// The telemetry of one exchange. It is [recorded](Self::record) exactly once.
 #[derive(Default)]
 pub(crate) struct RequestTelemetry {
-    /// `None` before there is the head of one.
+    /// `None` before the head of the response.
     response: Option<(StatusCode, ResponseOrigin)>,
-    /// Where there is an access log, or the request is traced.
+    /// Set if there is an access log, or the request is traced.
     record: Option<Arc<RequestRecord>>,
 }
 
-/// What the access log and traces show of a request.
+/// The data of a request in the access log and in traces.
 pub(crate) struct RequestRecord {
-    /// When its head had come.
+    /// The time at which the head was received.
     pub(crate) start: Micros,
-    /// When the last byte of its response was handed over.
+    /// The time at which the last byte of the response was written.
     pub(crate) end: Micros,
     pub(crate) origin: Origin,
     pub(crate) method: Method,
@@ -40,16 +40,16 @@ pub(crate) struct RequestRecord {
     pub(crate) referer: Option<HeaderValue>,
     pub(crate) user_agent: Option<HeaderValue>,
     pub(crate) id: HeaderValue,
-    /// 0 where there was none.
+    /// The status of the response; 0 without a response.
     pub(crate) status: u16,
-    /// Of the body of the response.
+    /// The size of the response body.
     pub(crate) bytes: u64,
     pub(crate) note: LogNote,
     pub(crate) trace: Option<Trace>,
 }
 
 impl RequestTelemetry {
-    /// Of a request whose head has come. One that continues no trace has its headers of traces replaced.
+    /// The telemetry of a request whose head was received. Replaces its trace headers if it does not continue a trace.
     pub(crate) fn begin(
         head: &mut request::Parts,
         id: &HeaderValue,
@@ -65,7 +65,7 @@ impl RequestTelemetry {
         Self { response: None, record }
     }
 
-    /// Of a request that got this response of the gateway before its head was read.
+    /// The telemetry of a request that was rejected before its head was read.
     pub(crate) fn rejected(status: StatusCode) -> Self {
         Self { response: Some((status, ResponseOrigin::Gateway)), record: None }
     }
@@ -91,7 +91,7 @@ impl RequestTelemetry {
         self.record_mut()?.trace.as_mut()
     }
 
-    /// Counts, logs and traces an exchange that has ended, and keeps its history.
+    /// Counts, logs and traces an exchange that has ended, and records its history.
     pub(crate) fn record<F: RequestFilter>(
         mut self,
         filter: &F,
@@ -112,7 +112,7 @@ impl RequestTelemetry {
         }
     }
 
-    /// Nobody shares it before it is recorded.
+    /// The record, which is not shared before it is recorded.
     fn record_mut(&mut self) -> Option<&mut RequestRecord> {
         self.record.as_mut().and_then(Arc::get_mut)
     }

@@ -1,4 +1,4 @@
-//! One thread: its listeners, its connections to both sides, its deadlines.
+//! A worker thread: its listeners, client and upstream connections, and deadlines.
 
 use crate::{
     Config, Origin, RequestFilter,
@@ -27,7 +27,7 @@ use tidegate_policy::{
 use tidegate_rule::request::TrustedProxies;
 use tokio::{sync::watch, task, time};
 
-/// What the connections of a thread share.
+/// The state that the connections of a thread share.
 pub(crate) struct Worker {
     pub(crate) deadlines: Rc<Deadlines>,
     pub(crate) settings: WorkerSettings,
@@ -37,9 +37,9 @@ pub(crate) struct Worker {
     connection_limiter: Arc<ConnectionLimiter>,
     state: Cell<WorkerState>,
     connections: Cell<usize>,
-    /// Connections that are not taken apart.
+    /// Connections with buffers.
     pub(crate) active_connections: Cell<usize>,
-    /// Clients that are being told that there is no place for them.
+    /// 503 responses to connections beyond the limit, in progress.
     pub(crate) rejections: Cell<u32>,
     random_ids: RefCell<BytesMut>,
     pub(crate) log: Option<AccessLog>,
@@ -47,7 +47,7 @@ pub(crate) struct Worker {
     pub(crate) clock: Clock,
 }
 
-/// Times in milliseconds, and sizes.
+/// The connection settings; times are in milliseconds.
 pub(crate) struct WorkerSettings {
     pub(crate) header_timeout: u64,
     pub(crate) body_timeout: u64,
@@ -66,13 +66,13 @@ enum WorkerState {
     Draining,
 }
 
-/// Whether everything goes on.
+/// A command to all workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerCommand {
     Serve,
-    /// Others serve from now on. Connections that wait for a request may bring one more, so that none is lost.
+    /// New workers accept connections. Idle connections may send one more request, so that none is lost.
     Retire,
-    /// Connections that wait for a request are closed.
+    /// Close idle connections.
     Stop,
 }
 
@@ -80,7 +80,7 @@ impl Worker {
     pub(crate) fn new(
         config: &Config,
         upstreams: Vec<Rc<Upstream>>,
-        places: Arc<ConnectionLimiter>,
+        connection_limiter: Arc<ConnectionLimiter>,
         watch: Rc<Deadlines>,
         (log, tracer): (Option<AccessLog>, Option<Tracer>),
     ) -> Rc<Self> {
@@ -90,7 +90,7 @@ impl Worker {
             upstreams,
             proxies: config.trusted_proxies.clone().into(),
             forwarded_headers: config.forwarded_headers,
-            connection_limiter: places,
+            connection_limiter,
             state: Cell::new(WorkerState::Serving),
             connections: Cell::new(0),
             active_connections: Cell::new(0),
@@ -102,33 +102,33 @@ impl Worker {
         })
     }
 
-    /// Serves until it is told to stop, and then until its connections have ended, or have had their time.
+    /// Serves until it is stopped, and then drains its connections.
     pub(crate) async fn run<F: RequestFilter>(
         self: Rc<Self>,
         listeners: Vec<Listener>,
         filter: Arc<F>,
-        mut orders: watch::Receiver<WorkerCommand>,
+        mut commands: watch::Receiver<WorkerCommand>,
     ) {
         let ticking = task::spawn_local(tick(self.clone()));
         let accepting: Vec<_> = listeners
             .into_iter()
             .map(|listener| task::spawn_local(self.clone().accept(listener, filter.clone())))
             .collect();
-        // A sender that is gone says the same as `StopSignal`.
-        let order = orders
-            .wait_for(|order| *order != WorkerCommand::Serve)
+        // A dropped sender means the same as `Stop`.
+        let command = commands
+            .wait_for(|command| *command != WorkerCommand::Serve)
             .await
-            .map_or(WorkerCommand::Stop, |order| *order);
+            .map_or(WorkerCommand::Stop, |command| *command);
         accepting.iter().for_each(task::JoinHandle::abort);
         for end in accepting {
             let _ = end.await;
         }
-        if order == WorkerCommand::Retire {
+        if command == WorkerCommand::Retire {
             self.state.set(WorkerState::Retiring);
             self.deadlines.wake_all();
             tokio::select! {
                 () = self.wait_drained() => {}
-                _ = orders.wait_for(|order| *order == WorkerCommand::Stop) => {}
+                _ = commands.wait_for(|command| *command == WorkerCommand::Stop) => {}
             }
         }
         self.state.set(WorkerState::Draining);
@@ -137,7 +137,7 @@ impl Worker {
         ticking.abort();
     }
 
-    /// Its connections have ended, or have had their time.
+    /// Waits until all connections have ended, or the drain timeout expires.
     async fn wait_drained(&self) {
         let drained = async {
             while self.connections.get() > 0 {
@@ -147,49 +147,49 @@ impl Worker {
         let _ = time::timeout(self.settings.drain_timeout, drained).await;
     }
 
-    /// Has the servers of all upstreams asked whether they are well; one worker does it for all.
+    /// Starts the health checks of all upstream servers; only one worker does this.
     pub(crate) fn check_servers(&self) {
-        for (server, terms) in self.upstreams.iter().flat_map(|upstream| upstream.health_checks()) {
-            task::spawn_local(upstream::run_health_checks(server, terms));
+        for (server, check) in self.upstreams.iter().flat_map(|upstream| upstream.health_checks()) {
+            task::spawn_local(upstream::run_health_checks(server, check));
         }
     }
 
-    /// Whether connections that wait for a request are closed.
+    /// Whether idle connections are closed.
     pub(crate) fn is_draining(&self) -> bool {
         self.state.get() == WorkerState::Draining
     }
 
-    /// Whether every answer is the last one of its connection.
+    /// Whether every response is the last one of its connection.
     #[inline]
     pub(crate) fn is_closing(&self) -> bool {
         self.state.get() != WorkerState::Serving
     }
 
-    /// A connection came.
+    /// Counts a new connection.
     pub(crate) fn connection_opened(&self) {
         self.connections.set(self.connections.get() + 1);
     }
 
-    /// A connection has ended.
+    /// Counts the end of a connection.
     pub(crate) fn connection_closed(&self) {
         self.connections.set(self.connections.get() - 1);
     }
 
-    /// Whether the word of this address counts.
+    /// Whether this address is a trusted proxy.
     pub(crate) fn is_trusted(&self, address: IpAddr) -> bool {
         self.proxies.is_trusted(address.to_canonical())
     }
 
-    /// Where a request of this connection comes from: its client is resolved from the peer and trusted proxies.
+    /// The origin of a request of this connection. The client address is resolved from the peer and trusted proxies.
     pub(crate) fn resolve_origin(&self, head: &request::Parts, connection: &Origin) -> Origin {
         let unresolved = HttpRequestHead::new(head, connection.peer.ip());
         let client = self.proxies.client_address(&unresolved).unwrap_or(connection.client);
         Origin { client, ..connection.clone() }
     }
 
-    /// A name for a request, which no other has. It is no secret.
+    /// Creates a unique request id. It is not secret.
     pub(crate) fn new_id(&self) -> HeaderValue {
-        // Cut from one piece, so that each costs no allocation.
+        // Split from one buffer, so that most ids need no allocation.
         let mut ids = self.random_ids.borrow_mut();
         if ids.capacity() < ID_LENGTH {
             *ids = BytesMut::with_capacity(ID_LENGTH * 128);
@@ -206,7 +206,7 @@ impl Worker {
     async fn accept<F: RequestFilter>(self: Rc<Self>, listener: Listener, filter: Arc<F>) {
         loop {
             let (stream, peer) = listener.accept().await;
-            let Ok(place) = self.connection_limiter.acquire(peer.ip()) else {
+            let Ok(permit) = self.connection_limiter.acquire(peer.ip()) else {
                 if listener.scheme() == Scheme::Http {
                     client::reject(&self, &filter, stream);
                 }
@@ -214,7 +214,7 @@ impl Worker {
             };
             let client = peer.ip().to_canonical();
             let origin = Origin { peer, client, scheme: listener.scheme(), listener: listener.name() };
-            let client = ClientConnection::new(self.clone(), origin, place);
+            let client = ClientConnection::new(self.clone(), origin, permit);
             let (certificate, filter) = (listener.certificate(), filter.clone());
             task::spawn_local(async move {
                 let handshake = tls_accept(stream, certificate, client.worker.settings.handshake_timeout);
@@ -226,17 +226,17 @@ impl Worker {
     }
 }
 
-/// Signs of a name of a request.
+/// The length of a request id, in characters.
 const ID_LENGTH: usize = 32;
 
-/// A number in hexadecimal digits, all of them at once: a byte of the result is made of each half of a byte.
+/// Formats a number as hexadecimal digits, all at once: each half byte becomes one byte of the result.
 fn hex_digits(number: u32) -> [u8; 8] {
     const EACH: u64 = 0x0101_0101_0101_0101;
     let spread = |bits: u64, by: u32, mask: u64| (bits | bits << by) & mask;
     let pairs = spread(u64::from(number), 16, 0x0000_ffff_0000_ffff);
     let bytes = spread(pairs, 8, 0x00ff_00ff_00ff_00ff);
     let halves = spread(bytes, 4, 0x0f0f_0f0f_0f0f_0f0f);
-    // 1 where a digit is a letter: 10 and 6 is 16.
+    // 1 for each digit that is a letter: 10 + 6 = 16.
     let letters = (halves + EACH * 6) >> 4 & EACH;
     let past_nine = u64::from(b'a' - b'0' - 10);
     (halves + EACH * u64::from(b'0') + letters * past_nine).to_be_bytes()
@@ -271,12 +271,12 @@ async fn tick(worker: Rc<Worker>) {
     }
 }
 
-/// Deadlines by the clock of the machine, which is coarse and cheap.
+/// Deadlines with the coarse system clock, which is cheap to read.
 pub(crate) fn system_deadlines() -> Rc<Deadlines> {
     Deadlines::new(deadline_clock())
 }
 
-/// The clock by which all workers tell whether something is late.
+/// The clock of the deadlines of all workers.
 pub(crate) fn deadline_clock() -> Clock {
     Clock::coarse()
 }

@@ -11,7 +11,7 @@ use tidegate_rule::{ProblemDetails, RejectionResponse};
 pub struct ApiError {
     /// The status of the response.
     pub status: StatusCode,
-    /// What is wrong, and the fix.
+    /// The error and its fix.
     pub detail: Cow<'static, str>,
     header: Option<(HeaderName, HeaderValue)>,
 }
@@ -22,12 +22,12 @@ impl ApiError {
         Self { status, detail: detail.into(), header: None }
     }
 
-    /// A 400.
+    /// An error with status 400.
     pub fn bad_request(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// The same, with a header.
+    /// Adds a header to the response.
     pub fn with_header(self, name: HeaderName, value: HeaderValue) -> Self {
         Self { header: Some((name, value)), ..self }
     }
@@ -37,7 +37,7 @@ impl ApiError {
         ProblemDetails { detail: &self.detail, ..ProblemDetails::new(self.status.as_u16(), title) }
     }
 
-    /// The error as one of several results.
+    /// The error as JSON, as one of several results in a batch.
     pub fn to_json(&self) -> Value {
         serde_json::from_str(&self.problem_details().to_json()).unwrap_or_default()
     }
@@ -59,7 +59,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Input of clients is quoted in errors, but not a megabyte of it.
+/// Shortens client input for the text of an error.
 pub fn truncate(text: &str) -> String {
     const MAX_LENGTH: usize = 60;
     match text.char_indices().nth(MAX_LENGTH) {

@@ -1,4 +1,4 @@
-//! Bearer tokens: who may call an API, and who is an operator.
+//! Bearer tokens: which callers an API accepts, and which are operators.
 
 use crate::{ApiError, StartupError};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -9,13 +9,13 @@ use tidegate_policy::{Policy, model::EnvVariable};
 /// The tokens that an API accepts. Without any, everyone may call it.
 #[derive(Debug, Default)]
 pub struct Authorization {
-    /// By name. Several tokens may be valid at once, so that one can replace another.
+    /// By name. Several tokens may be valid at once, for rotation.
     tokens: Vec<(Arc<str>, Secret)>,
-    /// Who is an operator.
+    /// The callers that are operators.
     pub operators: Operators,
 }
 
-/// Who is an operator.
+/// The callers that are operators.
 #[derive(Debug, Default)]
 pub enum Operators {
     /// Every caller.
@@ -27,20 +27,20 @@ pub enum Operators {
     Disabled,
 }
 
-/// Whether a request comes from an operator.
+/// The result of the check whether an operator sent a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorAccess {
-    /// It does.
+    /// An operator sent it.
     Granted,
-    /// Its token is another one.
+    /// The token is wrong.
     InvalidToken,
-    /// It has no token.
+    /// The request has no token.
     MissingToken,
-    /// There is no token for operators.
+    /// No operator token is configured.
     Disabled,
 }
 
-/// A token, which is never shown.
+/// A token. `Debug` does not print it.
 pub struct Secret(String);
 
 /// The sender of a request.
@@ -57,11 +57,10 @@ pub enum ApiCaller {
 /// The header for a token where `Authorization` may belong to the request that is checked.
 pub const TOKEN_HEADER: &str = "x-tidegate-token";
 /// The error for a request that only an operator may send.
-pub const OPERATOR_TOKEN_REQUIRED: &str =
-    "this is for operators; send their token as `Authorization: Bearer TOKEN`";
+pub const OPERATOR_TOKEN_REQUIRED: &str = "operator token required; send `Authorization: Bearer TOKEN`";
 
 impl Authorization {
-    /// These tokens.
+    /// Accepts these tokens.
     pub fn new(programs: impl IntoIterator<Item = (Arc<str>, Secret)>, operators: Operators) -> Self {
         Self { tokens: programs.into_iter().collect(), operators }
     }
@@ -80,10 +79,10 @@ impl Authorization {
         })
     }
 
-    /// The caller that these headers identify; 401 if none of the required tokens is sent.
+    /// Returns the caller that these headers identify; 401 if a token is required and not sent.
     pub fn authenticate(&self, headers: &HeaderMap) -> Result<ApiCaller, ApiError> {
         let token = request_token(headers);
-        // All tokens are compared, so that the time does not depend on which one is similar.
+        // All tokens are compared, so that the time does not reveal which one is similar.
         let is_operator = matches!(&self.operators, Operators::Token(secret) if secret.matches(token));
         let program = self.tokens.iter().fold(None, |found, (name, secret)| match secret.matches(token) {
             true => Some(name),
@@ -93,7 +92,7 @@ impl Authorization {
             _ if is_operator => Ok(ApiCaller::Operator),
             Some(name) => Ok(ApiCaller::Program(name.clone())),
             None if !self.requires_token() => Ok(ApiCaller::Anonymous),
-            None => Err(unauthorized("a token is needed; send `Authorization: Bearer TOKEN`")),
+            None => Err(unauthorized("token required; send `Authorization: Bearer TOKEN`")),
         }
     }
 
@@ -104,7 +103,7 @@ impl Authorization {
 }
 
 impl Operators {
-    /// Without a token, everyone is an operator if the API listens on a loopback address only, and nobody otherwise.
+    /// Without a token, every caller is an operator if the API listens on a loopback address, and no caller otherwise.
     pub fn new(token: Option<Secret>, address: Option<IpAddr>) -> Self {
         match token {
             Some(token) => Self::Token(token),
@@ -113,7 +112,7 @@ impl Operators {
         }
     }
 
-    /// Whether a request with these headers comes from an operator.
+    /// Checks whether an operator sent a request with these headers.
     pub fn check(&self, headers: &HeaderMap) -> OperatorAccess {
         // Either header: a proxy may add the token of a program.
         let (header, bearer) = (headers.get(TOKEN_HEADER).map(HeaderValue::as_bytes), bearer_token(headers));
@@ -128,7 +127,7 @@ impl Operators {
         }
     }
 
-    /// An error with one of these details, unless an operator sent these headers.
+    /// Returns an error with one of these details unless an operator sent these headers.
     pub fn require(
         &self,
         headers: &HeaderMap,
@@ -145,19 +144,19 @@ impl Operators {
 }
 
 impl ApiCaller {
-    /// Whether this caller may settle a reservation of that one.
+    /// Whether this caller may settle a reservation of `owner`.
     pub fn can_settle(&self, owner: &Self) -> bool {
         *owner == Self::Anonymous || owner == self
     }
 }
 
 impl Secret {
-    /// This token.
+    /// Creates a token.
     pub fn new(secret: String) -> Self {
         Self(secret)
     }
 
-    /// The value of an environment variable.
+    /// Reads the token from an environment variable.
     pub fn from_env(variable: &EnvVariable) -> Result<Self, StartupError> {
         let value = env::var(&variable.0).ok().filter(|value| !value.trim().is_empty());
         value
@@ -188,7 +187,7 @@ pub fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-/// A 401 that asks for a bearer token.
+/// A 401 response that requests a bearer token.
 pub fn unauthorized(detail: &'static str) -> ApiError {
     let scheme = HeaderValue::from_static("Bearer realm=\"tidegate\"");
     ApiError::new(StatusCode::UNAUTHORIZED, detail).with_header(header::WWW_AUTHENTICATE, scheme)
@@ -220,7 +219,7 @@ mod tests {
             assert_eq!(error.status, StatusCode::UNAUTHORIZED, "{name}: {value}");
         }
         assert_eq!(Authorization::default().authenticate(&HeaderMap::new()), Ok(ApiCaller::Anonymous));
-        // An operator keeps its reservations where programs need no token.
+        // The reservations of an operator are protected even if programs need no token.
         let authorization = Authorization::new([], Operators::Token(secret("boss")));
         let boss = with("authorization", "Bearer boss");
         assert_eq!(authorization.authenticate(&boss), Ok(ApiCaller::Operator));

@@ -3,16 +3,16 @@
 use http::{HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 
-/// Bytes that most responses have at most.
+/// Bytes that are enough for most responses.
 const INITIAL_CAPACITY: usize = 256;
 
-/// JSON as a response, with a body of any type.
+/// Builds a JSON response.
 pub fn json_response<B: From<Vec<u8>>>(
     status: StatusCode,
     kind: &'static str,
     body: &impl Serialize,
 ) -> Response<B> {
-    // Nothing here has a name that is no text, which is all that can go wrong.
+    // Only a map key that is not a string could fail, and no response has one.
     let mut written = Vec::with_capacity(INITIAL_CAPACITY);
     if serde_json::to_writer(&mut written, body).is_err() {
         written = b"{}".to_vec();

@@ -1,4 +1,23 @@
-//! The HTTP server of everything that Tidegate serves, and what its APIs share.
+//! The HTTP server of Tidegate's APIs, with TLS, error responses, bearer tokens, metrics and file watching.
+//!
+//! ```
+//! use http_body_util::Full;
+//! use hyper::{Request, Response, body::{Bytes, Incoming}, service::service_fn};
+//! use std::convert::Infallible;
+//! use tidegate_http_server::{HttpServer, Listener};
+//! use tokio::net::TcpListener;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> std::io::Result<()> {
+//! let service = service_fn(|_: Request<Incoming>| async {
+//!     Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("hello"))))
+//! });
+//! let listener = Listener::new(TcpListener::bind("127.0.0.1:0").await?, None);
+//! let stop = async { /* wait for a signal */ };
+//! HttpServer::new(service, &Default::default()).serve_until(listener, stop).await;
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! | noun | is |
 //! |---|---|
@@ -9,11 +28,14 @@
 //! | [`Authorization`] | the bearer tokens that an API accepts |
 //! | [`MetricFamily`] | a metric, with its text for Prometheus |
 //! | [`FileWatch`] | reports when a file of a policy has changed since it was read |
-//! | [`Roots`] | whose certificates of servers are trusted |
-//! | [`StartupError`] | what keeps a server from starting |
+//! | [`Roots`] | the CA certificates that verify servers |
+//! | [`StartupError`] | the error of a server that cannot start |
+//!
+//! It does not route requests, evaluate rules, or proxy: the gateway has its own connection handling.
 
 mod api_error;
 mod authorization;
+mod events;
 mod files;
 mod json;
 mod metrics;

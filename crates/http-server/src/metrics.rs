@@ -1,7 +1,6 @@
 //! The metric model of the gateway and of the Envoy service, and its Prometheus text format.
 //!
-//! Counters live where they are incremented; a scrape reads them into families. The same families are exported by OTLP and
-//! statsd.
+//! A scrape reads the counters into families. OTLP and statsd export the same families.
 
 use std::fmt::{Display, Write as _};
 
@@ -24,26 +23,26 @@ pub type MetricLabels = Vec<(&'static str, String)>;
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// It only grows.
+    /// A value that only increases.
     Counter,
-    /// It rises and falls.
+    /// A value that increases and decreases.
     Gauge,
-    /// Counts of values by their size.
+    /// Counts of values per bucket.
     Histogram,
 }
 
 /// The value of a sample.
 #[derive(Clone, Debug)]
 pub enum MetricValue {
-    /// A whole number.
+    /// An integer.
     Integer(u64),
-    /// Any number.
+    /// A floating-point number.
     Float(f64),
     /// The upper bounds of all buckets but the last, the count of each bucket, and the sum; in microseconds.
     Histogram {
         /// The upper bounds of the buckets.
         bounds: Vec<u64>,
-        /// How many values each bucket has.
+        /// The number of values in each bucket.
         counts: Vec<u64>,
         /// The sum of all values.
         sum: u64,
@@ -126,7 +125,7 @@ impl From<f64> for MetricValue {
     }
 }
 
-/// Writes one sample, with the bound of its bucket if it is one of a histogram.
+/// Writes one sample; `bound` is the upper bound of a histogram bucket.
 fn write_sample(
     out: &mut String,
     name: &str,

@@ -10,7 +10,7 @@ use tidegate_rule::request::{PlusDecoding, percent_decode, query_parameters};
 pub struct Query(Vec<(&'static str, String)>);
 
 impl Query {
-    /// Parses the query of an address, which may have these parameters and no others.
+    /// Parses the query of a URI. Parameters other than `known` are an error.
     pub fn parse(uri: &Uri, known: &[&'static str]) -> Result<Self, ApiError> {
         let mut parsed = Vec::new();
         for (name, value) in query_parameters(uri.query().unwrap_or_default()) {
@@ -48,7 +48,7 @@ impl Query {
 fn unknown_parameter(name: &str, known: &[&'static str]) -> ApiError {
     let fix = match suggest::closest(name, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
-        None if known.is_empty() => "leave it out".to_owned(),
+        None if known.is_empty() => "remove it".to_owned(),
         None => format!("use one of `{}`", known.join("`, `")),
     };
     ApiError::bad_request(format!("unknown parameter `{}`; {fix}", truncate(name)))

@@ -23,17 +23,17 @@ where
     B: Body<Data = Bytes>,
 {
     let mut reading = pin!(collect(body, max_size));
-    // Most bodies come with their heads: a timer is only for the others.
+    // Most bodies arrive with their heads; only the others need a timer.
     if let Some(body) = poll_twice(reading.as_mut()).await {
         return body;
     }
     timeout(BODY_TIMEOUT, reading).await.unwrap_or_else(|_| {
-        let problem = "the body took too long to come; send it at once";
+        let problem = "request body timed out; send it within 10 s";
         Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, problem))
     })
 }
 
-/// The output of a future that needs no waiting. A connection passes a body on only after it was polled for it.
+/// Polls a future twice without waiting. A connection delivers a body only after the first poll.
 async fn poll_twice<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     let mut was_polled = false;
     poll_fn(|context| match future.as_mut().poll(context) {
@@ -55,10 +55,10 @@ where
     let mut body = pin!(body);
     let (mut first, mut all) = (Bytes::new(), BytesMut::new());
     while let Some(frame) = body.as_mut().frame().await {
-        let frame = frame.map_err(|_| ApiError::bad_request("the body broke off; send all of it"))?;
+        let frame = frame.map_err(|_| ApiError::bad_request("request body is incomplete"))?;
         let Ok(data) = frame.into_data() else { continue };
         if first.len() + all.len() + data.len() > max_size {
-            let problem = format!("the body is too large; send {max_size} bytes at most");
+            let problem = format!("request body is too large; send at most {max_size} bytes");
             return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, problem));
         }
         // Most bodies have one frame, which is not copied.

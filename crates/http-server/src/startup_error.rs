@@ -1,61 +1,61 @@
-//! What keeps a gateway from starting.
+//! The error of a server that cannot start.
 
 use std::{fmt, io, net::SocketAddr, path::PathBuf};
 
-/// Why a gateway does not start. One line, with the place and the fix.
+/// A server cannot start. The text is one line with the location and the fix.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartupError {
-    /// An address cannot be listened on.
+    /// An address cannot be bound.
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A file of a certificate or a key cannot be used.
+    /// A certificate file or key file cannot be used.
     Certificate {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause and the fix.
         reason: String,
     },
     /// A server of an upstream cannot be used.
     Upstream {
-        /// Its upstream.
+        /// The upstream.
         upstream: String,
-        /// Its URL.
+        /// The URL of the server.
         url: String,
-        /// Why.
+        /// The cause and the fix.
         reason: String,
     },
-    /// The log cannot be written.
+    /// The access log cannot be written.
     Log {
-        /// Where to.
+        /// The log file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Traces cannot be sent.
+    /// Traces cannot be exported.
     Traces {
-        /// Where to.
+        /// The URL of the collector.
         endpoint: String,
-        /// Why.
+        /// The cause and the fix.
         reason: String,
     },
-    /// Metrics cannot be sent.
+    /// Metrics cannot be exported.
     Metrics {
-        /// Where to.
+        /// The URL of the collector.
         endpoint: String,
-        /// Why.
+        /// The cause and the fix.
         reason: String,
     },
-    /// A token that a policy asks for is not there.
+    /// The environment variable of a token is not set.
     Token {
-        /// The variable that should hold it.
+        /// The name of the variable.
         variable: String,
     },
-    /// The machine refused a thread, a socket or a runtime.
+    /// The system cannot create a thread, socket or runtime.
     System(io::Error),
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for StartupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Listen { address, source } if source.kind() == io::ErrorKind::AddrInUse => {
-                write!(f, "{address} is in use: stop what listens there, or listen on another port")
+                write!(f, "{address} is in use: stop the other process, or listen on another port")
             }
             Self::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),
             Self::Certificate { file, reason } => write!(f, "{}: {reason}", file.display()),
@@ -74,12 +74,9 @@ impl fmt::Display for StartupError {
             Self::Traces { endpoint, reason } => write!(f, "traces to `{endpoint}`: {reason}"),
             Self::Metrics { endpoint, reason } => write!(f, "metrics to `{endpoint}`: {reason}"),
             Self::Token { variable } => {
-                write!(
-                    f,
-                    "the variable {variable} is to hold a token and holds none: set it in the environment"
-                )
+                write!(f, "environment variable {variable} is not set: set it to a token")
             }
-            Self::System(source) => write!(f, "the machine refused what a worker needs: {source}"),
+            Self::System(source) => write!(f, "cannot create a thread, socket or runtime: {source}"),
         }
     }
 }

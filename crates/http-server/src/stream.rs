@@ -1,4 +1,4 @@
-//! A connection, in plain text or not.
+//! A connection, in plain text or TLS.
 
 use std::{
     io,
@@ -13,9 +13,9 @@ use tokio_rustls::TlsStream;
 
 /// A connection to a client or to a server.
 pub enum Stream<I = TcpStream> {
-    /// In plain text.
+    /// Plain text.
     Plain(I),
-    /// Through TLS.
+    /// TLS.
     Tls(Box<TlsStream<I>>),
 }
 
@@ -36,10 +36,10 @@ impl Stream {
         }
     }
 
-    /// Whether something has come, or the end. Whoever asks has read all there was, except for what came together with the
-    /// end of a handshake: TLS has that, and the socket does not.
+    /// Waits for data or the end of the connection. The caller must have read everything before; data that arrived with the
+    /// end of a TLS handshake is in the TLS buffer and not in the socket.
     ///
-    /// It looks: a socket may be taken for readable before anybody has tried.
+    /// It peeks, because tokio may report a socket as readable before the first read.
     pub fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Self::Tls(stream) = self
             && !stream.get_ref().1.wants_read()
@@ -50,7 +50,7 @@ impl Stream {
         self.tcp().poll_peek(context, &mut ReadBuf::new(&mut byte)).map_ok(|_| ())
     }
 
-    /// What both sides agreed to speak, in TLS.
+    /// The negotiated ALPN protocol of a TLS connection.
     pub fn alpn_protocol(&self) -> Option<&[u8]> {
         match self {
             Self::Plain(_) => None,

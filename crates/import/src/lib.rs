@@ -1,48 +1,75 @@
-//! Policies from the configuration of other programs: nginx.
+//! Imports nginx configuration as a Tidegate policy.
+//!
+//! ```
+//! use tidegate_import::{ImportedPolicy, LossKind};
+//! use tidegate_policy::DiskFiles;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let path = std::env::temp_dir().join(format!("tidegate-import-{}.conf", std::process::id()));
+//! let zone = "limit_req_zone $binary_remote_addr zone=one:1m rate=10r/s;";
+//! std::fs::write(&path, format!("{zone} server {{ limit_req zone=one; gzip on; }}"))?;
+//!
+//! let imported = ImportedPolicy::nginx(&path, &DiskFiles)?;
+//! assert_eq!(imported.policy.rules[0].name, "one");
+//! assert_eq!(imported.losses[0].directive, "gzip");
+//! assert_eq!(imported.losses_of(LossKind::Protection).count(), 0);
+//! # std::fs::remove_file(path)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | item | meaning |
+//! |---|---|
+//! | [`ImportedPolicy`] | the policy and the losses of an import |
+//! | [`Loss`] | a directive that is not imported, or that has a different effect |
+//! | [`LossKind`] | whether a loss reduces protection |
+//! | [`FileTree`] | reads files and lists directories, for `include` |
+//!
+//! It does not start nginx, change the configuration, or import `stream` and `mail`.
 
 mod nginx;
 
 use std::{fmt, fs, io, path::Path};
 use tidegate_policy::{DiskFiles, FileSource, Policy, PolicyFormat, Problems};
 
-/// A policy that says what another program's configuration said, and what it does not say.
+/// A policy made from the configuration of another program, with the list of losses.
 #[derive(Clone, Debug)]
 pub struct ImportedPolicy {
-    /// The policy. It can be put in force.
+    /// The policy. It is valid and compiles.
     pub policy: Policy,
-    /// What was not carried over, or means something else, in the order of the files.
+    /// Directives that are not imported or have a different effect, in file order.
     pub losses: Vec<Loss>,
     source: String,
 }
 
-/// Something that was not carried over, or that means something else now.
+/// A directive that is not imported, or that has a different effect in the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Whether something is less protected now.
+    /// Whether the loss reduces protection.
     pub kind: LossKind,
     /// The name of the directive: `auth_basic`.
     pub directive: String,
     /// The file and the line: `nginx.conf:12`.
     pub location: String,
-    /// What stands there.
+    /// The text of the directive.
     pub text: String,
-    /// What became of it.
+    /// Why the directive is not imported, or how its effect differs.
     pub reason: String,
 }
 
-/// What a loss means for the requests that a gateway lets through.
+/// Whether a loss changes which requests the gateway admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LossKind {
-    /// Requests that were kept away, limited or checked are not any longer: a policy like this should not be used before
-    /// somebody has accepted that.
+    /// Requests that nginx rejects, limits or checks are no longer rejected, limited or checked. An operator must accept
+    /// the loss before the policy is used.
     Protection,
     /// Anything else.
     Cosmetic,
 }
 
-/// Gives files, and the names of those in a folder: `include conf.d/*.conf` asks for them.
+/// Reads files and lists folders, which `include conf.d/*.conf` needs.
 pub trait FileTree: FileSource {
-    /// The names in a folder, in any order.
+    /// Returns the names in a folder, in any order.
     fn list_names(&self, folder: &Path) -> io::Result<Vec<String>>;
 }
 
@@ -54,16 +81,19 @@ impl FileTree for DiskFiles {
 }
 
 impl ImportedPolicy {
-    /// What an `nginx.conf` and all that it includes say about limits, upstreams and where requests come in.
+    /// Imports the limits, upstreams, routes and listeners of an `nginx.conf` and of the files that it includes.
     ///
-    /// An error tells what is wrong with the files themselves: nginx would not start with them either. Whatever nginx
-    /// understands and a policy does not say is no error, but one of [`losses`](Self::losses). Those of
-    /// [`LossKind::Protection`] have to be accepted before the policy is used.
+    /// A valid directive that a policy cannot express is not an error; it is listed in [`losses`](Self::losses). An
+    /// operator must accept losses of [`LossKind::Protection`] before the policy is used.
+    ///
+    /// # Errors
+    ///
+    /// Returns the problems of a configuration that nginx would reject, too.
     pub fn nginx(path: impl AsRef<Path>, files: &dyn FileTree) -> Result<Self, Problems> {
         nginx::import(path.as_ref(), files)
     }
 
-    /// The policy as a text, with all losses on top where the language has comments.
+    /// Prints the policy, with all losses as leading comments in formats that have comments.
     pub fn print(&self, format: PolicyFormat) -> String {
         let policy = self.policy.print(format);
         if format == PolicyFormat::Json {
@@ -71,10 +101,8 @@ impl ImportedPolicy {
         }
         let mut text = format!("# From {}.", to_one_line(&self.source));
         let mut start = " ";
-        let parts = [
-            (LossKind::Protection, "Protection that is lost:"),
-            (LossKind::Cosmetic, "Not carried over, or different now:"),
-        ];
+        let parts =
+            [(LossKind::Protection, "Lost protection:"), (LossKind::Cosmetic, "Not imported, or different:")];
         for (kind, head) in parts {
             let mut losses = self.losses_of(kind).peekable();
             if losses.peek().is_none() {
@@ -92,7 +120,7 @@ impl ImportedPolicy {
         text + &policy
     }
 
-    /// Losses of one kind, in the order of the files.
+    /// Returns the losses of one kind, in file order.
     pub fn losses_of(&self, kind: LossKind) -> impl Iterator<Item = &Loss> {
         self.losses.iter().filter(move |loss| loss.kind == kind)
     }
@@ -104,7 +132,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// What stands in a comment must not leave it.
+/// Replaces line breaks and control characters, so that the text cannot end a comment.
 fn to_one_line(text: &str) -> String {
     let plain = |c: char| match c {
         c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}') => ' ',

@@ -1,7 +1,7 @@
-//! A thread of our own, for whatever speaks to a store.
+//! A background thread with a runtime, for stores.
 //!
-//! Connections must not live on the runtime of whoever happened to need them: it may end, and it stands still while one of
-//! its threads is in a function that blocks. So stores that settings name live here, and so does waiting for them.
+//! Connections must not live on the runtime of the caller that opened them: that runtime may end, and it stops while one
+//! of its threads runs a blocking function. So the stores of a policy run here, and waiting for them does too.
 
 use crate::{
     limiter::FailureMode,
@@ -20,16 +20,16 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// A store answers within its deadline or not at all; this is only so that nothing can ever hang.
+/// An upper bound in case a store ignores its own deadline, so that no caller hangs.
 const MAX_STORE_WAIT: Duration = Duration::from_secs(5);
 
-/// That thread, and its runtime.
+/// The background thread and its runtime.
 struct BackgroundRuntime {
     handle: Handle,
     thread: ThreadId,
 }
 
-/// It is started when it is first needed; `None` if the machine has no thread to give.
+/// Starts the thread on first use; `None` if the system cannot start a thread.
 fn runtime() -> Option<&'static BackgroundRuntime> {
     static RUNTIME: OnceLock<Option<BackgroundRuntime>> = OnceLock::new();
     RUNTIME.get_or_init(start_runtime).as_ref()
@@ -47,9 +47,8 @@ fn start_runtime() -> Option<BackgroundRuntime> {
     Some(BackgroundRuntime { handle, thread })
 }
 
-/// Runs a future there and blocks this thread until it is done; `None` if that takes longer than `patience` and anything
-/// a store may take. That thread itself has nobody to wait for: whoever is limited there, such as a listener to what a store
-/// has to tell, gets `None` at once.
+/// Runs a future on the background thread and blocks this thread until it is done. Returns `None` after `max_wait` plus
+/// `MAX_STORE_WAIT`, and at once on the background thread itself, which would wait for itself.
 pub fn block_on<F>(max_wait: Duration, future: F) -> Option<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -60,13 +59,14 @@ where
     }
     let (done, result) = mpsc::sync_channel(1);
     drop(background.handle.spawn(async move {
-        // Nobody listens any more if it took too long.
+        // The receiver is gone after a timeout.
         let _ = done.send(future.await);
     }));
     result.recv_timeout(max_wait.saturating_add(MAX_STORE_WAIT)).ok()
 }
 
-/// Runs a future on this task's runtime, or there if it has none: whoever waits needs a timer. `None` if there is neither.
+/// Runs a future on the runtime of this task, or otherwise on the background thread, because waiting needs a timer.
+/// `None` if neither is available.
 pub async fn run_in_runtime<F>(future: F) -> Option<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -77,7 +77,7 @@ where
     }
 }
 
-/// Runs a future there to its end, whether or not its caller stays to hear of it. `None` if there is no such thread.
+/// Runs a future to completion on the background thread, even if the caller is cancelled. `None` without that thread.
 pub async fn run_to_completion<F>(future: F) -> Option<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -85,8 +85,8 @@ where
     handle()?.spawn(future).await.ok()
 }
 
-/// Goes on when its caller is gone, on this runtime if there is one: a store has decided by then, and what it has given must be there
-/// to be given back. `None` if the runtime ends.
+/// Runs a future to completion even if the caller is cancelled: the store may have charged by then, and the charge must
+/// be refundable. Uses the current runtime if there is one. `None` if the runtime ends.
 pub(crate) async fn run_uncancelled<F>(future: F) -> Option<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -97,7 +97,7 @@ where
     }
 }
 
-/// Runs a future on this runtime, or else on that thread; `None` if there is neither.
+/// Spawns a future on the current runtime, or on the background thread; `None` if neither is available.
 pub(crate) fn spawn_in_current(future: impl Future<Output = ()> + Send + 'static) -> Option<JoinHandle<()>> {
     match Handle::try_current() {
         Ok(runtime) => Some(runtime.spawn(future)),
@@ -105,20 +105,20 @@ pub(crate) fn spawn_in_current(future: impl Future<Output = ()> + Send + 'static
     }
 }
 
-/// Calls a function whose tasks are to live there; `None` if there is no such thread.
+/// Calls a function inside the background runtime, so that its tasks run there. `None` without that thread.
 pub fn enter<R>(call: impl FnOnce() -> R) -> Option<R> {
     let _entered = handle()?.enter();
     Some(call())
 }
 
-/// Runs a future there, and does not wait for it.
+/// Spawns a future on the background thread, without waiting for it.
 pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
     if let Some(handle) = handle() {
         handle.spawn(future);
     }
 }
 
-/// A future that runs elsewhere until it is done or nobody wants to know any more.
+/// A future on another runtime that is aborted on drop.
 struct AbortOnDrop<T>(JoinHandle<T>);
 
 impl<T> Future for AbortOnDrop<T> {
@@ -135,18 +135,20 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-/// A store that lives on that thread.
+/// A store whose calls run on the background thread.
 #[derive(Debug)]
 pub struct BackgroundStore(pub Arc<dyn Store>);
 
 impl Store for BackgroundStore {
     fn execute(&self, request: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
         let Some(handle) = handle() else {
-            return Box::pin(async { Err(StoreError::Unavailable("there is no thread for it".to_owned())) });
+            return Box::pin(async {
+                Err(StoreError::Unavailable("cannot start the background thread".to_owned()))
+            });
         };
-        let answer = handle.spawn(self.0.execute(request));
+        let reply = handle.spawn(self.0.execute(request));
         Box::pin(async {
-            answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the call was given up".to_owned())))
+            reply.await.unwrap_or_else(|_| Err(StoreError::Unavailable("call cancelled".to_owned())))
         })
     }
 

@@ -1,7 +1,7 @@
-//! What time it is: the only place that asks the machine.
+//! Clocks. No other module reads the system time.
 //!
-//! Every reading is in microseconds since the Unix epoch, so that windows can follow the calendar, and moves with
-//! the machine's monotonic clock, so that a corrected wall clock moves nothing.
+//! Every reading is in microseconds since the Unix epoch, so that windows can follow the calendar. It advances with the
+//! monotonic clock, so that a correction of the wall clock changes nothing.
 
 use std::{
     fmt,
@@ -14,18 +14,18 @@ use std::{
 };
 use tidegate_core::{Bound, Micros};
 
-/// A clock: the machine's, a coarse one, tokio's, or one that a test moves by hand.
+/// A source of time: the system clock, a coarse clock, tokio's clock, or a manual clock for tests.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tidegate_limiter::{Clock, DirectLimiter};
 ///
 /// let (clock, manual_clock) = Clock::manual();
-/// let throttle = DirectLimiter::builder().clock(clock).build("1/s")?;
-/// assert!(throttle.check().is_allowed());
-/// assert!(!throttle.check().is_allowed());
+/// let limiter = DirectLimiter::builder().clock(clock).build("1/s")?;
+/// assert!(limiter.check().is_allowed());
+/// assert!(!limiter.check().is_allowed());
 /// manual_clock.advance(Duration::from_secs(1));
-/// assert!(throttle.check().is_allowed());
+/// assert!(limiter.check().is_allowed());
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 #[derive(Clone)]
@@ -43,22 +43,22 @@ enum ClockSource {
 }
 
 impl Clock {
-    /// The exact clock, and the default: the processor's cycle counter, tied to the operating system's monotonic
-    /// clock a hundred times a second, so that it cannot drift. It never goes back.
+    /// The exact clock, and the default: the processor's cycle counter, corrected by the monotonic clock of the operating
+    /// system a hundred times a second, so that it does not drift. It never goes back.
     pub fn system() -> Self {
         Self { source: ClockSource::System(SystemClock::shared()) }
     }
 
-    /// A clock that is read in a fraction of the time and shows it only every few milliseconds; [`Clock::resolution`]
-    /// says how often, and [`crate::DirectLimiter::bound`] what that does to a bound. Where the operating system has none
-    /// it is the exact clock.
+    /// A clock that is faster to read and advances only every few milliseconds; [`Clock::resolution`] returns the step, and
+    /// [`crate::DirectLimiter::bound`] includes its effect. Equal to [`Clock::system`] where the operating system has no
+    /// coarse clock.
     ///
     /// ```
     /// use tidegate_limiter::{Clock, DirectLimiter};
     ///
     /// let exact = DirectLimiter::new("1000/s burst 10")?;
     /// let coarse = DirectLimiter::builder().clock(Clock::coarse()).build("1000/s burst 10")?;
-    /// println!("{}", coarse.bound()); // … 1014 in any 1s, by a clock that ticks every 4ms
+    /// println!("{}", coarse.bound()); // at most 1014 in any 1 s with a resolution of 4 ms
     /// let window = std::time::Duration::from_secs(1).into();
     /// assert!(coarse.bound().max_in_window(window) >= exact.bound().max_in_window(window));
     /// # Ok::<(), tidegate_limiter::BuildError>(())
@@ -70,40 +70,39 @@ impl Clock {
         }
     }
 
-    /// A clock that stands at zero until its hand moves it.
+    /// A clock that starts at zero and advances only through the returned [`ManualClock`].
     pub fn manual() -> (Self, ManualClock) {
         let manual_clock =
             Arc::new(ManualClockState { now: AtomicU64::new(0), wakers: Mutex::new(Vec::new()) });
         (Self { source: ClockSource::Manual(manual_clock.clone()) }, ManualClock { state: manual_clock })
     }
 
-    /// Tokio's clock, which a test can pause and advance. A limiter whose waits are to follow paused time is built
-    /// with it.
+    /// Tokio's clock, which a test can pause and advance. Use it for a limiter whose waits follow paused time.
     #[cfg(feature = "tokio")]
     pub fn tokio() -> Self {
         Self { source: ClockSource::Tokio(TokioClock::start()) }
     }
 
-    /// Waits until it is `moment`: on tokio's timer, or for the hand of a manual clock.
+    /// Waits until `deadline`: on tokio's timer, or until a manual clock is advanced.
     #[cfg(feature = "tokio")]
     pub async fn wait_until(&self, deadline: Micros) {
         crate::wait::WaitUntil::new(self, Some(deadline), None).await;
     }
 
-    /// The moment on tokio's own clock that is so far from now, for timers that are set again.
+    /// The instant on tokio's own clock after `left` from now, for timers that are reset.
     #[cfg(feature = "tokio")]
     #[allow(clippy::disallowed_methods, reason = "this is the clock")]
     pub(crate) fn tokio_deadline_after(left: Micros) -> tokio::time::Instant {
         tokio::time::Instant::now() + left.to_duration()
     }
 
-    /// The time.
+    /// The current time.
     #[inline]
     pub fn now(&self) -> Micros {
         Micros::new(self.micros())
     }
 
-    /// The time as a bare number, for the path that must be short.
+    /// The current time as a plain number, for the fast path.
     #[inline(always)]
     pub(crate) fn micros(&self) -> u64 {
         match self.source {
@@ -112,7 +111,7 @@ impl Clock {
         }
     }
 
-    /// Kept out of line, so that the common clock is read without a detour.
+    /// Never inlined, so that reading the system clock stays small.
     #[inline(never)]
     fn micros_slow(&self) -> u64 {
         match &self.source {
@@ -124,7 +123,7 @@ impl Clock {
         }
     }
 
-    /// The smallest step that a reading can show.
+    /// The smallest step between two readings.
     pub fn resolution(&self) -> Micros {
         match &self.source {
             ClockSource::Coarse(clock) => clock.resolution,
@@ -132,7 +131,7 @@ impl Clock {
         }
     }
 
-    /// A bound as it holds by this clock: what it cannot tell apart comes on top.
+    /// The bound with the error of this clock's resolution added.
     #[doc(hidden)]
     pub fn widen_bound(&self, bound: Bound) -> Bound {
         match &self.source {
@@ -141,7 +140,7 @@ impl Clock {
         }
     }
 
-    /// The hand, if this clock is moved by hand: a wait must then watch the hand instead of a timer.
+    /// The control of a manual clock: a wait then registers a waker there instead of setting a timer.
     pub(crate) fn manual_clock(&self) -> Option<ManualClock> {
         match &self.source {
             ClockSource::Manual(manual_clock) => Some(ManualClock { state: manual_clock.clone() }),
@@ -169,7 +168,7 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// Moves a manual clock. A hand that is turned back does nothing: the clock stands until time catches up.
+/// Advances a manual clock. The clock never goes back.
 #[derive(Clone)]
 pub struct ManualClock {
     state: Arc<ManualClockState>,
@@ -187,18 +186,18 @@ impl ManualClock {
         self.set(now.plus(by.into()));
     }
 
-    /// Moves the clock to `time`, unless it is already past it.
+    /// Sets the clock to `time`, unless it is already later.
     pub fn set(&self, time: Micros) {
         self.state.now.fetch_max(time.get(), Ordering::AcqRel);
-        let sleepers = std::mem::take(&mut *self.lock_wakers());
-        sleepers.into_iter().for_each(Waker::wake);
+        let wakers = std::mem::take(&mut *self.lock_wakers());
+        wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Has `waker` woken at the next move.
+    /// Wakes `waker` when the clock next advances.
     pub(crate) fn register_waker(&self, waker: &Waker) {
-        let mut sleepers = self.lock_wakers();
-        if !sleepers.iter().any(|sleeper| sleeper.will_wake(waker)) {
-            sleepers.push(waker.clone());
+        let mut wakers = self.lock_wakers();
+        if !wakers.iter().any(|registered| registered.will_wake(waker)) {
+            wakers.push(waker.clone());
         }
     }
 
@@ -213,27 +212,27 @@ impl fmt::Debug for ManualClock {
     }
 }
 
-/// The cycle counter, scaled to microseconds, plus an offset that is corrected again and again.
+/// The cycle counter, scaled to microseconds, plus an offset that is corrected periodically.
 ///
-/// How fast the counter ticks is known to some 30 millionths. It is taken to be slower than that, so that every
-/// correction is a step ahead, of a microsecond or two.
+/// The measured frequency of the counter is off by about 30 parts per million. The scale is reduced by more than that, so
+/// that every correction moves the clock forward, by a microsecond or two.
 struct SystemClock {
     counter: quanta::Clock,
-    /// Microseconds per tick, in 2^-64.
+    /// Microseconds per tick, in units of 2^-64.
     scale: u64,
     ticks_between_corrections: u64,
-    /// What to add to the scaled counter; one word, so that a reader always sees a whole one.
+    /// The offset added to the scaled counter; a single word, so that reads are atomic.
     offset: AtomicU64,
-    /// Ticks after which the offset is corrected again.
+    /// The tick count at which the next correction is due.
     next_correction: AtomicU64,
     start_instant: std::time::Instant,
     start_micros: u64,
 }
 
 const CORRECTIONS_PER_SECOND: u128 = 100;
-/// The counter is taken to be slower by one part in this many.
+/// The scale is reduced by one part in this number.
 const SLOWDOWN_DIVISOR: u128 = 10_000;
-/// Shown too early by more than this many microseconds, the time is set back: the counter itself has jumped.
+/// A clock that is ahead by more than this is set back: the counter itself has jumped.
 const MAX_AHEAD_US: u64 = 1_000;
 
 impl SystemClock {
@@ -247,15 +246,15 @@ impl SystemClock {
         let counter = quanta::Clock::new();
         let ticks = 1_u64 << 40;
         let nanos = counter.delta_as_nanos(0, ticks).max(1);
-        // nanos / 2^40 / 1000 · 2^64, in an order that keeps the digits.
+        // nanos / 2^40 / 1000 · 2^64, in an order that keeps the precision.
         let scale = (u128::from(nanos) << 24) / 1_000;
         let scale = scale - scale / SLOWDOWN_DIVISOR;
         let ticks_per_second = u128::from(ticks) * 1_000_000_000 / u128::from(nanos);
-        let some = |ticks| u64::try_from(ticks).unwrap_or(u64::MAX);
+        let saturate = |ticks| u64::try_from(ticks).unwrap_or(u64::MAX);
         let clock = Self {
             counter,
-            scale: some(scale),
-            ticks_between_corrections: some(ticks_per_second / CORRECTIONS_PER_SECOND),
+            scale: saturate(scale),
+            ticks_between_corrections: saturate(ticks_per_second / CORRECTIONS_PER_SECOND),
             offset: AtomicU64::new(0),
             next_correction: AtomicU64::new(0),
             start_instant: std::time::Instant::now(),
@@ -279,32 +278,32 @@ impl SystemClock {
         ((u128::from(ticks) * u128::from(self.scale)) >> 64) as u64
     }
 
-    /// Ties the counter to the monotonic clock again. Of several threads that do so at once one is heeded.
+    /// Aligns the counter with the monotonic clock. If several threads do so at once, one of them takes effect.
     #[cold]
     fn correct(&self) {
         let offset = self.offset.load(Ordering::Relaxed);
         let shown = |ticks| self.scale_ticks(ticks).wrapping_add(offset);
-        // The thread may be held up between any two of these readings. What is certain all the same: the clock is
-        // behind if it shows less after the truth was read, and ahead if it showed more before.
+        // The thread can be preempted between any two of these readings. The clock is certainly behind if it shows less after
+        // the reference reading, and certainly ahead if it showed more before it.
         let before = self.counter.raw();
         let elapsed = u64::try_from(self.start_instant.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let truth = self.start_micros.saturating_add(elapsed);
+        let reference = self.start_micros.saturating_add(elapsed);
         let after = self.counter.raw();
-        let wrong = match (shown(before), shown(after)) {
-            (_, late) if late < truth => Some(late),
-            (early, _) if early.saturating_sub(truth) > MAX_AHEAD_US => Some(early),
+        let shown_time = match (shown(before), shown(after)) {
+            (_, late) if late < reference => Some(late),
+            (early, _) if early.saturating_sub(reference) > MAX_AHEAD_US => Some(early),
             _ => None,
         };
-        if let Some(wrong) = wrong {
-            let right = offset.wrapping_add(truth.wrapping_sub(wrong));
-            // Whether or not it was another thread that stepped ahead, somebody did.
-            let _ = self.offset.compare_exchange(offset, right, Ordering::Relaxed, Ordering::Relaxed);
+        if let Some(shown_time) = shown_time {
+            let corrected = offset.wrapping_add(reference.wrapping_sub(shown_time));
+            // On failure another thread has corrected the clock.
+            let _ = self.offset.compare_exchange(offset, corrected, Ordering::Relaxed, Ordering::Relaxed);
         }
         self.next_correction.store(after.saturating_add(self.ticks_between_corrections), Ordering::Relaxed);
     }
 }
 
-/// The kernel's own copy of the time, renewed at its timer tick.
+/// The kernel's coarse time, updated at its timer tick.
 struct CoarseClock {
     offset: u64,
     resolution: Micros,
@@ -361,7 +360,7 @@ impl TokioClock {
     #[allow(clippy::disallowed_methods, reason = "this is the clock")]
     fn now(&self) -> u64 {
         let elapsed = tokio::time::Instant::now().saturating_duration_since(self.start_instant);
-        // Not rounded up: a moment is shown when it is over.
+        // Rounds down: a microsecond counts when it has passed.
         self.start_micros.saturating_add(elapsed.as_micros() as u64)
     }
 }
@@ -414,7 +413,7 @@ mod tests {
         });
     }
 
-    /// What a suspended machine or a moved thread may do to the counter.
+    /// A suspended machine or a migrated thread can make the counter jump.
     #[test]
     fn system_clock_recovers_from_counter_jump() {
         let clock = SystemClock::start();

@@ -1,27 +1,28 @@
-//! Plain numbers in a store, which programs of others add to as well.
+//! Plain integer counters in a store, which other programs can increment too.
 
 use crate::store::{StoreError, StoreFuture};
 use std::{fmt, time::Duration};
 
-/// Keeps plain numbers under keys that are not ours alone. It decides nothing: whoever adds compares.
+/// Holds plain integer counters under keys that other programs can share. It makes no decisions: the caller compares.
 pub trait CounterStore: fmt::Debug + Send + Sync + 'static {
-    /// Does all additions in their order, and says what each number is then. Each stands for itself: there is no moment at
-    /// which all are done and nothing else is.
+    /// Applies all increments in order and returns the new value of each counter. The increments are not atomic as a group.
     ///
-    /// An error means that the answer is not known; additions may have been done nevertheless, but never twice.
+    /// # Errors
+    ///
+    /// An error means that the result is unknown. Increments may have been applied, but never twice.
     fn add(&self, increments: Vec<Increment>) -> StoreFuture<Result<Vec<i64>, StoreError>>;
 
-    /// Forgets these numbers.
+    /// Deletes these counters.
     fn delete(&self, keys: Vec<String>) -> StoreFuture<Result<(), StoreError>>;
 }
 
-/// What is added to one number.
+/// An increment of one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Increment {
-    /// Under which key it is, letter by letter.
+    /// The key of the counter, used verbatim.
     pub key: String,
-    /// How many; fewer than none are taken away.
+    /// The amount to add; negative values subtract.
     pub count: i64,
-    /// How long the number is kept from now on, in whole seconds.
+    /// How long the counter lives from now on, in whole seconds.
     pub ttl: Duration,
 }

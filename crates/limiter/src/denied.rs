@@ -9,11 +9,11 @@ use std::fmt;
 /// A key that was denied often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeniedKey {
-    /// The key as it is written out, cut after 128 characters.
+    /// The key as text, truncated to 128 bytes.
     pub key: String,
-    /// How often it was denied; at most this often.
+    /// The number of denials; an upper bound.
     pub denials: u64,
-    /// By how much the count may be too high.
+    /// How much the count may be too high.
     pub error: u64,
 }
 
@@ -32,14 +32,14 @@ impl DeniedKeys {
         lock(&self.0).add(owner, 1, || short_name(key));
     }
 
-    /// The keys that were denied most, most first.
+    /// The keys with the most denials, highest first.
     pub(crate) fn top(&self) -> Vec<DeniedKey> {
         let top = lock(&self.0).top().into_iter();
         top.map(|key| DeniedKey { key: key.name, denials: key.count, error: key.error }).collect()
     }
 }
 
-/// The key as it is written out, without ever building more of it than is kept.
+/// The key as text, truncated to `MAX_NAME_LEN` bytes without formatting more than that.
 pub fn short_name(key: &dyn fmt::Display) -> String {
     struct TruncatedName(String);
     impl fmt::Write for TruncatedName {

@@ -14,41 +14,40 @@ use crate::{
 use std::{fmt, sync::Arc};
 use tidegate_core::{Bound, CarryOver, Decision, Demand, Quota};
 
-/// One bucket that all callers share.
+/// A limiter without keys: one bucket that all callers share.
 ///
 /// ```
 /// use tidegate_limiter::DirectLimiter;
 ///
-/// let throttle = DirectLimiter::new("10/s burst 2")?;
-/// assert!(throttle.check().is_allowed());
-/// assert_eq!(throttle.check().remaining(), 0);
+/// let limiter = DirectLimiter::new("10/s burst 2")?;
+/// assert!(limiter.check().is_allowed());
+/// assert_eq!(limiter.check().remaining(), 0);
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
-/// With `smooth` and `warm-up` it starts as Guava's `RateLimiter` does when it is created. Clones are the same throttle.
+/// With `smooth` and `warm-up` it starts in the same state as a new `RateLimiter` of Guava. Clones share the bucket.
 #[derive(Clone)]
 pub struct DirectLimiter {
     state: Arc<DirectState>,
 }
 
-/// What a throttle counts.
+/// The shared state of a `DirectLimiter`.
 pub(crate) struct DirectState {
-    /// All there is to count, unless the quota needs more than one word.
+    /// The whole state, if the quota needs only one word.
     word: AtomicU64,
     plans: WordPlans,
-    /// Where a quota that needs more is counted. Asked for only when the word cannot be used, so that those who
-    /// can do with the word need not ask.
+    /// The state of a quota that needs more than one word. Read only if the word is unused, so that the fast path skips it.
     key_table: Option<KeyTable>,
     quota: Mutex<Quota>,
     clock: Clock,
     wait_queues: WaitQueues,
 }
 
-/// The one key of a throttle that needs more than a word.
+/// The only key of `key_table`.
 const SINGLE_KEY: u64 = 1;
 
 impl DirectLimiter {
-    /// A throttle on the machine's clock.
+    /// Creates a limiter on the system clock.
     pub fn new<Q>(quota: Q) -> Result<Self, BuildError>
     where
         Q: TryInto<Quota>,
@@ -57,7 +56,7 @@ impl DirectLimiter {
         Self::builder().build(quota)
     }
 
-    /// A throttle with settings of its own.
+    /// Returns a builder with default settings.
     pub fn builder() -> DirectLimiterBuilder {
         DirectLimiterBuilder { settings: LimiterBuilder::default() }
     }
@@ -68,31 +67,30 @@ impl DirectLimiter {
         wait_queues: WaitQueues,
     ) -> Result<Self, BuildError> {
         let now = clock.now();
-        let (word, plans, space) = match WordPlan::from_quota(&quota) {
+        let (word, plans, key_table) = match WordPlan::from_quota(&quota) {
             Some(plan) => {
                 let plans = WordPlans::new(plan, now, ResetCounters::single());
                 (plans.empty_word(now), plans, None)
             }
             None => {
-                let space = KeyTable::new(&[quota], StateLayout::All, 1, now, &[])
+                let key_table = KeyTable::new(&[quota], StateLayout::All, 1, now, &[])
                     .map_err(|error| BuildError::OutOfMemory { keys: 1, bytes: error.bytes })?;
-                space.create(SINGLE_KEY, now);
-                (UNUSED_WORD, WordPlans::placeholder(), Some(space))
+                key_table.create(SINGLE_KEY, now);
+                (UNUSED_WORD, WordPlans::placeholder(), Some(key_table))
             }
         };
         let quota = Mutex::new(quota);
-        let state =
-            DirectState { word: AtomicU64::new(word), plans, key_table: space, quota, clock, wait_queues };
+        let state = DirectState { word: AtomicU64::new(word), plans, key_table, quota, clock, wait_queues };
         Ok(Self { state: Arc::new(state) })
     }
 
-    /// Takes one token, now or not at all.
+    /// Takes one token now, or denies.
     #[inline(always)]
     pub fn check(&self) -> Decision {
         self.check_cost(1)
     }
 
-    /// Takes `cost` tokens, now or not at all. A cost of zero takes nothing: it is a peek.
+    /// Takes `cost` tokens now, or denies. A cost of zero takes nothing and is a peek.
     #[inline(always)]
     pub fn check_cost(&self, cost: u64) -> Decision {
         match self.state.word.try_check(&self.state.plans, &self.state.clock, cost) {
@@ -101,23 +99,23 @@ impl DirectLimiter {
         }
     }
 
-    /// Kept out of line, so that the common case stays small.
+    /// Never inlined, so that the fast path stays small.
     #[inline(never)]
     fn check_slow(&self, cost: u64) -> Decision {
         self.state.decide(Demand::new(cost))
     }
 
-    /// The bucket, for everything else that can be done with it.
+    /// The bucket, with all other operations: wait, reserve, acquire a permit.
     pub fn bucket(&self) -> Bucket {
         Bucket::local(LocalBackend::Direct(self.state.clone()))
     }
 
-    /// The same for threads that can wait.
+    /// The bucket for threads that can block.
     pub fn blocking(&self) -> BlockingBucket<'_> {
         BlockingBucket::for_direct(&self.state)
     }
 
-    /// Replaces the quota while running, by another of the same algorithm; see [`crate::Limiter::change`].
+    /// Replaces the quota at run time with another one of the same algorithm; see [`crate::Limiter::change`].
     pub fn change<Q>(&self, quota: Q, how: CarryOver) -> Result<(), BuildError>
     where
         Q: TryInto<Quota>,
@@ -126,12 +124,12 @@ impl DirectLimiter {
         self.state.change(quota.try_into()?, how)
     }
 
-    /// The worst case of the quota, as this throttle's clock shows time.
+    /// The worst case of the quota, including the resolution of the clock.
     pub fn bound(&self) -> Bound {
         self.state.clock.widen_bound(self.quota().bound())
     }
 
-    /// The quota that callers are limited by.
+    /// The current quota.
     pub fn quota(&self) -> Quota {
         self.state.quota()
     }
@@ -152,7 +150,7 @@ impl DirectState {
         let now = self.clock.now();
         let changed = match (&self.key_table, WordPlan::from_quota(&quota)) {
             _ if !quota.shares_state(&current) => Err(()),
-            (Some(space), _) => space.change(&[quota], how, now),
+            (Some(key_table), _) => key_table.change(&[quota], how, now),
             (None, Some(plan)) => {
                 self.plans.change(plan, how);
                 self.word.convert(&self.plans, now);
@@ -167,33 +165,33 @@ impl DirectState {
         Ok(())
     }
 
-    /// The permits, where that is all there is to count.
+    /// The slot table, if the quota counts nothing but permits.
     pub(crate) fn slots(&self) -> Option<(&SlotTable, u64)> {
         self.key_table.as_ref().and_then(KeyTable::slots).map(|slots| (slots, SINGLE_KEY))
     }
 
     pub(crate) fn await_release(&self, cost: u64) -> HasWaiters {
-        self.key_table.as_ref().map_or(HasWaiters::Yes, |space| space.await_release(SINGLE_KEY, cost))
+        self.key_table.as_ref().map_or(HasWaiters::Yes, |key_table| key_table.await_release(SINGLE_KEY, cost))
     }
 
     pub(crate) fn decide(&self, demand: Demand) -> Decision {
-        if let Some(space) = &self.key_table {
-            return space.decide(SINGLE_KEY, &self.clock, CellRequest::new(demand), Overflow::Deny);
+        if let Some(key_table) = &self.key_table {
+            return key_table.decide(SINGLE_KEY, &self.clock, CellRequest::new(demand), Overflow::Deny);
         }
         match self.word.decide(&self.plans, &self.clock, demand) {
-            Some(answer) => answer.decision,
+            Some(charged) => charged.decision,
             None => Decision::unlimited(),
         }
     }
 
     pub(crate) fn reserve(&self, request: CellRequest) -> (Decision, CellCharge) {
-        if let Some(space) = &self.key_table {
-            return space.reserve(SINGLE_KEY, &self.clock, request, Overflow::Deny);
+        if let Some(key_table) = &self.key_table {
+            return key_table.reserve(SINGLE_KEY, &self.clock, request, Overflow::Deny);
         }
         match self.word.decide(&self.plans, &self.clock, request.demand) {
-            Some(answer) => {
-                let (at, receipts) = (answer.time, vec![answer.receipt]);
-                (answer.decision, CellCharge { charged_at: at, receipts, ..CellCharge::new(&request) })
+            Some(charged) => {
+                let (at, receipts) = (charged.time, vec![charged.receipt]);
+                (charged.decision, CellCharge { charged_at: at, receipts, ..CellCharge::new(&request) })
             }
             None => (Decision::unlimited(), CellCharge::new(&request)),
         }
@@ -201,17 +199,17 @@ impl DirectState {
 
     /// A copy of the state.
     pub(crate) fn snapshot(&self) -> StateSnapshot {
-        if let Some(space) = &self.key_table {
-            return space.snapshot(SINGLE_KEY, &self.clock, 0);
+        if let Some(key_table) = &self.key_table {
+            return key_table.snapshot(SINGLE_KEY, &self.clock, 0);
         }
         let quota = self.quota();
-        let sketch = self.word.snapshot(&self.plans, quota, &self.clock);
-        sketch.unwrap_or_else(|| StateSnapshot::empty(self.clock.now(), vec![quota]))
+        let snapshot = self.word.snapshot(&self.plans, quota, &self.clock);
+        snapshot.unwrap_or_else(|| StateSnapshot::empty(self.clock.now(), vec![quota]))
     }
 
     pub(crate) fn refund(&self, charge: &CellCharge, cost: u64) {
-        if let Some(space) = &self.key_table {
-            return space.refund(SINGLE_KEY, &self.clock, charge, cost);
+        if let Some(key_table) = &self.key_table {
+            return key_table.refund(SINGLE_KEY, &self.clock, charge, cost);
         }
         for receipt in &charge.receipts {
             self.word.refund(&self.plans, &self.clock, *receipt, cost);
@@ -221,9 +219,9 @@ impl DirectState {
     pub(crate) fn reset(&self) {
         let now = self.clock.now();
         match &self.key_table {
-            Some(space) => {
-                space.reset(SINGLE_KEY, now);
-                space.create(SINGLE_KEY, now);
+            Some(key_table) => {
+                key_table.reset(SINGLE_KEY, now);
+                key_table.create(SINGLE_KEY, now);
             }
             None => self.word.reset(&self.plans, now),
         }
@@ -251,25 +249,25 @@ pub struct DirectLimiterBuilder {
 }
 
 impl DirectLimiterBuilder {
-    /// The clock; the machine's exact one unless told otherwise.
+    /// Sets the clock; by default [`Clock::system`].
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { settings: self.settings.clock(clock) }
     }
 
-    /// How many callers may wait in line.
+    /// Sets the maximum number of waiting callers.
     #[must_use]
     pub fn max_waiters(self, max_waiters: usize) -> Self {
         Self { settings: self.settings.max_waiters(max_waiters) }
     }
 
-    /// How long a caller may stand in line at the longest, whatever deadline it came with.
+    /// Sets the longest time that a caller can wait in the queue, independent of its own deadline.
     #[must_use]
     pub fn waiter_ttl(self, ttl: std::time::Duration) -> Self {
         Self { settings: self.settings.waiter_ttl(ttl) }
     }
 
-    /// Makes the throttle.
+    /// Builds the limiter.
     pub fn build<Q>(self, quota: Q) -> Result<DirectLimiter, BuildError>
     where
         Q: TryInto<Quota>,

@@ -1,24 +1,24 @@
-//! What names a bucket, wherever it is counted.
+//! Keys: the values that name a bucket, in memory or in a store.
 
 use std::{
     fmt::{self, Write as _},
     hash::Hash,
 };
 
-/// What can name a bucket: it is hashed where it is counted in memory, and written out where it is counted in a store.
+/// A value that can name a bucket. It is hashed in memory, and formatted as text for a store.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be the key of a limit",
+    message = "`{Self}` cannot be used as a rate limit key",
     label = "not a key",
-    note = "a key is hashed in memory and written out in a store: it needs `Hash` and `Display`",
-    note = "give a part of it, such as `user.id`, or a tuple of parts, such as `(tenant, user.id)`"
+    note = "a key is hashed in memory and formatted as text in a store, so it needs `Hash` and `Display`",
+    note = "use a part of it, such as `user.id`, or a tuple of parts, such as `(tenant, user.id)`"
 )]
 pub trait LimitKey: Hash + fmt::Display {}
 
 #[diagnostic::do_not_recommend]
 impl<K: Hash + fmt::Display + ?Sized> LimitKey for K {}
 
-/// Two keys in one. Written out as `a|b`, with what would be mistaken for the bar escaped, so that different pairs never
-/// look the same.
+/// Two keys in one. The text form is `a|b` with `|` and `\` escaped in both parts, so that different pairs have
+/// different texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyPair<A, B>(pub A, pub B);
 
@@ -30,7 +30,7 @@ impl<A: fmt::Display, B: fmt::Display> fmt::Display for KeyPair<A, B> {
     }
 }
 
-/// Writes one part of several that a `|` separates: what would be mistaken for it is escaped.
+/// Writes one part of a key whose parts are separated by `|`, and escapes `|` and `\` in it.
 pub struct EscapeWriter<'a, 'f>(pub &'a mut fmt::Formatter<'f>);
 
 impl fmt::Write for EscapeWriter<'_, '_> {

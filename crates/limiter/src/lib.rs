@@ -1,4 +1,4 @@
-//! Limiters: quotas counted for keys, in memory or in a store, with waiting, reservations and permits.
+//! Limits calls per key, in memory or in a shared store, with waiting, reservations and permits.
 //!
 //! ```
 //! use tidegate_limiter::Limiter;
@@ -10,19 +10,23 @@
 //! # Ok::<(), tidegate_limiter::BuildError>(())
 //! ```
 //!
-//! | noun | is |
+//! | noun | meaning |
 //! |---|---|
-//! | [`Limiter`] | one quota or several, for many keys |
+//! | [`Limiter`] | one or several quotas, for many keys |
 //! | [`DirectLimiter`] | one quota, without keys |
-//! | [`Bucket`] | one key of a limiter: check, wait, reserve, hold |
-//! | [`Reservation`] | tokens taken ahead of their use |
+//! | [`Bucket`] | one key of a limiter: check, wait, reserve, acquire a permit |
+//! | [`Reservation`] | tokens charged before their use |
 //! | [`Permit`] | a slot that is released on drop |
-//! | [`Semaphore`] | a bound on calls in flight, without keys |
-//! | `LimitedStream` | a stream that is pulled at the rate of a limiter |
-//! | [`Store`] | where a fleet counts |
-//! | [`Clock`] | the machine's time, or a test's |
+//! | [`Semaphore`] | a limit on calls in flight, without keys |
+//! | `LimitedStream` | a stream that yields items at the rate of a limiter (feature `stream`) |
+//! | [`Store`] | state that several processes share |
+//! | [`Clock`] | the system clock, or a manual one for tests |
 //!
-//! There is no background thread, no sweep on the way to a decision and no memory beyond the configured bound.
+//! It does not
+//!
+//! - remove idle keys on a background thread or during a decision,
+//! - use more memory for keys than the configured bound,
+//! - implement a store: see the crate `tidegate-redis`.
 
 #[cfg(feature = "tokio")]
 #[doc(hidden)]

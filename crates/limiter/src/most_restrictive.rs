@@ -1,9 +1,9 @@
-//! Several decisions of one question, as one answer.
+//! Combines the decisions of several quotas into one.
 
 use tidegate_core::{Decision, Micros, Outcome, Retry};
 
-/// Keeps the decision that a caller must heed: the denial that lasts longest, else the longest delay, else the
-/// one with the least left. So a caller that waits as told is let through by all of them.
+/// Selects the decision that binds the caller: the denial with the longest wait, else the longest delay, else the lowest
+/// remaining count. A caller that waits for it is allowed by all quotas.
 #[derive(Default)]
 pub(crate) struct MostRestrictive {
     strictest: Option<Decision>,
@@ -14,12 +14,12 @@ impl MostRestrictive {
     pub(crate) fn add(&mut self, decision: Decision) {
         let decision = decision.with_quota(self.count);
         self.count += 1;
-        if self.strictest.is_none_or(|heeded| severity(&decision) > severity(&heeded)) {
+        if self.strictest.is_none_or(|strictest| severity(&decision) > severity(&strictest)) {
             self.strictest = Some(decision);
         }
     }
 
-    /// The answer; without any decision there is nothing to deny.
+    /// The combined decision; without any decision, unlimited.
     pub(crate) fn finish(self) -> Decision {
         self.strictest.unwrap_or_else(Decision::unlimited)
     }

@@ -1,4 +1,4 @@
-//! Where state lives, when that is not in this process.
+//! The interface of stores: limiter state that several processes share.
 
 use std::{
     error, fmt,
@@ -8,58 +8,61 @@ use std::{
 };
 use tidegate_core::{CarryOver, ChargeResult, Demand, Quota, Receipt};
 
-/// A store that several processes share. It owns the clock, and decides each request as a whole.
+/// A store that several processes share. It owns the clock and executes each request atomically.
 ///
-/// The memory of this process is no store in this sense: nothing there has to be waited for. A [`Limiter`](crate::Limiter) counts in either.
+/// The memory of this process is not a `Store`, because its decisions need no waiting. A [`Limiter`](crate::Limiter) can
+/// use either.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Does what is asked, all of it or nothing.
+    /// Executes a request, all of it or nothing.
     ///
-    /// An error means that the answer is not known. What was asked may have been done nevertheless, but never twice.
+    /// # Errors
+    ///
+    /// An error means that the result is unknown. The request may have been executed, but never twice.
     fn execute(&self, request: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>>;
 
-    /// The quota as this store counts it: one that a crashed holder could block for ever gets a lease here.
+    /// The quota as this store enforces it: a quota whose slots a crashed holder would block forever gets a lease.
     fn effective_quota(&self, quota: Quota) -> Quota {
         quota
     }
 
-    /// Where it can be asked; only at home unless it says otherwise.
+    /// The runtimes that can call this store; by default only the one that created it.
     fn runtime_affinity(&self) -> RuntimeAffinity {
         RuntimeAffinity::CreatingRuntime
     }
 
-    /// Waits until it can be asked for the first time; an error if it turns out that it cannot.
+    /// Waits until the store can be called for the first time, or fails.
     fn ready(&self) -> StoreFuture<Result<(), StoreError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Waits until it is available again after it was not: what is held there may be lost.
+    /// Waits until the store recovers from an outage, in which it may have lost its state.
     fn wait_recovered(&self) -> StoreFuture<()> {
         Box::pin(std::future::pending())
     }
 
-    /// Learns what one of its limiters does without it, to report it when it is unavailable.
+    /// Records the failure mode of a limiter that uses this store, to report it during an outage.
     #[cfg(feature = "tokio")]
     fn add_failure_mode(&self, _mode: crate::FailureMode) {}
 
-    /// Why decisions are made without it at the moment, if they are and it knows.
+    /// The error that currently makes limiters decide without this store, if there is one.
     fn last_error(&self) -> Option<String> {
         None
     }
 }
 
-/// On which runtimes a store can be asked.
+/// The runtimes that can call a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuntimeAffinity {
-    /// On the one that it was made on.
+    /// Only the runtime that created it.
     CreatingRuntime,
-    /// On any: what has to go on while its caller stands still or has gone does so at home.
+    /// Any runtime: the store runs on its own runtime what must continue after the caller blocks or is dropped.
     AnyRuntime,
 }
 
-/// An answer that is on its way.
+/// The future of a store call.
 pub type StoreFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What keys of one limiter are counted by.
+/// The name and the quotas that the keys of one limiter share.
 #[derive(Debug)]
 pub struct StoreLimit {
     name: String,
@@ -76,22 +79,15 @@ pub enum QuotaSelection {
     /// All of them.
     #[default]
     All,
-    /// The one that the call chooses.
+    /// The one that the call selects.
     Tier,
 }
 
 impl StoreLimit {
-    /// Quotas under a name that all processes of a fleet use for them.
-    pub fn new(name: &str, quotas: Vec<Quota>, choice: QuotaSelection, carry_over: CarryOver) -> Self {
+    /// Creates a limit under a name that all processes of a fleet use.
+    pub fn new(name: &str, quotas: Vec<Quota>, selection: QuotaSelection, carry_over: CarryOver) -> Self {
         let tags = quotas.iter().map(Quota::tag).collect();
-        Self {
-            name: name.to_owned(),
-            quotas,
-            tags,
-            selection: choice,
-            carry_over,
-            store_tag: AtomicU64::new(0),
-        }
+        Self { name: name.to_owned(), quotas, tags, selection, carry_over, store_tag: AtomicU64::new(0) }
     }
 
     /// The name.
@@ -109,17 +105,17 @@ impl StoreLimit {
         &self.tags
     }
 
-    /// Which of them apply.
+    /// Which of the quotas apply to a call.
     pub fn selection(&self) -> QuotaSelection {
         self.selection
     }
 
-    /// A number for the store's own use; zero at first.
+    /// A number for the store's own use; initially zero.
     pub fn store_tag(&self) -> &AtomicU64 {
         &self.store_tag
     }
 
-    /// How a key carries over what it used under another quota.
+    /// How a key carries over its usage from a changed quota.
     pub fn carry_over(&self) -> CarryOver {
         self.carry_over
     }
@@ -128,16 +124,16 @@ impl StoreLimit {
 /// One key of one limiter.
 #[derive(Clone, Debug)]
 pub struct KeyRef {
-    /// What it is counted by.
+    /// The limit that applies to the key.
     pub limit: Arc<StoreLimit>,
     /// The key.
     pub key: String,
-    /// The tier that applies, where there are tiers.
+    /// The tier that applies, if the limit has tiers.
     pub tier: usize,
 }
 
 impl KeyRef {
-    /// The quotas that apply, by their places in the limit.
+    /// The indices of the quotas that apply.
     pub fn quota_indices(&self) -> std::ops::Range<usize> {
         match self.limit.selection {
             QuotaSelection::All => 0..self.limit.quotas.len(),
@@ -146,84 +142,84 @@ impl KeyRef {
     }
 }
 
-/// One question about one key.
+/// A check of one key.
 #[derive(Clone, Debug)]
 pub struct StoreCheck {
-    /// Where.
+    /// The key to check.
     pub key_ref: KeyRef,
-    /// What.
+    /// The demand: cost, longest wait and effect.
     pub demand: Demand,
-    /// Whether slots are taken, or only looked at.
+    /// Whether slots are acquired or only checked.
     pub slot_mode: SlotMode,
-    /// Whether the caller may give back what it is charged, and so needs a receipt.
+    /// Whether the caller may refund the charge, and so needs a receipt.
     pub receipt: bool,
 }
 
-/// What a question does to quotas that count permits in flight.
+/// What a check does to quotas that limit permits in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotMode {
-    /// Take them: somebody will give them back.
+    /// Acquires the slots; the caller releases them later.
     Acquire,
-    /// Only look whether there is one.
+    /// Only checks whether a slot is free.
     Peek,
 }
 
-/// What is asked of a store.
+/// A request to a store.
 #[derive(Clone, Debug)]
 pub enum StoreRequest {
-    /// Decide all questions; charge all or none. All of them have the same effect.
+    /// Decide all checks; charge all or none. All of them have the same effect.
     Decide(Vec<StoreCheck>),
-    /// Take as much as there is, up to the cost of the demand.
+    /// Take as many tokens as are available, up to the cost of the demand.
     TakeUpTo(StoreCheck),
-    /// Give back up to `cost` of what was charged.
+    /// Refund up to `cost` of a charge.
     Refund {
-        /// Where it was charged.
+        /// The key that was charged.
         key_ref: KeyRef,
-        /// What was charged.
+        /// The charge.
         charge: StoreCharge,
-        /// How much to give back.
+        /// How much to refund.
         cost: u64,
     },
-    /// Forget a key.
+    /// Reset a key.
     Reset(KeyRef),
-    /// Hold what expires for longer.
+    /// Extend the lease of a charge.
     Renew {
-        /// Where it is held.
+        /// The key that was charged.
         key_ref: KeyRef,
-        /// Proof that it is.
+        /// The receipt of the charge.
         receipt: Receipt,
     },
 }
 
-/// What a store says.
+/// The reply of a store.
 #[derive(Clone, Debug)]
 pub enum StoreReply {
-    /// An answer to each question, in their order.
+    /// One decision per check, in order.
     Decided(Vec<StoreDecision>),
-    /// It is done.
+    /// The request was executed.
     Done,
-    /// What is held now, or `None` if it had expired.
+    /// The new receipt, or `None` if the lease had expired.
     Renewed(Option<Receipt>),
 }
 
-/// The answer to one question: a step of each quota that applies.
+/// The decision of one check: one result for each quota that applies.
 #[derive(Clone, Debug)]
 pub struct StoreDecision {
     /// In the order of the quotas.
     pub steps: Vec<ChargeResult>,
-    /// How often the key had been forgotten: what was charged before is settled by the next time.
+    /// The number of resets of the key. A charge of an earlier generation cannot be refunded.
     pub generation: u64,
 }
 
 impl StoreDecision {
-    /// Proof of what was charged.
+    /// The receipts of this decision.
     pub fn charge(&self) -> StoreCharge {
         let receipts = self.steps.iter().map(|step| step.receipt).collect();
         StoreCharge { receipts, generation: self.generation }
     }
 }
 
-/// Proof of what was charged to a key: a receipt of each quota that applied.
+/// The receipts of a charge: one for each quota that applied.
 #[derive(Clone, Debug, Default)]
 pub struct StoreCharge {
     /// In the order of the quotas.
@@ -232,25 +228,24 @@ pub struct StoreCharge {
     pub generation: u64,
 }
 
-/// Why a store has no answer.
+/// Why a store call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It did not answer by the deadline. That alone does not make it unavailable, and what it may have charged is given
-    /// back when it answers.
+    /// No reply before the deadline. This alone does not make the store unavailable; a late charge is refunded.
     Timeout,
-    /// It cannot be reached, or went away in mid-answer.
+    /// The store cannot be reached, or the connection was lost before the reply.
     Unavailable(String),
-    /// It answered that it cannot do this.
+    /// The store replied with an error.
     Rejected(String),
 }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Timeout => f.write_str("the store did not answer in time"),
-            Self::Unavailable(why) => write!(f, "the store is away: {why}"),
-            Self::Rejected(why) => write!(f, "the store refused: {why}"),
+            Self::Timeout => f.write_str("store timed out"),
+            Self::Unavailable(why) => write!(f, "store unavailable: {why}"),
+            Self::Rejected(why) => write!(f, "store rejected the request: {why}"),
         }
     }
 }

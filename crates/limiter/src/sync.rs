@@ -1,4 +1,4 @@
-//! Atomics and locks, or loom's versions of them when loom explores every order in which threads can meet.
+//! Atomics and locks, or loom's versions when loom explores the thread interleavings.
 
 #[cfg(not(loom))]
 pub use std::{
@@ -20,7 +20,7 @@ pub use loom::{
     thread::yield_now,
 };
 
-/// Locks, and goes on with what is there if a holder panicked: nothing here is left half-done by a panic.
+/// Locks the mutex and ignores poisoning: no critical section leaves its data inconsistent on a panic.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
         Ok(guard) => guard,
@@ -28,7 +28,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     }
 }
 
-/// Waits for another thread that is about to finish: politely at first, then by giving up the processor.
+/// Waits for another thread that is about to finish: spins first, then yields the processor.
 #[derive(Default)]
 pub struct SpinBackoff {
     rounds: u32,

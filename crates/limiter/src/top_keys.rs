@@ -152,14 +152,14 @@ mod tests {
             let mut sketch = count_keys(&here);
             sketch.merge(&count_keys(&there));
             here.iter().for_each(|key| sketch.add(*key, 1, || key.to_string()));
-            let mut truth: BTreeMap<u64, u64> = BTreeMap::new();
-            here.iter().chain(&there).chain(&here).for_each(|key| *truth.entry(*key).or_default() += 1);
+            let mut expected: BTreeMap<u64, u64> = BTreeMap::new();
+            here.iter().chain(&there).chain(&here).for_each(|key| *expected.entry(*key).or_default() += 1);
             prop_assert_eq!(sketch.total(), (here.len() * 2 + there.len()) as u64);
             let top = sketch.top();
             prop_assert!(top.len() <= CAPACITY);
-            for known in &top {
-                let often = truth.get(&known.hash).copied().unwrap_or(0);
-                prop_assert!(often <= known.count && known.min_count() <= often, "{known:?} {often}");
+            for key in &top {
+                let exact = expected.get(&key.hash).copied().unwrap_or(0);
+                prop_assert!(exact <= key.count && key.min_count() <= exact, "{key:?} {exact}");
             }
         }
     }
@@ -167,21 +167,21 @@ mod tests {
     #[test]
     fn most_frequent_key_is_found_among_many() {
         let mut keys: Vec<u64> = (1_000..11_000).collect();
-        (0..keys.len()).step_by(20).for_each(|place| keys.insert(place, 7));
+        (0..keys.len()).step_by(20).for_each(|index| keys.insert(index, 7));
         assert_eq!(count_keys(&keys).top()[0].name, "7");
     }
 
-    /// Some keys come often, and a flood of others comes once each.
+    /// Ten keys are frequent, and every other key occurs once.
     #[test]
     fn flood_keeps_frequent_keys() {
         let mut top = TopKeys::new(100);
-        for turn in 0..20_000_u64 {
-            top.add(turn % 10, 1, || format!("often {}", turn % 10));
-            top.add(1_000 + turn, 1, || format!("once {turn}"));
+        for number in 0..20_000_u64 {
+            top.add(number % 10, 1, || format!("often {}", number % 10));
+            top.add(1_000 + number, 1, || format!("once {number}"));
         }
         assert!(top.len() <= 100);
-        for (place, key) in top.top().iter().take(10).enumerate() {
-            assert!(key.name.starts_with("often"), "{place}: {key:?}");
+        for (rank, key) in top.top().iter().take(10).enumerate() {
+            assert!(key.name.starts_with("often"), "{rank}: {key:?}");
             assert!(key.count >= 2_000 && key.min_count() <= 2_000, "{key:?}");
         }
     }
@@ -189,8 +189,8 @@ mod tests {
     #[test]
     fn counts_are_exact_below_capacity() {
         let mut top = TopKeys::new(50);
-        for turn in 0..1_000_u64 {
-            top.add(turn % 40, 1, || (turn % 40).to_string());
+        for number in 0..1_000_u64 {
+            top.add(number % 40, 1, || (number % 40).to_string());
         }
         assert!(top.top().iter().all(|key| key.count == 25 && key.error == 0));
         assert_eq!(top.len(), 40);

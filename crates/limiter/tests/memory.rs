@@ -1,6 +1,6 @@
-//! No memory beyond the bound that was given, and none of it before a key needs it.
+//! Memory stays within the configured bound, and is touched only when a key needs it.
 //!
-//! Alone in their file, and one after the other: they look at what the whole process takes.
+//! In a separate file and serialized: the tests measure the memory of the whole process.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
@@ -16,16 +16,16 @@ const MEBIBYTE: u64 = 1 << 20;
 
 static SERIAL_LOCK: Mutex<()> = Mutex::new(());
 
-/// What this process has in memory, where a page is 4 KiB at least.
+/// The resident memory of this process, for pages of at least 4 KiB.
 fn resident_bytes() -> u64 {
     let pages = fs::read_to_string("/proc/self/statm").unwrap();
     pages.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4_096
 }
 
-/// Whoever has waited is forgotten: lines are kept for the keys in which somebody stands.
+/// Queues without waiters are removed.
 #[test]
 fn empty_queues_take_no_memory() {
-    let _alone = SERIAL_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = SERIAL_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let builder = Limiter::builder().clock(Clock::manual().0).capacity(Capacity::Bytes(MEBIBYTE));
     let limiter = builder.build("100/min").unwrap();
     let before = resident_bytes();
@@ -38,7 +38,7 @@ fn empty_queues_take_no_memory() {
 
 #[test]
 fn quota_change_touches_only_used_cells() {
-    let _alone = SERIAL_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = SERIAL_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     for (quota, other) in [
         ("100/min", "200/min"),
         ("100/min sliding-window", "50/min sliding-window"),
@@ -54,7 +54,7 @@ fn quota_change_touches_only_used_cells() {
             limiter.change(quota, CarryOver::Keep).unwrap();
             assert!(limiter.stats().unwrap().bytes > 120 * MEBIBYTE);
         }
-        // Four keys are on four pages, of 2 MiB each where the operating system likes large ones.
+        // Four keys are on four pages, which may be 2 MiB each.
         let grown = resident_bytes().saturating_sub(before);
         assert!(grown < 32 * MEBIBYTE, "{quota}: {} MiB in memory", grown / MEBIBYTE);
     }

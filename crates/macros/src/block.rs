@@ -1,4 +1,4 @@
-//! An attribute on an `impl` block, which goes to all its methods.
+//! An attribute on an `impl` block, which applies to all its methods.
 
 use crate::{
     params::{BLOCK_MARK, ErrorList},
@@ -8,7 +8,7 @@ use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, quote};
 use syn::{Attribute, Error, ImplItem, ImplItemFn, ItemImpl, Result, parse_quote};
 
-/// Gives the attribute to every method that has none of its own.
+/// Adds the attribute to every method without one of the same kind.
 pub(crate) fn expand(which: AttributeKind, params: &TokenStream, mut block: ItemImpl) -> Result<TokenStream> {
     let mark = Ident::new(BLOCK_MARK, Span::call_site());
     let comma = match params.clone().into_iter().last() {
@@ -17,28 +17,28 @@ pub(crate) fn expand(which: AttributeKind, params: &TokenStream, mut block: Item
         Some(_) => Some(quote!(,)),
     };
     let params = quote!(#params #comma #mark);
-    // What is wrong is told once, and not for each method.
+    // Reports errors once, not for each method.
     let krate = which.check(params.clone())?;
     let name = Ident::new(which.name(), Span::call_site());
     let attribute: Attribute = parse_quote!(#[#krate::#name(#params)]);
-    let mut mistakes = ErrorList::default();
+    let mut errors = ErrorList::default();
     let methods = block.items.iter_mut().filter_map(|item| match item {
         ImplItem::Fn(method) => Some(method),
         _ => None,
     });
     if methods.map(|method| add_attribute(which, &attribute, method)).count() == 0 {
-        mistakes.push(Error::new_spanned(&block.self_ty, "there is no method in this block"));
+        errors.push(Error::new_spanned(&block.self_ty, "no method in this block"));
     }
-    mistakes.into_result(block.into_token_stream())
+    errors.into_result(block.into_token_stream())
 }
 
-/// A method's own attribute wins. Those of the block stand in front, in the order of the block.
+/// The attribute of a method takes precedence. Those of the block precede it, in the order of the block.
 fn add_attribute(which: AttributeKind, attribute: &Attribute, method: &mut ImplItemFn) {
     let is_from_method =
         |other: &Attribute| AttributeKind::from_attribute(other) == Some(which) && !is_from_block(other);
     if !method.attrs.iter().any(is_from_method) {
-        let place = method.attrs.iter().rposition(is_from_block).map_or(0, |last| last + 1);
-        method.attrs.insert(place, attribute.clone());
+        let index = method.attrs.iter().rposition(is_from_block).map_or(0, |last| last + 1);
+        method.attrs.insert(index, attribute.clone());
     }
 }
 

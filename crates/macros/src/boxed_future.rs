@@ -1,4 +1,4 @@
-//! Functions that return a future in a box, as `async_trait` rewrites methods:
+//! Functions that return a boxed future, as `async_trait` rewrites methods:
 //!
 //! ```text
 //! fn name<'a>(&'a self, id: u64, __arg2: (A, B)) -> Pin<Box<dyn Future<Output = X> + Send + 'a>> {
@@ -7,7 +7,7 @@
 //!         let __self = self;
 //!         let id = id;
 //!         let (a, b) = { let __arg2 = __arg2; __arg2 };
-//!                                                         ◀── here is the place to ask
+//!                                                         ◀── the checks are inserted here
 //!         let __ret: X = { … };
 //!         __ret
 //!     })
@@ -22,23 +22,23 @@ use syn::{
     visit_mut::{self, VisitMut},
 };
 
-/// A future in a box.
+/// A boxed future.
 pub(crate) struct BoxedFuture {
-    /// What `self` is called in it, if it has another name.
+    /// The name of `self` in it, if it is renamed.
     pub(crate) this: Option<Ident>,
-    /// What it resolves to, if that is written.
+    /// Its output type, if it is written.
     pub(crate) output: Option<Type>,
-    /// Where the function's body is.
+    /// The span of the body of the function.
     pub(crate) span: Span,
-    /// All of the function's body, with an empty future in it.
+    /// The whole body of the function, with an empty future.
     outer: Vec<Stmt>,
-    /// Arguments under their own names.
+    /// The bindings of the arguments.
     arguments: Vec<Stmt>,
     body: Vec<Stmt>,
 }
 
 impl BoxedFuture {
-    /// Finds a future that is all that the function makes.
+    /// Finds a future that is the whole result of the function.
     pub(crate) fn find(sig: &Signature, body: &Group) -> Option<Self> {
         let ReturnType::Type(_, output) = &sig.output else { return None };
         let mut shell = syn::parse2::<Block>(body.to_token_stream()).ok()?.stmts;
@@ -67,25 +67,25 @@ impl BoxedFuture {
         })
     }
 
-    /// Patterns that take arguments apart.
+    /// The patterns that destructure arguments.
     pub(crate) fn patterns(&self) -> impl Iterator<Item = &Pat> {
         self.arguments.iter().filter_map(argument_binding).map(|(pattern, _)| pattern)
     }
 
-    /// The pattern that the argument with this pattern was written with.
+    /// The original pattern of an argument.
     pub(crate) fn pattern_of(&self, argument: &Pat) -> Option<&Pat> {
         let Pat::Ident(argument) = argument else { return None };
         let mut all = self.arguments.iter().filter_map(argument_binding);
         all.find_map(|(pattern, from)| (from == argument.ident).then_some(pattern))
     }
 
-    /// What is left to do once the arguments have their names.
+    /// The statements after the bindings of the arguments.
     pub(crate) fn block(&self) -> TokenStream {
         let rest = &self.body;
         quote!({ #(#rest)* })
     }
 
-    /// The function's body, with another rest.
+    /// The body of the function, with other statements after the bindings.
     pub(crate) fn with_block(&self, block: TokenStream) -> TokenStream {
         let mut shell = self.outer.clone();
         if let Some(Stmt::Expr(last, None)) = shell.last_mut()
@@ -98,7 +98,7 @@ impl BoxedFuture {
     }
 }
 
-/// The block in `Box::pin(async move { … })`, or by itself.
+/// The block in `Box::pin(async move { … })`, or a plain one.
 fn find_async_block(expression: &mut Expr) -> Option<&mut ExprAsync> {
     match expression {
         Expr::Async(future) => Some(future),
@@ -115,7 +115,7 @@ fn find_async_block(expression: &mut Expr) -> Option<&mut ExprAsync> {
     }
 }
 
-/// `if let Some(__ret) = None::<X> { return __ret; }`, which only tells the compiler a type.
+/// `if let Some(__ret) = None::<X> { return __ret; }`, which is only a type hint for the compiler.
 fn is_output_hint(statement: &Stmt) -> bool {
     let Stmt::Expr(Expr::If(condition), _) = statement else { return false };
     let text = condition.cond.to_token_stream().to_string();

@@ -1,4 +1,4 @@
-//! `#[breaker]`: what it says, and what it declares.
+//! `#[breaker]`: its parameters, and the code of its site.
 
 use crate::{
     params::{ErrorList, Params},
@@ -11,19 +11,19 @@ use syn::{Error, Expr, ExprLit, Lit, LitStr, Path, Result};
 use tidegate_core::{Micros, Percent, SettingError};
 use tidegate_overload::{BreakerBuilder, BreakerSettings};
 
-/// One attribute.
+/// A parsed attribute.
 pub(crate) struct BreakerAttribute {
     pub(crate) krate: Path,
     pub(crate) rejection: RejectionMode,
     pub(crate) failure: Option<Expr>,
-    /// Calls on the builder of the settings.
+    /// The methods to call on the builder of the settings.
     settings: Vec<BreakerSetting>,
     rule: Option<LitStr>,
     message: Option<LitStr>,
     shadow: bool,
 }
 
-/// One setting, which is tried here and written into the code.
+/// One setting, validated at compile time and emitted as code.
 #[derive(Clone, Copy)]
 enum BreakerSetting {
     CallWindow(u32),
@@ -61,15 +61,15 @@ const PARAM_NAMES: &[&str] = &[
 ];
 
 impl BreakerAttribute {
-    /// Reads the parameters; `None` if it says `skip`.
+    /// Parses the parameters; `None` for `skip`.
     pub(crate) fn parse(tokens: TokenStream) -> Result<Option<Self>> {
         let params = Params::parse(tokens, PARAM_NAMES)?;
         if params.flag("skip")? {
             return Ok(None);
         }
-        let mut mistakes = ErrorList::default();
+        let mut errors = ErrorList::default();
         if let Some(literal) = params.literals().first() {
-            mistakes.push(Error::new(
+            errors.push(Error::new(
                 literal.span(),
                 "a breaker has no quota; write `#[breaker(failure_rate = \"50%\", over = 100)]`",
             ));
@@ -81,22 +81,22 @@ impl BreakerAttribute {
                 .transpose()
         };
         let breaker = Self {
-            krate: mistakes
+            krate: errors
                 .or_default(params.krate().map(Some))
                 .unwrap_or_else(|| syn::parse_quote!(::tidegate)),
-            rejection: mistakes.or_default(RejectionMode::parse(&params)),
-            failure: mistakes.or_default(
-                params.value("failure", "|answer| CallOutcome::Success").map(Option::<&Expr>::cloned),
+            rejection: errors.or_default(RejectionMode::parse(&params)),
+            failure: errors.or_default(
+                params.value("failure", "|result| CallOutcome::Success").map(Option::<&Expr>::cloned),
             ),
-            settings: BreakerSetting::parse_all(&params, &mut mistakes),
-            rule: mistakes.or_default(text("rule", "\"database\"")),
-            message: mistakes.or_default(text("message", "\"try again later\"")),
-            shadow: mistakes.or_default(params.flag("shadow")),
+            settings: BreakerSetting::parse_all(&params, &mut errors),
+            rule: errors.or_default(text("rule", "\"database\"")),
+            message: errors.or_default(text("message", "\"try again later\"")),
+            shadow: errors.or_default(params.flag("shadow")),
         };
-        mistakes.into_result(Some(breaker))
+        errors.into_result(Some(breaker))
     }
 
-    /// The static of this place.
+    /// The static of the call site.
     pub(crate) fn site(&self, suffix: &str) -> TokenStream {
         let Self { krate, settings, message, .. } = self;
         let site = Span::mixed_site();
@@ -124,23 +124,23 @@ impl BreakerAttribute {
 }
 
 impl BreakerSetting {
-    fn parse_all(params: &Params, mistakes: &mut ErrorList) -> Vec<Self> {
+    fn parse_all(params: &Params, errors: &mut ErrorList) -> Vec<Self> {
         let mut all = Vec::new();
         for name in PARAM_NAMES {
             match Self::parse(params, name) {
                 Ok(None) => {}
-                // By itself first, so that it is the one that is blamed.
+                // Validates each setting alone first, so that the error has the right span.
                 Ok(Some(setting)) => match setting.apply(BreakerSettings::builder()).build() {
                     Ok(_) => all.push(setting),
-                    Err(error) => mistakes.push(setting_error(params, name, &error)),
+                    Err(error) => errors.push(setting_error(params, name, &error)),
                 },
-                Err(error) => mistakes.push(error),
+                Err(error) => errors.push(error),
             }
         }
         let together = all.iter().fold(BreakerSettings::builder(), |builder, setting| setting.apply(builder));
         if let Err(error) = together.build() {
             let last = if params.has("longest") { "longest" } else { "backoff" };
-            mistakes.push(setting_error(params, last, &error));
+            errors.push(setting_error(params, last, &error));
         }
         all
     }
@@ -153,7 +153,7 @@ impl BreakerSetting {
                 .map(|value| text::parse_time(&text::expect_string(value, &format!("{name} = {example}"))?))
                 .transpose()
         };
-        let share = |name: &str| {
+        let percent = |name: &str| {
             let example = "\"50%\"";
             let value = params.value(name, example)?;
             value
@@ -167,21 +167,21 @@ impl BreakerSetting {
             value.map(|value| text::parse_number(value, &format!("{name} = 20"))).transpose()
         };
         Ok(match name {
-            "failure_rate" => share(name)?.map(Self::FailureRate),
+            "failure_rate" => percent(name)?.map(Self::FailureRate),
             "over" => match params.value(name, "100` or `over = \"60s\"")? {
                 Some(Expr::Lit(ExprLit { lit: Lit::Int(_), .. })) => number(name)?.map(Self::CallWindow),
                 _ => time(name)?.map(Self::TimeWindow),
             },
             "min_calls" => number(name)?.map(Self::MinCalls),
             "slow" => {
-                let rate = share("slow_rate")?.unwrap_or(Percent::from_ratio(1, 2));
+                let rate = percent("slow_rate")?.unwrap_or(Percent::from_ratio(1, 2));
                 time(name)?.map(|longer_than| Self::SlowCalls(rate, longer_than))
             }
             "slow_rate" if !params.has("slow") => match params.span(name) {
                 Some(span) => {
                     return Err(Error::new(
                         span,
-                        "what is slow? Say it beside this, as in `slow = \"200ms\"`",
+                        "`slow_rate` requires `slow`; add it, as in `slow = \"200ms\"`",
                     ));
                 }
                 None => None,
@@ -198,12 +198,12 @@ impl BreakerSetting {
                 Some(span) => {
                     return Err(Error::new(
                         span,
-                        "open times do not grow; say by what they do, as in `backoff = 1.5`",
+                        "`longest` requires `backoff`; add it, as in `backoff = 1.5`",
                     ));
                 }
                 None => None,
             },
-            "jitter" => share(name)?.map(Self::Jitter),
+            "jitter" => percent(name)?.map(Self::Jitter),
             "probes" => number(name)?.map(Self::Probes),
             "probe_deadline" => time(name)?.map(Self::ProbeDeadline),
             _ => None,
@@ -231,19 +231,19 @@ impl BreakerSetting {
             let micros = time.get();
             quote_spanned!(site=> #krate::site::Micros::new(#micros))
         };
-        let share = |share: Percent| {
-            let text = share.to_string();
+        let percent = |percent: Percent| {
+            let text = percent.to_string();
             quote_spanned!(site=> #text.parse()?)
         };
         let (method, arguments) = match self {
             Self::CallWindow(calls) => ("count_window", vec![calls.to_token_stream()]),
             Self::TimeWindow(window) => ("time_window", vec![micros(window)]),
             Self::MinCalls(calls) => ("min_calls", vec![u64::from(calls).to_token_stream()]),
-            Self::FailureRate(rate) => ("failure_rate", vec![share(rate)]),
-            Self::SlowCalls(rate, longer_than) => ("slow_calls", vec![share(rate), micros(longer_than)]),
+            Self::FailureRate(rate) => ("failure_rate", vec![percent(rate)]),
+            Self::SlowCalls(rate, longer_than) => ("slow_calls", vec![percent(rate), micros(longer_than)]),
             Self::OpenFor(time) => ("open_for", vec![micros(time)]),
             Self::Backoff(factor, longest) => ("backoff", vec![factor.to_token_stream(), micros(longest)]),
-            Self::Jitter(jitter) => ("jitter", vec![share(jitter)]),
+            Self::Jitter(jitter) => ("jitter", vec![percent(jitter)]),
             Self::Probes(probes) => ("probes", vec![probes.to_token_stream()]),
             Self::ProbeDeadline(deadline) => ("probe_deadline", vec![micros(deadline)]),
         };
@@ -260,6 +260,6 @@ fn parse_factor(value: &Expr) -> Result<f64> {
     match value {
         Expr::Lit(ExprLit { lit: Lit::Float(factor), .. }) => factor.base10_parse(),
         Expr::Lit(ExprLit { lit: Lit::Int(factor), .. }) => factor.base10_parse(),
-        other => Err(Error::new_spanned(other, "a number is needed here, as in `backoff = 1.5`")),
+        other => Err(Error::new_spanned(other, "expected a number, as in `backoff = 1.5`")),
     }
 }

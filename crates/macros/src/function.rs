@@ -1,6 +1,6 @@
-//! A function as it was written, and as it is written again.
+//! The function under an attribute, and its rewritten form.
 //!
-//! Its body is not looked into: it goes back as it came, so that mistakes in it are shown where they are.
+//! The tokens of its body are not parsed or changed, so that compile errors in it keep their spans.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
@@ -26,7 +26,7 @@ pub(crate) struct Function {
 
 enum FunctionBody {
     Plain(Group),
-    /// A future in a box, as `async_trait` makes it.
+    /// A boxed future, as `async_trait` creates it.
     Boxed(Box<BoxedFuture>),
 }
 
@@ -39,12 +39,12 @@ impl Parse for Function {
             false => None,
         };
         let sig: Signature = input.parse().map_err(|error: Error| {
-            Error::new(error.span(), "this attribute goes on a function, a method or an `impl` block")
+            Error::new(error.span(), "expected a function, a method or an `impl` block")
         })?;
         if input.peek(Token![;]) {
             return Err(Error::new(
                 sig.ident.span(),
-                "there is no body to limit; put the attribute where the method is implemented",
+                "method without a body; put the attribute on an implementation of the method",
             ));
         }
         let (inner, group) = split_inner_attributes(&input.parse()?);
@@ -58,16 +58,15 @@ impl Parse for Function {
 }
 
 impl Function {
-    /// Refuses what cannot be limited.
+    /// Rejects functions that cannot be limited.
     pub(crate) fn check(&self, attribute: &str) -> Result<()> {
         if let Some(token) = &self.sig.constness {
-            let message =
-                format!("a `const fn` has no state to be limited by; remove `const` or `#[{attribute}]`");
+            let message = format!("a `const fn` cannot be limited; remove `const` or `#[{attribute}]`");
             return Err(Error::new(token.span(), message));
         }
         if is_unsafe(&self.sig) {
             let message = format!(
-                "an `unsafe fn` is not limited, since its caller's promises are about the body alone; put `#[{attribute}]` \
+                "an `unsafe fn` cannot be limited, because its safety contract covers only its body; put `#[{attribute}]` \
                  on a safe function around it"
             );
             return Err(Error::new(self.sig.ident.span(), message));
@@ -75,7 +74,7 @@ impl Function {
         Ok(())
     }
 
-    /// Whether there is something to await in.
+    /// Whether the body can await.
     pub(crate) fn is_async(&self) -> bool {
         self.sig.asyncness.is_some() || matches!(self.body, FunctionBody::Boxed(_))
     }
@@ -91,7 +90,7 @@ impl Function {
             .any(|pattern| pattern::binds(pattern, name))
     }
 
-    /// An expression of the attribute, where the body stands: `self` may have another name there.
+    /// An expression of the attribute for use in the body, where `self` may have another name.
     pub(crate) fn rename_self(&self, tokens: &impl ToTokens) -> TokenStream {
         let tokens = tokens.to_token_stream();
         match self.boxed().and_then(|boxed| boxed.this.as_ref()) {
@@ -100,10 +99,10 @@ impl Function {
         }
     }
 
-    /// All arguments, to be passed on.
+    /// All arguments, as expressions.
     pub(crate) fn arguments(&self) -> Result<Vec<TokenStream>> {
         let this = self.boxed().and_then(|boxed| boxed.this.as_ref());
-        let pass_on = |input: &FnArg| match input {
+        let to_argument = |input: &FnArg| match input {
             FnArg::Receiver(receiver) => {
                 Ok(this.map_or_else(|| receiver.self_token.to_token_stream(), ToTokens::to_token_stream))
             }
@@ -113,10 +112,10 @@ impl Function {
                 pattern::to_expression(pattern)
             }
         };
-        self.sig.inputs.iter().map(pass_on).collect()
+        self.sig.inputs.iter().map(to_argument).collect()
     }
 
-    /// Gives names to arguments that have none, for when they are to be passed on.
+    /// Names the unnamed arguments, so that they can be passed to another function.
     pub(crate) fn name_arguments(&mut self) {
         for (index, input) in self.sig.inputs.iter_mut().enumerate() {
             if let FnArg::Typed(typed) = input
@@ -131,14 +130,14 @@ impl Function {
         }
     }
 
-    /// What the body's value is, with a blank for what has no name; `None` for nothing.
+    /// The output type of the body, with `_` for `impl Trait`; `None` for the unit type.
     pub(crate) fn output(&self) -> Option<Type> {
         let mut output = self.declared_output()?.clone();
         ImplTraitEraser.visit_type_mut(&mut output);
         Some(output)
     }
 
-    /// Where that is written, from its first to its last token; the name of the function where it is not.
+    /// The first and the last span of the output type; those of the function name if it has none.
     pub(crate) fn output_span(&self) -> (Span, Span) {
         let tokens: Vec<_> = match self.declared_output() {
             Some(output) => output.to_token_stream().into_iter().collect(),
@@ -154,7 +153,7 @@ impl Function {
     pub(crate) fn block(&self) -> TokenStream {
         match &self.body {
             FunctionBody::Plain(group) => {
-                // A block in a block is not what its author wrote, and no lint should tell.
+                // The span hides the nested block from lints.
                 let mut block = Group::new(Delimiter::Brace, group.stream());
                 block.set_span(group.span().resolved_at(Span::mixed_site()));
                 block.to_token_stream()
@@ -193,7 +192,7 @@ impl Function {
     }
 }
 
-/// What a function returns of which nobody may know the name.
+/// Replaces `impl Trait` in a type by `_`.
 struct ImplTraitEraser;
 
 impl VisitMut for ImplTraitEraser {
@@ -222,7 +221,7 @@ fn replace_self(tokens: TokenStream, this: &Ident) -> TokenStream {
     tokens.into_iter().map(rename_one).collect()
 }
 
-/// `#![…]` must stay in front.
+/// Splits off `#![…]`, which must stay first.
 fn split_inner_attributes(group: &Group) -> (TokenStream, Group) {
     let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
     let is_punct =
@@ -239,7 +238,7 @@ fn split_inner_attributes(group: &Group) -> (TokenStream, Group) {
     (tokens[..end].iter().cloned().collect(), rest)
 }
 
-/// A statement that does nothing but tell what is around it which type it returns.
+/// A statement that only declares the type of the block around it.
 pub(crate) fn output_hint(output: Option<&Type>) -> TokenStream {
     match output {
         None | Some(Type::Infer(_)) => TokenStream::new(),
@@ -252,7 +251,7 @@ pub(crate) fn output_hint(output: Option<&Type>) -> TokenStream {
     }
 }
 
-/// The same at another place.
+/// Returns the tokens with another span.
 pub(crate) fn respan(tokens: &impl ToTokens, span: Span) -> TokenStream {
     let put = |mut token: TokenTree| {
         token.set_span(span);

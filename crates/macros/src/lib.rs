@@ -1,6 +1,17 @@
-//! The attributes `limit`, `concurrency` and `breaker`.
+//! The attribute macros `limit`, `concurrency` and `breaker`.
 //!
-//! They belong to the crate `tidegate`, which documents them: what they expand to names only that.
+//! Use them through the crate `tidegate`, which documents them: the generated code refers to that crate only.
+//!
+//! | noun | meaning |
+//! |---|---|
+//! | [`macro@limit`] | limits the rate of calls of a function |
+//! | [`macro@concurrency`] | limits the number of calls in flight |
+//! | [`macro@breaker`] | rejects calls while too many fail or are slow |
+//!
+//! It does not
+//!
+//! - count calls: the generated code calls `tidegate::site`;
+//! - parse quotas itself: `tidegate-core` does, at compile time.
 
 mod block;
 mod boxed_future;
@@ -54,15 +65,15 @@ fn expand(
         _ => syn::parse2::<Function>(item.clone())
             .and_then(|mut function| stack::expand(which, params, &mut function)),
     };
-    // Beside a mistake goes the item as it was: nobody else should stumble over its absence.
-    let expanded = expanded.unwrap_or_else(|mistake| {
-        let mistake = mistake.into_compile_error();
-        quote::quote!(#mistake #item)
+    // On an error the item is emitted unchanged, so that its uses do not fail too.
+    let expanded = expanded.unwrap_or_else(|error| {
+        let error = error.into_compile_error();
+        quote::quote!(#error #item)
     });
     expanded.into()
 }
 
-/// Whether an `impl` block comes; what is behind that is left alone.
+/// Whether the item is an `impl` block; consumes all remaining tokens.
 fn is_block(input: ParseStream<'_>) -> syn::Result<bool> {
     input.call(Attribute::parse_outer)?;
     input.parse::<Visibility>()?;

@@ -1,4 +1,4 @@
-//! `#[limit]` and `#[concurrency]`: what they say, and what they declare.
+//! `#[limit]` and `#[concurrency]`: their parameters, and the code of their sites.
 
 use crate::{
     function::{Function, respan},
@@ -11,16 +11,16 @@ use quote::quote_spanned;
 use syn::{Error, Expr, ExprLit, Lit, LitStr, Path, Result, spanned::Spanned as _};
 use tidegate_core::{AlgorithmKind, Micros, Quota};
 
-/// What is limited.
+/// The kind of a limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LimitKind {
-    /// How often.
+    /// A rate.
     Rate,
-    /// How many at once.
+    /// A number of calls in flight.
     Concurrency,
 }
 
-/// One attribute.
+/// A parsed attribute.
 pub(crate) struct LimitAttribute {
     pub(crate) kind: LimitKind,
     pub(crate) krate: Path,
@@ -36,15 +36,15 @@ pub(crate) struct LimitAttribute {
     shadow: bool,
 }
 
-/// What a limit is asked for.
+/// The arguments of a check.
 pub(crate) struct LimitArguments {
-    /// A statement that finds out the cost, unless it is a slot.
+    /// A statement that computes the cost; none for a concurrency limit.
     pub(crate) cost: Option<TokenStream>,
     /// A reference to the key.
     pub(crate) key: TokenStream,
 }
 
-/// Whether each function of a block counts for itself.
+/// Whether each function of a block has its own counter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RuleScope {
     Own,
@@ -70,14 +70,14 @@ const CONCURRENCY_PARAM_NAMES: &[&str] =
     &["key", "wait", "message", "on_limit", "or", "store", "rule", "shadow", "share", "skip", "crate"];
 
 impl LimitKind {
-    /// Reads the parameters; `None` if it says `skip`.
+    /// Parses the parameters; `None` for `skip`.
     pub(crate) fn parse(self, tokens: TokenStream) -> Result<Option<LimitAttribute>> {
         let known = if self == Self::Rate { PARAM_NAMES } else { CONCURRENCY_PARAM_NAMES };
         let params = Params::parse(tokens, known)?;
         if params.flag("skip")? {
             return Ok(None);
         }
-        let mut mistakes = ErrorList::default();
+        let mut errors = ErrorList::default();
         let text = |name: &str, example: &str| {
             params
                 .value(name, example)?
@@ -87,31 +87,30 @@ impl LimitKind {
         let wait = text("wait", "\"50ms\"").and_then(|wait| wait.as_ref().map(text::parse_time).transpose());
         let limit = LimitAttribute {
             kind: self,
-            krate: mistakes
+            krate: errors
                 .or_default(params.krate().map(Some))
                 .unwrap_or_else(|| syn::parse_quote!(::tidegate)),
-            rejection: mistakes.or_default(RejectionMode::parse(&params)),
-            scope: if mistakes.or_default(params.flag("share")) { RuleScope::Shared } else { RuleScope::Own },
-            quotas: mistakes.or_default(self.parse_quotas(&params)),
-            key: mistakes.or_default(params.value("key", "user.id").and_then(parse_key)),
-            cost: mistakes
-                .or_default(params.value("cost", "items.len() as u64").map(Option::<&Expr>::cloned)),
-            wait: mistakes.or_default(wait).map(Micros::get),
-            message: mistakes.or_default(text("message", "\"slow down\"")),
-            store: mistakes.or_default(text("store", "\"sessions\"")),
-            rule: mistakes.or_default(text("rule", "\"login\"")),
-            shadow: mistakes.or_default(params.flag("shadow")),
+            rejection: errors.or_default(RejectionMode::parse(&params)),
+            scope: if errors.or_default(params.flag("share")) { RuleScope::Shared } else { RuleScope::Own },
+            quotas: errors.or_default(self.parse_quotas(&params)),
+            key: errors.or_default(params.value("key", "user.id").and_then(parse_key)),
+            cost: errors.or_default(params.value("cost", "items.len() as u64").map(Option::<&Expr>::cloned)),
+            wait: errors.or_default(wait).map(Micros::get),
+            message: errors.or_default(text("message", "\"slow down\"")),
+            store: errors.or_default(text("store", "\"sessions\"")),
+            rule: errors.or_default(text("rule", "\"login\"")),
+            shadow: errors.or_default(params.flag("shadow")),
         };
         if let (RuleScope::Shared, false, Some(span)) =
             (limit.scope, params.has(BLOCK_MARK), params.span("share"))
         {
-            mistakes.push(Error::new(
+            errors.push(Error::new(
                 span,
-                "there is nobody to share with; `share` belongs on an `impl` block, or give several functions the same \
+                "`share` is only valid on an `impl` block; put it there, or give several functions the same \
                  `rule = \"name\"`",
             ));
         }
-        mistakes.into_result(Some(limit))
+        errors.into_result(Some(limit))
     }
 
     fn parse_quotas(self, params: &Params) -> Result<Vec<String>> {
@@ -122,36 +121,36 @@ impl LimitKind {
         let algorithm = algorithm
             .map(|value| text::expect_string(value, "algorithm = \"sliding-window\""))
             .transpose()?;
-        let mut mistakes = ErrorList::default();
+        let mut errors = ErrorList::default();
         let mut quotas = Vec::new();
         for literal in params.literals() {
-            quotas.push(mistakes.or_default(self.parse_quota(literal, algorithm.as_ref())));
+            quotas.push(errors.or_default(self.parse_quota(literal, algorithm.as_ref())));
         }
         let has_rule = params.has("rule");
         match (self, quotas.len()) {
-            (Self::Rate, 0) if !has_rule => mistakes.push(Error::new(
+            (Self::Rate, 0) if !has_rule => errors.push(Error::new(
                 Span::call_site(),
-                "how much is allowed? Write `#[limit(\"10/s burst 20\")]`, or `#[limit(rule = \"login\")]` for a rule whose \
-                 numbers live in the settings",
+                "missing quota; write `#[limit(\"10/s burst 20\")]`, or `#[limit(rule = \"login\")]` for a rule with its \
+                 quota in the policy file",
             )),
-            (Self::Concurrency, 0) if !has_rule => mistakes.push(Error::new(
+            (Self::Concurrency, 0) if !has_rule => errors.push(Error::new(
                 Span::call_site(),
-                "how many at once? Write `#[concurrency(3)]`, or `#[concurrency(rule = \"reports\")]` for a rule whose \
-                 numbers live in the settings",
+                "missing limit; write `#[concurrency(3)]`, or `#[concurrency(rule = \"reports\")]` for a rule with its \
+                 limit in the policy file",
             )),
-            (Self::Concurrency, 2..) => mistakes.push(Error::new(
+            (Self::Concurrency, 2..) => errors.push(Error::new(
                 params.literals()[1].span(),
-                "there is one number of calls at once; remove the others",
+                "more than one limit; remove the others",
             )),
             _ => {}
         }
         if let (Some(algorithm), 0) = (&algorithm, quotas.len()) {
-            mistakes.push(Error::new(
+            errors.push(Error::new(
                 algorithm.span(),
-                "there is no quota that this could count; the settings name both",
+                "`algorithm` without a quota; remove it, the policy file declares both",
             ));
         }
-        mistakes.into_result(quotas)
+        errors.into_result(quotas)
     }
 
     fn parse_quota(self, literal: &Lit, algorithm: Option<&LitStr>) -> Result<String> {
@@ -166,25 +165,24 @@ impl LimitKind {
             }
             (other, _) => {
                 let example = if self == Self::Rate { "\"10/s burst 20\"" } else { "3` or `\"3 at once\"" };
-                return Err(Error::new(other.span(), format!("a quota is needed here, as in `{example}`")));
+                return Err(Error::new(other.span(), format!("expected a quota, as in `{example}`")));
             }
         };
         match (self, quota.kind()) {
             (Self::Rate, AlgorithmKind::Concurrency(_)) => Err(Error::new(
                 literal.span(),
-                format!("a slot is held until the call ends; write `#[concurrency(\"{quota}\")]`"),
+                format!("`{quota}` is a concurrency limit; write `#[concurrency(\"{quota}\")]`"),
             )),
-            (Self::Concurrency, kind) if !matches!(kind, AlgorithmKind::Concurrency(_)) => Err(Error::new(
-                literal.span(),
-                format!("a rate holds no slots; write `#[limit(\"{quota}\")]`"),
-            )),
+            (Self::Concurrency, kind) if !matches!(kind, AlgorithmKind::Concurrency(_)) => {
+                Err(Error::new(literal.span(), format!("`{quota}` is a rate; write `#[limit(\"{quota}\")]`")))
+            }
             _ => Ok(text),
         }
     }
 }
 
 impl LimitAttribute {
-    /// The static of this place. `behind` tells it apart from others on the same function.
+    /// The static of the call site. `suffix` distinguishes it from others on the same function.
     pub(crate) fn site(&self, suffix: &str, function: &Function) -> TokenStream {
         let Self { krate, quotas, message, store, .. } = self;
         let site = Span::mixed_site();
@@ -209,7 +207,7 @@ impl LimitAttribute {
             () if is_word("user") => quote_spanned!(site=> User),
             () => quote_spanned!(site=> Expression),
         };
-        // A rule with a name may be asked elsewhere for other keys.
+        // A named rule may be used elsewhere with other keys.
         let is_for_all = is_for_all && self.rule.is_none();
         let capacity = is_for_all.then(|| quote_spanned!(site=> .capacity(#krate::site::Capacity::Keys(16))));
         quote_spanned! {site=>
@@ -229,7 +227,7 @@ impl LimitAttribute {
         }
     }
 
-    /// What is asked for.
+    /// The arguments of a check.
     pub(crate) fn arguments(&self, function: &Function) -> Result<LimitArguments> {
         let site = Span::mixed_site();
         let shared_key = syn::parse_quote!(method);
@@ -246,7 +244,7 @@ impl LimitAttribute {
         Ok(LimitArguments { cost, key })
     }
 
-    /// A reference to an expression, to what a word stands for, or to several of these in one.
+    /// A reference to an expression, to the value of a keyword, or to a tuple of these.
     fn key_reference(&self, key: &Expr, function: &Function) -> Result<TokenStream> {
         let krate = &self.krate;
         let at = key.span().resolved_at(Span::mixed_site());
@@ -258,7 +256,7 @@ impl LimitAttribute {
             Expr::Paren(inner) => self.key_reference(&inner.expr, function)?,
             Expr::Group(inner) => self.key_reference(&inner.expr, function)?,
             Expr::Tuple(tuple) if tuple.elems.is_empty() => {
-                return Err(Error::new_spanned(tuple, "a key of nothing; for one bucket leave `key` out"));
+                return Err(Error::new_spanned(tuple, "empty key; remove `key` to count all calls together"));
             }
             Expr::Tuple(tuple) => {
                 let mut parts = Vec::new();
@@ -289,7 +287,7 @@ impl LimitAttribute {
     }
 }
 
-/// The key, unless it is the same for every call: text in quotes is hardly ever meant.
+/// The key. A string literal is rejected: it is the same for every call, which is probably a mistake.
 fn parse_key(key: Option<&Expr>) -> Result<Option<Expr>> {
     let Some(key) = key else { return Ok(None) };
     if !is_string_literal(key) {
@@ -299,7 +297,7 @@ fn parse_key(key: Option<&Expr>) -> Result<Option<Expr>> {
         Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) if text.parse::<Expr>().is_ok() => {
             format!("write `key = {}` without quotes", text.value())
         }
-        _ => "for one bucket leave `key` out".to_owned(),
+        _ => "remove `key` to count all calls together".to_owned(),
     };
     Err(Error::new_spanned(key, format!("this key is the same for every call; {fix}")))
 }
@@ -315,7 +313,7 @@ fn is_string_literal(key: &Expr) -> bool {
     }
 }
 
-/// Whether a key is this word, and not an argument of that name.
+/// Whether a key is this keyword, and not an argument of that name.
 fn is_keyword(key: &Expr, keyword: &str, function: &Function) -> bool {
     let is_named = matches!(key, Expr::Path(path) if path.qself.is_none() && path.path.is_ident(keyword));
     is_named && !function.binds(keyword)

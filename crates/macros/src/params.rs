@@ -1,4 +1,4 @@
-//! What stands between the brackets of an attribute.
+//! The parameters of an attribute.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::ToTokens as _;
@@ -11,7 +11,7 @@ use syn::{
 };
 use tidegate_core::suggest::closest;
 
-/// The parameters of one attribute, in the order they were written.
+/// The parameters of one attribute, in the written order.
 pub(crate) struct Params {
     literals: Vec<Lit>,
     named: Vec<NamedParam>,
@@ -28,51 +28,51 @@ enum ParamEntry {
     Named(NamedParam),
 }
 
-/// Says of a method's attribute that the block gave it to it.
+/// Marks an attribute of a method that the attribute of the block generated.
 pub(crate) const BLOCK_MARK: &str = "__from_block";
 
 impl Params {
-    /// Reads them; names that are not `known` are refused.
+    /// Parses the parameters; rejects names that are not `known`.
     pub(crate) fn parse(tokens: TokenStream, known: &[&str]) -> Result<Self> {
         let entries = Punctuated::<ParamEntry, Token![,]>::parse_terminated.parse2(tokens)?;
         let mut params = Self { literals: Vec::new(), named: Vec::new() };
-        let mut mistakes = ErrorList::default();
+        let mut errors = ErrorList::default();
         for entry in entries {
             match entry {
                 ParamEntry::Literal(literal) => params.literals.push(literal),
                 ParamEntry::Named(named)
                     if !known.iter().any(|known| named.name == known) && named.name != BLOCK_MARK =>
                 {
-                    mistakes.push(unknown_parameter(&named.name, known));
+                    errors.push(unknown_parameter(&named.name, known));
                 }
                 ParamEntry::Named(named) if params.has(&named.name.to_string()) => {
-                    mistakes.push(Error::new(
+                    errors.push(Error::new(
                         named.name.span(),
-                        format!("`{}` is given twice; remove one", named.name),
+                        format!("duplicate parameter `{}`; remove one", named.name),
                     ));
                 }
                 ParamEntry::Named(named) => params.named.push(named),
             }
         }
-        mistakes.into_result(params)
+        errors.into_result(params)
     }
 
-    /// Literals without a name.
+    /// The literals without a name.
     pub(crate) fn literals(&self) -> &[Lit] {
         &self.literals
     }
 
-    /// Whether there is one of this name.
+    /// Whether the parameter is given.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.named.iter().any(|named| named.name == name)
     }
 
-    /// The place of this parameter, where it is given.
+    /// The span of the parameter, if given.
     pub(crate) fn span(&self, name: &str) -> Option<Span> {
         self.find(name).map(|named| named.name.span())
     }
 
-    /// The value of this parameter, where it is given.
+    /// The value of the parameter, if given.
     pub(crate) fn value(&self, name: &str, example: &str) -> Result<Option<&Expr>> {
         let Some(named) = self.find(name) else { return Ok(None) };
         match &named.value {
@@ -84,25 +84,23 @@ impl Params {
         }
     }
 
-    /// Whether this parameter, which has no value, is given.
+    /// Whether a parameter without a value is given.
     pub(crate) fn flag(&self, name: &str) -> Result<bool> {
         match self.find(name) {
             Some(NamedParam { value: Some(value), .. }) => Err(Error::new_spanned(
                 value,
-                format!("`{name}` has no value; write `{name}` alone, or leave it out"),
+                format!("`{name}` takes no value; write `{name}`, or remove it"),
             )),
             found => Ok(found.is_some()),
         }
     }
 
-    /// Where everything is that the code names.
+    /// The path of the crate that the generated code refers to.
     pub(crate) fn krate(&self) -> Result<Path> {
         match self.value("crate", "my::tidegate")? {
             None => Ok(parse_quote!(::tidegate)),
             Some(Expr::Path(path)) if path.qself.is_none() => Ok(path.path.clone()),
-            Some(other) => {
-                Err(Error::new_spanned(other, "a path is needed here, as in `crate = my::tidegate`"))
-            }
+            Some(other) => Err(Error::new_spanned(other, "expected a path, as in `crate = my::tidegate`")),
         }
     }
 
@@ -121,7 +119,7 @@ impl Parse for ParamEntry {
             };
         }
         let name = Ident::parse_any(input).map_err(|error| {
-            Error::new(error.span(), "a quota or a parameter is needed here, as in `key = user.id`")
+            Error::new(error.span(), "expected a quota or a parameter, as in `key = user.id`")
         })?;
         let value = match input.parse::<Option<Token![=]>>()? {
             Some(_) => Some(input.parse()?),
@@ -131,7 +129,7 @@ impl Parse for ParamEntry {
     }
 }
 
-/// That a quota such as `10/s` lacks its quotes.
+/// The error for a quota without quotes, such as `10/s`.
 fn unquoted_quota(amount: &Lit, input: ParseStream<'_>) -> Result<Error> {
     let mut rest = TokenStream::new();
     while !input.is_empty() && !input.peek(Token![,]) {
@@ -140,15 +138,15 @@ fn unquoted_quota(amount: &Lit, input: ParseStream<'_>) -> Result<Error> {
     let quota = format!("{}{rest}", amount.to_token_stream()).replace(" / ", "/").replace("/ ", "/");
     let mut all = amount.to_token_stream();
     all.extend(rest);
-    Ok(Error::new_spanned(all, format!("a quota is text; write `\"{quota}\"`")))
+    Ok(Error::new_spanned(all, format!("a quota must be a string; write `\"{quota}\"`")))
 }
 
-/// What other libraries call a parameter, and what it is called here.
+/// Names of parameters in other libraries, the name here, and the fix.
 const SYNONYMS: &[(&str, &str, &str)] = &[
-    ("name", "rule", "`rule = \"login\"` names the rule"),
-    ("fallback", "on_limit", "`on_limit = cached` names the function that answers instead"),
-    ("burst", "algorithm", "the burst is a part of the quota, as in `\"10/s burst 20\"`"),
-    ("timeout", "wait", "`wait = \"50ms\"` says how long a call may wait"),
+    ("name", "rule", "write `rule = \"login\"`"),
+    ("fallback", "on_limit", "write `on_limit = cached` with a function to call instead"),
+    ("burst", "algorithm", "add the burst to the quota, as in `\"10/s burst 20\"`"),
+    ("timeout", "wait", "write `wait = \"50ms\"` for the longest wait"),
 ];
 
 fn unknown_parameter(name: &Ident, known: &[&str]) -> Error {
@@ -157,13 +155,13 @@ fn unknown_parameter(name: &Ident, known: &[&str]) -> Error {
         return Error::new(name.span(), format!("unknown parameter `{name}`; {fix}"));
     }
     let fix = match closest(&name.to_string(), known.iter().copied()) {
-        Some(meant) => format!("did you mean `{meant}`?"),
-        None => format!("there are {}", known.join(", ")),
+        Some(suggestion) => format!("did you mean `{suggestion}`?"),
+        None => format!("use one of {}", known.join(", ")),
     };
     Error::new(name.span(), format!("unknown parameter `{name}`; {fix}"))
 }
 
-/// All that is wrong, to be told at once.
+/// Collects errors, to report all of them together.
 #[derive(Default)]
 pub(crate) struct ErrorList {
     combined: Option<Error>,
@@ -177,10 +175,10 @@ impl ErrorList {
         }
     }
 
-    /// What was read, or the default after noting why it could not be.
+    /// The parsed value, or the default after recording the error.
     pub(crate) fn or_default<T: Default>(&mut self, result: Result<T>) -> T {
-        result.unwrap_or_else(|mistake| {
-            self.push(mistake);
+        result.unwrap_or_else(|error| {
+            self.push(error);
             T::default()
         })
     }

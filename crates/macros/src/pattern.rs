@@ -1,10 +1,10 @@
-//! Arguments that are taken apart where they are declared.
+//! Patterns of arguments.
 
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{Error, FieldPat, Member, Pat, Result};
 
-/// Whether a pattern gives this name to something.
+/// Whether a pattern binds this name.
 pub(crate) fn binds(pattern: &Pat, name: &str) -> bool {
     let any = |patterns: &mut dyn Iterator<Item = &Pat>| {
         for pattern in patterns {
@@ -29,7 +29,7 @@ pub(crate) fn binds(pattern: &Pat, name: &str) -> bool {
     }
 }
 
-/// The value that a pattern took apart, put together again.
+/// The expression that rebuilds the value of a pattern.
 pub(crate) fn to_expression(pattern: &Pat) -> Result<TokenStream> {
     let each =
         |patterns: &mut dyn Iterator<Item = &Pat>| patterns.map(to_expression).collect::<Result<Vec<_>>>();
@@ -62,8 +62,8 @@ pub(crate) fn to_expression(pattern: &Pat) -> Result<TokenStream> {
         }
         other => Err(Error::new_spanned(
             other,
-            "`on_limit` gets the same arguments, and this one cannot be put together again; give it a name, and take it \
-             apart in the body",
+            "`on_limit` is called with the same arguments, and this pattern cannot be used as one; use a name, and \
+             destructure it in the body",
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! What a function returns when it was refused.
+//! The result of a rejected call.
 
 use crate::{
     function::{Function, respan},
@@ -8,15 +8,15 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens as _, quote_spanned};
 use syn::{Error, Expr, Path, Result};
 
-/// What a function returns when it was refused.
+/// The result of a rejected call.
 #[derive(Default)]
 pub(crate) enum RejectionMode {
-    /// Its own error, which takes in ours.
+    /// The error of the function, converted from `Limited`.
     #[default]
     From,
-    /// What another function with the same arguments returns.
+    /// The result of another function with the same arguments.
     Fallback(Expr),
-    /// The error that a function makes of ours.
+    /// The error that a function creates from `Limited`.
     MapError(Expr),
 }
 
@@ -30,18 +30,16 @@ impl RejectionMode {
             (Some(Expr::Path(path)), None) => Ok(Self::Fallback(Expr::Path(path.clone()))),
             (Some(other), None) => Err(Error::new_spanned(
                 other,
-                "a path of a function is needed here, as in `on_limit = cached` or `on_limit = Self::cached`; it gets the \
-                 same arguments",
+                "expected the path of a function, as in `on_limit = cached` or `on_limit = Self::cached`; it is called \
+                 with the same arguments",
             )),
-            (Some(_), Some(or)) => Err(Error::new_spanned(
-                or,
-                "either `on_limit` or `or` says what to return; remove one of them",
-            )),
+            (Some(_), Some(or)) => {
+                Err(Error::new_spanned(or, "`on_limit` and `or` cannot be combined; remove one of them"))
+            }
         }
     }
 
-    /// What is bound to the refusal, and what is done with it. Whatever is in `before` was granted before it, and is given
-    /// back first.
+    /// The match arm of a rejection. The grants in `before` are released first.
     pub(crate) fn match_arm(
         &self,
         krate: &Path,
@@ -70,10 +68,10 @@ impl RejectionMode {
                 let arguments = function.arguments()?;
                 let name = path.to_token_stream().into_iter().last().map_or(site, |last| last.span());
                 let path = path.to_token_stream();
-                // Where it is not `async`, the compiler points at its name.
+                // If it is not `async`, the compiler points at its name.
                 let at = name.resolved_at(site);
                 let awaited = function.is_async().then(|| quote_spanned!(at=> .await));
-                // An argument that the body has no use for is of use here.
+                // The fallback uses an argument that the body may ignore.
                 quote_spanned! {site=>
                     ::core::result::Result::Err(_) => {
                         #release_granted

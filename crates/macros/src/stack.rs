@@ -1,7 +1,7 @@
-//! All attributes of one function, in the order in which they are checked: rates, slots, breakers, the body.
+//! All attributes of one function, in the order of their checks: rates, concurrency limits, breakers, the body.
 //!
-//! A call that a rate refuses holds no slot, and neither tells a breaker anything. What was taken from a rate is given
-//! back when a later one refuses.
+//! A call that a rate rejects acquires no permit, and no breaker records it. Tokens of a rate are refunded when a
+//! later check rejects.
 
 use crate::{
     breaker::BreakerAttribute,
@@ -13,7 +13,7 @@ use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{format_ident, quote_spanned};
 use syn::{Attribute, Error, Meta, Path, Result, parse_quote};
 
-/// Which attribute.
+/// The kind of an attribute.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AttributeKind {
     Limit,
@@ -27,11 +27,11 @@ struct AttributeStack {
     limits: Vec<LimitAttribute>,
     concurrency: Vec<LimitAttribute>,
     breakers: Vec<BreakerAttribute>,
-    /// What those that were taken off the function are called there.
+    /// The paths of the attributes that were removed from the function.
     paths: Vec<Path>,
 }
 
-/// Says of an attribute that another has spoken for it.
+/// Marks an attribute that another one has already expanded.
 pub(crate) const CONSUMED_MARK: &str = "__consumed";
 
 impl AttributeKind {
@@ -43,7 +43,7 @@ impl AttributeKind {
         }
     }
 
-    /// Looks whether there is anything wrong with its parameters; gives the crate that they name.
+    /// Validates its parameters; returns the crate that they name.
     pub(crate) fn check(self, params: TokenStream) -> Result<Path> {
         let krate = match self {
             Self::Limit => LimitKind::Rate.parse(params)?.map(|limit| limit.krate),
@@ -53,10 +53,10 @@ impl AttributeKind {
         Ok(krate.unwrap_or_else(|| parse_quote!(::tidegate)))
     }
 
-    /// Which of ours an attribute is.
+    /// The kind of an attribute, if it is one of this crate.
     pub(crate) fn from_attribute(attribute: &Attribute) -> Option<Self> {
         let path = attribute.path();
-        // Somebody else's `other::limit` is left alone; ours under another path says so.
+        // An attribute `other::limit` is foreign; a renamed import has a `crate` parameter.
         let is_ours = path.segments.len() == 1
             || path.segments.iter().any(|segment| segment.ident == "tidegate")
             || attribute_params(attribute.clone()).is_ok_and(has_crate_param);
@@ -65,16 +65,16 @@ impl AttributeKind {
     }
 }
 
-/// Writes a function anew: with what `which` says, and with all that is on it besides.
+/// Rewrites a function with this attribute and all others of this crate on it.
 pub(crate) fn expand(
     kind: AttributeKind,
     params: TokenStream,
     function: &mut Function,
 ) -> Result<TokenStream> {
     let mut stack = AttributeStack::default();
-    let mut mistakes = ErrorList::default();
-    mistakes.or_default(function.check(kind.name()));
-    mistakes.or_default(stack.push(kind, params));
+    let mut errors = ErrorList::default();
+    errors.or_default(function.check(kind.name()));
+    errors.or_default(stack.push(kind, params));
     let (ours, others): (Vec<_>, _) = std::mem::take(&mut function.attrs)
         .into_iter()
         .partition(|attribute| AttributeKind::from_attribute(attribute).is_some());
@@ -82,13 +82,13 @@ pub(crate) fn expand(
     for attribute in ours {
         let Some(which) = AttributeKind::from_attribute(&attribute) else { continue };
         stack.paths.push(attribute.path().clone());
-        mistakes.or_default(attribute_params(attribute).and_then(|params| stack.push(which, params)));
+        errors.or_default(attribute_params(attribute).and_then(|params| stack.push(which, params)));
     }
-    mistakes.into_result(())?;
+    errors.into_result(())?;
     stack.expand_function(function)
 }
 
-/// Whether there is a `crate = …` among parameters. A path that starts with `crate` is somebody else's.
+/// Whether the parameters contain `crate = …`. A path that starts with `crate` does not count.
 fn has_crate_param(params: TokenStream) -> bool {
     let tokens: Vec<_> = params.into_iter().collect();
     tokens.windows(2).any(|pair| match pair {
@@ -97,13 +97,13 @@ fn has_crate_param(params: TokenStream) -> bool {
     })
 }
 
-/// What stands between the brackets of an attribute.
+/// The parameters of an attribute.
 pub(crate) fn attribute_params(attribute: Attribute) -> Result<TokenStream> {
     match attribute.meta {
         Meta::Path(_) => Ok(TokenStream::new()),
         Meta::List(list) => Ok(list.tokens),
         Meta::NameValue(pair) => {
-            Err(Error::new_spanned(pair, "parameters stand in brackets, as in `#[limit(\"10/s\")]`"))
+            Err(Error::new_spanned(pair, "expected parameters in parentheses, as in `#[limit(\"10/s\")]`"))
         }
     }
 }
@@ -123,7 +123,7 @@ impl AttributeStack {
         let gates = self.limits.len() + self.concurrency.len() + self.breakers.len();
         let mark = Ident::new(CONSUMED_MARK, site);
         let paths = &self.paths;
-        // So that what they were imported by is in use.
+        // Uses their imports, to avoid warnings about unused ones.
         let mut checks = quote_spanned!(site=> #(#[#paths(#mark)] const _: () = ();)*);
         if gates == 0 {
             let block = function.block();
@@ -133,18 +133,18 @@ impl AttributeStack {
         let (mut granted, mut reservations) = (Vec::new(), Vec::new());
         for (index, limit) in self.limits.iter().chain(&self.concurrency).enumerate() {
             let grant = format_ident!("granted_{}", index, span = site);
-            let verb = match limit.kind {
+            let mode = match limit.kind {
                 LimitKind::Concurrency => AcquireMode::Acquire,
-                // Nobody else can refuse what this one grants.
+                // Without another check, nothing can require a refund.
                 LimitKind::Rate if gates == 1 => AcquireMode::Check,
                 LimitKind::Rate => AcquireMode::Reserve,
             };
             let number = if limit.kind == LimitKind::Rate { index } else { index - self.limits.len() };
-            checks.extend(expand_limit(limit, verb, number, function, &grant, &granted)?);
-            if verb == AcquireMode::Reserve {
+            checks.extend(expand_limit(limit, mode, number, function, &grant, &granted)?);
+            if mode == AcquireMode::Reserve {
                 reservations.push(grant.clone());
             }
-            if verb != AcquireMode::Check {
+            if mode != AcquireMode::Check {
                 granted.push(grant);
             }
         }
@@ -163,7 +163,7 @@ impl AttributeStack {
         }))
     }
 
-    /// The body, and what breakers are told of how it ended.
+    /// The body, and the code that records its outcome in the breakers.
     fn guarded_body(&self, function: &Function, passes: &[Ident]) -> TokenStream {
         let site = Span::mixed_site();
         let block = function.block();
@@ -208,18 +208,18 @@ impl AttributeStack {
     }
 }
 
-/// How a limit is checked.
+/// The way to check a limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AcquireMode {
     /// Takes tokens.
     Check,
-    /// Takes tokens that can be given back.
+    /// Takes tokens that can be refunded.
     Reserve,
-    /// Takes a slot.
+    /// Acquires a permit.
     Acquire,
 }
 
-/// Asks one limit; what it grants is called `grant`.
+/// Checks one limit; its grant has the name `grant`.
 fn expand_limit(
     limit: &LimitAttribute,
     mode: AcquireMode,
@@ -232,7 +232,7 @@ fn expand_limit(
     let which = if limit.kind == LimitKind::Rate { AttributeKind::Limit } else { AttributeKind::Concurrency };
     let statics = limit.site(&name_suffix(which, number), function);
     let arguments = limit.arguments(function)?;
-    let refused = limit.rejection.match_arm(&limit.krate, function, before)?;
+    let rejected = limit.rejection.match_arm(&limit.krate, function, before)?;
     let method = match (mode, function.is_async()) {
         (AcquireMode::Check, true) => "admit",
         (AcquireMode::Check, false) => "admit_blocking",
@@ -242,7 +242,7 @@ fn expand_limit(
         (AcquireMode::Acquire, false) => "acquire_blocking",
     };
     let method = Ident::new(method, site);
-    // The check is a statement of its own: what it borrows is not borrowed while anything is awaited.
+    // The check is a separate statement, so that its borrows end before an await.
     let LimitArguments { cost, key } = arguments;
     let cost_name = cost.is_some().then(|| quote_spanned!(site=> , cost));
     let check = quote_spanned!(site=> #cost let checked = open_site.#method(#key #cost_name););
@@ -252,12 +252,12 @@ fn expand_limit(
             quote_spanned!(site=> ::core::result::Result::Ok(granted) => ::core::option::Option::Some(granted),)
         }
     };
-    let answer = match function.is_async() {
-        false => quote_spanned!(site=> match checked { #granted #refused }),
+    let decision = match function.is_async() {
+        false => quote_spanned!(site=> match checked { #granted #rejected }),
         true => quote_spanned! {site=>
             match checked {
                 #granted
-                ::core::result::Result::Err(pending) => match pending.resolve().await { #granted #refused },
+                ::core::result::Result::Err(pending) => match pending.resolve().await { #granted #rejected },
             }
         },
     };
@@ -267,7 +267,7 @@ fn expand_limit(
                 #statics
                 if let ::core::option::Option::Some(open_site) = __TIDEGATE_SITE.open() {
                     #check
-                    #answer
+                    #decision
                 }
             }
         },
@@ -277,7 +277,7 @@ fn expand_limit(
                 match __TIDEGATE_SITE.open() {
                     ::core::option::Option::Some(open_site) => {
                         #check
-                        #answer
+                        #decision
                     }
                     ::core::option::Option::None => ::core::option::Option::None,
                 }
@@ -286,7 +286,7 @@ fn expand_limit(
     })
 }
 
-/// Asks one breaker; its leave is called `pass`.
+/// Checks one breaker; its permit has the name `pass`.
 fn expand_breaker(
     breaker: &BreakerAttribute,
     number: usize,
@@ -296,19 +296,19 @@ fn expand_breaker(
 ) -> Result<TokenStream> {
     let site = Span::mixed_site();
     let statics = breaker.site(&name_suffix(AttributeKind::Breaker, number));
-    let refused = breaker.rejection.match_arm(&breaker.krate, function, before)?;
+    let rejected = breaker.rejection.match_arm(&breaker.krate, function, before)?;
     Ok(quote_spanned! {site=>
         let #pass = {
             #statics
             match __TIDEGATE_SITE.try_acquire() {
                 ::core::result::Result::Ok(pass) => pass,
-                #refused
+                #rejected
             }
         };
     })
 }
 
-/// What tells one attribute of a function from another, behind the function's name.
+/// The suffix of a function name that distinguishes its attributes.
 fn name_suffix(kind: AttributeKind, number: usize) -> String {
     match (kind, number) {
         (AttributeKind::Limit, 0) => String::new(),

@@ -1,6 +1,6 @@
-//! Who is banned by an operator, for a time.
+//! Temporary bans by operators.
 //!
-//! Hardly ever is anybody, so a request pays for it with one load. Whoever bans builds the table anew.
+//! Without bans, a check costs one atomic load. A new ban rebuilds the index.
 
 use super::{KeyLabel, effective_key_display};
 use arc_swap::ArcSwap;
@@ -19,7 +19,7 @@ use tidegate_core::{Micros, Utc};
 use tidegate_limiter::Clock;
 use tidegate_policy::{compile::PolicyGate, matching::RequestView, model::KeyDisplay};
 
-/// Who is banned by an operator.
+/// The bans that operators made.
 pub struct OperatorBans {
     has_bans: AtomicBool,
     index: ArcSwap<BanIndex>,
@@ -27,7 +27,7 @@ pub struct OperatorBans {
     clock: Clock,
 }
 
-/// All bans, and what finds them.
+/// All bans, indexed by network and key.
 #[derive(Default)]
 struct BanIndex {
     bans: Vec<Arc<OperatorBan>>,
@@ -36,7 +36,7 @@ struct BanIndex {
     by_key: HashMap<Arc<str>, HashMap<String, Arc<OperatorBan>>>,
 }
 
-/// One ban.
+/// A ban that an operator made.
 #[derive(Debug)]
 pub struct OperatorBan {
     id: String,
@@ -45,10 +45,10 @@ pub struct OperatorBan {
     reason: Option<String>,
 }
 
-/// Who is banned.
+/// The target of a ban.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BanTarget {
-    /// A client: an address, or the network that one client of IPv6 has to itself.
+    /// A client: an IPv4 address, or the /64 network of an IPv6 client.
     Client(Prefix),
     /// All addresses of a network.
     Network(Prefix),
@@ -61,13 +61,13 @@ pub enum BanTarget {
     },
 }
 
-/// There is no room for another ban.
+/// The maximum number of bans is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BanLimitReached;
 
-/// Bans at the same time.
+/// The maximum number of concurrent bans.
 pub(crate) const MAX_BANS: usize = 10_000;
-/// The bits of an address of IPv6 that one client has to itself.
+/// The prefix length of the network of one IPv6 client.
 const IPV6_CLIENT_BITS: u8 = 64;
 
 impl BanTarget {
@@ -104,32 +104,32 @@ impl OperatorBans {
         }
     }
 
-    /// The ban that keeps a request out, if there is one, and how long it lasts.
+    /// Returns the ban that rejects a request, and its remaining time.
     #[inline]
-    pub fn check(&self, seen: &RequestView<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
+    pub fn check(&self, request: &RequestView<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
         match self.has_bans.load(Ordering::Relaxed) {
             false => None,
-            true => self.find(seen, gate),
+            true => self.find(request, gate),
         }
     }
 
     #[cold]
-    fn find(&self, seen: &RequestView<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
-        let (book, now) = (self.index.load(), self.clock.now());
-        let found = seen.client().and_then(|client| book.find_client(client, now));
-        let found = found.or_else(|| book.find_key(seen, gate, now))?;
+    fn find(&self, request: &RequestView<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
+        let (index, now) = (self.index.load(), self.clock.now());
+        let found = request.client().and_then(|client| index.find_client(client, now));
+        let found = found.or_else(|| index.find_key(request, gate, now))?;
         let left = found.until.since(now);
         Some((found, left))
     }
 
-    /// Bans somebody; a ban of the same one is replaced.
+    /// Adds a ban; replaces a ban of the same target.
     pub fn ban(
         &self,
         target: BanTarget,
         length: Micros,
         reason: Option<String>,
     ) -> Result<Arc<OperatorBan>, BanLimitReached> {
-        let _turn = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
         let id = format!("b-{:08x}", fastrand::u32(..));
         let ban = Arc::new(OperatorBan { id, target, until: now.plus(length), reason });
@@ -142,37 +142,37 @@ impl OperatorBans {
         Ok(ban)
     }
 
-    /// Lifts the ban of this name; `None` if there is none.
+    /// Lifts the ban with this id; `None` if it does not exist.
     pub fn lift(&self, id: &str) -> Option<()> {
-        let _turn = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
-        let book = self.index.load();
-        book.bans.iter().find(|ban| ban.id == id)?;
-        self.store(book.active_except(self.clock.now(), |ban| ban.id == id));
+        let _guard = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = self.index.load();
+        index.bans.iter().find(|ban| ban.id == id)?;
+        self.store(index.active_except(self.clock.now(), |ban| ban.id == id));
         Some(())
     }
 
-    /// Lets go of those that have ended; to be called every second or so.
+    /// Removes expired bans; call it about once per second.
     pub(crate) fn remove_expired(&self) {
         if !self.has_bans.load(Ordering::Relaxed) {
             return;
         }
-        let _turn = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
-        let (book, now) = (self.index.load(), self.clock.now());
-        let rest = book.active_except(now, |_| false);
-        if rest.len() != book.bans.len() {
+        let _guard = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let (index, now) = (self.index.load(), self.clock.now());
+        let rest = index.active_except(now, |_| false);
+        if rest.len() != index.bans.len() {
             self.store(rest);
         }
     }
 
-    /// How many there are.
+    /// The number of bans.
     pub(crate) fn count(&self) -> usize {
         self.index.load().bans.len()
     }
 
-    /// Those that last longest first.
+    /// Up to `limit` bans, longest remaining time first.
     pub fn to_json(&self, limit: usize, shown: KeyDisplay, gate: &PolicyGate) -> Vec<Value> {
-        let (book, now) = (self.index.load(), self.clock.now());
-        let mut bans: Vec<_> = book.bans.iter().filter(|ban| ban.until > now).collect();
+        let (index, now) = (self.index.load(), self.clock.now());
+        let mut bans: Vec<_> = index.bans.iter().filter(|ban| ban.until > now).collect();
         bans.sort_by_key(|ban| std::cmp::Reverse(ban.until));
         bans.into_iter().take(limit).map(|ban| ban.to_json(now, shown, gate)).collect()
     }
@@ -191,7 +191,7 @@ impl BanIndex {
         for ban in &bans {
             match &ban.target {
                 BanTarget::Client(network) | BanTarget::Network(network) => {
-                    // Of a client and a network that are the same, the ban that lasts longer counts.
+                    // If a client and a network have the same prefix, the longer ban applies.
                     let longest = by_network.entry(*network).or_insert_with(|| ban.clone());
                     if longest.until < ban.until {
                         *longest = ban.clone();
@@ -205,7 +205,7 @@ impl BanIndex {
         for network in by_network.keys() {
             list = list.deny(*network);
         }
-        // Of distinct networks there is always a list.
+        // Building a list of distinct networks does not fail.
         Self { networks: list.build().ok(), bans, by_network, by_key }
     }
 
@@ -221,7 +221,7 @@ impl BanIndex {
     fn find_client(&self, client: IpAddr, now: Micros) -> Option<Arc<OperatorBan>> {
         let (_, network) = self.networks.as_ref()?.find(client)?;
         let narrowest = self.by_network.get(&network).filter(|ban| ban.until > now);
-        // Where the narrowest has ended a moment ago, a wider one may go on.
+        // If the narrowest ban has just expired, a wider one may still apply.
         let wider = || {
             let holds =
                 |(network, ban): &(&Prefix, &Arc<OperatorBan>)| network.contains(client) && ban.until > now;
@@ -230,13 +230,18 @@ impl BanIndex {
         narrowest.or_else(wider).cloned()
     }
 
-    fn find_key(&self, seen: &RequestView<'_>, gate: &PolicyGate, now: Micros) -> Option<Arc<OperatorBan>> {
+    fn find_key(
+        &self,
+        request: &RequestView<'_>,
+        gate: &PolicyGate,
+        now: Micros,
+    ) -> Option<Arc<OperatorBan>> {
         if self.by_key.is_empty() {
             return None;
         }
         let banned = gate.views().find_map(|rule| {
             let keys = self.by_key.get(rule.name())?;
-            keys.get(&rule.key_for(seen.head())?.to_string())
+            keys.get(&rule.key_for(request.head())?.to_string())
         });
         banned.filter(|ban| ban.until > now).cloned()
     }
@@ -248,11 +253,11 @@ impl OperatorBan {
     }
 
     pub fn to_json(&self, now: Micros, shown: KeyDisplay, gate: &PolicyGate) -> Value {
-        let who = |rule: &str, who: &dyn fmt::Display| KeyLabel::new(shown, rule, who).text();
+        let label = |rule: &str, value: &dyn fmt::Display| KeyLabel::new(shown, rule, value).text();
         let (value, rule) = match &self.target {
-            BanTarget::Client(network) if network.first().is_ipv4() => (who("", &network.first()), None),
-            BanTarget::Client(network) => (who("", network), None),
-            // Of nobody in particular.
+            BanTarget::Client(network) if network.first().is_ipv4() => (label("", &network.first()), None),
+            BanTarget::Client(network) => (label("", network), None),
+            // A network identifies no single client, so it is never hashed.
             BanTarget::Network(network) => (network.to_string(), None),
             BanTarget::Key { rule, key } => {
                 let shown = effective_key_display(shown, gate.has_credential(rule));
@@ -301,7 +306,7 @@ mod tests {
         assert_eq!(bans.count(), 1);
         let again = bans.ban(client.clone(), Micros::from_secs(5), None).unwrap();
         let longer = bans.ban(client, Micros::from_secs(50), None).unwrap();
-        assert_eq!((bans.count(), bans.lift(&again.id)), (2, None), "the first of them was replaced");
+        assert_eq!((bans.count(), bans.lift(&again.id)), (2, None), "the first ban was replaced");
         assert_eq!((bans.lift(&longer.id), bans.lift(&wide.id)), (Some(()), Some(())));
         assert!(banning_id(&bans, "192.0.2.7").is_none() && !bans.has_bans.load(Ordering::Relaxed));
     }

@@ -1,4 +1,4 @@
-//! What is in force now.
+//! The configuration in force.
 
 use super::{PolicyCounters, UpstreamReporter};
 use serde_json::Value;
@@ -7,34 +7,34 @@ use tidegate_core::Micros;
 use tidegate_policy::{Policy, PolicyFormat, compile::PolicyGate, model::Stores, redact_credentials};
 use tidegate_rule::key_hash;
 
-/// What is in force now.
+/// The configuration in force.
 #[derive(Clone)]
 pub struct ConfigSnapshot {
     /// The policy.
     pub policy: Arc<Policy>,
-    /// The same for the same policy, in every process.
+    /// A hash of the policy, equal in every process.
     pub version: String,
-    /// The file that it was read from.
+    /// The file of the policy.
     pub file: Option<PathBuf>,
-    /// When it came into force.
+    /// The time at which it was put in force.
     pub loaded_at: Micros,
-    /// What decides.
+    /// The compiled policy.
     pub gate: PolicyGate,
-    /// What is counted.
+    /// The counters of the policy.
     pub counters: Arc<PolicyCounters>,
-    /// What the policy says of each rule: its key and its `match`.
+    /// The key and the `match` of each rule.
     pub rule_summaries: Arc<Vec<(String, String)>>,
-    /// How the servers are.
+    /// Reports the health of the upstream servers.
     pub upstreams: Arc<UpstreamReporter>,
-    /// Where requests come in.
+    /// The listeners of the gateway.
     pub listeners: Vec<ListenerInfo>,
-    /// Where decisions are asked for.
+    /// The address of the decision API.
     pub decisions: Option<SocketAddr>,
-    /// Threads of the gateway.
+    /// The number of worker threads.
     pub workers: usize,
 }
 
-/// Where requests come in.
+/// A listener of the gateway.
 #[derive(Clone, Debug)]
 pub struct ListenerInfo {
     /// Its address.
@@ -43,7 +43,7 @@ pub struct ListenerInfo {
     pub tls: bool,
 }
 
-/// A policy as operators read it: addresses of stores may hold passwords, and are left out, as values of credentials are.
+/// Redacts a policy for display: removes addresses of stores, which may contain passwords, and values of credentials.
 pub fn redact(policy: &Policy) -> Policy {
     let hidden = |_: &String| "redis://…".to_owned();
     let stores = &policy.stores;
@@ -55,16 +55,16 @@ pub fn redact(policy: &Policy) -> Policy {
     Policy { stores, ..redact_credentials(policy) }
 }
 
-/// What stands for a policy: the same for the same one.
+/// The version of a policy: a hash of its content.
 pub fn policy_version(policy: &Policy) -> String {
     format!("{:016x}", key_hash("policy", &policy.print(PolicyFormat::Json)))
 }
 
-/// Of each rule, its key and its `match` in a line.
+/// Returns the key and the `match` of each rule, in one line each.
 pub fn summarize_rules(policy: &Policy) -> Vec<(String, String)> {
     let printed: Value = serde_json::from_str(&policy.print(PolicyFormat::Json)).unwrap_or_default();
-    let each = |place: usize| {
-        let rule = &printed["rules"][place];
+    let each = |index: usize| {
+        let rule = &printed["rules"][index];
         let key = match &rule["key"] {
             Value::Null => "all".to_owned(),
             key => format_value(key),
@@ -74,7 +74,7 @@ pub fn summarize_rules(policy: &Policy) -> Vec<(String, String)> {
     (0..policy.rules.len()).map(each).collect()
 }
 
-/// `POST /login`; what else it says is left to whoever reads the policy.
+/// Method and path, as in `POST /login`; `…` replaces the other conditions.
 fn summarize_match(matcher: &Value) -> String {
     let Value::Object(members) = matcher else { return "all".to_owned() };
     let mut words: Vec<String> =

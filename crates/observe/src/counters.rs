@@ -1,13 +1,13 @@
-//! How often, and how long: counted by each thread for itself, and summed when somebody looks.
+//! Counters and latencies of one policy. Each thread has its own; a reader sums them.
 //!
 //! ```text
 //!   worker ──adds──▶ Shard ─┐
 //!   worker ──adds──▶ Shard ─┼──sum──▶ Totals
-//!   gone   ─────────────────┘
+//!   ended  ─────────────────┘
 //! ```
 //!
-//! A shard has one writer, so that an addition is a load and a store: no thread waits for a line of another's cache. There
-//! are as many counts as a policy has rules, whatever requests carry.
+//! A shard has one writer, so an addition is a load and a store, and threads do not share cache lines. The number of
+//! counters depends on the rules of the policy, not on the requests.
 
 use super::shard::{RuleCounts, RuleOutcome, Sampled, Shard, Totals, lock};
 use crate::ResponseOrigin;
@@ -23,7 +23,7 @@ use tidegate_core::{Decision, Micros};
 use tidegate_limiter::{Clock, TopKeys};
 use tidegate_policy::compile::{DenyReason, PolicyAdmission, PolicyRefusal, PolicyResult, RuleResult};
 
-/// The counts of one policy.
+/// The counters of one policy.
 pub struct PolicyCounters {
     id: u64,
     names: Vec<Arc<str>>,
@@ -34,28 +34,28 @@ pub struct PolicyCounters {
 
 struct CounterShards {
     shards: Vec<Arc<Shard>>,
-    /// What threads counted that are gone.
+    /// The sums of threads that have ended.
     finished: Totals,
-    /// By the place of what they are of.
+    /// By the index of [`TopBy`].
     top: [Vec<TopKeys>; TopBy::ALL.len()],
 }
 
-/// Which keys are meant.
+/// The count by which keys are ranked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopBy {
     /// By denied requests.
     Denied,
     /// By all requests.
     Requested,
-    /// Let through by a rule in shadow mode that would have denied them.
+    /// By requests that a rule in shadow mode would have denied.
     ShadowDenied,
 }
 
 impl TopBy {
-    /// All, in their order.
+    /// All values, in order.
     pub const ALL: [Self; 3] = [Self::Denied, Self::Requested, Self::ShadowDenied];
 
-    /// What it is called.
+    /// The name in the admin API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Denied => "denied",
@@ -65,9 +65,9 @@ impl TopBy {
     }
 }
 
-/// One of so many decisions in memory is timed.
+/// One of this many decisions in memory is timed.
 const TIMING_INTERVAL: u64 = 64;
-/// One of so many requests is counted in the sketch of keys that ask.
+/// One of this many requests is counted in the sketch of frequent keys.
 pub const SAMPLE_INTERVAL: u64 = 16;
 /// The keys that a sketch tracks.
 const TOP_KEYS_CAPACITY: usize = 128;
@@ -77,7 +77,7 @@ thread_local! {
 }
 
 impl PolicyCounters {
-    /// For rules of these names. Keys that were seen most under the policy before are known still.
+    /// Counters for rules of these names. The most frequent keys of the previous policy are carried over.
     pub(crate) fn new<'a>(
         names: impl Iterator<Item = &'a str>,
         clock: Clock,
@@ -96,7 +96,7 @@ impl PolicyCounters {
         };
         Arc::new(Self {
             id: LAST_ID.fetch_add(1, Relaxed) + 1,
-            rule_indexes: names.iter().enumerate().map(|(place, name)| (name.clone(), place)).collect(),
+            rule_indexes: names.iter().enumerate().map(|(index, name)| (name.clone(), index)).collect(),
             names,
             clock,
             shards: Mutex::new(parts),
@@ -108,17 +108,17 @@ impl PolicyCounters {
         &self.names
     }
 
-    /// The place of a rule in the policy.
+    /// The index of a rule in the policy.
     pub fn rule_index(&self, name: &str) -> Option<usize> {
         self.rule_indexes.get(name).copied()
     }
 
-    /// The time by the clock of these counts.
+    /// The time of the clock of these counters.
     pub fn now(&self) -> Micros {
         self.clock.now()
     }
 
-    /// A decision begins; whether it is one that is timed.
+    /// Counts the start of a decision; returns whether it is timed.
     #[inline]
     pub fn begin_decision(&self) -> Sampled {
         match self.with_shard(|shard| shard.decisions.add(1).is_multiple_of(TIMING_INTERVAL)) {
@@ -127,16 +127,16 @@ impl PolicyCounters {
         }
     }
 
-    /// A decision in memory has ended that began then: one of many that are alike, and stands for all of them.
-    pub fn end_decision(&self, begun: Micros) {
-        let took = self.clock.now().since(begun);
+    /// Records the time of a sampled decision in memory; it represents 64 decisions.
+    pub fn end_decision(&self, started_at: Micros) {
+        let took = self.clock.now().since(started_at);
         self.with_shard(|shard| shard.decision_latency.record(took, TIMING_INTERVAL));
     }
 
-    /// A decision has ended that began then and was not made at once: for a store, or since the request had to wait. The
-    /// wait is no part of the decision.
-    pub fn end_async_decision(&self, begun: Micros, waited: Micros) {
-        let took = self.clock.now().since(begun).since(waited);
+    /// Records the time of a decision that was not immediate: it used a store, or the request was queued. The time in the
+    /// queue is not part of the decision.
+    pub fn end_async_decision(&self, started_at: Micros, waited: Micros) {
+        let took = self.clock.now().since(started_at).since(waited);
         self.with_shard(|shard| {
             shard.decision_latency.record(took, 1);
             if waited > Micros::ZERO {
@@ -145,27 +145,27 @@ impl PolicyCounters {
         });
     }
 
-    /// A request that these rules let through has been answered; it came in then.
+    /// Records the time from the receipt of a request that these rules admitted to the end of its response.
     pub fn record_latency(&self, rules: &[usize], received_at: Micros) {
         if rules.is_empty() {
             return;
         }
         let took = self.clock.now().since(received_at);
         self.with_shard(|shard| {
-            for rule in rules.iter().filter_map(|place| shard.rules.get(*place)) {
+            for rule in rules.iter().filter_map(|index| shard.rules.get(*index)) {
                 rule.latency.record(took, 1);
             }
         });
     }
 
-    /// A request is answered with this status.
+    /// Counts a response with this status.
     #[inline]
     pub fn record_response(&self, status: u16, by: ResponseOrigin) {
         let class = usize::from((status / 100).clamp(1, 5)) - 1;
         self.with_shard(|shard| shard.responses[by as usize][class].add(1));
     }
 
-    /// A policy has said what becomes of a request.
+    /// Counts the result of a policy.
     #[inline]
     pub(crate) fn record_result(&self, result: &PolicyResult) {
         match result {
@@ -215,17 +215,17 @@ impl PolicyCounters {
         });
     }
 
-    /// A request was turned away before any rule was asked.
+    /// Counts a request that an operator ban rejected before any rule was checked.
     pub(crate) fn record_banned(&self) {
         self.with_shard(|shard| shard.requests[1].add(1));
     }
 
-    /// A program asked the rule at this place of the policy.
-    pub fn record_decision(&self, place: usize, outcome: RuleOutcome, decision: Option<&Decision>) {
-        self.with_shard(|shard| shard.record(place, outcome, decision));
+    /// Counts a decision of the decision API by the rule at this index.
+    pub fn record_decision(&self, index: usize, outcome: RuleOutcome, decision: Option<&Decision>) {
+        self.with_shard(|shard| shard.record(index, outcome, decision));
     }
 
-    /// Whether this request is one of those whose keys are counted.
+    /// Whether the keys of this request are counted.
     pub(crate) fn sample_key(&self) -> Sampled {
         match self.with_shard(|shard| shard.decisions.get().is_multiple_of(SAMPLE_INTERVAL)) {
             Some(true) => Sampled::Yes,
@@ -233,10 +233,10 @@ impl PolicyCounters {
         }
     }
 
-    /// A key was denied, or would have been, or asked for by one who stands for so many.
+    /// Counts a key `weight` times; a sampled request represents several.
     pub(crate) fn count_key(
         &self,
-        place: usize,
+        index: usize,
         by: TopBy,
         hash: u64,
         weight: u64,
@@ -248,26 +248,26 @@ impl PolicyCounters {
             if sketches.len() < shard.rules.len() {
                 sketches.resize_with(shard.rules.len(), || TopKeys::new(TOP_KEYS_CAPACITY));
             }
-            if let Some(sketch) = sketches.get_mut(place) {
+            if let Some(sketch) = sketches.get_mut(index) {
                 sketch.add(hash, weight, name);
             }
         });
     }
 
-    /// Whether this thread may keep one more denial in this second.
+    /// Whether this thread may record another denial in this second.
     pub(crate) fn sample_denial(&self, now: Micros) -> Sampled {
         let second = now.get() / 1_000_000;
         self.with_shard(|shard| lock(&shard.top).sample_denial(second)).unwrap_or(Sampled::No)
     }
 
-    /// The keys of a rule that were seen most, by all threads together; `None` if there is no such rule.
-    pub fn top(&self, place: usize, by: TopBy) -> Option<TopKeys> {
+    /// The most frequent keys of a rule, over all threads; `None` if the rule does not exist.
+    pub fn top(&self, index: usize, by: TopBy) -> Option<TopKeys> {
         let mut parts = self.lock_shards();
         parts.merge_finished();
-        let mut sum = parts.top[by as usize].get(place)?.clone();
+        let mut sum = parts.top[by as usize].get(index)?.clone();
         for shard in &parts.shards {
             let top = lock(&shard.top);
-            if let Some(sketch) = top.sketches[by as usize].get(place) {
+            if let Some(sketch) = top.sketches[by as usize].get(index) {
                 sum.merge(sketch);
             }
         }
@@ -282,24 +282,24 @@ impl PolicyCounters {
         sum
     }
 
-    /// Does something with the counts of this thread.
+    /// Calls `work` with the shard of this thread.
     #[inline]
     fn with_shard<R>(&self, work: impl FnOnce(&Shard) -> R) -> Option<R> {
-        // While a thread ends there is nothing left to count in.
+        // While a thread ends, its shard is not accessible.
         LOCAL_SHARD
-            .try_with(|here| {
-                if let Some(shard) = here.borrow().as_deref().filter(|shard| shard.counters_id == self.id) {
+            .try_with(|local| {
+                if let Some(shard) = local.borrow().as_deref().filter(|shard| shard.counters_id == self.id) {
                     return work(shard);
                 }
-                work(&self.register_thread(here))
+                work(&self.register_thread(local))
             })
             .ok()
     }
 
     #[cold]
-    fn register_thread(&self, here: &RefCell<Option<Arc<Shard>>>) -> Arc<Shard> {
+    fn register_thread(&self, local: &RefCell<Option<Arc<Shard>>>) -> Arc<Shard> {
         let shard = Arc::new(Shard::new(self.id, self.names.len()));
-        let before = here.replace(Some(shard.clone()));
+        let before = local.replace(Some(shard.clone()));
         drop(before);
         let mut parts = self.lock_shards();
         parts.merge_finished();
@@ -313,16 +313,16 @@ impl PolicyCounters {
 }
 
 impl CounterShards {
-    /// Adds up what threads counted that are gone, or count elsewhere now.
+    /// Sums the shards of threads that have ended or use other counters now.
     fn merge_finished(&mut self) {
-        let mut place = 0;
-        while let Some(shard) = self.shards.get_mut(place) {
-            // Whoever had it has written for the last time.
+        let mut index = 0;
+        while let Some(shard) = self.shards.get_mut(index) {
+            // Without another reference, no thread writes to it.
             if Arc::get_mut(shard).is_none() {
-                place += 1;
+                index += 1;
                 continue;
             }
-            let shard = self.shards.swap_remove(place);
+            let shard = self.shards.swap_remove(index);
             self.finished.add(&shard.totals());
             let top = lock(&shard.top);
             for (sums, parts) in self.top.iter_mut().zip(&top.sketches) {
@@ -343,25 +343,25 @@ mod tests {
 
     #[test]
     fn finished_threads_keep_their_counts() {
-        let tally = new_counters(&["a", "b"], None);
+        let counters = new_counters(&["a", "b"], None);
         let threads: Vec<_> = (0..4)
             .map(|_| {
-                let tally = tally.clone();
+                let counters = counters.clone();
                 thread::spawn(move || {
                     for _ in 0..1_000 {
-                        tally.record_decision(1, RuleOutcome::Limited, None);
+                        counters.record_decision(1, RuleOutcome::Limited, None);
                     }
-                    tally.record_decision(9, RuleOutcome::Limited, None);
+                    counters.record_decision(9, RuleOutcome::Limited, None);
                 })
             })
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        tally.record_decision(0, RuleOutcome::Admitted, None);
-        let totals = tally.totals();
+        counters.record_decision(0, RuleOutcome::Admitted, None);
+        let totals = counters.totals();
         assert_eq!(totals.rules[1].outcomes[RuleOutcome::Limited as usize], 4_000);
         assert_eq!(totals.rules[0].outcomes[RuleOutcome::Admitted as usize], 1);
-        assert_eq!(tally.lock_shards().shards.len(), 1, "those of threads that are gone are added up");
-        assert_eq!(totals, tally.totals());
+        assert_eq!(counters.lock_shards().shards.len(), 1, "the shards of ended threads are summed");
+        assert_eq!(totals, counters.totals());
     }
 
     #[test]
@@ -388,10 +388,10 @@ mod tests {
 
     #[test]
     fn recorded_denials_are_limited_per_second() {
-        let tally = new_counters(&[], None);
-        let kept = |second| {
-            (0..1_000).filter(|_| tally.sample_denial(Micros::from_secs(second)) == Sampled::Yes).count()
+        let counters = new_counters(&[], None);
+        let sampled = |second| {
+            (0..1_000).filter(|_| counters.sample_denial(Micros::from_secs(second)) == Sampled::Yes).count()
         };
-        assert_eq!((kept(1), kept(1), kept(2)), (256, 0, 256));
+        assert_eq!((sampled(1), sampled(1), sampled(2)), (256, 0, 256));
     }
 }

@@ -1,4 +1,4 @@
-//! Why a request was denied, for whoever asks later.
+//! Records of denied requests, which operators look up by id.
 
 use super::{json::quota_json, key_label::KeyLabel};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -7,40 +7,40 @@ use std::sync::Arc;
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, Utc};
 use tidegate_policy::compile::{DenyReason, PolicyRefusal};
 
-/// The id of a denial that was kept, by which operators find it.
+/// The id of a denial record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenialId(pub String);
 
-/// The header that names a denial.
+/// The response header with the id of a denial.
 const DENIAL_HEADER: HeaderName = HeaderName::from_static("tidegate-denial");
 
-/// A denial, with all that tells why.
+/// A denied request, with the reason.
 #[derive(Debug)]
 pub struct DenialRecord {
-    /// Its id, which the response has.
+    /// The id, which the response contains too.
     pub id: DenialId,
     pub(crate) at: Micros,
-    /// `None` where an operator has banned it.
+    /// The rule that denied it; `None` for a ban by an operator.
     pub rule: Option<Arc<str>>,
     pub(crate) reason: DenialReason,
-    /// What it was counted by.
+    /// The key of the rule.
     pub(crate) key: Option<KeyLabel>,
     pub(crate) client: Option<KeyLabel>,
-    /// `None` where a program has asked, without a request.
+    /// `None` for a check of the decision API without a request.
     pub(crate) method: Option<String>,
     pub(crate) path: Option<String>,
     pub(crate) host: Option<String>,
     pub(crate) cost: u64,
-    /// The numbers, and the quota that they are of. A denial changes nothing, so they are those before it.
+    /// The decision and its quota. A denial does not change the state, so the numbers are those before it.
     pub(crate) decision: Option<(Decision, Option<Quota>)>,
     pub(crate) retry_after: Option<Micros>,
-    /// How long the rule lets a request wait for its turn.
+    /// The maximum time in the queue of the rule.
     pub(crate) max_wait: Micros,
-    /// What was answered; `None` where nothing was, or somebody else did.
+    /// The status of the response; `None` if there was none, or the gateway did not send it.
     pub(crate) status: Option<u16>,
 }
 
-/// Why a request is denied.
+/// The reason of a denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DenialReason {
     Limited,
@@ -79,7 +79,7 @@ impl DenialReason {
 }
 
 impl DenialRecord {
-    /// What `/api/v1/denials` says of it.
+    /// The denial in a response of `/api/v1/denials`.
     pub fn to_json(&self) -> Value {
         let (decision, quota) = match &self.decision {
             Some((decision, quota)) => (Some(decision), quota.as_ref()),
@@ -113,93 +113,93 @@ impl DenialRecord {
             "passes": self.retry_text(),
             "degraded": decision.is_some_and(Decision::is_degraded),
             "status": self.status,
-            "told": self.describe(),
+            "summary": self.describe(),
         })
     }
 
-    /// When it would pass, in words.
+    /// When a retry succeeds, as the end of a sentence.
     fn retry_text(&self) -> String {
         let after = self.retry_after.map(|wait| format!("{:.1} s", seconds(wait)));
         match (self.reason, self.decision.as_ref().map(|(decision, _)| decision.outcome())) {
             (DenialReason::Limited, Some(Outcome::Deny(Retry::Never))) => {
-                "never: it costs more than the quota grants at once".to_owned()
+                "never: the cost exceeds the limit of the quota".to_owned()
             }
             (DenialReason::Limited, Some(Outcome::Deny(Retry::WhenReleased))) => {
-                "when another of the same key has ended".to_owned()
+                "when another request of this key ends".to_owned()
             }
             (DenialReason::Limited, _) => match after {
-                Some(after) => format!("{after} later, if nothing else of this key comes before"),
+                Some(after) => format!("after {after} if this key sends nothing else first"),
                 None => "later".to_owned(),
             },
-            (DenialReason::NoKey, _) => "when it carries what the rule counts by".to_owned(),
-            (DenialReason::Listed, _) => "when a list lets it in".to_owned(),
+            (DenialReason::NoKey, _) => "when the request has the key of the rule".to_owned(),
+            (DenialReason::Listed, _) => "when a list allows the client".to_owned(),
             (DenialReason::Banned, _) => match after {
-                Some(after) => format!("when the ban ends, {after} later"),
+                Some(after) => format!("after {after}, when the ban ends"),
                 None => "when the ban ends".to_owned(),
             },
             (DenialReason::Guarded, _) => match after {
-                Some(after) => format!("when the breaker tries again, {after} later"),
-                None => "when less is in flight".to_owned(),
+                Some(after) => format!("after {after}, when the circuit breaker allows a probe"),
+                None => "when fewer requests are in flight".to_owned(),
             },
-            (DenialReason::Full, _) => "when fewer wait".to_owned(),
-            (DenialReason::StoreUnavailable, _) => "when the store is back".to_owned(),
+            (DenialReason::Full, _) => "when the queue is shorter".to_owned(),
+            (DenialReason::StoreUnavailable, _) => "when the store is available".to_owned(),
         }
     }
 
-    /// All of it, in a sentence or two.
+    /// The denial in two sentences.
     fn describe(&self) -> String {
         let key = match &self.key {
-            Some(key) => format!("the key {}", key.text()),
-            None => "it".to_owned(),
+            Some(key) => format!("key {}", key.text()),
+            None => "the request".to_owned(),
         };
         let why = match (self.reason, &self.decision) {
             (DenialReason::Limited, Some((decision, Some(quota))))
                 if self.max_wait > Micros::ZERO && decision.outcome() != Outcome::Deny(Retry::Never) =>
             {
                 let most = seconds(self.max_wait);
-                format!(
-                    "{key} would have had to wait for {quota} longer than the {most} s that the rule allows"
-                )
+                format!("{key} would wait for {quota} longer than the {most} s that the rule allows")
             }
             (DenialReason::Limited, Some((decision, quota))) => {
                 let quota = quota.map_or_else(|| "its quota".to_owned(), |quota| quota.to_string());
                 let (left, of) = (decision.remaining(), decision.limit());
                 let cost =
-                    if self.cost == 1 { String::new() } else { format!(", and it costs {}", self.cost) };
-                format!("{key} had used up {quota}: {left} of {of} were left{cost}")
+                    if self.cost == 1 { String::new() } else { format!(", the cost is {}", self.cost) };
+                format!("{key} exceeds {quota}: {left} of {of} left{cost}")
             }
-            (DenialReason::Limited, None) => format!("{key} had used up its quota"),
-            (DenialReason::NoKey, _) => "it lacked what it is counted by".to_owned(),
-            (DenialReason::Listed, _) => "it came from where nobody is let in".to_owned(),
-            (DenialReason::Banned, _) => format!("{key} was banned for a time"),
-            (DenialReason::Guarded, _) => "a breaker was open, or too much was in flight".to_owned(),
-            (DenialReason::Full, _) => "the line was full, or its turn did not come in time".to_owned(),
-            (DenialReason::StoreUnavailable, _) => {
-                "its store was away, and the rule lets nobody pass without it".to_owned()
-            }
+            (DenialReason::Limited, None) => format!("{key} exceeds its quota"),
+            (DenialReason::NoKey, _) => "the request has no key".to_owned(),
+            (DenialReason::Listed, _) => "a list denies the client".to_owned(),
+            (DenialReason::Banned, _) => format!("{key} is banned"),
+            (DenialReason::Guarded, _) => "circuit breaker open, or concurrency limit reached".to_owned(),
+            (DenialReason::Full, _) => "queue full, or queue timeout".to_owned(),
+            (DenialReason::StoreUnavailable, _) => "store unavailable, and the rule fails closed".to_owned(),
         };
         let by = match &self.rule {
-            Some(rule) => format!("By rule `{rule}`"),
-            None => "By an operator".to_owned(),
+            Some(rule) => format!("rule `{rule}`"),
+            None => "an operator".to_owned(),
         };
-        format!("{by}: {why}. It passes {}.", self.retry_text())
+        let retry = self.retry_text();
+        match retry.strip_prefix("never: ") {
+            Some(reason) => format!("Denied by {by}: {why}. A retry never succeeds: {reason}."),
+            None => format!("Denied by {by}: {why}. A retry succeeds {retry}."),
+        }
     }
 }
 
-/// Letters that nobody takes for another.
+/// Crockford's Base32: letters that are not easily confused.
 const ID_ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 impl DenialId {
-    /// A new one: the first half grows with time, the second is random.
+    /// Creates an id: the first half increases with time, the second is random.
     pub(super) fn new(at: Micros) -> Self {
         let (mut id, millis) = ([b'0'; 16], at.get() / 1_000);
         let letter = |bits: u64| ID_ALPHABET[(bits & 31) as usize];
-        for (place, sign) in id[..9].iter_mut().enumerate() {
-            *sign = letter(millis >> (5 * (8 - place)));
+        for (index, sign) in id[..9].iter_mut().enumerate() {
+            *sign = letter(millis >> (5 * (8 - index)));
         }
         let random = fastrand::u64(..);
-        for (place, sign) in id[9..].iter_mut().enumerate() {
-            *sign = letter(random >> (5 * place));
+        for (index, sign) in id[9..].iter_mut().enumerate() {
+            *sign = letter(random >> (5 * index));
         }
         Self(id.iter().map(|sign| char::from(*sign)).collect())
     }
@@ -209,7 +209,7 @@ impl DenialId {
         format!("urn:tidegate:denial:{}", self.0)
     }
 
-    /// Names the denial to whoever was denied.
+    /// Adds the header with the id to a response.
     pub fn write_header(&self, headers: &mut HeaderMap) {
         if let Ok(id) = HeaderValue::from_str(&self.0) {
             headers.insert(DENIAL_HEADER, id);

@@ -4,23 +4,23 @@ use super::key_label::KeyLabel;
 use serde_json::json;
 use tidegate_core::{Micros, Utc};
 
-/// A request whose exchange has ended.
+/// A finished request.
 #[derive(Debug)]
 pub struct HistoryEntry {
-    /// When the request came.
+    /// The time at which the request was received.
     pub at: Micros,
     pub(crate) client: Option<KeyLabel>,
-    /// Its user, if the policy says who that is.
+    /// The user, if the policy declares one.
     pub user: Option<KeyLabel>,
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) host: Option<String>,
-    /// 0 where there was none.
+    /// The status of the response; 0 without a response.
     pub(crate) status: u16,
 }
 
 impl HistoryEntry {
-    /// It as a line, with its end.
+    /// The entry as a line of JSON, with a line feed.
     pub fn to_line(&self) -> String {
         let line = json!({
             "time": Utc::from(self.at).to_string(),

@@ -1,11 +1,11 @@
-//! Things that several answers hold, as JSON.
+//! JSON parts that several responses share.
 
 use super::denial::seconds;
 use serde_json::{Value, json};
 use tidegate_core::{Percent, Quota};
 use tidegate_overload::BreakerSnapshot;
 
-/// A quota: what it says, and its numbers.
+/// A quota as JSON: its text and its numbers.
 pub fn quota_json(quota: &Quota) -> Value {
     json!({
         "text": quota.to_string(),
@@ -15,7 +15,7 @@ pub fn quota_json(quota: &Quota) -> Value {
     })
 }
 
-/// How many in a second; `None` for a number at once.
+/// The rate per second; `None` for a concurrency limit.
 pub(crate) fn rate_per_second(quota: &Quota) -> Option<f64> {
     let rate = quota.rate()?;
     Some(rate.amount() as f64 / seconds(rate.period()))

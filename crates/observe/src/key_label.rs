@@ -1,36 +1,36 @@
-//! What operators see of a key, an address or a user.
+//! The display of keys, addresses and users.
 
 use std::fmt::{self, Write as _};
 use tidegate_policy::model::KeyDisplay;
 use tidegate_rule::{key_hash, request::KeyValue};
 
-/// What operators see of somebody: a text, or what stands for it. The text is not kept where only its hash is shown.
+/// The displayed form of a key, address or user: the text, or only its hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyLabel {
-    /// As it is.
+    /// The text.
     Plain(String),
-    /// As a hash.
+    /// The hash of the text; the text is not stored.
     Hashed(u64),
 }
 
-/// What is shown of keys, which are always hashed where they may be credentials.
+/// How keys are displayed. Keys that may be credentials are always hashed.
 pub fn effective_key_display(declared: KeyDisplay, is_credential: bool) -> KeyDisplay {
     if is_credential { KeyDisplay::Hashed } else { declared }
 }
 
-/// The bytes that are kept of a long text.
+/// The maximum length of a label, in bytes.
 const MAX_LABEL_LENGTH: usize = 128;
 
 impl KeyLabel {
-    /// What is shown of this one, who is counted by a rule. The hash is the same as in the log.
-    pub fn new(shown: KeyDisplay, rule: &str, who: &dyn fmt::Display) -> Self {
+    /// The label of a key of a rule. The hash is the same as in the access log.
+    pub fn new(shown: KeyDisplay, rule: &str, value: &dyn fmt::Display) -> Self {
         match shown {
-            KeyDisplay::Plain => Self::Plain(truncate(who)),
-            KeyDisplay::Hashed => Self::Hashed(key_hash(rule, who)),
+            KeyDisplay::Plain => Self::Plain(truncate(value)),
+            KeyDisplay::Hashed => Self::Hashed(key_hash(rule, value)),
         }
     }
 
-    /// The same of a key. That all are counted together is no secret.
+    /// The label of a key. The shared key of all requests is never hashed.
     pub(crate) fn from_key(shown: KeyDisplay, rule: &str, key: &KeyValue<'_>) -> Self {
         match key {
             KeyValue::All => Self::Plain("all".to_owned()),
@@ -38,7 +38,7 @@ impl KeyLabel {
         }
     }
 
-    /// As operators read it.
+    /// The text that operators see.
     pub fn text(&self) -> String {
         match self {
             Self::Plain(text) => text.clone(),
@@ -51,7 +51,7 @@ impl KeyLabel {
     }
 }
 
-/// The start of a text, of which no more is built than is kept.
+/// Formats at most the first `MAX_LABEL_LENGTH` bytes of a text.
 pub(crate) fn truncate(text: &dyn fmt::Display) -> String {
     struct TruncatedText(String);
     impl fmt::Write for TruncatedText {
@@ -77,9 +77,9 @@ mod tests {
     #[test]
     fn hashed_key_label_drops_the_text() {
         let key = KeyValue::from("alice@example.org");
-        let who = KeyLabel::from_key(KeyDisplay::Hashed, "login", &key);
-        assert!(!format!("{who:?}{}", who.text()).contains("alice"));
-        assert_eq!(who.text(), format!("{:016x}", key_hash("login", &key)));
+        let value = KeyLabel::from_key(KeyDisplay::Hashed, "login", &key);
+        assert!(!format!("{value:?}{}", value.text()).contains("alice"));
+        assert_eq!(value.text(), format!("{:016x}", key_hash("login", &key)));
         assert_eq!(KeyLabel::from_key(KeyDisplay::Plain, "login", &key).text(), "alice@example.org");
         assert_eq!(KeyLabel::new(KeyDisplay::Plain, "", &"é".repeat(1_000)).text().len(), MAX_LABEL_LENGTH);
     }

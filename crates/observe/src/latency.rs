@@ -1,19 +1,19 @@
-//! How long something took, in ranges.
+//! Latency histograms.
 
 use super::shard::SingleWriterCounter;
 use serde_json::{Value, json};
 use tidegate_core::Micros;
 use tidegate_http_server::MetricValue;
 
-/// How long things of one kind took.
+/// A latency histogram.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LatencyBuckets {
     pub(crate) counts: [u64; Self::BUCKET_COUNT],
-    /// All together, in microseconds.
+    /// The sum of all latencies, in microseconds.
     pub(crate) sum: u64,
 }
 
-/// The same while it is counted, by one writer.
+/// A latency histogram with one writer.
 #[derive(Default)]
 pub struct LatencyRecorder {
     counts: [SingleWriterCounter; LatencyBuckets::BUCKET_COUNT],
@@ -21,34 +21,34 @@ pub struct LatencyRecorder {
 }
 
 impl LatencyBuckets {
-    /// The ends of all ranges but the last, in microseconds: from what a decision in memory takes to what a slow request
-    /// does.
+    /// The upper bounds of all buckets but the last, in microseconds: from the time of a decision in memory to that of a
+    /// slow request.
     pub(crate) const BUCKET_BOUNDS: [u64; 24] = [
         1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000,
         500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
     ];
     pub(crate) const BUCKET_COUNT: usize = Self::BUCKET_BOUNDS.len() + 1;
-    /// The first end that matters where nothing takes less than a round trip.
+    /// The first bound of request histograms: no request is faster than a round trip.
     const MIN_REQUEST_BOUND: u64 = 100;
 
-    /// The range of this time.
+    /// The index of the bucket of this latency.
     fn bucket_index(took: Micros) -> usize {
         Self::BUCKET_BOUNDS.partition_point(|end| *end < took.get())
     }
 
-    /// Adds what another one counted.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Self) {
         self.counts.iter_mut().zip(other.counts).for_each(|(sum, count)| *sum += count);
         self.sum += other.sum;
     }
 
-    /// The histogram of decisions.
+    /// The metric of decision times.
     pub(crate) fn histogram(&self) -> MetricValue {
         let (bounds, counts) = (Self::BUCKET_BOUNDS.to_vec(), self.counts.to_vec());
         MetricValue::Histogram { bounds, counts, sum: self.sum }
     }
 
-    /// The histogram of requests and waits: buckets from 100 µs on.
+    /// The metric of request and queue times, with buckets from 100 µs.
     pub(crate) fn request_histogram(&self) -> MetricValue {
         let first = Self::BUCKET_BOUNDS.iter().take_while(|end| **end < Self::MIN_REQUEST_BOUND).count();
         let mut counts = self.counts[first..].to_vec();
@@ -62,21 +62,21 @@ impl LatencyBuckets {
 }
 
 impl LatencyRecorder {
-    /// Something took this long, and stands for so many.
+    /// Records a latency `weight` times; a sample represents several measurements.
     #[inline]
     pub fn record(&self, took: Micros, weight: u64) {
         self.counts[LatencyBuckets::bucket_index(took)].add(weight);
         self.sum.add(took.get().saturating_mul(weight));
     }
 
-    /// What was counted.
+    /// Returns the current counts.
     pub fn snapshot(&self) -> LatencyBuckets {
         LatencyBuckets { counts: self.counts.each_ref().map(SingleWriterCounter::get), sum: self.sum.get() }
     }
 }
 
-/// How many there were, how long they took on average, and how long most of them did; in seconds. A percentile is the end of
-/// the range that it is in; `null` where it is beyond the last end, and `over` tells how many are.
+/// Count, mean and percentiles, in seconds. A percentile is the upper bound of its bucket; `null` if it is beyond the last
+/// bound. `over` is the number of values beyond the last bound.
 pub(crate) fn summary(ends: &[u64], counts: &[u64], took: u64) -> Value {
     let count: u64 = counts.iter().sum();
     if count == 0 {
@@ -84,11 +84,11 @@ pub(crate) fn summary(ends: &[u64], counts: &[u64], took: u64) -> Value {
     }
     let within = |percent: u64| {
         let mut left = (count * percent).div_ceil(100);
-        let place = counts.iter().position(|in_range| {
+        let index = counts.iter().position(|in_range| {
             left = left.saturating_sub(*in_range);
             left == 0
         });
-        place.and_then(|place| ends.get(place)).map(|end| *end as f64 / 1e6)
+        index.and_then(|index| ends.get(index)).map(|end| *end as f64 / 1e6)
     };
     json!({
         "count": count,
@@ -106,19 +106,19 @@ mod tests {
 
     #[test]
     fn latency_on_a_bound_is_in_the_lower_bucket() {
-        for (micros, place) in [(0, 0), (1, 0), (2, 1), (3, 2), (1_000_000, 18), (60_000_001, 24)] {
-            assert_eq!(LatencyBuckets::bucket_index(Micros::new(micros)), place, "{micros}");
+        for (micros, index) in [(0, 0), (1, 0), (2, 1), (3, 2), (1_000_000, 18), (60_000_001, 24)] {
+            assert_eq!(LatencyBuckets::bucket_index(Micros::new(micros)), index, "{micros}");
         }
     }
 
     #[test]
     fn percentile_beyond_last_bucket_is_null() {
         assert_eq!(summary(&[1, 10], &[0, 0, 0], 0)["p99"], Value::Null);
-        let told = summary(&[1, 10], &[90, 9, 1], 300);
-        assert_eq!((&told["p50"], &told["p90"], &told["p99"]), (&json!(1e-6), &json!(1e-6), &json!(1e-5)));
-        assert_eq!((&told["count"], &told["mean"], &told["over"]), (&json!(100), &json!(3e-6), &json!(1)));
-        let told = summary(&[1, 10], &[90, 8, 2], 300);
-        assert_eq!((&told["p99"], &told["over"]), (&Value::Null, &json!(2)));
+        let json = summary(&[1, 10], &[90, 9, 1], 300);
+        assert_eq!((&json["p50"], &json["p90"], &json["p99"]), (&json!(1e-6), &json!(1e-6), &json!(1e-5)));
+        assert_eq!((&json["count"], &json["mean"], &json["over"]), (&json!(100), &json!(3e-6), &json!(1)));
+        let json = summary(&[1, 10], &[90, 8, 2], 300);
+        assert_eq!((&json["p99"], &json["over"]), (&Value::Null, &json!(2)));
     }
 
     #[test]
@@ -128,7 +128,7 @@ mod tests {
             recorder.record(Micros::new(micros), 1);
         }
         let MetricValue::Histogram { bounds, counts, sum } = recorder.snapshot().request_histogram() else {
-            unreachable!("times are times")
+            unreachable!("latencies are histograms")
         };
         assert_eq!((bounds.first(), bounds.last()), (Some(&100), Some(&60_000_000)));
         assert_eq!((counts[0], counts[1], counts.last(), counts.len()), (2, 1, Some(&1), bounds.len() + 1));

@@ -1,19 +1,34 @@
-//! What operators see of a gateway at work.
+//! Counters, denial records and bans of a gateway, for metrics, the admin API and the dashboard.
+//!
+//! ```
+//! use tidegate_core::Micros;
+//! use tidegate_limiter::Clock;
+//! use tidegate_observe::{BanTarget, Observer};
+//! use tidegate_rule::Rules;
+//!
+//! let observer = Observer::new(Rules::new(), Clock::system());
+//! let client = BanTarget::client("192.0.2.7".parse()?);
+//! assert!(observer.bans.ban(client, Micros::from_secs(600), Some("scanner".to_owned())).is_ok());
+//! assert!(observer.snapshot().is_none(), "no policy is in force yet");
+//! # Ok::<(), std::net::AddrParseError>(())
+//! ```
 //!
 //! ```text
-//!   worker ─▶ Shard ─▶ Tally ─┐
-//!   denied ─▶ Ring<Denial>    ├─▶ Observer ─▶ Snapshot ─▶ status, live, metrics
-//!   gate, stores, servers ────┘
+//!   worker ─▶ Shard ─▶ PolicyCounters ────┐
+//!   denied ─▶ RingBuffer<DenialRecord>    ├─▶ Observer ─▶ Snapshot ─▶ status, live, metrics
+//!   gate, stores, servers ────────────────┘
 //! ```
 //!
 //! | noun | is |
 //! |---|---|
-//! | [`Observer`] | all that is seen of one gateway; it outlives policies |
-//! | [`PolicyCounters`] | the counts of one policy, by thread |
-//! | [`ConfigSnapshot`] | what is in force now |
-//! | [`Snapshot`] | all numbers at one moment |
-//! | [`DenialRecord`] | why one request was denied |
-//! | [`OperatorBans`] | who is banned by an operator |
+//! | [`Observer`] | the counters, denials, history and bans of one gateway; it outlives policies |
+//! | [`PolicyCounters`] | the counters of one policy, by thread |
+//! | [`ConfigSnapshot`] | the configuration in force |
+//! | [`Snapshot`] | all metrics and states at one time |
+//! | [`DenialRecord`] | one denied request, with the reason and the quota |
+//! | [`OperatorBans`] | the bans that operators made |
+//!
+//! It does not decide about requests, except for operator bans, and it does not serve HTTP.
 
 mod bans;
 mod config_snapshot;

@@ -1,4 +1,4 @@
-//! A snapshot each second, written once for all who watch.
+//! The live stream: a snapshot per second, serialized once for all subscribers.
 
 use bytes::Bytes;
 use std::sync::{
@@ -7,29 +7,29 @@ use std::sync::{
 };
 use tokio::sync::watch;
 
-/// Who watches, and what they are sent.
+/// The subscribers of the live stream, and the current snapshot.
 pub struct LiveFeed {
     sender: watch::Sender<LiveEvent>,
     watchers: Arc<AtomicUsize>,
 }
 
-/// What is sent: its number, and a snapshot in one line. The first has nothing in it.
+/// An event: a number and a snapshot in one line. The first event is empty.
 #[derive(Clone, Default)]
 pub struct LiveEvent {
-    /// Counts snapshots.
+    /// The sequence number of the snapshot.
     pub number: u64,
     /// The snapshot as JSON.
     pub text: Bytes,
 }
 
-/// One who watches, until it is dropped.
+/// A subscription to the live stream, until it is dropped.
 pub struct LiveSubscription {
     /// The newest snapshot.
     pub events: watch::Receiver<LiveEvent>,
     watchers: Arc<AtomicUsize>,
 }
 
-/// Those who watch at the same time.
+/// The maximum number of concurrent subscriptions.
 pub(crate) const MAX_WATCHERS: usize = 32;
 
 impl Default for LiveFeed {
@@ -39,7 +39,7 @@ impl Default for LiveFeed {
 }
 
 impl LiveFeed {
-    /// One more watches; `None` if there are too many.
+    /// Subscribes to the live stream; `None` if there are too many subscriptions.
     pub fn subscribe(&self) -> Option<LiveSubscription> {
         let one_more = |watchers: usize| (watchers < MAX_WATCHERS).then_some(watchers + 1);
         self.watchers.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
@@ -50,7 +50,7 @@ impl LiveFeed {
         self.watchers.load(Ordering::Acquire)
     }
 
-    /// Sends this to all who watch; it is not even written where nobody does.
+    /// Sends a snapshot to all subscribers. Without subscribers, `write` is not called.
     pub(crate) fn publish(&self, write: impl FnOnce() -> String) {
         if self.watchers() == 0 {
             return;
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn live_feed_limits_watchers_and_skips_snapshots_without_any() {
         let live = LiveFeed::default();
-        live.publish(|| unreachable!("nobody watches"));
+        live.publish(|| unreachable!("there is no subscriber"));
         let all: Vec<_> = std::iter::from_fn(|| live.subscribe()).collect();
         assert_eq!((all.len(), live.watchers()), (MAX_WATCHERS, MAX_WATCHERS));
         live.publish(|| "{}".to_owned());

@@ -1,4 +1,4 @@
-//! A snapshot as metric families. Labels hold what the policy names, never what requests carry.
+//! A snapshot as metric families. Label values are names from the policy, never data of requests.
 
 use super::{
     Snapshot,
@@ -32,10 +32,10 @@ impl Snapshot {
     }
 
     fn gateway_metrics(&self) -> Vec<MetricFamily> {
-        let (totals, scene) = (&self.totals, &self.config);
+        let (totals, config) = (&self.totals, &self.config);
         let mut responses = MetricFamily::counter(
             "tidegate_responses_total",
-            "Responses by status class, made by an upstream server or by the gateway itself (denials, 502, 503, 504).",
+            "Responses by status class and source: an upstream server, or the gateway (denials, 502, 503, 504).",
         );
         for (source, counts) in ["upstream", "gateway"].into_iter().zip(totals.responses) {
             for (class, count) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(counts) {
@@ -43,40 +43,37 @@ impl Snapshot {
             }
         }
         let bans: u64 =
-            scene.gate.views().filter_map(|rule| rule.bans()).map(|bans| bans.stats().stored).sum();
+            config.gate.views().filter_map(|rule| rule.bans()).map(|bans| bans.stats().stored).sum();
         vec![
             MetricFamily::gauge("tidegate_build_info", "The version of the gateway; always 1.")
                 .with_sample(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64),
             MetricFamily::gauge("tidegate_uptime_seconds", "Time since the gateway started.")
                 .with_sample(&[], seconds(self.uptime)),
             MetricFamily::gauge("tidegate_policy_info", "The version of the policy in force; always 1.")
-                .with_sample(&[("version", &scene.version)], 1_u64),
-            MetricFamily::counter(
-                "tidegate_policy_reloads_total",
-                "Policies that were read again, by whether they were applied or refused.",
-            )
-            .with_sample(&[("outcome", "applied")], self.reloads.applied)
-            .with_sample(&[("outcome", "refused")], self.reloads.rejected),
-            MetricFamily::counter("tidegate_requests_total", "Requests that the policy admitted or refused.")
+                .with_sample(&[("version", &config.version)], 1_u64),
+            MetricFamily::counter("tidegate_policy_reloads_total", "Policy reloads, by outcome.")
+                .with_sample(&[("outcome", "applied")], self.reloads.applied)
+                .with_sample(&[("outcome", "refused")], self.reloads.rejected),
+            MetricFamily::counter("tidegate_requests_total", "Requests, by outcome of the policy.")
                 .with_sample(&[("outcome", "admitted")], totals.requests[0])
                 .with_sample(&[("outcome", "refused")], totals.requests[1]),
-            MetricFamily::gauge("tidegate_requests_in_flight", "Requests that are with an upstream server now.")
+            MetricFamily::gauge("tidegate_requests_in_flight", "Requests in flight to upstream servers.")
                 .with_sample(&[], self.in_flight()),
             responses,
             MetricFamily::histogram(
                 "tidegate_decision_seconds",
-                "Time to decide about a request, the store included, without the time that the request waited for its turn.",
+                "Time to decide about a request, including the store, without the time in a queue.",
             )
             .with_sample(&[], totals.decision_latency.histogram()),
             MetricFamily::histogram(
                 "tidegate_wait_seconds",
-                "Time that requests waited for their turn, those that had to wait.",
+                "Time in a queue, of requests that were queued.",
             )
             .with_sample(&[], totals.wait_latency.request_histogram()),
-            MetricFamily::gauge("tidegate_bans", "Bans in force, made by operators or by rules.")
+            MetricFamily::gauge("tidegate_bans", "Bans in force, by operators and by rules.")
                 .with_sample(&[("by", "operator")], self.operator_bans as u64)
                 .with_sample(&[("by", "rule")], bans),
-            MetricFamily::gauge("tidegate_denials_kept", "Denials that can be looked up by their id.")
+            MetricFamily::gauge("tidegate_denials_stored", "Denials that can be looked up by their id.")
                 .with_sample(&[], self.denials as u64),
             MetricFamily::gauge("tidegate_live_watchers", "Clients of the live stream of the admin API.")
                 .with_sample(&[], self.watchers as u64),
@@ -88,11 +85,11 @@ impl Snapshot {
             MetricFamily::counter("tidegate_decisions_total", "Decisions of each rule, by outcome.");
         let mut degraded = MetricFamily::counter(
             "tidegate_degraded_decisions_total",
-            "Decisions that were made without the store, by rule.",
+            "Decisions without the store, by rule.",
         );
         let mut times = MetricFamily::histogram(
             "tidegate_request_seconds",
-            "Time from the head of a request that a rule let through to the last byte of its response, waiting included.",
+            "Time from the head of an admitted request to the last byte of its response, including time in a queue.",
         );
         for (rule, counts) in self.config.counters.names().iter().zip(&self.totals.rules) {
             for (outcome, count) in OUTCOME_NAMES.into_iter().zip(&counts.outcomes) {
@@ -108,19 +105,18 @@ impl Snapshot {
         let mut modes = MetricFamily::gauge("tidegate_rule_mode", "The mode of each rule; always 1.");
         let mut shares = MetricFamily::gauge(
             "tidegate_rule_enforced_ratio",
-            "Share of keys for which a rule is enforced.",
+            "Ratio of keys for which a rule is enforced.",
         );
-        let mut limits = MetricFamily::gauge("tidegate_quota_limit", "What a quota admits in its period.");
-        let mut rates = MetricFamily::gauge("tidegate_quota_rate", "What a quota admits per second.");
-        let mut queues =
-            MetricFamily::gauge("tidegate_queue_depth", "Requests that wait for their turn, by rule.");
+        let mut limits = MetricFamily::gauge("tidegate_quota_limit", "Limit of a quota in its period.");
+        let mut rates = MetricFamily::gauge("tidegate_quota_rate", "Rate of a quota per second.");
+        let mut queues = MetricFamily::gauge("tidegate_queue_depth", "Requests in the queue of a rule.");
         let mut adaptive =
-            MetricFamily::gauge("tidegate_adaptive_limit", "Requests that an adaptive limit admits at once.");
+            MetricFamily::gauge("tidegate_adaptive_limit", "Concurrency limit of an adaptive rule.");
         let mut in_flight =
             MetricFamily::gauge("tidegate_adaptive_in_flight", "Requests in flight under an adaptive limit.");
         let mut breakers = MetricFamily::gauge(
             "tidegate_breaker_state",
-            "1 for the state that the circuit breaker of a rule is in, 0 for the others.",
+            "1 for the current state of the circuit breaker of a rule, 0 for the others.",
         );
         let mut rejected = MetricFamily::counter(
             "tidegate_breaker_rejected_total",
@@ -133,15 +129,15 @@ impl Snapshot {
         for (part, count) in self.config.gate.expression_failures() {
             match part {
                 PolicyPart::Rule(name) => failures.add(&[("rule", name)], count),
-                PolicyPart::Route(place) => failures.add(&[("route", &*place.to_string())], count),
+                PolicyPart::Route(index) => failures.add(&[("route", &*index.to_string())], count),
             }
         }
         for rule in self.config.gate.views() {
             let name = [("rule", rule.name())];
             modes.add(&[name[0], ("mode", mode_name(rule.mode()))], 1_u64);
             shares.add(&name, enforced_ratio(rule));
-            for (place, quota) in rule.quotas().iter().enumerate() {
-                let labels = [name[0], ("quota", &*place.to_string())];
+            for (index, quota) in rule.quotas().iter().enumerate() {
+                let labels = [name[0], ("quota", &*index.to_string())];
                 limits.add(&labels, quota.limit());
                 if let Some(rate) = rate_per_second(quota) {
                     rates.add(&labels, rate);
@@ -165,16 +161,16 @@ impl Snapshot {
     fn table_metrics(&self) -> [MetricFamily; 4] {
         let mut keys = MetricFamily::gauge(
             "tidegate_table_keys",
-            "Keys in memory by rule: capacity, used, and live (with state worth keeping).",
+            "Keys in memory by rule: capacity, used, and live (with state that differs from that of a new key).",
         );
         let mut bytes = MetricFamily::gauge("tidegate_table_bytes", "Memory of the key table of a rule.");
         let mut overflow = MetricFamily::counter(
             "tidegate_table_overflow_total",
-            "Requests whose key found no room in the key table of a rule, and shared a counter or was denied.",
+            "Requests whose key did not fit in the key table of a rule, and shared a counter or were denied.",
         );
         let mut replaced = MetricFamily::counter(
             "tidegate_table_replaced_total",
-            "Keys that gave way to new ones in the full key table of a rule.",
+            "Keys that were evicted from the full key table of a rule.",
         );
         for (rule, table) in self.config.gate.views().zip(&self.tables) {
             let Some(table) = table else { continue };
@@ -192,22 +188,17 @@ impl Snapshot {
     }
 
     fn store_metrics(&self) -> [MetricFamily; 4] {
-        let mut up =
-            MetricFamily::gauge("tidegate_store_up", "1 while a store answers, 0 while it is unavailable.");
+        let mut up = MetricFamily::gauge("tidegate_store_up", "1 while a store is available, 0 otherwise.");
         let mut degraded = MetricFamily::counter(
             "tidegate_store_degraded_seconds_total",
             "Time that a store was unavailable.",
         );
-        let mut calls = MetricFamily::counter(
-            "tidegate_store_calls_total",
-            "Calls to a store that were answered or failed.",
-        );
-        let mut times =
-            MetricFamily::histogram("tidegate_store_seconds", "Time that a store took to answer.");
-        for (store, away) in &self.stores {
+        let mut calls = MetricFamily::counter("tidegate_store_calls_total", "Calls to a store, by outcome.");
+        let mut times = MetricFamily::histogram("tidegate_store_seconds", "Response time of a store.");
+        for (store, outage) in &self.stores {
             let name = ("store", store.name.as_deref().unwrap_or("default"));
             up.add(&[name], u64::from(store.last_error.is_none()));
-            degraded.add(&[name], seconds(*away));
+            degraded.add(&[name], seconds(*outage));
             calls.add(&[name, ("outcome", "answered")], store.replies);
             calls.add(&[name, ("outcome", "failed")], store.failures);
             let bounds = StoreStatus::LATENCY_BOUNDS.map(Micros::get).to_vec();
@@ -220,17 +211,17 @@ impl Snapshot {
     fn server_metrics(&self) -> [MetricFamily; 5] {
         let mut up = MetricFamily::gauge(
             "tidegate_upstream_server_up",
-            "1 while a server answers, 0 while its health checks fail or after three failed requests in a row.",
+            "1 while a server is healthy, 0 while its health checks fail or after three failed requests in a row.",
         );
         let mut in_flight =
-            MetricFamily::gauge("tidegate_upstream_server_in_flight", "Requests that are with a server now.");
+            MetricFamily::gauge("tidegate_upstream_server_in_flight", "Requests in flight to a server.");
         let mut breakers = MetricFamily::gauge(
             "tidegate_upstream_breaker_state",
-            "1 for the state that the circuit breaker of a server is in, 0 for the others.",
+            "1 for the current state of the circuit breaker of a server, 0 for the others.",
         );
         let mut failures = MetricFamily::counter(
             "tidegate_upstream_failures_total",
-            "Requests and health checks that a server did not answer, answered too late or, for checks, with a wrong status.",
+            "Requests and health checks without a response, with a timeout or, for checks, with an unexpected status.",
         );
         let mut latency = MetricFamily::histogram(
             "tidegate_upstream_seconds",
@@ -256,7 +247,7 @@ impl Snapshot {
     }
 }
 
-/// All states that a breaker can be in.
+/// All states of a circuit breaker.
 const BREAKER_STATES: [BreakerState; 6] = [
     BreakerState::Closed,
     BreakerState::Open,
@@ -274,7 +265,7 @@ fn add_breaker_states(family: &mut MetricFamily, labels: &[(&'static str, &str)]
     }
 }
 
-/// The part of keys for which a rule is enforced.
+/// The ratio of keys for which a rule is enforced.
 fn enforced_ratio(rule: RuleView<'_>) -> f64 {
     match (rule.mode(), rule.percent()) {
         (tidegate_rule::Mode::Enforce, None) => 1.0,

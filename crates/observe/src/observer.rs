@@ -1,4 +1,4 @@
-//! All that is seen of one gateway.
+//! The observer of one gateway: counters, denials, history, bans and the live feed.
 
 use super::{
     ChangeAccess, ConfigSnapshot, DenialRecord, HistoryEntry, LiveFeed, OperatorBans, PolicyCounters,
@@ -15,9 +15,9 @@ use tidegate_limiter::Clock;
 use tidegate_policy::model::Observe;
 use tidegate_rule::{Rules, StoreStatus};
 
-/// All that is seen of one gateway. It outlives policies.
+/// The counters, denials, history and bans of one gateway. It outlives policies.
 pub struct Observer {
-    /// The clock of all that is seen.
+    /// The clock of all timestamps.
     pub clock: Clock,
     /// When the process started.
     pub started_at: Micros,
@@ -33,39 +33,39 @@ pub struct Observer {
     outages: Mutex<Outages>,
     pub(super) tables: Mutex<HashMap<String, (Micros, u64)>>,
     reloads: Mutex<Reloads>,
-    /// Snapshots for those who watch.
+    /// Snapshots for the live stream.
     pub live: LiveFeed,
     change_access: Mutex<ChangeAccess>,
 }
 
-/// What was counted under policies before.
+/// The counters of previous policies.
 #[derive(Default)]
 struct PastCounters {
-    /// Those in which somebody may still count.
+    /// Counters that a request may still increment.
     counters: Vec<Arc<PolicyCounters>>,
-    /// Of rules that there still are.
+    /// Sums by rule, of rules that still exist.
     rules: BTreeMap<Arc<str>, RuleCounts>,
     totals: Totals,
 }
 
-/// How long each store was away.
+/// The total outage of each store.
 #[derive(Default)]
 struct Outages {
     checked_at: Option<Micros>,
     durations: BTreeMap<Option<String>, Micros>,
 }
 
-/// How it went with policies that were read again.
+/// The results of policy reloads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reloads {
     pub(crate) applied: u64,
     pub(crate) rejected: u64,
-    /// Why the last one was refused; `None` if it was not.
+    /// The error of the last reload; `None` if it was applied.
     pub(crate) error: Option<String>,
 }
 
 impl Observer {
-    /// For limiters of these rules.
+    /// An observer of these rules.
     pub fn new(rules: Rules, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             started_at: clock.now(),
@@ -84,12 +84,12 @@ impl Observer {
         })
     }
 
-    /// What is in force now; `None` before anything is.
+    /// The configuration in force; `None` before the first one.
     pub fn config(&self) -> Option<Arc<ConfigSnapshot>> {
         self.config.load_full()
     }
 
-    /// The counts of a policy that comes into force.
+    /// Creates the counters of a policy that is about to be in force.
     pub(crate) fn new_counters<'a>(
         &self,
         names: impl Iterator<Item = &'a str>,
@@ -101,52 +101,52 @@ impl Observer {
         PolicyCounters::new(names, self.clock.clone(), before)
     }
 
-    /// This is in force from now on.
-    pub fn activate(&self, scene: ConfigSnapshot) {
+    /// Puts a configuration in force.
+    pub fn activate(&self, config: ConfigSnapshot) {
         let before = self.config();
-        let observe = &scene.policy.observe;
+        let observe = &config.policy.observe;
         if before.as_ref().is_some_and(|before| before.policy.observe.keys != observe.keys) {
-            // What was kept in the other way is not shown in this one.
+            // Records with the previous display of keys must not be shown.
             self.denials.clear();
             self.history.clear();
         }
         self.denials.resize(observe.denials);
         self.history.resize(observe.history);
-        lock(&self.tables).retain(|name, _| scene.counters.rule_index(name).is_some());
+        lock(&self.tables).retain(|name, _| config.counters.rule_index(name).is_some());
         let mut past = lock(&self.past);
-        if let Some(before) = before.filter(|before| !Arc::ptr_eq(&before.counters, &scene.counters)) {
+        if let Some(before) = before.filter(|before| !Arc::ptr_eq(&before.counters, &config.counters)) {
             past.counters.push(before.counters.clone());
         }
         past.merge_finished();
-        past.rules.retain(|name, _| scene.counters.rule_index(name).is_some());
-        // Under the lock: whoever adds up sees a tally once.
-        self.config.store(Some(Arc::new(scene)));
+        past.rules.retain(|name, _| config.counters.rule_index(name).is_some());
+        // Under the lock, so that a sum includes the counters of each policy exactly once.
+        self.config.store(Some(Arc::new(config)));
     }
 
-    /// What was counted since the start, by the places of the rules in force.
+    /// The sums since the start, by the indexes of the rules in force.
     pub(super) fn totals(&self) -> (Option<Arc<ConfigSnapshot>>, Totals) {
         let mut past = lock(&self.past);
         past.merge_finished();
-        let Some(scene) = self.config() else { return (None, Totals::default()) };
-        let mut sum = scene.counters.totals();
+        let Some(config) = self.config() else { return (None, Totals::default()) };
+        let mut sum = config.counters.totals();
         sum.add_except_rules(&past.totals);
         let mut add = |name: &str, counts: &RuleCounts| {
-            if let Some(sums) = scene.counters.rule_index(name).and_then(|place| sum.rules.get_mut(place)) {
+            if let Some(sums) = config.counters.rule_index(name).and_then(|index| sum.rules.get_mut(index)) {
                 sums.add(counts);
             }
         };
         past.rules.iter().for_each(|(name, counts)| add(name, counts));
         let mut rest = Totals::default();
-        for tally in &past.counters {
-            let totals = tally.totals();
-            tally.names().iter().zip(&totals.rules).for_each(|(name, counts)| add(name, counts));
+        for counters in &past.counters {
+            let totals = counters.totals();
+            counters.names().iter().zip(&totals.rules).for_each(|(name, counts)| add(name, counts));
             rest.add_except_rules(&totals);
         }
         sum.add_except_rules(&rest);
-        (Some(scene), sum)
+        (Some(config), sum)
     }
 
-    /// A policy was read again.
+    /// Records the result of a policy reload.
     pub fn record_reload(&self, error: Option<String>) {
         let mut reloads = lock(&self.reloads);
         match &error {
@@ -156,7 +156,7 @@ impl Observer {
         reloads.error = error;
     }
 
-    /// Whether operators may change something.
+    /// Sets which callers may change something.
     pub fn set_change_access(&self, changes: ChangeAccess) {
         *lock(&self.change_access) = changes;
     }
@@ -169,7 +169,7 @@ impl Observer {
         lock(&self.reloads).clone()
     }
 
-    /// Looks at what only time tells; to be called every second or so.
+    /// Updates everything that depends on time; call it about once per second.
     pub fn tick(&self) {
         self.bans.remove_expired();
         self.update_outages();
@@ -178,7 +178,7 @@ impl Observer {
         }
     }
 
-    /// All stores, and how long each was away.
+    /// All stores, each with the total time that it was unavailable.
     pub(super) fn update_outages(&self) -> Vec<(StoreStatus, Micros)> {
         let stores = self.rules.stores();
         let mut outages = lock(&self.outages);
@@ -196,17 +196,17 @@ impl Observer {
 }
 
 impl PastCounters {
-    /// Adds up what nobody counts in any more.
+    /// Sums the counters that no request can increment, and drops them.
     fn merge_finished(&mut self) {
-        let mut place = 0;
-        while let Some(tally) = self.counters.get_mut(place) {
-            if Arc::get_mut(tally).is_none() {
-                place += 1;
+        let mut index = 0;
+        while let Some(counters) = self.counters.get_mut(index) {
+            if Arc::get_mut(counters).is_none() {
+                index += 1;
                 continue;
             }
-            let tally = self.counters.swap_remove(place);
-            let totals = tally.totals();
-            for (name, counts) in tally.names().iter().zip(&totals.rules) {
+            let counters = self.counters.swap_remove(index);
+            let totals = counters.totals();
+            for (name, counts) in counters.names().iter().zip(&totals.rules) {
                 self.rules.entry(name.clone()).or_default().add(counts);
             }
             self.totals.add_except_rules(&totals);

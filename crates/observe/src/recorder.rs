@@ -1,4 +1,4 @@
-//! Counts and keeps what a policy decides about requests.
+//! Counts and records the decisions of a policy.
 
 use super::{
     BanTarget, ConfigSnapshot, DenialId, DenialRecord, HistoryEntry, Observer, PolicyCounters,
@@ -18,31 +18,31 @@ use tidegate_rule::{
     request::{KeyValue, RequestHead, normalize_host},
 };
 
-/// Counts what a policy decides, and keeps what it says of single requests: denials, keys that come often, a history.
+/// Counts the decisions of a policy, and records single requests: denials, frequent keys, a history.
 pub struct RequestRecorder {
     observer: Arc<Observer>,
-    /// What is counted.
+    /// The counters of the policy.
     pub counters: Arc<PolicyCounters>,
     settings: Observe,
 }
 
 impl RequestRecorder {
-    /// For rules of these names.
+    /// A recorder for rules of these names.
     pub fn new<'a>(
         observer: &Arc<Observer>,
         names: impl Iterator<Item = &'a str>,
-        terms: &Observe,
+        settings: &Observe,
     ) -> Arc<Self> {
-        let tally = observer.new_counters(names, terms);
-        Arc::new(Self { observer: observer.clone(), counters: tally, settings: terms.clone() })
+        let counters = observer.new_counters(names, settings);
+        Arc::new(Self { observer: observer.clone(), counters, settings: settings.clone() })
     }
 
-    /// Whether anything of single requests is kept.
+    /// Whether single requests are recorded.
     pub fn is_recording_requests(&self) -> bool {
         self.settings.denials > 0 || self.settings.history > 0
     }
 
-    /// Counts a decision, and keeps why it was no; its id, if it is kept. `head` is needed where requests are kept.
+    /// Counts a decision, and records a denial; returns the id of the record. `head` is required if requests are recorded.
     #[inline]
     pub fn record_decision(
         &self,
@@ -61,7 +61,7 @@ impl RequestRecorder {
         }
     }
 
-    /// A request was let through: of some, the keys are counted, and of those that a rule in shadow mode would have denied.
+    /// Counts the keys of a sample of admitted requests, and of those that a rule in shadow mode would have denied.
     fn record_admitted(&self, admission: &PolicyAdmission, gate: &PolicyGate, head: &dyn RequestHead) {
         let sampled = self.counters.sample_key();
         for decision in admission.decisions() {
@@ -74,7 +74,7 @@ impl RequestRecorder {
         }
     }
 
-    /// A request was not: its key is counted, and why is kept. `None` if it is not, since there are too many.
+    /// Counts the key of a rejected request, and records the denial; `None` if there are too many denials to record it.
     fn record_refused(
         &self,
         refusal: &PolicyRefusal,
@@ -88,7 +88,7 @@ impl RequestRecorder {
         let view = gate.view(refusal.index);
         let key = view.and_then(|rule| rule.key_for(head));
         let status = match &refusal.action {
-            RejectAction::Response(answer) => Some(answer.final_status()),
+            RejectAction::Response(response) => Some(response.final_status()),
             RejectAction::Upstream(_) | RejectAction::Drop => None,
         };
         self.record_request_denial(gate, head, |denial| DenialRecord {
@@ -105,7 +105,7 @@ impl RequestRecorder {
         })
     }
 
-    /// An operator has banned whoever sent it.
+    /// Counts and records a request of a client that an operator has banned.
     pub fn record_banned(
         &self,
         (target, left): (&BanTarget, Micros),
@@ -129,15 +129,15 @@ impl RequestRecorder {
         })
     }
 
-    /// What the history will show of a request; `None` if it is not kept.
+    /// The history entry of a request; `None` if it is not recorded.
     pub fn history_entry(&self, gate: &PolicyGate, head: &dyn RequestHead) -> Option<HistoryEntry> {
         if self.settings.history == 0 {
             return None;
         }
         let client = gate.proxies().client_address(head);
-        // By client, so that whoever is kept is kept whole.
-        let whole = client.is_some_and(|client| is_in_rollout("history", &client, self.settings.share));
-        whole.then(|| HistoryEntry {
+        // Sampled by client, so that the history of a recorded client is complete.
+        let is_sampled = client.is_some_and(|client| is_in_rollout("history", &client, self.settings.share));
+        is_sampled.then(|| HistoryEntry {
             at: self.observer.clock.now(),
             client: client.map(|client| self.client_label(client)),
             user: gate.user_of(head).map(|user| {
@@ -151,26 +151,26 @@ impl RequestRecorder {
         })
     }
 
-    /// Keeps a request whose exchange has ended with this status, unless keys are shown in another way by now.
+    /// Records a request that ended with this status, unless the display of keys has changed in the meantime.
     pub fn record_history(&self, entry: HistoryEntry, status: u16) {
-        let is_same = |scene: Arc<ConfigSnapshot>| scene.policy.observe.keys == self.settings.keys;
+        let is_same = |config: Arc<ConfigSnapshot>| config.policy.observe.keys == self.settings.keys;
         if self.observer.config().is_none_or(is_same) {
             self.observer.history.push(HistoryEntry { status, ..entry });
         }
     }
 
-    fn count_key(&self, place: usize, by: TopBy, weight: u64, gate: &PolicyGate, head: &dyn RequestHead) {
-        let Some(rule) = gate.view(place) else { return };
+    fn count_key(&self, index: usize, by: TopBy, weight: u64, gate: &PolicyGate, head: &dyn RequestHead) {
+        let Some(rule) = gate.view(index) else { return };
         let Some(key) = rule.key_for(head) else { return };
         let shown = effective_key_display(self.settings.keys, rule.has_credential());
         let name = || KeyLabel::from_key(shown, rule.name(), &key).text();
-        self.counters.count_key(place, by, key_hash(rule.name(), &key), weight, name);
+        self.counters.count_key(index, by, key_hash(rule.name(), &key), weight, name);
     }
 
-    /// A program was told no by the rule at this place.
+    /// Counts and records a denial of the decision API by the rule at this index.
     pub fn record_api_denial(
         &self,
-        (place, rule, gate): (usize, &str, &PolicyGate),
+        (index, rule, gate): (usize, &str, &PolicyGate),
         (key, cost): (&KeyValue<'_>, u64),
         (decision, quota): (Decision, Option<Quota>),
         status: u16,
@@ -179,8 +179,8 @@ impl RequestRecorder {
             return None;
         }
         let shown = self.key_display(gate, rule);
-        let who = || KeyLabel::from_key(shown, rule, key);
-        self.counters.count_key(place, TopBy::Denied, key_hash(rule, key), 1, || who().text());
+        let label = || KeyLabel::from_key(shown, rule, key);
+        self.counters.count_key(index, TopBy::Denied, key_hash(rule, key), 1, || label().text());
         self.record_denial(|denial| DenialRecord {
             rule: Some(rule.into()),
             reason: if decision.is_fail_closed() {
@@ -188,7 +188,7 @@ impl RequestRecorder {
             } else {
                 DenialReason::Limited
             },
-            key: Some(who()),
+            key: Some(label()),
             cost,
             decision: Some((decision, quota)),
             retry_after: match decision.outcome() {
@@ -242,7 +242,7 @@ impl RequestRecorder {
         Some(id)
     }
 
-    /// What is shown of the keys of a rule.
+    /// How the keys of a rule are displayed.
     fn key_display(&self, gate: &PolicyGate, rule: &str) -> KeyDisplay {
         effective_key_display(self.settings.keys, gate.has_credential(rule))
     }
@@ -251,7 +251,7 @@ impl RequestRecorder {
         self.label("", &client)
     }
 
-    fn label(&self, rule: &str, who: &dyn fmt::Display) -> KeyLabel {
-        KeyLabel::new(self.settings.keys, rule, who)
+    fn label(&self, rule: &str, value: &dyn fmt::Display) -> KeyLabel {
+        KeyLabel::new(self.settings.keys, rule, value)
     }
 }

@@ -1,10 +1,10 @@
-//! Who made a response.
+//! The origin of a response.
 
-/// Who made a response. The place of each is that of its counts.
+/// The origin of a response. The discriminant is the index of its counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseOrigin {
     /// A server of an upstream.
     Server,
-    /// The gateway itself: a denial, a server that cannot be reached, a request that makes no sense.
+    /// The gateway: a denial, an unreachable server, an invalid request.
     Gateway,
 }

@@ -1,11 +1,11 @@
-//! The last so many of something.
+//! A ring buffer of the newest items.
 
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The last so many, shared by all threads.
+/// The newest items up to a capacity, shared by all threads.
 pub struct RingBuffer<T> {
     inner: Mutex<RingState<T>>,
 }
@@ -22,7 +22,7 @@ impl<T> Default for RingBuffer<T> {
 }
 
 impl<T> RingBuffer<T> {
-    /// Keeps so many from now on.
+    /// Sets the capacity.
     pub(crate) fn resize(&self, capacity: u64) {
         let mut inner = self.lock();
         inner.capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
@@ -35,19 +35,19 @@ impl<T> RingBuffer<T> {
         self.lock().items.clear();
     }
 
-    /// Keeps one more, and lets go of the oldest where there is no room.
+    /// Adds an item, and removes the oldest one if the buffer is full.
     pub(crate) fn push(&self, item: T) {
         let mut inner = self.lock();
         if inner.capacity == 0 {
             return;
         }
-        // What is let go of is dropped when nobody waits for the lock any more.
+        // The removed item is dropped after the lock is released.
         let _oldest = if inner.items.len() >= inner.capacity { inner.items.pop_front() } else { None };
         inner.items.push_back(Arc::new(item));
         drop(inner);
     }
 
-    /// Those that this is true of, newest first, at most so many.
+    /// Up to `limit` items that match, newest first.
     pub fn newest(&self, limit: usize, matches: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let inner = self.lock();
         inner.items.iter().rev().filter(|one| matches(one)).take(limit).cloned().collect()
@@ -70,7 +70,7 @@ mod tests {
     fn ring_buffer_keeps_newest_items() {
         let ring = RingBuffer::default();
         ring.push(0);
-        assert_eq!(ring.len(), 0, "nobody has asked for any");
+        assert_eq!(ring.len(), 0, "the initial capacity is zero");
         ring.resize(3);
         (1..=5).for_each(|number| ring.push(number));
         let newest = |most| ring.newest(most, |_| true).iter().map(|one| **one).collect::<Vec<i32>>();

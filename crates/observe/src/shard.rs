@@ -1,4 +1,4 @@
-//! What one thread counts.
+//! The counters of one thread.
 
 use super::{
     counters::TopBy,
@@ -11,60 +11,60 @@ use std::sync::{
 use tidegate_core::Decision;
 use tidegate_limiter::TopKeys;
 
-/// What a rule can say. The place of each is that of its count.
+/// The outcome of a rule. The discriminant is the index of its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleOutcome {
-    /// It was admitted.
+    /// The request was admitted.
     Admitted,
-    /// It was admitted after a wait.
+    /// The request was admitted after a wait.
     Delayed,
-    /// A quota denied it.
+    /// A quota denied the request.
     Limited,
-    /// It has no key.
+    /// The request has no key.
     NoKey,
-    /// A list denied it.
+    /// A list denied the request.
     Listed,
-    /// Its key is banned.
+    /// The key is banned.
     Banned,
-    /// A breaker or an adaptive limit denied it.
+    /// A circuit breaker or an adaptive limit denied the request.
     Guarded,
-    /// A rule in shadow mode would have denied it.
+    /// A rule in shadow mode would have denied the request.
     ShadowDenied,
 }
 
-/// What outcomes are called, in their order.
+/// The names of the outcomes, in order.
 pub(crate) const OUTCOME_NAMES: [&str; 8] =
     ["admitted", "delayed", "limited", "no-key", "listed", "banned", "guarded", "shadow-denied"];
-/// The place of the count of decisions that were made without the store, behind those of outcomes.
+/// The index of the count of decisions without the store, after those of the outcomes.
 pub(crate) const DEGRADED_INDEX: usize = OUTCOME_NAMES.len();
 
-/// What is counted of one rule.
+/// The counts of one rule.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RuleCounts {
-    /// By outcome, and behind them [those without the store](DEGRADED_INDEX).
+    /// By outcome, followed by [decisions without the store](DEGRADED_INDEX).
     pub(crate) outcomes: [u64; OUTCOME_NAMES.len() + 1],
-    /// From the head of a request that it let through to the last byte of its answer.
+    /// From the head of an admitted request to the last byte of its response.
     pub(crate) latency: LatencyBuckets,
 }
 
-/// What was counted, by all threads together.
+/// The sums of the counters of all threads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Totals {
-    /// Requests that were let through, and those that were not.
+    /// Admitted requests, and rejected ones.
     pub(crate) requests: [u64; 2],
-    /// Of those that were let through: who had to wait, and whom a rule in shadow mode would have denied.
+    /// Admitted requests that had to wait, and those that a rule in shadow mode would have denied.
     pub(crate) flagged: [u64; 2],
-    /// Answers by [who made them](crate::ResponseOrigin) and the first digit of their status.
+    /// Responses by [origin](crate::ResponseOrigin) and the first digit of their status.
     pub(crate) responses: [[u64; 5]; 2],
-    /// By the place of the rule.
+    /// By the index of the rule.
     pub(crate) rules: Vec<RuleCounts>,
-    /// How long decisions took, without waits.
+    /// The time of decisions, without time in a queue.
     pub(crate) decision_latency: LatencyBuckets,
-    /// How long requests waited for their turn, those that did.
+    /// The time in a queue of requests that were queued.
     pub(crate) wait_latency: LatencyBuckets,
 }
 
-/// What one thread counts.
+/// The counters of one thread.
 pub(super) struct Shard {
     pub(super) counters_id: u64,
     pub(super) decisions: SingleWriterCounter,
@@ -77,41 +77,41 @@ pub(super) struct Shard {
     pub(super) top: Mutex<ThreadTopKeys>,
 }
 
-/// What one thread counts of one rule.
+/// The counters of one thread for one rule.
 #[derive(Default)]
 pub(super) struct RuleShard {
     outcomes: [SingleWriterCounter; OUTCOME_NAMES.len() + 1],
     pub(super) latency: LatencyRecorder,
 }
 
-/// The keys that one thread saw most, and what it may still keep in this second.
+/// The most frequent keys of one thread, and its remaining denial records of this second.
 pub(super) struct ThreadTopKeys {
-    /// By the place of what they are of, then by that of the rule.
+    /// By the index of [`TopBy`], then by that of the rule.
     pub(super) sketches: [Vec<TopKeys>; TopBy::ALL.len()],
     second: u64,
     remaining: u32,
 }
 
-/// A number with one writer.
+/// A counter with one writer.
 #[derive(Default)]
 pub struct SingleWriterCounter(AtomicU64);
 
-/// Whether something is kept, or counted.
+/// Whether an event is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sampled {
-    /// It is.
+    /// It is recorded.
     Yes,
-    /// It is not.
+    /// It is not recorded.
     No,
 }
 
-/// Denials that one thread keeps in a second.
+/// Denials that one thread records per second.
 const MAX_DENIALS_PER_SECOND: u32 = 256;
 
 impl Shard {
-    pub(super) fn new(tally: u64, rules: usize) -> Self {
+    pub(super) fn new(counters_id: u64, rules: usize) -> Self {
         Self {
-            counters_id: tally,
+            counters_id,
             decisions: SingleWriterCounter::default(),
             requests: Default::default(),
             flagged: Default::default(),
@@ -124,8 +124,8 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn record(&self, place: usize, outcome: RuleOutcome, decision: Option<&Decision>) {
-        let Some(counts) = self.rules.get(place) else { return };
+    pub(super) fn record(&self, index: usize, outcome: RuleOutcome, decision: Option<&Decision>) {
+        let Some(counts) = self.rules.get(index) else { return };
         counts.outcomes[outcome as usize].add(1);
         if decision.is_some_and(Decision::is_degraded) {
             counts.outcomes[DEGRADED_INDEX].add(1);
@@ -164,7 +164,7 @@ impl RuleCounts {
 }
 
 impl ThreadTopKeys {
-    /// Whether one more may be kept in this second.
+    /// Whether another denial may be recorded in this second.
     pub(super) fn sample_denial(&mut self, second: u64) -> Sampled {
         if self.second != second {
             (self.second, self.remaining) = (second, MAX_DENIALS_PER_SECOND);
@@ -190,14 +190,14 @@ impl Totals {
         self.wait_latency.add(&other.wait_latency);
     }
 
-    /// The same without what is counted of rules.
+    /// Adds all counts except those of rules.
     pub(crate) fn add_except_rules(&mut self, other: &Self) {
         self.add(&Self { rules: Vec::new(), ..other.clone() });
     }
 }
 
 impl SingleWriterCounter {
-    /// Adds, as the only one who does; the sum.
+    /// Adds and returns the sum. Only one thread may call it.
     #[inline]
     pub fn add(&self, more: u64) -> u64 {
         let sum = self.0.load(Relaxed).wrapping_add(more);
@@ -205,7 +205,7 @@ impl SingleWriterCounter {
         sum
     }
 
-    /// How many.
+    /// Returns the count.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! All numbers at one moment.
+//! All metrics and states at one time.
 
 use super::{
     ChangeAccess, ConfigSnapshot, Observer,
@@ -12,17 +12,17 @@ use tidegate_limiter::TableSize;
 use tidegate_policy::compile::RuleView;
 use tidegate_rule::StoreStatus;
 
-/// All numbers at one moment.
+/// All metrics and states at one time.
 pub struct Snapshot {
-    /// The moment.
+    /// The time of the snapshot.
     pub now: Micros,
     pub(crate) uptime: Micros,
     pub(crate) config: Arc<ConfigSnapshot>,
     pub(crate) totals: Totals,
     pub(crate) reloads: Reloads,
-    /// Each with how long it was away.
+    /// Each with the total time that it was unavailable.
     pub(crate) stores: Vec<(StoreStatus, Micros)>,
-    /// By the place of the rule.
+    /// By the index of the rule.
     pub(crate) tables: Vec<Option<RuleTable>>,
     pub(crate) upstreams: UpstreamReports,
     pub(crate) operator_bans: usize,
@@ -31,23 +31,23 @@ pub struct Snapshot {
     pub(crate) change_access: ChangeAccess,
 }
 
-/// The table of a rule that is counted in memory.
+/// The key table of a rule with an in-memory store.
 #[derive(Clone, Copy)]
 pub(crate) struct RuleTable {
     pub(crate) size: TableSize,
-    /// Keys whose state is worth keeping; `None` where it would take long to count them.
+    /// Keys with state that differs from that of a new key; `None` if the table is too large to count them.
     pub(crate) live_keys: Option<u64>,
 }
 
-/// How often tables are looked through, and the largest that are.
+/// How often tables are scanned, and the largest size of a scanned table.
 const TABLE_SCAN_INTERVAL: Micros = Micros::from_secs(10);
 const MAX_SCANNED_TABLE_SIZE: u64 = 16 << 20;
 
 impl Observer {
-    /// All numbers now; `None` before anything is in force.
+    /// Takes a snapshot; `None` before a policy is in force.
     pub fn snapshot(&self) -> Option<Snapshot> {
-        let (scene, totals) = self.totals();
-        let scene = scene?;
+        let (config, totals) = self.totals();
+        let config = config?;
         let now = self.clock.now();
         Some(Snapshot {
             now,
@@ -55,13 +55,13 @@ impl Observer {
             totals,
             reloads: self.reloads(),
             stores: self.update_outages(),
-            tables: scene.gate.views().map(|rule| self.rule_table(rule, now)).collect(),
-            upstreams: (scene.upstreams)(),
+            tables: config.gate.views().map(|rule| self.rule_table(rule, now)).collect(),
+            upstreams: (config.upstreams)(),
             operator_bans: self.bans.count(),
             denials: self.denials.len(),
             watchers: self.live.watchers(),
             change_access: self.change_access(),
-            config: scene,
+            config,
         })
     }
 
@@ -85,7 +85,7 @@ impl Observer {
 }
 
 impl Snapshot {
-    /// Requests that are with a server.
+    /// Requests in flight to upstream servers.
     pub(crate) fn in_flight(&self) -> u64 {
         self.upstreams.iter().flat_map(|(_, servers)| servers).map(|(_, report)| report.in_flight).sum()
     }

@@ -18,14 +18,14 @@ use tidegate_policy::{
 };
 use tidegate_rule::{Mode, StoreStatus};
 
-/// Whether changes are taken.
+/// Which callers may change something through the admin API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeAccess {
-    /// With a token.
+    /// Callers with a token.
     Token,
-    /// From whoever can reach the listener.
+    /// All callers that can reach the listener.
     Open,
-    /// Not at all.
+    /// No caller.
     Disabled,
 }
 
@@ -40,11 +40,11 @@ impl ChangeAccess {
 }
 
 impl Snapshot {
-    /// What `/api/v1/status` says.
+    /// The response of `/api/v1/status`.
     pub fn to_json(&self) -> Value {
-        let scene = &self.config;
+        let config = &self.config;
         let ([admitted, refused], [delayed, shadow_denied]) = (self.totals.requests, self.totals.flagged);
-        let rules = scene.gate.views().enumerate().map(|(place, rule)| self.rule_json(place, rule));
+        let rules = config.gate.views().enumerate().map(|(index, rule)| self.rule_json(index, rule));
         let rules: Vec<Value> = rules.collect();
         let bans: u64 = rules.iter().filter_map(|rule| rule["bans"].as_u64()).sum();
         let [by_servers, by_gateway] = self.totals.responses.map(|counts| {
@@ -55,15 +55,15 @@ impl Snapshot {
             "time": Utc::from(self.now).to_string(),
             "version": env!("CARGO_PKG_VERSION"),
             "uptime": seconds(self.uptime),
-            "workers": scene.workers,
+            "workers": config.workers,
             "policy": {
-                "version": scene.version,
-                "file": scene.file.as_ref().map(|file| file.display().to_string()),
-                "loaded": Utc::from(scene.loaded_at).to_string(),
+                "version": config.version,
+                "file": config.file.as_ref().map(|file| file.display().to_string()),
+                "loaded": Utc::from(config.loaded_at).to_string(),
                 "reloads": self.reloads.applied,
                 "error": self.reloads.error,
             },
-            "observe": observe_json(&scene.policy.observe),
+            "observe": observe_json(&config.policy.observe),
             "changes": self.change_access.name(),
             "requests": {
                 "total": admitted + refused,
@@ -77,10 +77,10 @@ impl Snapshot {
             "gateway-responses": by_gateway,
             "latency": { "decision": self.totals.decision_latency.to_json(), "wait": self.totals.wait_latency.to_json() },
             "rules": rules,
-            "listeners": scene.listeners.iter()
+            "listeners": config.listeners.iter()
                 .map(|it| json!({ "address": it.address.to_string(), "tls": it.tls }))
                 .collect::<Vec<_>>(),
-            "decisions": scene.decisions.map(|address| address.to_string()),
+            "decisions": config.decisions.map(|address| address.to_string()),
             "upstreams": self.upstreams.iter()
                 .map(upstream_json)
                 .collect::<Vec<_>>(),
@@ -90,9 +90,9 @@ impl Snapshot {
         })
     }
 
-    fn rule_json(&self, place: usize, rule: RuleView<'_>) -> Value {
-        let counts = self.totals.rules.get(place).cloned().unwrap_or_default();
-        let (key, matching) = self.config.rule_summaries.get(place).cloned().unwrap_or_default();
+    fn rule_json(&self, index: usize, rule: RuleView<'_>) -> Value {
+        let counts = self.totals.rules.get(index).cloned().unwrap_or_default();
+        let (key, matching) = self.config.rule_summaries.get(index).cloned().unwrap_or_default();
         let is_in_memory = rule.limiter().is_none_or(|limiter| limiter.is_in_memory());
         let store = rule.source().store.as_deref().unwrap_or("default");
         json!({
@@ -109,7 +109,7 @@ impl Snapshot {
             "queue": rule.waiting().map(|waiting| json!({ "waiting": waiting })),
             "breaker": rule.breaker().as_ref().map(breaker_json),
             "adaptive": rule.adaptive().map(|it| json!({ "limit": it.limit, "in-flight": it.in_flight })),
-            "table": self.tables.get(place).and_then(Option::as_ref).map(table_json),
+            "table": self.tables.get(index).and_then(Option::as_ref).map(table_json),
             "bans": rule.bans().map_or(0, |bans| bans.stats().stored),
         })
     }
@@ -123,7 +123,7 @@ pub(super) fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// Those who were not let through.
+/// The outcomes that reject a request.
 const DENIED_OUTCOMES: [RuleOutcome; 5] = [
     RuleOutcome::Limited,
     RuleOutcome::NoKey,
@@ -151,16 +151,16 @@ fn denials_json(counts: &RuleCounts) -> Value {
 }
 
 fn quotas_json(rule: RuleView<'_>) -> Vec<Value> {
-    let tier = |place: usize| match &rule.source().quotas {
+    let tier = |index: usize| match &rule.source().quotas {
         Quotas::All(_) => Value::Null,
-        Quotas::Tiers(tiers) => tiers.quotas.get(place).map_or("else", |(name, _)| name.as_str()).into(),
+        Quotas::Tiers(tiers) => tiers.quotas.get(index).map_or("else", |(name, _)| name.as_str()).into(),
     };
-    let told = |(place, quota): (usize, &tidegate_core::Quota)| {
-        let mut told = quota_json(quota);
-        told["tier"] = tier(place);
-        told
+    let with_tier = |(index, quota): (usize, &tidegate_core::Quota)| {
+        let mut json = quota_json(quota);
+        json["tier"] = tier(index);
+        json
     };
-    rule.quotas().iter().enumerate().map(told).collect()
+    rule.quotas().iter().enumerate().map(with_tier).collect()
 }
 
 fn table_json(table: &RuleTable) -> Value {
@@ -217,15 +217,15 @@ fn server_json((address, report): &(String, HealthReport)) -> Value {
     })
 }
 
-fn store_json((store, away): &(StoreStatus, Micros)) -> Value {
-    let ends = StoreStatus::LATENCY_BOUNDS.map(Micros::get);
+fn store_json((store, outage): &(StoreStatus, Micros)) -> Value {
+    let bounds = StoreStatus::LATENCY_BOUNDS.map(Micros::get);
     json!({
         "name": store.name.as_deref().unwrap_or("default"),
         "health": if store.last_error.is_some() { "away" } else { "well" },
         "trouble": store.last_error,
-        "degraded-seconds": seconds(*away),
+        "degraded-seconds": seconds(*outage),
         "calls": store.replies + store.failures,
         "failures": store.failures,
-        "latency": summary(&ends, &store.latency_counts, store.latency_sum.get()),
+        "latency": summary(&bounds, &store.latency_counts, store.latency_sum.get()),
     })
 }

@@ -1,39 +1,39 @@
-//! What operators see of the servers of an upstream.
+//! Health reports of upstream servers.
 
 use crate::LatencyBuckets;
 use tidegate_overload::BreakerSnapshot;
 
-/// Says how all servers are at this moment: the upstreams by name, and the servers of each.
+/// Reports the current health of all servers: the upstreams by name, and the servers of each.
 pub type UpstreamReporter = dyn Fn() -> UpstreamReports + Send + Sync;
 
 /// Upstreams by name, and the servers of each.
 pub type UpstreamReports = Vec<(String, Vec<(String, HealthReport)>)>;
 
-/// How a server is at one moment.
+/// The health of a server at one time.
 pub struct HealthReport {
-    /// Whether it gets requests.
+    /// Whether it receives requests.
     pub state: ServerState,
-    /// Requests that it answered.
+    /// Requests with a response.
     pub responses: u64,
-    /// Requests that it did not answer.
+    /// Requests without a response.
     pub failures: u64,
     /// Health checks that it failed.
     pub failed_checks: u64,
-    /// How long its responses took.
+    /// The time to the head of its responses.
     pub latency: LatencyBuckets,
-    /// Requests that it has not answered yet.
+    /// Requests in flight.
     pub in_flight: u64,
     /// Its circuit breaker.
     pub breaker: Option<BreakerSnapshot>,
 }
 
-/// Whether a server is to be asked.
+/// Whether a server receives requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ServerState {
-    /// Not at all.
+    /// It receives no requests.
     Down,
-    /// If there is no other.
+    /// It receives requests only if no server is healthy.
     Degraded,
-    /// Like every other.
+    /// It receives requests.
     Healthy,
 }

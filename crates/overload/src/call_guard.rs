@@ -1,35 +1,34 @@
-//! A pass for each call, and a report of how it ended.
+//! A permit for each call, which records the outcome.
 //!
 //! ```text
-//!   try_pass ──▶ Pass ──▶ succeed, fail, ignore, report
-//!      │           └────▶ dropped: ignored, or failed if that is a panic
+//!   try_acquire ──▶ CallPermit ──▶ succeed, fail, ignore, record
+//!      │                └────────▶ dropped: ignored, or failed during a panic
 //!      └──▶ Rejection
 //! ```
 //!
-//! Whatever lets calls through by how others ended is a [`CallGuard`]: breakers, throttles that follow errors, adaptive limits.
-//! Middleware is written once for all of them.
+//! Breakers, error throttles and adaptive limits implement [`CallGuard`], so middleware is written once for all of them.
 
 use crate::{CallOutcome, Rejection, fallback::CallError};
 use std::{fmt, ops::Deref, sync::Arc, thread};
 
-/// Lets calls through or not, by how others ended.
+/// Admits or rejects calls according to the outcomes of earlier ones.
 ///
 /// ```
 /// use tidegate_overload::{Breaker, BreakerSettings, CallError, CallGuard};
 ///
 /// let breaker = Breaker::new(BreakerSettings::builder().count_window(1).build()?);
-/// let answer = breaker.call(|| "4x".parse::<u8>());
-/// assert!(matches!(answer, Err(CallError::Failed(_))));
-/// let answer = breaker.call(|| "42".parse::<u8>());
-/// assert!(matches!(answer, Err(CallError::Rejected(_))));
+/// let result = breaker.call(|| "4x".parse::<u8>());
+/// assert!(matches!(result, Err(CallError::Failed(_))));
+/// let result = breaker.call(|| "42".parse::<u8>());
+/// assert!(matches!(result, Err(CallError::Rejected(_))));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 pub trait CallGuard: RecordOutcome {
-    /// Lets a call through, or not. Whoever is let through calls [`settle`](RecordOutcome::record) exactly once; a [`CallPermit`]
-    /// sees to that.
+    /// Admits or rejects a call. For each admitted call, [`record`](RecordOutcome::record) must be called
+    /// exactly once; a [`CallPermit`] ensures that.
     fn admit(&self) -> Result<Self::Entry, Rejection>;
 
-    /// A pass for one call.
+    /// Returns a permit for one call.
     #[inline]
     fn try_acquire(&self) -> Result<CallPermit<&Self>, Rejection>
     where
@@ -38,7 +37,7 @@ pub trait CallGuard: RecordOutcome {
         self.admit().map(|entry| CallPermit::new(self, entry))
     }
 
-    /// A pass that borrows nothing, for futures that outlive their maker.
+    /// Returns a permit that borrows nothing, for futures that outlive the current scope.
     #[inline]
     fn try_acquire_owned(self: &Arc<Self>) -> Result<CallPermit<Arc<Self>>, Rejection>
     where
@@ -47,7 +46,7 @@ pub trait CallGuard: RecordOutcome {
         self.admit().map(|entry| CallPermit::new(self.clone(), entry))
     }
 
-    /// Makes a call if it may be made; an `Err` is a failure.
+    /// Makes the call if it is admitted; an `Err` counts as a failure.
     #[inline]
     fn call<T, E>(&self, call: impl FnOnce() -> Result<T, E>) -> Result<T, CallError<E>>
     where
@@ -56,7 +55,7 @@ pub trait CallGuard: RecordOutcome {
         self.call_classified(CallOutcome::from_result, call)
     }
 
-    /// Makes a call if it may be made, and has `classify` say how it ended.
+    /// Makes the call if it is admitted; `classify` determines the outcome.
     #[inline]
     fn call_classified<T, E>(
         &self,
@@ -66,13 +65,14 @@ pub trait CallGuard: RecordOutcome {
     where
         Self: Sized,
     {
-        let pass = self.try_acquire().map_err(CallError::Rejected)?;
+        let permit = self.try_acquire().map_err(CallError::Rejected)?;
         let result = call();
-        pass.record(classify(&result));
+        permit.record(classify(&result));
         result.map_err(CallError::Failed)
     }
 
-    /// Makes an asynchronous call if it may be made; an `Err` is a failure, a dropped future is ignored.
+    /// Makes an asynchronous call if it is admitted; an `Err` counts as a failure, a dropped future is
+    /// ignored.
     fn call_async<F: Future<Output = Result<T, E>>, T, E>(
         &self,
         call: impl FnOnce() -> F,
@@ -83,8 +83,8 @@ pub trait CallGuard: RecordOutcome {
         self.call_async_classified(CallOutcome::from_result, call)
     }
 
-    /// Makes an asynchronous call if it may be made, and has `classify` say how it ended. It enters when it is polled
-    /// first; a dropped future is ignored.
+    /// Makes an asynchronous call if it is admitted; `classify` determines the outcome. Admission happens on
+    /// the first poll; a dropped future is ignored.
     fn call_async_classified<F: Future<Output = Result<T, E>>, T, E>(
         &self,
         classify: impl FnOnce(&Result<T, E>) -> CallOutcome,
@@ -94,31 +94,31 @@ pub trait CallGuard: RecordOutcome {
         Self: Sized,
     {
         async move {
-            let pass = self.try_acquire().map_err(CallError::Rejected)?;
+            let permit = self.try_acquire().map_err(CallError::Rejected)?;
             let result = call().await;
-            pass.record(classify(&result));
+            permit.record(classify(&result));
             result.map_err(CallError::Failed)
         }
     }
 }
 
-/// Hears how calls ended.
+/// Records the outcomes of calls.
 pub trait RecordOutcome {
-    /// What must be known of a call when it ends.
+    /// The data about a call that is needed when it ends.
     type Entry;
 
-    /// A call that was let through has ended.
+    /// Records the outcome of an admitted call.
     fn record(&self, entry: Self::Entry, report: CallOutcome);
 }
 
-/// Leave to make one call, which reports how it ended.
+/// A permit for one call, which records the outcome.
 ///
-/// A pass that is dropped without a word is [ignored](CallOutcome::Ignored): the call was given up, which says nothing of
-/// what was called. While its thread panics it is a [failure](CallOutcome::Failure).
-#[must_use = "a pass that is dropped at once was given for nothing"]
+/// A permit that is dropped without an outcome is [ignored](CallOutcome::Ignored): a cancelled call is no evidence about
+/// the backend. While its thread panics it counts as a [failure](CallOutcome::Failure).
+#[must_use = "a permit that is dropped at once records an ignored call"]
 pub struct CallPermit<B: Deref<Target: RecordOutcome>> {
     guard: B,
-    /// Until it is reported.
+    /// `None` once the outcome is recorded.
     entry: Option<<B::Target as RecordOutcome>::Entry>,
 }
 
@@ -128,25 +128,25 @@ impl<B: Deref<Target: RecordOutcome>> CallPermit<B> {
         Self { guard, entry: Some(entry) }
     }
 
-    /// The call did what it should.
+    /// Records a success.
     #[inline]
     pub fn succeed(self) {
         self.record(CallOutcome::Success);
     }
 
-    /// The call failed in a way that tells of trouble.
+    /// Records a failure that indicates trouble.
     #[inline]
     pub fn fail(self) {
         self.record(CallOutcome::Failure);
     }
 
-    /// The call says nothing of what was called.
+    /// Records a call whose outcome is no evidence about the backend.
     #[inline]
     pub fn ignore(self) {
         self.record(CallOutcome::Ignored);
     }
 
-    /// The call ended in this way.
+    /// Records this outcome.
     #[inline]
     pub fn record(mut self, report: CallOutcome) {
         if let Some(entry) = self.entry.take() {
@@ -167,6 +167,6 @@ impl<B: Deref<Target: RecordOutcome>> Drop for CallPermit<B> {
 
 impl<B: Deref<Target: RecordOutcome>> fmt::Debug for CallPermit<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Pass")
+        f.write_str("CallPermit")
     }
 }

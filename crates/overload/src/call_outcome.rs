@@ -1,18 +1,18 @@
-//! How a call ended, in the eyes of a controller.
+//! The outcome of a call.
 
-/// How a call ended. What counts as which is for the caller to say.
+/// The outcome of a call. The caller decides which result is which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallOutcome {
-    /// It did what it should.
+    /// The call succeeded.
     Success,
-    /// It failed in a way that tells of trouble: an error, a timeout, a refusal because of overload.
+    /// The call failed in a way that indicates trouble: an error, a timeout, a rejection because of overload.
     Failure,
-    /// It tells nothing: it was cancelled, or failed by the caller's own fault.
+    /// No evidence: the call was cancelled, or failed because of the caller.
     Ignored,
 }
 
 impl CallOutcome {
-    /// A success or a failure, as a result is `Ok` or `Err`.
+    /// Returns a success for `Ok` and a failure for `Err`.
     pub fn from_result<T, E>(result: &Result<T, E>) -> Self {
         match result {
             Ok(_) => Self::Success,

@@ -1,19 +1,19 @@
-//! What to answer instead, knowing why.
+//! Fallbacks for calls that were rejected or failed.
 //!
 //! ```text
-//!   gate ──refused──▶ Cause::Limited, StoreAway, Rejected, Refused, SwitchedOff, Misconfigured ─┐
-//!     └──▶ call ──Err(e)──▶ Cause::Failed(e) ───────────────────────────────────────────────────┴──▶ fallback
+//!   guard ──rejected──▶ CallError::Limited, StoreUnavailable, Rejected, … ─┐
+//!     └──▶ call ──Err(e)──▶ CallError::Failed(e) ──────────────────────────┴──▶ fallback
 //! ```
 //!
-//! A call that was refused was never made, and one that failed was: they often deserve different answers. Where one
-//! answer does for both, `unwrap_or` and `unwrap_or_else` of the standard library are all that is needed.
+//! A rejected call was never made, a failed one was, so they often need different fallbacks. Where one value serves
+//! both, use `unwrap_or` or `unwrap_or_else` of the standard library.
 
 use crate::{Rejection, features::Feature};
 use std::{convert::Infallible, error, fmt, future::Future, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Micros};
 use tidegate_limiter::WaitError;
 
-/// Why there is no answer: the call was refused, or it failed with an `E`.
+/// The reason why there is no result: the call was rejected, or it failed with an `E`.
 ///
 /// ```
 /// use tidegate_overload::{CallError, fallback::ResultExt as _};
@@ -26,8 +26,8 @@ use tidegate_limiter::WaitError;
 ///
 /// let limiter = Limiter::new("1/min")?;
 /// let cached = 1_899;
-/// assert_eq!(price(&limiter).recover_refused(|_why| cached), Ok(1_999));
-/// assert_eq!(price(&limiter).recover_refused(|_why| cached), Ok(1_899));
+/// assert_eq!(price(&limiter).recover_refused(|_cause| cached), Ok(1_999));
+/// assert_eq!(price(&limiter).recover_refused(|_cause| cached), Ok(1_899));
 /// assert_eq!(price(&limiter).unwrap_or(cached), 1_899);
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
@@ -36,24 +36,24 @@ use tidegate_limiter::WaitError;
 pub enum CallError<E = Infallible> {
     /// A limit was reached.
     Limited(Decision),
-    /// The store that counts is away, and the rule is to let nobody pass without it (`FailureMode::Closed`). It is worth asking
-    /// again after this time; whether the store is back then, nobody knows.
+    /// The store is unavailable and the rule fails closed (`FailureMode::Closed`). A retry makes sense after
+    /// this time; the store may still be unavailable then.
     StoreUnavailable(Micros),
-    /// A guard did not let the call through: a breaker is open, say, or too much is in flight.
+    /// A guard rejected the call: for example, a breaker is open or the concurrency limit is reached.
     Rejected(Rejection),
-    /// A line was full ([`WaitError::QueueFull`]), or its turn would have come too late.
+    /// A wait queue was full ([`WaitError::QueueFull`]), or the wait would have been too long.
     Refused(WaitError),
     /// The feature is turned off.
     FeatureDisabled,
-    /// The program declares the limit in two ways that contradict each other. The text names both declarations; it is for
-    /// the log, not for clients.
+    /// The program declares the limit twice, with different settings. The text names both declarations; it is
+    /// for the log, not for clients.
     Misconfigured(Arc<str>),
-    /// The call was made, and failed.
+    /// The call was made and failed.
     Failed(E),
 }
 
 impl<E> CallError<E> {
-    /// Goes on with a decision that granted, after whatever delay; else names the limit.
+    /// Returns a granted decision, delayed or not, and an error for a denied one.
     pub fn check_granted(decision: Decision) -> Result<Decision, Self> {
         match decision.is_granted() {
             true => Ok(decision),
@@ -61,7 +61,7 @@ impl<E> CallError<E> {
         }
     }
 
-    /// What a denial is about: the limit, or a store that is away.
+    /// Converts a denial: the limit was exceeded, or the store is unavailable.
     pub fn from_denial(decision: Decision) -> Self {
         match decision.is_fail_closed() {
             true => Self::StoreUnavailable(decision.wait()),
@@ -69,7 +69,7 @@ impl<E> CallError<E> {
         }
     }
 
-    /// Goes on if the feature is on.
+    /// Returns an error if the feature is disabled.
     pub fn check_enabled(feature: &Feature) -> Result<(), Self> {
         match feature.is_on() {
             true => Ok(()),
@@ -77,7 +77,7 @@ impl<E> CallError<E> {
         }
     }
 
-    /// When it is worth trying again, if that is known.
+    /// The time after which a retry makes sense, if known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Limited(decision) => decision.retry_after().map(Micros::to_duration),
@@ -89,13 +89,13 @@ impl<E> CallError<E> {
         }
     }
 
-    /// The refusal, or the failure of the call.
+    /// Separates a rejection (`Ok`) from the failure of the call (`Err`).
     pub fn split(self) -> Result<CallError, E> {
         match self {
             Self::Limited(decision) => Ok(CallError::Limited(decision)),
             Self::StoreUnavailable(wait) => Ok(CallError::StoreUnavailable(wait)),
             Self::Rejected(rejection) => Ok(CallError::Rejected(rejection)),
-            Self::Refused(refused) => Ok(CallError::Refused(refused)),
+            Self::Refused(error) => Ok(CallError::Refused(error)),
             Self::FeatureDisabled => Ok(CallError::FeatureDisabled),
             Self::Misconfigured(error) => Ok(CallError::Misconfigured(error)),
             Self::Failed(error) => Err(error),
@@ -104,10 +104,10 @@ impl<E> CallError<E> {
 }
 
 impl<E> From<WaitError> for CallError<E> {
-    fn from(refused: WaitError) -> Self {
-        match refused {
+    fn from(error: WaitError) -> Self {
+        match error {
             WaitError::StoreUnavailable(wait) => Self::StoreUnavailable(wait),
-            refused => Self::Refused(refused),
+            error => Self::Refused(error),
         }
     }
 }
@@ -123,14 +123,14 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
         match self {
             Self::Limited(decision) => match decision.retry_after() {
                 Some(wait) => {
-                    write!(f, "over the limit of {}, try again in {}", decision.limit(), wait.rounded())
+                    write!(f, "limit of {} exceeded; retry in {}", decision.limit(), wait.rounded())
                 }
-                None => write!(f, "over the limit of {}", decision.limit()),
+                None => write!(f, "limit of {} exceeded", decision.limit()),
             },
             Self::StoreUnavailable(wait) => WaitError::StoreUnavailable(*wait).fmt(f),
             Self::Rejected(rejection) => rejection.fmt(f),
-            Self::Refused(refused) => refused.fmt(f),
-            Self::FeatureDisabled => f.write_str("the feature is turned off"),
+            Self::Refused(error) => error.fmt(f),
+            Self::FeatureDisabled => f.write_str("feature disabled"),
             Self::Misconfigured(error) => f.write_str(error),
             Self::Failed(error) => error.fmt(f),
         }
@@ -140,7 +140,7 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
 impl<E: error::Error + 'static> error::Error for CallError<E> {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
-            // All print as what they stand for, and so go on with what is behind that.
+            // `Display` shows the inner error itself, so the chain continues with its source.
             Self::Failed(error) => error.source(),
             _ => None,
         }
@@ -154,9 +154,9 @@ impl<E: error::Error + 'static> error::Error for CallError<E> {
 /// use tidegate_limiter::DirectLimiter;
 ///
 /// let throttle = DirectLimiter::new("1/min")?;
-/// let mut ask = || attempt(throttle.check(), || "7".parse::<u8>());
-/// assert_eq!(ask(), Ok(7));
-/// assert!(matches!(ask(), Err(CallError::Limited(_))));
+/// let mut call = || attempt(throttle.check(), || "7".parse::<u8>());
+/// assert_eq!(call(), Ok(7));
+/// assert!(matches!(call(), Err(CallError::Limited(_))));
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 pub fn attempt<T, E>(decision: Decision, call: impl FnOnce() -> Result<T, E>) -> Result<T, CallError<E>> {
@@ -164,7 +164,7 @@ pub fn attempt<T, E>(decision: Decision, call: impl FnOnce() -> Result<T, E>) ->
     call().map_err(CallError::Failed)
 }
 
-/// The same for a call that is a future, which is not even made if the decision denied.
+/// Makes an asynchronous call if the decision granted it; otherwise `call` is not invoked.
 pub async fn attempt_async<T, E, F>(decision: Decision, call: impl FnOnce() -> F) -> Result<T, CallError<E>>
 where
     F: Future<Output = Result<T, E>>,
@@ -173,27 +173,27 @@ where
     call().await.map_err(CallError::Failed)
 }
 
-/// Another answer instead of none.
+/// Fallbacks for results of guarded calls.
 pub trait ResultExt<T, E> {
-    /// The answer, or that of `fallback`, which is told why.
+    /// Returns the result, or that of `fallback`, which receives the reason.
     fn recover(self, fallback: impl FnOnce(CallError<E>) -> T) -> T;
 
-    /// The same, where the other answer takes its time.
+    /// Like [`recover`](Self::recover), with an asynchronous fallback.
     fn recover_async<F: Future<Output = T>>(
         self,
         fallback: impl FnOnce(CallError<E>) -> F,
     ) -> impl Future<Output = T>;
 
-    /// The answer, or that of `fallback` if the call was refused. Failures of the call stay what they are.
+    /// Returns the result, or that of `fallback` if the call was rejected. Failures of the call are returned.
     fn recover_refused(self, fallback: impl FnOnce(CallError) -> T) -> Result<T, E>;
 
-    /// The same, where the other answer takes its time.
+    /// Like [`recover_refused`](Self::recover_refused), with an asynchronous fallback.
     fn recover_refused_async<F: Future<Output = T>>(
         self,
         fallback: impl FnOnce(CallError) -> F,
     ) -> impl Future<Output = Result<T, E>>;
 
-    /// The answer, or that of `fallback` if the call was made and failed. Refusals stay what they are.
+    /// Returns the result, or that of `fallback` if the call was made and failed. Rejections are returned.
     fn recover_failed(self, fallback: impl FnOnce(E) -> T) -> Result<T, CallError>;
 }
 
@@ -204,7 +204,7 @@ impl<T, E> ResultExt<T, E> for Result<T, CallError<E>> {
 
     async fn recover_async<F: Future<Output = T>>(self, fallback: impl FnOnce(CallError<E>) -> F) -> T {
         match self {
-            Ok(answer) => answer,
+            Ok(value) => value,
             Err(cause) => fallback(cause).await,
         }
     }
@@ -218,14 +218,14 @@ impl<T, E> ResultExt<T, E> for Result<T, CallError<E>> {
         fallback: impl FnOnce(CallError) -> F,
     ) -> Result<T, E> {
         match self {
-            Ok(answer) => Ok(answer),
+            Ok(value) => Ok(value),
             Err(cause) => Ok(fallback(cause.split()?).await),
         }
     }
 
     fn recover_failed(self, fallback: impl FnOnce(E) -> T) -> Result<T, CallError> {
         self.or_else(|cause| match cause.split() {
-            Ok(refusal) => Err(refusal),
+            Ok(rejection) => Err(rejection),
             Err(error) => Ok(fallback(error)),
         })
     }

@@ -1,18 +1,38 @@
-//! Protection from overload: adaptive limits, circuit breakers, priorities, error rates, load and features.
+//! Overload protection: adaptive limits, circuit breakers, priorities, error rates, load and feature flags.
 //!
-//! Each part is a state machine that is given the time and the outcomes of calls, and a type around it that threads share.
+//! Each mechanism is a state machine that takes the time and the outcomes of calls as arguments, and a thread-safe type
+//! around it.
 //!
-//! | noun | is |
+//! ```
+//! use tidegate_overload::{Breaker, BreakerSettings, CallError, CallGuard};
+//!
+//! // Opens when half of the last 10 calls failed.
+//! let breaker = Breaker::new(BreakerSettings::builder().count_window(10).build()?);
+//! match breaker.call(|| "42".parse::<u8>()) {
+//!     Ok(value) => assert_eq!(value, 42),
+//!     Err(CallError::Rejected(rejection)) => println!("not called: {rejection}"),
+//!     Err(error) => println!("call failed: {error}"),
+//! }
+//! # Ok::<(), tidegate_core::SettingError>(())
+//! ```
+//!
+//! | noun | meaning |
 //! |---|---|
-//! | [`AdaptiveLimit`] | a limit on calls in flight, found by a controller of [`adaptive`] |
-//! | [`PriorityLimit`] | a limit on calls in flight that classes share, by [`priority`] |
-//! | [`Breaker`] | rejects calls to a backend that fails; its state machine is in [`breaker`] |
-//! | [`ClientThrottle`], [`ErrorThrottle`] | admit fewer calls to a backend that fails; see [`error_rate`] |
-//! | [`CallGuard`] | what most of these have in common: a [`CallPermit`] per call, and a report of its end |
+//! | [`AdaptiveLimit`] | a concurrency limit that a controller of [`adaptive`] adjusts |
+//! | [`PriorityLimit`] | a concurrency limit shared by classes of different [`priority`] |
+//! | [`Breaker`] | a circuit breaker; its state machine is in [`breaker`] |
+//! | [`ClientThrottle`], [`ErrorThrottle`] | admit fewer calls to a failing backend; see [`error_rate`] |
+//! | [`CallGuard`] | the common trait: a [`CallPermit`] per call, which records the outcome |
 //! | [`LoadMonitor`] | measures the load of the machine off the request path |
 //! | [`ScaledLimit`] | a limit that follows the load and a [`Schedule`] |
-//! | [`Features`] | features that are turned off by hand or by load |
-//! | [`CallError`] | why a call was rejected, for its fallback |
+//! | [`Features`] | feature flags, disabled manually or by load |
+//! | [`CallError`] | why a call has no result, as input for its fallback |
+//!
+//! It does not
+//!
+//! - retry or queue calls, except for `AdaptiveLimit::acquire`, which waits for a slot;
+//! - share state between processes;
+//! - decide which outcomes are failures: the caller does.
 
 pub mod adaptive;
 pub mod breaker;

@@ -1,31 +1,31 @@
-//! Why a guard did not let a call through.
+//! Why a guard rejected a call.
 
 use crate::priority::ShedReason;
 use std::{error, fmt};
 use tidegate_core::{Micros, Retry};
 
-/// Why a guard rejected a call, and when it is worth asking again.
+/// The reason why a guard rejected a call, and when a retry makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// The breaker is open; the next probe may go after exactly this time.
+    /// The breaker is open; it admits the next probe after this time.
     Open(Micros),
-    /// The breaker is half-open and all its probes are on their way. They are judged after this time at the latest.
+    /// The breaker is half-open and all its probes are in flight. It decides after this time at the latest.
     Probing(Micros),
-    /// The breaker is held open by hand, until a hand closes it.
+    /// The breaker was forced open, until it is closed manually.
     ForcedOpen,
-    /// Too much fails, and this call was among those that are shed, by chance.
+    /// Too many calls fail, and this call was shed at random.
     Shed,
-    /// Too much fails, and the quota that holds meanwhile is used up.
+    /// Too many calls fail, and the quota that applies meanwhile is exceeded.
     OverQuota(Retry),
-    /// As many calls are in flight as may be.
+    /// The concurrency limit is reached.
     Full,
-    /// Others are more important, or have a better claim to what is free.
+    /// The remaining slots are reserved for requests of higher priority.
     PriorityShed(ShedReason),
 }
 
 impl Rejection {
-    /// How long to wait before asking again; `None` if time alone does not say.
+    /// The time to wait before a retry; `None` if it is unknown.
     pub fn retry_after(self) -> Option<Micros> {
         match self {
             Self::Open(wait) | Self::Probing(wait) | Self::OverQuota(Retry::After(wait)) => Some(wait),
@@ -37,17 +37,17 @@ impl Rejection {
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Open(wait) => write!(f, "the breaker is open; a probe may go in {}", wait.rounded()),
+            Self::Open(wait) => write!(f, "circuit breaker open; next probe in {}", wait.rounded()),
             Self::Probing(wait) => {
-                write!(f, "the breaker waits for its probes, for {} at most", wait.rounded())
+                write!(f, "circuit breaker half-open; probes end within {}", wait.rounded())
             }
-            Self::ForcedOpen => f.write_str("the breaker is held open by hand"),
-            Self::Shed => f.write_str("shed, because too many calls fail"),
+            Self::ForcedOpen => f.write_str("circuit breaker forced open"),
+            Self::Shed => f.write_str("call shed; error rate too high"),
             Self::OverQuota(Retry::After(wait)) => {
-                write!(f, "limited, because too many calls fail; ask again in {}", wait.rounded())
+                write!(f, "quota exceeded while the error rate is high; retry in {}", wait.rounded())
             }
-            Self::OverQuota(_) => f.write_str("limited, because too many calls fail"),
-            Self::Full => f.write_str("as many calls are in flight as may be"),
+            Self::OverQuota(_) => f.write_str("quota exceeded while the error rate is high"),
+            Self::Full => f.write_str("concurrency limit reached"),
             Self::PriorityShed(shed) => shed.fmt(f),
         }
     }

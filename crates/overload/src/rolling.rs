@@ -1,16 +1,17 @@
-//! Counts over the last seconds, forgotten bucket by bucket.
+//! Counters over a sliding window of time, in buckets.
 //!
 //! ```text
 //!            oldest                  newest
-//!   ┄┄┄ gone │ 3 │ 0 │ 7 │ 2 │ 5 │ 1 ▏ now      total 18
+//!   ┄ expired │ 3 │ 0 │ 7 │ 2 │ 5 │ 1 ▏ now      total 18
 //!            └──── window ───────────┘
 //! ```
 //!
-//! The newest bucket is the one that is being filled, so a count is remembered for at least the window less one
-//! bucket, and for no longer than the window.
+//! The newest bucket is the one being filled, so a count stays in the window for at least its length less one
+//! bucket, and at most for its length.
 //!
-//! Its surprise: a clock that steps back by less than a window stands still, as everywhere. One that steps back by
-//! more can only have been wrong before, so the counting starts anew; it would not roll for ages otherwise.
+//! A clock that steps back by less than a window counts into the newest bucket. One that steps back further
+//! must have been wrong before, so the counters restart; otherwise the window would not advance until that
+//! time is reached again.
 
 use tidegate_core::{Micros, SettingError};
 
@@ -31,27 +32,27 @@ use tidegate_core::{Micros, SettingError};
 pub struct RollingWindow<const KINDS: usize> {
     /// Microseconds per bucket.
     bucket_width: u64,
-    /// A ring: a moment's bucket is its number modulo their count.
+    /// A ring: the bucket of a time is its number modulo the count of buckets.
     buckets: Box<[[u64; KINDS]]>,
-    /// The number of the latest bucket that was used, counted from the start of time.
+    /// The number of the newest bucket, counted from the epoch.
     newest: u64,
-    /// Where that one is and when it began: most calls find it still open, and need not divide.
+    /// Its index and start: most calls fall into the newest bucket and avoid the division.
     slot: usize,
     start: u64,
     totals: [u64; KINDS],
 }
 
-/// Buckets that a window is cut into at most.
+/// The maximum number of buckets of a window.
 const MAX_BUCKETS: u32 = 10_000;
 
 impl<const KINDS: usize> RollingWindow<KINDS> {
-    /// Counters over `window`, in so many buckets of the same length, rounded up to whole microseconds.
+    /// Creates counters over `window` in `buckets` buckets of equal length, rounded up to whole microseconds.
     pub fn new(window: Micros, buckets: u32) -> Result<Self, SettingError> {
         check_window(window, buckets)?;
         Ok(Self::from_checked(window, buckets))
     }
 
-    /// The same for a window that was checked before.
+    /// Like [`new`](Self::new), for settings that were validated before.
     pub(crate) fn from_checked(window: Micros, buckets: u32) -> Self {
         let buckets = buckets.max(1);
         let width = window.get().div_ceil(buckets.into()).max(1);
@@ -65,7 +66,8 @@ impl<const KINDS: usize> RollingWindow<KINDS> {
         }
     }
 
-    /// Counts so many of each kind. Takes longer only when time has passed, and never longer than all buckets take.
+    /// Adds to each counter. The cost grows with the time since the last call, up to one pass over all
+    /// buckets.
     pub fn add(&mut self, now: Micros, counts: [u64; KINDS]) {
         if !self.is_newest(now) {
             self.advance(now);
@@ -76,7 +78,7 @@ impl<const KINDS: usize> RollingWindow<KINDS> {
         }
     }
 
-    /// Takes back what was counted at `then`, unless it is forgotten; never more than was counted in that bucket.
+    /// Subtracts what was counted at `then`, unless it has expired; never more than the bucket contains.
     pub fn subtract(&mut self, then: Micros, counts: [u64; KINDS]) {
         let number = then.get() / self.bucket_width;
         let slot = self.slot(number);
@@ -91,7 +93,7 @@ impl<const KINDS: usize> RollingWindow<KINDS> {
         }
     }
 
-    /// What the window holds at `now`.
+    /// The totals of the window at `now`.
     pub fn totals(&self, now: Micros) -> [u64; KINDS] {
         if self.is_newest(now) {
             return self.totals;
@@ -108,7 +110,7 @@ impl<const KINDS: usize> RollingWindow<KINDS> {
         totals
     }
 
-    /// Forgets everything.
+    /// Resets all counters.
     pub fn clear(&mut self) {
         self.buckets.fill([0; KINDS]);
         self.totals = [0; KINDS];
@@ -141,12 +143,12 @@ impl<const KINDS: usize> RollingWindow<KINDS> {
         now.get().wrapping_sub(self.start) < self.bucket_width
     }
 
-    /// Whether nothing of what is counted belongs to a window that ends with this bucket: far ahead or far back.
+    /// Whether no bucket in use overlaps a window that ends with this one: far ahead or far back.
     fn is_out_of_window(&self, number: u64) -> bool {
         number.abs_diff(self.newest) >= self.len()
     }
 
-    /// The numbers of the buckets that will be filled again until `number`; none if that is in the past.
+    /// The numbers of the buckets that are reused up to `number`; empty if that is in the past.
     fn expired(&self, number: u64) -> core::ops::RangeInclusive<u64> {
         self.newest + 1..=number
     }
@@ -160,14 +162,14 @@ impl<const KINDS: usize> RollingWindow<KINDS> {
     }
 }
 
-/// Refuses a window that cannot be cut into so many buckets.
+/// Rejects a window that cannot be divided into `buckets` buckets.
 pub(crate) fn check_window(window: Micros, buckets: u32) -> Result<(), SettingError> {
     SettingError::require_finite("a window", window)?;
     SettingError::require_in_range("a number of buckets", buckets, 1, MAX_BUCKETS)?;
     match window.get() < u64::from(buckets) {
         true => Err(SettingError::new(
             format!("a window of {window} in {buckets} buckets"),
-            "give each bucket a microsecond or more",
+            "use fewer buckets: each needs at least a microsecond",
         )),
         false => Ok(()),
     }
@@ -198,13 +200,12 @@ mod tests {
     #[test]
     fn totals_expire_one_bucket_at_a_time() {
         let mut rolling = rolling();
-        for moment in [0, 9, 10, 55, 99] {
-            rolling.add(at(moment), [1]);
+        for time in [0, 9, 10, 55, 99] {
+            rolling.add(at(time), [1]);
         }
-        for (moment, total) in
-            [(99, 5), (100, 3), (109, 3), (110, 2), (150, 1), (189, 1), (190, 0), (9_999, 0)]
+        for (time, total) in [(99, 5), (100, 3), (109, 3), (110, 2), (150, 1), (189, 1), (190, 0), (9_999, 0)]
         {
-            assert_eq!(rolling.totals(at(moment)), [total], "seen from {moment}");
+            assert_eq!(rolling.totals(at(time)), [total], "at {time}");
         }
         rolling.add(at(110), [1]);
         assert_eq!(rolling.totals(at(110)), [3]);
@@ -216,9 +217,9 @@ mod tests {
         rolling.add(at(500), [1]);
         rolling.add(at(420), [1]);
         assert_eq!((rolling.totals(at(420)), rolling.totals(at(599))), ([2], [2]));
-        assert_eq!(rolling.totals(at(600)), [0], "both count as of 500");
+        assert_eq!(rolling.totals(at(600)), [0], "both are counted at 500");
         rolling.add(at(399), [1]);
-        assert_eq!(rolling.totals(at(399)), [1], "a window back, all is new");
+        assert_eq!(rolling.totals(at(399)), [1], "a step back by a window resets the counters");
         assert_eq!(rolling.totals(at(490)), [0]);
     }
 
@@ -244,7 +245,7 @@ mod tests {
         rolling.add(at(150), [1]);
         rolling.subtract(at(50), [1]);
         rolling.subtract(at(999), [1]);
-        assert_eq!(rolling.totals(at(150)), [1], "forgotten, and not yet come");
+        assert_eq!(rolling.totals(at(150)), [1], "expired and future buckets are not touched");
     }
 
     #[test]

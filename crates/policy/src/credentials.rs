@@ -1,9 +1,9 @@
-//! What may be a credential: nobody is shown the value of it.
+//! Recognizes credentials, whose values must not be shown.
 
 use crate::model::{Expression, Glob, KeyPart, KeySpec, Match, Policy, RuleSpec, ValueGlobs};
 use std::collections::BTreeMap;
 
-/// Words of names that stand for credentials, as a part of a name, or as a word of its own in one.
+/// Strings that mark a name as a credential: anywhere in the name, or as a separate word.
 const CREDENTIAL_SUBSTRINGS: [&str; 9] = [
     "authorization",
     "credential",
@@ -17,10 +17,10 @@ const CREDENTIAL_SUBSTRINGS: [&str; 9] = [
 ];
 const CREDENTIAL_WORDS: [&str; 9] = ["auth", "jwt", "key", "pass", "passwd", "pwd", "sid", "sig", "bearer"];
 
-/// What stands for a value that is not shown.
+/// Replaces a value that is not shown.
 const REDACTED: &str = "…";
 
-/// Whether what a header, a cookie or a parameter of this name holds may be a credential: `authorization`, `x-api-key`,
+/// Whether a header, cookie or query parameter of this name may contain a credential: `authorization`, `x-api-key`,
 /// `access_token`.
 pub fn is_credential(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
@@ -29,7 +29,7 @@ pub fn is_credential(name: &str) -> bool {
         || words.any(|word| CREDENTIAL_WORDS.contains(&word))
 }
 
-/// Whether a key may hold a credential. Cookies are taken for one, whatever their name is.
+/// Whether a key may contain a credential. All cookies are treated as credentials.
 pub(crate) fn key_has_credential(key: &KeySpec, user: Option<&KeySpec>) -> bool {
     match key {
         KeySpec::All => false,
@@ -50,7 +50,7 @@ fn expression_has_credential(Expression(text): &Expression) -> bool {
     text.split(|sign: char| !sign.is_ascii_alphanumeric() && !"-_".contains(sign)).any(is_credential)
 }
 
-/// A policy without the values of credentials that its rules and routes match.
+/// Returns the policy without the values of credentials that its rules and routes match.
 pub fn redact_credentials(policy: &Policy) -> Policy {
     let rule = |rule: &RuleSpec| RuleSpec { matching: redact_match(&rule.matching), ..rule.clone() };
     let mut shown = Policy { rules: policy.rules.iter().map(rule).collect(), ..policy.clone() };

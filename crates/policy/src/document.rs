@@ -1,4 +1,4 @@
-//! A policy together with the text that it was read from, so that what is found later is reported in its place.
+//! A policy with its source, so that problems found after parsing have a position.
 
 use crate::{
     compile::PolicyError,
@@ -9,7 +9,7 @@ use crate::{
 };
 use std::path::Path;
 
-/// A policy together with the text that it was read from.
+/// A policy with its source.
 ///
 /// ```
 /// use std::path::Path;
@@ -17,8 +17,8 @@ use std::path::Path;
 ///
 /// let files = |_: &Path| Ok(b"admin: 127.0.0.1:8080\n".to_vec());
 /// let document = Document::read("policy.yaml", &files)?;
-/// let taken = Diagnostic::new(["admin"], "this address is taken", "choose another port");
-/// assert!(document.to_problems([taken]).to_string().starts_with("policy.yaml:1:8: this address is taken; choose"));
+/// let in_use = Diagnostic::new(["admin"], "address already in use", "use another port");
+/// assert!(document.to_problems([in_use]).to_string().starts_with("policy.yaml:1:8: address already in use; use"));
 /// # Ok::<(), tidegate_policy::Problems>(())
 /// ```
 #[derive(Debug)]
@@ -28,21 +28,21 @@ pub struct Document {
     sources: Sources,
 }
 
-/// Something that is wrong with a policy, found after it was read.
+/// A problem of a policy that was found after parsing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// The keys that lead to the value, with numbers for places in lists: `rules`, `0`, `quota`. As far as the text has them.
+    /// The path of keys to the value, with indexes in lists: `rules`, `0`, `quota`. Keys that the source lacks are ignored.
     pub path: Vec<String>,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What to do about it.
+    /// The fix.
     pub fix: String,
-    /// Whether the value may hold a password, and is not shown.
+    /// Whether the value may contain a password, and is not shown.
     pub is_secret: bool,
 }
 
 impl Diagnostic {
-    /// Something wrong with the value at this place.
+    /// A problem of the value at this path.
     pub fn new<K: Into<String>>(
         at: impl IntoIterator<Item = K>,
         problem: impl Into<String>,
@@ -52,7 +52,7 @@ impl Diagnostic {
         Self { path: at, problem: problem.into(), fix: fix.into(), is_secret: false }
     }
 
-    /// The same, without showing the value.
+    /// Hides the value.
     #[must_use]
     pub fn hide_value(self) -> Self {
         Self { is_secret: true, ..self }
@@ -60,13 +60,13 @@ impl Diagnostic {
 }
 
 impl Document {
-    /// Reads a file, and the files that it includes.
+    /// Reads a file and the files that it includes.
     pub fn read(path: impl AsRef<Path>, files: &dyn FileSource) -> Result<Self, Problems> {
         let (policy, root, sources) = Policy::read_with_sources(path.as_ref(), files)?;
         Ok(Self { policy, root, sources })
     }
 
-    /// The same, from the disk.
+    /// Reads a file from disk, and the files that it includes.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Problems> {
         Self::read(path, &DiskFiles)
     }
@@ -81,7 +81,7 @@ impl Document {
         self.policy
     }
 
-    /// These, each in its place.
+    /// Converts diagnostics to problems with positions.
     pub fn to_problems(&self, found: impl IntoIterator<Item = Diagnostic>) -> Problems {
         let fault = |found: Diagnostic| {
             let fault = SpannedError::new(self.find_span(&found.path), found.problem, found.fix);
@@ -90,22 +90,22 @@ impl Document {
         Problems::from_errors(found.into_iter().map(fault).collect(), &self.sources)
     }
 
-    /// Why the policy cannot be put in force, each in its place.
+    /// Converts the error of applying the policy to problems with positions.
     pub fn policy_problems(&self, error: &PolicyError) -> Problems {
         self.to_problems(error.diagnostics(&self.policy))
     }
 
-    /// Advice, in its place.
-    pub fn warning_problem(&self, advice: &LintWarning) -> Option<Problem> {
-        let problem = match &*advice.rule {
-            "" => advice.reason.clone(),
-            rule => format!("rule `{rule}`: {}", advice.reason),
+    /// Converts a warning to a problem with its position.
+    pub fn warning_problem(&self, warning: &LintWarning) -> Option<Problem> {
+        let problem = match &*warning.rule {
+            "" => warning.reason.clone(),
+            rule => format!("rule `{rule}`: {}", warning.reason),
         };
-        let fix = format!("{} ({})", advice.fix, advice.lint);
-        self.to_problems([Diagnostic::new(&advice.path, problem, fix)]).into_iter().next()
+        let fix = format!("{} ({})", warning.fix, warning.lint);
+        self.to_problems([Diagnostic::new(&warning.path, problem, fix)]).into_iter().next()
     }
 
-    /// The value that these keys lead to, or the last one on the way there.
+    /// Returns the span of the value at this path, or of its closest parent.
     fn find_span(&self, at: &[String]) -> SourceSpan {
         let mut node = &self.root;
         for key in at {
@@ -113,8 +113,8 @@ impl Document {
                 SyntaxValue::Map(entries) => {
                     entries.iter().find(|(name, _)| name.text == *key).map(|(_, node)| node)
                 }
-                SyntaxValue::List(items) => key.parse::<usize>().ok().and_then(|place| items.get(place)),
-                // Where a list is wanted, one of it will do.
+                SyntaxValue::List(items) => key.parse::<usize>().ok().and_then(|index| items.get(index)),
+                // A single item may be written without a list.
                 _ => None,
             };
             match next {

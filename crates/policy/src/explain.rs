@@ -1,6 +1,6 @@
-//! What a policy does with a request, in words.
+//! Explains what a policy does with a request.
 //!
-//! The prediction is made by the gate that a gateway asks, compiled from the same policy and counting in memory.
+//! The prediction evaluates the same compiled gate that a gateway uses, with counters in memory.
 
 use crate::{
     compile::{
@@ -21,51 +21,51 @@ use tidegate_rule::{
     request::{MissingKey, RequestHead, TrustedProxies},
 };
 
-/// What a policy does with a request that is the first to come.
+/// What a policy does with a request, with unused quotas.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// The request, in a line.
+    /// The request, in one line.
     pub request: String,
-    /// What becomes of it.
+    /// The outcome.
     pub outcome: PredictedOutcome,
-    /// What each rule says, in their order.
+    /// How each rule applies, in order.
     pub rules: Vec<RuleExplanation>,
 }
 
-/// What becomes of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PredictedOutcome {
-    /// It is forwarded.
+    /// The request is forwarded.
     Forwarded {
-        /// To this upstream.
+        /// The upstream.
         upstream: String,
-        /// After this wait.
+        /// The wait before.
         delay: Duration,
     },
-    /// It is admitted, and the gateway answers it, as its route says.
+    /// The request is admitted, and the gateway itself responds, as the route defines.
     Responded {
-        /// With this.
+        /// The response.
         response: RejectAction,
-        /// After this wait.
+        /// The wait before.
         delay: Duration,
     },
-    /// It is admitted, and no route matches.
+    /// The request is admitted, and no route matches.
     NoRoute,
-    /// The gateway refuses its head before any rule decides on it.
+    /// The gateway rejects the head of the request before any rule.
     Malformed(HeadError),
-    /// It is refused.
+    /// A rule rejects the request.
     Refused {
-        /// By this rule.
+        /// The rule.
         rule: String,
-        /// For this reason.
+        /// The reason.
         reason: DenyReason,
-        /// This is done with it.
+        /// The action of the rule.
         action: RejectAction,
     },
 }
 
 impl PredictedOutcome {
-    /// The status of the gateway's own answer; `None` where an upstream answers, or nobody.
+    /// The status of the gateway's own response; `None` if an upstream responds, or the connection is closed.
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::NoRoute => Some(404),
@@ -76,7 +76,7 @@ impl PredictedOutcome {
         }
     }
 
-    /// Where the gateway's own answer redirects to, if it does.
+    /// The location of the gateway's own response, if it is a redirect.
     pub fn location(&self) -> Option<&str> {
         match self {
             Self::Refused { action: RejectAction::Response(answer), .. }
@@ -89,7 +89,7 @@ impl PredictedOutcome {
         }
     }
 
-    /// The upstream that answers, if one does.
+    /// The upstream that handles the request, if one does.
     pub fn upstream(&self) -> Option<&str> {
         match self {
             Self::Forwarded { upstream, .. } => Some(upstream),
@@ -98,7 +98,7 @@ impl PredictedOutcome {
         }
     }
 
-    /// The rule that refuses, if one does.
+    /// The rule that rejects the request, if one does.
     pub fn rule(&self) -> Option<&str> {
         match self {
             Self::Refused { rule, .. } => Some(rule),
@@ -107,108 +107,108 @@ impl PredictedOutcome {
     }
 }
 
-/// What one rule says.
+/// How a rule applies to a request.
 #[derive(Clone, Debug)]
 pub struct RuleExplanation {
-    /// Its name.
+    /// The name of the rule.
     pub rule: String,
-    /// What it says.
+    /// Whether and how it applies.
     pub applicability: Applicability,
 }
 
 /// Whether a rule applies.
 #[derive(Clone, Debug)]
 pub enum Applicability {
-    /// It is not about this request.
+    /// The rule does not match this request.
     Mismatch(Mismatch),
-    /// It is off.
+    /// The rule is off.
     Off,
-    /// It applies.
+    /// The rule applies.
     Applies(Box<AppliedRule>),
 }
 
-/// How a rule applies.
+/// The details of a rule that applies.
 #[derive(Clone, Debug)]
 pub struct AppliedRule {
-    /// The pattern that fits the path, if it has one.
+    /// The path pattern that matches, if the rule has one.
     pub path: Option<String>,
-    /// For whom it counts.
+    /// The key of the request.
     pub key: ResolvedKey,
     /// Whether it is enforced for this key.
     pub mode: Mode,
-    /// What the request costs.
+    /// The cost of the request.
     pub cost: u64,
-    /// The name of its tier, where the rule has tiers.
+    /// The tier of the request, if the rule has tiers.
     pub tier: Option<String>,
-    /// Where it is counted.
+    /// The location of the counters.
     pub counter_location: CounterLocation,
-    /// What its lists say of the client; `None` where it has none.
+    /// The result of its lists for the client; `None` if it has no lists.
     pub list_match: Option<ListMatch>,
-    /// Its quotas, and what becomes of a request when each is spent; none apply to a client that is allowed.
+    /// The quotas, with the outcome when each is exhausted. None apply to a client that is allowed.
     pub quotas: Vec<QuotaExplanation>,
-    /// What else it does, by the key of the policy: `charge`, `ban`, `schedule` and so on.
+    /// Other effects, by the policy key: `charge`, `ban`, `schedule` and so on.
     pub details: Vec<(&'static str, String)>,
 }
 
-/// What the lists of a rule say of a client.
+/// The result of the lists of a rule for a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListMatch {
-    /// It is allowed, and no other limit of the rule applies.
+    /// The client is allowed, and no other limit of the rule applies.
     Allowed,
-    /// It is denied.
+    /// The client is denied.
     Denied,
-    /// It is on neither list.
+    /// The client is on neither list.
     Unlisted,
 }
 
-/// For whom a request is counted.
+/// The key that a request is counted by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResolvedKey {
-    /// For this one, as it is in the key of a store; empty for everybody together.
+    /// The key, as in a store; empty if all requests are counted together.
     Key(String),
-    /// It has no such key, and is counted by the address of its client.
+    /// The request does not have the key, and is counted by the address of its client.
     Address(String),
-    /// It has no such key, and this becomes of it.
+    /// The request does not have the key, and is treated like this.
     Missing(MissingKey),
 }
 
-/// Where a rule is counted.
+/// The location of the counters of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CounterLocation {
-    /// In each process by itself.
+    /// In memory, separately in each process.
     Memory,
-    /// In the store that rules without one of their own have; its address is not told.
+    /// In the default store. Its address is not shown.
     DefaultStore(FailureMode),
     /// In the store of this name.
     Store(String, FailureMode),
 }
 
-/// A quota, and what becomes of a request when it is spent.
+/// A quota, and the outcome when it is exhausted.
 #[derive(Clone, Debug)]
 pub struct QuotaExplanation {
     /// The quota that applies now.
     pub quota: Quota,
-    /// What the policy declares, where a schedule has changed it.
+    /// The declared quota, if a schedule has changed it.
     pub declared: Option<Quota>,
-    /// The most that it lets through, whatever clients do: for each process in memory, for all of them in a store.
+    /// The upper bound of admitted requests: per process in memory, for all processes together in a store.
     pub bound: Bound,
-    /// What becomes of a request when it is spent.
+    /// The outcome when the quota is exhausted.
     pub on_exhausted: ExhaustedOutcome,
 }
 
-/// What becomes of a request when a quota is spent.
+/// The outcome of a request when a quota is exhausted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExhaustedOutcome {
-    /// This.
+    /// The request is rejected with this action.
     Refused(RejectAction),
-    /// It waits for so long.
+    /// The request waits for this time.
     Delayed(Duration),
-    /// Nothing: the rule is only watched.
+    /// The request is admitted, because the rule is in shadow mode.
     Shadowed,
 }
 
-/// Explains what a policy does with a request that is the first to come: nothing is counted, nobody is banned, and no store is
-/// asked. Names of files start from `base`.
+/// Explains what a policy does with a request if no quota is used and no client is banned. No store is accessed. File names
+/// are relative to `base`.
 pub fn explain(policy: &Policy, head: &dyn RequestHead, base: &Path) -> Result<Explanation, PolicyError> {
     let compile = || {
         Compiler::new(Rules::new())
@@ -218,13 +218,13 @@ pub fn explain(policy: &Policy, head: &dyn RequestHead, base: &Path) -> Result<E
     };
     let gate = compile()?;
     let view = gate.view_request(head);
-    let explain = |(place, rule_spec): (usize, &RuleSpec)| RuleExplanation {
+    let explain = |(index, rule_spec): (usize, &RuleSpec)| RuleExplanation {
         rule: rule_spec.name.clone(),
-        applicability: match gate.matcher(place).and_then(|matcher| matcher.mismatch(&view)) {
+        applicability: match gate.matcher(index).and_then(|matcher| matcher.mismatch(&view)) {
             _ if rule_spec.enforcement == RuleEnforcement::All(Mode::Off) => Applicability::Off,
             Some(mismatch) => Applicability::Mismatch(mismatch),
             None => {
-                Applicability::Applies(Box::new(explain_applied(policy, (place, rule_spec), &gate, &view)))
+                Applicability::Applies(Box::new(explain_applied(policy, (index, rule_spec), &gate, &view)))
             }
         },
     };
@@ -236,8 +236,8 @@ pub fn explain(policy: &Policy, head: &dyn RequestHead, base: &Path) -> Result<E
     })
 }
 
-/// Explains what a gateway does with a request over HTTP from `peer`, which comes through the listener of this name: its client is
-/// resolved, its head is checked, and then it is [explained](explain).
+/// Explains what a gateway does with an HTTP request from `peer` at the listener of this name: resolves the client address,
+/// checks the head, and then [explains](explain) the request.
 pub fn explain_request(
     policy: &Policy,
     mut request: request::Parts,
@@ -262,13 +262,13 @@ pub fn explain_request(
     }
 }
 
-/// What the tables of a gate that is asked once may take.
+/// The memory for the counters of a gate that is evaluated once.
 const EXPLAIN_MEMORY_BYTES: u64 = 1 << 20;
 
-/// Evaluates a gate that has counted nothing.
+/// Evaluates a gate with empty counters.
 fn predict(gate: &PolicyGate, head: &dyn RequestHead) -> PredictedOutcome {
     let view = gate.view_request(head);
-    let route = gate.find_route_index(&view).and_then(|place| gate.routes().get(place));
+    let route = gate.find_route_index(&view).and_then(|index| gate.routes().get(index));
     let admitted = |delay| match route.map(|route| &route.action) {
         Some(RouteAction::Forward(upstream)) => {
             PredictedOutcome::Forwarded { upstream: upstream.clone(), delay }
@@ -278,7 +278,7 @@ fn predict(gate: &PolicyGate, head: &dyn RequestHead) -> PredictedOutcome {
         }
         None => PredictedOutcome::NoRoute,
     };
-    // Nothing is waited for: what comes of a wait is known.
+    // A dry run does not wait: the outcome after the wait is known.
     let (mut prefetch, mut dry_run) = (Prefetch::default(), DryRun::new(gate));
     gate.prepare(&view, &mut prefetch);
     gate.dry_run(head, (&prefetch, 0), &mut dry_run);
@@ -294,14 +294,14 @@ fn predict(gate: &PolicyGate, head: &dyn RequestHead) -> PredictedOutcome {
 
 fn explain_applied(
     policy: &Policy,
-    (place, rule_spec): (usize, &RuleSpec),
+    (index, rule_spec): (usize, &RuleSpec),
     gate: &PolicyGate,
     view: &RequestView<'_>,
 ) -> AppliedRule {
     let head = view.head();
-    let rule = gate.rule(place);
+    let rule = gate.rule(index);
     let key = match (rule.and_then(|rule| rule.key_of(head)), rule_spec.missing) {
-        (Some(key), MissingKey::Address) if !gate.has_key(place, head) => {
+        (Some(key), MissingKey::Address) if !gate.has_key(index, head) => {
             ResolvedKey::Address(key.to_string())
         }
         (Some(key), _) => ResolvedKey::Key(key.to_string()),
@@ -310,34 +310,34 @@ fn explain_applied(
     let mode = rule.map_or(Mode::Off, |rule| rule.mode(head));
     let limiting = rule.and_then(|rule| rule.limiting.as_ref());
     let cost = limiting.map_or(1, |limiting| limiting.cost_of(head));
-    let tier_place = limiting.and_then(|limiting| limiting.tier_of(head));
+    let tier_index = limiting.and_then(|limiting| limiting.tier_of(head));
     let (tier, quotas): (_, Vec<(usize, Quota)>) = match &rule_spec.quotas {
         Quotas::All(quotas) => (None, quotas.iter().copied().enumerate().collect()),
         Quotas::Tiers(tiers) => {
-            let place = tier_place.unwrap_or(tiers.quotas.len());
-            match tiers.quotas.get(place) {
-                Some((name, quota)) => (Some(name.clone()), vec![(place, *quota)]),
-                None => (Some("else".to_owned()), vec![(place, tiers.default)]),
+            let index = tier_index.unwrap_or(tiers.quotas.len());
+            match tiers.quotas.get(index) {
+                Some((name, quota)) => (Some(name.clone()), vec![(index, *quota)]),
+                None => (Some("else".to_owned()), vec![(index, tiers.default)]),
             }
         }
     };
-    let now = gate.view(place).map(|view| view.quotas()).unwrap_or_default();
-    let spent = |(place, declared): (usize, Quota)| {
-        let quota = now.get(place).copied().unwrap_or(declared);
+    let now = gate.view(index).map(|view| view.quotas()).unwrap_or_default();
+    let explain_quota = |(index, declared): (usize, Quota)| {
+        let quota = now.get(index).copied().unwrap_or(declared);
         QuotaExplanation {
             quota,
             declared: (quota != declared).then_some(declared),
             bound: quota.bound(),
             on_exhausted: match mode {
-                Mode::Enforce => simulate_exhausted(rule_spec, policy.headers, place, quota, cost, head),
+                Mode::Enforce => simulate_exhausted(rule_spec, policy.headers, index, quota, cost, head),
                 Mode::Shadow | Mode::Off => ExhaustedOutcome::Shadowed,
             },
         }
     };
     let listed =
         rule_spec.access.as_ref().filter(|access| !access.deny.is_empty() || !access.allow.is_empty());
-    let listed = listed.and_then(|_| rule?.request_access.as_ref()).map(|door| match door.check(head) {
-        Ok(guest) if guest.decision() == AccessDecision::Allowed => ListMatch::Allowed,
+    let listed = listed.and_then(|_| rule?.request_access.as_ref()).map(|access| match access.check(head) {
+        Ok(client) if client.decision() == AccessDecision::Allowed => ListMatch::Allowed,
         Ok(_) => ListMatch::Unlisted,
         Err(_) => ListMatch::Denied,
     });
@@ -349,20 +349,20 @@ fn explain_applied(
         tier,
         counter_location: counter_location(policy, rule_spec),
         list_match: listed,
-        quotas: quotas.into_iter().map(spent).collect(),
-        details: describe_details(rule_spec, gate, place, head),
+        quotas: quotas.into_iter().map(explain_quota).collect(),
+        details: describe_details(rule_spec, gate, index, head),
     }
 }
 
-/// What else a rule does with a request.
+/// Describes the other effects of a rule on a request.
 fn describe_details(
     rule_spec: &RuleSpec,
     gate: &PolicyGate,
-    place: usize,
+    index: usize,
     head: &dyn RequestHead,
 ) -> Vec<(&'static str, String)> {
     let mut more = Vec::new();
-    let rule = gate.rule(place);
+    let rule = gate.rule(index);
     if let Some(charge) = &rule_spec.charge {
         more.push(("charge", describe_charge(charge)));
     }
@@ -370,23 +370,23 @@ fn describe_details(
         more.push(("ban", describe_ban(ban, rule.and_then(|rule| rule.ban_subject(head)).as_deref())));
     }
     if let (Some(schedule), false) = (&rule_spec.schedule, quotas_of(rule_spec).is_empty()) {
-        more.push(("schedule", format!("{schedule}; the quotas above are those of now")));
+        more.push(("schedule", format!("{schedule}; the quotas above are the current ones")));
     }
-    if let Some(view) = gate.view(place).and_then(|view| view.adaptive())
+    if let Some(view) = gate.view(index).and_then(|view| view.adaptive())
         && let Some(adaptive) = &rule_spec.adaptive
     {
         let (min, max) = (adaptive.min.unwrap_or(1), adaptive.max.unwrap_or(1_000));
         let target = Micros::from(adaptive.target);
-        more.push(("adaptive", format!("starts at {} in flight, then {min} to {max} by the latency, target {target}; beyond that 503", view.limit)));
+        more.push(("adaptive", format!("starts at {} in flight, then {min} to {max} depending on latency, target {target}; over the limit 503", view.limit)));
     }
     if rule_spec.breaker.is_some() {
-        more.push(("breaker", "closed at first; 503 while it is open".to_owned()));
+        more.push(("breaker", "initially closed; 503 while open".to_owned()));
     }
     if let Some(bandwidth) = &rule_spec.bandwidth {
-        let rate = |way: &str, quota: Option<Quota>| quota.map(|quota| format!("{way} {quota}"));
+        let rate = |direction: &str, quota: Option<Quota>| quota.map(|quota| format!("{direction} {quota}"));
         let rates: Vec<_> =
             [rate("down", bandwidth.down), rate("up", bandwidth.up)].into_iter().flatten().collect();
-        more.push(("bandwidth", format!("{}: slowed down, never refused", rates.join(", "))));
+        more.push(("bandwidth", format!("{}: slowed down, never rejected", rates.join(", "))));
     }
     if let Some(priority) = &rule_spec.priority {
         let class = match (priority, rule) {
@@ -397,7 +397,7 @@ fn describe_details(
         more.extend(class.map(|class| ("priority", class.to_owned())));
     }
     if !rule_spec.wait.is_zero() {
-        more.push(("wait", format!("up to {} for its turn", Micros::from(rule_spec.wait))));
+        more.push(("wait", format!("up to {} for capacity", Micros::from(rule_spec.wait))));
     }
     more
 }
@@ -410,30 +410,32 @@ fn quotas_of(rule: &RuleSpec) -> Vec<Quota> {
 }
 
 fn describe_charge(charge: &model::ChargeSpec) -> String {
-    let list = |dues: &[model::StatusPattern]| {
-        let due = |due: &model::StatusPattern| match due {
+    let list = |patterns: &[model::StatusPattern]| {
+        let name = |pattern: &model::StatusPattern| match pattern {
             model::StatusPattern::Status(status) => status.to_string(),
             model::StatusPattern::Class(hundred) => {
                 format!("{}xx", if *hundred >= 100 { hundred / 100 } else { *hundred })
             }
         };
-        dues.iter().map(due).collect::<Vec<_>>().join(", ")
+        patterns.iter().map(name).collect::<Vec<_>>().join(", ")
     };
     match charge {
-        model::ChargeSpec::If(dues) => format!("only if answered with {}; otherwise refunded", list(dues)),
-        model::ChargeSpec::Unless(dues) => format!("refunded if answered with {}", list(dues)),
-        model::ChargeSpec::Header(name) => format!("what the response header `{name}` says"),
+        model::ChargeSpec::If(patterns) => {
+            format!("only if the status is {}; otherwise refunded", list(patterns))
+        }
+        model::ChargeSpec::Unless(patterns) => format!("refunded if the status is {}", list(patterns)),
+        model::ChargeSpec::Header(name) => format!("the value of the response header `{name}`"),
     }
 }
 
 fn describe_ban(ban: &BanRule, subject: Option<&str>) -> String {
     match subject {
-        Some(whom) => format!("{ban}: `{}`, who is not banned now", whom.escape_debug()),
-        None => format!("{ban}: the client is not known"),
+        Some(subject) => format!("{ban}: `{}`, not banned now", subject.escape_debug()),
+        None => format!("{ban}: unknown client"),
     }
 }
 
-/// Where a rule is counted.
+/// Returns the location of the counters of a rule.
 pub(crate) fn counter_location(policy: &Policy, rule: &RuleSpec) -> CounterLocation {
     let outage = rule.on_outage.or(policy.stores.on_outage).unwrap_or_default();
     let is_store = |address: &String| address != "memory";
@@ -446,25 +448,25 @@ pub(crate) fn counter_location(policy: &Policy, rule: &RuleSpec) -> CounterLocat
     }
 }
 
-/// What is answered to a request that comes when a quota is used up, worked out on a state of its own.
+/// Computes the outcome of a request when a quota is exhausted, on a separate state.
 fn simulate_exhausted(
     rule: &RuleSpec,
     fields: HeaderStyle,
-    place: usize,
+    index: usize,
     quota: Quota,
     cost: u64,
     head: &dyn RequestHead,
 ) -> ExhaustedOutcome {
     let now = Micros::from_secs(1);
-    let patience = Micros::from(rule.wait);
-    let mut words = vec![0; quota.state_len()];
-    quota.create(&mut words[..], now);
-    quota.decide(&mut words[..], now, Demand::with_max_wait(quota.limit(), Micros::MAX));
-    let decision = quota.decide(&mut words[..], now, Demand::with_max_wait(cost.max(1), patience)).decision;
+    let max_wait = Micros::from(rule.wait);
+    let mut state = vec![0; quota.state_len()];
+    quota.create(&mut state[..], now);
+    quota.decide(&mut state[..], now, Demand::with_max_wait(quota.limit(), Micros::MAX));
+    let decision = quota.decide(&mut state[..], now, Demand::with_max_wait(cost.max(1), max_wait)).decision;
     match decision.outcome() {
         Outcome::Allow | Outcome::Delay(_) => ExhaustedOutcome::Delayed(decision.wait().to_duration()),
         Outcome::Deny(_) => {
-            let limited = Limited::new(rule.name.as_str(), CallError::Limited(decision.with_quota(place)))
+            let limited = Limited::new(rule.name.as_str(), CallError::Limited(decision.with_quota(index)))
                 .with_message(rule.message.as_deref().map(Into::into))
                 .with_quota(Some(quota));
             let default_response = RejectionResponse::from_limited(&limited, fields);
@@ -488,36 +490,41 @@ impl fmt::Display for Explanation {
 impl fmt::Display for PredictedOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Forwarded { upstream, delay } if delay.is_zero() => write!(f, "goes to `{upstream}`"),
+            Self::Forwarded { upstream, delay } if delay.is_zero() => write!(f, "forwarded to `{upstream}`"),
             Self::Forwarded { upstream, delay } => {
-                write!(f, "goes to `{upstream}` after a wait of {}", Micros::from(*delay))
+                write!(f, "forwarded to `{upstream}` after a wait of {}", Micros::from(*delay))
             }
             Self::Responded { response, delay } => {
                 match response {
                     RejectAction::Response(answer) => {
                         let location = answer.get("location").map(|location| format!(" {location}"));
-                        write!(f, "the gateway answers {}{}", answer.status, location.unwrap_or_default())?;
+                        write!(
+                            f,
+                            "the gateway responds with {}{}",
+                            answer.status,
+                            location.unwrap_or_default()
+                        )?;
                     }
-                    _ => f.write_str("the gateway closes its connection")?,
+                    _ => f.write_str("the gateway closes the connection")?,
                 }
                 match delay.is_zero() {
                     true => Ok(()),
                     false => write!(f, " after a wait of {}", Micros::from(*delay)),
                 }
             }
-            Self::NoRoute => f.write_str("goes nowhere: no route matches, 404"),
-            Self::Malformed(error) => write!(f, "refused with {} before any rule: {error}", error.status()),
+            Self::NoRoute => f.write_str("not forwarded: no route matches, 404"),
+            Self::Malformed(error) => write!(f, "rejected with {} before any rule: {error}", error.status()),
             Self::Refused { rule, reason, action } => {
                 let reason = match reason {
-                    DenyReason::Limited => "its quota is exceeded",
-                    DenyReason::NoKey => "the key is missing",
-                    DenyReason::Denied => "the client is denied",
-                    DenyReason::Banned => "the client is banned",
-                    DenyReason::Guarded => "it protects what is behind it",
+                    DenyReason::Limited => "quota exceeded",
+                    DenyReason::NoKey => "missing key",
+                    DenyReason::Denied => "client denied",
+                    DenyReason::Banned => "client banned",
+                    DenyReason::Guarded => "the upstream is protected",
                 };
                 write!(
                     f,
-                    "refused by rule `{rule}`, since {reason}: {}",
+                    "rejected by rule `{rule}` ({reason}): {}",
                     ExhaustedOutcome::Refused(action.clone())
                 )
             }
@@ -543,20 +550,20 @@ impl fmt::Display for AppliedRule {
             writeln!(f, "  path     {path}")?;
         }
         match &self.key {
-            ResolvedKey::Key(key) if key.is_empty() => writeln!(f, "  key      everybody together")?,
+            ResolvedKey::Key(key) if key.is_empty() => writeln!(f, "  key      all requests together")?,
             ResolvedKey::Key(key) => writeln!(f, "  key      {}", key.escape_debug())?,
             ResolvedKey::Address(key) => {
                 let address = key.rsplit('?').next().unwrap_or(key);
-                writeln!(f, "  key      not there: counted by the address {}", address.escape_debug())?;
+                writeln!(f, "  key      missing: counted by the address {}", address.escape_debug())?;
             }
             ResolvedKey::Missing(MissingKey::Shared | MissingKey::Address) => {
-                writeln!(f, "  key      not there: shared with all others without it")?;
+                writeln!(f, "  key      missing: counted together with all other requests without it")?;
             }
             ResolvedKey::Missing(MissingKey::Skip) => {
-                writeln!(f, "  key      not there: the rule is skipped")?;
+                writeln!(f, "  key      missing: the rule is skipped")?;
             }
             ResolvedKey::Missing(MissingKey::Reject) => {
-                writeln!(f, "  key      not there: refused with 400")?;
+                writeln!(f, "  key      missing: rejected with 400")?;
             }
         }
         writeln!(f, "  mode     {}", self.mode)?;
@@ -569,8 +576,8 @@ impl fmt::Display for AppliedRule {
                 return writeln!(f, "  lists    allowed: no other limit of this rule applies");
             }
             Some(ListMatch::Denied) if self.mode == Mode::Enforce => return writeln!(f, "  lists    denied"),
-            Some(ListMatch::Denied) => writeln!(f, "  lists    denied, which is only noted")?,
-            Some(ListMatch::Unlisted) => writeln!(f, "  lists    on none of them")?,
+            Some(ListMatch::Denied) => writeln!(f, "  lists    denied, only recorded")?,
+            Some(ListMatch::Unlisted) => writeln!(f, "  lists    no match")?,
         }
         if !self.quotas.is_empty() {
             writeln!(f, "  cost     {}", self.cost)?;
@@ -584,7 +591,7 @@ impl fmt::Display for AppliedRule {
                 None => writeln!(f, "  quota    {}", quota.quota)?,
             }
             writeln!(f, "    bound  {}", quota.bound)?;
-            writeln!(f, "    spent  {}", quota.on_exhausted)?;
+            writeln!(f, "    over   {}", quota.on_exhausted)?;
         }
         self.details.iter().try_for_each(|(key, text)| writeln!(f, "  {key:<8} {text}"))
     }
@@ -606,11 +613,11 @@ impl fmt::Display for CounterLocation {
         f.write_str(": the bound holds for all processes together; while it is unavailable ")?;
         match outage {
             FailureMode::Open => {
-                f.write_str("everything is admitted, and so is a request that misses its deadline: no bound holds")
+                f.write_str("all requests are admitted, and so are requests whose decision misses its deadline: no bound holds")
             }
-            FailureMode::Closed => f.write_str("nothing is admitted"),
+            FailureMode::Closed => f.write_str("all requests are denied"),
             FailureMode::Local { nodes: 1 } => f.write_str(
-                "each process counts by itself what it admits: at worst the bound times the number of processes",
+                "each process counts its own requests: at worst the bound times the number of processes",
             ),
             FailureMode::Local { nodes } => write!(
                 f,
@@ -623,10 +630,10 @@ impl fmt::Display for CounterLocation {
 impl fmt::Display for ExhaustedOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shadowed => f.write_str("let through, and noted"),
+            Self::Shadowed => f.write_str("admitted, and recorded"),
             Self::Delayed(wait) => write!(f, "waits {}", Micros::from(*wait)),
             Self::Refused(RejectAction::Drop) => f.write_str("the connection is closed"),
-            Self::Refused(RejectAction::Upstream(name)) => write!(f, "`{name}` answers"),
+            Self::Refused(RejectAction::Upstream(name)) => write!(f, "handled by `{name}`"),
             Self::Refused(RejectAction::Response(answer)) => {
                 write!(f, "{}", answer.final_status())?;
                 for name in ["location", "retry-after", "content-type"] {
@@ -640,7 +647,7 @@ impl fmt::Display for ExhaustedOutcome {
     }
 }
 
-/// Whether a key is the same for everybody.
+/// Whether a key is the same for all requests.
 pub(crate) fn is_shared_key(key: &KeySpec) -> bool {
     match key {
         KeySpec::All => true,

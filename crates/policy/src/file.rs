@@ -1,17 +1,18 @@
-//! A policy file that is read again when its content changes.
+//! A policy file that is reloaded when its content changes.
 //!
 //! ```text
-//!   0.25 s pass ──▶ compare content ──differs twice, and alike──▶ read ──▶ apply, or log and keep the previous policy
+//!   every 0.25 s ─▶ compare content ──changed, and stable since──▶ read ─▶ apply, or log and keep the previous policy
 //!        ▲                │ same                                               │
 //!        └────────────────┴────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Files are compared by content, not by time or by events: editors replace them, Kubernetes swaps links, and neither
-//! network drives nor containers are reliable sources of events.
+//! Files are compared by content, not by modification time or events: editors replace files, Kubernetes swaps links, and
+//! events are unreliable on network drives and in containers.
 
 use crate::{
     compile::{Compiler, LivePolicy, PolicyError},
     document::Document,
+    events,
     model::Policy,
     problem::Problems,
     source::{DiskFiles, FileSource as _},
@@ -26,15 +27,15 @@ use std::{
     time::Duration,
 };
 
-/// How often files are compared.
+/// The interval between comparisons.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A policy file, and the content that was last read of it, of the files that it includes and of its lists.
+/// A policy file with the last content of it, of the files that it includes, and of its lists.
 #[derive(Debug)]
 pub struct WatchedPolicyFile {
     path: PathBuf,
     contents: FileContents,
-    /// A change that may still be going on.
+    /// A change that may be incomplete.
     pending_contents: Option<FileContents>,
     applied_count: u64,
     error: Option<String>,
@@ -44,7 +45,7 @@ pub struct WatchedPolicyFile {
 type FileContents = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
 impl WatchedPolicyFile {
-    /// A file that has not been read yet.
+    /// A file that is not read yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -55,22 +56,22 @@ impl WatchedPolicyFile {
         }
     }
 
-    /// Its path.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How often it was applied.
+    /// The number of times that the file was applied.
     pub fn applied_count(&self) -> u64 {
         self.applied_count
     }
 
-    /// Why the last content was rejected; `None` if it was applied.
+    /// The reason why the last content was rejected; `None` if it was applied.
     pub fn error(&self) -> Option<&str> {
         self.error.as_deref()
     }
 
-    /// Reads the file and applies it by `apply`. Problems have their place in the file.
+    /// Reads the file and applies it with `apply`. Problems have their position in the file.
     pub fn load<T>(&mut self, apply: impl FnOnce(&Policy) -> Result<T, PolicyError>) -> Result<T, Problems> {
         let content = RefCell::new(FileContents::new());
         let read = |path: &Path| {
@@ -90,7 +91,8 @@ impl WatchedPolicyFile {
         outcome
     }
 
-    /// Whether the content differs from what was last read, and is the same as at the last call: not while it is written.
+    /// Whether the content differs from the last read one, and is the same as at the previous call. A file that is still being
+    /// written has not changed.
     pub fn has_changed(&mut self) -> bool {
         let now: FileContents =
             self.contents.keys().map(|path| (path.clone(), DiskFiles.read(path).ok())).collect();
@@ -102,17 +104,16 @@ impl WatchedPolicyFile {
 
     /// Logs the outcome of a reload.
     pub fn log_reload(path: &Path, outcome: &Result<(), Problems>) {
-        let path = path.display();
         match outcome {
-            Ok(()) => tracing::info!(%path, "policy reloaded"),
-            Err(error) => tracing::error!(%path, %error, "policy rejected, keeping the previous one"),
+            Ok(()) => events::PolicyFileReloaded { path }.emit(),
+            Err(error) => events::PolicyFileRejected { path, error }.emit(),
         }
     }
 }
 
 impl LivePolicy {
-    /// Puts the policy of a file in force in front of a service, and again whenever the file changes, until the policy is
-    /// dropped. A file with problems is an error now; later it is logged, and the previous policy stays in force.
+    /// Applies the policy of a file to a service, and again whenever the file changes, until the policy is dropped. A file with
+    /// problems is an error now; later the problems are logged, and the previous policy stays active.
     pub fn from_file(path: impl Into<PathBuf>, compiler: Compiler) -> Result<Arc<Self>, Problems> {
         let mut file = WatchedPolicyFile::new(path);
         let live = file.load(|policy| {
@@ -133,7 +134,7 @@ impl LivePolicy {
     }
 }
 
-/// Calls `poll` four times a second on a thread of its own, until it breaks.
+/// Calls `poll` four times per second on a separate thread, until it returns [`ControlFlow::Break`].
 pub fn poll_files(mut poll: impl FnMut() -> ControlFlow<()> + Send + 'static) {
     let watch = move || {
         while poll().is_continue() {
@@ -141,6 +142,6 @@ pub fn poll_files(mut poll: impl FnMut() -> ControlFlow<()> + Send + 'static) {
         }
     };
     if let Err(error) = thread::Builder::new().name("tidegate-policy".to_owned()).spawn(watch) {
-        tracing::error!(%error, "no thread to watch the policy file; it is not reloaded");
+        events::PolicyWatchFailed { error: &error }.emit();
     }
 }

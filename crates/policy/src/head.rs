@@ -1,7 +1,7 @@
-//! The head of a request, as the gateway checks it before rules decide on it.
+//! Checks the head of a request before rules are evaluated.
 //!
-//! Servers disagree on some requests: two `Host` headers, `/a/..;/b`, a space at the end of a value. [`check`] refuses them and
-//! brings the rest into one form, so that rules decide on what is forwarded. The gateway and `explain` call the same function.
+//! Servers interpret some requests differently: two `Host` headers, `/a/..;/b`, a trailing space in a value. [`check`] rejects
+//! them and normalizes all others, so that rules see exactly what is forwarded. The gateway and `explain` call the same function.
 
 use crate::{
     matching::{PathError, normalize_path},
@@ -15,7 +15,7 @@ use http::{
 use std::{any::Any, borrow::Cow, fmt, net::IpAddr};
 use tidegate_rule::request::RequestHead;
 
-/// A request over HTTP, as rules see it.
+/// The head of an HTTP request, for rules.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpRequestHead<'a> {
     parts: &'a request::Parts,
@@ -25,18 +25,18 @@ pub struct HttpRequestHead<'a> {
 }
 
 impl<'a> HttpRequestHead<'a> {
-    /// A request that came from `peer`. Its client is the peer, or the address that a trusted proxy names.
+    /// The head of a request from `peer`. The client is the peer, or the address that a trusted proxy reports.
     pub fn new(parts: &'a request::Parts, peer: IpAddr) -> Self {
         Self { parts, peer: peer.to_canonical(), client: None, listener: None }
     }
 
-    /// The same with the client resolved already.
+    /// Sets the resolved client address.
     #[must_use]
     pub fn with_client(self, client: IpAddr) -> Self {
         Self { client: Some(client), ..self }
     }
 
-    /// The same through the listener of this name.
+    /// Sets the name of the listener.
     #[must_use]
     pub fn with_listener(self, listener: Option<&'a str>) -> Self {
         Self { listener, ..self }
@@ -91,7 +91,7 @@ impl RequestHead for HttpRequestHead<'_> {
     }
 }
 
-/// What [`check`] needs to know of `connections` in a policy.
+/// The settings of `connections` in a policy that [`check`] needs.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadLimits {
     /// `body-size`, in bytes.
@@ -112,12 +112,12 @@ impl From<&Connections> for HeadLimits {
     }
 }
 
-/// Why a request is refused before any rule decides on it.
+/// The reason for rejecting a request before any rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadError {
-    /// It breaks a rule of HTTP that servers do not agree on.
+    /// The request violates HTTP in a way that servers handle differently.
     Malformed(&'static str),
-    /// The path is invalid, or servers do not agree on it.
+    /// The path is invalid, or servers interpret it differently.
     Path(PathError),
     /// A transfer coding other than `chunked`.
     TransferCoding,
@@ -128,7 +128,7 @@ pub enum HeadError {
 }
 
 impl HeadError {
-    /// The status of the answer.
+    /// The status of the response.
     pub fn status(self) -> u16 {
         match self {
             Self::Malformed(_) | Self::Path(_) => 400,
@@ -138,18 +138,18 @@ impl HeadError {
         }
     }
 
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     pub fn message(self) -> &'static str {
         match self {
             Self::Malformed(message) => message,
             Self::Path(error) => error.message(),
-            Self::TransferCoding => "The only transfer coding that is understood is chunked.",
-            Self::Method => "CONNECT and TRACE are not allowed here.",
-            Self::TooLarge => "The body of the request is larger than is allowed.",
+            Self::TransferCoding => "unsupported transfer coding; only chunked is supported",
+            Self::Method => "CONNECT and TRACE are not allowed",
+            Self::TooLarge => "request body too large",
         }
     }
 
-    /// Whether the connection is closed afterwards: what follows on it cannot be told from this request.
+    /// Whether the connection must be closed, because the end of the request is ambiguous or unread.
     pub fn should_close(self) -> bool {
         match self {
             Self::Malformed(_) | Self::TransferCoding | Self::TooLarge => true,
@@ -166,14 +166,14 @@ impl fmt::Display for HeadError {
 
 impl std::error::Error for HeadError {}
 
-/// The longest method.
+/// The maximum length of a method.
 const MAX_METHOD_LEN: usize = 32;
 
-/// Refuses what servers might understand in different ways, and brings the rest into one form: a normalized path in the
-/// request line, one `Host`, and no header that is not forwarded.
+/// Rejects ambiguous requests, and normalizes all others: a normalized path in the request line, one `Host`, and no header
+/// that is not forwarded.
 ///
-/// `length` is that of the body, where it is known. `is_trusted` says whether the peer is a trusted proxy; few requests need
-/// to know.
+/// `length` is the length of the body, if known. `is_trusted` returns whether the peer is a trusted proxy; it is only called
+/// for requests with forwarded headers.
 pub fn check(
     parts: &mut request::Parts,
     limits: &HeadLimits,
@@ -184,7 +184,7 @@ pub fn check(
         return Err(HeadError::Method);
     }
     if parts.method.as_str().len() > MAX_METHOD_LEN {
-        return Err(HeadError::Malformed("The method is too long."));
+        return Err(HeadError::Malformed("method too long"));
     }
     if length.is_some_and(|length| length > limits.body_size) {
         return Err(HeadError::TooLarge);
@@ -192,10 +192,10 @@ pub fn check(
     let (mut hosts, mut codings, mut cookies, mut lengths) = (0, 0, 0, ContentLengthForm::None);
     let (mut has_underscores, mut has_names, mut is_forwarded) = (false, false, false);
     for (name, value) in &parts.headers {
-        // HTTP/1.1 has them trimmed. In HTTP/2 a value with a space at its end is malformed (RFC 9113, 8.2.1), and a server
-        // that trims it would see another value than rules do.
+        // HTTP/1.1 values are trimmed. In HTTP/2 a value with a trailing space is malformed (RFC 9113, 8.2.1), and a server
+        // that trims it would use another value than rules do.
         if let [b' ' | b'\t', ..] | [.., b' ' | b'\t'] = value.as_bytes() {
-            return Err(HeadError::Malformed("A header value starts or ends with white space."));
+            return Err(HeadError::Malformed("header value with leading or trailing whitespace"));
         }
         has_underscores |= name.as_str().contains('_');
         is_forwarded |= is_forwarded_header(name);
@@ -203,7 +203,7 @@ pub fn check(
             HOST => {
                 hosts += 1;
                 if value.is_empty() || !value.as_bytes().iter().copied().all(is_host_byte) {
-                    return Err(HeadError::Malformed("The Host is not the name of one."));
+                    return Err(HeadError::Malformed("invalid Host header"));
                 }
             }
             TRANSFER_ENCODING => {
@@ -218,7 +218,7 @@ pub fn check(
             _ => {}
         }
     }
-    // What is not forwarded must not be what rules decide on.
+    // Rules must not use headers that are not forwarded.
     if has_names {
         for name in
             connection_header_names(&parts.headers).iter().filter(|name| hop_by_hop_name(name).is_none())
@@ -233,23 +233,23 @@ pub fn check(
         parts.headers.remove(header::FORWARDED);
     }
     match parts.uri.authority() {
-        // Nothing but `CONNECT` names a host alone.
+        // Only `CONNECT` has a target without a path.
         Some(_) if parts.uri.scheme().is_none() => {
-            return Err(HeadError::Malformed("The request line has no path."));
+            return Err(HeadError::Malformed("missing path in the request line"));
         }
         Some(authority) if authority.as_str().contains('@') => {
-            return Err(HeadError::Malformed("The request line has a user name in it."));
+            return Err(HeadError::Malformed("user name in the request line"));
         }
-        // The request line is stronger than Host.
+        // The host in the request line takes precedence over `Host` (RFC 9112, 3.2.2).
         Some(authority) => {
             let host = HeaderValue::from_str(authority.as_str());
-            let host = host.map_err(|_| HeadError::Malformed("The Host is not the name of one."))?;
+            let host = host.map_err(|_| HeadError::Malformed("invalid Host header"))?;
             parts.headers.insert(HOST, host);
             let path = parts.uri.path_and_query().cloned();
             parts.uri = path.map_or_else(|| Uri::from_static("/"), Uri::from);
         }
         None if hosts == 0 && parts.version >= Version::HTTP_11 => {
-            return Err(HeadError::Malformed("The request names no host."));
+            return Err(HeadError::Malformed("missing Host header"));
         }
         None => {}
     }
@@ -260,7 +260,7 @@ pub fn check(
         join_cookies(&mut parts.headers);
     }
     if hosts > 1 {
-        return Err(HeadError::Malformed("The request names more than one host."));
+        return Err(HeadError::Malformed("multiple Host headers"));
     }
     if has_underscores && limits.underscores == Underscores::Drop {
         drop_underscores(&mut parts.headers);
@@ -268,7 +268,7 @@ pub fn check(
     normalize(parts, limits.escaped_slashes)
 }
 
-/// Has rules and servers see one path, in one spelling.
+/// Replaces the path by its normalized form, so that rules and servers use the same one.
 fn normalize(parts: &mut request::Parts, slashes: EscapedSlashes) -> Result<(), HeadError> {
     let path = parts.uri.path();
     let normal = normalize_path(path, slashes).map_err(HeadError::Path)?;
@@ -280,7 +280,7 @@ fn normalize(parts: &mut request::Parts, slashes: EscapedSlashes) -> Result<(), 
             Some(query) => format!("{normal}?{query}"),
             None => normal,
         };
-        // It was a path before, and no character was added that none may have.
+        // Cannot fail: normalization adds no character that is invalid in a path.
         parts.uri = Uri::try_from(target).map_err(|_| HeadError::Path(PathError::Escape))?;
     }
     Ok(())
@@ -292,19 +292,19 @@ fn drop_underscores(headers: &mut HeaderMap) {
     }
 }
 
-/// How a length is written, whatever it is.
+/// The notation of `Content-Length`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentLengthForm {
-    /// There is none.
+    /// No `Content-Length`.
     None,
-    /// Once, in the usual way.
+    /// One value without leading zeros.
     Canonical,
-    /// Twice the same, or with zeros before it.
+    /// Repeated, or with leading zeros.
     NonCanonical,
 }
 
 impl ContentLengthForm {
-    /// Adds one more value of `Content-Length`.
+    /// Adds a value of `Content-Length`.
     pub fn add(&mut self, value: &HeaderValue) {
         *self = match (&self, value.as_bytes()) {
             (Self::None, [b'0'] | [b'1'..=b'9', ..]) if !value.as_bytes().contains(&b',') => Self::Canonical,
@@ -313,7 +313,7 @@ impl ContentLengthForm {
     }
 }
 
-/// HTTP/2 may send each cookie in a line of its own; HTTP/1.1 may not.
+/// Joins cookie headers: HTTP/2 allows several of them, HTTP/1.1 only one.
 fn join_cookies(headers: &mut HeaderMap) {
     let all: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
     if let Ok(joined) = HeaderValue::from_bytes(&all.join(&b"; "[..])) {
@@ -331,12 +331,12 @@ pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for
 pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// `X-Forwarded-Host`.
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-/// `X-Real-IP`: servers behind nginx read it; nobody but a trusted proxy may set it.
+/// `X-Real-IP`, which servers behind nginx read. Only a trusted proxy may set it.
 pub const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// `X-Request-Id`.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Whether a header says something of the client that only a trusted proxy may say.
+/// Whether a header describes the client, and is accepted from trusted proxies only.
 #[inline]
 pub fn is_forwarded_header(name: &HeaderName) -> bool {
     *name == header::FORWARDED
@@ -345,16 +345,16 @@ pub fn is_forwarded_header(name: &HeaderName) -> bool {
         || *name == X_REAL_IP
 }
 
-/// The headers that `Connection` names.
+/// Returns the headers that `Connection` names.
 pub fn connection_header_names(headers: &HeaderMap) -> Vec<HeaderName> {
     let mut named = Vec::new();
     for (name, value) in headers {
-        // What it says mostly names nothing that would stay.
+        // The most common values name no header that would be forwarded.
         if *name != CONNECTION || matches!(value.as_bytes(), b"keep-alive" | b"close") {
             continue;
         }
         let names = list_elements(value).filter_map(|token| HeaderName::from_bytes(token).ok());
-        // A client cannot have these taken out: without them a request is another one.
+        // A client must not remove these: they change the meaning of the request.
         let is_vital = |name: &HeaderName| {
             matches!(*name, HOST | CONTENT_LENGTH | header::AUTHORIZATION | header::COOKIE)
         };
@@ -363,7 +363,7 @@ pub fn connection_header_names(headers: &HeaderMap) -> Vec<HeaderName> {
     named
 }
 
-/// The elements of a value that is a list.
+/// Returns the elements of a comma-separated value.
 pub fn list_elements(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
@@ -371,7 +371,7 @@ pub fn list_elements(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// The name again, if the header is meant for one connection only.
+/// Returns the name if the header is hop-by-hop.
 #[inline]
 pub fn hop_by_hop_name(name: &HeaderName) -> Option<HeaderName> {
     match *name {
@@ -405,34 +405,28 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_heads_are_refused() {
+    fn ambiguous_heads_are_rejected() {
         let host = ("host", "a");
         let long = "M".repeat(33);
         for (target, method, headers, status, message) in [
-            ("/", "TRACE", &[host][..], 405, "CONNECT and TRACE are not allowed here."),
-            ("/", &long, &[host], 400, "The method is too long."),
-            (
-                "/",
-                "POST",
-                &[host, ("content-length", "4")],
-                413,
-                "The body of the request is larger than is allowed.",
-            ),
-            ("/", "GET", &[host, ("x", "a ")], 400, "A header value starts or ends with white space."),
-            ("/", "GET", &[("host", "a b")], 400, "The Host is not the name of one."),
-            ("/", "GET", &[], 400, "The request names no host."),
-            ("/", "GET", &[host, host], 400, "The request names more than one host."),
-            ("a:80", "GET", &[host], 400, "The request line has no path."),
-            ("http://eve@a/", "GET", &[host], 400, "The request line has a user name in it."),
+            ("/", "TRACE", &[host][..], 405, "CONNECT and TRACE are not allowed"),
+            ("/", &long, &[host], 400, "method too long"),
+            ("/", "POST", &[host, ("content-length", "4")], 413, "request body too large"),
+            ("/", "GET", &[host, ("x", "a ")], 400, "header value with leading or trailing whitespace"),
+            ("/", "GET", &[("host", "a b")], 400, "invalid Host header"),
+            ("/", "GET", &[], 400, "missing Host header"),
+            ("/", "GET", &[host, host], 400, "multiple Host headers"),
+            ("a:80", "GET", &[host], 400, "missing path in the request line"),
+            ("http://eve@a/", "GET", &[host], 400, "user name in the request line"),
             (
                 "/",
                 "GET",
                 &[host, ("transfer-encoding", "gzip")],
                 501,
-                "The only transfer coding that is understood is chunked.",
+                "unsupported transfer coding; only chunked is supported",
             ),
-            ("/..", "GET", &[host], 400, "invalid path: `..` leads out of the root"),
-            ("*", "GET", &[host], 400, "invalid path: it does not start with a slash"),
+            ("/..", "GET", &[host], 400, "invalid path: `..` above the root"),
+            ("*", "GET", &[host], 400, "invalid path: no leading slash"),
         ] {
             let error = check_head(target, method, headers).unwrap_err();
             assert_eq!((error.status(), error.message()), (status, message));

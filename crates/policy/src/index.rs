@@ -1,12 +1,12 @@
-//! Which rules may be about a request, found without looking at each.
+//! An index that finds the rules that match a request without checking every rule.
 //!
 //! ```text
-//!   host ──▶ trie of paths ──▶ rules, each with its methods ──▶ those of which all holds
+//!   host ──▶ trie of paths ──▶ rules, each with its methods ──▶ rules whose other conditions hold
 //! ```
 //!
-//! Rules of one exact host are in a trie of their own, all others in one that every request goes through. A trie is walked
-//! segment by segment; at each, the text, a name and the globs that stand there go on. A rule is in it once for each of
-//! its paths. So what a request costs depends on how many rules are about its host and path, not on how many there are.
+//! Each exact host has a trie of its own; all other rules share a trie that every request traverses. The traversal follows,
+//! at each segment, the matching literal, the capture and the matching globs. A rule has one entry for each of its paths.
+//! The lookup time therefore depends on the number of rules for the host and path, not on the total number of rules.
 
 use crate::{
     matching::{Matcher, PathMatcher, RequestView, SegmentMatcher, Segments},
@@ -15,7 +15,7 @@ use crate::{
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
 
-/// Rules, to be found by a request.
+/// An index of rules by host, path and method.
 #[derive(Clone, Debug, Default)]
 pub struct RuleIndex {
     matchers: Vec<Matcher>,
@@ -23,7 +23,7 @@ pub struct RuleIndex {
     hosts: HashMap<Box<[u8]>, Trie, RandomState>,
 }
 
-/// One trie of paths; the first node is the root.
+/// A trie of paths. The first node is the root.
 #[derive(Clone, Debug)]
 struct Trie {
     nodes: Vec<TrieNode>,
@@ -34,9 +34,9 @@ struct TrieNode {
     literals: HashMap<Box<[u8]>, usize, RandomState>,
     capture: Option<usize>,
     globs: Vec<(SegmentMatcher, usize)>,
-    /// Those of paths that end here.
+    /// Rules whose paths end here.
     exact: Vec<IndexEntry>,
-    /// Those of paths that go on in any way.
+    /// Rules whose paths have a tail (`**`) here.
     prefixes: Vec<IndexEntry>,
 }
 
@@ -46,7 +46,7 @@ struct IndexEntry {
     methods: MethodSet,
 }
 
-/// A set of methods: one bit for each that is known, and one for all others.
+/// A set of methods: one bit for each known method, and one for all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MethodSet(u16);
 
@@ -71,12 +71,12 @@ impl MethodSet {
 }
 
 impl RuleIndex {
-    /// These rules, by their place.
+    /// Builds the index. Rules are identified by their position.
     pub fn new(matchers: impl IntoIterator<Item = Matcher>) -> Self {
         let mut index = Self::default();
         for (rule, matcher) in matchers.into_iter().enumerate() {
             let entry = IndexEntry { rule, methods: MethodSet::from_names(matcher.methods()) };
-            // Where only its `any` says where it is about, each of that is a place to look.
+            // A rule whose hosts and paths are all in `any` has an entry for each of these.
             match matcher.hosts().is_empty() && matcher.paths().is_empty() && !matcher.any().is_empty() {
                 true => matcher.any().iter().for_each(|each| index.add(each, entry)),
                 false => index.add(&matcher, entry),
@@ -98,7 +98,7 @@ impl RuleIndex {
         }
     }
 
-    /// The places of all rules that are about this request, in their order.
+    /// Collects the positions of all rules that match this request, in order.
     pub fn find(&self, view: &RequestView<'_>, found: &mut Vec<usize>) {
         let methods = MethodSet::from_name(view.head().method());
         self.any_host.find(view, methods, found);
@@ -111,20 +111,20 @@ impl RuleIndex {
             found.sort_unstable();
             found.dedup();
         }
-        // The trie is as strict about paths as patterns are.
-        let is_meant =
+        // The trie has checked the path.
+        let matches =
             |rule: &usize| self.matchers.get(*rule).is_some_and(|rule| rule.matches_except_path(view));
-        found.retain(is_meant);
+        found.retain(matches);
     }
 
-    /// The first rule that is about this request.
+    /// Returns the position of the first rule that matches this request.
     pub fn find_first(&self, view: &RequestView<'_>) -> Option<usize> {
         let mut found = Vec::new();
         self.find(view, &mut found);
         found.first().copied()
     }
 
-    /// The rules, in their order.
+    /// The matchers of the rules, in order.
     pub fn matchers(&self) -> &[Matcher] {
         &self.matchers
     }
@@ -151,7 +151,7 @@ impl Trie {
         }
     }
 
-    /// The node behind this step, made if there is none.
+    /// Returns the child node for this segment, and creates it if necessary.
     fn get_or_insert_child(&mut self, node: usize, step: &SegmentMatcher) -> usize {
         let next = self.nodes.len();
         let at = &mut self.nodes[node];
@@ -175,13 +175,13 @@ impl Trie {
     fn find(&self, view: &RequestView<'_>, methods: MethodSet, found: &mut Vec<usize>) {
         let root = &self.nodes[0];
         collect_rules(&root.prefixes, methods, found);
-        // Where no rule has a path, nobody needs to know it.
+        // Avoids normalizing the path if no rule has one.
         if self.nodes.len() > 1 || !root.exact.is_empty() {
             self.collect_matches(root, view.path().segments(), methods, found);
         }
     }
 
-    /// No deeper than the deepest pattern, and to no node twice. What goes on below a node has been collected already.
+    /// Recurses no deeper than the longest pattern, and checks no node twice. The caller has collected `prefixes` of `node`.
     fn collect_matches(
         &self,
         node: &TrieNode,

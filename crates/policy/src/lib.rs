@@ -1,4 +1,4 @@
-//! Policies: which requests are limited, by what, and what happens then, read from one file.
+//! Policies: files that define which requests are limited, by which keys and quotas, and what happens over the limit.
 //!
 //! ```yaml
 //! upstreams:
@@ -16,14 +16,43 @@
 //!     charge: { if-status: [401] }
 //! ```
 //!
-//! Nothing here waits, keeps a count or speaks to a network: a text becomes a [`Policy`], which can be
-//! printed, looked through for mistakes, explained, and made into a gate of `tidegate-rule`.
+//! A policy is parsed, checked for likely mistakes, and compiled to a gate:
+//!
+//! ```
+//! use tidegate_policy::{Policy, compile::Compiler, lint};
+//! use tidegate_rule::Rules;
+//!
+//! let policy: Policy = "rules: [{ name: login, match: { path: /login }, key: ip, quota: 5/min }]".parse()?;
+//! assert!(lint(&policy).is_empty());
+//! let gate = Compiler::new(Rules::new()).compile(&policy, None)?;
+//! assert_eq!(gate.rule_names().collect::<Vec<_>>(), ["login"]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | type | meaning |
+//! |---|---|
+//! | [`Policy`] | the content of a policy file, in YAML, TOML or JSON |
+//! | [`Problems`] | the errors of a file, each with position and fix |
+//! | [`Document`] | a policy with its source, for errors that are found after parsing |
+//! | [`LintWarning`] | a likely mistake in a valid policy |
+//! | [`compile::PolicyGate`] | a compiled policy, which is evaluated for every request |
+//! | [`compile::LivePolicy`] | the current policy, which can be replaced at run time |
+//! | [`Explanation`] | the predicted outcome of a request |
+//! | [`edit::ModeEdit`] | a change of the mode of a rule in its file |
+//! | [`descriptors::DescriptorSet`] | the configuration of a rate limit service for Envoy |
+//!
+//! It does not
+//!
+//! * count requests: the gate uses the limiters of `tidegate-rule`,
+//! * accept connections or forward requests,
+//! * write policy files.
 
 pub mod compile;
 mod credentials;
 pub mod descriptors;
 mod document;
 pub mod edit;
+mod events;
 mod explain;
 mod file;
 pub mod head;

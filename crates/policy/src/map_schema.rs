@@ -1,14 +1,14 @@
-//! What can be said, as tables: each key with what it says, how its value looks, how it is read and how it is written.
+//! Tables of the policy keys: each key with its description, the schema of its value, its reader and its writer.
 //!
-//! The reader, the printer and the schema all go by the same line of a table, so that none of them can forget a key.
+//! The reader, the printer and the JSON schema use the same table, so that they always support the same keys.
 
 use crate::{read::PolicyReader, source::SyntaxNode};
 
 /// The keys of one kind of map.
 pub(crate) struct MapSchema<T: 'static> {
-    /// What the map is, as errors and the schema call it.
+    /// The name of the map in errors and in the JSON schema.
     pub(crate) name: &'static str,
-    /// Without these it says nothing.
+    /// The required keys.
     pub(crate) required: &'static [&'static str],
     pub(crate) keys: &'static [KeySchema<T>],
 }
@@ -16,48 +16,48 @@ pub(crate) struct MapSchema<T: 'static> {
 /// One key.
 pub(crate) struct KeySchema<T: 'static> {
     pub(crate) name: &'static str,
-    /// What it says, in a line.
+    /// One line for the JSON schema.
     description: &'static str,
     shape: ValueSchema,
     pub(crate) read: fn(&mut PolicyReader<'_>, &SyntaxNode, &mut T),
-    /// `None` where the file need not say it.
+    /// Returns `None` if the key need not be printed.
     write: fn(&T) -> Option<OutputValue>,
-    /// What holds where the file does not say it, if that is a value.
+    /// The default value, if there is one.
     default: Option<fn() -> OutputValue>,
 }
 
-/// How a value looks.
+/// The schema of a value.
 pub(crate) enum ValueSchema {
-    /// A text, with examples.
+    /// A string, with examples.
     Text(&'static [&'static str]),
-    /// One of these words.
+    /// One of these keywords.
     Keyword(&'static [&'static str]),
-    /// A whole number.
+    /// An integer.
     Integer,
-    /// A text, or what looks like a number or like `true` and is one.
+    /// A string, a number or a boolean, read as a string.
     Scalar,
     /// One of these, or a list of them.
     OneOrMany(&'static Self),
     /// A list of these.
     List(&'static Self),
-    /// A map with names that the file chooses.
+    /// A map whose keys are names chosen by the user.
     NamedMap(&'static Self),
     /// A map with these keys.
     Map(fn() -> MapOutline),
     /// Any of these.
     AnyOf(&'static [Self]),
-    /// What is defined under this name, since it holds itself.
+    /// A named definition, for a schema that contains itself.
     Reference(&'static str, fn() -> &'static Self),
 }
 
-/// A table, as the schema sees it.
+/// A map without the types of its Rust value, for the JSON schema.
 pub(crate) struct MapOutline {
     pub(crate) name: &'static str,
     pub(crate) required: &'static [&'static str],
     pub(crate) keys: Vec<KeyOutline>,
 }
 
-/// One key, as the schema sees it.
+/// A key without the types of its Rust value, for the JSON schema.
 pub(crate) struct KeyOutline {
     pub(crate) name: &'static str,
     pub(crate) description: &'static str,
@@ -85,7 +85,7 @@ pub(crate) const fn key<T>(
     KeySchema { name, description: about, shape, read, write, default: None }
 }
 
-/// The same, with what holds where the file does not say it.
+/// A key with a default value.
 pub(crate) const fn key_with_default<T>(
     name: &'static str,
     about: &'static str,
@@ -97,11 +97,11 @@ pub(crate) const fn key_with_default<T>(
     KeySchema { name, description: about, shape, read, write, default: Some(default) }
 }
 
-/// A key whose value is a field: `NAME: SHAPE, FIELD = READ => WRITE, ABOUT`, where `READ` is a method of the reader, with
-/// its arguments behind the node, and `WRITE` takes a reference.
+/// Declares a key whose value is a field: `NAME: SHAPE, FIELD = READ => WRITE, DESCRIPTION`, where `READ` is a method of the
+/// reader, with its arguments after the node, and `WRITE` takes a reference.
 ///
-/// The field is an option. It is not where `always` or `default USUAL` follows: then it is always written, or where it differs
-/// from that field of `USUAL`. `[FIELD]` is a list, `FIELD in WORDS` one of a few words, and `FIELD { TABLE }` a map.
+/// The field is an `Option`, except with `always`, which always prints it, or `default VALUE`, which prints it if it differs
+/// from that field of `VALUE`. `[FIELD]` is a list, `FIELD in WORDS` a keyword, and `FIELD { TABLE }` a map.
 macro_rules! field {
     ($name:literal: $($field:ident).+ in $words:ident, $about:literal) => {
         $crate::map_schema::key_with_default(
@@ -214,17 +214,17 @@ impl<T> MapSchema<T> {
         MapOutline { name: self.name, required: self.required, keys }
     }
 
-    /// The keys that a value needs to be written.
+    /// The keys that are printed for a value.
     pub(crate) fn present_keys(&self, value: &T) -> impl Iterator<Item = &'static str> {
         self.keys.iter().filter(|key| (key.write)(value).is_some()).map(|key| key.name)
     }
 
-    /// The same as [`write`](Self::write), unless there is nothing to be said.
+    /// Like [`write`](Self::write), but returns `None` for an empty map.
     pub(crate) fn write_non_empty(&self, value: &T) -> Option<OutputValue> {
         Some(self.write(value)).filter(|written| !written.is_empty_map())
     }
 
-    /// All that need be said.
+    /// Writes all keys whose values differ from their defaults.
     pub(crate) fn write(&self, value: &T) -> OutputValue {
         let write_entry = |key: &'static KeySchema<T>| Some((key.name.to_owned(), (key.write)(value)?));
         OutputValue::Map(self.keys.iter().filter_map(write_entry).collect())
@@ -232,12 +232,12 @@ impl<T> MapSchema<T> {
 }
 
 impl OutputValue {
-    #[allow(clippy::needless_pass_by_value, reason = "whatever prints can be given, by reference or not")]
+    #[allow(clippy::needless_pass_by_value, reason = "callers pass values or references")]
     pub(crate) fn text(text: impl ToString) -> Self {
         Self::Text(text.to_string())
     }
 
-    /// A list; the only one of a list stands for it.
+    /// A list; a list of one item is written as that item.
     pub(crate) fn one_or_many<T>(items: &[T], write: impl Fn(&T) -> Self) -> Option<Self> {
         match items {
             [] => None,
@@ -246,12 +246,12 @@ impl OutputValue {
         }
     }
 
-    /// The same, of what prints as it is read.
+    /// Like [`one_or_many`](Self::one_or_many), for items that print as strings.
     pub(crate) fn text_list<T: ToString>(items: &[T]) -> Option<Self> {
         Self::one_or_many(items, |item| Self::text(item.to_string()))
     }
 
-    /// A map with names, unless it is empty.
+    /// A map with user-chosen names; `None` if it is empty.
     pub(crate) fn named_map<N: ToString, T>(
         entries: impl IntoIterator<Item = (N, T)>,
         write: impl Fn(T) -> Self,

@@ -1,4 +1,4 @@
-//! Prints policies: the same policy always gives the same text, and the text gives the policy.
+//! Prints policies. The output is deterministic, and parses to the same policy.
 
 use crate::{
     map_schema::OutputValue,
@@ -9,8 +9,8 @@ use crate::{
 use std::fmt;
 
 impl Policy {
-    /// The policy as a text, with nothing that is usual anyway. Paths are those that were read, relative to where the program
-    /// runs, and addresses of stores are told as they are.
+    /// Prints the policy without default values. Paths are relative to the working directory, and addresses of stores are not
+    /// redacted.
     ///
     /// ```
     /// use tidegate_policy::{PolicyFormat, Policy};
@@ -36,7 +36,7 @@ impl Policy {
     }
 }
 
-/// In YAML.
+/// Prints YAML.
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.print(PolicyFormat::Yaml))
@@ -47,7 +47,7 @@ impl fmt::Display for Policy {
 #[derive(Clone, Copy, PartialEq)]
 enum MapStart {
     OwnLine,
-    /// Behind the dash of a list.
+    /// After the dash of a list item.
     AfterDash,
 }
 
@@ -88,7 +88,7 @@ fn write_yaml_map(text: &mut String, entries: &[(String, OutputValue)], indent: 
     }
 }
 
-/// A value on one line.
+/// Writes a value on one line.
 fn write_yaml_flow(text: &mut String, value: &OutputValue) {
     match value {
         OutputValue::Bool(is) => text.push_str(&is.to_string()),
@@ -110,10 +110,10 @@ fn write_yaml_text(text: &mut String, value: &str) {
     }
 }
 
-/// Whether a text can stand in YAML without quotes, anywhere.
+/// Whether a string needs no quotes anywhere in YAML.
 fn is_plain_scalar(text: &str) -> bool {
     let is_of_words = |c: char| c.is_ascii_alphanumeric() || " _./+%;=*$".contains(c);
-    // Signs with a meaning have none between letters.
+    // `-` and `:` are not special between letters.
     let is_between =
         |c: char, next: char| matches!(c, '-' | ':') && (next.is_ascii_alphanumeric() || next == '/');
     let behind = text.chars().skip(1).chain([' ']);
@@ -176,7 +176,7 @@ fn write_toml_value(text: &mut String, value: &OutputValue) {
     }
 }
 
-/// JSON, a key on each line.
+/// Writes JSON with one key per line.
 pub(crate) fn write_json(text: &mut String, value: &OutputValue, indent: usize) {
     let line = |text: &mut String, indent: usize| {
         text.push('\n');
@@ -235,7 +235,7 @@ fn write_separated<T>(
     text.push_str(end);
 }
 
-/// A text in double quotes, with the escapes that all three languages know.
+/// Writes a string in double quotes, with the escapes that all three formats support.
 fn write_quoted(text: &mut String, value: &str, format: PolicyFormat) {
     text.push('"');
     for c in value.chars() {
@@ -248,7 +248,7 @@ fn write_quoted(text: &mut String, value: &str, format: PolicyFormat) {
             ' '..='~' => text.push(c),
             c if c.is_alphanumeric() => text.push(c),
             c if u32::from(c) <= 0xffff => text.push_str(&format!("\\u{:04x}", u32::from(c))),
-            // JSON has no escape for all of these, and needs none.
+            // JSON has no single escape for these, and requires none.
             c if format == PolicyFormat::Json => text.push(c),
             c => text.push_str(&format!("\\U{:08x}", u32::from(c))),
         }

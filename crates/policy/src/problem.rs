@@ -1,4 +1,4 @@
-//! What is wrong with a policy, where, and what to do about it.
+//! Problems of a policy with their positions and fixes.
 
 use crate::source::{Secrecy, SourceSpan, Sources, SpannedError, line_and_column};
 use std::{
@@ -9,15 +9,15 @@ use std::{
 };
 use unicode_width::UnicodeWidthStr as _;
 
-/// Everything that is wrong with a policy, in the order of its lines. There is at least one thing.
+/// The problems of a policy, in the order of their positions. There is at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
     problems: Vec<Problem>,
-    /// How many more there are than anybody would read.
+    /// The number of omitted problems.
     omitted: usize,
 }
 
-/// One thing that is wrong with a policy.
+/// A problem of a policy.
 ///
 /// ```text
 /// policy.yaml:3:5: unknown key `quta` in rule `login`; did you mean `quota`?
@@ -32,7 +32,7 @@ pub struct Problem {
     excerpt: Option<Excerpt>,
 }
 
-/// A line, and the characters of it to point at.
+/// A line of the source, and the range of characters to mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Excerpt {
     line: usize,
@@ -41,28 +41,28 @@ struct Excerpt {
     carets: Range<usize>,
 }
 
-/// More than anybody corrects before trying again.
+/// The maximum number of problems to report.
 const MAX_PROBLEMS: usize = 1_000;
 
 impl Problems {
-    /// These faults, in the order of their places.
+    /// Sorts errors by position, and converts them.
     pub fn from_errors(mut faults: Vec<SpannedError>, sources: &Sources) -> Self {
         faults.sort();
         faults.dedup();
-        let left_out = faults.len().saturating_sub(MAX_PROBLEMS);
+        let omitted = faults.len().saturating_sub(MAX_PROBLEMS);
         faults.truncate(MAX_PROBLEMS);
         Self {
             problems: faults.into_iter().map(|fault| Problem::from_error(fault, sources)).collect(),
-            omitted: left_out,
+            omitted,
         }
     }
 
-    /// How many there are.
+    /// The number of problems.
     pub fn count(&self) -> usize {
         self.problems.len() + self.omitted
     }
 
-    /// Each, in the order of the lines; of very many only the first thousand.
+    /// Iterates over the first thousand problems, in order.
     pub fn iter(&self) -> slice::Iter<'_, Problem> {
         self.problems.iter()
     }
@@ -115,33 +115,33 @@ impl Problem {
         }
     }
 
-    /// The file; empty for a text that came from none.
+    /// The file; empty for a policy from a string.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The line, counted from one; `None` where it is about all of the file.
+    /// The line, counted from one; `None` for a problem of the whole file.
     pub fn line(&self) -> Option<usize> {
         self.excerpt.as_ref().map(|excerpt| excerpt.line)
     }
 
-    /// The column in characters, counted from one; `None` where it is about all of the file.
+    /// The column in characters, counted from one; `None` for a problem of the whole file.
     pub fn column(&self) -> Option<usize> {
         self.excerpt.as_ref().map(|excerpt| excerpt.column)
     }
 
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     pub fn problem(&self) -> &str {
         &self.problem
     }
 
-    /// What to do about it, in one line.
+    /// The fix, in one line.
     pub fn fix(&self) -> &str {
         &self.fix
     }
 }
 
-/// `policy.yaml:3:9: what is wrong; what to do about it`, the line, and carets under the place.
+/// Writes `policy.yaml:3:9: problem; fix`, the line, and carets below the marked range.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, problem, fix, excerpt } = self;
@@ -162,10 +162,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Nobody reads more of a line than this.
+/// The maximum number of characters of a shown line.
 const MAX_EXCERPT_CHARS: usize = 160;
 
-/// Lines that no person wrote are not shown, since to look for secrets in each takes its time.
+/// Longer lines are not shown, because the search for secrets in many of them would take too long.
 const MAX_LINE_BYTES: usize = 8 * 1024;
 
 impl Excerpt {
@@ -185,13 +185,13 @@ impl Excerpt {
             Secrecy::Hidden => (first + "…", before..before + 1),
         };
         let (shown, carets) = truncate_line(&shown, carets);
-        // A tab is as wide as the terminal likes, which a caret cannot follow; other such signs would be obeyed.
+        // The width of a tab depends on the terminal, and other control characters could manipulate it.
         Self { line, column, text: shown.replace(char::is_control, " "), carets }
     }
 }
 
-/// A line without what may be a password: what stands between `://` and `@`, all of an address that is not of the web, and
-/// the values of keys that are called so.
+/// Removes possible passwords from a line: the text between `://` and `@`, the whole address of URLs other than HTTP, and the
+/// values of keys with such names.
 fn redact_secrets(line: &str, carets: Range<usize>) -> (String, Range<usize>) {
     let lower = line.to_ascii_lowercase();
     let named = ["pass", "secret", "credential", "api-key", "apikey"]
@@ -201,11 +201,11 @@ fn redact_secrets(line: &str, carets: Range<usize>) -> (String, Range<usize>) {
         .and_then(|name| lower[name..].find([':', '=']).map(|sign| name + sign + 1));
     let within = lower.find("://").map(|scheme| {
         let start = scheme + 3;
-        let is_of_web = lower[..scheme].ends_with("http") || lower[..scheme].ends_with("https");
+        let is_http = lower[..scheme].ends_with("http") || lower[..scheme].ends_with("https");
         let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | ',' | '}' | ']');
         let word = lower[start..].find(ends).map_or(lower.len(), |length| start + length);
         let end = lower.rfind('@').unwrap_or(start);
-        start..if is_of_web { end } else { end.max(word) }
+        start..if is_http { end } else { end.max(word) }
     });
     let hidden = match (named, within) {
         (Some(from), _) => from..line.len(),
@@ -217,7 +217,7 @@ fn redact_secrets(line: &str, carets: Range<usize>) -> (String, Range<usize>) {
     };
     let shown = format!("{before}…{behind}");
     let (from, until) = (before.chars().count(), line[..hidden.end].chars().count());
-    // What is hidden is one character now.
+    // The hidden text is replaced by one character.
     let moved = |at: usize| match at {
         at if at <= from => at,
         at if at <= until => from,
@@ -228,7 +228,7 @@ fn redact_secrets(line: &str, carets: Range<usize>) -> (String, Range<usize>) {
     (shown, start..end.max(start + 1))
 }
 
-/// Signs that a terminal would obey, as they are written in quotes: what is told may be words of the file.
+/// Escapes control characters, because messages may quote the file, and a terminal would interpret them.
 fn escape_control_chars(text: String) -> String {
     match text.contains(char::is_control) {
         false => text,
@@ -242,7 +242,7 @@ fn escape_control_chars(text: String) -> String {
     }
 }
 
-/// A line that is not longer than one reads, with the carets in it.
+/// Truncates a line around the marked range.
 fn truncate_line(line: &str, carets: Range<usize>) -> (String, Range<usize>) {
     let count = line.chars().count();
     if count <= MAX_EXCERPT_CHARS {

@@ -1,7 +1,7 @@
-//! What a policy file may say, as a JSON Schema: editors complete and check files with it.
+//! The JSON Schema of policy files, for completion and validation in editors.
 //!
-//! It is written from the tables that the reader goes by, so that both know the same keys. It says how values look, not what
-//! they mean: `tidegate check` tells more.
+//! It is generated from the tables of the reader, so that both accept the same keys. It covers the syntax of values only;
+//! `tidegate check` validates more.
 
 use crate::{
     map_schema::{MapOutline, OutputValue, ValueSchema},
@@ -10,13 +10,13 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// The schema, in draft 2020-12.
+/// Returns the schema, in draft 2020-12.
 pub fn json_schema() -> String {
     let mut schema = SchemaBuilder::default();
     let root = schema.build_map(POLICY.outline());
     let mut entries = vec![
         property("$schema", OutputValue::text("https://json-schema.org/draft/2020-12/schema")),
-        property("title", OutputValue::text("A policy of Tidegate")),
+        property("title", OutputValue::text("Tidegate policy")),
     ];
     if let OutputValue::Map(root) = root {
         entries.extend(root);
@@ -31,7 +31,7 @@ pub fn json_schema() -> String {
 
 #[derive(Default)]
 struct SchemaBuilder {
-    /// `None` while one is being written, which may hold itself.
+    /// `None` while a definition is being built, because it may contain itself.
     definitions: BTreeMap<&'static str, Option<OutputValue>>,
 }
 

@@ -1,4 +1,4 @@
-//! What must not compile, and what is said then: what to add.
+//! Programs that must not compile, and their errors.
 
 #[test]
 fn invalid_attributes_fail_to_compile() {

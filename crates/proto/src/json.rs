@@ -1,20 +1,20 @@
-//! Messages as text: the JSON of proto3.
+//! Messages as proto3 JSON.
 //!
-//! Fields are read by both of their names, `hitsAddend` and `hits_addend`, and written by the first. Enums are told by name,
-//! durations as in `"34s"`, what has its default is not told. A field that nobody knows is a mistake.
+//! Fields are parsed by either name, `hitsAddend` or `hits_addend`, and written as the first. Enums are written by
+//! name, durations as in `"34s"`, and default values are omitted. An unknown field is an error.
 //!
-//! It goes by the description of the messages, not by code for each: it is as fast as it has to be for text.
+//! It uses reflection instead of generated code, which is fast enough for JSON.
 
 use crate::rls;
 use prost::{Message, Name};
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 use std::{error, fmt, sync::LazyLock};
 
-/// Why a text is no message, or a message no text.
+/// An invalid JSON message, or a message that has no JSON form.
 #[derive(Debug)]
 pub struct JsonError(String);
 
-/// Reads a message of the rate limit service.
+/// Parses a message of the rate limit service.
 ///
 /// ```
 /// use tidegate_proto::{json, rls::RateLimitRequest};
@@ -30,7 +30,7 @@ pub fn from_slice<M: Message + Name + Default>(text: &[u8]) -> Result<M, JsonErr
     message.transcode_to().map_err(JsonError::new)
 }
 
-/// Writes a message of the rate limit service. A number in it that is none, such as `NaN`, is an error.
+/// Writes a message of the rate limit service. A number that is not finite, such as `NaN`, is an error.
 pub fn to_vec<M: Message + Name>(message: &M) -> Result<Vec<u8>, JsonError> {
     let mut described = DynamicMessage::new(descriptor::<M>()?);
     described.transcode_from(message).map_err(JsonError::new)?;
@@ -43,7 +43,7 @@ fn descriptor<M: Name>() -> Result<MessageDescriptor, JsonError> {
     let all = POOL.as_ref().map_err(|error| JsonError(error.clone()))?;
     let name = M::full_name();
     all.get_message_by_name(&name)
-        .ok_or_else(|| JsonError(format!("{name} is no message of the rate limit service")))
+        .ok_or_else(|| JsonError(format!("{name} is not a message of the rate limit service")))
 }
 
 impl JsonError {

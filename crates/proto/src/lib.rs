@@ -1,19 +1,32 @@
-//! Messages of Envoy's rate limit service, and of what configures it.
+//! The messages of Envoy's rate limit service and of its configuration.
 //!
-//! They are generated from the files under `proto`, which say as much of Envoy's interface as is used here, with its names
-//! and numbers, and are checked in: whoever depends on this crate builds no generator. A test generates them again and
-//! compares; with `TIDEGATE_BLESS=1` it writes them.
+//! ```
+//! use tidegate_proto::{json, rls::RateLimitRequest};
 //!
-//! | module | holds |
+//! let request: RateLimitRequest = json::from_slice(br#"{ "domain": "shop", "hitsAddend": 3 }"#)?;
+//! assert_eq!((request.domain.as_str(), request.hits_addend), ("shop", 3));
+//! # Ok::<_, json::JsonError>(())
+//! ```
+//!
+//! The code is generated from the files under `proto`, which contain the used part of Envoy's API with its names
+//! and field numbers. It is checked in, so that dependent crates need no code generator. A test generates it again
+//! and compares; with `TIDEGATE_BLESS=1` it writes the files.
+//!
+//! | module | content |
 //! |---|---|
-//! | [`rls`] | what Envoy asks, and what it is told |
-//! | [`discovery`] | how a configuration is asked for, taken and refused |
-//! | [`config`] | a configuration |
-//! | [`json`] | messages as text |
+//! | [`rls`] | the requests and responses of the rate limit service |
+//! | [`discovery`] | the discovery service (xDS) that serves configurations |
+//! | [`config`] | a configuration of limits |
+//! | [`json`] | messages as JSON |
+//!
+//! It does not
+//!
+//! - contain the whole API of Envoy;
+//! - serve or connect: `tidegate-service` does.
 
 pub mod json;
 
-/// What Envoy asks, and what it is told.
+/// The requests and responses of the rate limit service.
 pub mod rls {
     pub use crate::generated::envoy::{
         config::core::v3::HeaderValue,
@@ -30,11 +43,11 @@ pub mod rls {
         r#type::v3::RateLimitUnit,
     };
 
-    /// What the service is, for those who ask it for its description: files as `protoc` describes them.
+    /// The file descriptors of the service, for gRPC reflection.
     pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/rls.bin");
 }
 
-/// How a configuration is asked for, taken and refused.
+/// The discovery service that serves configurations.
 pub mod discovery {
     pub use crate::generated::{
         envoy::{
@@ -51,14 +64,14 @@ pub mod discovery {
     };
 }
 
-/// A configuration.
+/// A configuration of limits.
 pub mod config {
     pub use crate::generated::ratelimit::config::ratelimit::v3::{
         RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit,
     };
 }
 
-/// As deep as the packages are: code of one refers to another by how far away it is.
+/// The modules are nested like the packages, because the generated code refers to other packages by relative paths.
 #[allow(
     missing_docs,
     unreachable_pub,
@@ -67,7 +80,7 @@ pub mod config {
     clippy::pedantic,
     clippy::nursery,
     clippy::restriction,
-    reason = "nobody wrote it"
+    reason = "the code is generated"
 )]
 mod generated {
     pub mod envoy {

@@ -1,9 +1,9 @@
-//! Where the store is, as one line of configuration.
+//! Parses the address of a store.
 //!
 //! ```text
 //!   redis://[user:password@]host:port[/database]            one server
 //!   rediss://…[?ca=FILE]                                    over TLS; FILE has the CA that signed the certificate
-//!   redis+unix:///path/to/socket[?db=1&pass=…]              through a socket of this machine
+//!   redis+unix:///path/to/socket[?db=1&pass=…]              over a Unix socket
 //!   redis+sentinel://[user:password@]host:port,host:port/master-name[/database][?sentinel-password=…&sentinel-user=…]
 //!   redis+cluster://[user:password@]host:port,host:port     and rediss+cluster:// over TLS
 //! ```
@@ -11,18 +11,18 @@
 use crate::error::ConnectError;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _};
 
-/// Where the store is.
+/// The parsed address of a store.
 #[derive(Debug)]
 pub(crate) enum RedisAddress {
     /// One server.
     Server(ConnectionInfo),
-    /// Whatever server the sentinels name.
+    /// The server that the sentinels report as the primary.
     Sentinels { sentinels: Vec<ConnectionAddr>, master: String, login: Login, sentinel_login: Login },
-    /// Any nodes of a cluster.
+    /// Seed nodes of a cluster.
     Cluster(Vec<ConnectionInfo>),
 }
 
-/// Who we are to the servers behind sentinels, or to the sentinels.
+/// The credentials for the servers behind sentinels, or for the sentinels.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
@@ -33,14 +33,11 @@ pub(crate) struct Login {
 impl RedisAddress {
     pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
         let (scheme, rest) =
-            url.split_once("://").ok_or_else(|| ConnectError::invalid_url(url, "it has no scheme"))?;
+            url.split_once("://").ok_or_else(|| ConnectError::invalid_url(url, "missing scheme"))?;
         match scheme {
-            "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "unix" if rest.contains(',') => {
-                Err(ConnectError::invalid_url(
-                    url,
-                    "several servers are a cluster or sentinels: write redis+cluster:// or redis+sentinel://",
-                ))
-            }
+            "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "unix" if rest.contains(',') => Err(
+                ConnectError::invalid_url(url, "several hosts require redis+cluster:// or redis+sentinel://"),
+            ),
             "redis" | "rediss" | "redis+unix" | "unix" => parse_server(url, url).map(Self::Server),
             "valkey" => parse_server(url, &format!("redis://{rest}")).map(Self::Server),
             "valkeys" => parse_server(url, &format!("rediss://{rest}")).map(Self::Server),
@@ -49,13 +46,13 @@ impl RedisAddress {
             "rediss+cluster" => parse_cluster(url, "rediss", rest),
             _ => Err(ConnectError::invalid_url(
                 url,
-                "its scheme is none of redis, rediss, redis+unix, redis+sentinel, redis+cluster, rediss+cluster",
+                "unknown scheme; use redis, rediss, redis+unix, redis+sentinel, redis+cluster or rediss+cluster",
             )),
         }
     }
 }
 
-/// An address without `ca=FILE`, and what is in that file.
+/// Splits `ca=FILE` off an address; returns the remaining address and the content of the file.
 #[cfg(feature = "tls")]
 pub(crate) fn split_ca_file(url: &str) -> Result<(String, Option<Vec<u8>>), ConnectError> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
@@ -64,12 +61,12 @@ pub(crate) fn split_ca_file(url: &str) -> Result<(String, Option<Vec<u8>>), Conn
         return Ok((url.to_owned(), None));
     };
     if !(address.starts_with("rediss") || address.starts_with("valkeys")) {
-        return Err(ConnectError::new("`ca` has no meaning without TLS", "write rediss://, or leave it out"));
+        return Err(ConnectError::new("`ca` requires TLS", "use rediss://, or remove `ca`"));
     }
     let pem = std::fs::read(file).map_err(|error| {
         ConnectError::new(
-            format!("the CA file `{file}` cannot be read: {error}"),
-            "check its path and its rights",
+            format!("cannot read the CA file `{file}`: {error}"),
+            "check its path and permissions",
         )
     })?;
     let rest = rest.join("&");
@@ -86,7 +83,7 @@ fn parse_cluster(url: &str, scheme: &str, rest: &str) -> Result<RedisAddress, Co
     if hosts.contains('/') {
         return Err(ConnectError::invalid_url(
             url,
-            "a cluster has only one database: leave out what follows the hosts",
+            "a cluster has only one database; remove the path after the hosts",
         ));
     }
     let at = if login.is_empty() { "" } else { "@" };
@@ -103,13 +100,13 @@ fn parse_sentinels(url: &str, rest: &str) -> Result<RedisAddress, ConnectError> 
     let Some(master) = parts.next().filter(|master| !master.is_empty()) else {
         return Err(ConnectError::invalid_url(
             url,
-            "the name that the sentinels know the primary by is missing: …:26379/mymaster",
+            "missing name of the primary; add it after the hosts: …:26379/mymaster",
         ));
     };
     let database = match parts.next() {
         None | Some("") => 0,
         Some(number) => {
-            number.parse().map_err(|_| ConnectError::invalid_url(url, "its database is not a number"))?
+            number.parse().map_err(|_| ConnectError::invalid_url(url, "the database is not a number"))?
         }
     };
     let nodes: Result<Vec<_>, _> =
@@ -122,7 +119,7 @@ fn parse_sentinels(url: &str, rest: &str) -> Result<RedisAddress, ConnectError> 
     })
 }
 
-/// A login is written as in any other address, and read in the same way.
+/// Parses a login with the driver's parser, which also decodes percent escapes.
 fn parse_login(url: &str, login: &str) -> Result<Login, ConnectError> {
     let at = if login.is_empty() { "" } else { "@" };
     let login = parse_server(url, &format!("redis://{login}{at}localhost"))?;
@@ -141,14 +138,14 @@ fn parse_sentinel_login(url: &str, query: &str) -> Result<Login, ConnectError> {
             Some(("sentinel-user", value)) => user = value,
             Some(("sentinel-password", value)) => password = Some(value),
             _ => {
-                let problem = "behind `?` there may be sentinel-user=… and sentinel-password=…";
+                let problem = "unknown parameter after `?`; use sentinel-user=… and sentinel-password=…";
                 return Err(ConnectError::invalid_url(url, problem));
             }
         }
     }
     match (user, password) {
         ("", None) => Ok(Login::default()),
-        (_, None) => Err(ConnectError::invalid_url(url, "sentinel-user needs sentinel-password, too")),
+        (_, None) => Err(ConnectError::invalid_url(url, "sentinel-user requires sentinel-password")),
         (user, Some(password)) => parse_login(url, &format!("{user}:{password}")),
     }
 }

@@ -1,8 +1,8 @@
-//! A cluster: which node has which key, and what to do when that changes.
+//! A cluster: routes requests to the nodes that serve their keys, and follows changes of the slot map.
 //!
-//! Requests are batched for each node. A node refuses a key that it does not have before anything is done, so such a
-//! request, and no other, is put to the right one. Who has what is looked up in the background, by one task at a time:
-//! meanwhile the nodes themselves tell where a key is.
+//! Each node batches its requests. A node rejects a key of another node before it charges anything, so only that request
+//! is sent again, to the right node. One background task at a time refreshes the slot map; until it is done, requests
+//! follow the redirects of the nodes.
 
 mod slot_map;
 mod split;
@@ -31,37 +31,37 @@ use tidegate_limiter::{
 };
 use tokio::{sync::Mutex, task::JoinSet, time::timeout};
 
-/// How often a request may be put to another node.
+/// The maximum number of redirects of one request.
 const MAX_REDIRECTS: usize = 8;
-/// Before a request is put to another node once more.
+/// The pause before the second and later redirects.
 const REDIRECT_BACKOFF: Duration = Duration::from_millis(2);
-/// The deadline of a node comes first, because it takes note of it.
+/// Added to the cluster's deadline, so that the node's deadline expires first: the node records timeouts.
 const DEADLINE_GRACE: Duration = Duration::from_millis(2);
-/// How long a node may take to connect, or to tell who has what.
+/// The time limit for connecting to a node, and for its `CLUSTER SLOTS` reply.
 const NODE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Between two looks at who has what.
+/// The pause between two refreshes of the slot map.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// All nodes, and who has which slot.
+/// All nodes and the slot map.
 pub(crate) struct Cluster {
     key_names: Arc<KeyNames>,
     seeds: Vec<ConnectionInfo>,
     security: ClientTls,
     deadline: Duration,
-    /// Of the cluster as a whole: whether it is known which node has what.
+    /// The health of the whole cluster: whether the slot map is known.
     health: RedisHealth,
     modes: Arc<FailureModes>,
     slot_map: RwLock<Arc<SlotMap>>,
-    /// Held by the one who draws the map.
+    /// Serializes changes of the slot map.
     refresh_lock: Mutex<()>,
     is_refreshing: AtomicBool,
 }
 
-/// Where a node sends those who ask for a key that it does not have.
+/// The redirect of a node for a key that it does not have.
 enum Redirect {
-    /// To the node that has its slot.
+    /// The node that serves the slot.
     Moved(Arc<RedisNode>),
-    /// To the node that its slot is moving to, for this key only.
+    /// The node that the slot is migrating to; for this request only.
     Ask(Arc<RedisNode>),
 }
 
@@ -92,9 +92,9 @@ impl Cluster {
         &self.health
     }
 
-    /// Finds out who has what, or says why it cannot.
+    /// Connects to the seed nodes in order until one returns a complete slot map.
     pub(crate) async fn connect(&self) -> Result<(), ConnectError> {
-        let mut problem = ConnectError::invalid_url(&self.display_name(), "it key_names no node");
+        let mut problem = ConnectError::invalid_url(&self.display_name(), "missing host");
         for seed in &self.seeds {
             let node = self
                 .create_node(seed.clone())
@@ -103,25 +103,26 @@ impl Cluster {
                 Ok(Ok(())) => match node.inspect().await {
                     Ok(()) if self.refresh().await => return Ok(()),
                     Ok(()) => ConnectError::new(
-                        format!("the cluster of {} is not whole", node.display_name()),
-                        "every slot needs a node: see redis-cli --cluster check",
+                        format!("the cluster of {} does not cover all slots", node.display_name()),
+                        "assign every slot to a node: run redis-cli --cluster check",
                     ),
                     Err(error) => error,
                 },
                 Ok(Err(error)) => ConnectError::connection_failed(node.display_name(), &error),
                 Err(_) => ConnectError::new(
                     format!(
-                        "no connection to {}: it did not answer within {NODE_TIMEOUT:?}",
+                        "cannot connect to {}: it did not respond within {NODE_TIMEOUT:?}",
                         node.display_name()
                     ),
-                    "is a server running there?",
+                    "check that a server is running and listening on that address",
                 ),
             };
         }
         Err(problem)
     }
 
-    /// Does what is asked. What spans several nodes is charged on each, and given back if one of them denies.
+    /// Executes a request within the deadline. One that spans several nodes charges each of them, and refunds if one
+    /// denies.
     pub(crate) async fn submit(self: &Arc<Self>, request: StoreRequest, caller: CallOrigin) -> NodeResult {
         if self.health.status() == ServerAvailability::Connecting {
             let _ = timeout(self.deadline, self.health.ready()).await;
@@ -131,23 +132,23 @@ impl Cluster {
     }
 
     async fn dispatch(self: &Arc<Self>, request: StoreRequest, caller: CallOrigin) -> NodeResult {
-        let asks = match request {
-            StoreRequest::Decide(asks) if asks.len() > 1 => asks,
+        let checks = match request {
+            StoreRequest::Decide(checks) if checks.len() > 1 => checks,
             other => return self.submit_single_key(other, caller).await,
         };
         let map = self.slot_map();
-        let keys: Vec<_> = asks.iter().map(|ask| self.key_names.key(&ask.key_ref)).collect();
+        let keys: Vec<_> = checks.iter().map(|check| self.key_names.key(&check.key_ref)).collect();
         let node = |key: &String| map.node_for_key(key).map(Arc::as_ptr);
         if keys.iter().all(|key| node(key) == node(&keys[0])) {
-            match self.submit_to_node(&keys[0], StoreRequest::Decide(asks.clone()), caller).await {
+            match self.submit_to_node(&keys[0], StoreRequest::Decide(checks.clone()), caller).await {
                 Err(NodeError::NotLocal) => {}
                 other => return other,
             }
         }
-        self.submit_split(asks).await
+        self.submit_split(checks).await
     }
 
-    /// A request about keys that the node of `key` has, or none of it.
+    /// Sends a request to the node of `key`; fails without a charge if that node lacks one of its keys.
     async fn submit_to_node(
         self: &Arc<Self>,
         key: &str,
@@ -162,9 +163,9 @@ impl Cluster {
         answer
     }
 
-    /// A request about one key, whichever node turns out to have it.
+    /// Sends a request about one key and follows redirects.
     async fn submit_single_key(self: &Arc<Self>, request: StoreRequest, caller: CallOrigin) -> NodeResult {
-        let Some(key) = key_refs(&request).next().map(|place| self.key_names.key(place)) else {
+        let Some(key) = key_refs(&request).next().map(|key_ref| self.key_names.key(key_ref)) else {
             return Ok(StoreReply::Decided(Vec::new()));
         };
         let mut node = self.node_for_key(&key)?;
@@ -177,7 +178,7 @@ impl Cluster {
                 }
                 other => return other,
             }
-            // A script is not told where the key is; who asks for it is.
+            // The error of a script does not name the node of the key; the error of EXISTS does.
             if let Err(error) = node.send(redis::cmd("EXISTS").arg(&key)).await {
                 match self.resolve_redirect(&node, &error).await? {
                     Redirect::Moved(other) => node = other,
@@ -191,10 +192,10 @@ impl Cluster {
                 tokio::time::sleep(REDIRECT_BACKOFF).await;
             }
         }
-        Err(StoreError::Unavailable("its slot is on the move".to_owned()).into())
+        Err(StoreError::Unavailable(MIGRATING_ERROR.to_owned()).into())
     }
 
-    /// What is asked, at a moment that the caller names.
+    /// Executes requests at the given time instead of the server's.
     pub(crate) async fn submit_at(
         self: &Arc<Self>,
         requests: &[StoreRequest],
@@ -204,18 +205,18 @@ impl Cluster {
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
             let node =
-                key_refs(request).next().and_then(|place| map.node_for_key(&self.key_names.key(place)));
+                key_refs(request).next().and_then(|key_ref| map.node_for_key(&self.key_names.key(key_ref)));
             let answer = match node {
                 Some(node) => node.submit_at(std::slice::from_ref(request), now).await.pop(),
                 None => None,
             };
-            let no_node = || Err(StoreError::Unavailable("no node has the key".to_owned()).into());
+            let no_node = || Err(StoreError::Unavailable(NO_NODE_ERROR.to_owned()).into());
             answers.push(answer.unwrap_or_else(no_node));
         }
         answers
     }
 
-    /// Sends a plain command about one key.
+    /// Sends one command about one key and follows redirects.
     pub(crate) async fn send_command(
         self: &Arc<Self>,
         key: &str,
@@ -245,15 +246,15 @@ impl Cluster {
                 }
             }
         }
-        Err(StoreError::Unavailable("its slot is on the move".to_owned()))
+        Err(StoreError::Unavailable(MIGRATING_ERROR.to_owned()))
     }
 
     pub(crate) fn last_error(&self) -> Option<String> {
         let map = self.slot_map();
-        let trouble =
+        let node_error =
             |node: &Arc<RedisNode>| Some(format!("{}: {}", node.display_name(), node.health().last_error()?));
         match map.unassigned_slots() {
-            0 => map.nodes.values().find_map(trouble),
+            0 => map.nodes.values().find_map(node_error),
             _ if map.nodes.is_empty() => self.health.last_error().or_else(|| Some(NO_NODE_ERROR.to_owned())),
             count => Some(format!("{count} slots have no node")),
         }
@@ -270,7 +271,7 @@ impl Cluster {
         display_seeds(&self.seeds)
     }
 
-    /// Looks who has what, in the background and until all is well.
+    /// Refreshes the slot map in the background until it is complete and all nodes are available.
     pub(crate) fn refresh_in_background(self: &Arc<Self>) {
         if self.is_refreshing.swap(true, Ordering::AcqRel) {
             return;
@@ -278,20 +279,20 @@ impl Cluster {
         let cluster = Arc::downgrade(self);
         drop(tokio::spawn(async move {
             while let Some(cluster) = cluster.upgrade() {
-                let is_well = cluster.try_reconnect().await && cluster.is_up();
+                let is_healthy = cluster.try_reconnect().await && cluster.is_up();
                 let weak = Arc::downgrade(&cluster);
                 drop(cluster);
                 tokio::time::sleep(REFRESH_INTERVAL).await;
-                if is_well && let Some(cluster) = weak.upgrade() {
+                if is_healthy && let Some(cluster) = weak.upgrade() {
                     return cluster.is_refreshing.store(false, Ordering::Release);
                 }
             }
         }));
     }
 
-    /// Finds out who has what, and reports why it cannot.
+    /// Refreshes the slot map, and records and logs a failure. Returns whether the cluster is available.
     async fn try_reconnect(&self) -> bool {
-        // The first time its nodes are looked at, too.
+        // At first the health is `Connecting`, so `connect` also inspects the nodes.
         if self.health.is_available() && self.refresh().await {
             return true;
         }
@@ -306,7 +307,7 @@ impl Cluster {
         self.slot_map().nodes.values().all(|node| node.health().is_available())
     }
 
-    /// Looks who has what. False when nobody tells, or not of all slots.
+    /// Fetches the slot map from the first node that has a complete one. Returns whether all slots have a node.
     async fn refresh(&self) -> bool {
         let _guard = self.refresh_lock.lock().await;
         let old = self.slot_map();
@@ -335,12 +336,12 @@ impl Cluster {
         let mut connects = JoinSet::new();
         map.nodes.values().for_each(|node| drop(connects.spawn(connect_node(node.clone()))));
         connects.join_all().await;
-        let is_whole = map.unassigned_slots() == 0;
+        let is_complete = map.unassigned_slots() == 0;
         self.set_slot_map(map);
-        is_whole
+        is_complete
     }
 
-    /// Draws the map that a node tells.
+    /// Fetches the slot map of one node.
     async fn fetch_slot_map(
         &self,
         old: &SlotMap,
@@ -365,13 +366,13 @@ impl Cluster {
         (!map.nodes.is_empty()).then_some(map)
     }
 
-    /// Follows what a node says instead of an answer; any other error is that of the node.
+    /// Resolves a `MOVED` or `ASK` error; records any other error and returns it.
     async fn resolve_redirect(
         self: &Arc<Self>,
         node: &Arc<RedisNode>,
         error: &RedisError,
     ) -> Result<Redirect, StoreError> {
-        let direction: fn(_) -> _ = match error.kind() {
+        let redirect: fn(_) -> _ = match error.kind() {
             ErrorKind::Server(ServerErrorKind::Ask) => Redirect::Ask,
             ErrorKind::Server(ServerErrorKind::Moved) => Redirect::Moved,
             _ => {
@@ -384,7 +385,7 @@ impl Cluster {
         if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) {
             self.refresh_in_background();
         }
-        let unresolved = || StoreError::Unavailable(format!("its slot has moved: {error}"));
+        let unresolved = || StoreError::Unavailable(format!("cannot follow the redirect: {error}"));
         let (host, port) = error
             .redirect_node()
             .and_then(|(text, _)| slot_map::parse_redirect(text))
@@ -395,16 +396,16 @@ impl Cluster {
             }
             false => host,
         };
-        self.node_at((host, port)).await.map(direction).ok_or_else(unresolved)
+        self.node_at((host, port)).await.map(redirect).ok_or_else(unresolved)
     }
 
-    /// The node at an address; one that has no slots yet is not on the map.
+    /// The node at an address. A node without slots is not in the map yet and is added.
     async fn node_at(self: &Arc<Self>, address: HostPort) -> Option<Arc<RedisNode>> {
         if let Some(node) = self.slot_map().nodes.get(&address) {
             return Some(node.clone());
         }
         let cluster = self.clone();
-        // A caller that gives up does not keep the others from it.
+        // A task of its own, so that a cancelled caller does not abort the connection for the others.
         let task = tokio::spawn(async move {
             let _guard = cluster.refresh_lock.lock().await;
             let map = cluster.slot_map();
@@ -425,8 +426,8 @@ impl Cluster {
         let node = self.slot_map().node_for_key(key).cloned();
         node.ok_or_else(|| {
             self.refresh_in_background();
-            let trouble = self.health.last_error();
-            StoreError::Unavailable(trouble.unwrap_or_else(|| NO_NODE_ERROR.to_owned()))
+            let error = self.health.last_error();
+            StoreError::Unavailable(error.unwrap_or_else(|| NO_NODE_ERROR.to_owned()))
         })
     }
 
@@ -448,7 +449,7 @@ impl Cluster {
     }
 }
 
-/// Connects to a node. One that cannot be reached is looked for in the background, as any that went away.
+/// Connects to a node. On failure it reconnects in the background.
 async fn connect_node(node: Arc<RedisNode>) {
     if node.is_connected() || !node.health().is_available() {
         return;
@@ -456,14 +457,15 @@ async fn connect_node(node: Arc<RedisNode>) {
     let cause = match timeout(NODE_TIMEOUT, node.connect()).await {
         Ok(Ok(())) => return,
         Ok(Err(error)) => ConnectError::connection_failed(node.display_name(), &error),
-        Err(_) => ConnectError::from_message(&format!("no answer within {NODE_TIMEOUT:?}")),
+        Err(_) => ConnectError::from_message(&format!("no reply within {NODE_TIMEOUT:?}")),
     };
     if node.health().mark_unavailable(&cause) {
         node.reconnect();
     }
 }
 
-const NO_NODE_ERROR: &str = "no node of the cluster is known to have the key";
+const NO_NODE_ERROR: &str = "no node of the cluster serves the slot of the key";
+const MIGRATING_ERROR: &str = "too many redirects: the slot of the key is migrating";
 
 fn display_seeds(seeds: &[ConnectionInfo]) -> String {
     let seeds: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();

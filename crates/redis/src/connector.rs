@@ -1,4 +1,4 @@
-//! How a server is reached: by its address, or by asking sentinels which one it is.
+//! Opens connections to a server, by its address or through sentinels.
 
 use crate::address::Login;
 #[cfg(feature = "tls")]
@@ -18,19 +18,19 @@ use tokio::sync::Mutex;
 #[cfg(feature = "tls")]
 use tokio::time::timeout;
 
-/// A way to a server.
+/// Opens connections to one server.
 pub(crate) struct Connector {
     kind: ConnectorKind,
-    /// For the log: never with a password.
+    /// For the log; contains no password.
     display_name: String,
 }
 
-/// How servers are spoken to whose address wants TLS, where that is not left to the driver.
+/// The TLS configuration for `rediss://` addresses; `None` leaves TLS to the driver.
 #[cfg(feature = "tls")]
 #[derive(Clone, Debug)]
 pub(crate) struct ClientTls(pub(crate) Option<Arc<ClientConfig>>);
 
-/// No server is spoken to with TLS.
+/// Placeholder for builds without TLS.
 #[cfg(not(feature = "tls"))]
 #[derive(Clone, Debug)]
 pub(crate) struct ClientTls();
@@ -48,8 +48,7 @@ enum ConnectorKind {
 }
 
 impl Connector {
-    /// To the server at an address.
-    #[cfg_attr(not(feature = "tls"), allow(unused_variables, reason = "it is for TLS"))]
+    #[cfg_attr(not(feature = "tls"), allow(unused_variables, reason = "only TLS uses `security`"))]
     pub(crate) fn for_server(info: ConnectionInfo, security: &ClientTls) -> Result<Self, RedisError> {
         let shown = info.addr().to_string();
         #[cfg(feature = "tls")]
@@ -61,7 +60,7 @@ impl Connector {
                     display_name: shown,
                 });
             }
-            // The driver brings no cryptography of its own. Whatever the process has chosen stays.
+            // The driver needs a default crypto provider. One that the process already installed stays.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         Ok(Self {
@@ -70,7 +69,7 @@ impl Connector {
         })
     }
 
-    /// To whatever server the sentinels call `master`.
+    /// Connects to the server that the sentinels report as the primary of `master`.
     pub(crate) fn for_sentinels(
         sentinels: Vec<ConnectionAddr>,
         master: &str,
@@ -100,50 +99,50 @@ impl Connector {
         })
     }
 
-    /// The server as it may be shown.
+    /// The server's name for messages, without credentials.
     pub(crate) fn display_name(&self) -> &str {
         &self.display_name
     }
 
-    /// Connects so many times to the same server. How long an answer may take is up to whoever asks.
-    pub(crate) async fn connect(&self, times: usize) -> Result<Vec<MultiplexedConnection>, RedisError> {
+    /// Opens `count` connections to the same server. They have no response timeout: callers set their own.
+    pub(crate) async fn connect(&self, count: usize) -> Result<Vec<MultiplexedConnection>, RedisError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(None);
-        let mut connections = Vec::with_capacity(times);
+        let mut connections = Vec::with_capacity(count);
         let client = match &self.kind {
             ConnectorKind::Address(client) => Client::clone(client),
             ConnectorKind::Sentinels(sentinels) => sentinels.lock().await.async_get_client().await?,
             #[cfg(feature = "tls")]
             ConnectorKind::Tls { info, host, port, config: tls } => {
-                for _ in 0..times {
+                for _ in 0..count {
                     let connecting = async {
                         let stream = tls::connect(tls, (host, *port)).await?;
                         let (settings, config) = (info.redis_settings(), config.clone());
                         MultiplexedConnection::new_with_config(settings, stream, config).await
                     };
-                    let late = |_| RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
-                    let (connection, driver) = timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)??;
-                    // It ends with the last one who can ask on the connection.
+                    let timed_out = |_| RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
+                    let (connection, driver) =
+                        timeout(CONNECT_TIMEOUT, connecting).await.map_err(timed_out)??;
+                    // The driver task ends when the last clone of the connection is dropped.
                     drop(tokio::spawn(driver));
                     connections.push(connection);
                 }
                 return Ok(connections);
             }
         };
-        for _ in 0..times {
+        for _ in 0..count {
             connections.push(client.get_multiplexed_async_connection_with_config(&config).await?);
         }
         Ok(connections)
     }
 }
 
-/// A small message is sent at once, not held back for another.
+/// Sets `TCP_NODELAY`, because small messages must not wait for more data.
 fn with_nodelay(info: ConnectionInfo) -> ConnectionInfo {
     info.set_tcp_settings(TcpSettings::default().set_nodelay(true))
 }
 
-/// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl fmt::Debug for Connector {

@@ -1,4 +1,4 @@
-//! Plain numbers that others add to as well: `INCRBY` and `EXPIRE`, those of one call in one round trip to each server.
+//! Shared counters: `INCRBY` and `EXPIRE`, with one round trip per server and call.
 
 use crate::{cluster::Cluster, node::RedisNode, topology::Topology};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
@@ -7,7 +7,7 @@ use tidegate_limiter::{Increment, StoreError};
 use tokio::task::JoinSet;
 
 impl Topology {
-    /// Does all additions, and says what each number is then.
+    /// Applies all increments and returns the new value of each counter.
     pub(crate) async fn add(&self, additions: Vec<Increment>) -> Result<Vec<i64>, StoreError> {
         if additions.is_empty() {
             return Ok(Vec::new());
@@ -19,34 +19,33 @@ impl Topology {
     }
 }
 
-/// Each node of a cluster is sent what it has, all at the same time.
+/// Sends each node of a cluster the increments of its keys, to all nodes concurrently.
 async fn add_in_cluster(cluster: &Arc<Cluster>, additions: Vec<Increment>) -> Result<Vec<i64>, StoreError> {
     let mut parts: Vec<(Arc<RedisNode>, Vec<usize>, Vec<Increment>)> = Vec::new();
     let mut sums = vec![0; additions.len()];
-    for (place, addition) in additions.into_iter().enumerate() {
+    for (index, addition) in additions.into_iter().enumerate() {
         let node = cluster.node_for_key(&addition.key)?;
         match parts.iter_mut().find(|(known, ..)| Arc::ptr_eq(known, &node)) {
-            Some((_, places, part)) => {
-                places.push(place);
+            Some((_, indexes, part)) => {
+                indexes.push(index);
                 part.push(addition);
             }
-            None => parts.push((node, vec![place], vec![addition])),
+            None => parts.push((node, vec![index], vec![addition])),
         }
     }
     let mut calls = JoinSet::new();
-    for (node, places, part) in parts {
+    for (node, indexes, part) in parts {
         let cluster = cluster.clone();
-        calls.spawn(async move { (places, add_on_node(&node, Some(&cluster), &part).await) });
+        calls.spawn(async move { (indexes, add_on_node(&node, Some(&cluster), &part).await) });
     }
-    while let Some(called) = calls.join_next().await {
-        let (places, part) =
-            called.map_err(|_| StoreError::Unavailable("the call was given up".to_owned()))?;
-        places.into_iter().zip(part?).for_each(|(place, sum)| sums[place] = sum);
+    while let Some(joined) = calls.join_next().await {
+        let (indexes, part) = joined.map_err(|_| StoreError::Unavailable("call cancelled".to_owned()))?;
+        indexes.into_iter().zip(part?).for_each(|(index, sum)| sums[index] = sum);
     }
     Ok(sums)
 }
 
-/// Sends all to one node. What has moved to another node of its cluster follows it there, one by one.
+/// Sends all increments to one node. Those whose slot has moved follow the redirect one by one.
 async fn add_on_node(
     node: &Arc<RedisNode>,
     cluster: Option<&Arc<Cluster>>,
@@ -67,13 +66,14 @@ async fn add_on_node(
         let (sum, expiry) = (next(), next());
         let sum = follow_redirect(node, cluster, addition, sum, incrby_command).await?;
         follow_redirect(node, cluster, addition, expiry, expire_command).await?;
-        let unreadable = |_| StoreError::Rejected(format!("`{}` is no number", addition.key));
-        sums.push(redis::from_redis_value(sum).map_err(unreadable)?);
+        let not_a_number = |_| StoreError::Rejected(format!("`{}` is not a number", addition.key));
+        sums.push(redis::from_redis_value(sum).map_err(not_a_number)?);
     }
     Ok(sums)
 }
 
-/// An answer; a command that was turned away because its key is elsewhere was not done, and is put to whoever has it.
+/// Returns the reply, or the one of the node that `MOVED` or `ASK` names. A redirected command did not run, so sending it
+/// again does not count twice.
 async fn follow_redirect(
     node: &Arc<RedisNode>,
     cluster: Option<&Arc<Cluster>>,

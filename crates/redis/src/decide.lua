@@ -1,18 +1,18 @@
--- The only Lua that touches keys: one call decides any number of requests at one moment of the server's clock.
+-- Decides any number of requests in one call, at one time of the server's clock.
 --
--- KEYS     the keys, or none of them, and then ARGV holds them from the second on (a cluster's batch spans slots)
--- ARGV[1]  a message of numbers: moment (negative: the server's), count of quotas, quotas, requests
+-- KEYS     the keys; or empty, and ARGV[2..] holds the keys (the batch of a cluster node spans slots)
+-- ARGV[1]  a msgpack list of numbers: time (negative: the server's), number of quotas, quotas, requests
 --          quota     kind, tag, rule, six numbers
---          decide    0, flags, count of asks, asks             flags: 1 probe, 2 receipts, 4 as much as there is
---            ask     place, cost, patience, credit
---            place   key, quota, count, flags, carry over      flags: 1 permits
---          refund    1, place, generation, cost, receipts
---          reset     2, place
---          renew     3, place, receipt
--- A key's value is a byte that counts its resets (zero: none), and entries: a tag of two bytes and a state. The tag tells which
--- quota wrote the state. A quota reads its own entry, or that of another quota whose state it shares, and turns it into its own only
--- when it charges. So processes with different quotas can count the same key, and a denial writes nothing. Quotas that share
--- no state have an entry each.
+--          decide    0, flags, number of checks, checks        flags: 1 probe, 2 receipts, 4 take up to the cost
+--            check   keyref, cost, max wait, overdraft
+--            keyref  key, quota, count, flags, carry over      flags: 1 permits
+--          refund    1, keyref, generation, cost, receipts
+--          reset     2, keyref
+--          renew     3, keyref, receipt
+-- The value of a key is a generation byte, which counts its resets (zero: none), and entries: a tag of two bytes and a state.
+-- The tag identifies the quota that wrote the state. A quota reads its own entry, or that of another quota with a compatible
+-- state, which it converts only when it charges. So processes with different quotas can count the same key, and a denial
+-- writes nothing. Quotas with incompatible states have separate entries.
 
 local message = cmsgpack.unpack(ARGV[1])
 local call, redis_pcall = redis.call, redis.pcall
@@ -43,7 +43,7 @@ end
 
 local cells, changed = {}, {}
 
--- Reads the entries of a key; a tag that no quota has is kept for the caller to ask about.
+-- Reads the entries of a key; sets `cell.unknown` to a tag that no quota has, for the caller to look up.
 local function read_entries(cell, value, rule)
   cell.generation = value:byte(1)
   local at, length = 2, #value
@@ -74,7 +74,7 @@ local function load_cell(key, first)
       return cell
     end
     cell.exists = true
-    -- What somebody else wrote there is no state of ours: the key is as good as new.
+    -- A value that does not parse is not a state of Tidegate: treat the key as new.
     if not pcall(read_entries, cell, value, quotas[first].rule) then
       cell.entries, cell.unknown = {}, nil
     end
@@ -90,11 +90,11 @@ local function mark_changed(key, cell)
   end
 end
 
--- Entries of other quotas that a key keeps beside those of the quotas that charged it last.
+-- The maximum number of entries of other quotas, besides those of the quotas that charged the key last.
 local MAX_OTHER_ENTRIES = 8
 
--- The entry that each quota reads: its own, or else the first that is left and whose state it shares. `false` for none.
--- With RESET a quota shares a state only where a new one would push out the state of another quota.
+-- The entry that each quota reads: its own, or else the first unused one with a compatible state, or `false`.
+-- With RESET a quota uses another quota's state only if a new entry would evict one.
 local function match_entries(cell, first, count, carry_over)
   local entries, found = cell.entries, {}
   local own = true
@@ -130,7 +130,7 @@ local function match_entries(cell, first, count, carry_over)
   return found
 end
 
--- The state in which a quota counts; one that another quota wrote is only read, so this is a copy where it has to be converted.
+-- The state that a quota uses. A state of another quota is converted into a copy, because a denial must not change it.
 local function effective_state(quota, entry)
   if not entry then return quota.kind.new() end
   if entry.writer.tag == quota.tag or not quota.kind.convert then return entry.state end
@@ -139,7 +139,7 @@ end
 
 local out, size = {}, 0
 
--- Asks every quota of one ask; whether all of them grant.
+-- Decides every quota of one check; returns whether all of them grant.
 local function decide_check(p, cost, probe, receipts)
   local key, first, count, flags, carry_over = message[p], message[p + 1], message[p + 2], message[p + 3], message[p + 4]
   local max_wait, overdraft = message[p + 6], message[p + 7]
@@ -177,7 +177,7 @@ local function decide_check(p, cost, probe, receipts)
   return granted
 end
 
--- How much there is for one ask: the least that any of its quotas has left, one where only debt is left to make.
+-- The amount that one check can take: the least remaining amount of its quotas, and at least one; nil if one denies.
 local function available_amount(p)
   local key, first, count = message[p], message[p + 1], message[p + 2]
   local cell, smallest = cells[key], message[p + 5]
@@ -192,7 +192,7 @@ local function available_amount(p)
   return smallest
 end
 
--- Opens the cells of a request; false when one of them cannot be read.
+-- Loads the cell of a key; writes an error reply and returns false if it cannot be read.
 local function open_cell(key, first)
   local cell = load_cell(key, first)
   if cell.problem then
@@ -252,7 +252,7 @@ local function refund(p)
   for nth = 1, count do
     local quota, entry = quotas[first + nth - 1], found[nth]
     local receipt = read_receipt(p + 4 + 4 * nth)
-    -- Another quota or a reset settles what was outstanding; but slots are held until they are given back.
+    -- A charge of another quota or a reset settles open charges, except slots, which stay acquired until released.
     local is_current = entry and entry.writer.tag == quota.tag and cell.generation == generation
     local is_slot = entry and quota.kind == kinds.concurrency
     if receipt.cost > 0 and (is_current or is_slot) then
@@ -264,7 +264,7 @@ local function refund(p)
   return after
 end
 
--- Forgets a key, but for permits in flight. It stays until what was taken before could not be given back any more.
+-- Resets a key, except permits in flight. The key stays until charges from before the reset can no longer be refunded.
 local function reset(p)
   local key, first = message[p + 1], message[p + 2]
   local cell = open_cell(key, first)
@@ -303,7 +303,7 @@ end
 
 local operations = { [0] = decide, refund, reset, renew }
 local length = #message
--- Where each operation is in the message, and where its answer starts.
+-- The position of each operation in the message, and the start of its reply.
 local positions, starts, op_count = {}, {}, 0
 while position <= length do
   op_count = op_count + 1
@@ -311,7 +311,7 @@ while position <= length do
   position = operations[message[position]](position)
 end
 
--- In the order in which the quotas that charged it last are asked; others behind them, while they are remembered.
+-- The entries to write: those of the quotas that charged last, in their order, then live entries of other quotas.
 local function ordered_entries(cell)
   local entries, own, placed = cell.entries, {}, {}
   if not cell.first then return entries end
@@ -341,7 +341,7 @@ for _, key in ipairs(changed) do
   local failed
   local ttl = (div(reset_at, TTL_STEP) + 2) * TTL_STEP / 1000 - div(now, 1000)
   if is_time_given then ttl = ttl + 3600000 end
-  -- A key that was reset stays for as long as it would have: what was taken before must not look like taken since.
+  -- A reset key keeps at least its TTL: if it expired early, charges from before the reset would match a new generation 0.
   if cell.generation > 0 then ttl = max(ttl, call('PTTL', name)) end
   if ttl > 0 and (reset_at > now or cell.generation > 0) then
     failed = redis_pcall('PSETEX', name, ttl, table.concat(parts))
@@ -349,13 +349,13 @@ for _, key in ipairs(changed) do
     failed = redis_pcall('DEL', name)
   end
   if type(failed) == 'table' and failed.err then
-    -- Without memory some keys can be written; anything else is about the server.
+    -- Out of memory affects single keys; any other error affects the whole call.
     if not failed.err:find('OOM', 1, true) then return redis.error_reply(failed.err) end
     cell.failed, has_failed = failed.err, true
   end
 end
 
--- Why a key of an operation was not written.
+-- The error of a key of an operation that was not written.
 local function find_failure(p)
   if message[p] ~= 0 then return cells[message[p + 1]].failed end
   for q = p + 3, p + 3 + 8 * (message[p + 2] - 1), 8 do
@@ -364,7 +364,7 @@ local function find_failure(p)
   end
 end
 
--- What could not be written did not happen; other operations are answered.
+-- Operations whose keys were not written return the error; the others keep their reply.
 if has_failed then
   local all, total = out, 0
   out, starts[op_count + 1] = {}, size

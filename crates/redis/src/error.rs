@@ -1,8 +1,8 @@
-//! Why there is no connection, and what to do about it.
+//! Connection errors and their advice.
 
 use redis::RedisError;
 
-/// Why a store could not be opened. Says what to do, and never a password.
+/// Why a store cannot connect, with a fix. The text never contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}; {fix}")]
 pub struct ConnectError {
@@ -15,50 +15,48 @@ impl ConnectError {
         Self { problem: problem.into(), fix: fix.into() }
     }
 
-    /// An address that cannot be read.
     pub(crate) fn invalid_url(url: &str, problem: &str) -> Self {
         let fix = "write redis://host:6379, rediss://…, redis+unix:///path, redis+sentinel://h1,h2/master or redis+cluster://h1,h2";
-        Self::new(format!("`{}` is not the address of a Redis: {problem}", redact_password(url)), fix)
+        Self::new(format!("invalid Redis address `{}`: {problem}", redact_password(url)), fix)
     }
 
-    /// A server that is there, and cannot count.
+    /// The server is reachable but rejects the commands that a store needs.
     pub(crate) fn unusable(server: &str, error: &RedisError) -> Self {
         let text = one_line(error);
-        Self::new(format!("{server} cannot be a store: {text}"), advice(&text))
+        Self::new(format!("{server} is not usable as a store: {text}"), advice(&text))
     }
 
-    /// What the server or the network said.
     pub(crate) fn connection_failed(server: &str, error: &RedisError) -> Self {
         let text = one_line(error);
-        Self::new(format!("no connection to {server}: {text}"), advice(&text))
+        Self::new(format!("cannot connect to {server}: {text}"), advice(&text))
     }
 
-    /// An error of a server in use.
+    /// An error of a connected server; the advice is derived from its text.
     pub(crate) fn from_message(error: &str) -> Self {
         Self::new(error, advice(error))
     }
 
-    /// What is wrong, without the advice.
+    /// The problem, without the advice.
     pub(crate) fn problem(&self) -> &str {
         &self.problem
     }
 
-    /// What to do about it.
+    /// The fix.
     pub(crate) fn advice(&self) -> &str {
         &self.fix
     }
 }
 
-/// What to do about an error, whoever reports it: a connection that fails, a check of the store, or the log.
+/// The fix for an error text of the server, the network or this crate.
 pub(crate) fn advice(text: &str) -> &'static str {
     let text = text.to_ascii_lowercase();
     let is_about = |words: &[&str]| words.iter().any(|word| text.contains(word));
     ADVICE.iter().find(|(words, _)| is_about(words)).map_or(DEFAULT_ADVICE, |(_, advice)| *advice)
 }
 
-const DEFAULT_ADVICE: &str = "is a server running there, and does it listen on that address?";
+const DEFAULT_ADVICE: &str = "check that a server is running and listening on that address";
 
-/// Words of an error, in lower case, and what to do about it; the first that fits.
+/// Substrings of error texts, in lower case, and the fix. The first match wins.
 const ADVICE: &[(&[&str], &str)] = &[
     (
         &["wrongpass", "noauth", "authentication", "invalid password"],
@@ -66,45 +64,42 @@ const ADVICE: &[(&[&str], &str)] = &[
     ),
     (&["noperm", "user executing the script", "no permissions"], PERMISSIONS_ADVICE),
     (&["wrongtype"], "another program uses this key: delete it, or set another `prefix`"),
-    (&["maxmemory", "oom command"], "give the server more memory, or a maxmemory-policy that evicts keys"),
-    (&["read-only replica", "readonly"], "connect to its primary, or through redis+sentinel://"),
-    (&["not a node of a cluster", "cluster support disabled"], "write redis:// instead of redis+cluster://"),
-    (
-        &["is a node of a cluster", "part of a cluster", "moved "],
-        "write redis+cluster:// instead of redis://",
-    ),
-    (&["cluster of", "clusterdown", "no node"], "every slot needs a node: see redis-cli --cluster check"),
+    (&["maxmemory", "oom command"], "raise maxmemory, or set a maxmemory-policy that evicts keys"),
+    (&["read-only replica", "readonly"], "connect to its primary, or use redis+sentinel://"),
+    (&["not a node of a cluster", "cluster support disabled"], "use redis:// instead of redis+cluster://"),
+    (&["is a node of a cluster", "part of a cluster", "moved "], "use redis+cluster:// instead of redis://"),
+    (&["cluster of", "clusterdown", "no node"], "assign every slot to a node: run redis-cli --cluster check"),
     (
         &["certificate", "unknownissuer"],
-        "name the CA that signed it: rediss://host:6380?ca=FILE, or RedisStore::builder().tls_authority(pem)",
+        "set the CA that signed it: rediss://host:6380?ca=FILE, or RedisStore::builder().tls_authority(pem)",
     ),
     (
         &["invalidcontenttype", "corrupt message", "invalid message", "tls", "handshake"],
-        "does the server speak TLS on this port? write redis:// if it does not",
+        "check that the server uses TLS on this port; if not, use redis://",
     ),
     (
         &["switch database", "db index", "select is not allowed"],
-        "check the number of the database: the server does not have that many",
+        "check the database number: it exceeds the number of databases of the server",
     ),
     (
         &["master name", "mastername", "given name not found"],
-        "check the name after the last slash: the sentinels know no primary by it",
+        "check the name after the last slash: the sentinels have no primary with this name",
     ),
-    (&["unknown command"], "allow EVALSHA and SCRIPT LOAD: a store cannot decide without scripts"),
-    (&["loading"], "the server is loading its data; it will be used when it has"),
-    (&["failed to lookup", "name or service not known", "no such host"], "check the name of the host"),
+    (&["unknown command"], "allow EVALSHA and SCRIPT LOAD: the store runs scripts"),
+    (&["loading"], "wait until the server has loaded its data; the store reconnects by itself"),
+    (&["failed to lookup", "name or service not known", "no such host"], "check the host name"),
     (
-        &["took longer than", "no answer within"],
+        &["took longer than", "no reply within"],
         "check the load of the server (SLOWLOG GET, LATENCY DOCTOR) and the network, or raise `deadline`",
     ),
     (
         &["timed out"],
-        "check the address and the network; a rediss:// address needs a server that speaks TLS on this port",
+        "check the address and the network; a rediss:// address needs a server that uses TLS on this port",
     ),
-    (&["cannot be a store"], "a store must be able to run scripts and write keys there"),
+    (&["not usable as a store"], "allow the user to run scripts and to write keys"),
     (
-        &["cannot be read", "nobody knows"],
-        "is another version of Tidegate using the same keys? set another `prefix`",
+        &["malformed script reply", "unknown quota tag"],
+        "another version of Tidegate may use the same keys: set another `prefix`",
     ),
 ];
 
@@ -115,13 +110,13 @@ fn one_line(error: &RedisError) -> String {
     error.to_string().lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
-/// The address as it may be shown: what stands before the last `@` or behind a `?` is left out.
+/// The address without the login before the last `@` and without the query.
 fn redact_password(url: &str) -> String {
-    // Without a scheme it may be anything, and also nothing but a password.
+    // Without a scheme the whole text may be a password.
     let Some((scheme, rest)) = url.split_once("://") else { return "…".to_owned() };
     let (hidden, host) = rest.rsplit_once('@').map_or(("", rest), |(_, host)| ("…@", host));
     let (host, query) = host.split_once('?').map_or((host, ""), |(host, _)| (host, "?…"));
-    // Without a host, what stands there may be a password.
+    // Without a host the text may be a password.
     let host = if host.starts_with(':') { "…" } else { host };
     format!("{scheme}://{hidden}{host}{query}")
 }

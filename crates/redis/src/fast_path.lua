@@ -1,16 +1,15 @@
--- The short way to the most common decision: each request takes a cost from the levels of one key, now or not at all.
+-- The fast path for the most common decision: each request charges bucket quotas of one key, without waiting or overdraft.
 --
--- KEYS        the key of each request, or none of them, and then they are the last in ARGV
--- ARGV[1]     the moment (negative: the server's), the count of requests, and for each of them the place of its first
---             quota among the arguments, how many quotas it has, and its cost; once, if that is the same for all
--- ARGV[2..]   quotas: tag, price, drain, capacity
+-- KEYS        the key of each request; or empty, and the keys are the last arguments
+-- ARGV[1]     time (negative: the server's), number of requests, and for each request the argument index of its first
+--             quota, its number of quotas and its cost; only once if all requests have the same
+-- ARGV[2..]   quotas: tag, units per token, units per microsecond, capacity
 --
--- What level.lua decides, without patience or credit, and without a function or a table where one can be spared: for a
--- lone request that is most of the time. The answer is a level and an excess for each quota of each request. A state
--- that is not as usual (reset, or written by another quota, or not ours) is left to the harness.
+-- Decides like level.lua, but avoids functions and tables, whose cost dominates a single request. The reply is a level and
+-- an excess for each quota of each request. FALLBACK leaves a state that was reset, or written by another quota or another
+-- program, to decide.lua.
 --
--- Requests that ask the same key one after the other are decided one after the other, at one moment, so the levels stay at
--- hand between them: such a key is read once and written once.
+-- Consecutive requests for the same key share its levels: the key is read once and written once.
 
 local NEVER, FALLBACK = -1, -2
 local read, pack, call, floor = struct.unpack, struct.pack, redis.pcall, math.floor
@@ -28,10 +27,10 @@ local is_uniform = #costs == 20
 if is_uniform then first_quota, quota_count, cost = read('>BBI6', costs, at) end
 local first = #ARGV - count
 local ttls = {}
--- The numbers of the last quota, and of all where requests have several.
+-- The numbers of the last quota, and of all quotas if requests have several.
 local last, tag, units_per_token, units_per_us, capacity, size
 local tags, all_units_per_token, all_units_per_us, capacities, sizes
--- The key that was asked last: its levels, and what is known of how it is stored.
+-- The current key: its levels and its stored form.
 local current_key, current_first, current_quota_count, current_start, is_stored, is_changed, stored_zero
 local levels = {}
 local out, o = {}, 0
@@ -44,7 +43,7 @@ for index = 1, count + 1 do
 
   if current_key and (name ~= current_key or first_quota ~= current_first) then
     if is_changed then
-      -- Numbers are read as below; a function would cost more than it spares.
+      -- Reads the numbers as below; inlined, because a function call costs more than it saves.
       local text, latest_zero = '\0', now
       for quota = current_first, current_first + current_quota_count - 1 do
         if quota ~= last then
@@ -77,7 +76,7 @@ for index = 1, count + 1 do
       end
       local step, written = floor(latest_zero / TTL_STEP), nil
       if is_stored and step == floor(stored_zero / TTL_STEP) then
-        -- It stays for as long as it was to stay, and it is as long as it was.
+        -- Same TTL step and same length: SETRANGE keeps the TTL and is cheaper than PSETEX.
         written = call('SETRANGE', current_key, '0', text)
       else
         local ttl = ttls[step]
@@ -91,7 +90,7 @@ for index = 1, count + 1 do
       end
       if type(written) == 'table' and written.err then
         if not written.err:find('OOM', 1, true) then return redis.error_reply(written.err) end
-        -- The harness says what is wrong with it; other keys are answered.
+        -- decide.lua returns the error for this key; the other keys keep their replies.
         for p = current_start + 2, o, 2 do out[p] = FALLBACK end
       end
     end
@@ -127,7 +126,7 @@ for index = 1, count + 1 do
         end
       end
 
-      -- The level before, from the moment at which it is zero.
+      -- The level before the charge, computed from the time at which it is zero.
       local level = 0
       if is_cached then
         level = levels[quota - first_quota + 1]
@@ -143,7 +142,7 @@ for index = 1, count + 1 do
         if zero > stored_zero then stored_zero = zero end
       end
 
-      -- Not the sum less the capacity: a sum of two large levels is not exact.
+      -- Not (level + units) - capacity: the sum of two large numbers is not exact.
       local units = cost * units_per_token
       local excess = level - (capacity - units)
       o = o + 2
@@ -167,7 +166,7 @@ for index = 1, count + 1 do
         for p = 1, quota_count do levels[p] = out[start + p * 2 - 1] end
       end
       if granted then
-        -- All of them fit: charge all.
+        -- All quotas allow: charge all.
         is_changed = true
         for p = 1, quota_count do
           local token_units = units_per_token

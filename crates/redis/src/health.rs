@@ -1,16 +1,19 @@
-//! Whether a server is available: what every decision asks before it waits for an answer, and what the log reports.
+//! The availability of a server. Every decision checks it before it waits for a reply, and every change is logged.
 //!
 //! ```text
-//!   CONNECTING ──connected──▶ AVAILABLE ──disconnect, no answer, answers late in a row──▶ UNAVAILABLE
+//!   CONNECTING ──connected──▶ AVAILABLE ──disconnect, no reply, repeated late replies───▶ UNAVAILABLE
 //!       │                         ▲                                                        │   ▲
 //!       │                         └──── reconnected, and the hold-off is over ─────────────┘   │
 //!       └───────────────────────────── connecting failed ──────────────────────────────────────┘
 //! ```
 //!
-//! A late answer alone changes nothing. A store that keeps failing soon after it recovered stays unavailable for longer
-//! each time, so that neither decisions nor the log flap.
+//! One late reply changes nothing. A store that fails again soon after a recovery stays unavailable for longer each
+//! time, so that neither decisions nor the log flap.
 
-use crate::error::{ConnectError, advice};
+use crate::{
+    error::{ConnectError, advice},
+    events,
+};
 use std::{
     collections::HashMap,
     fmt,
@@ -24,28 +27,27 @@ use tidegate_core::Micros;
 use tidegate_limiter::{Clock, FailureMode};
 use tokio::sync::Notify;
 
-/// Calls in a row that may be answered after the deadline.
+/// Consecutive replies after the deadline that make a server unavailable.
 const MAX_LATE_CALLS: u32 = 8;
 /// A failure this soon after a recovery is a relapse.
 const RELAPSE_WINDOW: Micros = Micros::from_secs(60);
-/// How long the first relapse lasts at least; twice as long each time, up to the longest.
+/// The least duration of the first relapse. It doubles with each relapse, up to the maximum.
 const MIN_HOLD_OFF: Micros = Micros::from_millis(250);
 const MAX_HOLD_OFF: Micros = Micros::from_secs(10);
-/// How often rejected decisions of one cause are logged.
+/// The interval between two log events for rejections of the same cause.
 const REJECTION_LOG_INTERVAL: Micros = Micros::from_secs(60);
 
-/// How a server is.
+/// The availability of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServerAvailability {
-    /// It is being connected to for the first time: decisions wait, up to their deadline.
+    /// The first connection attempt is in progress: decisions wait, up to their deadline.
     Connecting,
-    /// It answers.
     Available,
-    /// It does not, for this cause: decisions are made without it, at once.
+    /// Decisions use the failure mode at once, without a call.
     Unavailable(ConnectError),
 }
 
-/// Availability of one server.
+/// Tracks the availability of one server and logs its changes.
 #[derive(Debug)]
 pub(crate) struct RedisHealth {
     /// The server, for the log.
@@ -64,7 +66,7 @@ pub(crate) struct RedisHealth {
 #[derive(Debug)]
 struct HealthState {
     status: ServerAvailability,
-    /// The advice of each cause that was logged since it is unavailable.
+    /// The advice of each cause logged during this outage, so that each is logged once.
     logged: Vec<String>,
     unavailable_since: Micros,
     recovered_at: Option<Micros>,
@@ -73,13 +75,13 @@ struct HealthState {
 
 #[derive(Debug, Default)]
 struct Rejections {
-    /// The cause of the last one, until a decision is made.
+    /// The cause of the last rejection; cleared by the next decision.
     last_cause: Option<String>,
-    /// When each cause was logged, by its advice, and how many followed.
+    /// By advice: the time of the last log event, and the number of rejections suppressed since.
     logged: HashMap<&'static str, (Micros, u64)>,
 }
 
-/// What the limiters of a store do without it.
+/// The failure modes of the limiters that use a store.
 #[derive(Debug, Default)]
 pub(crate) struct FailureModes(AtomicU8);
 
@@ -134,7 +136,7 @@ impl RedisHealth {
         if self.is_available() { ServerAvailability::Available } else { self.state().status.clone() }
     }
 
-    /// Waits while it is being connected to for the first time; the cause if it is unavailable.
+    /// Waits for the first connection attempt; returns the cause if the server is unavailable.
     pub(crate) async fn ready(&self) -> Result<(), ConnectError> {
         loop {
             let changed = self.changed.notified();
@@ -146,7 +148,7 @@ impl RedisHealth {
         }
     }
 
-    /// Waits until it is available.
+    /// Waits until the server is available.
     pub(crate) async fn wait_until_available(&self) {
         loop {
             let changed = self.changed.notified();
@@ -157,19 +159,19 @@ impl RedisHealth {
         }
     }
 
-    /// Waits until it is available after it was not.
+    /// Waits for the next recovery from an outage.
     pub(crate) async fn wait_recovered(&self) {
-        let times = self.last_recovery();
+        let before = self.last_recovery();
         loop {
             let changed = self.changed.notified();
-            if self.last_recovery() != times {
+            if self.last_recovery() != before {
                 return;
             }
             changed.await;
         }
     }
 
-    /// Why decisions are made without the server, if they are.
+    /// Why the server does not decide at present, if it does not.
     pub(crate) fn last_error(&self) -> Option<String> {
         match self.status() {
             ServerAvailability::Connecting => Some("connecting".to_owned()),
@@ -178,19 +180,19 @@ impl RedisHealth {
         }
     }
 
-    /// How often the server became unavailable.
+    /// The number of times that the server became unavailable.
     pub(crate) fn outages(&self) -> u64 {
         self.outages.load(Ordering::Relaxed)
     }
 
-    /// Is connected to for the first time from now on.
+    /// Records that the first connection attempt starts.
     pub(crate) fn mark_connecting(&self) {
         let mut state = self.state();
         state.status = ServerAvailability::Connecting;
         self.is_available.store(false, Ordering::Release);
     }
 
-    /// Records a call that was answered. Whether the server is unavailable from now on.
+    /// Records the latency of a call. Returns whether it makes the server unavailable.
     pub(crate) fn record_latency(&self, took: Duration, deadline: Duration) -> bool {
         if took <= deadline {
             if self.late_calls.load(Ordering::Relaxed) != 0 {
@@ -201,7 +203,7 @@ impl RedisHealth {
         let late = self.late_calls.fetch_add(1, Ordering::Relaxed) + 1;
         late >= MAX_LATE_CALLS
             && self.mark_unavailable(&ConnectError::from_message(&format!(
-                "{late} answers in a row took longer than {deadline:?}"
+                "{late} consecutive replies took longer than {deadline:?}"
             )))
     }
 
@@ -212,8 +214,8 @@ impl RedisHealth {
         }
     }
 
-    /// Records a decision that the server refused to make: its memory is full, or a key is not ours. Logged once per
-    /// cause and minute, however many there are.
+    /// Records a decision that the server rejected, for example because its memory is full or a key has another type.
+    /// Logs once per cause and minute.
     pub(crate) fn record_rejection(&self, cause: &str) {
         let (now, advice) = (self.clock.now(), advice(cause));
         let mut rejections = self.rejections();
@@ -229,11 +231,11 @@ impl RedisHealth {
         };
         rejections.logged.insert(advice, (now, 0));
         drop(rejections);
-        let (store, mode) = (&self.server, &self.modes);
-        tracing::warn!(%store, %cause, advice, %mode, suppressed, "store rejects decisions");
+        events::StoreRejectsDecisions { store: &self.server, cause, advice, mode: &self.modes, suppressed }
+            .emit();
     }
 
-    /// Records that it is unavailable, and logs each cause once. Whether it was available before.
+    /// Records that the server is unavailable, and logs each cause once. Returns whether it was available before.
     pub(crate) fn mark_unavailable(&self, cause: &ConnectError) -> bool {
         let (now, advice) = (self.clock.now(), cause.advice());
         let mut state = self.state();
@@ -258,23 +260,23 @@ impl RedisHealth {
         self.changed.notify_waiters();
         if is_new {
             let (store, cause, mode) = (&self.server, cause.problem(), &self.modes);
-            tracing::warn!(%store, cause, advice, %mode, "store unavailable");
+            events::StoreUnavailable { store, cause, advice, mode }.emit();
         }
         was_available
     }
 
-    /// Whether it may be available again: a store that relapses waits.
+    /// Whether the server may become available again: after a relapse the hold-off must pass first.
     pub(crate) fn is_hold_off_over(&self) -> bool {
         let state = self.state();
         self.clock.now().since(state.unavailable_since) >= state.hold_off
     }
 
-    /// Records that it is available, and logs it if it was not.
+    /// Records that the server is available, and logs the end of an outage.
     pub(crate) fn mark_available(&self) {
         self.recover(None);
     }
 
-    /// Records that another server has taken its place.
+    /// Records that another server replaces this one, which ends its outage.
     pub(crate) fn mark_replaced(&self, by: &str) {
         if matches!(self.status(), ServerAvailability::Unavailable(_)) {
             self.recover(Some(by));
@@ -294,8 +296,8 @@ impl RedisHealth {
         drop(state);
         self.changed.notify_waiters();
         if let ServerAvailability::Unavailable(cause) = before {
-            let (store, by) = (&self.server, by.unwrap_or(&self.server));
-            tracing::warn!(%store, server = by, seconds, cause = cause.problem(), "store available again");
+            let (store, server) = (&self.server, by.unwrap_or(&self.server));
+            events::StoreRecovered { store, server, seconds, cause: cause.problem() }.emit();
         }
     }
 

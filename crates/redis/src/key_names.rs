@@ -1,4 +1,4 @@
-//! How keys are named, and what is known of the quotas of other processes.
+//! The names of keys in the server, and the registry of quotas that other processes use.
 
 use crate::message::ForeignQuotas;
 use std::{
@@ -8,11 +8,11 @@ use std::{
 use tidegate_core::Quota;
 use tidegate_limiter::store::KeyRef;
 
-/// Names of keys, and the quotas behind the tags in them.
+/// Builds key names, and maps the tags in stored states to quotas.
 #[derive(Debug)]
 pub(crate) struct KeyNames {
     prefix: String,
-    /// Quotas that other processes write with.
+    /// Quotas that other processes wrote states with.
     foreign_quotas: RwLock<Arc<ForeignQuotas>>,
 }
 
@@ -21,9 +21,9 @@ impl KeyNames {
         Self { prefix: prefix.to_owned(), foreign_quotas: RwLock::default() }
     }
 
-    /// The key in the server. What is in braces decides the slot in a cluster.
-    pub(crate) fn key(&self, place: &KeyRef) -> String {
-        let KeyRef { limit, key, .. } = place;
+    /// The key in the server. The part in braces is the hash tag, which selects the slot in a cluster.
+    pub(crate) fn key(&self, key_ref: &KeyRef) -> String {
+        let KeyRef { limit, key, .. } = key_ref;
         let (prefix, rule) = (&self.prefix, escape_colons(limit.name()));
         if key.len() <= MAX_KEY_LENGTH && !is_hash_like(key) {
             return format!("{prefix}:{{{rule}:{key}}}:{LAYOUT_VERSION}");
@@ -32,7 +32,7 @@ impl KeyNames {
         format!("{prefix}:{{{rule}:#{}}}:{LAYOUT_VERSION}", hash.get_hash())
     }
 
-    /// Quotas that other processes write with.
+    /// Quotas that other processes wrote states with.
     pub(crate) fn foreign_quotas(&self) -> Arc<ForeignQuotas> {
         self.foreign_quotas.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -41,7 +41,7 @@ impl KeyNames {
         self.foreign_quotas().contains_key(&(rule.to_owned(), tag))
     }
 
-    /// Remembers a quota that another process writes with; `None` for a tag that nobody knows.
+    /// Registers the quota of another process; `None` for a tag without an announced quota.
     pub(crate) fn register(&self, rule: &str, tag: u16, quota: Option<Quota>) {
         let mut foreign_quotas = self.foreign_quotas.write().unwrap_or_else(PoisonError::into_inner);
         let mut known = ForeignQuotas::clone(&foreign_quotas);
@@ -52,7 +52,7 @@ impl KeyNames {
         *foreign_quotas = Arc::new(known);
     }
 
-    /// Asks again about tags that nobody knew: their quotas may be announced by then.
+    /// Removes the tags without a quota, so that they are looked up again: the quota may have been announced since.
     pub(crate) fn forget_unknown(&self) {
         let mut foreign_quotas = self.foreign_quotas.write().unwrap_or_else(PoisonError::into_inner);
         if foreign_quotas.values().any(Option::is_none) {
@@ -62,23 +62,23 @@ impl KeyNames {
         }
     }
 
-    /// A key of no meaning, to try out what the server allows.
+    /// The key that the probe script writes and deletes.
     pub(crate) fn probe_key(&self) -> String {
         format!("{}:probe", self.prefix)
     }
 
-    /// Where the text of a quota is kept, for processes that have another.
+    /// The key that holds the text of a quota, for processes that use another quota.
     pub(crate) fn quota_key(&self, rule: &str, tag: u16) -> String {
         format!("{}:quota:{rule}:{tag:04x}", self.prefix)
     }
 }
 
-/// A key that reads like the name of a longer one would share its state.
+/// Whether a key looks like the hash of a longer key. Such a key is hashed too, or both would share a state.
 fn is_hash_like(key: &str) -> bool {
     key.len() == HASHED_KEY_LENGTH && key.starts_with('#')
 }
 
-/// A colon ends the rule's name: in the name itself it is written otherwise.
+/// Escapes colons, because a colon ends the rule name in a key.
 fn escape_colons(rule: &str) -> Cow<'_, str> {
     match rule.contains([':', '%']) {
         true => Cow::Owned(rule.replace('%', "%25").replace(':', "%3A")),
@@ -86,11 +86,11 @@ fn escape_colons(rule: &str) -> Cow<'_, str> {
     }
 }
 
-/// The layout of what is kept in a key.
+/// The layout of the value of a key.
 const LAYOUT_VERSION: u32 = 1;
-/// Longer keys are kept as a hash.
+/// Longer keys are hashed.
 const MAX_KEY_LENGTH: usize = 200;
-/// A `#` and forty digits.
+/// A `#` and forty hex digits.
 const HASHED_KEY_LENGTH: usize = 41;
-/// Quotas of other processes that are remembered.
+/// The maximum number of registered quotas of other processes.
 const MAX_FOREIGN_QUOTAS: usize = 64;

@@ -1,4 +1,4 @@
-//! Tidegate's state in Redis or Valkey: the same decisions across a fleet.
+//! A Redis and Valkey store for Tidegate limiters, so that all processes of a fleet share one count per key.
 //!
 //! ```no_run
 //! use tidegate_limiter::Limiter;
@@ -12,27 +12,38 @@
 //! # }
 //! ```
 //!
-//! Where the store is, is one line: `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://h1,h2/name` or
-//! `redis+cluster://h1,h2`. Redis 6.2 and later, and Valkey.
+//! The address is a URL: `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://h1,h2/name` or
+//! `redis+cluster://h1,h2`. Supported servers are Redis 6.2 and later, and Valkey.
 //!
 //! ```text
-//!   Limiter ──request──▶ RedisStore ──▶ Node: gathers what is asked at the same time
+//!   Limiter ──request──▶ RedisStore ──▶ node: batches concurrent requests
 //!                                              │ one script call
 //!                                              ▼
 //!                        server: TIME · GET · decide · SET with expiry
 //! ```
 //!
-//! It depends on the server's clock and no other. When the server is away or slow it says so within the deadline;
-//! what to decide then is up to the limiter. A request whose answer is lost is never sent again.
+//! | item | purpose |
+//! |---|---|
+//! | [`RedisStore`] | the store: one server, a primary behind sentinels, or a cluster |
+//! | [`RedisStoreBuilder`] | its settings: key prefix, deadline, permit lease, TLS |
+//! | [`ConnectError`] | why a store cannot connect, and how to fix it |
+//! | [`verify()`] | compares the decisions of a server with those of the in-memory store |
 //!
-//! In a cluster a request about one key, or about keys of one node, is decided as a whole. One that spans nodes is not:
-//! what was charged on one is given back when another denies, and may be seen as charged for a moment.
+//! It does not:
+//!
+//! - use the clocks of its clients: every decision uses the server's clock;
+//! - choose a decision when the server is unavailable or slow: it returns an error within the deadline, and the limiter's
+//!   failure mode decides;
+//! - resend a request whose reply was lost;
+//! - decide atomically across the nodes of a cluster: when one node denies, it refunds the charges on the others, which
+//!   are visible until then. Requests about keys of one node are atomic.
 
 mod address;
 mod cluster;
 mod connector;
 mod counters;
 mod error;
+mod events;
 mod health;
 mod key_names;
 mod message;

@@ -1,6 +1,6 @@
-//! What is said between a process and the script in the server: requests as one list of numbers, replies as another.
+//! The messages between a process and the scripts: requests as one list of numbers, replies as another.
 //!
-//! Both are msgpack, which the server reads and writes without a detour through text. The harness tells the layout.
+//! Both are msgpack, which the server decodes and encodes natively. `decide.lua` documents the layout.
 
 use crate::script::KindSet;
 use std::{collections::HashMap, sync::Arc};
@@ -23,24 +23,24 @@ const TAKE_UP_TO: u64 = 4;
 
 const PERMITS: u64 = 1;
 
-/// What the short way says in place of an excess of a state that it does not know.
+/// The excess that the fast path returns for a state that only the full script can read.
 const FALLBACK: f64 = -2.0;
 
-/// Verbs of the twins.
+/// Decision codes of the Lua algorithms.
 const ALLOW: u64 = 0;
 const DENY: u64 = 2;
 const NEVER: u64 = 3;
 
-/// Bytes of what the short way is told of one request.
+/// The size of one request in a fast-path message.
 const REQUEST_BYTES: usize = 8;
 
-/// No algorithm has this number.
+/// An index that no algorithm has.
 const UNKNOWN_KIND: u64 = 255;
 
-/// Quotas of other processes, by the names of their rules and their tags. `None` for one that nobody knows.
+/// Quotas of other processes, by rule name and tag. `None` for a tag without an announced quota.
 pub(crate) type ForeignQuotas = HashMap<(String, u16), Option<Quota>>;
 
-/// Requests that ride in one call.
+/// The requests of one call.
 #[derive(Debug, Default)]
 pub(crate) struct Message {
     keys: Vec<String>,
@@ -52,7 +52,7 @@ pub(crate) struct Message {
     kinds: KindSet,
 }
 
-/// A list of numbers, written as they come.
+/// A list of numbers, encoded as they are added.
 #[derive(Debug, Default)]
 struct NumberList {
     bytes: Vec<u8>,
@@ -60,7 +60,7 @@ struct NumberList {
 }
 
 impl NumberList {
-    /// Nothing is as large as what is cut here, and the server would take it for a negative number.
+    /// Caps the number: no valid value is larger, and the server would decode a larger one as negative.
     fn push(&mut self, number: u64) {
         self.count += 1;
         // Writing to a vector does not fail.
@@ -81,48 +81,48 @@ impl NumberList {
 }
 
 impl Message {
-    /// How many requests to put in is up to the caller.
+    /// Adds a request. The caller bounds the number of requests.
     pub(crate) fn add(&mut self, request: &StoreRequest, name: impl Fn(&KeyRef) -> String) {
         match request {
-            StoreRequest::Decide(asks) => {
-                let probe = asks.iter().all(|ask| ask.demand.effect == Effect::Probe);
+            StoreRequest::Decide(checks) => {
+                let probe = checks.iter().all(|check| check.demand.effect == Effect::Probe);
                 let flags = if probe { PROBE } else { 0 } | receipt_flags(request);
-                self.requests.push_all([DECIDE, flags, asks.len() as u64]);
-                asks.iter().for_each(|ask| self.add_check(ask, &name));
+                self.requests.push_all([DECIDE, flags, checks.len() as u64]);
+                checks.iter().for_each(|check| self.add_check(check, &name));
             }
-            StoreRequest::TakeUpTo(ask) => {
+            StoreRequest::TakeUpTo(check) => {
                 self.requests.push_all([DECIDE, TAKE_UP_TO | RECEIPTS, 1]);
-                self.add_check(ask, &name);
+                self.add_check(check, &name);
             }
-            StoreRequest::Refund { key_ref: place, charge, cost } => {
+            StoreRequest::Refund { key_ref, charge, cost } => {
                 self.requests.push(REFUND);
-                self.add_key(place, SlotMode::Peek, &name);
+                self.add_key(key_ref, SlotMode::Peek, &name);
                 self.requests.push_all([charge.generation, *cost]);
-                for index in 0..place.quota_indices().len() {
+                for index in 0..key_ref.quota_indices().len() {
                     self.add_receipt(charge.receipts.get(index).copied().unwrap_or_default());
                 }
             }
-            StoreRequest::Reset(place) => {
+            StoreRequest::Reset(key_ref) => {
                 self.requests.push(RESET);
-                self.add_key(place, SlotMode::Peek, &name);
+                self.add_key(key_ref, SlotMode::Peek, &name);
             }
-            StoreRequest::Renew { key_ref: place, receipt } => {
+            StoreRequest::Renew { key_ref, receipt } => {
                 self.requests.push(RENEW);
-                self.add_key(place, SlotMode::Acquire, &name);
+                self.add_key(key_ref, SlotMode::Acquire, &name);
                 self.add_receipt(*receipt);
             }
         }
     }
 
-    fn add_check(&mut self, ask: &StoreCheck, name: impl Fn(&KeyRef) -> String) {
-        let StoreCheck { key_ref: place, demand, slot_mode: slots, .. } = ask;
-        self.add_key(place, *slots, name);
-        let credit = match demand.overdraft {
+    fn add_check(&mut self, check: &StoreCheck, name: impl Fn(&KeyRef) -> String) {
+        let StoreCheck { key_ref, demand, slot_mode: slots, .. } = check;
+        self.add_key(key_ref, *slots, name);
+        let overdraft = match demand.overdraft {
             Overdraft::Refuse => 0,
             Overdraft::Grant => 1,
             Overdraft::Force => 2,
         };
-        self.requests.push_all([demand.cost, demand.max_wait.get(), credit]);
+        self.requests.push_all([demand.cost, demand.max_wait.get(), overdraft]);
     }
 
     fn add_receipt(&mut self, receipt: Receipt) {
@@ -130,24 +130,24 @@ impl Message {
         self.requests.push_f64(f64::from_bits(receipt.stored));
     }
 
-    /// A key, and the quotas that apply to it; Lua counts from one.
-    fn add_key(&mut self, place: &KeyRef, slots: SlotMode, name: impl Fn(&KeyRef) -> String) {
+    /// Adds a key and the quotas that apply to it. Lua indexes start at one.
+    fn add_key(&mut self, key_ref: &KeyRef, slots: SlotMode, name: impl Fn(&KeyRef) -> String) {
         let next = self.keys.len() + 1;
-        let key = *self.key_indexes.entry(name(place)).or_insert_with_key(|name| {
+        let key = *self.key_indexes.entry(name(key_ref)).or_insert_with_key(|name| {
             self.keys.push(name.clone());
             next
         });
-        let applied = place.quota_indices();
-        let first = self.add_limit(&place.limit) + applied.start + 1;
+        let applied = key_ref.quota_indices();
+        let first = self.add_limit(&key_ref.limit) + applied.start + 1;
         let permits = if slots == SlotMode::Acquire { PERMITS } else { 0 };
-        let carry_over = match place.limit.carry_over() {
+        let carry_over = match key_ref.limit.carry_over() {
             CarryOver::Keep => 0,
             CarryOver::Reset => 1,
         };
         self.requests.push_all([key as u64, first as u64, applied.len() as u64, permits, carry_over]);
     }
 
-    /// Where the quotas of a limit start.
+    /// The index of the first quota of a limit, which is added on first use.
     fn add_limit(&mut self, limit: &Arc<StoreLimit>) -> usize {
         if let Some((_, first)) = self.limits.iter().find(|(known, _)| Arc::ptr_eq(known, limit)) {
             return *first;
@@ -159,7 +159,7 @@ impl Message {
         first
     }
 
-    /// The number of a rule: that of the first limit of its name.
+    /// The index of a rule: that of the first limit with its name.
     fn rule_index(&self, name: &str) -> usize {
         self.limits.iter().position(|(limit, _)| limit.name() == name).unwrap_or(self.limits.len())
     }
@@ -172,8 +172,8 @@ impl Message {
         self.quota_count += 1;
     }
 
-    /// Quotas that other processes wrote with, and tags that nobody knows: what those wrote cannot be read, and is
-    /// forgotten. To be told after all requests.
+    /// Appends the quotas of other processes, and the tags without a quota, whose states the script discards. Call it
+    /// after all requests are added.
     pub(crate) fn append_foreign(&mut self, foreign_quotas: &ForeignQuotas) {
         for ((name, tag), quota) in foreign_quotas {
             let rule = self.rule_index(name);
@@ -196,13 +196,12 @@ impl Message {
         self.kinds
     }
 
-    /// The message itself, at the server's time or at one that is given.
+    /// Encodes the message; without `now` the script uses the server's time.
     pub(crate) fn encode(&self, now: Option<Micros>) -> Vec<u8> {
         encode_message(now, self.quota_count, &self.quotas, &self.requests)
     }
 }
 
-/// Everything in one list.
 fn encode_message(
     now: Option<Micros>,
     quota_count: usize,
@@ -222,18 +221,18 @@ fn encode_message(
     bytes
 }
 
-/// Requests that only take a cost from the levels of one key each, now or not at all.
+/// Requests that each charge bucket quotas of one key, without waiting or overdraft.
 #[derive(Debug, Default)]
 pub(crate) struct FastPathMessage {
     keys: Vec<String>,
-    /// With the place of the first quota of each.
+    /// Each limit with the argument index of its first quota.
     limits: Vec<(Arc<StoreLimit>, u8)>,
     quotas: Vec<Vec<u8>>,
     costs: Vec<u8>,
 }
 
 impl FastPathMessage {
-    /// A message of all requests, if all of them are of that kind.
+    /// Returns a message if all requests qualify for the fast path.
     pub(crate) fn try_new(
         requests: &[StoreRequest],
         now: Option<Micros>,
@@ -245,16 +244,16 @@ impl FastPathMessage {
         message.costs.extend(u32::try_from(requests.len()).ok()?.to_be_bytes());
         let start = message.costs.len();
         for request in requests {
-            let (place, cost) = fast_path_check(request)?;
+            let (key_ref, cost) = fast_path_check(request)?;
             let [first, count] =
-                [message.add_limit(&place.limit)?, u8::try_from(place.limit.quotas().len()).ok()?];
-            // A cost of six bytes; the two before it are in its way.
+                [message.add_limit(&key_ref.limit)?, u8::try_from(key_ref.limit.quotas().len()).ok()?];
+            // A cost takes six bytes; the two high bytes are zero.
             let [_, _, cost @ ..] = cost.to_be_bytes();
             message.costs.extend([first, count]);
             message.costs.extend(cost);
-            message.keys.push(name(place));
+            message.keys.push(name(key_ref));
         }
-        // What is the same for all is said once.
+        // Identical requests are encoded once.
         let (one, rest) = message.costs.get(start..)?.split_first_chunk::<REQUEST_BYTES>()?;
         if rest.chunks(REQUEST_BYTES).all(|other| other == one) {
             message.costs.truncate(start + REQUEST_BYTES);
@@ -262,8 +261,8 @@ impl FastPathMessage {
         Some(message)
     }
 
-    /// The place of a limit's first quota among the arguments; Lua counts from one, and the costs are the first.
-    /// `None` when one of its quotas is no level, or there are too many.
+    /// The argument index of a limit's first quota: Lua indexes start at one, and the first argument is the costs.
+    /// `None` when one of its quotas is not a bucket, or there are too many.
     fn add_limit(&mut self, limit: &Arc<StoreLimit>) -> Option<u8> {
         if let Some((_, first)) = self.limits.iter().find(|(known, _)| Arc::ptr_eq(known, limit)) {
             return Some(*first);
@@ -271,10 +270,10 @@ impl FastPathMessage {
         let first = u8::try_from(self.quotas.len() + 2).ok()?;
         u8::try_from(self.quotas.len() + 1 + limit.quotas().len()).ok()?;
         for (quota, tag) in limit.quotas().iter().zip(limit.tags()) {
-            let Meter { units_per_token: price, units_per_us: drain, capacity, .. } = *meter(quota)?;
+            let Meter { units_per_token, units_per_us, capacity, .. } = *meter(quota)?;
             let mut numbers = Vec::with_capacity(26);
             numbers.extend(tag.to_be_bytes());
-            [price, drain, capacity]
+            [units_per_token, units_per_us, capacity]
                 .into_iter()
                 .for_each(|number| numbers.extend((number as f64).to_be_bytes()));
             self.quotas.push(numbers);
@@ -287,12 +286,12 @@ impl FastPathMessage {
         &self.keys
     }
 
-    /// What follows the keys.
+    /// The arguments that follow the keys.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = &[u8]> {
         [self.costs.as_slice()].into_iter().chain(self.quotas.iter().map(Vec::as_slice))
     }
 
-    /// What was said to each request; `None` where the long way must be gone.
+    /// Decodes the reply to each request; `None` where the full script must decide.
     pub(crate) fn decode(
         bytes: &[u8],
         requests: &[StoreRequest],
@@ -304,20 +303,20 @@ impl FastPathMessage {
 
 impl ReplyReader<'_> {
     fn read_fast_path(&mut self, request: &StoreRequest) -> Result<Option<StoreReply>, MalformedReply> {
-        let (place, cost) = fast_path_check(request).ok_or(MalformedReply)?;
-        let mut steps = Vec::with_capacity(place.limit.quotas().len());
+        let (key_ref, cost) = fast_path_check(request).ok_or(MalformedReply)?;
+        let mut steps = Vec::with_capacity(key_ref.limit.quotas().len());
         let mut is_usual = true;
-        for quota in place.limit.quotas() {
+        for quota in key_ref.limit.quotas() {
             let (level, excess) = (self.read_number()?, self.read_float()?);
             is_usual &= excess != FALLBACK;
-            let (verb, excess) = match excess as u64 {
+            let (code, excess) = match excess as u64 {
                 0 if excess < 0.0 => (NEVER, 0),
                 0 => (ALLOW, 0),
                 excess => (DENY, excess),
             };
             if is_usual {
-                let decision = quota.kind().decode_reply([verb, level, excess, 0]).ok_or(MalformedReply)?;
-                // The short way does not report the time: whoever needs it finds it out.
+                let decision = quota.kind().decode_reply([code, level, excess, 0]).ok_or(MalformedReply)?;
+                // The fast path does not return the time of the charge; a refund looks it up.
                 let receipt = Receipt { cost, mark: level, ..Receipt::default() };
                 steps.push(ChargeResult { decision, receipt });
             }
@@ -326,14 +325,14 @@ impl ReplyReader<'_> {
     }
 }
 
-/// The only ask of a request that asks nothing unusual.
+/// The key and cost of a request that qualifies for the fast path.
 fn fast_path_check(request: &StoreRequest) -> Option<(&KeyRef, u64)> {
-    let StoreRequest::Decide(asks) = request else { return None };
-    let [StoreCheck { key_ref: place, demand, receipt: false, .. }] = asks.as_slice() else { return None };
+    let StoreRequest::Decide(checks) = request else { return None };
+    let [StoreCheck { key_ref, demand, receipt: false, .. }] = checks.as_slice() else { return None };
     let is_plain = *demand == Demand::new(demand.cost)
         && (1..COST_BOUND).contains(&demand.cost)
-        && place.limit.selection() == QuotaSelection::All;
-    is_plain.then_some((place, demand.cost))
+        && key_ref.limit.selection() == QuotaSelection::All;
+    is_plain.then_some((key_ref, demand.cost))
 }
 
 /// Costs below this fit in six bytes.
@@ -347,23 +346,22 @@ fn meter(quota: &Quota) -> Option<&Meter> {
     }
 }
 
-/// Receipts are asked for where somebody can use them: the caller, or whoever gives back what a late answer took.
+/// Requests receipts for the caller, and for the refund of a charge whose reply is late.
 fn receipt_flags(request: &StoreRequest) -> u64 {
-    let is_charged = |ask: &StoreCheck| ask.receipt || ask.demand.effect == Effect::Charge;
+    let is_charged = |check: &StoreCheck| check.receipt || check.demand.effect == Effect::Charge;
     match request {
-        StoreRequest::Decide(asks) if asks.iter().any(is_charged) => RECEIPTS,
+        StoreRequest::Decide(checks) if checks.iter().any(is_charged) => RECEIPTS,
         _ => 0,
     }
 }
 
-/// What the script said to one request.
+/// The reply of the script to one request.
 #[derive(Clone, Debug)]
 pub(crate) enum ScriptReply {
-    /// The answer.
     Reply(StoreReply),
-    /// A quota with this tag wrote the state, and the message did not have it.
+    /// A quota with this tag wrote the state, and it is missing from the message.
     UnknownTag(u16),
-    /// The server refused.
+    /// The server rejected the request.
     Refused(String),
 }
 
@@ -373,7 +371,7 @@ pub(crate) struct ReplyReader<'a> {
     bytes: &'a [u8],
 }
 
-/// A reply that is not one of ours.
+/// A reply that does not have the expected layout.
 #[derive(Debug)]
 pub(crate) struct MalformedReply;
 
@@ -383,7 +381,7 @@ impl<'a> ReplyReader<'a> {
         Ok(Self { bytes })
     }
 
-    /// What was said to `request`.
+    /// Reads the reply to `request`.
     pub(crate) fn read_next(&mut self, request: &StoreRequest) -> Result<ScriptReply, MalformedReply> {
         match self.read_number()? {
             0 => self.read_reply(request).map(ScriptReply::Reply),
@@ -397,13 +395,13 @@ impl<'a> ReplyReader<'a> {
 
     fn read_reply(&mut self, request: &StoreRequest) -> Result<StoreReply, MalformedReply> {
         match request {
-            StoreRequest::Decide(asks) => {
+            StoreRequest::Decide(checks) => {
                 let receipts = receipt_flags(request) != 0;
-                let answers = asks.iter().map(|ask| self.read_answer(&ask.key_ref, receipts));
+                let answers = checks.iter().map(|check| self.read_answer(&check.key_ref, receipts));
                 answers.collect::<Result<_, _>>().map(StoreReply::Decided)
             }
-            StoreRequest::TakeUpTo(ask) => {
-                Ok(StoreReply::Decided(vec![self.read_answer(&ask.key_ref, true)?]))
+            StoreRequest::TakeUpTo(check) => {
+                Ok(StoreReply::Decided(vec![self.read_answer(&check.key_ref, true)?]))
             }
             StoreRequest::Refund { .. } | StoreRequest::Reset(_) => Ok(StoreReply::Done),
             StoreRequest::Renew { receipt, .. } => {
@@ -414,10 +412,10 @@ impl<'a> ReplyReader<'a> {
         }
     }
 
-    fn read_answer(&mut self, place: &KeyRef, receipts: bool) -> Result<StoreDecision, MalformedReply> {
+    fn read_answer(&mut self, key_ref: &KeyRef, receipts: bool) -> Result<StoreDecision, MalformedReply> {
         let generation = if receipts { self.read_number()? } else { 0 };
-        let mut steps = Vec::with_capacity(place.quota_indices().len());
-        for quota in &place.limit.quotas()[place.quota_indices()] {
+        let mut steps = Vec::with_capacity(key_ref.quota_indices().len());
+        for quota in &key_ref.limit.quotas()[key_ref.quota_indices()] {
             let numbers =
                 [self.read_number()?, self.read_number()?, self.read_number()?, self.read_number()?];
             let decision = quota.kind().decode_reply(numbers).ok_or(MalformedReply)?;
@@ -437,7 +435,7 @@ impl<'a> ReplyReader<'a> {
         rmp::decode::read_int(&mut self.bytes).map_err(|_| MalformedReply)
     }
 
-    /// A number that may have a fraction; the server writes it in as few bytes as it can.
+    /// Reads a number that may have a fraction; the server encodes it in the shortest form.
     fn read_float(&mut self) -> Result<f64, MalformedReply> {
         match self.bytes.first() {
             Some(0xca) => rmp::decode::read_f32(&mut self.bytes).map(f64::from).map_err(|_| MalformedReply),

@@ -1,5 +1,5 @@
--- Whether the server lets a store count: its clock, msgpack, and all that is done with a key, where there is one.
--- KEYS[1]  a key of no meaning, gone afterwards
+-- Runs every command that a store needs, so that missing permissions and unsupported servers fail here.
+-- KEYS[1]  optional: a key to write, read and delete
 
 redis.call('TIME')
 cmsgpack.unpack(cmsgpack.pack(1))

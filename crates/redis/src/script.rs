@@ -1,7 +1,7 @@
-//! The scripts that run in the server: the harness, with the twins of the algorithms that a message needs.
+//! The scripts that run in the server: `decide.lua` with the Lua sources of the algorithms that a message needs.
 //!
-//! A script defines its functions anew each time it runs. So a message about one algorithm, which is almost every one,
-//! runs a script with nothing else in it.
+//! A script defines its functions on every run. Almost every message uses one algorithm, so there is a script for each
+//! algorithm and one for all of them.
 
 use std::{collections::HashSet, fmt::Write as _, sync::OnceLock};
 use tidegate_core::AlgorithmKind;
@@ -10,11 +10,11 @@ const DECIDE_LUA: &str = include_str!("decide.lua");
 const FAST_PATH_LUA: &str = include_str!("fast_path.lua");
 const PROBE_LUA: &str = include_str!("probe.lua");
 
-/// A key stays until the end of the span of time after the one in which it is forgotten. So it is not told anew when to
-/// go each time it is written, and a key that is used all the time is not made anew each time.
+/// The granularity of expiry, in microseconds. A key expires at the end of the step after the one in which its state is
+/// no longer needed, so most writes keep the TTL and can use `SETRANGE`.
 const TTL_STEP_LUA: &str = "local TTL_STEP = 1000000\n";
 
-/// One script that a server can be asked to run.
+/// One script, with the hash by which `EVALSHA` runs it.
 #[derive(Debug)]
 pub(crate) struct Script {
     text: String,
@@ -26,18 +26,17 @@ impl Script {
         Self { hash: redis::Script::new(&text).get_hash().to_owned(), text }
     }
 
-    /// What the server is told to load.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// What the server knows it by.
+    /// The SHA-1 hash of the text.
     pub(crate) fn hash(&self) -> &str {
         &self.hash
     }
 }
 
-/// The script for any message about the algorithms with these places in [`AlgorithmKind::key_names`].
+/// The script for messages about the algorithms with these indexes in [`AlgorithmKind::names`].
 pub(crate) fn decide_script(kinds: KindSet) -> &'static Script {
     static SCRIPTS: OnceLock<Vec<Script>> = OnceLock::new();
     let count = AlgorithmKind::names().count();
@@ -45,13 +44,13 @@ pub(crate) fn decide_script(kinds: KindSet) -> &'static Script {
     &scripts[kinds.single().unwrap_or(count)]
 }
 
-/// The script for messages that only take from levels.
+/// The script for a `FastPathMessage`.
 pub(crate) fn fast_path_script() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
     SCRIPT.get_or_init(|| Script::new(format!("{TTL_STEP_LUA}{FAST_PATH_LUA}")))
 }
 
-/// The script that finds out whether a server is of use.
+/// The script that checks whether the server allows everything that a store needs.
 pub(crate) fn probe_script() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
     SCRIPT.get_or_init(|| Script::new(PROBE_LUA.to_owned()))
@@ -66,7 +65,7 @@ impl KindSet {
         self.0 |= 1 << kind;
     }
 
-    /// The only one in it.
+    /// The index of the algorithm, if there is exactly one.
     fn single(self) -> Option<usize> {
         (self.0.count_ones() == 1).then(|| self.0.trailing_zeros() as usize)
     }

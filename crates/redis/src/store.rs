@@ -1,4 +1,4 @@
-//! The store itself.
+//! The store and its builder.
 
 use crate::{
     address::RedisAddress,
@@ -29,7 +29,7 @@ use tidegate_limiter::{
 };
 use tokio::runtime::Handle;
 
-/// State in Redis or Valkey: on one server, behind sentinels, or in a cluster.
+/// A store in Redis or Valkey: one server, a primary behind sentinels, or a cluster.
 #[derive(Clone)]
 pub struct RedisStore {
     inner: Arc<RedisStoreInner>,
@@ -39,10 +39,10 @@ struct RedisStoreInner {
     key_names: Arc<KeyNames>,
     lease: Micros,
     topology: Topology,
-    /// What its limiters do without it.
+    /// The failure modes of its limiters, for the log.
     modes: Arc<FailureModes>,
     started: std::time::Instant,
-    /// The runtime that its connections live on, if it is there for good.
+    /// The runtime of its connections, if the store is bound to one.
     runtime: Option<Handle>,
 }
 
@@ -70,40 +70,42 @@ impl Default for RedisStoreBuilder {
     }
 }
 
-/// Long enough that a busy machine does not miss it by chance.
+/// Long enough that a busy machine does not exceed it by chance.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(500);
 
 impl RedisStoreBuilder {
-    /// What all keys start with; `tidegate` unless told otherwise.
+    /// Sets the prefix of all keys; `tidegate` by default.
     #[must_use]
     pub fn prefix(self, prefix: &str) -> Self {
         Self { prefix: prefix.to_owned(), ..self }
     }
 
-    /// How long a decision waits for an answer; 500 ms by default. A decision that misses it is refused, or admitted
-    /// where the limiter is open in an outage, and what its late answer took is given back. The store counts as
-    /// unavailable, and the mode of the limiter decides at once, when it disconnects, leaves a call unanswered for twice
-    /// the deadline and at least a second, or answers late eight times in a row.
+    /// Sets how long a decision waits for a reply; 500 ms by default.
+    ///
+    /// A decision that exceeds it is denied, or allowed if the limiter fails open, and the charge of a late reply is
+    /// refunded. The store becomes unavailable when it disconnects, leaves a call without a reply for twice the deadline
+    /// and at least a second, or replies late eight times in a row. The limiter's failure mode then decides at once.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
     }
 
-    /// How long a permit is held that its holder does not renew, where its quota does not say; 30 s unless told
-    /// otherwise.
+    /// Sets the lease of a permit that its holder does not renew, for quotas without their own lease; 30 s by default.
     #[must_use]
     pub fn permit_lease(self, lease: Duration) -> Self {
         Self { lease, ..self }
     }
 
-    /// Lives on the runtime that it is made on, which must outlive it: whoever asks on another one has calls made for it
-    /// there, together with others. Unless told so, a call is made on the runtime of whoever asks.
+    /// Binds the store to the runtime that creates it, which must outlive it.
+    ///
+    /// Requests from other runtimes are then sent by tasks of that runtime. By default a call runs on the caller's
+    /// runtime.
     #[must_use]
     pub fn bind_to_runtime(self) -> Self {
         Self { affinity: RuntimeAffinity::AnyRuntime, ..self }
     }
 
-    /// Whose signature on a server's certificate counts, in PEM; the machine's own authorities unless told otherwise.
+    /// Sets the CA certificates (PEM) used to verify the server; the system's by default.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls_authority(self, pem: &[u8]) -> Self {
@@ -111,7 +113,7 @@ impl RedisStoreBuilder {
         Self { tls, ..self }
     }
 
-    /// Who we are to a server that wants to know: a certificate and its key, in PEM.
+    /// Sets the client certificate and its key (PEM), for servers that require one.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls_identity(self, certificate: &[u8], key: &[u8]) -> Self {
@@ -119,7 +121,7 @@ impl RedisStoreBuilder {
         Self { tls, ..self }
     }
 
-    /// Accepts a certificate of a trusted authority for whatever name, as `REDIS_TLS_SKIP_HOSTNAME_VERIFICATION` has it.
+    /// Accepts a certificate of a trusted CA for any host name, like `REDIS_TLS_SKIP_HOSTNAME_VERIFICATION`.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls_skip_hostname_verification(self) -> Self {
@@ -127,9 +129,13 @@ impl RedisStoreBuilder {
         Self { tls, ..self }
     }
 
-    /// Makes the store and connects it in the background: it works as soon as the server is there.
+    /// Creates the store and connects in the background; it works as soon as the server is available.
     ///
     /// Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the address or the TLS settings are invalid.
     pub fn open(self, url: &str) -> Result<RedisStore, ConnectError> {
         let store = self.build(url)?;
         match &store.inner.topology {
@@ -145,7 +151,11 @@ impl RedisStoreBuilder {
         Ok(store)
     }
 
-    /// Makes the store, and fails if the server is not there or not of use.
+    /// Creates the store and connects.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the address is invalid, or the server is unavailable or not usable as a store.
     pub async fn connect(self, url: &str) -> Result<RedisStore, ConnectError> {
         let store = self.build(url)?;
         match &store.inner.topology {
@@ -173,7 +183,7 @@ impl RedisStoreBuilder {
                 &modes,
             ))
         };
-        let unreadable = |error: redis::RedisError| ConnectError::invalid_url(url, &error.to_string());
+        let invalid = |error: redis::RedisError| ConnectError::invalid_url(url, &error.to_string());
         #[cfg(feature = "tls")]
         let (url, authority) = split_ca_file(url)?;
         #[cfg(feature = "tls")]
@@ -184,10 +194,10 @@ impl RedisStoreBuilder {
         #[cfg(not(feature = "tls"))]
         let security = ClientTls();
         let topology = match address {
-            RedisAddress::Server(info) => node(Connector::for_server(info, &security).map_err(unreadable)?),
+            RedisAddress::Server(info) => node(Connector::for_server(info, &security).map_err(invalid)?),
             RedisAddress::Sentinels { sentinels, master, login, sentinel_login } => {
                 let connector = Connector::for_sentinels(sentinels, &master, &login, &sentinel_login);
-                node(connector.map_err(unreadable)?)
+                node(connector.map_err(invalid)?)
             }
             RedisAddress::Cluster(seeds) => {
                 Topology::Cluster(Cluster::new(key_names.clone(), (seeds, security), self.deadline, &modes))
@@ -203,40 +213,49 @@ impl RedisStoreBuilder {
 }
 
 impl RedisStore {
-    /// A store with the usual settings; fails if the server is not there or not of use.
+    /// Creates a store with default settings and connects.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the address is invalid, or the server is unavailable or not usable as a store.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::builder().connect(url).await
     }
 
-    /// A store with the usual settings, connected in the background.
+    /// Creates a store with default settings and connects in the background.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the address is invalid.
     pub fn open(url: &str) -> Result<Self, ConnectError> {
         Self::builder().open(url)
     }
 
-    /// A store with settings of its own.
+    /// Returns a builder with default settings.
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::default()
     }
 
-    /// Why decisions are degraded at the moment, if they are.
+    /// Why decisions are degraded at present, if they are.
     pub fn last_error(&self) -> Option<String> {
         self.inner.topology.last_error()
     }
 
-    /// How often a server went away since the store was made.
+    /// The number of times that a server became unavailable since the store was created.
     pub fn outages(&self) -> u64 {
         self.inner.topology.outages()
     }
 
-    /// Does what is asked at a moment that the caller names instead of the server's, without a deadline. For checks of
-    /// the store itself: with it, time in Redis and in a test can be the same.
+    /// Executes requests at the given time instead of the server's, without a deadline.
+    ///
+    /// For tests of the store, which use the same time in Redis and in memory.
     pub async fn execute_at(
         &self,
         requests: &[StoreRequest],
         now: Micros,
     ) -> Vec<Result<StoreReply, StoreError>> {
-        for place in requests.iter().flat_map(key_refs) {
-            if let Err(error) = self.inner.announce(&place.limit).await {
+        for key_ref in requests.iter().flat_map(key_refs) {
+            if let Err(error) = self.inner.announce(&key_ref.limit).await {
                 return vec![Err(error); requests.len()];
             }
         }
@@ -258,21 +277,21 @@ impl RedisStore {
             .collect()
     }
 
-    /// Removes keys at once, as if they had never been, and what was told of the quotas with these rules and tags.
+    /// Deletes keys, and the announcements of the quotas with these rules and tags.
     pub(crate) async fn remove(
         &self,
-        places: &[KeyRef],
+        keys: &[KeyRef],
         tags: impl Iterator<Item = (&str, u16)>,
     ) -> Result<(), StoreError> {
         let RedisStoreInner { key_names, topology, .. } = &*self.inner;
-        let states = places.iter().map(|place| key_names.key(place));
+        let states = keys.iter().map(|key_ref| key_names.key(key_ref));
         for key in states.chain(tags.map(|(rule, tag)| key_names.quota_key(rule, tag))) {
             topology.send_command(&key, redis::cmd("UNLINK").arg(&key)).await?;
         }
         Ok(())
     }
 
-    /// Makes a call whose timers and tasks are those of the store's home, wherever it is asked.
+    /// Makes a call whose timers and tasks run on the store's runtime, if it is bound to one.
     fn call_on_runtime<F>(
         &self,
         call: impl FnOnce(Arc<RedisStoreInner>, CallOrigin) -> F,
@@ -295,19 +314,18 @@ impl RedisStore {
         })
     }
 
-    /// The key in the server under which a place is kept, for operators and tests.
-    pub fn key(&self, place: &KeyRef) -> String {
-        self.inner.key_names.key(place)
+    /// The key in the server for a [`KeyRef`], for operators and tests.
+    pub fn key(&self, key_ref: &KeyRef) -> String {
+        self.inner.key_names.key(key_ref)
     }
 }
 
 impl RedisStoreInner {
-    /// What is done rarely is kept apart, here and below: a future has room for everything in it, and this one is made
-    /// for each decision.
+    /// Executes a request. Rare steps are boxed, because they would enlarge the future of every decision.
     async fn execute(&self, request: StoreRequest, caller: CallOrigin) -> Result<StoreReply, StoreError> {
-        for place in key_refs(&request) {
-            if !self.is_announced(&place.limit) {
-                Box::pin(self.announce(&place.limit)).await?;
+        for key_ref in key_refs(&request) {
+            if !self.is_announced(&key_ref.limit) {
+                Box::pin(self.announce(&key_ref.limit)).await?;
             }
         }
         match self.topology.submit(request.clone(), caller).await {
@@ -318,7 +336,7 @@ impl RedisStoreInner {
         }
     }
 
-    /// Learns what the tags in a state mean, one after the other, until it can be read.
+    /// Looks up the unknown tags of a state one by one, until the script can read it.
     async fn execute_with_foreign_quotas(
         &self,
         request: StoreRequest,
@@ -335,7 +353,7 @@ impl RedisStoreInner {
         into_store_result(strip_unrequested_receipts(&request, answer))
     }
 
-    /// Whether others know what the tags of these quotas mean.
+    /// Whether the quotas of this limit were announced recently.
     fn is_announced(&self, limit: &StoreLimit) -> bool {
         let last = limit.store_tag().load(Ordering::Relaxed);
         last != 0 && self.uptime_seconds().saturating_sub(last) < ANNOUNCE_INTERVAL.as_secs()
@@ -345,16 +363,16 @@ impl RedisStoreInner {
         self.started.elapsed().as_secs() + 1
     }
 
-    /// Tells other processes what the tags of these quotas mean, before anything is written under them.
+    /// Publishes the quotas behind the tags of a limit, before any state is written with them.
     async fn announce(&self, limit: &StoreLimit) -> Result<(), StoreError> {
         if self.is_announced(limit) {
             return Ok(());
         }
         let (now, last) = (self.uptime_seconds(), limit.store_tag().load(Ordering::Relaxed));
-        let is_taken =
+        let is_claimed =
             || limit.store_tag().compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err();
-        // One caller says it again; what was said before holds for the others.
-        if last != 0 && is_taken() {
+        // One caller renews the announcement; the previous one is still valid for the others.
+        if last != 0 && is_claimed() {
             return Ok(());
         }
         for (quota, tag) in limit.quotas().iter().zip(limit.tags()) {
@@ -367,10 +385,10 @@ impl RedisStoreInner {
         Ok(())
     }
 
-    /// Learns of a quota that another process writes with.
+    /// Looks up the quota of another process by its tag.
     async fn fetch_foreign_quota(&self, request: &StoreRequest, tag: u16) -> Result<(), StoreError> {
-        for place in key_refs(request) {
-            let rule = place.limit.name();
+        for key_ref in key_refs(request) {
+            let rule = key_ref.limit.name();
             if self.key_names.is_registered(rule, tag) {
                 continue;
             }
@@ -384,11 +402,11 @@ impl RedisStoreInner {
     }
 }
 
-/// How often a quota in use is announced, so that a server that lost everything has it again soon, and how long others
-/// can look it up.
+/// The interval at which a quota in use is announced, so that a server that lost its data has it again soon.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(60);
+/// The lifetime of an announcement.
 const ANNOUNCE_TTL: Duration = Duration::from_secs(30 * 24 * 3_600);
-/// Quotas that one request may have to ask about.
+/// The maximum number of quotas that one request looks up.
 const MAX_FOREIGN_LOOKUPS: usize = 16;
 
 fn into_store_result(answer: NodeResult) -> Result<StoreReply, StoreError> {
@@ -396,12 +414,12 @@ fn into_store_result(answer: NodeResult) -> Result<StoreReply, StoreError> {
         NodeError::Store(error) => error,
         NodeError::NotLocal => StoreError::Rejected("this server is part of a cluster".to_owned()),
         NodeError::UnknownTag(tag) => {
-            StoreError::Rejected(format!("its state was written by a quota that nobody knows ({tag:04x})"))
+            StoreError::Rejected(format!("unknown quota tag {tag:04x} in the stored state"))
         }
     })
 }
 
-/// Whether this is a task of that runtime.
+/// Whether the current task runs on this runtime.
 fn is_current_runtime(runtime: &Handle) -> bool {
     Handle::try_current().is_ok_and(|here| here.id() == runtime.id())
 }

@@ -1,7 +1,7 @@
-//! TLS to a server: whose certificate is accepted, and who we are.
+//! TLS with custom settings: CA certificates, a client certificate, and the host name check.
 //!
-//! Without any settings the driver does it, by the machine's own authorities. With settings it is done here, as Redis is run: a
-//! certificate that is signed by itself is accepted where it is given as the authority, and its name may be left unchecked.
+//! Without settings the driver connects and trusts the system's CA certificates. With settings this module does, because
+//! Redis deployments often use a self-signed server certificate as its own CA, or skip the host name check.
 
 use crate::error::ConnectError;
 use redis::RedisError;
@@ -20,17 +20,17 @@ use std::{fmt, io, sync::Arc};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-/// What TLS to a server needs besides its address, in PEM.
+/// TLS settings; certificates and keys are PEM.
 #[derive(Clone, Default)]
 pub(crate) struct TlsFiles {
-    /// Whose signature counts.
+    /// CA certificates used to verify the server.
     pub(crate) authority: Option<Vec<u8>>,
-    /// Our certificate, and its key.
+    /// The client certificate and its key.
     pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
     pub(crate) hostname_check: HostnameCheck,
 }
 
-/// Whether the name of a server must be in its certificate.
+/// Whether the certificate must be valid for the server's host name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum HostnameCheck {
     #[default]
@@ -45,7 +45,7 @@ impl fmt::Debug for TlsFiles {
 }
 
 impl TlsFiles {
-    /// How servers are spoken to; `None` where nothing is set.
+    /// The rustls configuration; `None` without settings.
     pub(crate) fn config(&self) -> Result<Option<Arc<ClientConfig>>, ConnectError> {
         let Self { authority, identity, hostname_check: host_names } = self;
         if authority.is_none() && identity.is_none() && *host_names == HostnameCheck::Verify {
@@ -60,7 +60,7 @@ impl TlsFiles {
             Some(_) => trusted.iter().try_for_each(|certificate| {
                 roots.add(certificate.clone()).map_err(|error| ca_error(&error.to_string()))
             })?,
-            // Those of the machine that cannot be read are of no use to anybody.
+            // System certificates that do not parse are skipped: the user cannot fix them here.
             None => _ = roots.add_parsable_certificates(trusted.iter().cloned()),
         }
         let provider = Arc::new(ring::default_provider());
@@ -94,7 +94,7 @@ impl TlsFiles {
 fn parse_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
-        Ok(all) if all.is_empty() => Err("it has no certificate".to_owned()),
+        Ok(all) if all.is_empty() => Err("no certificate found".to_owned()),
         Ok(all) => Ok(all),
         Err(error) => Err(error.to_string()),
     }
@@ -102,19 +102,19 @@ fn parse_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String
 
 fn ca_error(cause: &str) -> ConnectError {
     ConnectError::new(
-        format!("the authority for TLS cannot be read: {cause}"),
-        "give its certificate in PEM: -----BEGIN CERTIFICATE-----…",
+        format!("invalid CA certificate: {cause}"),
+        "pass PEM certificates: -----BEGIN CERTIFICATE-----…",
     )
 }
 
 fn identity_error(cause: &str) -> ConnectError {
     ConnectError::new(
-        format!("the certificate for TLS cannot be read: {cause}"),
-        "give both in PEM: -----BEGIN CERTIFICATE-----… and -----BEGIN PRIVATE KEY-----…",
+        format!("invalid client certificate or key: {cause}"),
+        "pass both as PEM: -----BEGIN CERTIFICATE-----… and -----BEGIN PRIVATE KEY-----…",
     )
 }
 
-/// Connects, and agrees on TLS.
+/// Connects and performs the TLS handshake.
 pub(crate) async fn connect(
     config: &Arc<ClientConfig>,
     (host, port): (&str, u16),
@@ -125,7 +125,7 @@ pub(crate) async fn connect(
     Ok(TlsConnector::from(config.clone()).connect(name, stream).await?)
 }
 
-/// Accepts what webpki accepts, and what is declared besides.
+/// Accepts what webpki accepts, a trusted self-signed server certificate, and any host name if the check is off.
 #[derive(Debug)]
 struct Verifier {
     chains: Arc<WebPkiServerVerifier>,
@@ -144,11 +144,11 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let skips = self.hostname_check == HostnameCheck::Skip;
         match self.chains.verify_server_cert(server, others, name, ocsp, now) {
-            // The name is looked at last: whose it is has been found to be right.
+            // webpki checks the name last, so the chain is valid.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if skips => Ok(ServerCertVerified::assertion()),
-            // One that is signed by itself is an authority to webpki, and no server; whoever trusts this very one means it.
+            // webpki rejects a self-signed CA certificate as a server certificate; accept it if it is trusted explicitly.
             Err(Error::InvalidCertificate(CertificateError::Other(_) | CertificateError::UnknownIssuer))
                 if self.trusted.iter().any(|trusted| trusted == server) =>
             {

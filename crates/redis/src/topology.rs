@@ -1,4 +1,4 @@
-//! One server or a cluster of them, behind the same few verbs.
+//! One server or a cluster, behind the same operations.
 
 use crate::{
     cluster::Cluster,
@@ -17,7 +17,7 @@ pub(crate) enum Topology {
 }
 
 impl Topology {
-    /// Does what is asked, by the deadline.
+    /// Executes a request within the deadline.
     pub(crate) async fn submit(&self, request: StoreRequest, caller: CallOrigin) -> NodeResult {
         match self {
             Self::Single(node) => node.submit(request, caller).await,
@@ -25,7 +25,7 @@ impl Topology {
         }
     }
 
-    /// What is asked, at a moment that the caller names.
+    /// Executes requests at the given time instead of the server's.
     pub(crate) async fn submit_at(&self, requests: &[StoreRequest], now: Micros) -> Vec<NodeResult> {
         match self {
             Self::Single(node) => node.submit_at(requests, now).await,
@@ -41,7 +41,7 @@ impl Topology {
         }
     }
 
-    /// Waits while it is being connected to for the first time; the cause if it is unavailable.
+    /// Waits for the first connection attempt; returns the cause if the server is unavailable.
     pub(crate) async fn ready(&self) -> Result<(), ConnectError> {
         match self {
             Self::Single(node) => node.health().ready().await,
@@ -49,7 +49,7 @@ impl Topology {
         }
     }
 
-    /// Waits until it is available after it was not.
+    /// Waits for the next recovery from an outage.
     pub(crate) async fn wait_recovered(&self) {
         match self {
             Self::Single(node) => node.health().wait_recovered().await,
@@ -65,7 +65,7 @@ impl Topology {
         }
     }
 
-    /// How often a server went away.
+    /// The number of times that a server became unavailable.
     pub(crate) fn outages(&self) -> u64 {
         match self {
             Self::Single(node) => node.health().outages(),
@@ -73,7 +73,7 @@ impl Topology {
         }
     }
 
-    /// The servers as they may be shown.
+    /// The servers' names for messages, without credentials.
     pub(crate) fn display_name(&self) -> String {
         match self {
             Self::Single(node) => node.display_name().to_owned(),

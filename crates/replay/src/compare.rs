@@ -1,4 +1,4 @@
-//! Two policies, asked about the same requests.
+//! Compares two policies on the same requests.
 
 use crate::{
     log::{LoggedRequest, LoggedRequests},
@@ -7,7 +7,7 @@ use crate::{
 use tidegate_limiter::{TopKey, TopKeys};
 use tidegate_policy::compile::{PolicyGate, Prefetch};
 
-/// The policy that another one is compared with, and what differs so far.
+/// The baseline policy of a comparison, and the differences so far.
 #[derive(Debug)]
 pub struct Comparison {
     replay: Replay,
@@ -17,43 +17,43 @@ pub struct Comparison {
     no_longer_denied_keys: TopKeys,
 }
 
-/// Where a policy differs from the one that it is compared with.
+/// The differences between a policy and its baseline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyDifference {
     /// Requests that only the policy denies.
     pub newly_denied: u64,
-    /// Requests that only the other one denies.
+    /// Requests that only the baseline denies.
     pub no_longer_denied: u64,
     /// Requests that both deny.
     pub denied_by_both: u64,
-    /// Requests that only the policy has wait.
+    /// Requests that only the policy delays.
     pub newly_delayed: u64,
-    /// Requests that only the other one has wait.
+    /// Requests that only the baseline delays.
     pub no_longer_delayed: u64,
-    /// Keys of which it denies more or less, the most changed first.
+    /// Keys with different numbers of denials, the largest change first.
     pub keys: Vec<KeyChange>,
 }
 
-/// What differs for one key of one rule.
+/// The difference for one key of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyChange {
-    /// The rule that denies it, and the key.
+    /// The rule that denies the requests, and the key.
     pub key: String,
     /// Requests that only the policy denies.
     pub newly_denied: u64,
-    /// Requests that only the other one denies.
+    /// Requests that only the baseline denies.
     pub no_longer_denied: u64,
-    /// By how much these may be too small.
+    /// The maximum number by which these counts may be too small.
     pub error: u64,
 }
 
-/// Keys that are tracked of each kind, that are compared, and that are reported.
+/// The numbers of keys that are tracked per kind, compared, and reported.
 const TRACKED_KEYS: usize = 4_000;
 const COMPARED_KEYS: usize = 2_000;
 const REPORTED_KEYS: usize = 50;
 
 impl Comparison {
-    /// With this policy.
+    /// Creates a comparison with this baseline.
     pub fn new(replay: Replay) -> Self {
         let keys = || TopKeys::new(TRACKED_KEYS);
         let counts = PolicyDifference::default();
@@ -66,22 +66,22 @@ impl Comparison {
         }
     }
 
-    /// Whether there was no room for a key.
+    /// Whether the key table of a rule has overflowed.
     pub(crate) fn has_overflowed(&self) -> bool {
         self.replay.has_overflowed()
     }
 
-    /// The policy, for whoever finds out ahead what it has to know of requests.
+    /// The compiled policy, for preparing requests ahead of time.
     pub(crate) fn gate(&self) -> &PolicyGate {
         self.replay.gate()
     }
 
-    /// What has to be told of what it counted.
+    /// Returns the notes of the replay of the baseline.
     pub fn notes(&self) -> Vec<String> {
         self.replay.notes()
     }
 
-    /// Asks it too, and notes whether it says the same to each as the policy has.
+    /// Evaluates the baseline for the requests, and records where its verdicts differ from those of the policy.
     pub fn evaluate(
         &mut self,
         lines: LoggedRequests<'_>,
@@ -122,7 +122,11 @@ impl Comparison {
         }
     }
 
-    /// What the other policy did, and all that differs.
+    /// Returns the statistics of the baseline and all differences.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ReplayError::NoKey`] if no request has the key of a rule.
     pub fn finish(self) -> Result<(PolicyStats, PolicyDifference), ReplayError> {
         let Self { replay, mut counts, newly_denied_keys: newly, no_longer_denied_keys: no_longer, .. } =
             self;
@@ -151,7 +155,7 @@ impl Comparison {
 }
 
 impl PolicyDifference {
-    /// Whether both policies do the same to every request.
+    /// Whether both policies make the same decision for every request.
     pub fn is_empty(&self) -> bool {
         self.newly_denied + self.no_longer_denied + self.newly_delayed + self.no_longer_delayed == 0
     }

@@ -1,20 +1,39 @@
-//! Access logs played through a policy on their own clock, and quotas suggested from them.
+//! Replays access logs through a policy on the clock of the log, and suggests quotas from them.
+//!
+//! ```
+//! use std::path::Path;
+//! use tidegate_policy::Policy;
+//! use tidegate_replay::{
+//!     log::{LineFormats, LogInput, RequestLog},
+//!     replay_log,
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let lines = "192.0.2.1 - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n".repeat(3);
+//! let input = LogInput::from_bytes("access.log", lines.into_bytes());
+//! let log = RequestLog::open(vec![input], LineFormats::builtin(&[])?, None)?;
+//! let policy: Policy = "rules: [{ name: per-ip, key: ip, quota: 2/h }]".parse()?;
+//! let result = replay_log(log, (&policy, Path::new("")), None, |_| {})?;
+//! assert_eq!((result.stats.admitted, result.stats.denied), (2, 1));
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! ```text
-//!   files ──read, parse──▶ batches of records ──merge by time──▶ line ──▶ policy on the log's clock ──▶ report
+//!   files ──read, parse──▶ batches of records ──merge by time──▶ requests ──▶ policy on the log's clock ──▶ report
 //!            one thread for each file                     this thread
 //! ```
 //!
-//! | noun | is |
+//! | item | meaning |
 //! |---|---|
-//! | [`log::RequestLog`] | the requests of several files, in the order of time |
-//! | [`log::LineFormats`] | how lines are read: known formats, or one of yours |
-//! | [`Replay`] | one policy and its clock; asked line by line |
-//! | [`report::ReplayReport`] | what came of it, as text, JSON and HTML |
+//! | [`log::RequestLog`] | the requests of several files, ordered by time |
+//! | [`log::LineFormats`] | the formats of lines: built-in ones, or a custom one |
+//! | [`Replay`] | one policy and its clock |
+//! | [`report::ReplayReport`] | the result as text, JSON and HTML |
 //! | [`suggest::Suggestion`] | quotas for a log, with the evidence |
 //!
-//! Memory does not grow with a log: batches are of one size, counters of keys are bounded, and what a bound has left out is
-//! told.
+//! It does not need memory in proportion to the log: batches have a fixed size, tables of keys are bounded, and the report
+//! lists what did not fit. It does not use the stores of a policy; all counters are in memory.
 
 mod compare;
 pub mod log;

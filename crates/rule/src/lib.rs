@@ -1,4 +1,4 @@
-//! Limits with a name: declared in code, changed by configuration, asked for functions and for requests.
+//! Named limits: declared in code, changed by configuration, checked for functions and for requests.
 //!
 //! ```
 //! use tidegate_rule::{RuleConfig, Rules, Settings};
@@ -10,31 +10,36 @@
 //! let limited = login.admit("alice", 1).await.unwrap_err();
 //! assert_eq!(limited.rule(), "login");
 //!
-//! rules.apply(Settings::new().quota("login", "100/min")?)?;   // replaces the quota, without a build
+//! rules.apply(Settings::new().quota("login", "100/min")?)?;   // replaces the quota at run time
 //! assert!(login.admit("alice", 1).await.is_ok());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # }).unwrap();
 //! ```
 //!
-//! | noun | is |
+//! | noun | meaning |
 //! |---|---|
-//! | [`Rule`] | a limit with a name: its quotas, whether it is enforced, where it is counted |
-//! | [`Rules`] | all rules of a program, and the settings that they follow |
-//! | [`Settings`] | where state lives, which rules are enforced, and the quotas that replace those in code |
-//! | [`Limited`] | the error of a call that a rule refused |
-//! | [`Facts`] | what is known of the request that this task serves |
-//! | [`request`] | a request as rules see it, whatever wire it came by |
-//! | [`Gate`] | rules for requests, evaluated together |
-//! | [`LimitQueue`] | who may wait for their turn |
-//! | [`Verdict`] | their decisions on one request |
-//! | [`RejectionResponse`] | what to answer to whoever was refused |
+//! | [`Rule`] | a named limit: its quotas, its mode and its store |
+//! | [`Rules`] | all rules of a program and their settings |
+//! | [`Settings`] | stores, modes, and the quotas that replace those in code |
+//! | [`Limited`] | the error of a call that a rule rejected |
+//! | [`Facts`] | facts about the request that the current task serves |
+//! | [`request`] | the framework-independent view of a request |
+//! | [`Gate`] | a set of limits on requests, evaluated together |
+//! | [`LimitQueue`] | limits the number of waiting requests |
+//! | [`Verdict`] | the decisions of a gate on one request |
+//! | [`RejectionResponse`] | the response to a rejected request |
 //! | [`ProblemDetails`] | problem details (RFC 9457) of an error response |
-//! | [`HeaderStyle`] | which header fields tell of quotas |
-//! | [`middleware`] | what else layers and middleware take, said without a wire |
+//! | [`HeaderStyle`] | which rate limit headers responses contain |
+//! | [`middleware`] | framework-independent settings of other middleware |
 //!
-//! It knows no wire: layers and middleware translate. Only where a framework must be told by the type itself how to send
-//! a [`Limited`] or an [`RejectionResponse`], a feature does that here: `http`, `axum`, `tonic`, `actix`.
+//! It does not
+//!
+//! - serve or parse HTTP: layers and middleware convert requests and responses. The features `http`, `axum`, `tonic` and
+//!   `actix` only convert [`Limited`] and [`RejectionResponse`] into framework types;
+//! - read policy files: `tidegate-policy` compiles them into [`Settings`];
+//! - connect to stores: a [`ConnectStore`] function does.
 
+mod events;
 mod facts;
 mod gate;
 mod integrations;

@@ -1,12 +1,12 @@
-//! The error of a call that a rule refused.
+//! The error of a call that a rule rejected.
 
 use std::{borrow::Cow, error, fmt, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Quota, header::PolicyField};
 use tidegate_overload::CallError;
 
-/// A rule refused a call: which, why, and when it is worth trying again.
+/// A rule rejected a call: which rule, why, and when a retry makes sense.
 ///
-/// An application's own error takes it in by `From<Limited>`; that is all that the attributes need.
+/// Attributes only need an error type that implements `From<Limited>`.
 #[derive(Clone, Debug)]
 pub struct Limited(Box<LimitedInner>);
 
@@ -19,37 +19,37 @@ struct LimitedInner {
 }
 
 impl Limited {
-    /// A refusal by the rule with this name.
+    /// Creates a rejection by the rule with this name.
     pub fn new(rule: impl Into<Arc<str>>, cause: CallError) -> Self {
         Self(Box::new(LimitedInner { rule: rule.into(), message: None, quota: None, cause }))
     }
 
-    /// The same, with what to tell whoever was refused.
+    /// Sets the message for clients.
     #[must_use]
     pub fn with_message(mut self, message: Option<Arc<str>>) -> Self {
         self.0.message = message;
         self
     }
 
-    /// The same, with the quota that was used up.
+    /// Sets the quota that was exceeded.
     #[must_use]
     pub fn with_quota(mut self, quota: Option<Quota>) -> Self {
         self.0.quota = quota;
         self
     }
 
-    /// The rule that refused.
+    /// The rule that rejected the call.
     pub fn rule(&self) -> &str {
         &self.0.rule
     }
 
-    /// What was declared to be told to whoever was refused.
+    /// The declared message for clients.
     pub fn message(&self) -> Option<&str> {
         self.0.message.as_deref()
     }
 
-    /// What whoever was refused may be told in a line: the message that was declared, or else which quota is used up. How a
-    /// server protects itself is not for clients to know.
+    /// One line for clients: the declared message, or which quota is exceeded. Details about the protection
+    /// of the server are not disclosed to clients.
     pub fn client_message(&self) -> Cow<'_, str> {
         match (self.message(), self.cause()) {
             (Some(message), _) => message.into(),
@@ -58,19 +58,19 @@ impl Limited {
         }
     }
 
-    /// The quota that was used up, if it was one.
+    /// The quota that was exceeded, if any.
     pub fn quota(&self) -> Option<Quota> {
         self.0.quota
     }
 
-    /// Why: a limit was reached, or the store that counts is away, or the server protects itself, or code declares the rule in
-    /// two ways.
+    /// The cause: a limit is exceeded, the store is unavailable, the server is overloaded, or code declares
+    /// the rule twice with different settings.
     ///
     /// ```
     /// use tidegate_overload::CallError;
     /// use tidegate_rule::Limited;
     ///
-    /// fn is_our_own_trouble(limited: &Limited) -> bool {
+    /// fn is_server_problem(limited: &Limited) -> bool {
     ///     !matches!(limited.cause(), CallError::Limited(_))
     /// }
     /// ```
@@ -78,7 +78,7 @@ impl Limited {
         &self.0.cause
     }
 
-    /// The numbers, if it was a quota that refused.
+    /// The decision of the quota, if a quota denied the call.
     pub fn decision(&self) -> Option<&Decision> {
         match &self.0.cause {
             CallError::Limited(decision) => Some(decision),
@@ -86,19 +86,19 @@ impl Limited {
         }
     }
 
-    /// The quota that was used up, as headers speak of it.
+    /// The exceeded quota as a rate limit header.
     pub fn label(&self) -> Option<PolicyField> {
         let (quota, decision) = (self.0.quota?, self.decision()?);
         Some(PolicyField::for_indexed_quota(&self.0.rule, decision.quota(), &quota))
     }
 
-    /// When it is worth trying again, if that is known.
+    /// The time after which a retry makes sense, if known.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.cause.retry_after()
     }
 }
 
-/// The message that was declared, or else the reason.
+/// The declared message, or else the cause.
 impl fmt::Display for Limited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.message() {
@@ -110,17 +110,17 @@ impl fmt::Display for Limited {
 
 impl error::Error for Limited {}
 
-/// What a function can return when it was refused.
+/// Converts a rejection into the return value of a function.
 #[diagnostic::on_unimplemented(
-    message = "a call that is refused cannot be told by `{Self}`",
-    label = "cannot carry a refusal",
-    note = "return a `Result` whose error is `From<tidegate::Limited>`: `Result<_, tidegate::Limited>`, or an error of your \
-            own with `impl From<tidegate::Limited> for …`",
-    note = "or say what to return instead: `on_limit = path_of_a_function_with_the_same_arguments`",
-    note = "or, if it is one of many in a block, leave it out: `#[limit(skip)]`"
+    message = "`{Self}` cannot represent a rejected call",
+    label = "no conversion from `tidegate::Limited`",
+    note = "return a `Result` whose error implements `From<tidegate::Limited>`: `Result<_, tidegate::Limited>`, or your own \
+            error type with `impl From<tidegate::Limited> for …`",
+    note = "or call another function instead: `on_limit = path_of_a_function_with_the_same_arguments`",
+    note = "or exclude a method of a block: `#[limit(skip)]`"
 )]
 pub trait FromLimited {
-    /// The answer of a call that was not made.
+    /// The return value of a call that was not made.
     fn from_limited(limited: Limited) -> Self;
 }
 

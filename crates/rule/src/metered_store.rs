@@ -1,4 +1,4 @@
-//! Stores that are watched: how often they were asked, and how long they took.
+//! Stores with metrics: number of requests, failures and latency.
 
 use std::sync::{
     Arc,
@@ -10,26 +10,26 @@ use tidegate_limiter::{
     store::{RuntimeAffinity, StoreError, StoreFuture, StoreReply, StoreRequest},
 };
 
-/// A store that settings name, as it is at this moment.
+/// The current status of a store named by the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreStatus {
-    /// Its name; the default one has none.
+    /// Its name; `None` for the default one.
     pub name: Option<String>,
     /// Why decisions are made without it, if they are.
     pub last_error: Option<String>,
-    /// How often it answered.
+    /// The number of replies.
     pub replies: u64,
-    /// How often it did not, or too late.
+    /// The number of failures and timeouts.
     pub failures: u64,
-    /// How many answers took at most as long as the time at the same place of [`StoreStatus::LATENCY_BOUNDS`], and no less than the
-    /// one before; the last are those that took longer.
+    /// The number of replies per latency bucket: up to the bound at the same index of
+    /// [`StoreStatus::LATENCY_BOUNDS`] and above the previous one; the last bucket has no upper bound.
     pub latency_counts: [u64; Self::LATENCY_BOUNDS.len() + 1],
-    /// How long all of them took together.
+    /// The sum of all latencies.
     pub latency_sum: Micros,
 }
 
 impl StoreStatus {
-    /// The ends of the ranges in which times are counted.
+    /// The upper bounds of the latency buckets.
     pub const LATENCY_BOUNDS: [Micros; 14] = [
         Micros::new(50),
         Micros::new(100),
@@ -48,7 +48,7 @@ impl StoreStatus {
     ];
 }
 
-/// A store that is watched.
+/// A store with metrics.
 #[derive(Debug)]
 pub(crate) struct MeteredStore {
     store: Arc<dyn Store>,
@@ -87,8 +87,8 @@ impl StoreCounters {
             self.failures.fetch_add(1, Relaxed);
             return;
         }
-        let place = StoreStatus::LATENCY_BOUNDS.partition_point(|end| *end < took);
-        self.latency_counts[place].fetch_add(1, Relaxed);
+        let bucket = StoreStatus::LATENCY_BOUNDS.partition_point(|end| *end < took);
+        self.latency_counts[bucket].fetch_add(1, Relaxed);
         self.latency_sum.fetch_add(took.get(), Relaxed);
     }
 }
@@ -96,12 +96,12 @@ impl StoreCounters {
 impl Store for MeteredStore {
     fn execute(&self, request: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
         let (counts, clock) = (self.counters.clone(), self.clock.clone());
-        let begun = clock.now();
-        let answer = self.store.execute(request);
+        let started_at = clock.now();
+        let reply = self.store.execute(request);
         Box::pin(async move {
-            let answer = answer.await;
-            counts.record(clock.now().since(begun), &answer);
-            answer
+            let reply = reply.await;
+            counts.record(clock.now().since(started_at), &reply);
+            reply
         })
     }
 

@@ -1,24 +1,24 @@
-//! Whether a rule is enforced.
+//! The mode of a rule.
 
 use std::{fmt, str::FromStr};
 
-/// What a rule does with what it decides.
+/// Whether a rule is enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Refuses what is over the limit.
+    /// Rejects what exceeds the limit.
     #[default]
     Enforce,
-    /// Counts, and refuses nothing.
+    /// Counts, and rejects nothing.
     Shadow,
-    /// Neither counts nor refuses.
+    /// Neither counts nor rejects.
     Off,
 }
 
 impl Mode {
-    /// All there are.
+    /// All modes.
     pub const ALL: [Self; 3] = [Self::Enforce, Self::Shadow, Self::Off];
 
-    /// What it is called, where rules are declared.
+    /// The name in declarations and policies.
     pub fn name(self) -> &'static str {
         match self {
             Self::Enforce => "enforce",
@@ -43,7 +43,7 @@ impl FromStr for Mode {
     }
 }
 
-/// A word that is no [`Mode`].
+/// An invalid name of a [`Mode`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown mode `{0}`; use one of enforce, shadow, off")]
 pub struct UnknownMode(String);

@@ -1,57 +1,48 @@
-//! What an operator should know of rules and settings.
-//!
-//! It is told when nothing is locked: whoever listens may be limited itself.
+//! Events about rules and settings, logged after all locks are released: a log subscriber may call a limited
+//! function itself.
 
-use crate::settings::SettingsError;
+use crate::{events, settings::SettingsError};
 use std::sync::Arc;
 use tidegate_core::SettingError;
 use tidegate_limiter::{BuildError, TableSize};
 
 pub(crate) enum Notice {
-    /// A rule without numbers.
+    /// A rule without a quota.
     NoQuota { rule: Arc<str> },
-    /// Code names a store that settings do not have.
+    /// Code names a store that the settings do not define.
     UnknownStore { rule: Arc<str>, store: String },
-    /// An attribute declares a rule in another way than code did before.
+    /// An attribute declares a rule differently from an earlier declaration.
     Conflict { rule: Arc<str>, error: SettingError },
-    /// The settings of a rule do not fit what code declares.
+    /// The settings of a rule are incompatible with its declaration.
     InvalidSettings { rule: Arc<str>, error: SettingsError },
     /// Keys of the policy that do not apply to a rule of the code.
     UnusedKeys { rule: Arc<str>, keys: String },
-    /// A limiter was not left to the rule that has it.
+    /// The limiter of a rule was changed concurrently.
     ConcurrentChange { rule: Arc<str>, error: BuildError },
-    /// New keys find no room in memory.
+    /// There is no room for new keys in memory.
     TableFull { rule: Arc<str>, size: TableSize },
 }
 
 impl Notice {
     pub(crate) fn log(self) {
         match self {
-            Self::NoQuota { rule } => {
-                tracing::warn!(%rule, "rule without a quota limits nothing; give it one in the policy file");
-            }
+            Self::NoQuota { rule } => events::RuleWithoutQuota { rule: &rule }.emit(),
             Self::UnknownStore { rule, store } => {
-                tracing::warn!(%rule, store, "unknown store; using the default one");
+                events::RuleStoreUnknown { rule: &rule, store: &store }.emit();
             }
-            Self::Conflict { rule, error } => {
-                tracing::error!(%rule, %error, "conflicting rule declarations, calls are refused");
-            }
+            Self::Conflict { rule, error } => events::RuleConflict { rule: &rule, error: &error }.emit(),
             Self::InvalidSettings { rule, error } => {
-                tracing::error!(%rule, %error, "invalid settings for the rule; using those declared in code");
+                events::RuleSettingsInvalid { rule: &rule, error: &error }.emit();
             }
             Self::UnusedKeys { rule, keys } => {
-                tracing::warn!(%rule, keys, "keys of the policy do not apply to this rule of the code");
+                events::PolicyKeysUnused { rule: &rule, keys: &keys }.emit();
             }
             Self::ConcurrentChange { rule, error } => {
-                tracing::error!(%rule, %error, "somebody changed the limiter of this rule meanwhile");
+                events::LimiterChangeFailed { rule: &rule, error: &error }.emit();
             }
             Self::TableFull { rule, size } => {
                 let TableSize { capacity, replaced, overflowed, .. } = size;
-                tracing::warn!(
-                    %rule, capacity, replaced, overflowed,
-                    "no room for new keys in memory: some replaced keys that had used least (replaced), or shared a counter or \
-                     were denied (overflowed); give the rule a larger capacity"
-                );
+                events::KeyTableFull { rule: &rule, capacity, replaced, overflowed }.emit();
             }
         }
     }

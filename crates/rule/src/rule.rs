@@ -1,7 +1,7 @@
-//! A limit with a name.
+//! A named limit.
 
 use crate::{
-    Mode, RuleKey, gate::PolicyFields, limited::Limited, permit::RulePermit, rule_config::RuleConfig,
+    Mode, RuleKey, events, gate::PolicyFields, limited::Limited, permit::RulePermit, rule_config::RuleConfig,
     rule_state::RuleState, rule_update::ConcurrencyQuotas,
 };
 use arc_swap::ArcSwap;
@@ -18,7 +18,7 @@ use tidegate_core::{Decision, Micros, Quota};
 use tidegate_limiter::{Bucket, Limiter, WaitError, Waiter, background, store::QuotaSelection};
 use tidegate_overload::CallError;
 
-/// A limit with a name: its quotas, whether it is enforced, and where it is counted. Clones are the same rule.
+/// A named limit: its quotas, its mode and its store. Clones share state.
 ///
 /// All of that can change while it is in use; see [`crate::Rules::apply`].
 #[derive(Clone)]
@@ -26,51 +26,51 @@ pub struct Rule {
     shared: Arc<SharedRule>,
 }
 
-/// A rule as it is now.
+/// The shared state of a rule.
 pub(crate) struct SharedRule {
     name: Arc<str>,
     config: ArcSwap<RuleConfig>,
-    /// Whether [`SharedRule::here`] decides, and nothing else has to be known.
+    /// Whether [`SharedRule::local_limiter`] alone decides.
     path: AtomicU8,
-    /// Where it is counted as long as nobody says otherwise: most rules are never moved, and need not ask whether.
+    /// The limiter in memory. Most rules never move to a store, so their checks avoid loading the state.
     local_limiter: Option<Limiter>,
     state: ArcSwap<RuleState>,
-    /// Whether it was told that calls take slots where a rate is, or the other way round.
+    /// Whether a mismatch between the kind of calls and the kind of quotas was logged.
     is_misuse_reported: AtomicBool,
-    /// Its quotas as headers speak of them.
+    /// Its quotas as rate limit headers.
     policy_fields: ArcSwap<PolicyFields>,
 }
 
 const PATH_SLOW: u8 = 0;
 const PATH_FAST: u8 = 1;
-/// There is nothing to be asked.
+/// No check is needed.
 const PATH_IDLE: u8 = 2;
 
-/// How a rule is to be asked.
+/// How a rule is checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CheckPath {
-    /// There is nothing to be asked: it is off, or has no numbers.
+    /// No check is needed: the rule is off, or has no quota.
     Idle,
-    /// The limiter [here](Rule::here) decides by itself.
+    /// [`Rule::local_limiter`] alone decides.
     Fast,
-    /// By all that holds for it.
+    /// The full check, with mode, wait and store.
     Slow,
 }
 
 impl SharedRule {
-    pub(crate) fn new(name: Arc<str>, declared: RuleConfig, terms: RuleState) -> Self {
-        let here = terms.limiter.as_ref().filter(|limiter| limiter.is_in_memory()).cloned();
-        let live = Self {
+    pub(crate) fn new(name: Arc<str>, declared: RuleConfig, state: RuleState) -> Self {
+        let local_limiter = state.limiter.as_ref().filter(|limiter| limiter.is_in_memory()).cloned();
+        let shared = Self {
             name,
             config: ArcSwap::from_pointee(declared),
             path: AtomicU8::new(PATH_SLOW),
-            local_limiter: here,
-            state: ArcSwap::from_pointee(terms),
+            local_limiter,
+            state: ArcSwap::from_pointee(state),
             is_misuse_reported: AtomicBool::new(false),
             policy_fields: ArcSwap::default(),
         };
-        live.update_path();
-        live
+        shared.update_path();
+        shared
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
@@ -81,7 +81,7 @@ impl SharedRule {
         self.config.load_full()
     }
 
-    /// Takes over the numbers of a declaration, where there were none.
+    /// Replaces the declaration with one that has quotas.
     pub(crate) fn set_config(&self, declaration: RuleConfig) {
         self.config.store(Arc::new(declaration));
     }
@@ -90,91 +90,91 @@ impl SharedRule {
         self.state.load_full()
     }
 
-    pub(crate) fn set_state(&self, terms: RuleState) {
+    pub(crate) fn set_state(&self, state: RuleState) {
         self.path.store(PATH_SLOW, Ordering::Release);
-        self.state.store(Arc::new(terms));
+        self.state.store(Arc::new(state));
         self.update_path();
     }
 
-    /// Sets what response headers say of its quotas.
+    /// Updates the rate limit headers of its quotas.
     pub(crate) fn set_policy_fields(&self, quotas: &[Quota]) {
         self.policy_fields.store(Arc::new(PolicyFields::new(&self.name, quotas, self.config().selection)));
     }
 
-    /// Notes whether the quick way says all there is to say.
+    /// Updates whether the fast path is valid.
     fn update_path(&self) {
-        let terms = self.state.load();
-        let quotas = terms.limiter.as_ref().map(Limiter::quotas).unwrap_or_default();
+        let state = self.state.load();
+        let quotas = state.limiter.as_ref().map(Limiter::quotas).unwrap_or_default();
         self.set_policy_fields(&quotas);
-        let is_here = match (&self.local_limiter, &terms.limiter) {
-            (Some(here), Some(now)) => here.is_same(now),
+        let is_local = match (&self.local_limiter, &state.limiter) {
+            (Some(local), Some(current)) => local.is_same(current),
             _ => false,
         };
-        // A number at once is not for those who hold nothing: they are told so on the long way.
-        let is_plain = terms.mode == Mode::Enforce
-            && terms.wait.is_zero()
-            && terms.concurrency == ConcurrencyQuotas::None;
-        let quick = match terms.active_limiter() {
+        // Calls that hold no slot must not use a concurrency quota; the slow path logs that.
+        let is_plain = state.mode == Mode::Enforce
+            && state.wait.is_zero()
+            && state.concurrency == ConcurrencyQuotas::None;
+        let path = match state.active_limiter() {
             None => PATH_IDLE,
-            Some(_) if is_here && is_plain => PATH_FAST,
+            Some(_) if is_local && is_plain => PATH_FAST,
             Some(_) => PATH_SLOW,
         };
-        self.path.store(quick, Ordering::Release);
+        self.path.store(path, Ordering::Release);
     }
 }
 
 impl Rule {
-    pub(crate) fn new(live: Arc<SharedRule>) -> Self {
-        Self { shared: live }
+    pub(crate) fn new(shared: Arc<SharedRule>) -> Self {
+        Self { shared }
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// Its name, to be kept.
+    /// The name, as a shared string.
     pub fn shared_name(&self) -> Arc<str> {
         self.shared.name.clone()
     }
 
-    /// What it does with what it decides.
+    /// The mode.
     pub fn mode(&self) -> Mode {
         self.shared.state.load().mode
     }
 
-    /// The quotas that apply; none for a rule whose numbers are nowhere to be found.
+    /// The quotas that apply; empty for a rule without quotas.
     pub fn quotas(&self) -> Vec<Quota> {
         self.shared.state.load().limiter.as_ref().map(Limiter::quotas).unwrap_or_default()
     }
 
-    /// Its quotas as headers speak of them.
+    /// Its quotas as rate limit headers.
     #[inline]
     pub fn policy_fields(&self) -> impl Deref<Target = Arc<PolicyFields>> + use<> {
         self.shared.policy_fields.load()
     }
 
-    /// Whether all its quotas apply to a call, or one that it chooses.
+    /// Whether all of its quotas apply to a call, or one tier that it selects.
     pub fn selection(&self) -> QuotaSelection {
         self.shared.policy_fields.load().selection()
     }
 
-    /// How long a call may wait for its turn.
+    /// How long a call may wait.
     pub fn wait(&self) -> Duration {
         self.shared.state.load().wait
     }
 
-    /// What to tell whoever is refused.
+    /// The message for rejected clients.
     pub fn message(&self) -> Option<Arc<str>> {
         self.shared.state.load().message.clone()
     }
 
-    /// Where it is counted now; `None` for a rule without numbers.
+    /// The current limiter; `None` for a rule without quotas.
     pub fn limiter(&self) -> Option<Limiter> {
         self.shared.state.load().limiter.clone()
     }
 
-    /// The limiter that decides by itself: in memory, enforced, and without waiting. The quick way, if there is one.
+    /// The limiter that alone decides, if any: in memory, enforced, and without waiting.
     #[inline]
     pub fn fast_limiter(&self) -> Option<&Limiter> {
         match self.shared.path.load(Ordering::Acquire) {
@@ -183,7 +183,7 @@ impl Rule {
         }
     }
 
-    /// How it is to be asked now.
+    /// How the rule is checked now.
     #[inline]
     pub(crate) fn check_path(&self) -> CheckPath {
         match self.shared.path.load(Ordering::Acquire) {
@@ -193,7 +193,7 @@ impl Rule {
         }
     }
 
-    /// Where it is counted as long as nobody says otherwise.
+    /// The limiter in memory, which is used unless the settings name a store.
     pub(crate) fn local_limiter(&self) -> Option<&Limiter> {
         self.shared.local_limiter.as_ref()
     }
@@ -202,7 +202,7 @@ impl Rule {
         self.shared.state()
     }
 
-    /// Takes `cost` for `key`, waiting for it as long as the rule says.
+    /// Charges `cost` to `key`, and waits up to the wait of the rule.
     #[inline]
     pub async fn admit<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
         match self.fast_limiter() {
@@ -211,7 +211,7 @@ impl Rule {
         }
     }
 
-    /// The same for a thread that can wait: it blocks while the rule waits for a store, or for its turn.
+    /// Like [`admit`](Self::admit), blocking the thread while it waits.
     #[inline]
     pub fn admit_blocking<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
         match self.fast_limiter() {
@@ -220,28 +220,29 @@ impl Rule {
         }
     }
 
-    /// Takes a slot of `key` that is held until what is returned is dropped, waiting for it as long as the rule says.
+    /// Acquires a slot of `key`, which is released when the permit is dropped; waits up to the wait of the
+    /// rule.
     ///
-    /// In shadow mode a slot is taken where there is one, and nobody is refused or made to wait.
+    /// In shadow mode a slot is acquired if one is free; calls are neither rejected nor delayed.
     pub async fn acquire<K: RuleKey + ?Sized>(&self, key: &K) -> Result<RulePermit, Limited> {
-        let terms = self.shared.state();
-        let Some(limiter) = terms.active_limiter() else { return Ok(RulePermit::empty()) };
-        self.expect_slots(&terms);
-        let hold = acquire_permit(limiter.key(key), terms.waiter()).await;
-        self.apply_mode_to_permit(&terms, hold)
+        let state = self.shared.state();
+        let Some(limiter) = state.active_limiter() else { return Ok(RulePermit::empty()) };
+        self.expect_slots(&state);
+        let permit = acquire_permit(limiter.key(key), state.waiter()).await;
+        self.apply_mode_to_permit(&state, permit)
     }
 
-    /// The same for a thread that can wait.
+    /// Like [`acquire`](Self::acquire), blocking the thread while it waits.
     pub fn acquire_blocking<K: RuleKey + ?Sized>(&self, key: &K) -> Result<RulePermit, Limited> {
-        let terms = self.shared.state();
-        let Some(limiter) = terms.active_limiter() else { return Ok(RulePermit::empty()) };
-        self.expect_slots(&terms);
+        let state = self.shared.state();
+        let Some(limiter) = state.active_limiter() else { return Ok(RulePermit::empty()) };
+        self.expect_slots(&state);
         let bucket = limiter.blocking().key(key);
-        let permit = match terms.waiter() {
+        let permit = match state.waiter() {
             None => Ok(bucket.permit()),
             Some(waiter) => bucket.permit_queued(waiter),
         };
-        self.apply_mode_to_permit(&terms, permit.map(RulePermit::new))
+        self.apply_mode_to_permit(&state, permit.map(RulePermit::new))
     }
 
     #[inline]
@@ -252,63 +253,56 @@ impl Rule {
         }
     }
 
-    /// What to tell whoever got this denial.
+    /// Converts a denial into an error.
     #[cold]
     pub fn to_limited(&self, decision: &Decision) -> Limited {
-        let terms = self.shared.state.load();
-        let quotas = terms.limiter.as_ref().map(Limiter::quotas).unwrap_or_default();
+        let state = self.shared.state.load();
+        let quotas = state.limiter.as_ref().map(Limiter::quotas).unwrap_or_default();
         Limited::new(self.shared.name.clone(), CallError::from_denial(*decision))
-            .with_message(terms.message.clone())
+            .with_message(state.message.clone())
             .with_quota(quotas.get(decision.quota()).copied())
     }
 
     async fn admit_slow<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
-        let terms = self.shared.state();
-        let Some(limiter) = terms.active_limiter() else { return Ok(()) };
-        self.expect_rates(&terms);
-        let decision = acquire_tokens(limiter.key(key), cost, terms.max_wait()).await;
-        self.apply_mode(terms.mode, decision)
+        let state = self.shared.state();
+        let Some(limiter) = state.active_limiter() else { return Ok(()) };
+        self.expect_rates(&state);
+        let decision = acquire_tokens(limiter.key(key), cost, state.max_wait()).await;
+        self.apply_mode(state.mode, decision)
     }
 
     fn admit_slow_blocking<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
-        let terms = self.shared.state();
-        let Some(limiter) = terms.active_limiter() else { return Ok(()) };
-        self.expect_rates(&terms);
-        let (bucket, patience) = (limiter.blocking().key(key), terms.max_wait());
-        let decision = match patience.is_zero() {
+        let state = self.shared.state();
+        let Some(limiter) = state.active_limiter() else { return Ok(()) };
+        self.expect_rates(&state);
+        let (bucket, max_wait) = (limiter.blocking().key(key), state.max_wait());
+        let decision = match max_wait.is_zero() {
             true => bucket.check(cost),
-            false => bucket.try_acquire(cost, patience),
+            false => bucket.try_acquire(cost, max_wait),
         };
-        self.apply_mode(terms.mode, decision)
+        self.apply_mode(state.mode, decision)
     }
 
-    /// A number at once is only looked at by a call that holds nothing. That is hardly what was meant, and told once.
-    pub(crate) fn expect_rates(&self, terms: &RuleState) {
-        if terms.concurrency != ConcurrencyQuotas::None
+    /// A call that holds no slot only checks a concurrency quota. That is probably a mistake, and logged
+    /// once.
+    pub(crate) fn expect_rates(&self, state: &RuleState) {
+        if state.concurrency != ConcurrencyQuotas::None
             && !self.shared.is_misuse_reported.swap(true, Ordering::Relaxed)
         {
-            tracing::warn!(
-                rule = self.name(),
-                "calls of this rule hold no slot, so that a number `at once` is looked at but never taken; give it a rate, \
-                 or count the number at once by a rule of its own"
-            );
+            events::SlotNotAcquired { rule: self.name() }.emit();
         }
     }
 
-    /// What is taken from a rate by a call that holds it is back when the call ends. That is told once, too.
-    pub(crate) fn expect_slots(&self, terms: &RuleState) {
-        if terms.concurrency == ConcurrencyQuotas::None
+    /// A call that holds a slot refunds a rate when it ends. That is probably a mistake, and logged once.
+    pub(crate) fn expect_slots(&self, state: &RuleState) {
+        if state.concurrency == ConcurrencyQuotas::None
             && !self.shared.is_misuse_reported.swap(true, Ordering::Relaxed)
         {
-            tracing::warn!(
-                rule = self.name(),
-                "calls of this rule hold a slot and give it back, so that a rate limits next to nothing; give it a number \
-                 `at once`"
-            );
+            events::RateRefunded { rule: self.name() }.emit();
         }
     }
 
-    /// What a decision means under the mode that it was made under.
+    /// Applies the mode under which the decision was made.
     pub(crate) fn apply_mode(&self, mode: Mode, decision: Decision) -> Result<(), Limited> {
         match mode {
             Mode::Enforce => self.require_granted(decision),
@@ -316,68 +310,69 @@ impl Rule {
         }
     }
 
-    /// What a slot, or none, means under the mode that it was asked for under.
+    /// Applies the mode under which the permit was requested.
     pub(crate) fn apply_mode_to_permit(
         &self,
-        terms: &RuleState,
-        hold: Result<RulePermit, WaitError>,
+        state: &RuleState,
+        permit: Result<RulePermit, WaitError>,
     ) -> Result<RulePermit, Limited> {
-        match (hold, terms.mode) {
-            (Ok(hold), Mode::Enforce) => match hold.denial() {
+        match (permit, state.mode) {
+            (Ok(permit), Mode::Enforce) => match permit.denial() {
                 Some(decision) => Err(self.to_limited(decision)),
-                None => Ok(hold),
+                None => Ok(permit),
             },
-            (Err(refused), Mode::Enforce) => {
-                Err(Limited::new(self.shared.name.clone(), refused.into())
-                    .with_message(terms.message.clone()))
+            (Err(error), Mode::Enforce) => {
+                Err(Limited::new(self.shared.name.clone(), error.into()).with_message(state.message.clone()))
             }
-            (Ok(hold), Mode::Shadow | Mode::Off) => Ok(hold),
+            (Ok(permit), Mode::Shadow | Mode::Off) => Ok(permit),
             (Err(_), Mode::Shadow | Mode::Off) => Ok(RulePermit::empty()),
         }
     }
 }
 
-/// Where there is nobody to ask a store.
+/// The error if there is no runtime to query a store on.
 pub(crate) const NO_RUNTIME: WaitError = WaitError::StoreUnavailable(Micros::from_secs(1));
 
-/// Takes `cost`, waiting for it up to `patience`. A store is asked on this runtime, or else on our own.
-pub(crate) async fn acquire_tokens(bucket: Bucket, cost: u64, patience: Duration) -> Decision {
+/// Charges `cost`, waiting up to `max_wait`. A store is queried on the current runtime, or else on our own.
+pub(crate) async fn acquire_tokens(bucket: Bucket, cost: u64, max_wait: Duration) -> Decision {
     let is_in_memory = bucket.is_in_memory();
-    let taking = async move {
-        match patience.is_zero() {
+    let acquiring = async move {
+        match max_wait.is_zero() {
             true => bucket.check(cost).await,
-            false => bucket.try_acquire(cost, patience).await,
+            false => bucket.try_acquire(cost, max_wait).await,
         }
     };
     if is_in_memory {
-        return taking.await;
+        return acquiring.await;
     }
-    background::run_in_runtime(taking).await.unwrap_or_else(|| Decision::fail_closed(0, Micros::from_secs(1)))
+    background::run_in_runtime(acquiring)
+        .await
+        .unwrap_or_else(|| Decision::fail_closed(0, Micros::from_secs(1)))
 }
 
-/// Takes a slot. One of a store whose caller is gone when it comes is given back like any other.
+/// Acquires a slot. A slot of a store is released even if the caller is dropped meanwhile.
 pub(crate) async fn acquire_permit(bucket: Bucket, waiter: Option<Waiter>) -> Result<RulePermit, WaitError> {
     let is_in_memory = bucket.is_in_memory();
-    let taking = async move {
+    let acquiring = async move {
         match waiter {
             None => Ok(bucket.permit().await),
             Some(waiter) => bucket.permit_queued(waiter).await,
         }
     };
     let permit = match is_in_memory {
-        true => taking.await,
-        false => background::run_to_completion(taking).await.unwrap_or(Err(NO_RUNTIME)),
+        true => acquiring.await,
+        false => background::run_to_completion(acquiring).await.unwrap_or(Err(NO_RUNTIME)),
     };
     permit.map(RulePermit::new)
 }
 
 impl fmt::Debug for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let terms = self.shared.state.load();
+        let state = self.shared.state.load();
         f.debug_struct("Rule")
             .field("name", &self.shared.name)
-            .field("mode", &terms.mode)
-            .field("limiter", &terms.limiter)
+            .field("mode", &state.mode)
+            .field("limiter", &state.limiter)
             .finish_non_exhaustive()
     }
 }

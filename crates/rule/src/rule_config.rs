@@ -1,11 +1,11 @@
-//! What code says of a rule.
+//! The declaration of a rule in code.
 
 use crate::{Mode, site::SiteKey};
 use std::{borrow::Cow, panic::Location, sync::Arc, time::Duration};
 use tidegate_core::{CarryOver, Quota, SettingError};
 use tidegate_limiter::{BuildError, Capacity, Overflow, store::QuotaSelection};
 
-/// What code says of a rule; settings may say otherwise.
+/// The declaration of a rule in code, which settings may override.
 ///
 /// ```
 /// use std::time::Duration;
@@ -17,7 +17,7 @@ use tidegate_limiter::{BuildError, Capacity, Overflow, store::QuotaSelection};
 #[derive(Clone, Debug)]
 pub struct RuleConfig {
     pub(crate) name: Cow<'static, str>,
-    /// The path of the function that it is named after; `None` if code gives it a name.
+    /// The path of the function that it is named after; `None` if code names it.
     pub(crate) path: Option<String>,
     /// Where code declares it.
     pub(crate) location: &'static Location<'static>,
@@ -29,19 +29,19 @@ pub struct RuleConfig {
     pub(crate) message: Option<Arc<str>>,
     pub(crate) capacity: Option<Capacity>,
     pub(crate) overflow: Overflow,
-    /// The bytes that it may take where nothing is declared.
+    /// The memory limit in bytes if no capacity is declared.
     pub(crate) memory: Option<u64>,
     pub(crate) max_waiters: Option<usize>,
     pub(crate) carry_over: CarryOver,
-    /// The key of an attribute; `None` where the caller gives it.
+    /// The key of an attribute; `None` if the caller provides the key.
     pub(crate) key: Option<SiteKey>,
-    /// Whether it is a breaker, which counts by itself.
+    /// Whether it is a breaker, which has no quota.
     pub(crate) is_breaker: bool,
 }
 
 impl RuleConfig {
-    /// A rule with this name and, so far, no quota: its numbers live in the settings, and until they are there it limits
-    /// nothing.
+    /// Declares a rule with this name and without a quota: settings must provide its quotas, and until then
+    /// it limits nothing.
     #[track_caller]
     pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
         Self {
@@ -64,14 +64,14 @@ impl RuleConfig {
         }
     }
 
-    /// A rule that is named after a function.
+    /// Declares a rule that is named after a function.
     #[track_caller]
     pub(crate) fn for_function(name: String, path: String) -> Self {
         Self { path: Some(path), ..Self::new(name) }
     }
 
-    /// Why this cannot be another declaration of the same rule, with both places; `None` if it can. Which of the two came
-    /// first makes no difference.
+    /// The conflict with another declaration of the same rule, with both locations; `None` if they agree.
+    /// Their order makes no difference.
     pub(crate) fn check_conflict(&self, other: &Self) -> Option<SettingError> {
         let (name, first, second) = (&self.name, self.location, other.location);
         if self.is_reference() || other.is_reference() {
@@ -92,14 +92,14 @@ impl RuleConfig {
         ))
     }
 
-    /// That two rules have one name.
+    /// The error if two rules have the same name.
     pub(crate) fn name_conflict_error(&self, other: &Self) -> SettingError {
         let (name, first, second) = (&self.name, self.describe(), other.describe());
-        let problem = format!("{second} has the rule name `{name}`, which is that of {first}");
+        let problem = format!("{second} uses the rule name `{name}` of {first}");
         SettingError::new(problem, "give one of them another name, as in `rule = \"name\"`")
     }
 
-    /// Whether it names a rule that is declared elsewhere: in the settings, or in code with quotas.
+    /// Whether it refers to a rule that is declared elsewhere: in the settings, or in code with quotas.
     fn is_reference(&self) -> bool {
         self.quotas.is_empty() && self.path.is_none()
     }
@@ -112,7 +112,7 @@ impl RuleConfig {
         }
     }
 
-    /// One more quota; all of them apply.
+    /// Adds a quota; all of them apply.
     pub fn quota<Q>(mut self, quota: Q) -> Result<Self, BuildError>
     where
         Q: TryInto<Quota>,
@@ -122,67 +122,68 @@ impl RuleConfig {
         Ok(self)
     }
 
-    /// Quotas one of which applies: the one that a call names.
+    /// Sets quotas of which one applies: the tier that a call selects.
     #[must_use]
     pub fn tiers(self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         Self { quotas: quotas.into_iter().collect(), selection: QuotaSelection::Tier, ..self }
     }
 
-    /// Counts and refuses nothing, or does nothing at all.
+    /// Sets the mode.
     #[must_use]
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
-    /// The store it is counted in, by its name in the settings; the default one unless told otherwise.
+    /// Sets the store by its name in the settings; the default store by default.
     #[must_use]
     pub fn store(self, store: impl Into<Cow<'static, str>>) -> Self {
         Self { store: Some(store.into()), ..self }
     }
 
-    /// How long a call may wait for its turn before it is refused; not at all unless told otherwise.
+    /// Sets how long a call may wait before it is rejected; zero by default.
     #[must_use]
     pub fn wait(self, wait: Duration) -> Self {
         Self { wait, ..self }
     }
 
-    /// What to tell whoever is refused.
+    /// Sets the message for rejected clients.
     #[must_use]
     pub fn message(self, message: impl Into<Arc<str>>) -> Self {
         Self { message: Some(message.into()), ..self }
     }
 
-    /// The bound on memory, where it is counted there.
+    /// Sets the capacity of the key table, if it counts in memory.
     #[must_use]
     pub fn capacity(self, capacity: Capacity) -> Self {
         Self { capacity: Some(capacity), ..self }
     }
 
-    /// What happens to new keys when there is no room for them in memory.
+    /// Sets how new keys are treated when the key table is full.
     #[must_use]
     pub fn overflow(self, overflow: Overflow) -> Self {
         Self { overflow, ..self }
     }
 
-    /// The bytes that it may take where no capacity is declared. A rule keeps the memory that it has when this changes.
+    /// Sets the memory limit if no capacity is declared. A change does not affect the memory of an existing
+    /// rule.
     #[must_use]
     pub fn memory(self, bytes: u64) -> Self {
         Self { memory: Some(bytes), ..self }
     }
 
-    /// How many calls may wait in line, over all keys, where it is counted in memory.
+    /// Sets how many calls may wait, over all keys, if it counts in memory.
     #[must_use]
-    pub fn max_waiters(self, places: usize) -> Self {
-        Self { max_waiters: Some(places), ..self }
+    pub fn max_waiters(self, count: usize) -> Self {
+        Self { max_waiters: Some(count), ..self }
     }
 
-    /// The key that an attribute counts by.
+    /// Sets the key of an attribute.
     #[must_use]
     pub fn key(self, key: SiteKey) -> Self {
         Self { key: Some(key), ..self }
     }
 
-    /// What becomes of what was counted when other numbers hold; what was used stays used unless told otherwise.
+    /// Sets whether usage carries over when the quotas change; it does by default.
     #[must_use]
     pub fn carry_over(self, carry_over: CarryOver) -> Self {
         Self { carry_over, ..self }

@@ -1,11 +1,11 @@
-//! What holds for a rule, until settings say otherwise.
+//! The effective state of a rule.
 
 use crate::{Mode, rule_update::ConcurrencyQuotas};
 use std::{sync::Arc, time::Duration};
 use tidegate_limiter::{Capacity, FailureMode, Limiter, Overflow, Waiter};
 use tidegate_overload::BreakerSettings;
 
-/// What holds for a rule now.
+/// The effective state of a rule, from its declaration and the settings.
 #[derive(Clone)]
 pub(crate) struct RuleState {
     pub(crate) mode: Mode,
@@ -14,15 +14,15 @@ pub(crate) struct RuleState {
     pub(crate) outage: FailureMode,
     /// Which of its quotas count calls in flight.
     pub(crate) concurrency: ConcurrencyQuotas,
-    /// What is declared of the memory that it takes.
+    /// The declared bounds of its memory.
     pub(crate) memory: MemoryBounds,
-    /// The settings of the policy that replace those of a breaker.
+    /// The breaker settings of the policy, which replace the declared ones.
     pub(crate) breaker: Option<Arc<BreakerSettings>>,
-    /// `None` for a rule without numbers.
+    /// `None` for a rule without quotas.
     pub(crate) limiter: Option<Limiter>,
 }
 
-/// What is declared of the memory that a rule takes.
+/// The declared bounds of the memory of a rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MemoryBounds {
     pub(crate) capacity: Option<Capacity>,
@@ -30,12 +30,12 @@ pub(crate) struct MemoryBounds {
 }
 
 impl RuleState {
-    /// The limiter, unless there is nothing to be asked.
+    /// The limiter, unless the rule is off.
     pub(crate) fn active_limiter(&self) -> Option<&Limiter> {
         self.limiter.as_ref().filter(|_| self.mode != Mode::Off)
     }
 
-    /// How long a call waits. What is not enforced does not make anybody wait.
+    /// How long a call may wait. Calls do not wait for rules that are not enforced.
     pub(crate) fn max_wait(&self) -> Duration {
         match self.mode {
             Mode::Enforce => self.wait,
@@ -44,7 +44,7 @@ impl RuleState {
     }
 
     pub(crate) fn waiter(&self) -> Option<Waiter> {
-        let patience = self.max_wait();
-        (!patience.is_zero()).then(|| Waiter::new(1).deadline(patience))
+        let max_wait = self.max_wait();
+        (!max_wait.is_zero()).then(|| Waiter::new(1).deadline(max_wait))
     }
 }

@@ -1,4 +1,4 @@
-//! What settings mean for a rule: worked out before anything is changed, so that nothing is half done.
+//! Computes the effect of settings on a rule before anything changes, so that an update is atomic.
 
 use crate::{
     metered_store::{MeteredStore, StoreStatus},
@@ -16,39 +16,39 @@ use tidegate_limiter::{
     store::{QuotaSelection, RuntimeAffinity},
 };
 
-/// Makes a store of what settings say of it. It is called within a runtime that outlives everything, and must not wait: a
-/// store that is not there yet is one that is away.
+/// Connects a store by its settings. It is called within a runtime that is never dropped, and must not block:
+/// a store that is not connected yet counts as unavailable.
 pub type ConnectStore =
     fn(&StoreConnection<'_>) -> Result<Arc<dyn Store>, Box<dyn error::Error + Send + Sync>>;
 
-/// What settings say of a store.
+/// The settings of a store connection.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct StoreConnection<'a> {
-    /// Where it is. May hold a password.
+    /// The address. It may contain a password.
     pub url: &'a str,
-    /// What its keys start with.
+    /// The prefix of its keys.
     pub prefix: Option<&'a str>,
-    /// How long it may take to decide.
+    /// The deadline of a decision.
     pub deadline: Option<Duration>,
 }
 
-/// The stores that settings name.
+/// The stores named by the settings.
 #[derive(Clone, Default)]
 pub(crate) struct StoreRegistry {
-    /// By name; the default one has none. What is in memory is not here.
+    /// By name; `None` is the default store. Memory has no entry.
     named: BTreeMap<Option<String>, Arc<dyn Store>>,
     connected: BTreeMap<ConnectionKey, Arc<MeteredStore>>,
-    /// Those of the named ones that were connected here.
+    /// The named stores that were connected here.
     metered: BTreeMap<Option<String>, Arc<MeteredStore>>,
-    /// Those that the next settings are going to name.
+    /// The connections of the settings that are applied next.
     prepared: BTreeMap<ConnectionKey, Arc<MeteredStore>>,
 }
 
-/// How long a store that settings name anew may take until it can be asked.
+/// The maximum time until a new store must be ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a connection depends on: as long as this stays, so does the connection.
+/// The settings that identify a connection: while they are unchanged, the connection is reused.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct ConnectionKey {
     url: String,
@@ -57,7 +57,7 @@ struct ConnectionKey {
 }
 
 impl StoreRegistry {
-    /// Those of new settings, with the connections that there are.
+    /// Creates the stores of new settings, reusing existing connections.
     pub(crate) fn with_settings(
         &self,
         settings: &Settings,
@@ -72,24 +72,26 @@ impl StoreRegistry {
                 StoreAddress::Instance(store) => store.clone(),
                 StoreAddress::Url(url) => {
                     let (prefix, deadline) = (settings.prefix.clone(), settings.deadline);
-                    let line = ConnectionKey { url: url.clone(), prefix, deadline };
-                    let known = stores.connected.get(&line).or_else(|| self.connected.get(&line));
-                    let known = known.or_else(|| self.prepared.get(&line)).cloned();
+                    let key = ConnectionKey { url: url.clone(), prefix, deadline };
+                    let known = stores.connected.get(&key).or_else(|| self.connected.get(&key));
+                    let known = known.or_else(|| self.prepared.get(&key)).cloned();
                     let store = match known {
                         Some(store) => store,
-                        None => line.connect(&name, connect)?,
+                        None => key.connect(&name, connect)?,
                     };
-                    stores.connected.insert(line, store.clone());
+                    stores.connected.insert(key, store.clone());
                     stores.metered.insert(name.clone(), store.clone());
                     store
                 }
             };
             stores.named.insert(name, store);
         }
-        for (rule, its) in &settings.rules {
-            if let Some(store) = its.store.as_ref().filter(|store| !settings.stores.contains_key(*store)) {
+        for (rule, rule_settings) in &settings.rules {
+            if let Some(store) =
+                rule_settings.store.as_ref().filter(|store| !settings.stores.contains_key(*store))
+            {
                 let known = settings.stores.keys().cloned().collect();
-                // Not to be told if it is an address instead of a name.
+                // Redacted if it is an address instead of a name.
                 let store = if looks_like_address(store) { "…" } else { store };
                 return Err(SettingsError::UnknownStore {
                     rule: rule.clone(),
@@ -101,7 +103,7 @@ impl StoreRegistry {
         Ok(stores)
     }
 
-    /// Waits until those can be asked that are not among `before`.
+    /// Waits until the stores that are not in `before` are ready.
     pub(crate) async fn wait_ready(&self, before: &Self) -> Result<(), SettingsError> {
         let is_known = |store: &Arc<MeteredStore>| {
             before.connected.values().chain(before.prepared.values()).any(|known| Arc::ptr_eq(known, store))
@@ -115,12 +117,12 @@ impl StoreRegistry {
         Ok(())
     }
 
-    /// Keeps the connections of stores that the next settings name.
+    /// Stores the connections of the settings that are applied next.
     pub(crate) fn prepare(&mut self, next: Self) {
         self.prepared = next.connected;
     }
 
-    /// How those are that were connected here.
+    /// The statuses of the stores that were connected here.
     pub(crate) fn statuses(&self) -> Vec<StoreStatus> {
         self.metered.iter().map(|(name, store)| store.status(name.as_deref())).collect()
     }
@@ -135,7 +137,7 @@ impl ConnectionKey {
         let connect = connect.ok_or(SettingsError::NoConnector)?;
         let connection =
             StoreConnection { url: &self.url, prefix: self.prefix.as_deref(), deadline: self.deadline };
-        let no_thread = || Err("this machine has no thread to give for it".into());
+        let no_thread = || Err("cannot start a background thread".into());
         let store = background::enter(|| connect(&connection)).unwrap_or_else(no_thread);
         let measured = |store| Ok(Arc::new(MeteredStore::new(store, Clock::system())));
         match store {
@@ -146,25 +148,25 @@ impl ConnectionKey {
     }
 }
 
-/// Whether an address can be one of a store.
+/// Checks whether an address is valid for a store.
 pub(crate) fn check_address(url: &str, connect: Option<ConnectStore>) -> Result<(), SettingsError> {
     ConnectionKey { url: url.to_owned(), prefix: None, deadline: None }.connect(&None, connect).map(drop)
 }
 
-/// What is to become of a rule.
+/// The planned update of a rule.
 pub(crate) struct RuleUpdate {
     state: RuleState,
-    /// The quotas that the limiter it has in memory is to take over.
+    /// The new quotas of the limiter in memory.
     new_quotas: Option<Vec<Quota>>,
-    /// The limiter that is replaced by another one in the same place.
+    /// The limiter that is replaced by another one in the same store.
     replaced: Option<Limiter>,
-    /// What becomes then of what was counted.
+    /// Whether usage carries over.
     carry_over: CarryOver,
     unknown_store: Option<String>,
 }
 
 impl RuleUpdate {
-    /// What settings mean for a rule that has so far been under `now`.
+    /// Plans the update of a rule whose current state is `now`.
     pub(crate) fn new(
         name: &str,
         declared: &RuleConfig,
@@ -173,26 +175,26 @@ impl RuleUpdate {
         now: Option<&RuleState>,
     ) -> Result<Self, SettingsError> {
         let none = RuleSettings::new();
-        let its = settings.rules.get(name).unwrap_or(&none);
-        if let Some((key, error)) = check_settings(declared, its) {
+        let rule_settings = settings.rules.get(name).unwrap_or(&none);
+        if let Some((key, error)) = check_settings(declared, rule_settings) {
             return Err(SettingsError::InvalidRule { rule: name.to_owned(), key, error });
         }
         let declared = &RuleConfig {
-            capacity: its.capacity.or(declared.capacity),
-            overflow: its.overflow.unwrap_or(declared.overflow),
-            carry_over: its.carry_over.unwrap_or(declared.carry_over),
+            capacity: rule_settings.capacity.or(declared.capacity),
+            overflow: rule_settings.overflow.unwrap_or(declared.overflow),
+            carry_over: rule_settings.carry_over.unwrap_or(declared.carry_over),
             ..declared.clone()
         };
-        let quotas = if its.quotas.is_empty() { &declared.quotas } else { &its.quotas };
+        let quotas = if rule_settings.quotas.is_empty() { &declared.quotas } else { &rule_settings.quotas };
         let mut plan = Self {
             state: RuleState {
-                mode: its.mode.or(settings.mode).unwrap_or(declared.mode),
-                wait: its.wait.unwrap_or(declared.wait),
-                message: its.message.clone().or_else(|| declared.message.clone()),
-                outage: its.outage.or(settings.outage).unwrap_or_default(),
+                mode: rule_settings.mode.or(settings.mode).unwrap_or(declared.mode),
+                wait: rule_settings.wait.unwrap_or(declared.wait),
+                message: rule_settings.message.clone().or_else(|| declared.message.clone()),
+                outage: rule_settings.outage.or(settings.outage).unwrap_or_default(),
                 concurrency: concurrency_quotas(quotas),
                 memory: MemoryBounds { capacity: declared.capacity, overflow: declared.overflow },
-                breaker: its.breaker.clone(),
+                breaker: rule_settings.breaker.clone(),
                 limiter: None,
             },
             new_quotas: None,
@@ -203,15 +205,15 @@ impl RuleUpdate {
         if quotas.is_empty() || declared.is_breaker {
             return Ok(plan);
         }
-        let StoreLookup { store, unknown_store: stray } = find_store(declared, its, settings, stores);
-        plan.unknown_store = stray;
+        let StoreLookup { store, unknown_store } = find_store(declared, rule_settings, settings, stores);
+        plan.unknown_store = unknown_store;
         if !plan.try_keep(now, store, quotas) {
             let now = now.and_then(|now| now.limiter.as_ref()).filter(|limiter| limiter.uses_store(store));
-            // Without another quota there is nothing to be forgotten.
-            let is_kept = |now: &&Limiter| {
+            // With the same quotas the usage carries over anyway.
+            let carries_over = |now: &&Limiter| {
                 declared.carry_over == CarryOver::Keep || quotas.iter().copied().eq(now.quotas())
             };
-            plan.replaced = now.filter(is_kept).cloned();
+            plan.replaced = now.filter(carries_over).cloned();
             let old = plan.replaced.as_ref();
             let built = build_limiter(name, declared, quotas, settings, plan.state.outage, store, old);
             let limiter = built.map_err(|error| SettingsError::Rule { rule: name.to_owned(), error })?;
@@ -220,8 +222,8 @@ impl RuleUpdate {
         Ok(plan)
     }
 
-    /// Stays with the limiter that the rule has, if it can be what it is to be. A new one in the same store is as good: what
-    /// is counted there stays there, whoever asks for it.
+    /// Keeps the current limiter if it can be changed accordingly. A new one in the same store is equivalent,
+    /// since the counters are in the store.
     fn try_keep(
         &mut self,
         now: Option<&RuleState>,
@@ -245,12 +247,12 @@ impl RuleUpdate {
         true
     }
 
-    /// The store that code names and settings do not know, so that the default one is used.
+    /// The store that code names and the settings do not define, so that the default one is used.
     pub(crate) fn unknown_store(&self) -> Option<&str> {
         self.unknown_store.as_deref()
     }
 
-    /// Whether it stays with the limiter that a rule has now, or would find everything in the store where that has left it.
+    /// Whether it keeps the current limiter of a rule, or finds its counters in the store.
     pub(crate) fn can_keep(&self, now: &RuleState) -> bool {
         match (&self.state.limiter, &now.limiter) {
             (Some(next), Some(now)) => next.is_same(now) || !next.is_in_memory(),
@@ -258,7 +260,7 @@ impl RuleUpdate {
         }
     }
 
-    /// What a rule of its own is made of. It takes over what the limiter counted that it replaces.
+    /// The state of a new rule. It takes over the usage of the limiter that it replaces.
     pub(crate) fn into_state(self) -> RuleState {
         self.take_over();
         self.state
@@ -270,30 +272,31 @@ impl RuleUpdate {
         }
     }
 
-    /// Makes it so. What could fail has been tried.
-    pub(crate) fn apply(self, live: &SharedRule) -> Option<Notice> {
+    /// Applies the update. Everything that can fail was checked before.
+    pub(crate) fn apply(self, rule: &SharedRule) -> Option<Notice> {
         let changed = match (&self.new_quotas, &self.state.limiter) {
             (Some(quotas), Some(limiter)) => {
-                // Ahead of the change, which may take a while: the headers of whoever it admits name its quotas.
-                live.set_policy_fields(quotas);
+                // Before the change, which may take a while: responses to requests that it admits show the
+                // new quotas.
+                rule.set_policy_fields(quotas);
                 limiter.change_all(quotas, self.carry_over)
             }
             _ => Ok(()),
         };
         self.take_over();
-        live.set_state(self.state);
-        changed.err().map(|error| Notice::ConcurrentChange { rule: live.name().clone(), error })
+        rule.set_state(self.state);
+        changed.err().map(|error| Notice::ConcurrentChange { rule: rule.name().clone(), error })
     }
 }
 
-/// Where a rule is counted: in this store, or in memory.
+/// The store of a rule, or memory.
 fn find_store<'a>(
     declared: &RuleConfig,
-    its: &RuleSettings,
+    rule_settings: &RuleSettings,
     settings: &Settings,
     stores: &'a StoreRegistry,
 ) -> StoreLookup<'a> {
-    let name = its.store.as_deref().or(declared.store.as_deref());
+    let name = rule_settings.store.as_deref().or(declared.store.as_deref());
     let is_known = name.is_none_or(|name| settings.stores.contains_key(name));
     let found = name.filter(|_| is_known).map(str::to_owned);
     StoreLookup {
@@ -304,11 +307,11 @@ fn find_store<'a>(
 
 struct StoreLookup<'a> {
     store: Option<&'a Arc<dyn Store>>,
-    /// The name of a store that there is none of.
+    /// A store name that the settings do not define.
     unknown_store: Option<String>,
 }
 
-/// Whether a limiter already is what it is to be.
+/// Whether a limiter already matches its new settings.
 fn is_same(
     limiter: &Limiter,
     store: Option<&Arc<dyn Store>>,
@@ -356,44 +359,48 @@ fn build_limiter(
     }
 }
 
-/// The key of the policy that does not fit a rule as it is declared, and why.
-fn check_settings(declared: &RuleConfig, its: &RuleSettings) -> Option<(&'static str, SettingError)> {
-    if let Some((key, error)) = &its.unsupported {
+/// The policy key that is incompatible with the declaration of a rule, and why.
+fn check_settings(
+    declared: &RuleConfig,
+    rule_settings: &RuleSettings,
+) -> Option<(&'static str, SettingError)> {
+    if let Some((key, error)) = &rule_settings.unsupported {
         return Some((key, error.clone()));
     }
-    if let (Some(wanted), Some(key)) = (its.key, declared.key)
-        && !wanted.matches(key)
+    if let (Some(key), Some(declared_key)) = (rule_settings.key, declared.key)
+        && !key.matches(declared_key)
     {
         let problem =
-            format!("the policy counts by `{wanted}`, but the attribute counts {}", key.description());
-        let fix = format!("leave `key` out of the policy, or write `key = {wanted}` in the attribute");
+            format!("the policy counts by `{key}`, but the attribute counts {}", declared_key.description());
+        let fix = format!("leave `key` out of the policy, or write `key = {key}` in the attribute");
         return Some(("key", SettingError::new(problem, fix)));
     }
-    let (first, given) = (declared.quotas.first()?, its.quotas.first()?);
-    if declared.selection == QuotaSelection::Tier && declared.quotas.len() != its.quotas.len() {
-        let (tiers, given) = (declared.quotas.len(), its.quotas.len());
+    let (first, given) = (declared.quotas.first()?, rule_settings.quotas.first()?);
+    if declared.selection == QuotaSelection::Tier && declared.quotas.len() != rule_settings.quotas.len() {
+        let (tiers, given) = (declared.quotas.len(), rule_settings.quotas.len());
         let problem = format!("{given} quotas for a rule of {tiers} tiers");
         return Some((
             "quotas",
             SettingError::new(problem, "give one for each tier, in the order of the code"),
         ));
     }
-    // A caller takes tokens or holds a slot, and cannot do the other.
-    let (problem, fix) = match (concurrency_quotas(&declared.quotas), concurrency_quotas(&its.quotas)) {
-        (ConcurrencyQuotas::All, ConcurrencyQuotas::None) => (
-            format!("`{given}` counts calls, but the rule (`{first}`) counts those in flight"),
-            "give a number `at once`",
-        ),
-        (ConcurrencyQuotas::None, ConcurrencyQuotas::All) => (
-            format!("`{given}` counts calls in flight, but the rule (`{first}`) counts calls"),
-            "give a rate, such as `10/s`",
-        ),
-        _ => return None,
-    };
+    // A call either charges tokens or holds a slot.
+    let (problem, fix) =
+        match (concurrency_quotas(&declared.quotas), concurrency_quotas(&rule_settings.quotas)) {
+            (ConcurrencyQuotas::All, ConcurrencyQuotas::None) => (
+                format!("`{given}` counts calls, but the rule (`{first}`) counts those in flight"),
+                "give a concurrency quota, as in `3 at once`",
+            ),
+            (ConcurrencyQuotas::None, ConcurrencyQuotas::All) => (
+                format!("`{given}` counts calls in flight, but the rule (`{first}`) counts calls"),
+                "give a rate, as in `10/s`",
+            ),
+            _ => return None,
+        };
     Some(("quota", SettingError::new(problem, fix)))
 }
 
-/// Which of some quotas count calls in flight.
+/// Which of the quotas count calls in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConcurrencyQuotas {
     All,

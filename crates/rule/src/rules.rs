@@ -1,4 +1,4 @@
-//! All rules of a program, and the settings that they follow.
+//! All rules of a program and their settings.
 
 use crate::{
     metered_store::StoreStatus,
@@ -16,18 +16,18 @@ use std::{
 use tidegate_core::SettingError;
 use tidegate_limiter::{BuildError, Clock};
 
-/// All rules of a program, and the settings that they follow. Clones are the same rules.
+/// All rules of a program and their settings. Clones share state.
 ///
-/// A rule is known by its name: whoever declares it again gets the same one, and shares its counters.
+/// A rule is identified by its name: declaring it again returns the same rule, with the same counters.
 #[derive(Clone, Default)]
 pub struct Rules {
     inner: Arc<Mutex<RulesInner>>,
 }
 
-/// The rule that has the name of an attribute's rule.
+/// The rule with the name that an attribute declares.
 pub(crate) struct SiteRule {
     pub(crate) rule: Rule,
-    /// Why it is not the rule of the attribute.
+    /// The conflict with the declaration of the attribute.
     pub(crate) conflict: Option<SettingError>,
 }
 
@@ -36,39 +36,40 @@ struct RulesInner {
     settings: Settings,
     stores: StoreRegistry,
     rules: BTreeMap<Arc<str>, Weak<SharedRule>>,
-    /// What has a mode and a message but counts elsewhere. Beside rules: both may have the same name.
+    /// Breakers, which have a mode and a message but no counters here. Separate, because a rule may have the
+    /// same name.
     guards: Vec<Weak<SharedRule>>,
     connect: Option<ConnectStore>,
-    /// Whoever applies settings has this: one after the other.
+    /// Serializes the application of settings.
     apply_lock: Arc<Mutex<()>>,
-    /// Names of stores that code has and settings have not, and that were told of.
+    /// Names of unknown stores that were logged.
     unknown_stores: BTreeSet<String>,
     /// Names of rules whose unused keys were logged.
     unused_reported: BTreeSet<Arc<str>>,
     /// Whether settings were ever applied.
     is_configured: bool,
-    /// To be told as soon as nothing is locked.
+    /// Logged after the locks are released.
     notices: Vec<Notice>,
 }
 
 impl Rules {
-    /// No rules yet, and settings that change nothing.
+    /// Creates an empty set of rules with default settings.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Those that attributes declare.
+    /// The rules that attributes declare.
     pub fn global() -> &'static Self {
         static GLOBAL: LazyLock<Rules> = LazyLock::new(Rules::new);
         &GLOBAL
     }
 
-    /// Has addresses of stores connected by `connect`.
+    /// Sets the function that connects stores by their addresses.
     pub fn set_connect(&self, connect: ConnectStore) {
         self.with_inner(|inner| inner.connect = Some(connect));
     }
 
-    /// No rules yet, and addresses of stores connected as these rules do.
+    /// Creates an empty set of rules with the same connect function.
     #[must_use]
     pub fn with_same_connect(&self) -> Self {
         let rules = Self::new();
@@ -78,66 +79,67 @@ impl Rules {
         rules
     }
 
-    /// The rule that was declared, under the settings as they are. One that is already known by this name stays what it is:
-    /// another declaration of it adds numbers where there are none, and is an error where they differ.
+    /// Returns the declared rule under the current settings. A rule that already exists is reused: another
+    /// declaration adds missing quotas, and is an error if the quotas differ.
     ///
-    /// Settings that cannot hold for it are told of too; it is then as code declares it.
+    /// Invalid settings of the rule are logged; then its declaration applies.
     pub fn declare(&self, declaration: RuleConfig) -> Result<Rule, BuildError> {
         self.with_inner(|inner| inner.declare(declaration)).map(Rule::new)
     }
 
-    /// The rule of an attribute, which is declared when its function is first called. If it conflicts with another
-    /// declaration of the same name, the error is logged, and returned with the rule that has the name: calls of the function
-    /// are refused as long as that rule is enforced.
+    /// Returns the rule of an attribute, which is declared when its function is first called. A conflict with
+    /// another declaration of the same name is logged, and returned with the existing rule: calls of the
+    /// function are rejected while that rule is enforced.
     pub(crate) fn declare_site(&self, declaration: RuleConfig) -> Result<SiteRule, BuildError> {
         self.with_inner(|inner| inner.declare_site(declaration))
     }
 
-    /// What a guard, which counts by itself, is to do under the settings as they are: its mode and its message.
+    /// Declares a breaker, and returns its mode and its message under the current settings.
     pub(crate) fn declare_guard(&self, declaration: RuleConfig) -> Result<Rule, BuildError> {
         self.with_inner(|inner| inner.declare_guard(declaration)).map(Rule::new)
     }
 
-    /// The clock of what is counted in memory from now on.
+    /// The clock of limiters in memory.
     pub(crate) fn clock(&self) -> Option<Clock> {
         self.lock().settings.clock.clone()
     }
 
-    /// Has all rules follow these settings from now on: all of them, or none if there is anything wrong.
+    /// Applies these settings to all rules; on an error, none of them changes.
     ///
-    /// Stores stay connected where nothing is said that they depend on: address, prefix, deadline. Counters in a store stay
-    /// there. Counters in memory stay where the rule stays in memory, and carry over what was used to quotas that share a state
-    /// with those before; what others counted is there again when they come back. Settings for rules that code has not declared yet hold when it does.
+    /// Store connections are reused if their address, prefix and deadline are unchanged. Counters in a store
+    /// stay there. Counters in memory stay if the rule stays in memory, and usage carries over to quotas
+    /// that share a state with the previous ones; the counters of other quotas reappear when those quotas
+    /// return. Settings of rules that are not declared yet apply when they are.
     pub fn apply(&self, settings: Settings) -> Result<(), SettingsError> {
         let apply_lock = self.apply_lock();
         let _guard = apply_lock.lock();
-        // Without the lock: whoever connects has things to tell.
+        // Without the lock, because connecting may log.
         let (stores, connect) = self.with_inner(|inner| (inner.stores.clone(), inner.connect));
         let stores = stores.with_settings(&settings, connect)?;
         self.with_inner(|inner| inner.apply(settings, stores))
     }
 
-    /// Declares these rules as if for the first time, and has them and all others follow these settings: all of them, or
-    /// none if there is anything wrong.
+    /// Declares these rules as if for the first time, and applies these settings to them and to all others;
+    /// on an error, nothing changes.
     ///
-    /// What [`Rules::apply`] says of counters holds here, too: those of a rule that stays as it is stay, and those of one
-    /// whose numbers change carry over what was used. A rule that cannot be changed in place is another one than before: whoever
-    /// holds that goes on with it. A rule that nobody declares again is forgotten when nobody holds it any more.
+    /// Counters are retained as described for [`Rules::apply`]: those of an unchanged rule stay, and changed
+    /// quotas carry over the usage. A rule that cannot be changed in place is replaced: holders of the old
+    /// one keep using it. A rule that is not declared again is dropped when nothing refers to it.
     pub fn redeclare(
         &self,
         declarations: Vec<RuleConfig>,
         settings: Settings,
     ) -> Result<Vec<Rule>, SettingsError> {
-        let turn = self.apply_lock();
-        let _guard = turn.lock();
+        let apply_lock = self.apply_lock();
+        let _guard = apply_lock.lock();
         let (stores, connect) = self.with_inner(|inner| (inner.stores.clone(), inner.connect));
         let stores = stores.with_settings(&settings, connect)?;
-        let lives = self.with_inner(|inner| inner.redeclare(declarations, settings, stores))?;
-        Ok(lives.into_iter().map(Rule::new).collect())
+        let rules = self.with_inner(|inner| inner.redeclare(declarations, settings, stores))?;
+        Ok(rules.into_iter().map(Rule::new).collect())
     }
 
-    /// Connects to the stores that these settings name and that are not in use yet, and waits until they can be asked. The
-    /// settings are to be applied next; an error if a store cannot be reached, and then nothing has changed.
+    /// Connects to the stores of these settings that are not in use yet, and waits until they are ready.
+    /// Apply the settings next; on an error, nothing has changed.
     pub async fn connect_stores(&self, settings: &Settings) -> Result<(), SettingsError> {
         let (stores, connect) = self.with_inner(|inner| (inner.stores.clone(), inner.connect));
         let next = stores.with_settings(settings, connect)?;
@@ -151,24 +153,24 @@ impl Rules {
         self.lock().rules.values().filter_map(Weak::upgrade).map(Rule::new).collect()
     }
 
-    /// The stores that settings name by an address, and how each of them is.
+    /// The stores that the settings name by an address, with their status.
     pub fn stores(&self) -> Vec<StoreStatus> {
         let stores = self.lock().stores.clone();
         stores.statuses()
     }
 
-    /// Whether an address can be one of a store. No store is asked.
+    /// Checks whether an address is valid for a store, without connecting to it.
     pub fn check_address(&self, url: &str) -> Result<(), SettingsError> {
         let connect = self.with_inner(|inner| inner.connect);
         check_address(url, connect)
     }
 
-    /// To be held by whoever applies settings, so that nobody comes between what they looked at and what they do.
+    /// The lock that serializes updates from their planning to their application.
     fn apply_lock(&self) -> Arc<Mutex<()>> {
         self.with_inner(|inner| inner.apply_lock.clone())
     }
 
-    /// Does something under the lock, and tells afterwards what there is to tell.
+    /// Runs a function under the lock, and logs its notices afterwards.
     fn with_inner<R>(&self, call: impl FnOnce(&mut RulesInner) -> R) -> R {
         let mut inner = self.lock();
         let outcome = call(&mut inner);
@@ -185,48 +187,48 @@ impl Rules {
 
 impl RulesInner {
     fn declare(&mut self, declaration: RuleConfig) -> Result<Arc<SharedRule>, BuildError> {
-        if let Some(live) = self.rules.get(&*declaration.name).and_then(Weak::upgrade) {
-            let declared = live.config();
+        if let Some(rule) = self.rules.get(&*declaration.name).and_then(Weak::upgrade) {
+            let declared = rule.config();
             if let Some(conflict) = declared.check_conflict(&declaration) {
                 return Err(conflict.into());
             }
             if declared.quotas.is_empty() && !declaration.quotas.is_empty() {
-                self.declare_quotas(&live, declaration)?;
+                self.declare_quotas(&rule, declaration)?;
             }
-            return Ok(live);
+            return Ok(rule);
         }
         let name: Arc<str> = declaration.name.as_ref().into();
-        let terms = self.plan_update(&name, &declaration, None)?.into_state();
-        if terms.limiter.is_none() {
+        let state = self.plan_update(&name, &declaration, None)?.into_state();
+        if state.limiter.is_none() {
             self.notices.push(Notice::NoQuota { rule: name.clone() });
         }
-        let live = Arc::new(SharedRule::new(name.clone(), declaration, terms));
-        self.rules.retain(|_, live| live.strong_count() > 0);
-        self.rules.insert(name, Arc::downgrade(&live));
-        self.report_unused_keys(&live);
-        Ok(live)
+        let rule = Arc::new(SharedRule::new(name.clone(), declaration, state));
+        self.rules.retain(|_, rule| rule.strong_count() > 0);
+        self.rules.insert(name, Arc::downgrade(&rule));
+        self.report_unused_keys(&rule);
+        Ok(rule)
     }
 
     fn declare_site(&mut self, declaration: RuleConfig) -> Result<SiteRule, BuildError> {
-        let live = self.rules.get(&*declaration.name).and_then(Weak::upgrade);
-        if let Some(live) = live
-            && let Some(error) = live.config().check_conflict(&declaration)
+        let rule = self.rules.get(&*declaration.name).and_then(Weak::upgrade);
+        if let Some(rule) = rule
+            && let Some(error) = rule.config().check_conflict(&declaration)
         {
-            self.notices.push(Notice::Conflict { rule: live.name().clone(), error: error.clone() });
-            return Ok(SiteRule { rule: Rule::new(live), conflict: Some(error) });
+            self.notices.push(Notice::Conflict { rule: rule.name().clone(), error: error.clone() });
+            return Ok(SiteRule { rule: Rule::new(rule), conflict: Some(error) });
         }
-        self.declare(declaration).map(|live| SiteRule { rule: Rule::new(live), conflict: None })
+        self.declare(declaration).map(|rule| SiteRule { rule: Rule::new(rule), conflict: None })
     }
 
     fn declare_guard(&mut self, declaration: RuleConfig) -> Result<Arc<SharedRule>, BuildError> {
         let declaration = RuleConfig { is_breaker: true, ..declaration };
         let name: Arc<str> = declaration.name.as_ref().into();
-        let terms = self.plan_update(&name, &declaration, None)?.into_state();
-        let live = Arc::new(SharedRule::new(name, declaration, terms));
-        self.guards.retain(|live| live.strong_count() > 0);
-        self.guards.push(Arc::downgrade(&live));
-        self.report_unused_keys(&live);
-        Ok(live)
+        let state = self.plan_update(&name, &declaration, None)?.into_state();
+        let rule = Arc::new(SharedRule::new(name, declaration, state));
+        self.guards.retain(|rule| rule.strong_count() > 0);
+        self.guards.push(Arc::downgrade(&rule));
+        self.report_unused_keys(&rule);
+        Ok(rule)
     }
 
     fn redeclare(
@@ -243,61 +245,62 @@ impl RulesInner {
                 let error = SettingError::new("two rules have this name", "give one another name");
                 return Err(SettingsError::InvalidRule { rule: name.to_string(), key: "name", error });
             }
-            let live = self.rules.get(&name).and_then(Weak::upgrade);
-            let live = live.filter(|live| live.config().selection == declaration.selection);
-            let now = live.as_ref().map(|live| live.state());
+            let rule = self.rules.get(&name).and_then(Weak::upgrade);
+            let rule = rule.filter(|rule| rule.config().selection == declaration.selection);
+            let now = rule.as_ref().map(|rule| rule.state());
             let plan = RuleUpdate::new(&name, &declaration, &settings, &stores, now.as_deref())?;
-            // A new limiter in memory is quick only in a rule that was made with it.
-            let live = live.filter(|_| now.as_deref().is_some_and(|now| plan.can_keep(now)));
-            plans.push((name, declaration, live, plan));
+            // A rule with a new limiter in memory must be rebuilt, because the fast path uses the limiter it
+            // was created with.
+            let rule = rule.filter(|_| now.as_deref().is_some_and(|now| plan.can_keep(now)));
+            plans.push((name, declaration, rule, plan));
         }
-        let is_other = |live: &Arc<SharedRule>| !names.contains(live.name());
+        let is_other = |rule: &Arc<SharedRule>| !names.contains(rule.name());
         let others = self.rules.values().filter_map(Weak::upgrade).filter(is_other);
         let mut followed = Vec::new();
-        for live in others.chain(self.guards.iter().filter_map(Weak::upgrade)) {
-            let plan = RuleUpdate::new(live.name(), &live.config(), &settings, &stores, Some(&live.state()))?;
-            followed.push((live, plan));
+        for rule in others.chain(self.guards.iter().filter_map(Weak::upgrade)) {
+            let plan = RuleUpdate::new(rule.name(), &rule.config(), &settings, &stores, Some(&rule.state()))?;
+            followed.push((rule, plan));
         }
-        // Nothing can go wrong from here on.
-        for (live, plan) in followed {
-            self.notices.extend(plan.apply(&live));
+        // Nothing below can fail.
+        for (rule, plan) in followed {
+            self.notices.extend(plan.apply(&rule));
         }
-        let mut lives = Vec::with_capacity(plans.len());
-        for (name, declaration, live, plan) in plans {
-            let live = match live {
-                Some(live) => {
-                    live.set_config(declaration);
-                    self.notices.extend(plan.apply(&live));
-                    live
+        let mut rules = Vec::with_capacity(plans.len());
+        for (name, declaration, rule, plan) in plans {
+            let rule = match rule {
+                Some(rule) => {
+                    rule.set_config(declaration);
+                    self.notices.extend(plan.apply(&rule));
+                    rule
                 }
                 None => Arc::new(SharedRule::new(name.clone(), declaration, plan.into_state())),
             };
-            self.rules.insert(name, Arc::downgrade(&live));
-            lives.push(live);
+            self.rules.insert(name, Arc::downgrade(&rule));
+            rules.push(rule);
         }
-        self.rules.retain(|_, live| live.strong_count() > 0);
+        self.rules.retain(|_, rule| rule.strong_count() > 0);
         (self.settings, self.stores, self.is_configured) = (settings, stores, true);
-        Ok(lives)
+        Ok(rules)
     }
 
     fn apply(&mut self, settings: Settings, stores: StoreRegistry) -> Result<(), SettingsError> {
         let mut plans = Vec::new();
-        for live in self.rules.values().chain(&self.guards).filter_map(Weak::upgrade) {
-            let plan = RuleUpdate::new(live.name(), &live.config(), &settings, &stores, Some(&live.state()))?;
-            plans.push((live, plan));
+        for rule in self.rules.values().chain(&self.guards).filter_map(Weak::upgrade) {
+            let plan = RuleUpdate::new(rule.name(), &rule.config(), &settings, &stores, Some(&rule.state()))?;
+            plans.push((rule, plan));
         }
-        // Nothing can go wrong from here on.
+        // Nothing below can fail.
         (self.settings, self.stores, self.is_configured) = (settings, stores, true);
         self.unused_reported.clear();
-        for (live, plan) in plans {
-            self.report_unknown_store(live.name(), &plan);
-            self.report_unused_keys(&live);
-            self.notices.extend(plan.apply(&live));
+        for (rule, plan) in plans {
+            self.report_unknown_store(rule.name(), &plan);
+            self.report_unused_keys(&rule);
+            self.notices.extend(plan.apply(&rule));
         }
         Ok(())
     }
 
-    /// What the settings mean for one rule; without what they say of it if that cannot be.
+    /// Plans the update of one rule; without its settings if they are invalid.
     fn plan_update(
         &mut self,
         name: &Arc<str>,
@@ -319,17 +322,17 @@ impl RulesInner {
                 })?
             }
         };
-        // Without settings all stores are the same one, and that is no surprise.
+        // Without settings all store names mean memory, which is not worth a warning.
         if self.is_configured {
             self.report_unknown_store(name, &plan);
         }
         Ok(plan)
     }
 
-    fn declare_quotas(&mut self, live: &Arc<SharedRule>, declaration: RuleConfig) -> Result<(), BuildError> {
-        let plan = self.plan_update(live.name(), &declaration, Some(live))?;
-        live.set_config(declaration);
-        self.notices.extend(plan.apply(live));
+    fn declare_quotas(&mut self, rule: &Arc<SharedRule>, declaration: RuleConfig) -> Result<(), BuildError> {
+        let plan = self.plan_update(rule.name(), &declaration, Some(rule))?;
+        rule.set_config(declaration);
+        self.notices.extend(plan.apply(rule));
         Ok(())
     }
 
@@ -341,23 +344,24 @@ impl RulesInner {
         }
     }
 
-    /// Reports keys of the policy that do not apply to a rule of the code. A rule and a breaker may share a name, and then
-    /// one uses the quotas and the other one the breaker.
-    fn report_unused_keys(&mut self, live: &SharedRule) {
-        let Some(its) = self.settings.rules.get(&**live.name()) else { return };
-        let is_breaker = live.config().is_breaker;
+    /// Logs policy keys that do not apply to a rule of the code. A rule and a breaker may share a name: then
+    /// one uses the quotas and the other the breaker settings.
+    fn report_unused_keys(&mut self, rule: &SharedRule) {
+        let Some(rule_settings) = self.settings.rules.get(&**rule.name()) else { return };
+        let is_breaker = rule.config().is_breaker;
         let mut guards = self.guards.iter().filter_map(Weak::upgrade);
         let has_other = match is_breaker {
-            true => self.rules.contains_key(live.name()),
-            false => guards.any(|guard| guard.name() == live.name()),
+            true => self.rules.contains_key(rule.name()),
+            false => guards.any(|guard| guard.name() == rule.name()),
         };
         let other = match is_breaker {
-            true => (!its.quotas.is_empty()).then_some("quota"),
-            false => its.breaker.as_ref().map(|_| "breaker"),
+            true => (!rule_settings.quotas.is_empty()).then_some("quota"),
+            false => rule_settings.breaker.as_ref().map(|_| "breaker"),
         };
-        let keys: Vec<_> = its.unused_keys.iter().copied().chain(other.filter(|_| !has_other)).collect();
-        if !keys.is_empty() && self.unused_reported.insert(live.name().clone()) {
-            self.notices.push(Notice::UnusedKeys { rule: live.name().clone(), keys: keys.join(", ") });
+        let keys: Vec<_> =
+            rule_settings.unused_keys.iter().copied().chain(other.filter(|_| !has_other)).collect();
+        if !keys.is_empty() && self.unused_reported.insert(rule.name().clone()) {
+            self.notices.push(Notice::UnusedKeys { rule: rule.name().clone(), keys: keys.join(", ") });
         }
     }
 }

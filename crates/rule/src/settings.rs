@@ -1,4 +1,5 @@
-//! Where state lives, and what replaces the declarations in code: what a policy file says of attributes and layers.
+//! Stores, modes and quotas that override the declarations in code: the part of a policy for attributes and
+//! layers.
 
 use crate::{Mode, site::SiteKey};
 use std::{collections::BTreeMap, error, fmt, sync::Arc, time::Duration};
@@ -6,7 +7,7 @@ use tidegate_core::{CarryOver, Quota, SettingError};
 use tidegate_limiter::{BuildError, Capacity, Clock, FailureMode, Overflow, Store};
 use tidegate_overload::BreakerSettings;
 
-/// Where state lives, which rules are enforced, and the settings that replace those declared in code.
+/// Stores, modes, and settings that replace those declared in code.
 ///
 /// ```
 /// use tidegate_rule::{Mode, RuleSettings, Settings};
@@ -31,15 +32,15 @@ pub struct Settings {
     pub(crate) clock: Option<Clock>,
 }
 
-/// Where a store is.
+/// The address of a store.
 #[derive(Clone, Default)]
 pub enum StoreAddress {
     /// In this process.
     #[default]
     Memory,
-    /// Somewhere that can be connected to.
+    /// A URL to connect to.
     Url(String),
-    /// Here it is.
+    /// An existing store.
     Instance(Arc<dyn Store>),
 }
 
@@ -54,8 +55,8 @@ impl From<&str> for StoreAddress {
 }
 
 impl StoreAddress {
-    /// An address as it is written in a file: with `$NAME` and `${NAME}` for the values that `variable` returns, and `$$` for
-    /// a dollar.
+    /// Parses an address with variables: `$NAME` and `${NAME}` are replaced by the values that `variable`
+    /// returns, and `$$` by a dollar sign.
     pub fn parse_expanded(
         text: &str,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -64,7 +65,7 @@ impl StoreAddress {
     }
 }
 
-/// Addresses carry passwords, and are not shown.
+/// Addresses contain passwords, so they are redacted.
 impl fmt::Debug for StoreAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -86,7 +87,7 @@ fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Strin
         whole.push_str(before);
         let (name, after) = match behind.strip_prefix('{') {
             Some(braced) => braced.split_once('}').ok_or_else(|| {
-                SettingError::new("a `${` without its `}`", "write ${NAME}, or $$ for a dollar")
+                SettingError::new("missing `}` after `${`", "write ${NAME}, or $$ for a dollar")
             })?,
             None => {
                 let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -100,7 +101,7 @@ fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Strin
                 rest = after;
             }
             ("", _) => {
-                return Err(SettingError::new("a `$` without a name", "write $NAME, or $$ for a dollar"));
+                return Err(SettingError::new("missing name after `$`", "write $NAME, or $$ for a dollar"));
             }
             (name, _) => whole.push_str(&variable(name).ok_or_else(|| unset_variable(name))?),
         }
@@ -109,7 +110,7 @@ fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Strin
     Ok(whole)
 }
 
-/// An unusual name may be the rest of a password with a dollar in it, and is not shown.
+/// An unusual name may be part of a password with a dollar sign, so it is redacted.
 fn unset_variable(name: &str) -> SettingError {
     let is_usual = name.starts_with(|c: char| c.is_ascii_uppercase() || c == '_')
         && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
@@ -120,56 +121,56 @@ fn unset_variable(name: &str) -> SettingError {
 }
 
 impl Settings {
-    /// Memory, everything enforced as declared, with the quotas that code declares.
+    /// Creates settings that change nothing: memory, with the modes and quotas declared in code.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The mode of all rules that have none of their own here: [`Mode::Off`] turns everything off, [`Mode::Shadow`] makes a
-    /// dry run of it.
+    /// Sets the mode of all rules without a mode here: [`Mode::Off`] disables all rules, [`Mode::Shadow`]
+    /// makes a dry run.
     #[must_use]
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode: Some(mode), ..self }
     }
 
-    /// Where state lives.
+    /// Sets the default store.
     #[must_use]
     pub fn store(self, store: Arc<dyn Store>) -> Self {
         Self { store: Some(StoreAddress::Instance(store)), ..self }
     }
 
-    /// Where state lives, as an address: `memory`, or a URL such as `redis://127.0.0.1:6379`.
+    /// Sets the default store by its address: `memory`, or a URL such as `redis://127.0.0.1:6379`.
     #[must_use]
     pub fn store_url(self, address: impl AsRef<str>) -> Self {
         Self { store: Some(address.as_ref().into()), ..self }
     }
 
-    /// One more store, for rules that name it.
+    /// Adds a store for rules that name it.
     #[must_use]
     pub fn named_store(mut self, name: impl Into<String>, store: StoreAddress) -> Self {
         self.stores.insert(name.into(), store);
         self
     }
 
-    /// The prefix of all keys in a store.
+    /// Sets the prefix of all keys in a store.
     #[must_use]
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         Self { prefix: Some(prefix.into()), ..self }
     }
 
-    /// How long a store may take to decide before it counts as unavailable; by default what is usual for the store.
+    /// Sets the deadline after which a store counts as unavailable; that of the store by default.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline: Some(deadline), ..self }
     }
 
-    /// What is decided while the store is unavailable.
+    /// Sets the failure mode for an unavailable store.
     #[must_use]
     pub fn on_outage(self, outage: FailureMode) -> Self {
         Self { outage: Some(outage), ..self }
     }
 
-    /// Another quota for one rule.
+    /// Replaces the quota of one rule.
     pub fn quota<Q>(mut self, rule: impl Into<String>, quota: Q) -> Result<Self, BuildError>
     where
         Q: TryInto<Quota>,
@@ -180,24 +181,24 @@ impl Settings {
         Ok(self)
     }
 
-    /// The settings of one rule.
+    /// Sets the settings of one rule.
     #[must_use]
     pub fn rule(mut self, rule: impl Into<String>, settings: RuleSettings) -> Self {
         self.rules.insert(rule.into(), settings);
         self
     }
 
-    /// The clock of everything that is counted in memory from now on; for tests.
+    /// Sets the clock of limiters in memory; for tests.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
     }
 }
 
-/// The settings of one rule; what is left out stays as code declares it.
+/// The settings of one rule; omitted ones stay as declared in code.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSettings {
-    /// The quotas that replace those of the code; with none of them those of the code stay.
+    /// The quotas that replace the declared ones; if empty, those stay.
     pub quotas: Vec<Quota>,
     pub(crate) mode: Option<Mode>,
     pub(crate) store: Option<String>,
@@ -206,13 +207,13 @@ pub struct RuleSettings {
     pub(crate) message: Option<Arc<str>>,
     /// The bound on memory.
     pub capacity: Option<Capacity>,
-    /// What happens to new keys when memory is full.
+    /// How new keys are treated when memory is full.
     pub overflow: Option<Overflow>,
-    /// Whether counts are kept when the quotas change.
+    /// Whether usage carries over when the quotas change.
     pub carry_over: Option<CarryOver>,
     /// The settings that replace those of `#[breaker]`.
     pub breaker: Option<Arc<BreakerSettings>>,
-    /// The key that calls are counted by; an attribute that counts by another one is refused.
+    /// The key that calls are counted by; an attribute with another key is rejected.
     pub key: Option<SiteKey>,
     /// Keys of the policy that do not apply to a rule declared in code, and change none of its decisions; logged.
     pub unused_keys: Vec<&'static str>,
@@ -220,12 +221,12 @@ pub struct RuleSettings {
 }
 
 impl RuleSettings {
-    /// Everything as code declares it.
+    /// Creates settings that change nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One more quota. Together they replace those of the code.
+    /// Adds a quota. Together they replace the declared ones.
     pub fn quota<Q>(mut self, quota: Q) -> Result<Self, BuildError>
     where
         Q: TryInto<Quota>,
@@ -235,73 +236,74 @@ impl RuleSettings {
         Ok(self)
     }
 
-    /// Whether it is enforced.
+    /// Sets the mode.
     #[must_use]
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode: Some(mode), ..self }
     }
 
-    /// The store it is counted in, by name.
+    /// Sets the store by its name.
     #[must_use]
     pub fn store(self, store: impl Into<String>) -> Self {
         Self { store: Some(store.into()), ..self }
     }
 
-    /// What is decided while that store is unavailable.
+    /// Sets the failure mode for an unavailable store.
     #[must_use]
     pub fn on_outage(self, outage: FailureMode) -> Self {
         Self { outage: Some(outage), ..self }
     }
 
-    /// How long a call may wait for its turn.
+    /// Sets how long a call may wait.
     #[must_use]
     pub fn wait(self, wait: Duration) -> Self {
         Self { wait: Some(wait), ..self }
     }
 
-    /// The message of a refusal.
+    /// Sets the message for rejected clients.
     #[must_use]
     pub fn message(self, message: impl Into<Arc<str>>) -> Self {
         Self { message: Some(message.into()), ..self }
     }
 
-    /// A key of the policy that a rule declared in code cannot honour: such a rule is refused. Only the first is reported.
+    /// Records a policy key that rules declared in code do not support: such a rule is rejected. Only the
+    /// first is reported.
     #[must_use]
     pub fn unsupported(self, key: &'static str, error: SettingError) -> Self {
         Self { unsupported: self.unsupported.or(Some((key, error))), ..self }
     }
 }
 
-/// Why settings were rejected. Names the place and the fix, and never a password.
+/// An error in the settings. Contains the place and the fix, and never a password.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
     /// A rule cannot be built.
     #[error("rule `{rule}`: {error}")]
     Rule {
-        /// Which.
+        /// The rule.
         rule: String,
-        /// Why.
+        /// The cause.
         #[source]
         error: BuildError,
     },
-    /// The settings of a rule do not fit its declaration.
+    /// The settings of a rule are incompatible with its declaration.
     #[error("rule `{rule}`: {error}")]
     InvalidRule {
-        /// Which.
+        /// The rule.
         rule: String,
-        /// The key of the policy at fault.
+        /// The policy key at fault.
         key: &'static str,
-        /// The problem, and the fix.
+        /// The problem and the fix.
         #[source]
         error: SettingError,
     },
     /// A rule names an unknown store.
-    #[error("rule `{rule}` names the store `{store}`, {}", known_stores(.known))]
+    #[error("rule `{rule}`: unknown store `{store}`; {}", known_stores(.known))]
     UnknownStore {
         /// The rule.
         rule: String,
-        /// The name.
+        /// The name of the store.
         store: String,
         /// The names of all stores.
         known: Vec<String>,
@@ -311,22 +313,22 @@ pub enum SettingsError {
     Store {
         /// Its name; `None` for the default one.
         name: Option<String>,
-        /// Why.
+        /// The cause.
         #[source]
         error: Box<dyn error::Error + Send + Sync>,
     },
-    /// This program cannot connect to stores.
+    /// The program has no connector for stores.
     #[error(
-        "an address of a store, but nothing to connect to it; switch on the feature `redis`, and call `tidegate::init` or \
-         `tidegate::rules` before"
+        "no connector for store addresses; enable the feature `redis`, and call `tidegate::init` or \
+         `tidegate::rules` first"
     )]
     NoConnector,
 }
 
 fn known_stores(known: &[String]) -> String {
     match known.is_empty() {
-        true => "but there are none with names; declare it under `stores`".to_owned(),
-        false => format!("but there are only `{}`", known.join("`, `")),
+        true => "define it under `stores`".to_owned(),
+        false => format!("use one of `{}`", known.join("`, `")),
     }
 }
 
@@ -348,10 +350,10 @@ mod tests {
             ("redis://:a$$b@host", Ok("redis://:a$b@host")),
             ("redis://$NOWHERE", Err("the variable NOWHERE is not set")),
             ("redis://:hunter$2a@host", Err("the variable behind a `$` is not set")),
-            ("redis://${HOST", Err("a `${` without its `}`")),
-            ("redis://$@host", Err("a `$` without a name")),
-            ("redis://${}@host", Err("a `$` without a name")),
-            ("redis://host/$", Err("a `$` without a name")),
+            ("redis://${HOST", Err("missing `}` after `${`")),
+            ("redis://$@host", Err("missing name after `$`")),
+            ("redis://${}@host", Err("missing name after `$`")),
+            ("redis://host/$", Err("missing name after `$`")),
         ];
         for (text, expected) in table {
             let found = expand(text, &variable);

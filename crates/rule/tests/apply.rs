@@ -1,6 +1,6 @@
-//! Rules that follow settings while they are in use.
+//! Rules follow settings while they are in use.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 use std::{
     error,
@@ -20,13 +20,13 @@ use tidegate_rule::{
 };
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
-/// A store that is never there.
+/// A store that is never available.
 #[derive(Debug)]
 struct UnavailableStore;
 
 impl Store for UnavailableStore {
     fn execute(&self, _: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
-        Box::pin(async { Err(StoreError::Unavailable("no answer".to_owned())) })
+        Box::pin(async { Err(StoreError::Unavailable("no response".to_owned())) })
     }
 }
 
@@ -43,12 +43,12 @@ fn settings() -> Settings {
     Settings::new().clock(Clock::manual().0)
 }
 
-/// How many of so many calls are let through.
+/// The number of `calls` that are admitted.
 fn admitted(rule: &Rule, calls: usize) -> usize {
     (0..calls).filter(|_| rule.admit_blocking("alice", 1).is_ok()).count()
 }
 
-/// Counts what is told at one level.
+/// Counts log events of one level.
 struct EventCounter(Level, Arc<AtomicUsize>);
 
 impl Subscriber for EventCounter {
@@ -67,11 +67,11 @@ impl Subscriber for EventCounter {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// How often something is told at a level while this runs.
+/// The number of log events at a level while this runs.
 fn count_events(level: Level, run: impl FnOnce()) -> usize {
-    // What a line was worth to nobody it may be worth to us: all in one place, one after the other.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock();
+    // The interest cache of callsites is global, so these tests run one after the other.
+    static LOCK: Mutex<()> = Mutex::new(());
+    let _guard = LOCK.lock();
     let count = Arc::new(AtomicUsize::new(0));
     tracing::subscriber::with_default(EventCounter(level, count.clone()), || {
         tracing::callsite::rebuild_interest_cache();
@@ -87,16 +87,16 @@ fn counters_survive_quota_change() {
     let rule = rules.declare(rule_config("login", "5/min")).unwrap();
     assert_eq!(admitted(&rule, 9), 5);
     let steps = [
-        ("8/min", 3),                // what was used stays used
-        ("4/min", 0),                // also of a smaller quota
-        ("4/min sliding-window", 4), // counted in another way: apart
+        ("8/min", 3),                // usage carries over
+        ("4/min", 0),                // also to a smaller quota
+        ("4/min sliding-window", 4), // another algorithm: separate counters
         ("6/min sliding-window", 2),
     ];
     for (quota, expected) in steps {
         rules.apply(settings().quota("login", quota).unwrap()).unwrap();
         assert_eq!(admitted(&rule, 9), expected, "{quota}");
     }
-    // What settings say no more is as the code says, and what it counted before is still there.
+    // Without settings the declaration applies again, with its previous counters.
     rules.apply(settings()).unwrap();
     assert_eq!((rule.quotas()[0].to_string().as_str(), admitted(&rule, 9)), ("5/min", 0));
     let both = RuleSettings::new().quota("9/min").unwrap().quota("7/h").unwrap();
@@ -141,10 +141,7 @@ fn errors_name_the_rule() {
             settings().quota("api", "1/s").unwrap(),
             "rule `api`: 1 quotas for a rule of 2 tiers; give one for each",
         ),
-        (
-            settings().rule("api", RuleSettings::new().store("a")),
-            "rule `api` names the store `a`, but there are none",
-        ),
+        (settings().rule("api", RuleSettings::new().store("a")), "rule `api`: unknown store `a`; define it"),
     ];
     for (settings, start) in table {
         let error = rules.apply(settings).unwrap_err().to_string();
@@ -172,8 +169,8 @@ fn failure_mode_change_applies_at_once() {
     rules
         .apply(of(FailureMode::Closed).rule("login", RuleSettings::new().on_outage(FailureMode::Open)))
         .unwrap();
-    assert_eq!(admitted(&rule, 9), 9, "a rule may have an answer of its own");
-    // The same again leaves the rule alone, with what it has counted.
+    assert_eq!(admitted(&rule, 9), 9, "a rule may have its own failure mode");
+    // The same settings again keep the limiter and its counters.
     rules.apply(of(FailureMode::Local { nodes: 1 })).unwrap();
     assert_eq!(admitted(&rule, 9), 4);
     rules.apply(of(FailureMode::Local { nodes: 1 }).mode(Mode::Enforce)).unwrap();
@@ -217,16 +214,19 @@ fn rules_use_named_stores() {
     let by_settings = rules.declare(rule_config("by-settings", "4/min")).unwrap();
     let other = rules.declare(rule_config("other", "4/min")).unwrap();
     let named = |address| {
-        let its = RuleSettings::new().store("sessions");
-        settings().on_outage(FailureMode::Closed).named_store("sessions", address).rule("by-settings", its)
+        let rule_settings = RuleSettings::new().store("sessions");
+        settings()
+            .on_outage(FailureMode::Closed)
+            .named_store("sessions", address)
+            .rule("by-settings", rule_settings)
     };
     let all = || [&by_code, &by_settings, &other].map(|rule| admitted(rule, 9));
     rules.apply(named(unavailable_store())).unwrap();
     assert_eq!(all(), [0, 0, 4]);
-    // Memory is a store like others: also beside a default one that is none.
+    // Memory can be a named store too, beside an unavailable default store.
     rules.apply(named(StoreAddress::Memory).store(Arc::new(UnavailableStore))).unwrap();
     assert_eq!(all(), [4, 4, 0]);
-    // One that settings do not have is the default one, which is told once.
+    // An unknown store falls back to the default one, which is logged once.
     let warned = count_events(Level::WARN, || {
         rules.apply(settings().store(Arc::new(UnavailableStore)).on_outage(FailureMode::Open)).unwrap();
         rules.apply(settings()).unwrap();
@@ -239,7 +239,7 @@ fn conflicting_quotas_error_names_both_locations() {
     let rules = Rules::new();
     let (first, line) = (rules.declare(rule_config("login", "5/min")).unwrap(), line!());
     for _ in 0..3 {
-        // The same, or only the name, is no other.
+        // The same quota, or only the name, is no conflict.
         rules.declare(rule_config("login", "5/min")).unwrap();
         rules.declare(RuleConfig::new("login")).unwrap();
     }
@@ -257,10 +257,10 @@ fn conflicting_quotas_error_names_both_locations() {
 fn second_declaration_may_add_quotas() {
     let rules = Rules::new();
     let by_name = rules.declare(RuleConfig::new("login")).unwrap();
-    assert_eq!(admitted(&by_name, 9), 9, "without numbers nothing is limited");
+    assert_eq!(admitted(&by_name, 9), 9, "a rule without a quota limits nothing");
     let _numbers = rules.declare(rule_config("login", "5/min")).unwrap();
     assert_eq!(admitted(&by_name, 9), 5);
-    // From there on it is the first.
+    // From then on this declaration counts as the first one.
     rules.apply(Settings::new().mode(Mode::Enforce)).unwrap();
     assert_eq!((by_name.quotas().len(), admitted(&by_name, 9)), (1, 0));
 }
@@ -273,7 +273,7 @@ fn modes_enforce_shadow_and_off() {
     let table = [(Mode::Off, 9), (Mode::Shadow, 9), (Mode::Enforce, 0)];
     for (mode, expected) in table {
         rules.apply(settings().mode(mode)).unwrap();
-        assert_eq!(admitted(&rule, 9), expected, "{mode}: what shadow mode saw was counted");
+        assert_eq!(admitted(&rule, 9), expected, "{mode}: calls in shadow mode are counted");
     }
     let own = RuleSettings::new().mode(Mode::Off);
     rules.apply(settings().mode(Mode::Enforce).rule("login", own)).unwrap();
@@ -284,29 +284,29 @@ fn modes_enforce_shadow_and_off() {
 fn permits_under_each_mode() {
     let rules = Rules::new();
     let rule = rules.declare(rule_config("jobs", "2 at once")).unwrap();
-    let held =
+    let acquire =
         |calls: usize| (0..calls).filter_map(|_| rule.acquire_blocking("alice").ok()).collect::<Vec<_>>();
-    assert_eq!(held(5).len(), 2);
-    assert_eq!(held(5).len(), 2, "they came back");
+    assert_eq!(acquire(5).len(), 2);
+    assert_eq!(acquire(5).len(), 2, "the slots are released");
     rules.apply(settings().mode(Mode::Shadow)).unwrap();
-    let in_shadow = held(5);
+    let in_shadow = acquire(5);
     assert_eq!(in_shadow.len(), 5);
-    // Those that fit were counted, and still are.
+    // Slots that were acquired in shadow mode still count.
     rules.apply(settings()).unwrap();
-    assert_eq!(held(5).len(), 0);
+    assert_eq!(acquire(5).len(), 0);
     drop(in_shadow);
-    assert_eq!(held(5).len(), 2);
-    // What is held stays held while a rule is off, and counts again afterwards.
-    let before = held(1);
+    assert_eq!(acquire(5).len(), 2);
+    // Slots stay acquired while a rule is off, and count again afterwards.
+    let before = acquire(1);
     rules.apply(settings().mode(Mode::Off)).unwrap();
-    let uncounted = held(5);
+    let uncounted = acquire(5);
     rules.apply(settings()).unwrap();
-    assert_eq!((uncounted.len(), held(5).len()), (5, 1));
+    assert_eq!((uncounted.len(), acquire(5).len()), (5, 1));
     drop(before);
-    assert_eq!(held(5).len(), 2);
+    assert_eq!(acquire(5).len(), 2);
 }
 
-/// A call that holds nothing takes no slot; it is let through while there is one, and that is told.
+/// A call that holds no slot does not acquire one; it is admitted while one is free, and a warning is logged.
 #[test]
 fn admit_does_not_take_concurrency_slots() {
     let rules = Rules::new();
@@ -320,7 +320,7 @@ fn admit_does_not_take_concurrency_slots() {
 #[test]
 fn concurrent_calls_stay_within_quota() {
     let rules = Rules::new();
-    // Nobody's patience lasts until there is more, nor ends while a hundred threads take their turns.
+    // The wait is too short for new tokens, and too long to expire while the threads run.
     for (name, by) in [("quick", Duration::ZERO), ("slow", Duration::from_secs(3_600))] {
         let rule = rules.declare(rule_config(name, "10 per 52w").wait(by)).unwrap();
         let barrier = Barrier::new(100);
@@ -337,7 +337,7 @@ fn concurrent_calls_stay_within_quota() {
     }
 }
 
-/// Whoever listens to what is told may be limited itself, by a rule that is met there for the first time.
+/// A log subscriber may be limited itself, by a rule that is declared there first.
 #[test]
 fn log_subscriber_may_declare_rules() {
     struct DeclaringSubscriber(Rules);
@@ -360,12 +360,12 @@ fn log_subscriber_may_declare_rules() {
     tracing::subscriber::with_default(DeclaringSubscriber(rules.clone()), || {
         tracing::callsite::rebuild_interest_cache();
         let _without_numbers = rules.declare(RuleConfig::new("login")).unwrap();
-        let _stray = rules.declare(rule_config("search", "1/s").store("nowhere")).unwrap();
+        let _unknown_store = rules.declare(rule_config("search", "1/s").store("nowhere")).unwrap();
         rules.apply(settings()).unwrap();
     });
 }
 
-/// From memory to a store and back, while everybody calls: nobody fails, and nobody gets more than both give together.
+/// From memory to a store during calls: no call fails, and no more are admitted than both quotas together.
 #[test]
 fn quota_changes_under_load_keep_bound() {
     let rules = Rules::new();
@@ -383,7 +383,7 @@ fn quota_changes_under_load_keep_bound() {
         while admitted.load(Ordering::Relaxed) < 100 {
             thread::yield_now();
         }
-        // This store is away, and so each process counts its share: again in memory, but apart.
+        // The store is unavailable, so the local share counts: also in memory, but separately.
         rules.apply(Settings::new().store(store).on_outage(FailureMode::Local { nodes: 1 })).unwrap();
         while admitted.load(Ordering::Relaxed) < 200 {
             thread::yield_now();

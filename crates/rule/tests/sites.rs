@@ -1,6 +1,6 @@
-//! Places in the code: while their settings change, and while somebody listens to what is told of them.
+//! Sites in code: changes of settings under load, and log subscribers that call sites.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 use std::{
     sync::{
@@ -23,15 +23,15 @@ use tidegate_rule::{
 };
 use tracing::{Event, Metadata, Subscriber, span};
 
-/// All places share the settings of the program: one story after the other.
+/// All sites share the settings of the program, so these tests run one after the other.
 fn lock_global_rules() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let story = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     Rules::global().apply(Settings::new()).unwrap();
-    story
+    guard
 }
 
-/// Whoever listens may pass the very place that is told of: where lines are sent is often limited.
+/// A subscriber that may call the site that is being logged: log exporters are often limited.
 struct CallbackSubscriber(fn());
 
 impl Subscriber for CallbackSubscriber {
@@ -67,7 +67,7 @@ fn log_subscriber_may_call_its_own_site() {
         static SITE: BreakerSite = BreakerSite::new(declare);
         assert!(SITE.try_acquire().unwrap().is_none());
     }
-    let _story = lock_global_rules();
+    let _guard = lock_global_rules();
     for pass in [without_quota, broken, broken_breaker] {
         tracing::subscriber::with_default(CallbackSubscriber(pass), || {
             tracing::callsite::rebuild_interest_cache();
@@ -76,17 +76,17 @@ fn log_subscriber_may_call_its_own_site() {
     }
 }
 
-/// Where code has no numbers, settings may give a number at once to those who hold nothing, and a rate to those who give
-/// back what they took.
+/// If code declares no quota, settings may give a concurrency quota to calls that hold no slot, and a rate to
+/// calls that release what they acquired.
 #[test]
 fn mismatched_quota_kind_is_logged_once() {
-    static PERMIT_SITE: LimitSite = LimitSite::new(|| Ok(RuleConfig::new("held")));
+    static PERMIT_SITE: LimitSite = LimitSite::new(|| Ok(RuleConfig::new("acquired")));
     static ADMIT_SITE: LimitSite = LimitSite::new(|| Ok(RuleConfig::new("asked")));
     static RESERVE_SITE: LimitSite = LimitSite::new(|| Ok(RuleConfig::new("taken")));
     static WARNINGS: AtomicUsize = AtomicUsize::new(0);
-    let _story = lock_global_rules();
+    let _guard = lock_global_rules();
     let settings = Settings::new().quota("asked", "1 at once").unwrap().quota("taken", "1 at once").unwrap();
-    Rules::global().apply(settings.quota("held", "1/h").unwrap()).unwrap();
+    Rules::global().apply(settings.quota("acquired", "1/h").unwrap()).unwrap();
     let count = || {
         WARNINGS.fetch_add(1, Ordering::Relaxed);
     };
@@ -101,7 +101,8 @@ fn mismatched_quota_kind_is_logged_once() {
     assert_eq!(WARNINGS.load(Ordering::Relaxed), 3);
 }
 
-/// Every call of the second place is refused, by every verb, and the error is logged once. The first place goes on.
+/// Every call of the second site is rejected, by every method, and the error is logged once. The first site
+/// is not affected.
 #[test]
 fn conflicting_quotas_of_one_rule_are_refused() {
     static FIRST: LimitSite = LimitSite::new(|| RuleConfig::new("contested").quota("2/h"));
@@ -109,12 +110,12 @@ fn conflicting_quotas_of_one_rule_are_refused() {
     static SHADOW: LimitSite =
         LimitSite::new(|| Ok(RuleConfig::new("contested").quota("9/h")?.mode(Mode::Shadow)));
     static REPORTED: AtomicUsize = AtomicUsize::new(0);
-    let _story = lock_global_rules();
+    let _guard = lock_global_rules();
     let count = || {
         REPORTED.fetch_add(1, Ordering::Relaxed);
     };
-    fn refused<T>(stopped: AdmitError<T>) -> Limited {
-        match stopped {
+    fn into_limited<T>(error: AdmitError<T>) -> Limited {
+        match error {
             AdmitError::Limited(limited) => limited,
             AdmitError::Pending(_) => panic!("there is nothing to wait for"),
         }
@@ -123,30 +124,30 @@ fn conflicting_quotas_of_one_rule_are_refused() {
         tracing::callsite::rebuild_interest_cache();
         assert!(FIRST.open().unwrap().admit("all", 1).is_ok());
         let opened = SECOND.open().unwrap();
-        let refusals = [
-            opened.admit("all", 1).map_err(refused).unwrap_err(),
+        let rejections = [
+            opened.admit("all", 1).map_err(into_limited).unwrap_err(),
             opened.admit_blocking("all", 1).unwrap_err(),
-            opened.reserve("all", 1).map_err(refused).unwrap_err(),
+            opened.reserve("all", 1).map_err(into_limited).unwrap_err(),
             opened.reserve_blocking("all", 1).unwrap_err(),
-            opened.acquire("all").map_err(refused).map(drop).unwrap_err(),
+            opened.acquire("all").map_err(into_limited).map(drop).unwrap_err(),
             opened.acquire_blocking("all").map(drop).unwrap_err(),
         ];
-        for limited in refusals {
+        for limited in rejections {
             assert!(matches!(limited.cause(), CallError::Misconfigured(_)), "{limited}");
             let text = limited.to_string();
             let named = ["`contested`", "`2/h", "`9/h", "sites.rs", "give one of them another name"];
             assert!(named.iter().all(|part| text.contains(part)), "{text}");
             assert!(
                 !limited.client_message().contains("sites.rs"),
-                "clients do not read paths: {}",
+                "the message for clients contains no paths: {}",
                 limited.client_message()
             );
         }
         assert_eq!(REPORTED.load(Ordering::Relaxed), 1);
-        assert!(SHADOW.open().is_none(), "an attribute in shadow mode refuses nothing");
+        assert!(SHADOW.open().is_none(), "an attribute in shadow mode rejects nothing");
     });
     assert_eq!(REPORTED.load(Ordering::Relaxed), 2);
-    assert!(FIRST.open().unwrap().admit("all", 1).is_ok(), "the second place took nothing");
+    assert!(FIRST.open().unwrap().admit("all", 1).is_ok(), "the second site charged nothing");
     for mode in [Mode::Shadow, Mode::Off] {
         let settings = Settings::new().rule("contested", RuleSettings::new().mode(mode));
         Rules::global().apply(settings).unwrap();
@@ -165,7 +166,7 @@ fn conflicting_breakers_of_one_name_are_refused() {
     static FIRST: BreakerSite = BreakerSite::new(|| breaker(1));
     static SAME: BreakerSite = BreakerSite::new(|| breaker(1));
     static SECOND: BreakerSite = BreakerSite::new(|| breaker(2));
-    let _story = lock_global_rules();
+    let _guard = lock_global_rules();
     assert!(FIRST.try_acquire().unwrap().is_some());
     assert!(SAME.try_acquire().unwrap().is_some());
     let limited = SECOND.try_acquire().map(|_| ()).unwrap_err();
@@ -176,7 +177,7 @@ fn conflicting_breakers_of_one_name_are_refused() {
     assert!(SECOND.try_acquire().unwrap().is_none());
 }
 
-/// A place without numbers takes those of another, whichever is called first.
+/// A site without quotas uses those of another one, whichever is called first.
 #[test]
 fn reference_to_a_rule_of_a_function_is_no_conflict_in_either_order() {
     fn declare<T>(within: T) -> Result<RuleConfig, BuildError> {
@@ -194,7 +195,7 @@ fn reference_to_a_rule_of_a_function_is_no_conflict_in_either_order() {
     static LATE_REFERENCE: LimitSite = LimitSite::new(|| Ok(RuleConfig::new(LATE_NAME)));
     const EARLY_NAME: &str = "reference_to_a_rule_of_a_function_is_no_conflict_in_either_order::early";
     const LATE_NAME: &str = "reference_to_a_rule_of_a_function_is_no_conflict_in_either_order::late";
-    let _story = lock_global_rules();
+    let _guard = lock_global_rules();
     for sites in [[&EARLY_REFERENCE, &EARLY], [&LATE, &LATE_REFERENCE]] {
         for site in sites {
             site.open();
@@ -204,7 +205,7 @@ fn reference_to_a_rule_of_a_function_is_no_conflict_in_either_order() {
     }
 }
 
-/// A store that never answers.
+/// A store that always fails.
 #[derive(Debug)]
 struct FailingStore;
 
@@ -214,7 +215,7 @@ impl Store for FailingStore {
     }
 }
 
-/// Calls from four threads while settings change, a thousand times, with a call between any two.
+/// Calls from four threads during a thousand changes of settings, with a call between any two of them.
 fn call_while_applying(call: impl Fn() + Sync, settings: impl Fn(usize) -> Settings) {
     let (calls, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let keep_calling = || {
@@ -241,14 +242,14 @@ fn call_while_applying(call: impl Fn() + Sync, settings: impl Fn(usize) -> Setti
     });
 }
 
-/// To change a quota is to look at all places of a table: here there are few.
+/// A change of quota scans the whole table, so it is small here.
 fn small_rule(name: &'static str, quota: &str) -> Result<RuleConfig, BuildError> {
     Ok(RuleConfig::new(name).quota(quota)?.capacity(Capacity::Keys(16)))
 }
 
-fn call_site(site: &LimitSite, is_kept: bool) -> Result<(), Limited> {
+fn call_site(site: &LimitSite, is_charged: bool) -> Result<(), Limited> {
     let Some(opened) = site.open() else { return Ok(()) };
-    match is_kept {
+    match is_charged {
         true => opened.admit_blocking("all", 1),
         false => opened.reserve_blocking("all", 1).map(drop),
     }
@@ -257,7 +258,7 @@ fn call_site(site: &LimitSite, is_kept: bool) -> Result<(), Limited> {
 #[test]
 fn rate_changes_under_load_never_add_up() {
     static SITE: LimitSite = LimitSite::new(|| small_rule("numbers", "50 per 52w"));
-    let _story = lock_global_rules();
+    let _guard = lock_global_rules();
     let admitted = AtomicUsize::new(0);
     let quotas = ["40 per 52w", "10 per 52w", "100 per 52w", "60 per 52w burst 100"];
     call_while_applying(
@@ -273,29 +274,29 @@ fn rate_changes_under_load_never_add_up() {
 #[test]
 fn concurrency_changes_under_load_never_add_up() {
     static SITE: LimitSite = LimitSite::new(|| small_rule("slots", "3 at once"));
-    let _story = lock_global_rules();
-    let (in_flight, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let _guard = lock_global_rules();
+    let (in_flight, max) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let quotas = ["1 at once", "3 at once", "2 at once"];
     call_while_applying(
         || {
-            if let Ok(_held) = SITE.open().unwrap().acquire_blocking("all") {
-                most.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            if let Ok(_permit) = SITE.open().unwrap().acquire_blocking("all") {
+                max.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 thread::yield_now();
                 in_flight.fetch_sub(1, Ordering::SeqCst);
             }
         },
         |step| Settings::new().quota("slots", quotas[step % quotas.len()]).unwrap(),
     );
-    let most = most.load(Ordering::Relaxed);
-    assert!((1..=3).contains(&most), "{most}");
+    let max = max.load(Ordering::Relaxed);
+    assert!((1..=3).contains(&max), "{max}");
 }
 
-/// Everything that can change changes: nobody panics or hangs, and in the end it is as it was declared.
+/// All settings change: no call panics or hangs, and the final settings apply.
 #[test]
 fn any_change_under_load_ends_consistent() {
     static SITE: LimitSite =
         LimitSite::new(|| Ok(RuleConfig::new("anything").quota("50 per 52w")?.capacity(Capacity::Keys(16))));
-    let _story = lock_global_rules();
+    let _guard = lock_global_rules();
     let store: Arc<dyn Store> = Arc::new(FailingStore);
     let quotas = [
         "5/s",
@@ -309,7 +310,7 @@ fn any_change_under_load_ends_consistent() {
     call_while_applying(
         || {
             let _ = (call_site(&SITE, true), call_site(&SITE, false));
-            let _held = SITE.open().map(|opened| opened.acquire_blocking("all"));
+            let _permit = SITE.open().map(|opened| opened.acquire_blocking("all"));
         },
         |step| {
             let rule = RuleSettings::new().quota(quotas[step % quotas.len()]).unwrap();

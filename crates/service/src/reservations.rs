@@ -1,7 +1,7 @@
-//! What callers hold until they settle it or it expires: reservations and permits.
+//! Reservations and permits that clients hold until they settle them or they expire.
 //!
-//! A caller may crash, so every entry expires. There is no task per entry: every operation closes expired entries, and a
-//! timer does so once a second.
+//! A client may crash, so every entry expires. There is no task per entry: every operation closes expired entries, and so
+//! does a timer once per second.
 
 use http::{HeaderValue, StatusCode, header};
 use std::{
@@ -14,7 +14,7 @@ use tidegate_http_server::{ApiCaller, ApiError};
 use tidegate_limiter::Clock;
 use tokio_rustls::rustls::crypto::ring;
 
-/// Values by an id that cannot be guessed.
+/// Values by an unguessable id.
 pub(crate) struct Reservations<T> {
     clock: Clock,
     capacity: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Reservations<T> {
     entries: Mutex<ReservationTable<T>>,
 }
 
-/// What the entries are, for error messages.
+/// The kind of entries, for error messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReservationKind {
     /// Charged when it expires.
@@ -34,15 +34,15 @@ pub(crate) enum ReservationKind {
 }
 
 struct ReservationTable<T> {
-    /// Each with its owner.
+    /// Values with their owners.
     values: HashMap<ReservationId, (ApiCaller, T)>,
     /// Slots that are not filled yet.
     pending_slots: usize,
-    /// The next to expire comes first.
+    /// Ordered by expiry.
     expiry: BTreeSet<ReservationId>,
 }
 
-/// Space for entries, taken before what they are to hold is.
+/// Slots for entries, reserved before the tokens are charged.
 pub(crate) struct ReservationSlots<'a, T> {
     reservations: &'a Reservations<T>,
     count: usize,
@@ -73,7 +73,7 @@ impl<T> Reservations<T> {
         Self { clock, capacity, kind, expire, entries: Mutex::new(entries) }
     }
 
-    /// Takes slots; 503 if there are not as many.
+    /// Reserves slots; 503 if fewer are free.
     pub(crate) fn reserve_slots(&self, count: usize) -> Result<ReservationSlots<'_, T>, ApiError> {
         self.close_expired();
         let mut entries = self.lock();
@@ -88,14 +88,14 @@ impl<T> Reservations<T> {
 
     pub(crate) fn capacity_error(&self) -> ApiError {
         let detail = format!(
-            "there is no room beside what is held already, {} at most; settle some, or let them expire sooner",
+            "reservation capacity reached: {}; settle some, or use a shorter `expires`",
             self.capacity
         );
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, detail)
             .with_header(header::RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
-    /// Removes an entry of this caller; 410 if it has expired, 404 if there is none.
+    /// Removes an entry of this caller; 410 if it has expired, 404 if it does not exist.
     pub(crate) fn take(&self, text: &str, caller: &ApiCaller) -> Result<T, ApiError> {
         self.close_expired();
         let Some(id) = ReservationId::parse(text) else { return Err(self.unknown_error()) };
@@ -115,11 +115,9 @@ impl<T> Reservations<T> {
     fn expired_error(&self) -> ApiError {
         let detail = match self.kind {
             ReservationKind::Reservation => {
-                "this reservation has expired, and was charged; ask for longer with `expires`"
+                "this reservation has expired and stays charged; use a longer `expires`"
             }
-            ReservationKind::Permit => {
-                "this permit has expired, and was given back; ask for longer with `expires`"
-            }
+            ReservationKind::Permit => "this permit has expired and was released; use a longer `expires`",
         };
         ApiError::new(StatusCode::GONE, detail)
     }
@@ -127,16 +125,14 @@ impl<T> Reservations<T> {
     fn unknown_error(&self) -> ApiError {
         let detail = match self.kind {
             ReservationKind::Reservation => {
-                "there is no such reservation of yours; it was settled already, or never made here"
+                "unknown reservation; it is already settled, or was not created here"
             }
-            ReservationKind::Permit => {
-                "there is no such permit of yours; it was settled already, or never made here"
-            }
+            ReservationKind::Permit => "unknown permit; it is already settled, or was not created here",
         };
         ApiError::new(StatusCode::NOT_FOUND, detail)
     }
 
-    /// Closes what has expired; to be called every second or so.
+    /// Closes expired entries. Call it about once per second.
     pub(crate) fn close_expired(&self) {
         let now = self.clock.now();
         let mut entries = self.lock();
@@ -155,7 +151,7 @@ impl<T> Reservations<T> {
 }
 
 impl<T> ReservationSlots<'_, T> {
-    /// Fills a slot. Returns the value if no slot is left, or the machine has no random numbers.
+    /// Fills a slot. Returns the value if no slot remains, or if the system random number generator fails.
     pub(crate) fn fill(
         &mut self,
         value: T,
@@ -183,7 +179,7 @@ impl<T> Drop for ReservationSlots<'_, T> {
 }
 
 impl ReservationId {
-    /// `None` if the machine has no random numbers.
+    /// `None` if the system random number generator fails.
     fn new(end: Micros) -> Option<Self> {
         let mut secret = [0; 16];
         ring::default_provider().secure_random.fill(&mut secret).ok()?;
@@ -200,7 +196,7 @@ impl ReservationId {
             expires_at: Micros::new(u64::from_str_radix(end, 16).ok()?),
             secret: u128::from_str_radix(secret, 16).ok()?,
         };
-        // An id has one spelling.
+        // Only the canonical form is valid.
         (id.to_text() == text).then_some(id)
     }
 }
@@ -269,7 +265,7 @@ mod tests {
             assert_eq!(take(&id, other), Err(StatusCode::NOT_FOUND), "{other:?}");
         }
         assert_eq!(take(&id, &web), Ok(7));
-        // Made before tokens were required.
+        // Created before tokens were required.
         assert_eq!(take(&put(&ApiCaller::Anonymous), &web), Ok(7));
     }
 

@@ -1,4 +1,4 @@
-//! What stands between clients and the backend.
+//! The guards between clients and the backend.
 
 use std::fmt;
 use tidegate_core::Micros;
@@ -9,46 +9,46 @@ use tidegate_overload::{
     error_rate::ClientThrottleState,
 };
 
-/// Decides which attempts reach the backend, and hears how they ended.
+/// Decides which attempts reach the backend, and records their outcomes.
 pub trait SimulatedGuard: fmt::Debug {
-    /// Lets an attempt through, or not. `roll` is random, from 0 to just below 1.
+    /// Admits or rejects an attempt. `roll` is a random number from 0 to just below 1.
     fn admit(&mut self, now: Micros, roll: f64) -> Option<SimulatedPermit>;
 
-    /// An attempt that was let through has ended.
-    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: CallOutcome);
+    /// Records the outcome of an admitted attempt.
+    fn finish(&mut self, permit: SimulatedPermit, now: Micros, outcome: CallOutcome);
 
-    /// On which side it stands.
+    /// The side of the guard.
     fn side(&self) -> GuardSide {
         GuardSide::Server
     }
 
-    /// How many may be in flight, if that is what it limits.
+    /// The concurrency limit, if it has one.
     fn limit(&self) -> Option<u32> {
         None
     }
 }
 
-/// Where a guard stands, and so when it hears of an end.
+/// The location of a guard, which determines when it records an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardSide {
-    /// Before the backend: an attempt ends when the backend is done with it, whether or not anyone still waits.
+    /// In front of the backend: an attempt ends when the backend completes it, even if the client timed out.
     Server,
-    /// In the client: an attempt that takes too long has failed, whatever the backend does.
+    /// In the client: an attempt fails when it times out, even if the backend completes it later.
     Client,
 }
 
-/// What a guard knows of an attempt that it let through.
+/// The state of an admitted attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimulatedPermit {
-    /// When.
+    /// The time of the admission.
     pub start: Micros,
-    /// How many were in flight then, itself included.
+    /// The number of attempts in flight at that time, including this one.
     pub in_flight: u32,
-    /// A mark of the guard's own.
+    /// A value of the guard.
     pub generation: u64,
 }
 
-/// Lets everything through.
+/// Admits everything.
 #[derive(Clone, Copy, Debug)]
 pub struct NoGuard;
 
@@ -57,10 +57,10 @@ impl SimulatedGuard for NoGuard {
         Some(SimulatedPermit { start: now, in_flight: 0, generation: 0 })
     }
 
-    fn finish(&mut self, _pass: SimulatedPermit, _now: Micros, _report: CallOutcome) {}
+    fn finish(&mut self, _permit: SimulatedPermit, _now: Micros, _outcome: CallOutcome) {}
 }
 
-/// So many in flight, always.
+/// A fixed concurrency limit.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedGuard {
     limit: u32,
@@ -82,7 +82,7 @@ impl SimulatedGuard for FixedGuard {
         })
     }
 
-    fn finish(&mut self, _pass: SimulatedPermit, _now: Micros, _report: CallOutcome) {
+    fn finish(&mut self, _permit: SimulatedPermit, _now: Micros, _outcome: CallOutcome) {
         self.in_flight -= 1;
     }
 
@@ -91,7 +91,8 @@ impl SimulatedGuard for FixedGuard {
     }
 }
 
-/// As many in flight as a controller says. Errors of the backend are faults, not overload: the controller is not told.
+/// A concurrency limit that a controller adapts. Errors of the backend are not overload, so the controller ignores
+/// them.
 #[derive(Debug)]
 pub struct AdaptiveGuard {
     controller: Box<dyn Controller>,
@@ -99,7 +100,7 @@ pub struct AdaptiveGuard {
 }
 
 impl AdaptiveGuard {
-    /// At most as many as `controller` says.
+    /// A guard with the limit of `controller`.
     pub fn new(controller: impl Controller + 'static) -> Self {
         Self { controller: Box::new(controller), in_flight: 0 }
     }
@@ -113,14 +114,14 @@ impl SimulatedGuard for AdaptiveGuard {
         })
     }
 
-    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: CallOutcome) {
+    fn finish(&mut self, permit: SimulatedPermit, now: Micros, outcome: CallOutcome) {
         self.in_flight -= 1;
-        let report = if report == CallOutcome::Failure { CallOutcome::Ignored } else { report };
+        let outcome = if outcome == CallOutcome::Failure { CallOutcome::Ignored } else { outcome };
         self.controller.record(CallSample {
-            start: pass.start,
+            start: permit.start,
             end: now,
-            in_flight: pass.in_flight,
-            outcome: report,
+            in_flight: permit.in_flight,
+            outcome,
         });
     }
 
@@ -129,12 +130,12 @@ impl SimulatedGuard for AdaptiveGuard {
     }
 }
 
-/// A circuit breaker in the client, which counts what takes too long as failed. Probes are spread by the rolls of the
-/// attempts.
+/// A circuit breaker in the client, which counts a timeout as a failure. The rolls of the attempts are its random
+/// numbers.
 #[derive(Debug)]
 pub struct BreakerGuard {
     breaker: BreakerMachine,
-    /// The latest roll: what it is used for needs no better one.
+    /// The latest roll, also used to record outcomes.
     roll: f64,
 }
 
@@ -152,8 +153,8 @@ impl SimulatedGuard for BreakerGuard {
         Some(SimulatedPermit { start: now, in_flight: 0, generation: generation.0 })
     }
 
-    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: CallOutcome) {
-        self.breaker.record(Generation(pass.generation), report, now.since(pass.start), now, self.roll);
+    fn finish(&mut self, permit: SimulatedPermit, now: Micros, outcome: CallOutcome) {
+        self.breaker.record(Generation(permit.generation), outcome, now.since(permit.start), now, self.roll);
     }
 
     fn side(&self) -> GuardSide {
@@ -168,7 +169,7 @@ pub struct ThrottleGuard {
 }
 
 impl ThrottleGuard {
-    /// One that has seen nothing yet.
+    /// A throttle without history.
     pub fn new(settings: ClientThrottleSettings) -> Self {
         Self { throttle: ClientThrottleState::new(settings) }
     }
@@ -180,8 +181,8 @@ impl SimulatedGuard for ThrottleGuard {
         Some(SimulatedPermit { start: now, in_flight: 0, generation: 0 })
     }
 
-    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: CallOutcome) {
-        self.throttle.record(pass.start, report, now);
+    fn finish(&mut self, permit: SimulatedPermit, now: Micros, outcome: CallOutcome) {
+        self.throttle.record(permit.start, outcome, now);
     }
 
     fn side(&self) -> GuardSide {

@@ -1,13 +1,13 @@
-//! A closed loop in virtual time: clients that retry, a backend whose latency depends on its load, and a guard between
-//! them.
+//! Simulates overload in virtual time: clients with retries, a backend whose latency depends on its load, and a
+//! guard between them.
 //!
 //! ```text
-//!   clients ──attempt──▶ guard ──admitted──▶ backend: so many workers, a queue
-//!      ▲                   │ refused           │
-//!      └── retry, if any is left ◀── answer, error, or nothing in time
+//!   clients ──attempt──▶ guard ──admitted──▶ backend: workers, a queue
+//!      ▲                   │ rejected          │
+//!      └── retry, if any is left ◀── response, error or timeout
 //! ```
 //!
-//! The same scene always gives the same story. No clock is read and nothing waits: a minute takes as long as its events.
+//! It is deterministic: the same scenario always gives the same result. It reads no clock and does not wait.
 //!
 //! ```
 //! use tidegate_core::Micros;
@@ -21,13 +21,18 @@
 //! # Ok::<(), tidegate_core::SettingError>(())
 //! ```
 //!
-//! | noun | is |
+//! | noun | meaning |
 //! |---|---|
-//! | [`Scenario`] | clients and a backend, and what happens to them |
-//! | [`SimulatedGuard`] | what decides which attempts reach the backend |
-//! | [`GuardPreset`] | a guard by name, of the [`guard_presets`] |
-//! | [`SimulationResult`] | what came of it, over time |
-//! | [`SimulatedQuota`] | one quota with the state of one key, in the same virtual time |
+//! | [`Scenario`] | clients, a backend, and a change of either for a while |
+//! | [`SimulatedGuard`] | decides which attempts reach the backend |
+//! | [`GuardPreset`] | a guard by name, one of [`guard_presets`] |
+//! | [`SimulationResult`] | the counts and latencies over time |
+//! | [`SimulatedQuota`] | a quota with the state of one key, in the same virtual time |
+//!
+//! It does not
+//!
+//! - run the code of an application or a network;
+//! - simulate several backends or keys.
 
 mod backend;
 mod guard;

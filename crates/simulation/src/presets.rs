@@ -1,7 +1,7 @@
-//! Who stands before the backend: every guard by name, one line each.
+//! The guards by name, one line each.
 //!
-//! The models of peers hear of every call here. Their libraries often gather calls into windows first, so that they
-//! react later, and more calmly, than here.
+//! The models of other libraries record every call here. Those libraries often collect calls in windows first, so
+//! they react later and more smoothly.
 
 use crate::{
     guard::{
@@ -16,33 +16,33 @@ use tidegate_overload::{
     adaptive::{Aimd, Bounds, Gradient2, LatencyTarget, Vegas},
 };
 
-/// A guard that can be called by name, anew for each scene.
+/// A guard with a name; it builds a new guard for each scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct GuardPreset {
-    /// What it is called.
+    /// The name.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// A description in one line.
     pub description: &'static str,
     build: BuildGuard,
 }
 
-/// Builds a guard for a scene.
+/// Builds a guard for a scenario.
 type BuildGuard = fn(&Scenario) -> Result<Box<dyn SimulatedGuard>, SettingError>;
 
-/// The latency that is promised, to those who ask for one.
+/// The latency target of the controllers that need one.
 const LATENCY_TARGET: Micros = Micros::from_millis(20);
 
-/// How far back those in the client look, and how long a breaker stays open: a scene has no time for minutes.
+/// The windows of the client-side guards and the open time of the breaker: a scenario is only seconds long.
 const SECOND: Micros = Micros::from_secs(1);
 const FIFTH_SECOND: Micros = Micros::from_millis(200);
 
 const PRESETS: &[GuardPreset] = &[
-    GuardPreset::new("none", "lets everything through", |_| Ok(Box::new(NoGuard))),
+    GuardPreset::new("none", "admits everything", |_| Ok(Box::new(NoGuard))),
     GuardPreset::new(
         "fixed",
-        "40 in flight: the backend's workers and a quarter more, which nobody knows in practice",
-        |scene| {
-            let workers = scene.backend.workers;
+        "40 in flight: the number of workers of the backend plus a quarter, which is unknown in practice",
+        |scenario| {
+            let workers = scenario.backend.workers;
             Ok(Box::new(FixedGuard::new(workers.saturating_add(workers / 4))))
         },
     ),
@@ -59,7 +59,7 @@ const PRESETS: &[GuardPreset] = &[
     ),
     GuardPreset::new(
         "throttle",
-        "in the client, as in Google's SRE book: no more than twice what is answered",
+        "in the client, as in Google's SRE book: at most twice the number of successful calls",
         |_| {
             let settings = ClientThrottleSettings::builder().window(SECOND);
             Ok(Box::new(ThrottleGuard::new(settings.build()?)))
@@ -70,12 +70,14 @@ const PRESETS: &[GuardPreset] = &[
     }),
     GuardPreset::new(
         "vegas",
-        "as many in flight as keep the queue short, judged by the best latency seen",
+        "a concurrency limit that keeps the queue short, estimated from the best latency",
         |_| adaptive_guard(Vegas::new(Bounds::default())),
     ),
-    GuardPreset::new("gradient2", "as many in flight as latency allows, beside its own long average", |_| {
-        adaptive_guard(Gradient2::new(Bounds::default()))
-    }),
+    GuardPreset::new(
+        "gradient2",
+        "a concurrency limit by the ratio of the latency to its long-term average",
+        |_| adaptive_guard(Gradient2::new(Bounds::default())),
+    ),
     GuardPreset::new(
         "anchored",
         "the default: a gradient with a latency target of 20ms that checks throughput",
@@ -83,19 +85,19 @@ const PRESETS: &[GuardPreset] = &[
     ),
 ];
 
-/// Every guard there is, the absence of one first.
+/// All guards; the first one admits everything.
 pub fn guard_presets() -> &'static [GuardPreset] {
     PRESETS
 }
 
 impl GuardPreset {
-    const fn new(name: &'static str, about: &'static str, build: BuildGuard) -> Self {
-        Self { name, description: about, build }
+    const fn new(name: &'static str, description: &'static str, build: BuildGuard) -> Self {
+        Self { name, description, build }
     }
 
-    /// A guard for `scene` that has seen nothing yet.
-    pub fn build_guard(&self, scene: &Scenario) -> Result<Box<dyn SimulatedGuard>, SettingError> {
-        (self.build)(scene)
+    /// Builds a guard without history for `scenario`.
+    pub fn build_guard(&self, scenario: &Scenario) -> Result<Box<dyn SimulatedGuard>, SettingError> {
+        (self.build)(scenario)
     }
 }
 
@@ -104,8 +106,8 @@ impl SimulatedGuard for Box<dyn SimulatedGuard> {
         (**self).admit(now, roll)
     }
 
-    fn finish(&mut self, pass: SimulatedPermit, now: Micros, report: CallOutcome) {
-        (**self).finish(pass, now, report);
+    fn finish(&mut self, permit: SimulatedPermit, now: Micros, outcome: CallOutcome) {
+        (**self).finish(permit, now, outcome);
     }
 
     fn side(&self) -> GuardSide {
@@ -130,24 +132,24 @@ mod tests {
 
     #[test]
     fn presets_have_unique_names_and_build_for_every_scenario() {
-        let names: HashSet<_> = guard_presets().iter().map(|actor| actor.name).collect();
+        let names: HashSet<_> = guard_presets().iter().map(|preset| preset.name).collect();
         assert_eq!(names.len(), guard_presets().len());
-        for scene in Scenario::all() {
-            for actor in guard_presets() {
-                let guard = actor.build_guard(&scene);
-                assert!(guard.is_ok(), "{} in {}", actor.name, scene.name);
-                // The one that tells its number.
-                assert!(actor.name != "fixed" || guard.is_ok_and(|guard| guard.limit() == Some(40)));
+        for scenario in Scenario::all() {
+            for preset in guard_presets() {
+                let guard = preset.build_guard(&scenario);
+                assert!(guard.is_ok(), "{} in {}", preset.name, scenario.name);
+                // The description contains this number.
+                assert!(preset.name != "fixed" || guard.is_ok_and(|guard| guard.limit() == Some(40)));
             }
         }
     }
 
-    /// A guard in a box is the guard: its limit and its side are its own.
+    /// A boxed guard delegates its limit and its side.
     #[test]
     fn boxed_guard_behaves_like_its_inner_guard() {
-        let scene = Scenario::healthy().with_seconds(1);
+        let scenario = Scenario::healthy().with_seconds(1);
         let boxed: Box<dyn SimulatedGuard> = Box::new(FixedGuard::new(40));
         assert_eq!((boxed.limit(), boxed.side()), (Some(40), GuardSide::Server));
-        assert_eq!(scene.run(boxed), scene.run(FixedGuard::new(40)));
+        assert_eq!(scenario.run(boxed), scenario.run(FixedGuard::new(40)));
     }
 }

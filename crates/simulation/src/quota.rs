@@ -6,33 +6,33 @@ use tidegate_core::{AlgorithmKind, Decision, Demand, Micros, Quota, Receipt, alg
 /// A request of a simulated load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimulatedRequest {
-    /// When it asks.
+    /// The time of the request.
     pub at: Micros,
-    /// What it costs.
+    /// The cost.
     pub cost: u64,
 }
 
-/// A quota and the state of one key. Calls under a concurrency limit are released after a fixed time. Leases are left out: a
-/// call that is alive renews its lease until it ends.
+/// A quota and the state of one key. Calls under a concurrency limit are released after a fixed time. Leases are
+/// ignored: an active call renews its lease until it ends.
 #[derive(Clone, Debug)]
 pub struct SimulatedQuota {
     quota: Quota,
     state: Vec<u64>,
     call_time: Micros,
-    /// The calls in flight, by the time of the release and by their order.
+    /// The calls in flight, by the time of the release and their order.
     in_flight: BTreeMap<(Micros, u64), Receipt>,
     calls: u64,
 }
 
 impl SimulatedQuota {
-    /// A quota that has admitted nothing. `call_time` is the time that a call is in flight.
+    /// An unused quota. `call_time` is the time that a call is in flight.
     pub fn new(quota: Quota, call_time: Micros) -> Self {
         let quota = without_lease(quota);
         let (state, in_flight) = (vec![0; quota.state_len()], BTreeMap::new());
         Self { quota, state, call_time, in_flight, calls: 0 }
     }
 
-    /// Decides about one request. `now` must not be before the time of an earlier call.
+    /// Decides a request. `now` must not be before the time of an earlier call.
     pub fn decide(&mut self, now: Micros, demand: Demand) -> Decision {
         while let Some(first) = self.in_flight.first_entry().filter(|first| first.key().0 <= now) {
             let ((at, _), receipt) = first.remove_entry();
@@ -60,7 +60,7 @@ fn without_lease(quota: Quota) -> Quota {
 mod tests {
     use super::*;
 
-    /// A call counts until it ends, however short its lease is.
+    /// A call counts until it ends, regardless of its lease.
     #[test]
     fn calls_are_in_flight_until_they_end() {
         for quota in ["1 at once", "1 at once lease 1s"] {
@@ -74,7 +74,7 @@ mod tests {
                 .into();
             assert_eq!(outcomes, [true, false, false, true, false]);
         }
-        // However long a call is, and however short its lease.
+        // A long call with a short lease.
         let year = Micros::from_secs(31_536_000);
         let mut quota = SimulatedQuota::new("1 at once lease 1ms".parse().unwrap(), year);
         assert!(quota.decide(Micros::ZERO, Demand::new(1)).is_granted());

@@ -1,58 +1,58 @@
-//! What came of a scene, over time.
+//! The result of a scenario over time.
 
 use crate::scenario::Scenario;
 use tidegate_core::Micros;
 
-/// What happened, in equal parts of time.
+/// The counts of a scenario, in bins of equal length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimulationResult {
-    /// The scene.
+    /// The scenario.
     pub scenario: Scenario,
-    /// How long a bin is.
+    /// The length of a bin.
     pub bin_length: Micros,
-    /// The bins, from the start to the end.
+    /// The bins in the order of time.
     pub bins: Vec<SimulationBin>,
 }
 
-/// What happened in one part of time.
+/// The counts of one bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SimulationBin {
-    /// Requests that came: those that are tried again count once.
+    /// New requests, without retries.
     pub requests: u32,
-    /// Attempts at them.
+    /// Attempts, including retries.
     pub attempts: u32,
-    /// Attempts that the guard refused.
+    /// Attempts that the guard rejected.
     pub rejected: u32,
-    /// Requests that were answered in time.
+    /// Requests that succeeded before the timeout.
     pub succeeded: u32,
-    /// Attempts that failed or were answered too late.
+    /// Attempts that failed or timed out.
     pub failed: u32,
-    /// The latencies of the good ones, added up.
+    /// The sum of the latencies of the requests that succeeded.
     pub latency: Micros,
-    /// The guard's limit at the end, if it has one.
+    /// The concurrency limit of the guard at the end of the bin, if it has one.
     pub limit: Option<u32>,
 }
 
-/// Parts of a scene.
+/// The number of bins of a scenario.
 pub(crate) const BIN_COUNT: u64 = 5_000;
 
 impl SimulationResult {
-    pub(crate) fn new(scene: &Scenario) -> Self {
-        let bin = Micros::new((scene.length.get() / BIN_COUNT).max(1));
-        let bins = vec![SimulationBin::default(); scene.length.get().div_ceil(bin.get()) as usize];
-        Self { scenario: scene.clone(), bin_length: bin, bins }
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let bin = Micros::new((scenario.length.get() / BIN_COUNT).max(1));
+        let bins = vec![SimulationBin::default(); scenario.length.get().div_ceil(bin.get()) as usize];
+        Self { scenario: scenario.clone(), bin_length: bin, bins }
     }
 
     pub(crate) fn bin_mut(&mut self, now: Micros) -> Option<&mut SimulationBin> {
         self.bins.get_mut((now.get() / self.bin_length.get()) as usize)
     }
 
-    /// Requests answered in time while the change lasted, as a share of what the backend can serve at best.
+    /// The goodput during the change, as a fraction of the capacity of the backend.
     pub fn goodput_during_change(&self) -> f64 {
         self.goodput(self.scenario.change_start, self.scenario.change_end)
     }
 
-    /// Requests answered in time after the change, as a share of those that came.
+    /// The requests that succeeded after the change, as a fraction of all requests.
     pub fn recovery_rate(&self) -> f64 {
         let bins = self.bins_between(self.scenario.change_end, self.scenario.length);
         let (good, all) =
@@ -60,7 +60,7 @@ impl SimulationResult {
         f64::from(good) / f64::from(all.max(1))
     }
 
-    /// Requests answered in time from `start` to `end`, as a share of what the backend can serve at best.
+    /// The goodput from `start` to `end`, as a fraction of the capacity of the backend.
     pub fn goodput(&self, start: Micros, end: Micros) -> f64 {
         let bins = self.bins_between(start, end);
         let good: u32 = bins.iter().map(|bin| bin.succeeded).sum();
@@ -68,7 +68,7 @@ impl SimulationResult {
         f64::from(good) / seconds.max(1e-6) / self.scenario.backend.capacity()
     }
 
-    /// The mean latency of the requests that were answered in time from `start` to `end`.
+    /// The mean latency of the requests that succeeded from `start` to `end`.
     pub fn latency(&self, start: Micros, end: Micros) -> Micros {
         let bins = self.bins_between(start, end);
         let good: u64 = bins.iter().map(|bin| u64::from(bin.succeeded)).sum();
@@ -76,9 +76,11 @@ impl SimulationResult {
         Micros::new(all / good.max(1))
     }
 
-    /// How long after the change began things were settled: from then until its end, goodput in every stretch of twenty
-    /// bins is at least four fifths of what it is in the second half, and latency at most one and a half times. `None` if
-    /// that is not reached, or is next to nothing.
+    /// The time from the start of the change until the system is stable.
+    ///
+    /// From then until the end of the change, in every window of twenty bins, the goodput is at least 80 % of that
+    /// of the second half, and the latency at most 150 %. `None` if the system does not become stable, or its
+    /// goodput is close to zero.
     pub fn settling_time(&self) -> Option<Micros> {
         let bins = self.bins_between(self.scenario.change_start, self.scenario.change_end);
         let (steady, usual) = mean_goodput_and_latency(bins.get(bins.len() / 2..)?);
@@ -98,10 +100,10 @@ impl SimulationResult {
     }
 }
 
-/// Bins that are looked at together, so that chance evens out.
+/// The number of bins in a window, to average out random variation.
 const SETTLING_WINDOW_BINS: usize = 20;
 
-/// Good requests in a bin, and the latency of each.
+/// The mean number of successful requests per bin, and their mean latency.
 fn mean_goodput_and_latency(bins: &[SimulationBin]) -> (f64, f64) {
     let good: f64 = bins.iter().map(|bin| f64::from(bin.succeeded)).sum();
     let latency: f64 = bins.iter().map(|bin| bin.latency.get() as f64).sum();

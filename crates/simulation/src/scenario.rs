@@ -1,57 +1,57 @@
-//! Clients and a backend, and what happens to them.
+//! Scenarios: clients, a backend, and a temporary change.
 
 use crate::{backend::SimulatedBackend, guard::SimulatedGuard, result::SimulationResult, simulation};
 use tidegate_core::{Micros, Percent};
 
-/// A scene: how many come, how they behave, what the backend can do, and what changes for a while.
+/// A scenario: the load, the behavior of the clients, the backend, and a change for a while.
 ///
-/// Each scene has a quiet time, then the change, then time to recover.
+/// Each scenario has a normal phase, then the change, then a phase to recover.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// What it is called.
+    /// The name.
     pub name: &'static str,
-    /// How many requests come in a second, as a multiple of what the backend can serve.
+    /// The request rate, as a multiple of the capacity of the backend.
     pub demand: f64,
-    /// Who makes them.
+    /// The clients.
     pub clients: Clients,
-    /// Who serves them.
+    /// The backend.
     pub backend: SimulatedBackend,
-    /// The same during the change.
+    /// The request rate during the change.
     pub changed_demand: f64,
     /// The backend during the change.
     pub changed_backend: SimulatedBackend,
-    /// When the change begins.
+    /// The start of the change.
     pub change_start: Micros,
-    /// When it ends.
+    /// The end of the change.
     pub change_end: Micros,
-    /// When all ends.
+    /// The end of the scenario.
     pub length: Micros,
-    /// Where the random numbers start.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
-/// How clients behave.
+/// The behavior of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clients {
-    /// How long one waits for an answer.
+    /// The timeout of an attempt.
     pub timeout: Micros,
-    /// How often it tries again after a refusal, an error or no answer in time.
+    /// The maximum number of retries after a rejection, an error or a timeout.
     pub retries: u32,
-    /// How long it waits before it tries again, twice as long each time; zero for clients without manners.
+    /// The wait before the first retry, doubled for each further one; zero to retry immediately.
     pub backoff: Micros,
 }
 
-/// How large a surge is.
+/// The size of a surge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surge {
-    /// From 0.7 to 1.4 times what the backend can serve.
+    /// From 0.7 to 1.4 times the capacity of the backend.
     Slight,
-    /// To ten times what it can serve.
+    /// To ten times the capacity.
     TenTimes,
 }
 
-/// A service of 32 workers and a millisecond a call: 32,000 calls in a second. Each 32 in its queue slow it down by a
-/// twentieth.
+/// A backend of 32 workers with a service time of a millisecond: 32,000 calls per second. Each 32 calls in its
+/// queue slow it down by 5 %.
 const DEFAULT_BACKEND: SimulatedBackend = SimulatedBackend {
     workers: 32,
     service_time: Micros::from_millis(1),
@@ -63,7 +63,7 @@ const DEFAULT_CLIENTS: Clients =
     Clients { timeout: Micros::from_millis(100), retries: 2, backoff: Micros::from_millis(50) };
 
 impl Scenario {
-    /// More come than the backend can serve.
+    /// The load exceeds the capacity of the backend.
     pub fn surge(surge: Surge) -> Self {
         let (name, changed_demand) = match surge {
             Surge::Slight => ("surge-1.4", 1.4),
@@ -72,7 +72,7 @@ impl Scenario {
         Self { changed_demand, ..Self::baseline(name) }
     }
 
-    /// The backend becomes five times as slow.
+    /// The backend becomes five times slower.
     pub fn slow_backend() -> Self {
         Self {
             changed_backend: SimulatedBackend { slowdown: 5.0, ..DEFAULT_BACKEND },
@@ -80,7 +80,7 @@ impl Scenario {
         }
     }
 
-    /// Nine in ten calls fail.
+    /// 90 % of the calls fail.
     pub fn failing_backend() -> Self {
         let failing = Percent::from_ratio(9, 10);
         Self {
@@ -89,25 +89,25 @@ impl Scenario {
         }
     }
 
-    /// The backend stalls for a moment, and clients without manners come back again and again.
+    /// The backend stalls for a short time, and clients retry immediately and repeatedly.
     pub fn retry_storm() -> Self {
         let clients = Clients { retries: 5, backoff: Micros::ZERO, ..DEFAULT_CLIENTS };
-        let quiet = Self::baseline("retry-storm");
-        let ends = quiet.change_start.plus(Micros::from_millis(200));
+        let baseline = Self::baseline("retry-storm");
+        let change_end = baseline.change_start.plus(Micros::from_millis(200));
         Self {
             changed_backend: SimulatedBackend { slowdown: 50.0, ..DEFAULT_BACKEND },
             clients,
-            change_end: ends,
-            ..quiet
+            change_end,
+            ..baseline
         }
     }
 
-    /// Nothing happens.
+    /// No change.
     pub fn healthy() -> Self {
         Self::baseline("healthy")
     }
 
-    /// All of them.
+    /// All scenarios.
     pub fn all() -> Vec<Self> {
         vec![
             Self::surge(Surge::Slight),
@@ -119,7 +119,7 @@ impl Scenario {
         ]
     }
 
-    /// The same, stretched or shortened to so many seconds.
+    /// Returns the scenario scaled to this number of seconds.
     #[must_use]
     pub fn with_seconds(self, seconds: u64) -> Self {
         let length = Micros::from_secs(seconds.clamp(1, 3_600));
@@ -127,17 +127,17 @@ impl Scenario {
         Self { change_start: scale(self.change_start), change_end: scale(self.change_end), length, ..self }
     }
 
-    /// Lets it happen with a guard before the backend.
+    /// Runs the scenario with a guard in front of the backend.
     pub fn run(&self, guard: impl SimulatedGuard) -> SimulationResult {
         simulation::run(self, guard)
     }
 
-    /// The backend at a moment.
+    /// The backend at a time.
     pub(crate) fn backend_at(&self, now: Micros) -> &SimulatedBackend {
         if self.is_changed(now) { &self.changed_backend } else { &self.backend }
     }
 
-    /// The mean time between two requests at a moment, in microseconds.
+    /// The mean time between two requests at a time, in microseconds.
     pub(crate) fn arrival_gap(&self, now: Micros) -> f64 {
         let demand = if self.is_changed(now) { self.changed_demand } else { self.demand };
         1e6 / (self.backend.capacity() * demand)

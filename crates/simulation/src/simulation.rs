@@ -1,4 +1,4 @@
-//! One event after the other.
+//! The event loop of a simulation.
 
 use crate::{
     backend::{CallEnd, ScheduledCall, WorkerPool},
@@ -11,26 +11,26 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 use tidegate_core::Micros;
 use tidegate_overload::CallOutcome;
 
-/// Lets a scene happen.
-pub(crate) fn run(scene: &Scenario, guard: impl SimulatedGuard) -> SimulationResult {
-    let mut play = SimulationRun {
-        scenario: scene,
+/// Runs a scenario.
+pub(crate) fn run(scenario: &Scenario, guard: impl SimulatedGuard) -> SimulationResult {
+    let mut simulation = SimulationRun {
+        scenario,
         guard,
-        rng: Rng::with_seed(scene.seed),
+        rng: Rng::with_seed(scenario.seed),
         workers: WorkerPool::default(),
         events: BinaryHeap::new(),
         event_count: 0,
         calls: Vec::new(),
-        result: SimulationResult::new(scene),
+        result: SimulationResult::new(scenario),
     };
-    play.schedule(Micros::ZERO, SimulationEvent::Request);
-    while let Some(Reverse((now, _, event))) = play.events.pop() {
-        if now >= scene.length {
+    simulation.schedule(Micros::ZERO, SimulationEvent::Request);
+    while let Some(Reverse((now, _, event))) = simulation.events.pop() {
+        if now >= scenario.length {
             break;
         }
-        play.process(now, event);
+        simulation.process(now, event);
     }
-    play.result
+    simulation.result
 }
 
 struct SimulationRun<'a, G> {
@@ -38,7 +38,7 @@ struct SimulationRun<'a, G> {
     guard: G,
     rng: Rng,
     workers: WorkerPool,
-    /// By time; those of one moment in the order in which they were scheduled.
+    /// By time, and then in the order of scheduling.
     events: BinaryHeap<Reverse<(Micros, u64, SimulationEvent)>>,
     event_count: u64,
     calls: Vec<AdmittedAttempt>,
@@ -47,17 +47,17 @@ struct SimulationRun<'a, G> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SimulationEvent {
-    /// Somebody comes for the first time.
+    /// A new request.
     Request,
-    /// Somebody tries; so often before.
+    /// A retry, with the number of earlier attempts.
     Attempt(u32),
-    /// The backend is done with an attempt.
+    /// The backend completes an attempt.
     Completed(usize, CallEnd),
-    /// The client stops to wait for an attempt.
+    /// The client times out an attempt.
     Timeout(usize),
 }
 
-/// An attempt that was let through.
+/// An admitted attempt.
 #[derive(Clone, Copy, Debug)]
 struct AdmittedAttempt {
     permit: SimulatedPermit,
@@ -70,14 +70,14 @@ impl<G: SimulatedGuard> SimulationRun<'_, G> {
     fn process(&mut self, now: Micros, event: SimulationEvent) {
         match event {
             SimulationEvent::Request => {
-                // Poisson: the time to the next is exponential.
+                // Poisson arrivals: the time to the next request is exponential.
                 let gap = -self.scenario.arrival_gap(now) * (1.0 - self.rng.f64()).ln();
                 self.schedule(now.plus(Micros::new(gap as u64)), SimulationEvent::Request);
                 self.count(now, |bin| bin.requests += 1);
                 self.attempt(now, 0);
             }
-            SimulationEvent::Attempt(tries) => self.attempt(now, tries),
-            SimulationEvent::Completed(call, ending) => self.complete(now, call, ending),
+            SimulationEvent::Attempt(retries) => self.attempt(now, retries),
+            SimulationEvent::Completed(call, end) => self.complete(now, call, end),
             SimulationEvent::Timeout(call) => self.time_out(now, call),
         }
         if let (limit @ Some(_), Some(bin)) = (self.guard.limit(), self.result.bin_mut(now)) {
@@ -85,69 +85,69 @@ impl<G: SimulatedGuard> SimulationRun<'_, G> {
         }
     }
 
-    fn attempt(&mut self, now: Micros, tries: u32) {
+    fn attempt(&mut self, now: Micros, retries: u32) {
         self.count(now, |bin| bin.attempts += 1);
         let roll = self.rng.f64();
-        let Some(pass) = self.guard.admit(now, roll) else {
+        let Some(permit) = self.guard.admit(now, roll) else {
             self.count(now, |bin| bin.rejected += 1);
-            return self.retry(now, tries);
+            return self.retry(now, retries);
         };
         let call = self.calls.len();
-        self.calls.push(AdmittedAttempt { permit: pass, retries: tries, is_awaited: true });
+        self.calls.push(AdmittedAttempt { permit, retries, is_awaited: true });
         self.schedule(now.plus(self.scenario.clients.timeout), SimulationEvent::Timeout(call));
         let served = self.workers.enqueue(call, self.scenario.backend_at(now), &mut self.rng);
         self.schedule_completion(now, served);
     }
 
-    fn complete(&mut self, now: Micros, call: usize, ending: CallEnd) {
+    fn complete(&mut self, now: Micros, call: usize, end: CallEnd) {
         let next = self.workers.finish_call(self.scenario.backend_at(now), &mut self.rng);
         self.schedule_completion(now, next);
-        let AdmittedAttempt { permit: pass, retries: tries, is_awaited } = self.calls[call];
+        let AdmittedAttempt { permit, retries, is_awaited } = self.calls[call];
         self.calls[call].is_awaited = false;
         if self.guard.side() == GuardSide::Server || is_awaited {
-            let report = if ending == CallEnd::Success { CallOutcome::Success } else { CallOutcome::Failure };
-            self.guard.finish(pass, now, report);
+            let outcome = if end == CallEnd::Success { CallOutcome::Success } else { CallOutcome::Failure };
+            self.guard.finish(permit, now, outcome);
         }
-        match ending {
+        match end {
             _ if !is_awaited => {}
             CallEnd::Success => self.count(now, |bin| {
                 bin.succeeded += 1;
-                bin.latency = bin.latency.plus(now.since(pass.start));
+                bin.latency = bin.latency.plus(now.since(permit.start));
             }),
-            CallEnd::Error => self.fail(now, tries),
+            CallEnd::Error => self.fail(now, retries),
         }
     }
 
     fn time_out(&mut self, now: Micros, call: usize) {
-        let AdmittedAttempt { permit: pass, retries: tries, is_awaited } = self.calls[call];
+        let AdmittedAttempt { permit, retries, is_awaited } = self.calls[call];
         if !is_awaited {
             return;
         }
         self.calls[call].is_awaited = false;
         if self.guard.side() == GuardSide::Client {
-            self.guard.finish(pass, now, CallOutcome::Failure);
+            self.guard.finish(permit, now, CallOutcome::Failure);
         }
-        self.fail(now, tries);
+        self.fail(now, retries);
     }
 
-    fn fail(&mut self, now: Micros, tries: u32) {
+    fn fail(&mut self, now: Micros, retries: u32) {
         self.count(now, |bin| bin.failed += 1);
-        self.retry(now, tries);
+        self.retry(now, retries);
     }
 
-    fn retry(&mut self, now: Micros, tries: u32) {
+    fn retry(&mut self, now: Micros, retries: u32) {
         let clients = self.scenario.clients;
-        if tries < clients.retries {
-            let wait = clients.backoff.get() << tries.min(16);
-            // Spread by a half, and never in the same moment.
+        if retries < clients.retries {
+            let wait = clients.backoff.get() << retries.min(16);
+            // Jitter of 25 %, and at least a microsecond.
             let wait = (wait as f64 * (0.75 + self.rng.f64() / 2.0)) as u64 + 1;
-            self.schedule(now.plus(Micros::new(wait)), SimulationEvent::Attempt(tries + 1));
+            self.schedule(now.plus(Micros::new(wait)), SimulationEvent::Attempt(retries + 1));
         }
     }
 
     fn schedule_completion(&mut self, now: Micros, scheduled: Option<ScheduledCall>) {
-        if let Some(ScheduledCall { call, duration: takes, end: ending }) = scheduled {
-            self.schedule(now.plus(takes), SimulationEvent::Completed(call, ending));
+        if let Some(ScheduledCall { call, duration, end }) = scheduled {
+            self.schedule(now.plus(duration), SimulationEvent::Completed(call, end));
         }
     }
 

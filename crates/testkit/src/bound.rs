@@ -1,26 +1,26 @@
-//! What several quotas admit at most, and whether callers were admitted more often than that.
+//! The maximum that several quotas admit, and checks of admissions against it.
 
 use crate::{CoreModel, strategy::Sample};
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use tidegate_core::{AlgorithmKind, Decision, Demand, Micros, Quota, Rate};
 
-/// A caller was admitted.
+/// An admitted call.
 #[derive(Clone, Copy, Debug)]
 pub struct AdmittedCall {
-    /// When.
+    /// The time of the admission.
     pub at: Micros,
-    /// For how much.
+    /// The cost.
     pub cost: u64,
 }
 
-/// Checks every stretch of time that starts and ends with an admission; no other can hold more.
+/// Checks every window that starts and ends with an admission; no other window can contain more.
 ///
-/// A stretch holds its start and not its end, so the shortest one with both is a microsecond longer than the time
-/// between them.
+/// A window includes its start and excludes its end, so the shortest window with both admissions is one microsecond
+/// longer than the time between them.
 pub fn check_windows(mut admissions: Vec<AdmittedCall>, most: impl Fn(Micros) -> u64) -> TestCaseResult {
     admissions.sort_by_key(|admission| admission.at);
     if admissions.last().is_some_and(|last| last.at == Micros::MAX) {
-        return Ok(()); // all who wait for the end of time go then
+        return Ok(()); // calls that wait until the largest time are all admitted at that instant
     }
     for (index, first) in admissions.iter().enumerate() {
         let mut total = 0;
@@ -42,8 +42,10 @@ pub fn check_windows(mut admissions: Vec<AdmittedCall>, most: impl Fn(Micros) ->
     Ok(())
 }
 
-/// The largest burst and, on top, the fastest rate, over one microsecond more: waits are whole microseconds under each quota. The
-/// counts of windows mean the same under each, so there it is the largest bound.
+/// The bound of quotas that share a state.
+///
+/// For buckets and shapers it is the largest burst plus the fastest rate, over one microsecond more, because each quota
+/// rounds waits to whole microseconds. For windows, whose counts mean the same under each quota, it is the largest bound.
 pub fn largest_bound(samples: &[Sample], length: Micros) -> u64 {
     let instant = Micros::new(1);
     let bounds = |length: Micros| samples.iter().map(move |it| it.quota.bound().max_in_window(length)).max();
@@ -62,7 +64,7 @@ pub fn largest_bound(samples: &[Sample], length: Micros) -> u64 {
     bounds(instant).unwrap_or(0).saturating_add(rate.unwrap_or(0))
 }
 
-/// The bounds of all that share no state, added up.
+/// The sum of the bounds of the groups that share a state.
 pub fn sum_of_group_bounds(samples: &[Sample], length: Micros) -> u64 {
     let mut rest = samples.to_vec();
     let mut sum: u64 = 0;
@@ -75,12 +77,12 @@ pub fn sum_of_group_bounds(samples: &[Sample], length: Micros) -> u64 {
     sum
 }
 
-/// Whether a quota counts a level.
+/// Whether a quota is a token bucket or a leaky bucket.
 pub fn is_level(quota: &Quota) -> bool {
     matches!(quota.kind(), AlgorithmKind::TokenBucket(_) | AlgorithmKind::LeakyBucket(_))
 }
 
-/// The bounds of all quotas, added up.
+/// The sum of the bounds of all distinct quotas.
 pub fn sum_of_bounds(samples: &[Sample], length: Micros) -> u64 {
     let is_first =
         |(index, it): &(usize, &Sample)| samples[..*index].iter().all(|other| other.quota != it.quota);
@@ -88,11 +90,11 @@ pub fn sum_of_bounds(samples: &[Sample], length: Micros) -> u64 {
     all.fold(0, |sum, (_, it)| sum.saturating_add(largest_bound(&[*it], length)))
 }
 
-/// The longest that a denial may ask to wait for: as long as the slowest of the quotas needs to forget what was admitted. `alone` are
-/// keys that count all of it, one for each quota.
+/// The longest retry time of a denial: the longest reset time of the quotas. `alone` has one key per quota, each charged
+/// with all admissions.
 pub fn max_retry(samples: &[Sample], alone: &[CoreModel], now: Micros) -> Micros {
-    let forgets = alone.iter().map(|key| key.peek(now, Demand::probe(0)).decision.reset_after()).max();
-    // An empty key still waits for one token or window, and units of one quota are rounded up to those of another.
+    let reset = alone.iter().map(|key| key.peek(now, Demand::probe(0)).decision.reset_after()).max();
+    // An empty key still waits for one token or window, and conversions between quotas round up.
     let one = |it: &Sample| {
         let tokens = it.quota.rate().filter(|_| is_level(&it.quota) || is_shaper(&it.quota));
         let cold =
@@ -100,21 +102,21 @@ pub fn max_retry(samples: &[Sample], alone: &[CoreModel], now: Micros) -> Micros
         it.period.get().saturating_mul(2 * cold).div_ceil(tokens.map_or(1, Rate::amount))
     };
     let one = samples.iter().map(one).max().unwrap_or(0).saturating_add(samples.len() as u64);
-    forgets.unwrap_or_default().plus(Micros::new(one))
+    reset.unwrap_or_default().plus(Micros::new(one))
 }
 
-/// The most that a level counts: 71 years of drain, at one unit in a microsecond.
+/// The largest level: 71 years of drain at one unit per microsecond.
 const MAX_DEBT: u64 = 1 << 51;
 
-/// Whether a state is so full that a change of quota may have forgiven a part of it: more than the quota that wrote it can count.
+/// Whether a state is so full that a change of quota may have truncated it.
 pub fn can_be_truncated(writer: &Quota, words: impl IntoIterator<Item = u64>) -> bool {
     is_level(writer) && words.into_iter().any(|word| word >= MAX_DEBT)
 }
 
-/// Checks that a change of quota that was taken back at once has restored what a key has: rounded by less than a token, and not in favour
-/// of the caller.
+/// Checks that a change of quota and its immediate reversal restore a key, up to less than a token and never in favour of
+/// the caller.
 pub fn check_restored(sample: &Sample, before: &Decision, after: &Decision) -> TestCaseResult {
-    // A share of stored permits is a double, which loses its last digit when it is scaled.
+    // Stored permits are a double, which loses its last digit when it is scaled.
     let digit = if is_shaper(&sample.quota) { 1 + (before.remaining() >> 50) } else { 0 };
     prop_assert!(after.remaining() <= before.remaining() + digit, "{} then {}", before, after);
     prop_assert!(after.remaining() + 1 + digit >= before.remaining(), "{} then {}", before, after);
@@ -124,7 +126,8 @@ pub fn check_restored(sample: &Sample, before: &Decision, after: &Decision) -> T
     Ok(())
 }
 
-/// Whether a quota is one of Guava's two, whose callers pay for those before them and never for themselves.
+/// Whether a quota is one of Guava's two algorithms, in which a call waits for the cost of the previous one, not for its
+/// own.
 pub fn is_shaper(quota: &Quota) -> bool {
     matches!(quota.kind(), AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_))
 }

@@ -1,7 +1,7 @@
-//! The store conformance kit: what must hold wherever a key's state lives.
+//! The store conformance kit: properties that hold for every store of keys.
 //!
-//! A store is a [`Subject`] for a key that it has never seen, made anew for each story. It must answer as the core
-//! does, and the laws must hold for it by themselves: they know nothing of how it counts.
+//! A store is tested as a [`Subject`] for a new key per case. It must make the same decisions as the core, and the other
+//! properties must hold independently of the core.
 
 use crate::{
     CoreModel, Subject,
@@ -13,40 +13,44 @@ use crate::{
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use tidegate_core::{AlgorithmKind, Decision, Demand, Effect, Micros, Outcome, Quota, Receipt};
 
-/// How a store counts permits.
+/// The lifetime of permits in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PermitLifetime {
-    /// They are held until they are given back.
+    /// A permit lives until it is released.
     UntilReleased,
-    /// They expire: whoever holds them may be gone.
+    /// A permit expires, because its holder may have died.
     Leased,
 }
 
-/// Tells `stories` random stories of every algorithm to a store, and holds each law against it.
+/// Checks every property with `cases` random call sequences per algorithm.
 ///
 /// # Panics
 ///
-/// When a law is broken, with the shortest story that breaks it.
+/// Panics if a property fails, with the shortest failing sequence.
 pub fn check<S: Subject>(cases: u32, permits: PermitLifetime, new: impl Fn(Quota) -> S) {
     let cases = ConformanceRuns { count: cases, permits };
-    cases.check_property("it answers as the core does", waiting_call_steps(), |sample, steps| {
+    cases.check_property("decisions match the core", waiting_call_steps(), |sample, steps| {
         check_matches_core(&sample, &steps, new(sample.quota))
     });
-    cases.check_property("no window holds more than the bound", waiting_call_steps(), |sample, steps| {
+    cases.check_property("no window exceeds the bound", waiting_call_steps(), |sample, steps| {
         check_bound(&sample, &steps, new(sample.quota))
     });
-    let late = (waiting_call_steps(), pauses(), costs());
-    cases.check_property("a retry is honest", late, |sample, (steps, pause, cost)| {
-        let mut key = new(sample.quota);
-        let mut clock = replay(&mut key, &sample, &steps);
-        clock.advance(pause);
-        check_retry(&mut key, clock.now, cost.resolve(sample.quota.limit()))
-    });
+    let later = (waiting_call_steps(), pauses(), costs());
+    cases.check_property(
+        "a retry succeeds at its time and not before",
+        later,
+        |sample, (steps, pause, cost)| {
+            let mut key = new(sample.quota);
+            let mut clock = replay(&mut key, &sample, &steps);
+            clock.advance(pause);
+            check_retry(&mut key, clock.now, cost.resolve(sample.quota.limit()))
+        },
+    );
     cases.check_property("a denial changes nothing", waiting_call_steps(), |sample, steps| {
         check_denial(&sample, &steps, new(sample.quota))
     });
     cases.check_property(
-        "a refund creates nothing",
+        "a refund adds no tokens",
         (waiting_call_steps(), costs()),
         |sample, (steps, cost)| {
             let mut key = new(sample.quota);
@@ -55,7 +59,7 @@ pub fn check<S: Subject>(cases: u32, permits: PermitLifetime, new: impl Fn(Quota
         },
     );
     cases.check_property(
-        "what is forgotten is as good as new",
+        "a key that has reset equals a new one",
         (waiting_call_steps(), costs()),
         |sample, (steps, cost)| {
             let (mut key, fresh) = (new(sample.quota), new(sample.quota));
@@ -65,7 +69,7 @@ pub fn check<S: Subject>(cases: u32, permits: PermitLifetime, new: impl Fn(Quota
     );
 }
 
-/// What to tell.
+/// The settings of a run.
 #[derive(Clone, Copy)]
 struct ConformanceRuns {
     count: u32,
@@ -73,7 +77,7 @@ struct ConformanceRuns {
 }
 
 impl ConformanceRuns {
-    #[allow(clippy::panic, reason = "this is how a test fails")]
+    #[allow(clippy::panic, reason = "tests fail by panicking")]
     fn check_property<V: Strategy>(
         self,
         property: &str,
@@ -83,7 +87,7 @@ impl ConformanceRuns {
         for (name, samples) in every_algorithm() {
             let samples = match (name, self.permits) {
                 ("concurrency", PermitLifetime::Leased) => leases().boxed(),
-                // Each of them is a thing that a caller holds.
+                // Each unit of cost is a permit object, so large limits are too slow.
                 ("concurrency", PermitLifetime::UntilReleased) => {
                     samples.prop_filter("few", is_small).boxed()
                 }
@@ -91,14 +95,14 @@ impl ConformanceRuns {
             };
             let result =
                 runner_with_cases(self.count).run(&(samples, &cases), |(sample, steps)| check(sample, steps));
-            if let Err(broken) = result {
-                panic!("{name}: not so that {property}: {broken}");
+            if let Err(failure) = result {
+                panic!("{name}: property \"{property}\" failed: {failure}");
             }
         }
     }
 }
 
-/// Tells a story; where it ends.
+/// Runs a call sequence and returns the clock at its end.
 fn replay(key: &mut impl Subject, sample: &Sample, steps: &[CallStep]) -> CallClock {
     let mut clock = CallClock::new(sample);
     for caller in steps {
@@ -114,7 +118,7 @@ fn check_matches_core(sample: &Sample, steps: &[CallStep], mut key: impl Subject
     for (index, caller) in steps.iter().enumerate() {
         clock.advance(caller.pause);
         let demand = caller.demand(sample);
-        // Every third caller gives back half of what the one before took.
+        // Every third call refunds half of the previous charge.
         if let (2, Some((ours, theirs))) = (index % 3, receipts.take()) {
             let half = theirs.cost.div_ceil(2);
             key.refund(clock.now, ours, half);
@@ -129,7 +133,7 @@ fn check_matches_core(sample: &Sample, steps: &[CallStep], mut key: impl Subject
 }
 
 fn check_bound(sample: &Sample, steps: &[CallStep], mut key: impl Subject) -> TestCaseResult {
-    // What is in flight comes and goes by itself where it is leased: that is no window.
+    // Leased permits expire by time, so they have no window bound.
     if matches!(sample.quota.kind(), AlgorithmKind::Concurrency(it) if it.lease().is_some()) {
         return Ok(());
     }
@@ -138,7 +142,7 @@ fn check_bound(sample: &Sample, steps: &[CallStep], mut key: impl Subject) -> Te
     for caller in steps {
         clock.advance(caller.pause);
         let demand = caller.demand(sample);
-        // The bound of a shaper is about single calls.
+        // The bound of a shaper holds for calls of cost one.
         let demand =
             if is_shaper(&sample.quota) { Demand { cost: demand.cost.min(1), ..demand } } else { demand };
         let decision = key.decide(clock.now, demand).decision;
@@ -150,7 +154,7 @@ fn check_bound(sample: &Sample, steps: &[CallStep], mut key: impl Subject) -> Te
     }
     admitted.sort_unstable();
     if admitted.last().is_some_and(|(at, _)| *at == Micros::MAX) {
-        return Ok(()); // all who wait for the end of time go then
+        return Ok(()); // calls that wait until the largest time are all admitted at that instant
     }
     for (index, (first, _)) in admitted.iter().enumerate() {
         let mut total = 0;
@@ -170,8 +174,8 @@ fn check_retry(key: &mut impl Subject, now: Micros, cost: u64) -> TestCaseResult
     let then = now.plus(wait);
     if then < Micros::MAX {
         let early = key.decide(then.since(Micros::new(1)), probe).decision;
-        prop_assert!(!early.is_granted(), "already before {}", wait);
-        prop_assert!(key.decide(then, demand).decision.is_allowed(), "not after {}", wait);
+        prop_assert!(!early.is_granted(), "granted before {}", wait);
+        prop_assert!(key.decide(then, demand).decision.is_allowed(), "not allowed after {}", wait);
     }
     Ok(())
 }
@@ -198,7 +202,7 @@ fn check_refund(key: &mut impl Subject, now: Micros, cost: u64) -> TestCaseResul
         key.refund(now, step.receipt, cost);
         prop_assert!(left(key) <= before, "{} from {}", left(key), before);
         key.refund(now, step.receipt, 0);
-        prop_assert!(left(key) <= before, "giving back nothing gave {}", left(key));
+        prop_assert!(left(key) <= before, "a refund of zero gave {}", left(key));
     }
     Ok(())
 }
@@ -210,7 +214,7 @@ fn check_reset(
     now: Micros,
     cost: u64,
 ) -> TestCaseResult {
-    // What is in flight is forgotten only when it is given back.
+    // Permits in flight reset only when they are released.
     if matches!(sample.quota.kind(), AlgorithmKind::Concurrency(_)) {
         return Ok(());
     }

@@ -3,30 +3,30 @@
 use flate2::read::GzDecoder;
 use std::io::Read;
 
-/// One operation on a Guava limiter: what was called, what it answered, and its variables afterwards.
+/// One operation on a Guava limiter: the call, its result, and the limiter's fields afterwards.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GuavaRow {
-    /// Which limiter this is; rows of one scenario follow each other.
+    /// The name of the scenario; its rows are consecutive.
     pub scenario: String,
-    /// Which limiter it is.
+    /// The kind of limiter.
     pub kind: GuavaKind,
-    /// Its permits per second when it was created, as it is written: shortest digits of a double.
+    /// The permits per second at its creation, as the shortest digits of a double.
     pub rate: String,
-    /// What was called.
+    /// The call.
     pub operation: Operation,
     /// The fake clock before the call.
     pub at_us: u64,
-    /// How many permits were asked for.
+    /// The number of requested permits.
     pub permits: u64,
-    /// What `tryAcquire` returned; `reserve` is always granted.
+    /// The result of `tryAcquire`; `reserve` is always granted.
     pub granted: bool,
     /// How long the caller sleeps.
     pub wait_us: u64,
     /// Stored permits afterwards.
     pub stored: f64,
-    /// The most permits that can be stored.
+    /// The maximum number of stored permits.
     pub max_permits: f64,
-    /// When the next caller is free to go.
+    /// The time at which the next call is admitted.
     pub next_free_us: u64,
 }
 
@@ -39,12 +39,12 @@ pub enum GuavaKind {
     WarmingUp {
         /// The warm-up period.
         warm_up_ms: u64,
-        /// How much slower it starts, as it is written.
+        /// The cold factor, as the shortest digits of a double.
         cold_factor: String,
     },
 }
 
-/// What was called.
+/// A call of a Guava limiter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
     /// A new limiter.
@@ -58,12 +58,16 @@ pub enum Operation {
     },
     /// A change of rate.
     SetRate {
-        /// The new rate, as it is written.
+        /// The new rate, as the shortest digits of a double.
         rate: String,
     },
 }
 
-/// All recorded rows.
+/// Returns all recorded rows.
+///
+/// # Errors
+///
+/// Returns the first line that does not parse.
 pub fn rows() -> Result<Vec<GuavaRow>, String> {
     let packed: &[u8] = include_bytes!("../vectors/guava-traces.csv.gz");
     let mut text = String::new();

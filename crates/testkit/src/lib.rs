@@ -1,19 +1,31 @@
-//! What Tidegate's tests share: stories that run on any implementation, strategies for random ones, and vectors
-//! of the real Guava.
+//! Shared test tools of Tidegate: traces that run on any implementation, random inputs, and real servers.
 //!
-//! | module | is |
+//! ```
+//! use tidegate_testkit::{CoreModel, trace};
+//!
+//! let text = "
+//!     quota 10/s burst 3
+//!     at 0ms    cost 2   allow  remaining 1
+//!     at 0ms    cost 2   deny   retry 100ms
+//!     at 100ms  cost 2   allow  remaining 0
+//! ";
+//! assert_eq!(trace::run(text, CoreModel::new), Ok(()));
+//! ```
+//!
+//! | module | content |
 //! |---|---|
-//! | [`subject`] | whatever can be asked: the core, a store, a server |
-//! | [`trace`] | reads and runs `.trace` stories on a subject |
-//! | [`conformance`] | what must hold for every store |
-//! | [`bound`] | what several quotas admit at most, and whether callers were admitted more |
-//! | [`strategy`] | random quotas of every algorithm, and random callers |
+//! | [`subject`] | the interface of an implementation under test: the core, a store, a server |
+//! | [`trace`] | parses `.trace` files and runs them on a subject |
+//! | [`conformance`] | the properties of every store |
+//! | [`bound`] | the maximum that several quotas admit, and checks against it |
+//! | [`strategy`] | random quotas of every algorithm, and random calls |
 //! | [`guava`] | recorded traces of Guava's `RateLimiter` |
-//! | [`test_task`] | a future that is polled only after a wake-up, so that a lost one shows |
-//! | [`mutation`] | texts that are spoiled in every way, for fuzzing |
-//! | [`servers`] | real servers that a test starts, and wires to them that can be spoiled |
+//! | [`test_task`] | a future that is polled only after a wake-up, which exposes lost wake-ups |
+//! | [`mutation`] | mutated texts, for fuzzing |
+//! | [`error_texts`] | golden files of error messages, and a check that tests cover all of them |
+//! | [`servers`] | real servers for tests, and a proxy that injects network faults |
 //!
-//! A dev-dependency only: nothing here is meant for production.
+//! It does not belong in production code: it is a dev-dependency only.
 
 pub mod bound;
 pub mod conformance;

@@ -1,8 +1,12 @@
-//! Texts that are spoiled as people, editors and attackers spoil them: what parsers of texts of others must bear.
+//! Mutated texts, with errors as people, editors and attackers make them, for tests of parsers.
 
 use proptest::{prelude::*, sample::Index, test_runner::TestRunner};
 
-/// Calls `target` with so many spoiled inputs, each made of one of the seeds; the smallest that panics is told.
+/// Calls `target` with `cases` mutations of the seeds.
+///
+/// # Errors
+///
+/// Returns the smallest input on which `target` panics.
 pub fn run_mutated(seeds: &[Vec<u8>], cases: u32, target: impl Fn(&[u8])) -> Result<(), String> {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
     let inputs = (any::<Index>(), prop::collection::vec(mutations(), 1..6));
@@ -16,25 +20,27 @@ pub fn run_mutated(seeds: &[Vec<u8>], cases: u32, target: impl Fn(&[u8])) -> Res
     outcome.map_err(|error| error.to_string())
 }
 
-/// One change.
+/// One change of a text.
 #[derive(Clone, Debug)]
 enum Mutation {
-    /// A token of the input in place of another.
+    /// Replaces a token by another token of the text.
     Swap(Index, Index),
-    /// A line twice: a duplicate key, often.
+    /// Duplicates a line, often a key.
     Repeat(Index),
-    /// A line into another place, or away.
+    /// Moves a line.
     Move(Index, Index),
+    /// Deletes a range of bytes.
     Cut(Index, Index),
-    /// So many brackets around a token.
+    /// Wraps a token in this number of brackets.
     Nest(Index, u16),
-    /// One of those in place of a token, or beside it.
+    /// Replaces a token by a word of the dictionary.
     Replace(Index, &'static [u8]),
+    /// Inserts a word of the dictionary.
     Insert(Index, &'static [u8]),
     Byte(Index, u8),
-    /// The end of another seed behind the beginning of this one.
+    /// Appends the end of another seed to the start of this one.
     Splice(Index, Index, Index),
-    /// References to references to references.
+    /// Prepends nested YAML aliases that expand exponentially.
     Bomb(u8),
 }
 
@@ -121,7 +127,7 @@ fn mutations() -> impl Strategy<Value = Mutation> {
     ]
 }
 
-/// Where the tokens of a text are.
+/// The byte ranges of the tokens of a text.
 fn tokens(text: &[u8]) -> Vec<(usize, usize)> {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_' || byte >= 0x80;
     let mut tokens: Vec<(usize, usize)> = Vec::new();

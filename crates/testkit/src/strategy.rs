@@ -1,7 +1,7 @@
-//! Random quotas of every algorithm, and random callers that know where the edges are.
+//! Random quotas of every algorithm, and random calls at their edge cases.
 //!
-//! Runs are repeatable: the same seed tells the same stories. Set `PROPTEST_RNG_SEED` for others, and
-//! `PROPTEST_CASES` for more of them.
+//! Runs are repeatable: the same seed generates the same cases. Set `PROPTEST_RNG_SEED` for other cases, and
+//! `PROPTEST_CASES` for their number.
 
 use proptest::{
     prelude::*,
@@ -17,29 +17,29 @@ use tidegate_core::{
     },
 };
 
-/// A quota, its period (any, for one that has none) and the moment its story starts.
+/// A quota, its period and the start of the call sequence.
 #[derive(Clone, Copy, PartialEq)]
 pub struct Sample {
     /// The quota.
     pub quota: Quota,
-    /// The period of its rate.
+    /// The period of its rate; any period for a quota without a rate.
     pub period: Micros,
-    /// When the first caller comes.
+    /// The time of the first call.
     pub start: Micros,
 }
 
-/// One caller: how long after the one before, for how much, and how patient.
+/// One call.
 #[derive(Clone, Copy)]
 pub struct CallStep {
-    /// How long after the caller before.
+    /// The pause after the previous call.
     pub pause: CallPause,
-    /// For how much.
+    /// The cost.
     pub cost: CallCost,
-    /// How patient.
+    /// The longest wait.
     pub max_wait: MaxWait,
 }
 
-/// Short, because it is read when a law is broken.
+/// Short, because failure reports contain it.
 impl fmt::Debug for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} from {}us", self.quota, self.start.get())
@@ -53,48 +53,48 @@ impl fmt::Debug for CallStep {
     }
 }
 
-/// Time between two callers.
+/// The time between two calls.
 #[derive(Clone, Copy, Debug)]
 pub enum CallPause {
-    /// At the same moment.
+    /// No pause.
     None,
     /// One microsecond.
     OneMicro,
-    /// So many twelfths of the period.
+    /// This number of twelfths of the period.
     PeriodTwelfths(u64),
-    /// Exactly as long as the last answer said to wait.
+    /// Exactly the wait of the last decision.
     LastWait,
-    /// One microsecond less than that.
+    /// One microsecond less than the wait of the last decision.
     JustUnderLastWait,
-    /// Until a whole multiple of the period.
+    /// Until the next multiple of the period.
     ToBoundary,
-    /// Exactly until the last answer said the key is forgotten.
+    /// Exactly the reset time of the last decision.
     ToReset,
-    /// So many whole periods.
+    /// This number of periods.
     Periods(u64),
 }
 
-/// How much a caller asks for.
+/// The cost of a call.
 #[derive(Clone, Copy, Debug)]
 pub enum CallCost {
-    /// Nothing: a peek.
+    /// Zero: a peek.
     Zero,
-    /// Exactly this.
+    /// Exactly this cost.
     Exact(u64),
-    /// So many eighths of the limit, at least one.
+    /// This number of eighths of the limit, at least one.
     LimitEighths(u64),
-    /// More than is ever granted at once, by this.
+    /// The limit plus this number.
     OverLimit(u64),
 }
 
-/// How long a caller is willing to wait.
+/// The longest wait of a call.
 #[derive(Clone, Copy, Debug)]
 pub enum MaxWait {
-    /// Not at all.
+    /// No wait.
     None,
-    /// So many halves of the period.
+    /// This number of half periods.
     HalfPeriods(u64),
-    /// As long as it takes.
+    /// No limit.
     Unlimited,
 }
 
@@ -141,8 +141,8 @@ pub fn every_algorithm() -> Vec<(&'static str, BoxedStrategy<Sample>)> {
     AlgorithmKind::names().zip(algorithms).collect()
 }
 
-/// Permits with a lease, whose period is the lease. Time gives them back, so they are no case of the laws that hold
-/// for other permits; they have laws of their own.
+/// Permits with a lease, whose period is the lease. They expire by time, so the properties of other permits do not apply
+/// to them.
 pub fn leases() -> impl Strategy<Value = Sample> {
     let few = prop_oneof![1_u64..=5, 1_u64..=1_000];
     sample_strategy((durations().prop_map(|lease| Rate::new(1, lease)), few), |(rate, limit)| {
@@ -155,10 +155,10 @@ pub fn any_sample() -> impl Strategy<Value = Sample> {
     Union::new(every_algorithm().into_iter().map(|(_, strategy)| strategy))
 }
 
-/// Fleets whose nodes have quotas of one algorithm.
+/// Sets of quotas of one algorithm, one per process.
 pub fn same_algorithm_fleets() -> impl Strategy<Value = Vec<Sample>> {
     Union::new(every_algorithm().into_iter().map(|(_, samples)| {
-        // Often of one period, so that windows are shared.
+        // Often with the same period, so that windows are shared.
         let samples = (prop::collection::vec(samples, 2..5), any::<bool>());
         samples.prop_map(|(samples, is_one_period)| match is_one_period {
             true => with_same_period(samples),
@@ -182,14 +182,14 @@ pub fn with_limit(first: &Sample, limit: u64) -> Option<Sample> {
     Some(Sample { quota, ..*first })
 }
 
-/// Fleets whose nodes have any quotas.
+/// Sets of quotas of any algorithms, one per process.
 pub fn mixed_fleets() -> impl Strategy<Value = Vec<Sample>> {
-    prop::collection::vec(any_sample(), 2..5).prop_filter("permits count something else", |all| {
+    prop::collection::vec(any_sample(), 2..5).prop_filter("permits do not count tokens", |all| {
         !all.iter().any(|it| matches!(it.quota.kind(), AlgorithmKind::Concurrency(_)))
     })
 }
 
-/// Any rate: tiny, everyday, odd, and as large as networks are fast.
+/// Any rate: tiny, common, odd, and as large as network bandwidths.
 pub fn rates() -> impl Strategy<Value = Rate> {
     let rate = |(amount, period)| Rate::new(amount, period);
     prop_oneof![
@@ -202,27 +202,27 @@ pub fn rates() -> impl Strategy<Value = Rate> {
     ]
 }
 
-/// Callers who will not wait.
+/// Calls that do not wait.
 pub fn call_steps() -> impl Strategy<Value = Vec<CallStep>> {
     step_sequence(pauses().boxed(), Just(MaxWait::None).boxed(), 1..40)
 }
 
-/// A few callers, of whom some will wait, close together: what was charged before them is not forgotten yet.
+/// A few calls with short pauses, some of which wait: earlier charges are still counted.
 pub fn few_call_steps() -> impl Strategy<Value = Vec<CallStep>> {
     step_sequence(short_pauses().boxed(), max_waits().boxed(), 0..6)
 }
 
-/// Many callers close together, of whom some will wait: most find a queue.
+/// Many calls with short pauses, some of which wait: most find a queue.
 pub fn crowded_call_steps() -> impl Strategy<Value = Vec<CallStep>> {
     step_sequence(short_pauses().boxed(), max_waits().boxed(), 1..40)
 }
 
-/// Callers of whom some will wait.
+/// Calls, some of which wait.
 pub fn waiting_call_steps() -> impl Strategy<Value = Vec<CallStep>> {
     step_sequence(pauses().boxed(), max_waits().boxed(), 1..40)
 }
 
-/// Any patience.
+/// Any longest wait.
 pub fn max_waits() -> impl Strategy<Value = MaxWait> {
     prop_oneof![
         2 => Just(MaxWait::None),
@@ -231,22 +231,22 @@ pub fn max_waits() -> impl Strategy<Value = MaxWait> {
     ]
 }
 
-/// Holds a law against every algorithm, on as many random stories each as `PROPTEST_CASES` says.
+/// Checks a property of every algorithm with `PROPTEST_CASES` random cases each.
 ///
 /// # Panics
 ///
-/// When the law is broken, with the shortest story that breaks it.
+/// Panics if the property fails, with the shortest failing case.
 pub fn check_property<S: Strategy>(inputs: S, property: impl Fn(Sample, S::Value) -> TestCaseResult) {
     for (name, samples) in every_algorithm() {
         run_property(name, &(samples, &inputs), |(sample, steps)| property(sample, steps));
     }
 }
 
-/// Holds a law against every algorithm, on pairs of quotas that both use it.
+/// Checks a property of every algorithm with pairs of its quotas.
 ///
 /// # Panics
 ///
-/// When the law is broken, with the shortest story that breaks it.
+/// Panics if the property fails, with the shortest failing case.
 pub fn check_property_pairs<S: Strategy>(
     inputs: S,
     property: impl Fn(Sample, Sample, S::Value) -> TestCaseResult,
@@ -258,19 +258,19 @@ pub fn check_property_pairs<S: Strategy>(
     }
 }
 
-#[allow(clippy::panic, reason = "this is how a test fails")]
+#[allow(clippy::panic, reason = "tests fail by panicking")]
 fn run_property<S: Strategy>(name: &str, inputs: &S, property: impl Fn(S::Value) -> TestCaseResult) {
-    if let Err(broken) = runner().run(inputs, property) {
-        panic!("{name} breaks the property: {broken}");
+    if let Err(failure) = runner().run(inputs, property) {
+        panic!("{name} violates the property: {failure}");
     }
 }
 
-/// A runner whose stories are the same in every run.
+/// A runner with the same cases in every run.
 pub fn runner() -> TestRunner {
     runner_with_cases(Config::default().cases)
 }
 
-/// The same for so many stories, where each takes longer.
+/// A runner with the same cases in every run and this number of cases, for slow properties.
 pub fn runner_with_cases(cases: u32) -> TestRunner {
     let mut bytes = [7; 32];
     bytes[..8].copy_from_slice(&seed().to_le_bytes());
@@ -278,12 +278,12 @@ pub fn runner_with_cases(cases: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
 }
 
-/// What stories are drawn by: zero, or what `PROPTEST_RNG_SEED` says.
+/// The seed of random cases: `PROPTEST_RNG_SEED`, or zero.
 pub fn seed() -> u64 {
     env::var("PROPTEST_RNG_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0)
 }
 
-/// Where a story stands: the time, and what the last answer said of it.
+/// The clock of a call sequence, with the times of the last decision.
 #[derive(Clone, Copy, Debug)]
 pub struct CallClock {
     /// The time.
@@ -293,16 +293,16 @@ pub struct CallClock {
     reset: Micros,
 }
 
-/// Stories end before time does.
+/// The clock stops here, within the range of exact times.
 const MAX_TIME: u64 = 1 << 52;
 
 impl CallClock {
-    /// The start of a story.
+    /// Creates a clock at the start of the sample.
     pub fn new(sample: &Sample) -> Self {
         Self { now: sample.start, period: sample.period, wait: Micros::ZERO, reset: Micros::ZERO }
     }
 
-    /// Lets time pass.
+    /// Advances the time by a pause.
     pub fn advance(&mut self, pause: CallPause) {
         let period = self.period.get();
         let length = match pause {
@@ -319,7 +319,7 @@ impl CallClock {
             if self.now.get() + length > MAX_TIME { self.now } else { self.now.plus(Micros::new(length)) };
     }
 
-    /// Remembers what an answer said of the time.
+    /// Records the wait and the reset time of a decision.
     pub fn record(&mut self, decision: &Decision) {
         self.wait = decision.wait();
         self.reset = decision.reset_after();
@@ -327,7 +327,7 @@ impl CallClock {
 }
 
 impl CallStep {
-    /// What the caller asks of a quota.
+    /// The demand of this call on a quota.
     pub fn demand(&self, sample: &Sample) -> Demand {
         let max_wait = match self.max_wait {
             MaxWait::None => Micros::ZERO,
@@ -339,7 +339,7 @@ impl CallStep {
 }
 
 impl CallCost {
-    /// The cost under a quota that grants `limit` at once.
+    /// The cost under a quota with this limit.
     pub fn resolve(self, limit: u64) -> u64 {
         match self {
             Self::Zero => 0,
@@ -364,7 +364,7 @@ pub fn pauses() -> impl Strategy<Value = CallPause> {
     ]
 }
 
-/// Pauses in which little of what was charged comes back.
+/// Pauses in which few tokens are refilled.
 pub fn short_pauses() -> impl Strategy<Value = CallPause> {
     prop_oneof![
         6 => Just(CallPause::None),
@@ -388,14 +388,14 @@ pub fn costs() -> impl Strategy<Value = CallCost> {
 fn step_sequence(
     pauses: BoxedStrategy<CallPause>,
     max_wait: BoxedStrategy<MaxWait>,
-    callers: Range<usize>,
+    count: Range<usize>,
 ) -> impl Strategy<Value = Vec<CallStep>> {
-    let caller = (pauses, costs(), max_wait);
-    let caller = caller.prop_map(|(pause, cost, max_wait)| CallStep { pause, cost, max_wait });
-    proptest::collection::vec(caller, callers)
+    let step = (pauses, costs(), max_wait);
+    let step = step.prop_map(|(pause, cost, max_wait)| CallStep { pause, cost, max_wait });
+    proptest::collection::vec(step, count)
 }
 
-/// Rates whose period can be cut into so many parts.
+/// Rates with a number of parts that divides their period.
 fn divisible_rates() -> impl Strategy<Value = (Rate, u64)> {
     (rates(), 1_u64..=12).prop_map(|(rate, parts)| {
         let period = rate.period().get().div_ceil(parts) * parts;
@@ -403,7 +403,7 @@ fn divisible_rates() -> impl Strategy<Value = (Rate, u64)> {
     })
 }
 
-/// Periods that people write.
+/// Common periods.
 fn periods() -> impl Strategy<Value = Micros> {
     const COMMON_PERIODS: [u64; 8] =
         [1_000, 1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 86_400_000_000, 604_800_000_000, 7];
@@ -418,13 +418,13 @@ fn cold_factors() -> impl Strategy<Value = f64> {
     prop_oneof![Just(1.0), Just(3.0), Just(10.0), 1.0..100.0_f64]
 }
 
-/// Stories start at the origin, soon after it, or today.
+/// Start times at zero, soon after it, or near the present.
 fn starts() -> impl Strategy<Value = Micros> {
     prop_oneof![Just(0), 0_u64..=10_000_000, 1_700_000_000_000_000_u64..=1_800_000_000_000_000]
         .prop_map(Micros::new)
 }
 
-/// The samples of one algorithm, whose rate is the first of its numbers.
+/// The samples of one algorithm; the rate is the first of its numbers.
 fn sample_strategy<S>(
     numbers: S,
     build: impl Fn(S::Value) -> Option<AlgorithmKind> + Clone + 'static,
@@ -441,7 +441,7 @@ where
         .boxed()
 }
 
-/// Numbers of which the first is a rate.
+/// A tuple that starts with a rate.
 trait HasRate {
     fn period(&self) -> Micros;
 }

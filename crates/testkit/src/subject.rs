@@ -1,39 +1,39 @@
-//! Whatever can be asked: one key under one quota, wherever its state lives.
+//! The interface of an implementation under test: one key under one quota.
 
 use tidegate_core::{CarryOver, ChargeResult, Demand, Micros, Quota, Receipt, StateEntries};
 
-/// One key under one quota. The core, every store and every surface can be one, so that they all run the same
-/// stories.
+/// One key under one quota. The core, every store and every integration implement it, so that they all run the same
+/// traces.
 pub trait Subject {
-    /// Answers a demand at `now`.
+    /// Decides a demand at `now`.
     fn decide(&mut self, now: Micros, demand: Demand) -> ChargeResult;
 
-    /// Gives back up to `cost` of what `receipt` proves.
+    /// Refunds up to `cost` of the charge of `receipt`.
     fn refund(&mut self, now: Micros, receipt: Receipt, cost: u64);
 
-    /// Goes on under another quota.
+    /// Replaces the quota.
     fn change(&mut self, now: Micros, quota: Quota, how: CarryOver);
 
-    /// Starts as a limiter that is created at `now`, where that differs from a key that was never seen.
+    /// Starts as a limiter that is created at `now`, for algorithms where that differs from a new key.
     fn create(&mut self, now: Micros);
 }
 
-/// The core itself: the model that stores are compared with.
+/// The core, which is the reference model for stores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreModel {
-    /// The quota that counts.
+    /// The current quota.
     pub quota: Quota,
     /// The states.
     pub entries: StateEntries,
 }
 
 impl CoreModel {
-    /// A key that was never seen.
+    /// Creates a new key.
     pub fn new(quota: Quota) -> Self {
         Self { quota, entries: StateEntries::for_quotas(&[quota]) }
     }
 
-    /// What `demand` would get at `now`; the state stays as it is, whatever the demand's effect.
+    /// Returns the decision for `demand` at `now` without changing the state.
     pub fn peek(&self, now: Micros, demand: Demand) -> ChargeResult {
         self.clone().decide(now, demand)
     }

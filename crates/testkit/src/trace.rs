@@ -1,4 +1,4 @@
-//! Stories: what is asked when, and what the answer must be.
+//! Traces: timed calls and their expected decisions.
 //!
 //! ```text
 //! # A comment runs to the end of its line.
@@ -8,23 +8,23 @@
 //! at 100ms  peek 2                   allow
 //! at 100ms  reserve 3 within 1s as a delay 100ms
 //! at 100ms  cancel a
-//! at 100ms  change as-is quota 20/s burst 1
+//! at 100ms  change reset quota 20/s burst 1
 //! ```
 //!
-//! `quota` starts a new story on a key that was never seen, so a file may tell several. A line says no more than
-//! it wants to check; what it says must match exactly.
+//! `quota` starts a new trace on a new key, so a file may contain several traces. A line lists only the expectations that
+//! it checks; these must match exactly.
 //!
-//! | after `at <time>` | asks |
+//! | after `at <time>` | operation |
 //! |---|---|
-//! | `cost <n> [within <time>] [on credit]` | for `n` now, or within some time |
-//! | `reserve <n> [within <time>] [on credit] [as <name>]` | for `n`, whatever the wait unless one is given |
-//! | `force <n>` | to charge `n` whatever the state is |
-//! | `peek [<n>]` | what `n` would get |
-//! | `cancel <name> [<n>]` | to give back a reservation, or `n` of it |
-//! | `change [additive, as-is, proportionally, reset] quota <quota>` | to go on under another quota |
-//! | `create` | to start as a new limiter rather than as a new key |
+//! | `cost <n> [within <time>] [on credit]` | charges `n`, with a wait of at most the time; without one by default |
+//! | `reserve <n> [within <time>] [on credit] [as <name>]` | charges `n`, with any wait by default |
+//! | `force <n>` | charges `n` regardless of the state |
+//! | `peek [<n>]` | checks `n` without a charge |
+//! | `cancel <name> [<n>]` | refunds a reservation, or `n` of it |
+//! | `change [reset] quota <quota>` | replaces the quota |
+//! | `create` | starts as a new limiter instead of a new key |
 //!
-//! Answers: `allow`, `delay [<time>]`, `deny [retry <time>, never, until a release]`, and the numbers
+//! Expectations: `allow`, `delay [<time>]`, `deny [retry <time>, never, until a release]`, and the numbers
 //! `remaining <n>`, `reset <time>`, `limit <n>`.
 
 mod parse;
@@ -33,113 +33,121 @@ use crate::subject::Subject;
 use std::{collections::HashMap, error, fmt};
 use tidegate_core::{CarryOver, Decision, Demand, Micros, Outcome, Quota, Receipt, Retry};
 
-/// One line of a story that does something.
+/// One line of a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceLine {
-    /// Where it stands in its file, from one.
+    /// The line number, from one.
     pub number: usize,
-    /// What it does.
+    /// The operation.
     pub op: TraceOp,
 }
 
-/// What a line does.
+/// The operation of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TraceOp {
-    /// Starts a new story.
+    /// Starts a new trace.
     Start(Quota),
-    /// Asks, and expects an answer.
+    /// Decides a demand and compares the decision.
     Check {
-        /// When.
+        /// The time of the call.
         at: Micros,
-        /// What.
+        /// The demand.
         demand: Demand,
-        /// The name to remember the receipt by.
+        /// The name of the receipt, for a later `Cancel`.
         name: Option<String>,
-        /// What the line says of the answer.
+        /// The expected decision.
         expected: TraceExpectation,
     },
-    /// Gives back a reservation.
+    /// Refunds a reservation.
     Cancel {
-        /// When.
+        /// The time of the refund.
         at: Micros,
-        /// Which.
+        /// The name of the reservation.
         name: String,
-        /// How much of it; all when nothing is said.
+        /// The amount; all of it by default.
         cost: Option<u64>,
     },
-    /// Goes on under another quota.
+    /// Replaces the quota.
     Change {
-        /// When.
+        /// The time of the change.
         at: Micros,
         /// The new quota.
         quota: Quota,
         /// How tokens carry over.
         carry_over: CarryOver,
     },
-    /// Starts as a limiter that is created now.
+    /// Starts as a limiter that is created at this time.
     Create {
-        /// When.
+        /// The time of the creation.
         at: Micros,
     },
 }
 
-/// What a line says of the answer; what it does not say may be anything.
+/// The expected decision; `None` accepts any value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceExpectation {
-    /// The answer itself.
+    /// The outcome.
     pub outcome: Option<ExpectedOutcome>,
-    /// How much could still be granted.
+    /// The remaining tokens.
     pub remaining: Option<u64>,
-    /// How long until the key is as if it had never been seen.
+    /// The time until the key equals a new one.
     pub reset: Option<Micros>,
-    /// The most that is granted at once.
+    /// The largest cost that is granted at once.
     pub limit: Option<u64>,
 }
 
-/// The answer that a line expects, as exactly as it says it.
+/// The outcome that a line expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpectedOutcome {
-    /// Exactly this.
+    /// Exactly this outcome.
     Exact(Outcome),
-    /// A grant with some delay.
+    /// A grant with any delay.
     AnyDelay,
     /// A denial of any kind.
     AnyDenial,
 }
 
-/// Why a story failed: where, and what differs.
+/// Why a trace failed, with the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceError {
-    /// The line's number, from one.
+    /// The line number, from one.
     pub line: usize,
-    /// The line itself.
+    /// The text of the line.
     pub text: String,
-    /// What is wrong with it, or what differs.
+    /// The syntax error or the difference.
     pub problem: String,
 }
 
-/// Reads a file of stories.
+/// Parses a file of traces.
+///
+/// # Errors
+///
+/// Returns the first line with a syntax error.
 pub fn parse(text: &str) -> Result<Vec<TraceLine>, TraceError> {
     parse::parse_lines(text)
 }
 
-/// Runs a file of stories, each on a subject that `open` makes for its quota.
+/// Runs a file of traces, each on a subject that `open` creates for its quota.
+///
+/// # Errors
+///
+/// Returns the first line with a syntax error or an unexpected decision.
 pub fn run<S: Subject>(text: &str, mut open: impl FnMut(Quota) -> S) -> Result<(), TraceError> {
     let mut runner: Option<TraceRunner<S>> = None;
     for TraceLine { number, op } in parse(text)? {
-        let blame = |problem: String| TraceError::new(text, number, problem);
+        let to_error = |problem: String| TraceError::new(text, number, problem);
         match (op, &mut runner) {
             (TraceOp::Start(quota), _) => {
                 runner = Some(TraceRunner { subject: open(quota), receipts: HashMap::new() });
             }
-            (_, None) => return Err(blame("a text starts with `quota`".into())),
-            (op, Some(runner)) => runner.apply(op).map_err(blame)?,
+            (_, None) => return Err(to_error("a trace must start with `quota`".into())),
+            (op, Some(runner)) => runner.apply(op).map_err(to_error)?,
         }
     }
     Ok(())
 }
 
-/// A story as far as it has been told.
+/// A running trace.
 struct TraceRunner<S> {
     subject: S,
     receipts: HashMap<String, Receipt>,
@@ -157,7 +165,7 @@ impl<S: Subject> TraceRunner<S> {
                 expected.check(&step.decision)?;
             }
             TraceOp::Cancel { at, name, cost } => {
-                let receipt = self.receipts.get_mut(&name).ok_or(format!("nothing is called `{name}`"))?;
+                let receipt = self.receipts.get_mut(&name).ok_or(format!("unknown reservation `{name}`"))?;
                 let cost = cost.unwrap_or(receipt.cost);
                 self.subject.refund(at, *receipt, cost);
                 receipt.cost = receipt.cost.saturating_sub(cost);
@@ -170,7 +178,11 @@ impl<S: Subject> TraceRunner<S> {
 }
 
 impl TraceExpectation {
-    /// Says what differs, if anything.
+    /// Compares a decision with the expectation.
+    ///
+    /// # Errors
+    ///
+    /// Returns a description of the first difference.
     pub fn check(&self, decision: &Decision) -> Result<(), String> {
         let outcome = decision.outcome();
         let as_expected = match self.outcome {
@@ -261,17 +273,17 @@ mod tests {
     #[test]
     fn errors_name_the_line_and_what_differs() {
         for (text, error) in [
-            ("at 0s cost 1", "line 1: a text starts with `quota`\n  at 0s cost 1"),
+            ("at 0s cost 1", "line 1: a trace must start with `quota`\n  at 0s cost 1"),
             ("quota 1/s\nat 0s cost 1 deny", "line 2: expected deny, got allow\n  at 0s cost 1 deny"),
             (
                 "quota 1/s\nat 0s cost 1 allow remaining 3",
                 "line 2: expected remaining 3, got remaining 0\n  at 0s cost 1 allow remaining 3",
             ),
-            ("\n\nquota 0/s", "line 3: a rate of zero; give a number above zero\n  quota 0/s"),
-            ("quota 1/s\nat 0s cancel a", "line 2: nothing is called `a`\n  at 0s cancel a"),
-            ("quota 1/s\nat 0s cost 1 alow", "line 2: `alow` is no answer\n  at 0s cost 1 alow"),
-            ("quota 1/s\nat 0x cost 1", "line 2: `0x` is no time\n  at 0x cost 1"),
-            ("quota 1/s\nat 0s dance", "line 2: `dance` is no op\n  at 0s dance"),
+            ("\n\nquota 0/s", "line 3: a rate must not be zero; give a number above zero\n  quota 0/s"),
+            ("quota 1/s\nat 0s cancel a", "line 2: unknown reservation `a`\n  at 0s cancel a"),
+            ("quota 1/s\nat 0s cost 1 alow", "line 2: unknown expectation `alow`\n  at 0s cost 1 alow"),
+            ("quota 1/s\nat 0x cost 1", "line 2: invalid time `0x`\n  at 0x cost 1"),
+            ("quota 1/s\nat 0s dance", "line 2: unknown operation `dance`\n  at 0s dance"),
         ] {
             assert_eq!(run(text, CoreModel::new).unwrap_err().to_string(), error);
         }

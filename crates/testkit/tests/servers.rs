@@ -1,7 +1,7 @@
-//! The servers that other tests lean on: each does what it says, and leaves nothing behind.
+//! The test servers work as documented and clean up after themselves.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run its subject has failed")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -41,11 +41,11 @@ fn nginx_answers_and_cleans_up() {
     drop(nginx);
     assert_eq!(check_removed(address, &directory), Ok(()));
 
-    let refusal = NginxServer::start("no_such_directive;").unwrap_err();
-    assert!(refusal.contains("no_such_directive"), "{refusal}");
+    let error = NginxServer::start("no_such_directive;").unwrap_err();
+    assert!(error.contains("no_such_directive"), "{error}");
 }
 
-/// Who has to wait waits until the clock is moved, and not a millisecond longer.
+/// A delayed request waits until the clock reaches its time, and not a millisecond longer.
 #[test]
 fn nginx_clock_is_set_manually() {
     let limited = "limit_req_zone $host zone=one:1m rate=10r/s;
@@ -72,10 +72,10 @@ fn config_is_applied() {
         assert_eq!(server.command(&["DEBUG", "SLEEP", "0"]).unwrap(), "OK");
     }
 
-    let refusal = RedisServer::builder().config("no-such-thing", "1").start().unwrap_err();
-    assert!(refusal.contains("no-such-thing"), "{refusal}");
-    let absent = RedisServer::builder().binary("no-such-server").start().unwrap_err();
-    assert_eq!(absent, "no-such-server is not installed: apt-get install no-such-server");
+    let error = RedisServer::builder().config("no-such-thing", "1").start().unwrap_err();
+    assert!(error.contains("no-such-thing"), "{error}");
+    let error = RedisServer::builder().binary("no-such-server").start().unwrap_err();
+    assert_eq!(error, "no-such-server is not installed; run apt-get install no-such-server");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn tls_certificate_is_signed_by_own_ca() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // A client that does not trust the server may be gone by now.
+        // A client that does not trust the server may have exited.
         let _ = client.stdin.take().unwrap().write_all(b"PING\r\nQUIT\r\n");
         String::from_utf8(client.wait_with_output().unwrap().stdout).unwrap()
     };
@@ -142,7 +142,7 @@ fn restarted_server_keeps_port_and_data() {
     server.stop().unwrap();
     server.restart().unwrap();
     assert!(server.command(&["SHUTDOWN"]).is_err());
-    wait_until("the server has ended by itself", || match server.state() {
+    wait_until("the server has exited by itself", || match server.state() {
         RedisServerState::Down => Ok(()),
         state => Err(format!("{state:?}")),
     })
@@ -150,10 +150,10 @@ fn restarted_server_keeps_port_and_data() {
     server.restart().unwrap();
     assert_eq!(server.command(&["GET", "a"]).unwrap(), "1");
 
-    let forgetful = RedisServer::start().unwrap();
-    forgetful.command(&["SET", "a", "1"]).unwrap();
-    forgetful.restart().unwrap();
-    assert_eq!(forgetful.command(&["GET", "a"]).unwrap(), RespValue::Nil);
+    let volatile = RedisServer::start().unwrap();
+    volatile.command(&["SET", "a", "1"]).unwrap();
+    volatile.restart().unwrap();
+    assert_eq!(volatile.command(&["GET", "a"]).unwrap(), RespValue::Nil);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn paused_server_accepts_but_does_not_answer() {
     assert!(server.pause().unwrap_err().ends_with("is down"));
 }
 
-/// A server that is never dropped: the process of this test aborts, as one that is killed by a time limit does.
+/// The server is never dropped: the test process aborts, like one that a timeout kills.
 #[test]
 fn aborted_test_cleans_up() {
     const TEST_NAME: &str = "aborted_test_cleans_up";
@@ -189,7 +189,7 @@ fn aborted_test_cleans_up() {
     let text = String::from_utf8(output.stdout).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("started ")).unwrap();
     let (address, directory) = line.split_once(' ').unwrap();
-    wait_until("the guard has done its work", || check_removed(address.parse().unwrap(), directory.as_ref()))
+    wait_until("the guard has cleaned up", || check_removed(address.parse().unwrap(), directory.as_ref()))
         .unwrap();
 }
 
@@ -294,7 +294,7 @@ fn proxy_without_fault_is_transparent() {
 
     drop(connection);
     wait_until("the connection is closed", || {
-        (proxy.open_connections() == 0).then_some(()).ok_or("it is open".into())
+        (proxy.open_connections() == 0).then_some(()).ok_or("still open".into())
     })
     .unwrap();
     server.kill();
@@ -320,10 +320,8 @@ fn proxy_faults_apply_to_open_connections() {
 
     proxy.inject(NetworkFault::DropRequests);
     send(&old, "ECHO lost\r\n");
-    wait_until("the request is lost", || {
-        (proxy.lost_bytes() == 11).then_some(()).ok_or("it is on its way".into())
-    })
-    .unwrap();
+    wait_until("the request is lost", || (proxy.lost_bytes() == 11).then_some(()).ok_or("not yet".into()))
+        .unwrap();
     proxy.heal();
     assert_eq!(ping(&old), pong_reply());
 
@@ -354,7 +352,7 @@ fn proxy_faults_apply_to_open_connections() {
     assert_eq!((proxy.accepted_count(), proxy.open_connections()), (4, 0));
 }
 
-/// What comes over a wire next.
+/// The next event on a connection.
 #[derive(Debug, PartialEq)]
 enum ReadEvent {
     Text(String),
@@ -373,7 +371,7 @@ fn receive(mut stream: &TcpStream) -> ReadEvent {
         Ok(0) => ReadEvent::Eof,
         Ok(length) => ReadEvent::Text(String::from_utf8(bytes[..length].to_vec()).unwrap()),
         Err(error) if error.kind() == ErrorKind::ConnectionReset => ReadEvent::Reset,
-        Err(error) => panic!("nothing was heard: {error}"),
+        Err(error) => panic!("cannot read: {error}"),
     }
 }
 
@@ -386,14 +384,14 @@ fn pong_reply() -> ReadEvent {
     ReadEvent::Text("+PONG\r\n".into())
 }
 
-/// Silence for a moment: on a slow machine this may miss a sound, and never hears one that is not there.
+/// Asserts that nothing arrives for 30 ms. A slow machine may miss late data, but never reports false data.
 fn assert_silent(mut stream: &TcpStream) {
     stream.set_read_timeout(Some(Duration::from_millis(30))).unwrap();
     let error = stream.read(&mut [0; 64]).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
 }
 
-/// A primary answers before its replica knows; what must outlive it waits for that.
+/// Writes a key and waits for the replica, because a primary replies before its replica has the write.
 fn set_and_replicate(primary: &RedisServer, key: &str, value: &str) {
     let mut connection = primary.connect().unwrap();
     connection.command(&["SET", key, value]).unwrap();

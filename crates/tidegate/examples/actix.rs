@@ -1,5 +1,5 @@
-//! A shop on actix-web: every client has its share, a login counts its failures only, few download at once, and a function
-//! deep below is limited by the address of the client.
+//! A shop on actix-web: a limit per client, a login that counts only failures, a limit on concurrent downloads, and a
+//! nested function that is limited by the client address.
 //!
 //! ```text
 //! cargo run --example actix --features actix
@@ -22,7 +22,7 @@ use tidegate::{
     },
 };
 
-/// The rules of the shop. They are made once, and all workers ask the same.
+/// Returns the rules of the shop. All workers share them.
 fn gate() -> Result<Gate, BuildError> {
     let client =
         RequestLimit::from_config(RuleConfig::new("client").quota("1000/h burst 100")?)?.key(key::peer());
@@ -30,14 +30,14 @@ fn gate() -> Result<Gate, BuildError> {
         .key(key::peer())
         .routes(["/login"])
         .charge(ChargePolicy::only_if(|reply: &dyn ResponseHead| reply.status() == 401));
-    // Held until the last byte has been sent.
+    // A slot is in use until the last byte has been sent.
     let downloads = RequestLimit::from_config(RuleConfig::new("downloads").quota("2 at once")?)?
         .key(key::peer())
         .routes(["/download/*"]);
     Ok(Gate::new([client, login, downloads]))
 }
 
-async fn home() -> &'static str {
+async fn index() -> &'static str {
     "welcome"
 }
 
@@ -52,25 +52,25 @@ async fn download(file: web::Path<String>) -> Bytes {
     Bytes::from(file.repeat(1_000))
 }
 
-/// A refusal is an answer: 429, `Retry-After` and a problem that names the rule.
+/// A rejection becomes a response: 429, `Retry-After` and a problem that names the rule.
 async fn search(words: web::Path<String>) -> Result<String, Limited> {
     find(&words).await
 }
 
-/// Knows the address of the client though it is not among its arguments.
+/// The client address comes from the facts of the request, not from an argument.
 #[limit("2/h", key = ip)]
 async fn find(words: &str) -> Result<String, Limited> {
     Ok(format!("nothing about {words}"))
 }
 
-/// Serves the shop on this socket.
+/// Serves the shop on this listener.
 pub(crate) fn run(listener: TcpListener, workers: usize) -> Result<Server, Box<dyn Error>> {
     let gate = gate()?;
     let app = move || {
         App::new()
             .wrap(LimitMiddleware::new(gate.clone()))
             .wrap(FactsMiddleware::default())
-            .route("/", web::get().to(home))
+            .route("/", web::get().to(index))
             .route("/login", web::post().to(login))
             .route("/download/{file}", web::get().to(download))
             .route("/search/{words}", web::get().to(search))
@@ -78,7 +78,7 @@ pub(crate) fn run(listener: TcpListener, workers: usize) -> Result<Server, Box<d
     Ok(HttpServer::new(app).workers(workers).listen(listener)?.run())
 }
 
-#[allow(dead_code, reason = "a test calls what it calls")]
+#[allow(dead_code, reason = "the test calls `run`")]
 fn main() -> io::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", 8080))?;
     actix_web::rt::System::new()

@@ -1,4 +1,4 @@
-//! A program for the command line with attributes and nothing else: no runtime, no settings, no middleware.
+//! A command line program that uses only attributes: no runtime, no settings, no middleware.
 //!
 //! ```text
 //! cargo run --example attribute
@@ -7,14 +7,14 @@
 use std::{error::Error, fmt, io, process::ExitCode};
 use tidegate::{Limited, breaker, concurrency, limit};
 
-/// Everything that can go wrong here.
+/// The error of the example.
 #[derive(Debug)]
 enum ExampleError {
     Limited(Limited),
     NoSuchHost,
 }
 
-// All that the attributes ask of an error.
+// The attributes need only this conversion.
 impl From<Limited> for ExampleError {
     fn from(limited: Limited) -> Self {
         Self::Limited(limited)
@@ -25,20 +25,20 @@ impl fmt::Display for ExampleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Limited(limited) => limited.fmt(f),
-            Self::NoSuchHost => f.write_str("there is no such host"),
+            Self::NoSuchHost => f.write_str("unknown host"),
         }
     }
 }
 
 impl Error for ExampleError {}
 
-/// Three mails an hour for everybody, whoever sends them.
-#[limit("3/h", key = to, message = "three mails an hour are enough")]
+/// Allows three mails per hour and recipient.
+#[limit("3/h", key = to, message = "mail limit reached")]
 fn mail(to: &str, text: &str) -> Result<String, ExampleError> {
     Ok(format!("to {to}: {text}"))
 }
 
-/// Half of the last four calls failed: it is not called again before a minute is over.
+/// Opens for a minute if half of the last four calls failed.
 #[breaker(over = 4, failure_rate = "50%", on_limit = guess)]
 fn resolve(host: &str) -> Result<&'static str, ExampleError> {
     match host {
@@ -48,36 +48,36 @@ fn resolve(host: &str) -> Result<&'static str, ExampleError> {
 }
 
 fn guess(_: &str) -> Result<&'static str, ExampleError> {
-    Ok("192.0.2.255, perhaps")
+    Ok("192.0.2.255 (fallback)")
 }
 
-/// No deeper than three calls at once.
+/// Allows three nested calls.
 #[concurrency(3)]
 fn descend(floor: u32) -> Result<u32, Limited> {
     Ok(descend(floor + 1).unwrap_or(floor))
 }
 
-/// Writes what happens.
+/// Runs the example and writes its results.
 pub(crate) fn run(out: &mut impl io::Write) -> io::Result<()> {
     for to in ["alice", "alice", "alice", "alice", "bob"] {
         match mail(to, "hello") {
             Ok(sent) => writeln!(out, "{sent}")?,
-            Err(trouble) => writeln!(out, "to {to}: not sent, {trouble}")?,
+            Err(error) => writeln!(out, "to {to}: not sent: {error}")?,
         }
     }
     for host in ["example.org", "example.org", "nowhere", "nowhere", "example.org"] {
         match resolve(host) {
             Ok(address) => writeln!(out, "{host} is {address}")?,
-            Err(trouble) => writeln!(out, "{host}: {trouble}")?,
+            Err(error) => writeln!(out, "{host}: {error}")?,
         }
     }
     match descend(1) {
-        Ok(deepest) => writeln!(out, "the deepest floor is {deepest}"),
+        Ok(deepest) => writeln!(out, "the maximum depth is {deepest}"),
         Err(limited) => writeln!(out, "{limited}"),
     }
 }
 
-#[allow(dead_code, reason = "a test calls what it calls")]
+#[allow(dead_code, reason = "the test calls `run`")]
 fn main() -> ExitCode {
     match run(&mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,

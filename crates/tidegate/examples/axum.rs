@@ -1,11 +1,11 @@
-//! A shop on axum: logins, an API with plans, a download that streams, and a function deep below that is limited by itself.
+//! A shop on axum: logins, an API with plans, a streaming download, and a nested function with its own limit.
 //!
 //! ```sh
 //! cargo run -p tidegate --example axum --features axum
 //! curl -i -d 'wrong' 127.0.0.1:3000/login                       # six times within a minute
-//! curl -i -H 'x-api-key: free-1' 127.0.0.1:3000/api/items       # four times; with pro-1 it takes longer
-//! curl -o /dev/null 127.0.0.1:3000/download                     # at 256 kB/s, and two at once
-//! curl -i -H 'x-api-key: pro-1' 127.0.0.1:3000/api/export       # once an hour for each customer
+//! curl -i -H 'x-api-key: free-1' 127.0.0.1:3000/api/items       # four times; pro-1 has a larger quota
+//! curl -o /dev/null 127.0.0.1:3000/download                     # at 256 kB/s, two at once
+//! curl -i -H 'x-api-key: pro-1' 127.0.0.1:3000/api/export       # once per hour and customer
 //! ```
 
 use axum::{
@@ -40,7 +40,7 @@ use tidegate::{
 };
 use tokio::net::TcpListener;
 
-/// A customer, as the application knows it from the key of a request.
+/// A customer, identified by the API key of a request.
 #[derive(Clone)]
 struct Customer {
     name: String,
@@ -53,25 +53,25 @@ enum CustomerPlan {
     Pro,
 }
 
-/// The whole application, under the rules of this program.
+/// Builds the application with these rules.
 pub(crate) fn app(rules: &Rules) -> Result<Router, Box<dyn Error>> {
     let rule = |declaration| rules.declare(declaration).map(RequestLimit::new);
 
-    // Only logins that fail count, so that nobody is locked out by logging in often.
+    // Only failed logins are charged, so successful logins never lock a client out.
     let login = rule(RuleConfig::new("login").quota("5/min")?)?
         .key(key::peer())
         .charge(ChargePolicy::only_if(|reply: &dyn ResponseHead| reply.status() == 401));
-    // Each customer by its plan; who has no key is counted by address, as a free one.
+    // Each customer has the quota of its plan. Requests without an API key are counted by address, with the free plan.
     let plans = RuleConfig::new("api").tiers(["3/min".parse()?, "1000/min".parse()?]);
     let api = rule(plans)?
         .key(extension(|customer: &Customer| Some(customer.name.as_str().into())).or(key::peer()))
         .tier(|head| {
             find_extension(head).map_or(CustomerPlan::Free, |customer: &Customer| customer.plan) as usize
         });
-    // Downloads hold their place until the last byte has been sent.
+    // Downloads hold their slot until the last byte has been sent.
     let downloads = rule(RuleConfig::new("downloads").quota("2 at once")?)?.key(key::peer());
     let bandwidths = Bandwidth::builder().build_keyed("256kB/s")?;
-    // And everything together, whoever it is.
+    // A limit for all requests together.
     let everything = rule(RuleConfig::new("everything").quota("1000/s")?)?;
 
     let downloads = Router::new()
@@ -104,7 +104,7 @@ async fn items() -> &'static str {
     "tea, coffee\n"
 }
 
-/// A megabyte, a piece at a time.
+/// Responds with a megabyte in chunks.
 async fn download() -> Body {
     Body::from_stream(DownloadChunks(16))
 }
@@ -113,13 +113,13 @@ async fn export() -> Result<String, Limited> {
     orders().await
 }
 
-/// Deep below, with neither the request nor the customer among its arguments.
-#[limit("1/h", key = user, message = "one export an hour")]
+/// A nested function whose key comes from the facts of the request, not from an argument.
+#[limit("1/h", key = user, message = "one export per hour")]
 async fn orders() -> Result<String, Limited> {
     Ok("order 1, order 2\n".to_owned())
 }
 
-/// Who sent a request, by its key. A real application would look it up.
+/// Identifies the customer by the API key. A real application would look it up.
 async fn identify_customer(mut request: Request, next: Next) -> Response {
     let name = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
     if let Some(name) = name.map(str::to_owned) {
@@ -129,7 +129,7 @@ async fn identify_customer(mut request: Request, next: Next) -> Response {
     next.run(request).await.into_response()
 }
 
-/// So many pieces of 64 kB.
+/// The remaining chunks of 64 kB.
 struct DownloadChunks(usize);
 
 impl Stream for DownloadChunks {

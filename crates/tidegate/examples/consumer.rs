@@ -1,4 +1,4 @@
-//! A consumer of a stream: messages are pulled at a pace, and a function with an attribute decides about each sender.
+//! A stream consumer: messages are read at a limited rate, and a function with an attribute limits each sender.
 //!
 //! ```text
 //! cargo run --example consumer --features stream
@@ -25,7 +25,7 @@ struct Message {
     number: u32,
 }
 
-/// Stands for a queue: what is in it is there at once.
+/// A queue whose messages are all available.
 struct MessageQueue(vec::IntoIter<Message>);
 
 impl Stream for MessageQueue {
@@ -36,38 +36,38 @@ impl Stream for MessageQueue {
     }
 }
 
-/// Each sender has two messages a minute handled; the rest goes where somebody looks at it later.
+/// Handles two messages per minute and sender; the others go to a dead letter queue.
 #[limit("2/min", key = message.sender, on_limit = dead_letter)]
 async fn handle(message: &Message) -> String {
     format!("handled {} of {}", message.number, message.sender)
 }
 
 async fn dead_letter(message: &Message) -> String {
-    format!("put aside {} of {}", message.number, message.sender)
+    format!("dead-lettered {} of {}", message.number, message.sender)
 }
 
-/// The whole consumer may write so many lines, and fails if that is not enough.
+/// Limits the lines that the consumer writes.
 #[limit("100/h")]
 fn log(out: &mut impl io::Write, line: &str) -> Result<(), Box<dyn Error>> {
     Ok(writeln!(out, "{line}")?)
 }
 
-/// Pulls ten messages a second, one at a time, and writes what becomes of them and when.
+/// Reads ten messages per second, one at a time, and writes the result and the time of each.
 pub(crate) async fn run(out: &mut impl io::Write) -> Result<(), Box<dyn Error>> {
     let senders = ["alice", "bob", "alice", "alice", "bob"];
     let messages = senders.into_iter().zip(1..).map(|(sender, number)| Message { sender, number });
     let clock = Clock::tokio();
-    let pace = StreamLimit::with_clock(clock.clone()).rate("10/s burst 1")?.max_in_flight(1)?;
-    let mut queue = pin!(MessageQueue(messages.collect::<Vec<_>>().into_iter()).limit(pace));
+    let limit = StreamLimit::with_clock(clock.clone()).rate("10/s burst 1")?.max_in_flight(1)?;
+    let mut queue = pin!(MessageQueue(messages.collect::<Vec<_>>().into_iter()).limit(limit));
     let start = clock.now();
     while let Some(message) = poll_fn(|context| queue.as_mut().poll_next(context)).await {
-        let did = handle(&message).await;
-        log(out, &format!("{:3} ms: {did}", clock.now().since(start).get() / 1_000))?;
+        let result = handle(&message).await;
+        log(out, &format!("{:3} ms: {result}", clock.now().since(start).get() / 1_000))?;
     }
     Ok(())
 }
 
-#[allow(dead_code, reason = "a test calls what it calls")]
+#[allow(dead_code, reason = "the test calls `run`")]
 fn main() -> ExitCode {
     let done = tokio::runtime::Builder::new_current_thread()
         .enable_time()

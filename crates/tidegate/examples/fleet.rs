@@ -1,12 +1,12 @@
-//! The same application on two ports, as two servers of a fleet: they share their limits in Redis.
+//! Two servers that share their limits in Redis.
 //!
 //! ```sh
 //! redis-server --port 6379 --save ''
 //! cargo run -p tidegate --example fleet --features axum,redis -- redis://127.0.0.1:6379
-//! curl -i 127.0.0.1:3000; curl -i 127.0.0.1:3001        # five a minute, wherever they arrive
+//! curl -i 127.0.0.1:3000; curl -i 127.0.0.1:3001        # five per minute on both together
 //! ```
 //!
-//! Leave the address out, and each counts for itself in memory: that line is all that differs.
+//! Without the address, each server has its own counters in memory; only the settings differ.
 
 use axum::{Router, routing::get};
 use std::{
@@ -22,19 +22,19 @@ use tidegate::{
 };
 use tokio::net::TcpListener;
 
-/// One server: rules of its own, counted where the settings say.
+/// Builds one server with its own rules and these settings.
 pub(crate) fn app(settings: Settings) -> Result<Router, Box<dyn Error>> {
     let rules = tidegate::rules();
     rules.apply(settings)?;
-    let visits = rules.declare(RuleConfig::new("visits").quota("5/min")?)?;
-    let layer = LimitLayer::new(RequestLimit::new(visits).key(key::peer()));
+    let requests = rules.declare(RuleConfig::new("requests").quota("5/min")?)?;
+    let layer = LimitLayer::new(RequestLimit::new(requests).key(key::peer()));
     Ok(Router::new().route("/", get(async || "hello\n")).layer(layer))
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let settings = || match env::args().nth(1) {
-        // On a machine that is busy with other things Redis needs more than the usual 5 ms, after which each decides alone.
+        // On a busy machine, Redis may need more than the default deadline of 5 ms, after which the failure mode applies.
         Some(url) => Settings::new().store_url(url).deadline(Duration::from_millis(250)),
         None => Settings::new(),
     };

@@ -1,4 +1,4 @@
-//! A service on axum whose limits are all in one file, which may change while it runs.
+//! An axum service whose limits are in a policy file, which can change at runtime.
 //!
 //! ```sh
 //! cargo run -p tidegate --example policy --features axum,policy
@@ -20,7 +20,7 @@ use std::{
 use tidegate::tower::LimitLayer;
 use tokio::net::TcpListener;
 
-/// The whole application, behind its policy.
+/// Builds the application with a policy.
 pub(crate) fn app(policy: &Path) -> Result<Router, Box<dyn Error>> {
     Ok(Router::new()
         .route("/", get(async || "hello\n"))

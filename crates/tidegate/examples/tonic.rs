@@ -1,10 +1,10 @@
-//! A gRPC server with a limit for each client, a limit for each tenant, and only so many calls at once.
+//! A gRPC server with a limit per client, a limit per tenant, and a concurrency limit.
 //!
 //! ```text
 //! cargo run --example tonic --features tower,tonic
 //! ```
 //!
-//! The service is tonic's own for health checks, so that nothing has to be generated; any other is limited in the same way.
+//! The service is the health service of tonic, so no code has to be generated.
 
 use std::{error::Error, io, net::SocketAddr, process::ExitCode};
 use tidegate::{
@@ -24,16 +24,16 @@ use tonic_types::StatusExt as _;
 
 type ExampleServerError = Box<dyn Error + Send + Sync>;
 
-/// Serves whoever comes, until it is dropped.
+/// Serves until the future is dropped.
 async fn serve(listener: TcpListener) -> Result<(), ExampleServerError> {
     let rules = Rules::new();
 
-    // A layer sees every call before it is read, and answers with a status of gRPC: five an hour from one address.
+    // A layer checks every call before it is decoded: five per hour and address.
     let per_client = rules.declare(RuleConfig::new("per-client").quota("5/h")?)?;
     let gate = Gate::new([RequestLimit::new(per_client).key(key::peer())]);
     let slots = Semaphore::new(100)?;
 
-    // An interceptor belongs to one service, and sees metadata: three an hour for each tenant.
+    // An interceptor belongs to one service and reads the metadata: three per hour and tenant.
     let per_tenant = rules.declare(RuleConfig::new("per-tenant").quota("3/h")?)?;
     let per_tenant = RequestLimit::new(per_tenant).key(key::header("x-tenant")?);
     let (_reporter, health) = tonic_health::server::health_reporter();
@@ -47,7 +47,7 @@ async fn serve(listener: TcpListener) -> Result<(), ExampleServerError> {
     Ok(server.await?)
 }
 
-/// Makes calls for two tenants, and says what became of them.
+/// Makes calls for two tenants, and writes their results.
 async fn call(address: SocketAddr, out: &mut impl io::Write) -> Result<(), ExampleServerError> {
     let channel: Channel = Endpoint::from_shared(format!("http://{address}"))?.connect().await?;
     let mut client = HealthClient::new(channel);
@@ -59,8 +59,8 @@ async fn call(address: SocketAddr, out: &mut impl io::Write) -> Result<(), Examp
             Err(status) => {
                 let by = status.message().split(':').next().unwrap_or_default();
                 let when = match status.get_details_retry_info() {
-                    Some(_) => "which says when to come back",
-                    None => "for good",
+                    Some(_) => "with a retry time",
+                    None => "without a retry time",
                 };
                 writeln!(out, "{tenant}: {:?} by {by}, {when}", status.code())?;
             }
@@ -69,7 +69,7 @@ async fn call(address: SocketAddr, out: &mut impl io::Write) -> Result<(), Examp
     Ok(())
 }
 
-/// Both, on a port of the machine's choice.
+/// Runs the server on a free port, and the client.
 pub(crate) async fn run(out: &mut impl io::Write) -> Result<(), ExampleServerError> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -80,7 +80,7 @@ pub(crate) async fn run(out: &mut impl io::Write) -> Result<(), ExampleServerErr
 }
 
 #[tokio::main]
-#[allow(dead_code, reason = "a test runs the rest")]
+#[allow(dead_code, reason = "the test calls `run`")]
 async fn main() -> ExitCode {
     match run(&mut io::stdout()).await {
         Ok(()) => ExitCode::SUCCESS,

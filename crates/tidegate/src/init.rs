@@ -5,8 +5,8 @@ use tidegate_rule::{ConnectStore, Rules};
 #[cfg(feature = "policy")]
 pub use file::{PolicyStatus, init, policy_status, reload};
 
-/// Rules apart from those of the program, which connect to stores as those do: for tests, and for a program that serves
-/// several others.
+/// Returns rules that are separate from the global ones but connect to stores in the same way, for tests and for programs
+/// with several sets of rules.
 pub fn rules() -> Rules {
     with_connector(Rules::global()).with_same_connect()
 }
@@ -18,7 +18,7 @@ fn with_connector(rules: &Rules) -> &Rules {
     rules
 }
 
-/// What attributes expand to.
+/// The functions that attributes expand to.
 pub mod site {
     pub use tidegate_rule::site::*;
 
@@ -44,27 +44,31 @@ mod file {
     };
     use tidegate_rule::Rules;
 
-    /// Applies a policy file to all attributes and layers of this program, and again whenever the file changes.
+    /// Applies a policy file to all attributes and layers of this program, and reapplies it when the file changes.
     ///
     /// ```no_run
     /// tidegate::init("policy.yaml")?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A rule of the file replaces what the attribute with its name declares: the quotas if it has some, the mode, store,
-    /// on-outage and wait, and the message, capacity and breaker if it has one. A rule that no attribute has is for
-    /// somebody else: the same file drives a gateway. Without a file everything is counted in memory, as code declares it.
+    /// A rule of the file replaces the declaration of the attribute with its name: the mode, store, on-outage and wait,
+    /// and, if the rule has them, the quotas, message, capacity and breaker. A rule without an attribute is ignored,
+    /// because the same file can configure a gateway. Without a file, all limits are in memory, as declared in code.
     ///
-    /// A file with problems is an error that changes nothing, with the line, the column and the fix of each as
-    /// `tidegate check` prints them; so is a rule that an attribute cannot honour. Attributes are known from their first
-    /// call on: what one cannot honour that is first called later is logged then, and it stays as declared. An unreachable
-    /// store is not an error: until it is reached, `on-outage` decides.
+    /// Attributes are registered by their first call. If the rule of an attribute that is first called later is invalid
+    /// for it, the problem is logged then, and the attribute stays as declared. An unavailable store is not an error;
+    /// `on-outage` applies until it is available.
     ///
-    /// The file is read again when it changes. Counters are kept. A file with problems is logged, and the previous policy
-    /// stays.
+    /// When the file changes, it is reloaded, and counters are retained. The problems of an invalid file are logged, and the
+    /// previous policy stays in force.
     ///
-    /// A program that does not call this loads the file that the environment variable `TIDEGATE_POLICY` names, when the
+    /// A program that does not call this function loads the file in the environment variable `TIDEGATE_POLICY` when the
     /// first function with an attribute is called.
+    ///
+    /// # Errors
+    ///
+    /// Returns the problems of an invalid file, each with the line, the column and the fix as `tidegate check` prints them,
+    /// and rules that are invalid for their attributes. Nothing changes then.
     pub fn init(path: impl AsRef<Path>) -> Result<(), Problems> {
         let mut active = lock_active();
         let mut file = WatchedPolicyFile::new(path.as_ref());
@@ -73,7 +77,11 @@ mod file {
         Ok(())
     }
 
-    /// Reads the policy file again, now; a program without one does nothing. A file with problems changes nothing.
+    /// Reloads the policy file immediately. Does nothing in a program without one.
+    ///
+    /// # Errors
+    ///
+    /// Returns the problems of an invalid file. Nothing changes then.
     pub fn reload() -> Result<(), Problems> {
         let mut active = lock_active();
         let Some(file) = active.as_mut() else { return Ok(()) };
@@ -82,7 +90,7 @@ mod file {
         outcome
     }
 
-    /// The state of the policy file.
+    /// Returns the state of the policy file.
     pub fn policy_status() -> PolicyStatus {
         lock_status().clone()
     }
@@ -91,17 +99,17 @@ mod file {
     #[derive(Clone, Debug)]
     #[non_exhaustive]
     pub struct PolicyStatus {
-        /// How often it was applied.
+        /// The number of times that the file was applied.
         pub applied: u64,
-        /// Its path; `None` for a program without one.
+        /// The path; `None` for a program without a policy file.
         pub path: Option<PathBuf>,
-        /// Why its last content was rejected; `None` if it was applied.
+        /// The problems of the last content; `None` if it was applied.
         pub error: Option<String>,
     }
 
-    /// Loads the file that the environment names, unless the program named one. One with problems is watched, too.
+    /// Loads the file in the environment variable, unless the program has loaded one. An invalid file is watched, too.
     pub(super) fn load(path: &Path) {
-        // Locked only while the program loads a file that it named.
+        // The lock is in use only while the program itself loads a file.
         let Ok(mut active) = ACTIVE.try_lock() else { return };
         if active.is_some() {
             return;
@@ -117,9 +125,9 @@ mod file {
         Compiler::new(with_connector(Rules::global()).clone()).apply(policy)
     }
 
-    /// The policy file of this program. Locked while it is loaded, so that files are applied one after the other.
+    /// The policy file of this program. Locked while a file is loaded, so that files are applied in order.
     static ACTIVE: Mutex<Option<WatchedPolicyFile>> = Mutex::new(None);
-    /// Locked only to copy: a log subscriber may ask for the status while a file is loaded.
+    /// Locked only for copying, because a log subscriber may read the status while a file is loaded.
     static STATUS: Mutex<PolicyStatus> = Mutex::new(PolicyStatus { applied: 0, path: None, error: None });
 
     fn lock_active() -> MutexGuard<'static, Option<WatchedPolicyFile>> {
@@ -145,7 +153,7 @@ mod file {
         }
     }
 
-    /// Reloads the file if it has changed, and logs when nothing is locked.
+    /// Reloads the file if it has changed. Logs after the lock is released.
     fn reload_if_changed() {
         let mut active = lock_active();
         let Some(file) = active.as_mut() else { return };

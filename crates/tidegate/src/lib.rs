@@ -1,4 +1,4 @@
-//! Traffic control for Rust: how much, for whom, and what happens to the rest.
+//! Rate limiting, concurrency limits and overload control for Rust.
 //!
 //! ```
 //! use tidegate::Limiter;
@@ -6,41 +6,42 @@
 //! let limiter = Limiter::new("100/min burst 20")?;
 //! let decision = limiter.check("203.0.113.7");
 //! if decision.is_allowed() {
-//!     println!("go on, {} left", decision.remaining());
+//!     println!("allowed, {} remaining", decision.remaining());
 //! } else {
-//!     println!("come back in {:?}", decision.retry_after());
+//!     println!("denied, retry after {:?}", decision.retry_after());
 //! }
 //! # Ok::<(), tidegate::BuildError>(())
 //! ```
 //!
-//! | noun | is |
+//! | item | meaning |
 //! |---|---|
-//! | [`Quota`] | what is declared: `100/min burst 20`, `5 at once`, `10/s sliding-window` |
-//! | [`Limiter`] | one quota or several for many keys, in memory or in a store that a fleet shares |
+//! | [`Quota`] | a limit: `100/min burst 20`, `5 at once`, `10/s sliding-window` |
+//! | [`Limiter`] | one or more quotas for many keys, in memory or in a shared store |
 //! | [`DirectLimiter`] | one quota without keys |
-//! | [`Bucket`] | one key of a limiter: check, wait, reserve, hold |
-//! | [`Decision`] | the answer: allowed, granted after a delay, or denied; with what is left and when to retry |
-//! | [`Reservation`], [`Permit`] | tokens to be settled later; a slot that gives itself back |
-//! | [`Store`], [`FailureMode`] | where a fleet counts; what is decided while it is unavailable |
-//! | [`Rule`], [`Rules`] | a limit with a name that a policy file can change; all rules of a program |
-//! | [`Gate`], [`Verdict`] | rules for requests, asked together; what they decided |
-//! | [`Limited`], [`CallError`] | the error of a call that was refused, and why |
+//! | [`Bucket`] | one key of a limiter: check, wait, reserve, acquire |
+//! | [`Decision`] | allowed, delayed or denied, with the remaining quota and the retry time |
+//! | [`Reservation`], [`Permit`] | tokens that are settled later; a slot that is released on drop |
+//! | [`Store`], [`FailureMode`] | shared counters; the behaviour while the store is unavailable |
+//! | [`Rule`], [`Rules`] | a named limit that a policy file can change; all rules of a program |
+//! | [`Gate`], [`Verdict`] | rules for requests that are checked together; their decisions |
+//! | [`Limited`], [`CallError`] | the error of a rejected call, and its reason |
 //!
-//! | module | holds |
+//! | module | content |
 //! |---|---|
 //! | [`core`] | quotas, algorithms and decisions, without a clock |
-//! | [`limiter`] | what else limiters take and return |
-//! | [`overload`] | limits in flight, adaptive limits, priorities, breakers, load, features, fallbacks |
-//! | [`access`] | lists of who is denied, and bans |
-//! | `bandwidth` | byte rates of readers, writers, streams and bodies; paced streams |
-//! | `rule` | limits with names, requests and answers |
+//! | [`limiter`] | limiters, stores, waiting, reservations, permits |
+//! | [`overload`] | adaptive limits, priorities, circuit breakers, throttles, features, fallbacks |
+//! | [`access`] | access lists and bans |
+//! | `bandwidth` | bandwidth limits of readers, writers, streams and bodies |
+//! | `rule` | named limits for functions and requests |
 //! | `policy`, `tower`, `actix`, `redis` | with the feature of that name: policy files, layers, middleware, the store in Redis or Valkey |
 //!
-//! The attributes `limit`, `concurrency` and `breaker` (feature `macros`) limit functions, and layers limit services. Both declare
-//! rules with names. With the feature `policy`, `init` applies a policy file to all of them: other quotas, modes and stores than
-//! those in code, without a build. The same file works in the gateway and in the decision service.
+//! The attributes `limit`, `concurrency` and `breaker` (feature `macros`) limit functions, and layers limit services.
+//! Both declare rules with names. With the feature `policy`, `init` applies a policy file to all of them: other quotas,
+//! modes and stores than those in code, without a build. The same file works in the gateway and in the decision
+//! service.
 //!
-//! It does not authenticate anybody, it does not cache, and it keeps no state on disk.
+//! It does not authenticate clients, cache responses, or store state on disk.
 
 #[cfg(feature = "tokio")]
 mod init;
@@ -77,18 +78,18 @@ pub use tidegate_overload as overload;
 /// Deny and allow lists, and bans.
 pub use tidegate_access as access;
 
-/// Byte rates of readers, writers, streams and bodies; paced streams.
+/// Bandwidth limits of readers, writers, streams and bodies; rate-limited streams.
 #[cfg(feature = "tokio")]
 pub use tidegate_bandwidth as bandwidth;
 
-/// Limits with names, requests and answers.
+/// Named limits for functions and requests.
 #[cfg(feature = "tokio")]
 pub use tidegate_rule as rule;
 
 /// Middleware for actix-web.
 #[cfg(feature = "actix")]
 pub use tidegate_actix as actix;
-/// Policy files: all rules of a program in one file. With the feature `tower`, `tower::PolicyLayer` puts them in front of a
+/// Policy files: all rules of a program in one file. With the feature `tower`, `tower::PolicyLayer` applies them to a
 /// service.
 #[cfg(feature = "policy")]
 pub mod policy {
@@ -103,17 +104,17 @@ pub use tidegate_tower as tower;
 #[cfg(feature = "redis")]
 pub use tidegate_redis as redis;
 
-/// The README's code, run as tests.
+/// Runs the code of the README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// The code of the guide for those who come from Spring, run as tests.
+/// Runs the code of the guide for Spring users as tests.
 #[cfg(all(doctest, feature = "policy"))]
 #[doc = include_str!("../../../docs/from-spring.md")]
 struct SpringGuide;
 
-/// The examples of the attributes, which are documented where they are defined.
+/// Runs the examples in the documentation of the attributes as tests.
 #[cfg(all(doctest, feature = "macros"))]
 mod attributes {
     #[doc = include_str!("../../macros/docs/limit.md")]

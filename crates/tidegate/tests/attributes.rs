@@ -1,12 +1,7 @@
-//! The attributes as they are used: one clock that is moved by hand, and a function for each story.
+//! Attributes on functions and methods, with a manual clock.
 
 #![cfg(feature = "macros")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot go on has failed"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "this is how a test fails")]
 
 use std::{fmt::Display, hash::Hash, sync::LazyLock, time::Duration};
 use tidegate::{Clock, Limited, Rules, limit, limiter::ManualClock, rule::Settings};
@@ -17,12 +12,12 @@ static CLOCK: LazyLock<ManualClock> = LazyLock::new(|| {
     manual_clock
 });
 
-/// Before anything is limited.
+/// Installs the manual clock before the first limited call.
 fn clock() -> &'static ManualClock {
     &CLOCK
 }
 
-/// How many of ten calls go through.
+/// Returns how many of ten calls are admitted.
 fn passed_of_ten<T, E>(mut call: impl FnMut() -> Result<T, E>) -> usize {
     clock();
     (0..10).filter(|_| call().is_ok()).count()
@@ -59,7 +54,7 @@ mod shapes {
         Ok([key; N])
     }
 
-    /// Borrowed in, borrowed out.
+    /// A borrowed argument and a borrowed result.
     #[limit("10/h burst 3", key = *text)]
     fn borrowed<'a>(text: &'a str, _: &str) -> Result<&'a str, Limited> {
         Ok(&text[1..])
@@ -81,7 +76,7 @@ mod shapes {
         Ok(4)
     }
 
-    /// Clippy has nothing to say about what is written for these.
+    /// The expansion raises no clippy lints.
     #[limit("10/h burst 3", key = id, on_limit = fallback_value, crate = ::tidegate)]
     #[deny(clippy::used_underscore_binding)]
     fn unused(id: u32, _name: &str) -> u32 {
@@ -97,7 +92,7 @@ mod shapes {
         assert_eq!(passed_of_ten(plain), 3);
         assert_eq!(passed_of_ten(|| generic::<_, 2>("a")), 3);
         assert_eq!(passed_of_ten(|| generic::<_, 2>("b")), 3);
-        assert_eq!(passed_of_ten(|| generic::<_, 3>(7_u8)), 3, "one counter, whatever the types");
+        assert_eq!(passed_of_ten(|| generic::<_, 3>(7_u8)), 3, "all instances share one counter");
         assert_eq!(borrowed("abc", "").unwrap(), "bc");
         assert_eq!(passed_of_ten(|| borrowed("abc", "")), 2);
         assert_eq!(patterns((1, &2), 3, [4, 5]).unwrap(), 10);
@@ -194,7 +189,7 @@ mod methods {
     fn methods_of_same_name_count_separately() {
         assert_eq!(passed_of_ten(|| Shop { id: 1 }.sell()), 3);
         assert_eq!(passed_of_ten(|| Market(1).sell()), 4);
-        assert_eq!(passed_of_ten(|| Market("x").sell()), 0, "one counter, whatever the types");
+        assert_eq!(passed_of_ten(|| Market("x").sell()), 0, "all instances share one counter");
         assert_eq!(passed_of_ten(|| Shop { id: 1 }.by_default()), 3);
         let names: Vec<_> = Rules::global().list().iter().map(|rule| rule.name().to_owned()).collect();
         for name in ["Shop::sell", "Sells::by_default"] {
@@ -263,12 +258,12 @@ mod names {
         }
     }
 
-    /// The inner one is called first, so that a name by the order of calls would show.
+    /// The inner function is called first, to detect names that depend on the order of calls.
     #[test]
     fn default_rule_names_come_from_path() {
         assert_eq!(passed_of_ten(elsewhere::price), 3);
         assert_eq!(elsewhere::price().unwrap_err().rule(), "elsewhere::price");
-        assert_eq!(passed_of_ten(price), 3, "a counter of its own");
+        assert_eq!(passed_of_ten(price), 3, "a separate counter");
         assert_eq!(price().unwrap_err().rule(), "names::price");
         assert_eq!(passed_of_ten(super::at_the_root), 3);
         assert_eq!(super::at_the_root().unwrap_err().rule(), "at_the_root");
@@ -314,12 +309,12 @@ mod names {
         assert_eq!(
             passed_of_ten(three),
             2,
-            "the first declaration is in force, and nobody else takes from it"
+            "the first declaration applies, and the rejected one does not use its quota"
         );
     }
 }
 
-/// actix-web makes a type of a handler, with the function inside one of its methods.
+/// actix-web turns a handler into a type, with the function in one of its methods.
 mod handlers {
     use super::*;
     use actix_web::{App, get, test};
@@ -361,7 +356,7 @@ mod parameters {
     }
 
     #[limit("10/h burst 3", key = user.name)]
-    #[allow(clippy::needless_pass_by_value, reason = "it is not moved by its key")]
+    #[allow(clippy::needless_pass_by_value, reason = "the key does not move it")]
     fn field(user: KeyedUser) -> Result<u64, Limited> {
         Ok(user.id)
     }
@@ -376,7 +371,7 @@ mod parameters {
         Ok(user.id)
     }
 
-    /// What the key is found behind is let go before anything is awaited.
+    /// The lock of the key expression is released before the first await.
     #[limit("10/h burst 3", key = last.lock().unwrap().id)]
     async fn locked(last: &Mutex<KeyedUser>) -> Result<(), Limited> {
         tokio::task::yield_now().await;
@@ -388,7 +383,7 @@ mod parameters {
         Ok(())
     }
 
-    /// A key of this type cannot be shared between threads, and the future can be sent all the same.
+    /// The key type is not `Sync`, but the future is `Send`.
     #[limit("10/h burst 3", key = key)]
     async fn sent<K: Hash + Display + Send>(key: K) -> Result<(), Limited> {
         tokio::task::yield_now().await;
@@ -407,7 +402,7 @@ mod parameters {
         assert_eq!(passed_of_ten(|| part(&user(1, "alice"))), 3);
         assert_eq!(passed_of_ten(|| part(&user(1, "anna"))), 0);
         assert_eq!(passed_of_ten(|| word_and_argument("a")) + passed_of_ten(|| word_and_argument("b")), 6);
-        // There is room for as many as of any other argument.
+        // The capacity is the same as for any other argument.
         let names: Vec<_> = (0..1_000).map(|name| name.to_string()).collect();
         assert_eq!(names.iter().filter(|name| passed_of_ten(|| word_and_argument(name)) == 3).count(), 1_000);
         for id in [1, 2] {
@@ -454,6 +449,10 @@ mod parameters {
             Some("2 per 30min fixed-window")
         );
         clock().advance(Duration::from_secs(1));
-        assert_eq!(passed_of_ten(two_quotas), 2, "what the first refused, the second was not charged");
+        assert_eq!(
+            passed_of_ten(two_quotas),
+            2,
+            "the second quota is not charged for calls that the first denied"
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! An attribute on a whole block, and on methods that somebody else rewrote.
+//! Attributes on an `impl` block, and on methods that another macro expands.
 
 #![cfg(feature = "macros")]
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
-#![allow(clippy::unused_self, clippy::manual_async_fn, reason = "attributes go on all kinds of functions")]
+#![allow(clippy::unused_self, clippy::manual_async_fn, reason = "attributes apply to all kinds of functions")]
 
 use async_trait::async_trait;
 use std::{pin::Pin, sync::LazyLock};
@@ -44,7 +44,7 @@ impl Orders {
         Ok(self.id)
     }
 
-    /// A bit more.
+    /// Has a larger quota.
     #[limit("10/h burst 5", key = self.id)]
     fn get(&self) -> Result<u64, Limited> {
         Ok(self.id)
@@ -61,7 +61,7 @@ impl Reports {
     }
 
     async fn weekly(&self) -> Result<(), Limited> {
-        // A slot of its own: only the rate is shared.
+        // The slot is separate; only the rate is shared.
         Ok(())
     }
 
@@ -76,7 +76,7 @@ async fn each_method_has_own_counter() {
     let orders = Orders::new(1);
     assert_eq!(passed_of_ten(async || orders.list()).await, 3);
     assert_eq!(passed_of_ten(async || orders.place().await).await, 3);
-    assert_eq!(passed_of_ten(async || orders.get()).await, 5, "its own attribute wins");
+    assert_eq!(passed_of_ten(async || orders.get()).await, 5, "its own attribute takes precedence");
     assert_eq!(passed_of_ten(async || Orders::new(2).get()).await, 5);
 }
 
@@ -100,7 +100,7 @@ trait RemoteService: Send + Sync {
     }
 }
 
-/// The attributes stand on methods, and see what `async_trait` made of them.
+/// The attributes are on methods that `async_trait` has already expanded.
 #[async_trait]
 impl RemoteService for Orders {
     #[limit("10/h burst 3", key = (self.id, id, a))]
@@ -122,7 +122,7 @@ impl RemoteService for Orders {
     }
 }
 
-/// The attribute stands above `async_trait`, and is given on.
+/// The attribute precedes `async_trait`, which passes it on.
 #[limit("10/h burst 2", key = self.0)]
 #[breaker]
 #[async_trait]

@@ -1,9 +1,8 @@
-//! What settings and facts do to functions with attributes. All share the settings of the program, so one story is told
-//! after the other.
+//! Settings and facts for functions with attributes. All tests share the global settings, so they run one at a time.
 
 #![cfg(feature = "macros")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
-#![allow(clippy::await_holding_lock, reason = "each test has a thread and a runtime of its own")]
+#![allow(clippy::await_holding_lock, reason = "each test has its own thread and runtime")]
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +28,7 @@ use tidegate_testkit::servers::wait_until;
 
 static TEST_LOCK: Mutex<()> = Mutex::new(());
 
-/// These settings, until the story is told.
+/// Applies settings for the duration of a test.
 fn apply_settings(settings: Settings) -> MutexGuard<'static, ()> {
     let guard = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     Rules::global().apply(settings).unwrap();
@@ -53,7 +52,7 @@ fn login() -> Result<(), Limited> {
 #[test]
 fn settings_change_quotas_at_runtime() {
     let _guard = apply_settings(Settings::new());
-    assert_eq!(passed_of_ten(elsewhere), 10, "no numbers anywhere");
+    assert_eq!(passed_of_ten(elsewhere), 10, "no quota is configured");
     assert_eq!(passed_of_ten(login), 3);
     assert_eq!(login().unwrap_err().to_string(), "slow down");
 
@@ -61,7 +60,7 @@ fn settings_change_quotas_at_runtime() {
     let settings = Settings::new().quota("elsewhere", "10/h burst 2").unwrap().rule("login", login_settings);
     Rules::global().apply(settings).unwrap();
     assert_eq!(passed_of_ten(elsewhere), 2);
-    assert_eq!(passed_of_ten(login), 5, "three were taken already");
+    assert_eq!(passed_of_ten(login), 5, "three are already used");
     assert_eq!(login().unwrap_err().to_string(), "later");
 
     for mode in [Mode::Off, Mode::Shadow] {
@@ -123,7 +122,7 @@ fn by_user(path: &str) -> Result<(), Limited> {
     Ok(())
 }
 
-/// An argument of that name wins over the word.
+/// An argument with the name of a keyword takes precedence.
 #[limit("10/h burst 3", key = user)]
 fn by_argument(user: u64) -> Result<(), Limited> {
     Ok(())
@@ -141,11 +140,11 @@ async fn request_facts_are_keys() {
         }
         passed.push(count);
     }
-    assert_eq!(passed, [3, 3, 3, 0], "one network of IPv6 is one client");
+    assert_eq!(passed, [3, 3, 3, 0], "an IPv6 network is one client");
     let alice = Facts::default().with_user("alice");
     assert_eq!(alice.clone().scope_blocking(|| passed_of_ten(|| by_user("/a"))), 3);
     assert_eq!(alice.clone().scope_blocking(|| passed_of_ten(|| by_user("/b"))), 3);
-    assert_eq!(passed_of_ten(|| by_user("/a")), 3, "whom nobody knows");
+    assert_eq!(passed_of_ten(|| by_user("/a")), 3, "calls without a user");
     assert_eq!(
         alice.scope_blocking(|| passed_of_ten(|| by_argument(1)) + passed_of_ten(|| by_argument(2))),
         6
@@ -182,7 +181,7 @@ fn blocking() -> Result<(), Limited> {
     Ok(())
 }
 
-/// Whether it asks before the clock is moved or after, there is something for it then.
+/// The call is admitted whether it starts before or after the clock advances.
 #[test]
 fn blocking_call_waits() {
     let (clock, manual_clock) = Clock::manual();
@@ -193,11 +192,11 @@ fn blocking_call_waits() {
     waiting.join().unwrap().unwrap();
 }
 
-/// A store that counts as the core does, and can be away.
+/// A store that uses the algorithms of the core, and can be made unavailable.
 #[derive(Debug, Default)]
 struct RecordingStore {
     state: Mutex<BTreeMap<String, Vec<u64>>>,
-    /// What was taken and has not come back.
+    /// Tokens that are taken and not refunded.
     outstanding: AtomicU64,
     is_unavailable: AtomicBool,
 }
@@ -215,12 +214,12 @@ impl tidegate::Store for RecordingStore {
 impl RecordingStore {
     fn reply(&self, request: StoreRequest) -> Result<StoreReply, StoreError> {
         if self.is_unavailable.load(Ordering::Relaxed) {
-            return Err(StoreError::Unavailable("as told".to_owned()));
+            return Err(StoreError::Unavailable("as configured".to_owned()));
         }
         let mut state = self.state.lock().unwrap();
         match request {
             StoreRequest::Decide(inquiries) => {
-                let [inquiry] = &inquiries[..] else { panic!("one at a time") };
+                let [inquiry] = &inquiries[..] else { panic!("expected one check") };
                 let quota = inquiry.key_ref.limit.quotas()[0];
                 let words =
                     state.entry(key_name(&inquiry.key_ref)).or_insert_with(|| vec![0; quota.state_len()]);
@@ -239,13 +238,13 @@ impl RecordingStore {
         }
     }
 
-    /// What goes back to a store goes on a thread of its own: here is who waits until all but this is back.
-    fn wait_for_outstanding(&self, kept: u64) {
+    /// Waits until `expected` tokens are outstanding, because refunds are sent by another thread.
+    fn wait_for_outstanding(&self, expected: u64) {
         let ask = || match self.outstanding.load(Ordering::Relaxed) {
-            taken if taken == kept => Ok(()),
+            taken if taken == expected => Ok(()),
             taken => Err(format!("{taken} are taken")),
         };
-        wait_until("it is given back", ask).unwrap();
+        wait_until("the tokens are refunded", ask).unwrap();
     }
 
     fn keys(&self) -> Vec<String> {
@@ -305,13 +304,13 @@ async fn counters_use_configured_store() {
     }
     stored_stack().await.unwrap();
     for _ in 0..5 {
-        assert_eq!(stored_stack().await.unwrap_err().rule(), "stored breaker", "and the token is back");
+        assert_eq!(stored_stack().await.unwrap_err().rule(), "stored breaker", "the token is refunded");
         sessions.wait_for_outstanding(1);
     }
     assert_eq!(sessions.keys(), ["stored slots ", "stored stack "]);
 
     ledger.is_unavailable.store(true, Ordering::Relaxed);
-    assert!(stored_async("y").await.is_err(), "closed while the store is away");
+    assert!(stored_async("y").await.is_err(), "closed while the store is unavailable");
     Rules::global().apply(Settings::new()).unwrap();
-    assert_eq!(passed_of_ten(|| stored(1, "/c")), 3, "in memory it starts anew");
+    assert_eq!(passed_of_ten(|| stored(1, "/c")), 3, "in memory the counters start from zero");
 }

@@ -1,8 +1,8 @@
-//! Several attributes on one function, and how a call ends: by a value, by `?`, by a panic, or not at all.
+//! Several attributes on one function, and the ends of a call: a value, `?`, a panic, or cancellation.
 
 #![cfg(feature = "macros")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
-#![allow(clippy::await_holding_lock, reason = "each test has a thread and a runtime of its own")]
+#![allow(clippy::await_holding_lock, reason = "each test has its own thread and runtime")]
 
 use std::{
     cell::Cell,
@@ -17,7 +17,7 @@ use tidegate::{
 };
 use tokio::sync::Notify;
 
-/// Stories move the one clock, and so are told one after the other.
+/// The tests share one clock, so they run one at a time.
 fn lock_clock() -> MutexGuard<'static, ()> {
     static CLOCK_LOCK: Mutex<()> = Mutex::new(());
     let guard = CLOCK_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,7 +67,7 @@ mod slots {
         assert_eq!(nested(1).unwrap(), 1);
         let limited = nested(2).unwrap_err();
         assert_eq!(limited.rule(), "slots::nested#concurrency");
-        assert_eq!(nested(1).unwrap(), 1, "all slots are back");
+        assert_eq!(nested(1).unwrap(), 1, "all slots are released");
     }
 
     #[concurrency("1 at once")]
@@ -76,7 +76,7 @@ mod slots {
             return Ok(0);
         }
         if how == "panic" {
-            panic!("as told");
+            panic!("as requested");
         }
         Ok(how.parse::<u32>()?)
     }
@@ -128,7 +128,7 @@ mod breakers {
             return Ok(0);
         }
         if text == "panic" {
-            panic!("as told");
+            panic!("as requested");
         }
         Ok(text.parse::<u32>()?)
     }
@@ -245,17 +245,18 @@ mod order {
         }
     }
 
-    /// Whatever the order of writing: rates, slots, breakers. Who is refused later has what it took before given back.
+    /// The order of checks is rates, slots, breakers, regardless of the order of the attributes. A later rejection
+    /// refunds the earlier checks.
     #[test]
     fn rates_slots_breakers_are_checked_in_order() {
         let _guard = lock_clock();
-        // The inner call finds no slot, and the breaker hears of that as a failure of the outer.
+        // The inner call finds no slot, and the breaker records a failure of the outer call.
         assert_eq!(rejecting_rule(ordered(1)).as_deref(), Some("slots of ordered"));
         for _ in 0..10 {
             assert_eq!(
                 rejecting_rule(ordered(0)).as_deref(),
                 Some("breaker of ordered"),
-                "and the token is back"
+                "the token is refunded"
             );
         }
     }
@@ -277,7 +278,7 @@ mod order {
         };
         assert_eq!(rules(&["a", "a", "a", "b", "b", "c"]), ["", "", "per user", "", "of all", "of all"]);
         CLOCK.advance(Duration::from_secs(3600));
-        assert_eq!(rules(&["b", "b", "b"]), ["", "", "per user"], "b lost nothing");
+        assert_eq!(rules(&["b", "b", "b"]), ["", "", "per user"], "b was not charged");
     }
 
     #[limit("10/h burst 2", "20/h burst 20", key = user)]
@@ -392,7 +393,7 @@ mod fallbacks {
         let _guard = lock_clock();
         #[limit("10/h burst 2")]
         fn panics() -> Result<(), Limited> {
-            panic!("as told");
+            panic!("as requested");
         }
         for _ in 0..2 {
             assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());

@@ -1,9 +1,9 @@
-//! The example for axum does what it says, for clients over the wire.
+//! The axum example over HTTP.
 
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
 
 #[path = "../examples/axum.rs"]
-#[allow(dead_code, reason = "its main is not ours")]
+#[allow(dead_code, reason = "its main is not used")]
 mod shop;
 
 use reqwest::{Client, Response};
@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use tidegate::{Clock, Rules, rule::Settings};
 use tokio::net::TcpListener;
 
-/// The address of a shop that is open, on a clock that stands still.
+/// Serves the shop with a manual clock, and returns its address.
 async fn serve_shop() -> String {
     let rules = Rules::global();
     let (clock, _manual_clock) = Clock::manual();
@@ -34,7 +34,7 @@ async fn axum_example_limits_requests() {
         client.post(format!("{shop}/login")).body(password).send().await.unwrap().status().as_u16()
     };
 
-    // Whoever knows the password may come as often as it likes; five wrong ones are enough.
+    // Successful logins are not charged; five failed ones exhaust the quota.
     for password in ["open sesame", "1", "2", "open sesame", "3", "4", "open sesame", "5"] {
         assert_eq!(login(password).await, if password == "open sesame" { 200 } else { 401 });
     }
@@ -47,24 +47,24 @@ async fn axum_example_limits_requests() {
         assert_eq!(items.status(), 200);
         assert!(header(&items, "ratelimit").starts_with(&format!("\"api\";r={left};")), "{items:?}");
     }
-    let refused = get("/api/items", "free-1").await;
-    assert_eq!(refused.status(), 429);
-    assert_eq!(header(&refused, "retry-after"), "20");
-    assert!(refused.text().await.unwrap().contains(r#""violated-policies":["api"]"#));
+    let rejected = get("/api/items", "free-1").await;
+    assert_eq!(rejected.status(), 429);
+    assert_eq!(header(&rejected, "retry-after"), "20");
+    assert!(rejected.text().await.unwrap().contains(r#""violated-policies":["api"]"#));
     assert_eq!(get("/api/items", "free-2").await.status(), 200);
     for _ in 0..20 {
         assert_eq!(get("/api/items", "pro-1").await.status(), 200);
     }
 
-    // The function deep below has a limit of its own, and its own words.
+    // The nested function has its own limit and message.
     assert_eq!(get("/api/export", "pro-1").await.status(), 200);
-    let refused = get("/api/export", "pro-1").await;
-    assert_eq!(refused.status(), 429);
-    assert!(refused.text().await.unwrap().contains("one export an hour"));
+    let rejected = get("/api/export", "pro-1").await;
+    assert_eq!(rejected.status(), 429);
+    assert!(rejected.text().await.unwrap().contains("one export per hour"));
     assert_eq!(get("/api/export", "pro-2").await.status(), 200);
 }
 
-/// Whoever downloads holds its place until the last byte, or until it hangs up.
+/// A download holds its slot until the last byte is sent or the client disconnects.
 #[tokio::test]
 async fn two_downloads_run_at_once() {
     let shop = serve_shop().await;
@@ -75,15 +75,15 @@ async fn two_downloads_run_at_once() {
     assert_eq!((one.status().as_u16(), two.status().as_u16()), (200, 200));
     let third = download().await;
     assert_eq!(third.status(), 429);
-    assert!(third.headers().get("retry-after").is_none(), "time alone does not help");
+    assert!(third.headers().get("retry-after").is_none(), "a slot has no retry time");
     drop(one);
-    // The server sees that the client is gone when it writes the next time.
+    // The server detects the disconnect with its next write.
     while download().await.status() != 200 {
         tokio::task::yield_now().await;
     }
 }
 
 fn header<'a>(response: &'a Response, name: &str) -> &'a str {
-    // The gate around everything comes last in the list.
+    // The outermost gate is the last one in the list.
     response.headers()[name].to_str().unwrap()
 }

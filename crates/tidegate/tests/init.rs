@@ -1,4 +1,4 @@
-//! The policy file of a whole program. One test after the other: there is one program.
+//! The policy file of a program. The tests run one at a time, because the rules are global.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -14,7 +14,7 @@ use tidegate_testkit::servers::wait_until;
 
 static TEST_LOCK: Mutex<()> = Mutex::new(());
 
-/// A policy file, while no other test has one.
+/// A policy file with an exclusive lock.
 struct TestFile {
     _lock: MutexGuard<'static, ()>,
     _folder: TempDir,
@@ -46,13 +46,13 @@ fn passed_of_nine<T, E>(mut call: impl FnMut() -> Result<T, E>) -> usize {
 #[test]
 fn file_overrides_code_and_is_reloaded() {
     let file = TestFile::new();
-    // Without a file everything is in memory, as code declares it.
+    // Without a file, the limits are in memory, as declared in code.
     let login = Rules::global().declare(RuleConfig::new("login").quota("3 per 52w").unwrap()).unwrap();
     let admitted = || passed_of_nine(|| login.admit_blocking("alice", 1));
     assert_eq!(admitted(), 3);
 
     file.init("rules: [{ name: login, quota: 6 per 52w }]").unwrap();
-    assert_eq!(admitted(), 3, "what was used stays used");
+    assert_eq!(admitted(), 3, "the counters stay");
     let status = tidegate::policy::policy_status();
     assert_eq!((status.path.as_deref(), status.error), (Some(&*file.path), None));
 
@@ -66,15 +66,15 @@ fn file_overrides_code_and_is_reloaded() {
     let status = tidegate::policy::policy_status();
     assert_eq!((login.mode(), status.error), (Mode::Off, Some(problems)));
 
-    // What cannot be is an error, and nothing changes.
+    // An invalid file is an error, and nothing changes.
     let wrong = if cfg!(feature = "redis") { "http://db" } else { "redis://db" };
     assert!(file.init(&format!("store: {wrong}")).unwrap_err().contains(":1:8: "));
     assert_eq!(login.mode(), Mode::Off);
 
-    // Without a call.
+    // A change is detected without a call of `reload`.
     file.init("rules: [{ name: login, mode: off }]").unwrap();
     file.write("rules: [{ name: login, quota: 8 per 52w }]");
-    wait_until("the change is noticed", || {
+    wait_until("the change is detected", || {
         (login.mode() == Mode::Enforce).then_some(()).ok_or_else(String::new)
     })
     .unwrap();
@@ -139,26 +139,26 @@ fn attributes_follow_the_file() {
     assert_eq!(
         (passed_of_nine(order), passed_of_nine(numbers_in_the_file)),
         (2, 9),
-        "a rule that is gone is as declared"
+        "without its rule, the attribute is as declared"
     );
     assert!(slots(0).is_ok() && slots(1).is_err());
     assert_eq!(calls(), [FragileError::Inner, FragileError::Inner, FragileError::Inner]);
     file.init("rules: [{ name: fragile, breaker: { over: 2 } }]").unwrap();
-    assert_eq!(fragile(), Err(FragileError::Rejected), "the same breaker, read again, is as open as before");
+    assert_eq!(fragile(), Err(FragileError::Rejected), "reloading the same breaker keeps its state");
     file.init("rules: []").unwrap();
     assert_eq!(
         calls(),
         [FragileError::Inner, FragileError::Inner, FragileError::Inner],
-        "that of the code starts anew"
+        "the breaker of the code starts closed"
     );
 
     let error = file.init("rules: [{ name: orders, key: header x-tenant, quota: 1/s }]").unwrap_err();
-    assert!(error.contains(":1:30: rule `orders`: this key is found in requests"), "{error}");
+    assert!(error.contains(":1:30: rule `orders`: this key needs an HTTP request"), "{error}");
     let error = file.init("rules: [{ name: orders, key: ip, quota: 1/s }]").unwrap_err();
     assert!(error.contains("the attribute counts all calls together"), "{error}");
 }
 
-/// Runs a test of this program in a process of its own, with `TIDEGATE_POLICY` set to a file.
+/// Runs a test in a separate process, with `TIDEGATE_POLICY` set to a file.
 fn run_under_variable(test: &str, text: &str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("policy.yaml");
@@ -180,14 +180,14 @@ fn environment_variable_selects_policy_file() {
 }
 
 #[test]
-#[ignore = "run by another test, with a variable set"]
+#[ignore = "another test runs it with a variable set"]
 fn attribute_loads_the_file() {
     assert_eq!(passed_of_nine(order), 5);
     assert_eq!(tidegate::policy::policy_status().applied, 1);
 }
 
 #[test]
-#[ignore = "run by another test, with a variable set"]
+#[ignore = "another test runs it with a variable set"]
 fn attribute_stays_as_declared() {
     assert_eq!(passed_of_nine(order), 1);
     assert!(tidegate::policy::policy_status().error.unwrap().contains("parsec"));

@@ -1,4 +1,4 @@
-//! One policy file, asked by an attribute, a layer, the gateway and the decision service: they decide alike.
+//! An attribute, a layer, the gateway and the decision service make the same decisions with the same policy file.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -22,7 +22,7 @@ async fn attribute() -> Result<(), Limited> {
     Ok(())
 }
 
-/// Long periods, so that nothing comes back while this runs.
+/// Returns a policy with long periods, so that nothing refills during the test.
 fn policy(app: SocketAddr, total: u32) -> String {
     format!(
         "
@@ -40,12 +40,12 @@ rules:
     )
 }
 
-/// A request for each letter: client `a` is 192.0.2.97.
+/// Returns a client for each letter: `a` is 192.0.2.97.
 fn clients(letters: &str) -> impl Iterator<Item = IpAddr> {
     letters.bytes().map(|letter| IpAddr::from([192, 0, 2, letter]))
 }
 
-/// `+` for a request that is admitted, `-` for one that is refused.
+/// Returns `+` for an admitted request and `-` for a denied one.
 fn decision_sign(is_admitted: bool) -> char {
     if is_admitted { '+' } else { '-' }
 }
@@ -72,7 +72,7 @@ async fn decisions_of_attribute(letters: &str) -> String {
     signs
 }
 
-/// Those of a gateway, or of a service with the layer.
+/// Returns the decisions of a gateway or of a service with the layer.
 async fn decisions_at(address: SocketAddr, letters: &str) -> String {
     let mut signs = String::new();
     for client in clients(letters) {
@@ -115,7 +115,7 @@ async fn attribute_layer_gateway_and_api_decide_alike() {
     tidegate::init(&path).unwrap();
     let layer = LimitLayer::from_policy(&path).unwrap();
     let layer = serve(Router::new().route("/", get(async || "hello")).layer(layer)).await;
-    // Counters of their own: a gateway and its API count together.
+    // Two gateways, because a gateway and its API share counters.
     let [gateway, service] =
         [(); 2].map(|()| Gateway::open(PolicySource::file(&path), tidegate::rules()).unwrap());
     let (listener, api) = (gateway.addresses()[0], service.decisions_address().unwrap());
@@ -131,10 +131,10 @@ async fn attribute_layer_gateway_and_api_decide_alike() {
             decisions_of_api(api, letters).await,
         ]
     };
-    // The client's own limit refuses the fifth and the ninth, and that of all together those behind the eighth.
+    // The limit per client denies the fifth and the ninth request, and the total limit those after the eighth.
     assert_eq!(decide("aabaabcbbcac").await, ["++++-+++----"; 4]);
 
-    // More for all together; what the clients have used stays used.
+    // A larger total limit; the counters of the clients stay.
     fs::write(&path, policy(app, 9)).unwrap();
     tidegate::policy::reload().unwrap();
     for handle in handles {

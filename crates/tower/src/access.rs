@@ -44,12 +44,12 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         match self.settings.check(&TowerRequestHead::new(&request)) {
-            Ok(guest) => {
-                PermitFuture::forward(self.inner.call(request), guest, self.settings.options().clone())
+            Ok(client) => {
+                PermitFuture::forward(self.inner.call(request), client, self.settings.options().clone())
             }
-            Err(barred) => {
-                let wire = ResponseProtocol::detect(&request);
-                PermitFuture::respond(wire.respond(barred.response, barred.reason, barred.retry_after))
+            Err(denied) => {
+                let protocol = ResponseProtocol::detect(&request);
+                PermitFuture::respond(protocol.respond(denied.response, denied.reason, denied.retry_after))
             }
         }
     }

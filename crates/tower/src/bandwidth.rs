@@ -1,4 +1,4 @@
-//! Bodies that move no faster than a bandwidth allows.
+//! Bandwidth limits for bodies.
 
 use crate::{
     head::TowerRequestHead,
@@ -14,7 +14,7 @@ use tidegate_bandwidth::{Bandwidth, ShapedStream};
 use tidegate_rule::middleware::RequestBandwidth;
 use tower_service::Service;
 
-/// Has the bodies of answers move no faster than a bandwidth allows: all of them together, or all of a client's.
+/// Limits the bandwidth of response bodies, for all together or per key.
 ///
 /// ```
 /// use tidegate_bandwidth::{Bandwidth, KeyedBandwidth};
@@ -26,15 +26,15 @@ use tower_service::Service;
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
-/// A body is pulled only as fast as it may be sent, so nothing piles up. What a body yields at once passes whole, and is
-/// repaid before the next; trailers pass as they are. For the bodies of requests there is [`UploadLayer`].
+/// The layer polls a body only as fast as the limit allows, so no data is buffered. A frame is sent whole, and its size
+/// delays the next one; trailers are forwarded unchanged. For request bodies, use [`UploadLayer`].
 pub type BandwidthLayer = MiddlewareLayer<RequestBandwidth>;
 
-/// The same as [`BandwidthLayer`] for the bodies of requests: the service reads them only as fast as a bandwidth allows, and
-/// the client feels the pressure.
+/// Limits the bandwidth of request bodies. The service reads them only as fast as the limit allows, which applies
+/// backpressure to the client.
 pub type UploadLayer = MiddlewareLayer<UploadBandwidth>;
 
-/// A bandwidth for the bodies of requests.
+/// The bandwidth of request bodies.
 #[derive(Clone, Debug)]
 pub struct UploadBandwidth(RequestBandwidth);
 
@@ -84,7 +84,7 @@ where
 }
 
 pin_project! {
-    /// The answer of a service, with a body that moves no faster than a bandwidth allows.
+    /// The response of the service, with a bandwidth limit for its body.
     #[derive(Debug)]
     pub struct DownloadFuture<F> {
         #[pin]

@@ -1,4 +1,4 @@
-//! The body of an answer: the service's own, or that of a refusal.
+//! The response body: that of the service, or that of a rejection.
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -11,8 +11,8 @@ use std::{
 use tidegate_rule::RequestPermits;
 
 pin_project! {
-    /// The body of an answer: the service's own, which holds the slots of its request until it has been sent or dropped, or
-    /// the text of a refusal.
+    /// The response body: that of the service, which holds the slots of its request until it is sent or dropped, or the
+    /// text of a rejection.
     pub struct GateBody<R> {
         #[pin]
         content: GateBodyContent<R>,
@@ -20,7 +20,7 @@ pin_project! {
 }
 
 pin_project! {
-    // Most bodies hold no slots. They take no more room than the service's own, because a response moves with its body.
+    // Most bodies hold no slots. They are no larger than the inner body, because a response is moved with its body.
     #[project = GateBodyContentProj]
     enum GateBodyContent<R> {
         Inner { #[pin] body: R },
@@ -29,7 +29,7 @@ pin_project! {
 }
 
 pin_project! {
-    // The bodies that are rare.
+    // Boxed, because these bodies are rare.
     #[project = BoxedContentProj]
     enum BoxedContent<R> {
         WithSlots { #[pin] body: R, slots: RequestPermits },
@@ -38,13 +38,13 @@ pin_project! {
 }
 
 impl<R> GateBody<R> {
-    /// The service's own.
+    /// Wraps the body of the service.
     #[inline]
     pub(crate) fn from_inner(body: R) -> Self {
         Self { content: GateBodyContent::Inner { body } }
     }
 
-    /// The service's own, which holds these slots until its end.
+    /// Wraps the body of the service, which holds these slots until its end.
     pub(crate) fn with_slots(body: R, slots: RequestPermits) -> Self {
         if slots.is_empty() {
             return Self::from_inner(body);
@@ -52,7 +52,7 @@ impl<R> GateBody<R> {
         Self::boxed(BoxedContent::WithSlots { body, slots })
     }
 
-    /// A text.
+    /// Creates the body of a rejection.
     pub(crate) fn from_text(text: impl Into<Bytes>) -> Self {
         Self::boxed(BoxedContent::Text { text: text.into() })
     }
@@ -82,7 +82,7 @@ where
             BoxedContentProj::WithSlots { mut body, slots } => {
                 let frame = ready!(body.as_mut().poll_frame(context));
                 let is_over = !matches!(frame, Some(Ok(_))) || body.is_end_stream();
-                // The caller does not poll after the end, and the connection may keep the body for a while.
+                // Release the slots now, because the connection may drop the body later.
                 if is_over {
                     drop(mem::take(slots));
                 }
@@ -116,7 +116,7 @@ where
     }
 }
 
-/// A refusal that has nothing to say.
+/// An empty body.
 impl<R> Default for GateBody<R> {
     fn default() -> Self {
         Self::from_text(Bytes::new())
@@ -140,7 +140,7 @@ impl<R> fmt::Debug for GateBody<R> {
 mod tests {
     use super::GateBody;
 
-    /// What a boxed body looks like: two pointers.
+    /// Has the size of a boxed body: two pointers.
     type Boxed = Box<dyn std::fmt::Debug>;
 
     #[test]

@@ -17,8 +17,7 @@ use tidegate_limiter::SemaphorePermit;
 use tidegate_rule::middleware::{RequestConcurrency, SlotAcquisition};
 use tower_service::Service;
 
-/// Lets no more requests into a service at once than there are slots. Each holds its slot until the body of its answer has
-/// ended, or it was given up.
+/// Limits requests in flight. Each request holds its slot until its response body has ended or is dropped.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,8 +31,8 @@ use tower_service::Service;
 ///
 /// For a limit per client, use a rule with a quota such as `3 at once`.
 ///
-/// A request that finds no slot gets 503 and `Retry-After`, in gRPC `UNAVAILABLE`. All services that are made from
-/// one layer share the slots, and what else uses them.
+/// A request without a slot gets 503 and `Retry-After`, in gRPC `UNAVAILABLE`. All services of one layer share the slots,
+/// also with other users of the semaphore.
 pub type ConcurrencyLayer = MiddlewareLayer<RequestConcurrency>;
 
 impl<S, B, R> Service<Request<B>> for MiddlewareService<S, RequestConcurrency>
@@ -51,35 +50,35 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (turn, terms) =
+        let (acquisition, terms) =
             (self.settings.acquire(&TowerRequestHead::new(&request)), self.settings.options());
-        let line = match turn {
+        let waiter = match acquisition {
             SlotAcquisition::Ready(Ok(slot)) => {
                 let served = PermitFuture::forward(self.inner.call(request), slot, terms.clone());
                 return ConcurrencyFuture::immediate(served);
             }
             SlotAcquisition::Ready(Err(cause)) => {
-                let refused = reject(terms, ResponseProtocol::detect(&request), cause);
-                return ConcurrencyFuture::immediate(PermitFuture::respond(refused));
+                let rejected = reject(terms, ResponseProtocol::detect(&request), cause);
+                return ConcurrencyFuture::immediate(PermitFuture::respond(rejected));
             }
-            SlotAcquisition::Waiting(line) => line,
+            SlotAcquisition::Waiting(waiter) => waiter,
         };
-        // The service that is ready waits; the next call goes to its clone.
+        // Call the instance that is ready; the next caller gets its clone.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
-        let (wire, terms) = (ResponseProtocol::detect(&request), terms.clone());
+        let (protocol, terms) = (ResponseProtocol::detect(&request), terms.clone());
         ConcurrencyFuture::queued(async move {
-            match line.wait().await {
+            match waiter.wait().await {
                 Ok(slot) => PermitFuture::forward(inner.call(request), slot, terms).await,
-                Err(cause) => Ok(reject(&terms, wire, cause).map(PermitBody::from_bytes)),
+                Err(cause) => Ok(reject(&terms, protocol, cause).map(PermitBody::from_bytes)),
             }
         })
     }
 }
 
 pin_project! {
-    /// The answer to a request that was served, had to wait, or was refused. Dropping it leaves the line, or gives the slot
-    /// back.
+    /// The response of the service, possibly after a wait, or a rejection. Dropping it leaves the queue or releases the
+    /// slot.
     pub struct ConcurrencyFuture<F, R, E> {
         #[pin]
         state: ConcurrencyState<F, R, E>,

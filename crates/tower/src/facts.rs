@@ -1,4 +1,4 @@
-//! Facts about a request, available while its service runs.
+//! Provides facts about a request while its service runs.
 
 use crate::{
     head::TowerRequestHead,
@@ -12,8 +12,8 @@ use std::{
 use tidegate_rule::middleware::RequestFacts;
 use tower_service::Service;
 
-/// Finds out who sent a request, and tells everybody who serves it: attributes with `key = ip` and `key = user` deep below,
-/// and layers further inside.
+/// Determines the client address and the user of a request, and provides them to inner layers and to attributes with
+/// `key = ip` and `key = user`.
 ///
 /// ```
 /// use tidegate_rule::request::TrustedProxies;
@@ -26,13 +26,13 @@ use tower_service::Service;
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// [`Facts`] are around the service's future, and among the extensions of the request. They are not around the body of its
-/// answer, nor around tasks that it spawns: put them there by [`Facts::scope`].
+/// [`Facts`] are available in the future of the service and in the extensions of the request. They are not available in the
+/// response body and in spawned tasks; use [`Facts::scope`] there.
 ///
 /// [`Facts`]: tidegate_rule::Facts
 /// [`Facts::scope`]: tidegate_rule::Facts::scope
 ///
-/// The default knows the address at the other end of the connection, and no user.
+/// The default has the peer address of the connection, and no user.
 pub type FactsLayer = MiddlewareLayer<RequestFacts>;
 
 impl<S, B> Service<Request<B>> for MiddlewareService<S, RequestFacts>
@@ -50,11 +50,11 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let facts = self.settings.find(&TowerRequestHead::new(&request));
         request.extensions_mut().insert(facts.clone());
-        // Some services do their work before they are polled; they know the facts as well.
+        // Some services do their work in `call`, before the future is polled.
         let inner = facts.clone().scope_blocking(|| self.inner.call(request));
         Box::pin(facts.scope(inner))
     }
 }
 
-/// An answer by somebody who knows the facts.
+/// A response future with facts.
 pub type FactsFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;

@@ -1,4 +1,4 @@
-//! The head of an HTTP request and of an answer, as rules see them.
+//! The heads of `http` requests and responses as rules see them.
 
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 use std::{
@@ -10,10 +10,10 @@ use tidegate_rule::{
     request::{RequestHead, ResponseHead},
 };
 
-/// A request before its body.
+/// The head of an `http` request.
 ///
-/// The address of its peer is what axum's `ConnectInfo<SocketAddr>`, tonic's `TcpConnectInfo` or a bare `SocketAddr` among
-/// its extensions says; its extensions are `http::Extensions`.
+/// The peer address is read from axum's `ConnectInfo<SocketAddr>`, tonic's `TcpConnectInfo` or a `SocketAddr` in the
+/// extensions of the request.
 #[derive(Clone, Copy, Debug)]
 pub struct TowerRequestHead<'a> {
     method: &'a Method,
@@ -23,7 +23,7 @@ pub struct TowerRequestHead<'a> {
 }
 
 impl<'a> TowerRequestHead<'a> {
-    /// That of this request.
+    /// Returns the head of this request.
     #[inline]
     pub fn new<B>(request: &'a Request<B>) -> Self {
         Self {
@@ -86,11 +86,11 @@ impl RequestHead for TowerRequestHead<'_> {
     }
 }
 
-/// How servers that speak `http` record the address of their peer.
+/// How to make a server record the peer address.
 pub(crate) const PEER_FIX: &str = "with axum, serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with hyper, \
     insert the peer's `SocketAddr` into the extensions of each request";
 
-/// The address at the other end, as whoever accepted the connection noted it down.
+/// Returns the peer address that the server put into the extensions.
 #[inline(always)]
 pub(crate) fn peer_address(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
@@ -109,7 +109,7 @@ pub(crate) fn peer_address(extensions: &Extensions) -> Option<IpAddr> {
     extensions.get::<SocketAddr>().map(SocketAddr::ip)
 }
 
-/// An answer before its body.
+/// The head of an `http` response.
 #[derive(Clone, Copy, Debug)]
 pub struct TowerResponseHead<'a> {
     status: StatusCode,
@@ -117,7 +117,7 @@ pub struct TowerResponseHead<'a> {
 }
 
 impl<'a> TowerResponseHead<'a> {
-    /// That of this answer.
+    /// Returns the head of this response.
     pub fn new<R>(response: &'a Response<R>) -> Self {
         Self { status: response.status(), headers: response.headers() }
     }

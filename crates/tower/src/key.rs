@@ -1,10 +1,10 @@
-//! Keys that only requests of `http` have.
+//! Keys from the extensions of `http` requests.
 
 use http::Extensions;
 use std::borrow::Cow;
 use tidegate_rule::request::{KeyValue, RequestHead, RequestKey, key};
 
-/// What the application noted down beside the request in a type of its own: claims that it has decoded, say.
+/// Returns a key from a request extension of type `T`, for example decoded claims.
 ///
 /// ```
 /// use tidegate_tower::key;
@@ -25,7 +25,7 @@ where
     key::custom(move |head| find_extension(head).and_then(&find))
 }
 
-/// The same, as the name by which the application knows the client.
+/// Returns a key from a request extension of type `T` that names the user.
 pub fn user_extension<T>(
     find: impl for<'a> Fn(&'a T) -> Option<Cow<'a, str>> + Send + Sync + 'static,
 ) -> RequestKey
@@ -35,7 +35,7 @@ where
     key::user_from(move |head| find_extension(head).and_then(&find))
 }
 
-/// What the application noted down beside a request in this type, for costs, tiers and conditions.
+/// Returns the request extension of type `T`, for costs, tiers and conditions.
 pub fn find_extension<T: Send + Sync + 'static>(head: &dyn RequestHead) -> Option<&T> {
     head.extensions()?.downcast_ref::<Extensions>()?.get()
 }

@@ -1,4 +1,4 @@
-//! Tidegate as tower layers, for axum, hyper, tonic and whatever else speaks `http`.
+//! Tower layers for rate limiting and overload control, for axum, hyper, tonic and other users of the `http` crate.
 //!
 //! ```
 //! use tidegate_rule::{RuleConfig, RequestLimit, request::key};
@@ -11,32 +11,35 @@
 //! # Ok::<(), tidegate_limiter::BuildError>(())
 //! ```
 //!
-//! | noun | is |
+//! | item | meaning |
 //! |---|---|
-//! | [`LimitLayer`] | a gate in front of a service |
-//! | [`GuardLayer`] | a breaker, an adaptive limit or a throttle that follows errors in front of a service, of a server or a client |
-//! | [`ConcurrencyLayer`] | so many at once |
-//! | [`PriorityLayer`] | the same, where the important lose last |
-//! | [`BandwidthLayer`], [`UploadLayer`] | bodies of answers and of requests that move no faster than they may |
-//! | [`AccessLayer`] | a list and bans |
-//! | `PolicyLayer` | all rules of a policy file in front of a service (feature `policy`) |
-//! | [`FactsLayer`] | who sent a request, for attributes deep below |
-//! | [`RetryAfterLayer`] | a client that does as servers say |
-//! | `RuleInterceptor` | a gate for tonic, where a layer cannot be used |
-//! | [`GateBody`], [`PermitBody`] | the body of an answer: the service's own, or that of a refusal |
-//! | [`TowerRequestHead`], [`TowerResponseHead`] | requests and answers of `http`, as rules see them |
-//! | [`key`] | keys that only requests of `http` have |
+//! | [`LimitLayer`] | limits requests by a gate of rules |
+//! | [`GuardLayer`] | a circuit breaker, an adaptive limit or a throttle, for a server or a client |
+//! | [`ConcurrencyLayer`] | limits requests in flight |
+//! | [`PriorityLayer`] | limits requests in flight and sheds the least important ones first |
+//! | [`BandwidthLayer`], [`UploadLayer`] | limit the bandwidth of response and request bodies |
+//! | [`AccessLayer`] | access lists and bans |
+//! | `PolicyLayer` | all rules of a policy file (feature `policy`) |
+//! | [`FactsLayer`] | provides the client address and the user to attributes and inner layers |
+//! | [`RetryAfterLayer`] | a client that honours `Retry-After` and `RateLimit` |
+//! | `RuleInterceptor` | a gate as an interceptor of tonic (feature `tonic`) |
+//! | [`GateBody`], [`PermitBody`] | the response body: that of the service, or that of a rejection |
+//! | [`TowerRequestHead`], [`TowerResponseHead`] | `http` requests and responses as rules see them |
+//! | [`key`] | keys from the extensions of `http` requests |
 //!
-//! What a layer does is said without a wire, in [`tidegate_rule`]: a gate for `LimitLayer`, a [`RequestGuard`] for
-//! `GuardLayer`, and so on.
+//! The settings of each layer are types of [`tidegate_rule`], independent of the framework: a gate for `LimitLayer`, a
+//! [`RequestGuard`] for `GuardLayer`, and so on. All clones of a layer and of its services share them, so more connections
+//! do not multiply a limit.
 //!
-//! All clones of a layer and of its services share the gate: connections do not multiply a limit.
+//! It does not read request bodies, and it does not retry requests.
 
 mod access;
 mod bandwidth;
 mod body;
 mod client;
 mod concurrency;
+#[cfg(feature = "tonic")]
+mod events;
 mod facts;
 mod grpc;
 mod guard;

@@ -1,16 +1,17 @@
-//! The layer and the service that all kinds of middleware share. A kind adds what its service does with a request.
+//! The layer and the service that all middleware types share. Each type implements `Service` for its settings.
 
 use std::sync::Arc;
 use tower_layer::Layer;
 
-/// A layer with these settings, which are one of [`tidegate_rule::middleware`]. Its aliases document the kinds.
+/// A layer with settings of [`tidegate_rule::middleware`]. Its aliases, such as [`GuardLayer`](crate::GuardLayer), document
+/// each type.
 #[derive(Clone, Debug, Default)]
 pub struct MiddlewareLayer<T> {
     settings: Arc<T>,
 }
 
 impl<T> MiddlewareLayer<T> {
-    /// A layer with these settings, or with what they can be made of.
+    /// Creates a layer with these settings.
     pub fn new(settings: impl Into<T>) -> Self {
         Self { settings: Arc::new(settings.into()) }
     }
@@ -24,10 +25,10 @@ impl<S, T> Layer<S> for MiddlewareLayer<T> {
     }
 }
 
-/// A service behind a [`MiddlewareLayer`].
+/// The service of a [`MiddlewareLayer`].
 #[derive(Clone, Debug)]
 pub struct MiddlewareService<S, T> {
     pub(crate) inner: S,
-    /// Shared with the clones: a server clones its service for each connection, or for each request.
+    /// Shared by all clones, because a server clones its service for each connection or request.
     pub(crate) settings: Arc<T>,
 }

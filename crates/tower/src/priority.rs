@@ -15,7 +15,7 @@ use tidegate_overload::{CallPermit, PriorityLimit};
 use tidegate_rule::middleware::RequestPriority;
 use tower_service::Service;
 
-/// Sheds load in front of a service, the least important first.
+/// Limits requests in flight, and sheds the least important ones first.
 ///
 /// ```
 /// use tidegate_overload::{PriorityLimit, priority::{PriorityRequest, PriorityClass}};
@@ -30,8 +30,8 @@ use tower_service::Service;
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// A request is in flight until the body of its answer has ended, by default. A shed request gets
-/// 503 and `Retry-After`, in gRPC `UNAVAILABLE`. All services that are made from one layer share the limit.
+/// By default, a request is in flight until its response body has ended. A shed request gets 503 and `Retry-After`, in gRPC
+/// `UNAVAILABLE`. All services of one layer share the limit.
 pub type PriorityLayer = MiddlewareLayer<RequestPriority>;
 
 impl<S, B, R> Service<Request<B>> for MiddlewareService<S, RequestPriority>
@@ -50,7 +50,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let terms = self.settings.options();
         match self.settings.try_acquire(&TowerRequestHead::new(&request)) {
-            Ok(pass) => PermitFuture::forward(self.inner.call(request), pass, terms.clone()),
+            Ok(permit) => PermitFuture::forward(self.inner.call(request), permit, terms.clone()),
             Err(cause) => PermitFuture::respond(reject(terms, ResponseProtocol::detect(&request), cause)),
         }
     }

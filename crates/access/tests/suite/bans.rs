@@ -1,4 +1,4 @@
-//! Bans end when they should, neither later nor sooner, and come when they are due.
+//! Bans start and end at the right time.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -22,7 +22,7 @@ fn bans_with_rule(rule: &str) -> (Bans, ManualClock) {
     build_bans(|bans| bans.rule(rule.parse().unwrap()))
 }
 
-/// Denials at these seconds, and the seconds at which the key is banned after them.
+/// Records denials at these seconds, and returns the seconds after which the key is banned.
 fn seconds_with_ban(rule: &str, seconds: &[u64]) -> Vec<u64> {
     let (bans, manual_clock) = bans_with_rule(rule);
     let mut banned = Vec::new();
@@ -40,12 +40,12 @@ fn denials_over_the_rule_ban() {
     for (rule, seconds, expected) in [
         ("10/min for 1h", [0; 10].as_slice(), [0].as_slice()),
         ("10/min for 1h", &[0; 9], &[]),
-        // Spread over a minute they count all the same: the first is not forgotten yet.
+        // Denials spread over a minute count too: the first is still in the window.
         ("10/min for 1h", &[0, 6, 12, 18, 24, 30, 36, 42, 48, 59], &[59]),
         ("10/min for 1h", &[0, 6, 12, 18, 24, 30, 36, 42, 48, 60], &[]),
         ("10/min for 1h", &[0, 6, 12, 18, 24, 30, 36, 42, 48, 60, 61], &[61]),
         ("1/min for 1h", &[0], &[0]),
-        // A bucket gives back one in six seconds.
+        // A token bucket refills one every six seconds.
         ("10/min burst 11 for 1h", &[0, 6, 12, 18, 24, 30, 36, 42, 48, 59], &[]),
         ("3/min fixed-window for 1h", &[10, 15, 20, 21], &[]),
         ("3/min fixed-window for 1h", &[20, 25, 30, 31], &[30, 31]),
@@ -63,14 +63,14 @@ fn ban_expires_and_denial_count_restarts() {
     assert_eq!(bans.check("bob"), None);
     manual_clock.advance(HOUR - Duration::from_micros(1));
     assert_eq!(bans.check("eve"), Some(Micros::new(1)));
-    assert_eq!(bans.record_denial("eve"), Some(Micros::new(1)), "it is not lengthened");
+    assert_eq!(bans.record_denial("eve"), Some(Micros::new(1)), "the ban is not extended");
     manual_clock.advance(Duration::from_micros(1));
     assert_eq!(bans.check("eve"), None);
     assert_eq!(bans.record_denial("eve"), None, "the first of two again");
     assert_eq!(bans.record_denial("eve"), Some(HOUR.into()));
     assert_eq!(bans.lift("eve"), Some(HOUR.into()));
     assert_eq!((bans.check("eve"), bans.lift("eve")), (None, None));
-    assert_eq!(bans.record_denial("eve"), None, "what was counted is forgotten too");
+    assert_eq!(bans.record_denial("eve"), None, "the denial count is dropped too");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn repeated_bans_grow() {
         assert_eq!(bans.check("eve"), None);
         assert_eq!(bans.active(10), []);
     }
-    // Five hours of peace.
+    // Five hours without a denial.
     manual_clock.advance(HOUR * 5 - Duration::from_micros(1));
     assert_eq!(bans.record_denial("eve"), hours(5));
     manual_clock.advance(HOUR * 10);
@@ -93,7 +93,7 @@ fn repeated_bans_grow() {
     assert_eq!(bans.record_denial("eve"), hours(1));
 }
 
-/// Ended bans are dropped a few at a time: that one is still there must not make a difference.
+/// Expired bans are dropped a few at a time; one that is not dropped yet has no effect.
 #[test]
 fn expired_growth_is_dropped_for_every_key() {
     let (bans, manual_clock) = bans_with_rule("1/min for 10s growing 2 up to 1min");
@@ -120,7 +120,7 @@ fn full_table_evicts_the_ban_that_ends_first() {
     let names = |bans: &Bans, most| bans.active(most).into_iter().map(|ban| ban.key).collect::<Vec<_>>();
     assert_eq!(names(&bans, 9), ["b", "d"]);
     assert_eq!(names(&bans, 1), ["b"]);
-    // An ended ban makes room, and counts as nothing.
+    // An expired ban makes room, and is not counted as evicted.
     manual_clock.advance(MINUTE * 4);
     assert_eq!(bans.ban("e", Duration::from_micros(1)), BanOutcome::Banned);
     assert_eq!(bans.stats().evicted, 2);
@@ -129,7 +129,7 @@ fn full_table_evicts_the_ban_that_ends_first() {
     assert!(bans.check("f").is_some());
 }
 
-/// What is remembered of an ended ban gives way to any other, and nobody is displaced by that.
+/// The record of an expired ban is dropped for any other ban, without counting as evicted.
 #[test]
 fn retained_ban_is_not_active() {
     let rule = "1/min for 1h growing 2 up to 1d".parse().unwrap();
@@ -163,24 +163,24 @@ enum BanOp {
 }
 
 fn ban_ops() -> impl Strategy<Value = Vec<BanOp>> {
-    let act = prop_oneof![
+    let op = prop_oneof![
         5 => (0_u8..12, 0_u64..20).prop_map(|(key, length)| BanOp::Ban(key, length)),
         1 => (0_u8..12).prop_map(BanOp::Lift),
         2 => (0_u64..8).prop_map(BanOp::Advance),
     ];
-    proptest::collection::vec(act, 1..120)
+    proptest::collection::vec(op, 1..120)
 }
 
-/// Against a table that is searched from end to end. Every ban ends at a moment of its own.
+/// Compares with a linear model. Every ban ends at a different time.
 #[test]
 fn a_ban_ends_on_time_unless_lifted_or_displaced() {
-    let law = |(capacity, acts): (usize, Vec<BanOp>)| {
+    let property = |(capacity, ops): (usize, Vec<BanOp>)| {
         let (bans, manual_clock) = build_bans(|bans| bans.capacity(capacity));
-        let (mut now, mut displaced) = (1_000_000_000, 0);
+        let (mut now, mut evicted) = (1_000_000_000, 0);
         let mut model: BTreeMap<u8, u64> = BTreeMap::new();
-        for (act, unique) in acts.into_iter().zip(1_u64..) {
+        for (op, unique) in ops.into_iter().zip(1_u64..) {
             model.retain(|_, until| *until > now);
-            match act {
+            match op {
                 BanOp::Advance(time) => now += time * 1_000,
                 BanOp::Lift(key) => {
                     let lifted = model.remove(&key).map(|until| Micros::new(until - now));
@@ -193,7 +193,7 @@ fn a_ban_ends_on_time_unless_lifted_or_displaced() {
                         Some(_) => BanOutcome::Extended,
                         None if model.len() < capacity => BanOutcome::Banned,
                         None => {
-                            displaced += 1;
+                            evicted += 1;
                             let (soonest, until) = model.iter().min_by_key(|(_, until)| **until).unwrap();
                             let (soonest, until) = (*soonest, *until);
                             if until < now + length {
@@ -215,12 +215,12 @@ fn a_ban_ends_on_time_unless_lifted_or_displaced() {
                 let remaining = model.get(&key).and_then(|until| until.checked_sub(now)).filter(|it| *it > 0);
                 prop_assert_eq!(bans.check(&key), remaining.map(Micros::new));
             }
-            prop_assert_eq!(bans.stats().evicted, displaced);
+            prop_assert_eq!(bans.stats().evicted, evicted);
             prop_assert!(bans.stats().stored <= capacity as u64);
         }
         Ok(())
     };
-    if let Err(broken) = runner_with_cases(500).run(&(1_usize..12, ban_ops()), law) {
+    if let Err(broken) = runner_with_cases(500).run(&(1_usize..12, ban_ops()), property) {
         panic!("{broken}");
     }
 }
@@ -243,7 +243,7 @@ fn concurrent_denials_ban_once() {
     let (bans, _manual_clock) = bans_with_rule("160/min for 1h growing 2 up to 1d");
     run_in_threads(|index| {
         for denial in 0..10 {
-            // The last of all denials is kept for later.
+            // The last denial is recorded below.
             if (index, denial) != (0, 0) {
                 assert_eq!(bans.record_denial("eve"), None);
             }
@@ -283,7 +283,7 @@ fn concurrent_bans_keep_the_table_consistent() {
     assert_eq!(bans.stats().stored, 0);
 }
 
-/// A flood of keys that cannot be counted bans none of them, and nobody else.
+/// Keys that cannot be counted are not banned, and do not ban others.
 #[test]
 fn uncounted_key_is_not_banned() {
     let (bans, _manual_clock) =
@@ -297,23 +297,23 @@ fn uncounted_key_is_not_banned() {
 
 #[test]
 fn invalid_ban_rules_are_rejected() {
-    for (rule, says) in [
-        ("10/min", "how many denials ban"),
-        ("10/min for", "how many denials ban"),
+    for (rule, expected) in [
+        ("10/min", "missing `for` and a duration"),
+        ("10/min for", "missing `for` and a duration"),
         ("10/min for ever", "`10/min for 1h`"),
         ("ten for 1h", "`10/min for 1h`"),
-        ("10/min for 0s", "a ban of zero"),
-        ("3 at once for 1h", "does not count how often"),
-        ("10/min leaky-bucket for 1h", "does not count how often"),
-        ("10/s smooth for 1h", "does not count how often"),
+        ("10/min for 0s", "a ban must not be zero"),
+        ("3 at once for 1h", "cannot count denials"),
+        ("10/min leaky-bucket for 1h", "cannot count denials"),
+        ("10/s smooth for 1h", "cannot count denials"),
         ("10/min for 1h growing 2", "up to 1d"),
         ("10/min for 1h growing 1 up to 1d", "from 2 to 1000"),
         ("10/min for 1h growing x up to 1d", "`10/min for 1h`"),
-        ("10/min for 1h growing 2 up to 1min", "longer than the first"),
+        ("10/min for 1h growing 2 up to 1min", "above the first duration"),
         ("1000000/min for 1h", "sliding-window"),
     ] {
         let error = rule.parse::<BanRule>().unwrap_err().to_string();
-        assert!(error.contains(says), "{rule}: {error}");
+        assert!(error.contains(expected), "{rule}: {error}");
     }
     for rule in ["10/min sliding-log for 1h", "1000000/min sliding-window for 1d growing 3 up to 1w"] {
         assert_eq!(rule.parse::<BanRule>().unwrap().to_string(), rule);
@@ -337,7 +337,7 @@ fn list_takes_precedence_over_bans() {
         assert_eq!(control.record_denial(address(text)), standing, "{text}");
         assert_eq!(control.check(address(text)), standing, "{text}");
     }
-    // Mapped or not, it is the same address.
+    // An IPv4-mapped address is the same address.
     assert_eq!(control.check(address("198.51.100.1")), banned);
     assert_eq!(control.bans().lift(&address("198.51.100.1")), Some(HOUR.into()));
     assert_eq!(control.check(address("::ffff:198.51.100.1")), AccessDecision::Unlisted);

@@ -1,4 +1,4 @@
-//! Lists against a linear scan, and against everything that people write by mistake.
+//! Lists compared with a linear scan, and errors of invalid lists.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -10,7 +10,7 @@ use std::{
 use tidegate_access::{AccessList, AccessListBuilder, AccessMatch, ListAction, Prefix};
 use tidegate_testkit::strategy::runner_with_cases;
 
-/// Looks at every entry: the longest around the address decides.
+/// Scans every entry: the longest matching prefix decides.
 fn linear_scan(entries: &[(Prefix, ListAction)], address: IpAddr) -> Option<(ListAction, Prefix)> {
     let differs_after = |first: IpAddr| match (first, address) {
         (IpAddr::V4(a), IpAddr::V4(b)) => Some((u32::from(a) ^ u32::from(b)).leading_zeros()),
@@ -38,7 +38,7 @@ fn build_list(entries: &[(Prefix, ListAction)]) -> AccessList {
     entries.iter().fold(AccessList::builder(), add).build().unwrap()
 }
 
-/// The first and the last address of a prefix, and their neighbours outside.
+/// The first and the last address of a prefix, and the adjacent addresses outside.
 fn edges(prefix: Prefix) -> Vec<IpAddr> {
     match prefix.first() {
         IpAddr::V4(first) => {
@@ -56,12 +56,12 @@ fn edges(prefix: Prefix) -> Vec<IpAddr> {
     }
 }
 
-/// Often the first or the last of a prefix.
+/// Often the first or the last octet of a prefix.
 fn last_octets() -> impl Strategy<Value = u8> {
     prop_oneof![Just(0), Just(255), any::<u8>()]
 }
 
-/// Addresses of few different bits, so that prefixes nest and touch, and some from anywhere.
+/// Addresses with few different bits, so that prefixes nest and touch, and some random ones.
 fn addresses() -> impl Strategy<Value = IpAddr> {
     let v4 = prop_oneof![
         3 => (0_u32..4, 0_u32..8, 0_u32..8, last_octets()).prop_map(|(a, b, c, d)| a << 30 | b << 16 | c << 8 | u32::from(d)),
@@ -80,7 +80,7 @@ fn addresses() -> impl Strategy<Value = IpAddr> {
     ]
 }
 
-/// Entries of which none contradicts another.
+/// Entries without contradictions.
 fn entries(max: usize) -> impl Strategy<Value = Vec<(Prefix, ListAction)>> {
     let bits = prop_oneof![Just(0_u8), 0_u8..=128, 96_u8..=128];
     let stance = prop_oneof![Just(ListAction::Allow), Just(ListAction::Deny)];
@@ -103,8 +103,8 @@ fn entries(max: usize) -> impl Strategy<Value = Vec<(Prefix, ListAction)>> {
 #[test]
 fn longest_prefix_wins_like_linear_scan() {
     for (most, cases) in [(3, 600), (40, 400), (400, 40)] {
-        let stories = (entries(most), proptest::collection::vec(addresses(), 20));
-        let law = |(entries, others): (Vec<(Prefix, ListAction)>, Vec<IpAddr>)| {
+        let inputs = (entries(most), proptest::collection::vec(addresses(), 20));
+        let property = |(entries, others): (Vec<(Prefix, ListAction)>, Vec<IpAddr>)| {
             let list = build_list(&entries);
             prop_assert_eq!(list.len(), entries.len());
             let edges = entries.iter().flat_map(|(prefix, _)| edges(*prefix));
@@ -122,13 +122,13 @@ fn longest_prefix_wins_like_linear_scan() {
             }
             Ok(())
         };
-        if let Err(broken) = runner_with_cases(cases).run(&stories, law) {
+        if let Err(broken) = runner_with_cases(cases).run(&inputs, property) {
             panic!("up to {most} entries: {broken}");
         }
     }
 }
 
-/// All entries in one small corner of the space, and one far away: the index has nothing to go by.
+/// All entries in a small part of the address space and one far away, so that the index cannot distribute them.
 #[test]
 fn dense_ranges_are_found() {
     let near = |i: u32| Prefix::from(Ipv4Addr::from((10 << 24) + 2 * i));
@@ -209,11 +209,11 @@ fn keys_match_exactly() {
 #[test]
 fn list_text_parses_line_by_line() {
     let text = "\u{feff}# a comment\r\n\r\n  192.0.2.7 # another\r\n\tallow\t10.0.0.0/8\r\ndeny 10.1.0.0/16\r\n#deny ::/0";
-    let read = |otherwise| AccessList::builder().text(text, otherwise).build().unwrap();
-    for (otherwise, access) in
+    let read = |default_action| AccessList::builder().text(text, default_action).build().unwrap();
+    for (default_action, access) in
         [(ListAction::Deny, AccessMatch::Denied), (ListAction::Allow, AccessMatch::Allowed)]
     {
-        let list = read(otherwise);
+        let list = read(default_action);
         assert_eq!((list.len(), list.check([192, 0, 2, 7])), (3, access));
         assert_eq!(list.check([10, 0, 0, 1]), AccessMatch::Allowed);
         assert_eq!(list.check([10, 1, 0, 1]), AccessMatch::Denied);
@@ -239,12 +239,12 @@ block 192.0.2.9
 allow 192.0.2.7";
     let error = text.parse::<AccessList>().unwrap_err();
     let printed = "\
-line 1: `10.0.0.1/8` has bits set behind the first 8; write `10.0.0.0/8`, or `10.0.0.1` for the one address
-line 3: `deny` without an address; write `deny 192.0.2.7`, or `deny key alice`
-line 4: `key` without a key; write `key alice`
+line 1: `10.0.0.1/8` has bits set after the first 8; write `10.0.0.0/8`, or `10.0.0.1` for a single address
+line 3: missing address after `deny`; write `deny 192.0.2.7`, or `deny key alice`
+line 4: missing key after `key`; write `key alice`
 line 5: `mallory` is not an address; write `key mallory` for a key
-line 6: `192.0.2.2` behind the address; write one entry per line, and a `#` in front of a comment
-line 7: `10.0.0.0/33`: an IPv4 address has 32 bits; write `10.0.0.0` for the one address
+line 6: unexpected `192.0.2.2` after the address; write one entry per line, and `#` before a comment
+line 7: `10.0.0.0/33`: an IPv4 address has 32 bits; write `10.0.0.0` for a single address
 line 8: `192.0.2.7` is allowed on line 2 and denied on line 8; remove one of the two
 line 10: `300.1.1.1` is not an address; write an address as `192.0.2.7`, or a prefix as `10.0.0.0/8` or `2001:db8::/32`
 line 11: `key alice` is allowed on line 9 and denied on line 11; remove one of the two

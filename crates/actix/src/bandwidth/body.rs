@@ -1,4 +1,4 @@
-//! The body of an answer, shaped.
+//! A response body with a bandwidth limit.
 
 use actix_web::body::{BodySize, MessageBody};
 use bytes::Bytes;
@@ -11,11 +11,11 @@ use std::{
 };
 use tidegate_bandwidth::{Bandwidth, ShapedStream};
 
-/// No more passes at once: a handler that answers with a string yields all of it in one go.
+/// The maximum chunk size. A handler that responds with a string yields all of it in one chunk.
 const MAX_CHUNK_BYTES: usize = 16 * 1_024;
 
 pin_project! {
-    /// The body of an answer that moves no faster than a bandwidth allows.
+    /// A response body with a bandwidth limit.
     pub struct ShapedBody<B> {
         #[pin]
         chunks: ShapedStream<ChunkedBody<B>>,
@@ -23,7 +23,7 @@ pin_project! {
 }
 
 pin_project! {
-    /// A body as a stream, cut into pieces that are small enough to be shaped.
+    /// A body as a stream of chunks that are small enough for traffic shaping.
     struct ChunkedBody<B> {
         #[pin]
         body: B,

@@ -1,4 +1,4 @@
-//! Bodies that move no faster than a bandwidth allows.
+//! Bandwidth limits for bodies.
 
 mod body;
 
@@ -22,7 +22,7 @@ use std::{
 use tidegate_bandwidth::Bandwidth;
 use tidegate_rule::middleware::RequestBandwidth;
 
-/// Has the bodies of answers move no faster than a bandwidth allows: all of them together, or all of a client's.
+/// Limits the bandwidth of response bodies, for all together or per key.
 ///
 /// ```
 /// use tidegate_actix::{BandwidthMiddleware, RequestBandwidth};
@@ -39,15 +39,15 @@ use tidegate_rule::middleware::RequestBandwidth;
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
-/// A body is pulled only as fast as it may be sent, so nothing piles up. It passes in pieces of 16 KiB at most, each of which
-/// is repaid before the next. For the bodies of requests there is [`UploadMiddleware`].
+/// The middleware polls a body only as fast as the limit allows, so no data is buffered. It sends chunks of at most 16 KiB;
+/// the size of each delays the next one. For request bodies, use [`UploadMiddleware`].
 pub type BandwidthMiddleware = Middleware<RequestBandwidth>;
 
-/// The same as [`BandwidthMiddleware`] for the bodies of requests: handlers read them only as fast as a bandwidth allows, and
-/// the client feels the pressure. What has arrived at once passes whole, and is repaid before the next.
+/// Limits the bandwidth of request bodies. Handlers read them only as fast as the limit allows, which applies
+/// backpressure to the client. A received chunk is passed on whole, and its size delays the next one.
 pub type UploadMiddleware = Middleware<PayloadBandwidth>;
 
-/// A bandwidth for the bodies of requests.
+/// The bandwidth of request bodies.
 #[derive(Clone, Debug)]
 pub struct PayloadBandwidth(RequestBandwidth);
 
@@ -84,7 +84,7 @@ impl MiddlewareHandler for PayloadBandwidth {
         mut request: ServiceRequest,
     ) -> Self::Future<S, B> {
         let payload = request.take_payload();
-        // What has no body needs no bandwidth.
+        // A request without a body needs no bandwidth.
         if !matches!(payload, Payload::None) {
             let bandwidth = self.0.find(&ActixRequestHead::new(&request));
             request.set_payload(Payload::Stream { payload: Box::pin(bandwidth.limit_reads(payload)) });
@@ -94,7 +94,7 @@ impl MiddlewareHandler for PayloadBandwidth {
 }
 
 pin_project! {
-    /// The answer of a service, with a body that moves no faster than a bandwidth allows.
+    /// The response of the service, with a bandwidth limit for its body.
     #[derive(Debug)]
     pub struct BandwidthFuture<F> {
         #[pin]

@@ -1,15 +1,15 @@
-//! The header fields of what is left.
+//! The rate limit headers of a response.
 
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::header::SmallString;
 use tidegate_limiter::store::QuotaSelection;
 use tidegate_rule::{Gate, HeaderStyle, Mode, Verdict};
 
-/// The header fields of a response that describe what is left.
+/// The rate limit headers of a response.
 #[derive(Debug)]
 pub(super) enum RateLimitHeaders {
     None,
-    /// One rule, by the current draft.
+    /// The headers of one rule, in the format of the current IETF draft.
     Single {
         policy: HeaderValue,
         remaining: HeaderValue,
@@ -30,7 +30,7 @@ impl RateLimitHeaders {
         }
     }
 
-    /// What most requests need: the policy is written already, and what is left is written in place.
+    /// Returns the headers of a single decision, which is the common case: the policy header is already encoded.
     fn from_single_decision(gate: &Gate, verdict: &Verdict) -> Option<Self> {
         let only = verdict.single().filter(|only| only.mode == Mode::Enforce)?;
         let (decision, labels) = (only.decision()?, only.rule(gate)?.policy_fields());
@@ -60,7 +60,7 @@ impl RateLimitHeaders {
     pub(super) fn write(self, headers: &mut HeaderMap) {
         match self {
             Self::None => {}
-            // Lists, to which a gate further inside may have added its own.
+            // These are lists; an inner gate may have added its own items.
             Self::Single { policy, remaining: left } => {
                 headers.append(RATELIMIT_POLICY, policy);
                 headers.append(RATELIMIT, left);

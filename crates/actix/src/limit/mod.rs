@@ -1,8 +1,8 @@
-//! Rules in front of a service.
+//! Middleware that limits requests by a gate.
 //!
 //! ```text
 //!   request ──▶ gate ──▶ admitted ──▶ inner ──▶ head: settle, headers ──▶ body: slots, until its end
-//!                 └────▶ refused  ──▶ answer
+//!                 └────▶ denied   ──▶ rejection
 //! ```
 
 mod headers;

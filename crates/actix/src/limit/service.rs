@@ -1,4 +1,4 @@
-//! A service with a gate in front of it.
+//! The service of a gate.
 
 use super::headers::RateLimitHeaders;
 use crate::{
@@ -21,9 +21,9 @@ use std::{
 use tidegate_overload::CallOutcome;
 use tidegate_rule::{Evaluation, Gate, Verdict};
 
-/// A service with a gate in front of it; see [`LimitMiddleware`](super::LimitMiddleware).
+/// A service with a gate; see [`LimitMiddleware`](super::LimitMiddleware).
 pub struct LimitTransformService<S> {
-    /// Shared with those who wait for their turn.
+    /// Shared with waiting requests.
     inner: Rc<S>,
     gate: Gate,
 }
@@ -48,7 +48,7 @@ where
     }
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        // The extensions are borrowed by the head, and no longer.
+        // The head borrows the extensions, so drop it before the request is used.
         let evaluation = self.gate.check(&ActixRequestHead::new(&request));
         let gate = self.gate.clone();
         match evaluation {
@@ -71,11 +71,11 @@ fn apply_verdict<B>(
         return MiddlewareDecision::Respond(respond(request, gate.rejection_response(&verdict)));
     }
     let headers = RateLimitHeaders::from_verdict(&gate, &verdict);
-    let held = verdict.has_hold().then(|| Box::new((gate, verdict)));
-    MiddlewareDecision::Forward(request, LimitedRequest { reserved: held, headers })
+    let reserved = verdict.has_hold().then(|| Box::new((gate, verdict)));
+    MiddlewareDecision::Forward(request, LimitedRequest { reserved, headers })
 }
 
-/// An admitted request: what is settled or released with the response, if there is anything, and the header fields of that.
+/// An admitted request with its reservation, if any, and its rate limit headers.
 pub struct LimitedRequest {
     reserved: Option<Box<(Gate, Verdict)>>,
     headers: RateLimitHeaders,
@@ -86,8 +86,8 @@ impl AdmittedServiceRequest for LimitedRequest {
         self,
         result: Result<ServiceResponse<B>, Error>,
     ) -> Result<ServiceResponse<PermitMessageBody<B>>, Error> {
-        let slots = self.reserved.map(|held| {
-            let (gate, verdict) = *held;
+        let slots = self.reserved.map(|reserved| {
+            let (gate, verdict) = *reserved;
             with_response_head(&result, |reply| verdict.settle(&gate, reply))
         });
         let mut response = result?;

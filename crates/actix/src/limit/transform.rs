@@ -1,4 +1,4 @@
-//! Which gate.
+//! The transform of a gate.
 
 use super::service::LimitTransformService;
 use crate::permit::PermitMessageBody;
@@ -10,7 +10,7 @@ use actix_web::{
 use std::future::{Ready, ready};
 use tidegate_rule::Gate;
 
-/// Puts a gate in front of an application, a scope or a resource.
+/// Limits requests to an application, a scope or a resource by a gate.
 ///
 /// ```no_run
 /// use actix_web::{App, HttpServer, web};
@@ -28,31 +28,31 @@ use tidegate_rule::Gate;
 /// # }
 /// ```
 ///
-/// Make the gate outside of the closure, as here: actix-web runs the closure once for each worker, and clones of a gate are the
-/// same gate. So neither workers nor connections multiply a limit.
+/// Create the gate outside of the closure, as here: actix-web runs the closure once per worker, and clones of a gate
+/// share its counters. So neither workers nor connections multiply a limit.
 ///
-/// | a request | pays | gets |
+/// | request | is charged | response |
 /// |---|---|---|
-/// | that is let through | its cost, settled with the answer | the service's answer, and headers that tell what is left |
-/// | that is refused | nothing | 429 with `Retry-After`, 503 if its store is away, or what the gate's function says |
-/// | that is dropped while it waits for its turn or for a store | nothing | |
-/// | that is dropped while it is served | what was taken; its slots are given back | |
+/// | admitted | its cost, settled with the response | that of the service, with rate limit headers |
+/// | denied | nothing | 429 with `Retry-After`, 503 if the store is unavailable, or a custom rejection |
+/// | cancelled while it waits for a quota or a store | nothing | |
+/// | cancelled while it is served | the reserved cost; its slots are released | |
 ///
-/// The gate is asked before the body is read. Over HTTP/1.1, a connection on which a refused body is still to come may be closed
-/// after the answer; and who asks by `Expect: 100-continue` is told to go on by actix-web itself, before any middleware runs.
+/// The gate is checked before the body is read. Over HTTP/1.1, the connection may be closed after a rejection if the
+/// body has not been received. actix-web itself responds to `Expect: 100-continue` before any middleware runs.
 ///
-/// Slots of a quota such as `3 at once` are held until the body of the answer has been sent, or was dropped because the client
-/// went away.
+/// Slots of a quota such as `3 at once` are in use until the response body has been sent, or is dropped because the client
+/// disconnected.
 ///
-/// An error of a handler is an answer like any other. An error of middleware further inside counts as the answer that it becomes,
-/// but gets no headers: actix-web makes that answer later.
+/// An error of a handler is a response like any other. An error of inner middleware counts as the response that it becomes,
+/// but gets no headers, because actix-web creates that response later.
 #[derive(Clone, Debug)]
 pub struct LimitMiddleware {
     gate: Gate,
 }
 
 impl LimitMiddleware {
-    /// Asks this gate; a single `RequestLimit` is one.
+    /// Creates middleware with a gate or a single `RequestLimit`.
     pub fn new(gate: impl Into<Gate>) -> Self {
         Self { gate: gate.into() }
     }

@@ -1,4 +1,4 @@
-//! What is held while a request is served, and what becomes of it with the answer.
+//! Permits of requests, and the outcome that they record.
 
 use super::{
     body::PermitMessageBody,
@@ -24,9 +24,9 @@ use tidegate_rule::{
     request::ResponseHead,
 };
 
-/// What is held while a request is served. Dropping it says nothing of how it ended.
+/// A permit that a request holds while it is served. Dropping it records no outcome.
 pub trait BodyPermit: 'static {
-    /// The request was served, in this way.
+    /// Releases the permit and records the outcome.
     fn release(self: Box<Self>, report: CallOutcome);
 }
 
@@ -50,7 +50,7 @@ impl BodyPermit for AdmittedClient {
     }
 }
 
-/// Translates an answer. What cannot be a header is left out.
+/// Returns a rejection response. Invalid headers are omitted.
 pub(crate) fn respond<B>(
     request: ServiceRequest,
     answer: RejectionResponse,
@@ -68,7 +68,7 @@ pub(crate) fn respond<B>(
     request.into_response(response)
 }
 
-/// Shows an answer, or an error as the answer that it becomes.
+/// Calls `read` with the response, or with the response that an error becomes.
 pub(crate) fn with_response_head<B: MessageBody, T>(
     result: &Result<ServiceResponse<B>, Error>,
     read: impl FnOnce(&dyn ResponseHead) -> T,
@@ -82,7 +82,7 @@ pub(crate) fn with_response_head<B: MessageBody, T>(
     }
 }
 
-/// Lets a request in that holds this, or answers it.
+/// Admits a request with a permit, or rejects it.
 pub(crate) fn admit_or_reject<B, H: BodyPermit>(
     terms: &Arc<MiddlewareOptions>,
     request: ServiceRequest,
@@ -94,7 +94,7 @@ pub(crate) fn admit_or_reject<B, H: BodyPermit>(
     }
 }
 
-/// Lets a request in that holds this.
+/// Admits a request with a permit.
 pub(crate) fn admit<B, H: BodyPermit>(
     terms: &Arc<MiddlewareOptions>,
     request: ServiceRequest,
@@ -103,7 +103,7 @@ pub(crate) fn admit<B, H: BodyPermit>(
     MiddlewareDecision::Forward(request, PermittedRequest { permit, terms: terms.clone() })
 }
 
-/// A request that was let in.
+/// An admitted request with its permit.
 pub struct PermittedRequest<H> {
     permit: H,
     terms: Arc<MiddlewareOptions>,

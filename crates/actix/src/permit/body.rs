@@ -1,4 +1,4 @@
-//! The body of an answer, with whatever is held until its end.
+//! The response body, which holds the permit of its request until its end.
 
 use super::admission::BodyPermit;
 use actix_web::body::{BodySize, MessageBody};
@@ -12,9 +12,9 @@ use std::{
 use tidegate_overload::CallOutcome;
 
 pin_project! {
-    /// The body of an answer: that of the service, or that of the middleware where it answered itself.
+    /// The response body: that of the service, or that of a rejection by the middleware.
     ///
-    /// What a request holds while it is served is given back when the body has ended, or is dropped.
+    /// It holds the permit of the request until it ends or is dropped.
     pub struct PermitMessageBody<B> {
         #[pin]
         kind: MessageBodyKind<B>,
@@ -29,19 +29,19 @@ pin_project! {
     }
 }
 
-/// What is held, and what will be said of it if nothing goes wrong on the way.
+/// A permit, and the outcome to record if the body ends without an error.
 struct PendingRelease {
     permit: Box<dyn BodyPermit>,
     report: CallOutcome,
 }
 
 impl<B: MessageBody> PermitMessageBody<B> {
-    /// A body that holds nothing.
+    /// Wraps a body without a permit.
     pub(crate) fn without_permit(body: B) -> Self {
         Self { kind: MessageBodyKind::Inner { body, permit: None } }
     }
 
-    /// A body that holds something until its end, unless there is none.
+    /// Wraps a body that holds a permit until its end. Releases the permit if the body is empty.
     pub(crate) fn with_permit(body: B, permit: impl BodyPermit, report: CallOutcome) -> Self {
         if body.size().is_eof() {
             Box::new(permit).release(report);
@@ -57,7 +57,7 @@ impl<B: MessageBody> PermitMessageBody<B> {
 }
 
 impl<B> PermitMessageBody<B> {
-    /// The middleware's own.
+    /// Creates the body of a rejection.
     pub(crate) fn from_bytes(body: Bytes) -> Self {
         Self { kind: MessageBodyKind::Local { body } }
     }
@@ -96,7 +96,7 @@ impl<B: MessageBody> MessageBody for PermitMessageBody<B> {
         Poll::Ready(chunk)
     }
 
-    /// A body that holds something is not taken for its bytes, which would give it back before they are sent.
+    /// Fails for a body with a permit, because the conversion would release it before the bytes are sent.
     fn try_into_bytes(self) -> Result<Bytes, Self> {
         match self.kind {
             MessageBodyKind::Inner { body, permit: None } => {

@@ -1,4 +1,4 @@
-//! A request that is being served, and what it holds meanwhile.
+//! A response future that holds the permit of its request.
 
 use super::body::PermitMessageBody;
 use actix_web::{
@@ -14,9 +14,9 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-/// What a request that was let in holds, and what becomes of it with the answer.
+/// An admitted request.
 pub trait AdmittedServiceRequest: 'static {
-    /// Here is the answer. Dropping the admission instead means that none came.
+    /// Settles the request with its response. Dropping the request instead means that it was cancelled.
     fn settle<B: MessageBody>(
         self,
         result: Result<ServiceResponse<B>, Error>,
@@ -24,7 +24,7 @@ pub trait AdmittedServiceRequest: 'static {
 }
 
 pin_project! {
-    /// The answer to a request that was let in, waits, or was not let in. Dropping it gives back what it holds.
+    /// The response of the service, possibly after a wait, or a rejection. Dropping it releases the permit.
     pub struct PermitResponseFuture<F, B, A> {
         #[pin]
         state: PermitResponseState<F, B, A>,
@@ -42,7 +42,7 @@ pin_project! {
 
 type ResponseResult<B> = Result<ServiceResponse<PermitMessageBody<B>>, Error>;
 
-/// What was said to a request.
+/// The decision for a request.
 pub(crate) enum MiddlewareDecision<B, A> {
     Forward(ServiceRequest, A),
     Respond(ServiceResponse<PermitMessageBody<B>>),
@@ -54,7 +54,7 @@ where
     B: MessageBody + 'static,
     A: AdmittedServiceRequest,
 {
-    /// Does at once as was said.
+    /// Applies a decision immediately.
     pub(crate) fn immediate<S>(service: &S, decision: MiddlewareDecision<B, A>) -> Self
     where
         S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error, Future = F>,
@@ -68,7 +68,7 @@ where
         Self { state }
     }
 
-    /// Waits, and then does as was said.
+    /// Waits for the decision, then applies it.
     pub(crate) fn deferred<S>(
         service: &Rc<S>,
         decision: impl Future<Output = MiddlewareDecision<B, A>> + 'static,
@@ -98,7 +98,7 @@ where
     type Output = ResponseResult<B>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // Whoever is polled again after it was done has nothing to say, and nothing to panic about.
+        // If polled after completion, which is a bug of the caller, return `Pending` instead of a panic.
         match self.project().state.project() {
             PermitResponseStateProjection::Inner { inner, admission } => {
                 let result = ready!(inner.poll(context));

@@ -1,4 +1,4 @@
-//! What all middleware has in common that lets a request in or not, and holds something while it is served.
+//! Shared parts of the middleware that admits or rejects a request and holds a permit while it is served.
 
 mod admission;
 mod body;

@@ -1,4 +1,4 @@
-//! Guards, slots, priorities, lists, facts and bandwidths in front of an application.
+//! Guards, concurrency limits, priorities, access lists, facts and bandwidths.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -52,10 +52,10 @@ fn header<'a, B>(response: &'a ServiceResponse<B>, name: &str) -> Option<&'a str
     response.headers().get(name).map(|value| value.to_str().unwrap())
 }
 
-/// Answers `/503` with 503, never answers `/for-ever`, and serves everything else.
+/// Responds to `/503` with 503, and likewise for other statuses; never responds to `/for-ever`.
 fn routes(config: &mut web::ServiceConfig) {
     let status = |status: web::Path<u16>| async move {
-        HttpResponse::build(status.into_inner().try_into().unwrap()).body("said")
+        HttpResponse::build(status.into_inner().try_into().unwrap()).body("text")
     };
     config
         .route("/for-ever", web::to(|| async { pending::<&str>().await }))
@@ -75,9 +75,9 @@ async fn breaker_opens_on_failures_and_recovers() {
     }
     assert_eq!(breaker.state(), BreakerState::Open);
 
-    let refused = send_request(&app, request_to("/200")).await;
-    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (503, Some("5")));
-    assert_eq!(header(&refused, "content-type"), Some("application/problem+json"));
+    let rejected = send_request(&app, request_to("/200")).await;
+    assert_eq!((rejected.status().as_u16(), header(&rejected, "retry-after")), (503, Some("5")));
+    assert_eq!(header(&rejected, "content-type"), Some("application/problem+json"));
     manual_clock.advance(Duration::from_secs(5));
     assert_eq!(send_request(&app, request_to("/200")).await.status(), 200);
 }
@@ -97,13 +97,13 @@ async fn each_tenant_has_own_breaker() {
     assert_eq!(
         send_request(&app, request_to("/429")).await.status(),
         429,
-        "a backend that has had enough is spared"
+        "429 counts as a failure of the backend"
     );
     assert_eq!(send_request(&app, request_to("/200")).await.status(), 503);
     assert_eq!(send_request(&app, request_to("/200").insert_header(("x-b", "1"))).await.status(), 200);
 }
 
-/// Whoever has none shares one.
+/// Requests without a key share one breaker.
 #[tokio::test]
 async fn keyed_breakers_are_separate() {
     let settings = BreakerSettings::builder().count_window(1).build().unwrap();
@@ -112,14 +112,18 @@ async fn keyed_breakers_are_separate() {
     let guard = GuardMiddleware::new(RequestGuard::by_key(breakers, key::header("x-tenant").unwrap()));
     let app = test::init_service(App::new().wrap(guard).configure(routes)).await;
     let by = |tenant| request_to("/503").insert_header(("x-tenant", tenant));
-    assert_eq!(header(&send_request(&app, by("a")).await, "retry-after"), None, "said by the application");
-    assert!(header(&send_request(&app, by("a")).await, "retry-after").is_some(), "said by the breaker");
+    assert_eq!(
+        header(&send_request(&app, by("a")).await, "retry-after"),
+        None,
+        "rejected by the application"
+    );
+    assert!(header(&send_request(&app, by("a")).await, "retry-after").is_some(), "rejected by the breaker");
     assert_eq!(header(&send_request(&app, by("b")).await, "retry-after"), None);
     assert_eq!(send_request(&app, request_to("/200")).await.status(), 200);
 }
 
 #[tokio::test]
-async fn slots_are_held_and_queued() {
+async fn slots_are_limited_and_queued() {
     let slots = Semaphore::builder().max_waiters(8).build(1).unwrap();
     for (until, while_unsent) in [(InFlightEnd::Body, 503), (InFlightEnd::Head, 200)] {
         let at_once = ConcurrencyMiddleware::new(RequestConcurrency::new(slots.clone()).in_flight_end(until));
@@ -168,15 +172,15 @@ async fn low_priority_is_shed_first() {
     let (first, second) =
         (send_request(&app, request_to("/200")).await, send_request(&app, request_to("/200")).await);
     assert_eq!((first.status().as_u16(), second.status().as_u16(), limit.in_flight()), (200, 200, 2));
-    let refused = send_request(&app, request_to("/200").insert_header(("x-batch", "1"))).await;
-    assert_eq!(refused.status().as_u16(), 529);
+    let rejected = send_request(&app, request_to("/200").insert_header(("x-batch", "1"))).await;
+    assert_eq!(rejected.status().as_u16(), 529);
     drop((first, second));
     assert_eq!(limit.in_flight(), 0);
 }
 
 #[tokio::test]
 async fn repeatedly_denied_client_is_banned() {
-    let stage = RuleFixture::new();
+    let fixture = RuleFixture::new();
     let (clock, manual_clock) = Clock::manual();
     let bans = Bans::builder().clock(clock).rule("2/min for 1h".parse().unwrap()).build().unwrap();
     let control = Arc::new(AccessControl::new("deny 192.0.2.0/24".parse().unwrap(), bans));
@@ -185,7 +189,7 @@ async fn repeatedly_denied_client_is_banned() {
         .ban_on(|reply| reply.status() == 429);
     let access = AccessMiddleware::new(access);
     let limit = LimitMiddleware::new(
-        stage.limit("api", "1/h").key(key::client(TrustedProxies::new(["10.0.0.0/8"]).unwrap())),
+        fixture.limit("api", "1/h").key(key::client(TrustedProxies::new(["10.0.0.0/8"]).unwrap())),
     );
     let app = test::init_service(App::new().wrap(limit).wrap(access).configure(routes)).await;
     let from = |address: &str| {
@@ -196,13 +200,13 @@ async fn repeatedly_denied_client_is_banned() {
     for address in ["192.0.2.1", "2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8::4", "2001:db8::5"] {
         answers.push(send_request(&app, from(address)).await.status().as_u16());
     }
-    assert_eq!(answers, [403, 200, 429, 429, 403, 403], "a network of IPv6 is one client");
+    assert_eq!(answers, [403, 200, 429, 429, 403, 403], "an IPv6 network is one client");
     let banned = send_request(&app, from("2001:db8::6")).await;
     assert_eq!(header(&banned, "retry-after"), Some("3600"));
     manual_clock.advance(Duration::from_secs(3_600));
-    assert_eq!(send_request(&app, from("2001:db8::6")).await.status(), 429, "let in again, to be limited");
+    assert_eq!(send_request(&app, from("2001:db8::6")).await.status(), 429, "not banned, but limited again");
 
-    // Who is not known is kept out, unless told otherwise.
+    // A request without an address is rejected by default.
     assert_eq!(send_request(&app, request_to("/200")).await.status(), 403);
     let open = AccessMiddleware::new(RequestAccess::new(control).on_unknown(ListAction::Allow));
     let app = test::init_service(App::new().wrap(open).configure(routes)).await;
@@ -211,29 +215,29 @@ async fn repeatedly_denied_client_is_banned() {
 
 #[tokio::test]
 async fn facts_reach_handlers_and_inner_middleware() {
-    let stage = RuleFixture::new();
-    let limit = stage.limit("per-user", "1/h").key(key::user());
+    let fixture = RuleFixture::new();
+    let limit = fixture.limit("per-user", "1/h").key(key::user());
     let facts = RequestFacts::new()
         .trusted_proxies(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
         .user(|head| str::from_utf8(head.header("x-user")?).ok().map(Into::into))
         .extend(|head, facts| facts.with("path", head.path()));
-    let tell = || async {
-        let told = |facts: &Facts| format!("{:?} {:?} {:?}", facts.ip(), facts.user(), facts.get("path"));
-        Facts::with_current(told).unwrap()
+    let handler = || async {
+        let format = |facts: &Facts| format!("{:?} {:?} {:?}", facts.ip(), facts.user(), facts.get("path"));
+        Facts::with_current(format).unwrap()
     };
     let app = App::new()
         .wrap(LimitMiddleware::new(limit))
         .wrap(FactsMiddleware::new(facts))
-        .route("/{any}", web::to(tell));
+        .route("/{any}", web::to(handler));
     let app = test::init_service(app).await;
     let by = |user: &'static str| {
-        let request = request_to("/told").peer_addr("10.0.0.1:4711".parse().unwrap());
+        let request = request_to("/facts").peer_addr("10.0.0.1:4711".parse().unwrap());
         request.insert_header(("x-forwarded-for", "198.51.100.7")).insert_header(("x-user", user))
     };
     let response = send_request(&app, by("alice")).await;
     let address: IpAddr = "198.51.100.7".parse().unwrap();
-    let told = format!("{:?} {:?} {:?}", Some(address), Some("alice"), Some("/told"));
-    assert_eq!(test::read_body(response).await, told);
+    let expected = format!("{:?} {:?} {:?}", Some(address), Some("alice"), Some("/facts"));
+    assert_eq!(test::read_body(response).await, expected);
     assert_eq!(send_request(&app, by("alice")).await.status(), 429);
     assert_eq!(send_request(&app, by("bob")).await.status(), 200);
     assert!(Facts::current().is_none());
@@ -254,7 +258,7 @@ async fn bodies_respect_bandwidth() {
     while let Some(piece) = poll_fn(|context| body.as_mut().poll_next(context)).await {
         pieces.push(piece.unwrap());
     }
-    assert!(pieces.iter().all(|piece| piece.len() <= 16_384), "what is yielded at once is cut");
+    assert!(pieces.iter().all(|piece| piece.len() <= 16_384), "large chunks are split");
     assert_eq!(pieces.concat(), vec![7; size]);
     let took = time.now().since(started).to_duration().as_secs_f64();
     assert!((9.5..=10.1).contains(&took), "{took}");

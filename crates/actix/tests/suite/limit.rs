@@ -1,4 +1,4 @@
-//! A gate in front of an application: who is let in, what they pay, and what they are told.
+//! Gates: admission, charges and response headers.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail")]
 
@@ -23,7 +23,7 @@ use tidegate_rule::{
     request::{MissingKey, ResponseHead, TrustedProxies, key},
 };
 
-/// An application behind a gate, whose handler answers as it is asked to.
+/// An application with a gate, whose handler responds as requested.
 macro_rules! app {
     ($gate:expr) => {
         test::init_service(
@@ -33,7 +33,7 @@ macro_rules! app {
     };
 }
 
-/// Answers with the status in the query, and at the price in it.
+/// Responds with the status and the price in the query.
 async fn respond_as_requested(request: HttpRequest) -> HttpResponse {
     let query = request.query_string();
     let asked = |name: &str| query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
@@ -58,8 +58,8 @@ fn header<'a, B>(response: &'a ServiceResponse<B>, name: &str) -> Option<&'a str
 
 #[tokio::test]
 async fn headers_report_remaining_and_reset() {
-    let stage = RuleFixture::new();
-    let app = app!(stage.limit("api", "2/min"));
+    let fixture = RuleFixture::new();
+    let app = app!(fixture.limit("api", "2/min"));
 
     let response = send_request(&app, TestRequest::get()).await;
     assert_eq!(response.status(), 200);
@@ -76,23 +76,23 @@ async fn headers_report_remaining_and_reset() {
     let body = test::read_body(response).await;
     assert!(str::from_utf8(&body).unwrap().contains(r#""violated-policies":["api"]"#), "{body:?}");
 
-    stage.clock.advance(Duration::from_millis(29_999));
+    fixture.clock.advance(Duration::from_millis(29_999));
     let response = send_request(&app, TestRequest::get()).await;
     assert_eq!((response.status().as_u16(), header(&response, "retry-after")), (429, Some("1")));
-    stage.clock.advance(Duration::from_millis(1));
+    fixture.clock.advance(Duration::from_millis(1));
     assert_eq!(send_request(&app, TestRequest::get()).await.status(), 200);
 }
 
 #[tokio::test]
 async fn headers_and_response_are_configurable() {
-    let stage = RuleFixture::new();
-    let legacy = Gate::from(stage.limit("legacy", "1/min")).with_header_style(HeaderStyle::Legacy);
+    let fixture = RuleFixture::new();
+    let legacy = Gate::from(fixture.limit("legacy", "1/min")).with_header_style(HeaderStyle::Legacy);
     let app = app!(legacy);
     let response = send_request(&app, TestRequest::get()).await;
     assert_eq!(header(&response, "x-ratelimit-remaining"), Some("0"));
     assert_eq!(header(&response, "ratelimit"), None);
 
-    let silent = Gate::from(stage.limit("silent", "1/min"))
+    let silent = Gate::from(fixture.limit("silent", "1/min"))
         .with_header_style(HeaderStyle::None)
         .with_rejection(|_, verdict| {
             RejectionResponse::new(303).header("location", format!("/wait/{:?}", verdict.retry_after()))
@@ -108,15 +108,15 @@ async fn headers_and_response_are_configurable() {
 
 #[tokio::test]
 async fn charge_depends_on_response() {
-    let stage = RuleFixture::new();
+    let fixture = RuleFixture::new();
     let failed = ChargePolicy::only_if(|reply: &dyn ResponseHead| reply.status() == 401);
     let refund = ChargePolicy::refund_if(|reply: &dyn ResponseHead| reply.status() >= 500);
     let price = ChargePolicy::actual(|reply: &dyn ResponseHead| {
         str::from_utf8(reply.header("x-price")?).ok()?.parse().ok()
     });
-    // A quota of five, what is asked for one after the other, and what is answered.
+    // A quota of five, a sequence of requests, and the expected statuses.
     type StatusSequence = &'static [(&'static str, u16)];
-    let stories: [(&str, ChargePolicy, StatusSequence); 3] = [
+    let sequences: [(&str, ChargePolicy, StatusSequence); 3] = [
         (
             "login",
             failed,
@@ -148,9 +148,9 @@ async fn charge_depends_on_response() {
         ),
         ("price", price, &[("/?price=3", 200), ("/?price=0", 200), ("/?price=2", 200), ("/?price=0", 429)]),
     ];
-    for (name, charge, story) in stories {
-        let app = app!(stage.limit(name, "5/h").charge(charge));
-        for (step, (path, status)) in story.iter().enumerate() {
+    for (name, charge, steps) in sequences {
+        let app = app!(fixture.limit(name, "5/h").charge(charge));
+        for (step, (path, status)) in steps.iter().enumerate() {
             let response = send_request(&app, TestRequest::post().uri(path)).await;
             assert_eq!(response.status().as_u16(), *status, "{name}, step {step}");
         }
@@ -159,10 +159,10 @@ async fn charge_depends_on_response() {
 
 #[tokio::test]
 async fn inner_middleware_error_counts_as_response() {
-    let stage = RuleFixture::new();
+    let fixture = RuleFixture::new();
     let refund = ChargePolicy::refund_if(|reply: &dyn ResponseHead| reply.status() == 502);
-    let limit = stage.limit("refund", "1 at once").charge(refund.clone());
-    let tokens = stage.limit("tokens", "1/h").charge(refund);
+    let limit = fixture.limit("refund", "1 at once").charge(refund.clone());
+    let tokens = fixture.limit("tokens", "1/h").charge(refund);
     let app = App::new()
         .wrap_fn(|request, service| {
             let is_down = request.path() == "/down";
@@ -184,9 +184,9 @@ async fn inner_middleware_error_counts_as_response() {
 
 #[tokio::test]
 async fn all_rules_are_charged_or_none() {
-    let stage = RuleFixture::new();
-    let everybody = stage.limit("everybody", "10/h");
-    let tenant = stage.limit("tenant", "1/h").key(key::header("x-tenant").unwrap());
+    let fixture = RuleFixture::new();
+    let everybody = fixture.limit("everybody", "10/h");
+    let tenant = fixture.limit("tenant", "1/h").key(key::header("x-tenant").unwrap());
     let app = app!(Gate::new([everybody, tenant]));
     let by = |tenant: &'static str| TestRequest::get().insert_header(("x-tenant", tenant));
 
@@ -199,8 +199,8 @@ async fn all_rules_are_charged_or_none() {
     assert_eq!(header(&response, "ratelimit"), Some(r#""everybody";r=8;t=360, "tenant";r=0;t=3600"#));
 }
 
-/// Whatever a client sends has a documented answer: a request without a usable key shares a bucket with all such requests, is
-/// not counted, or is answered with 400, as the rule says.
+/// Malformed requests get their documented responses: a request without a valid key shares a bucket, is not counted, or
+/// gets 400, as the rule defines.
 #[tokio::test]
 async fn malformed_requests_never_return_500() {
     type MakeRequest<'a> = &'a dyn Fn() -> TestRequest;
@@ -224,57 +224,64 @@ async fn malformed_requests_never_return_500() {
     let by_client = || key::client(proxies());
     let by_other = || key::client(proxies().forwarded());
     let by_function = || key::custom(|_| Some("k".repeat(1 << 20).into()));
-    let (latin, nul, nobody): (MakeRequest<'_>, MakeRequest<'_>, MakeRequest<'_>) =
+    let (latin, nul, plain): (MakeRequest<'_>, MakeRequest<'_>, MakeRequest<'_>) =
         (&|| header_of(b"caf\xe9"), &|| header_of(b"\xff\xfe"), &TestRequest::get);
     let (huge, large): (MakeRequest<'_>, MakeRequest<'_>) =
         (&|| header_of(&[b'a'; 1 << 20]), &|| header_of(&[b'b'; 4_097]));
     let (garbage, wild): (MakeRequest<'_>, MakeRequest<'_>) =
         (&|| forwarded("unknown, ;;=\"\t,,"), &|| forwarded("1.2.3.4.5, [::1, 999.0.0.1"));
-    // The first is let in; whether the other shares its bucket; and what becomes of both where the key must be there.
+    // The expected statuses of two requests with `MissingKey::Shared` and with `MissingKey::Reject`.
     let table = [
-        ("bytes that are no text are a key", by_header(), latin, latin, [200, 429], [200, 429]),
-        ("and different bytes are different keys", by_header(), latin, nul, [200, 200], [200, 200]),
-        ("without a header", by_header(), nobody, nobody, [200, 429], [400, 400]),
-        ("a key of a megabyte counts by a hash", by_header(), huge, huge, [200, 429], [200, 429]),
-        ("and so does one of 4097 bytes", by_header(), large, huge, [200, 200], [200, 200]),
-        ("without an address", key::peer(), nobody, nobody, [200, 429], [400, 400]),
-        ("and one that a function made", by_function(), nobody, nobody, [200, 429], [200, 429]),
-        ("what a proxy garbles is the proxy's", by_client(), garbage, wild, [200, 429], [200, 429]),
-        ("in the other header too", by_other(), open, bytes, [200, 429], [200, 429]),
+        ("bytes that are not UTF-8 are a key", by_header(), latin, latin, [200, 429], [200, 429]),
+        ("different bytes are different keys", by_header(), latin, nul, [200, 200], [200, 200]),
+        ("without a header", by_header(), plain, plain, [200, 429], [400, 400]),
+        ("a key of a megabyte is hashed", by_header(), huge, huge, [200, 429], [200, 429]),
+        ("a key of 4097 bytes is hashed", by_header(), large, huge, [200, 200], [200, 200]),
+        ("without an address", key::peer(), plain, plain, [200, 429], [400, 400]),
+        ("a custom key of a megabyte is hashed", by_function(), plain, plain, [200, 429], [200, 429]),
+        (
+            "a malformed header of a proxy counts for the proxy",
+            by_client(),
+            garbage,
+            wild,
+            [200, 429],
+            [200, 429],
+        ),
+        ("also in the Forwarded header", by_other(), open, bytes, [200, 429], [200, 429]),
     ];
-    for (what, key, first, second, shared, refused) in table {
-        for (missing, answers) in [(MissingKey::Shared, shared), (MissingKey::Reject, refused)] {
-            let stage = RuleFixture::new();
-            let app = app!(stage.limit("key", "1/h").key(key.clone()).missing(missing));
+    for (what, key, first, second, shared, rejected) in table {
+        for (missing, answers) in [(MissingKey::Shared, shared), (MissingKey::Reject, rejected)] {
+            let fixture = RuleFixture::new();
+            let app = app!(fixture.limit("key", "1/h").key(key.clone()).missing(missing));
             let statuses = [send_request(&app, first()).await, send_request(&app, second()).await];
             assert_eq!(statuses.map(|response| response.status().as_u16()), answers, "{what}, {missing:?}");
         }
     }
 }
 
-/// Nobody did too much, so it is not 429.
+/// A store failure is not the fault of the client, so the status is 503 instead of 429.
 #[tokio::test]
 async fn closed_rule_without_store_returns_503() {
-    let stage = RuleFixture::without_store();
-    let app = app!(stage.limit("calls", "5/min"));
-    let refused = send_request(&app, TestRequest::get()).await;
-    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (503, Some("1")));
-    assert_eq!(header(&refused, "ratelimit"), None, "nobody knows what is left");
-    assert_eq!(header(&refused, "content-type"), Some("application/problem+json"));
+    let fixture = RuleFixture::without_store();
+    let app = app!(fixture.limit("calls", "5/min"));
+    let rejected = send_request(&app, TestRequest::get()).await;
+    assert_eq!((rejected.status().as_u16(), header(&rejected, "retry-after")), (503, Some("1")));
+    assert_eq!(header(&rejected, "ratelimit"), None, "the remaining quota is unknown");
+    assert_eq!(header(&rejected, "content-type"), Some("application/problem+json"));
 }
 
 #[tokio::test]
 async fn app_level_middleware_knows_routes() {
-    let stage = RuleFixture::new();
-    let users = stage.limit("users", "2/h").key(key::route()).routes(["/api/users/{id}"]);
-    let login = stage.limit("login", "1/h").methods(["POST"]).routes(["/login"]);
+    let fixture = RuleFixture::new();
+    let users = fixture.limit("users", "2/h").key(key::route()).routes(["/api/users/{id}"]);
+    let login = fixture.limit("login", "1/h").methods(["POST"]).routes(["/login"]);
     let app = App::new()
         .wrap(LimitMiddleware::new(Gate::new([users, login])))
         .service(web::scope("/api").route("/users/{id}", web::get().to(respond_as_requested)))
         .route("/login", web::post().to(respond_as_requested))
         .route("/{page}", web::to(respond_as_requested));
     let app = test::init_service(app).await;
-    let story = [
+    let steps = [
         (TestRequest::with_uri("/api/users/1"), 200),
         (TestRequest::with_uri("/api/users/2"), 200),
         (TestRequest::with_uri("/api/users/3"), 429),
@@ -285,16 +292,16 @@ async fn app_level_middleware_knows_routes() {
         (TestRequest::post().uri("/login"), 429),
         (TestRequest::post().uri("/%6cogin"), 429),
     ];
-    for (step, (request, status)) in story.into_iter().enumerate() {
+    for (step, (request, status)) in steps.into_iter().enumerate() {
         assert_eq!(send_request(&app, request).await.status().as_u16(), status, "step {step}");
     }
 }
 
 #[tokio::test]
 async fn scopes_and_resources_have_own_gates() {
-    let stage = RuleFixture::new();
-    let scope = stage.limit("scope", "2/h").key(key::route());
-    let resource = stage.limit("resource", "1/h").key(key::route());
+    let fixture = RuleFixture::new();
+    let scope = fixture.limit("scope", "2/h").key(key::route());
+    let resource = fixture.limit("resource", "1/h").key(key::route());
     let app = App::new()
         .service(
             web::scope("/scope")
@@ -311,8 +318,12 @@ async fn scopes_and_resources_have_own_gates() {
     let both = send_request(&app, TestRequest::with_uri("/scope/b/1")).await;
     let remaining: Vec<_> =
         both.headers().get_all("ratelimit").map(|value| value.to_str().unwrap()).collect();
-    assert_eq!(remaining, [r#""resource";r=0;t=3600"#, r#""scope";r=1;t=1800"#], "each tells of its own");
-    let story = [
+    assert_eq!(
+        remaining,
+        [r#""resource";r=0;t=3600"#, r#""scope";r=1;t=1800"#],
+        "each gate adds its own item"
+    );
+    let steps = [
         ("/scope/a", 200),
         ("/scope/a", 200),
         ("/scope/a", 429),
@@ -321,7 +332,7 @@ async fn scopes_and_resources_have_own_gates() {
         ("/elsewhere", 200),
         ("/elsewhere", 200),
     ];
-    for (step, (path, status)) in story.into_iter().enumerate() {
+    for (step, (path, status)) in steps.into_iter().enumerate() {
         assert_eq!(send_request(&app, TestRequest::with_uri(path)).await.status(), status, "step {step}");
     }
 }
@@ -331,8 +342,8 @@ async fn extension_of_earlier_middleware_is_key() {
     struct SubjectClaims {
         subject: String,
     }
-    let stage = RuleFixture::new();
-    let limit = stage
+    let fixture = RuleFixture::new();
+    let limit = fixture
         .limit("claims", "1/h")
         .key(extension(|claims: &SubjectClaims| Some(claims.subject.as_str().into())));
     let app = App::new()
@@ -351,56 +362,56 @@ async fn extension_of_earlier_middleware_is_key() {
 
 #[tokio::test]
 async fn request_waits_for_quota() {
-    let stage = RuleFixture::new();
-    let patient = RuleConfig::new("patient").quota("1/s").unwrap().wait(Duration::from_secs(1));
-    let app = app!(stage.add_rule(patient));
+    let fixture = RuleFixture::new();
+    let waiting_rule = RuleConfig::new("waiting_rule").quota("1/s").unwrap().wait(Duration::from_secs(1));
+    let app = app!(fixture.add_rule(waiting_rule));
     assert_eq!(send_request(&app, TestRequest::get()).await.status(), 200);
-    // Who gives up while waiting has paid nothing.
+    // A request that is cancelled while it waits is not charged.
     for _ in 0..3 {
         let mut waiting = Box::pin(app.call(TestRequest::get().to_request()));
         assert!(poll(waiting.as_mut()).is_pending());
     }
     let mut waiting = Box::pin(app.call(TestRequest::get().to_request()));
     assert!(poll(waiting.as_mut()).is_pending());
-    stage.clock.advance(Duration::from_micros(999_999));
+    fixture.clock.advance(Duration::from_micros(999_999));
     assert!(poll(waiting.as_mut()).is_pending());
-    stage.clock.advance(Duration::from_micros(1));
-    let Poll::Ready(response) = poll(waiting.as_mut()) else { panic!("its turn has come") };
+    fixture.clock.advance(Duration::from_micros(1));
+    let Poll::Ready(response) = poll(waiting.as_mut()) else { panic!("still pending after the wait") };
     assert_eq!(response.unwrap().status(), 200);
 }
 
-/// A rate and a number at once in one rule: both are waited for.
+/// A rule with a rate and a concurrency limit waits for both.
 #[tokio::test]
 async fn request_waits_for_slot() {
-    let stage = RuleFixture::new();
-    let patient = RuleConfig::new("patient").quota("10/s").unwrap().quota("1 at once").unwrap();
-    let app = app!(stage.add_rule(patient.wait(Duration::from_secs(1))));
+    let fixture = RuleFixture::new();
+    let waiting_rule = RuleConfig::new("waiting_rule").quota("10/s").unwrap().quota("1 at once").unwrap();
+    let app = app!(fixture.add_rule(waiting_rule.wait(Duration::from_secs(1))));
     let first = send_request(&app, TestRequest::get()).await;
     let mut waiting = Box::pin(app.call(TestRequest::get().to_request()));
     assert!(poll(waiting.as_mut()).is_pending());
     drop(first);
-    let Poll::Ready(response) = poll(waiting.as_mut()) else { panic!("there is a slot") };
+    let Poll::Ready(response) = poll(waiting.as_mut()) else { panic!("still pending with a free slot") };
     assert_eq!(response.unwrap().status(), 200);
 }
 
 #[tokio::test]
-async fn slot_is_held_until_body_ends() {
-    let stage = RuleFixture::new();
+async fn slot_is_in_use_until_body_ends() {
+    let fixture = RuleFixture::new();
     let app = App::new()
-        .wrap(LimitMiddleware::new(stage.limit("slots", "1 at once")))
+        .wrap(LimitMiddleware::new(fixture.limit("slots", "1 at once")))
         .route("/for-ever", web::to(|| async { pending::<&str>().await }))
         .route("/empty", web::to(|| async { HttpResponse::NoContent().finish() }))
         .default_service(web::to(respond_as_requested));
     let app = test::init_service(app).await;
     let at = TestRequest::with_uri;
 
-    // While it is served: giving up gives it back.
+    // Cancelling a request in the handler releases its slot.
     let mut served = Box::pin(app.call(at("/for-ever").to_request()));
     assert!(matches!(poll(served.as_mut()), Poll::Pending));
     assert_eq!(send_request(&app, at("/")).await.status(), 429);
     drop(served);
 
-    // While its body is not sent: dropping it gives it back, and so does its end.
+    // Dropping the response body releases the slot, and so does its end.
     let response = send_request(&app, at("/")).await;
     assert_eq!(response.status(), 200);
     assert_eq!(send_request(&app, at("/")).await.status(), 429);
@@ -408,12 +419,12 @@ async fn slot_is_held_until_body_ends() {
     let response = send_request(&app, at("/")).await;
     assert_eq!(test::read_body(response).await, "served");
 
-    // A body that is boxed on its way is still held.
+    // A boxed body still holds the slot.
     let boxed = send_request(&app, at("/")).await.map_into_boxed_body();
     assert_eq!(send_request(&app, at("/")).await.status(), 429);
     drop(boxed);
 
-    // Where there is no body, there is nothing to wait for.
+    // A response without a body releases the slot immediately.
     let empty = send_request(&app, at("/empty")).await;
     assert_eq!(send_request(&app, at("/")).await.status(), 200);
     drop(empty);

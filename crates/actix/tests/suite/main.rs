@@ -1,4 +1,4 @@
-//! The middleware, in one program: it is built and linked once.
+//! The integration tests of the middleware, in one binary.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 

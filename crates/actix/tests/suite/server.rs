@@ -1,4 +1,4 @@
-//! Real servers with several workers, and real clients over HTTP/1.1 and HTTP/2.
+//! Middleware in real servers with several workers, and real clients over HTTP/1.1 and HTTP/2.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -26,7 +26,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// The two wires, each as a client that keeps one connection of its own.
+/// A client with its own connection for each protocol.
 const HTTP_CLIENTS: [(Version, fn() -> Client); 2] = [
     (Version::HTTP_11, || Client::builder().no_proxy().build().unwrap()),
     (Version::HTTP_2, || Client::builder().no_proxy().http2_prior_knowledge().build().unwrap()),
@@ -35,8 +35,8 @@ const HTTP_CLIENTS: [(Version, fn() -> Client); 2] = [
 #[actix_web::test]
 async fn workers_and_connections_share_limit() {
     for (version, client) in HTTP_CLIENTS {
-        let stage = RuleFixture::new();
-        let gate = Gate::from(stage.limit("api", "10/h").key(key::peer()));
+        let fixture = RuleFixture::new();
+        let gate = Gate::from(fixture.limit("api", "10/h").key(key::peer()));
         let app = move || {
             let limit = LimitMiddleware::new(gate.clone());
             App::new().wrap(limit).route("/", web::get().to(|| async { "served" }))
@@ -65,7 +65,7 @@ async fn workers_and_connections_share_limit() {
     }
 }
 
-/// A body that yields what a test sends, and ends when the test says so.
+/// A body whose chunks the test sends.
 struct ChannelStream(mpsc::UnboundedReceiver<&'static str>);
 
 impl futures_core::Stream for ChannelStream {
@@ -76,7 +76,7 @@ impl futures_core::Stream for ChannelStream {
     }
 }
 
-/// The first to come gets the body that a test tells.
+/// Responds to the first request with the body of the test.
 async fn download(body: web::Data<Mutex<Option<ChannelStream>>>) -> HttpResponse {
     match body.lock().unwrap().take() {
         Some(body) => HttpResponse::Ok().streaming(body),
@@ -87,8 +87,8 @@ async fn download(body: web::Data<Mutex<Option<ChannelStream>>>) -> HttpResponse
 #[actix_web::test]
 async fn body_holds_slot_until_sent() {
     for (version, client) in HTTP_CLIENTS {
-        let stage = RuleFixture::new();
-        let gate = Gate::from(stage.limit("downloads", "1 at once"));
+        let fixture = RuleFixture::new();
+        let gate = Gate::from(fixture.limit("downloads", "1 at once"));
         let (script, body) = mpsc::unbounded_channel();
         let body = web::Data::new(Mutex::new(Some(ChannelStream(body))));
         let app = move || {
@@ -115,8 +115,8 @@ async fn body_holds_slot_until_sent() {
 #[actix_web::test]
 async fn disconnected_client_releases_slot() {
     for (version, client) in HTTP_CLIENTS {
-        let stage = RuleFixture::new();
-        let gate = Gate::from(stage.limit("downloads", "1 at once"));
+        let fixture = RuleFixture::new();
+        let gate = Gate::from(fixture.limit("downloads", "1 at once"));
         let (script, body) = mpsc::unbounded_channel();
         let body = web::Data::new(Mutex::new(Some(ChannelStream(body))));
         let app = move || {
@@ -131,7 +131,7 @@ async fn disconnected_client_releases_slot() {
         assert_eq!(response.chunk().await.unwrap().as_deref(), Some(b"first".as_slice()));
         drop((response, gone));
 
-        // The server notices as soon as it has something to send.
+        // The server detects the disconnect when it sends the next chunk.
         let again = async {
             loop {
                 _ = script.send("more");
@@ -149,8 +149,8 @@ async fn disconnected_client_releases_slot() {
 
 #[actix_web::test]
 async fn request_is_denied_before_body_is_read() {
-    let stage = RuleFixture::new();
-    let gate = Gate::from(stage.limit("uploads", "1/h"));
+    let fixture = RuleFixture::new();
+    let gate = Gate::from(fixture.limit("uploads", "1/h"));
     let read = |body: Bytes| async move { body.len().to_string() };
     let app = move || App::new().wrap(LimitMiddleware::new(gate.clone())).route("/", web::post().to(read));
     let served = serve!(1, app);
@@ -172,10 +172,10 @@ async fn request_is_denied_before_body_is_read() {
 #[actix_web::test]
 async fn failed_logins_are_charged_and_handler_can_deny() {
     for (version, client) in HTTP_CLIENTS {
-        let stage = RuleFixture::new();
+        let fixture = RuleFixture::new();
         let failed = ChargePolicy::only_if(|reply: &dyn ResponseHead| reply.status() == 401);
-        let gate = Gate::from(stage.limit("login", "3/h").key(key::peer()).charge(failed));
-        let search = stage.limit("search", "1/h").rule().clone();
+        let gate = Gate::from(fixture.limit("login", "3/h").key(key::peer()).charge(failed));
+        let search = fixture.limit("search", "1/h").rule().clone();
         let login = |password: String| async move {
             match password.as_str() {
                 "right" => HttpResponse::Ok().finish(),
@@ -214,7 +214,7 @@ async fn failed_logins_are_charged_and_handler_can_deny() {
     }
 }
 
-/// The error of a rule is an answer.
+/// The error of a rule becomes a response.
 async fn limited_handler(rule: web::Data<Rule>) -> Result<&'static str, Limited> {
     rule.admit("everybody", 1).await?;
     Ok("found")

@@ -1,8 +1,8 @@
-// Requests to the gateway. Addresses are relative to the page, so that it also works behind a path of another server.
+// Requests to the gateway. URLs are relative to the page, so that it also works under a path prefix of a proxy.
 
 const TOKEN_KEY = 'tidegate-token';
 
-/** The token of this tab, or `null`. It is gone when the tab is closed. */
+/** The token of this tab, or `null`. The browser removes it when the tab is closed. */
 export function token() {
   return sessionStorage.getItem(TOKEN_KEY);
 }
@@ -12,7 +12,7 @@ export function storeToken(value) {
   else sessionStorage.removeItem(TOKEN_KEY);
 }
 
-/** What is wrong, in the gateway's own words. */
+/** An error response, with the detail from the gateway. */
 export class ApiError extends Error {
   constructor(status, detail) {
     super(detail);
@@ -20,24 +20,24 @@ export class ApiError extends Error {
   }
 }
 
-/** What a GET answers, from JSON. */
+/** Sends a GET, and parses the response as JSON. */
 export async function get(path, options = {}) {
   return (await request('GET', path, options)).json();
 }
 
-/** What a GET answers, as text. */
+/** Sends a GET, and returns the response as text. */
 export async function getText(path, options = {}) {
   return (await request('GET', path, options)).text();
 }
 
-/** Sends a request with the token of this tab, and throws a `ApiError` unless it is well. */
+/** Sends a request with the token of this tab, and throws an `ApiError` for an error status. */
 export async function request(method, path, { body, secret = token(), signal } = {}) {
   const headers = {};
   if (body !== undefined) headers['Content-Type'] = 'application/json';
   if (secret) headers.Authorization = `Bearer ${secret}`;
-  let answer;
+  let response;
   try {
-    answer = await fetch(path, {
+    response = await fetch(path, {
       method,
       headers,
       signal,
@@ -46,21 +46,21 @@ export async function request(method, path, { body, secret = token(), signal } =
     });
   } catch (error) {
     if (error.name === 'AbortError') throw error;
-    throw new ApiError(0, 'The gateway does not answer.');
+    throw new ApiError(0, 'The gateway is unavailable.');
   }
-  if (!answer.ok) throw new ApiError(answer.status, await detail(answer));
-  return answer;
+  if (!response.ok) throw new ApiError(response.status, await detail(response));
+  return response;
 }
 
-async function detail(answer) {
-  const body = await answer.text().catch(() => '');
+async function detail(response) {
+  const body = await response.text().catch(() => '');
   try {
     const { detail, title } = JSON.parse(body);
     return detail ?? title ?? body;
   } catch {
-    return body.trim() || `The gateway answered ${answer.status}.`;
+    return body.trim() || `The gateway responded with status ${response.status}.`;
   }
 }
 
-/** A part of an address. */
+/** Encodes a part of a URL. */
 export const encode = encodeURIComponent;

@@ -1,4 +1,4 @@
-// Which view is shown, and what is the same in all of them.
+// Routes to the current view, and updates the parts that all views share.
 
 import { h, setText, set } from './dom.js';
 import { LiveFeed } from './live.js';
@@ -14,7 +14,7 @@ import { shadow } from './views/shadow.js';
 import { traffic } from './views/traffic.js';
 import { denial } from './views/denial.js';
 
-/** Addresses, the views there, and their names in the navigation. A view is `show(page)`, which answers what to do next. */
+/** Paths, views and their names in the navigation. A view is `show(page)`, which returns `{ snapshot, close }`. */
 const VIEWS = [
   { path: '', name: 'Traffic', show: traffic },
   { path: 'keys', name: 'Keys', show: keys },
@@ -34,11 +34,11 @@ const connection = document.getElementById('connection');
 const notice = document.getElementById('notice');
 let current = null;
 
-/** Says what has happened, once, also to those who do not see it. */
+/** Shows a message, and announces it to screen readers. */
 function notify(text, tone = 'good') {
   notice.dataset.tone = tone;
   notice.replaceChildren();
-  // A text that is the same as before is only read out when it comes anew.
+  // Screen readers announce an identical text only if it is inserted again.
   requestAnimationFrame(() =>
     notice.replaceChildren(
       h('span', {}, text),
@@ -64,7 +64,7 @@ function route() {
   return { view, argument: decode(rest.join('/')), query: new URLSearchParams(query) };
 }
 
-/** What somebody typed may be no address at all. */
+/** A typed URL may not be decodable. */
 function decode(text) {
   try {
     return decodeURIComponent(text);
@@ -107,7 +107,7 @@ document.getElementById('skip').addEventListener('click', () => main.focus());
 const showOperator = operator.tokenButton(document.getElementById('operator'));
 live.addEventListener('state', () => {
   set(connection, 'data-state', live.state);
-  setText(connection, { connecting: 'Connecting …', live: 'Live', lost: 'Connection lost. Trying again …' }[live.state]);
+  setText(connection, { connecting: 'Connecting …', live: 'Live', lost: 'Connection lost. Reconnecting …' }[live.state]);
   document.body.classList.toggle('stale', live.state === 'lost');
 });
 live.addEventListener('locked', async () => {
@@ -122,7 +122,7 @@ live.addEventListener('snapshot', () => {
   operator.setChangeAccess(changes);
   showOperator();
   setText(document.getElementById('about'), `${policy.file ?? 'policy'} · ${policy.version.slice(0, 8)} · v${version}`);
-  // A refused policy concerns all views; its own shows why.
+  // All views show that a policy was rejected; the policy view shows the error.
   set(document.getElementById('refused'), 'hidden', !policy.error || route()?.view.path === 'policy');
   current?.snapshot?.(live.latest);
 });

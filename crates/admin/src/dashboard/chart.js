@@ -1,18 +1,18 @@
-// Pictures of rates over time. Each has its numbers beside it, and as a table under it.
+// Charts of rates over time. Each has a legend with numbers, and a table.
 
 import { h, setText, set, svg } from './dom.js';
 import { clock, rate } from './format.js';
 
 const WIDTH = 600;
 
-/** A small picture without words: whoever shows it says the numbers. */
+/** A small chart without text; the caller shows the numbers. */
 export function sparkline(live, names) {
   const plot = stack(live, names, 60);
   const element = h('div', { class: 'spark', 'aria-hidden': 'true' }, plot.element);
   return { element, draw: (series) => plot.draw(series, peak(series)) };
 }
 
-/** A picture with a scale, a legend that tells the numbers of a moment, and a table. */
+/** A chart with a scale, a legend with the values at the cursor, and a table. */
 export function chart(live, title, kinds) {
   const names = kinds.map(({ name }) => name);
   const past = h('span', { class: 'scale-past' });
@@ -87,7 +87,7 @@ export function chart(live, title, kinds) {
   };
 }
 
-/** Areas that stand on each other. */
+/** Stacked areas. */
 function stack(live, names, height) {
   const areas = names.map((name) => svg('path', { class: `area ${name}` }));
   const grid = [0, 0.5].map((part) =>
@@ -114,7 +114,7 @@ function stack(live, names, height) {
   return { element, draw };
 }
 
-/** The number at the top of the scale: one that is easily read, over all that is drawn. */
+/** The top of the scale: a round number above all values. */
 export function peak(series) {
   const max = Math.max(0, ...series.map(({ values }) => values.reduce((sum, value) => sum + value, 0)));
   if (max <= 1) return 1;
@@ -122,7 +122,7 @@ export function peak(series) {
   return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((step) => step * size).find((step) => step >= max);
 }
 
-/** The means of every ten seconds, newest first; written while it is open. */
+/** The means of every ten seconds, newest first; updated while it is open. */
 function dataTable(title, kinds) {
   const body = h('tbody');
   const head = h(

@@ -1,4 +1,4 @@
-// Elements without a framework. Text is only ever set as text, so nothing that a client sends becomes markup.
+// DOM elements without a framework. Text is only set as text, so input of clients never becomes markup.
 
 const SVG = 'http://www.w3.org/2000/svg';
 
@@ -7,7 +7,7 @@ export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** The same for pictures. */
+/** Like `h`, for SVG elements. */
 export function svg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -24,7 +24,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** Sets an attribute, or takes it away where it is `null`, `undefined` or `false`; only if it is different. */
+/** Sets an attribute if it differs, or removes it if the value is `null`, `undefined` or `false`. */
 export function set(element, name, value) {
   if (value === null || value === undefined || value === false) {
     if (element.hasAttribute(name)) element.removeAttribute(name);
@@ -34,15 +34,15 @@ export function set(element, name, value) {
   if (element.getAttribute(name) !== text) element.setAttribute(name, text);
 }
 
-/** Sets the text, only if it is different: what is selected stays selected, and nothing is read out twice. */
+/** Sets the text if it differs, so that selections survive and screen readers do not repeat it. */
 export function setText(element, text) {
   const value = String(text);
   if (element.textContent !== value) element.textContent = value;
 }
 
 /**
- * Makes the children of `parent` those of `items`, in their order. One that was there stays the same element, so that
- * it keeps the focus. `create(item)` answers `{ element, update(item) }`.
+ * Renders `items` as the children of `parent`, in order. Existing elements are reused, so that they keep the focus.
+ * `create(item)` returns `{ element, update(item) }`.
  */
 export function renderList(parent, items, key, create) {
   const before = (parent.rendered ??= new Map());
@@ -60,23 +60,23 @@ export function renderList(parent, items, key, create) {
   parent.rendered = after;
 }
 
-/** Text in which `code` stands between backticks, as the gateway writes it. */
+/** Text with `code` in backticks, as in messages of the gateway. */
 export function inlineCode(text) {
   return text.split('`').map((part, place) => (place % 2 === 1 ? h('code', {}, part) : part));
 }
 
-/** A word in a box, whose `tone` is `good`, `warn`, `bad`, `shadow` or nothing. */
+/** A label with a `tone`: `good`, `warn`, `bad`, `shadow` or none. */
 export function chip(text, tone) {
   return h('span', { class: 'chip', 'data-tone': tone ?? null }, text);
 }
 
-/** A heading, and what belongs under it. */
+/** A section with a heading. */
 export function panel(title, ...children) {
   const heading = h('h2', {}, title);
   return h('section', { class: 'panel' }, heading, ...children);
 }
 
-/** What stands where nothing is, and how to have something there. */
+/** The message of an empty list, with hints. */
 export function empty(title, ...more) {
   return h(
     'div',
@@ -86,7 +86,7 @@ export function empty(title, ...more) {
   );
 }
 
-/** Names and values; those that are `null` are left out. */
+/** Names and values; `null` values are omitted. */
 export function definitionList(pairs) {
   return h(
     'dl',
@@ -97,7 +97,7 @@ export function definitionList(pairs) {
   );
 }
 
-/** A table in a frame that scrolls sideways, also by keyboard. */
+/** A table in a frame that scrolls horizontally, also by keyboard. */
 export function table(caption, columns, body) {
   const head = h(
     'thead',
@@ -118,7 +118,7 @@ export function table(caption, columns, body) {
   );
 }
 
-/** A field with its label, and room for what is wrong with it. */
+/** A form field with a label and a hint. */
 export function field(label, input, hint) {
   input.id ||= `field-${(field.count = (field.count ?? 0) + 1)}`;
   const hintElement = h('span', { class: 'hint', id: `${input.id}-hint` }, inlineCode(hint ?? ''));
@@ -126,12 +126,12 @@ export function field(label, input, hint) {
   return h('div', { class: 'field' }, h('label', { for: input.id }, label), input, hint ? hintElement : null);
 }
 
-/** An input for names and keys, which nothing is suggested for. */
+/** An input for names and keys, without suggestions. */
 export function nameInput(value = '') {
   return h('input', { type: 'text', required: true, autocomplete: 'off', spellcheck: 'false', class: 'mono', value });
 }
 
-/** A button that does something. */
+/** A button with a click handler. */
 export function button(text, click, attributes = {}) {
   return h('button', { type: 'button', on: { click }, ...attributes }, text);
 }

@@ -1,8 +1,8 @@
-// Numbers and times as people read them.
+// Formats numbers and times for display.
 
 const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 const tenth = new Intl.NumberFormat('en', { minimumFractionDigits: 1, maximumFractionDigits: 1 });
-/** A number and its unit stay in one line. */
+/** Keeps a number and its unit on one line. */
 const SPACE = '\u00a0';
 const short = new Intl.NumberFormat('en', { notation: 'compact', maximumFractionDigits: 1 });
 
@@ -11,7 +11,7 @@ export function count(number) {
   return number === null || number === undefined ? '–' : whole.format(number);
 }
 
-/** 1234567 as `1.2M`, for narrow places. */
+/** 1234567 as `1.2M`, for narrow columns. */
 export function brief(number) {
   return number < 10000 ? count(number) : short.format(number);
 }
@@ -32,7 +32,7 @@ export function share(number) {
   return `${tenth.format(number * 100)}${SPACE}%`;
 }
 
-/** Seconds as a length: `480 ns`, `1.2 ms`, `48.2 s`, `3 min 20 s`, `2 d 4 h`. */
+/** Seconds as a duration: `480 ns`, `1.2 ms`, `48.2 s`, `3 min 20 s`, `2 d 4 h`. */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return '–';
   if (seconds === 0) return `0${SPACE}s`;
@@ -84,18 +84,18 @@ export function bytes(number) {
   return `${count(number)} B`;
 }
 
-/** The time of day, here. */
+/** The local time of day. */
 export function clock(time) {
   return new Date(time).toLocaleTimeString('en-GB');
 }
 
-/** Day and time of day, here. */
+/** The local date and time. */
 export function dateTime(time) {
   const date = new Date(time);
   return `${date.toLocaleDateString('en-CA')} ${date.toLocaleTimeString('en-GB')}`;
 }
 
-/** How a quota says it: `5/min`, with its algorithm where the text does not say it. */
+/** The text of a quota: `5/min`, with its algorithm if the text does not contain it. */
 export function quota({ text, algorithm, tier }) {
   const of = tier ? `${tier}: ` : '';
   return text.includes(algorithm) || algorithm === 'token-bucket' ? `${of}${text}` : `${of}${text} (${algorithm})`;

@@ -1,17 +1,17 @@
-// The stream of snapshots, and what has come of it in the last minutes.
+// The stream of snapshots, and the rates of the last minutes.
 
 import { request } from './api.js';
 
-/** How long is kept, in seconds. */
+/** The length of the stored series, in seconds. */
 const WINDOW = 300;
-/** A stream that says nothing for so long, in milliseconds, is lost. */
+/** Milliseconds without a snapshot after which the stream counts as lost. */
 const STREAM_TIMEOUT = 5000;
-/** How long a tab that nobody sees keeps its stream: a browser has few of them for all tabs together. */
+/** Milliseconds after which a hidden tab closes its stream: a browser limits the connections of all tabs together. */
 const HIDDEN_TIMEOUT = 10000;
 
 export const OUTCOMES = ['admitted', 'delayed', 'denied', 'shadow-denied'];
 
-/** Emits `snapshot` for each one that comes, `state` when the connection is there or lost, and `locked` without a token. */
+/** Emits `snapshot` for each snapshot, `state` when the connection opens or is lost, and `locked` without a token. */
 export class LiveFeed extends EventTarget {
   latest = null;
   state = 'connecting';
@@ -30,13 +30,13 @@ export class LiveFeed extends EventTarget {
     });
   }
 
-  /** How long is drawn, in seconds: a minute at first, then all that is kept. */
+  /** The length of charts, in seconds: a minute at first, then the whole series. */
   get window() {
     const series = this.requests();
     return series.length > 0 && series.at(-1).time - series[0].time > 60 ? WINDOW : 60;
   }
 
-  /** When the latest snapshot was made, in seconds. */
+  /** The time of the latest snapshot, in seconds. */
   get now() {
     return this.latest ? Date.parse(this.latest.time) / 1000 : 0;
   }
@@ -58,16 +58,16 @@ export class LiveFeed extends EventTarget {
     this.#resetTimeout();
   }
 
-  /** Opens the stream again, with the token that is known now. */
+  /** Opens the stream again, with the current token. */
   resume() {
     this.#open();
   }
 
-  /** A browser's own stream of events cannot send a token. */
+  /** Uses `fetch`, because `EventSource` cannot send a token. */
   async #read(source) {
     try {
-      const answer = await request('GET', 'api/v1/live', { signal: source.signal });
-      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      const response = await request('GET', 'api/v1/live', { signal: source.signal });
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       let text = '';
       for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
         const events = (text + piece.value).split('\n\n');
@@ -130,17 +130,17 @@ export class LiveFeed extends EventTarget {
     this.dispatchEvent(new Event('snapshot'));
   }
 
-  /** Rates are the difference of two snapshots over that of their times. */
+  /** A rate is the difference of two counts divided by the difference of their times. */
   #add(before, now) {
     const time = Date.parse(now.time) / 1000;
     const elapsed = time - Date.parse(before.time) / 1000;
     if (!(elapsed > 0)) return;
-    const rates = (names, then, here) => names.map((name) => Math.max(0, here[name] - then[name]) / elapsed);
+    const rates = (names, old, current) => names.map((name) => Math.max(0, current[name] - old[name]) / elapsed);
     this.#push('requests', time, rates(['admitted', 'refused'], before.requests, now.requests));
     const known = new Map(before.rules.map((rule) => [rule.name, rule]));
     for (const rule of now.rules) {
-      const then = known.get(rule.name);
-      if (then) this.#push(`rule ${rule.name}`, time, rates(OUTCOMES, then.counts, rule.counts));
+      const old = known.get(rule.name);
+      if (old) this.#push(`rule ${rule.name}`, time, rates(OUTCOMES, old.counts, rule.counts));
     }
   }
 
@@ -152,7 +152,7 @@ export class LiveFeed extends EventTarget {
   }
 }
 
-/** The mean of the last seconds of a series, or `null` where there is none yet. */
+/** The mean of the last seconds of a series, or `null` if it is empty. */
 export function recent(series, seconds = 5) {
   if (series.length === 0) return null;
   const since = series.at(-1).time - seconds;

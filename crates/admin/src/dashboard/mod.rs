@@ -1,26 +1,26 @@
-//! The page of operators: plain files that are compiled in, so that it needs nothing but this program.
+//! The dashboard: plain files that are compiled into the binary.
 //!
 //! | file | is |
 //! |---|---|
-//! | `index.html`, `style.css`, `icon.svg` | what is around the views |
-//! | `app.js` | which view is shown |
+//! | `index.html`, `style.css`, `icon.svg` | the frame around the views |
+//! | `app.js` | routes to the current view |
 //! | `live.js` | the stream of snapshots, and rates of the last minutes |
-//! | `api.js`, `require_operator.js` | requests, and those that need the token of operators |
-//! | `dom.js`, `format.js`, `chart.js` | elements, numbers and pictures |
-//! | `shape.js`, `quota_result.js` | traffic that is drawn, and what a quota says to it |
-//! | `views/` | one file for each view |
+//! | `api.js`, `operator.js` | requests, and those that need the operator token |
+//! | `dom.js`, `format.js`, `chart.js` | elements, numbers and charts |
+//! | `shape.js`, `quota_result.js` | the drawn traffic of the playground, and its result under a quota |
+//! | `views/` | one file per view |
 //!
-//! The page asks what `docs/admin-api.md` tells, and nothing else.
+//! The dashboard uses only the endpoints in `docs/admin-api.md`.
 
 use axum::{Router, body::Body, response::Response, routing::get};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-/// Only what comes from here is run, shown and asked, and nobody else shows this page.
+/// Allows resources and requests of this origin only, and forbids framing.
 const CSP_VALUE: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                         base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// A file, where it is found, and what kind of file it is.
+/// A file with its path and content type.
 #[derive(Clone, Copy)]
 struct Asset {
     path: &'static str,
@@ -64,7 +64,7 @@ const ASSETS: [Asset; 22] = assets! {
     "/dashboard/views/denial.js" SCRIPT "views/denial.js",
 };
 
-/// Answers with the page and its files.
+/// Serves the page and its files.
 pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     ASSETS.into_iter().fold(Router::new(), |router, asset| {
         let tag = asset.etag();
@@ -73,7 +73,7 @@ pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
 }
 
 impl Asset {
-    /// What is different when the file is.
+    /// The entity tag: a hash of the content.
     fn etag(&self) -> HeaderValue {
         let mut hasher = DefaultHasher::new();
         self.text.hash(&mut hasher);
@@ -81,7 +81,7 @@ impl Asset {
             .unwrap_or(HeaderValue::from_static("\"\""))
     }
 
-    /// The file, unless whoever asks has it already.
+    /// Responds with the file, or with 304 if the client has it.
     fn respond(&self, tag: &HeaderValue, request_headers: &HeaderMap) -> Response {
         let known = request_headers.get_all(header::IF_NONE_MATCH).iter().any(|had| contains_etag(had, tag));
         let mut response = Response::new(if known { Body::empty() } else { Body::from(self.text) });
@@ -103,7 +103,7 @@ impl Asset {
     }
 }
 
-/// Whether a list of tags has this one.
+/// Whether a list of entity tags contains this one.
 fn contains_etag(list: &HeaderValue, tag: &HeaderValue) -> bool {
     let (Ok(list), Ok(tag)) = (list.to_str(), tag.to_str()) else { return false };
     list.split(',').map(|one| one.trim().trim_start_matches("W/")).any(|one| one == tag || one == "*")
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(ASSETS.iter().map(|asset| asset.path.to_owned()).collect::<BTreeSet<_>>(), expected);
     }
 
-    /// The page would not start, and no compiler tells.
+    /// A missing import would break the page, and no compiler checks it.
     #[test]
     fn every_import_is_a_file() {
         for asset in ASSETS.iter().filter(|asset| asset.kind == SCRIPT) {

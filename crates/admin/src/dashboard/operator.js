@@ -1,9 +1,9 @@
-// Who may read and change something: the token of operators, asked for when it is needed.
+// The operator token: the page prompts for it when a request requires it.
 
 import { ApiError, request, storeToken, token } from './api.js';
 import { field, h, setText } from './dom.js';
 
-/** `token`: changes need one; `open`: they need none; `never`: they are not taken here. */
+/** `token`: changes require a token; `open`: they require none; `never`: changes are disabled. */
 let changes = 'token';
 const listeners = new Set();
 
@@ -14,31 +14,31 @@ function setToken(value) {
   for (const listener of listeners) listener();
 }
 
-/** The gateway does not answer without a token, or not with this one: asks for another. `null` where nobody knows it. */
+/** Prompts for a token after the gateway rejected a request without a token or with a wrong one. `null` if canceled. */
 export function requestToken() {
   const why = token()
-    ? 'The token was not accepted: it is wrong, or has expired.'
-    : 'This gateway is read and changed with the token of operators.';
+    ? 'The gateway rejected the token: it is invalid or has expired.'
+    : 'This gateway requires the operator token.';
   setToken(null);
   return promptToken(why);
 }
 
-/** What the gateway says of changes. */
+/** Stores the access to changes that the gateway reports. */
 export function setChangeAccess(access) {
   if (access === changes) return;
   changes = access;
   for (const listener of listeners) listener();
 }
 
-/** Whether changes are taken here at all. */
+/** Whether this listener accepts changes. */
 export function canChange() {
   return changes !== 'never';
 }
 
-/** Sends a change. Asks for the token where one is needed, as often as it is wrong. `null` where nobody knows it. */
+/** Sends a change. Prompts for the token if it is required, until it is valid. `null` if canceled. */
 export async function change(method, path, body) {
   let known = token();
-  if (changes === 'token' && !known) known = await promptToken('Changes need the token of operators.');
+  if (changes === 'token' && !known) known = await promptToken('Changes require the operator token.');
   while (changes !== 'token' || known) {
     try {
       return await request(method, path, { body, secret: known });
@@ -51,15 +51,15 @@ export async function change(method, path, body) {
   return null;
 }
 
-/** The button that says who you are, and asks for the token or forgets it. */
+/** The button that shows the access to changes, and prompts for the token or removes it. */
 export function tokenButton(element) {
   const show = () => {
-    const text = { token: token() ? 'Forget token' : 'Give token', open: 'Changes are open', never: 'Read-only' };
+    const text = { token: token() ? 'Forget token' : 'Enter token', open: 'Changes allowed', never: 'Read-only' };
     setText(element, text[changes]);
     element.title = {
-      token: token() ? 'Changes are sent with your token' : 'Give the token of operators',
-      open: 'Whoever reaches this page may change something',
-      never: 'Changes are not taken on this listener',
+      token: token() ? 'Changes are sent with your token' : 'Enter the operator token',
+      open: 'Every client of this listener may make changes',
+      never: 'Changes are disabled on this listener',
     }[changes];
     element.disabled = changes !== 'token';
     element.hidden = false;
@@ -67,15 +67,15 @@ export function tokenButton(element) {
   element.addEventListener('click', async () => {
     if (token()) {
       setToken(null);
-      // What was read with it is gone, too.
+      // The data that was read with the token disappears too.
       location.reload();
-    } else if (await promptToken('With the token of operators you can read, ban, reset and promote.')) location.reload();
+    } else if (await promptToken('With the operator token you can read, ban, reset and promote.')) location.reload();
   });
   listeners.add(show);
   return show;
 }
 
-/** Asks for the token until it is right, and keeps it; once at a time. `null` where the dialog is closed. */
+/** Prompts for the token until it is valid, and stores it. Concurrent calls share one dialog. `null` if it is closed. */
 function promptToken(why) {
   pendingPrompt ??= showTokenDialog(why).finally(() => {
     pendingPrompt = null;
@@ -88,25 +88,25 @@ async function showTokenDialog(why) {
   const wrong = h('p', { class: 'wrong', role: 'alert' });
   const validate = async () => {
     setText(wrong, '');
-    const refused = await checkToken(input.value.trim());
-    if (refused) {
-      setText(wrong, refused);
+    const problem = await checkToken(input.value.trim());
+    if (problem) {
+      setText(wrong, problem);
       input.select();
       return false;
     }
     setToken(input.value.trim());
     return true;
   };
-  const fields = [field('Token', input, 'It stays in this tab, until the tab is closed.'), wrong];
-  return (await dialog('Token of operators', why, 'Go on', { fields, validate, focus: input })) ? token() : null;
+  const fields = [field('Token', input, 'It is stored in this tab until the tab is closed.'), wrong];
+  return (await dialog('Operator token', why, 'Continue', { fields, validate, focus: input })) ? token() : null;
 }
 
-/** Asks whether to go on with something that is felt at once. Whether somebody said so. */
+/** Asks for confirmation of a change with an immediate effect. Returns whether the user confirmed it. */
 export function confirmAction(title, why, action) {
   return dialog(title, why, action);
 }
 
-/** A question that is answered with `action`, once `validate`, or not at all. Whether it was. */
+/** Shows a dialog until `action` succeeds in `validate`, or the user cancels. Returns whether it succeeded. */
 function dialog(title, why, action, { fields = [], validate = () => true, focus } = {}) {
   const element = document.getElementById('ask');
   const yes = h('button', { type: 'submit', class: 'main' }, action);
@@ -139,6 +139,6 @@ async function checkToken(value) {
     return null;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    return error.status === 401 ? 'That is not the token of operators.' : error.message;
+    return error.status === 401 ? 'Invalid operator token.' : error.message;
   }
 }

@@ -1,4 +1,4 @@
-// One quota of the playground: its text, and what it says to the traffic.
+// One quota of the playground: its text, and its decisions for the traffic.
 
 import { request } from './api.js';
 import { field, h, setText, set, svg } from './dom.js';
@@ -29,18 +29,18 @@ export function quotaResult(it, { changed, remove }) {
   });
   numbers.addEventListener('toggle', () => last && numbers.open && body.replaceChildren(...rows(last)));
 
-  const show = (answer, span) => {
-    last = { bins: countByBin(answer.decisions, span), span };
-    draw(bars, level, last.bins, answer.decisions, span);
-    const max = maxInWindow(answer.decisions, span / 10);
+  const show = (result, span) => {
+    last = { bins: countByBin(result.decisions, span), span };
+    draw(bars, level, last.bins, result.decisions, span);
+    const max = maxInWindow(result.decisions, span / 10);
     summary.replaceChildren(
-      ...answer.quotas.slice(0, 1).map(({ algorithm }) => `${algorithm}: `),
-      h('b', {}, count(answer.admitted)),
+      ...result.quotas.slice(0, 1).map(({ algorithm }) => `${algorithm}: `),
+      h('b', {}, count(result.admitted)),
       ' admitted, ',
-      h('b', {}, count(answer.delayed)),
+      h('b', {}, count(result.delayed)),
       ' delayed, ',
-      h('b', {}, count(answer.denied)),
-      ` denied. At most ${count(max)} went on in any ${duration(span / 10)}.`,
+      h('b', {}, count(result.denied)),
+      ` denied. At most ${count(max)} proceeded in any ${duration(span / 10)}.`,
     );
     if (numbers.open) body.replaceChildren(...rows(last));
   };
@@ -63,7 +63,7 @@ export function quotaResult(it, { changed, remove }) {
     },
     async simulate(times, { span, wait, signal }) {
       try {
-        const answer = await (
+        const result = await (
           await request('POST', 'api/v1/simulate', {
             signal,
             body: { quota: it.quota, arrivals: times, ...(wait > 0 ? { wait } : {}) },
@@ -71,7 +71,7 @@ export function quotaResult(it, { changed, remove }) {
         ).json();
         setText(wrong, '');
         set(input, 'aria-invalid', null);
-        show(answer, span);
+        show(result, span);
       } catch (error) {
         if (error.name === 'AbortError') return;
         setText(wrong, error.message);
@@ -81,7 +81,7 @@ export function quotaResult(it, { changed, remove }) {
   };
 }
 
-/** How many of each kind fall into each step; those who wait count when they go on. */
+/** The number of each outcome per step; delayed requests count in the step in which they proceed. */
 function countByBin(decisions, span) {
   const bins = Array.from({ length: BINS }, () => ({ admitted: 0, delayed: 0, denied: 0, left: null }));
   for (const { at, wait, outcome, remaining } of decisions) {
@@ -115,7 +115,7 @@ function draw(bars, level, bins, decisions, span) {
   set(level, 'd', path || 'M0 0');
 }
 
-/** The most that went on within any stretch of this length. */
+/** The maximum number of requests that proceed within any interval of this length. */
 function maxInWindow(decisions, length) {
   const passed = decisions
     .filter(({ outcome }) => outcome !== 'denied')
@@ -133,12 +133,12 @@ function frame(body) {
     'tr',
     {},
     h('th', { scope: 'col' }, 'From'),
-    ['Admitted', 'Delayed', 'Denied', 'Left'].map((name) => h('th', { scope: 'col', class: 'number' }, name)),
+    ['Admitted', 'Delayed', 'Denied', 'Remaining'].map((name) => h('th', { scope: 'col', class: 'number' }, name)),
   );
   return h(
     'div',
-    { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'What was said, step by step' },
-    h('table', {}, h('caption', { class: 'visually-hidden' }, 'What was said, step by step'), h('thead', {}, head), body),
+    { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Decisions per step' },
+    h('table', {}, h('caption', { class: 'visually-hidden' }, 'Decisions per step'), h('thead', {}, head), body),
   );
 }
 

@@ -1,11 +1,11 @@
-// Traffic as it is drawn: how many come in each of sixty steps of a span, by pointer or by keyboard, or as it was recorded.
+// The traffic of the playground: requests in each of sixty steps, drawn by pointer or keyboard, or recorded.
 
 import { h, set, svg } from './dom.js';
 
 export const BINS = 60;
-/** The most that can be drawn in a step. */
+/** The maximum number of drawn requests per step. */
 const MAX_PER_BIN = 12;
-/** The most that the gateway simulates at once. */
+/** The maximum number of requests of one simulation. */
 const MAX_ARRIVALS = 10000;
 const [WIDTH, HEIGHT] = [600, 120];
 const STEP = WIDTH / BINS;
@@ -22,7 +22,7 @@ export const SHAPES = {
   Nothing: () => each(() => 0),
 };
 
-/** When those who are drawn come: evenly within each step. */
+/** The arrival times of drawn requests: evenly distributed within each step. */
 export function arrivals(bins, span) {
   const step = span / BINS;
   return bins.flatMap((number, bin) =>
@@ -30,7 +30,7 @@ export function arrivals(bins, span) {
   );
 }
 
-/** How many of `times` are in each step. */
+/** The number of `times` in each step. */
 export function histogram(times, span) {
   const bins = each(() => 0);
   for (const time of times) bins[Math.min(BINS - 1, Math.floor((time / span) * BINS))] += 1;
@@ -38,8 +38,8 @@ export function histogram(times, span) {
 }
 
 /**
- * Moments from text, one in each line: seconds, times in ISO 8601, or JSON with a member `time`. Answers seconds since the
- * first, in order.
+ * Parses times, one per line: seconds, ISO 8601 timestamps, or JSON with a member `time`. Returns seconds since the first,
+ * sorted.
  */
 export function parseRecording(text) {
   const lines = text.split(/[\n,]+(?![^{]*\})/).map((line) => line.trim());
@@ -49,13 +49,13 @@ export function parseRecording(text) {
     const time = parseTime(line);
     if (!Number.isFinite(time))
       throw new Error(
-        `Line ${place + 1} is no moment: “${line.slice(0, 40)}”. Write seconds (12.5) or a time (2026-11-16T03:20:00Z).`,
+        `Line ${place + 1} is not a time: “${line.slice(0, 40)}”. Use seconds (12.5) or a timestamp (2026-11-16T03:20:00Z).`,
       );
     times.push(time);
   }
-  if (times.length === 0) throw new Error('There is no moment in it. Paste one in each line.');
+  if (times.length === 0) throw new Error('No time found. Paste one per line.');
   if (times.length > MAX_ARRIVALS)
-    throw new Error(`These are ${times.length} moments; at most ${MAX_ARRIVALS} can be simulated.`);
+    throw new Error(`Too many times: ${times.length}. At most ${MAX_ARRIVALS} can be simulated.`);
   times.sort((a, b) => a - b);
   return times.map((time) => round(time - times[0]));
 }
@@ -76,9 +76,9 @@ function parseTime(line) {
 
 const round = (time) => Math.round(time * 1e6) / 1e6;
 
-const LABEL = 'Traffic, drawn. Left and right move in time, up and down change how many come, digits set it.';
+const LABEL = 'Traffic, drawn. Left and right move in time, up and down change the number of requests, digits set it.';
 
-/** A field to draw in. `changed(bins)` is told what was drawn. */
+/** A drawing area. Calls `changed(bins)` after each change. */
 export class Drawing {
   #bins = each(() => 0);
   #at = 0;
@@ -107,7 +107,7 @@ export class Drawing {
     this.element = h('div', { class: 'draw', tabindex: '0', ...role, on }, picture);
   }
 
-  /** Shows these, over so many seconds. */
+  /** Shows `bins` over `span` seconds. */
   show(bins, span) {
     this.#bins = [...bins];
     this.#span = span;
@@ -124,14 +124,14 @@ export class Drawing {
     set(this.#mark, 'x', this.#at * STEP);
     const count = this.#bins[this.#at];
     set(this.element, 'aria-valuenow', Math.min(MAX_PER_BIN, count));
-    set(this.element, 'aria-valuetext', `${count} come at ${round((this.#at * this.#span) / BINS)} s`);
+    set(this.element, 'aria-valuetext', `${count} requests at ${round((this.#at * this.#span) / BINS)} s`);
   }
 
   #setBin(bin, number) {
     this.#bins[bin] = Math.max(0, Math.min(MAX_PER_BIN, number));
   }
 
-  /** A quick hand leaves steps out; they are filled in between. */
+  /** A fast pointer skips steps; they are interpolated. */
   #stroke({ clientX, clientY }) {
     const box = this.element.getBoundingClientRect();
     const bin = Math.max(0, Math.min(BINS - 1, Math.floor(((clientX - box.left) / box.width) * BINS)));
@@ -149,7 +149,7 @@ export class Drawing {
 
   #onKey(event) {
     const [at, count, last] = [this.#at, this.#bins[this.#at], BINS - 1];
-    const moves = { ArrowLeft: at - 1, ArrowRight: at + 1, PageUp: at - 10, PageDown: at + 10, Home: 0, End: last };
+    const moves = { ArrowLeft: at - 1, ArrowRight: at + 1, PageUp: at - 10, PageDown: at + 10, 'Home': 0, End: last };
     const heights = { ArrowUp: count + 1, ArrowDown: count - 1, Delete: 0, Backspace: 0 };
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key in moves) this.#at = Math.max(0, Math.min(last, moves[event.key]));

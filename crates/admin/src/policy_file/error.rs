@@ -1,4 +1,4 @@
-//! What keeps a policy file from being changed.
+//! The error of a failed change of a policy file.
 
 use std::{
     io,
@@ -6,72 +6,67 @@ use std::{
 };
 use tidegate_policy::edit::EditError;
 
-/// What keeps a policy file from being changed; it is as it was then, unless this says otherwise.
+/// A policy file cannot be changed. The file is unchanged, except for [`RestoreFailed`](Self::RestoreFailed).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyFileError {
-    /// The policy is wrong, has no such rule, or cannot say it there.
+    /// The policy is invalid, has no such rule, or cannot express the mode.
     #[error("{0}")]
     Edit(#[source] EditError),
-    /// A file says something else than was read of it, or than the last change left.
-    #[error(
-        "{0} has changed since, by hand or by somebody else: look at it, and change it there, or try again"
-    )]
+    /// The content of a file is not what was read, or not what the last change wrote.
+    #[error("{0} was changed in the meantime; check it, then edit it manually or try again")]
     ConcurrentChange(PathBuf),
-    /// The policy comes from no file.
-    #[error(
-        "this policy comes from no file, in which a change could be kept; serve one: `tidegate serve policy.yaml`"
-    )]
+    /// The policy was not read from a file.
+    #[error("the policy has no file to write the change to; serve one: `tidegate serve policy.yaml`")]
     NoFile,
-    /// A file is a link to another.
+    /// A file is a symbolic link, which a rename would replace.
     #[error(
-        "{0} is a link, and to replace it would cut it off; change what it leads to (in Kubernetes, the ConfigMap), or \
-         serve a plain file"
+        "{0} is a symbolic link; change its target (in Kubernetes, the ConfigMap), or serve a regular file"
     )]
     SymbolicLink(PathBuf),
-    /// A file may not be written.
-    #[error("{0} is read-only; allow writing (`chmod u+w`), or change it where it comes from")]
+    /// A file is read-only.
+    #[error("{0} is read-only; make it writable (`chmod u+w`), or change it at its source")]
     ReadOnly(PathBuf),
-    /// There is nothing to take back.
-    #[error("there is no change to take back; `tidegate changes` tells what there was")]
+    /// No change can be reverted.
+    #[error("no change to revert; `tidegate changes` lists the changes")]
     NothingToUndo,
-    /// Another change than the one that was meant is the last: this one.
-    #[error("the last change is number {0} now; look at the changes, and take that one back first")]
+    /// The last change has another id: this one.
+    #[error("the last change is number {0}; revert that one first")]
     NotLastChange(u64),
-    /// A line of the history says nothing that is understood.
-    #[error("{file}:{line}: this line of the history is not understood; mend it, or move the file away")]
+    /// A line of the history is invalid.
+    #[error("{file}:{line}: invalid line in the change history; fix it, or move the file away")]
     History {
         /// The history.
         file: PathBuf,
         /// The line, counted from one.
         line: usize,
     },
-    /// The gateway did not take the policy, and the file is again as it was.
-    #[error("the gateway refused it, and the file is as it was: {0}")]
+    /// The gateway rejected the policy, and the file is restored.
+    #[error("the gateway rejected the change, and the file is restored: {0}")]
     Rejected(String),
-    /// The gateway did not take the policy, and the file says it all the same.
+    /// The gateway rejected the policy, and the file could not be restored.
     #[error(
-        "the gateway refused it, and the file was not put back ({source}); put it back by hand, it says what is not in force: \
-         {refused}"
+        "the gateway rejected the change, and the file is not restored ({source}); restore it manually, its content is not \
+         in force: {refused}"
     )]
     RestoreFailed {
-        /// Why it was not taken.
+        /// The error of the gateway.
         refused: String,
-        /// What kept the file from being put back.
+        /// The error of the restore.
         source: Box<Self>,
     },
-    /// The disk did not do what it was asked.
-    #[error("{file}: {problem}: {source}; see that the folder is there and may be written")]
+    /// A file operation failed.
+    #[error("{file}: {problem}: {source}; check that the directory exists and is writable")]
     Io {
-        /// What.
+        /// The operation that failed.
         problem: &'static str,
-        /// Where.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The gateway that was asked has ended.
-    #[error("the gateway has ended")]
+    /// The gateway has stopped.
+    #[error("gateway stopped")]
     GatewayStopped,
 }
 

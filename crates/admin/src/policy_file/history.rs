@@ -1,4 +1,4 @@
-//! What was changed: a line of JSON for each change, in a file beside the policy.
+//! The change history: one line of JSON per change, in a file beside the policy.
 //!
 //! ```text
 //! {"id":2,"time":"2026-11-16T03:20:00.000000Z","by":"command line","rule":"login","from":"shadow","to":"enforce 10%",
@@ -14,57 +14,57 @@ use std::{
 use tidegate_policy::{edit::Splice, model::RuleEnforcement};
 use tidegate_rule::key_hash;
 
-/// Another mode that a rule was given.
+/// A change of the mode of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModeChange {
-    /// Its number; the next one has the next.
+    /// Its number, starting at 1.
     pub id: u64,
-    /// When, in UTC: `2026-11-16T03:20:00.000000Z`.
+    /// The time in UTC: `2026-11-16T03:20:00.000000Z`.
     pub time: String,
-    /// By whom: the command line, or the API of a gateway.
+    /// The author: the command line, or the API of a gateway.
     pub author: String,
     /// The rule.
     pub rule: String,
-    /// Its mode before.
+    /// The old mode.
     pub from: RuleEnforcement,
-    /// Its mode since.
+    /// The new mode.
     pub to: RuleEnforcement,
-    /// The file that says so, as seen from the folder of the policy.
+    /// The changed file, relative to the directory of the policy.
     pub file: PathBuf,
-    /// The change that it takes back, if it is a rollback.
+    /// The change that it reverts, if it is a rollback.
     pub undoes: Option<u64>,
 }
 
-/// A change, and what of the file it is.
+/// A change, with the edit of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct HistoryRecord {
     pub(super) change: ModeChange,
     pub(super) splice: Splice,
-    /// What stands for the file before.
+    /// The digest of the file before the change.
     pub(super) digest_before: String,
-    /// The same behind it.
+    /// The digest of the file after the change.
     pub(super) digest_after: String,
 }
 
-/// All changes that are known, oldest first.
+/// The recorded changes, oldest first.
 #[derive(Debug)]
 pub(super) struct ChangeHistory {
     path: PathBuf,
     entries: Vec<HistoryRecord>,
 }
 
-/// Changes that are known.
+/// The maximum number of recorded changes.
 const MAX_CHANGES: usize = 100;
 
 impl ChangeHistory {
-    /// That of a policy; none where nothing was changed yet.
+    /// Reads the history of a policy; empty if nothing was changed yet.
     pub(super) fn read(policy: &Path) -> Result<Self, PolicyFileError> {
         let name = policy.file_name().unwrap_or_default().to_string_lossy();
         let path = policy.with_file_name(format!("{name}.changes"));
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(PolicyFileError::io("the history cannot be read", &path, error)),
+            Err(error) => return Err(PolicyFileError::io("cannot read the change history", &path, error)),
         };
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let entries = lines.map(|(at, line)| {
@@ -82,8 +82,8 @@ impl ChangeHistory {
         self.entries.into_iter().rev().map(|entry| entry.change).collect()
     }
 
-    /// Changes that no rollback has taken back, newest first. The last ones of which `is_unmade` says that they are not in their
-    /// files do not count: whoever was killed has only noted them.
+    /// Changes that no rollback has reverted, newest first. The last changes that are not in their files (`is_unmade`) are
+    /// skipped: a writer was killed after it had written the history.
     pub(super) fn active_changes(
         &self,
         is_unmade: impl Fn(&HistoryRecord) -> Result<bool, PolicyFileError>,
@@ -99,13 +99,13 @@ impl ChangeHistory {
         Ok(changes.filter(move |entry| !is_undone(entry.change.id)))
     }
 
-    /// One more; the oldest is forgotten where there are too many.
+    /// Adds a record, and removes the oldest beyond `MAX_CHANGES`.
     pub(super) fn push(&mut self, entry: HistoryRecord) {
         self.entries.push(entry);
         self.entries.drain(..self.entries.len().saturating_sub(MAX_CHANGES));
     }
 
-    /// Writes it, under another name for now.
+    /// Writes the history to a temporary file.
     pub(super) fn prepare(&self) -> Result<PendingFile, PolicyFileError> {
         let text: String = self.entries.iter().map(|entry| format!("{}\n", entry.to_json_line())).collect();
         PendingFile::write(&self.path, text.as_bytes())
@@ -113,7 +113,7 @@ impl ChangeHistory {
 }
 
 impl HistoryRecord {
-    /// Its members in an order in which people read them.
+    /// One line of JSON, with the members in reading order.
     fn to_json_line(&self) -> String {
         let Self { change, splice, digest_before: before, digest_after: after } = self;
         let members = [
@@ -161,7 +161,7 @@ impl HistoryRecord {
 }
 
 impl ModeChange {
-    /// It as programs read it.
+    /// The change in a response of the admin API.
     pub fn to_json(&self) -> Value {
         json!({
             "id": self.id,
@@ -187,13 +187,13 @@ impl fmt::Display for ModeChange {
         let Self { rule, from, to, file, undoes, .. } = self;
         write!(f, "rule {rule}: {from} → {to} ({})", file.display())?;
         match undoes {
-            Some(id) => write!(f, ", which takes back change {id}"),
+            Some(id) => write!(f, ", reverts change {id}"),
             None => Ok(()),
         }
     }
 }
 
-/// What stands for the contents of a file.
+/// The digest of the content of a file.
 pub(super) fn digest(bytes: &[u8]) -> String {
     format!("{:016x}", key_hash("policy file", &String::from_utf8_lossy(bytes)))
 }

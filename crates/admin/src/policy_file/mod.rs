@@ -1,12 +1,12 @@
-//! Modes of rules, changed in the policy file while it is served, with a history beside it.
+//! Changes rule modes in the policy file while it is served, with a history beside it.
 //!
 //! ```text
-//!   lock ──▶ read ──▶ edit ──▶ new files, synced ──▶ still what was read? ──▶ renamed: first the history, then the policy
-//!  (folder)                    .policy.yaml.new                              policy.yaml.changes, policy.yaml
+//!   lock ──▶ read ──▶ edit ──▶ new files, synced ──▶ unchanged since read? ──▶ rename: first the history, then the policy
+//! (directory)                  .policy.yaml.new                               policy.yaml.changes, policy.yaml
 //! ```
 //!
-//! Whoever is killed in between leaves the old file or the new one, never a part of one. The history is written first, so that
-//! no change is ever without its line; a line whose change was never made is told from the file itself.
+//! A writer that is killed leaves the old file or the new one, never a part. The history is written first, so every change
+//! has its line; a line without a change is recognized by the digest of the file.
 
 mod error;
 mod history;
@@ -31,7 +31,7 @@ use tidegate_policy::{
 };
 use write::PendingFile;
 
-/// The file of a policy, in which modes of rules are changed.
+/// Changes the modes of rules in a policy file.
 ///
 /// ```no_run
 /// use tidegate_admin::{ChangeResult, PolicyFile};
@@ -48,54 +48,54 @@ pub struct PolicyFile {
     path: PathBuf,
     author: String,
     clock: Clock,
-    /// What it said when it was read last, if that matters.
+    /// The policy that the file must still contain, if set.
     loaded: Option<Box<Policy>>,
 }
 
-/// What came of it.
+/// The result of a change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ChangeResult {
-    /// It was written.
+    /// The file was changed.
     Changed(ModeChange),
     /// The rule was in that mode already.
     Unchanged,
 }
 
-/// What is done one after the other.
+/// The steps of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteStep {
-    /// The new files are there, under other names.
+    /// The temporary files are written.
     Prepared,
-    /// The history tells of it.
+    /// The history is replaced.
     HistoryWritten,
 }
 
 impl PolicyFile {
-    /// This one, changed from the command line.
+    /// A policy file that is changed from the command line.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), author: "command line".to_owned(), clock: Clock::system(), loaded: None }
     }
 
-    /// Changed by somebody else, as the history is to tell.
+    /// Sets the author in the history.
     #[must_use]
     pub fn with_author(self, author: impl Into<String>) -> Self {
         Self { author: author.into(), ..self }
     }
 
-    /// Only if it still says this.
+    /// Changes the file only if it still contains this policy.
     #[must_use]
     pub fn if_unchanged(self, loaded: Policy) -> Self {
         Self { loaded: Some(Box::new(loaded)), ..self }
     }
 
-    /// The mode of a rule, as the file says it; `None` if there is no such rule.
+    /// The mode of a rule in the file; `None` if the rule does not exist.
     pub fn mode_of(&self, rule: &str) -> Result<Option<RuleEnforcement>, PolicyFileError> {
         let policy = Policy::read(&self.path, &DiskFiles)
             .map_err(|problems| PolicyFileError::Edit(EditError::Policy(problems)))?;
         Ok(policy.rules.into_iter().find(|known| known.name == rule).map(|known| known.enforcement))
     }
 
-    /// Has a rule be in this mode.
+    /// Sets the mode of a rule.
     pub fn set_mode(&self, rule: &str, to: &RuleEnforcement) -> Result<ChangeResult, PolicyFileError> {
         self.set_mode_in_steps(rule, to, |_| Ok(()))
     }
@@ -130,7 +130,7 @@ impl PolicyFile {
             .map(ChangeResult::Changed)
     }
 
-    /// Takes the last change back that has not been taken back yet: this one, where it matters which.
+    /// Reverts the last change that is not reverted yet; with an id, only if that change has this id.
     pub fn roll_back(&self, id: Option<u64>) -> Result<ModeChange, PolicyFileError> {
         self.roll_back_in_steps(id, |_| Ok(()))
     }
@@ -171,29 +171,29 @@ impl PolicyFile {
         apply_change(history, entry, (&file, &before, &after), step)
     }
 
-    /// Puts back what a change has done that the gateway did not take, and says what came of both.
+    /// Reverts a change that the gateway rejected, and returns the error to report.
     pub fn restore(&self, change: &ModeChange, refused: String) -> PolicyFileError {
-        let taken_back = match change.undoes {
+        let reverted = match change.undoes {
             None => self.roll_back(Some(change.id)).map(drop),
             Some(_) => self.set_mode(&change.rule, &change.from).map(drop),
         };
-        match taken_back {
+        match reverted {
             Ok(()) => PolicyFileError::Rejected(refused),
-            Err(left) => PolicyFileError::RestoreFailed { refused, source: Box::new(left) },
+            Err(error) => PolicyFileError::RestoreFailed { refused, source: Box::new(error) },
         }
     }
 
-    /// What was changed, newest first.
+    /// The recorded changes, newest first.
     pub fn changes(&self) -> Result<Vec<ModeChange>, PolicyFileError> {
         Ok(ChangeHistory::read(&self.path)?.newest_first())
     }
 
-    /// The change that a rollback would take back now.
+    /// The change that a rollback would revert.
     pub fn last_change(&self) -> Result<ModeChange, PolicyFileError> {
         self.find_last_change(&ChangeHistory::read(&self.path)?).map(|entry| entry.change)
     }
 
-    /// The last change that is in its file: not taken back, neither by a rollback nor by hand.
+    /// The last change that is in its file: reverted neither by a rollback nor manually.
     fn find_last_change(&self, history: &ChangeHistory) -> Result<HistoryRecord, PolicyFileError> {
         let digest = |entry: &HistoryRecord| {
             let file = self.folder().join(&entry.change.file);
@@ -205,7 +205,7 @@ impl PolicyFile {
             if now == entry.digest_after {
                 return Ok(entry.clone());
             }
-            // As if it had never been made.
+            // A file with the old digest was reverted manually; any other content is a concurrent change.
             if now != entry.digest_before {
                 return Err(PolicyFileError::ConcurrentChange(file));
             }
@@ -213,7 +213,7 @@ impl PolicyFile {
         Err(PolicyFileError::NothingToUndo)
     }
 
-    /// Whether it is still what is in force.
+    /// Returns an error if the file does not contain the policy in force.
     fn check_unchanged(&self, now: &Policy) -> Result<(), PolicyFileError> {
         match self.loaded.as_deref().is_some_and(|loaded| loaded != now) {
             true => Err(PolicyFileError::ConcurrentChange(self.path.clone())),
@@ -221,18 +221,18 @@ impl PolicyFile {
         }
     }
 
-    /// Whether the policy is one with this in the place of a file.
+    /// Checks that the policy is valid with this content of a file.
     fn validate(&self, file: &Path, after: &[u8]) -> Result<(), PolicyFileError> {
         let file = absolute(file);
-        let files = |asked: &Path| match absolute(asked) == file {
+        let files = |path: &Path| match absolute(path) == file {
             true => Ok(after.to_vec()),
-            false => DiskFiles.read(asked),
+            false => DiskFiles.read(path),
         };
         let tried = Policy::read(&self.path, &files);
         tried.map(drop).map_err(|problems| PolicyFileError::Edit(EditError::Policy(problems)))
     }
 
-    /// One writer at a time, in all processes: the folder is locked until this is dropped.
+    /// Locks the directory against other writers, in all processes, until the result is dropped.
     fn lock(&self) -> Result<File, PolicyFileError> {
         let folder = self.folder();
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
@@ -241,21 +241,21 @@ impl PolicyFile {
             file.lock()?;
             Ok(file)
         };
-        lock().map_err(|error| PolicyFileError::io("the folder cannot be locked", folder, error))
+        lock().map_err(|error| PolicyFileError::io("cannot lock the directory", folder, error))
     }
 
     fn folder(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new(""))
     }
 
-    /// A file by its name as seen from the policy, whoever asks from wherever.
+    /// The path of a file relative to the policy, independent of the working directory.
     fn relative_path(&self, file: &Path) -> PathBuf {
         let file = absolute(file);
         file.strip_prefix(absolute(self.folder())).map(Path::to_owned).unwrap_or(file)
     }
 }
 
-/// Writes a change down and makes it, if the file is still what it was.
+/// Records a change and applies it, if the file is unchanged.
 fn apply_change(
     mut history: ChangeHistory,
     entry: HistoryRecord,
@@ -284,7 +284,7 @@ fn absolute(path: &Path) -> PathBuf {
 }
 
 fn read_file(file: &Path) -> Result<Vec<u8>, PolicyFileError> {
-    DiskFiles.read(file).map_err(|error| PolicyFileError::io("it cannot be read", file, error))
+    DiskFiles.read(file).map_err(|error| PolicyFileError::io("cannot read the file", file, error))
 }
 
 #[cfg(test)]

@@ -54,80 +54,81 @@ impl PolicyFolder {
 
 #[test]
 fn changes_are_listed_and_rolled_back_in_order() {
-    let stage = PolicyFolder::new();
-    fs::set_permissions(stage.folder.path().join("policy.yaml"), fs::Permissions::from_mode(0o640)).unwrap();
+    let fixture = PolicyFolder::new();
+    fs::set_permissions(fixture.folder.path().join("policy.yaml"), fs::Permissions::from_mode(0o640))
+        .unwrap();
     assert_eq!(
-        stage.file.roll_back(None).unwrap_err().to_string(),
+        fixture.file.roll_back(None).unwrap_err().to_string(),
         PolicyFileError::NothingToUndo.to_string()
     );
-    stage.set_mode("b", "enforce 10%");
-    stage.set_mode("c", "off");
-    stage.set_mode("b", "enforce");
-    assert_eq!(stage.file.set_mode("b", &"enforce".parse().unwrap()).unwrap(), ChangeResult::Unchanged);
-    assert_eq!(stage.text("policy.yaml"), POLICY.replace("mode: shadow", "mode: enforce"));
-    assert_eq!(stage.text("more.yaml"), "rules:\n  - name: c\n    mode: off\n    quota: 5/min\n");
-    let mode = fs::metadata(stage.folder.path().join("policy.yaml")).unwrap().permissions().mode();
+    fixture.set_mode("b", "enforce 10%");
+    fixture.set_mode("c", "off");
+    fixture.set_mode("b", "enforce");
+    assert_eq!(fixture.file.set_mode("b", &"enforce".parse().unwrap()).unwrap(), ChangeResult::Unchanged);
+    assert_eq!(fixture.text("policy.yaml"), POLICY.replace("mode: shadow", "mode: enforce"));
+    assert_eq!(fixture.text("more.yaml"), "rules:\n  - name: c\n    mode: off\n    quota: 5/min\n");
+    let mode = fs::metadata(fixture.folder.path().join("policy.yaml")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o640);
-    assert_eq!(stage.file_names(), ["more.yaml", "policy.yaml", "policy.yaml.changes"]);
+    assert_eq!(fixture.file_names(), ["more.yaml", "policy.yaml", "policy.yaml.changes"]);
     assert_eq!(
-        stage.change_texts(),
+        fixture.change_texts(),
         [
             "rule b: enforce 10% → enforce (policy.yaml)",
             "rule c: enforce → off (more.yaml)",
             "rule b: shadow → enforce 10% (policy.yaml)",
         ]
     );
-    assert!(matches!(stage.file.roll_back(Some(1)), Err(PolicyFileError::NotLastChange(3))));
-    assert_eq!(stage.file.last_change().unwrap().id, 3);
-    let back = stage.file.roll_back(Some(3)).unwrap();
-    assert_eq!(back.to_string(), "rule b: enforce → enforce 10% (policy.yaml), which takes back change 3");
+    assert!(matches!(fixture.file.roll_back(Some(1)), Err(PolicyFileError::NotLastChange(3))));
+    assert_eq!(fixture.file.last_change().unwrap().id, 3);
+    let back = fixture.file.roll_back(Some(3)).unwrap();
+    assert_eq!(back.to_string(), "rule b: enforce → enforce 10% (policy.yaml), reverts change 3");
     for expected in [2, 1] {
-        assert_eq!(stage.file.roll_back(None).unwrap().undoes, Some(expected));
+        assert_eq!(fixture.file.roll_back(None).unwrap().undoes, Some(expected));
     }
     assert_eq!(
-        (stage.text("policy.yaml").as_str(), stage.text("more.yaml").as_str()),
+        (fixture.text("policy.yaml").as_str(), fixture.text("more.yaml").as_str()),
         (POLICY, INCLUDED_POLICY)
     );
-    assert!(matches!(stage.file.roll_back(None), Err(PolicyFileError::NothingToUndo)));
-    assert_eq!(stage.change_texts().len(), 6);
-    let ids: Vec<u64> = stage.file.changes().unwrap().iter().map(|change| change.id).collect();
+    assert!(matches!(fixture.file.roll_back(None), Err(PolicyFileError::NothingToUndo)));
+    assert_eq!(fixture.change_texts().len(), 6);
+    let ids: Vec<u64> = fixture.file.changes().unwrap().iter().map(|change| change.id).collect();
     assert_eq!(ids, [6, 5, 4, 3, 2, 1]);
 }
 
 #[test]
 fn killed_writer_leaves_whole_policy_file() {
     for killed in [WriteStep::Prepared, WriteStep::HistoryWritten] {
-        let stage = PolicyFolder::new();
-        stage.set_mode("a", "shadow");
-        let before = stage.text("policy.yaml");
+        let fixture = PolicyFolder::new();
+        fixture.set_mode("a", "shadow");
+        let before = fixture.text("policy.yaml");
         let stop = |step| if step == killed { Err(PolicyFileError::GatewayStopped) } else { Ok(()) };
-        let outcome = stage.file.set_mode_in_steps("b", &"enforce".parse().unwrap(), stop);
+        let outcome = fixture.file.set_mode_in_steps("b", &"enforce".parse().unwrap(), stop);
         assert!(matches!(outcome, Err(PolicyFileError::GatewayStopped)));
-        assert_eq!(stage.text("policy.yaml"), before, "{killed:?}");
-        assert!(stage.file_names().contains(&".policy.yaml.new".to_owned()), "{killed:?}");
+        assert_eq!(fixture.text("policy.yaml"), before, "{killed:?}");
+        assert!(fixture.file_names().contains(&".policy.yaml.new".to_owned()), "{killed:?}");
 
-        // What was not made is not taken back; what was made before is.
-        let again = |stage: &PolicyFolder| stage.set_mode("b", "enforce").id;
+        // A change that was not applied is not reverted.
+        let again = |fixture: &PolicyFolder| fixture.set_mode("b", "enforce").id;
         match killed {
-            WriteStep::Prepared => assert_eq!(again(&stage), 2),
-            WriteStep::HistoryWritten => assert_eq!(again(&stage), 3),
+            WriteStep::Prepared => assert_eq!(again(&fixture), 2),
+            WriteStep::HistoryWritten => assert_eq!(again(&fixture), 3),
         }
-        assert_eq!(stage.file_names(), ["more.yaml", "policy.yaml", "policy.yaml.changes"]);
-        // The same of whoever is killed while it takes something back.
-        let after = stage.text("policy.yaml");
-        assert!(stage.file.roll_back_in_steps(None, stop).is_err());
-        assert_eq!(stage.text("policy.yaml"), after, "{killed:?}");
-        assert_eq!(stage.file.roll_back(None).unwrap().rule, "b");
-        assert_eq!(stage.text("policy.yaml"), before);
-        assert_eq!(stage.file.roll_back(None).unwrap().rule, "a", "{killed:?}");
-        assert_eq!(stage.text("policy.yaml"), POLICY);
+        assert_eq!(fixture.file_names(), ["more.yaml", "policy.yaml", "policy.yaml.changes"]);
+        // The same applies to a killed rollback.
+        let after = fixture.text("policy.yaml");
+        assert!(fixture.file.roll_back_in_steps(None, stop).is_err());
+        assert_eq!(fixture.text("policy.yaml"), after, "{killed:?}");
+        assert_eq!(fixture.file.roll_back(None).unwrap().rule, "b");
+        assert_eq!(fixture.text("policy.yaml"), before);
+        assert_eq!(fixture.file.roll_back(None).unwrap().rule, "a", "{killed:?}");
+        assert_eq!(fixture.text("policy.yaml"), POLICY);
     }
 }
 
 #[test]
 fn concurrent_edit_is_not_overwritten() {
-    let stage = PolicyFolder::new();
-    let path = stage.folder.path().join("policy.yaml");
+    let fixture = PolicyFolder::new();
+    let path = fixture.folder.path().join("policy.yaml");
     let edited = format!("{POLICY}  - {{ name: d, quota: 1/s }}\n");
     let save = |step| {
         if step == WriteStep::Prepared {
@@ -135,53 +136,53 @@ fn concurrent_edit_is_not_overwritten() {
         }
         Ok(())
     };
-    let outcome = stage.file.set_mode_in_steps("a", &"off".parse().unwrap(), save);
-    let told = outcome.unwrap_err().to_string();
+    let outcome = fixture.file.set_mode_in_steps("a", &"off".parse().unwrap(), save);
+    let message = outcome.unwrap_err().to_string();
     assert!(
-        told.ends_with("by hand or by somebody else: look at it, and change it there, or try again"),
-        "{told}"
+        message.ends_with("was changed in the meantime; check it, then edit it manually or try again"),
+        "{message}"
     );
-    assert_eq!(stage.text("policy.yaml"), edited);
-    assert_eq!(stage.file_names(), ["more.yaml", "policy.yaml"]);
+    assert_eq!(fixture.text("policy.yaml"), edited);
+    assert_eq!(fixture.file_names(), ["more.yaml", "policy.yaml"]);
 
-    // The same where it was changed since it was read by whoever serves it.
-    let served = stage.file.clone().if_unchanged(Policy::from_file(&path).unwrap());
+    // The same if it changed after the gateway read it.
+    let served = fixture.file.clone().if_unchanged(Policy::from_file(&path).unwrap());
     fs::write(&path, POLICY).unwrap();
     assert!(matches!(
         served.set_mode("a", &"off".parse().unwrap()),
         Err(PolicyFileError::ConcurrentChange(_))
     ));
-    // And where it is no longer what the change left; a remark counts.
-    stage.set_mode("a", "off");
-    fs::write(&path, format!("{}# mine\n", stage.text("policy.yaml"))).unwrap();
-    assert!(matches!(stage.file.roll_back(None), Err(PolicyFileError::ConcurrentChange(_))));
+    // The same if it is not what the last change wrote; a comment counts.
+    fixture.set_mode("a", "off");
+    fs::write(&path, format!("{}# mine\n", fixture.text("policy.yaml"))).unwrap();
+    assert!(matches!(fixture.file.roll_back(None), Err(PolicyFileError::ConcurrentChange(_))));
 }
 
 #[test]
 fn unwritable_policy_file_error_names_the_fix() {
-    let stage = PolicyFolder::new();
-    let (path, elsewhere) = (stage.folder.path().join("policy.yaml"), stage.folder.path().join("data"));
-    let told = || stage.file.set_mode("a", &"off".parse().unwrap()).unwrap_err().to_string();
+    let fixture = PolicyFolder::new();
+    let (path, elsewhere) = (fixture.folder.path().join("policy.yaml"), fixture.folder.path().join("data"));
+    let message = || fixture.file.set_mode("a", &"off".parse().unwrap()).unwrap_err().to_string();
     fs::create_dir(&elsewhere).unwrap();
     fs::rename(&path, elsewhere.join("policy.yaml")).unwrap();
     unix::symlink("data/policy.yaml", &path).unwrap();
-    assert!(told().contains("policy.yaml is a link"), "{}", told());
-    assert!(told().contains("ConfigMap"));
+    assert!(message().contains("policy.yaml is a symbolic link"), "{}", message());
+    assert!(message().contains("ConfigMap"));
     assert!(fs::symlink_metadata(&path).unwrap().is_symlink());
     fs::remove_file(&path).unwrap();
     fs::rename(elsewhere.join("policy.yaml"), &path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
-    assert!(told().contains("is read-only; allow writing (`chmod u+w`)"), "{}", told());
-    assert_eq!(stage.text("policy.yaml"), POLICY);
-    assert_eq!(stage.file_names(), ["data", "more.yaml", "policy.yaml"]);
+    assert!(message().contains("is read-only; make it writable (`chmod u+w`)"), "{}", message());
+    assert_eq!(fixture.text("policy.yaml"), POLICY);
+    assert_eq!(fixture.file_names(), ["data", "more.yaml", "policy.yaml"]);
 
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-    fs::write(stage.folder.path().join("policy.yaml.changes"), "{}\n").unwrap();
-    let line = "policy.yaml.changes:1: this line of the history is not understood";
-    assert!(told().contains(line), "{}", told());
-    let nowhere = PolicyFile::new(stage.folder.path().join("nowhere/policy.yaml"));
-    let told = nowhere.set_mode("a", &"off".parse().unwrap()).unwrap_err().to_string();
-    assert!(told.contains("see that the folder is there"), "{told}");
+    fs::write(fixture.folder.path().join("policy.yaml.changes"), "{}\n").unwrap();
+    let line = "policy.yaml.changes:1: invalid line in the change history";
+    assert!(message().contains(line), "{}", message());
+    let nowhere = PolicyFile::new(fixture.folder.path().join("nowhere/policy.yaml"));
+    let message = nowhere.set_mode("a", &"off".parse().unwrap()).unwrap_err().to_string();
+    assert!(message.contains("check that the directory exists"), "{message}");
 }
 
 #[test]
@@ -210,9 +211,9 @@ fn concurrent_writers_are_serialized() {
 
 #[test]
 fn history_keeps_last_hundred_changes() {
-    let stage = PolicyFolder::new();
-    stage.set_mode("a", "shadow");
-    let path = stage.folder.path().join("policy.yaml");
+    let fixture = PolicyFolder::new();
+    fixture.set_mode("a", "shadow");
+    let path = fixture.folder.path().join("policy.yaml");
     let mut history = ChangeHistory::read(&path).unwrap();
     let first = history.active_changes(|_| Ok(false)).unwrap().next().unwrap().clone();
     for id in 2..=105 {
@@ -221,32 +222,32 @@ fn history_keeps_last_hundred_changes() {
     }
     history.prepare().unwrap().commit().unwrap();
     assert_eq!(ChangeHistory::read(&path).unwrap().next_id(), 106);
-    let changes = stage.file.changes().unwrap();
+    let changes = fixture.file.changes().unwrap();
     assert_eq!((changes.len(), changes[0].id, changes[99].id), (100, 105, 6));
 }
 
-/// Somebody was at the file while the gateway looked at it.
+/// The file changes while the gateway checks the new policy.
 #[test]
 fn failed_restore_is_reported() {
-    let stage = PolicyFolder::new();
-    let path = stage.folder.path().join("policy.yaml");
-    let change = stage.set_mode("b", "enforce");
+    let fixture = PolicyFolder::new();
+    let path = fixture.folder.path().join("policy.yaml");
+    let change = fixture.set_mode("b", "enforce");
     assert!(
-        matches!(stage.file.restore(&change, "no".to_owned()), PolicyFileError::Rejected(why) if why == "no")
+        matches!(fixture.file.restore(&change, "no".to_owned()), PolicyFileError::Rejected(why) if why == "no")
     );
-    assert_eq!(stage.text("policy.yaml"), POLICY);
+    assert_eq!(fixture.text("policy.yaml"), POLICY);
 
-    let change = stage.set_mode("b", "enforce");
-    let by_hand = format!("{}  - {{ name: d, quota: 1/min }}\n", stage.text("policy.yaml"));
-    fs::write(&path, &by_hand).unwrap();
-    let left = stage.file.restore(&change, "no such list".to_owned()).to_string();
+    let change = fixture.set_mode("b", "enforce");
+    let edited_text = format!("{}  - {{ name: d, quota: 1/min }}\n", fixture.text("policy.yaml"));
+    fs::write(&path, &edited_text).unwrap();
+    let left = fixture.file.restore(&change, "no such list".to_owned()).to_string();
     let changed = PolicyFileError::ConcurrentChange(path.clone()).to_string();
-    let wanted = format!("the file was not put back ({changed}); put it back by hand");
-    assert!(left.contains(&wanted) && left.ends_with("no such list"), "{left}");
-    assert_eq!(stage.text("policy.yaml"), by_hand, "what is not understood is left alone");
+    let expected = format!("the file is not restored ({changed}); restore it manually");
+    assert!(left.contains(&expected) && left.ends_with("no such list"), "{left}");
+    assert_eq!(fixture.text("policy.yaml"), edited_text, "the concurrent edit is preserved");
 
     fs::remove_file(&path).unwrap();
-    let left = stage.file.restore(&change, "no".to_owned());
+    let left = fixture.file.restore(&change, "no".to_owned());
     assert!(
         matches!(&left, PolicyFileError::RestoreFailed { source, .. } if matches!(**source, PolicyFileError::Io { .. })),
         "{left:?}"

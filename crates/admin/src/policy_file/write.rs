@@ -1,4 +1,4 @@
-//! A file in the place of another, at once: whoever reads finds the old one or the new one.
+//! Atomic replacement of a file: readers find the old content or the new one.
 
 use super::PolicyFileError;
 use std::{
@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file that is written under another name.
+/// A temporary file with the new content of another file.
 #[derive(Debug)]
 pub(super) struct PendingFile {
     new: PathBuf,
@@ -16,32 +16,34 @@ pub(super) struct PendingFile {
 }
 
 impl PendingFile {
-    /// Writes what is to be in the place of a file, to the disk itself, with the permissions of the one that is there.
+    /// Writes and syncs the new content of a file, with the permissions of the existing file.
     pub(super) fn write(file: &Path, bytes: &[u8]) -> Result<Self, PolicyFileError> {
-        let there = match fs::symlink_metadata(file) {
-            Ok(there) if there.is_symlink() => return Err(PolicyFileError::SymbolicLink(file.to_owned())),
-            Ok(there) if there.permissions().readonly() => {
+        let existing = match fs::symlink_metadata(file) {
+            Ok(existing) if existing.is_symlink() => {
+                return Err(PolicyFileError::SymbolicLink(file.to_owned()));
+            }
+            Ok(existing) if existing.permissions().readonly() => {
                 return Err(PolicyFileError::ReadOnly(file.to_owned()));
             }
-            Ok(there) => Some(there),
+            Ok(existing) => Some(existing),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(PolicyFileError::io("it cannot be looked at", file, error)),
+            Err(error) => return Err(PolicyFileError::io("cannot read the metadata", file, error)),
         };
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         let new = file.with_file_name(format!(".{name}.new"));
         let write = || -> io::Result<()> {
-            // What somebody left who was killed.
+            // A killed writer may have left one.
             match fs::remove_file(&new) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
             let mut written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
             written.write_all(bytes)?;
-            match &there {
-                Some(there) => {
-                    // Only who may give files away can keep the owner; the permissions are kept by all.
-                    let _ = fchown(&written, Some(there.uid()), Some(there.gid()));
-                    written.set_permissions(there.permissions())?;
+            match &existing {
+                Some(existing) => {
+                    // Only a privileged process can set the owner; every process can set the permissions.
+                    let _ = fchown(&written, Some(existing.uid()), Some(existing.gid()));
+                    written.set_permissions(existing.permissions())?;
                 }
                 None => written.set_permissions(fs::Permissions::from_mode(0o644))?,
             }
@@ -51,24 +53,24 @@ impl PendingFile {
             Ok(()) => Ok(Self { new, file: file.to_owned() }),
             Err(error) => {
                 let _ = fs::remove_file(&new);
-                Err(PolicyFileError::io("it cannot be written beside it", file, error))
+                Err(PolicyFileError::io("cannot write the temporary file", file, error))
             }
         }
     }
 
-    /// Puts it in the place of the other.
+    /// Replaces the file.
     pub(super) fn commit(self) -> Result<(), PolicyFileError> {
-        let put = || -> io::Result<()> {
+        let replace = || -> io::Result<()> {
             fs::rename(&self.new, &self.file)?;
             let folder = self.file.parent().filter(|folder| !folder.as_os_str().is_empty());
             File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
         };
-        put().map_err(|error| PolicyFileError::io("it cannot be replaced", &self.file, error))
+        replace().map_err(|error| PolicyFileError::io("cannot replace the file", &self.file, error))
     }
 
-    /// Leaves the other where it is.
+    /// Removes the temporary file.
     pub(super) fn discard(&self) {
-        // One that stays is removed by the next who writes.
+        // The next writer removes a file that is left.
         let _ = fs::remove_file(&self.new);
     }
 }

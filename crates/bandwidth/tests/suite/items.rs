@@ -1,4 +1,4 @@
-//! Bytes per second of what cannot be cut: items of a stream, frames of a body.
+//! Byte rates of indivisible data: items of a stream, frames of a body.
 
 #![cfg(all(feature = "stream", feature = "http-body"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
@@ -18,7 +18,7 @@ use tidegate_bandwidth::{Bandwidth, ByteLen, ShapedStream};
 use tidegate_limiter::{Clock, ManualClock};
 use tidegate_testkit::test_task::TestTask;
 
-/// Items, as a stream and as a body; what is empty stands for trailers.
+/// Items as a stream and as a body; an empty one represents trailers.
 struct ItemSource(VecDeque<Vec<u8>>);
 
 impl ItemSource {
@@ -69,7 +69,7 @@ fn limit_items(items: ItemSource) -> (ShapedStream<ItemSource>, Clock, ManualClo
     (bandwidth.limit_reads(items), clock, manual_clock)
 }
 
-/// When each came, in milliseconds.
+/// The time of each item, in milliseconds.
 fn arrival_times<T>(
     mut next: impl FnMut(&mut Context<'_>) -> Poll<Option<T>>,
     clock: &Clock,
@@ -87,12 +87,12 @@ fn arrival_times<T>(
             None => return moments,
         }
     }
-    panic!("it does not end");
+    panic!("the stream does not end");
 }
 
 #[test]
 fn stream_item_is_charged_before_the_next() {
-    // 9 ms of credit, of which 4 must be there; the last one finds what those before it owe.
+    // A burst of 9 ms, of which 4 ms must be free; the last item waits for the debt of the others.
     let (mut stream, clock, manual_clock) =
         limit_items(ItemSource::with_lengths(&[10_000, 100, 100, 0, 2_000, 50]));
     assert_eq!(Stream::size_hint(&stream), (6, Some(6)));

@@ -1,4 +1,4 @@
-//! Streams that share a rate come, fall silent, give up and go; none takes along what belongs to others.
+//! Streams that share a rate join, become idle, are abandoned and leave, without holding bytes of others.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -20,7 +20,7 @@ use tidegate_limiter::Clock;
 use tidegate_testkit::{strategy::runner_with_cases, test_task::TestTask};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-/// Of two that wait, the first gives up without a word.
+/// The first of two waiting reads is dropped without notice.
 #[test]
 fn abandoned_read_is_skipped() {
     let (bandwidth, clock, manual_clock) = manual_bandwidth("100kB/s");
@@ -29,26 +29,26 @@ fn abandoned_read_is_skipped() {
     while TestTask::new(async { fickle.read(&mut buffer).await.unwrap() }).output().is_some() {}
     let mut movers = [Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 }), 1 << 16)];
     let log = run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 2);
-    assert_rate(&log, 100_000, "alone after all");
-    // It is welcome when it comes back.
+    assert_rate(&log, 100_000, "the only active stream");
+    // The skipped stream may continue later.
     manual_clock.advance(Duration::from_millis(4));
     assert!(TestTask::new(async { fickle.read(&mut buffer).await.unwrap() }).output().is_some());
 }
 
-/// Many wait and all give up without a word but the last: it must not look after them one by one for minutes.
+/// All of many waiting reads but the last are dropped without notice; the last must not check each of them for minutes.
 #[tokio::test(start_paused = true)]
 async fn many_abandoned_reads_are_skipped_within_seconds() {
     let bandwidth = Bandwidth::builder().clock(Clock::tokio()).build("100kB/s").unwrap();
-    let mut crowd: Vec<_> =
+    let mut waiting: Vec<_> =
         (0..200).map(|_| bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 })).collect();
     let mut buffer = vec![0; 1 << 16];
-    for stream in &mut crowd {
+    for stream in &mut waiting {
         while TestTask::new(async { stream.read(&mut buffer).await.unwrap() }).output().is_some() {}
     }
     let mut last = bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 });
     let first_bytes = tokio::time::timeout(Duration::from_secs(2), last.read(&mut buffer)).await;
     assert!(first_bytes.is_ok(), "nothing in two seconds");
-    drop(crowd);
+    drop(waiting);
 }
 
 #[test]
@@ -61,11 +61,11 @@ fn closed_stream_returns_its_bytes() {
     for _ in 0..4 {
         movers.remove(0);
         let log = run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 2);
-        assert_rate(&log, 100_000, "those who stay");
+        assert_rate(&log, 100_000, "remaining streams");
     }
     drop(movers);
     manual_clock.advance(Duration::from_secs(1));
-    // Bytes that were granted and not moved are there for others: all of the burst, less what was moved.
+    // Granted bytes that were not moved are available to others: the whole burst minus the moved bytes.
     for _ in 0..100 {
         let mut stream = bandwidth.limit_reads(endless);
         assert_eq!(TestTask::new(async { stream.read(&mut [0; 5]).await.unwrap() }).take_output(), Some(5));
@@ -74,7 +74,7 @@ fn closed_stream_returns_its_bytes() {
     assert_eq!(run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 0), [(0, 400)]);
 }
 
-/// A stream that has nothing to say for now.
+/// A stream without data.
 struct PendingReader;
 
 impl AsyncRead for PendingReader {
@@ -93,11 +93,11 @@ fn idle_streams_hold_no_bytes() {
     assert_rate(
         &run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 2),
         100_000,
-        "one among the silent",
+        "one among idle streams",
     );
 }
 
-/// What a silent stream was allowed and did not move is there for others at once.
+/// Bytes that an idle stream was granted and did not move are available to others at once.
 #[test]
 fn idle_stream_returns_bytes_immediately() {
     let (bandwidth, clock, manual_clock) = manual_bandwidth("100kB/s");
@@ -108,7 +108,7 @@ fn idle_stream_returns_bytes_immediately() {
     assert_eq!(run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 0), [(0, 800)]);
 }
 
-/// Moves bytes for ever, and tells how many; a stream of its own for each move, or one for all.
+/// Moves bytes forever and counts them; with a new stream for each move, or one for all.
 fn spawn_endless_reader(bandwidth: &Bandwidth, reuse_stream: bool) -> Arc<AtomicU64> {
     let (bandwidth, moved) = (bandwidth.clone(), Arc::new(AtomicU64::new(0)));
     let counter = moved.clone();
@@ -141,22 +141,22 @@ async fn idle_and_new_streams_do_not_starve_others() {
     });
     assert!(back.await.is_err());
     let meanwhile = steady.load(Ordering::SeqCst) - before;
-    assert!(meanwhile > 90_000, "{meanwhile} of 200 kB beside one that was silent");
+    assert!(meanwhile > 90_000, "{meanwhile} of 200 kB beside one that was idle");
 
     let before = steady.load(Ordering::SeqCst);
     spawn_endless_reader(&bandwidth, false);
     tokio::time::sleep(Duration::from_secs(2)).await;
     let meanwhile = steady.load(Ordering::SeqCst) - before;
-    assert!(meanwhile > 90_000, "{meanwhile} of 200 kB beside those that come and go");
+    assert!(meanwhile > 90_000, "{meanwhile} of 200 kB beside short-lived streams");
 }
 
-/// On a clock that is moved by hand every move wakes all. Here nothing wakes a stream but its timer and the others.
+/// A manual clock wakes all streams when it moves. Here only timers and other streams wake a stream.
 #[tokio::test(start_paused = true)]
 async fn waiting_stream_is_woken_by_changes() {
     let slow = || Bandwidth::builder().clock(Clock::tokio()).build("1B/s").unwrap();
     let mut buffer = vec![0; 400];
 
-    // Another rate, though the timer is set to minutes ahead.
+    // Another rate, although the timer is set to minutes ahead.
     let bandwidth = slow();
     let moved = spawn_endless_reader(&bandwidth, true);
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -165,7 +165,7 @@ async fn waiting_stream_is_woken_by_changes() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(moved.load(Ordering::SeqCst) > before + 9_000);
 
-    // Bytes that are given back: 27 of them, worth as many seconds.
+    // Released bytes: 27 of them, worth as many seconds.
     let bandwidth = slow();
     let mut holds = bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 });
     assert_eq!(holds.read(&mut [0]).await.unwrap(), 1);
@@ -176,7 +176,7 @@ async fn waiting_stream_is_woken_by_changes() {
     tokio::time::sleep(Duration::from_secs(175)).await;
     assert!(moved.load(Ordering::SeqCst) > before, "its timer alone would fire after 196 s");
 
-    // The task that asked last is woken, not the one that asked before.
+    // The task that polled last is woken, not the one before.
     let bandwidth = slow();
     let mut stream = bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 });
     while TestTask::new(async { stream.read(&mut buffer).await.unwrap() }).output().is_some() {}
@@ -186,7 +186,7 @@ async fn waiting_stream_is_woken_by_changes() {
     assert!(other.poll_if_woken());
 }
 
-/// Whoever holds a key's bandwidth, and may have given it a rate of its own, shares it with those who ask later.
+/// The holder of the bandwidth of a key, which may have its own rate, shares it with later callers.
 #[test]
 fn key_is_retained_while_its_bandwidth_is_in_use() {
     let per_user = KeyedBandwidth::new("100kB/s").unwrap();
@@ -227,8 +227,8 @@ fn key_is_retained_while_in_debt() {
     for user in 0..10_000 {
         assert_eq!(read_once(user), Some(400));
         manual_clock.advance(Duration::from_micros(100));
-        // Each owes for 4 ms, in which 40 come.
-        assert!(per_user.key_count() <= 128, "{} are kept", per_user.key_count());
+        // Each has a debt of 4 ms, in which 40 keys are added.
+        assert!(per_user.key_count() <= 128, "{} keys are stored", per_user.key_count());
     }
     assert_eq!(read_once(1), Some(400));
     assert_eq!((read_once(1), read_once(1)), (Some(400), None));
@@ -238,7 +238,10 @@ fn key_is_retained_while_in_debt() {
 fn bandwidth_requires_a_byte_rate() {
     for quota in ["10/s", "3 at once", "1MB/s sliding-window", "1MB/s smooth"] {
         let error = Bandwidth::new(quota).unwrap_err().to_string();
-        assert!(error.ends_with("does not fit here; give a plain rate in bytes, as in `100kB/s`"), "{error}");
+        assert!(
+            error.ends_with("is not supported here; use a plain rate in bytes, as in `100kB/s`"),
+            "{error}"
+        );
         assert_eq!(KeyedBandwidth::new(quota).unwrap_err().to_string(), error);
         assert_eq!(Bandwidth::new("1MB/s").unwrap().change(quota).unwrap_err().to_string(), error);
     }
@@ -256,7 +259,7 @@ fn bandwidth_requires_a_byte_rate() {
     }
 }
 
-/// What happens to streams that share a rate.
+/// An event of a stream that shares a rate.
 #[derive(Clone, Copy, Debug)]
 enum StreamEvent {
     Open {
@@ -264,7 +267,7 @@ enum StreamEvent {
         buffer: usize,
     },
     Close(usize),
-    /// It is not polled any more, and may be again.
+    /// The stream is not polled, and may be again.
     Pause(usize),
     Resume(usize),
     Advance(u64),
@@ -282,27 +285,29 @@ fn stream_events() -> impl Strategy<Value = Vec<StreamEvent>> {
     prop::collection::vec(event, 1..120)
 }
 
-/// Whatever happens: never more than the bound, and all of the rate as soon as somebody wants it.
+/// After any events, the bound is never exceeded, and the full rate is available on demand.
 #[test]
 fn random_events_keep_bound_and_full_rate() {
-    let result = runner_with_cases(300).run(&stream_events(), |story| {
+    let result = runner_with_cases(300).run(&stream_events(), |events| {
         let (bandwidth, clock, manual_clock) = manual_bandwidth("200kB/s");
-        let (mut here, mut away): (Vec<Transfer>, Vec<Transfer>) = (Vec::new(), Vec::new());
+        let (mut active, mut paused): (Vec<Transfer>, Vec<Transfer>) = (Vec::new(), Vec::new());
         let (mut gone, mut log) = (0, Vec::new());
-        for event in story {
+        for event in events {
             match event {
                 StreamEvent::Open { chunk, buffer } => {
-                    here.push(Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk }), buffer));
+                    active.push(Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk }), buffer));
                 }
-                StreamEvent::Close(who) if who < here.len() => gone += here.swap_remove(who).bytes_moved(),
-                StreamEvent::Pause(who) if who < here.len() => away.push(here.swap_remove(who)),
-                StreamEvent::Resume(who) if who < away.len() => here.push(away.swap_remove(who)),
+                StreamEvent::Close(index) if index < active.len() => {
+                    gone += active.swap_remove(index).bytes_moved();
+                }
+                StreamEvent::Pause(index) if index < active.len() => paused.push(active.swap_remove(index)),
+                StreamEvent::Resume(index) if index < paused.len() => active.push(paused.swap_remove(index)),
                 StreamEvent::Advance(micros) => manual_clock.advance(Duration::from_micros(micros)),
                 _ => {}
             }
-            let (at, moved) = run_transfers(&mut here, &manual_clock, &clock, EVEN_STEPS, 0)[0];
+            let (at, moved) = run_transfers(&mut active, &manual_clock, &clock, EVEN_STEPS, 0)[0];
             assert_eq!(at, 0);
-            let all = moved + gone + away.iter().map(Transfer::bytes_moved).sum::<u64>();
+            let all = moved + gone + paused.iter().map(Transfer::bytes_moved).sum::<u64>();
             log.push((clock.now(), all));
         }
         for (index, (from, before)) in log.iter().enumerate() {
@@ -311,8 +316,8 @@ fn random_events_keep_bound_and_full_rate() {
                 prop_assert!(after - before <= most, "{} of {most} from {from} to {to}", after - before);
             }
         }
-        here.push(Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 50 }), 1_000));
-        let log = run_transfers(&mut here, &manual_clock, &clock, EVEN_STEPS, 2);
+        active.push(Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 50 }), 1_000));
+        let log = run_transfers(&mut active, &manual_clock, &clock, EVEN_STEPS, 2);
         let moved_since = |ms: usize| log[ms + 1_000].1 - log[ms].1;
         let second = moved_since(500);
         prop_assert!((198_000..=202_000).contains(&second), "{second}");
@@ -321,7 +326,7 @@ fn random_events_keep_bound_and_full_rate() {
     result.unwrap();
 }
 
-/// What passes through is what went in, whatever the pieces.
+/// The data is unchanged, for any sizes of reads and writes.
 #[test]
 fn limited_io_preserves_all_bytes() {
     let data: Vec<u8> = (0..20_000_u32).map(|byte| (byte % 251) as u8).collect();
@@ -338,7 +343,7 @@ fn limited_io_preserves_all_bytes() {
             assert!(vectored.is_write_vectored());
             let mut done = 0;
             while done < data.len() {
-                // Slices that fit, that do not, and that are empty.
+                // Slices that fit, that do not fit, and that are empty.
                 let (first, rest) = data[done..].split_at((data.len() - done).min(done % 700));
                 let (second, third) = rest.split_at(rest.len() / 2);
                 let slices = [first, &[], second, third].map(io::IoSlice::new);
@@ -353,11 +358,11 @@ fn limited_io_preserves_all_bytes() {
     let mut movers = [task];
     let log = run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 1);
     let done_at = log.iter().find(|(_, done)| *done == 1).map(|(at, _)| *at);
-    // 60 kB, of which the burst is free of time.
+    // 60 kB, of which the burst takes no time.
     assert!(done_at.is_some_and(|at| (590_000..605_000).contains(&at)), "{done_at:?}");
 }
 
-/// Threads that share a rate never move more than its bound, and none waits for ever.
+/// Threads that share a rate never exceed its bound, and none waits forever.
 #[test]
 fn concurrent_streams_keep_the_bound() {
     let (clock, manual_clock) = Clock::manual();
@@ -387,10 +392,10 @@ fn concurrent_streams_keep_the_bound() {
             });
         }
         for _ in 0..1_000_000 {
-            // Read before the time is: what moves in between is counted the next time.
+            // Read before the time; bytes that are moved in between are counted in the next iteration.
             let moved = moved.load(Ordering::SeqCst);
             let bound = bandwidth.bound().max_in_window(clock.now());
-            // Each of the four may have been granted a piece that it moves now.
+            // Each of the four may have been granted a quantum that it moves now.
             assert!(moved <= bound + 4 * 1_024, "{moved} of {bound}");
             if busy.load(Ordering::SeqCst) == 0 {
                 return;
@@ -398,6 +403,6 @@ fn concurrent_streams_keep_the_bound() {
             manual_clock.advance(Duration::from_micros(100));
             thread::yield_now();
         }
-        panic!("somebody waits for ever");
+        panic!("a stream waits forever");
     });
 }

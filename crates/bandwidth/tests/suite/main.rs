@@ -1,4 +1,4 @@
-//! Tests of byte rates and paced streams, in one program: it is built and linked once.
+//! The integration tests of byte rates, in one program, so that it is linked once.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 

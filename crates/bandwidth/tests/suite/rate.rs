@@ -1,4 +1,4 @@
-//! Bytes per second: how many pass in any second, and who gets them.
+//! Byte rates: the number of bytes in any second, and their distribution.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -22,9 +22,9 @@ fn every_second_matches_the_rate() {
     ] {
         for chunk in chunks {
             for (name, jump) in jumps {
-                // Fine steps and many streams take their time, and tell nothing that the others do not.
-                let crowd = if name == "fine" { 3 } else { 50 };
-                for streams in [1, 2, crowd] {
+                // Fine steps with many streams are slow and test nothing more.
+                let many = if name == "fine" { 3 } else { 50 };
+                for streams in [1, 2, many] {
                     let (bandwidth, clock, manual_clock) = manual_bandwidth(quota);
                     let mut movers: Vec<_> = (0..streams)
                         .map(|stream| match stream % 2 {
@@ -36,23 +36,23 @@ fn every_second_matches_the_rate() {
                         })
                         .collect();
                     let mut log = run_transfers(&mut movers, &manual_clock, &clock, jump, 2);
-                    // What went at once belongs to the first second too.
+                    // The burst belongs to the first second too.
                     log.insert(0, (0, 0));
-                    let story = format!("{streams} streams of {chunk} at {quota}, {name}");
-                    assert_rate(&log, rate, &story);
+                    let context = format!("{streams} streams of {chunk} at {quota}, {name}");
+                    assert_rate(&log, rate, &context);
                     let shares: Vec<_> = movers.iter().map(Transfer::bytes_moved).collect();
                     let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
                     let fair = log.last().unwrap().1 / streams as u64;
-                    // A few pieces, however long it goes on.
+                    // A few quanta, regardless of the duration.
                     let slack = fair / 10 + rate * 18 / 1_000;
-                    assert!(most - least <= slack, "{story}: {least} to {most}");
+                    assert!(most - least <= slack, "{context}: {least} to {most}");
                 }
             }
         }
     }
 }
 
-/// Bytes of a bulk stream and of one that moves small chunks, which share a rate.
+/// A bulk stream and one with small chunks that share a rate move the same number of bytes.
 #[test]
 fn small_and_large_chunks_share_equally() {
     for (quota, rate, small) in
@@ -83,21 +83,21 @@ fn small_writes_are_not_queued_behind_bulk_streams() {
         .map(|_| Transfer::read_from(bandwidth.limit_reads(EndlessStream { chunk: 1 << 16 }), 1 << 16))
         .collect();
     run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 1);
-    // A letter now and then: 10 bytes every 10 ms, a fiftieth of the share.
+    // Occasional small writes: 10 bytes every 10 ms, a fiftieth of the fair share.
     let mut writer = bandwidth.limit_writes(EndlessStream { chunk: 1 << 16 });
     for number in 0..100 {
-        let mut letter = TestTask::new(async { writer.write_all(&[0; 10]).await.unwrap() });
+        let mut write = TestTask::new(async { writer.write_all(&[0; 10]).await.unwrap() });
         let mut waited = 0;
-        while letter.output().is_none() {
+        while write.output().is_none() {
             for mover in &mut movers {
                 mover.task.poll_if_woken();
             }
-            letter.poll_if_woken();
+            write.poll_if_woken();
             manual_clock.advance(Duration::from_millis(1));
             waited += 1;
-            // Who is new waits once for those who are there: a piece of each.
+            // A new stream waits once for the existing ones: a quantum of each.
             let most = if number <= 1 { 90 } else { 10 };
-            assert!(waited < most, "letter {number} waits for {waited} ms");
+            assert!(waited < most, "write {number} waits for {waited} ms");
         }
         run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 0);
         manual_clock.advance(Duration::from_millis(10));
@@ -115,10 +115,10 @@ fn limit_after_exempts_the_first_bytes() {
         Transfer::write_to(bandwidth.limit_writes(endless).limit_after(5_000), 1 << 16),
     ];
     let log = run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 0);
-    // All that is free, and what goes at once.
+    // The exempt bytes, and the burst.
     assert_eq!(log, [(0, 1_005_000 + 800)]);
     let log = run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 2);
-    assert_rate(&log, 100_000, "after what is free");
+    assert_rate(&log, 100_000, "after the exempt bytes");
 }
 
 #[test]
@@ -147,17 +147,17 @@ fn configured_burst_passes_immediately() {
     assert!(bandwidth.bound().max_in_window(Micros::from_secs(1)) <= 1_100_050);
 }
 
-/// On tokio's own clock: one timer for each stream, and a task that is woken only when there is something to do.
+/// On the clock of tokio: one timer for each stream, and a task is woken only when it can do something.
 #[tokio::test(start_paused = true)]
 async fn waiting_streams_do_not_busy_poll() {
-    // Some 250 pieces a second, and for each the one that goes, the next and the one that watches are woken.
+    // About 250 grants a second, each of which wakes the active stream, the next one and the one that watches.
     for (streams, most) in [(1, 600), (10, 2_000)] {
         let polls = count_polls(streams).await;
         assert!(polls < most, "{polls} polls of {streams} streams");
     }
 }
 
-/// How often the tasks of so many streams are polled while they move 200 kB.
+/// The number of polls of the tasks of `streams` streams that move 200 kB.
 async fn count_polls(streams: usize) -> u32 {
     let clock = Clock::tokio();
     let bandwidth = Bandwidth::builder().clock(clock.clone()).build("100kB/s").unwrap();

@@ -1,4 +1,4 @@
-//! Tasks that move bytes for ever, and what any second sees of them.
+//! Tasks that move bytes forever, and their rate in any second.
 
 use std::{
     cell::Cell,
@@ -14,7 +14,7 @@ use tidegate_limiter::{Clock, ManualClock};
 use tidegate_testkit::test_task::TestTask;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-/// A stream without an end, that moves at most so many bytes at a time.
+/// An endless stream that moves at most `chunk` bytes at a time.
 #[derive(Clone, Copy)]
 pub(crate) struct EndlessStream {
     pub(crate) chunk: usize,
@@ -43,7 +43,7 @@ impl AsyncWrite for EndlessStream {
     }
 }
 
-/// A task that moves bytes for ever, and how many it has moved.
+/// A task that moves bytes forever, and their number.
 pub(crate) struct Transfer {
     pub(crate) task: TestTask<'static, ()>,
     bytes_moved: Rc<Cell<u64>>,
@@ -73,7 +73,7 @@ impl Transfer {
     pub(crate) fn new(run: impl AsyncFnOnce(Rc<Cell<u64>>) + 'static) -> Self {
         let moved = Rc::new(Cell::new(0));
         let counter = moved.clone();
-        // Boxed first: it is polled at once, and again only when it is woken.
+        // Boxed first: it is polled at once, and then only when it is woken.
         Self { task: TestTask::new(async move { run(counter).await }), bytes_moved: moved }
     }
 
@@ -82,14 +82,14 @@ impl Transfer {
     }
 }
 
-/// How far the hand jumps each time: timers are as late as that.
+/// The step of the manual clock, which is also the delay of timers.
 pub(crate) type ClockStep = fn(u64) -> u64;
 
 pub(crate) const EVEN_STEPS: ClockStep = |_| 1_000;
 pub(crate) const FINE_STEPS: ClockStep = |_| 170;
 pub(crate) const LATE_STEPS: ClockStep = |step| [1_000, 4_000, 2_000, 1_300, 3_700][step as usize % 5];
 
-/// Lets all run until `seconds` have passed, and says how many had moved at each moment.
+/// Runs all tasks for `seconds`, and returns the number of moved bytes at each time.
 pub(crate) fn run_transfers(
     transfers: &mut [Transfer],
     manual_clock: &ManualClock,
@@ -115,7 +115,7 @@ pub(crate) fn run_transfers(
     log
 }
 
-/// In any second, as many bytes as the rate says, give or take one in a hundred.
+/// In any second the number of bytes is that of the rate, within 1 %.
 pub(crate) fn assert_rate(log: &[(u64, u64)], rate: u64, context: &str) {
     let mut windows = 0;
     for (index, (from, before)) in log.iter().enumerate() {
@@ -130,7 +130,7 @@ pub(crate) fn assert_rate(log: &[(u64, u64)], rate: u64, context: &str) {
 
 pub(crate) fn manual_bandwidth(quota: &str) -> (Bandwidth, Clock, ManualClock) {
     let (clock, manual_clock) = Clock::manual();
-    // Not at zero, where no real clock stands.
+    // Not zero, which no real clock shows.
     manual_clock.set(Micros::from_secs(1_000_000));
     (Bandwidth::builder().clock(clock.clone()).build(quota).unwrap(), clock, manual_clock)
 }

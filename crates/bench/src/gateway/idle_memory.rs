@@ -1,4 +1,4 @@
-//! Memory with many idle connections, beside nginx.
+//! Memory with many idle connections, compared with nginx.
 
 use crate::{BenchResult, Measurement};
 use std::{
@@ -17,7 +17,7 @@ use tidegate_bench::{
 pub(crate) const ABOUT: &str = "memory with 10,000 idle keep-alive connections, over nginx's";
 
 const CONNECTION_COUNT: usize = 10_000;
-/// What connections are given to become idle.
+/// The time until connections are considered idle.
 const IDLE_DELAY: Duration = Duration::from_secs(2);
 
 pub(crate) fn measure() -> BenchResult<Measurement> {
@@ -45,12 +45,12 @@ fn memory_with_connections(server: &BenchServer) -> BenchResult<u64> {
     drop(client.stdin.take());
     client.wait()?;
     match line.trim() {
-        "here" => memory,
-        _ => Err("not all connections came about".into()),
+        "ready" => memory,
+        _ => Err("cannot open all connections".into()),
     }
 }
 
-/// Opens connections, has one request answered on each, and stays until its input ends.
+/// Opens connections, sends one request on each, and keeps them open until its input ends.
 pub(crate) fn hold_connections(address: &str, count: &str) -> BenchResult<()> {
     let address: SocketAddr = address.parse()?;
     let mut all = Vec::new();
@@ -59,7 +59,7 @@ pub(crate) fn hold_connections(address: &str, count: &str) -> BenchResult<()> {
         exchange(&mut stream)?;
         all.push(stream);
     }
-    println!("here");
+    println!("ready");
     std::io::stdout().flush()?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())

@@ -1,7 +1,7 @@
-//! The gateway beside nginx: one core for the proxy, load and backend on the other. Run it with
+//! The gateway compared with nginx: the proxy on one core, load and backend on the other. Run it with
 //! `scripts/bench gateway [CASE]`. A case is one file and one line here.
 
-#![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
+#![allow(clippy::disallowed_methods, reason = "benchmarks read the clock")]
 
 mod idle_memory;
 mod p99;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        // Processes that this program starts for itself.
+        // Child processes of this program.
         ["serve", policy] => exit_code(proxy::serve(policy)),
         ["paced", address, rate] => exit_code(paced::send(address, rate)),
         ["client", address, count] => exit_code(idle_memory::hold_connections(address, count)),

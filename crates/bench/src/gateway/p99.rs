@@ -1,4 +1,4 @@
-//! The latency of the slowest of a hundred, beside nginx, at a rate that both can take.
+//! The p99 latency at a rate that both servers sustain, compared with nginx.
 
 use crate::{BenchResult, Measurement, median, paced};
 use tidegate_bench::proxy::{BenchServer, ExpectedStatus, run_wrk};
@@ -6,9 +6,9 @@ use tidegate_bench::proxy::{BenchServer, ExpectedStatus, run_wrk};
 pub(crate) const ABOUT: &str =
     "p99 latency at 70 % of nginx's throughput, 64 keep-alive connections, over nginx's";
 
-/// Rounds, each of about one second for each of them.
+/// Rounds of about one second per server.
 const ROUNDS: usize = 11;
-/// Of the throughput of nginx.
+/// The load as a fraction of nginx's throughput.
 const LOAD_FRACTION: f64 = 0.7;
 
 pub(crate) fn measure() -> BenchResult<Measurement> {

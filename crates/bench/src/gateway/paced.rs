@@ -1,12 +1,12 @@
-//! A load that comes by the clock, whatever the server does, and what its answers take.
+//! An open-loop load at a constant rate, and its latency.
 //!
 //! ```text
 //!   due:   |   |   |   |   |   |        one request each, evenly
-//!   sent:  |   |   |       ||| |        late where all connections wait
-//!          └── latency ──┘              from when it was due, so that waiting for a connection counts
+//!   sent:  |   |   |       ||| |        late if all connections are busy
+//!          └── latency ──┘              from the due time, so that waiting for a connection counts
 //! ```
 //!
-//! A load that sends the next request when the last one is answered would ask less of a slow server, and would not see it.
+//! A closed-loop load, which waits for each response, sends fewer requests to a slow server and hides its latency.
 
 use crate::BenchResult;
 use rustix::{
@@ -31,10 +31,10 @@ use tidegate_bench::{
 const CONNECTION_COUNT: usize = 64;
 const WARM_UP_DURATION: Duration = Duration::from_millis(250);
 const MEASURE_DURATION: Duration = Duration::from_secs(1);
-/// Requests that are not answered by then are not counted on.
+/// The time limit for outstanding responses at the end.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The latency that 99 of 100 requests do not exceed, in microseconds, at so many requests per second.
+/// The p99 latency in microseconds at `rate` requests per second.
 pub(crate) fn p99(address: SocketAddr, rate: f64) -> BenchResult<f64> {
     let program = env::current_exe()?;
     let output = Command::new("taskset")
@@ -49,11 +49,11 @@ pub(crate) fn p99(address: SocketAddr, rate: f64) -> BenchResult<f64> {
     }
 }
 
-/// The load itself, in a process of its own; prints what [`p99`] returns.
+/// Generates the load in a child process and prints the result of [`p99`].
 pub(crate) fn send(address: &str, rate: &str) -> BenchResult<()> {
     set_current_timer_slack(NonZeroU64::new(1))?;
-    let gap = Duration::from_secs_f64(1.0 / rate.parse::<f64>()?);
-    let mut load = PacedLoad::new(address.parse()?, gap)?;
+    let interval = Duration::from_secs_f64(1.0 / rate.parse::<f64>()?);
+    let mut load = PacedLoad::new(address.parse()?, interval)?;
     let mut events = Vec::with_capacity(CONNECTION_COUNT);
     while load.is_running()? {
         let wait = Timespec::try_from(load.send_due()?)?;
@@ -69,10 +69,10 @@ pub(crate) fn send(address: &str, rate: &str) -> BenchResult<()> {
 struct PacedLoad {
     epoll: rustix::fd::OwnedFd,
     connections: Vec<PacedConnection>,
-    /// Those that wait for nothing, the one that has done so longest first.
+    /// Idle connections, the longest idle first.
     idle: VecDeque<usize>,
     start: Instant,
-    /// When the next request is due.
+    /// The due time of the next request.
     next: Instant,
     interval: Duration,
     latencies: Vec<Duration>,
@@ -80,13 +80,13 @@ struct PacedLoad {
 
 struct PacedConnection {
     stream: TcpStream,
-    /// When the request that it has sent was due.
+    /// The due time of the request in flight.
     due: Instant,
     answer: Vec<u8>,
 }
 
 impl PacedLoad {
-    fn new(address: SocketAddr, gap: Duration) -> BenchResult<Self> {
+    fn new(address: SocketAddr, interval: Duration) -> BenchResult<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let start = Instant::now();
         let mut connections = Vec::new();
@@ -99,20 +99,20 @@ impl PacedLoad {
         }
         let start = Instant::now();
         let idle = (0..CONNECTION_COUNT).collect();
-        Ok(Self { epoll, connections, idle, start, next: start, interval: gap, latencies: Vec::new() })
+        Ok(Self { epoll, connections, idle, start, next: start, interval, latencies: Vec::new() })
     }
 
-    /// Whether there is something left to send or to wait for.
+    /// Whether there are requests to send or responses to wait for.
     fn is_running(&self) -> BenchResult<bool> {
         let is_answered = self.idle.len() == CONNECTION_COUNT;
         match self.start.elapsed().checked_sub(WARM_UP_DURATION + MEASURE_DURATION) {
-            Some(over) if over > ANSWER_TIMEOUT && !is_answered => Err("the server does not answer".into()),
+            Some(over) if over > ANSWER_TIMEOUT && !is_answered => Err("the server does not respond".into()),
             Some(_) => Ok(!is_answered),
             None => Ok(true),
         }
     }
 
-    /// Sends what is due; how long to wait for what is due next, or for an answer.
+    /// Sends the due requests; returns how long to wait for the next one, or for a response.
     fn send_due(&mut self) -> BenchResult<Duration> {
         let now = Instant::now();
         let end = self.start + WARM_UP_DURATION + MEASURE_DURATION;
@@ -135,7 +135,7 @@ impl PacedLoad {
         }
         if connection.answer.ends_with(RESPONSE_END) {
             if !connection.answer.starts_with(b"HTTP/1.1 200 ") {
-                return Err("the server refused a request".into());
+                return Err("the server rejected a request".into());
             }
             connection.answer.clear();
             self.idle.push_back(number);
@@ -149,6 +149,6 @@ impl PacedLoad {
 
 fn percentile(mut latencies: Vec<Duration>, share: f64) -> Duration {
     latencies.sort_unstable();
-    let place = (latencies.len() as f64 * share) as usize;
-    latencies.get(place).copied().unwrap_or(Duration::MAX)
+    let index = (latencies.len() as f64 * share) as usize;
+    latencies.get(index).copied().unwrap_or(Duration::MAX)
 }

@@ -48,20 +48,20 @@ pub(crate) fn measure_redis_three() -> BenchResult<Measurement> {
     compare_throughput(&BenchServer::start_gateway(&backend, &store)?, &memory, ExpectedStatus::MostlyOk)
 }
 
-/// What nginx says of its zone, and where it applies it.
-fn limit_req(rate: &str, how: &str) -> (String, String) {
+/// The zone of nginx and the directives that use it.
+fn limit_req(rate: &str, options: &str) -> (String, String) {
     (
         format!("limit_req_zone $binary_remote_addr zone=each:10m rate={rate};"),
-        format!("limit_req zone=each {how}; limit_req_status 429;"),
+        format!("limit_req zone=each {options}; limit_req_status 429;"),
     )
 }
 
-/// The same for the gateway. Like nginx, it tells nobody what is left.
+/// The equivalent rule of the gateway, without rate limit headers, like nginx.
 fn one_rule(quota: &str) -> String {
     format!("headers: none\nrules: {{ name: each, key: ip, quota: {quota} }}")
 }
 
-/// Rules for paths that nobody asks for, and one for the path that everybody does.
+/// Rules for unused paths, and one for the requested path.
 fn many_rules(count: usize) -> String {
     let rule = |number: usize| {
         let path = if number == count / 2 { "/".to_owned() } else { format!("/{number}/**") };

@@ -1,4 +1,4 @@
-//! The attribute beside a direct call of an equal limiter.
+//! The attribute compared with a direct call of an equal limiter.
 
 use std::hint::black_box;
 use tidegate::{Limited, Limiter, limit};
@@ -7,7 +7,7 @@ use tidegate_bench::{BenchResult, interleaved::compare, suite::Measurement};
 pub(crate) const ABOUT: &str =
     "the attribute on an empty function, u64 key, allowed, over a direct call of the limiter";
 
-/// So much that it always is.
+/// So large that every call is allowed.
 const QUOTA: &str = "1000000000/s";
 
 #[limit("1000000000/s", key = key)]
@@ -15,7 +15,7 @@ fn limited_call(key: u64) -> std::result::Result<(), Limited> {
     Ok(())
 }
 
-/// Beside it, in the figures, a future instead of a function.
+/// The same for an async function; only in the figures.
 #[limit("1000000000/s", key = key)]
 async fn limited_async_call(key: u64) -> std::result::Result<(), Limited> {
     Ok(())

@@ -1,4 +1,4 @@
-//! An axum server under load, with the layer and without.
+//! An axum server under load, with and without the layer.
 
 use axum::{Router, ServiceExt as _, body::Body, extract::Request, response::Response, routing::get};
 use std::{
@@ -18,7 +18,7 @@ use tower::{Layer as _, Service, util::MapResponseLayer};
 
 pub(crate) const ABOUT: &str = "requests per second of an axum server under wrk with the layer around its router (keyed by address, headers off), over without";
 
-/// All are measured in turns, each for a second at a time, so that a slow moment of the machine hits none in particular.
+/// The servers alternate, with one second each, so that a slow phase of the machine does not favour one of them.
 const ROUNDS: usize = 9;
 
 pub(crate) fn measure() -> BenchResult<Measurement> {
@@ -27,7 +27,7 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
     let _ = Command::new("taskset").args(["-cp", "0", &pid]).stdout(Stdio::null()).status();
     let app = || Router::new().route("/", get(async || "hello"));
     let nothing = MapResponseLayer::new(|response: Response| response);
-    // What goes around a router has to give back the body that axum serves.
+    // A layer around a router must return the body type that axum serves.
     let body = || MapResponseLayer::new(|response: Response<_>| response.map(Body::new));
     let servers = [
         serve(app())?,
@@ -44,8 +44,8 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
     for round in 0..ROUNDS {
         let mut rates = [0.0; 5];
         for offset in 0..servers.len() {
-            let place = (offset + round) % servers.len();
-            rates[place] = run_wrk(servers[place])?;
+            let index = (offset + round) % servers.len();
+            rates[index] = run_wrk(servers[index])?;
         }
         without.push(rates[0]);
         with.push(rates[1]);
@@ -66,7 +66,7 @@ fn limit_layer(fields: HeaderStyle) -> BenchResult<LimitLayer> {
     Ok(LimitLayer::new(Gate::new([RequestLimit::new(rule).key(key::peer())]).with_header_style(fields)))
 }
 
-/// A server on a thread of its own, until the program ends.
+/// Starts a server on a new thread, until the program ends.
 fn serve<S>(app: S) -> BenchResult<SocketAddr>
 where
     S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static,
@@ -79,17 +79,18 @@ where
     Ok(address)
 }
 
-/// Requests per second, all of which must be answered well.
+/// Runs wrk and returns the requests per second; all responses must be successful.
 fn run_wrk(address: SocketAddr) -> BenchResult<f64> {
     let url = format!("http://{address}/");
-    let output = Command::new("taskset")
-        .args(["-c", "1", "wrk", "-t1", "-c32", "-d1s", &url])
-        .output()
-        .map_err(|error| format!("wrk: {error}; install it, for example with `apt-get install wrk`"))?;
+    let output =
+        Command::new("taskset").args(["-c", "1", "wrk", "-t1", "-c32", "-d1s", &url]).output().map_err(
+            |error| format!("cannot run wrk: {error}; install it, for example with `apt-get install wrk`"),
+        )?;
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() || text.contains("Non-2xx") || text.contains("Socket errors") {
-        return Err(format!("wrk on {url} did not go well:\n{text}").into());
+        return Err(format!("unexpected responses of {url}:\n{text}").into());
     }
     let line = text.lines().find_map(|line| line.trim().strip_prefix("Requests/sec:"));
-    line.and_then(|figure| figure.trim().parse().ok()).ok_or_else(|| format!("wrk said\n{text}").into())
+    line.and_then(|figure| figure.trim().parse().ok())
+        .ok_or_else(|| format!("unexpected wrk output:\n{text}").into())
 }

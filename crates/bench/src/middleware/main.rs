@@ -1,8 +1,8 @@
-//! The attribute beside a direct call of the limiter, and the layers beside their peers. Run it with
+//! The attribute compared with a direct call of the limiter, and the layers with their peers. Run it with
 //! `scripts/bench middleware [CASE]`. A case is one file and one line here.
 
-#![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
-#![allow(clippy::panic, reason = "a wrong answer ends a benchmark")]
+#![allow(clippy::disallowed_methods, reason = "benchmarks read the clock")]
+#![allow(clippy::panic, reason = "an unexpected result ends a benchmark")]
 
 mod attribute;
 #[path = "axum.rs"]

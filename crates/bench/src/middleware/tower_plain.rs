@@ -1,4 +1,4 @@
-//! The layer around a service that does nothing, beside tower_governor's.
+//! The layer around a no-op service, compared with tower_governor.
 
 use axum::{body::Body, extract::ConnectInfo};
 use http::{Request, Response};
@@ -24,15 +24,15 @@ use tower_governor::{GovernorLayer, governor::GovernorConfigBuilder, key_extract
 pub(crate) const ABOUT: &str =
     "the layer around a no-op service, keyed by the peer's address, headers off, over tower_governor's time";
 
-/// Clients that take turns.
+/// The number of alternating clients.
 const CLIENTS: u16 = 100;
 
 pub(crate) fn measure() -> BenchResult<Measurement> {
     compare_with_governor("layer", HeaderStyle::None)
 }
 
-/// Our layer with these fields, beside theirs without any. Requests are made before and used again, so that only the way
-/// through the layer and the service is timed.
+/// Compares our layer with these headers and theirs without. Requests are created before and reused, so that only the
+/// layer and the service are timed.
 pub(crate) fn compare_with_governor(name: &str, fields: HeaderStyle) -> BenchResult<Measurement> {
     let rule = Rules::new().declare(RuleConfig::new("api").quota("1000000000/s")?)?;
     let layer =
@@ -42,7 +42,7 @@ pub(crate) fn compare_with_governor(name: &str, fields: HeaderStyle) -> BenchRes
         .burst_size(1_000_000)
         .key_extractor(PeerIpKeyExtractor)
         .finish()
-        .ok_or("tower_governor takes no such quota")?;
+        .ok_or("tower_governor rejects the quota")?;
 
     let pool = RequestPool::default();
     let (mut ours, mut theirs) =
@@ -57,7 +57,7 @@ pub(crate) fn compare_with_governor(name: &str, fields: HeaderStyle) -> BenchRes
     Ok(measured)
 }
 
-/// Requests, and a service that does nothing but put them back.
+/// A pool of requests, and a service that only returns them to the pool.
 #[derive(Clone)]
 struct RequestPool(Rc<RefCell<PooledRequests>>);
 
@@ -89,23 +89,23 @@ impl Service<Request<()>> for RequestPool {
 
     fn call(&mut self, request: Request<()>) -> Self::Future {
         let mut requests = self.0.borrow_mut();
-        let place = requests.next;
-        requests.requests[place] = Some(request);
-        requests.next = (place + 1) % usize::from(CLIENTS);
+        let index = requests.next;
+        requests.requests[index] = Some(request);
+        requests.next = (index + 1) % usize::from(CLIENTS);
         ready(Ok(Response::new(Body::empty())))
     }
 }
 
 impl RequestPool {
-    /// One request on its way.
+    /// Sends the next request through a service.
     fn send_next<S, R>(&self, service: &mut S)
     where
         S: Service<Request<()>, Response = Response<R>, Error = Infallible>,
     {
         let request = {
             let mut requests = self.0.borrow_mut();
-            let place = requests.next;
-            requests.requests[place].take()
+            let index = requests.next;
+            requests.requests[index].take()
         };
         let Some(request) = request else { return };
         let mut context = Context::from_waker(Waker::noop());
@@ -113,7 +113,7 @@ impl RequestPool {
         match pin!(service.call(request)).poll(&mut context) {
             Poll::Ready(Ok(response)) => assert_eq!(response.status().as_u16(), 200),
             Poll::Ready(Err(never)) => match never {},
-            Poll::Pending => panic!("nothing is waited for"),
+            Poll::Pending => panic!("unexpected pending future"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What it costs a gateway that people look at it.
+//! The cost of open dashboards for a gateway.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -15,10 +15,10 @@ use tidegate_bench::{
 };
 
 pub(crate) const ABOUT: &str =
-    "requests/s of a gateway with the dashboard open in ten clients, over the same with nobody looking";
+    "requests/s of a gateway with the dashboard open in ten clients, over the same without dashboards";
 
 const CLIENT_COUNT: usize = 10;
-/// Rounds, of one second for each load.
+/// Rounds of one second per load.
 const ROUNDS: usize = 13;
 
 pub(crate) fn measure() -> BenchResult<Measurement> {
@@ -34,7 +34,7 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
         let own = run_wrk(&gateway, ExpectedStatus::Ok)?;
         watchers.into_iter().try_for_each(DashboardClient::close)?;
         let after = run_wrk(&gateway, ExpectedStatus::Ok)?;
-        // The first one is for warming up.
+        // The first round warms up.
         if round > 0 {
             ratios.push(own * 2.0 / (before + after));
             watched.push(own);
@@ -45,33 +45,33 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
     Ok(Measurement { value: median(&ratios), figures })
 }
 
-/// One who looks: all that comes is read.
+/// A client that reads all events of the dashboard's stream.
 struct DashboardClient {
     stream: TcpStream,
     reader: JoinHandle<usize>,
 }
 
 impl DashboardClient {
-    /// Opens the stream that a dashboard lives on, and waits for the first numbers.
+    /// Opens the event stream of the dashboard and waits for the first snapshot.
     fn open(admin: SocketAddr) -> BenchResult<Self> {
         let mut stream = TcpStream::connect(admin)?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         stream.write_all(format!("GET /api/v1/live HTTP/1.1\r\nhost: {admin}\r\n\r\n").as_bytes())?;
         let mut lines = BufReader::new(stream.try_clone()?).lines();
         let is_snapshot = |line: &str| line.starts_with("event: snapshot");
-        while !is_snapshot(&lines.next().ok_or("nobody tells anything")??) {}
+        while !is_snapshot(&lines.next().ok_or("the event stream ended before the first snapshot")??) {}
         let reading = thread::spawn(move || {
             lines.map_while(std::result::Result::ok).filter(|line| is_snapshot(line)).count()
         });
         Ok(Self { stream, reader: reading })
     }
 
-    /// Looks away; whoever saw nothing new meanwhile did not look.
+    /// Closes the stream; fails if it received no further snapshot.
     fn close(self) -> BenchResult<()> {
         self.stream.shutdown(std::net::Shutdown::Both)?;
         match self.reader.join() {
             Ok(1..) => Ok(()),
-            _ => Err("the dashboard stood still".into()),
+            _ => Err("the dashboard received no updates".into()),
         }
     }
 }

@@ -1,6 +1,7 @@
-//! What operators run: replays of logs, and the dashboard. Run it with `scripts/bench operate [CASE]`. A case is one function and one line here.
+//! The tools of operators: replays of logs, and the dashboard. Run it with `scripts/bench operate [CASE]`. A case is one
+//! function and one line here.
 
-#![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
+#![allow(clippy::disallowed_methods, reason = "benchmarks read the clock")]
 
 mod dashboard;
 mod replay;
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        // Processes that this program starts for itself.
+        // Child processes of this program.
         ["peak", megabytes] => exit_code(replay_memory::print_peak_memory(megabytes)),
         ["serve", policy] => exit_code(proxy::serve(policy)),
         _ => SUITE.main(),

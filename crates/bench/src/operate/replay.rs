@@ -1,4 +1,4 @@
-//! A replay beside reading the same log with the same parser, and nothing else.
+//! A replay compared with only parsing the same log.
 
 use crate::traffic::{GeneratedLog, POLICY};
 use std::{hint::black_box, io::Read as _, path::Path, sync::Arc, time::Instant};
@@ -36,7 +36,7 @@ fn open_log(log: &Arc<[u8]>) -> BenchResult<RequestLog> {
     Ok(RequestLog::open(vec![LogInput::from_bytes("log", log.clone())], LineFormats::builtin(&[])?, None)?)
 }
 
-/// Lines per second of reading alone.
+/// Returns the lines per second of parsing only.
 fn parse(log: &Arc<[u8]>) -> BenchResult<f64> {
     let start = Instant::now();
     let mut log = open_log(log)?;
@@ -48,13 +48,13 @@ fn parse(log: &Arc<[u8]>) -> BenchResult<f64> {
     Ok(lines as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Lines per second of a replay.
+/// Returns the lines per second of a replay.
 fn replay(log: &Arc<[u8]>, policy: &Policy) -> BenchResult<f64> {
     let start = Instant::now();
-    let played = replay_log(open_log(log)?, (policy, Path::new("")), None, |_| {})?;
+    let result = replay_log(open_log(log)?, (policy, Path::new("")), None, |_| {})?;
     let seconds = start.elapsed().as_secs_f64();
-    if played.log.broken > 0 || played.stats.denied == 0 || played.stats.admitted == 0 {
-        return Err("the replay did not do what it should".into());
+    if result.log.broken > 0 || result.stats.denied == 0 || result.stats.admitted == 0 {
+        return Err("unexpected replay result".into());
     }
-    Ok(played.log.requests as f64 / seconds)
+    Ok(result.log.requests as f64 / seconds)
 }

@@ -1,4 +1,4 @@
-//! Memory that a replay takes, whatever the length of the log.
+//! The peak memory of a replay, which must not depend on the length of the log.
 
 use crate::traffic::{GeneratedLog, POLICY};
 use std::{
@@ -15,8 +15,7 @@ use tidegate_replay::{
     replay_log,
 };
 
-pub(crate) const ABOUT: &str =
-    "peak memory of a replay of 10 GB of log, made up on the fly, over that of 100 MB";
+pub(crate) const ABOUT: &str = "peak memory of a replay of a generated 10 GB log, over that of a 100 MB log";
 
 const SMALL_LOG_MEGABYTES: u64 = 100;
 const LARGE_LOG_MEGABYTES: u64 = 10_000;
@@ -28,15 +27,18 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
     Ok(Measurement { value: large as f64 / small as f64, figures })
 }
 
-/// The peak of a process of its own.
+/// Returns the peak memory of a child process.
 fn peak_of_child(megabytes: u64) -> BenchResult<u64> {
     let mut command = Command::new(env::current_exe()?);
     let output = command.arg("peak").arg(megabytes.to_string()).stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8(output.stdout)?;
-    Ok(text.trim().parse().map_err(|_| format!("a replay of {megabytes} MB text `{}`", text.trim()))?)
+    Ok(text
+        .trim()
+        .parse()
+        .map_err(|_| format!("unexpected output of a replay of {megabytes} MB: `{}`", text.trim()))?)
 }
 
-/// Replays a log of so many megabytes, and prints the most memory that this process ever had.
+/// Replays a log of this size and prints the peak memory of this process.
 pub(crate) fn print_peak_memory(megabytes: &str) -> BenchResult<()> {
     let bytes = megabytes.parse::<u64>()? * 1_000_000;
     let policy: Policy = POLICY.parse()?;
@@ -49,7 +51,7 @@ pub(crate) fn print_peak_memory(megabytes: &str) -> BenchResult<()> {
     let on_progress = |progress: ReplayProgress| {
         if progress.bytes_read >= next && bytes > 1_000_000_000 {
             next += 1_000_000_000;
-            // Nobody is left to tell when standard error is closed.
+            // Ignored if standard error is closed.
             let _ = writeln!(
                 io::stderr(),
                 "  {} of {} GB",
@@ -58,9 +60,9 @@ pub(crate) fn print_peak_memory(megabytes: &str) -> BenchResult<()> {
             );
         }
     };
-    let played = replay_log(log, (&policy, Path::new("")), None, on_progress)?;
-    if played.log.broken > 0 || played.stats.denied == 0 {
-        return Err("the replay did not do what it should".into());
+    let result = replay_log(log, (&policy, Path::new("")), None, on_progress)?;
+    if result.log.broken > 0 || result.stats.denied == 0 {
+        return Err("unexpected replay result".into());
     }
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;

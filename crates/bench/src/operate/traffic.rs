@@ -1,18 +1,18 @@
-//! A log that is made up while it is read: clients that come again and again, and paths that rules are about.
+//! A generated access log, with recurring clients and paths that match the rules.
 
 use std::io::{self, Read};
 
-/// A log of so many bytes in the combined format, made up as it is read.
+/// A log in the combined format, generated as it is read.
 pub(crate) struct GeneratedLog {
     random: fastrand::Rng,
     bytes_left: u64,
-    /// Lines so far; a thousand are one second.
+    /// The number of lines so far; a thousand lines are one second.
     lines: u64,
     chunk: Vec<u8>,
     position: usize,
 }
 
-/// How many clients there are. All of them come within the first megabytes.
+/// The number of clients. All of them appear within the first megabytes.
 const CLIENT_COUNT: u32 = 50_000;
 
 const PATHS: [&str; 8] =
@@ -20,7 +20,7 @@ const PATHS: [&str; 8] =
 const AGENT: &str =
     "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0.0.0 Safari/537.36";
 
-/// Ten rules: two for all requests, the others for parts of them. Some of each are denied.
+/// Ten rules: two for all requests, the others for some of them. Each rule denies some requests.
 pub(crate) const POLICY: &str = "\
 rules:
   - { name: everybody, key: ip, quota: 60/min burst 20 }
@@ -48,7 +48,7 @@ impl GeneratedLog {
 
     fn write_line(&mut self) {
         let random = &mut self.random;
-        // Some come far more often than others.
+        // Some clients are far more frequent than others.
         let (a, b) = (random.u32(0..CLIENT_COUNT), random.u32(0..CLIENT_COUNT));
         let client = (u64::from(a) * u64::from(b) / u64::from(CLIENT_COUNT)) as u32;
         let path = PATHS[random.usize(0..PATHS.len())];

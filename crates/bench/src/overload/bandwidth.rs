@@ -1,8 +1,7 @@
-//! What a byte-rate limit costs: processor time of a copy through it, beside a bare copy at the same rate.
+//! The cost of a byte-rate limit: CPU time of a limited copy, compared with a bare copy at the same rate.
 //!
-//! The bare copy sleeps after every 4 MB until it is time to go on: the least that any limit has to do. A machine that
-//! pauses takes more processor time for the same bytes than one that runs through, whoever makes it pause; the figures also
-//! tell how much more the limited copy takes than a bare one that never pauses.
+//! The bare copy sleeps after every 4 MB, which is the least that any limit must do. Pauses themselves cost CPU time, so
+//! the figures also contain the ratio to a bare copy without pauses.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::{
@@ -19,13 +18,15 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-/// Bytes of one copy, the memory that they come from and go to, and the buffer between.
+/// The bytes of one copy.
 const COPY_BYTES: u64 = 200_000_000;
+/// The size of the source and of the sink.
 const MEMORY_BYTES: usize = 64 << 20;
+/// The size of the copy buffer.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Many short rounds: the machine's memory is not equally fast all the time.
+/// Many short rounds, because the speed of the memory varies.
 const ROUNDS: usize = 61;
-/// What the paced copy moves between two pauses.
+/// The bytes between two pauses of the paced copy.
 const CHUNK_BYTES: u64 = 4_000_000;
 
 pub(crate) fn measure_cpu() -> BenchResult<Measurement> {
@@ -54,7 +55,7 @@ pub(crate) fn measure_cpu() -> BenchResult<Measurement> {
     Ok(Measurement { value: ratio(&paced), figures })
 }
 
-/// Copies once, and says how much processor time this process took for it, in seconds.
+/// Copies once and returns the CPU time of this process in seconds.
 fn copy<'a, R: AsyncRead + Unpin>(
     runtime: &Runtime,
     memory: &'a mut (Vec<u8>, Vec<u8>),
@@ -78,7 +79,7 @@ fn processor_time() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Sleeps after every piece until it is time for the next, at 1 GB/s.
+/// Sleeps after every chunk until the next is due, at 1 GB/s.
 struct SleepPaced<T> {
     inner: T,
     start: Instant,
@@ -122,7 +123,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for SleepPaced<T> {
     }
 }
 
-/// Reads memory round and round.
+/// Reads memory cyclically.
 struct MemorySource<'a> {
     memory: &'a [u8],
     position: usize,
@@ -144,7 +145,7 @@ impl AsyncRead for MemorySource<'_> {
     }
 }
 
-/// Writes memory round and round.
+/// Writes memory cyclically.
 struct MemorySink<'a> {
     memory: &'a mut [u8],
     position: usize,
@@ -156,10 +157,10 @@ impl AsyncWrite for MemorySink<'_> {
         _context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let place = self.position;
-        let length = bytes.len().min(self.memory.len() - place);
-        self.memory[place..place + length].copy_from_slice(&bytes[..length]);
-        self.position = (place + length) % self.memory.len();
+        let position = self.position;
+        let length = bytes.len().min(self.memory.len() - position);
+        self.memory[position..position + length].copy_from_slice(&bytes[..length]);
+        self.position = (position + length) % self.memory.len();
         Poll::Ready(Ok(length))
     }
 

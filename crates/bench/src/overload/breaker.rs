@@ -1,4 +1,4 @@
-//! A closed breaker and one call that goes well, beside those of others.
+//! A closed circuit breaker with one successful call, compared with its peers.
 
 use recloser::Recloser;
 use std::{
@@ -14,10 +14,10 @@ use tidegate_overload::{Breaker, BreakerSettings, CallGuard};
 use tower::{Layer, Service, service_fn};
 use tower_resilience_circuitbreaker::CircuitBreakerLayer;
 
-/// Calls in the window of all of them.
+/// The window size of all breakers, in calls.
 const WINDOW_CALLS: u32 = 100;
 
-/// Asynchronous calls; both measure how long a call takes, because theirs always does.
+/// Asynchronous calls; both breakers measure the latency of a call, because tower-resilience always does.
 pub(crate) fn compare_with_tower_resilience() -> BenchResult<Measurement> {
     let slow = BreakerSettings::builder()
         .count_window(WINDOW_CALLS)
@@ -42,7 +42,7 @@ pub(crate) fn compare_with_tower_resilience() -> BenchResult<Measurement> {
     Ok(Measurement { figures, ..measured })
 }
 
-/// Plain calls; theirs measures no time.
+/// Synchronous calls; recloser does not measure latency.
 pub(crate) fn compare_with_recloser() -> BenchResult<Measurement> {
     let breaker = Breaker::new(BreakerSettings::builder().count_window(WINDOW_CALLS).build()?);
     let recloser = Recloser::custom().closed_len(WINDOW_CALLS as usize).build();
@@ -57,10 +57,10 @@ fn succeed() -> Ready<std::result::Result<(), Infallible>> {
     ready(Ok(()))
 }
 
-/// Polls a call that has nothing to wait for.
+/// Polls a call that completes at once.
 fn is_ready_ok<T, E>(call: impl Future<Output = std::result::Result<T, E>>) -> bool {
     match pin!(call).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(end) => end.is_ok(),
+        Poll::Ready(result) => result.is_ok(),
         Poll::Pending => false,
     }
 }

@@ -1,4 +1,4 @@
-//! A deny list of a million prefixes beside a hash map of a million addresses.
+//! A deny list of a million prefixes, compared with a hash map of a million addresses.
 
 use fastrand::Rng;
 use std::{
@@ -14,7 +14,7 @@ const ENTRY_COUNT: usize = 1_000_000;
 const LOOKUP_COUNT: usize = 1_000_000;
 const ROUNDS: usize = 15;
 
-/// One in five prefixes is of IPv6. Half of the questions hit, in the list as in the map.
+/// One in five prefixes is IPv6. Half of the lookups hit, in the list and in the map.
 pub(crate) fn measure_deny() -> BenchResult<Measurement> {
     let mixed = compare(20)?;
     let (four, six) = (compare(0)?.value, compare(100)?.value);
@@ -23,31 +23,31 @@ pub(crate) fn measure_deny() -> BenchResult<Measurement> {
 }
 
 fn compare(percent_v6: u32) -> BenchResult<Measurement> {
-    let mut world = AddressGenerator::new(percent_v6);
+    let mut generator = AddressGenerator::new(percent_v6);
     let mut prefixes = HashSet::new();
     while prefixes.len() < ENTRY_COUNT {
-        prefixes.insert(world.next_prefix()?);
+        prefixes.insert(generator.next_prefix()?);
     }
     let prefixes: Vec<Prefix> = prefixes.into_iter().collect();
     let list = prefixes.iter().fold(AccessList::builder(), |list, prefix| list.deny(*prefix)).build()?;
     let mut map = HashMap::new();
     while map.len() < ENTRY_COUNT {
-        map.insert(world.next_address(), ());
+        map.insert(generator.next_address(), ());
     }
     let members: Vec<IpAddr> = map.keys().copied().collect();
 
-    let listed = |world: &mut AddressGenerator| {
-        let prefix = prefixes[world.rng.usize(..ENTRY_COUNT)];
-        world.address_in(prefix)
+    let listed = |generator: &mut AddressGenerator| {
+        let prefix = prefixes[generator.rng.usize(..ENTRY_COUNT)];
+        generator.address_in(prefix)
     };
-    let list_questions = world.lookups(listed, |address| list.check(address) == AccessMatch::Unlisted);
-    let member = |world: &mut AddressGenerator| members[world.rng.usize(..ENTRY_COUNT)];
-    let map_questions = world.lookups(member, |address| !map.contains_key(&address));
+    let list_lookups = generator.lookups(listed, |address| list.check(address) == AccessMatch::Unlisted);
+    let member = |generator: &mut AddressGenerator| members[generator.rng.usize(..ENTRY_COUNT)];
+    let map_lookups = generator.lookups(member, |address| !map.contains_key(&address));
 
     let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let list_time = time(&list_questions, |address| list.check(address) == AccessMatch::Denied);
-        let map_time = time(&map_questions, |address| map.contains_key(&address));
+        let list_time = time(&list_lookups, |address| list.check(address) == AccessMatch::Denied);
+        let map_time = time(&map_lookups, |address| map.contains_key(&address));
         ours.push(list_time);
         theirs.push(map_time);
         ratios.push(list_time / map_time);
@@ -56,16 +56,16 @@ fn compare(percent_v6: u32) -> BenchResult<Measurement> {
     Ok(Measurement { value: median(&ratios), figures })
 }
 
-/// Nanoseconds for each question; half of them must hit.
-fn time(questions: &[IpAddr], is_hit: impl Fn(IpAddr) -> bool) -> f64 {
+/// Returns the nanoseconds per lookup; half of them must hit.
+fn time(lookups: &[IpAddr], is_hit: impl Fn(IpAddr) -> bool) -> f64 {
     let start = Instant::now();
-    let hits = questions.iter().filter(|address| is_hit(**black_box(address))).count();
-    let nanos = start.elapsed().as_nanos() as f64 / questions.len() as f64;
-    assert_eq!(hits, questions.len() / 2);
+    let hits = lookups.iter().filter(|address| is_hit(**black_box(address))).count();
+    let nanos = start.elapsed().as_nanos() as f64 / lookups.len() as f64;
+    assert_eq!(hits, lookups.len() / 2);
     nanos
 }
 
-/// Addresses as they are in the world: IPv4 from 1.0.0.0 on, IPv6 below 65,536 providers of five registries.
+/// Generates realistic addresses: IPv4 from 1.0.0.0 on, IPv6 of 65,536 providers in five registries.
 struct AddressGenerator {
     rng: Rng,
     percent_v6: u32,
@@ -89,7 +89,7 @@ impl AddressGenerator {
         Ipv4Addr::from(self.rng.u32(1 << 24..223 << 24)).into()
     }
 
-    /// Mostly whole networks and single hosts.
+    /// Generates a prefix, mostly a /24, a /48, a /64 or a single host.
     fn next_prefix(&mut self) -> BenchResult<Prefix> {
         let address = self.next_address();
         let bits = match (address, self.rng.u32(..10_000)) {
@@ -111,7 +111,7 @@ impl AddressGenerator {
         Ok(Prefix::new(first, bits)?)
     }
 
-    /// Any address of a prefix.
+    /// Generates an address in a prefix.
     fn address_in(&mut self, prefix: Prefix) -> IpAddr {
         match prefix.first() {
             IpAddr::V4(first) => {
@@ -125,20 +125,20 @@ impl AddressGenerator {
         }
     }
 
-    /// Half of them hit, in no order.
+    /// Generates lookups in random order, half of which hit.
     fn lookups(
         &mut self,
         hit: impl Fn(&mut Self) -> IpAddr,
         is_miss: impl Fn(IpAddr) -> bool,
     ) -> Vec<IpAddr> {
-        let mut questions: Vec<IpAddr> = (0..LOOKUP_COUNT / 2).map(|_| hit(self)).collect();
-        while questions.len() < LOOKUP_COUNT {
+        let mut lookups: Vec<IpAddr> = (0..LOOKUP_COUNT / 2).map(|_| hit(self)).collect();
+        while lookups.len() < LOOKUP_COUNT {
             let address = self.next_address();
             if is_miss(address) {
-                questions.push(address);
+                lookups.push(address);
             }
         }
-        self.rng.shuffle(&mut questions);
-        questions
+        self.rng.shuffle(&mut lookups);
+        lookups
     }
 }

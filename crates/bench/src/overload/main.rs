@@ -1,8 +1,8 @@
-//! Permits, breakers, lists and bandwidth beside their peers, and the default controller beside none. Run it with
-//! `scripts/bench overload [CASE]`.
+//! Permits, breakers, lists and bandwidth compared with their peers, and the default controller compared with none. Run
+//! it with `scripts/bench overload [CASE]`.
 
-#![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
-#![allow(clippy::panic, reason = "a wrong answer ends a benchmark")]
+#![allow(clippy::disallowed_methods, reason = "benchmarks read the clock")]
+#![allow(clippy::panic, reason = "an unexpected result ends a benchmark")]
 
 mod bandwidth;
 mod breaker;

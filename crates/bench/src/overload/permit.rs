@@ -1,12 +1,12 @@
-//! Permits beside tokio's semaphore.
+//! Permits compared with tokio's semaphore.
 
 use std::{hint::black_box, sync::Arc};
 use tidegate_bench::{BenchResult, interleaved::compare, suite::Measurement};
 use tidegate_limiter::{Limiter, Semaphore};
 use tokio::sync;
 
-/// One key of a limiter, looked up anew each time, beside tokio's owned permit: both can move to another task. In the figures: the same
-/// beside tokio's borrowed permit, and slots without keys.
+/// Compares a permit of one key, looked up each time, with tokio's owned permit: both can move to another task. The
+/// figures also contain tokio's borrowed permit, and a semaphore without keys.
 pub(crate) fn measure_keyed() -> BenchResult<Measurement> {
     let limiter = Limiter::new("100 at once")?;
     let slots = Semaphore::new(100)?;

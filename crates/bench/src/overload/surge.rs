@@ -5,16 +5,16 @@ use tidegate_core::Micros;
 use tidegate_overload::adaptive::LatencyTarget;
 use tidegate_simulation::{AdaptiveGuard, NoGuard, Scenario, Surge};
 
-/// Seeds that are played; a value is their median.
+/// The number of seeds; the value is their median.
 const SEED_COUNT: u64 = 9;
 
 pub(crate) fn measure_goodput() -> BenchResult<Measurement> {
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for seed in 1..=SEED_COUNT {
-        let scene = Scenario { seed, ..Scenario::surge(Surge::TenTimes) };
-        without.push(scene.run(NoGuard).goodput_during_change());
+        let scenario = Scenario { seed, ..Scenario::surge(Surge::TenTimes) };
+        without.push(scenario.run(NoGuard).goodput_during_change());
         let controller = LatencyTarget::new(Micros::from_millis(20))?;
-        with.push(scene.run(AdaptiveGuard::new(controller)).goodput_during_change());
+        with.push(scenario.run(AdaptiveGuard::new(controller)).goodput_during_change());
     }
     let (without, with) = (median(&without), median(&with));
     let figures = format!(

@@ -1,6 +1,5 @@
-//! The floor: GCRA in an array, indexed by the key's place. One read of the cycle counter, not even scaled to a unit of
-//! time, and one compare-and-swap; no hashing, no lookup, no eviction. It is no product: nobody has keys that count
-//! from zero.
+//! The floor, a lower bound for limiters: GCRA in an array indexed by the key. One unscaled read of the cycle counter and
+//! one compare-and-swap; no hashing, lookup or eviction. It is not a usable limiter, because keys must count from zero.
 
 use super::{Decide, Peer, PeerSetup};
 use crate::BenchResult;
@@ -10,12 +9,12 @@ struct AtomicArray {
     cells: Vec<AtomicU64>,
     clock: quanta::Clock,
     start: u64,
-    /// In ticks, as is the next.
+    /// In ticks, like `tolerance`.
     interval: u64,
     tolerance: u64,
 }
 
-/// One word per key, or one word.
+/// Creates an array of one word per key, or of one word without keys.
 pub(super) fn build<K>(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<K>>> {
     let clock = quanta::Clock::new();
     let ticks_per_second = (1_u128 << 40) * 1_000_000_000 / u128::from(clock.delta_as_nanos(0, 1 << 40));
@@ -32,9 +31,9 @@ pub(super) fn build<K>(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<K>>> {
 
 impl<K> Decide<K> for AtomicArray {
     #[inline(always)]
-    fn decide(&self, _key: &K, place: u32) -> bool {
+    fn decide(&self, _key: &K, index: u32) -> bool {
         let now = self.clock.raw() - self.start;
-        let cell = &self.cells[place as usize];
+        let cell = &self.cells[index as usize];
         let mut arrival = cell.load(Ordering::Acquire);
         loop {
             let from = arrival.max(now);

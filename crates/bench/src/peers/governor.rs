@@ -1,4 +1,4 @@
-//! governor: GCRA in one word, keyed by a sharded map. Its default hasher is SipHash, its default clock quanta's.
+//! governor: GCRA in one word, with a sharded map for keys. Its default hasher is SipHash, its default clock quanta.
 
 use super::{Decide, Peer, PeerQuota, PeerSetup, QuotaPeriod};
 use crate::{BenchResult, keys::BenchKey};
@@ -11,12 +11,12 @@ use std::{hash::BuildHasher, num::NonZeroU32};
 type KeyedGovernor<K, S> =
     RateLimiter<K, DashMapStateStore<K, S>, DefaultClock, NoOpMiddleware<::governor::clock::QuantaInstant>>;
 
-/// With keys, all defaults.
+/// With keys and all defaults.
 pub(super) fn keyed<K: BenchKey>(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<K>>> {
     Ok(Box::new(RateLimiter::dashmap(quota(setup.quota)?)))
 }
 
-/// With keys, and the hasher that Tidegate uses: what is left of a difference is not the hasher's.
+/// With keys and Tidegate's hasher, to exclude the hasher from the difference.
 pub(super) fn keyed_foldhash<K: BenchKey>(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<K>>> {
     let hasher = foldhash::quality::RandomState::default();
     Ok(Box::new(RateLimiter::dashmap_with_hasher(quota(setup.quota)?, hasher)))
@@ -29,21 +29,21 @@ pub(super) fn direct(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
 
 impl<K: BenchKey, S: BuildHasher + Clone + Send + Sync> Decide<K> for KeyedGovernor<K, S> {
     #[inline(always)]
-    fn decide(&self, key: &K, _place: u32) -> bool {
+    fn decide(&self, key: &K, _index: u32) -> bool {
         self.check_key(key).is_ok()
     }
 }
 
 impl Decide<()> for DefaultDirectRateLimiter {
     #[inline(always)]
-    fn decide(&self, _key: &(), _place: u32) -> bool {
+    fn decide(&self, _key: &(), _index: u32) -> bool {
         self.check().is_ok()
     }
 }
 
 fn quota(PeerQuota { tokens, unit, burst }: PeerQuota) -> BenchResult<::governor::Quota> {
-    let tokens = NonZeroU32::new(tokens).ok_or("a quota of no tokens")?;
-    let burst = NonZeroU32::new(burst).ok_or("a burst of no tokens")?;
+    let tokens = NonZeroU32::new(tokens).ok_or("the quota must not be zero")?;
+    let burst = NonZeroU32::new(burst).ok_or("the burst must not be zero")?;
     let rate = match unit {
         QuotaPeriod::Second => ::governor::Quota::per_second(tokens),
         QuotaPeriod::Hour => ::governor::Quota::per_hour(tokens),

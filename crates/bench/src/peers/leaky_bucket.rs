@@ -1,16 +1,16 @@
-//! leaky-bucket: a queue for waiters with a token count in front. As it comes, each call takes a mutex and reads the
-//! clock; when it is told to be unfair, a call does neither while tokens last.
+//! leaky-bucket: a token count with a queue of waiters. By default each call locks a mutex and reads the clock; in unfair
+//! mode a call does neither while tokens remain.
 
 use super::{Decide, Peer, PeerSetup};
 use crate::BenchResult;
 use ::leaky_bucket::RateLimiter;
 
-/// As it comes.
+/// With its defaults.
 pub(super) fn fair(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
     build(setup, true)
 }
 
-/// With its fast path.
+/// In unfair mode, with its fast path.
 pub(super) fn unfair(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
     build(setup, false)
 }
@@ -29,7 +29,7 @@ fn build(setup: &PeerSetup, fair: bool) -> BenchResult<Box<dyn Peer<()>>> {
 
 impl Decide<()> for RateLimiter {
     #[inline(always)]
-    fn decide(&self, _key: &(), _place: u32) -> bool {
+    fn decide(&self, _key: &(), _index: u32) -> bool {
         self.try_acquire(1)
     }
 }

@@ -1,4 +1,4 @@
-//! The limiters that are compared, one file each, behind one small trait.
+//! The compared limiters, one file each, behind one trait.
 
 mod floor;
 mod governor;
@@ -12,40 +12,40 @@ mod trypema;
 use crate::{BenchResult, keys::BenchKey};
 use std::{hint::black_box, time::Duration};
 
-/// The peer that every ratio is taken to: governor with its default hasher and its default clock.
+/// The reference of every ratio: governor with its default hasher and clock.
 pub(crate) const REFERENCE: &str = "governor";
-/// Ourselves.
+/// Tidegate itself.
 pub(crate) const TIDEGATE: &str = "tidegate";
-/// What is no limiter, only a bound for them.
+/// A lower bound for limiters, not a limiter.
 pub(crate) const FLOOR: &str = "floor: array";
 
-/// What a limiter must be able to do to take part: the one thing that each peer's file writes down.
+/// The interface that each peer implements.
 trait Decide<K>: Send + Sync {
-    /// Decides one request, by its key or (the floor only) by the key's place in an array. True is allowed. Always
-    /// inlined, for every peer, and called in one place: no compiler's whim shall come between them.
-    fn decide(&self, key: &K, place: u32) -> bool;
+    /// Returns whether a request is allowed, by its key or (the floor only) by the key's index. It is always inlined and
+    /// called from one place, so that inlining does not differ between peers.
+    fn decide(&self, key: &K, index: u32) -> bool;
 
-    /// How many keys found no room for a state of their own, where a limiter can tell.
+    /// The number of keys without their own state, if the limiter reports it.
     fn overflowed(&self) -> u64 {
         0
     }
 }
 
-/// A limiter that was made for one case.
+/// A limiter of one case.
 pub(crate) trait Peer<K>: Send + Sync {
-    /// Decides one request after the other and counts the allowed ones. This is the loop that is timed: it is
-    /// compiled for each limiter by itself, so that a decision costs no virtual call.
-    fn decide_all(&self, keys: &[K], places: &[u32]) -> u64;
+    /// Decides all requests in order and counts the allowed ones. This is the timed loop; it is compiled for each limiter
+    /// separately, so that a decision is not a virtual call.
+    fn decide_all(&self, keys: &[K], indexes: &[u32]) -> u64;
 
     /// See [`Decide::overflowed`].
     fn overflowed(&self) -> u64;
 }
 
 impl<K, D: Decide<K>> Peer<K> for D {
-    fn decide_all(&self, keys: &[K], places: &[u32]) -> u64 {
+    fn decide_all(&self, keys: &[K], indexes: &[u32]) -> u64 {
         let mut allowed = 0;
-        for (key, place) in keys.iter().zip(places) {
-            allowed += u64::from(black_box(self.decide(key, *place)));
+        for (key, index) in keys.iter().zip(indexes) {
+            allowed += u64::from(black_box(self.decide(key, *index)));
         }
         allowed
     }
@@ -55,26 +55,26 @@ impl<K, D: Decide<K>> Peer<K> for D {
     }
 }
 
-/// A peer that can be made: several may be too big to stand in memory when only one is asked for.
+/// A factory of a peer, because all peers together may need too much memory.
 pub(crate) struct PeerEntry<K> {
-    /// What it is called in the tables.
+    /// The name in the tables.
     pub(crate) name: &'static str,
-    /// Makes it.
+    /// Creates the peer.
     pub(crate) make: fn(&PeerSetup) -> BenchResult<Box<dyn Peer<K>>>,
 }
 
-/// What a peer is made for.
+/// The settings of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerSetup {
-    /// How many different keys will come.
+    /// The number of distinct keys.
     pub(crate) keys: u32,
-    /// The quota of each.
+    /// The quota of each key.
     pub(crate) quota: PeerQuota,
-    /// Which clock Tidegate reads; the peers have their own.
+    /// Tidegate's clock; the peers have their own.
     pub(crate) clock: ClockKind,
 }
 
-/// A quota in numbers that every peer can translate: `tokens` per `unit`, at most `burst` at once.
+/// A quota that every peer supports: `tokens` per `unit`, at most `burst` at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerQuota {
     pub(crate) tokens: u32,
@@ -82,7 +82,7 @@ pub(crate) struct PeerQuota {
     pub(crate) burst: u32,
 }
 
-/// The time that a quota counts by.
+/// The period of a quota.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum QuotaPeriod {
     Second,
@@ -90,7 +90,7 @@ pub(crate) enum QuotaPeriod {
 }
 
 impl QuotaPeriod {
-    /// The same as a duration.
+    /// The length of the period.
     pub(crate) fn duration(self) -> Duration {
         match self {
             Self::Second => Duration::from_secs(1),
@@ -106,7 +106,7 @@ pub(crate) enum ClockKind {
     Coarse,
 }
 
-/// All peers that limit by a key of type `K`.
+/// Returns all peers with keys of type `K`.
 pub(crate) fn keyed_peers<K: BenchKey>() -> Vec<PeerEntry<K>> {
     let mut entries = vec![
         PeerEntry { name: TIDEGATE, make: tidegate::keyed },
@@ -120,12 +120,12 @@ pub(crate) fn keyed_peers<K: BenchKey>() -> Vec<PeerEntry<K>> {
     entries
 }
 
-/// Peers that take no keys but strings.
+/// Returns the peers that support only string keys.
 pub(crate) fn string_peers() -> Vec<PeerEntry<String>> {
     vec![PeerEntry { name: "trypema", make: trypema::keyed }]
 }
 
-/// All peers that have one bucket and no keys.
+/// Returns all peers with one bucket and no keys.
 pub(crate) fn direct_peers() -> Vec<PeerEntry<()>> {
     vec![
         PeerEntry { name: TIDEGATE, make: tidegate::direct },

@@ -1,4 +1,4 @@
-//! What one writes in an afternoon: a token bucket behind a mutex, in a map for keys.
+//! The simplest implementation: a token bucket behind a mutex, in a map for keys.
 
 use super::{Decide, Peer, PeerSetup};
 use crate::{BenchResult, keys::BenchKey};
@@ -14,7 +14,7 @@ struct MutexMap<K> {
     refill: Refill,
 }
 
-/// `Mutex<Bucket>`.
+/// A mutex around one bucket.
 struct MutexBucket {
     bucket: Mutex<FloatBucket>,
     refill: Refill,
@@ -45,7 +45,7 @@ pub(super) fn direct(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
 
 impl<K: BenchKey> Decide<K> for MutexMap<K> {
     #[inline(always)]
-    fn decide(&self, key: &K, _place: u32) -> bool {
+    fn decide(&self, key: &K, _index: u32) -> bool {
         let now = now();
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         match buckets.get_mut(key) {
@@ -60,7 +60,7 @@ impl<K: BenchKey> Decide<K> for MutexMap<K> {
 
 impl Decide<()> for MutexBucket {
     #[inline(always)]
-    fn decide(&self, _key: &(), _place: u32) -> bool {
+    fn decide(&self, _key: &(), _index: u32) -> bool {
         let now = now();
         self.bucket.lock().unwrap_or_else(PoisonError::into_inner).take(self.refill, now)
     }
@@ -93,7 +93,7 @@ impl FloatBucket {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "this peer is meant to read the clock that everyone reaches for"
+    reason = "this peer uses the standard clock, as most implementations do"
 )]
 fn now() -> Instant {
     Instant::now()

@@ -1,5 +1,5 @@
-//! pingora-limits: a count-min sketch of fixed size. Not the same kind of thing: it estimates, it counts denied
-//! requests too, and keys that collide are denied for each other. It also never touches more than 64 KiB.
+//! pingora-limits: a count-min sketch of fixed size. It is not equivalent: it estimates, it also counts denied requests,
+//! and colliding keys share a count. It never uses more than 64 KiB.
 
 use super::{Decide, Peer, PeerSetup};
 use crate::{BenchResult, keys::BenchKey};
@@ -10,7 +10,7 @@ struct PingoraRate {
     limit: isize,
 }
 
-/// As many per interval as the quota's burst.
+/// Allows the quota's burst per interval.
 pub(super) fn keyed<K: BenchKey>(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<K>>> {
     let rate = Rate::new(setup.quota.unit.duration());
     Ok(Box::new(PingoraRate { rate, limit: isize::try_from(setup.quota.burst)? }))
@@ -18,7 +18,7 @@ pub(super) fn keyed<K: BenchKey>(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<
 
 impl<K: BenchKey> Decide<K> for PingoraRate {
     #[inline(always)]
-    fn decide(&self, key: &K, _place: u32) -> bool {
+    fn decide(&self, key: &K, _index: u32) -> bool {
         self.rate.observe(key, 1) <= self.limit
     }
 }

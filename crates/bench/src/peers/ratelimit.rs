@@ -4,7 +4,7 @@ use super::{Decide, Peer, PeerSetup};
 use crate::BenchResult;
 use ::ratelimit::Ratelimiter;
 
-/// One bucket, full at the start as everyone else's is.
+/// One bucket, initially full like those of the other peers.
 pub(super) fn direct(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
     let burst = u64::from(setup.quota.burst);
     let limiter = Ratelimiter::builder(u64::from(setup.quota.tokens))
@@ -18,7 +18,7 @@ pub(super) fn direct(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
 
 impl Decide<()> for Ratelimiter {
     #[inline(always)]
-    fn decide(&self, _key: &(), _place: u32) -> bool {
+    fn decide(&self, _key: &(), _index: u32) -> bool {
         self.try_wait().is_ok()
     }
 }

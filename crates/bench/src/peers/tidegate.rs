@@ -1,10 +1,10 @@
-//! Tidegate itself, as a user would write it.
+//! Tidegate, as a user would use it.
 
 use super::{ClockKind, Decide, Peer, PeerQuota, PeerSetup, QuotaPeriod};
 use crate::{BenchResult, keys::BenchKey};
 use ::tidegate::{Capacity, Clock, DirectLimiter, Limiter};
 
-/// A limiter with room for exactly the keys of the case.
+/// A limiter with a capacity of exactly the keys of the case.
 pub(super) fn keyed<K: BenchKey>(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<K>>> {
     let limiter = Limiter::builder()
         .capacity(Capacity::Keys(u64::from(setup.keys)))
@@ -15,14 +15,14 @@ pub(super) fn keyed<K: BenchKey>(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<
 
 /// One bucket.
 pub(super) fn direct(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
-    let throttle =
+    let limiter =
         DirectLimiter::builder().clock(clock(setup.clock)).build(quota_text(setup.quota).as_str())?;
-    Ok(Box::new(throttle))
+    Ok(Box::new(limiter))
 }
 
 impl<K: BenchKey> Decide<K> for Limiter {
     #[inline(always)]
-    fn decide(&self, key: &K, _place: u32) -> bool {
+    fn decide(&self, key: &K, _index: u32) -> bool {
         self.check(key).is_allowed()
     }
 
@@ -33,13 +33,13 @@ impl<K: BenchKey> Decide<K> for Limiter {
 
 impl Decide<()> for DirectLimiter {
     #[inline(always)]
-    fn decide(&self, _key: &(), _place: u32) -> bool {
+    fn decide(&self, _key: &(), _index: u32) -> bool {
         self.check().is_allowed()
     }
 }
 
-fn clock(tick: ClockKind) -> Clock {
-    match tick {
+fn clock(kind: ClockKind) -> Clock {
+    match kind {
         ClockKind::Exact => Clock::system(),
         ClockKind::Coarse => Clock::coarse(),
     }

@@ -12,7 +12,7 @@ struct TrypemaLimiter {
     limit: RateLimit,
 }
 
-/// The quota's burst per window of one hour, so that no key is forgotten, counted by ten minutes, so that a window is
+/// The quota's burst per window of one hour, so that no key expires, with buckets of ten minutes, so that a window has
 /// one count during the run: its best case.
 pub(super) fn keyed(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<String>>> {
     let provider = LocalRateLimiterProvider::builder()
@@ -25,7 +25,7 @@ pub(super) fn keyed(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<String>>> {
 
 impl Decide<String> for TrypemaLimiter {
     #[inline(always)]
-    fn decide(&self, key: &String, _place: u32) -> bool {
+    fn decide(&self, key: &String, _index: u32) -> bool {
         matches!(self.provider.absolute().inc(key, &self.limit, 1), RateLimitDecision::Allowed)
     }
 }

@@ -1,4 +1,4 @@
-//! Proxies under load: who takes part, and as many requests as they can take.
+//! Proxies under load: the servers, and their throughput.
 
 mod servers;
 mod wrk;

@@ -1,4 +1,4 @@
-//! The cast: nginx as a backend and as a proxy, and the gateway, each in a process of its own.
+//! The servers: nginx as a backend and as a proxy, and the gateway, each in a separate process.
 
 use crate::{
     BenchResult,
@@ -14,27 +14,27 @@ use std::{
 };
 use tidegate_gateway::{Gateway, PolicySource};
 
-/// What is asked for.
+/// The request that is sent.
 pub const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
-/// How every answer of the backend ends.
+/// The end of every response of the backend.
 pub const RESPONSE_END: &[u8] = b"\r\n\r\nok";
 
-/// A process that ends with this value.
+/// A server process, killed on drop.
 #[derive(Debug)]
 pub struct BenchServer {
     process: BenchProcess,
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
     config: Option<PathBuf>,
 }
 
 impl BenchServer {
-    /// An nginx that answers everything with two bytes.
+    /// Starts an nginx backend that responds with two bytes.
     pub fn start_backend() -> BenchResult<Self> {
         Self::launch_nginx(LOAD_CORE, "", "return 200 \"ok\";")
     }
 
-    /// An nginx that forwards everything that it lets through. `limit` is what it says of a zone, and where it applies it.
+    /// Starts an nginx proxy. `zone` and `limit` are the declaration of its zone and the directives that use it.
     pub fn start_nginx(backend: &Self, (zone, limit): (String, String)) -> BenchResult<Self> {
         let upstream = format!(
             "upstream backend {{ server {}; keepalive 128; keepalive_requests 1000000000; }} {zone}",
@@ -44,8 +44,7 @@ impl BenchServer {
         Self::launch_nginx(MEASURED_CORE, &upstream, &format!("{limit} {forward}"))
     }
 
-    /// A gateway that forwards everything that its rules let through. Like nginx as it is set up here, it tells the backend
-    /// nothing of the client.
+    /// Starts a gateway with these rules. Like nginx with this configuration, it adds no forwarded headers.
     pub fn start_gateway(backend: &Self, rules: &str) -> BenchResult<Self> {
         let address = free_address()?;
         let path = temp_path(address, "yaml");
@@ -64,7 +63,7 @@ impl BenchServer {
         Self::start(MEASURED_CORE, &arguments, address, Some(path))
     }
 
-    /// A Redis, on the core of the load.
+    /// Starts a Redis server on the core of the load.
     pub fn start_redis() -> BenchResult<Self> {
         let process = BenchProcess::start_redis()?;
         Ok(Self { address: process.address, process, config: None })
@@ -91,7 +90,7 @@ impl BenchServer {
         Ok(Self { process: BenchProcess::start(core, program, address)?, address, config })
     }
 
-    /// Bytes of memory that it has.
+    /// The resident memory in bytes.
     pub fn resident_memory(&self) -> BenchResult<u64> {
         self.process.resident_memory()
     }
@@ -114,7 +113,7 @@ fn temp_path(address: SocketAddr, kind: &str) -> PathBuf {
     env::temp_dir().join(format!("tidegate-bench-{}-{}.{kind}", process::id(), address.port()))
 }
 
-/// One request and its answer, on a connection that is kept.
+/// Sends one request on a keep-alive connection and reads the response.
 pub fn exchange(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.write_all(REQUEST)?;
     let mut answer = Vec::new();
@@ -128,7 +127,7 @@ pub fn exchange(stream: &mut TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The gateway as `tidegate serve` runs it, in this process, with one worker.
+/// Runs the gateway in this process with one worker, like `tidegate serve`.
 pub fn serve(policy: &str) -> BenchResult<()> {
     let gateway = Gateway::open(PolicySource::file(Path::new(policy)), tidegate::rules())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;

@@ -1,24 +1,24 @@
-//! As many requests as a server can take.
+//! The throughput of a server under wrk.
 
 use super::BenchServer;
 use crate::{BenchResult, interleaved::median, process::LOAD_CORE, suite::Measurement};
 use std::process::Command;
 
-/// What most answers are.
+/// The expected status of the responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpectedStatus {
-    /// 200.
+    /// All are 200.
     Ok,
-    /// But for one in a hundred, where a store that is slow for a moment is an outage.
+    /// At least 99 % are 200: a briefly slow store counts as an outage.
     MostlyOk,
-    /// 429.
+    /// At least 99 % are 429.
     TooManyRequests,
 }
 
-/// Rounds, of one second for each load.
+/// Rounds of one second per load.
 const ROUNDS: usize = 13;
 
-/// Requests per second of `ours` over those of `theirs`.
+/// Measures the requests per second of `ours` over those of `theirs`.
 pub fn compare_throughput(
     ours: &BenchServer,
     theirs: &BenchServer,
@@ -26,10 +26,10 @@ pub fn compare_throughput(
 ) -> BenchResult<Measurement> {
     let (mut ratios, mut our_rates, mut their_rates) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
-        // Each of ours between two of theirs, so that a machine that drifts favours nobody.
+        // Each run of ours is between two of theirs, so that a drift of the machine cancels out.
         let (before, own, after) =
             (run_wrk(theirs, answers)?, run_wrk(ours, answers)?, run_wrk(theirs, answers)?);
-        // The first one is for warming up.
+        // The first round warms up.
         if round > 0 {
             ratios.push(own * 2.0 / (before + after));
             our_rates.push(own);
@@ -40,7 +40,7 @@ pub fn compare_throughput(
     Ok(Measurement { value: median(&ratios), figures })
 }
 
-/// Requests per second that wrk has answered, over 64 connections, for one second.
+/// Runs wrk for one second with 64 connections and returns the requests per second.
 pub fn run_wrk(server: &BenchServer, answers: ExpectedStatus) -> BenchResult<f64> {
     let url = format!("http://{}/", server.address);
     let output =
@@ -51,15 +51,15 @@ pub fn run_wrk(server: &BenchServer, answers: ExpectedStatus) -> BenchResult<f64
             text.lines().map(str::trim).find(|line| line.starts_with(before) && line.contains(after))?;
         line.strip_prefix(before)?.split_whitespace().next()?.parse::<f64>().ok()
     };
-    let all = number("", " requests in ").ok_or_else(|| format!("wrk said {text}"))?;
-    let refused = number("Non-2xx or 3xx responses:", "").unwrap_or(0.0);
+    let all = number("", " requests in ").ok_or_else(|| format!("unexpected wrk output: {text}"))?;
+    let rejected = number("Non-2xx or 3xx responses:", "").unwrap_or(0.0);
     let as_expected = match answers {
-        ExpectedStatus::Ok => refused == 0.0,
-        ExpectedStatus::MostlyOk => refused < all * 0.01,
-        ExpectedStatus::TooManyRequests => refused > all * 0.99,
+        ExpectedStatus::Ok => rejected == 0.0,
+        ExpectedStatus::MostlyOk => rejected < all * 0.01,
+        ExpectedStatus::TooManyRequests => rejected > all * 0.99,
     };
     if !as_expected || text.contains("Socket errors") {
-        return Err(format!("not what was expected: {text}").into());
+        return Err(format!("unexpected responses: {text}").into());
     }
-    number("Requests/sec:", "").ok_or_else(|| format!("wrk said {text}").into())
+    number("Requests/sec:", "").ok_or_else(|| format!("unexpected wrk output: {text}").into())
 }

@@ -1,4 +1,4 @@
-//! What is measured, case by case.
+//! The measured cases.
 
 use crate::{
     naive::NaiveClient,
@@ -14,14 +14,14 @@ use tidegate_limiter::{FailureMode, Limiter, TokenPrefetch};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 
-/// Measures with a server of its own.
+/// Measures with a new server.
 pub(crate) fn with_server(measure: fn(&RedisServer) -> BenchResult<Measurement>) -> BenchResult<Measurement> {
     let server = RedisServer::start()?;
     pin_to_cores(&server);
     measure(&server)
 }
 
-/// The server on one core and this program on another, where there are two.
+/// Pins the server to one core and this program to another, if there are two.
 fn pin_to_cores(server: &RedisServer) {
     let pin = |core: &str, pid: u32| {
         let command =
@@ -33,7 +33,7 @@ fn pin_to_cores(server: &RedisServer) {
         println!(
             "  Redis {}, {}",
             server.version(),
-            if pinned { "on a core of its own" } else { "not pinned" }
+            if pinned { "on a dedicated core" } else { "not pinned" }
         );
     }
 }
@@ -55,7 +55,7 @@ async fn build_limiter(server: &RedisServer, name: &str, quotas: &[&str]) -> Ben
     Ok(Limiter::builder().name(name).store(connect_store(server).await?).build_all(&quotas)?)
 }
 
-/// Interleaves two competitors; the median of the ratios of one figure in each round.
+/// Interleaves two competitors; the value is the median of the ratios of one figure per round.
 async fn interleave<A, B, FA, FB>(
     (name, ours): (&str, A),
     (other_name, other): (&str, B),
@@ -68,7 +68,7 @@ where
     FA: Future<Output = bool> + Send,
     FB: Future<Output = bool> + Send,
 {
-    // Connections, scripts and states are there before the clock starts.
+    // Connections, scripts and states exist before the measurement.
     run_load(tasks, ROUND_DURATION / 5, ours.clone()).await;
     run_load(tasks, ROUND_DURATION / 5, other.clone()).await;
     let (mut first, mut second, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
@@ -110,15 +110,15 @@ fn against_naive(
     block_on(async {
         let ours = build_limiter(server, "strict", &[ONE_QUOTA]).await?;
         let naive = NaiveClient::connect(&server.url()).await?;
-        let ask_ours = move |number: u64| {
+        let check_ours = move |number: u64| {
             let ours = ours.clone();
             async move { ours.decide(&format!("user-{}", number % KEY_COUNT), 1).await.is_allowed() }
         };
-        let ask_naive = move |number: u64| {
+        let check_naive = move |number: u64| {
             let mut naive = naive.clone();
             async move { naive.check(&format!("user-{}", number % KEY_COUNT)).await }
         };
-        Ok(interleave(("tidegate", ask_ours), ("naive", ask_naive), tasks, figure).await)
+        Ok(interleave(("tidegate", check_ours), ("naive", check_naive), tasks, figure).await)
     })
 }
 
@@ -127,16 +127,16 @@ pub(crate) fn measure_three_quotas(server: &RedisServer) -> BenchResult<Measurem
         let one = build_limiter(server, "one", &[ONE_QUOTA]).await?;
         let several = [ONE_QUOTA, "60000/min burst 1000000", "3600000/h burst 1000000"];
         let three = build_limiter(server, "three", &several).await?;
-        let ask = |limiter: Limiter| {
+        let check = |limiter: Limiter| {
             move |number: u64| {
                 let limiter = limiter.clone();
                 async move { limiter.decide(&format!("user-{}", number % KEY_COUNT), 1).await.is_allowed() }
             }
         };
-        let (ask_three, ask_one) = (ask(three), ask(one));
+        let (check_three, check_one) = (check(three), check(one));
         let lone =
-            interleave(("three", ask_three.clone()), ("one", ask_one.clone()), 1, |run| run.median).await;
-        let busy = interleave(("three", ask_three), ("one", ask_one), 256, |run| 1.0 / run.rate).await;
+            interleave(("three", check_three.clone()), ("one", check_one.clone()), 1, |run| run.median).await;
+        let busy = interleave(("three", check_three), ("one", check_one), 256, |run| 1.0 / run.rate).await;
         let figures =
             format!("{}; with 256 tasks {:.2} times the time per decision", lone.figures, busy.value);
         Ok(Measurement { figures, ..lone })
@@ -149,7 +149,11 @@ pub(crate) fn measure_leased(server: &RedisServer) -> BenchResult<Measurement> {
         let strict = build_limiter(server, "hot-strict", &[HOT_QUOTA]).await?;
         let leased = Limiter::builder().name("hot-leased").store(connect_store(server).await?);
         let leased = leased.prefetch(TokenPrefetch::default()).build(HOT_QUOTA)?;
-        println!("  {}; at most {} of a key stranded", leased.bounds()[0], leased.max_stranded_tokens());
+        println!(
+            "  {}; at most {} stranded tokens per key",
+            leased.bounds()[0],
+            leased.max_stranded_tokens()
+        );
         rounds::count_decisions(256, ROUND_DURATION / 2, &leased, "hot").await;
         rounds::count_decisions(256, ROUND_DURATION / 2, &strict, "hot").await;
         let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
@@ -178,13 +182,13 @@ pub(crate) fn measure_bytes_per_key(server: &RedisServer) -> BenchResult<Measure
         server.command(&["FLUSHALL"])?;
         let before = used()?;
         block_on(async {
-            // An hour to drain, so that no key goes while others come.
+            // A key takes an hour to drain, so that none expires during the measurement.
             let limiter = build_limiter(server, "bytes", &[quota]).await?;
             let cost = limiter.quotas()[0].limit() / 2;
-            // Twice: a key that is written in place may need more than one that was just made.
+            // Twice, because a key that is written in place may need more memory than a new one.
             for number in (0..KEYS_PER_QUOTA).chain(0..KEYS_PER_QUOTA) {
                 if !limiter.decide(&format!("user-{number}"), cost).await.is_allowed() {
-                    return Err("denied".into());
+                    return Err("a decision was denied".into());
                 }
             }
             Ok(())

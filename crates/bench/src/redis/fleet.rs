@@ -1,4 +1,4 @@
-//! Four processes that ask for ten times what a quota allows, with tokens taken ahead.
+//! Four processes that request ten times their quota, with prefetched tokens.
 
 use std::{
     env,
@@ -16,7 +16,7 @@ const RUN_DURATION: Duration = Duration::from_secs(6);
 const RATE: u64 = 5_000;
 const BURST: u64 = 1_000;
 
-/// Admissions over the exact quota, by the server's own clock.
+/// Measures the admissions over the exact quota, by the server's clock.
 pub(crate) fn measure_admitted_over_quota(server: &RedisServer) -> BenchResult<Measurement> {
     let time = || -> BenchResult<u64> {
         let reply = server.command(&["TIME"])?;
@@ -42,13 +42,13 @@ pub(crate) fn measure_admitted_over_quota(server: &RedisServer) -> BenchResult<M
         admitted += String::from_utf8_lossy(&output.stdout).trim().parse::<u64>()?;
     }
     let elapsed = time()? - before;
-    // The members need a moment to start and to stop; what nobody asked for then is nobody's fault.
+    // The processes need time to start and to stop, in which the quota grows unused.
     let quota = BURST as f64 + RATE as f64 * elapsed as f64 / 1e6;
     let figures = format!("{admitted} admitted, {quota:.0} allowed in {:.2} s", elapsed as f64 / 1e6);
     Ok(Measurement { value: admitted as f64 / quota, figures })
 }
 
-/// One process: prints how much it was allowed.
+/// Runs one process of the fleet and prints the number of its admissions.
 pub(crate) fn run_member(url: &str, key: &str) -> BenchResult<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -1,8 +1,8 @@
-//! The Redis store beside a naive client that sends one GCRA script per decision over the same driver. Run it with
+//! The Redis store compared with a naive client that sends one GCRA script per decision over the same driver. Run it with
 //! `scripts/bench redis [CASE]`.
 
-#![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
-#![allow(clippy::panic, reason = "a wrong answer ends a benchmark")]
+#![allow(clippy::disallowed_methods, reason = "benchmarks read the clock")]
+#![allow(clippy::panic, reason = "an unexpected result ends a benchmark")]
 
 mod cases;
 mod fleet;
@@ -38,19 +38,19 @@ const SUITE: Suite = Suite {
         },
         BenchCase {
             name: "leased-256",
-            about: "256 tasks, one hot key, tokens taken ahead: decisions/s over strict",
+            about: "256 tasks, one hot key, prefetched tokens: decisions/s over strict",
             target: SuiteTarget::AtLeast(50.0),
             measure: || with_server(cases::measure_leased),
         },
         BenchCase {
             name: "leased-over",
-            about: "4 processes at 10 times the quota, tokens taken ahead: admissions over the exact quota",
+            about: "4 processes at 10 times the quota, prefetched tokens: admissions over the exact quota",
             target: SuiteTarget::AtMost(1.0),
             measure: || with_server(fleet::measure_admitted_over_quota),
         },
         BenchCase {
             name: "leased-used",
-            about: "the same: how much of the quota is used",
+            about: "the same: used share of the quota",
             target: SuiteTarget::AtLeast(0.97),
             measure: || with_server(fleet::measure_admitted_over_quota),
         },
@@ -72,7 +72,7 @@ const SUITE: Suite = Suite {
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     match &args[..] {
-        // A process of a fleet that this program starts for itself.
+        // A child process of this program: one process of the fleet.
         [role, url, key] if role == "fleet-member" => exit_code(fleet::run_member(url, key)),
         _ => SUITE.main(),
     }

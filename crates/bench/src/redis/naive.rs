@@ -1,4 +1,4 @@
-//! What most people write: GCRA in a script, one call for each decision.
+//! The common implementation: GCRA in a script, with one call per decision.
 
 use redis::{Script, aio::MultiplexedConnection};
 use tidegate_bench::BenchResult;
@@ -16,7 +16,7 @@ redis.call('SET', KEYS[1], string.format('%.0f', arrival), 'PX', math.ceil((arri
 return {1, math.floor((tolerance - (arrival - now)) / interval) + 1, 0}
 ";
 
-/// A client of the naive kind.
+/// A client that makes one script call per decision.
 #[derive(Clone)]
 pub(crate) struct NaiveClient {
     connection: MultiplexedConnection,
@@ -32,7 +32,7 @@ impl NaiveClient {
         Ok(Self { connection, hash })
     }
 
-    /// One token of `1000/s burst 1000000`.
+    /// Takes one token of `1000/s burst 1000000`.
     pub(crate) async fn check(&mut self, key: &str) -> bool {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.hash).arg(1).arg(format!("naive:{key}")).arg(1_000).arg(1_000_000_000);

@@ -1,4 +1,4 @@
-//! Rounds in which competitors do the same work one after the other, in turns.
+//! One round of load on a competitor.
 
 use std::{
     future::Future,
@@ -6,7 +6,7 @@ use std::{
 };
 use tidegate_limiter::Limiter;
 
-/// What one competitor did in one round.
+/// The result of one competitor in one round.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoadResult {
     /// Decisions per second.
@@ -16,8 +16,8 @@ pub(crate) struct LoadResult {
     pub(crate) p99: f64,
 }
 
-/// Has `tasks` tasks ask for as long as told. `ask` decides one request by its number, and says whether it was allowed.
-pub(crate) async fn run_load<A, F>(tasks: u64, length: Duration, ask: A) -> LoadResult
+/// Runs `tasks` tasks for `length`. `check` decides one request by its number and returns whether it is allowed.
+pub(crate) async fn run_load<A, F>(tasks: u64, length: Duration, check: A) -> LoadResult
 where
     A: Fn(u64) -> F + Clone + Send + 'static,
     F: Future<Output = bool> + Send,
@@ -25,7 +25,7 @@ where
     let start = Instant::now();
     let mut handles = Vec::new();
     for task in 0..tasks {
-        let ask = ask.clone();
+        let check = check.clone();
         handles.push(tokio::spawn(async move {
             let mut times = Vec::with_capacity(1 << 12);
             let mut random = task.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -34,10 +34,10 @@ where
                 random =
                     random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let before = Instant::now();
-                assert!(ask(random >> 33).await, "a benchmark of allowed decisions was denied");
+                assert!(check(random >> 33).await, "a decision was denied");
                 times.push(before.elapsed());
                 count += 1;
-                // As a server does between requests.
+                // Yields like a server between requests.
                 if count.is_multiple_of(16) {
                     tokio::task::yield_now().await;
                 }
@@ -55,7 +55,7 @@ where
     LoadResult { rate, median: percentile(&mut times, 0.5), p99: percentile(&mut times, 0.99) }
 }
 
-/// Counts decisions without looking at each: for those that take less time than a look at the clock.
+/// Counts decisions without timing each one, because they are faster than a clock read.
 pub(crate) async fn count_decisions(
     tasks: u64,
     length: Duration,
@@ -71,7 +71,7 @@ pub(crate) async fn count_decisions(
             while start.elapsed() < length {
                 for _ in 0..32 {
                     let decision = limiter.decide(key, 1).await;
-                    assert!(decision.is_allowed(), "a benchmark of allowed decisions was denied");
+                    assert!(decision.is_allowed(), "a decision was denied");
                 }
                 count += 32;
                 tokio::task::yield_now().await;
@@ -91,6 +91,6 @@ pub(crate) fn percentile(times: &mut [Duration], part: f64) -> f64 {
         return f64::NAN;
     }
     times.sort_unstable();
-    let place = ((times.len() - 1) as f64 * part).round() as usize;
-    times[place].as_secs_f64() * 1e6
+    let index = ((times.len() - 1) as f64 * part).round() as usize;
+    times[index].as_secs_f64() * 1e6
 }

@@ -1,4 +1,4 @@
-//! What is compared with what.
+//! The measured cases.
 
 use crate::{BenchResult, Measurement, load, median};
 use std::{
@@ -12,11 +12,11 @@ use std::{
 };
 use tidegate_bench::process::{BenchProcess, LOAD_CORE, MEASURED_CORE, free_address};
 
-/// Rounds, of one second for each load.
+/// Rounds of one second per load.
 const ROUNDS: usize = 9;
 
 pub(crate) const GRPC_ABOUT: &str =
-    "one descriptor in memory, over a tonic server that answers without looking";
+    "one descriptor in memory, over a tonic server that responds without a decision";
 
 pub(crate) fn measure_grpc() -> BenchResult<Measurement> {
     let limits = LimitsFolder::write(1, 1)?;
@@ -33,7 +33,7 @@ pub(crate) fn measure_grpc_1000() -> BenchResult<Measurement> {
 }
 
 pub(crate) const GRPC_REDIS_ABOUT: &str =
-    "one descriptor in Redis, over the store's own decisions/s, 64 at once";
+    "one descriptor in Redis, over the store's own decisions/s, 64 concurrent";
 
 pub(crate) fn measure_grpc_redis() -> BenchResult<Measurement> {
     let (limits, redis) = (LimitsFolder::write(1, 1)?, BenchProcess::start_redis()?);
@@ -46,28 +46,29 @@ pub(crate) fn measure_grpc_redis() -> BenchResult<Measurement> {
     )
 }
 
-pub(crate) const HTTP_ABOUT: &str = "/v1/check in memory, over an axum server that answers without looking";
+pub(crate) const HTTP_ABOUT: &str =
+    "/v1/check in memory, over an axum server that responds without a decision";
 
 pub(crate) fn measure_http() -> BenchResult<Measurement> {
     let (ours, theirs) = (start_policy()?, start_stub("stub-http")?);
     compare(|| wrk_rate(ours.address, 1), || wrk_rate(theirs.address, 1), "requests/s")
 }
 
-pub(crate) const HTTP_BATCH_ABOUT: &str = "decisions/s with 100 asks a call, over one ask a call";
+pub(crate) const HTTP_BATCH_ABOUT: &str = "decisions/s with 100 checks per call, over one check per call";
 
 pub(crate) fn measure_http_batch() -> BenchResult<Measurement> {
     let ours = start_policy()?;
     compare(|| Ok(wrk_rate(ours.address, 100)? * 100.0), || wrk_rate(ours.address, 1), "decisions/s")
 }
 
-pub(crate) const START_ABOUT: &str = "seconds to the first answer with 10,000 descriptors, over 10";
+pub(crate) const START_ABOUT: &str = "seconds to the first response with 10,000 descriptors, over 10";
 
 pub(crate) fn measure_start() -> BenchResult<Measurement> {
     let (many, few) = (LimitsFolder::write(10_000, 1)?, LimitsFolder::write(10, 1)?);
     compare(|| time_to_first_answer(&many), || time_to_first_answer(&few), "s")
 }
 
-/// The middle of what `ours` is over `theirs`, turn by turn.
+/// Measures `ours` over `theirs`; the value is the median of the ratios per round.
 fn compare(
     ours: impl Fn() -> BenchResult<f64>,
     theirs: impl Fn() -> BenchResult<f64>,
@@ -75,9 +76,9 @@ fn compare(
 ) -> BenchResult<Measurement> {
     let (mut ratios, mut our_rates, mut their_rates) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
-        // Each of ours between two of theirs, so that a machine that drifts favours nobody.
+        // Each run of ours is between two of theirs, so that a drift of the machine cancels out.
         let (before, own, after) = (theirs()?, ours()?, theirs()?);
-        // The first one is for warming up.
+        // The first round warms up.
         if round > 0 {
             ratios.push(own * 2.0 / (before + after));
             our_rates.push(own);
@@ -88,11 +89,11 @@ fn compare(
     Ok(Measurement { value: median(&ratios), figures })
 }
 
-/// A folder of limits, which goes with this value.
+/// A folder with a limits file, deleted on drop.
 struct LimitsFolder(PathBuf);
 
 impl LimitsFolder {
-    /// So many descriptors, each so deep; the one that is asked for is in the middle.
+    /// Writes `count` descriptors of this depth; the requested one is in the middle.
     fn write(count: usize, depth: usize) -> BenchResult<Self> {
         let folder = env::temp_dir().join(format!("tidegate-bench-{}-{count}-{depth}", process::id()));
         fs::create_dir_all(&folder)?;
@@ -136,7 +137,7 @@ fn start_stub(kind: &str) -> BenchResult<BenchProcess> {
     BenchProcess::start(MEASURED_CORE, &own_command(&format!("{kind} {address}"))?, address)
 }
 
-/// A policy with one rule, asked over plain HTTP.
+/// Starts a server with a policy of one rule and the HTTP decision API.
 fn start_policy() -> BenchResult<BenchProcess> {
     let address = free_address()?;
     let file = env::temp_dir().join(format!("tidegate-bench-{}-{}.yaml", process::id(), address.port()));
@@ -161,7 +162,7 @@ fn time_to_first_answer(limits: &LimitsFolder) -> BenchResult<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// What this program prints when it is asked to do that on a core.
+/// Runs this program with these arguments on a core and returns its output.
 fn run_self(core: &str, arguments: &[&str]) -> BenchResult<String> {
     let mut command = Command::new("taskset");
     let output = command.args(["-c", core]).arg(env::current_exe()?).args(arguments).output()?;
@@ -172,17 +173,17 @@ fn run_self(core: &str, arguments: &[&str]) -> BenchResult<String> {
 }
 
 fn parse_number(text: &str) -> BenchResult<f64> {
-    text.trim().parse().map_err(|_| format!("no number: {text}").into())
+    text.trim().parse().map_err(|_| format!("invalid number: {text}").into())
 }
 
-/// Requests per second that wrk has answered, with so many asks in each.
-fn wrk_rate(address: SocketAddr, asks: usize) -> BenchResult<f64> {
-    let ask = |number: usize| format!(r#"{{\"rule\":\"each\",\"key\":\"{number}\"}}"#);
-    let body = match asks {
-        1 => ask(0),
-        _ => format!("[{}]", (0..asks).map(ask).collect::<Vec<_>>().join(",")),
+/// Runs wrk with `checks` checks per request and returns the requests per second.
+fn wrk_rate(address: SocketAddr, checks: usize) -> BenchResult<f64> {
+    let check = |number: usize| format!(r#"{{\"rule\":\"each\",\"key\":\"{number}\"}}"#);
+    let body = match checks {
+        1 => check(0),
+        _ => format!("[{}]", (0..checks).map(check).collect::<Vec<_>>().join(",")),
     };
-    let script = env::temp_dir().join(format!("tidegate-bench-{}-{asks}.lua", process::id()));
+    let script = env::temp_dir().join(format!("tidegate-bench-{}-{checks}.lua", process::id()));
     let text = format!(
         "wrk.method = \"POST\"\nwrk.body = \"{body}\"\nwrk.headers[\"Content-Type\"] = \"application/json\"\n"
     );
@@ -198,8 +199,8 @@ fn wrk_with(script: &Path, address: SocketAddr) -> BenchResult<f64> {
     command.args(["-c", LOAD_CORE, "wrk", "-t1", "-c64", "-d1s", "-s"]).arg(script).arg(url);
     let text = String::from_utf8(command.output()?.stdout)?;
     if text.contains("Non-2xx") || text.contains("Socket errors") {
-        return Err(format!("not what was expected: {text}").into());
+        return Err(format!("unexpected responses: {text}").into());
     }
     let rate = text.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
-    parse_number(rate.ok_or_else(|| format!("wrk said {text}"))?)
+    parse_number(rate.ok_or_else(|| format!("unexpected wrk output: {text}"))?)
 }

@@ -1,4 +1,4 @@
-//! Load: as many questions as are answered in a second, so many at a time.
+//! Closed-loop load with a fixed concurrency, for one second.
 
 use crate::BenchResult;
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -18,14 +18,14 @@ use tidegate_redis::RedisStore;
 use tokio::net::TcpStream;
 use tonic::Code;
 
-/// Questions in flight, over so many connections.
+/// The number of requests in flight, over all connections.
 const CONCURRENCY: usize = 64;
 const CONNECTION_COUNT: usize = 4;
 const SECOND: Duration = Duration::from_secs(1);
-/// Users that ask.
+/// The number of distinct users.
 const USER_COUNT: u64 = 10_000;
 
-/// Asks a server of gRPC about one descriptor with so many entries, and prints how many answers came in a second.
+/// Sends a gRPC server requests with one descriptor of `depth` entries, and prints the responses per second.
 pub(crate) fn load_grpc(address: &str, depth: &str) -> BenchResult<()> {
     let (address, depth): (SocketAddr, usize) = (address.parse()?, depth.parse()?);
     runtime()?.block_on(async {
@@ -34,35 +34,35 @@ pub(crate) fn load_grpc(address: &str, depth: &str) -> BenchResult<()> {
             connections.push(connect(address).await?);
         }
         let (answers, end) = (Arc::new(AtomicU64::new(0)), Instant::now() + SECOND);
-        let asking = (0..CONCURRENCY).map(|place| {
-            let (mut connection, answers) = (connections[place % CONNECTION_COUNT].clone(), answers.clone());
+        let tasks = (0..CONCURRENCY).map(|index| {
+            let (mut connection, answers) = (connections[index % CONNECTION_COUNT].clone(), answers.clone());
             tokio::spawn(async move {
                 let mut late = 0_u64;
                 while Instant::now() < end {
                     match send_request(&mut connection, depth).await.map_err(|error| error.to_string())? {
                         Code::Ok => _ = answers.fetch_add(1, Relaxed),
-                        // A store that is slow for a moment.
+                        // The store missed its deadline.
                         Code::Unavailable => late += 1,
-                        code => return Err(format!("answered {code:?}")),
+                        code => return Err(format!("unexpected status {code:?}")),
                     }
                 }
                 Ok(late)
             })
         });
         let mut late = 0;
-        for one in asking.collect::<Vec<_>>() {
-            late += one.await??;
+        for task in tasks.collect::<Vec<_>>() {
+            late += task.await??;
         }
         let answers = answers.load(Relaxed);
         if late > answers / 100 {
-            return Err(format!("{late} of {answers} answers were late").into());
+            return Err(format!("{late} responses were unavailable, {answers} ok").into());
         }
         println!("{answers}");
         Ok(())
     })
 }
 
-/// Waits until a server of gRPC has answered a question.
+/// Waits for the first response of a gRPC server.
 pub(crate) fn wait_for_answer(address: SocketAddr, depth: usize) -> BenchResult<()> {
     runtime()?.block_on(async {
         let start = Instant::now();
@@ -75,21 +75,21 @@ pub(crate) fn wait_for_answer(address: SocketAddr, depth: usize) -> BenchResult<
         };
         match send_request(&mut connection, depth).await? {
             Code::Ok => Ok(()),
-            code => Err(format!("answered {code:?}").into()),
+            code => Err(format!("unexpected status {code:?}").into()),
         }
     })
 }
 
-/// HTTP/2 without anything around it: whoever asks shares a core with others, and should leave them most of it.
+/// Opens a bare HTTP/2 connection, because the load should use little of the core that it shares.
 async fn connect(address: SocketAddr) -> BenchResult<SendRequest<Bytes>> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    let (connection, driving) = h2::client::handshake(stream).await?;
-    tokio::spawn(driving);
+    let (connection, driver) = h2::client::handshake(stream).await?;
+    tokio::spawn(driver);
     Ok(connection)
 }
 
-/// The status of an answer.
+/// Sends a request and returns the gRPC status of the response.
 async fn send_request(connection: &mut SendRequest<Bytes>, depth: usize) -> BenchResult<Code> {
     const METHOD_URL: &str = "http://service/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
     let request =
@@ -107,10 +107,10 @@ async fn send_request(connection: &mut SendRequest<Bytes>, depth: usize) -> Benc
         body.flow_control().release_capacity(data.len())?;
     }
     let trailers = body.trailers().await?;
-    at_once.or_else(|| status(trailers.as_ref()?)).ok_or_else(|| "an answer without a status".into())
+    at_once.or_else(|| status(trailers.as_ref()?)).ok_or_else(|| "response without grpc-status".into())
 }
 
-/// A question behind its length, as gRPC sends it.
+/// A request with the length prefix of gRPC.
 fn encode_message(depth: usize) -> Bytes {
     let request = random_request(depth);
     let length = request.encoded_len();
@@ -131,14 +131,14 @@ fn random_request(depth: usize) -> RateLimitRequest {
     RateLimitRequest { domain: "bench".to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
 }
 
-/// Asks the store itself, and prints how many answers came in a second.
+/// Sends requests to the store directly, and prints the decisions per second.
 pub(crate) fn load_store(url: &str) -> BenchResult<()> {
     runtime()?.block_on(async {
         let store = RedisStore::builder().deadline(SECOND).connect(url).await?;
         let limiter = Limiter::builder().name("bench").store(store).build("1000000000/h fixed-window")?;
         limiter.decide("0", 1).await;
         let (answers, end) = (Arc::new(AtomicU64::new(0)), Instant::now() + SECOND);
-        let asking = (0..CONCURRENCY).map(|_| {
+        let tasks = (0..CONCURRENCY).map(|_| {
             let (limiter, answers) = (limiter.clone(), answers.clone());
             tokio::spawn(async move {
                 while Instant::now() < end {
@@ -147,8 +147,8 @@ pub(crate) fn load_store(url: &str) -> BenchResult<()> {
                 }
             })
         });
-        for one in asking.collect::<Vec<_>>() {
-            one.await?;
+        for task in tasks.collect::<Vec<_>>() {
+            task.await?;
         }
         println!("{}", answers.load(Relaxed));
         Ok(())

@@ -1,7 +1,7 @@
-//! The decision service beside servers that answer without looking: one core for the server, the load on the other. Run it
-//! with `scripts/bench service [CASE]`. A case is one function and one line here.
+//! The decision service compared with servers that respond without a decision: the server on one core, the load on the
+//! other. Run it with `scripts/bench service [CASE]`. A case is one function and one line here.
 
-#![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
+#![allow(clippy::disallowed_methods, reason = "benchmarks read the clock")]
 
 mod cases;
 mod load;
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        // Processes that this program starts for itself.
+        // Child processes of this program.
         ["service", folder, address, store] => exit_code(servers::serve_limits(folder, address, store)),
         ["policy", file] => exit_code(servers::serve_policy(file)),
         ["stub-grpc", address] => exit_code(servers::serve_stub_grpc(address)),

@@ -1,4 +1,4 @@
-//! What is measured: the service, and servers that answer without looking.
+//! The servers: the decision service, and stubs that respond without a decision.
 
 use crate::BenchResult;
 use axum::{Router, routing};
@@ -12,12 +12,12 @@ use tidegate_service::descriptors::{Environment, RateLimitServer, ServerStores};
 use tokio::{net::TcpListener, runtime::Runtime};
 use tonic::{Request, Response, Status, transport::Server};
 
-/// The decision service with the limits of a folder.
+/// Runs the decision service with the limits of a folder.
 pub(crate) fn serve_limits(folder: &str, address: &str, store: &str) -> BenchResult<()> {
     let address: SocketAddr = address.parse()?;
     let (folder, port) = (Path::new(folder), address.port().to_string());
-    let root = folder.parent().ok_or("a folder in a folder")?.display().to_string();
-    let name = folder.file_name().ok_or("a name")?.to_string_lossy().into_owned();
+    let root = folder.parent().ok_or("the folder has no parent")?.display().to_string();
+    let name = folder.file_name().ok_or("the folder has no name")?.to_string_lossy().into_owned();
     let variables = [
         ("RUNTIME_ROOT", root.as_str()),
         ("RUNTIME_SUBDIRECTORY", ""),
@@ -33,24 +33,24 @@ pub(crate) fn serve_limits(folder: &str, address: &str, store: &str) -> BenchRes
             url => Some(Arc::new(RedisStore::builder().deadline(DEADLINE).connect(url).await?)
                 as Arc<dyn tidegate_limiter::Store>),
         };
-        let host = RateLimitServer::open(&environment, ServerStores { store, ..ServerStores::default() })
+        let server = RateLimitServer::open(&environment, ServerStores { store, ..ServerStores::default() })
             .map_err(|error| error.to_string())?;
-        host.run(std::future::pending()).await.map_err(|error| error.to_string())?;
+        server.run(std::future::pending()).await.map_err(|error| error.to_string())?;
         Ok(())
     })
 }
 
-/// More than the service itself waits for.
+/// Longer than the service's own deadline.
 const DEADLINE: Duration = Duration::from_millis(100);
 
-/// The plain HTTP of a policy.
+/// Runs the HTTP decision API of a policy.
 pub(crate) fn serve_policy(file: &str) -> BenchResult<()> {
     let gateway = Gateway::open(PolicySource::file(Path::new(file)), tidegate::rules())?;
     runtime()?.block_on(gateway.workers(NonZeroUsize::MIN).run(std::future::pending()))?;
     Ok(())
 }
 
-/// A server of tonic's that answers OK without looking.
+/// Runs a tonic server that responds OK without a decision.
 pub(crate) fn serve_stub_grpc(address: &str) -> BenchResult<()> {
     let address = address.parse()?;
     let serve = Server::builder().add_service(RateLimitServiceServer::new(StubService)).serve(address);
@@ -69,7 +69,7 @@ impl RateLimitService for StubService {
     }
 }
 
-/// A server of axum's that answers 200 without looking.
+/// Runs an axum server that responds 200 without a decision.
 pub(crate) fn serve_stub_http(address: &str) -> BenchResult<()> {
     runtime()?.block_on(async {
         let listener = TcpListener::bind(address).await?;
@@ -78,7 +78,7 @@ pub(crate) fn serve_stub_http(address: &str) -> BenchResult<()> {
     })
 }
 
-/// One thread, as it has one core.
+/// One worker thread, because it has one core.
 fn runtime() -> BenchResult<Runtime> {
     Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?)
 }

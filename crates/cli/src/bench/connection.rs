@@ -1,4 +1,4 @@
-//! A connection to what is asked: with TLS or without, of either version.
+//! A connection to the target: HTTP/1.1 or HTTP/2, with or without TLS.
 
 use super::BenchTarget;
 use bytes::Bytes;
@@ -17,20 +17,20 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
-/// The longest answer.
+/// The maximum size of a response.
 const MAX_RESPONSE_SIZE: usize = 256 << 20;
 
-/// Which HTTP is spoken.
+/// The HTTP version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum BenchHttpVersion {
     #[default]
     Http1,
-    /// Known beforehand; agreed on where there is TLS.
+    /// With prior knowledge, or negotiated with ALPN over TLS.
     Http2,
 }
 
 impl BenchHttpVersion {
-    /// What it is called inside of TLS.
+    /// The ALPN protocol name.
     fn alpn(self) -> &'static [u8] {
         match self {
             Self::Http1 => b"http/1.1",
@@ -39,7 +39,7 @@ impl BenchHttpVersion {
     }
 }
 
-/// How whoever is asked is known not to be somebody else.
+/// Verifies the certificate of the target.
 #[derive(Clone)]
 pub(crate) struct BenchTls {
     connector: TlsConnector,
@@ -47,32 +47,29 @@ pub(crate) struct BenchTls {
 }
 
 impl BenchTls {
-    /// It has to have this name, and to be known by an authority of this file, or of the system.
+    /// Verifies the host name, with the CA certificates in a file or those of the system.
     pub(crate) fn new(
         name: &str,
         authorities: Option<PathBuf>,
         version: BenchHttpVersion,
     ) -> Result<Self, String> {
         let roots = authorities.map_or(Roots::System, Roots::File);
-        let connector = roots.connector(version.alpn()).map_err(|fault| fault.to_string())?;
+        let connector = roots.connector(version.alpn()).map_err(|error| error.to_string())?;
         let name = ServerName::try_from(name.to_owned());
-        Ok(Self {
-            connector,
-            name: name.map_err(|_| "names no host that a certificate could name".to_owned())?,
-        })
+        Ok(Self { connector, name: name.map_err(|_| "invalid TLS server name".to_owned())? })
     }
 }
 
-/// A connection that has one request at a time.
+/// A connection with one request at a time.
 pub(super) struct BenchConnection {
     sender: RequestSender,
-    /// Where it comes from.
+    /// The local address.
     pub(super) local_ip: IpAddr,
 }
 
 enum RequestSender {
     Http1(http1::SendRequest<Full<Bytes>>),
-    /// With what is asked in front of the path.
+    /// With the URL scheme.
     Http2(http2::SendRequest<Full<Bytes>>, &'static str),
 }
 
@@ -87,9 +84,9 @@ impl BenchConnection {
                 let stream = tls.connector.connect(tls.name.clone(), stream).await;
                 let stream = stream.map_err(|error| error.to_string())?;
                 let negotiated = stream.get_ref().1.alpn_protocol();
-                // Who agrees on nothing speaks the old one.
+                // A server without ALPN uses HTTP/1.1.
                 if target.version == BenchHttpVersion::Http2 && negotiated != Some(target.version.alpn()) {
-                    return Err("it does not speak HTTP/2 there".to_owned());
+                    return Err("the server does not support HTTP/2".to_owned());
                 }
                 RequestSender::handshake(stream, target.version, "https").await?
             }
@@ -97,7 +94,7 @@ impl BenchConnection {
         Ok(Self { sender, local_ip })
     }
 
-    /// Whether it takes another request.
+    /// Whether it accepts another request.
     pub(super) async fn is_ready(&mut self) -> bool {
         match &mut self.sender {
             RequestSender::Http1(sender) => sender.ready().await.is_ok(),
@@ -105,30 +102,30 @@ impl BenchConnection {
         }
     }
 
-    /// Sends a request, and reads its answer to the end.
+    /// Sends a request and reads the whole response.
     pub(super) async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
     ) -> Result<(Response<()>, Bytes), String> {
-        let answer = match &mut self.sender {
+        let response = match &mut self.sender {
             RequestSender::Http1(sender) => sender.send_request(request).await,
             RequestSender::Http2(sender, scheme) => {
                 sender.send_request(to_absolute_form(request, scheme)).await
             }
         };
-        let (head, body): (_, Incoming) = answer.map_err(|error| describe_error(&error))?.into_parts();
+        let (head, body): (_, Incoming) = response.map_err(|error| describe_error(&error))?.into_parts();
         let body = Limited::new(body, MAX_RESPONSE_SIZE).collect().await;
         let body = body.map_err(|error| error.to_string())?.to_bytes();
         Ok((Response::from_parts(head, ()), body))
     }
 
-    /// Whether another request may follow this answer.
+    /// Whether another request may follow this response.
     pub(super) fn is_reusable(&self, head: &Response<()>) -> bool {
         let connection_header = head.headers().get(header::CONNECTION);
         match &self.sender {
             RequestSender::Http1(sender) => {
                 !sender.is_closed()
-                    && connection_header.is_none_or(|says| !says.as_bytes().eq_ignore_ascii_case(b"close"))
+                    && connection_header.is_none_or(|value| !value.as_bytes().eq_ignore_ascii_case(b"close"))
             }
             RequestSender::Http2(sender, _) => !sender.is_closed(),
         }
@@ -158,7 +155,7 @@ impl RequestSender {
     }
 }
 
-/// A request that says in its address whom it asks, as HTTP/2 wants it, and not in a header.
+/// Moves the host from the header to the URI, as HTTP/2 requires.
 fn to_absolute_form(mut request: Request<Full<Bytes>>, scheme: &str) -> Request<Full<Bytes>> {
     let host = request.headers_mut().remove(header::HOST);
     let host = host.as_ref().map(HeaderValue::as_bytes).unwrap_or_default();
@@ -170,7 +167,7 @@ fn to_absolute_form(mut request: Request<Full<Bytes>>, scheme: &str) -> Request<
     request
 }
 
-/// An error with what it came from, which says more.
+/// Formats an error with its source, which has the details.
 fn describe_error(error: &hyper::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),

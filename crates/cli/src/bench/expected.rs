@@ -1,4 +1,4 @@
-//! The policy in memory, asked about each request when it is sent: what should have been admitted.
+//! Evaluates the policy in memory for each request that is sent, to compute the expected decisions.
 
 use super::request::SentRequest;
 use crate::error::CliError;
@@ -13,44 +13,44 @@ use tidegate_policy::{
 };
 use tidegate_rule::{Rules, request::ResponseHead};
 
-/// A policy that has counted nothing but what it is asked here.
+/// A policy in memory, without any previous counts.
 pub(crate) struct ExpectedPolicy {
     gate: PolicyGate,
     clock: ManualClock,
     now: Micros,
     prefetch: Prefetch,
     dry_run: DryRun,
-    /// When schedules are followed next; never where there are none.
+    /// The next update of schedules; `None` without schedules.
     next_schedule_update: Option<Micros>,
     rule_names: Vec<String>,
     denial_statuses: BTreeSet<u16>,
     notes: Vec<String>,
 }
 
-/// What should become of a request.
+/// The expected decision on a request.
 pub(super) struct ExpectedDecision {
-    /// The rule that denies it.
+    /// The index of the rule that denies it.
     pub(super) denied_by: Option<usize>,
-    /// What it holds until its response.
+    /// Settled with the response.
     pub(super) admission: Option<Box<PolicyAdmission>>,
 }
 
-/// How often schedules are followed.
+/// The interval between updates of schedules.
 const SCHEDULE_INTERVAL: Micros = Micros::from_secs(1);
 
 impl ExpectedPolicy {
-    /// A policy from this moment on, as a gateway would have it that has just begun. Names of files in it start from `base`.
+    /// Creates the policy of a gateway that starts at `start`. Relative file names are resolved from `base`.
     pub(crate) fn new(policy: &Policy, base: &Path, start: Micros) -> Result<Self, CliError> {
         let mut notes = Vec::new();
         if policy.rules.iter().any(|rule| rule.store.is_some()) || policy.stores != Stores::default() {
             notes.push(
-                "what was counted in stores before, or by others meanwhile, is not known here".to_owned(),
+                "counts from before the run or from other processes in stores are not included".to_owned(),
             );
         }
         let mut policy = Policy { stores: Stores::default(), ..policy.clone() };
         policy.rules.iter_mut().for_each(|rule| rule.store = None);
         let (clock, manual_clock) = Clock::manual();
-        // Before anything is made: what is counted is counted from when it was made.
+        // Set the clock before compiling: limiters count from their creation.
         manual_clock.set(start);
         let compiler = Compiler::new(Rules::new()).base(base).clock(clock);
         let gate = compiler.compile(&policy, None).map_err(|error| CliError::input(error.to_string()))?;
@@ -58,8 +58,9 @@ impl ExpectedPolicy {
         for rule in &policy.rules {
             match denial_status(&rule.on_limit) {
                 Ok(status) => _ = statuses.insert(status),
-                Err(what) => {
-                    notes.push(format!("rule `{}` {what}, which is not seen to be a denial", rule.name));
+                Err(action) => {
+                    notes
+                        .push(format!("rule `{}` {action}, which cannot be detected as a denial", rule.name));
                 }
             }
         }
@@ -81,17 +82,17 @@ impl ExpectedPolicy {
         &self.rule_names
     }
 
-    /// How denials are answered.
+    /// The statuses of denials.
     pub(crate) fn denial_statuses(&self) -> &BTreeSet<u16> {
         &self.denial_statuses
     }
 
-    /// What it cannot know.
+    /// The limitations of the comparison.
     pub(crate) fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Asks about a request that is sent now.
+    /// Evaluates a request that is sent now.
     pub(super) fn evaluate(&mut self, sent: &SentRequest<'_>, now: Micros) -> ExpectedDecision {
         self.advance(now);
         self.prefetch.clear();
@@ -101,11 +102,16 @@ impl ExpectedPolicy {
         ExpectedDecision { denied_by, admission: self.dry_run.take_admission() }
     }
 
-    /// A request was answered.
-    pub(super) fn settle(&mut self, mut admission: PolicyAdmission, answer: &BenchResponse<'_>, now: Micros) {
+    /// Settles a request with its response.
+    pub(super) fn settle(
+        &mut self,
+        mut admission: PolicyAdmission,
+        response: &BenchResponse<'_>,
+        now: Micros,
+    ) {
         self.advance(now);
         admission.leave_queues();
-        drop(admission.settle(answer));
+        drop(admission.settle(response));
     }
 
     fn advance(&mut self, now: Micros) {
@@ -120,18 +126,18 @@ impl ExpectedPolicy {
     }
 }
 
-/// How a rule answers who is over its limit, or what it does instead.
+/// Returns the status of a denial, or a description of the alternative action.
 fn denial_status(on_limit: &OnLimit) -> Result<u16, &'static str> {
     match on_limit {
         OnLimit::Reject(reject) => Ok(reject.status.unwrap_or(429)),
         OnLimit::Redirect { status, .. } => Ok(*status),
         OnLimit::Drop => Ok(444),
-        OnLimit::Fallback(Fallback::Body { .. }) => Err("answers with something else"),
-        OnLimit::Fallback(Fallback::Upstream(_)) => Err("asks somebody else"),
+        OnLimit::Fallback(Fallback::Body { .. }) => Err("responds with a fallback body"),
+        OnLimit::Fallback(Fallback::Upstream(_)) => Err("forwards to a fallback upstream"),
     }
 }
 
-/// An answer, or that there was none.
+/// A response; the status is 0 if there was none.
 pub(super) struct BenchResponse<'a> {
     pub(super) status: u16,
     pub(super) headers: Option<&'a HeaderMap>,

@@ -1,4 +1,4 @@
-//! What became of a load, for programs.
+//! The outcome of a load as JSON.
 
 use super::{
     BenchOutcome,
@@ -8,7 +8,7 @@ use super::{
 use serde_json::{Map, Value, json as value};
 use tidegate_core::Micros;
 
-/// The report. Times are seconds.
+/// Renders the report. Times are in seconds.
 pub(crate) fn render_json(outcome: &BenchOutcome, url: &str) -> Value {
     let latency = &outcome.latency;
     let at = |permille| (latency.count() > 0).then(|| seconds(latency.permille(permille)));

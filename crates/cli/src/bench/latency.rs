@@ -1,9 +1,9 @@
-//! How long answers took, in a fixed amount of memory.
+//! A latency histogram in constant memory.
 
 use hdrhistogram::Histogram;
 use tidegate_core::Micros;
 
-/// Counts of latencies up to an hour, true to one part in 1,000.
+/// Counts latencies up to one hour, with a precision of three digits.
 #[derive(Clone, Debug)]
 pub(crate) struct LatencyHistogram {
     histogram: Histogram<u64>,
@@ -24,11 +24,11 @@ impl Default for LatencyHistogram {
 }
 
 impl LatencyHistogram {
-    /// One that is longer than an hour is counted as an hour; mean and maximum are exact.
-    pub(crate) fn record(&mut self, took: Micros) {
-        self.histogram.saturating_record(took.get());
-        self.sum += u128::from(took.get());
-        self.max = self.max.max(took);
+    /// Records a latency. One above an hour counts as one hour; mean and maximum stay exact.
+    pub(crate) fn record(&mut self, latency: Micros) {
+        self.histogram.saturating_record(latency.get());
+        self.sum += u128::from(latency.get());
+        self.max = self.max.max(latency);
     }
 
     pub(crate) fn count(&self) -> u64 {
@@ -43,7 +43,7 @@ impl LatencyHistogram {
         Micros::new(u64::try_from(self.sum / u128::from(self.count().max(1))).unwrap_or(u64::MAX))
     }
 
-    /// The latency that this many of a thousand did not exceed.
+    /// Returns the latency at this quantile, in thousandths.
     pub(crate) fn permille(&self, permille: u32) -> Micros {
         Micros::new(self.histogram.value_at_quantile(f64::from(permille) / 1_000.0)).min(self.max)
     }

@@ -1,15 +1,15 @@
-//! An open-loop load, and what became of it against what a policy would have said.
+//! Sends an open-loop load and compares the outcome with the decisions of a policy.
 //!
 //! ```text
-//!   schedule ──due──▶ line ──▶ connections ──▶ gateway
-//!                                  │   ▲
-//!                         sent, at │   │ answer
-//!                                  ▼   │
-//!                          twin: the policy in memory, on the clock of what was sent
+//!   schedule ──due──▶ queue ──▶ connections ──▶ gateway
+//!                                   │   ▲
+//!                        sent, time │   │ response
+//!                                   ▼   │
+//!                        ExpectedPolicy: the policy in memory, at the times of the requests
 //! ```
 //!
-//! Requests go when they are due, whatever the gateway does: one that is slow is asked as much as one that is fast, and how long
-//! an answer took counts from when its request was due.
+//! Requests are sent when they are due, also if the gateway is slow. Latency counts from the due time, so queueing delays are
+//! included (no coordinated omission).
 
 mod connection;
 mod expected;

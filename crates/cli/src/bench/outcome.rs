@@ -1,56 +1,56 @@
-//! What became of a load.
+//! The outcome of a load.
 
 use super::{latency::LatencyHistogram, request::key_name};
 use std::collections::BTreeMap;
 use tidegate_core::Micros;
 
-/// What became of a load.
+/// The outcome of a load.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BenchOutcome {
     /// Requests that were due.
     pub(crate) due: u64,
-    /// Requests that were sent, or tried.
+    /// Requests that were sent, including failed attempts.
     pub(crate) sent: u64,
-    /// How long it took from the first moment to the last answer, and to the end of the schedule at least.
+    /// The time from the start to the last response, and at least to the end of the schedule.
     pub(crate) elapsed: Micros,
-    /// Answers by their status.
+    /// Responses by status.
     pub(crate) statuses: BTreeMap<u16, u64>,
-    /// Requests without an answer, by why.
+    /// Requests without a response, by error.
     pub(crate) failures: BTreeMap<String, u64>,
-    /// From when each was due to the end of its answer.
+    /// From the due time to the end of the response.
     pub(crate) latency: LatencyHistogram,
-    /// Sent later than they were due by more than a moment, and the latest of them.
+    /// Requests that were sent late.
     pub(crate) late: u64,
     pub(crate) max_lateness: Micros,
-    /// Not sent at all, since too many were waiting.
+    /// Requests that were dropped since the queue was full.
     pub(crate) unsent: u64,
-    /// Not sent at all, since a person has ended it.
+    /// Requests that were dropped since the run was interrupted.
     pub(crate) abandoned: u64,
-    /// Of all connections, the most that had a request at once.
+    /// The maximum number of requests in flight.
     pub(crate) max_in_flight: usize,
-    /// Answers that were no denials, and those that were.
+    /// Responses that are not denials.
     pub(crate) admitted: u64,
     pub(crate) denied: u64,
-    /// Denials by the rule that they told.
+    /// Denials by the rule in the response.
     pub(crate) denied_by_rule: BTreeMap<String, u64>,
-    /// What a policy says of the same requests.
+    /// The expected decisions on the same requests.
     pub(crate) expected: Option<ExpectedCounts>,
 }
 
-/// What should have become of it.
+/// The expected counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExpectedCounts {
     pub(crate) admitted: u64,
     pub(crate) denied: u64,
-    /// The rules, with what they should have denied.
+    /// The rules, with their expected denials.
     pub(crate) rules: Vec<(String, u64)>,
-    /// For each key what was admitted, and what should have been.
+    /// The actual and the expected number of admitted requests of each key.
     pub(crate) keys: Vec<(u64, u64)>,
-    /// What the policy cannot know.
+    /// The limitations of the comparison.
     pub(crate) notes: Vec<String>,
 }
 
-/// A key with another number of admitted requests than it should have.
+/// A key whose number of admitted requests differs from the expected one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyDifference {
     pub(crate) key: String,
@@ -58,15 +58,15 @@ pub(crate) struct KeyDifference {
     pub(crate) expected: u64,
 }
 
-/// How many reasons of failures are told apart, and rules that were told.
+/// The maximum number of distinct errors and rules in the report.
 const MAX_NAMES: usize = 20;
-/// How much later than due is late.
+/// The delay above which a request counts as late.
 const LATE_THRESHOLD: Micros = Micros::from_millis(1);
-/// How many keys are told.
+/// The maximum number of keys in the report.
 const MAX_REPORTED_KEYS: usize = 10;
 
 impl BenchOutcome {
-    /// One was sent so much later than it was due.
+    /// Records a request that was sent with this delay.
     pub(super) fn record_sent(&mut self, late_by: Micros) {
         self.sent += 1;
         if late_by > LATE_THRESHOLD {
@@ -75,12 +75,12 @@ impl BenchOutcome {
         self.max_lateness = self.max_lateness.max(late_by);
     }
 
-    /// There was no answer.
+    /// Records a request without a response.
     pub(super) fn record_failure(&mut self, reason: String) {
         count_name(&mut self.failures, reason);
     }
 
-    /// A denial, and by which rule it said.
+    /// Records a denial, with the rule in the response.
     pub(super) fn record_denial(&mut self, rule: Option<String>) {
         self.denied += 1;
         if let Some(rule) = rule {
@@ -88,23 +88,23 @@ impl BenchOutcome {
         }
     }
 
-    /// By how many requests keys were admitted more or less than they should have been.
+    /// The sum of the absolute differences of all keys.
     pub(crate) fn difference(&self) -> Option<u64> {
         let keys = &self.expected.as_ref()?.keys;
         Some(keys.iter().map(|(admitted, expected)| admitted.abs_diff(*expected)).sum())
     }
 
-    /// The keys that differ most, and how many differ.
+    /// The keys with the largest differences, and the number of keys that differ.
     pub(crate) fn differing_keys(&self) -> (Vec<KeyDifference>, usize) {
         let keys = self.expected.iter().flat_map(|expected| expected.keys.iter().enumerate());
         let mut found: Vec<_> = keys.filter(|(_, (admitted, expected))| admitted != expected).collect();
-        found.sort_by_key(|(place, (admitted, expected))| {
-            (std::cmp::Reverse(admitted.abs_diff(*expected)), *place)
+        found.sort_by_key(|(index, (admitted, expected))| {
+            (std::cmp::Reverse(admitted.abs_diff(*expected)), *index)
         });
         let count = found.len();
         let reported =
-            found.into_iter().take(MAX_REPORTED_KEYS).map(|(place, (admitted, expected))| KeyDifference {
-                key: key_name(u32::try_from(place).unwrap_or(u32::MAX)),
+            found.into_iter().take(MAX_REPORTED_KEYS).map(|(index, (admitted, expected))| KeyDifference {
+                key: key_name(u32::try_from(index).unwrap_or(u32::MAX)),
                 admitted: *admitted,
                 expected: *expected,
             });
@@ -112,7 +112,7 @@ impl BenchOutcome {
     }
 }
 
-/// Counts one more, unless there are too many names.
+/// Counts a name, or `others` if there are too many names.
 fn count_name(counts: &mut BTreeMap<String, u64>, name: String) {
     let name =
         if counts.len() >= MAX_NAMES && !counts.contains_key(&name) { "others".to_owned() } else { name };

@@ -1,4 +1,4 @@
-//! What is sent, and where to.
+//! The target and the requests of a load.
 
 use super::connection::{BenchHttpVersion, BenchTls};
 use crate::error::CliError;
@@ -12,7 +12,7 @@ use std::{
 };
 use tidegate_rule::request::RequestHead;
 
-/// Where it goes, and how.
+/// The target of a load.
 #[derive(Clone)]
 pub(crate) struct BenchTarget {
     pub(crate) url: String,
@@ -26,80 +26,82 @@ pub(crate) struct BenchTarget {
 }
 
 impl BenchTarget {
-    /// Reads an address of HTTP and finds out where it is. With TLS, authorities of this file are believed, or those of the
-    /// system.
+    /// Parses a URL and resolves its host. With TLS, the server is verified with the CA certificates in a file, or with those
+    /// of the system.
     pub(crate) fn parse(
         url: &str,
         version: BenchHttpVersion,
         authorities: Option<&Path>,
     ) -> Result<Self, CliError> {
-        let invalid_url =
-            |why: &str| CliError::input(format!("`{url}` {why}; write it as in http://127.0.0.1:8080/path"));
-        let uri: Uri = url.parse().map_err(|_| invalid_url("is no address"))?;
-        let authority = uri.authority().ok_or_else(|| invalid_url("names no host"))?;
+        let invalid_url = |problem: &str| {
+            CliError::input(format!("`{url}`: {problem}; write it as in http://127.0.0.1:8080/path"))
+        };
+        let uri: Uri = url.parse().map_err(|_| invalid_url("invalid URL"))?;
+        let authority = uri.authority().ok_or_else(|| invalid_url("missing host"))?;
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let (default_port, tls) = match uri.scheme_str() {
             Some("http") if authorities.is_some() => {
-                return Err(invalid_url("is not encrypted, and has no need of --cacert"));
+                return Err(invalid_url("--cacert requires https"));
             }
             Some("http") => (80, None),
             Some("https") => {
                 let tls = BenchTls::new(&host, authorities.map(Path::to_owned), version);
-                (443, Some(tls.map_err(|why| CliError::input(format!("{url}: {why}")))?))
+                (443, Some(tls.map_err(|error| CliError::input(format!("{url}: {error}")))?))
             }
-            _ => return Err(invalid_url("does not begin with http:// or https://")),
+            _ => return Err(invalid_url("unsupported scheme")),
         };
         let port = authority.port_u16().unwrap_or(default_port);
         let found = (host.as_str(), port).to_socket_addrs();
-        let mut found = found.map_err(|error| CliError::input(format!("`{host}` is not found: {error}")))?;
-        let address = found.next().ok_or_else(|| invalid_url("is nowhere"))?;
+        let mut found =
+            found.map_err(|error| CliError::input(format!("cannot resolve `{host}`: {error}")))?;
+        let address = found.next().ok_or_else(|| invalid_url("the host has no address"))?;
         let path = Some(uri.path()).filter(|path| !path.is_empty()).unwrap_or("/");
         Ok(Self {
             url: url.to_owned(),
             address,
             version,
             tls,
-            authority: HeaderValue::try_from(authority.as_str()).map_err(|_| invalid_url("names no host"))?,
+            authority: HeaderValue::try_from(authority.as_str()).map_err(|_| invalid_url("invalid host"))?,
             host: authority.as_str().to_owned(),
             path: path.to_owned(),
             query: uri.query().map(str::to_owned),
         })
     }
 
-    /// Whether it is this machine.
+    /// Whether the target is this machine.
     pub(crate) fn is_loopback(&self) -> bool {
         self.address.ip().to_canonical().is_loopback()
     }
 }
 
-/// What is sent again and again, by one key after the other.
+/// The request that is sent repeatedly, with alternating keys.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestTemplate {
     pub(crate) method: Method,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// The header that tells keys apart, and how many there are.
+    /// The header of the key, and the number of keys.
     pub(crate) keys: Option<(HeaderName, u32)>,
 }
 
 impl RequestTemplate {
-    /// How many keys take turns.
+    /// The number of keys.
     pub(crate) fn key_count(&self) -> u32 {
         self.keys.as_ref().map_or(1, |(_, count)| *count)
     }
 
-    /// Whose turn it is.
+    /// The key of a request, round robin.
     pub(crate) fn key_for(&self, number: u64) -> u32 {
-        // Below a number of 32 bits.
+        // Below `key_count`, which is a `u32`.
         (number % u64::from(self.key_count().max(1))) as u32
     }
 
-    /// The request of a key.
+    /// Builds the request of a key.
     pub(crate) fn request(&self, target: &BenchTarget, key: u32) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
         let query = target.query.as_deref().map(|query| format!("?{query}")).unwrap_or_default();
-        // It was part of an address before.
+        // Always valid: it was part of the URL.
         *request.uri_mut() = format!("{}{query}", target.path).parse().unwrap_or_default();
         *request.headers_mut() = self.headers.clone();
         request.headers_mut().entry(header::HOST).or_insert_with(|| target.authority.clone());
@@ -110,7 +112,7 @@ impl RequestTemplate {
     }
 }
 
-/// What a key is called.
+/// The name of a key.
 pub(crate) fn key_name(key: u32) -> String {
     format!("key-{key}")
 }
@@ -119,7 +121,7 @@ fn key_header(key: u32) -> HeaderValue {
     HeaderValue::try_from(key_name(key)).unwrap_or(HeaderValue::from_static("key"))
 }
 
-/// A request as a policy sees it, from this address.
+/// A request as the policy evaluates it, from this client address.
 pub(super) struct SentRequest<'a> {
     pub(super) target: &'a BenchTarget,
     pub(super) request: &'a Request<Full<Bytes>>,

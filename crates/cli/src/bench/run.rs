@@ -1,4 +1,4 @@
-//! Sends what is due, and hears what is answered.
+//! Sends due requests and records their responses.
 
 use super::{
     BenchOutcome, BenchTarget, ExpectedPolicy, RequestTemplate, Schedule,
@@ -26,7 +26,7 @@ use tidegate::Clock;
 use tidegate_core::Micros;
 use tokio::{
     sync::{
-        Mutex as Turn,
+        Mutex as AsyncMutex,
         mpsc::{Receiver, Sender, channel},
     },
     time::timeout,
@@ -38,16 +38,16 @@ pub(crate) struct BenchPlan {
     pub(crate) template: RequestTemplate,
     pub(crate) schedule: Schedule,
     pub(crate) connections: usize,
-    /// How long an answer may take.
+    /// The timeout of a response.
     pub(crate) timeout: Duration,
     /// Statuses that are denials.
     pub(crate) denied_statuses: BTreeSet<u16>,
     pub(crate) expected: Option<ExpectedPolicy>,
 }
 
-/// Requests that wait for a connection at most.
+/// The maximum number of requests that wait for a connection.
 pub(crate) const MAX_QUEUED: usize = 100_000;
-/// The longest denial that is read for its rule.
+/// The maximum size of a denial that is parsed for its rule.
 const MAX_DENIAL_SIZE: usize = 64 << 10;
 
 /// A request that is due.
@@ -57,7 +57,7 @@ struct DueRequest {
     due_at: Micros,
 }
 
-/// What all connections share.
+/// The state that all connections share.
 struct BenchShared {
     target: BenchTarget,
     template: RequestTemplate,
@@ -76,7 +76,7 @@ struct BenchCounts {
     expected: ExpectedCounts,
 }
 
-/// Sends a whole load; `told` hears now and then how many were sent, and `stop` ends it early.
+/// Sends a whole load. Calls `on_progress` with the number of sent requests; `stop` ends the run early.
 pub(crate) async fn run(
     plan: BenchPlan,
     stop: Arc<AtomicBool>,
@@ -93,13 +93,14 @@ pub(crate) async fn run(
     } = plan;
     let mut expected =
         ExpectedCounts { keys: vec![(0, 0); template.key_count() as usize], ..ExpectedCounts::default() };
-    if let Some(twin) = &policy {
-        expected.rules = twin.rule_names().iter().map(|name| (name.clone(), 0)).collect();
-        expected.notes = twin.notes().to_vec();
+    if let Some(policy) = &policy {
+        expected.rules = policy.rule_names().iter().map(|name| (name.clone(), 0)).collect();
+        expected.notes = policy.notes().to_vec();
     }
     let mut connected = Vec::new();
     for _ in 0..connections {
-        connected.push(BenchConnection::open(&target).await.map_err(|why| unreachable_error(&target, &why))?);
+        let connection = BenchConnection::open(&target).await;
+        connected.push(connection.map_err(|error| unreachable_error(&target, &error))?);
     }
     let counts = Mutex::new(BenchCounts { outcome: BenchOutcome::default(), policy, expected });
     let (in_flight, started, clock) = (AtomicUsize::new(0), AtomicU64::new(0), Clock::system());
@@ -116,20 +117,20 @@ pub(crate) async fn run(
     });
     let clock = &shared.clock;
     let (queue, receiver) = channel(MAX_QUEUED);
-    let waiting = Arc::new(Turn::new(receiver));
+    let receiver = Arc::new(AsyncMutex::new(receiver));
     let workers = connected
         .into_iter()
-        .map(|connection| tokio::spawn(run_worker(shared.clone(), waiting.clone(), connection)));
+        .map(|connection| tokio::spawn(run_worker(shared.clone(), receiver.clone(), connection)));
     let workers: Vec<_> = workers.collect();
     let start = clock.now();
     let (dispatch_schedule, dispatch_shared) = (schedule.clone(), shared.clone());
     let dispatcher = thread::Builder::new()
         .name("schedule".to_owned())
         .spawn(move || dispatch(&dispatch_schedule, start, &dispatch_shared, &queue))
-        .map_err(|error| CliError::input(format!("no thread: {error}")))?;
+        .map_err(|error| CliError::input(format!("cannot start a thread: {error}")))?;
     let mut joined = Box::pin(async {
         for worker in workers {
-            // One that has panicked has told so.
+            // The panic hook has reported a panic.
             let _ = worker.await;
         }
     });
@@ -138,16 +139,16 @@ pub(crate) async fn run(
     }
     let (due, unsent) = dispatcher.join().unwrap_or_default();
     let mut counts = shared.lock_counts();
-    let BenchCounts { outcome, policy: twin, expected } = &mut *counts;
+    let BenchCounts { outcome, policy, expected } = &mut *counts;
     let elapsed = clock.now().since(start);
-    // A schedule lasts to its end, though nothing is due in its last moments.
+    // The last request is due before the end of the schedule.
     let elapsed = if outcome.abandoned == 0 { elapsed.max(schedule.length()) } else { elapsed };
     (outcome.due, outcome.unsent, outcome.elapsed) = (due, unsent, elapsed);
-    outcome.expected = twin.is_some().then(|| std::mem::take(expected));
+    outcome.expected = policy.is_some().then(|| std::mem::take(expected));
     Ok(std::mem::take(outcome))
 }
 
-/// Puts each request into the line when it is due. How many were, and how many found no room.
+/// Queues each request when it is due. Returns the number of due requests, and of those dropped since the queue was full.
 fn dispatch(
     schedule: &Schedule,
     start: Micros,
@@ -158,13 +159,13 @@ fn dispatch(
     for (number, offset) in (0..).zip(schedule.due_times()) {
         let at = start.plus(offset);
         while !shared.stop.load(Ordering::Relaxed) {
-            let left = at.since(shared.clock.now()).get();
-            if left == 0 {
+            let remaining = at.since(shared.clock.now()).get();
+            if remaining == 0 {
                 break;
             }
-            // Not for longer than it takes to hear of an end.
-            let wait = Duration::from_micros(left.min(100_000));
-            // A timer of tokio knows milliseconds; this one knows less.
+            // Wake up often enough to notice `stop`.
+            let wait = Duration::from_micros(remaining.min(100_000));
+            // `poll` is more precise than Tokio's timer, which has a resolution of a millisecond.
             let _ = poll(&mut [], Timespec::try_from(wait).ok().as_ref());
         }
         if shared.stop.load(Ordering::Relaxed) {
@@ -176,10 +177,10 @@ fn dispatch(
     (due, unsent)
 }
 
-/// Sends requests over one connection, and over another one where that has ended.
+/// Sends requests over one connection, and reconnects if it is closed.
 async fn run_worker(
     shared: Arc<BenchShared>,
-    queue: Arc<Turn<Receiver<DueRequest>>>,
+    queue: Arc<AsyncMutex<Receiver<DueRequest>>>,
     connection: BenchConnection,
 ) {
     let mut connection = Some(connection);
@@ -195,7 +196,7 @@ async fn run_worker(
         shared.in_flight.fetch_sub(1, Ordering::Relaxed);
         if sent.is_err() {
             connection = None;
-            shared.lock_counts().outcome.record_failure("no answer in time".to_owned());
+            shared.lock_counts().outcome.record_failure("timeout".to_owned());
         }
     }
 }
@@ -205,7 +206,7 @@ impl BenchShared {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends one request and takes in what is answered.
+    /// Sends one request and records its response.
     async fn send(&self, due: DueRequest, connection: &mut Option<BenchConnection>, in_flight: usize) {
         let key = self.template.key_for(due.number);
         if let Some(open) = connection
@@ -216,21 +217,21 @@ impl BenchShared {
         if connection.is_none() {
             match BenchConnection::open(&self.target).await {
                 Ok(open) => *connection = Some(open),
-                Err(why) => return self.record_connect_failure(due, why),
+                Err(error) => return self.record_connect_failure(due, error),
             }
         }
         let Some(open) = connection.as_mut() else { return };
         let request = self.template.request(&self.target, key);
         let admission = self.record_sent(due, key, &request, open.local_ip, in_flight);
-        let answer = open.send(request).await;
+        let response = open.send(request).await;
         let now = self.clock.now();
         let mut counts = self.lock_counts();
-        let settle = |tally: &mut BenchCounts, status: u16, headers: Option<&HeaderMap>| {
-            if let (Some(twin), Some(admission)) = (&mut tally.policy, admission) {
-                twin.settle(*admission, &BenchResponse { status, headers }, now);
+        let settle = |counts: &mut BenchCounts, status: u16, headers: Option<&HeaderMap>| {
+            if let (Some(policy), Some(admission)) = (&mut counts.policy, admission) {
+                policy.settle(*admission, &BenchResponse { status, headers }, now);
             }
         };
-        match answer {
+        match response {
             Ok((head, body)) => {
                 settle(&mut counts, head.status().as_u16(), Some(head.headers()));
                 counts.outcome.latency.record(now.since(due.due_at));
@@ -239,15 +240,15 @@ impl BenchShared {
                     *connection = None;
                 }
             }
-            Err(why) => {
+            Err(error) => {
                 settle(&mut counts, 0, None);
-                counts.outcome.record_failure(why);
+                counts.outcome.record_failure(error);
                 *connection = None;
             }
         }
     }
 
-    /// A request goes now; what it should hold until it is answered.
+    /// Records a request that is sent now. Returns the expected admission, to be settled with the response.
     fn record_sent(
         &self,
         due: DueRequest,
@@ -258,13 +259,13 @@ impl BenchShared {
     ) -> Option<Box<tidegate_policy::compile::PolicyAdmission>> {
         self.started.fetch_add(1, Ordering::Relaxed);
         let mut counts = self.lock_counts();
-        // Within the lock: the clock of the policy does not go back.
+        // Read the time under the lock, so that the clock of the policy never goes back.
         let now = self.clock.now();
-        let BenchCounts { outcome, policy: twin, expected } = &mut *counts;
+        let BenchCounts { outcome, policy, expected } = &mut *counts;
         outcome.record_sent(now.since(due.due_at));
         outcome.max_in_flight = outcome.max_in_flight.max(in_flight);
         let ExpectedDecision { denied_by, admission } =
-            twin.as_mut()?.evaluate(&SentRequest { target: &self.target, request, client }, now);
+            policy.as_mut()?.evaluate(&SentRequest { target: &self.target, request, client }, now);
         match denied_by {
             Some(rule) => {
                 expected.denied += 1;
@@ -289,7 +290,7 @@ impl BenchShared {
         counts.expected.keys.get_mut(key as usize).into_iter().for_each(|(admitted, _)| *admitted += 1);
     }
 
-    /// Nobody takes connections any more.
+    /// Records a request that failed to connect.
     fn record_connect_failure(&self, due: DueRequest, reason: String) {
         let mut counts = self.lock_counts();
         counts.outcome.record_sent(self.clock.now().since(due.due_at));
@@ -297,7 +298,7 @@ impl BenchShared {
     }
 }
 
-/// The first rule that a problem names.
+/// Returns the first rule in a problem document.
 fn denied_rule(body: &[u8]) -> Option<String> {
     if body.len() > MAX_DENIAL_SIZE {
         return None;
@@ -307,5 +308,5 @@ fn denied_rule(body: &[u8]) -> Option<String> {
 }
 
 fn unreachable_error(target: &BenchTarget, reason: &str) -> CliError {
-    CliError::input(format!("nobody answers at {}: {reason}; start it, or say where it is", target.url))
+    CliError::input(format!("cannot connect to {}: {reason}; start the server, or check the URL", target.url))
 }

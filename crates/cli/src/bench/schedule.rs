@@ -1,44 +1,44 @@
-//! When requests are due: each at a moment of its own, to the microsecond.
+//! The due times of requests, exact to the microsecond.
 
 use crate::simulate::{load::parse_rate, time};
 use std::str::FromStr;
 use tidegate_core::{Micros, Rate};
 
-/// So much for so long: `10s@100/s`.
+/// A rate for a duration: `10s@100/s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoadPhase {
     pub(crate) length: Micros,
     pub(crate) rate: Rate,
 }
 
-/// Phases, one after the other.
+/// Consecutive phases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Schedule {
     phases: Vec<LoadPhase>,
 }
 
-/// The most that is sent in a second.
+/// The maximum number of requests per second.
 const MAX_RATE: u64 = 1_000_000;
 
 impl LoadPhase {
-    /// So much for so long; why not, where that cannot be.
+    /// Creates a phase; an error if the rate is too high or the duration too short.
     pub(crate) fn new(length: Micros, rate: Rate) -> Result<Self, String> {
         let phase = Self { length, rate };
         let max = u128::from(MAX_RATE) * u128::from(rate.period().get());
         match u128::from(rate.amount()) * 1_000_000 > max {
-            true => Err(format!("more than {MAX_RATE}/s is more than one machine can send")),
-            false if phase.request_count() == 0 => Err(format!("{length} is too short for a single request")),
+            true => Err(format!("rate above the maximum of {MAX_RATE}/s")),
+            false if phase.request_count() == 0 => Err(format!("{length} is too short for one request")),
             false => Ok(phase),
         }
     }
 
-    /// How many are due.
+    /// The number of requests.
     fn request_count(&self) -> u64 {
         let all = u128::from(self.rate.amount()) * u128::from(self.length.get());
         u64::try_from(all.div_ceil(u128::from(self.rate.period().get()))).unwrap_or(u64::MAX)
     }
 
-    /// When the one of this number is due. Whatever the rate, nothing is rounded but the moment itself.
+    /// The due time of a request. Only the result is rounded, so due times do not drift.
     fn due_at(&self, number: u64) -> Micros {
         let at =
             u128::from(number) * u128::from(self.rate.period().get()) / u128::from(self.rate.amount().max(1));
@@ -51,7 +51,7 @@ impl FromStr for LoadPhase {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (length, rate) =
-            text.split_once('@').ok_or("a phase is a time, `@` and a rate; write 10s@100/s")?;
+            text.split_once('@').ok_or("a phase is a duration, `@` and a rate; write 10s@100/s")?;
         let length = time::parse_length(length.trim()).map_err(|error| error.to_string())?;
         let rate = parse_rate(rate.trim()).map_err(|error| error.to_string())?;
         Self::new(length, rate)
@@ -63,12 +63,12 @@ impl Schedule {
         Self { phases }
     }
 
-    /// How long it lasts.
+    /// The total duration.
     pub(crate) fn length(&self) -> Micros {
         self.phases.iter().fold(Micros::ZERO, |sum, phase| sum.plus(phase.length))
     }
 
-    /// The moments, counted from the start.
+    /// The due times, relative to the start.
     pub(crate) fn due_times(&self) -> impl Iterator<Item = Micros> {
         let mut start = Micros::ZERO;
         let starts: Vec<Micros> = self
@@ -98,10 +98,10 @@ mod tests {
     #[test]
     fn due_times_do_not_drift() {
         let schedule = Schedule::new(vec![phase("1s@3/s"), phase("500ms@4/s")]);
-        let moments: Vec<u64> = schedule.due_times().map(Micros::get).collect();
-        assert_eq!(moments, [0, 333_333, 666_666, 1_000_000, 1_250_000]);
+        let times: Vec<u64> = schedule.due_times().map(Micros::get).collect();
+        assert_eq!(times, [0, 333_333, 666_666, 1_000_000, 1_250_000]);
         assert_eq!(schedule.length(), Micros::from_millis(1_500));
-        // A seventh of a second a million times is off by less than a microsecond.
+        // No drift after 700,000 intervals of a seventh of a second.
         let long = phase("142858s@7/s");
         assert_eq!(long.due_at(700_000), Micros::from_secs(100_000));
         assert_eq!(phase("2min@30/min").request_count(), 60);

@@ -1,4 +1,4 @@
-//! What became of a load, in words.
+//! The outcome of a load as text.
 
 use super::{BenchOutcome, outcome::ExpectedCounts, run::MAX_QUEUED};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 use std::fmt::Write as _;
 use tidegate_core::Micros;
 
-/// The report. Writing to a string does not fail.
+/// Renders the report. Writing to a string does not fail.
 pub(crate) fn render_text(outcome: &BenchOutcome, url: &str, paint: Paint) -> String {
     let mut text = format!(
         "{}: {} requests in {}, {:.1}/s\n",
@@ -21,9 +21,9 @@ pub(crate) fn render_text(outcome: &BenchOutcome, url: &str, paint: Paint) -> St
     let statuses = outcome.statuses.iter().map(|(status, count)| format!("{status} × {count}"));
     let failures: u64 = outcome.failures.values().sum();
     let failed = (failures > 0).then(|| format!("none × {failures}"));
-    let _ = writeln!(text, "{}{}", faint("answers"), statuses.chain(failed).collect::<Vec<_>>().join(", "));
-    for (why, count) in &outcome.failures {
-        let line = format!("{count} without an answer: {}", sanitize(why));
+    let _ = writeln!(text, "{}{}", faint("responses"), statuses.chain(failed).collect::<Vec<_>>().join(", "));
+    for (error, count) in &outcome.failures {
+        let line = format!("{count} failed: {}", sanitize(error));
         let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Alarm, line));
     }
     let latency = &outcome.latency;
@@ -31,7 +31,7 @@ pub(crate) fn render_text(outcome: &BenchOutcome, url: &str, paint: Paint) -> St
         let at = |permille| format_rough(latency.permille(permille));
         let _ = writeln!(
             text,
-            "{}p50 {}, p90 {}, p99 {}, p99.9 {}, most {}, from when each was due",
+            "{}p50 {}, p90 {}, p99 {}, p99.9 {}, max {}, from the due time",
             faint("latency"),
             at(500),
             at(900),
@@ -43,13 +43,13 @@ pub(crate) fn render_text(outcome: &BenchOutcome, url: &str, paint: Paint) -> St
     let _ = writeln!(text, "{}{}", faint("schedule"), describe_schedule(outcome));
     if outcome.unsent > 0 {
         let line = format!(
-            "{} were not sent: {MAX_QUEUED} waited for one of {} connections; give it more with --connections",
+            "{} not sent: {MAX_QUEUED} were queued for {} connections; use more with --connections",
             outcome.unsent, outcome.max_in_flight
         );
         let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Alarm, line));
     }
     if outcome.abandoned > 0 {
-        let line = format!("{} were due and not sent any more: it was ended before", outcome.abandoned);
+        let line = format!("{} due but not sent: the run was interrupted", outcome.abandoned);
         let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Alarm, line));
     }
     let _ = writeln!(text, "{}{} admitted, {} denied", faint("decisions"), outcome.admitted, outcome.denied);
@@ -59,13 +59,13 @@ pub(crate) fn render_text(outcome: &BenchOutcome, url: &str, paint: Paint) -> St
     text
 }
 
-/// How true the schedule was kept.
+/// Describes how closely the run followed its schedule.
 fn describe_schedule(outcome: &BenchOutcome) -> String {
-    let max_in_flight = format!("at most {} at once", outcome.max_in_flight);
+    let max_in_flight = format!("at most {} in flight", outcome.max_in_flight);
     match outcome.late {
-        0 => format!("all of {} sent when they were due, {max_in_flight}", outcome.sent),
+        0 => format!("all {} sent on time, {max_in_flight}", outcome.sent),
         late => format!(
-            "{late} of {} sent more than 1ms late, the latest by {}, {max_in_flight}",
+            "{late} of {} sent more than 1ms late, at most {} late, {max_in_flight}",
             outcome.sent,
             format_rough(outcome.max_lateness)
         ),
@@ -102,7 +102,7 @@ fn write_comparison(text: &mut String, outcome: &BenchOutcome, expected: &Expect
             writeln!(text, "{}{}: {} admitted, {} expected", faint(""), key.key, key.admitted, key.expected);
     }
     if count > keys.len() {
-        let _ = writeln!(text, "{}and {} keys more", faint(""), count - keys.len());
+        let _ = writeln!(text, "{}and {} more keys", faint(""), count - keys.len());
     }
     for note in &expected.notes {
         let _ = writeln!(text, "{}{}", faint("note"), sanitize(note));
@@ -144,11 +144,11 @@ mod tests {
             render_text(&outcome, "http://a/", Paint::Plain),
             "\
 http://a/: 20 requests in 2s, 10.0/s
-answers   200 × 11, 429 × 8, none × 1
-          1 without an answer: connection refused
-latency   p50 2ms, p90 2ms, p99 2ms, p99.9 2ms, most 2ms, from when each was due
-schedule  2 of 20 sent more than 1ms late, the latest by 5ms, at most 3 at once
-          4 were not sent: 100000 waited for one of 3 connections; give it more with --connections
+responses 200 × 11, 429 × 8, none × 1
+          1 failed: connection refused
+latency   p50 2ms, p90 2ms, p99 2ms, p99.9 2ms, max 2ms, from the due time
+schedule  2 of 20 sent more than 1ms late, at most 5ms late, at most 3 in flight
+          4 not sent: 100000 were queued for 3 connections; use more with --connections
 decisions 11 admitted, 8 denied
 expected  10 admitted, 10 denied: 1 request differs
           rule login\u{fffd}: 8 denied, 10 expected

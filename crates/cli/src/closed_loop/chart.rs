@@ -1,8 +1,8 @@
-//! A play as text: goodput over time for each of the cast, one below the other, and what it comes to.
+//! A scenario as text: goodput over time for each controller, one below the other, with figures.
 //!
 //! ```text
 //!             ▁▁▁▁▁▁▁▁▁▁▁
-//!   asked     ███████████▁▁▁▁▁▁▁▁     up to 10 × capacity
+//!   load      ███████████▁▁▁▁▁▁▁▁     up to 10 × capacity
 //!               ├ change ┤            during  after   took settled
 //!
 //!             ▃▃░░░░░░░░░░░░░░
@@ -23,23 +23,23 @@ use crate::{
 use tidegate_core::Micros;
 use tidegate_simulation::{SimulationBin, SimulationResult};
 
-/// Below so many columns for bars, figures go under them.
+/// With fewer columns for the bars, the figures are printed below them.
 const MIN_BAR_COLUMNS: usize = 25;
 
-/// Draws a play in at most `width` columns.
+/// Draws a scenario in at most `width` columns.
 pub(crate) fn draw(result: &ScenarioResult, width: usize, paint: Paint) -> String {
     let Some(first) = result.controllers.first() else { return String::new() };
     let figures: Vec<_> =
         Figure::ALL.into_iter().filter(|figure| figure.applies_to(&result.scenario)).collect();
     let longest = result.controllers.iter().map(|part| part.controller.name.len()).max().unwrap_or(0);
-    // A chart is as wide without a figure as with it, so that charts of several scenes line up.
+    // Reserve the columns of all figures, so that the charts of several scenarios line up.
     let right: usize = Figure::ALL.iter().map(|figure| column_width(*figure)).sum();
     let bar_columns = width.saturating_sub(INDENT.len() + longest + 1 + right);
-    let (layout, room) = match bar_columns {
-        room if room >= MIN_BAR_COLUMNS => (ChartLayout::SideBySide(longest), room),
+    let (layout, max_columns) = match bar_columns {
+        columns if columns >= MIN_BAR_COLUMNS => (ChartLayout::SideBySide(longest), columns),
         _ => (ChartLayout::Stacked, width.saturating_sub(INDENT.len())),
     };
-    let columns = even_columns(first.first_run.bins.len(), room);
+    let columns = even_columns(first.first_run.bins.len(), max_columns);
     let bin = Micros::new(result.scenario.length.get() / columns.max(1) as u64);
     let chart = ClosedLoopChart { axis: Axis::with_bins(columns, bin), layout, figures, width, paint };
 
@@ -65,12 +65,12 @@ pub(crate) fn draw(result: &ScenarioResult, width: usize, paint: Paint) -> Strin
     lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// The largest number of columns up to `most` that all hold as many bins.
+/// The largest number of columns up to `max` that divides the bins evenly.
 pub(super) fn even_columns(bins: usize, max: usize) -> usize {
     (1..=max.min(bins)).rev().find(|columns| bins.is_multiple_of(*columns)).unwrap_or(1)
 }
 
-/// What each column counts.
+/// Sums the bins of each column.
 pub(super) fn sum_columns(
     run: &SimulationResult,
     columns: usize,
@@ -80,12 +80,12 @@ pub(super) fn sum_columns(
     bins.map(|bins| bins.iter().map(|bin| u64::from(count(bin))).sum()).collect()
 }
 
-/// Where names and figures stand.
+/// The position of names and figures.
 #[derive(Clone, Copy, Debug)]
 enum ChartLayout {
-    /// Names of so many letters to the left of the bars, figures to the right.
+    /// Names of this width to the left of the bars, figures to the right.
     SideBySide(usize),
-    /// Names above, figures under.
+    /// Names above, figures below.
     Stacked,
 }
 
@@ -101,28 +101,28 @@ impl ClosedLoopChart {
     fn legend(&self) -> Vec<String> {
         let bin = self.paint.tone(Tone::Faint, format!("a column: {}, full: capacity", self.axis.bin()));
         let good = format!("{} answered in time", self.paint.tone(Tone::Passed, '█'));
-        let asked = format!("{} not answered in time", self.paint.tone(Tone::Faint, '░'));
+        let bad = format!("{} not answered in time", self.paint.tone(Tone::Faint, '░'));
         match self.layout {
-            ChartLayout::SideBySide(_) => vec![[bin, good, asked].join("   ")],
-            ChartLayout::Stacked => vec![bin, good, asked],
+            ChartLayout::SideBySide(_) => vec![[bin, good, bad].join("   ")],
+            ChartLayout::Stacked => vec![bin, good, bad],
         }
     }
 
     fn request_rows(&self, result: &ScenarioResult, run: &SimulationResult) -> Vec<String> {
-        let asked = sum_columns(run, self.axis.bins(), |bin| bin.requests);
-        let tallest = asked.iter().copied().max().unwrap_or(0) as f64;
+        let requests = sum_columns(run, self.axis.bins(), |bin| bin.requests);
+        let tallest = requests.iter().copied().max().unwrap_or(0) as f64;
         let cell = |column: usize, base: u64| {
-            chart::cell(asked[column] as f64 / tallest.max(1.0), 0.0, base, Tone::Normal)
+            chart::cell(requests[column] as f64 / tallest.max(1.0), 0.0, base, Tone::Normal)
         };
         let demand = result.scenario.demand.max(result.scenario.changed_demand);
-        self.rows("asked", Tone::Normal, &format!("  up to {demand} × capacity"), cell)
+        self.rows("load", Tone::Normal, &format!("  up to {demand} × capacity"), cell)
     }
 
-    /// When the change is, and what the figures beside the rows are.
-    fn change_rows(&self, play: &ScenarioResult) -> Vec<String> {
+    /// The bracket of the change, and the headings of the figures.
+    fn change_rows(&self, result: &ScenarioResult) -> Vec<String> {
         let last = self.axis.bins() - 1;
-        let first = self.axis.column(play.scenario.change_start).unwrap_or(last);
-        let end = Micros::new(play.scenario.change_end.get().saturating_sub(1));
+        let first = self.axis.column(result.scenario.change_start).unwrap_or(last);
+        let end = Micros::new(result.scenario.change_end.get().saturating_sub(1));
         let length = self.axis.column(end).unwrap_or(last).saturating_sub(first) + 1;
         let (before, drawn) = place_label(first, length, "the change", self.axis.bins());
         let bracket = format!("{:before$}{drawn}", "");
@@ -139,15 +139,15 @@ impl ClosedLoopChart {
     }
 
     fn controller_rows(&self, controller: &ControllerResult, best: f64) -> Vec<String> {
-        let (story, bins) = (&controller.first_run, self.axis.bins());
-        let good = sum_columns(story, bins, |bin| bin.succeeded);
-        let asked = sum_columns(story, bins, |bin| bin.requests);
-        let capacity = story.scenario.backend.capacity() * self.axis.bin().get() as f64 / 1e6;
+        let (first_run, bins) = (&controller.first_run, self.axis.bins());
+        let good = sum_columns(first_run, bins, |bin| bin.succeeded);
+        let requests = sum_columns(first_run, bins, |bin| bin.requests);
+        let capacity = first_run.scenario.backend.capacity() * self.axis.bin().get() as f64 / 1e6;
         let cell = |column: usize, base: u64| {
             let share = |count: u64| count as f64 / capacity;
-            chart::cell(share(good[column]), share(asked[column]), base, Tone::Passed)
+            chart::cell(share(good[column]), share(requests[column]), base, Tone::Passed)
         };
-        let run = RunFigures::from_run(story);
+        let run = RunFigures::from_run(first_run);
         let figures = self.figures.iter().map(|figure| {
             let text = figure.text(&run);
             let (gap, text) = match self.layout {
@@ -161,7 +161,7 @@ impl ClosedLoopChart {
         self.rows(controller.controller.name, Tone::Strong, &figures.collect::<String>(), cell)
     }
 
-    /// A name, bars of cells, and what stands beside them.
+    /// A name, bars of cells, and the text beside them.
     fn rows(
         &self,
         name: &str,
@@ -185,7 +185,7 @@ impl ClosedLoopChart {
             ChartLayout::Stacked => {
                 let beside = match self.paint {
                     Paint::Plain => describe::wrap(suffix.trim(), self.width.saturating_sub(INDENT.len())),
-                    // Codes have no width.
+                    // Escape codes have no width, so wrapping would be wrong.
                     Paint::Ansi => vec![suffix.trim().into()],
                 };
                 let beside = beside.iter().map(|line| format!("{INDENT}{line}"));
@@ -197,7 +197,7 @@ impl ClosedLoopChart {
         }
     }
 
-    /// What stands before the bars.
+    /// The text before the bars.
     fn prefix(&self, name: &str) -> String {
         match self.layout {
             ChartLayout::SideBySide(longest) => format!("{INDENT}{name:longest$} "),
@@ -206,7 +206,7 @@ impl ClosedLoopChart {
     }
 }
 
-/// The width of a figure's column: its name or a number of six letters, and a gap.
+/// The width of a figure's column: its name or a number of six characters, and a gap.
 fn column_width(figure: Figure) -> usize {
     match figure {
         Figure::Goodput | Figure::Latency => 7,
@@ -215,7 +215,7 @@ fn column_width(figure: Figure) -> usize {
     }
 }
 
-/// What is far from good is said in red.
+/// Bad figures are red.
 fn figure_tone(figure: Figure, run: &RunFigures, best: f64) -> Tone {
     let is_bad = match figure {
         Figure::Goodput => run.goodput < 0.5 * best,
@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn columns_divide_bins_evenly() {
-        for (most, columns) in [(0, 1), (1, 1), (19, 10), (40, 40), (77, 50), (9_000, 5_000)] {
-            assert_eq!(even_columns(5_000, most), columns);
+        for (max, columns) in [(0, 1), (1, 1), (19, 10), (40, 40), (77, 50), (9_000, 5_000)] {
+            assert_eq!(even_columns(5_000, max), columns);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Scenes in words, read off what they are made of.
+//! Descriptions of scenarios, derived from their parameters.
 
 use super::figure::Figure;
 use crate::simulate::{chart::INDENT, time::format_rough};
 use tidegate_core::{Micros, Percent};
 use tidegate_simulation::{Clients, Scenario, guard_presets};
 
-/// What happens in a scene.
+/// Describes what changes in a scenario.
 pub(crate) fn describe_scenario(scenario: &Scenario) -> String {
     let Scenario {
         name,
@@ -30,37 +30,37 @@ pub(crate) fn describe_scenario(scenario: &Scenario) -> String {
         events.push(format!("{percent}% of calls fail"));
     }
     if events.is_empty() {
-        return format!("{name}: nothing happens");
+        return format!("{name}: no change");
     }
     format!("{name}: {} from {} to {}", events.join(" and "), format_rough(*begins), format_rough(*ends))
 }
 
-/// What clients and the backend are like.
+/// Describes the clients and the backend.
 pub(crate) fn describe_clients(scenario: &Scenario) -> String {
-    let Clients { timeout: patience, retries, backoff } = scenario.clients;
+    let Clients { timeout, retries, backoff } = scenario.clients;
     let retry = match (retries, backoff) {
-        (0, _) => "never try again".into(),
-        (retries, Micros::ZERO) => format!("try again up to {retries} times at once"),
+        (0, _) => "never retry".into(),
+        (retries, Micros::ZERO) => format!("retry up to {retries} times without backoff"),
         (retries, backoff) => {
-            format!("try again up to {retries} times, after {backoff} and twice as long each time")
+            format!("retry up to {retries} times, with exponential backoff from {backoff}")
         }
     };
     let (workers, service) = (scenario.backend.workers, scenario.backend.service_time);
     let capacity = scenario.backend.capacity();
     format!(
-        "clients wait {patience} for an answer and {retry}; the backend has {workers} workers and takes {service} \
-         a call: at best {capacity:.0}/s"
+        "clients time out after {timeout} and {retry}; the backend has {workers} workers and takes {service} \
+         per call: at best {capacity:.0}/s"
     )
 }
 
-/// What figures and names mean, in at most `width` columns.
+/// Explains the figures and controllers, in at most `width` columns.
 pub(crate) fn figure_notes(figures: &[Figure], width: usize) -> Vec<String> {
     let figures = figures.iter().map(|figure| (figure.name(), figure.meaning()));
-    let actors = guard_presets().iter().map(|actor| (actor.name, actor.description));
+    let controllers = guard_presets().iter().map(|preset| (preset.name, preset.description));
     let longest = Figure::ALL
         .iter()
         .map(|figure| figure.name().len())
-        .chain(guard_presets().iter().map(|a| a.name.len()));
+        .chain(guard_presets().iter().map(|preset| preset.name.len()));
     let longest = longest.max().unwrap_or(0);
     let before = INDENT.len() + longest + 2;
     let note = |(name, text): (&str, &str)| {
@@ -68,9 +68,9 @@ pub(crate) fn figure_notes(figures: &[Figure], width: usize) -> Vec<String> {
         let line = |line: String| format!("{INDENT}{:longest$}  {line}", std::mem::take(&mut name));
         wrap(text, width.saturating_sub(before)).into_iter().map(line).collect::<Vec<_>>()
     };
-    let mut lines: Vec<_> = figures.chain(actors).flat_map(note).collect();
-    let windows_note = "Every guard hears of each call here; the libraries that aimd, vegas and gradient2 come from often \
-               gather calls into windows first, and so react later and more calmly.";
+    let mut lines: Vec<_> = figures.chain(controllers).flat_map(note).collect();
+    let windows_note = "Every controller is updated after each call here; the libraries of aimd, vegas and gradient2 often \
+               aggregate calls in windows first, and so react later and more smoothly.";
     lines.push(String::new());
     lines.extend(
         wrap(windows_note, width.saturating_sub(INDENT.len())).iter().map(|line| format!("{INDENT}{line}")),
@@ -78,7 +78,7 @@ pub(crate) fn figure_notes(figures: &[Figure], width: usize) -> Vec<String> {
     lines
 }
 
-/// `text` in lines of at most `width` columns, but for words that are longer.
+/// Wraps `text` to `width` columns; longer words are not broken.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -107,12 +107,12 @@ mod tests {
             "slow-backend: the backend is 5 times as slow from 1s to 3s",
             "failing-backend: 90% of calls fail from 1s to 3s",
             "retry-storm: the backend is 50 times as slow from 1s to 1.2s",
-            "healthy: nothing happens",
+            "healthy: no change",
         ];
         assert_eq!(titles, expected);
         let storm = describe_clients(&Scenario::retry_storm());
         assert!(
-            storm.starts_with("clients wait 100ms for an answer and try again up to 5 times at once;"),
+            storm.starts_with("clients time out after 100ms and retry up to 5 times without backoff;"),
             "{storm}"
         );
     }

@@ -1,20 +1,20 @@
-//! The figures of a story, and how they read.
+//! The figures of a run and their format.
 
 use tidegate_core::Micros;
 use tidegate_simulation::{Scenario, SimulationResult};
 
-/// What one story comes to.
+/// The figures of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RunFigures {
-    /// Where its random numbers started.
+    /// The seed of the random numbers.
     pub(crate) seed: u64,
     /// Requests answered in time during the change, as a share of the backend's capacity.
     pub(crate) goodput: f64,
-    /// Requests answered in time after the change, as a share of those that came then.
+    /// Requests answered in time after the change, as a share of the requests in that time.
     pub(crate) recovered: f64,
-    /// The mean latency of those that were answered during the change, if any were.
+    /// The mean latency of successful requests during the change, if there are any.
     pub(crate) latency: Option<Micros>,
-    /// How long after the change began things were settled, if ever.
+    /// The time from the start of the change until the run settled, if it did.
     pub(crate) settled: Option<Micros>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum Figure {
 }
 
 impl RunFigures {
-    /// The figures of a story.
+    /// Computes the figures of a run.
     pub(crate) fn from_run(run: &SimulationResult) -> Self {
         let Scenario { seed, change_start: begins, change_end: ends, .. } = run.scenario;
         let latency = Some(run.latency(begins, ends)).filter(|latency| *latency > Micros::ZERO);
@@ -38,10 +38,10 @@ impl RunFigures {
 }
 
 impl Figure {
-    /// All of them, in the order in which they are shown.
+    /// All figures, in display order.
     pub(crate) const ALL: [Self; 4] = [Self::Goodput, Self::Recovered, Self::Latency, Self::Settled];
 
-    /// A word for the head of a column.
+    /// The heading of a column.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Goodput => "during",
@@ -51,35 +51,35 @@ impl Figure {
         }
     }
 
-    /// A few words for the head of a table.
+    /// The heading of a table.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Goodput => "goodput during the change, % of capacity",
             Self::Recovered => "answered after the change, % of requests",
-            Self::Latency => "mean latency of the answered during the change, ms",
+            Self::Latency => "mean latency of answered requests during the change, ms",
             Self::Settled => "settled after the surge began, ms",
         }
     }
 
-    /// What it means.
+    /// An explanation of the figure.
     pub(crate) fn meaning(self) -> &'static str {
         match self {
             Self::Goodput => {
-                "requests that were answered in time while the change lasted, of what the backend can serve at best"
+                "requests answered in time during the change, as a share of the backend's capacity"
             }
             Self::Recovered => {
-                "requests that were answered in time after the change, of those that came then; above 100% where \
-                 some had come before"
+                "requests answered in time after the change, as a share of the requests sent then; above 100% if \
+                 some were sent before"
             }
-            Self::Latency => "mean latency of the requests that were answered during the change",
+            Self::Latency => "mean latency of the requests answered during the change",
             Self::Settled => {
-                "from how long after the surge began goodput stays above four fifths, and latency below one and a \
-                 half times, of what they are in the surge's second half, seen in stretches of a 250th of the scene"
+                "time from the start of the surge until goodput stays above 80%, and latency below 150%, of their \
+                 values in the second half of the surge, in windows of a 250th of the scenario"
             }
         }
     }
 
-    /// Whether a scene has it: only a surge settles.
+    /// Whether it applies to a scenario: only a surge settles.
     pub(crate) fn applies_to(self, scenario: &Scenario) -> bool {
         self != Self::Settled || scenario.demand != scenario.changed_demand
     }
@@ -123,7 +123,7 @@ fn format_millis(length: Micros) -> String {
     format_short(length.get() as f64 / 1e3)
 }
 
-/// One digit after the point where there is only one before it.
+/// Formats a number with one decimal if it is below 10.
 fn format_short(number: f64) -> String {
     match number {
         number if number < 0.05 => "0".into(),

@@ -1,4 +1,4 @@
-//! Plays for programs. All times are whole microseconds, bins are counts, shares are of 1.
+//! Results as JSON. All times are whole microseconds, bins are counts, shares are from 0 to 1.
 
 use super::{
     ControllerResult, ScenarioResult,
@@ -9,10 +9,10 @@ use super::{
 use serde_json::{Map, Value, json};
 use tidegate_core::Micros;
 
-/// The plays as one JSON object, with at most `most_bins` bins for each story.
+/// Renders the results as one JSON object, with at most `max_bins` bins per run.
 pub(crate) fn render_json(results: &[ScenarioResult], max_bins: usize) -> String {
-    let scenes: Vec<_> = results.iter().map(|play| scenario_json(play, max_bins)).collect();
-    format!("{}\n", json!({ "scenes": scenes }))
+    let scenarios: Vec<_> = results.iter().map(|result| scenario_json(result, max_bins)).collect();
+    format!("{}\n", json!({ "scenarios": scenarios }))
 }
 
 fn scenario_json(result: &ScenarioResult, max_bins: usize) -> Value {
@@ -20,7 +20,7 @@ fn scenario_json(result: &ScenarioResult, max_bins: usize) -> Value {
     let bin_count = result.controllers.first().map_or(1, |part| part.first_run.bins.len());
     let bins = even_columns(bin_count, max_bins);
     json!({
-        "scene": scenario.name,
+        "scenario": scenario.name,
         "about": describe::describe_scenario(scenario),
         "capacity_per_s": json_number(scenario.backend.capacity()),
         "demand": json_number(scenario.demand),
@@ -34,8 +34,8 @@ fn scenario_json(result: &ScenarioResult, max_bins: usize) -> Value {
 }
 
 fn controller_json(controller: &ControllerResult, result: &ScenarioResult, bins: usize) -> Value {
-    let story = &controller.first_run;
-    let limits = story.bins.chunks((story.bins.len() / bins).max(1));
+    let run = &controller.first_run;
+    let limits = run.bins.chunks((run.bins.len() / bins).max(1));
     let limits = limits.map(|bins| bins.iter().rev().find_map(|bin| bin.limit));
     json!({
         "guard": controller.controller.name,
@@ -43,16 +43,16 @@ fn controller_json(controller: &ControllerResult, result: &ScenarioResult, bins:
         "median": ranked_figures(controller, result, |runs| runs.get(runs.len() / 2)),
         "worst": ranked_figures(controller, result, <[RunFigures]>::last),
         "runs": controller.figures.iter().map(|each| run_json(each, result)).collect::<Vec<_>>(),
-        "request_bins": sum_columns(story, bins, |bin| bin.requests),
-        "attempt_bins": sum_columns(story, bins, |bin| bin.attempts),
-        "refused_bins": sum_columns(story, bins, |bin| bin.rejected),
-        "good_bins": sum_columns(story, bins, |bin| bin.succeeded),
-        "bad_bins": sum_columns(story, bins, |bin| bin.failed),
+        "request_bins": sum_columns(run, bins, |bin| bin.requests),
+        "attempt_bins": sum_columns(run, bins, |bin| bin.attempts),
+        "refused_bins": sum_columns(run, bins, |bin| bin.rejected),
+        "good_bins": sum_columns(run, bins, |bin| bin.succeeded),
+        "bad_bins": sum_columns(run, bins, |bin| bin.failed),
         "limit_bins": limits.collect::<Vec<_>>(),
     })
 }
 
-/// Each figure of the run that `pick` takes from the best to the worst of that figure.
+/// Each figure of the run that `pick` selects from the runs, ranked by that figure from best to worst.
 fn ranked_figures(
     controller: &ControllerResult,
     result: &ScenarioResult,
@@ -83,7 +83,7 @@ fn figure_value(figure: Figure, run: &RunFigures, result: &ScenarioResult) -> (S
     (name.to_owned(), value)
 }
 
-/// A number, without a fraction where it has none.
+/// A number, without a fraction if it is whole.
 fn json_number(value: f64) -> Value {
     if value.fract() == 0.0 { json!(value as i64) } else { json!(value) }
 }

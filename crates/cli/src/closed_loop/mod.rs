@@ -1,7 +1,7 @@
-//! `tidegate simulate --closed-loop`: what becomes of goodput when clients retry and the backend is overloaded.
+//! `tidegate simulate --closed-loop`: goodput of an overloaded backend with clients that retry.
 //!
 //! ```text
-//!   scenes × cast × seeds ──play──▶ one play per scene ──▶ chart, table, svg, json
+//!   scenarios × controllers × seeds ──run──▶ one result per scenario ──▶ chart, table, svg, json
 //! ```
 
 pub(crate) mod chart;
@@ -25,66 +25,65 @@ use std::{
 use tidegate_core::SettingError;
 use tidegate_simulation::{GuardPreset, Scenario, SimulationResult, guard_presets};
 
-/// One scene, with everyone of the cast in turn.
+/// The results of one scenario, for each controller.
 #[derive(Debug)]
 pub(crate) struct ScenarioResult {
-    /// The scene, with its first seed.
+    /// The scenario, with its first seed.
     pub(crate) scenario: Scenario,
-    /// What each made of it.
+    /// The results of the controllers.
     pub(crate) controllers: Vec<ControllerResult>,
 }
 
-/// What one of the cast made of a scene.
+/// The result of one controller in a scenario.
 #[derive(Debug)]
 pub(crate) struct ControllerResult {
-    /// Who.
     pub(crate) controller: GuardPreset,
-    /// What happened, with the first seed.
+    /// The run with the first seed.
     pub(crate) first_run: SimulationResult,
-    /// What it comes to, for each seed.
+    /// The figures of each seed.
     pub(crate) figures: Vec<RunFigures>,
 }
 
-/// Most seeds of a run: each of them plays everything again.
+/// The maximum number of seeds; each repeats all runs.
 pub(crate) const MAX_SEEDS: u8 = 99;
-/// Most stories that are played at the same time: each keeps its calls in memory.
+/// The maximum number of parallel runs; each keeps its calls in memory.
 const MAX_THREADS: usize = 4;
 
-/// Plays every scene with everyone, with so many seeds from the scene's own on.
+/// Runs every scenario with every controller, with `seeds` seeds starting at that of the scenario.
 pub(crate) fn run_scenarios(scenarios: &[Scenario], seeds: u8) -> Result<Vec<ScenarioResult>, CliError> {
     let seeds = usize::from(seeds.max(1));
     let runs_per_scenario = guard_presets().len() * seeds;
     let mut results = run_jobs(scenarios.len() * runs_per_scenario, |job| {
-        let (scene, controller, seed) = (
+        let (scenario, controller, seed) = (
             &scenarios[job / runs_per_scenario],
             &guard_presets()[job % runs_per_scenario / seeds],
             job % seeds,
         );
-        let scene = Scenario { seed: scene.seed.wrapping_add(seed as u64), ..scene.clone() };
-        let run_result = scene.run(controller.build_guard(&scene)?);
+        let scenario = Scenario { seed: scenario.seed.wrapping_add(seed as u64), ..scenario.clone() };
+        let run_result = scenario.run(controller.build_guard(&scenario)?);
         let figures = RunFigures::from_run(&run_result);
-        // Of all seeds but the first the figures are enough.
+        // Only the first run is drawn; of the others keep the figures.
         Ok((figures, (seed == 0).then_some(run_result)))
     })
     .map_err(|error| CliError::input(error.to_string()))?
     .into_iter();
 
-    let mut controller_result = |actor: &GuardPreset| {
+    let mut controller_result = |preset: &GuardPreset| {
         let (runs, run_results): (Vec<_>, Vec<_>) = results.by_ref().take(seeds).unzip();
         let first_run = run_results.into_iter().flatten().next()?;
-        Some(ControllerResult { controller: *actor, first_run, figures: runs })
+        Some(ControllerResult { controller: *preset, first_run, figures: runs })
     };
-    let scenario_result = |scene: &Scenario| ScenarioResult {
-        scenario: scene.clone(),
+    let scenario_result = |scenario: &Scenario| ScenarioResult {
+        scenario: scenario.clone(),
         controllers: guard_presets().iter().filter_map(&mut controller_result).collect(),
     };
     Ok(scenarios.iter().map(scenario_result).collect())
 }
 
-/// What a job gives: its figures, and the story if somebody wants to see it.
+/// The result of a job: its figures, and the run if it is drawn.
 type JobResult = (RunFigures, Option<SimulationResult>);
 
-/// Does all jobs on a few threads; what comes of them is in the order of the jobs, whoever was faster.
+/// Runs all jobs on a few threads. Returns the results in the order of the jobs.
 fn run_jobs(
     jobs: usize,
     job: impl Fn(usize) -> Result<JobResult, SettingError> + Sync,
@@ -99,10 +98,10 @@ fn run_jobs(
                 return done;
             }
             done.push((index, job(index)));
-            let ended = completed.fetch_add(1, Ordering::Relaxed) + 1;
-            // Somebody else draws it at the moment.
+            let count = completed.fetch_add(1, Ordering::Relaxed) + 1;
+            // Skip the update if another thread draws the bar.
             if let Ok(mut bar) = bar.try_lock() {
-                bar.show_count(ended as u64, jobs as u64);
+                bar.show_count(count as u64, jobs as u64);
             }
         }
     };

@@ -1,8 +1,8 @@
-//! A play as a picture: one panel for each of the cast, over one time axis.
+//! A scenario as an SVG image: one panel per controller, over one time axis.
 //!
 //! ```text
 //!   anchored                ┆┄┄┄┄┄▒▒▒▒▒▒▒▒▒┄┄┄┄┄ capacity
-//!   98% of capacity during  ┆▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉  filled: answered in time; pale: asked for
+//!   98% of capacity during  ┆▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉  filled: answered in time; pale: requested
 //!   105% answered after     ┆▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉▉  shaded: the change
 //! ```
 
@@ -21,16 +21,16 @@ use tidegate_core::Micros;
 
 /// Space above the first panel, for the legend.
 const MARGIN_TOP: f64 = 64.0;
-/// From one panel to the next, how much of that is plot, and how much of the plot is capacity.
+/// The distance between panels, the height of a plot, and the height of the capacity in it.
 const PANEL_PITCH: f64 = 88.0;
 const PLOT_HEIGHT: f64 = 70.0;
 const CAPACITY_HEIGHT: f64 = 62.0;
 /// Space below the last panel, for the times.
 const MARGIN_BOTTOM: f64 = 26.0;
-/// Steps of an area, at most.
+/// The maximum number of steps of an area.
 const MAX_STEPS: usize = 250;
 
-/// Draws a play.
+/// Draws a scenario.
 pub(crate) fn draw(result: &ScenarioResult) -> String {
     let bin_count = result.controllers.first().map_or(1, |part| part.first_run.bins.len());
     let steps = even_columns(bin_count, MAX_STEPS);
@@ -66,27 +66,27 @@ impl ClosedLoopSvg<'_> {
         let change = change.split_once(": ").map_or(change.as_str(), |(_, change)| change);
         self.canvas.label("", 24.0, 48.0, "start", change);
         self.canvas.legend(&[
-            ("asked", "asked for".into()),
+            ("asked", "requested".into()),
             ("went", "answered in time".into()),
             ("rate", "capacity".into()),
             ("worst", "the change".into()),
         ]);
     }
 
-    /// What was asked for, against its own height: it may be many times what there is.
+    /// The load, scaled to its own maximum, which may be a multiple of the capacity.
     fn draw_requests(&mut self) {
         let Some(part) = self.result.controllers.first() else { return };
         let base = MARGIN_TOP + PLOT_HEIGHT;
-        let scene = &self.result.scenario;
-        let asked = self.shares(part, |bin| bin.requests);
-        let tallest = asked.iter().copied().fold(1.0, f64::max);
+        let scenario = &self.result.scenario;
+        let requests = self.shares(part, |bin| bin.requests);
+        let tallest = requests.iter().copied().fold(1.0, f64::max);
         self.draw_caption(
             MARGIN_TOP,
-            "asked for",
-            &[("", describe_demand(scene.demand, scene.changed_demand))],
+            "requested",
+            &[("", describe_demand(scenario.demand, scenario.changed_demand))],
         );
         self.draw_change(base);
-        let heights: Vec<_> = asked.iter().map(|share| share / tallest).collect();
+        let heights: Vec<_> = requests.iter().map(|share| share / tallest).collect();
         self.draw_area("asked", &heights, base);
         self.draw_capacity(base, CAPACITY_HEIGHT / tallest);
     }
@@ -114,9 +114,9 @@ impl ClosedLoopSvg<'_> {
         }
         self.draw_caption(top, part.controller.name, &lines);
         self.draw_change(base);
-        let asked = self.shares(part, |bin| bin.requests);
+        let requests = self.shares(part, |bin| bin.requests);
         let good = self.shares(part, |bin| bin.succeeded);
-        self.draw_area("asked", &asked.iter().map(|share| share.min(1.0)).collect::<Vec<_>>(), base);
+        self.draw_area("asked", &requests.iter().map(|share| share.min(1.0)).collect::<Vec<_>>(), base);
         self.draw_area("went", &good, base);
         self.draw_capacity(base, CAPACITY_HEIGHT);
     }
@@ -137,7 +137,7 @@ impl ClosedLoopSvg<'_> {
         );
     }
 
-    /// What each step counts, as a share of capacity.
+    /// The count of each step, as a share of the capacity.
     fn shares(
         &self,
         controller: &ControllerResult,

@@ -1,4 +1,4 @@
-//! `tidegate bench`: does the gateway admit what its policy says?
+//! `tidegate bench`: compares the decisions of a gateway with its policy.
 
 use super::check;
 use crate::{
@@ -28,95 +28,94 @@ use tidegate_core::{Micros, Percent};
 use tidegate_replay::ReplayProgress;
 use tokio::runtime::Builder;
 
-/// Send a load by an exact schedule, and compare what was admitted with what a policy says.
+/// Send a load with an exact schedule, and compare the admitted requests with a policy.
 ///
-/// Each request has a moment at which it is due and goes then, whatever the gateway does; how long an answer took counts from
-/// that moment. With a policy, each request is also asked of that policy in memory, at the moment it was sent, as if the gateway
-/// had just begun.
+/// Each request is sent at its due time, even if the gateway is slow; latency counts from the due time. With --policy, each
+/// request is also evaluated in memory at the time it was sent, with the state of a gateway that has just started.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
-    /// Where to send it, as in http://127.0.0.1:8080/login
+    /// Send requests to this URL, as in http://127.0.0.1:8080/login
     #[arg(value_name = "URL", value_hint = ValueHint::Url)]
     url: String,
 
-    /// How much, as in 500/s or 30/min
+    /// Send requests at this rate, as in 500/s or 30/min
     #[arg(long, value_name = "RATE", default_value = "100/s")]
     rate: String,
 
-    /// How long
+    /// Send requests for this time
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time::parse_length)]
     duration: Micros,
 
-    /// So much for so long, as in 10s@100/s; several follow each other
+    /// Add a phase of this time and rate, as in 10s@100/s; phases run one after the other
     #[arg(long = "phase", value_name = "TIME@RATE", conflicts_with_all = ["rate", "duration"])]
     phases: Vec<LoadPhase>,
 
-    /// How many keys take turns, in a header: key-0, key-1 and so on [default: no header]
+    /// Rotate through this number of keys in a header: key-0, key-1 and so on [default: no header]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     keys: Option<u32>,
 
-    /// The header that tells keys apart
+    /// Send the key in this header
     #[arg(long, value_name = "NAME", default_value = "x-user", requires = "keys")]
     key_header: HeaderName,
 
-    /// Connections, each with one request at a time
+    /// Open this number of connections, each with one request at a time
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     connections: u16,
 
-    /// Speak HTTP/2: agreed on over https://, known beforehand over http://
+    /// Use HTTP/2: negotiated with ALPN over https://, with prior knowledge over http://
     #[arg(long)]
     http2: bool,
 
-    /// Believe whom the authorities in this file know, in PEM, and nobody else [default: those of the system]
+    /// Verify the server with the CA certificates (PEM) in this file [default: those of the system]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     cacert: Option<PathBuf>,
 
-    /// The method of requests
+    /// Use this request method
     #[arg(long, value_name = "METHOD", default_value = "GET")]
     method: Method,
 
-    /// One of their headers, as in 'x-plan: gold'
+    /// Add a request header, as in 'x-plan: gold'
     #[arg(long = "header", value_name = "NAME: VALUE", value_parser = parse_header)]
     headers: Vec<(HeaderName, HeaderValue)>,
 
-    /// Their body: a text, or @FILE
+    /// Send this body: a text, or @FILE
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     body: String,
 
-    /// How long an answer may take
+    /// Fail a request after this time
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time::parse_length)]
     timeout: Micros,
 
-    /// The policy that the gateway serves, to compare with
+    /// Compare the decisions with this policy, which the gateway should serve
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     policy: Option<PathBuf>,
 
-    /// End with 3 if more than this part of the requests was admitted or denied against the policy [without a share: 1%]
+    /// Exit with 3 if the decisions on more than this share of the requests differ from the policy [without a share: 1%]
     #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "1%", requires = "policy")]
     expect: Option<Percent>,
 
-    /// Another status that is a denial, beside 429 and those of the policy
+    /// Count this status as a denial too, besides 429 and those of the policy
     #[arg(long = "denied", value_name = "STATUS", value_parser = clap::value_parser!(u16).range(100..=599))]
     denied: Vec<u16>,
 
-    /// Send it even if that is not this machine: a load that nobody expects is an attack
+    /// Allow a target that is not this machine; an unexpected load is an attack
     #[arg(long)]
     remote: bool,
 
-    /// Print the report for programs
+    /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
 
 const EXAMPLES: &str = "\
-Exit codes: 0 done, 1 the report could not be written, 2 nothing could be sent or nothing was answered, 3 it is not what was expected (with --expect).
+Exit codes: 0 success, 1 the report could not be written, 2 invalid arguments or no response, 3 decisions differ from the policy (with --expect).
 
 Examples:
   tidegate bench http://127.0.0.1:8080/ --rate 500/s --duration 30s
   tidegate bench http://127.0.0.1:8080/login --phase 10s@5/s --phase 2s@200/s --keys 20 --policy policy.yaml
   tidegate bench http://127.0.0.1:8080/ --keys 100 --key-header x-api-key --policy policy.yaml --expect 0.5%
-  tidegate bench https://localhost:8443/ --http2 --cacert authority.pem";
+  tidegate bench https://localhost:8443/ --http2 --cacert ca.pem";
 
 pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
     let plan = build_plan(args)?;
@@ -124,11 +123,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
     let stop = Arc::new(AtomicBool::new(false));
     let mut bar = ProgressBar::new();
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.map_err(|error| CliError::input(format!("no runtime: {error}")))?;
+    let runtime = runtime.map_err(|error| CliError::input(format!("cannot start the runtime: {error}")))?;
     let outcome = runtime.block_on(async {
         let signal_stop = stop.clone();
         tokio::spawn(async move {
-            // What was sent until then is told.
+            // Report the requests that were sent until then.
             if tokio::signal::ctrl_c().await.is_ok() {
                 signal_stop.store(true, Ordering::Relaxed);
             }
@@ -146,10 +145,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
     }
     if outcome.sent > 0 && outcome.statuses.is_empty() {
         return Err(CliError::input(
-            "not one request was answered; see that it is there, and which HTTP it speaks",
+            "no request was answered; check that the server is running and which HTTP version it supports",
         ));
     }
-    args.expect.map_or(Ok(()), |most| check_expected(&outcome, most))
+    args.expect.map_or(Ok(()), |max_difference| check_expected(&outcome, max_difference))
 }
 
 fn build_plan(args: &BenchArgs) -> Result<BenchPlan, CliError> {
@@ -157,7 +156,7 @@ fn build_plan(args: &BenchArgs) -> Result<BenchPlan, CliError> {
     let target = BenchTarget::parse(&args.url, version, args.cacert.as_deref())?;
     if !target.is_loopback() && !args.remote {
         return Err(CliError::input(format!(
-            "{} is {}, which is not this machine; say --remote if whoever runs it expects a load",
+            "{} resolves to {}, which is not this machine; add --remote if its operator expects the load",
             args.url,
             target.address.ip()
         )));
@@ -166,8 +165,8 @@ fn build_plan(args: &BenchArgs) -> Result<BenchPlan, CliError> {
         false => args.phases.clone(),
         true => vec![LoadPhase::new(args.duration, parse_rate(&args.rate)?).map_err(CliError::input)?],
     };
-    let twin = args.policy.as_deref().map(expected_policy).transpose()?;
-    let policy_statuses = twin.iter().flat_map(|twin| twin.denial_statuses().iter().copied());
+    let expected = args.policy.as_deref().map(expected_policy).transpose()?;
+    let policy_statuses = expected.iter().flat_map(|policy| policy.denial_statuses().iter().copied());
     let denied: BTreeSet<u16> = args.denied.iter().copied().chain([429]).chain(policy_statuses).collect();
     let mut headers = HeaderMap::new();
     args.headers.iter().for_each(|(name, value)| _ = headers.append(name.clone(), value.clone()));
@@ -181,13 +180,13 @@ fn build_plan(args: &BenchArgs) -> Result<BenchPlan, CliError> {
         connections: args.connections.into(),
         timeout: args.timeout.into(),
         denied_statuses: denied,
-        expected: twin,
+        expected,
     })
 }
 
 fn expected_policy(path: &Path) -> Result<ExpectedPolicy, CliError> {
     let policy = check::read_policy(path)?;
-    // Names of files in it were read with it.
+    // File names in the policy are already resolved.
     ExpectedPolicy::new(&policy, Path::new(""), Clock::system().now())
 }
 
@@ -197,7 +196,7 @@ fn check_expected(outcome: &BenchOutcome, max_difference: Percent) -> Result<(),
     match difference > allowed {
         false => Ok(()),
         true => Err(CliError::Mismatch(format!(
-            "{difference} of {} requests were admitted or denied against the policy, more than {max_difference} of them",
+            "decisions on {difference} of {} requests differ from the policy, more than {max_difference}",
             outcome.sent
         ))),
     }
@@ -214,8 +213,8 @@ fn read_body(text: &str) -> Result<Bytes, CliError> {
 }
 
 fn parse_header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let wrong = || "a header is a name, a colon and a value; write 'x-plan: gold'".to_owned();
-    let (name, value) = text.split_once(':').ok_or_else(wrong)?;
-    let name = HeaderName::try_from(name.trim()).map_err(|_| wrong())?;
-    Ok((name, HeaderValue::try_from(value.trim()).map_err(|_| wrong())?))
+    let invalid = || "a header is a name, a colon and a value; write 'x-plan: gold'".to_owned();
+    let (name, value) = text.split_once(':').ok_or_else(invalid)?;
+    let name = HeaderName::try_from(name.trim()).map_err(|_| invalid())?;
+    Ok((name, HeaderValue::try_from(value.trim()).map_err(|_| invalid())?))
 }

@@ -1,4 +1,4 @@
-//! `tidegate changes`: which rules were put in force, or taken back.
+//! `tidegate changes`: lists the changes of rule modes.
 
 use crate::{
     error::CliError,
@@ -8,14 +8,14 @@ use crate::{
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// Tell what was changed with `tidegate mode`, `tidegate rollback`, the API or the dashboard, newest first.
+/// List the changes made with `tidegate mode`, `tidegate rollback`, the API or the dashboard, newest first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ChangesArgs {
     #[command(flatten)]
     target: PolicyTargetArgs,
 
-    /// Print them as JSON
+    /// Print the list as JSON
     #[arg(long)]
     json: bool,
 }
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &ChangesArgs) -> Result<(), CliError> {
 fn report(response: &Value, paint: Paint) -> String {
     let changes = response["changes"].as_array().map(Vec::as_slice).unwrap_or_default();
     if changes.is_empty() {
-        return "Nothing was changed yet.\n".to_owned();
+        return "No changes yet.\n".to_owned();
     }
     let mut text = String::new();
     for change in changes {
@@ -45,17 +45,17 @@ fn report(response: &Value, paint: Paint) -> String {
         let (time, rule, file, by) = (text_of("time"), text_of("rule"), text_of("file"), text_of("by"));
         let time = paint.tone(Tone::Faint, time.split('.').next().unwrap_or_default().replace('T', " "));
         let rule = paint.tone(Tone::Strong, rule);
-        let back = change["undoes"].as_u64().map(|id| format!(", takes back {id}")).unwrap_or_default();
+        let undoes = change["undoes"].as_u64().map(|id| format!(", rolls back {id}")).unwrap_or_default();
         let id = change["id"].as_u64().unwrap_or_default();
         let step = describe_change(change);
         // Writing to a string does not fail.
-        let _ = writeln!(text, "{id:>4}  {time}  {rule}: {step}{back}  ({file}, by {by})");
+        let _ = writeln!(text, "{id:>4}  {time}  {rule}: {step}{undoes}  ({file}, by {by})");
     }
     let last = match response["last"].as_u64() {
-        Some(id) => format!("A rollback takes back change {id}."),
+        Some(id) => format!("A rollback reverts change {id}."),
         None => match response["why"].as_str() {
-            Some(why) => format!("A rollback is refused: {}.", terminal::sanitize(why)),
-            None => "A rollback finds nothing to take back.".to_owned(),
+            Some(reason) => format!("A rollback is rejected: {}.", terminal::sanitize(reason)),
+            None => "There is no change to roll back.".to_owned(),
         },
     };
     text + "\n" + &last + "\n"
@@ -81,13 +81,10 @@ mod tests {
         });
         assert_eq!(
             report(&response, Paint::Plain),
-            "   3  2026-11-16 03:21:00  b: enforce 10 % → shadow, takes back 2  (policy.yaml, by api)\n   \
+            "   3  2026-11-16 03:21:00  b: enforce 10 % → shadow, rolls back 2  (policy.yaml, by api)\n   \
              1  2026-11-16 03:20:00  a: shadow → enforce 10 %  (more.yaml, by command line)\n\n\
-             A rollback takes back change 1.\n"
+             A rollback reverts change 1.\n"
         );
-        assert_eq!(
-            report(&json!({ "changes": [], "last": null }), Paint::Plain),
-            "Nothing was changed yet.\n"
-        );
+        assert_eq!(report(&json!({ "changes": [], "last": null }), Paint::Plain), "No changes yet.\n");
     }
 }

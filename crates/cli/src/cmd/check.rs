@@ -1,4 +1,4 @@
-//! `tidegate check`: is this policy what you meant?
+//! `tidegate check`: reports the errors and warnings of a policy.
 
 use crate::{
     error::CliError,
@@ -14,25 +14,25 @@ use tidegate_policy::{Document, Policy, Problem, Problems, compile, lint};
 
 /// Report all errors and likely mistakes in a policy file.
 ///
-/// Everything that `tidegate serve` refuses is an error: so are missing files, unset variables of the environment and wrong addresses
-/// of stores. Each is reported with its place and its fix. Nothing is started, and no store is asked.
+/// Everything that `tidegate serve` rejects is an error, including missing files, unset environment variables and invalid store
+/// URLs. Each is reported with its position and its fix. The command starts nothing and connects to no store.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CheckArgs {
-    /// The policy, in YAML, TOML or JSON
+    /// Check this policy, in YAML, TOML or JSON
     file: PathBuf,
 
     /// Treat likely mistakes as errors
     #[arg(long)]
     strict: bool,
 
-    /// Print it for programs
+    /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
 
 const EXAMPLES: &str = "\
-Exit codes: 0 it can be used, 2 it cannot, 3 it holds likely mistakes (with --strict).
+Exit codes: 0 valid, 2 invalid, 3 likely mistakes (with --strict).
 
 Examples:
   tidegate check policy.yaml
@@ -44,24 +44,24 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), CliError> {
     if args.json {
         return run_json(args, &checked);
     }
-    let CheckResult { policy: Some(policy), warnings: advice, .. } = &checked else {
+    let CheckResult { policy: Some(policy), warnings, .. } = &checked else {
         let problems = checked.problems.iter().map(ToString::to_string).collect::<Vec<_>>();
         return Err(CliError::input(problems.join("\n\n")));
     };
-    let text = report(&args.file, policy, advice, Paint::for_stdout());
-    if args.strict && !advice.is_empty() {
+    let text = report(&args.file, policy, warnings, Paint::for_stdout());
+    if args.strict && !warnings.is_empty() {
         return Err(CliError::Warnings(text.trim_end().to_owned()));
     }
     terminal::print(&text)
 }
 
-/// What there is to report of a policy file.
+/// The result of checking a policy file.
 struct CheckResult {
-    /// What cannot be served.
+    /// The errors.
     problems: Vec<Problem>,
     /// Likely mistakes, each with the name of its lint and its rule.
     warnings: Vec<(String, String, Problem)>,
-    /// The policy, where it can be served.
+    /// The policy, if it is valid.
     policy: Option<Policy>,
 }
 
@@ -91,22 +91,22 @@ impl CheckResult {
     }
 }
 
-/// The same for programs: all of it is on standard output, and the exit code says the rest.
+/// Prints the result as JSON to standard output; the exit codes are the same.
 fn run_json(args: &CheckArgs, checked: &CheckResult) -> Result<(), CliError> {
     let file = args.file.display().to_string();
-    let CheckResult { problems, warnings: advice, policy } = checked;
+    let CheckResult { problems, warnings, policy } = checked;
     let json_report = json!({
         "file": file,
         "usable": policy.is_some(),
         "rules": policy.as_ref().map(|policy| policy.rules.len()),
         "upstreams": policy.as_ref().map(|policy| policy.upstreams.len()),
         "problems": problems.iter().map(problem_json).collect::<Vec<_>>(),
-        "advice": advice.iter().map(warning_json).collect::<Vec<_>>(),
+        "advice": warnings.iter().map(warning_json).collect::<Vec<_>>(),
     });
     terminal::print(&format!("{json_report:#}\n"))?;
-    match (policy, advice.len()) {
-        (None, _) => Err(CliError::input(format!("{file} cannot be used"))),
-        (Some(_), 1..) if args.strict => Err(CliError::Warnings(format!("{file} holds likely mistakes"))),
+    match (policy, warnings.len()) {
+        (None, _) => Err(CliError::input(format!("{file} is invalid"))),
+        (Some(_), 1..) if args.strict => Err(CliError::Warnings(format!("{file} has likely mistakes"))),
         _ => Ok(()),
     }
 }
@@ -121,19 +121,19 @@ fn problem_json(problem: &Problem) -> Value {
     })
 }
 
-fn warning_json((lint, rule, place): &(String, String, Problem)) -> Value {
+fn warning_json((lint, rule, warning): &(String, String, Problem)) -> Value {
     json!({
         "lint": lint,
         "rule": rule,
-        "file": place.path().display().to_string(),
-        "line": place.line(),
-        "column": place.column(),
-        "reason": place.problem(),
-        "fix": place.fix(),
+        "file": warning.path().display().to_string(),
+        "line": warning.line(),
+        "column": warning.column(),
+        "reason": warning.problem(),
+        "fix": warning.fix(),
     })
 }
 
-/// A policy that can be put in force, apart from its stores and from what a gateway needs.
+/// Reads and compiles a policy. Does not check its stores and its listeners.
 pub(super) fn read_policy(path: &Path) -> Result<Policy, CliError> {
     let document = Document::from_file(path).map_err(|problems| CliError::input(problems.to_string()))?;
     match compile::check(document.policy()) {
@@ -151,8 +151,8 @@ fn report(path: &Path, policy: &Policy, warnings: &[(String, String, Problem)], 
     let (rules, upstreams) = (policy.rules.len(), policy.upstreams.len());
     let counted = format!("{}, {}", pluralize(rules, "rule"), pluralize(upstreams, "upstream"));
     let verdict = match warnings.len() {
-        0 => "nothing wrong".to_owned(),
-        count => format!("can be used; {} to look at", self::pluralize(count, "thing")),
+        0 => "valid".to_owned(),
+        count => format!("valid, with {}", self::pluralize(count, "warning")),
     };
     let _ = writeln!(text, "{}: {counted}: {}", path.display(), paint.tone(Tone::Strong, verdict));
     text

@@ -1,4 +1,4 @@
-//! `tidegate simulate --closed-loop`: the arguments of its own and what to do with them.
+//! `tidegate simulate --closed-loop`: its arguments and output.
 
 use crate::{
     closed_loop::{self, MAX_SEEDS, chart, describe, figure::Figure, json, svg, table},
@@ -10,17 +10,17 @@ use std::{fs, path::Path};
 use tidegate_core::Micros;
 use tidegate_simulation::Scenario;
 
-/// Which scenes, and with which random numbers.
+/// The scenarios and their seeds.
 #[derive(Debug, clap::Args)]
 pub(super) struct ClosedLoopArgs {
-    /// Play overload instead: clients that retry, and a backend that slows down under load, with nothing, a fixed
-    /// limit and each controller between them [without a scene: overload, which is all but healthy]
+    /// Simulate overload instead: clients that retry, and a backend that slows down under load, without protection, with a
+    /// fixed limit and with each controller [without a scenario: overload, which is all but healthy]
     ///
-    /// Every controller hears of each call here. The libraries that aimd, vegas and gradient2 come from often gather
-    /// calls into windows first, and so react later and more calmly.
+    /// Every controller is updated after each call here. The libraries of aimd, vegas and gradient2 often aggregate calls in
+    /// windows first, and so react later and more smoothly.
     #[arg(
         long,
-        value_name = "SCENE",
+        value_name = "SCENARIO",
         num_args = 0..=1,
         default_missing_value = OVERLOAD_SCENARIOS,
         value_parser = PossibleValuesParser::new(scenario_names()),
@@ -28,11 +28,11 @@ pub(super) struct ClosedLoopArgs {
     )]
     closed_loop: Option<String>,
 
-    /// Where the random numbers of --closed-loop start [default: 7]
+    /// Seed the random numbers of --closed-loop [default: 7]
     #[arg(long, value_name = "N", requires = "closed_loop")]
     seed: Option<u64>,
 
-    /// Play with so many seeds from --seed on, and print only a table: the median and the worst of each figure
+    /// Run with this number of seeds, starting at --seed, and print only a table: the median and the worst of each figure
     #[arg(
         long,
         value_name = "N",
@@ -45,56 +45,56 @@ pub(super) struct ClosedLoopArgs {
     seeds: u8,
 }
 
-/// What `simulate` knows of how to show things.
+/// The output options of `simulate`.
 pub(super) struct OutputOptions<'a> {
     pub(super) width: usize,
     pub(super) svg: Option<&'a Path>,
     pub(super) format: ClosedLoopFormat,
 }
 
-/// For whom.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClosedLoopFormat {
-    /// A person.
+    /// Charts and tables.
     Chart,
-    /// A program, in so many bins at most.
+    /// JSON, with at most this number of bins.
     Json(usize),
 }
 
-/// Every scene where something happens.
+/// Selects every scenario with a change.
 const OVERLOAD_SCENARIOS: &str = "overload";
-/// Every scene.
+/// Selects every scenario.
 const ALL_SCENARIOS: &str = "all";
-/// The longest that scenes may be made, in seconds: their calls are kept in memory.
+/// The maximum duration in seconds; the calls of a run stay in memory.
 const MAX_SECONDS: u64 = 20;
 
 impl ClosedLoopArgs {
-    /// The scenes that are asked for; `None` if it is about quotas.
+    /// The selected scenarios; `None` without `--closed-loop`.
     pub(super) fn scenarios(&self, length: Option<Micros>) -> Result<Option<Vec<Scenario>>, CliError> {
         let Some(selection) = self.closed_loop.as_deref() else { return Ok(None) };
         let seconds = length.map(whole_seconds).transpose()?;
-        let scenes = Scenario::all().into_iter().filter(|scene| match selection {
+        let scenarios = Scenario::all().into_iter().filter(|scenario| match selection {
             ALL_SCENARIOS => true,
-            OVERLOAD_SCENARIOS => scene.name != Scenario::healthy().name,
-            name => scene.name == name,
+            OVERLOAD_SCENARIOS => scenario.name != Scenario::healthy().name,
+            name => scenario.name == name,
         });
-        let scenes = scenes.map(|scene| {
-            let scene = Scenario { seed: self.seed.unwrap_or(scene.seed), ..scene };
-            seconds.map_or(scene.clone(), |seconds| scene.with_seconds(seconds))
+        let scenarios = scenarios.map(|scenario| {
+            let scenario = Scenario { seed: self.seed.unwrap_or(scenario.seed), ..scenario };
+            seconds.map_or(scenario.clone(), |seconds| scenario.with_seconds(seconds))
         });
-        Ok(Some(scenes.collect()))
+        Ok(Some(scenarios.collect()))
     }
 
-    /// Plays the scenes and shows what came of them.
-    pub(super) fn run(&self, scenes: &[Scenario], options: &OutputOptions<'_>) -> Result<(), CliError> {
-        if options.svg.is_some() && scenes.len() > 1 {
+    /// Runs the scenarios and prints the results.
+    pub(super) fn run(&self, scenarios: &[Scenario], options: &OutputOptions<'_>) -> Result<(), CliError> {
+        if options.svg.is_some() && scenarios.len() > 1 {
             return Err(CliError::input(
-                "a picture shows one scene\nname it, as in `--closed-loop surge-10 --svg picture.svg`",
+                "an image shows one scenario\nname it, as in `--closed-loop surge-10 --svg picture.svg`",
             ));
         }
-        let results = closed_loop::run_scenarios(scenes, self.seeds)?;
-        if let (Some(path), Some(play)) = (options.svg, results.first()) {
-            fs::write(path, svg::draw(play)).map_err(|error| CliError::cannot_write(path, &error))?;
+        let results = closed_loop::run_scenarios(scenarios, self.seeds)?;
+        if let (Some(path), Some(result)) = (options.svg, results.first()) {
+            fs::write(path, svg::draw(result)).map_err(|error| CliError::cannot_write(path, &error))?;
         }
         if let ClosedLoopFormat::Json(bins) = options.format {
             return terminal::print(&json::render_json(&results, bins));
@@ -103,15 +103,16 @@ impl ClosedLoopArgs {
         let paint = Paint::for_stdout();
         let mut parts = Vec::new();
         if self.seeds == 1 {
-            parts.extend(results.iter().map(|play| chart::draw(play, options.width, paint)));
+            parts.extend(results.iter().map(|result| chart::draw(result, options.width, paint)));
         }
         if self.seeds > 1 || results.len() > 1 {
             parts.push(table::draw(&results, paint));
         }
         if self.seeds == 1 {
             let figures = Figure::ALL.into_iter();
-            let figures: Vec<_> =
-                figures.filter(|figure| scenes.iter().any(|scene| figure.applies_to(scene))).collect();
+            let figures: Vec<_> = figures
+                .filter(|figure| scenarios.iter().any(|scenario| figure.applies_to(scenario)))
+                .collect();
             parts.push(
                 describe::figure_notes(&figures, options.width)
                     .iter()
@@ -124,7 +125,7 @@ impl ClosedLoopArgs {
 }
 
 fn scenario_names() -> Vec<&'static str> {
-    Scenario::all().iter().map(|scene| scene.name).chain([OVERLOAD_SCENARIOS, ALL_SCENARIOS]).collect()
+    Scenario::all().iter().map(|scenario| scenario.name).chain([OVERLOAD_SCENARIOS, ALL_SCENARIOS]).collect()
 }
 
 fn whole_seconds(length: Micros) -> Result<u64, CliError> {

@@ -1,18 +1,18 @@
-//! `tidegate completions`: what a shell completes.
+//! `tidegate completions`: prints completion scripts.
 
 use crate::{error::CliError, terminal};
 use clap::{Command, ValueEnum};
 use clap_complete::{Shell, generate};
 
-/// Print what a shell needs to complete verbs, options and names of files.
+/// Print a script that completes commands, options and file names in a shell.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompletionsArgs {
-    /// Which shell
+    /// Print the script for this shell
     shell: ShellName,
 }
 
-/// The shells that are known.
+/// The supported shells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ShellName {
     Bash,

@@ -1,35 +1,35 @@
-//! `tidegate explain`: what would a policy do with this request?
+//! `tidegate explain`: shows how a policy decides a request.
 
 use super::check;
 use crate::{error::CliError, explain, terminal};
 use http::{Method, Request, Uri, Version, header, request};
 use std::{net::IpAddr, path::PathBuf, str::FromStr};
 
-/// Show which rules of a policy apply to a request, for whom they count, and what would be answered.
+/// Show which rules of a policy apply to a request, which keys they count, and the resulting response.
 ///
-/// The answer is that of a gateway which has counted nothing yet and has banned nobody. No store is asked.
+/// The result is that of a gateway that has just started: without counts and without bans. The command connects to no store.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ExplainArgs {
-    /// The policy, in YAML, TOML or JSON
+    /// Use this policy, in YAML, TOML or JSON
     file: PathBuf,
 
-    /// The request, as in 'POST /login', 'GET example.com/search?q=a' or '/'
+    /// Explain this request, as in 'POST /login', 'GET example.com/search?q=a' or '/'
     request: RequestLine,
 
-    /// The address that it comes from
+    /// Set the client address
     #[arg(long, value_name = "ADDRESS", default_value = "192.0.2.1")]
     ip: IpAddr,
 
-    /// The name of the listener that it comes in through
+    /// Set the name of the listener
     #[arg(long, value_name = "NAME")]
     listener: Option<String>,
 
-    /// One of its headers, as in 'x-plan: gold'
+    /// Add a request header, as in 'x-plan: gold'
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<HeaderArg>,
 
-    /// Print it for programs
+    /// Print the explanation as JSON
     #[arg(long)]
     json: bool,
 }
@@ -51,17 +51,17 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
     }
 }
 
-/// The first line of a request, as people write it.
+/// A request line in the short form of the command line.
 #[derive(Clone, Debug)]
 struct RequestLine {
     method: Method,
-    /// Of a line without a scheme, where it is in front of the path.
+    /// The host before the path, in a line without a scheme.
     host: Option<String>,
     target: Uri,
 }
 
 impl RequestLine {
-    /// The head of a request with this line. Without a host it is one of HTTP/1.0, which may have none.
+    /// Builds the request head. Without a host it is HTTP/1.0, which does not require one.
     fn to_parts(&self, headers: &[HeaderArg]) -> Result<request::Parts, String> {
         let mut request = Request::builder().method(&self.method).uri(&self.target);
         for (name, value) in self.host.iter().map(|host| ("host", host.as_str())).chain(
@@ -88,13 +88,13 @@ impl FromStr for RequestLine {
         let address = address.trim();
         let start = address.find('/').or_else(|| address.find('*').filter(|_| address == "*"));
         let Some(start) = start else {
-            return Err("there is no path in it; write 'GET /path' or 'GET host/path'".to_owned());
+            return Err("missing path; write 'GET /path' or 'GET host/path'".to_owned());
         };
         let (host, target) = if address.contains("://") { ("", address) } else { address.split_at(start) };
         let target = target.split_once('#').map_or(target, |(target, _)| target);
-        let target = target.parse().map_err(|error| format!("`{target}` is not a path of HTTP: {error}"))?;
+        let target = target.parse().map_err(|error| format!("invalid path `{target}`: {error}"))?;
         let method = method.to_uppercase();
-        let method = method.parse().map_err(|_| format!("`{method}` is not a method of HTTP"))?;
+        let method = method.parse().map_err(|_| format!("invalid method `{method}`"))?;
         Ok(Self { method, host: Some(host.to_owned()).filter(|host| !host.is_empty()), target })
     }
 }

@@ -1,4 +1,4 @@
-//! `tidegate import`: a policy from what another program is configured with.
+//! `tidegate import`: converts the configuration of another program to a policy.
 
 use crate::{
     error::CliError,
@@ -14,10 +14,10 @@ use std::{
 use tidegate_import::{ImportedPolicy, Loss, LossKind};
 use tidegate_policy::{DiskFiles, PolicyFormat};
 
-/// Write a policy that says what another program's configuration says.
+/// Convert the configuration of another program to a policy.
 ///
-/// What could not be carried over is reported on standard error and on top of the policy, each with its file and line. Where
-/// that protected something, nothing is written until each such directive is accepted with --accept-loss.
+/// Directives that cannot be converted are reported on standard error and at the top of the policy, each with its file and
+/// line. If such a directive protects requests, no policy is written until the directive is accepted with --accept-loss.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ImportArgs {
@@ -30,18 +30,18 @@ enum ImportSource {
     Nginx(NginxArgs),
 }
 
-/// From nginx: limits, allow-lists, upstreams, and where requests come in.
+/// Convert an nginx configuration: limits, allow lists, upstreams and listeners.
 #[derive(Debug, clap::Args)]
 struct NginxArgs {
-    /// The configuration; what it includes is read, too
+    /// Read this configuration, and the files that it includes
     #[arg(value_hint = ValueHint::FilePath)]
     file: PathBuf,
 
-    /// Where to write the policy, in YAML, TOML or JSON; standard output in YAML where it is left out
+    /// Write the policy to this file, in YAML, TOML or JSON [default: YAML to standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
-    /// Overwrite the file that --out names
+    /// Overwrite the file in --out
     #[arg(long, requires = "out")]
     force: bool,
 
@@ -49,7 +49,7 @@ struct NginxArgs {
     #[arg(long, value_name = "NAME")]
     accept_loss: Vec<String>,
 
-    /// Print the policy and what could not be carried over for programs
+    /// Print the policy and the losses as JSON
     #[arg(long)]
     json: bool,
 }
@@ -65,13 +65,13 @@ pub(crate) fn run(args: &ImportArgs) -> Result<(), CliError> {
     let format = out.as_deref().map_or(Ok(PolicyFormat::Yaml), output_format)?;
     let imported =
         ImportedPolicy::nginx(file, &DiskFiles).map_err(|problems| CliError::input(problems.to_string()))?;
-    let is_refused = |loss: &&Loss| !accept_loss.contains(&loss.directive);
-    let refused: Vec<&Loss> = imported.losses_of(LossKind::Protection).filter(is_refused).collect();
-    if !refused.is_empty() {
+    let is_unaccepted = |loss: &&Loss| !accept_loss.contains(&loss.directive);
+    let unaccepted: Vec<&Loss> = imported.losses_of(LossKind::Protection).filter(is_unaccepted).collect();
+    if !unaccepted.is_empty() {
         if *json {
             terminal::print(&format!("{:#}\n", report(&imported, None)))?;
         }
-        return Err(CliError::input(refusal_text(&refused)));
+        return Err(CliError::input(refusal_text(&unaccepted)));
     }
     let text = imported.print(format);
     if let Some(path) = out {
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<(), CliError> {
     }
 }
 
-/// Why nothing is written, each with its place, and how to accept it.
+/// Lists the protections that would be lost, with the flags that accept them.
 fn refusal_text(losses: &[&Loss]) -> String {
     let lines: Vec<String> = losses.iter().map(|loss| sanitize(&loss.to_string())).collect();
     let mut names: Vec<&str> = losses.iter().map(|loss| loss.directive.as_str()).collect();
@@ -95,14 +95,14 @@ fn refusal_text(losses: &[&Loss]) -> String {
     names.dedup();
     let accepts: String = names.iter().map(|name| format!(" --accept-loss {}", sanitize(name))).collect();
     let count = losses.len();
-    let what = if count == 1 { "1 protection" } else { &format!("{count} protections") };
+    let lost = if count == 1 { "1 protection" } else { &format!("{count} protections") };
     format!(
-        "{}\n{what} would be lost, so nothing was written; protect these requests in another way, and add{accepts}",
+        "{}\n{lost} would be lost, so nothing was written; protect these requests in another way, and add{accepts}",
         lines.join("\n")
     )
 }
 
-/// A file that is there already is overwritten only by force.
+/// Writes the policy; overwrites an existing file only with `force`.
 fn write_policy(path: &Path, text: &str, force: bool) -> Result<(), CliError> {
     let open = match force {
         true => OpenOptions::new().write(true).create(true).truncate(true).open(path),
@@ -110,8 +110,10 @@ fn write_policy(path: &Path, text: &str, force: bool) -> Result<(), CliError> {
     };
     match open.and_then(|mut file| file.write_all(text.as_bytes())) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let problem =
-                format!("{} exists; write to another file, or add --force to overwrite it", path.display());
+            let problem = format!(
+                "{} already exists; use another name, or add --force to overwrite it",
+                path.display()
+            );
             Err(CliError::input(problem))
         }
         written => written.map_err(|error| CliError::cannot_write(path, &error)),
@@ -122,13 +124,13 @@ fn report(imported: &ImportedPolicy, policy: Option<&str>) -> Value {
     let loss = |loss: &Loss| {
         let kind = match loss.kind {
             LossKind::Protection => "protection",
-            LossKind::Cosmetic => "decoration",
+            LossKind::Cosmetic => "cosmetic",
         };
         json!({
             "kind": kind,
             "directive": loss.directive,
-            "place": loss.location,
-            "said": loss.text,
+            "location": loss.location,
+            "text": loss.text,
             "reason": loss.reason,
         })
     };
@@ -137,25 +139,25 @@ fn report(imported: &ImportedPolicy, policy: Option<&str>) -> Value {
 
 fn output_format(path: &Path) -> Result<PolicyFormat, CliError> {
     PolicyFormat::from_path(path).ok_or_else(|| {
-        let problem = format!("{} is neither YAML nor TOML nor JSON", path.display());
-        CliError::input(format!("{problem}; give it a name that ends with .yaml, .toml or .json"))
+        let problem = format!("{} is not YAML, TOML or JSON", path.display());
+        CliError::input(format!("{problem}; use a name that ends with .yaml, .toml or .json"))
     })
 }
 
-/// Reports what is lost, what protected first. A closed standard error is no reason to fail.
+/// Reports the losses, protections first. Ignores a closed standard error.
 fn report_losses(imported: &ImportedPolicy) {
     let mut stderr = io::stderr().lock();
     let kinds = [
-        (LossKind::Protection, "of protection lost, as accepted"),
-        (LossKind::Cosmetic, "not carried over, or different now"),
+        (LossKind::Protection, "lost protections, as accepted"),
+        (LossKind::Cosmetic, "not converted, or different"),
     ];
-    for (kind, what) in kinds {
+    for (kind, description) in kinds {
         let count = imported.losses_of(kind).count();
         for loss in imported.losses_of(kind) {
             let _ = writeln!(stderr, "{}", sanitize(&loss.to_string()));
         }
         if count > 0 {
-            let _ = writeln!(stderr, "{count} {what}");
+            let _ = writeln!(stderr, "{count} {description}");
         }
     }
 }

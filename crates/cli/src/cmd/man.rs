@@ -1,4 +1,4 @@
-//! `tidegate man`: its pages of the manual.
+//! `tidegate man`: generates man pages.
 
 use crate::{error::CliError, terminal};
 use clap::{Command, ValueHint};
@@ -8,11 +8,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Print the page of the manual, or write a page for each verb into a folder.
+/// Print the man page, or write a page for each command into a directory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ManArgs {
-    /// A folder for all pages, which is made if it is not there
+    /// Write all pages into this directory, which is created if needed
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     folder: Option<PathBuf>,
 }
@@ -34,18 +34,18 @@ pub(crate) fn run(args: &ManArgs, program: Command) -> Result<(), CliError> {
     }
 }
 
-/// Writes the page of a command, and those of its verbs.
+/// Writes the page of a command, and those of its subcommands.
 fn write_pages(command: &Command, folder: &Path) -> Result<(), CliError> {
     let (name, text) = render_page(command);
     let path = folder.join(name);
     fs::write(&path, text).map_err(|error| CliError::cannot_write(&path, &error))?;
     command
         .get_subcommands()
-        .filter(|verb| !verb.is_hide_set())
-        .try_for_each(|verb| write_pages(verb, folder))
+        .filter(|command| !command.is_hide_set())
+        .try_for_each(|command| write_pages(command, folder))
 }
 
-/// The page of one command: its file, and its text.
+/// Renders the page of a command. Returns its file name and its text.
 fn render_page(command: &Command) -> (String, String) {
     let page = Man::new(command.clone());
     let mut text = Vec::new();

@@ -1,4 +1,4 @@
-//! The verbs: one file and one line each.
+//! The commands: one file and one line each.
 
 mod bench;
 mod changes;
@@ -26,7 +26,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 #[command(
     name = "tidegate",
     version,
-    about = "Rate limiting that keeps its word.",
+    about = "Rate limiter, gateway and Envoy rate limit service.",
     arg_required_else_help = false
 )]
 struct Cli {
@@ -55,7 +55,7 @@ enum CliCommand {
     Why(why::WhyArgs),
 }
 
-/// Reads the arguments and does what they say.
+/// Parses the arguments and runs the command.
 pub(crate) fn run() -> Result<(), CliError> {
     match Cli::try_parse() {
         Ok(Cli { command: CliCommand::Bench(args) }) => bench::run(&args),
@@ -76,7 +76,7 @@ pub(crate) fn run() -> Result<(), CliError> {
         Ok(Cli { command: CliCommand::Verify(args) }) => verify::run(&args),
         Ok(Cli { command: CliCommand::Why(args) }) => why::run(&args),
         Err(error) if error.use_stderr() => {
-            // Clap starts with the same word as `main`.
+            // `main` adds the same prefix as clap.
             let text = error.to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text);
             Err(CliError::input(text.trim_end()))

@@ -1,4 +1,4 @@
-//! `tidegate mode`: puts a rule in force, in shadow, or off.
+//! `tidegate mode`: sets the mode of a rule.
 
 use crate::{
     error::CliError,
@@ -9,32 +9,32 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tidegate_policy::model::RuleEnforcement;
 use tidegate_rule::Mode;
 
-/// Put a rule in force, in shadow, or off: in the policy file, of which every other byte stays, and at once.
+/// Set a rule to enforce, shadow or off, in the policy file and with immediate effect.
 ///
-/// What it counted so far stays. The change is noted beside the file (`policy.yaml.changes`), and `tidegate rollback` takes it
-/// back.
+/// All other bytes of the file stay unchanged, and the rule keeps its counters. The change is recorded next to the file
+/// (`policy.yaml.changes`), and `tidegate rollback` reverts it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ModeArgs {
-    /// The name of the rule
+    /// Set the mode of this rule
     rule: String,
 
-    /// In shadow it counts and denies nobody
+    /// Set this mode; in shadow mode a rule counts and denies no request
     #[arg(value_name = "MODE", value_parser = mode_parser())]
     mode: Mode,
 
-    /// Enforce it for so many of a hundred keys, always the same ones; for the others it is in shadow
+    /// Enforce the rule for this percentage of keys, always the same ones; the others are in shadow mode
     #[arg(long, value_name = "NUMBER")]
     percent: Option<f64>,
 
-    /// Weaken the rule without asking: enforce it for fewer keys, or for none
+    /// Weaken the rule without confirmation: enforce it for fewer keys, or for none
     #[arg(long)]
     yes: bool,
 
     #[command(flatten)]
     target: PolicyTargetArgs,
 
-    /// Print what came of it as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &ModeArgs) -> Result<(), CliError> {
     let name = Paint::for_stdout().tone(Tone::Strong, &args.rule);
     let text = match response["changed"] == true {
         true => format!("{name}: {}\n{}\n", describe_change(&response["change"]), target.effect_note()),
-        false => format!("{name}: it is in that mode already; nothing was changed\n"),
+        false => format!("{name}: already in this mode; nothing changed\n"),
     };
     terminal::print(&text)
 }

@@ -1,4 +1,4 @@
-//! `tidegate replay`: what would this policy have done to yesterday's traffic?
+//! `tidegate replay`: evaluates a policy on recorded traffic.
 
 use super::check;
 use crate::{
@@ -18,51 +18,52 @@ use tidegate_replay::{
     report::{self, ReplayReport},
 };
 
-/// Play access logs through a policy on their own clock, and tell what it would have done.
+/// Replay access logs through a policy at their own times, and report what the policy would have done.
 ///
-/// Logs of nginx, Apache and Envoy are known, and lines of JSON; gzip and zstd are undone. Nothing is served, no store is
-/// asked, and memory does not grow with the log.
+/// Reads logs of nginx, Apache and Envoy, and JSON lines, also compressed with gzip or zstd. The command serves nothing,
+/// connects to no store, and uses constant memory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReplayArgs {
-    /// Logs, put together by time; - is standard input
+    /// Read these logs, merged by time; - is standard input
     #[arg(required = true, value_name = "LOG", value_hint = ValueHint::FilePath)]
     logs: Vec<String>,
 
-    /// The policy, in YAML, TOML or JSON
+    /// Evaluate this policy, in YAML, TOML or JSON
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     policy: PathBuf,
 
-    /// A policy to compare it with, such as the one in force
+    /// Compare with this policy, such as the active one
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     against: Option<PathBuf>,
 
     #[command(flatten)]
     log_format: LogFormatArgs,
 
-    /// Also write the report as one page with charts
+    /// Also write the report as an HTML page with charts
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     html: Option<PathBuf>,
 
-    /// Print the report for programs
+    /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// How lines of a log look.
+/// The format of log lines.
 #[derive(Debug, clap::Args)]
 pub(super) struct LogFormatArgs {
-    /// How lines look: combined, main, common, vhost, envoy, json, or as nginx, Apache or Envoy write it down [default: found out]
+    /// Parse lines in this format: combined, main, common, vhost, envoy, json, or a format string of nginx, Apache or Envoy
+    /// [default: detected]
     #[arg(long, value_name = "FORMAT")]
     format: Option<String>,
 
-    /// Which member of a line of JSON is what, as in ip=client.address or 'header x-api-key=api_key'
+    /// Map a member of JSON lines, as in ip=client.address or 'header x-api-key=api_key'
     #[arg(long = "field", value_name = "NAME=MEMBER", value_parser = parse_field)]
     fields: Vec<(String, String)>,
 }
 
 const EXAMPLES: &str = "\
-Exit codes: 0 done, 1 the report could not be written, 2 a policy or a log cannot be used.
+Exit codes: 0 success, 1 the report could not be written, 2 invalid policy or log.
 
 Examples:
   tidegate replay --policy policy.yaml access.log access.log.1.gz
@@ -87,7 +88,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     let other = against.as_ref().zip(args.against.as_deref()).map(|(policy, path)| (policy, base(path)));
     let outcome = replay_log(log, (&policy, base(&args.policy)), other, |progress| bar.show(progress));
     bar.clear();
-    let result = outcome.map_err(|failure| CliError::input(failure.to_string()))?;
+    let result = outcome.map_err(|error| CliError::input(error.to_string()))?;
     let (name, other) = (display_path(&args.policy), args.against.as_deref().map(self::display_path));
     let report = ReplayReport { result: &result, policy: &name, baseline: other.as_deref() };
     match args.json {
@@ -102,17 +103,17 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     }
 }
 
-/// What is read is not to be written over.
+/// Rejects an output file that is also an input.
 pub(super) fn reject_overwrite<'a>(
     output: &Path,
     mut inputs: impl Iterator<Item = &'a Path>,
 ) -> Result<(), CliError> {
-    // What is not there yet is none of them.
-    let Ok(place) = fs::canonicalize(output) else { return Ok(()) };
-    match inputs.any(|path| fs::canonicalize(path).is_ok_and(|path| path == place)) {
+    // A file that does not exist cannot be an input.
+    let Ok(output_path) = fs::canonicalize(output) else { return Ok(()) };
+    match inputs.any(|path| fs::canonicalize(path).is_ok_and(|path| path == output_path)) {
         true => {
-            let problem = format!("{} would be written over, and is read here", output.display());
-            Err(CliError::input(format!("{problem}; give another name")))
+            let problem = format!("{} is an input and would be overwritten", output.display());
+            Err(CliError::input(format!("{problem}; use another name")))
         }
         false => Ok(()),
     }
@@ -122,12 +123,12 @@ pub(super) fn reject_overwrite<'a>(
 pub(super) fn reject_repeated_stdin(logs: &[String]) -> Result<(), CliError> {
     match logs.iter().filter(|log| *log == "-").count() {
         0 | 1 => Ok(()),
-        _ => Err(CliError::input("standard input is named twice, and can be read once; leave one - out")),
+        _ => Err(CliError::input("standard input can be read only once; remove one -")),
     }
 }
 
 impl LogFormatArgs {
-    /// The formats that lines are tried by.
+    /// The formats to try.
     pub(super) fn formats(&self) -> Result<LineFormats, CliError> {
         let formats = match &self.format {
             Some(format) => LineFormats::single(format, &self.fields),

@@ -1,4 +1,4 @@
-//! `tidegate rollback`: takes the last change of a mode back.
+//! `tidegate rollback`: reverts the last change of a mode.
 
 use crate::{
     error::CliError,
@@ -8,25 +8,25 @@ use crate::{
 use serde_json::Value;
 use tidegate_policy::model::RuleEnforcement;
 
-/// Take the last change of a mode back: the policy file is again as it was before.
+/// Revert the last change of a mode in the policy file.
 ///
-/// Only if the file is still what that change left; who has edited it since is asked to look at it. Taken back again and again, it
-/// goes back change by change. The rollback is a change of its own, and noted as one.
+/// Fails if the file was edited after that change. Repeated rollbacks revert one change after the other. Each rollback is
+/// recorded as a change too.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RollbackArgs {
-    /// Only if this is the last change
+    /// Fail unless this is the last change
     #[arg(long, value_name = "NUMBER")]
     id: Option<u64>,
 
-    /// Also where the rule is then enforced for fewer keys
+    /// Weaken the rule without confirmation: enforce it for fewer keys, or for none
     #[arg(long)]
     yes: bool,
 
     #[command(flatten)]
     target: PolicyTargetArgs,
 
-    /// Print what came of it as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -43,9 +43,9 @@ pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
         let history = target.changes()?;
         let is_last = |change: &&Value| change["id"] == history["last"];
         let last = history["changes"].as_array().and_then(|changes| changes.iter().find(is_last));
-        let mode = |said: &Value| {
-            let mode = said["mode"].as_str()?.parse().ok()?;
-            RuleEnforcement::new(mode, said["percent"].as_f64()).ok()
+        let mode = |value: &Value| {
+            let mode = value["mode"].as_str()?.parse().ok()?;
+            RuleEnforcement::new(mode, value["percent"].as_f64()).ok()
         };
         if let Some((change, from, to)) = last.and_then(|it| Some((it, mode(&it["to"])?, mode(&it["from"])?)))
             && to.is_weaker_than(&from)
@@ -60,6 +60,6 @@ pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
     }
     let change = &response["change"];
     let rule = Paint::for_stdout().tone(Tone::Strong, change["rule"].as_str().unwrap_or("?"));
-    let text = format!("{rule}: {}, change {} is taken back\n", describe_change(change), change["undoes"]);
+    let text = format!("{rule}: {}, change {} rolled back\n", describe_change(change), change["undoes"]);
     terminal::print(&format!("{text}{}\n", target.effect_note()))
 }

@@ -1,7 +1,8 @@
-//! `tidegate serve`: puts a policy in front of servers.
+//! `tidegate serve`: runs the gateway or the rate limit service.
 
 use crate::{
     error::CliError,
+    events,
     serve::{
         example::ExampleGateway,
         report,
@@ -28,22 +29,22 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-/// Put a policy in force in front of the servers that it names.
+/// Run a gateway that enforces a policy in front of its upstreams.
 ///
-/// The file is read again when it or one that it includes changes, on SIGHUP, and when an operator asks for it (`POST
-/// /reload` where the policy says `admin`). One that is wrong changes nothing. Without a file, an example is served on
+/// The policy is reloaded when its file or an included file changes, on SIGHUP, and on `POST /reload` of the admin listener.
+/// An invalid policy is rejected, and the previous one stays active. Without a file, the command serves an example on
 /// loopback.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
-    /// The policy, in YAML, TOML or JSON
+    /// Serve this policy, in YAML, TOML or JSON
     file: Option<PathBuf>,
 
-    /// Threads that serve; one for each core unless told otherwise
+    /// Use this number of worker threads [default: one per core]
     #[arg(long, value_name = "COUNT")]
     workers: Option<NonZeroUsize>,
 
-    /// Print where it listens as a line of JSON
+    /// Print the addresses of the listeners as a line of JSON
     #[arg(long)]
     json: bool,
 
@@ -52,7 +53,7 @@ pub(crate) struct ServeArgs {
 }
 
 const EXAMPLES: &str = "\
-SIGTERM and SIGINT end it when requests in flight have ended; a second one ends it at once.
+SIGTERM and SIGINT shut down gracefully: requests in flight complete first. A second signal exits at once.
 
 Examples:
   tidegate serve
@@ -64,26 +65,27 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), CliError> {
     init_log(service.as_ref());
     let mut runtime = Builder::new_multi_thread();
     if service.is_none() {
-        // Workers have threads of their own. Two more: what a store answers does not wait while a policy is read.
+        // Gateway workers have their own threads. This one serves stores, also while a policy is read on the main thread.
         runtime.worker_threads(1);
     }
     let runtime = runtime.enable_all().build();
-    let runtime = runtime.map_err(|error| CliError::input(format!("no runtime: {error}")))?;
+    let runtime = runtime.map_err(|error| CliError::input(format!("cannot start the runtime: {error}")))?;
     match service {
         Some(environment) => runtime.block_on(serve_descriptors(&environment, args)),
         None => runtime.block_on(serve_gateway(args)),
     }
 }
 
-/// Writes the log to standard error: what is worth knowing, unless a decision service is told otherwise.
+/// Writes the log to standard error, at the level `info` or as the environment of the rate limit service sets it.
 fn init_log(service: Option<&Environment>) {
-    let level = service.and_then(|said| said.log_level.parse().ok()).unwrap_or(LevelFilter::INFO);
-    // What libraries tell of themselves is for their authors.
+    let level =
+        service.and_then(|environment| environment.log_level.parse().ok()).unwrap_or(LevelFilter::INFO);
+    // Libraries log only warnings and errors.
     let filter = Targets::new().with_default(level.min(LevelFilter::WARN)).with_target("tidegate", level);
     let lines =
         tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(false);
     let registry = tracing_subscriber::registry();
-    match service.map(|said| said.log_format) {
+    match service.map(|environment| environment.log_format) {
         Some(ServiceLogFormat::Json) => {
             registry.with(lines.json().flatten_event(true).with_filter(filter)).init();
         }
@@ -91,20 +93,20 @@ fn init_log(service: Option<&Environment>) {
     }
 }
 
-/// Serves limits by descriptors.
+/// Runs the rate limit service.
 async fn serve_descriptors(environment: &Environment, args: &ServeArgs) -> Result<(), CliError> {
-    let Signals { shutdown: end, .. } = Signals::new()?;
-    let host = service::open_server(environment)?;
-    let addresses = host.addresses();
+    let Signals { shutdown: signals, .. } = Signals::new()?;
+    let server = service::open_server(environment)?;
+    let addresses = server.addresses();
     terminal::print(&match args.json {
         true => report::address_json(&addresses),
         false => report::address_lines(&addresses, Paint::for_stdout()),
     })?;
     let shutdown = async {
-        end.wait().await;
-        tracing::info!("ends when requests in flight have ended");
+        signals.wait().await;
+        events::ShutdownStarted.emit();
     };
-    host.run(shutdown).await.map_err(|error| CliError::input(error.to_string()))
+    server.run(shutdown).await.map_err(|error| CliError::input(error.to_string()))
 }
 
 async fn serve_gateway(args: &ServeArgs) -> Result<(), CliError> {
@@ -129,32 +131,32 @@ async fn serve_gateway(args: &ServeArgs) -> Result<(), CliError> {
     };
     let log = &gateway.policy().log;
     let is_stdout_log = !args.json && log.format != model::AccessLogFormat::None && log.file.is_none();
-    let Signals { hangup, shutdown: end } = signals;
+    let Signals { hangup, shutdown: shutdown_signals } = signals;
     tokio::spawn(reload_on_hangup(hangup, gateway.handle()));
     let mut printed = Ok(());
     let shutdown = async {
-        // Nobody waits for an end before it serves; and where it does not come to that, nothing was begun.
+        // The gateway polls this future only when it serves, so a failed start prints no addresses.
         printed = match is_stdout_log {
-            // Standard output is the access log, and nothing but that.
+            // Standard output contains only the access log.
             true => write!(io::stderr(), "{report_text}").map_err(|error| CliError::input(error.to_string())),
             false => terminal::print(&report_text),
         };
         if printed.is_ok() {
-            end.wait().await;
-            tracing::info!("ends when requests in flight have ended");
+            shutdown_signals.wait().await;
+            events::ShutdownStarted.emit();
         }
     };
     gateway.run(shutdown).await.map_err(|error| to_cli_error(&error))?;
     printed
 }
 
-/// What the system may tell this process.
+/// The signals that the process handles.
 struct Signals {
     hangup: Signal,
     shutdown: ShutdownSignals,
 }
 
-/// The two ways to ask for an end.
+/// The signals that request a shutdown.
 struct ShutdownSignals {
     interrupt: Signal,
     terminate: Signal,
@@ -162,7 +164,8 @@ struct ShutdownSignals {
 
 impl Signals {
     fn new() -> Result<Self, CliError> {
-        let listen = |kind| signal(kind).map_err(|error| CliError::input(format!("no signals: {error}")));
+        let listen =
+            |kind| signal(kind).map_err(|error| CliError::input(format!("cannot handle signals: {error}")));
         Ok(Self {
             hangup: listen(SignalKind::hangup())?,
             shutdown: ShutdownSignals {
@@ -174,7 +177,7 @@ impl Signals {
 }
 
 impl ShutdownSignals {
-    /// Waits for the first; the second ends the process there and then.
+    /// Waits for the first signal; a second one exits the process at once.
     async fn wait(mut self) {
         self.recv().await;
         tokio::spawn(async move {
@@ -193,7 +196,7 @@ impl ShutdownSignals {
 
 async fn reload_on_hangup(mut hangup: Signal, gateway: GatewayHandle) {
     while hangup.recv().await.is_some() {
-        // The gateway tells how it went.
+        // The gateway logs the result.
         let _ = gateway.reload().await;
     }
 }

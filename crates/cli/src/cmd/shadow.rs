@@ -1,4 +1,4 @@
-//! `tidegate shadow`: what would rules in shadow mode have denied?
+//! `tidegate shadow`: reports what rules in shadow mode would have denied.
 
 use crate::{
     admin::{AdminArgs, AdminClient, block_on},
@@ -9,24 +9,24 @@ use crate::{
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// Say what rules in shadow mode would have denied, and whom, since the gateway started.
+/// Report the requests and keys that rules in shadow mode would have denied since the gateway started.
 ///
-/// A rule that says `mode: shadow` is asked about every request and denies none; one that says `mode: enforce 10%` is in shadow
-/// for the other keys. Keys are known where the policy says `observe: { denials: 10000 }`.
+/// A rule with `mode: shadow` counts every request and denies none; one with `mode: enforce 10%` is in shadow mode for the
+/// other keys. Keys are reported if the policy has `observe: { denials: 10000 }`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ShadowArgs {
-    /// Only this rule
+    /// Report only this rule
     rule: Option<String>,
 
-    /// Keys of each rule
+    /// Print this number of keys per rule
     #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
     keys: u64,
 
     #[command(flatten)]
     admin: AdminArgs,
 
-    /// Print it as JSON
+    /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &ShadowArgs) -> Result<(), CliError> {
     terminal::print(&text)
 }
 
-/// What is known of each rule that denies less than it would.
+/// Collects the counts and keys of each rule that is not fully enforced.
 async fn collect(client: &AdminClient, args: &ShadowArgs) -> Result<Value, CliError> {
     let status = client.get("/api/v1/status").await?;
     let all = status["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -56,9 +56,9 @@ async fn collect(client: &AdminClient, args: &ShadowArgs) -> Result<Value, CliEr
         let names: Vec<&str> = all.iter().filter_map(|rule| rule["name"].as_str()).collect();
         let fix = match tidegate_core::suggest::closest(name, names.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => "name one of the policy's".to_owned(),
+            None => "use a rule of the policy".to_owned(),
         };
-        return Err(CliError::input(format!("there is no rule `{name}`; {fix}")));
+        return Err(CliError::input(format!("unknown rule `{name}`; {fix}")));
     }
     let is_selected =
         |rule: &&Value| args.rule.is_some() || rule["mode"] == "shadow" || !rule["percent"].is_null();
@@ -85,7 +85,7 @@ async fn collect(client: &AdminClient, args: &ShadowArgs) -> Result<Value, CliEr
 fn report(response: &Value, paint: Paint) -> String {
     let rules = response["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
     if rules.is_empty() {
-        return "No rule is in shadow mode. `tidegate mode RULE shadow` puts one there.\n".to_owned();
+        return "No rule is in shadow mode. Set it with `tidegate mode RULE shadow`.\n".to_owned();
     }
     let mut text = String::new();
     for rule in rules {
@@ -105,11 +105,11 @@ fn report(response: &Value, paint: Paint) -> String {
             quotas.join(" and ")
         );
         let _ = match all {
-            0 => writeln!(text, "  nothing that it is about has come yet"),
+            0 => writeln!(text, "  no matching request yet"),
             _ => {
                 writeln!(
                     text,
-                    "  of {all} requests it would have denied {would_deny} more: {}",
+                    "  would have denied {would_deny} more of {all} requests: {}",
                     percent_text(would_deny, all)
                 )
             }
@@ -124,7 +124,7 @@ fn report(response: &Value, paint: Paint) -> String {
         text.push('\n');
     }
     if response["keys-observed"] != true {
-        text.push_str("Keys are not observed; have the policy say `observe: { denials: 10000 }`.\n");
+        text.push_str("Keys are not recorded; add `observe: { denials: 10000 }` to the policy.\n");
     }
     text
 }
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(
             report(&response, Paint::Plain),
             "login  enforce 10 %, 5/min per ip, on POST /login\n\
-             \x20 of 100 requests it would have denied 20 more: 20.0 %\n\
+             \x20 would have denied 20 more of 100 requests: 20.0 %\n\
              \x20       15  75.0 %  192.0.2.7\n\n"
         );
         let none = json!({ "rules": [], "keys-observed": false });

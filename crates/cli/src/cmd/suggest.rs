@@ -1,4 +1,4 @@
-//! `tidegate suggest`: which number do I put?
+//! `tidegate suggest`: suggests quotas from traffic.
 
 use super::replay::{LogFormatArgs, reject_overwrite, reject_repeated_stdin};
 use crate::{
@@ -18,24 +18,24 @@ use std::{
 use tidegate_core::Percent;
 use tidegate_policy::PolicyFormat;
 use tidegate_replay::{
-    ReplayError as NotReplayed,
+    ReplayError,
     log::{LineFormats, LogInput, RequestLog},
     suggest::{self, SuggestRequest, SuggestTarget, Suggestion},
 };
 
 /// Suggest quotas for the traffic of access logs or of a running gateway, with the evidence, as a policy in shadow mode.
 ///
-/// Requests are put into groups by the beginning of their paths. For each group candidates are tried on the log itself, so that
-/// what is said of the suggestion is what it does. Logs are read several times; a gateway is asked once, for what its policy has it
-/// remember (`observe: { history: 100000 }`).
+/// Requests are grouped by path prefix. For each group, candidate quotas are replayed on the log itself, so the evidence is
+/// exact. Logs are read several times; the history of a gateway is fetched once (`observe: { history: 100000 }` in its
+/// policy).
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SuggestArgs {
-    /// Logs, put together by time; - is standard input, which is kept in memory
+    /// Read these logs, merged by time; - is standard input, which is buffered in memory
     #[arg(required_unless_present = "from", value_name = "LOG", value_hint = ValueHint::FilePath)]
     logs: Vec<String>,
 
-    /// Ask a running gateway instead, where operators come in [without a URL: $TIDEGATE_ADMIN, or else http://127.0.0.1:9091]
+    /// Use the history of the gateway with this admin URL instead [without a URL: $TIDEGATE_ADMIN, or http://127.0.0.1:9091]
     #[arg(
         long,
         value_name = "URL",
@@ -46,40 +46,40 @@ pub(crate) struct SuggestArgs {
     )]
     from: Option<String>,
 
-    /// For whom quotas count, as a policy says it: ip, user, 'header x-api-key', '[ip, path]'
+    /// Count by this key, as in a policy: ip, user, 'header x-api-key', '[ip, path]'
     #[arg(long, value_name = "KEY", default_value = "ip")]
     key: String,
 
-    /// The part of the keys of each group that must never be denied; outliers are left out
+    /// Never deny this share of the keys of each group; outliers are ignored
     #[arg(long, value_name = "SHARE", default_value = "99.9%")]
     target_keys: String,
 
-    /// The part of the requests of each group that may be denied, instead of a part of its keys
+    /// Deny at most this share of the requests of each group, instead of a share of its keys
     #[arg(long, value_name = "SHARE", conflicts_with = "target_keys")]
     target_denied: Option<String>,
 
-    /// How much larger quotas are than what the log needed
+    /// Make quotas larger than the traffic needs by this share
     #[arg(long, value_name = "SHARE", default_value = "50%")]
     headroom: String,
 
     #[command(flatten)]
     log_format: LogFormatArgs,
 
-    /// Where to write the policy, in YAML, TOML or JSON; its rules are in shadow mode
+    /// Write the policy to this file, in YAML, TOML or JSON; its rules are in shadow mode
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     out: Option<PathBuf>,
 
-    /// Overwrite the file of --out
+    /// Overwrite the file in --out
     #[arg(long, requires = "out")]
     force: bool,
 
-    /// Print evidence and policy for programs
+    /// Print the evidence and the policy as JSON
     #[arg(long)]
     json: bool,
 }
 
 const EXAMPLES: &str = "\
-Exit codes: 0 done, 1 the policy could not be written, 2 a log or a gateway cannot be used.
+Exit codes: 0 success, 1 the policy could not be written, 2 invalid log or unavailable gateway.
 
 Examples:
   tidegate suggest access.log --key ip --target-keys 99.9%
@@ -87,7 +87,7 @@ Examples:
   tidegate suggest --from http://127.0.0.1:9091 --out policy.yaml
   tidegate replay --policy policy.yaml access.log";
 
-/// The most of standard input that is kept.
+/// The maximum size of standard input.
 const MAX_STDIN_SIZE: u64 = 256 << 20;
 
 pub(crate) fn run(args: &SuggestArgs) -> Result<(), CliError> {
@@ -129,7 +129,7 @@ fn suggest_from_logs(request: SuggestRequest, args: &SuggestArgs) -> Result<Sugg
         };
         args.logs.iter().zip(&buffered).map(input).collect()
     };
-    suggest_with_progress(request, &formats, inputs).map_err(|failure| CliError::input(failure.to_string()))
+    suggest_with_progress(request, &formats, inputs).map_err(|error| CliError::input(error.to_string()))
 }
 
 fn suggest_from_gateway(request: SuggestRequest, url: Option<&str>) -> Result<Suggestion, CliError> {
@@ -139,9 +139,9 @@ fn suggest_from_gateway(request: SuggestRequest, url: Option<&str>) -> Result<Su
     let formats = LineFormats::single("json", &[]).map_err(|error| CliError::input(error.to_string()))?;
     let inputs = || vec![LogInput::from_bytes(&history.name, history.lines.clone())];
     let suggestion = suggest_with_progress(request, &formats, inputs);
-    let mut suggestion = suggestion.map_err(|failure| match failure {
-        NotReplayed::NoKey { key, .. } => CliError::input(format!(
-            "{} does not tell {key}; count by ip, user, method, path or host, or take a log that has it",
+    let mut suggestion = suggestion.map_err(|error| match error {
+        ReplayError::NoKey { key, .. } => CliError::input(format!(
+            "{} does not contain {key}; count by ip, user, method, path or host, or use a log that contains it",
             history.name
         )),
         other => CliError::input(other.to_string()),
@@ -152,12 +152,12 @@ fn suggest_from_gateway(request: SuggestRequest, url: Option<&str>) -> Result<Su
     Ok(suggestion)
 }
 
-/// Suggests something, with a bar.
+/// Computes a suggestion, with a progress bar.
 fn suggest_with_progress(
     request: SuggestRequest,
     formats: &LineFormats,
     inputs: impl Fn() -> Vec<LogInput>,
-) -> Result<Suggestion, NotReplayed> {
+) -> Result<Suggestion, ReplayError> {
     let open = || RequestLog::open(inputs(), formats.clone(), Some("x-user".to_owned()));
     let mut bar = ProgressBar::new();
     let outcome = suggest::suggest(request, open, |progress| bar.show(progress));
@@ -175,7 +175,7 @@ fn report_text(suggestion: &Suggestion, out: Option<&Path>) -> String {
     }
 }
 
-/// The policy, with a word on where it comes from where there can be one.
+/// Prints the policy, with a comment on its origin if the format has comments.
 fn policy_text(suggestion: &Suggestion, format: PolicyFormat) -> String {
     let policy = suggestion.policy.print(format);
     if format == PolicyFormat::Json {
@@ -184,7 +184,7 @@ fn policy_text(suggestion: &Suggestion, format: PolicyFormat) -> String {
     let log = &suggestion.log;
     let names = sanitize(&log.names.join(", ").replace('\n', " "));
     format!(
-        "# Suggested from {names}, {} requests: {}, headroom {}.\n# In shadow mode: leave out `mode` to enforce a \
+        "# Suggested from {names}, {} requests: {}, headroom {}.\n# In shadow mode: remove `mode` to enforce a \
          rule.\n{policy}",
         log.requests, suggestion.request.target, suggestion.request.headroom
     )
@@ -194,7 +194,7 @@ fn parse_share(option: &str, text: &str) -> Result<Percent, CliError> {
     text.parse().map_err(|error| CliError::input(format!("{option} {text}: {error}")))
 }
 
-/// Writes a file that is not there yet, or whatever is there with `--force`.
+/// Writes the policy; overwrites an existing file only with `--force`.
 fn write_policy(path: &Path, text: &str, is_forced: bool) -> Result<(), CliError> {
     let mut options = fs::File::options();
     options.write(true);
@@ -210,19 +210,19 @@ fn write_policy(path: &Path, text: &str, is_forced: bool) -> Result<(), CliError
 
 fn exists_error(path: &Path) -> CliError {
     CliError::input(format!(
-        "{} already exists; give --force to overwrite it, or another name",
+        "{} already exists; use another name, or add --force to overwrite it",
         path.display()
     ))
 }
 
 fn output_format(path: &Path) -> Result<PolicyFormat, CliError> {
     PolicyFormat::from_path(path).ok_or_else(|| {
-        let problem = format!("{} is neither YAML nor TOML nor JSON", path.display());
-        CliError::input(format!("{problem}; give it a name that ends with .yaml, .toml or .json"))
+        let problem = format!("{} is not YAML, TOML or JSON", path.display());
+        CliError::input(format!("{problem}; use a name that ends with .yaml, .toml or .json"))
     })
 }
 
-/// What can be read only once, as standard input and pipes can.
+/// Buffers standard input and pipes, which can be read only once.
 fn buffer_input(log: &str) -> Result<Option<Arc<[u8]>>, CliError> {
     let (name, source): (_, Box<dyn io::Read>) = match log {
         "-" => ("standard input", Box::new(io::stdin().lock())),
@@ -236,7 +236,7 @@ fn buffer_input(log: &str) -> Result<Option<Arc<[u8]>>, CliError> {
     let read = source.take(MAX_STDIN_SIZE + 1).read_to_end(&mut bytes);
     read.map_err(|error| CliError::input(format!("cannot read {name}: {error}")))?;
     if bytes.len() as u64 > MAX_STDIN_SIZE {
-        let problem = format!("{name} is longer than 256 MB, and would have to be read several times");
+        let problem = format!("{name} is larger than 256 MB and must be read several times");
         return Err(CliError::input(format!("{problem}; write it to a file first")));
     }
     Ok(Some(bytes.into()))

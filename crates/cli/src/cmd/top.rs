@@ -1,4 +1,4 @@
-//! `tidegate top`: what does the gateway do now?
+//! `tidegate top`: shows live statistics of a gateway.
 
 use crate::{
     admin::{AdminArgs, AdminClient, block_on},
@@ -9,28 +9,29 @@ use crate::{
 use std::io::{self, IsTerminal as _, Write as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Show the live numbers of a running gateway: rules, upstreams, stores, and the keys that are denied most.
+/// Show live statistics of a running gateway: rules, upstreams, stores, and the most denied keys.
 ///
-/// Keys: q ends, s sorts, p pauses. A gateway that restarts is waited for. Where there is no terminal, one table is printed.
+/// Keys: q quits, s changes the order, p pauses. The command reconnects if the gateway restarts. Without a terminal it prints
+/// one table.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TopArgs {
     #[command(flatten)]
     admin: AdminArgs,
 
-    /// Print one table, and end
+    /// Print one table and exit
     #[arg(long)]
     once: bool,
 
-    /// The order of rules
+    /// Sort the rules in this order
     #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
     sort: Order,
 
-    /// Print a line of JSON each second: what `GET /api/v1/status` answers
+    /// Print a line of JSON each second: the response of `GET /api/v1/status`
     #[arg(long)]
     json: bool,
 
-    /// End after so many lines of JSON [default: never]
+    /// Exit after this number of lines of JSON [default: never]
     #[arg(long, value_name = "N", requires = "json", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 }
@@ -54,21 +55,21 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), CliError> {
     })
 }
 
-/// Prints snapshots as they come.
+/// Prints snapshots as they arrive.
 async fn print_json(client: AdminClient, count: Option<u64>) -> Result<(), CliError> {
     let mut feed = Feed::start(client, KeySelection::None).await?;
-    let mut left = count.unwrap_or(u64::MAX);
-    while left > 0 {
+    let mut remaining = count.unwrap_or(u64::MAX);
+    while remaining > 0 {
         match feed.next().await {
             Some(FeedEvent::Snapshot(snapshot, _)) => {
-                left -= 1;
+                remaining -= 1;
                 if terminal::try_print(&format!("{snapshot}\n"))? == terminal::OutputState::Closed {
                     break;
                 }
             }
-            // Nobody is left to tell when standard error is closed.
-            Some(FeedEvent::Unavailable(why)) => {
-                let _ = writeln!(io::stderr(), "{}; asks again", terminal::sanitize(&why));
+            // Ignore a closed standard error.
+            Some(FeedEvent::Unavailable(error)) => {
+                let _ = writeln!(io::stderr(), "{}; retrying", terminal::sanitize(&error));
             }
             None => break,
         }
@@ -76,7 +77,7 @@ async fn print_json(client: AdminClient, count: Option<u64>) -> Result<(), CliEr
     Ok(())
 }
 
-/// Prints one table, as soon as there are rates.
+/// Prints one table as soon as rates are available.
 async fn print_once(client: AdminClient, order: Order) -> Result<(), CliError> {
     let url = client.url().to_owned();
     let mut feed = Feed::start(client, KeySelection::Denied).await?;
@@ -84,7 +85,7 @@ async fn print_once(client: AdminClient, order: Order) -> Result<(), CliError> {
     while !view.has_rates() {
         match feed.next().await {
             Some(FeedEvent::Snapshot(snapshot, keys)) => view.add(*snapshot, keys),
-            Some(FeedEvent::Unavailable(why)) => return Err(CliError::input(why)),
+            Some(FeedEvent::Unavailable(error)) => return Err(CliError::input(error)),
             None => break,
         }
     }
@@ -95,7 +96,7 @@ async fn print_once(client: AdminClient, order: Order) -> Result<(), CliError> {
     terminal::print(&draw(&view, &frame))
 }
 
-/// What a person looks at.
+/// The state of the interactive view.
 struct TopApp {
     view: View,
     url: String,
@@ -104,7 +105,7 @@ struct TopApp {
 }
 
 async fn run_interactive(client: AdminClient, order: Order) -> Result<(), CliError> {
-    let failed = |error: io::Error| CliError::input(format!("no terminal: {error}"));
+    let failed = |error: io::Error| CliError::input(format!("cannot use the terminal: {error}"));
     let url = client.url().to_owned();
     let mut signals = TerminationSignals::new().map_err(failed)?;
     let mut resized = signal(SignalKind::window_change()).map_err(failed)?;
@@ -114,8 +115,8 @@ async fn run_interactive(client: AdminClient, order: Order) -> Result<(), CliErr
     let mut key_input = read_keys().map_err(failed)?;
     loop {
         tokio::select! {
-            told = feed.next() => match told {
-                Some(told) => app.handle_event(told),
+            event = feed.next() => match event {
+                Some(event) => app.handle_event(event),
                 None => return Ok(()),
             },
             key = key_input.recv() => match key {
@@ -138,7 +139,7 @@ impl TopApp {
                     self.view.add(*snapshot, keys);
                 }
             }
-            FeedEvent::Unavailable(why) => self.last_error = Some(why),
+            FeedEvent::Unavailable(error) => self.last_error = Some(error),
         }
     }
 
@@ -152,18 +153,18 @@ impl TopApp {
 
     fn draw(&self) -> String {
         let (width, height) = Screen::size();
-        let pause_hint = if self.is_paused { "p goes on (paused)" } else { "p pauses" };
-        let foot = format!("q ends · s sorts ({}) · {pause_hint}", self.view.order.label());
-        let (url, trouble) = (self.url.as_str(), self.last_error.as_deref());
+        let pause_hint = if self.is_paused { "p: resume (paused)" } else { "p: pause" };
+        let footer = format!("q: quit · s: sort ({}) · {pause_hint}", self.view.order.label());
+        let (url, last_error) = (self.url.as_str(), self.last_error.as_deref());
         let paint = Paint::for_stdout();
         draw(
             &self.view,
-            &Frame { width, height: Some(height), paint, url, footer: Some(&foot), last_error: trouble },
+            &Frame { width, height: Some(height), paint, url, footer: Some(&footer), last_error },
         )
     }
 }
 
-/// The ways in which the system asks for an end.
+/// The signals that end the command.
 struct TerminationSignals([Signal; 3]);
 
 impl TerminationSignals {

@@ -1,4 +1,4 @@
-//! `tidegate verify`: does your Redis decide as memory does?
+//! `tidegate verify`: compares the decisions of a Redis server with those of the in-memory store.
 
 use crate::{
     error::CliError,
@@ -10,30 +10,30 @@ use std::{cell::Cell, fmt::Write as _, ops::ControlFlow, rc::Rc, time::Duration}
 use tidegate_core::AlgorithmKind;
 use tidegate_redis::{RedisStore, VerifyOptions, VerifyReport, verify};
 
-/// Compare decisions of a Redis or Valkey with those of this process.
+/// Compare the decisions of a Redis or Valkey server with those of the in-memory store.
 ///
-/// Random traces of every algorithm run against both at the same times, with every operation there is. Any difference
-/// in outcome, remaining, retry or reset is shown with the steps that led to it. Its keys are removed afterwards.
+/// Runs random traces of every algorithm and operation against both, at the same times. Reports any difference in outcome,
+/// remaining, retry or reset with the steps that lead to it. Removes its keys afterwards.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct VerifyArgs {
-    /// Where the server is, as in redis://127.0.0.1:6379
+    /// Connect to this server, as in redis://127.0.0.1:6379
     #[arg(long, value_name = "URL")]
     redis: String,
 
-    /// How many steps to compare
+    /// Compare this number of steps
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     steps: u64,
 
-    /// Another seed tells other traces
+    /// Seed the random traces
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 
-    /// What the keys start with
+    /// Use this prefix for the keys
     #[arg(long, value_name = "TEXT", default_value = "tidegate-verify")]
     prefix: String,
 
-    /// Print it for programs
+    /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
@@ -43,12 +43,12 @@ Examples:
   tidegate verify --redis redis://127.0.0.1:6379
   tidegate verify --redis redis+cluster://10.0.0.1:6379,10.0.0.2:6379 --steps 1000000";
 
-/// How long a step may take: this is no request that somebody waits for.
+/// The deadline of a step; longer than that of a request, since no client waits.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &VerifyArgs) -> Result<(), CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CliError::input(format!("no runtime: {error}")))?;
+    let runtime = runtime.map_err(|error| CliError::input(format!("cannot start the runtime: {error}")))?;
     runtime.block_on(async {
         let builder = RedisStore::builder().prefix(&args.prefix).deadline(STEP_TIMEOUT);
         let store = builder.connect(&args.redis).await.map_err(|error| CliError::input(error.to_string()))?;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), CliError> {
         let is_stopped = Rc::new(Cell::new(false));
         let stop = is_stopped.clone();
         let signal = async move {
-            // Without signals it runs to its end.
+            // Without signal handling the command cannot be stopped early.
             if tokio::signal::ctrl_c().await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), CliError> {
             bar.show_count(done, args.steps);
             if is_stopped.get() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        // The keys are removed also when it is stopped.
+        // `verify` removes its keys also when it is stopped.
         let compared = tokio::select! {
             compared = verify(&store, plan, progress) => compared,
             never = signal => never,
@@ -92,7 +92,7 @@ fn render_json(compared: &VerifyReport) -> Value {
         refunds,
         resets,
         quota_changes: changes,
-        limit_switches: turns,
+        limit_switches: switches,
         renewals,
         quotas,
     } = compared;
@@ -105,7 +105,7 @@ fn render_json(compared: &VerifyReport) -> Value {
         "refunds": refunds,
         "resets": resets,
         "changes": changes,
-        "turns": turns,
+        "turns": switches,
         "renewals": renewals,
         "quotas": quotas,
         "algorithms": AlgorithmKind::names().collect::<Vec<_>>(),
@@ -114,15 +114,15 @@ fn render_json(compared: &VerifyReport) -> Value {
 
 fn report(compared: &VerifyReport, paint: Paint) -> String {
     let VerifyReport { steps, decisions, checks, denied, delayed, refunds, .. } = compared;
-    let VerifyReport { resets, quota_changes: changes, limit_switches: turns, renewals, quotas, .. } =
+    let VerifyReport { resets, quota_changes: changes, limit_switches: switches, renewals, quotas, .. } =
         compared;
     let names: Vec<_> = AlgorithmKind::names().collect();
     let mut text = paint.tone(Tone::Strong, format!("no difference in {steps} steps"));
     text.push('\n');
     let lines = [
-        ("decisions", format!("{decisions}: {denied} denied, {delayed} delayed, {checks} by the short way")),
+        ("decisions", format!("{decisions}: {denied} denied, {delayed} delayed, {checks} on the fast path")),
         ("other steps", format!("{refunds} refunds, {resets} resets, {renewals} renewals")),
-        ("mixed quotas", format!("{changes} changes, {turns} turns of quotas on one key")),
+        ("mixed quotas", format!("{changes} changes, {switches} switches between quotas on one key")),
         ("quotas", format!("{quotas} of {}", names.join(", "))),
         ("compared", "outcome, limit, remaining, retry, reset, receipts".to_owned()),
     ];

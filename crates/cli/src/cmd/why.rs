@@ -1,4 +1,4 @@
-//! `tidegate why`: why was this request denied?
+//! `tidegate why`: explains a denial.
 
 use crate::{
     admin::{AdminArgs, AdminClient, block_on},
@@ -8,20 +8,20 @@ use crate::{
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// Say why a request was denied: by which rule, for which key, in which state, and when it would have passed.
+/// Explain why a request was denied: the rule, the key, its state, and when a retry would have succeeded.
 ///
-/// A denied client is told an id, in the header `Tidegate-Denial` and in the problem, where the policy says `observe: { denials:
-/// 10000 }`.
+/// Denials have an id in the header `Tidegate-Denial` and in the problem document if the policy has `observe: { denials: 10000
+/// }`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WhyArgs {
-    /// The id of the denial
+    /// Explain the denial with this id
     id: String,
 
     #[command(flatten)]
     admin: AdminArgs,
 
-    /// Print it as JSON
+    /// Print the denial as JSON
     #[arg(long)]
     json: bool,
 }
@@ -33,11 +33,11 @@ Examples:
 
 pub(crate) fn run(args: &WhyArgs) -> Result<(), CliError> {
     let client = AdminClient::from_args(&args.admin)?;
-    // As a problem tells it.
+    // The prefix of the id in problem documents.
     let id = args.id.trim().trim_start_matches("urn:tidegate:denial:");
-    if id.is_empty() || !id.bytes().all(|sign| sign.is_ascii_alphanumeric() || sign == b'-') {
+    if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Err(CliError::input(format!(
-            "`{}` is no id of a denial; it is told in `Tidegate-Denial`",
+            "invalid denial id `{}`; use the value of the header `Tidegate-Denial`",
             args.id
         )));
     }
@@ -50,18 +50,18 @@ pub(crate) fn run(args: &WhyArgs) -> Result<(), CliError> {
 }
 
 fn report(denial: &Value, paint: Paint) -> String {
-    // Whatever a client has sent must not speak to the terminal, which hears only us.
+    // Data from clients must not contain control characters of the terminal.
     let text_of = |value: &Value| value.as_str().map(|text| terminal::sanitize(text).replace('\n', " "));
     let member_text = |member: &str| text_of(&denial[member]);
-    let all = member_text("told").unwrap_or_else(|| "nothing is told".to_owned());
-    let mut text = format!("{}\n\n", paint.tone(Tone::Strong, all));
+    let summary = member_text("summary").unwrap_or_else(|| "no explanation".to_owned());
+    let mut text = format!("{}\n\n", paint.tone(Tone::Strong, summary));
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             // Writing to a string does not fail.
             let _ = writeln!(text, "{}{value}", paint.tone(Tone::Faint, format!("{name:<9}")));
         }
     };
-    add("when", member_text("time"));
+    add("time", member_text("time"));
     let host = member_text("host").unwrap_or_default();
     let from = member_text("client").map(|client| format!(" from {client}")).unwrap_or_default();
     let request = member_text("method")
@@ -69,20 +69,22 @@ fn report(denial: &Value, paint: Paint) -> String {
         .map(|(method, path)| format!("{method} {host}{path}{from}"));
     add("request", request);
     add("rule", member_text("rule"));
-    let hashed = if denial["key-hashed"] == true { " (a hash)" } else { "" };
+    let hashed = if denial["key-hashed"] == true { " (hashed)" } else { "" };
     add("key", member_text("key").map(|key| format!("{key}{hashed}")));
     add("cost", denial["cost"].as_u64().filter(|cost| *cost != 1).map(|cost| cost.to_string()));
     let quota = &denial["quota"];
     let quota = text_of(&quota["text"]).zip(text_of(&quota["algorithm"]));
     add("quota", quota.map(|(text, algorithm)| format!("{text} ({algorithm})")));
     let before = &denial["before"];
-    let left = before["remaining"].as_u64().zip(before["limit"].as_u64());
-    let reset = before["reset-after"].as_f64().map(|reset| format!(", all of it in {reset:.1} s"));
-    add("before", left.map(|(left, of)| format!("{left} of {of} left{}", reset.unwrap_or_default())));
+    let remaining = before["remaining"].as_u64().zip(before["limit"].as_u64());
+    let reset = before["reset-after"].as_f64().map(|reset| format!(", full after {reset:.1} s"));
+    let remaining = remaining
+        .map(|(remaining, limit)| format!("{remaining} of {limit} remaining{}", reset.unwrap_or_default()));
+    add("before", remaining);
     let at = member_text("passes-at").map(|at| format!("{at}, ")).unwrap_or_default();
-    add("passes", member_text("passes").map(|passes| format!("{at}{passes}")));
+    add("retry", member_text("passes").map(|passes| format!("{at}{passes}")));
     let status = denial["status"].as_u64().map_or_else(|| "none".to_owned(), |status| status.to_string());
-    add("answer", Some(status));
+    add("response", Some(status));
     text
 }
 
@@ -100,9 +102,9 @@ mod tests {
             "quota": { "text": "5/min", "algorithm": "token-bucket", "limit": 5, "rate": 0.08 },
             "before": { "limit": 5, "remaining": 1, "reset-after": 48.25 },
             "retry-after": 11.8, "passes-at": "2026-11-16T03:20:11.923456Z", "passes": "11.8 s later", "degraded": false,
-            "status": 429, "told": "By rule `login`: …",
+            "status": 429, "summary": "Denied by rule `login`: …",
         });
-        let loud = json!({ "key": "\u{1b}[2J\nalice", "told": "\u{7}" });
+        let loud = json!({ "key": "\u{1b}[2J\nalice", "summary": "\u{7}" });
         let painted = report(&loud, Paint::Ansi);
         assert!(
             painted.contains("\u{1b}[") && !painted.contains("\u{1b}[2J") && !painted.contains('\u{7}'),
@@ -110,16 +112,16 @@ mod tests {
         );
         assert_eq!(
             report(&denial, Paint::Plain),
-            "By rule `login`: …\n\n\
-             when     2026-11-16T03:20:00.123456Z\n\
+            "Denied by rule `login`: …\n\n\
+             time     2026-11-16T03:20:00.123456Z\n\
              request  POST app.example/login from 192.0.2.7\n\
              rule     login\n\
              key      alice\n\
              cost     2\n\
              quota    5/min (token-bucket)\n\
-             before   1 of 5 left, all of it in 48.2 s\n\
-             passes   2026-11-16T03:20:11.923456Z, 11.8 s later\n\
-             answer   429\n"
+             before   1 of 5 remaining, full after 48.2 s\n\
+             retry    2026-11-16T03:20:11.923456Z, 11.8 s later\n\
+             response 429\n"
         );
     }
 }

@@ -1,7 +1,10 @@
-//! What is served when no policy is named: an example, in front of a server that tells what it was asked.
+//! The example that `tidegate serve` runs without a policy, in front of a server that echoes requests.
 
 use super::report;
-use crate::terminal::{Paint, Tone};
+use crate::{
+    events,
+    terminal::{Paint, Tone},
+};
 use bytes::Bytes;
 use http::{HeaderValue, Response, header, request};
 use std::{
@@ -19,32 +22,32 @@ use tidegate_policy::{
 };
 
 const EXAMPLE_POLICY: &str = include_str!("example.yaml");
-/// The addresses in it.
+/// The addresses in the example policy.
 const LISTEN_ADDRESS: &str = "127.0.0.1:8080";
 const SERVER_ADDRESS: &str = "127.0.0.1:9000";
 
-/// The example, and the server behind it.
+/// The example policy and its upstream server.
 pub(crate) struct ExampleGateway {
     policy: Policy,
     server: SocketAddr,
 }
 
 impl ExampleGateway {
-    /// Starts the server.
+    /// Starts the upstream server.
     pub(crate) fn start() -> Result<Self, StartupError> {
         let server = BoundListener::bind(&loopback_listener(0))?;
         let address = server.address();
         let config = Config { workers: NonZeroUsize::MIN, ..Config::from_policy(&Policy::default()) };
         let filter = Arc::new(|head: &request::Parts| Action::Respond(echo_response(head)));
         tokio::spawn(async move {
-            if let Err(fault) = run(config, vec![server], filter, pending()).await {
-                tracing::error!(%fault, "the built-in server has ended");
+            if let Err(error) = run(config, vec![server], filter, pending()).await {
+                events::ExampleServerFailed { error: &error }.emit();
             }
         });
         let mut policy: Policy = EXAMPLE_POLICY.parse().unwrap_or_default();
         let echo = UpstreamServer { url: format!("http://{address}"), weight: 1 };
         policy.upstreams.insert("echo".to_owned(), Upstream::new(vec![echo]));
-        // A port that is taken must not spoil the first look.
+        // If the default port is in use, fall back to any free port.
         let is_free = |listener: &ListenerSpec| BoundListener::bind(listener).is_ok();
         if !policy.listen.iter().all(is_free) {
             policy.listen = vec![loopback_listener(0)];
@@ -56,34 +59,34 @@ impl ExampleGateway {
         self.policy.clone()
     }
 
-    /// Where everything is, and what to try.
+    /// The addresses, and commands to try.
     pub(crate) fn report(&self, gateway: &Gateway, paint: Paint) -> String {
         let addresses = report::address_lines(&report::addresses(gateway), paint);
-        let mut text = format!("An example, since no policy was named:\n\n{addresses}");
+        let mut text = format!("No policy file given; serving an example:\n\n{addresses}");
         let url = gateway.addresses().first().map(|address| format!("http://{address}")).unwrap_or_default();
         let commands = [
-            (format!("curl -i {url}/hello"), "passes, and tells what is left"),
+            (format!("curl -i {url}/hello"), "returns 200 and the remaining quota"),
             (
                 format!(
                     "for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{http_code}}\\n' -X POST {url}/login; done"
                 ),
-                "three a minute pass, the others get 429",
+                "three per minute are admitted, the others get 429",
             ),
             (
                 format!(
                     "for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{time_total}}\\n' {url}/reports/a & done; wait"
                 ),
-                "each waits in line for its half second",
+                "the requests are queued, two per second",
             ),
         ];
         // Writing to a string does not fail.
-        let _ = writeln!(text, "server   http://{} (built in: tells what it was asked)\n", self.server);
+        let _ = writeln!(text, "server   http://{} (built in: echoes requests)\n", self.server);
         let _ = writeln!(text, "Try, in another terminal:\n");
         for (command, effect) in commands {
             let _ = writeln!(text, "  {}\n      {effect}\n", paint.tone(Tone::Strong, command));
         }
         let _ = writeln!(text, "The policy:\n");
-        // With the addresses that it has here.
+        // Show the actual addresses.
         let listen = gateway.addresses().first().map_or_else(String::new, ToString::to_string);
         let policy =
             EXAMPLE_POLICY.replace(LISTEN_ADDRESS, &listen).replace(SERVER_ADDRESS, &self.server.to_string());
@@ -98,7 +101,7 @@ fn loopback_listener(port: u16) -> ListenerSpec {
     ListenerSpec { name: None, address: (Ipv4Addr::LOCALHOST, port).into(), tls: None }
 }
 
-/// What was asked.
+/// Echoes the request.
 fn echo_response(head: &request::Parts) -> Response<Bytes> {
     let mut text = format!("{} {}\n", head.method, head.uri);
     for (name, value) in &head.headers {

@@ -1,4 +1,4 @@
-//! What `tidegate serve` says and shows.
+//! The parts of `tidegate serve`.
 
 pub(crate) mod example;
 pub(crate) mod report;

@@ -1,10 +1,10 @@
-//! Where what is served can be reached.
+//! Reports the addresses of the listeners.
 
 use crate::terminal::{Paint, Tone};
 use serde_json::{Map, Value};
 use tidegate_gateway::Gateway;
 
-/// What is listened for, and where.
+/// The addresses of the listeners, each with its purpose.
 pub(crate) fn addresses(gateway: &Gateway) -> Vec<(&'static str, String)> {
     let scheme = |has_tls: bool| if has_tls { "https" } else { "http" };
     let tls = gateway.policy().listen.iter().map(|listener| listener.tls.is_some());
@@ -21,13 +21,13 @@ pub(crate) fn addresses(gateway: &Gateway) -> Vec<(&'static str, String)> {
     addresses
 }
 
-/// A line for each.
+/// Formats one line per listener.
 pub(crate) fn address_lines(addresses: &[(&str, String)], paint: Paint) -> String {
     let line = |(name, address): &(&str, String)| format!("{name:8} {}\n", paint.tone(Tone::Strong, address));
     addresses.iter().map(line).collect()
 }
 
-/// All in one line for programs: for each name a list.
+/// Formats all addresses as one line of JSON: a list per purpose.
 pub(crate) fn address_json(addresses: &[(&str, String)]) -> String {
     let mut all: Map<String, Value> = Map::new();
     for (name, address) in addresses {

@@ -1,25 +1,25 @@
-//! `tidegate serve --envoy-config`: limits by descriptors, for Envoy.
+//! `tidegate serve --envoy-config`: the rate limit service for Envoy.
 
-use crate::error::CliError;
+use crate::{error::CliError, events};
 use std::{env, ffi::OsString, fs, path::Path, sync::Arc};
 use tidegate_redis::{RedisStore, RedisStoreBuilder};
 use tidegate_service::descriptors::{
     ConfigSourceSettings, Dotfiles, Environment, HostnameVerification, RateLimitServer, ServerStores,
 };
 
-/// What the command line says of a decision service; the rest is in the environment.
+/// The arguments of the rate limit service; its other settings are in the environment.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServiceArgs {
-    /// Serve limits by descriptors instead: from this folder of files in the form of envoyproxy/ratelimit, or from where the
-    /// variables of its environment say (RUNTIME_ROOT, CONFIG_TYPE, REDIS_URL, GRPC_PORT, ...). What only Tidegate does is
-    /// said by TIDEGATE_COUNTING (theirs, atomic, or shared with a fleet of envoyproxy/ratelimit), TIDEGATE_OUTAGE,
-    /// TIDEGATE_DEADLINE, TIDEGATE_LEASE, TIDEGATE_HEADERS, TIDEGATE_BODY and TIDEGATE_ADMIN_TOKEN: see docs/envoy.md
+    /// Run the Envoy rate limit service instead, with the envoyproxy/ratelimit configuration in this directory, or with the
+    /// source that its environment variables set (RUNTIME_ROOT, CONFIG_TYPE, REDIS_URL, GRPC_PORT, ...). Settings of Tidegate
+    /// are TIDEGATE_COUNTING (theirs, atomic, or shared with envoyproxy/ratelimit), TIDEGATE_OUTAGE, TIDEGATE_DEADLINE,
+    /// TIDEGATE_LEASE, TIDEGATE_HEADERS, TIDEGATE_BODY and TIDEGATE_ADMIN_TOKEN: see docs/envoy.md
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["file", "workers"])]
     envoy_config: Option<OsString>,
 }
 
 impl ServiceArgs {
-    /// What the environment says, if it is a decision service that is to be served.
+    /// Parses the environment, if the rate limit service is selected.
     pub(crate) fn environment(&self) -> Result<Option<Environment>, CliError> {
         let Some(folder) = &self.envoy_config else { return Ok(None) };
         let variables = env::vars_os()
@@ -34,11 +34,11 @@ impl ServiceArgs {
     }
 }
 
-/// Reads the limits and binds the addresses.
+/// Loads the configuration and binds the listeners.
 pub(crate) fn open_server(environment: &Environment) -> Result<RateLimitServer, CliError> {
     let failed = |error: &dyn std::error::Error| CliError::input(error.to_string());
-    for (variable, why) in &environment.ignored {
-        tracing::warn!(%variable, "variable has no effect: {why}");
+    for (variable, reason) in &environment.ignored {
+        events::VariableIgnored { variable, reason }.emit();
     }
     let redis = &environment.redis;
     let builder = redis_builder(environment)?;
@@ -58,17 +58,17 @@ pub(crate) fn open_server(environment: &Environment) -> Result<RateLimitServer, 
         counter_store: store.clone().map(|store| store as _),
         counter_store_per_second: seconds.clone().map(|store| store as _),
     };
-    let host = RateLimitServer::open(environment, stores).map_err(|error| failed(&error))?;
+    let server = RateLimitServer::open(environment, stores).map_err(|error| failed(&error))?;
     let last_error = move || [&store, &seconds].into_iter().flatten().find_map(|store| store.last_error());
-    Ok(host.store_health(last_error))
+    Ok(server.store_health(last_error))
 }
 
-/// How stores are reached.
+/// Builds the settings of the Redis connections.
 fn redis_builder(environment: &Environment) -> Result<RedisStoreBuilder, CliError> {
     let redis = &environment.redis;
     let mut builder = RedisStore::builder();
     if !environment.counting.prefix.is_empty() {
-        // What is theirs under this prefix is not ours.
+        // Avoid collisions with the keys of envoyproxy/ratelimit under the same prefix.
         builder = builder.prefix(&format!("{}tidegate", environment.counting.prefix));
     }
     if let Some(authority) = &redis.ca {
@@ -85,15 +85,13 @@ fn redis_builder(environment: &Environment) -> Result<RedisStoreBuilder, CliErro
     if (redis.ca.is_some() || redis.identity.is_some())
         && [&redis.url, &redis.per_second].into_iter().flatten().all(is_plain)
     {
-        let problem =
-            "REDIS_TLS_CACERT and REDIS_TLS_CLIENT_CERT mean nothing without TLS; set REDIS_TLS=true";
+        let problem = "REDIS_TLS_CACERT and REDIS_TLS_CLIENT_CERT require TLS; set REDIS_TLS=true";
         return Err(CliError::input(problem.to_owned()));
     }
     Ok(builder)
 }
 
 fn read_pem(variable: &str, file: &Path) -> Result<Vec<u8>, CliError> {
-    let unreadable =
-        |error| CliError::input(format!("{variable}: {} cannot be read: {error}", file.display()));
+    let unreadable = |error| CliError::input(format!("{variable}: cannot read {}: {error}", file.display()));
     fs::read(file).map_err(unreadable)
 }

@@ -1,4 +1,4 @@
-//! The time axis that all charts share: columns and ticks of round lengths.
+//! The time axis of all charts: columns and ticks of round lengths.
 
 use super::{
     run::{AdmissionKind, AdmittedRequest},
@@ -7,7 +7,7 @@ use super::{
 use tidegate_core::Micros;
 use tidegate_simulation::SimulatedRequest;
 
-/// A stretch of time, cut into columns of one round length.
+/// A time range, divided into columns of one round length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Axis {
     start: Micros,
@@ -18,32 +18,30 @@ pub(crate) struct Axis {
 /// A mark on the axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tick {
-    /// Where.
     pub(crate) at: Micros,
-    /// What it says.
     pub(crate) label: String,
 }
 
-/// What falls into each column.
+/// The admitted cost of each column.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Columns {
-    /// What went at once.
+    /// Admitted at once.
     pub(crate) allowed: Vec<u64>,
-    /// What went after a wait.
+    /// Admitted after a wait.
     pub(crate) delayed: Vec<u64>,
 }
 
-/// What a length is for.
+/// The purpose of a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StepKind {
-    /// Columns: any length without a remainder.
+    /// Columns: any divisor of the next unit.
     Column,
-    /// Ticks: those that people count in.
+    /// Ticks: only familiar lengths.
     Tick,
 }
 
 impl Axis {
-    /// From `start` to `end`, in at most `most` columns and one.
+    /// From `start` to `end`, in at most `max + 1` columns.
     pub(crate) fn new(start: Micros, end: Micros, max: usize) -> Self {
         let bin = round_up(end.since(start).get().div_ceil(max.max(1) as u64), StepKind::Column);
         let first = start.get() / bin;
@@ -51,27 +49,27 @@ impl Axis {
         Self { start: Micros::new(first * bin), bins, bin: Micros::new(bin) }
     }
 
-    /// From zero, in so many columns of one length.
+    /// From zero, with this number and length of columns.
     pub(crate) fn with_bins(bins: usize, bin: Micros) -> Self {
         Self { start: Micros::ZERO, bins: bins as u64, bin }
     }
 
-    /// How many columns.
+    /// The number of columns.
     pub(crate) fn bins(&self) -> usize {
         self.bins as usize
     }
 
-    /// How long a column is.
+    /// The length of a column.
     pub(crate) fn bin(&self) -> Micros {
         self.bin
     }
 
-    /// Where it starts.
+    /// The start of the axis.
     pub(crate) fn start(&self) -> Micros {
         self.start
     }
 
-    /// Where it ends.
+    /// The end of the axis.
     pub(crate) fn end(&self) -> Micros {
         self.edge(self.bins())
     }
@@ -81,38 +79,38 @@ impl Axis {
         self.start.plus(Micros::new(self.bin.get().saturating_mul(index as u64)))
     }
 
-    /// The column of a moment; `None` when it is not on the axis.
+    /// The column of a time; `None` if it is not on the axis.
     pub(crate) fn column(&self, at: Micros) -> Option<usize> {
         let index = at.since(self.start).get() / self.bin.get();
         (at >= self.start && index < self.bins).then_some(index as usize)
     }
 
-    /// How far along the axis a moment is: 0 at its start, 1 at its end and after.
+    /// The position of a time on the axis: 0 at its start, 1 at its end and after.
     pub(crate) fn fraction(&self, at: Micros) -> f64 {
         let length = self.end().since(self.start).get() as f64;
         (at.since(self.start).get() as f64 / length).min(1.0)
     }
 
-    /// Marks at round moments, about `most` of them. They count from the start when that is far from zero.
+    /// About `max` ticks at round times, relative to the origin.
     pub(crate) fn ticks(&self, max: usize) -> Vec<Tick> {
         let length = self.end().since(self.start);
         let step = round_up(length.get().div_ceil(max.max(1) as u64), StepKind::Tick);
         let origin = self.origin();
         let first = self.start.since(origin).get().div_ceil(step) * step;
         let last = self.end().since(origin).get();
-        let moments = (first..=last).step_by(usize::try_from(step).unwrap_or(usize::MAX));
+        let times = (first..=last).step_by(usize::try_from(step).unwrap_or(usize::MAX));
         let longest = Micros::new(last);
         let tick =
             |at| Tick { at: origin.plus(Micros::new(at)), label: axis_label(Micros::new(at), longest) };
-        moments.map(tick).collect()
+        times.map(tick).collect()
     }
 
-    /// The moment that labels count from: zero, unless the axis is a far away stretch such as a log of last week.
+    /// The time that labels are relative to: zero, or the start of an axis with absolute times, such as a log.
     pub(crate) fn origin(&self) -> Micros {
         if self.start > self.end().since(self.start) { self.start } else { Micros::ZERO }
     }
 
-    /// What is offered in each column.
+    /// The offered cost of each column.
     pub(crate) fn offered_columns(&self, arrivals: &[SimulatedRequest]) -> Vec<u64> {
         let mut bins = vec![0; self.bins()];
         for arrival in arrivals {
@@ -123,16 +121,16 @@ impl Axis {
         bins
     }
 
-    /// What goes in each column.
+    /// The admitted cost of each column.
     pub(crate) fn admitted_columns(&self, admitted: &[AdmittedRequest]) -> Columns {
         let mut columns = Columns { allowed: vec![0; self.bins()], delayed: vec![0; self.bins()] };
-        for passage in admitted {
-            if let Some(column) = self.column(passage.at) {
-                let bins = match passage.kind {
+        for request in admitted {
+            if let Some(column) = self.column(request.at) {
+                let bins = match request.kind {
                     AdmissionKind::Immediate => &mut columns.allowed,
                     AdmissionKind::Delayed => &mut columns.delayed,
                 };
-                bins[column] = bins[column].saturating_add(passage.cost);
+                bins[column] = bins[column].saturating_add(request.cost);
             }
         }
         columns
@@ -140,12 +138,12 @@ impl Axis {
 }
 
 impl Columns {
-    /// Everything that went in a column.
+    /// The admitted cost of a column.
     pub(crate) fn total(&self, column: usize) -> u64 {
         self.allowed[column].saturating_add(self.delayed[column])
     }
 
-    /// The most that went in any column.
+    /// The maximum admitted cost of a column.
     pub(crate) fn max(&self) -> u64 {
         (0..self.allowed.len()).map(|column| self.total(column)).max().unwrap_or(0)
     }
@@ -161,7 +159,7 @@ fn round_up(micros: u64, kind: StepKind) -> u64 {
     };
     let times = |unit: u64, steps: &[u64]| steps.iter().map(|step| unit * step).collect::<Vec<_>>();
     let powers = |unit: u64| (0..6).flat_map(move |power| times(unit * 10_u64.pow(power), tens));
-    // Fractions of a second and days in tens, what lies between in the parts of a clock.
+    // Decimal steps for fractions of a second and for days; divisors of 60 and 24 in between.
     let lengths =
         powers(1).chain(times(SECOND, sixties)).chain(times(MINUTE, sixties)).chain(times(HOUR, hours));
     lengths.chain(powers(DAY)).find(|length| *length >= micros).unwrap_or(micros)

@@ -1,12 +1,12 @@
-//! What all pictures share: a card with captions on the left, plots on the right, and a second set of colours for dark
-//! screens.
+//! The canvas of all SVG images: a card with captions on the left, plots on the right, and colors for light and dark
+//! themes.
 
 use super::axis::Axis;
 use std::fmt::{Arguments, Write};
 use tidegate_core::Micros;
 
 const WIDTH: f64 = 900.0;
-/// Where the plots begin and end.
+/// The left and right edges of the plots.
 pub(crate) const PLOT_LEFT: f64 = 246.0;
 pub(crate) const PLOT_RIGHT: f64 = 850.0;
 
@@ -24,14 +24,14 @@ fill:#1f2328}\
 .card{fill:#0d1117;stroke:#3d444d}.grid{stroke:#21262d}.base{stroke:#656c76}.edge{stroke:#4a525c}.asked{fill:#2d333b}\
 .went{fill:#2a9db5}.sum{stroke:#c9dcf0}.rate{stroke:#9198a1}.excess{fill:#f85149;fill-opacity:.4}}";
 
-/// A picture in the making.
+/// An SVG image under construction.
 pub(crate) struct SvgCanvas {
     text: String,
     axis: Axis,
 }
 
 impl SvgCanvas {
-    /// An empty card.
+    /// Creates an empty card.
     pub(crate) fn new(title: &str, height: f64, axis: Axis) -> Self {
         let mut canvas = Self { text: String::new(), axis };
         canvas.push(format_args!(
@@ -46,7 +46,7 @@ impl SvgCanvas {
         canvas
     }
 
-    /// The whole picture.
+    /// Returns the complete image.
     pub(crate) fn finish(mut self) -> String {
         self.text.push_str("</svg>\n");
         self.text
@@ -73,7 +73,7 @@ impl SvgCanvas {
         }
     }
 
-    /// A sample of each class, and what it means.
+    /// Adds a legend: a sample of each class with its meaning.
     pub(crate) fn legend(&mut self, entries: &[(&str, String)]) {
         let width = |class: &str, text: &str| indent(class) + 6.4 * text.chars().count() as f64 + 18.0;
         let whole: f64 = entries.iter().map(|(class, text)| width(class, text)).sum();
@@ -130,18 +130,18 @@ impl SvgCanvas {
         self.path(class, &format!("M{PLOT_LEFT} {y:.1}H{PLOT_RIGHT}"));
     }
 
-    /// Where a moment is.
+    /// The x coordinate of a time.
     pub(crate) fn x(&self, at: Micros) -> f64 {
         PLOT_LEFT + (PLOT_RIGHT - PLOT_LEFT) * self.axis.fraction(at)
     }
 }
 
-/// From a sample in the legend to its text.
+/// The distance from a sample in the legend to its text.
 fn indent(class: &str) -> f64 {
     if matches!(class, "sum" | "rate") { 24.0 } else { 18.0 }
 }
 
-/// `text` as it may stand between tags.
+/// Escapes text for XML.
 fn escape(text: &str) -> String {
     let visible = text.chars().filter(|c| !c.is_control()).collect::<String>();
     visible.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")

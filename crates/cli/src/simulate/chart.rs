@@ -1,4 +1,4 @@
-//! The scene as text: one row of bars for each quota, over one time axis.
+//! A simulation as text: one row of bars per quota, over one time axis.
 //!
 //! ```text
 //!   100/min fixed-window      admitted 200, denied 40
@@ -16,27 +16,27 @@ use super::{
 use crate::terminal::{self, Paint, Tone};
 use tidegate_core::{AlgorithmKind, Micros};
 
-/// Columns to the left of every row.
+/// The indentation of every row.
 pub(crate) const INDENT: &str = "  ";
-/// Lines of text that a bar is high.
+/// The height of a bar in lines.
 pub(crate) const BAR_HEIGHT: u64 = 2;
 /// Bars in eighths of a line.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Draws the scene with bars of at most `width` columns.
+/// Draws the simulation in at most `width` columns.
 pub(crate) fn draw(simulation: &Simulation, width: usize, paint: Paint) -> String {
-    // A round length may need one column more than asked for.
+    // A round length may need one more column than the maximum.
     let axis = Axis::new(simulation.start, simulation.end, width.saturating_sub(INDENT.len() + 1).max(1));
     let offered = axis.offered_columns(&simulation.arrivals);
-    let passed: Vec<_> = simulation.runs.iter().map(|run| axis.admitted_columns(&run.admitted)).collect();
-    let tallest = passed.iter().map(Columns::max).chain(offered.iter().copied()).max().unwrap_or(0);
+    let admitted: Vec<_> = simulation.runs.iter().map(|run| axis.admitted_columns(&run.admitted)).collect();
+    let tallest = admitted.iter().map(Columns::max).chain(offered.iter().copied()).max().unwrap_or(0);
     let chart = SimulationChart { axis, offered, max_cost: tallest, width, paint };
 
     let mut lines = vec![paint.tone(Tone::Strong, terminal::sanitize(&simulation.title))];
     lines.push(legend(simulation, &axis, tallest, paint));
     lines.push(String::new());
     lines.extend(chart.offered_rows(simulation));
-    for (run, columns) in simulation.runs.iter().zip(&passed) {
+    for (run, columns) in simulation.runs.iter().zip(&admitted) {
         lines.push(String::new());
         lines.extend(chart.run_rows(run, columns));
     }
@@ -49,7 +49,7 @@ fn legend(simulation: &Simulation, axis: &Axis, tallest: u64, paint: Paint) -> S
     let mut parts =
         vec![paint.tone(Tone::Faint, format!("a column is {}, the tallest {tallest}", axis.bin()))];
     parts.push(format!("{} admitted", paint.tone(Tone::Passed, '█')));
-    // Without colours both look the same.
+    // Without colors both look the same.
     if paint == Paint::Ansi && simulation.runs.iter().any(|run| run.delayed.requests > 0) {
         parts.push(format!("{} after a wait", paint.tone(Tone::Waited, '█')));
     }
@@ -85,13 +85,13 @@ impl SimulationChart {
         lines.extend(wait_note(run).map(|note| self.note(&note)));
         if run.impossible.requests > 0 {
             let (count, limit) = (run.impossible.requests, run.quota.limit());
-            let note = format!("{count} of the denied can never pass: they cost more than {limit}");
+            let note = format!("{count} of the denied can never be admitted: they cost more than {limit}");
             lines.push(format!("{INDENT}{}", self.paint.tone(Tone::Alarm, note)));
         }
         let end = self.axis.end();
-        let late = run.admitted.len() - run.admitted.partition_point(|passage| passage.at < end);
+        let late = run.admitted.len() - run.admitted.partition_point(|request| request.at < end);
         if late > 0 {
-            lines.push(self.note(&format!("{late} of the delayed go after the end of the axis")));
+            lines.push(self.note(&format!("{late} of the delayed are admitted after the end of the axis")));
         }
         lines
     }
@@ -100,19 +100,19 @@ impl SimulationChart {
         format!("{INDENT}{}", self.paint.tone(Tone::Faint, text))
     }
 
-    /// A name on the left and numbers on the right, or below where they do not fit.
+    /// A name on the left and numbers on the right, or below if they do not fit.
     fn heading(&self, name: &str, numbers: &str, tone: Tone) -> String {
         let used = name.chars().count() + numbers.chars().count();
-        let room = self.width.saturating_sub(INDENT.len());
+        let available = self.width.saturating_sub(INDENT.len());
         let name = self.paint.tone(tone, name);
-        if used + 2 > room {
+        if used + 2 > available {
             return format!("{INDENT}{name}\n{INDENT}{numbers}");
         }
-        let gap = self.axis.bins().min(room).saturating_sub(used).max(2);
+        let gap = self.axis.bins().min(available).saturating_sub(used).max(2);
         format!("{INDENT}{name}{:gap$}{numbers}", "")
     }
 
-    /// Bars of what went, in front of what was asked for.
+    /// Bars of the admitted cost, in front of the offered cost.
     fn bar_rows(&self, columns: &Columns) -> Vec<String> {
         let row = |row: u64| {
             let base = (BAR_HEIGHT - 1 - row) * 8;
@@ -129,7 +129,7 @@ impl SimulationChart {
         cell(share(columns.total(column)), share(self.offered[column]), base, tone)
     }
 
-    /// Where the worst window is, and what went in it.
+    /// The bracket of the worst window, with its cost.
     fn bracket(&self, run: &QuotaRun) -> String {
         let Some(worst) = run.worst else { return self.note("nothing was admitted") };
         let bound = run.bound.map_or("no bound".into(), |bound| format!("bound {bound}"));
@@ -148,7 +148,7 @@ impl SimulationChart {
     }
 }
 
-/// One character of a bar: the filled share in its tone, and the rest up to the offered share shaded.
+/// One character of a bar: the filled share in its tone, shaded up to the offered share.
 pub(crate) fn cell(filled: f64, offered: f64, base: u64, tone: Tone) -> (Tone, char) {
     let height = |share: f64| eighths(share).saturating_sub(base).min(8);
     match (height(filled), height(offered)) {
@@ -185,24 +185,24 @@ pub(crate) fn axis_rows(axis: &Axis, indent: &str, width: usize, paint: Paint) -
         format!("{indent}{labels}"),
     ];
     if axis.origin() != Micros::ZERO {
-        let origin = format!("times count from {}", axis.origin());
+        let origin = format!("times are relative to {}", axis.origin());
         lines.push(format!("{indent}{}", paint.tone(Tone::Faint, origin)));
     }
     lines
 }
 
-/// Text inside a bracket where it fits, else behind, before or below it; with the spaces to put before both.
+/// Places text inside a bracket if it fits, otherwise after, before or below it. Also returns the number of spaces before both.
 pub(crate) fn place_label(first: usize, length: usize, text: &str, width: usize) -> (usize, String) {
     let size = text.chars().count();
-    let room = length.saturating_sub(2);
-    if size + 2 <= room {
-        let left = (room - size - 2) / 2;
-        let right = room - size - 2 - left;
+    let inner = length.saturating_sub(2);
+    if size + 2 <= inner {
+        let left = (inner - size - 2) / 2;
+        let right = inner - size - 2 - left;
         return (first, format!("├{} {text} {}┤", "─".repeat(left), "─".repeat(right)));
     }
     let bracket = match length {
         1 => "│".to_string(),
-        _ => format!("├{}┤", "─".repeat(room)),
+        _ => format!("├{}┤", "─".repeat(inner)),
     };
     if first + length + 1 + size <= width {
         return (first, format!("{bracket} {text}"));
@@ -213,7 +213,7 @@ pub(crate) fn place_label(first: usize, length: usize, text: &str, width: usize)
     }
 }
 
-/// Cells as text, with one colour code for each stretch of the same tone.
+/// Renders cells, with one color code per run of the same tone.
 pub(crate) fn merge_cells(paint: Paint, cells: impl Iterator<Item = (Tone, char)>) -> String {
     let mut text = String::new();
     let mut stretch: Option<(Tone, String)> = None;
@@ -230,7 +230,7 @@ pub(crate) fn merge_cells(paint: Paint, cells: impl Iterator<Item = (Tone, char)
     text
 }
 
-/// A quota by its text, with the algorithm where the text leaves it out.
+/// The text of a quota, with the algorithm if the text omits it.
 pub(super) fn quota_name(run: &QuotaRun) -> String {
     let (text, algorithm) = (run.quota.to_string(), run.quota.kind().name());
     match run.quota.kind() {
@@ -239,7 +239,7 @@ pub(super) fn quota_name(run: &QuotaRun) -> String {
     }
 }
 
-/// What became of the requests.
+/// The totals of a run.
 fn totals_text(run: &QuotaRun) -> String {
     let delayed = match run.delayed.requests {
         0 => String::new(),
@@ -252,15 +252,15 @@ fn totals_text(run: &QuotaRun) -> String {
     )
 }
 
-/// How long the callers were ready to wait, if at all, and how long they did.
+/// Describes how long callers may wait, and how long they did.
 fn wait_note(run: &QuotaRun) -> Option<String> {
     let max_wait = match (run.max_wait, run.quota.kind()) {
         (_, AlgorithmKind::Concurrency(_)) => {
-            return Some(format!("each holds its place for {}", run.window));
+            return Some(format!("each request holds its slot for {}", run.window));
         }
         (Micros::ZERO, _) => return None,
-        (Micros::MAX, _) => "as long as the queue lets them".into(),
-        (patience, _) => format!("for up to {patience}"),
+        (Micros::MAX, _) => "as long as the queue allows".into(),
+        (max_wait, _) => format!("for up to {max_wait}"),
     };
     match run.longest_wait {
         Micros::ZERO => Some(format!("callers wait {max_wait}")),
@@ -268,7 +268,7 @@ fn wait_note(run: &QuotaRun) -> Option<String> {
     }
 }
 
-/// A number of requests, and what they cost where that is another number.
+/// The number of requests, and their cost if it differs.
 fn count_text(count: RequestCount) -> String {
     let RequestCount { requests, cost } = count;
     if requests == cost { requests.to_string() } else { format!("{requests} (cost {cost})") }

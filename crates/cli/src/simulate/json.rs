@@ -1,4 +1,4 @@
-//! The scene for programs. All times are whole microseconds, all bins are sums of cost.
+//! A simulation as JSON. All times are whole microseconds, all bins are sums of cost.
 
 use super::{
     Simulation,
@@ -8,13 +8,13 @@ use super::{
 use serde_json::{Value, json};
 use tidegate_core::Micros;
 
-/// The scene as one JSON object.
+/// Renders the simulation as one JSON object.
 pub(crate) fn render_json(simulation: &Simulation, max_bins: usize) -> String {
     let axis = Axis::new(simulation.start, simulation.end, max_bins);
     let mut offered = RequestCount::default();
     simulation.arrivals.iter().for_each(|arrival| offered.add(arrival.cost));
     let quotas: Vec<_> = simulation.runs.iter().map(|run| quota_json(run, &axis)).collect();
-    let scene = json!({
+    let report = json!({
         "load": simulation.title,
         "window_us": simulation.window.get(),
         "start_us": axis.start().get(),
@@ -23,7 +23,7 @@ pub(crate) fn render_json(simulation: &Simulation, max_bins: usize) -> String {
         "offered_bins": axis.offered_columns(&simulation.arrivals),
         "quotas": quotas,
     });
-    format!("{scene}\n")
+    format!("{report}\n")
 }
 
 fn quota_json(run: &QuotaRun, axis: &Axis) -> Value {
@@ -49,6 +49,6 @@ fn quota_json(run: &QuotaRun, axis: &Axis) -> Value {
     })
 }
 
-fn count_json(tally: RequestCount) -> Value {
-    json!({ "requests": tally.requests, "cost": tally.cost })
+fn count_json(count: RequestCount) -> Value {
+    json!({ "requests": count.requests, "cost": count.cost })
 }

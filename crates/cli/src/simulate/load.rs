@@ -1,4 +1,4 @@
-//! Loads that are made up: deterministic shapes of arrivals, sized to the quotas that they try.
+//! Synthetic loads: deterministic shapes of arrivals, scaled to the quotas.
 
 use super::{rate, time};
 use crate::error::CliError;
@@ -7,52 +7,51 @@ use std::{fmt, ops::Range};
 use tidegate_core::{Micros, Quota, Rate, RateUnit};
 use tidegate_simulation::SimulatedRequest;
 
-/// More decisions than this say nothing that fewer do not.
+/// The maximum number of decisions; more do not add information.
 pub(crate) const MAX_DECISIONS: usize = 10_000_000;
 
-/// How arrivals are spread over time. Lengths are parts of the window, so that a shape fits any quota.
+/// The distribution of arrivals over time. Lengths are fractions of the window, so that a shape fits any quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LoadShape {
-    /// The same rate all the time
+    /// A constant rate
     Steady,
     /// One burst, a quarter of a window long
     Burst,
     /// Two such bursts, just before and just after the end of a window
     Boundary,
-    /// From nothing to the rate, evenly
+    /// A linear increase from zero to the rate
     Ramp,
-    /// The rate for a quarter of a window, then nothing for a quarter
+    /// The rate for a quarter of a window, then a pause of a quarter, alternating
     OnOff,
 }
 
 impl LoadShape {
-    /// The rate that shows what a quota does, in tenths of the quota's own.
+    /// The rate that shows the effect of a quota, in tenths of the rate of the quota.
     fn rate_tenths(self) -> u64 {
         match self {
             Self::Steady => 15,
-            // In a quarter of a window, a fifth more than fits in the whole.
+            // A quarter of a window offers 20% more than the quota of the whole window.
             Self::Burst | Self::Boundary => 48,
             Self::Ramp | Self::OnOff => 30,
         }
     }
 }
 
-/// A shape with its numbers.
+/// A shape with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SyntheticLoad {
-    /// How arrivals are spread.
     pub(crate) shape: LoadShape,
-    /// How many arrive while they do; for a ramp, at its end.
+    /// The rate while requests arrive; for a ramp, at its end.
     pub(crate) rate: Rate,
-    /// What each of them asks for.
+    /// The cost of each request.
     pub(crate) cost: u64,
-    /// How long it goes on.
+    /// The duration of the load.
     pub(crate) length: Micros,
-    /// The window that the shape is fitted to.
+    /// The window that the shape is scaled to.
     pub(crate) window: Micros,
 }
 
-/// Reads a rate such as `200/min`, with the core's own grammar and errors.
+/// Parses a rate such as `200/min`, with the grammar and errors of quotas.
 pub(crate) fn parse_rate(text: &str) -> Result<Rate, CliError> {
     let quota: Quota = text.parse().map_err(|error| CliError::input(format!("--rate: {error}")))?;
     match quota.rate() {
@@ -61,20 +60,20 @@ pub(crate) fn parse_rate(text: &str) -> Result<Rate, CliError> {
     }
 }
 
-/// What a request costs when nobody says: one, or a thousandth of the largest quota where that is more than 100,000
-/// in a window. It is less for a quota that cannot grant ten of these at once, unless too many would arrive then.
+/// The default cost of a request: 1, or a thousandth of the largest quota if that is above 100,000 per window. It is smaller
+/// for a quota that cannot grant ten such requests at once, unless there would be too many requests.
 pub(crate) fn default_cost(quotas: &[Quota], window: Micros, hold: Micros) -> u64 {
     let nominal = quotas.iter().map(|quota| rate::nominal(quota, window)).max().unwrap_or(0);
     if nominal <= 100_000 {
         return 1;
     }
     let smallest = quotas.iter().map(Quota::limit).min().unwrap_or(1);
-    // No shape offers four times the quota in the two windows that a load is long.
+    // No shape offers more than four times the quota in two windows, the default duration.
     let least = (max_nominal(quotas, window, hold) * 4).div_ceil((MAX_DECISIONS / quotas.len()) as u128);
     (nominal / 1_000).min(smallest / 10).max(u64::try_from(least).unwrap_or(u64::MAX))
 }
 
-/// The rate that shows what the largest of the quotas does.
+/// The rate that shows the effect of the largest quota.
 pub(crate) fn default_rate(
     shape: LoadShape,
     quotas: &[Quota],
@@ -87,7 +86,7 @@ pub(crate) fn default_rate(
     Rate::new(u64::try_from(requests).unwrap_or(u64::MAX).max(1), window)
 }
 
-/// What the largest of the quotas lets through in a window. `hold` makes a rate of a number in flight.
+/// What the largest quota admits in a window. `hold` converts a number in flight to a rate.
 fn max_nominal(quotas: &[Quota], window: Micros, hold: Micros) -> u128 {
     let nominal = quotas.iter().map(|quota| {
         let amount = u128::from(rate::nominal(quota, window));
@@ -100,10 +99,10 @@ fn max_nominal(quotas: &[Quota], window: Micros, hold: Micros) -> u128 {
 }
 
 impl SyntheticLoad {
-    /// All arrivals in order; refuses more than `most`.
+    /// Returns all arrivals in order; an error if there are more than `max`.
     pub(crate) fn arrivals(&self, max: usize) -> Result<Vec<SimulatedRequest>, CliError> {
         let length = self.length.get();
-        let moments: Box<dyn Iterator<Item = u64>> = match self.shape {
+        let times: Box<dyn Iterator<Item = u64>> = match self.shape {
             LoadShape::Steady => Box::new(self.even_arrivals(0..length)),
             LoadShape::Burst | LoadShape::Boundary => {
                 Box::new(self.bursts().into_iter().flat_map(|burst| self.even_arrivals(burst)))
@@ -112,25 +111,25 @@ impl SyntheticLoad {
             LoadShape::OnOff => Box::new(self.on_off_arrivals()),
         };
         let arrival = |at| SimulatedRequest { at: Micros::new(at), cost: self.cost };
-        let moments = moments.take_while(|at| *at < length).take(max + 1);
-        let arrivals: Vec<_> = moments.map(arrival).collect();
+        let times = times.take_while(|at| *at < length).take(max + 1);
+        let arrivals: Vec<_> = times.map(arrival).collect();
         match arrivals.len() {
             0 => {
                 let fix = match self.shape {
-                    LoadShape::Ramp => "give a higher --rate or a longer --for",
-                    _ => "give a longer --for",
+                    LoadShape::Ramp => "use a higher --rate or a longer --for",
+                    _ => "use a longer --for",
                 };
-                Err(CliError::input(format!("nothing arrives: {self}\n{fix}")))
+                Err(CliError::input(format!("no requests: {self}\n{fix}")))
             }
-            many if many > max => {
-                let fix = "give a lower --rate, a shorter --for or fewer quotas";
-                Err(CliError::input(format!("more than {max} requests for each quota: {self}\n{fix}")))
+            count if count > max => {
+                let fix = "use a lower --rate, a shorter --for or fewer quotas";
+                Err(CliError::input(format!("more than {max} requests per quota: {self}\n{fix}")))
             }
             _ => Ok(arrivals),
         }
     }
 
-    /// The bursts of a shape that has one or two, whether or not the load goes on for so long.
+    /// The bursts of a shape with one or two, even if they exceed the duration of the load.
     fn bursts(&self) -> Vec<Range<u64>> {
         let (window, each) = (self.window.get(), self.burst_length());
         let starts = match self.shape {
@@ -144,18 +143,18 @@ impl SyntheticLoad {
         starts.into_iter().map(|start| start..start + each).collect()
     }
 
-    /// How long requests arrive without a pause.
+    /// The length of a burst.
     fn burst_length(&self) -> u64 {
         (self.window.get() / 4).max(1)
     }
 
-    /// The last end of a window in the first half, or the first of all.
+    /// The last window boundary in the first half of the load, or the first one.
     fn boundary(&self) -> u64 {
         let window = self.window.get();
         (self.length.get() / 2 / window).max(1) * window
     }
 
-    /// Moments at the rate; each is exact, so none drifts.
+    /// Arrivals at the rate, computed from their index, so they do not drift.
     fn even_arrivals(&self, phase: Range<u64>) -> impl Iterator<Item = u64> + use<> {
         let (amount, period) = (u128::from(self.rate.amount().max(1)), u128::from(self.rate.period().get()));
         (0_u128..)
@@ -164,13 +163,13 @@ impl SyntheticLoad {
             .filter_map(|at| u64::try_from(at).ok())
     }
 
-    /// Moments at the rate, which stands still while nothing arrives.
+    /// Arrivals at the rate, with pauses.
     fn on_off_arrivals(&self) -> impl Iterator<Item = u64> + use<> {
         let burst = self.burst_length();
         self.even_arrivals(0..self.length.get()).map(move |on| on / burst * 2 * burst + on % burst)
     }
 
-    /// Moments that get denser: the area under a rising line is a square.
+    /// Arrivals with a linearly increasing rate: their number grows with the square of the time.
     fn ramp_arrivals(&self) -> impl Iterator<Item = u64> + use<> {
         let length = self.length.get() as f64;
         let count = self.rate.amount() as f64 * length / self.rate.period().get() as f64 / 2.0;
@@ -179,7 +178,7 @@ impl SyntheticLoad {
     }
 }
 
-/// What the load is, in one line.
+/// Describes the load in one line.
 impl fmt::Display for SyntheticLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let burst = time::format_rough(Micros::new(self.burst_length()));
@@ -204,7 +203,7 @@ impl fmt::Display for SyntheticLoad {
     }
 }
 
-/// A number of requests in words.
+/// A number of requests with its noun.
 pub(crate) fn requests_text(count: u128) -> String {
     if count == 1 { "1 request".into() } else { format!("{count} requests") }
 }

@@ -1,4 +1,4 @@
-//! `tidegate simulate`: what quotas let through of a load, in virtual time.
+//! `tidegate simulate`: which requests of a load quotas admit, in virtual time.
 //!
 //! ```text
 //!   load or trace ──▶ arrivals ──run──▶ one run per quota ──▶ chart, svg, json
@@ -20,19 +20,19 @@ use run::QuotaRun;
 use tidegate_core::Micros;
 use tidegate_simulation::SimulatedRequest;
 
-/// Everything that there is to show.
+/// The result of a simulation.
 #[derive(Debug)]
 pub(crate) struct Simulation {
-    /// What was offered, in words.
+    /// The description of the load.
     pub(crate) title: String,
-    /// What was offered, in order of time.
+    /// The offered requests, ordered by time.
     pub(crate) arrivals: Vec<SimulatedRequest>,
-    /// What became of it, for each quota.
+    /// The result of each quota.
     pub(crate) runs: Vec<QuotaRun>,
-    /// The length of time over which admissions are added up.
+    /// The length of the sliding window over which admitted cost is summed.
     pub(crate) window: Micros,
-    /// The first moment to show.
+    /// The start of the chart.
     pub(crate) start: Micros,
-    /// The moment after the last one to show.
+    /// The end of the chart, exclusive.
     pub(crate) end: Micros,
 }

@@ -1,14 +1,14 @@
-//! The rate of a quota, seen from outside.
+//! The period and the nominal rate of a quota.
 
 use tidegate_core::{Micros, Quota, Rate};
 
-/// The period of a quota, `None` for one that counts what is in flight.
+/// The period of a quota; `None` for a concurrency limit.
 pub(crate) fn period(quota: &Quota) -> Option<Micros> {
     quota.rate().map(Rate::period)
 }
 
-/// What the rate of a quota adds up to in a window of this length, bursts aside: the number that people have in
-/// mind. For concurrency, the most in flight.
+/// The amount that the rate of a quota allows in a window of this length, without bursts. For a concurrency limit, the maximum
+/// in flight.
 pub(crate) fn nominal(quota: &Quota, window: Micros) -> u64 {
     let Some(rate) = quota.rate() else { return quota.limit() };
     let scaled = u128::from(rate.amount()) * u128::from(window.get()) / u128::from(rate.period().get());

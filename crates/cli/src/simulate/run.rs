@@ -4,104 +4,99 @@ use super::{rate, window, window::BusiestWindow};
 use tidegate_core::{AlgorithmKind, Demand, Micros, Outcome, Quota, Retry};
 use tidegate_simulation::{SimulatedQuota, SimulatedRequest};
 
-/// How callers behave.
+/// The behavior of callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallerBehavior {
-    /// How long a caller waits, see [`effective_max_wait`]; `None` leaves it to the quota.
+    /// How long a caller waits, see [`effective_max_wait`]; `None` for the default of the quota.
     pub(crate) max_wait: Option<Micros>,
-    /// How long a caller holds a place in flight.
+    /// How long a request is in flight.
     pub(crate) hold_time: Micros,
 }
 
-/// What became of all arrivals at one quota.
+/// The result of all arrivals with one quota.
 #[derive(Debug)]
 pub(crate) struct QuotaRun {
-    /// The quota.
     pub(crate) quota: Quota,
-    /// How long its callers were ready to wait.
+    /// How long callers may wait.
     pub(crate) max_wait: Micros,
-    /// Went at once.
+    /// Admitted at once.
     pub(crate) allowed: RequestCount,
-    /// Went after a wait.
+    /// Admitted after a wait.
     pub(crate) delayed: RequestCount,
-    /// Sent away.
     pub(crate) denied: RequestCount,
-    /// Those of the denied that cost more than the quota ever grants.
+    /// Denied requests that cost more than the quota ever grants.
     pub(crate) impossible: RequestCount,
-    /// The longest wait of those that went.
+    /// The longest wait of an admitted request.
     pub(crate) longest_wait: Micros,
-    /// Everything that went, in the order it did.
+    /// The admitted requests, ordered by time.
     pub(crate) admitted: Vec<AdmittedRequest>,
-    /// The length of time over which passages are added up: the window, or how long a place in flight is held.
+    /// The length over which admitted cost is summed: the window, or the hold time of a slot.
     pub(crate) window: Micros,
-    /// The stretch of that length in which most went; `None` when nothing did.
+    /// The window of that length with the highest cost; `None` if nothing was admitted.
     pub(crate) worst: Option<BusiestWindow>,
-    /// The most that the quota says it lets through in such a stretch; `None` when it promises nothing.
+    /// The bound of the quota in such a window; `None` if it has none.
     pub(crate) bound: Option<u64>,
-    /// What its rate alone lets through in such a stretch.
+    /// What the rate alone admits in such a window.
     pub(crate) nominal: u64,
 }
 
-/// One request that went.
+/// One admitted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AdmittedRequest {
-    /// When it went.
+    /// The time of admission.
     pub(crate) at: Micros,
-    /// What it cost.
     pub(crate) cost: u64,
-    /// Whether it had to wait.
     pub(crate) kind: AdmissionKind,
 }
 
-/// How a request went.
+/// Whether an admitted request had to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdmissionKind {
-    /// When it asked.
+    /// Admitted on arrival.
     Immediate,
-    /// After a wait.
+    /// Admitted after a wait.
     Delayed,
 }
 
-/// So many requests, of so much cost.
+/// A number of requests and their total cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestCount {
-    /// How many.
     pub(crate) requests: u64,
-    /// What they cost together.
+    /// The total cost.
     pub(crate) cost: u64,
 }
 
 impl RequestCount {
-    /// Counts one more.
+    /// Adds a request.
     pub(crate) fn add(&mut self, cost: u64) {
         self.requests += 1;
         self.cost = self.cost.saturating_add(cost);
     }
 
-    /// Both together.
+    /// The sum of both.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self { requests: self.requests + other.requests, cost: self.cost.saturating_add(other.cost) }
     }
 }
 
-/// How long the callers of a quota wait: what was asked for, or else what shows what the quota does. Those that
-/// shape need patience for that: a queue has an end of its own, the others get a second. For a place in flight
-/// nobody can wait: no one knows when it is given back.
+/// How long callers of a quota wait: as requested, or a default that shows the effect of the quota. Shapers need a wait: a
+/// queue bounds it itself, the others get a second. Callers never wait for concurrency slots, since their release time is
+/// unknown.
 fn effective_max_wait(quota: &Quota, requested: Option<Micros>) -> Micros {
     match (quota.kind(), requested) {
         (AlgorithmKind::Concurrency(_), _) => Micros::ZERO,
-        (_, Some(asked)) => asked,
+        (_, Some(requested)) => requested,
         (AlgorithmKind::LeakyBucket(_), None) => Micros::MAX,
         (AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_), None) => Micros::from_secs(1),
         _ => Micros::ZERO,
     }
 }
 
-/// What a quota promises for such arrivals.
+/// The bound of a quota for these arrivals.
 fn expected_bound(quota: &Quota, arrivals: &[SimulatedRequest], window: Micros) -> Option<u64> {
-    // The core saturates where nothing bounds a shaper that is faster than its clock.
+    // The bound saturates for a shaper that is faster than its clock.
     let bound = Some(quota.bound().max_in_window(window)).filter(|bound| *bound < u64::MAX)?;
-    // What the core says of shapers is for calls that cost one; the last call may cost more.
+    // The bound of shapers assumes a cost of one; the last request may cost more.
     let last = match quota.kind() {
         AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_) => {
             arrivals.iter().map(|arrival| arrival.cost).max().unwrap_or(1)
@@ -111,7 +106,7 @@ fn expected_bound(quota: &Quota, arrivals: &[SimulatedRequest], window: Micros) 
     Some(bound.saturating_add(last.saturating_sub(1)))
 }
 
-/// Asks `quota` for every arrival, in order.
+/// Decides every arrival with `quota`, in order.
 pub(crate) fn simulate_quota(
     quota: Quota,
     arrivals: &[SimulatedRequest],
@@ -119,7 +114,7 @@ pub(crate) fn simulate_quota(
     behavior: CallerBehavior,
 ) -> QuotaRun {
     let max_wait = effective_max_wait(&quota, behavior.max_wait);
-    // What is in flight is what began within the last holding time.
+    // The requests in flight are those that started within the last hold time.
     let window =
         if matches!(quota.kind(), AlgorithmKind::Concurrency(_)) { behavior.hold_time } else { window };
     let zero = RequestCount::default();
@@ -144,13 +139,13 @@ pub(crate) fn simulate_quota(
         run.record(*arrival, decision.outcome());
     }
     // Requests of different cost may overtake each other.
-    run.admitted.sort_by_key(|passage| passage.at);
+    run.admitted.sort_by_key(|request| request.at);
     run.worst = window::busiest_window(&run.admitted, window);
     run
 }
 
 impl QuotaRun {
-    /// Whether more went in a stretch than the rate alone lets through.
+    /// Whether the worst window exceeds what the rate alone admits.
     pub(crate) fn exceeds_nominal(&self) -> bool {
         self.worst.is_some_and(|worst| worst.cost > self.nominal)
     }

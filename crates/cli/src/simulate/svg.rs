@@ -1,13 +1,12 @@
-//! The scene as a picture: one panel for each quota, over one time axis.
+//! A simulation as an SVG image: one panel per quota, over one time axis.
 //!
 //! ```text
-//!   100/min fixed-window     ┆▒▒▒▒▒▒▒┆┄┄┄ what the rate lets through ┄┄┄
-//!   200 admitted, 40 denied  ┆▉▉▉ ▉▉▉┆    bars: what went; pale: what was asked for
-//!   worst 1min: 200          ┆▉▉▉ ▉▉▉┆    line: what went in the last window
+//!   100/min fixed-window     ┆▒▒▒▒▒▒▒┆┄┄┄ the nominal rate ┄┄┄
+//!   200 admitted, 40 denied  ┆▉▉▉ ▉▉▉┆    bars: admitted; pale: offered
+//!   worst 1min: 200          ┆▉▉▉ ▉▉▉┆    line: admitted in the last window
 //! ```
 //!
-//! The worst window is shaded. The picture brings its own background and a second set of colours for dark screens,
-//! so that it reads anywhere.
+//! The worst window is shaded. The image has its own background and colors for light and dark themes.
 
 use super::{
     Simulation,
@@ -23,24 +22,24 @@ use tidegate_core::{AlgorithmKind, Micros};
 
 /// Space above the first panel, for the legend.
 const MARGIN_TOP: f64 = 56.0;
-/// From one panel to the next, and how much of that is plot.
+/// The distance between panels, and the height of a plot.
 const PANEL_PITCH: f64 = 108.0;
 const PLOT_HEIGHT: f64 = 90.0;
 /// Space below the last panel, for the times.
 const MARGIN_BOTTOM: f64 = 26.0;
-/// The height of the tallest bar, and of the highest sum: bars stay below the rate where it is exceeded twice.
+/// The height of the tallest bar, and of the highest sum: bars stay below the rate line even if it is exceeded twice.
 const MAX_BAR_HEIGHT: f64 = 34.0;
 const MAX_SUM_HEIGHT: f64 = 72.0;
-/// Bars, and steps of the line, at most.
+/// The maximum number of bars, and of steps of the line.
 const MAX_BARS: usize = 120;
 const MAX_STEPS: usize = 600;
 
-/// Draws the scene.
+/// Draws the simulation.
 pub(crate) fn draw(simulation: &Simulation) -> String {
     let bars = Axis::new(simulation.start, simulation.end, MAX_BARS);
     let offered = bars.offered_columns(&simulation.arrivals);
-    let passed: Vec<_> = simulation.runs.iter().map(|run| bars.admitted_columns(&run.admitted)).collect();
-    let tallest = passed.iter().map(Columns::max).chain(offered.iter().copied()).max().unwrap_or(0);
+    let admitted: Vec<_> = simulation.runs.iter().map(|run| bars.admitted_columns(&run.admitted)).collect();
+    let tallest = admitted.iter().map(Columns::max).chain(offered.iter().copied()).max().unwrap_or(0);
     let bottom = MARGIN_TOP + PANEL_PITCH * simulation.runs.len() as f64;
     let height = bottom + MARGIN_BOTTOM;
 
@@ -48,24 +47,24 @@ pub(crate) fn draw(simulation: &Simulation) -> String {
     let mut svg = SimulationSvg { canvas, axis: bars, max_cost: tallest.max(1) };
     svg.draw_legend(simulation);
     svg.draw_times(bottom, simulation.window);
-    for (index, (run, columns)) in simulation.runs.iter().zip(&passed).enumerate() {
+    for (index, (run, columns)) in simulation.runs.iter().zip(&admitted).enumerate() {
         let top = MARGIN_TOP + PANEL_PITCH * index as f64;
-        // Only sums over the same length are compared by eye.
-        let alike = simulation.runs.iter().filter(|other| other.window == run.window);
-        let most = alike.map(|run| run.nominal.max(run.worst.map_or(0, |worst| worst.cost))).max();
+        // Only sums over the same window length share a scale.
+        let same_window = simulation.runs.iter().filter(|other| other.window == run.window);
+        let max_sum = same_window.map(|run| run.nominal.max(run.worst.map_or(0, |worst| worst.cost))).max();
         svg.draw_caption(run, top);
         svg.draw_panel(&QuotaPanel {
             run,
             columns,
             offered: &offered,
             base: top + PLOT_HEIGHT,
-            max_sum: most.unwrap_or(1).max(1),
+            max_sum: max_sum.unwrap_or(1).max(1),
         });
     }
     svg.canvas.finish()
 }
 
-/// One quota's plot.
+/// The plot of one quota.
 struct QuotaPanel<'a> {
     run: &'a QuotaRun,
     columns: &'a Columns,
@@ -101,11 +100,11 @@ impl SimulationSvg {
         self.canvas.legend(&entries);
     }
 
-    /// Times below the last panel, and lines from there to the top; stronger ones where windows end.
+    /// Times below the last panel, and grid lines; stronger ones at window boundaries.
     fn draw_times(&mut self, bottom: f64, window: Micros) {
         let base = bottom - PANEL_PITCH + PLOT_HEIGHT;
         self.canvas.draw_times(MARGIN_TOP, base);
-        // Windows of the calendar, as long as they can be told apart.
+        // Draw window boundaries only if there are few.
         let (start, end) = (self.axis.start().get(), self.axis.end().get());
         let first = start / window.get() + 1;
         let edges = (first..first + 12).map(|index| index.saturating_mul(window.get()));
@@ -123,7 +122,7 @@ impl SimulationSvg {
     /// The quota and its numbers, to the left of its plot.
     fn draw_caption(&mut self, run: &QuotaRun, top: f64) {
         let name = quota_name(run);
-        // A monospaced letter is six tenths as wide as high.
+        // A monospaced character is about 0.6 times as wide as high.
         let size = ((PLOT_LEFT - 48.0) / 0.61 / name.chars().count() as f64).clamp(7.0, 13.0);
         let lines = if run.delayed.requests > 0 { 4.0 } else { 3.0 };
         let y = top + PLOT_HEIGHT / 2.0 - 10.5 * lines + 13.5;
@@ -138,14 +137,14 @@ impl SimulationSvg {
         let y = self.canvas.caption(&name, size, (y, 21.0), &lines) + 21.0;
         let class = if run.exceeds_nominal() { "over" } else { "strong" };
         let worst = format_short(run.worst.map_or(0, |worst| worst.cost));
-        let what = match run.quota.kind() {
+        let label = match run.quota.kind() {
             AlgorithmKind::Concurrency(_) => "most in flight".into(),
             _ => format!("worst {}", run.window),
         };
         let bound =
             run.bound.map_or("without a bound".into(), |bound| format!("of at most {}", format_short(bound)));
         self.canvas.push(format_args!(
-            "<text x=\"24\" y=\"{y:.1}\"><tspan class=\"{class}\">{what}: {worst}</tspan> \
+            "<text x=\"24\" y=\"{y:.1}\"><tspan class=\"{class}\">{label}: {worst}</tspan> \
              <tspan>{bound}</tspan></text>"
         ));
     }
@@ -158,7 +157,7 @@ impl SimulationSvg {
             self.canvas.shade(class, (worst.start, worst.start.plus(run.window)), base, PLOT_HEIGHT);
         }
 
-        // Bars: what was asked for, then what went in front of it, and on top what had waited.
+        // Bars: offered, then admitted in front of it, and delayed on top.
         let nothing = vec![0; offered.len()];
         let totals: Vec<_> = (0..offered.len()).map(|column| columns.total(column)).collect();
         for (class, from, to) in [
@@ -173,12 +172,12 @@ impl SimulationSvg {
         self.draw_sums(panel);
     }
 
-    /// What went in the last window, against what the rate lets through.
+    /// The cost admitted in the last window, against the nominal rate.
     fn draw_sums(&mut self, panel: &QuotaPanel<'_>) {
-        let QuotaPanel { run, base, max_sum: most, .. } = *panel;
+        let QuotaPanel { run, base, max_sum, .. } = *panel;
         let steps = Axis::new(self.axis.start(), self.axis.end(), MAX_STEPS);
         let sums = window::trailing_sums(&run.admitted, run.window, &steps);
-        let y = |sum: u64| base - MAX_SUM_HEIGHT * sum as f64 / most as f64;
+        let y = |sum: u64| base - MAX_SUM_HEIGHT * sum as f64 / max_sum as f64;
         let limit = y(run.nominal);
         let (mut line, mut excess) = (format!("M{PLOT_LEFT} {base:.1}"), format!("M{PLOT_LEFT} {limit:.1}"));
         let mut last = 0;
@@ -205,7 +204,7 @@ impl SimulationSvg {
         self.canvas.label("", PLOT_RIGHT + 6.0, limit + 4.0, "start", &format_short(run.nominal));
     }
 
-    /// One bar for each column that is not empty, from one height to another.
+    /// One bar per non-empty column, from one height to another.
     fn bars_path(&self, from: &[u64], to: &[u64], base: f64) -> String {
         let y = |cost: u64| base - MAX_BAR_HEIGHT * cost as f64 / self.max_cost as f64;
         let mut path = String::new();
@@ -218,7 +217,7 @@ impl SimulationSvg {
     }
 }
 
-/// A number that fits beside a plot.
+/// A short number that fits beside a plot.
 fn format_short(number: u64) -> String {
     let (value, prefix) = match number as f64 {
         n if n >= 1e12 => return format!("{n:.1e}"),

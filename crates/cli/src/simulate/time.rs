@@ -1,14 +1,12 @@
-//! Times as people write them: `12.5ms`, `2min`, or a plain number of seconds.
+//! Parses and formats times: `12.5ms`, `2min`, or a plain number of seconds.
 
 use std::{error, fmt};
 use tidegate_core::{Micros, QuotaError};
 
-/// Why a text is no time, and what to write instead.
+/// An invalid time, with the fix.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TimeError {
-    /// What is wrong.
     pub(crate) problem: String,
-    /// What to do about it.
     pub(crate) fix: String,
 }
 
@@ -26,17 +24,17 @@ impl fmt::Display for TimeError {
 
 impl error::Error for TimeError {}
 
-/// Microseconds of the units that are also needed by name.
+/// Units in microseconds.
 const MILLISECOND: u64 = 1_000;
 pub(crate) const SECOND: u64 = 1_000 * MILLISECOND;
 pub(crate) const MINUTE: u64 = 60 * SECOND;
 pub(crate) const HOUR: u64 = 60 * MINUTE;
 pub(crate) const DAY: u64 = 24 * HOUR;
 
-/// Digits of a fraction of a second that a microsecond has.
+/// The number of decimals of a second in microseconds.
 const MICROSECOND_DIGITS: usize = 6;
 
-/// Reads a time. A bare number is in seconds, as in most logs; what it has below a microsecond is cut off.
+/// Parses a time. A bare number is in seconds, as in most logs; digits below a microsecond are truncated.
 pub(crate) fn parse(text: &str) -> Result<Micros, TimeError> {
     if !text.ends_with(|last: char| last.is_ascii_digit()) {
         return Ok(text.parse()?);
@@ -47,17 +45,17 @@ pub(crate) fn parse(text: &str) -> Result<Micros, TimeError> {
     Ok(format!("{whole}.{truncated}s").parse()?)
 }
 
-/// Reads a length of time, which is never zero.
+/// Parses a duration above zero.
 pub(crate) fn parse_length(text: &str) -> Result<Micros, TimeError> {
     match parse(text)? {
         Micros::ZERO => {
-            Err(TimeError { problem: "a length of zero".into(), fix: "give a time above zero".into() })
+            Err(TimeError { problem: "duration of zero".into(), fix: "use a duration above zero".into() })
         }
         length => Ok(length),
     }
 }
 
-/// A moment on an axis that is `longest` long: `250ms`, `1.5s`, `0:20`, `1:05:00`, `3d 06:00`.
+/// A label for a time on an axis of length `longest`: `250ms`, `1.5s`, `0:20`, `1:05:00`, `3d 06:00`.
 pub(crate) fn axis_label(at: Micros, longest: Micros) -> String {
     let micros = at.get();
     let seconds = micros / SECOND;
@@ -73,7 +71,7 @@ pub(crate) fn axis_label(at: Micros, longest: Micros) -> String {
     }
 }
 
-/// A length to read in passing: exact where that is short, else to three digits.
+/// Formats a duration: exact if that is short, otherwise with three digits.
 pub(crate) fn format_rough(length: Micros) -> String {
     let exact = length.to_string();
     if exact.len() <= 5 {

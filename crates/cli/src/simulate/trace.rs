@@ -1,4 +1,4 @@
-//! Loads that were seen: one line for each request.
+//! Recorded loads: one line per request.
 //!
 //! ```text
 //!   # from an access log           quota 10/s burst 3
@@ -6,8 +6,8 @@
 //!   1s cost 3                      at 0ms    cost 2   deny   retry 100ms
 //! ```
 //!
-//! On the right a story as in the tests: what it expects is not checked here, and its quotas are tried unless
-//! others are given. The requests of several stories in one file are one load.
+//! On the right, a scenario in the format of the tests: its expectations are ignored, and its quotas are the default. The
+//! requests of several scenarios in one file form one load.
 
 use super::time;
 use crate::error::CliError;
@@ -21,25 +21,25 @@ use std::{
 use tidegate_core::{Quota, QuotaError};
 use tidegate_simulation::SimulatedRequest;
 
-/// What a trace holds.
+/// A recorded load.
 #[derive(Debug)]
 pub(crate) struct LoadTrace {
-    /// Where it was read from, in words.
+    /// The name of the source.
     pub(crate) name: String,
-    /// Its requests, in order of time.
+    /// The requests, ordered by time.
     pub(crate) arrivals: Vec<SimulatedRequest>,
-    /// The quotas that it names.
+    /// The quotas in the trace.
     pub(crate) quotas: Vec<Quota>,
 }
 
-/// Words that begin what a story expects.
+/// Words that start the expectations of a test scenario.
 const EXPECTATIONS: [&str; 6] = ["allow", "delay", "deny", "remaining", "reset", "limit"];
 
-/// Longer lines, in bytes, come from something that is no trace.
+/// The maximum length of a line in bytes; a longer line indicates that the file is not a trace.
 const MAX_LINE_LEN: u64 = 4_096;
 
 impl LoadTrace {
-    /// Reads the file at `path`, or standard input when it is `-`; refuses more than `most` requests and quotas.
+    /// Reads the file at `path`, or standard input if it is `-`; an error if it has more than `max` requests and quotas.
     pub(crate) fn read(path: &Path, max: usize) -> Result<Self, CliError> {
         let (name, source): (_, io::Result<Box<dyn BufRead>>) = match path.to_str() {
             Some("-") => ("standard input".into(), Ok(Box::new(io::stdin().lock()))),
@@ -61,20 +61,20 @@ impl LoadTrace {
             }
             let line = line_text(&bytes).map_err(|problem| {
                 CliError::input(format!(
-                    "{name}:{number}: {problem}\ngive a text file with one request in each line"
+                    "{name}:{number}: {problem}\nuse a text file with one request per line"
                 ))
             })?;
-            trace.parse_line(line).map_err(|fault| fault.into_cli_error(&name, number, line))?;
+            trace.parse_line(line).map_err(|error| error.into_cli_error(&name, number, line))?;
             if trace.arrivals.len() + trace.quotas.len() > max {
-                let problem = format!("{name} holds more than {max} requests and quotas");
-                return Err(CliError::input(format!("{problem}\ntry a part of it")));
+                let problem = format!("{name} has more than {max} requests and quotas");
+                return Err(CliError::input(format!("{problem}\nuse a part of it")));
             }
         }
         if trace.arrivals.is_empty() {
-            let fix = "write one time in each line, such as `12.5ms` or `at 1s cost 2`";
-            return Err(CliError::input(format!("{name} holds no requests\n{fix}")));
+            let fix = "write one time per line, such as `12.5ms` or `at 1s cost 2`";
+            return Err(CliError::input(format!("{name} has no requests\n{fix}")));
         }
-        // Servers log requests when they end; here they count from when they began.
+        // Servers log requests when they end, so the lines are not ordered by start time.
         trace.arrivals.sort_by_key(|arrival| arrival.at);
         Ok(trace)
     }
@@ -97,30 +97,30 @@ impl LoadTrace {
         if next.is_some_and(|word| word.text == "cost") {
             let fix = "write `cost 2`";
             let word = words.next().ok_or_else(|| words.missing_error("a number after `cost`", fix))?;
-            let fault = |_| word.error(format!("`{}` is not a whole number below 2^64", word.text), fix);
-            cost = word.text.parse().map_err(fault)?;
+            let error = |_| word.error(format!("`{}` is not a whole number below 2^64", word.text), fix);
+            cost = word.text.parse().map_err(error)?;
             next = words.next();
         }
 
         if let Some(word) = next.filter(|word| !EXPECTATIONS.contains(&word.text)) {
             let fix = "write a time, then `cost` and a number if it is not 1";
-            return Err(word.error(format!("`{}` does not belong here", word.text), fix));
+            return Err(word.error(format!("unexpected `{}`", word.text), fix));
         }
         self.arrivals.push(SimulatedRequest { at, cost });
         Ok(())
     }
 }
 
-/// A line without its end and, for files of some editors, without the mark that a file begins with.
+/// Returns a line without its line break and without a byte order mark.
 fn line_text(bytes: &[u8]) -> Result<&str, String> {
     if bytes.len() as u64 == MAX_LINE_LEN && !bytes.ends_with(b"\n") {
-        return Err(format!("a line of {MAX_LINE_LEN} bytes or more"));
+        return Err(format!("line of {MAX_LINE_LEN} bytes or more"));
     }
-    let line = str::from_utf8(bytes).map_err(|_| "not UTF-8".to_string())?;
+    let line = str::from_utf8(bytes).map_err(|_| "invalid UTF-8".to_string())?;
     Ok(line.trim_start_matches('\u{feff}').trim_end())
 }
 
-/// The words of a line, and where they are.
+/// The words of a line with their positions.
 struct TraceWords<'a> {
     line: &'a str,
     position: usize,
@@ -141,7 +141,7 @@ impl<'a> TraceWords<'a> {
         Some(TraceWord { text, start })
     }
 
-    /// The rest of the line as a quota.
+    /// Parses the rest of the line as a quota.
     fn parse_quota(&self) -> Result<Quota, LoadTraceError> {
         let rest = &self.line[self.position..];
         let start = self.line.len() - rest.trim_start().len();
@@ -152,9 +152,9 @@ impl<'a> TraceWords<'a> {
         })
     }
 
-    fn missing_error(&self, what: &str, fix: &str) -> LoadTraceError {
+    fn missing_error(&self, missing: &str, fix: &str) -> LoadTraceError {
         let end = self.line.trim_end().len();
-        LoadTraceError { span: end..end, problem: format!("missing: {what}"), fix: fix.into() }
+        LoadTraceError { span: end..end, problem: format!("missing {missing}"), fix: fix.into() }
     }
 }
 
@@ -164,7 +164,7 @@ impl TraceWord<'_> {
     }
 }
 
-/// What is wrong with a line, and the bytes to blame.
+/// An error in a line, with its byte range.
 struct LoadTraceError {
     span: Range<usize>,
     problem: String,
@@ -172,7 +172,7 @@ struct LoadTraceError {
 }
 
 impl LoadTraceError {
-    /// The whole message: the place and the problem, the line, a caret under what is to blame, and the fix.
+    /// The whole message: the position and the problem, the line, a caret under the error, and the fix.
     fn into_cli_error(self, name: &str, number: usize, line: &str) -> CliError {
         let Self { span, problem, fix } = self;
         // Columns and carets count characters, not bytes.

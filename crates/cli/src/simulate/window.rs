@@ -1,18 +1,18 @@
-//! The worst window: exact, over the moments themselves and not over the columns of a chart.
+//! The worst window: computed exactly from the requests, not from the columns of a chart.
 
 use super::{axis::Axis, run::AdmittedRequest};
 use tidegate_core::Micros;
 
-/// A stretch of time and what went in it.
+/// A window and the cost admitted in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BusiestWindow {
-    /// Its first moment.
+    /// The start of the window.
     pub(crate) start: Micros,
-    /// What went from `start` on, up to but without the moment at its end.
+    /// The admitted cost; the end of the window is exclusive.
     pub(crate) cost: u64,
 }
 
-/// The first of the stretches of `length` in which most went. Passages are in order of time.
+/// Returns the first window of `length` with the highest admitted cost. Requests must be ordered by time.
 pub(crate) fn busiest_window(admitted: &[AdmittedRequest], length: Micros) -> Option<BusiestWindow> {
     let mut trailing = TrailingSum::new(admitted, length);
     let mut worst: Option<BusiestWindow> = None;
@@ -24,24 +24,24 @@ pub(crate) fn busiest_window(admitted: &[AdmittedRequest], length: Micros) -> Op
     worst
 }
 
-/// For every column of `axis`, the most that went in the stretch of `length` that ends there.
+/// For every column of `axis`, the highest cost in a window of `length` that ends in the column.
 pub(crate) fn trailing_sums(admitted: &[AdmittedRequest], length: Micros, axis: &Axis) -> Vec<u64> {
     let mut trailing = TrailingSum::new(admitted, length);
     let mut next = trailing.next_at();
     let column = |index: usize| {
         let end = axis.edge(index + 1);
         trailing.evict(axis.edge(index));
-        let mut most = trailing.sum;
+        let mut max = trailing.sum;
         while next.is_some_and(|at| at < end) {
-            most = most.max(trailing.advance().unwrap_or(0));
+            max = max.max(trailing.advance().unwrap_or(0));
             next = trailing.next_at();
         }
-        most
+        max
     };
     (0..axis.bins()).map(column).collect()
 }
 
-/// The sum of what went within the last `length`, moving from one passage to the next.
+/// The cost admitted within the last `length`, advancing from request to request.
 struct TrailingSum<'a> {
     admitted: &'a [AdmittedRequest],
     length: Micros,
@@ -51,20 +51,20 @@ struct TrailingSum<'a> {
 }
 
 impl<'a> TrailingSum<'a> {
-    fn new(passages: &'a [AdmittedRequest], length: Micros) -> Self {
-        Self { admitted: passages, length, first: 0, next: 0, sum: 0 }
+    fn new(admitted: &'a [AdmittedRequest], length: Micros) -> Self {
+        Self { admitted, length, first: 0, next: 0, sum: 0 }
     }
 
-    /// Adds the next passage, and tells the sum.
+    /// Adds the next request and returns the sum.
     fn advance(&mut self) -> Option<u64> {
-        let passage = self.admitted.get(self.next)?;
-        self.evict(passage.at);
+        let request = self.admitted.get(self.next)?;
+        self.evict(request.at);
         self.next += 1;
-        self.sum = self.sum.saturating_add(passage.cost);
+        self.sum = self.sum.saturating_add(request.cost);
         Some(self.sum)
     }
 
-    /// Forgets what is too old at `now`.
+    /// Removes requests that are too old at `now`.
     fn evict(&mut self, now: Micros) {
         while self.first < self.next && now.since(self.admitted[self.first].at) >= self.length {
             self.sum = self.sum.saturating_sub(self.admitted[self.first].cost);
@@ -73,11 +73,11 @@ impl<'a> TrailingSum<'a> {
     }
 
     fn oldest(&self) -> Micros {
-        self.admitted.get(self.first).map_or(Micros::ZERO, |passage| passage.at)
+        self.admitted.get(self.first).map_or(Micros::ZERO, |request| request.at)
     }
 
     fn next_at(&self) -> Option<Micros> {
-        self.admitted.get(self.next).map(|passage| passage.at)
+        self.admitted.get(self.next).map(|request| request.at)
     }
 }
 
@@ -85,8 +85,8 @@ impl<'a> TrailingSum<'a> {
 mod tests {
     use super::{super::run::AdmissionKind, *};
 
-    fn admitted_at(moments: &[u64]) -> Vec<AdmittedRequest> {
-        moments
+    fn admitted_at(times: &[u64]) -> Vec<AdmittedRequest> {
+        times
             .iter()
             .map(|&at| AdmittedRequest { at: Micros::new(at), cost: 1, kind: AdmissionKind::Immediate })
             .collect()
@@ -94,11 +94,11 @@ mod tests {
 
     #[test]
     fn window_excludes_its_end() {
-        for (moments, start, cost) in
+        for (times, start, cost) in
             [(&[0, 10][..], 0, 1), (&[0, 9], 0, 2), (&[0, 5, 9, 10, 14, 15], 5, 4), (&[7, 7, 7], 7, 3)]
         {
-            let worst = busiest_window(&admitted_at(moments), Micros::new(10));
-            assert_eq!(worst, Some(BusiestWindow { start: Micros::new(start), cost }), "{moments:?}");
+            let worst = busiest_window(&admitted_at(times), Micros::new(10));
+            assert_eq!(worst, Some(BusiestWindow { start: Micros::new(start), cost }), "{times:?}");
         }
         assert_eq!(busiest_window(&[], Micros::new(10)), None);
     }

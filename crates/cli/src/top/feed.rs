@@ -1,4 +1,4 @@
-//! Snapshots as a gateway tells them, second after second, and again when it comes back.
+//! A stream of snapshots of a gateway, with reconnects.
 
 use crate::{admin::AdminClient, error::CliError};
 use bytes::Bytes;
@@ -12,41 +12,41 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// What is heard of a gateway.
+/// An event of the feed.
 #[derive(Debug)]
 pub(crate) enum FeedEvent {
-    /// What it does now; and the keys that were denied most, where they were asked for anew.
+    /// A snapshot, and the most denied keys if they were requested with it.
     Snapshot(Box<Value>, Option<Value>),
-    /// It does not answer, and why. It is asked again.
+    /// The gateway is unavailable, with the error. The feed retries.
     Unavailable(String),
 }
 
-/// Which keys go along with snapshots.
+/// The keys to request with snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeySelection {
-    /// Those that were denied most.
+    /// The most denied keys.
     Denied,
     /// None.
     None,
 }
 
-/// What a gateway tells, for as long as somebody listens.
+/// A stream of events of a gateway. Ends when it is dropped.
 pub(crate) struct Feed {
     events: Receiver<FeedEvent>,
 }
 
-/// How long a gateway may be silent; it tells something each second.
+/// The read timeout; a gateway sends a snapshot each second.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long until it is asked again.
+/// The interval between connection attempts.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// The longest line that is read.
+/// The maximum size of a line.
 const MAX_PENDING_SIZE: usize = 64 << 20;
-/// Keys are asked for with each of so many snapshots.
+/// Keys are requested with every third snapshot.
 const KEYS_INTERVAL: u64 = 3;
 const KEYS_PATH: &str = "/api/v1/top?by=denied&limit=10";
 
 impl Feed {
-    /// Begins to listen. That nobody answers at all is an error; later it is waited for.
+    /// Connects to a gateway. Fails if it is unavailable now; later the feed reconnects.
     pub(crate) async fn start(client: AdminClient, keys: KeySelection) -> Result<Self, CliError> {
         let first = EventStream::open(&client).await?;
         let (sender, events) = channel(1);
@@ -54,7 +54,7 @@ impl Feed {
         Ok(Self { events })
     }
 
-    /// What is told next.
+    /// Waits for the next event.
     pub(crate) async fn next(&mut self) -> Option<FeedEvent> {
         self.events.recv().await
     }
@@ -68,13 +68,13 @@ async fn run_feed(client: AdminClient, first: EventStream, keys: KeySelection, s
             None => Ok(()),
         };
         let opened = match result {
-            Err(why) => Err(why),
-            Ok(()) => EventStream::open(&client).await.map_err(|failure| failure.to_string()),
+            Err(error) => Err(error),
+            Ok(()) => EventStream::open(&client).await.map_err(|error| error.to_string()),
         };
         live = match opened {
             Ok(live) => Some(live),
-            Err(why) => {
-                if sender.send(FeedEvent::Unavailable(why)).await.is_err() {
+            Err(error) => {
+                if sender.send(FeedEvent::Unavailable(error)).await.is_err() {
                     return;
                 }
                 sleep(RETRY_INTERVAL).await;
@@ -84,7 +84,7 @@ async fn run_feed(client: AdminClient, first: EventStream, keys: KeySelection, s
     }
 }
 
-/// Passes on what is told until it ends; why it did.
+/// Forwards events until the stream ends. Returns the reason.
 async fn forward_events(
     client: &AdminClient,
     live: &mut EventStream,
@@ -98,7 +98,7 @@ async fn forward_events(
             && count.is_multiple_of(KEYS_INTERVAL);
         let denied_keys = if wants_keys { client.get(KEYS_PATH).await.ok() } else { None };
         if sender.send(FeedEvent::Snapshot(Box::new(snapshot), denied_keys)).await.is_err() {
-            return Err("nobody listens".to_owned());
+            return Err("feed closed".to_owned());
         }
     }
     Ok(())
@@ -113,27 +113,27 @@ struct EventStream {
 impl EventStream {
     async fn open(client: &AdminClient) -> Result<Self, CliError> {
         let opened = timeout(READ_TIMEOUT, client.open(Method::GET, "/api/v1/live", None)).await;
-        let answer = opened.map_err(|_| client.unavailable(&"it takes too long"))??;
-        match answer.status() {
-            status if status.is_success() => Ok(Self { body: answer.into_body(), buffer: Vec::new() }),
+        let response = opened.map_err(|_| client.unavailable(&"timeout"))??;
+        match response.status() {
+            status if status.is_success() => Ok(Self { body: response.into_body(), buffer: Vec::new() }),
             status => {
-                let body = timeout(READ_TIMEOUT, answer.into_body().collect()).await;
+                let body = timeout(READ_TIMEOUT, response.into_body().collect()).await;
                 let body = body.ok().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default();
                 Err(client.status_error(status, serde_json::from_slice(&body).ok().as_ref()))
             }
         }
     }
 
-    /// The next snapshot, or why there is none.
+    /// Reads the next snapshot.
     async fn next(&mut self) -> Result<Value, String> {
         loop {
             if let Some(snapshot) = take_snapshot(&mut self.buffer) {
                 return Ok(snapshot);
             }
             let bytes = timeout(READ_TIMEOUT, self.read_chunk()).await;
-            self.buffer.extend_from_slice(&bytes.map_err(|_| "it tells nothing any more".to_owned())??);
+            self.buffer.extend_from_slice(&bytes.map_err(|_| "no data from the gateway".to_owned())??);
             if self.buffer.len() > MAX_PENDING_SIZE {
-                return Err("what it tells has no end".to_owned());
+                return Err("event too large".to_owned());
             }
         }
     }
@@ -141,7 +141,7 @@ impl EventStream {
     async fn read_chunk(&mut self) -> Result<Bytes, String> {
         loop {
             match self.body.frame().await {
-                None => return Err("it has ended".to_owned()),
+                None => return Err("connection closed".to_owned()),
                 Some(Err(error)) => return Err(error.to_string()),
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
@@ -153,7 +153,7 @@ impl EventStream {
     }
 }
 
-/// Takes lines up to the first that is a snapshot; what is not whole yet stays.
+/// Removes lines up to the first snapshot and returns it; keeps an incomplete line.
 fn take_snapshot(pending: &mut Vec<u8>) -> Option<Value> {
     while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
         let line: Vec<u8> = pending.drain(..=end).collect();
@@ -179,7 +179,7 @@ mod tests {
         }
         assert_eq!(found, [serde_json::json!({ "uptime": 1.5 }), serde_json::json!({ "uptime": 2 })]);
         assert!(pending.is_empty());
-        pending.extend_from_slice(b": a word in passing\ndata: no JSON\n");
+        pending.extend_from_slice(b": a comment\ndata: no JSON\n");
         assert_eq!(take_snapshot(&mut pending), None);
     }
 }

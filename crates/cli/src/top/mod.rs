@@ -1,10 +1,10 @@
-//! Live numbers of a gateway in a terminal.
+//! Live statistics of a gateway in a terminal.
 //!
 //! ```text
 //!   gateway ──snapshots──▶ feed ──▶ view (two snapshots, an order) ──▶ table ──text──▶ screen
 //! ```
 //!
-//! Only `screen` knows of terminals; `table` is a function from what was told to text.
+//! Only `screen` depends on the terminal; `table` is a pure function from snapshots to text.
 
 mod feed;
 mod number;

@@ -1,4 +1,4 @@
-//! Numbers in few columns.
+//! Formats numbers in few columns.
 
 /// A count: `9999`, `12.3k`, `4.56M`.
 pub(super) fn format_count(number: u64) -> String {
@@ -8,17 +8,17 @@ pub(super) fn format_count(number: u64) -> String {
     }
 }
 
-/// So many each second: `0.5`, `12`, `12.3k`.
-pub(super) fn format_rate(each: f64) -> String {
-    match each {
-        each if each < 0.05 => "0".to_owned(),
-        each if each < 9.95 => format!("{each:.1}"),
-        each if each < 9_999.5 => format!("{each:.0}"),
-        each => format_short(each),
+/// A rate per second: `0.5`, `12`, `12.3k`.
+pub(super) fn format_rate(rate: f64) -> String {
+    match rate {
+        rate if rate < 0.05 => "0".to_owned(),
+        rate if rate < 9.95 => format!("{rate:.1}"),
+        rate if rate < 9_999.5 => format!("{rate:.0}"),
+        rate => format_short(rate),
     }
 }
 
-/// A length of seconds: `85 µs`, `1.2 ms`, `3 s`.
+/// A duration: `85 µs`, `1.2 ms`, `3.0 s`.
 pub(super) fn format_seconds(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 0.000_999_5 => format!("{:.0} µs", seconds * 1e6),
@@ -28,7 +28,7 @@ pub(super) fn format_seconds(seconds: f64) -> String {
     }
 }
 
-/// How long something has been there: `12 s`, `3 min`, `5 h`, `2 d`.
+/// An age: `12 s`, `3 min`, `5 h`, `2 d`.
 pub(super) fn format_age(seconds: f64) -> String {
     match seconds as u64 {
         seconds @ 0..120 => format!("{seconds} s"),
@@ -38,10 +38,10 @@ pub(super) fn format_age(seconds: f64) -> String {
     }
 }
 
-/// Three digits and a letter.
+/// Three digits and a unit prefix.
 fn format_short(number: f64) -> String {
     let units = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
-    // What would be rounded up to a thousand is one of the next unit.
+    // A value that rounds up to 1000 uses the next unit.
     let (unit, name) = units.into_iter().find(|(unit, _)| number >= unit * 0.999_5).unwrap_or((1e3, "k"));
     let value = number / unit;
     match value {
@@ -67,8 +67,8 @@ mod tests {
         ] {
             assert_eq!(format_count(number), text);
         }
-        for (each, text) in [(0.0, "0"), (0.5, "0.5"), (9.96, "10"), (1_234.4, "1234"), (12_345.0, "12.3k")] {
-            assert_eq!(format_rate(each), text);
+        for (rate, text) in [(0.0, "0"), (0.5, "0.5"), (9.96, "10"), (1_234.4, "1234"), (12_345.0, "12.3k")] {
+            assert_eq!(format_rate(rate), text);
         }
         for (seconds, text) in [(0.000_002, "2 µs"), (0.001_2, "1.2 ms"), (0.25, "250 ms"), (2.0, "2.0 s")] {
             assert_eq!(format_seconds(seconds), text);

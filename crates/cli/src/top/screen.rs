@@ -1,4 +1,4 @@
-//! The terminal: keys at once, a screen of its own, and as it was before when that is over.
+//! The terminal: unbuffered keys and the alternate screen, restored at the end.
 
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
@@ -9,19 +9,19 @@ use std::{
 };
 use tokio::sync::mpsc::{Receiver, channel};
 
-/// A screen beside the one that was there. Dropping it brings that back, whatever has happened.
+/// The alternate screen. Dropping it restores the terminal.
 pub(crate) struct Screen {
     saved: Termios,
     out: Stdout,
 }
 
-/// The other screen, no cursor, long lines cut off.
+/// Alternate screen, no cursor, no line wrapping.
 const ENTER_SEQUENCE: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE_SEQUENCE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
 impl Screen {
-    /// Takes the terminal. Keys are read one by one and not shown; Ctrl-C is a signal as ever, and nothing stops the process
-    /// while the screen is its own.
+    /// Opens the alternate screen. Keys are read unbuffered and not echoed; Ctrl-C stays a signal; Ctrl-Z is disabled, since a
+    /// stopped process would leave the terminal in this state.
     pub(crate) fn open() -> io::Result<Self> {
         let before = tcgetattr(io::stdin())?;
         let mut now = before.clone();
@@ -43,7 +43,7 @@ impl Screen {
         }
     }
 
-    /// Shows lines in place of what was there, without a moment of nothing between them.
+    /// Replaces the content of the screen without flicker.
     pub(crate) fn show(&self, text: &str) -> io::Result<()> {
         let lines: Vec<&str> = text.trim_end_matches('\n').split('\n').collect();
         self.write(&format!("\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n")))
@@ -58,13 +58,13 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Nobody is left to tell when the terminal is gone.
+        // Ignore a closed terminal.
         let _ = self.write(LEAVE_SEQUENCE);
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.saved);
     }
 }
 
-/// What is typed. The thread that waits for it ends with the process.
+/// Reads key presses in a thread that ends with the process.
 pub(crate) fn read_keys() -> io::Result<Receiver<u8>> {
     let (sender, receiver) = channel(16);
     thread::Builder::new().name("keys".to_owned()).spawn(move || {

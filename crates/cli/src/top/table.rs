@@ -1,4 +1,4 @@
-//! What is looked at, as text: rules, upstreams, stores, keys.
+//! Renders the view as text: rules, upstreams, stores, keys.
 
 use super::{
     View, number,
@@ -7,30 +7,30 @@ use super::{
 use crate::terminal::{Paint, Tone, sanitize};
 use serde_json::Value;
 
-/// How it is to be drawn.
+/// The size and the fixed texts of the output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
-    /// Columns.
+    /// The number of columns.
     pub(crate) width: usize,
-    /// Lines; `None` where there is no end.
+    /// The number of lines; `None` without a limit.
     pub(crate) height: Option<usize>,
     pub(crate) paint: Paint,
-    /// Where the gateway is.
+    /// The URL of the gateway.
     pub(crate) url: &'a str,
     /// The last line.
     pub(crate) footer: Option<&'a str>,
-    /// Why nothing new is told.
+    /// The reason for missing updates.
     pub(crate) last_error: Option<&'a str>,
 }
 
-/// Columns of numbers, and of what is before them.
+/// The widths of columns.
 const NUMBER_WIDTH: usize = 7;
 const MODE_WIDTH: usize = 8;
 const MIN_NAME_WIDTH: usize = 12;
-/// Rules that are shown however few lines there are.
+/// The minimum number of visible rules.
 const MIN_RULES: usize = 3;
 
-/// All of it, in lines.
+/// Renders all parts.
 pub(crate) fn draw(view: &View, frame: &Frame<'_>) -> String {
     let mut above = summary_lines(view, frame);
     above.push(String::new());
@@ -41,23 +41,23 @@ pub(crate) fn draw(view: &View, frame: &Frame<'_>) -> String {
             below.extend(part);
         }
     }
-    let foot = frame.footer.map(|foot| frame.paint.tone(Tone::Faint, truncate(foot, frame.width)));
-    below.extend(foot.iter().map(|_| String::new()));
-    let foot: Vec<String> = foot.into_iter().collect();
-    let room = frame
+    let footer = frame.footer.map(|footer| frame.paint.tone(Tone::Faint, truncate(footer, frame.width)));
+    below.extend(footer.iter().map(|_| String::new()));
+    let footer: Vec<String> = footer.into_iter().collect();
+    let max_lines = frame
         .height
-        .map(|height| height.saturating_sub(above.len() + below.len() + foot.len()).max(MIN_RULES + 2));
+        .map(|height| height.saturating_sub(above.len() + below.len() + footer.len()).max(MIN_RULES + 2));
     let mut lines = above;
-    lines.extend(rule_table(view, frame, room.unwrap_or(usize::MAX)));
+    lines.extend(rule_table(view, frame, max_lines.unwrap_or(usize::MAX)));
     lines.extend(below);
     if let Some(height) = frame.height {
-        lines.truncate(height.saturating_sub(foot.len()));
+        lines.truncate(height.saturating_sub(footer.len()));
     }
-    lines.extend(foot);
+    lines.extend(footer);
     lines.into_iter().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// Who it is, and all requests together.
+/// The gateway, and the totals of all requests.
 fn summary_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
     let Frame { width, paint, url, .. } = *frame;
     let now = &view.current;
@@ -75,19 +75,19 @@ fn summary_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
         paint.tone(Tone::Strong, &name),
         truncate(&rest, width.saturating_sub(name.len()))
     )];
-    let requests = |member: &'static str| match view.rate(|told| &told["requests"][member]) {
-        Some(each) => format!("{}/s", number::format_rate(each)),
+    let requests = |member: &'static str| match view.rate(|snapshot| &snapshot["requests"][member]) {
+        Some(rate) => format!("{}/s", number::format_rate(rate)),
         None => number::format_count(now["requests"][member].as_u64().unwrap_or(0)),
     };
     let slowest = now["latency"]["decision"]["p99"].as_f64();
     let slowest = match (slowest, now["latency"]["decision"]["over"].as_u64()) {
-        (Some(seconds), _) => Some(format!(", decisions within {}", number::format_seconds(seconds))),
-        (None, Some(1..)) => Some(", decisions beyond 60 s".to_owned()),
+        (Some(seconds), _) => Some(format!(", decision p99 {}", number::format_seconds(seconds))),
+        (None, Some(1..)) => Some(", decision p99 above 60 s".to_owned()),
         _ => None,
     };
     lines.push(truncate(
         &format!(
-            "requests {}, admitted {}, refused {}, in flight {}{}",
+            "requests {}, admitted {}, denied {}, in flight {}{}",
             requests("total"),
             requests("admitted"),
             requests("refused"),
@@ -96,18 +96,18 @@ fn summary_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
         ),
         width,
     ));
-    let refused = policy["error"]
+    let rejected = policy["error"]
         .as_str()
-        .map(|error| format!("the policy in the file is not in force: {}", sanitize_cell(error)));
-    let trouble = frame.last_error.map(sanitize_cell);
+        .map(|error| format!("policy rejected, the previous one is active: {}", sanitize_cell(error)));
+    let last_error = frame.last_error.map(sanitize_cell);
     lines.extend(
-        trouble.into_iter().chain(refused).map(|text| paint.tone(Tone::Alarm, truncate(&text, width))),
+        last_error.into_iter().chain(rejected).map(|text| paint.tone(Tone::Alarm, truncate(&text, width))),
     );
     lines
 }
 
-/// A line for each rule, and another one where there is more to say; at most so many.
-fn rule_table(view: &View, frame: &Frame<'_>, room: usize) -> Vec<String> {
+/// One line per rule, and another one for its state; at most `max_lines` lines.
+fn rule_table(view: &View, frame: &Frame<'_>, max_lines: usize) -> Vec<String> {
     let Frame { width, paint, .. } = *frame;
     let rows = view.rows();
     let longest = rows.iter().map(|row| sanitize_cell(row.name).chars().count()).max().unwrap_or(0);
@@ -118,7 +118,7 @@ fn rule_table(view: &View, frame: &Frame<'_>, room: usize) -> Vec<String> {
         "{:<before$}{:>group$}   {:>group$}",
         "",
         "per second",
-        "in all",
+        "total",
         before = name + MODE_WIDTH + 1
     );
     let words: String =
@@ -133,9 +133,9 @@ fn rule_table(view: &View, frame: &Frame<'_>, room: usize) -> Vec<String> {
     let mut shown = 0;
     for row in &rows {
         let of_row = rule_lines(row, name, frame);
-        // The last line may have to say how many are left.
-        let left = usize::from(shown + 1 < rows.len());
-        if lines.len() + of_row.len() + left > room {
+        // Reserve a line for the number of hidden rules.
+        let reserved = usize::from(shown + 1 < rows.len());
+        if lines.len() + of_row.len() + reserved > max_lines {
             break;
         }
         lines.extend(of_row);
@@ -177,7 +177,7 @@ fn rule_lines(row: &RuleRow<'_>, name: usize, frame: &Frame<'_>) -> Vec<String> 
     }
 }
 
-/// What there is to say of a rule beside its counts.
+/// The state of a rule besides its counts.
 fn rule_state(row: &RuleRow<'_>) -> Vec<String> {
     let rule = row.rule;
     let positive = |value: &Value| value.as_u64().filter(|number| *number > 0);
@@ -193,7 +193,7 @@ fn rule_state(row: &RuleRow<'_>) -> Vec<String> {
         (row.degraded >= 0.05).then(|| format!("{}/s without the store", number::format_rate(row.degraded))),
     );
     let overflowed = positive(&rule["table"]["overflowed"]);
-    state.extend(overflowed.map(|keys| format!("{} keys found no room", number::format_count(keys))));
+    state.extend(overflowed.map(|keys| format!("{} keys overflowed", number::format_count(keys))));
     state.extend(positive(&rule["bans"]).map(|bans| format!("{bans} banned")));
     state
 }
@@ -221,19 +221,17 @@ fn upstream_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
 fn store_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
     let store = |store: &Value| {
         let health = store["health"].as_str().unwrap_or("?");
-        let trouble = store["trouble"]
-            .as_str()
-            .map(|trouble| format!(" ({})", sanitize_cell(trouble)))
-            .unwrap_or_default();
-        let slow = store["latency"]["p99"].as_f64();
-        let slow = slow.map(|seconds| format!(", answers within {}", number::format_seconds(seconds)));
+        let error =
+            store["trouble"].as_str().map(|error| format!(" ({})", sanitize_cell(error))).unwrap_or_default();
+        let latency = store["latency"]["p99"].as_f64();
+        let latency = latency.map(|seconds| format!(", p99 {}", number::format_seconds(seconds)));
         let line = format!(
-            "store {}: {}{trouble}, {} calls, {} failed{}",
+            "store {}: {}{error}, {} calls, {} failed{}",
             value_text(&store["name"]),
             sanitize_cell(health),
             number::format_count(store["calls"].as_u64().unwrap_or(0)),
             number::format_count(store["failures"].as_u64().unwrap_or(0)),
-            slow.unwrap_or_default()
+            latency.unwrap_or_default()
         );
         health_line(frame, health == "well", &line)
     };
@@ -269,12 +267,12 @@ fn value_text(value: &Value) -> String {
     sanitize_cell(value.as_str().unwrap_or("?"))
 }
 
-/// What others have named, in one line.
+/// Sanitizes untrusted text to one line.
 fn sanitize_cell(text: &str) -> String {
     sanitize(text).replace('\n', "\u{fffd}")
 }
 
-/// As much of it as there is room for.
+/// Truncates text to the width.
 fn truncate(text: &str, width: usize) -> String {
     match text.chars().count() > width {
         true => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
@@ -322,7 +320,7 @@ mod tests {
         height: None,
         paint: Paint::Plain,
         url: "http://127.0.0.1:9091",
-        footer: Some("q ends"),
+        footer: Some("q: quit"),
         last_error: None,
     };
 
@@ -333,13 +331,13 @@ mod tests {
             drawn,
             "\
 tidegate 0.1.0 at http://127.0.0.1:9091, up 12 s, policy 9f0c5d1e2a3b4c5d of po…
-requests 500/s, admitted 450/s, refused 50/s, in flight 3, decisions within 2 µs
+requests 500/s, admitted 450/s, denied 50/s, in flight 3, decision p99 2 µs
 
-                                       per second                         in all
+                                       per second                          total
 rule         mode      admit  delay   deny shadow     admit  delay   deny shadow
 everybody    enforce     445      0      0      0      1780      0      0      2
 log�[2J�in   shadow      5.0      0     50      0        20      0    200      2
-  for 25 % of keys, 4 waiting, breaker open, 3 of 20 in flight, 7 keys found no…
+  for 25 % of keys, 4 waiting, breaker open, 3 of 20 in flight, 7 keys overflow…
 
 upstream app 127.0.0.1:9000: good, 3 in flight
 upstream app 127.0.0.1:9001: down, 0 in flight
@@ -349,7 +347,7 @@ store default: away (no answer), 12.3k calls, 5 failed
  denied  share  rule and key
   81.2k   41 %  login  192.0.2.7�
 
-q ends
+q: quit
 "
         );
         let painted = draw(&view(), &Frame { paint: Paint::Ansi, ..FRAME });
@@ -367,11 +365,11 @@ q ends
         for (width, height) in [(80, 24), (40, 30), (200, 60), (80, 16)] {
             let drawn = draw(&view, &Frame { width, height: Some(height), ..FRAME });
             assert_eq!(drawn.lines().count(), height.min(64), "{width} by {height}: {drawn}");
-            assert!(drawn.contains(" more\n") && drawn.contains("q ends"), "{drawn}");
+            assert!(drawn.contains(" more\n") && drawn.contains("q: quit"), "{drawn}");
         }
         let tiny = draw(&view, &Frame { width: 10, height: Some(4), ..FRAME });
         assert_eq!(tiny.lines().count(), 4);
-        let trouble = draw(&view, &Frame { last_error: Some("no gateway answers"), ..FRAME });
-        assert!(trouble.contains("\nno gateway answers\n"), "{trouble}");
+        let drawn = draw(&view, &Frame { last_error: Some("connection closed"), ..FRAME });
+        assert!(drawn.contains("\nconnection closed\n"), "{drawn}");
     }
 }

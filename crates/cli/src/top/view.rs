@@ -1,4 +1,4 @@
-//! What is looked at: the last two snapshots, and in which order.
+//! The data of the view: the last two snapshots, and the order of rules.
 
 use clap::ValueEnum;
 use serde_json::Value;
@@ -7,19 +7,19 @@ use std::cmp::Reverse;
 /// The order of rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Order {
-    /// As in the policy
+    /// In the order of the policy
     #[default]
     Policy,
-    /// Those that deny most each second come first
+    /// By denials per second
     Denied,
-    /// Those that are asked most each second come first
+    /// By requests per second
     Asked,
     /// By name
     Name,
 }
 
 impl Order {
-    /// The one after it.
+    /// The next order.
     pub(crate) fn next(self) -> Self {
         match self {
             Self::Policy => Self::Denied,
@@ -29,18 +29,18 @@ impl Order {
         }
     }
 
-    /// It in a few words.
+    /// A short description.
     pub(crate) fn label(self) -> &'static str {
         match self {
-            Self::Policy => "as in the policy",
-            Self::Denied => "by denied",
-            Self::Asked => "by asked",
+            Self::Policy => "policy order",
+            Self::Denied => "by denials",
+            Self::Asked => "by requests",
             Self::Name => "by name",
         }
     }
 }
 
-/// What is looked at.
+/// The data of the view.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
     pub(crate) current: Value,
@@ -49,7 +49,7 @@ pub(crate) struct View {
     pub(crate) order: Order,
 }
 
-/// One rule, with what it did in the last second. Of each four: admitted, delayed, denied, denied in shadow.
+/// One rule with its counts and rates: admitted, delayed, denied, denied in shadow mode.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RuleRow<'a> {
     pub(crate) rule: &'a Value,
@@ -63,12 +63,12 @@ pub(crate) struct RuleRow<'a> {
 const COUNT_NAMES: [&str; 4] = ["admitted", "delayed", "denied", "shadow-denied"];
 
 impl View {
-    /// Nothing yet, in this order.
+    /// Creates an empty view with this order.
     pub(crate) fn new(order: Order) -> Self {
         Self { order, ..Self::default() }
     }
 
-    /// Takes another snapshot in.
+    /// Adds a snapshot.
     pub(crate) fn add(&mut self, snapshot: Value, keys: Option<Value>) {
         self.previous = std::mem::replace(&mut self.current, snapshot);
         if let Some(keys) = keys {
@@ -76,12 +76,12 @@ impl View {
         }
     }
 
-    /// Whether there are rates: two snapshots of the same process.
+    /// Whether rates are available: they need two snapshots of the same process.
     pub(crate) fn has_rates(&self) -> bool {
         self.seconds().is_some()
     }
 
-    /// How often something was counted each second, found in a snapshot.
+    /// The rate per second of a counter, which `find` selects in a snapshot.
     pub(crate) fn rate(&self, find: impl Fn(&Value) -> &Value) -> Option<f64> {
         Some(difference(find(&self.current), find(&self.previous)) / self.seconds()?)
     }
@@ -90,17 +90,17 @@ impl View {
     pub(crate) fn rows(&self) -> Vec<RuleRow<'_>> {
         let mut rows: Vec<RuleRow<'_>> =
             array_items(&self.current["rules"]).map(|rule| self.row(rule)).collect();
-        let each = |row: &RuleRow<'_>, all: &[usize]| {
+        let sort_key = |row: &RuleRow<'_>, all: &[usize]| {
             let rates = row.rates.unwrap_or_default();
-            // In thousandths, which can be ordered.
+            // In thousandths, as integers, which have a total order.
             let rate: f64 = all.iter().map(|at| rates[*at]).sum();
             let count: u64 = all.iter().map(|at| row.counts[*at]).sum();
             (Reverse((rate * 1e3) as u64), Reverse(count))
         };
         match self.order {
             Order::Policy => {}
-            Order::Denied => rows.sort_by_key(|row| each(row, &[2, 3])),
-            Order::Asked => rows.sort_by_key(|row| each(row, &[0, 1, 2, 3])),
+            Order::Denied => rows.sort_by_key(|row| sort_key(row, &[2, 3])),
+            Order::Asked => rows.sort_by_key(|row| sort_key(row, &[0, 1, 2, 3])),
             Order::Name => rows.sort_by_key(|row| row.name),
         }
         rows
@@ -121,19 +121,19 @@ impl View {
         }
     }
 
-    /// The time between both snapshots; `None` if there are not two, or the process has begun anew.
+    /// The time between both snapshots; `None` if there is only one, or if the gateway restarted.
     fn seconds(&self) -> Option<f64> {
         let (now, before) = (self.current["uptime"].as_f64()?, self.previous["uptime"].as_f64()?);
         Some(now - before).filter(|seconds| *seconds > 0.0)
     }
 }
 
-/// What there is in a list; nothing where there is none.
+/// The items of a list; none if it is not a list.
 pub(super) fn array_items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// How much was counted between; nothing where a count has begun anew.
+/// The difference of a counter; zero if it was reset.
 fn difference(now: &Value, before: &Value) -> f64 {
     now.as_u64().unwrap_or(0).saturating_sub(before.as_u64().unwrap_or(0)) as f64
 }

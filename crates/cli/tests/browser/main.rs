@@ -1,18 +1,18 @@
-//! The dashboard in a real browser: `tests/browser` drives Chromium, which looks at this binary while it serves.
+//! The dashboard in a real browser: `tests/browser` drives Chromium against this binary.
 
 use std::{
     path::{Path, PathBuf},
     process::Command,
 };
 
-/// Where scripts/install puts what the stories need.
+/// The directory into which scripts/install puts the modules of the tests.
 const MODULES: &str = "target/servers/browser";
 
 fn is_installed(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// What is missing, if anything is.
+/// Returns a missing tool, if there is one.
 fn missing_tool(root: &Path) -> Option<&'static str> {
     match () {
         () if !is_installed("node") => Some("node"),

@@ -1,4 +1,4 @@
-//! `tidegate bench`, in front of a gateway that runs. Quotas are for a day, so that it does not matter how fast anybody is.
+//! `tidegate bench` with a running gateway. Quotas are per day, so the results do not depend on the speed of the machine.
 
 use crate::common::{GatewayProcess, TestUpstream};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ async fn run_bench(args: &[&str]) -> Output {
     tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap()
 }
 
-/// A rule that counts users, and one that charges nothing in the end; while answers are on the way it holds one for each connection.
+/// A rule that counts users, and one that refunds every request after its response.
 fn policy(server: &TestUpstream, quota: &str) -> String {
     format!(
         "listen: 127.0.0.1:0\n{}rules:\n\
@@ -49,7 +49,7 @@ async fn bench_matches_the_policy() {
     assert_eq!((&expected["rules"], &expected["keys"]), (&rules, &json!([])));
 }
 
-/// Somebody takes connections and says nothing to anybody.
+/// The server accepts connections and closes them without a response.
 #[tokio::test]
 async fn bench_fails_when_nothing_answers() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -61,13 +61,16 @@ async fn bench_fails_when_nothing_answers() {
     });
     let output = run_bench(&[&url, "--rate", "20/s", "--duration", "100ms", "--json"]).await;
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("not one request was answered"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no request was answered"));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["sent"], &report["admitted"]), (&json!(2), &json!(0)));
-    assert!(report["seconds"].as_f64().unwrap() >= 0.1, "a schedule lasts to its end: {report}");
+    assert!(
+        report["seconds"].as_f64().unwrap() >= 0.1,
+        "the run lasts until the end of the schedule: {report}"
+    );
 }
 
-/// What is decided does not depend on how it is asked, and it is asked as was said.
+/// Decisions do not depend on TLS or the HTTP version, and bench uses the requested version.
 #[tokio::test]
 async fn bench_supports_tls_and_http2() {
     let (server, directory) = (TestUpstream::start_ok().await, tempfile::tempdir().unwrap());
@@ -88,31 +91,31 @@ async fn bench_supports_tls_and_http2() {
         let output = run_bench(&[&[https.as_str()], &LOAD[..], &compared, &authority, how].concat()).await;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-        let told: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!((&told["statuses"], &told["failures"]), (&statuses, &json!({})), "{version}");
-        assert_eq!(told["expected"]["admitted"], 20, "{version}: {told:#}");
+        let report: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&report["statuses"], &report["failures"]), (&statuses, &json!({})), "{version}");
+        assert_eq!(report["expected"]["admitted"], 20, "{version}: {report:#}");
         gateway.wait_for_output(&format!("\"version\":\"{version}\""), 40).await;
     }
-    let refused = async |args: &[&str]| {
+    let error_of = async |args: &[&str]| {
         let output = run_bench(args).await;
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    // Nobody knows its authority; and it has another name.
-    assert!(refused(&[&https]).await.contains("invalid peer certificate: UnknownIssuer"));
+    // An unknown CA, and a host name that does not match the certificate.
+    assert!(error_of(&[&https]).await.contains("invalid peer certificate: UnknownIssuer"));
     let other = format!("https://[::ffff:127.0.0.1]:{port}/");
-    let told = refused(&[&[other.as_str()], &authority[..]].concat()).await;
-    assert!(told.contains("nobody answers at https://[::ffff:127.0.0.1]"), "{told}");
-    let told = refused(&[&["http://127.0.0.1:9/"], &authority[..]].concat()).await;
-    assert!(told.contains("is not encrypted, and has no need of --cacert"), "{told}");
-    let told = refused(&[&https, "--cacert", "nowhere.pem"]).await;
-    assert!(told.contains("nowhere.pem: "), "{told}");
+    let error = error_of(&[&[other.as_str()], &authority[..]].concat()).await;
+    assert!(error.contains("cannot connect to https://[::ffff:127.0.0.1]"), "{error}");
+    let error = error_of(&[&["http://127.0.0.1:9/"], &authority[..]].concat()).await;
+    assert!(error.contains("--cacert requires https"), "{error}");
+    let error = error_of(&[&https, "--cacert", "nowhere.pem"]).await;
+    assert!(error.contains("nowhere.pem: "), "{error}");
 
-    // Without TLS it is known beforehand; who does not know it is not asked.
+    // Without TLS, HTTP/2 is used with prior knowledge.
     let gateway = GatewayProcess::start(&format!("log: json\n{}", policy(&server, "5/d"))).await;
     let output = run_bench(&[&[gateway.url("/").as_str(), "--http2", "--json"], &LOAD[..]].concat()).await;
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["statuses"], json!({ "200": 20, "429": 20 }), "{told:#}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["statuses"], json!({ "200": 20, "429": 20 }), "{report:#}");
     gateway.wait_for_output("\"version\":\"HTTP/2.0\"", 40).await;
 }
 
@@ -127,7 +130,7 @@ async fn bench_detects_a_different_policy() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(3), "{text}");
     for part in [
-        "answers   200 × 12, 429 × 28\n",
+        "responses 200 × 12, 429 × 28\n",
         "expected  20 admitted, 20 denied: 8 requests differ\n",
         "rule users: 28 denied, 20 expected\n",
         "key-0: 3 admitted, 5 expected\n",
@@ -136,7 +139,7 @@ async fn bench_detects_a_different_policy() {
     }
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        stderr.contains("8 of 40 requests were admitted or denied against the policy, more than 1%"),
+        stderr.contains("decisions on 8 of 40 requests differ from the policy, more than 1%"),
         "{stderr}"
     );
 }
@@ -145,9 +148,9 @@ async fn bench_detects_a_different_policy() {
 async fn bench_rejects_invalid_arguments() {
     let here = "http://127.0.0.1:9/";
     for (args, part) in [
-        (vec![here], "nobody answers at http://127.0.0.1:9/"),
-        (vec!["http://192.0.2.1/"], "is not this machine; say --remote"),
-        (vec!["https://127.0.0.1:9/"], "nobody answers at https://127.0.0.1:9/"),
+        (vec![here], "cannot connect to http://127.0.0.1:9/"),
+        (vec!["http://192.0.2.1/"], "is not this machine; add --remote"),
+        (vec!["https://127.0.0.1:9/"], "cannot connect to https://127.0.0.1:9/"),
         (vec![here, "--rate", "much"], "--rate"),
         (vec![here, "--phase", "10s"], "write 10s@100/s"),
         (vec![here, "--expect"], "--policy"),

@@ -1,4 +1,4 @@
-//! A gateway that is killed while it promotes rules: the policy is whole, and the history is read.
+//! A gateway that is killed while it changes modes: the policy file and the history stay intact.
 
 use crate::common::{GatewayProcess, TEST_TIMEOUT};
 use serde_json::{Value, json};
@@ -26,12 +26,12 @@ fn policy_text(mode: &str) -> String {
     POLICY.replace("mode: shadow", &format!("mode: {mode}"))
 }
 
-/// What is waited for before the process is killed: something that happens within each promotion.
+/// The event after which the process is killed; it occurs within each promotion.
 #[derive(Clone, Copy, Debug)]
 enum KillPoint {
-    /// This file of the folder comes to be.
+    /// This file is created.
     FileCreated(&'static str),
-    /// It is another one than it was.
+    /// This file changes.
     FileChanged(&'static str),
 }
 
@@ -43,11 +43,11 @@ const KILL_POINTS: [KillPoint; 5] = [
     KillPoint::FileChanged(".policy.yaml.new"),
 ];
 const ROUNDS: usize = 20;
-/// More, should nobody have been killed in the midst of anything by then.
+/// The maximum, if no process was killed during a write by then.
 const MAX_ROUNDS: usize = 200;
 
 impl KillPoint {
-    /// Waits for it, without rest: it is short.
+    /// Waits for the event in a busy loop, since it is short.
     fn wait(self, folder: &Path) {
         let of = |name| fs::metadata(folder.join(name)).and_then(|it| it.modified()).ok();
         let start = match self {
@@ -58,49 +58,50 @@ impl KillPoint {
             Self::FileCreated(name) => of(name).is_none(),
             Self::FileChanged(name) => of(name) == start,
         } {
-            assert!(began.elapsed() < TEST_TIMEOUT, "{self:?} is never seen");
+            assert!(began.elapsed() < TEST_TIMEOUT, "{self:?} does not occur");
             thread::yield_now();
         }
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "only for how long a story may take")]
+#[allow(clippy::disallowed_methods, reason = "only for the timeout of the test")]
 fn now() -> Instant {
     Instant::now()
 }
 
-/// What a client was promised, one after the other, and what it wants next.
+/// The modes that the gateway confirmed, in order, and the last requested mode.
 struct PromotionLog {
     confirmed: Vec<String>,
     requested: String,
 }
 
 impl PromotionLog {
-    /// The number of the change that was promised last; none is number zero.
+    /// The id of the last confirmed change, or zero.
     fn last_id(&self) -> u64 {
         self.confirmed.len() as u64 - 1
     }
 }
 
-/// Gives the rule one mode after another, until nobody answers.
+/// Changes the mode of the rule repeatedly, until the gateway does not respond.
 fn promote_until_killed(admin: &str) -> PromotionLog {
-    let mut heard = PromotionLog { confirmed: vec!["shadow".to_owned()], requested: String::new() };
+    let mut log = PromotionLog { confirmed: vec!["shadow".to_owned()], requested: String::new() };
     for percent in (1..=99).cycle() {
-        heard.requested = format!("enforce {percent}%");
-        let Some(told) = post_mode(admin, &json!({ "mode": "enforce", "percent": percent, "confirm": true }))
+        log.requested = format!("enforce {percent}%");
+        let Some(reply) =
+            post_mode(admin, &json!({ "mode": "enforce", "percent": percent, "confirm": true }))
         else {
             break;
         };
-        heard.confirmed.push(heard.requested.clone());
-        assert_eq!(told["change"]["id"], heard.last_id(), "{told}");
+        log.confirmed.push(log.requested.clone());
+        assert_eq!(reply["change"]["id"], log.last_id(), "{reply}");
     }
-    heard
+    log
 }
 
-/// A whole answer; nothing, where whoever was asked has ended.
+/// Returns the response; `None` if the gateway was killed.
 fn post_mode(admin: &str, body: &Value) -> Option<Value> {
     let body = body.to_string();
-    let asked = || -> io::Result<String> {
+    let exchange = || -> io::Result<String> {
         let mut stream = TcpStream::connect(admin)?;
         write!(
             stream,
@@ -108,15 +109,15 @@ fn post_mode(admin: &str, body: &Value) -> Option<Value> {
              content-length: {}\r\n\r\n{body}",
             body.len()
         )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
+        let mut response = String::new();
+        stream.read_to_string(&mut response)?;
+        Ok(response)
     };
-    let answer = asked().ok()?;
-    serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
+    let response = exchange().ok()?;
+    serde_json::from_str(response.split_once("\r\n\r\n")?.1).ok()
 }
 
-/// What the command line says of a file.
+/// Runs a command on a policy file. Returns its JSON output.
 fn run_tidegate(args: &[&str], file: &Path) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.args(args).args(["--json", "--policy", file.to_str().unwrap()]);
@@ -125,53 +126,53 @@ fn run_tidegate(args: &[&str], file: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The file is what was promised last, or what was asked for then; the history tells of it; and others go on from there.
-fn check_files(file: &Path, heard: &PromotionLog, round: &str) {
-    let (found, last) = (fs::read_to_string(file).unwrap(), &heard.confirmed[heard.confirmed.len() - 1]);
-    let is_next = found == policy_text(&heard.requested);
+/// Checks that the file contains the last confirmed or the requested mode, that the history matches, and that a rollback works.
+fn check_files(file: &Path, log: &PromotionLog, round: &str) {
+    let (found, last) = (fs::read_to_string(file).unwrap(), &log.confirmed[log.confirmed.len() - 1]);
+    let is_next = found == policy_text(&log.requested);
     assert!(is_next || found == policy_text(last), "{round}: {found}");
     let history = run_tidegate(&["changes"], file);
     let of = |id: u64| {
         let change = history["changes"].as_array().unwrap().iter().find(|change| change["id"] == id);
         change.map(|change| format!("enforce {}%", change["to"]["percent"].as_f64().unwrap()))
     };
-    if heard.last_id() > 0 {
-        assert_eq!(of(heard.last_id()).as_ref(), Some(last), "{round}");
+    if log.last_id() > 0 {
+        assert_eq!(of(log.last_id()).as_ref(), Some(last), "{round}");
     }
-    let (made, before) = match is_next {
-        true => (heard.last_id() + 1, last),
-        false => (heard.last_id(), &heard.confirmed[heard.confirmed.len() - 2]),
+    let (applied, before) = match is_next {
+        true => (log.last_id() + 1, last),
+        false => (log.last_id(), &log.confirmed[log.confirmed.len() - 2]),
     };
-    // What was noted and never made is no last change.
-    assert!(of(made).is_some() && of(heard.last_id() + 2).is_none(), "{round}: {history}");
-    assert_eq!(history["last"], made, "{round}");
-    assert_eq!(run_tidegate(&["rollback", "--yes"], file)["change"]["undoes"], made, "{round}");
+    // A change that was recorded but not applied is not the last change.
+    assert!(of(applied).is_some() && of(log.last_id() + 2).is_none(), "{round}: {history}");
+    assert_eq!(history["last"], applied, "{round}");
+    assert_eq!(run_tidegate(&["rollback", "--yes"], file)["change"]["undoes"], applied, "{round}");
     assert_eq!(fs::read_to_string(file).unwrap(), policy_text(before), "{round}");
 }
 
 #[tokio::test]
 async fn killed_writer_leaves_whole_policy_file_and_history() {
-    let mut midst = 0;
-    for (round, moment) in KILL_POINTS.into_iter().cycle().take(MAX_ROUNDS).enumerate() {
-        if round >= ROUNDS && midst > 0 {
+    let mut interrupted = 0;
+    for (round, kill_point) in KILL_POINTS.into_iter().cycle().take(MAX_ROUNDS).enumerate() {
+        if round >= ROUNDS && interrupted > 0 {
             return;
         }
         let gateway = GatewayProcess::start(POLICY).await;
         let admin = gateway.wait_for_line("admin").await;
         let client = thread::spawn(move || promote_until_killed(admin.strip_prefix("http://").unwrap()));
         let killing = tokio::task::spawn_blocking(move || {
-            // The first of them are made in peace.
+            // The first changes complete.
             for _ in 0..=round / KILL_POINTS.len() % 4 {
                 KillPoint::FileChanged("policy.yaml").wait(gateway.directory.path());
             }
-            moment.wait(gateway.directory.path());
+            kill_point.wait(gateway.directory.path());
             gateway.kill()
         });
         let folder = killing.await.unwrap();
         let left = [".policy.yaml.new", ".policy.yaml.changes.new"].map(|name| folder.path().join(name));
-        midst += usize::from(left.iter().any(|file| file.exists()));
-        let heard = client.join().unwrap();
-        check_files(&folder.path().join("policy.yaml"), &heard, &format!("round {round}, {moment:?}"));
+        interrupted += usize::from(left.iter().any(|file| file.exists()));
+        let log = client.join().unwrap();
+        check_files(&folder.path().join("policy.yaml"), &log, &format!("round {round}, {kill_point:?}"));
     }
-    panic!("nobody was killed in the midst of anything");
+    panic!("no process was killed during a write");
 }

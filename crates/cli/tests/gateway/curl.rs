@@ -1,11 +1,11 @@
-//! What curl sees.
+//! The gateway with curl as its client.
 
 use crate::common::{GatewayProcess, TestUpstream, read_head, run_curl};
 use std::fs;
 use tidegate_testkit::servers::Certificates;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Answers with how many bytes it was sent, whether their number was announced or not.
+/// A server that responds with the size of the request body.
 async fn start_counting_server() -> TestUpstream {
     TestUpstream::start(|mut stream| async move {
         while let Some(head) = read_head(&mut stream).await? {
@@ -13,8 +13,8 @@ async fn start_counting_server() -> TestUpstream {
             let mut body = vec![0; length.unwrap_or(0)];
             stream.read_exact(&mut body).await?;
             let text = format!("{} {}", head[0], body.len());
-            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
-            stream.write_all(answer.as_bytes()).await?;
+            let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+            stream.write_all(response.as_bytes()).await?;
         }
         Ok(())
     })
@@ -30,7 +30,7 @@ async fn curl_works_over_each_http_version() {
         ("--http1.0", "1"),
         ("--http1.1", "1.1"),
         ("--http2-prior-knowledge", "2"),
-        // It asks to upgrade, is not heard, and goes on as it began.
+        // The gateway ignores the upgrade request, so curl continues with HTTP/1.1.
         ("--http2", "1.1"),
     ] {
         let (code, text) =
@@ -110,7 +110,7 @@ async fn oversized_request_head_is_rejected() {
         let (code, text) = run_curl(&["-H", &head, "-o", "/dev/null", "-w", "%{http_code}", &url]).await;
         assert_eq!((code, text.as_str()), (0, status), "{bytes} bytes");
     }
-    // HTTP/2 has no status for it before the head is whole; the request fails, its connection need not.
+    // HTTP/2 cannot respond before the head is complete, so the request fails; the connection may stay open.
     let large = format!("x-large: {}", "a".repeat(64_000));
     let args = ["--http2-prior-knowledge", "-H", &large, "-o", "/dev/null", "-w", "%{http_code}", &url];
     let (code, text) = run_curl(&args).await;

@@ -1,4 +1,4 @@
-//! F8: a rule whose memory is full: what is declared happens to new keys, and operators hear of it.
+//! F8: a rule with a full key table: new keys follow the declared overflow policy, and the gateway logs it.
 
 use crate::common::{GatewayProcess, HttpClient, TestUpstream};
 use http::StatusCode;
@@ -13,7 +13,7 @@ fn policy(server: &TestUpstream, room: &str) -> String {
     )
 }
 
-/// The table of the rule, as operators see it.
+/// The status of the rule's key table.
 async fn table_status(gateway: &GatewayProcess) -> Value {
     let admin = gateway.wait_for_line("admin").await;
     let address = admin.trim_start_matches("http://").trim_end_matches('/').parse().unwrap();
@@ -24,7 +24,7 @@ async fn table_status(gateway: &GatewayProcess) -> Value {
     status["rules"][0]["table"].clone()
 }
 
-/// How many of these users get through.
+/// The number of users whose request is admitted.
 async fn count_granted(client: &mut HttpClient, users: std::ops::Range<u32>) -> usize {
     let mut granted = 0;
     for user in users {
@@ -42,7 +42,7 @@ async fn full_table_follows_the_declared_policy() {
         (", capacity: 8, overflow: share", 40),
         (", capacity: 8, overflow: deny", 0),
         (", capacity: 1KB, overflow: deny", 0),
-        // Room enough.
+        // The default capacity is large enough.
         (", overflow: deny", 100),
     ] {
         let server = TestUpstream::start_ok().await;
@@ -72,7 +72,7 @@ async fn full_table_follows_the_declared_policy() {
     }
 }
 
-/// Another capacity keeps what was counted.
+/// A changed capacity keeps the counters.
 #[tokio::test]
 async fn reload_changes_capacity() {
     let server = TestUpstream::start_ok().await;
@@ -83,7 +83,7 @@ async fn reload_changes_capacity() {
     }
     assert!(count_granted(&mut client, 0..100).await < 100);
     gateway.replace_policy(&policy(&server, ", capacity: 10000, overflow: deny"));
-    gateway.wait_for_output("the policy was read again", 1).await;
+    gateway.wait_for_output("policy reloaded", 1).await;
     let mut client = HttpClient::connect(gateway.address).await;
     assert_eq!(count_granted(&mut client, 100..200).await, 100);
     let (limited, _) = client.get("/?u=abuser").await.unwrap();

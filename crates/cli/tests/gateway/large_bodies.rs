@@ -1,4 +1,4 @@
-//! Bodies that are larger than the memory of the gateway may become.
+//! Bodies that exceed the memory limit of the gateway.
 
 use crate::common::{GatewayProcess, TestUpstream, read_head, run_curl};
 use std::io;
@@ -8,10 +8,10 @@ use tokio::{
 };
 
 const GIGABYTE: u64 = 1_000_000_000;
-/// Far more than is needed, far less than a body.
+/// Much more than the gateway needs, much less than a body.
 const MAX_MEMORY: u64 = 64 << 20;
 
-/// Sends a gigabyte to whoever asks for `/down`, and counts what it is sent by all others.
+/// Sends a gigabyte in response to `/down`, and counts the bytes of all other requests.
 async fn start_large_body_server() -> TestUpstream {
     TestUpstream::start(|mut stream| async move {
         while let Some(head) = read_head(&mut stream).await? {
@@ -25,8 +25,8 @@ async fn start_large_body_server() -> TestUpstream {
                 None => skip_chunked_body(&mut stream).await?,
             };
             let text = came.to_string();
-            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
-            stream.write_all(answer.as_bytes()).await?;
+            let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+            stream.write_all(response.as_bytes()).await?;
         }
         Ok(())
     })
@@ -76,7 +76,7 @@ async fn large_bodies_pass_in_constant_memory() {
     let gateway = GatewayProcess::start(&format!("listen: 127.0.0.1:0\n{}", server.upstream_config())).await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("gigabyte");
-    // A hole: it takes no place on the disk.
+    // A sparse file, which takes no disk space.
     std::fs::File::create(&file).unwrap().set_len(GIGABYTE).unwrap();
     let file = file.to_str().unwrap();
 

@@ -1,4 +1,4 @@
-//! The access log of the binary: what it holds, and what a replay makes of it.
+//! The access log of the binary, and its replay.
 
 use crate::common::{GatewayProcess, TEST_TIMEOUT, TestUpstream, run_curl};
 use serde_json::Value;
@@ -17,7 +17,7 @@ const RULES: &str = "rules:
   - { name: watched, key: ip, quota: 1/h, mode: shadow }
 ";
 
-/// How often each client was denied, by the rule that denied it.
+/// The number of denials of each client.
 type DenialCounts = BTreeMap<String, u64>;
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn replayed_access_log_matches_gateway_decisions() {
         let gateway = GatewayProcess::start(&policy).await;
         let mut denied = DenialCounts::new();
         let mut ask = async |client: &str, path: &str| {
-            // What stands left of the client is its own claim, which nobody believes.
+            // The address before the client is untrusted and must be ignored.
             let forwarded = format!("x-forwarded-for: 192.0.2.99, {client}");
             let (code, status) =
                 run_curl(&["-o", "/dev/null", "-w", "%{http_code}", "-H", &forwarded, &gateway.url(path)])
@@ -84,7 +84,7 @@ async fn replayed_access_log_matches_gateway_decisions() {
     }
 }
 
-/// What each line of the log says was decided is what the replay has decided.
+/// Checks that the decisions in the log match those of the replay.
 fn check_decisions(text: &str, replayed: &Value) {
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(lines.iter().all(|line| line["peer"] == "127.0.0.1"), "{text}");
@@ -114,21 +114,21 @@ async fn json_log_writes_only_json_to_stdout() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let (tell, told) = mpsc::channel();
+    let (sender, lines) = mpsc::channel();
     let follow = |name: &'static str, output: Box<dyn Read + Send>| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                let _ = tell.send((name, line));
+                let _ = sender.send((name, line));
             }
         });
     };
     follow("out", Box::new(child.stdout.take().unwrap()));
     follow("err", Box::new(child.stderr.take().unwrap()));
-    drop(tell);
+    drop(sender);
     let mut all = Vec::new();
     let url = loop {
-        let (name, line) = told.recv_timeout(TEST_TIMEOUT).expect("it tells where it listens");
+        let (name, line) = lines.recv_timeout(TEST_TIMEOUT).expect("no address in the output");
         all.push((name, line.clone()));
         if let Some(url) = line.strip_prefix("gateway").map(str::trim) {
             break url.to_owned();
@@ -139,7 +139,7 @@ async fn json_log_writes_only_json_to_stdout() {
     }
     let ended = Command::new("kill").arg(child.id().to_string()).status().unwrap();
     assert!(ended.success() && child.wait().unwrap().success());
-    all.extend(told.iter());
+    all.extend(lines.iter());
     let out: Vec<&String> = all.iter().filter(|(name, _)| *name == "out").map(|(_, line)| line).collect();
     assert_eq!(out.len(), 3, "{all:?}");
     for line in out {

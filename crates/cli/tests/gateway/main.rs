@@ -1,12 +1,7 @@
-//! `tidegate serve` as people run it: the binary, real clients in front of it and real servers behind it.
+//! `tidegate serve` end to end: the binary with real clients and real upstream servers.
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a story ends where it goes wrong"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails where it panics")]
 
 mod bench;
 mod common;

@@ -1,4 +1,4 @@
-//! A store that goes away and comes back, under load: each rule does what it declared.
+//! A store outage under load: each rule follows its failure mode.
 
 use crate::common::{BackgroundLoad, GatewayProcess, TEST_TIMEOUT, TestUpstream, get};
 use http::StatusCode;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tidegate_testkit::servers::RedisServer;
 use tokio::time::timeout;
 
-/// The deadline is long, so that a busy machine is no outage. A store that is gone is noticed at once all the same.
+/// The deadline is long, so that a busy machine does not look like an outage. A closed connection is detected at once anyway.
 fn policy(server: &TestUpstream, redis: &RedisServer) -> String {
     format!(
         "listen: 127.0.0.1:0
@@ -24,7 +24,7 @@ rules:
     )
 }
 
-/// How many of ten requests are granted, and what is said to the last one.
+/// Returns the number of granted requests out of ten, and the status of the last one.
 async fn send_ten_requests(address: SocketAddr, path: &str) -> (usize, StatusCode) {
     let (mut granted, mut last) = (0, StatusCode::OK);
     for _ in 0..10 {
@@ -35,8 +35,8 @@ async fn send_ten_requests(address: SocketAddr, path: &str) -> (usize, StatusCod
 }
 
 async fn wait_for_status(address: SocketAddr, path: &str, status: StatusCode) {
-    let answered = async { while get(address, path).await.0 != status {} };
-    timeout(TEST_TIMEOUT, answered).await.unwrap_or_else(|_| panic!("{path} is never answered {status}"));
+    let has_status = async { while get(address, path).await.0 != status {} };
+    timeout(TEST_TIMEOUT, has_status).await.unwrap_or_else(|_| panic!("{path} never returns {status}"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -48,7 +48,7 @@ async fn store_outage_follows_each_rules_setting() {
     let (server, redis) = (TestUpstream::start_ok().await, RedisServer::start().unwrap());
     let gateway = GatewayProcess::start(&policy(&server, &redis)).await;
     let address = gateway.address;
-    // It serves before its store is there, and then its rules do what they declared, too.
+    // The gateway serves before its store is connected, with the failure modes of the rules.
     wait_for_status(address, "/ready", GRANTED).await;
     let load = BackgroundLoad::start(address, "/load", 4);
     for path in ["/open", "/closed", "/local"] {
@@ -61,12 +61,12 @@ async fn store_outage_follows_each_rules_setting() {
         wait_for_status(address, "/closed", UNAVAILABLE).await;
         assert_eq!(send_ten_requests(address, "/open").await, (10, GRANTED));
         assert_eq!(send_ten_requests(address, "/closed").await, (0, UNAVAILABLE));
-        // What this process grants alone is the quota once, whatever was granted together.
+        // In local mode this process grants at most its quota, in addition to the grants of the store.
         let (granted, last) = send_ten_requests(address, "/local").await;
         assert!(granted <= 5 && last == LIMITED, "{granted} granted, then {last}");
 
         redis.restart().unwrap();
-        // It has forgotten everything, so there is something to be granted again, and then there is not.
+        // The restarted store is empty, so the quotas are available again.
         wait_for_status(address, "/closed", GRANTED).await;
         for path in ["/open", "/closed", "/local"] {
             wait_for_status(address, path, LIMITED).await;
@@ -77,7 +77,7 @@ async fn store_outage_follows_each_rules_setting() {
     assert_eq!(load.stop().await, [""; 0]);
 }
 
-/// What this process has granted a client counts in an outage, whatever was reloaded before it or is during it.
+/// Local counters survive reloads before and during an outage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reload_keeps_local_counters_in_an_outage() {
     let (server, redis) = (TestUpstream::start_ok().await, RedisServer::start().unwrap());
@@ -94,13 +94,13 @@ async fn reload_keeps_local_counters_in_an_outage() {
         [("6/day", 1), ("7/day sliding-log", 7), ("8/day", 2)].into_iter().enumerate()
     {
         gateway.replace_policy(&policy(quota));
-        gateway.wait_for_output("the policy was read again", reloads + 1).await;
+        gateway.wait_for_output("policy reloaded", reloads + 1).await;
         assert_eq!(send_ten_requests(gateway.address, "/").await.0, more, "{quota}");
     }
     redis.kill();
     gateway.wait_for_output("store unavailable", 1).await;
     assert_eq!(send_ten_requests(gateway.address, "/").await.0, 0, "all eight are granted");
     gateway.replace_policy(&policy("10/day"));
-    gateway.wait_for_output("the policy was read again", 4).await;
+    gateway.wait_for_output("policy reloaded", 4).await;
     assert_eq!(send_ten_requests(gateway.address, "/").await.0, 2);
 }

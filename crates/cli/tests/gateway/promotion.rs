@@ -1,4 +1,4 @@
-//! From shadow to enforce, by the command line: a real file, in front of a gateway that runs or of none.
+//! Mode changes with the command line: through a running gateway, or in the policy file.
 
 use crate::common::{GatewayProcess, TEST_TIMEOUT, TestUpstream, get};
 use http::StatusCode;
@@ -15,14 +15,14 @@ async fn run_tidegate(args: &[&str]) -> Output {
     tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap()
 }
 
-/// What it says when all goes well.
+/// Runs a command that succeeds. Returns its standard output.
 async fn stdout_of(args: &[&str]) -> String {
     let output = run_tidegate(args).await;
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What it says when it does not.
+/// Runs a command that fails. Returns its standard error.
 async fn stderr_of(args: &[&str]) -> String {
     let output = run_tidegate(args).await;
     let text = String::from_utf8(output.stderr).unwrap();
@@ -50,55 +50,58 @@ async fn rule_is_promoted_and_rolled_back() {
     for _ in 0..3 {
         assert_eq!(ask().await, StatusCode::OK);
     }
-    let told = stdout_of(&["shadow", "--admin", &admin]).await;
-    assert!(told.contains("of 3 requests it would have denied 2 more: 66.7 %"), "{told}");
-    assert!(told.contains("100.0 %  127.0.0.1\n"), "{told}");
+    let output = stdout_of(&["shadow", "--admin", &admin]).await;
+    assert!(output.contains("would have denied 2 more of 3 requests: 66.7 %"), "{output}");
+    assert!(output.contains("100.0 %  127.0.0.1\n"), "{output}");
 
-    let told = stdout_of(&["mode", "watched", "enforce", at[0], at[1]]).await;
-    assert_eq!(told, "watched: shadow → enforce\nThe gateway has applied it.\n");
+    let output = stdout_of(&["mode", "watched", "enforce", at[0], at[1]]).await;
+    assert_eq!(output, "watched: shadow → enforce\nThe gateway has applied the change.\n");
     assert_eq!(ask().await, StatusCode::TOO_MANY_REQUESTS, "what was counted in shadow mode counts");
     assert_eq!(text(), before.replace("mode: shadow", "mode: enforce"));
-    let told = stdout_of(&["mode", "watched", "enforce", at[0], at[1]]).await;
-    assert_eq!(told, "watched: it is in that mode already; nothing was changed\n");
+    let output = stdout_of(&["mode", "watched", "enforce", at[0], at[1]]).await;
+    assert_eq!(output, "watched: already in this mode; nothing changed\n");
 
-    let told = stderr_of(&["rollback", at[0], at[1]]).await;
+    let output = stderr_of(&["rollback", at[0], at[1]]).await;
     assert!(
-        told.contains("rule `watched` would be enforced for fewer keys (enforce → shadow); add --yes"),
-        "{told}"
+        output.contains("rule `watched` would be enforced for fewer keys (enforce → shadow); add --yes"),
+        "{output}"
     );
-    let told = stdout_of(&["rollback", "--yes", at[0], at[1]]).await;
-    assert_eq!(told, "watched: enforce → shadow, change 1 is taken back\nThe gateway has applied it.\n");
+    let output = stdout_of(&["rollback", "--yes", at[0], at[1]]).await;
+    assert_eq!(
+        output,
+        "watched: enforce → shadow, change 1 rolled back\nThe gateway has applied the change.\n"
+    );
     assert_eq!(ask().await, StatusCode::OK);
     assert_eq!(text(), before);
 
     let json = stdout_of(&["mode", "watched", "enforce", "--percent", "12.5", "--json", at[0], at[1]]).await;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["change"]["id"], &json["change"]["to"]["percent"]), (&3.into(), &12.5.into()));
-    let told = stdout_of(&["changes", at[0], at[1]]).await;
+    let output = stdout_of(&["changes", at[0], at[1]]).await;
     for part in [
         "watched: shadow → enforce 12.5 %  (policy.yaml, by api)",
-        "watched: enforce → shadow, takes back 1  (policy.yaml, by api)",
-        "A rollback takes back change 3.",
+        "watched: enforce → shadow, rolls back 1  (policy.yaml, by api)",
+        "A rollback reverts change 3.",
     ] {
-        assert!(told.contains(part), "{part} is not in {told}");
+        assert!(output.contains(part), "{part} is not in {output}");
     }
     for (args, part) in [
-        (vec!["mode", "wathced", "off"], "answers 404: there is no rule `wathced`; did you mean `watched`?"),
-        (vec!["rollback", "--yes", "--id", "1"], "answers 409: the last change is number 3 now"),
-        (vec!["shadow", "watch"], "there is no rule `watch`"),
+        (vec!["mode", "wathced", "off"], "returned 404: unknown rule `wathced`; did you mean `watched`?"),
+        (vec!["rollback", "--yes", "--id", "1"], "returned 409: the last change is number 3"),
+        (vec!["shadow", "watch"], "unknown rule `watch`"),
     ] {
-        let told = stderr_of(&[&args[..], &at[..]].concat()).await;
-        assert!(told.contains(part), "{part} is not in {told}");
+        let output = stderr_of(&[&args[..], &at[..]].concat()).await;
+        assert!(output.contains(part), "{part} is not in {output}");
     }
-    let told = stderr_of(&["mode", "watched", "off", "--admin", "http://me:hunter2@127.0.0.1:1"]).await;
-    assert!(told.contains("has no user and no password") && !told.contains("hunter2"), "{told}");
-    let told = stderr_of(&["mode", "watched", "off", at[0], at[1]]).await;
-    assert!(told.contains("would be enforced for fewer keys (enforce 12.5% → off); add --yes"), "{told}");
-    // Somebody has edited the file since: that stays.
+    let output = stderr_of(&["mode", "watched", "off", "--admin", "http://me:hunter2@127.0.0.1:1"]).await;
+    assert!(output.contains("must not contain credentials") && !output.contains("hunter2"), "{output}");
+    let output = stderr_of(&["mode", "watched", "off", at[0], at[1]]).await;
+    assert!(output.contains("would be enforced for fewer keys (enforce 12.5% → off); add --yes"), "{output}");
+    // A rollback does not overwrite an edited file.
     let edited = format!("{}# Mine.\n", text());
     gateway.replace_policy(&edited);
-    let told = stderr_of(&["rollback", "--yes", at[0], at[1]]).await;
-    assert!(told.contains("answers 409") && told.contains("has changed since"), "{told}");
+    let output = stderr_of(&["rollback", "--yes", at[0], at[1]]).await;
+    assert!(output.contains("returned 409") && output.contains("was changed in the meantime"), "{output}");
     assert_eq!(text(), edited);
 }
 
@@ -109,40 +112,40 @@ async fn mode_change_in_file_is_reloaded_by_gateway() {
     let file = gateway.policy_path();
     let (file, folder) = (file.to_str().unwrap(), gateway.directory.path());
     assert_eq!(get(gateway.address, "/").await.0, StatusCode::OK);
-    let told = stdout_of(&["mode", "watched", "enforce", "--policy", file]).await;
-    assert!(told.ends_with("A gateway that serves this file reads it again by itself.\n"), "{told}");
-    gateway.wait_for_output("the policy was read again", 1).await;
+    let output = stdout_of(&["mode", "watched", "enforce", "--policy", file]).await;
+    assert!(output.ends_with("A gateway that serves this file reloads it automatically.\n"), "{output}");
+    gateway.wait_for_output("policy reloaded", 1).await;
     let denied = async {
         while get(gateway.address, "/").await.0 != StatusCode::TOO_MANY_REQUESTS {
             tokio::task::yield_now().await;
         }
     };
-    timeout(TEST_TIMEOUT, denied).await.expect("it is in force");
-    let told = stdout_of(&["changes", "--policy", file]).await;
-    assert!(told.contains("(policy.yaml, by command line)"), "{told}");
+    timeout(TEST_TIMEOUT, denied).await.expect("the new mode is active");
+    let output = stdout_of(&["changes", "--policy", file]).await;
+    assert!(output.contains("(policy.yaml, by command line)"), "{output}");
     stdout_of(&["rollback", "--yes", "--policy", file, "--json"]).await;
     assert_eq!(fs::read_to_string(file).unwrap(), policy(&server));
 
-    // Nobody is there who could be asked.
+    // Without a terminal there is no prompt, so weakening a rule requires --yes.
     stdout_of(&["mode", "watched", "enforce", "--percent", "50", "--policy", file]).await;
     let enforced = fs::read_to_string(file).unwrap();
     for weaker in [&["shadow"][..], &["off"], &["enforce", "--percent", "10"]] {
-        let told = stderr_of(&[&["mode", "watched"], weaker, &["--policy", file]].concat()).await;
+        let output = stderr_of(&[&["mode", "watched"], weaker, &["--policy", file]].concat()).await;
         assert!(
-            told.contains("would be enforced for fewer keys (enforce 50% → ") && told.contains("--yes"),
-            "{told}"
+            output.contains("would be enforced for fewer keys (enforce 50% → ") && output.contains("--yes"),
+            "{output}"
         );
     }
     assert_eq!(fs::read_to_string(file).unwrap(), enforced);
     stdout_of(&["mode", "watched", "shadow", "--yes", "--policy", file]).await;
     assert_eq!(fs::read_to_string(file).unwrap(), policy(&server));
 
-    let told = stderr_of(&["mode", "watched", "shadow", "--percent", "5", "--policy", file]).await;
-    assert!(told.contains("a percentage of keys in mode `shadow`"), "{told}");
-    let told = stderr_of(&["mode", "watched", "on", "--policy", file]).await;
-    assert!(told.contains("[possible values: enforce, shadow, off]"), "{told}");
+    let output = stderr_of(&["mode", "watched", "shadow", "--percent", "5", "--policy", file]).await;
+    assert!(output.contains("percentage of keys in mode `shadow`"), "{output}");
+    let output = stderr_of(&["mode", "watched", "on", "--policy", file]).await;
+    assert!(output.contains("[possible values: enforce, shadow, off]"), "{output}");
     let link = folder.join("link.yaml");
     std::os::unix::fs::symlink("policy.yaml", &link).unwrap();
-    let told = stderr_of(&["mode", "watched", "off", "--policy", link.to_str().unwrap()]).await;
-    assert!(told.contains("link.yaml is a link") && told.contains("ConfigMap"), "{told}");
+    let output = stderr_of(&["mode", "watched", "off", "--policy", link.to_str().unwrap()]).await;
+    assert!(output.contains("link.yaml is a symbolic link") && output.contains("ConfigMap"), "{output}");
 }

@@ -1,12 +1,12 @@
-//! New policies while requests come.
+//! Policy reloads under load.
 
 use crate::common::{BackgroundLoad, GatewayProcess, HttpClient, TEST_TIMEOUT, TestUpstream, get};
 use http::StatusCode;
 use tidegate_testkit::servers::RedisServer;
 use tokio::time::timeout;
 
-/// The policy of this number: `counted` never changes, `other` always does, and every third time so does what there is to
-/// connect to.
+/// The policy with this number: `counted` never changes, `other` always does, and the connection settings change every third
+/// time.
 fn policy(number: usize, server: &TestUpstream) -> String {
     format!(
         "listen: 127.0.0.1:0
@@ -23,7 +23,7 @@ connections: {{ idle-timeout: {}s }}
 }
 
 async fn wait_until_active(gateway: &GatewayProcess, number: usize) {
-    let in_force = async {
+    let is_active = async {
         loop {
             let (status, version) = get(gateway.address, "/version").await;
             assert_eq!(status, 418);
@@ -32,7 +32,7 @@ async fn wait_until_active(gateway: &GatewayProcess, number: usize) {
             }
         }
     };
-    timeout(TEST_TIMEOUT, in_force).await.unwrap_or_else(|_| panic!("policy {number} is not in force"));
+    timeout(TEST_TIMEOUT, is_active).await.unwrap_or_else(|_| panic!("policy {number} is not active"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,7 +44,7 @@ async fn hundred_reloads_lose_no_request() {
     for number in 1..=100 {
         let before = load.sent_count();
         gateway.replace_policy(&policy(number, &server));
-        // Most are told of; for some the file has to speak for itself.
+        // Some reloads have no signal, so the gateway must detect the change of the file.
         if number % 10 != 0 {
             gateway.send_signal("HUP");
         }
@@ -69,18 +69,18 @@ async fn invalid_policy_is_rejected_on_reload() {
     let server = TestUpstream::start_ok().await;
     let gateway = GatewayProcess::start(&policy(0, &server)).await;
     let load = BackgroundLoad::start(gateway.address, "/other", 2);
-    let stays = "the policy stays as it was";
-    let wrong = [
+    let rejected = "policy rejected, keeping the previous one";
+    let invalid = [
         "rules: [".to_owned(),
         policy(1, &server).replace("100001/s", "a lot"),
         policy(1, &server).replace("routes: app", "routes: nowhere"),
         policy(1, &server).replace("http://127.0.0.1", "http://no-such-name.invalid"),
         policy(1, &server).replace("127.0.0.1:0", "192.0.2.1:80"),
     ];
-    for (number, wrong) in wrong.iter().enumerate() {
-        gateway.replace_policy(wrong);
+    for (number, policy) in invalid.iter().enumerate() {
+        gateway.replace_policy(policy);
         gateway.send_signal("HUP");
-        gateway.wait_for_output(stays, number + 1).await;
+        gateway.wait_for_output(rejected, number + 1).await;
         assert_eq!(get(gateway.address, "/version").await.1, "policy 0");
     }
     gateway.replace_policy(&policy(2, &server));
@@ -110,7 +110,7 @@ async fn sigterm_shuts_down_gracefully() {
     assert_eq!(gateway.wait().await.code(), Some(0));
 }
 
-/// A policy of this version, whose rules count in this store and refuse everything without it.
+/// A policy with this version, whose rules count in this store and fail closed without it.
 fn policy_with_store(version: usize, server: &TestUpstream, store: &str) -> String {
     format!(
         "listen: 127.0.0.1:0
@@ -157,7 +157,7 @@ async fn reload_to_an_unreachable_store_keeps_the_policy_in_force() {
     assert_eq!(get(gateway.address, "/load").await.0, StatusCode::OK);
     gateway.replace_policy(&policy_with_store(1, &server, &gone.url()));
     gateway.send_signal("HUP");
-    gateway.wait_for_output("is a server running there", 1).await;
+    gateway.wait_for_output("check that a server is running", 1).await;
     wait_until_active(&gateway, 0).await;
     assert_eq!(get(gateway.address, "/load").await.0, StatusCode::OK);
 }

@@ -1,4 +1,4 @@
-//! Clients that send a byte now and then, many at a time.
+//! Many clients that send their requests byte by byte.
 
 use crate::common::{GatewayProcess, HttpClient, TEST_TIMEOUT, TestUpstream, get};
 use std::time::Duration;
@@ -25,13 +25,13 @@ async fn slow_request_heads_time_out() {
         stream.set_nodelay(true).unwrap();
         slow.push(tokio::spawn(async move {
             stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-slow: ").await?;
-            // As long as it is listened to.
+            // Until the gateway closes the connection.
             let mut beat = interval(Duration::from_millis(20));
             loop {
                 beat.tick().await;
                 stream.write_all(b"a").await?;
             }
-            #[allow(unreachable_code, reason = "it says what the errors are")]
+            #[allow(unreachable_code, reason = "declares the error type")]
             Ok::<(), std::io::Error>(())
         }));
     }
@@ -46,8 +46,8 @@ async fn slow_request_heads_time_out() {
             assert!(slow.await.unwrap().is_err());
         }
     };
-    timeout(TEST_TIMEOUT, all).await.expect("all are cut");
+    timeout(TEST_TIMEOUT, all).await.expect("all slow connections are closed");
     assert!(served > 0);
-    // Their places are free again.
+    // Their connection slots are free again.
     assert_eq!(get(gateway.address, "/").await.0, 200);
 }

@@ -1,4 +1,4 @@
-//! What keeps the gateway from starting: one line that says what, a code, and nothing that was begun.
+//! Startup errors of the gateway: one line, an exit code, and no open listener.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
 };
 use tidegate_testkit::servers::Certificates;
 
-/// Runs it to its end, which has to come by itself.
+/// Runs the command until it exits by itself.
 fn run_serve(directory: &Path, policy: &str) -> Output {
     fs::write(directory.join("policy.yaml"), policy).unwrap();
     Command::new("timeout")
@@ -30,7 +30,7 @@ fn invalid_policy_fails_startup_with_one_line() {
     fs::write(path.join("half.pem"), &fs::read(&certificates.certificate).unwrap()[..100]).unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap();
-    // It has to stay free.
+    // The gateway must not listen on it.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
 
     let tls = |certificate: &str, key: &str| {
@@ -44,31 +44,31 @@ fn invalid_policy_fails_startup_with_one_line() {
         (format!("{plain}{app}rulez: []\n"), "unknown key `rulez`"),
         (format!("{plain}{app}rules: [{{ name: a, key: ip, quota: fast }}]\n"), "policy.yaml:4:"),
         (format!("listen: '127.0.0.1'\n{app}"), "policy.yaml:1:"),
-        (format!("{plain}routes: app\n"), "the policy names the upstream `app`"),
+        (format!("{plain}routes: app\n"), "unknown upstream `app` in the policy"),
         (format!("include: missing.yaml\n{plain}{app}"), "missing.yaml"),
         (format!("{plain}{app}lists: {{ bad: {{ files: missing.txt }} }}\n"), "missing.txt"),
-        (format!("{}{app}", tls("missing.crt", "server.key")), "missing.crt: there is no such file"),
-        (format!("{}{app}", tls("server.crt", "missing.key")), "missing.key: there is no such file"),
-        (format!("{}{app}", tls("text.pem", "server.key")), "text.pem: there is no certificate in it"),
+        (format!("{}{app}", tls("missing.crt", "server.key")), "missing.crt: no such file"),
+        (format!("{}{app}", tls("server.crt", "missing.key")), "missing.key: no such file"),
+        (format!("{}{app}", tls("text.pem", "server.key")), "text.pem: no certificate found"),
         (format!("{}{app}", tls("half.pem", "server.key")), "half.pem: "),
-        (format!("{}{app}", tls("server.crt", "text.pem")), "text.pem: there is no private key in it"),
-        (format!("{}{app}", tls("server.crt", "other/server.key")), "it does not go with"),
+        (format!("{}{app}", tls("server.crt", "text.pem")), "text.pem: no private key found"),
+        (format!("{}{app}", tls("server.crt", "other/server.key")), "key does not match"),
         (format!("listen: ['{free}', '{taken}']\n{app}"), &*format!("{taken} is in use").leak()),
         (format!("{plain}admin: '{taken}'\n{app}"), &*format!("{taken} is in use").leak()),
         (format!("listen: ['{free}', '192.0.2.1:80']\n{app}"), "cannot listen on 192.0.2.1:80"),
         (
             format!("{plain}upstreams: {{ app: 'http://no-such-name.invalid:80' }}\nroutes: app\n"),
-            "upstream `app`, server `http://no-such-name.invalid:80`: its name does not resolve",
+            "upstream `app`, server `http://no-such-name.invalid:80`: cannot resolve the host name",
         ),
         (format!("{plain}{app}log: {{ format: json, file: /no/such/place/log }}\n"), "/no/such/place/log"),
     ];
     for (policy, part) in cases {
         let output = run_serve(path, &policy);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{policy}\n{said}");
-        let lines: Vec<_> = said.lines().filter(|line| line.starts_with("error: ")).collect();
-        assert!(lines.len() == 1 && lines[0].contains(part), "{policy}\n{said}");
-        assert!(!said.contains("panicked"), "{policy}\n{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{policy}\n{stderr}");
+        let lines: Vec<_> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert!(lines.len() == 1 && lines[0].contains(part), "{policy}\n{stderr}");
+        assert!(!stderr.contains("panicked"), "{policy}\n{stderr}");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{policy}");
         assert!(TcpStream::connect(free).is_err(), "{policy}");
     }
@@ -87,8 +87,8 @@ fn unreadable_policy_file_is_named() {
             .current_dir(directory.path())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{file}: {said}");
-        assert!(said.contains(part) && !said.contains("panicked"), "{file}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{file}: {stderr}");
+        assert!(stderr.contains(part) && !stderr.contains("panicked"), "{file}: {stderr}");
     }
 }

@@ -1,4 +1,4 @@
-//! `tidegate suggest --from`, asked of a gateway that runs.
+//! `tidegate suggest --from` with a running gateway.
 
 use crate::common::{GatewayProcess, HttpClient, TestUpstream};
 use std::process::{Command, Output};
@@ -31,9 +31,9 @@ async fn suggest_reads_gateway_history() {
         }
         let out = gateway.directory.path().join("suggested.yaml");
         let args = ["--from", &admin, "--out", out.to_str().unwrap(), "--json"];
-        let told = run_suggest(&args, None).await;
-        assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-        let json: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
+        let output = run_suggest(&args, None).await;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((&json["requests"], &json["broken"]), (&120.into(), &0.into()), "{json:#}");
         assert_eq!(json["files"][0], format!("the history of {admin}"));
         assert_eq!(
@@ -42,8 +42,8 @@ async fn suggest_reads_gateway_history() {
         );
         assert!(std::fs::read_to_string(&out).unwrap().contains("mode: shadow"));
 
-        let told = run_suggest(&["--from", "--key", "path"], Some(&admin)).await;
-        let text = String::from_utf8(told.stdout).unwrap();
+        let output = run_suggest(&["--from", "--key", "path"], Some(&admin)).await;
+        let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains("120 requests") && text.contains("key: path"), "{text}");
     }
 }
@@ -55,13 +55,13 @@ async fn suggest_reports_missing_history() {
     let (busy, partial) = start_gateway(&server, "observe: { history: 10, share: 99.9999% }\n").await;
     HttpClient::connect(busy.address).await.get("/").await.unwrap();
     for (args, part) in [
-        (vec!["--from", silent.as_str()], "have its policy say `observe: { history: 100000 }`"),
-        (vec!["--from", partial.as_str(), "--key", "all"], "count by ip, or leave out `share`"),
+        (vec!["--from", silent.as_str()], "add `observe: { history: 100000 }` to its policy"),
+        (vec!["--from", partial.as_str(), "--key", "all"], "count by ip, or remove `share`"),
         (
             vec!["--from", partial.as_str(), "--key", "[ip, header x-plan]"],
-            "does not tell [ip, header x-plan]",
+            "does not contain [ip, header x-plan]",
         ),
-        (vec!["--from", "http://127.0.0.1:9"], "say where with --from"),
+        (vec!["--from", "http://127.0.0.1:9"], "set the URL with --from"),
         (vec!["--from", silent.as_str(), "access.log"], "cannot be used with"),
     ] {
         let failed = run_suggest(&args, None).await;

@@ -1,4 +1,4 @@
-//! `tidegate top`, in front of a gateway that runs and of one that comes back, on a pipe and on a terminal.
+//! `tidegate top` with a running and with a restarted gateway, on a pipe and on a terminal.
 
 use crate::common::{GatewayProcess, HttpClient, TEST_TIMEOUT, TestUpstream};
 use serde_json::Value;
@@ -25,7 +25,7 @@ fn policy(server: &TestUpstream, admin: &str) -> String {
     )
 }
 
-/// A gateway that has admitted two and denied one, and where its operators come in.
+/// A gateway that has admitted two requests and denied one, and the URL of its admin listener.
 async fn start_gateway(server: &TestUpstream) -> (GatewayProcess, String) {
     let gateway = GatewayProcess::start(&policy(server, "127.0.0.1:0")).await;
     let mut client = HttpClient::connect(gateway.address).await;
@@ -65,22 +65,22 @@ async fn top_prints_one_table_without_terminal() {
 
     let failed = run_command(top_command(&["--once", "--admin", "http://127.0.0.1:9"])).await;
     assert_eq!(failed.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&failed.stderr).contains("no gateway answers at http://127.0.0.1:9"));
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("no gateway at http://127.0.0.1:9"));
 }
 
 type OutputLines = std::io::Lines<BufReader<std::process::ChildStdout>>;
 
-/// Reads snapshots until the rule has denied so many.
+/// Reads snapshots until the rule has this number of denials.
 async fn wait_until_denied(mut lines: OutputLines, denied: u64) -> OutputLines {
     let read = tokio::task::spawn_blocking(move || {
         let found = lines.by_ref().map_while(Result::ok).any(|line| {
-            let told: Value = serde_json::from_str(&line).unwrap();
-            told["rules"][0]["counts"]["denied"] == denied
+            let snapshot: Value = serde_json::from_str(&line).unwrap();
+            snapshot["rules"][0]["counts"]["denied"] == denied
         });
-        assert!(found, "it has ended");
+        assert!(found, "the output has ended");
         lines
     });
-    timeout(TEST_TIMEOUT, read).await.expect("it is told").unwrap()
+    timeout(TEST_TIMEOUT, read).await.expect("no such snapshot").unwrap()
 }
 
 #[tokio::test]
@@ -92,16 +92,16 @@ async fn top_reconnects_to_restarted_gateway() {
     let lines = wait_until_denied(lines, 1).await;
     first.send_signal("TERM");
     assert!(first.wait().await.success());
-    let place = admin.trim_start_matches("http://");
-    let _second = GatewayProcess::start(&policy(&server, place)).await;
+    let address = admin.trim_start_matches("http://");
+    let _second = GatewayProcess::start(&policy(&server, address)).await;
     wait_until_denied(lines, 0).await;
     child.kill().unwrap();
     child.wait().unwrap();
 }
 
-/// `tidegate top` on a terminal that util-linux makes; what it has written so far.
+/// Starts `tidegate top` on a pseudo terminal of util-linux.
 fn start_on_terminal(admin: &str) -> Child {
-    // In the place of the shell, which would hear Ctrl-C, too.
+    // `exec` replaces the shell, which would receive Ctrl-C too.
     let command = format!("exec {} top --admin {admin}", env!("CARGO_BIN_EXE_tidegate"));
     let mut script = Command::new("script");
     script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
@@ -109,12 +109,12 @@ fn start_on_terminal(admin: &str) -> Child {
     script.spawn().expect("script is installed: apt-get install bsdutils")
 }
 
-/// Types each of these as soon as it has drawn what is beside it; all that it wrote, and how it ended.
+/// Types the keys of each step when its text is drawn. Returns the output and whether the command succeeded.
 fn type_keys(mut child: Child, steps: &[(&str, &[u8])]) -> (String, bool) {
     let (mut keyboard, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     let (mut written, mut from) = (String::new(), 0);
-    let mut story = steps.iter();
-    let mut next = story.next();
+    let mut steps = steps.iter();
+    let mut next = steps.next();
     let mut bytes = [0; 4_096];
     while let Ok(count @ 1..) = screen.read(&mut bytes) {
         written.push_str(&String::from_utf8_lossy(&bytes[..count]));
@@ -123,7 +123,7 @@ fn type_keys(mut child: Child, steps: &[(&str, &[u8])]) -> (String, bool) {
         {
             from += at + drawn.len();
             keyboard.write_all(keys).unwrap();
-            next = story.next();
+            next = steps.next();
         }
     }
     (written, child.wait().unwrap().success())
@@ -133,16 +133,16 @@ fn type_keys(mut child: Child, steps: &[(&str, &[u8])]) -> (String, bool) {
 async fn top_restores_the_terminal() {
     let server = TestUpstream::start_ok().await;
     let (_gateway, admin) = start_gateway(&server).await;
-    let stories: [&[(&str, &[u8])]; 3] = [
-        &[("as in the policy", b"s"), ("by denied", b"p"), ("(paused)", b"q")],
+    let scripts: [&[(&str, &[u8])]; 3] = [
+        &[("policy order", b"s"), ("by denials", b"p"), ("(paused)", b"q")],
         // Ctrl-C and Ctrl-D.
-        &[("q ends", b"\x03")],
-        &[("q ends", b"\x04")],
+        &[("q: quit", b"\x03")],
+        &[("q: quit", b"\x04")],
     ];
-    for story in stories {
+    for script in scripts {
         let child = start_on_terminal(&admin);
-        let run = tokio::task::spawn_blocking(move || type_keys(child, story));
-        let (written, is_success) = timeout(TEST_TIMEOUT, run).await.expect("it ends").unwrap();
+        let run = tokio::task::spawn_blocking(move || type_keys(child, script));
+        let (written, is_success) = timeout(TEST_TIMEOUT, run).await.expect("exit timeout").unwrap();
         assert!(is_success, "{written}");
         assert!(written.contains("\x1b[?1049h") && written.contains("few"), "{written:?}");
         assert!(written.trim_end().ends_with("\x1b[?7h\x1b[?25h\x1b[?1049l"), "{written:?}");

@@ -1,4 +1,4 @@
-//! WebSocket, with a library on either side that knows nothing of a gateway.
+//! WebSocket through the gateway, with a standard library on both sides.
 
 use crate::common::{GatewayProcess, TEST_TIMEOUT, TestUpstream};
 use futures_util::{SinkExt, StreamExt};
@@ -66,7 +66,7 @@ async fn websocket_handshake_is_rate_limited() {
         Err(Error::Http(answer)) => assert_eq!(answer.status(), 429),
         other => panic!("{other:?}"),
     }
-    // The one that was let in goes on.
+    // The admitted connection stays open.
     socket.send(Message::text("hello")).await.unwrap();
     assert_eq!(timeout(TEST_TIMEOUT, socket.next()).await.unwrap().unwrap().unwrap(), Message::text("hello"));
 }

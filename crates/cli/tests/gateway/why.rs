@@ -1,4 +1,4 @@
-//! `tidegate why`, asked of a gateway that runs.
+//! `tidegate why` with a running gateway.
 
 use crate::common::{GatewayProcess, TestUpstream, run_curl};
 use std::process::{Command, Output};
@@ -20,17 +20,20 @@ async fn why_explains_denial_id_of_response() {
     let gateway = GatewayProcess::start(&policy).await;
     let admin = gateway.wait_for_line("admin").await;
     let (url, head) = (gateway.url("/"), ["--include", "--output", "-"]);
-    let ask = || async { run_curl(&[&[url.as_str()], &head[..]].concat()).await.1 };
-    ask().await;
-    let denied = ask().await;
+    let send = || async { run_curl(&[&[url.as_str()], &head[..]].concat()).await.1 };
+    send().await;
+    let denied = send().await;
     let id = denied.lines().find_map(|line| line.strip_prefix("tidegate-denial: ")).unwrap().trim();
 
-    let told = run_why(&[id, "--admin", &admin]).await;
-    let text = String::from_utf8(told.stdout).unwrap();
-    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-    for part in
-        ["By rule `all`", "key      127.0.0.1\n", "quota    1/h (token-bucket)\n", "before   0 of 1 left"]
-    {
+    let output = run_why(&[id, "--admin", &admin]).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for part in [
+        "Denied by rule `all`",
+        "key      127.0.0.1\n",
+        "quota    1/h (token-bucket)\n",
+        "before   0 of 1 remaining",
+    ] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     let json = run_why(&[&format!("urn:tidegate:denial:{id}"), "--admin", &admin, "--json"]).await;
@@ -38,9 +41,9 @@ async fn why_explains_denial_id_of_response() {
     assert_eq!((&json["id"], &json["rule"]), (&id.into(), &"all".into()));
 
     for (args, part) in [
-        (["0000000000000000", "--admin", admin.as_str()], "answers 404: there is no denial of this id"),
-        (["../status", "--admin", admin.as_str()], "is no id of a denial"),
-        ([id, "--admin", "http://127.0.0.1:9"], "no gateway answers at http://127.0.0.1:9"),
+        (["0000000000000000", "--admin", admin.as_str()], "returned 404: unknown denial"),
+        (["../status", "--admin", admin.as_str()], "invalid denial id"),
+        ([id, "--admin", "http://127.0.0.1:9"], "no gateway at http://127.0.0.1:9"),
     ] {
         let failed = run_why(&args).await;
         let text = String::from_utf8_lossy(&failed.stderr).into_owned();
@@ -56,7 +59,7 @@ async fn auth_denial_has_id() {
     let gateway = GatewayProcess::start(policy).await;
     let (admin, decide) = (gateway.wait_for_line("admin").await, gateway.wait_for_line("decide").await);
     let url = format!("{decide}/v1/auth");
-    let asked = [
+    let args = [
         "-i",
         "-H",
         "X-Original-URI: /login",
@@ -66,14 +69,14 @@ async fn auth_denial_has_id() {
         "X-Real-IP: 192.0.2.7",
         &url,
     ];
-    let admitted = run_curl(&asked).await.1;
+    let admitted = run_curl(&args).await.1;
     assert!(!admitted.contains("tidegate-denial"), "{admitted}");
-    let denied = run_curl(&asked).await.1;
+    let denied = run_curl(&args).await.1;
     let id = denied.lines().find_map(|line| line.strip_prefix("tidegate-denial: ")).unwrap().trim();
     assert!(denied.contains(&format!("\"instance\":\"urn:tidegate:denial:{id}\"")), "{denied}");
-    let told = run_why(&[id, "--admin", &admin]).await;
-    let text = String::from_utf8(told.stdout).unwrap();
-    for part in ["By rule `all`", "request  POST ", "/login from 192.0.2.7", "key      192.0.2.7\n"] {
+    let output = run_why(&[id, "--admin", &admin]).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in ["Denied by rule `all`", "request  POST ", "/login from 192.0.2.7", "key      192.0.2.7\n"] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
 }
@@ -88,14 +91,18 @@ async fn check_denial_has_id() {
     let (_, denied) = run_curl(&["-i", "-d", r#"{"rule":"mails","key":"ann","cost":3}"#, &url]).await;
     let id = denied.lines().find_map(|line| line.strip_prefix("tidegate-denial: ")).unwrap().trim();
     assert!(denied.contains(&format!(r#""instance":"urn:tidegate:denial:{id}""#)), "{denied}");
-    let told = run_why(&[id, "--admin", &admin]).await;
-    let text = String::from_utf8(told.stdout).unwrap();
-    for part in
-        ["By rule `mails`", "key      ann\n", "cost     3\n", "before   2 of 2 left", "answer   429\n"]
-    {
+    let output = run_why(&[id, "--admin", &admin]).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "Denied by rule `mails`",
+        "key      ann\n",
+        "cost     3\n",
+        "before   2 of 2 remaining",
+        "response 429\n",
+    ] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
-    assert!(!text.contains("request"), "there was none: {text}");
+    assert!(!text.contains("request"), "the decision API has no request: {text}");
     let several = r#"[{"rule":"mails","key":"bob","cost":9},{"rule":"mails","key":"bob"}]"#;
     let (_, several) = run_curl(&["-d", several, &url]).await;
     assert_eq!(several.matches("urn:tidegate:denial:").count(), 1, "{several}");

@@ -1,4 +1,4 @@
-//! `tidegate serve` as people start it for the first time: what it prints is done, word for word.
+//! `tidegate serve` without a policy: the commands that it prints work.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -32,10 +32,10 @@ fn example_commands_work_as_printed() {
         .stderr(Stdio::piped())
         .spawn();
     let mut serving = ServeProcess(program.expect("the program runs"));
-    let told = serving.0.stdout.take().expect("it is piped");
+    let stdout = serving.0.stdout.take().expect("stdout is piped");
     let mut commands = Vec::new();
-    for line in BufReader::new(told).lines() {
-        let line = line.expect("it is text");
+    for line in BufReader::new(stdout).lines() {
+        let line = line.expect("output is text");
         if line.starts_with("  curl") || line.starts_with("  for") {
             commands.push(line.trim().to_owned());
         }
@@ -54,9 +54,9 @@ fn example_commands_work_as_printed() {
     assert_eq!(run_shell(reports).lines().count(), 5);
 
     run_shell(&format!("kill -TERM {}", serving.0.id()));
-    let ended = serving.0.wait().expect("it ends");
-    let mut said = String::new();
-    let errors = serving.0.stderr.take().expect("it is piped");
-    BufReader::new(errors).read_to_string(&mut said).expect("it is text");
-    assert!(ended.success(), "{ended}: {said}");
+    let status = serving.0.wait().expect("the process exits");
+    let mut stderr = String::new();
+    let errors = serving.0.stderr.take().expect("stderr is piped");
+    BufReader::new(errors).read_to_string(&mut stderr).expect("stderr is text");
+    assert!(status.success(), "{status}: {stderr}");
 }

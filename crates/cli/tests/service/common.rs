@@ -1,4 +1,4 @@
-//! What the stories share: the binary as a decision service, and curl.
+//! Test helpers: the binary as a rate limit service, and curl.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
 };
 use tidegate_testkit::servers::wait_until;
 
-/// The binary with limits, on ports of its own. Dropping it kills it.
+/// The rate limit service on free ports. Dropping it kills the process.
 pub(crate) struct ServiceProcess {
     child: Child,
     pub(crate) grpc: String,
@@ -25,11 +25,11 @@ impl ServiceProcess {
             let line = lines.next().unwrap().unwrap();
             line.strip_prefix(name).unwrap_or_else(|| panic!("{line}")).trim().to_owned()
         };
-        let (grpc, json, pages) = (address("gRPC"), address("JSON"), address("pages"));
-        Self { child, grpc, json, debug: pages }
+        let (grpc, json, debug) = (address("gRPC"), address("JSON"), address("pages"));
+        Self { child, grpc, json, debug }
     }
 
-    /// Asks it over JSON: the status of the answer.
+    /// Sends a request over JSON. Returns the status.
     pub(crate) fn check(&self, entries: &[(&str, &str)]) -> String {
         let entry = |(key, value): &(&str, &str)| format!(r#"{{"key":"{key}","value":"{value}"}}"#);
         let entries: Vec<_> = entries.iter().map(entry).collect();
@@ -37,22 +37,24 @@ impl ServiceProcess {
         run_curl(&["-d", &body, "-o", "/dev/null", "-w", "%{http_code}", &self.json])
     }
 
-    /// Waits until it has its store.
+    /// Waits until the store is reachable.
     pub(crate) fn wait_until_healthy(&self) {
         let url = self.json.replace("/json", "/healthcheck");
-        wait_until("it is of use", || match &*run_curl(&["-o", "/dev/null", "-w", "%{http_code}", &url]) {
-            "200" => Ok(()),
-            status => Err(status.to_owned()),
+        wait_until("the service is healthy", || {
+            match &*run_curl(&["-o", "/dev/null", "-w", "%{http_code}", &url]) {
+                "200" => Ok(()),
+                status => Err(status.to_owned()),
+            }
         })
         .unwrap();
     }
 
-    /// A page for operators.
+    /// Gets a debug page.
     pub(crate) fn get_page(&self, path: &str) -> String {
         run_curl(&[&format!("{}{path}", self.debug)])
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM and waits for the exit.
     pub(crate) fn stop(mut self) -> ExitStatus {
         Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
         self.child.wait().unwrap()
@@ -66,7 +68,7 @@ impl Drop for ServiceProcess {
     }
 }
 
-/// The binary with a policy that has `decisions`. Dropping it kills it.
+/// The binary with a policy that has `decisions`. Dropping it kills the process.
 pub(crate) struct DecisionApiProcess {
     child: Child,
     pub(crate) url: String,
@@ -99,18 +101,18 @@ fn serve_command(folder: &Path, more: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.args(["serve", "--envoy-config"]).arg(folder);
     command.env_clear().envs([("PORT", "0"), ("GRPC_PORT", "0"), ("DEBUG_PORT", "0")]);
-    // What is late on a busy machine is not what these stories are about.
+    // A busy machine must not cause timeouts in these tests.
     command.env("TIDEGATE_DEADLINE", "5s");
     command.envs(more.iter().copied()).stdin(Stdio::null());
     command
 }
 
-/// One that does not start: its exit code, and what it says.
+/// Runs a service that fails to start. Returns its exit code and standard error.
 pub(crate) fn run_until_exit(folder: &Path, more: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut child = serve_command(folder, more).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut told = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
-    (child.wait().unwrap().code(), told)
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    (child.wait().unwrap().code(), stderr)
 }
 
 pub(crate) fn run_curl(args: &[&str]) -> String {
@@ -120,7 +122,7 @@ pub(crate) fn run_curl(args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What a file says that is part of the examples.
+/// Reads a file of the examples.
 pub(crate) fn read_example(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(path);
     fs::read_to_string(path).unwrap()

@@ -1,9 +1,9 @@
-//! The example of an Envoy whose limits are decided here.
+//! The Envoy examples, with the rate limit service and with ext_authz.
 
 use crate::common::{DecisionApiProcess, ServiceProcess, read_example, run_curl};
 use tidegate_testkit::servers::{AppServer, NginxServer, RedisServer, wait_until};
 
-/// Envoy as in the examples, on ports of the test.
+/// Starts Envoy with the configuration of the example, on free ports.
 fn start_envoy(
     service: &ServiceProcess,
     backend: &NginxServer,
@@ -11,7 +11,7 @@ fn start_envoy(
 ) -> Option<AppServer> {
     let grpc = service.grpc.rsplit(':').next().unwrap();
     let config = read_example("envoy/envoy.yaml")
-        // What is late on a busy machine is not what these stories are about.
+        // A busy machine must not cause timeouts in these tests.
         .replace("timeout: 0.5s", "timeout: 20s")
         .replace("port_value: 9901", "port_value: ADMIN")
         .replace("port_value: 8888", "port_value: PORT")
@@ -33,7 +33,7 @@ fn start_backend() -> NginxServer {
 
 fn limits_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    // A window in which the test cannot come to an end.
+    // A window that does not end during the test.
     let limits = read_example("envoy/limits/shop.yaml").replace("unit: minute", "unit: year");
     std::fs::write(folder.path().join("shop.yaml"), limits).unwrap();
     folder
@@ -44,12 +44,12 @@ fn request_status(envoy: &AppServer, path: &str, header: &str) -> String {
     run_curl(&["-o", "/dev/null", "-w", "%{http_code}", "-H", header, &url])
 }
 
-/// Everything that the example says, whatever it is counted in.
+/// Checks the behavior that the example documents, with any store.
 fn check_example(service: ServiceProcess) {
     let backend = start_backend();
     let Some(envoy) = start_envoy(&service, &backend, |config| config) else { return };
 
-    // Three for each user, and none at all for one of them; who says no name is not counted.
+    // Three requests per user, none for one of them; requests without a user are not counted.
     for _ in 0..3 {
         assert_eq!(request_status(&envoy, "/", "x-user: alice"), "200");
     }
@@ -72,11 +72,11 @@ fn check_example(service: ServiceProcess) {
     assert_eq!(request_status(&envoy, "/", "x-user: mallory"), "429");
     assert_eq!(request_status(&envoy, "/", "x-other: alice"), "200");
 
-    // A route with a limit of its own, of a kind that others do not have.
+    // A route with its own limit and algorithm.
     let searches: Vec<_> = (0..6).map(|_| request_status(&envoy, "/search", "x-other: 1")).collect();
     assert_eq!(searches, ["200", "200", "200", "200", "200", "429"]);
 
-    // One that costs what it says.
+    // A route whose cost is in a header.
     let exports: Vec<_> = ["600", "300", "100", "1"]
         .map(|rows| request_status(&envoy, "/export", &format!("x-rows: {rows}")))
         .into();
@@ -88,7 +88,7 @@ fn check_example(service: ServiceProcess) {
         "{metrics}"
     );
 
-    // Gone: the filter says what happens then.
+    // Without the service, the filter decides.
     assert!(service.stop().success());
     assert_eq!(request_status(&envoy, "/", "x-user: alice"), "200");
 }
@@ -128,7 +128,7 @@ fn store_outage_is_left_to_envoy() {
     assert_eq!(request_status(&closed, "/", "x-user: alice"), "500");
     let health = service.json.replace("/json", "/healthcheck");
     let health = run_curl(&["-o", "/dev/null", "-w", "%{http_code}", &health]);
-    assert_eq!(health, "200", "a liveness probe does not restart the fleet for its store");
+    assert_eq!(health, "200", "a liveness probe does not restart the service for an outage of its store");
     redis.restart().unwrap();
     wait_until("it counts again", || match &*request_status(&closed, "/", "x-user: alice") {
         "200" => Ok(()),
@@ -148,11 +148,11 @@ fn oversized_header_is_still_limited() {
     };
     let Some(envoy) = start_envoy(&service, &backend, large) else { return };
     let header = format!("x-user: {}", "a".repeat(17_000));
-    let said: Vec<_> = (0..4).map(|_| request_status(&envoy, "/", &header)).collect();
-    assert_eq!(said, ["200", "200", "200", "429"]);
+    let statuses: Vec<_> = (0..4).map(|_| request_status(&envoy, "/", &header)).collect();
+    assert_eq!(statuses, ["200", "200", "200", "429"]);
 }
 
-/// The example of an Envoy that asks the decision API about each request.
+/// The example of Envoy with ext_authz and the decision API.
 #[test]
 fn ext_authz_over_http_refuses_what_the_policy_refuses() {
     let policy = read_example("envoy/ext-authz-policy.yaml")
@@ -172,15 +172,15 @@ fn ext_authz_over_http_refuses_what_the_policy_refuses() {
         tidegate_testkit::servers::skip_without("envoy");
         return;
     };
-    // By the user's name on all paths, and by the address on one of them, whatever the query says.
-    let said: Vec<_> =
+    // By user on all paths, and by address on one path; the query string has no effect.
+    let statuses: Vec<_> =
         (0..4).map(|n| request_status(&envoy, &format!("/?deny=200&n={n}"), "x-user: alice")).collect();
-    assert_eq!(said, ["200", "200", "200", "429"]);
+    assert_eq!(statuses, ["200", "200", "200", "429"]);
     assert_eq!(request_status(&envoy, "/", "x-user: bob"), "200");
     let searches: Vec<_> =
         (0..6).map(|n| request_status(&envoy, "/search?q=1", &format!("x-user: user-{n}"))).collect();
     assert_eq!(searches, ["200", "200", "200", "200", "200", "429"]);
-    // The client's own word on its address is not taken.
+    // The client cannot set its address.
     assert_eq!(request_status(&envoy, "/search", "x-real-ip: 192.0.2.1"), "429");
     let url = format!("http://{}/", envoy.address());
     let head = run_curl(&["-D", "-", "-o", "/dev/null", "-H", "x-user: alice", &url]);

@@ -1,12 +1,12 @@
-//! `tidegate serve --envoy-config` as people run it: the binary, a real Envoy before it and a real nginx behind that; and
-//! `tidegate serve` as programs ask it.
+//! `tidegate serve --envoy-config` end to end: the binary with a real Envoy and a real nginx; and the decision API of
+//! `tidegate serve`.
 
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "a story ends where it goes wrong, and says what it could not try"
+    reason = "a test fails where it panics, and prints what it skips"
 )]
 
 mod common;

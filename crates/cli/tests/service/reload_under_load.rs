@@ -1,4 +1,4 @@
-//! Limits that change while clients ask: no call fails.
+//! Configuration reloads under load: no call fails.
 
 use crate::common::ServiceProcess;
 use std::{
@@ -43,8 +43,8 @@ fn config_reload_fails_no_call() {
                         descriptors: vec![descriptor.clone()],
                         hits_addend: 0,
                     };
-                    let said = client.should_rate_limit(request).await.unwrap().into_inner();
-                    assert!(said.statuses[0].current_limit.is_some(), "there is always a limit");
+                    let response = client.should_rate_limit(request).await.unwrap().into_inner();
+                    assert!(response.statuses[0].current_limit.is_some(), "a limit always applies");
                     answered.fetch_add(1, Relaxed);
                 }
             })
@@ -54,10 +54,10 @@ fn config_reload_fails_no_call() {
         let before = answered.load(Relaxed);
         fs::write(folder.path().join("new"), limits_config(reload)).unwrap();
         fs::rename(folder.path().join("new"), folder.path().join("shop.yaml")).unwrap();
-        wait_until("the new limit is in force, and calls were answered meanwhile", || {
+        wait_until("the new limit is active, and calls were answered meanwhile", || {
             let page = service.get_page("rlconfig");
-            let is_there = page.contains(&format!("requests_per_unit={reload},"));
-            (is_there && answered.load(Relaxed) > before).then_some(()).ok_or(page)
+            let is_active = page.contains(&format!("requests_per_unit={reload},"));
+            (is_active && answered.load(Relaxed) > before).then_some(()).ok_or(page)
         })
         .unwrap();
     }

@@ -1,10 +1,10 @@
-//! Schemathesis, which asks everything that the OpenAPI document allows and forbids, and compares the answers with it.
+//! Schemathesis: sends valid and invalid requests of the OpenAPI document and compares the responses with it.
 
 use crate::common::DecisionApiProcess;
 use serde_json::{Value, json};
 use std::{fs, path::Path, process::Command};
 
-/// What holds slots and tokens, so that any of them can be asked for anything.
+/// Rules with tokens and slots, so that every operation works with each of them.
 const POLICY: &str = "
 decisions: 127.0.0.1:0
 rules:
@@ -13,7 +13,7 @@ rules:
   - { name: watched, key: header x-user, quota: [1/h, 1 at once], mode: shadow }
 ";
 
-/// `/v1/auth` needs one of two sets of headers, which no document can say, and answers to any method.
+/// `/v1/auth` needs one of two sets of headers, which OpenAPI cannot express, and allows any method.
 const EXCEPTIONS: &str = "
 [[operations]]
 include-path = \"/v1/auth\"
@@ -26,7 +26,8 @@ fn openapi_document() -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Has it ask what makes sense, what does not, or both; what it says if it finds anything.
+/// Runs Schemathesis with valid requests, invalid ones, or both. Returns its report if it finds errors; `None` if it is not
+/// installed.
 fn run_schemathesis(document: &Value, mode: &str) -> Option<Result<(), String>> {
     let service = DecisionApiProcess::start(POLICY);
     let folder = tempfile::tempdir().unwrap();
@@ -44,21 +45,21 @@ fn run_schemathesis(document: &Value, mode: &str) -> Option<Result<(), String>> 
             return None;
         }
     };
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
     let paths = document["paths"].as_object().unwrap().len();
-    let is_whole = said.contains(&format!("Tested: {paths}\n"));
-    assert!(is_whole, "{said}{}", String::from_utf8_lossy(&output.stderr));
-    Some(if output.status.success() { Ok(()) } else { Err(said) })
+    let is_complete = report.contains(&format!("Tested: {paths}\n"));
+    assert!(is_complete, "{report}{}", String::from_utf8_lossy(&output.stderr));
+    Some(if output.status.success() { Ok(()) } else { Err(report) })
 }
 
 #[test]
 fn every_response_matches_openapi() {
-    if let Some(Err(said)) = run_schemathesis(&openapi_document(), "all") {
-        panic!("{said}");
+    if let Some(Err(report)) = run_schemathesis(&openapi_document(), "all") {
+        panic!("{report}");
     }
 }
 
-/// The same where all that is asked makes sense, so that every question is decided.
+/// The same with valid requests only, so that every query is decided.
 #[test]
 fn every_decision_matches_openapi() {
     let mut document = openapi_document();
@@ -66,14 +67,14 @@ fn every_decision_matches_openapi() {
     schemas["Rule"] = json!({ "enum": ["ample", "scarce", "watched"] });
     schemas["Key"] =
         json!({ "oneOf": [{ "type": "string", "minLength": 1, "maxLength": 64 }, { "type": "number" }] });
-    for asked in ["Ask", "Take", "Hold", "Reset"] {
-        schemas[asked]["required"] = json!(["rule", "key"]);
-        if asked != "Reset" {
-            schemas[asked]["properties"]["tier"] = json!({ "type": "null" });
+    for schema in ["Ask", "Take", "Hold", "Reset"] {
+        schemas[schema]["required"] = json!(["rule", "key"]);
+        if schema != "Reset" {
+            schemas[schema]["properties"]["tier"] = json!({ "type": "null" });
         }
     }
     document["components"]["parameters"]["deny"]["schema"] = json!({ "enum": [200, 403, 429] });
-    if let Some(Err(said)) = run_schemathesis(&document, "positive") {
-        panic!("{said}");
+    if let Some(Err(report)) = run_schemathesis(&document, "positive") {
+        panic!("{report}");
     }
 }

@@ -1,4 +1,4 @@
-//! A fleet of envoyproxy/ratelimit and one of ours, on the same Redis.
+//! The rate limit service and envoyproxy/ratelimit on the same Redis.
 
 use crate::common::ServiceProcess;
 use std::fs;
@@ -43,13 +43,17 @@ fn fleets_share_counters() {
     let [key] = all.as_slice() else { panic!("{all:?}") };
     let start = key.strip_prefix("team:shop_user_alice_").unwrap();
     assert_eq!(start.parse::<u64>().unwrap() % 31_536_000, 0);
-    let kept = usual.command(&["TTL", key]).unwrap().integer().unwrap();
-    assert!((31_535_000..=31_536_000).contains(&kept), "{kept}");
+    let ttl = usual.command(&["TTL", key]).unwrap().integer().unwrap();
+    assert!((31_535_000..=31_536_000).contains(&ttl), "{ttl}");
 
-    // Another process of the fleet.
+    // Increments of another process.
     usual.command(&["INCRBY", key, "2"]).unwrap();
     assert_eq!([ask(), ask()], ["429", "429"]);
-    assert_eq!(usual.command(&["GET", key]).unwrap().text(), Some("4"), "the last one was not asked for");
+    assert_eq!(
+        usual.command(&["GET", key]).unwrap().text(),
+        Some("4"),
+        "the cached key is not counted again"
+    );
     let stats = service.get_page("stats");
     assert!(stats.contains("shop.user.over_limit_with_local_cache: 1\n"), "{stats}");
 
@@ -70,7 +74,7 @@ fn own_keys_use_the_prefix() {
     let address = redis.url().replace("redis://", "");
     let service =
         ServiceProcess::start(folder.path(), &[("REDIS_URL", &address), ("CACHE_KEY_PREFIX", "team:")]);
-    // A machine that is busy may answer too late for a decision.
+    // The store may time out on a busy machine.
     wait_until("it decides", || match &*service.check(&[("user", "alice"), ("never", "mind")]) {
         "200" => Ok(()),
         status => Err(status.to_owned()),

@@ -1,4 +1,4 @@
-//! What keeps a decision service from starting: one line, and nothing half-started.
+//! Startup errors of the rate limit service: one line, and no partial start.
 
 use crate::common::run_until_exit;
 use std::{fs, net::TcpListener};
@@ -13,17 +13,17 @@ fn invalid_environment_fails_startup_with_reason() {
     fs::write(fine.path().join("shop.yaml"), "domain: shop\n").unwrap();
 
     let cases = [
-        (nowhere.as_path(), ("LOG_LEVEL", "info"), "nowhere cannot be read: No such file or directory"),
-        (fine.path(), ("GRPC_PORT", port.as_str()), "is in use: stop what listens there"),
+        (nowhere.as_path(), ("LOG_LEVEL", "info"), "nowhere: No such file or directory"),
+        (fine.path(), ("GRPC_PORT", port.as_str()), "is in use: stop the other process"),
         (fine.path(), ("GRPC_PORT", "many"), "GRPC_PORT"),
         (fine.path(), ("SHADOW_MODE", "perhaps"), "SHADOW_MODE"),
         (fine.path(), ("REDIS_URL", "no address"), "no address"),
         (fine.path(), ("REDIS_TLS_CACERT", "ca.pem"), "REDIS_TLS_CACERT"),
     ];
-    for (folder, variable, told) in cases {
-        let (code, said) = run_until_exit(folder, &[variable]);
-        assert_eq!(code, Some(2), "{variable:?} {said}");
-        assert!(said.contains(told), "{told} in {said}");
+    for (folder, variable, part) in cases {
+        let (code, stderr) = run_until_exit(folder, &[variable]);
+        assert_eq!(code, Some(2), "{variable:?} {stderr}");
+        assert!(stderr.contains(part), "{part} in {stderr}");
     }
 }
 
@@ -36,9 +36,9 @@ fn invalid_tidegate_variables_fail_startup() {
     let pem = pem.to_str().unwrap();
     let cases: [(&[(&str, &str)], &str); 10] = [
         (&[("TIDEGATE_COUNTING", "both")], "one of theirs, atomic, shared"),
-        (&[("TIDEGATE_COUNTING", "shared")], "set REDIS_URL to that of the fleet"),
+        (&[("TIDEGATE_COUNTING", "shared")], "set REDIS_URL to that of envoyproxy/ratelimit"),
         (&[("TIDEGATE_OUTAGE", "local 0")], "such as local 3"),
-        (&[("TIDEGATE_LEASE", "2h")], "a time from 2ms to 1m"),
+        (&[("TIDEGATE_LEASE", "2h")], "a duration from 2ms to 1m"),
         (&[("TIDEGATE_HEADERS", "all")], "one of theirs, ratelimit, x-ratelimit, ietf"),
         (&[("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "a:1")], "REDIS_URL"),
         (&[("REDIS_TLS_CLIENT_CERT", pem)], "REDIS_TLS_CLIENT_KEY"),
@@ -47,12 +47,12 @@ fn invalid_tidegate_variables_fail_startup() {
             &[("REDIS_URL", "127.0.0.1:1"), ("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", pem)],
             "-----BEGIN CERTIFICATE-----",
         ),
-        (&[("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "nowhere.pem")], "nowhere.pem cannot be read"),
+        (&[("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "nowhere.pem")], "cannot read nowhere.pem"),
     ];
-    for (variables, told) in cases {
-        let (code, said) = run_until_exit(folder.path(), variables);
-        assert_eq!(code, Some(2), "{variables:?} {said}");
-        assert!(said.contains(told), "{told} in {said}");
+    for (variables, part) in cases {
+        let (code, stderr) = run_until_exit(folder.path(), variables);
+        assert_eq!(code, Some(2), "{variables:?} {stderr}");
+        assert!(stderr.contains(part), "{part} in {stderr}");
     }
 }
 
@@ -60,18 +60,19 @@ fn invalid_tidegate_variables_fail_startup() {
 fn log_level_and_format_follow_the_environment() {
     let folder = tempfile::tempdir().unwrap();
     // It reports variables without effect before it finds that it cannot start.
-    let said = |more: &[(&str, &str)]| {
+    let stderr_with = |more: &[(&str, &str)]| {
         let variables = [&[("REDIS_POOL_SIZE", "5")], more].concat();
         run_until_exit(&folder.path().join("nowhere"), &variables).1
     };
-    let text = said(&[]);
+    let text = stderr_with(&[]);
     let line = text.lines().find(|line| line.contains("WARN")).unwrap_or_else(|| panic!("{text}"));
     assert!(line.contains("variable has no effect") && line.contains("REDIS_POOL_SIZE"), "{text}");
-    let quiet = said(&[("LOG_LEVEL", "error")]);
+    let quiet = stderr_with(&[("LOG_LEVEL", "error")]);
     assert!(!quiet.contains("REDIS_POOL_SIZE"), "{quiet}");
-    let json = said(&[("LOG_FORMAT", "json"), ("LOG_LEVEL", "WARN")]);
+    let json = stderr_with(&[("LOG_FORMAT", "json"), ("LOG_LEVEL", "WARN")]);
     let line: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
     assert_eq!(line["level"], "WARN");
     assert_eq!(line["variable"], "REDIS_POOL_SIZE");
-    assert!(line["message"].as_str().unwrap().starts_with("variable has no effect: "), "{line}");
+    assert_eq!(line["message"], "variable has no effect");
+    assert_eq!(line["reason"], "one connection carries all commands");
 }

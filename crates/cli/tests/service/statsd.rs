@@ -1,4 +1,4 @@
-//! E7: statistics over statsd and DogStatsD, as real sockets receive them.
+//! E7: metrics over statsd and DogStatsD, received on real sockets.
 
 use crate::common::ServiceProcess;
 use std::{
@@ -13,10 +13,10 @@ use std::{
 
 const LIMITS: &str =
     "domain: shop\ndescriptors:\n  - { key: user, rate_limit: { unit: year, requests_per_unit: 3 } }\n";
-/// How long a test waits for what must come.
+/// A timeout that only a failing test reaches.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Five requests of one user, of which three are within the limit.
+/// Sends five requests of one user, of which three are within the limit.
 fn start_with_requests(more: &[(&str, &str)]) -> ServiceProcess {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("shop.yaml"), LIMITS).unwrap();
@@ -29,7 +29,7 @@ fn start_with_requests(more: &[(&str, &str)]) -> ServiceProcess {
     service
 }
 
-/// Counters, added up by name and tags; gauges are left out.
+/// The sums of counters by name and tags; gauges are ignored.
 #[derive(Default)]
 struct CounterSums(BTreeMap<String, u64>);
 
@@ -52,12 +52,12 @@ impl CounterSums {
     fn wait_for(&mut self, received: &mpsc::Receiver<String>, expected: &[(&str, u64)]) {
         while expected.iter().any(|(name, count)| self.0.get(*name) != Some(count)) {
             let text = received.recv_timeout(TEST_TIMEOUT);
-            self.add(&text.unwrap_or_else(|_| panic!("{expected:?} never comes: {:#?}", self.0)));
+            self.add(&text.unwrap_or_else(|_| panic!("{expected:?} is not received: {:#?}", self.0)));
         }
     }
 }
 
-/// Whole lines that come over TCP.
+/// Receives complete lines over TCP.
 fn receive_tcp(listener: TcpListener) -> mpsc::Receiver<String> {
     let (send, received) = mpsc::channel();
     thread::spawn(move || {
@@ -96,7 +96,7 @@ fn statsd_counters_are_sent_over_tcp() {
     assert!(service.stop().success());
 }
 
-/// What was counted while nobody listened comes later, and what is left at the end comes then.
+/// Counts during an outage are sent later, and the last ones at shutdown.
 #[test]
 fn counters_survive_statsd_outage() {
     let reserved = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! Stories of `tidegate simulate --closed-loop`, told by the binary itself.
+//! Tests of `tidegate simulate --closed-loop` with the binary.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot run its subject has failed")]
 
@@ -25,21 +25,21 @@ fn chart_shows_collapse_and_controllers() {
 "
     ));
     assert!(shown.contains(
-        "            0s              2s              4s\n\n  during     requests that were answered in time"
+        "            0s              2s              4s\n\n  during     requests answered in time"
     ));
-    assert!(!shown.contains('\x1b'), "colours in a pipe");
+    assert!(!shown.contains('\x1b'), "colors in a pipe");
 
     let row = |name: &str| {
         let start = format!("  {name:9} ");
         let at = lines.iter().position(|line| line.starts_with(&start) && line.contains('█')).unwrap();
         (lines[at - 1].chars().skip(12).collect::<Vec<_>>(), lines[at].chars().skip(12).collect::<Vec<_>>())
     };
-    let (asked, _) = row("asked");
+    let (load, _) = row("load");
     assert!(
-        asked[..8].iter().all(|cell| *cell == ' ') && asked[8..24].iter().all(|cell| *cell > '▅'),
+        load[..8].iter().all(|cell| *cell == ' ') && load[8..24].iter().all(|cell| *cell > '▅'),
         "{shown}"
     );
-    // Seven tenths of two lines before the surge; then nothing for the one, all that there is for the other.
+    // 70% of the height before the surge; then nothing without a controller, and full height with one.
     let (top, bottom) = row("none");
     assert!(
         bottom[..8].iter().all(|cell| *cell == '█') && top[..8].iter().all(|cell| *cell < '▆'),
@@ -83,7 +83,7 @@ fn several_scenarios_end_in_a_table() {
         shown.lines().skip_while(|line| !line.starts_with("            surge-1.4 surge-10")).collect();
     assert_eq!(table[0], "            surge-1.4 surge-10 slow-backend failing-backend retry-storm");
     assert!(table.iter().all(|line| line.chars().count() <= 80), "{shown}");
-    for (start, count) in OVERLOAD_SCENARIOS.map(|scene| (format!("{scene}: "), 1)) {
+    for (start, count) in OVERLOAD_SCENARIOS.map(|scenario| (format!("{scenario}: "), 1)) {
         assert_eq!(shown.lines().filter(|line| line.starts_with(&start)).count(), count, "{start}");
     }
     let head = |text: &str| table.iter().position(|line| *line == text).unwrap();
@@ -98,13 +98,13 @@ fn several_scenarios_end_in_a_table() {
 #[test]
 fn json_has_figures_and_bins() {
     let json = simulate_json(&["all", "--for", "1s"]);
-    let scenes = json["scenes"].as_array().unwrap();
-    let names: Vec<_> = scenes.iter().map(|scene| scene["scene"].as_str().unwrap()).collect();
+    let scenarios = json["scenarios"].as_array().unwrap();
+    let names: Vec<_> = scenarios.iter().map(|scenario| scenario["scenario"].as_str().unwrap()).collect();
     assert_eq!(names, [&OVERLOAD_SCENARIOS[..], &["healthy"]].concat());
-    for scene in scenes {
-        assert_eq!(scene["length_us"], 1_000_000);
-        assert_eq!(scene["capacity_per_s"], 32_000);
-        let guards = scene["guards"].as_array().unwrap();
+    for scenario in scenarios {
+        assert_eq!(scenario["length_us"], 1_000_000);
+        assert_eq!(scenario["capacity_per_s"], 32_000);
+        let guards = scenario["guards"].as_array().unwrap();
         let names: Vec<_> = guards.iter().map(|guard| guard["guard"].as_str().unwrap()).collect();
         assert_eq!(names, CONTROLLERS);
         for guard in guards {
@@ -113,12 +113,12 @@ fn json_has_figures_and_bins() {
             };
             let good = bins("good_bins");
             assert_eq!(good.len(), 100);
-            assert_eq!(scene["bin_us"], 10_000);
+            assert_eq!(scenario["bin_us"], 10_000);
             for (attempts, refused) in bins("attempt_bins").iter().zip(bins("refused_bins")) {
                 assert!(refused <= *attempts, "{guard}");
             }
-            // From 200ms to 600ms, but for the storm, which is over after 40ms.
-            if scene["ends_us"] == 600_000 {
+            // The change lasts from 200ms to 600ms, except for the retry storm, which lasts 40ms.
+            if scenario["ends_us"] == 600_000 {
                 let during: u64 = good[20..60].iter().sum();
                 let share = during as f64 / (0.4 * 32_000.0);
                 assert!((guard["median"]["goodput"].as_f64().unwrap() - share).abs() < 1e-9, "{guard}");
@@ -130,22 +130,22 @@ fn json_has_figures_and_bins() {
             assert_eq!(guard["limit_bins"][0].is_null(), has_no_limit);
         }
     }
-    assert!(scenes[4]["guards"][1]["worst"]["settled_us"].is_null(), "a storm does not settle");
+    assert!(scenarios[4]["guards"][1]["worst"]["settled_us"].is_null(), "a storm does not settle");
 }
 
 #[test]
 fn same_seed_gives_same_result() {
-    let told = |more: &[&str]| simulate_stdout(&[&["slow-backend", "--for", "1s", "--json"], more].concat());
-    assert_eq!(told(&[]), told(&[]));
-    assert_eq!(told(&[]), told(&["--seed", "7"]));
-    assert_ne!(told(&[]), told(&["--seed", "8"]));
+    let run = |more: &[&str]| simulate_stdout(&[&["slow-backend", "--for", "1s", "--json"], more].concat());
+    assert_eq!(run(&[]), run(&[]));
+    assert_eq!(run(&[]), run(&["--seed", "7"]));
+    assert_ne!(run(&[]), run(&["--seed", "8"]));
 }
 
 #[test]
 fn several_seeds_report_median_and_worst() {
     let args = ["slow-backend", "--for", "1s", "--seed", "20", "--seeds", "3"];
-    let told = simulate_json(&args);
-    for guard in told["scenes"][0]["guards"].as_array().unwrap() {
+    let report = simulate_json(&args);
+    for guard in report["scenarios"][0]["guards"].as_array().unwrap() {
         let runs = guard["runs"].as_array().unwrap();
         assert_eq!(runs.iter().map(|run| run["seed"].as_u64().unwrap()).collect::<Vec<_>>(), [20, 21, 22]);
         let mut goodputs: Vec<_> = runs.iter().map(|run| run["goodput"].as_f64().unwrap()).collect();
@@ -153,11 +153,11 @@ fn several_seeds_report_median_and_worst() {
         assert_eq!(guard["worst"]["goodput"], goodputs[0]);
         assert_eq!(guard["median"]["goodput"], goodputs[1]);
     }
-    // One seed's run is the run of that seed alone.
+    // A run does not depend on the other seeds.
     let alone = simulate_json(&["slow-backend", "--for", "1s", "--seed", "21"]);
     assert_eq!(
-        alone["scenes"][0]["guards"][5]["runs"][0], told["scenes"][0]["guards"][5]["runs"][1],
-        "whoever ran beside it"
+        alone["scenarios"][0]["guards"][5]["runs"][0], report["scenarios"][0]["guards"][5]["runs"][1],
+        "same seed, same run"
     );
 
     let shown = simulate_stdout(&args);
@@ -165,13 +165,13 @@ fn several_seeds_report_median_and_worst() {
         shown.contains("goodput during the change, % of capacity: median (worst) of 3 seeds\n  none"),
         "{shown}"
     );
-    assert!(!shown.contains('█'), "a chart of which seed?");
+    assert!(!shown.contains('█'), "no chart with several seeds");
 }
 
 #[test]
 fn invalid_arguments_are_rejected_with_a_fix() {
     for (args, line) in [
-        (&["surge"][..], "error: invalid value 'surge' for '--closed-loop [<SCENE>]'"),
+        (&["surge"][..], "error: invalid value 'surge' for '--closed-loop [<SCENARIO>]'"),
         (&["retry-strom"], "  tip: a similar value exists: 'retry-storm'"),
         (
             &["retry-strom"],
@@ -179,39 +179,42 @@ fn invalid_arguments_are_rejected_with_a_fix() {
         ),
         (
             &["all", "100/min"],
-            "error: the argument '--closed-loop [<SCENE>]' cannot be used with '[QUOTA]...'",
+            "error: the argument '--closed-loop [<SCENARIO>]' cannot be used with '[QUOTA]...'",
         ),
         (
             &["--load", "ramp"],
-            "error: the argument '--closed-loop [<SCENE>]' cannot be used with '--load <SHAPE>'",
+            "error: the argument '--closed-loop [<SCENARIO>]' cannot be used with '--load <SHAPE>'",
         ),
         (
             &["--rate", "1/s"],
-            "error: the argument '--closed-loop [<SCENE>]' cannot be used with '--rate <RATE>'",
+            "error: the argument '--closed-loop [<SCENARIO>]' cannot be used with '--rate <RATE>'",
         ),
-        (&["--cost", "1"], "error: the argument '--closed-loop [<SCENE>]' cannot be used with '--cost <N>'"),
+        (
+            &["--cost", "1"],
+            "error: the argument '--closed-loop [<SCENARIO>]' cannot be used with '--cost <N>'",
+        ),
         (
             &["--trace", "-"],
-            "error: the argument '--closed-loop [<SCENE>]' cannot be used with '--trace <FILE>'",
+            "error: the argument '--closed-loop [<SCENARIO>]' cannot be used with '--trace <FILE>'",
         ),
         (
             &["--window", "1s"],
-            "error: the argument '--closed-loop [<SCENE>]' cannot be used with '--window <TIME>'",
+            "error: the argument '--closed-loop [<SCENARIO>]' cannot be used with '--window <TIME>'",
         ),
         (
             &["--wait", "1s"],
-            "error: the argument '--closed-loop [<SCENE>]' cannot be used with '--wait <TIME>'",
+            "error: the argument '--closed-loop [<SCENARIO>]' cannot be used with '--wait <TIME>'",
         ),
         (
             &["--hold", "1s"],
-            "error: the argument '--closed-loop [<SCENE>]' cannot be used with '--hold <TIME>'",
+            "error: the argument '--closed-loop [<SCENARIO>]' cannot be used with '--hold <TIME>'",
         ),
         (&["--for", "1500ms"], "error: --for: a closed loop cannot last 1500ms"),
         (&["--for", "21s"], "give whole seconds from 1 to 20, as in `--for 10s`"),
         (&["--for", "500us"], "error: --for: a closed loop cannot last 500us"),
         (&["--seeds", "0"], "error: invalid value '0' for '--seeds <N>': 0 is not in 1..=99"),
         (&["--seed", "-1"], "error: unexpected argument '-1' found"),
-        (&["--svg", "picture.svg"], "error: a picture shows one scene"),
+        (&["--svg", "picture.svg"], "error: an image shows one scenario"),
         (&["--svg", "picture.svg"], "name it, as in `--closed-loop surge-10 --svg picture.svg`"),
         (
             &["surge-10", "--seeds", "3", "--svg", "picture.svg"],
@@ -219,8 +222,8 @@ fn invalid_arguments_are_rejected_with_a_fix() {
         ),
     ] {
         let output = run_simulate(args);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.lines().any(|said| said == line), "{args:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.lines().any(|found| found == line), "{args:?}: {stderr}");
         assert_eq!(output.status.code(), Some(2), "{args:?}");
     }
     for alone in [&["--seed", "3"], &["--seeds", "3"]] {
@@ -261,23 +264,23 @@ fn svg_is_well_formed() {
     );
 }
 
-/// The part of the table that takes little time is compared here; the rest where the binary is fast.
+/// Compares the first column of the table, which is fast to compute; `images.rs` compares the whole table.
 #[test]
 fn document_matches_command_output() {
     let document = overload_document();
     let table = document_table(&document);
-    // A column is as wide as it needs to be, so that the first one alone is how each line of the table starts.
+    // Columns have minimal width, so each line of the table starts with the first column alone.
     let column = simulate_stdout(&["surge-1.4", "--seeds", "9"]);
     assert_eq!(column.lines().count(), table.len());
-    for (said, printed) in table.iter().zip(column.lines()) {
+    for (documented, printed) in table.iter().zip(column.lines()) {
         assert!(
-            said.starts_with(printed),
-            "docs/overload.md says\n{said}\nbut the command prints\n{printed}"
+            documented.starts_with(printed),
+            "docs/overload.md contains\n{documented}\nbut the command prints\n{printed}"
         );
     }
 }
 
-/// What the document says in passing is what its table says.
+/// Checks that the numbers in the text match the table.
 #[test]
 fn document_text_matches_its_table() {
     let document = overload_document();
@@ -320,7 +323,7 @@ fn overload_document() -> String {
     fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/overload.md")).unwrap()
 }
 
-/// The lines between the marks, without the fences.
+/// The lines between the markers, without the fences.
 fn document_table(document: &str) -> Vec<&str> {
     let (_, rest) = document.split_once("<!-- figures -->\n```text\n").unwrap();
     rest.split_once("```\n<!-- end -->").unwrap().0.lines().collect()

@@ -1,4 +1,4 @@
-//! The binary, called as people call it.
+//! Runs the binary.
 
 #![allow(clippy::expect_used, reason = "this is how a test fails")]
 
@@ -16,7 +16,7 @@ pub(crate) fn utf8_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A file of one test; others have other names.
+/// Writes a file of one test; names must be unique across tests.
 pub(crate) fn write_file(name: &str, content: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&path, content).expect("the file is written");

@@ -1,4 +1,4 @@
-//! Pictures and figures in the documents are what their commands draw and print now.
+//! Checks that the images and figures in the documentation match the output of their commands.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot run its subject has failed")]
 
@@ -32,24 +32,24 @@ fn overload_figures_are_current() {
     let printed = run_simulate(&arguments);
     assert!(
         figures == printed,
-        "the figures in docs/overload.md are not what the simulation shows now; run: \
-         cargo run --release -- simulate {}\nand put what it prints there:\n{printed}",
+        "the figures in docs/overload.md are outdated; run: \
+         cargo run --release -- simulate {}\nand insert its output:\n{printed}",
         arguments.join(" ")
     );
 }
 
-/// A picture of the documents is what this draws, to the byte.
+/// Checks that an image of the documentation equals the output, byte for byte.
 fn check_image(name: &str, arguments: &[&str]) {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     run_simulate(&[arguments, &["--svg", path.to_str().unwrap()]].concat());
     assert!(
         fs::read(path).unwrap() == fs::read(docs_path().join(name)).unwrap(),
-        "docs/{name} is not what the simulation shows now; run: cargo run --release -- simulate {}",
+        "docs/{name} is outdated; run: cargo run --release -- simulate {}",
         [arguments, &["--svg", &format!("docs/{name}")]].concat().join(" ")
     );
 }
 
-/// What it prints.
+/// Runs `tidegate simulate`. Returns its output.
 fn run_simulate(arguments: &[&str]) -> String {
     let run = Command::new(env!("CARGO_BIN_EXE_tidegate")).arg("simulate").args(arguments).output().unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));

@@ -1,4 +1,4 @@
-//! `tidegate import nginx`, and what it writes beside the nginx that it was written from.
+//! `tidegate import nginx`, and a comparison of the imported policy with nginx itself.
 
 #![allow(clippy::expect_used, reason = "this is how a test fails")]
 
@@ -19,9 +19,9 @@ fn imported_policy_is_usable_and_lists_losses() {
     let config = config.to_str().expect("a name in UTF-8");
     let output = run_tidegate(&["import", "nginx", config]);
     assert_eq!(output.status.code(), Some(0), "{}", utf8_text(&output.stderr));
-    let told = format!("{config}:3: `gzip on`: answers are passed on as they are");
+    let loss = format!("{config}:3: `gzip on`: responses are forwarded unchanged");
     assert!(
-        utf8_text(&output.stdout).contains(&told) && utf8_text(&output.stderr).contains(&told),
+        utf8_text(&output.stdout).contains(&loss) && utf8_text(&output.stderr).contains(&loss),
         "{}",
         utf8_text(&output.stdout)
     );
@@ -35,7 +35,7 @@ fn imported_policy_is_usable_and_lists_losses() {
         let output = run_tidegate(&["check", "--strict", path]);
         assert_eq!(output.status.code(), Some(0), "{name}: {}", utf8_text(&output.stderr));
         assert!(
-            utf8_text(&output.stdout).contains("1 rule, 1 upstream: nothing wrong"),
+            utf8_text(&output.stdout).contains("1 rule, 1 upstream: valid"),
             "{}",
             utf8_text(&output.stdout)
         );
@@ -60,8 +60,8 @@ fn lost_protection_fails_import_until_accepted() {
     let _ = std::fs::remove_file(&out);
     let out_name = out.to_str().expect("a name in UTF-8");
     let output = run_tidegate(&["import", "nginx", config, "--out", out_name]);
-    let told = utf8_text(&output.stderr);
-    assert_eq!((output.status.code(), utf8_text(&output.stdout)), (Some(2), String::new()), "{told}");
+    let stderr = utf8_text(&output.stderr);
+    assert_eq!((output.status.code(), utf8_text(&output.stdout)), (Some(2), String::new()), "{stderr}");
     assert!(!out.exists());
     for line in [
         format!("{config}:3: `auth_basic members`"),
@@ -69,9 +69,9 @@ fn lost_protection_fails_import_until_accepted() {
         "2 protections would be lost, so nothing was written".to_owned(),
         "add --accept-loss auth_basic --accept-loss auth_request".to_owned(),
     ] {
-        assert!(told.contains(&line), "{told}");
+        assert!(stderr.contains(&line), "{stderr}");
     }
-    assert!(!told.contains("gzip"), "{told}");
+    assert!(!stderr.contains("gzip"), "{stderr}");
 
     let output = run_tidegate(&["import", "nginx", config, "--out", out_name, "--accept-loss", "auth_basic"]);
     assert_eq!(output.status.code(), Some(2));
@@ -90,24 +90,26 @@ fn lost_protection_fails_import_until_accepted() {
 
     let accepted = ["--accept-loss", "auth_basic", "--accept-loss", "auth_request"];
     let output = run_tidegate(&[&["import", "nginx", config, "--out", out_name][..], &accepted[..]].concat());
-    let told = utf8_text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{told}");
+    let stderr = utf8_text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(
-        told.contains("2 of protection lost, as accepted") && told.contains("1 not carried over"),
-        "{told}"
+        stderr.contains("2 lost protections, as accepted") && stderr.contains("1 not converted"),
+        "{stderr}"
     );
     let written = std::fs::read_to_string(&out).expect("a policy");
-    assert!(written.contains("Protection that is lost:\n#   "), "{written}");
+    assert!(written.contains("Lost protection:\n#   "), "{written}");
 }
 
 #[test]
 fn import_overwrites_only_with_force() {
     let config = write_file("overwrites.conf", CONFIG);
-    let out = write_file("kept.yaml", "rules: []\n");
+    let out = write_file("existing.yaml", "rules: []\n");
     let (config, out_name) = (config.to_str().expect("UTF-8"), out.to_str().expect("UTF-8"));
     let output = run_tidegate(&["import", "nginx", config, "--out", out_name]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(utf8_text(&output.stderr).contains("kept.yaml exists; write to another file, or add --force"));
+    assert!(
+        utf8_text(&output.stderr).contains("existing.yaml already exists; use another name, or add --force")
+    );
     assert_eq!(std::fs::read_to_string(&out).expect("a file"), "rules: []\n");
     let output = run_tidegate(&["import", "nginx", config, "--out", out_name, "--force"]);
     assert_eq!(output.status.code(), Some(0), "{}", utf8_text(&output.stderr));
@@ -120,30 +122,22 @@ fn import_errors_are_one_line() {
     let fine = write_file("fine.conf", CONFIG);
     let (wrong, fine) = (wrong.to_str().expect("UTF-8"), fine.to_str().expect("UTF-8"));
     let cases: [(&[&str], i32, &str); 5] = [
-        (
-            &["import", "nginx", wrong],
-            2,
-            ":3:5: unknown zone `none`; say what it counts with `limit_req_zone`",
-        ),
-        (&["import", "nginx", "nowhere.conf"], 2, "`nowhere.conf` cannot be read"),
-        (
-            &["import", "nginx", fine, "--out", "policy.txt"],
-            2,
-            "policy.txt is neither YAML nor TOML nor JSON",
-        ),
+        (&["import", "nginx", wrong], 2, ":3:5: unknown zone `none`; define it with `limit_req_zone`"),
+        (&["import", "nginx", "nowhere.conf"], 2, "cannot read `nowhere.conf`"),
+        (&["import", "nginx", fine, "--out", "policy.txt"], 2, "policy.txt is not YAML, TOML or JSON"),
         (&["import", "nginx", fine, "--out", "no/such/folder.yaml"], 1, "cannot write no/such/folder.yaml"),
         (&["import", "apache", fine], 2, "unrecognized subcommand 'apache'"),
     ];
     for (args, code, expected) in cases {
         let output = run_tidegate(args);
-        let told = utf8_text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {told}");
-        assert!(told.contains(expected), "{args:?}: {told}");
+        let stderr = utf8_text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(stderr.contains(expected), "{args:?}: {stderr}");
     }
 }
 
-/// One configuration, run by nginx and served as a policy, before the same server. Only what does not depend on time is
-/// compared: a rate of one in a minute stands still for that long.
+/// One configuration, run by nginx and served as a policy, with the same upstream. Rates of one per minute make the results
+/// independent of time.
 #[cfg(target_os = "linux")]
 mod nginx_comparison {
     use super::*;
@@ -161,7 +155,7 @@ mod nginx_comparison {
     };
     use tidegate_testkit::servers::{NginxServer, SentHttpRequest, wait_until};
 
-    /// A server that keeps those who ask for `/held` until it is told to let them go.
+    /// A server that blocks requests for `/blocked` until it receives a release.
     struct BlockingBackend {
         address: SocketAddr,
         blocked: Arc<AtomicUsize>,
@@ -172,20 +166,20 @@ mod nginx_comparison {
         fn start() -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
             let address = listener.local_addr().expect("an address");
-            let (held, (let_go, waits)) = (Arc::<AtomicUsize>::default(), mpsc::channel::<()>());
-            let waits = Arc::new(std::sync::Mutex::new(waits));
-            let count = held.clone();
+            let (blocked, (release, receiver)) = (Arc::<AtomicUsize>::default(), mpsc::channel::<()>());
+            let receiver = Arc::new(std::sync::Mutex::new(receiver));
+            let count = blocked.clone();
             thread::spawn(move || {
                 for stream in listener.incoming().flatten() {
-                    let (count, waits) = (count.clone(), waits.clone());
-                    thread::spawn(move || serve_connection(stream, &count, &waits));
+                    let (count, receiver) = (count.clone(), receiver.clone());
+                    thread::spawn(move || serve_connection(stream, &count, &receiver));
                 }
             });
-            Self { address, blocked: held, release: let_go }
+            Self { address, blocked, release }
         }
     }
 
-    /// Connections are kept: whoever stands before it may send many requests on one.
+    /// Serves several requests per connection, since proxies reuse connections.
     fn serve_connection(
         stream: TcpStream,
         blocked: &AtomicUsize,
@@ -195,10 +189,10 @@ mod nginx_comparison {
         let mut lines = BufReader::new(stream).lines();
         while let Some(Ok(first)) = lines.next() {
             while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
-            if first.contains("/held") {
+            if first.contains("/blocked") {
                 blocked.fetch_add(1, Ordering::SeqCst);
-                // Gone is as good as told.
-                let _ = release.lock().map(|waits| waits.recv());
+                // A dropped sender releases the request too.
+                let _ = release.lock().map(|receiver| receiver.recv());
             }
             if writer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
                 return;
@@ -206,7 +200,7 @@ mod nginx_comparison {
         }
     }
 
-    /// `tidegate serve`, ended when it is dropped.
+    /// `tidegate serve`. Dropping it kills the process.
     struct ImportedGateway {
         child: Child,
         address: SocketAddr,
@@ -227,9 +221,9 @@ mod nginx_comparison {
                 line[at..].split(|c: char| !(c.is_ascii_digit() || ".:".contains(c))).next()?.parse().ok()
             });
             let Some(address) = address else {
-                let mut told = String::new();
-                let _ = child.stderr.take().expect("its errors").read_to_string(&mut told);
-                panic!("it does not serve: {told}");
+                let mut stderr = String::new();
+                let _ = child.stderr.take().expect("its errors").read_to_string(&mut stderr);
+                panic!("no address in the output: {stderr}");
             };
             Self { child, address }
         }
@@ -247,7 +241,7 @@ mod nginx_comparison {
         map $limit $key { 0 ''; 1 $binary_remote_addr; }
         limit_req_zone $binary_remote_addr zone=one:1m rate=1r/m;
         limit_req_zone $binary_remote_addr zone=dry:1m rate=1r/m;
-        limit_req_zone $key zone=strangers:1m rate=1r/m;
+        limit_req_zone $key zone=unlisted:1m rate=1r/m;
         limit_conn_zone $binary_remote_addr zone=addr:1m;
         limit_req_status 429;
         limit_conn_status 509;
@@ -256,38 +250,39 @@ mod nginx_comparison {
             proxy_set_header Host $host;
             location /burst { limit_req zone=one burst=20 nodelay; proxy_pass http://BACKEND; }
             location /dry { limit_req zone=dry burst=2; limit_req_dry_run on; proxy_pass http://BACKEND; }
-            location /listed { limit_req zone=strangers; proxy_pass http://BACKEND; }
-            location /held { limit_conn addr 3; proxy_pass http://BACKEND; }
+            location /listed { limit_req zone=unlisted; proxy_pass http://BACKEND; }
+            location /blocked { limit_conn addr 3; proxy_pass http://BACKEND; }
             location / { proxy_pass http://BACKEND; }
         }";
 
-    /// How often each status was answered to so many requests at once.
+    /// The number of responses by status, for concurrent requests.
     fn count_statuses(address: SocketAddr, path: &str, count: usize) -> BTreeMap<u16, usize> {
         let sent: Vec<SentHttpRequest> =
-            (0..count).map(|_| SentHttpRequest::new(address, path).expect("it is sent")).collect();
+            (0..count).map(|_| SentHttpRequest::new(address, path).expect("the request is sent")).collect();
         let mut statuses = BTreeMap::new();
         for sent in sent {
-            *statuses.entry(sent.wait().expect("an answer")).or_default() += 1;
+            *statuses.entry(sent.wait().expect("a response")).or_default() += 1;
         }
         statuses
     }
 
-    /// Three are held, and nobody else gets in until they are let go.
+    /// Three requests are in flight, and further ones are denied until they complete.
     fn check_connection_limit(backend: &BlockingBackend, address: SocketAddr) -> Vec<u16> {
         let before = backend.blocked.load(Ordering::SeqCst);
-        let kept: Vec<SentHttpRequest> =
-            (0..3).map(|_| SentHttpRequest::new(address, "/held").expect("it is sent")).collect();
-        let all_held = || match backend.blocked.load(Ordering::SeqCst) - before {
+        let in_flight: Vec<SentHttpRequest> =
+            (0..3).map(|_| SentHttpRequest::new(address, "/blocked").expect("the request is sent")).collect();
+        let all_blocked = || match backend.blocked.load(Ordering::SeqCst) - before {
             3 => Ok(()),
-            count => Err(format!("{count} are held")),
+            count => Err(format!("{count} in flight")),
         };
-        wait_until("three are held", all_held).expect("three are held");
-        let ask =
-            |path: &str| SentHttpRequest::new(address, path).expect("it is sent").wait().expect("an answer");
-        let mut found = vec![ask("/held"), ask("/held/too"), ask("/other")];
-        (0..3).for_each(|_| backend.release.send(()).expect("it is told"));
-        found.extend(kept.into_iter().map(|sent| sent.wait().expect("an answer")));
-        found
+        wait_until("three are in flight", all_blocked).expect("three are in flight");
+        let send = |path: &str| {
+            SentHttpRequest::new(address, path).expect("the request is sent").wait().expect("a response")
+        };
+        let mut statuses = vec![send("/blocked"), send("/blocked/too"), send("/other")];
+        (0..3).for_each(|_| backend.release.send(()).expect("the backend runs"));
+        statuses.extend(in_flight.into_iter().map(|sent| sent.wait().expect("a response")));
+        statuses
     }
 
     #[test]
@@ -295,11 +290,11 @@ mod nginx_comparison {
         let backend = BlockingBackend::start();
         let http = LIMITS.replace("BACKEND", &backend.address.to_string());
         let nginx = NginxServer::start(&http).expect("nginx");
-        // Without the port at which nginx is asked whether it runs.
+        // Without the health check that `NginxServer` adds.
         let port = nginx.address().port().to_string();
         let config = write_file("beside-nginx.conf", &http.replace("PORT", &port));
         let output = run_tidegate(&["import", "nginx", config.to_str().expect("UTF-8")]);
-        // nginx has its ports; this one takes any other.
+        // nginx uses its ports, so the gateway listens on a free one.
         let elsewhere = |line: &str| match line.starts_with("listen:") {
             true => "listen: 127.0.0.1:0\n".to_owned(),
             false => format!("{line}\n"),

@@ -1,4 +1,4 @@
-//! `--json`: every verb that tells something tells it to programs, too.
+//! `--json`: every command with output supports it.
 
 #![allow(clippy::expect_used, reason = "this is how a test fails")]
 
@@ -10,30 +10,31 @@ fn name(path: &Path) -> &str {
     path.to_str().expect("a name in UTF-8")
 }
 
-/// What it told, and how it ended.
+/// Runs a command. Returns its JSON output and its exit code.
 fn run_json(args: &[&str]) -> (Value, Option<i32>) {
     let output = run_tidegate(args);
-    let told = serde_json::from_slice(&output.stdout);
+    let value = serde_json::from_slice(&output.stdout);
     (
-        told.unwrap_or_else(|error| panic!("{args:?}: {error}: {}", utf8_text(&output.stderr))),
+        value.unwrap_or_else(|error| panic!("{args:?}: {error}: {}", utf8_text(&output.stderr))),
         output.status.code(),
     )
 }
 
-/// Verbs that only write what others read.
+/// Commands whose output has a fixed format.
 const COMMANDS_WITHOUT_JSON: [&str; 3] = ["completions", "help", "man"];
 
 #[test]
 fn every_command_supports_json() {
     let help = utf8_text(&run_tidegate(&["--help"]).stdout);
-    let verbs =
+    let commands =
         help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    let verbs: Vec<&str> = verbs.filter_map(|line| line.split_whitespace().next()).collect();
-    assert!(verbs.contains(&"check") && verbs.contains(&"top"), "{verbs:?}");
-    for verb in verbs.into_iter().filter(|verb| !COMMANDS_WITHOUT_JSON.contains(verb)) {
-        let args = if verb == "import" { vec![verb, "nginx", "--help"] } else { vec![verb, "--help"] };
+    let commands: Vec<&str> = commands.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.contains(&"check") && commands.contains(&"top"), "{commands:?}");
+    for command in commands.into_iter().filter(|command| !COMMANDS_WITHOUT_JSON.contains(command)) {
+        let args =
+            if command == "import" { vec![command, "nginx", "--help"] } else { vec![command, "--help"] };
         let help = utf8_text(&run_tidegate(&args).stdout);
-        assert!(help.contains("--json"), "{verb} has no --json: {help}");
+        assert!(help.contains("--json"), "{command} has no --json: {help}");
     }
 }
 
@@ -78,7 +79,7 @@ fn import_json_has_policy_and_losses() {
     assert_eq!(code, Some(0), "{value:#}");
     assert!(value["policy"].as_str().is_some_and(|policy| policy.contains("5/s")), "{value:#}");
     let places: Vec<_> =
-        value["losses"].as_array().into_iter().flatten().map(|loss| &loss["place"]).collect();
+        value["losses"].as_array().into_iter().flatten().map(|loss| &loss["location"]).collect();
     assert!(
         places.iter().any(|place| place.as_str().is_some_and(|place| place.ends_with("nginx.conf:3"))),
         "{value:#}"

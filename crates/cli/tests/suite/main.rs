@@ -1,4 +1,4 @@
-//! Stories of the binary, in one program: it is built and linked once.
+//! Tests of the binary in one program, to build and link once.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 

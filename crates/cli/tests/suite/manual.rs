@@ -1,4 +1,4 @@
-//! Completions and the manual: that those who read them can.
+//! Completions and man pages: shells and groff accept them.
 
 #![allow(clippy::expect_used, reason = "this is how a test fails")]
 
@@ -12,7 +12,7 @@ use std::{
 
 const COMMANDS: [&str; 8] = ["check", "completions", "explain", "man", "replay", "serve", "suggest", "why"];
 
-/// Gives a program this text; what it said, or `None` where it is not there.
+/// Runs a program with this input. Returns whether it succeeded and its output; `None` if it is not installed.
 fn run_with_input(program: &str, args: &[&str], input: &str) -> Option<(bool, String)> {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -20,8 +20,8 @@ fn run_with_input(program: &str, args: &[&str], input: &str) -> Option<(bool, St
     let mut stdin = child.stdin.take()?;
     let input = input.to_owned();
     let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
-    let output = child.wait_with_output().expect("it ends");
-    writer.join().expect("it is written").expect("it is read");
+    let output = child.wait_with_output().expect("the program exits");
+    writer.join().expect("the writer does not panic").expect("the program reads its input");
     Some((output.status.success(), utf8_text(&output.stdout) + &utf8_text(&output.stderr)))
 }
 
@@ -30,7 +30,7 @@ fn completion_script(shell: &str) -> String {
     assert!(output.status.success(), "{shell}: {}", utf8_text(&output.stderr));
     let script = utf8_text(&output.stdout);
     for word in ["suggest", "target-keys"] {
-        assert!(script.contains(word), "no word of {word} for {shell}");
+        assert!(script.contains(word), "{word} is missing for {shell}");
     }
     script
 }
@@ -39,9 +39,9 @@ fn completion_script(shell: &str) -> String {
 fn shells_accept_their_completions() {
     for (shell, args) in [("bash", ["-n"].as_slice()), ("zsh", &["-n"]), ("fish", &["--no-execute"])] {
         let script = completion_script(shell);
-        // Where a shell is not there, nobody is served by it either.
-        if let Some((is_fine, said)) = run_with_input(shell, args, &script) {
-            assert!(is_fine, "{shell}: {said}");
+        // Skip shells that are not installed.
+        if let Some((is_valid, output)) = run_with_input(shell, args, &script) {
+            assert!(is_valid, "{shell}: {output}");
         }
     }
     completion_script("elvish");
@@ -54,26 +54,26 @@ fn shells_accept_their_completions() {
 #[test]
 fn bash_completes_command_and_option() {
     let script = completion_script("bash");
-    for (words, at, wanted) in
+    for (words, index, expected) in
         [("tidegate sug", 1, "suggest"), ("tidegate suggest --target-k", 2, "--target-keys")]
     {
         let last = words.rsplit(' ').next().unwrap_or_default();
-        let ask = format!(
-            "{script}\nCOMP_WORDS=({words}); COMP_CWORD={at}\n_tidegate tidegate '{last}' tidegate; echo \"${{COMPREPLY[*]}}\"\n"
+        let input = format!(
+            "{script}\nCOMP_WORDS=({words}); COMP_CWORD={index}\n_tidegate tidegate '{last}' tidegate; echo \"${{COMPREPLY[*]}}\"\n"
         );
-        let (_, said) = run_with_input("bash", &[], &ask).expect("bash is there");
-        assert_eq!(said.trim(), wanted, "{words}");
+        let (_, output) = run_with_input("bash", &[], &input).expect("bash is installed");
+        assert_eq!(output.trim(), expected, "{words}");
     }
 }
 
-/// Where a shell is not there, nobody is served by it either.
+/// Skipped if fish is not installed.
 #[test]
 fn fish_completes_command_and_option() {
     let script = completion_script("fish");
-    for (words, wanted) in [("tidegate sug", "suggest"), ("tidegate suggest --target-k", "--target-keys")] {
-        let ask = format!("{script}\ncomplete -C '{words}'\n");
-        let Some((_, said)) = run_with_input("fish", &[], &ask) else { return };
-        assert_eq!(said.split_whitespace().next(), Some(wanted), "{words}: {said}");
+    for (words, expected) in [("tidegate sug", "suggest"), ("tidegate suggest --target-k", "--target-keys")] {
+        let input = format!("{script}\ncomplete -C '{words}'\n");
+        let Some((_, output)) = run_with_input("fish", &[], &input) else { return };
+        assert_eq!(output.split_whitespace().next(), Some(expected), "{words}: {output}");
     }
 }
 
@@ -82,19 +82,19 @@ fn every_command_has_a_valid_man_page() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("manual/man1");
     let output = run_tidegate(&["man", folder.to_str().expect("a name in UTF-8")]);
     assert!(output.status.success(), "{}", utf8_text(&output.stderr));
-    for verb in COMMANDS {
-        assert!(folder.join(format!("tidegate-{verb}.1")).is_file(), "there is no page of {verb}");
+    for command in COMMANDS {
+        assert!(folder.join(format!("tidegate-{command}.1")).is_file(), "no page for {command}");
     }
-    let pages = fs::read_dir(&folder).expect("the folder is there");
+    let pages = fs::read_dir(&folder).expect("the folder exists");
     for page in pages.map(|page| page.expect("a page").path()) {
-        let source = fs::read_to_string(&page).expect("it is text");
+        let source = fs::read_to_string(&page).expect("the page is text");
         assert!(source.contains("\n.TH tidegate") && source.contains("\n.SH NAME"), "{}", page.display());
-        // All that it warns of, and nothing that is set.
-        if let Some((is_fine, said)) = run_with_input("groff", &["-man", "-ww", "-z"], &source) {
-            assert!(is_fine && said.is_empty(), "{}: {said}", page.display());
+        // All warnings, without output.
+        if let Some((is_valid, output)) = run_with_input("groff", &["-man", "-ww", "-z"], &source) {
+            assert!(is_valid && output.is_empty(), "{}: {output}", page.display());
         }
     }
     let main = run_tidegate(&["man"]);
-    let own = fs::read(folder.join("tidegate.1")).expect("a page of the program");
+    let own = fs::read(folder.join("tidegate.1")).expect("a page for the program");
     assert_eq!(utf8_text(&main.stdout), utf8_text(&own));
 }

@@ -1,4 +1,4 @@
-//! `tidegate check` and `tidegate explain`, as people and pipelines call them.
+//! `tidegate check` and `tidegate explain`.
 
 #![allow(clippy::expect_used, reason = "this is how a test fails")]
 
@@ -13,10 +13,10 @@ rules:
   - { name: login, match: { method: POST, path: /login }, key: header x-user, quota: 5/min }
 ";
 
-/// A cost that no burst grants.
+/// A cost above the burst.
 const POLICY_WITH_WARNING: &str = "rules: [{ name: wide, key: ip, quota: 10/min, cost: 20 }]";
 
-/// Three mistakes.
+/// Three errors.
 const INVALID_POLICY: &str = "\
 rules:
   - name: login
@@ -48,13 +48,13 @@ fn check_exit_codes_reflect_result() {
 fn check_reports_all_errors() {
     let path = write_file("all-wrong.yaml", INVALID_POLICY);
     let output = run_tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
-    let said = utf8_text(&output.stderr);
+    let text = utf8_text(&output.stderr);
     for place in [
         ":3:10: unknown key `ipp`; did you mean `ip`?",
         ":4:14: unknown period `mim`",
         ":5:5: unknown key `mod`",
     ] {
-        assert!(said.contains(place), "no word of {place}: {said}");
+        assert!(text.contains(place), "{place} is missing: {text}");
     }
 }
 
@@ -63,8 +63,8 @@ fn check_compiles_expressions() {
     let path = write_file("cel.yaml", "rules: [{ name: a, match: { when: 'request.(' }, quota: 1/s }]");
     let output = run_tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
     assert_eq!(output.status.code(), Some(2));
-    let said = utf8_text(&output.stderr);
-    assert!(said.contains(":1:36: `request.(` is no expression"), "{said}");
+    let text = utf8_text(&output.stderr);
+    assert!(text.contains(":1:36: invalid expression `request.(`"), "{text}");
 }
 
 #[test]
@@ -74,10 +74,11 @@ fn explain_shows_rules_keys_and_outcome() {
     let output =
         run_tidegate(&["explain", path, "POST /login", "--ip", "203.0.113.7", "--header", "X-User: alice"]);
     assert!(output.status.success(), "{}", utf8_text(&output.stderr));
-    let said = utf8_text(&output.stdout);
-    for word in ["goes to `app`", "203.0.113.7", "key      alice", "120 in any 1min", "429, retry-after: 12"]
+    let text = utf8_text(&output.stdout);
+    for word in
+        ["forwarded to `app`", "203.0.113.7", "key      alice", "120 in any 1min", "429, retry-after: 12"]
     {
-        assert!(said.contains(word), "no word of {word}: {said}");
+        assert!(text.contains(word), "{word} is missing: {text}");
     }
     let output = run_tidegate(&["explain", path, "/"]);
     assert!(
@@ -102,7 +103,7 @@ fn explain_rejects_invalid_request_line() {
     }
 }
 
-/// What `check` and `serve` both refuse, and where.
+/// Policies that `check` and `serve` both reject, with the positions.
 const REFUSED_POLICIES: [(&str, &str); 8] = [
     ("store: redsi://127.0.0.1\nrules: []", ":1:8: "),
     ("store: redis://127.0.0.1:abc\nrules: []", ":1:8: "),
@@ -110,7 +111,7 @@ const REFUSED_POLICIES: [(&str, &str); 8] = [
     ("rules: []\nadmin: { listen: 127.0.0.1:18471, token: $TIDEGATE_NO_SUCH_VARIABLE }", ":2:42: "),
     (
         "listen: 127.0.0.1:18471\nadmin: 127.0.0.1:18471",
-        ":2:8: `127.0.0.1:18471` is taken: `listen` listens on",
+        ":2:8: `127.0.0.1:18471` is in use: `listen` listens on",
     ),
     ("listen: { address: 127.0.0.1:18471, tls: { certificate: nowhere.pem, key: nowhere.key } }", ":1:57: "),
     ("lists: { bad: { files: nowhere.txt } }\nrules: [{ name: a, deny: bad }]", ":1:15: list `bad`: "),
@@ -123,10 +124,10 @@ fn check_reports_what_serve_refuses() {
         let path = write_file(&format!("refused-{number}.yaml"), policy);
         let path = path.to_str().expect("a name in UTF-8");
         let checked = run_tidegate(&["check", path]);
-        let said = utf8_text(&checked.stderr);
-        assert_eq!(checked.status.code(), Some(2), "{policy}: {said}{}", utf8_text(&checked.stdout));
-        assert!(said.contains(place), "no word of {place}: {said}");
-        assert!(said.contains("; ") && said.lines().count() >= 3, "place, line and caret: {said}");
+        let text = utf8_text(&checked.stderr);
+        assert_eq!(checked.status.code(), Some(2), "{policy}: {text}{}", utf8_text(&checked.stdout));
+        assert!(text.contains(place), "{place} is missing: {text}");
+        assert!(text.contains("; ") && text.lines().count() >= 3, "place, line and caret: {text}");
         let served = run_tidegate(&["serve", path]);
         assert_eq!(served.status.code(), Some(2), "{policy}: {}", utf8_text(&served.stderr));
     }
@@ -136,13 +137,10 @@ fn check_reports_what_serve_refuses() {
 fn check_warns_about_unreachable_upstreams() {
     let cases = [
         ("", "the policy is empty"),
-        (
-            "rules: [{ name: a, key: ip, quota: 5/min }]",
-            "1:8: no route: a gateway answers every request with 404",
-        ),
+        ("rules: [{ name: a, key: ip, quota: 5/min }]", "1:8: no route: every request gets a 404"),
         (
             "listen: 127.0.0.1:18472\nupstreams: { app: 'http://127.0.0.1:18472' }\nroutes: app",
-            "127.0.0.1:18472 is this gateway itself",
+            "127.0.0.1:18472 is this gateway: requests would loop",
         ),
     ];
     for (number, (policy, expected)) in cases.into_iter().enumerate() {
@@ -161,23 +159,23 @@ fn warning_has_line_caret_and_rule() {
                   priority: high\n";
     let path = write_file("advised.yaml", policy);
     let output = run_tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
-    let said = utf8_text(&output.stdout);
+    let text = utf8_text(&output.stdout);
     let expected = "advised.yaml:6:15: rule `login`: `priority` has no effect on a plain quota; ";
-    assert!(said.contains(expected), "{said}");
-    assert!(said.contains("\n      priority: high\n                ^^^^\n"), "{said}");
+    assert!(text.contains(expected), "{text}");
+    assert!(text.contains("\n      priority: high\n                ^^^^\n"), "{text}");
 }
 
 #[test]
 fn explain_evaluates_lists() {
-    let policy = "upstreams: { app: 'http://127.0.0.1:9000' }\nroutes: app\nlists: { office: [192.0.2.0/24] }\nrules:\n  \
-                  - { name: closed, match: { path: /internal/** }, deny: all, allow: office }\n";
+    let policy = "upstreams: { app: 'http://127.0.0.1:9000' }\nroutes: app\nlists: { internal: [192.0.2.0/24] }\nrules:\n  \
+                  - { name: closed, match: { path: /internal/** }, deny: all, allow: internal }\n";
     let path = write_file("closed.yaml", policy);
     let explain = |ip: &str| {
         let output =
             run_tidegate(&["explain", path.to_str().expect("a name in UTF-8"), "/internal/x", "--ip", ip]);
         utf8_text(&output.stdout)
     };
-    let (office, stranger) = (explain("192.0.2.1"), explain("203.0.113.7"));
-    assert!(office.contains("goes to `app`") && office.contains("allowed"), "{office}");
-    assert!(stranger.contains("refused by rule `closed`, since the client is denied: 403"), "{stranger}");
+    let (internal, other) = (explain("192.0.2.1"), explain("203.0.113.7"));
+    assert!(internal.contains("forwarded to `app`") && internal.contains("allowed"), "{internal}");
+    assert!(other.contains("rejected by rule `closed` (client denied): 403"), "{other}");
 }

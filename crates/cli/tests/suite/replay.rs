@@ -1,4 +1,4 @@
-//! `tidegate replay` and `tidegate suggest`, as people and pipelines call them.
+//! `tidegate replay` and `tidegate suggest`.
 
 #![allow(clippy::expect_used, reason = "this is how a test fails")]
 
@@ -19,10 +19,10 @@ fn replay_reports_text_json_and_html() {
     let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join("replayed.html");
     let output = run_tidegate(&["replay", "--policy", name(&policy), ACCESS_LOG, "--html", name(&page)]);
     assert!(output.status.success(), "{}", utf8_text(&output.stderr));
-    let said = utf8_text(&output.stdout);
+    let text = utf8_text(&output.stdout);
     assert!(
-        said.contains("10000 requests in 10000 lines") && said.contains("rule `everybody`: denied"),
-        "{said}"
+        text.contains("10000 requests in 10000 lines") && text.contains("rule `everybody`: denied"),
+        "{text}"
     );
     let page = fs::read_to_string(page).expect("the page was written");
     assert!(page.starts_with("<!doctype html>") && page.contains("<svg"), "{page}");
@@ -65,7 +65,7 @@ fn suggest_overwrites_only_with_force() {
     let output = run_tidegate(&["suggest", name(&log), "--out", name(&out)]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
-        utf8_text(&output.stderr).contains("mine.yaml already exists; give --force"),
+        utf8_text(&output.stderr).contains("mine.yaml already exists; use another name, or add --force"),
         "{}",
         utf8_text(&output.stderr)
     );
@@ -86,49 +86,47 @@ fn unusable_input_exits_with_two() {
     let tenants = write_file("tenants.yaml", "rules: [{ name: tenants, key: header x-tenant, quota: 1/s }]");
     let (empty, odd) = (write_file("empty.log", ""), write_file("odd.log", "what is this?\n"));
     let written =
-        write_file("kept.log", "192.0.2.1 - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
+        write_file("input.log", "192.0.2.1 - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
     let cases: [(&[&str], &str); 13] = [
-        (&["replay", "--policy", name(&policy), "-", "-"], "standard input is named twice"),
-        (&["suggest", "-", "-"], "standard input is named twice"),
+        (&["replay", "--policy", name(&policy), "-", "-"], "standard input can be read only once"),
+        (&["suggest", "-", "-"], "standard input can be read only once"),
         (
             &["replay", "--policy", name(&policy), name(&written), "--html", name(&written)],
-            "kept.log would be written over",
+            "input.log is an input and would be overwritten",
         ),
         (
             &["replay", "--policy", name(&policy), name(&written), "--html", name(&policy)],
-            "for-bad-logs.yaml would be written over",
+            "for-bad-logs.yaml is an input and would be overwritten",
         ),
-        (&["replay", "--policy", name(&policy), name(&empty)], "there is no request in it"),
-        (
-            &["replay", "--policy", name(&policy), name(&odd)],
-            "odd.log:1: this is in no format that was tried",
-        ),
+        (&["replay", "--policy", name(&policy), name(&empty)], "no requests found"),
+        (&["replay", "--policy", name(&policy), name(&odd)], "odd.log:1: unknown log format"),
         (&["replay", "--policy", name(&policy), "nowhere.log"], "cannot read nowhere.log"),
         (
             &["replay", "--policy", name(&tenants), ACCESS_LOG],
-            "no request of the log has what rule `tenants` counts by",
+            "no request in the log has the key of rule `tenants`",
         ),
         (&["replay", "--policy", name(&policy), ACCESS_LOG, "--format", "squid"], "unknown format `squid`"),
-        (&["suggest", name(&empty)], "there is no request in it"),
+        (&["suggest", name(&empty)], "no requests found"),
         (&["suggest", ACCESS_LOG, "--target-denied", "much"], "--target-denied much"),
         (&["suggest", ACCESS_LOG, "--target-keys", "most"], "--target-keys most"),
         (&["suggest", ACCESS_LOG, "--headroom", "some"], "--headroom some"),
     ];
-    for (args, said) in cases {
+    for (args, part) in cases {
         let output = run_tidegate(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
-        assert!(utf8_text(&output.stderr).contains(said), "{args:?}: {}", utf8_text(&output.stderr));
+        assert!(utf8_text(&output.stderr).contains(part), "{args:?}: {}", utf8_text(&output.stderr));
     }
     assert_eq!(fs::read_to_string(&policy).expect("it is there"), POLICY);
 }
 
-/// What can be read only once is kept: logs are read several times.
+/// A pipe can be read only once, so it is buffered.
 #[cfg(unix)]
 #[test]
 fn suggest_reads_a_pipe() {
-    let ask =
+    let script =
         format!("'{}' suggest <(gzip -cd '{ACCESS_LOG}') --target-keys 99%", env!("CARGO_BIN_EXE_tidegate"));
-    let output = std::process::Command::new("bash").args(["-c", &ask]).output().expect("bash is there");
+    let output =
+        std::process::Command::new("bash").args(["-c", &script]).output().expect("bash is installed");
     assert!(output.status.success(), "{}", utf8_text(&output.stderr));
     assert!(utf8_text(&output.stdout).contains("10000 requests"), "{}", utf8_text(&output.stdout));
 }

@@ -1,4 +1,4 @@
-//! Stories of `tidegate simulate`, told by the binary itself.
+//! Tests of `tidegate simulate` with the binary.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot run its subject has failed")]
 
@@ -22,7 +22,7 @@ fn default_shows_double_limit_at_window_boundary() {
 ";
     assert!(shown.contains(expected), "{shown}");
     assert!(shown.contains("worst 1min: 100, bound 100"), "{shown}");
-    assert!(!shown.contains('\x1b'), "colours in a pipe");
+    assert!(!shown.contains('\x1b'), "colors in a pipe");
 
     let json = simulate_json(&[]);
     let number = |value: &Value| value.as_u64().unwrap();
@@ -73,7 +73,7 @@ fn load_title_describes_the_load() {
             "boundary: two bursts of 120 requests around 1min, where a window ends, cut off after 70s",
             120 + 64,
         ),
-        // A minute of arrivals in two minutes: the rate is not made up for in each quarter.
+        // One minute of arrivals in two minutes: pauses do not increase the rate.
         (
             &["100/min", "--load", "on-off", "--rate", "1/min"],
             "on-off: 1/min for 15s, then nothing for 15s, in turn",
@@ -120,10 +120,7 @@ fn shapers_report_wait_times() {
     let shown =
         simulate_stdout(&["60/min leaky-bucket", "60/min smooth", "--load", "burst", "--rate", "4/s"]);
     assert!(shown.contains("admitted 60 (59 delayed), denied 0"), "{shown}");
-    assert!(
-        shown.contains("callers wait as long as the queue lets them; the longest wait is 44.2s"),
-        "{shown}"
-    );
+    assert!(shown.contains("callers wait as long as the queue allows; the longest wait is 44.2s"), "{shown}");
     assert!(shown.contains("callers wait for up to 1s; the longest wait is 1s"), "{shown}");
 
     let impatient =
@@ -132,7 +129,7 @@ fn shapers_report_wait_times() {
     let patient = simulate_json(&["60/min burst 5", "--load", "burst", "--rate", "4/s", "--wait", "10s"]);
     assert_eq!(patient["quotas"][0]["longest_wait_us"], 10_000_000);
 
-    // A caller of a shaper never waits for its own cost, so the last one may go beyond the rate by that much.
+    // A caller of a shaper does not wait for its own cost, so the last request may exceed the rate by its cost.
     let large =
         simulate_json(&["10/s smooth", "10/s warm-up 4s", "--load", "burst", "--cost", "70", "--wait", "1h"]);
     for quota in json_quotas(&large) {
@@ -144,21 +141,21 @@ fn shapers_report_wait_times() {
 fn concurrency_slots_are_released() {
     let args = ["3 at once", "--hold", "250ms", "--load", "steady", "--rate", "20/s", "--for", "1s"];
     let json = simulate_json(&args);
-    // Three go in every 250ms, at 0, 50 and 100ms.
+    // Three requests are admitted every 250ms, at 0, 50 and 100ms.
     assert_eq!(json["quotas"][0]["allowed"]["requests"], 12);
     assert_eq!(json["quotas"][0]["worst"]["cost"], 3);
     assert!(simulate_stdout(&args).contains("most in flight: 3, bound 3"));
 
-    // Nobody knows when a place is given back, so nobody waits for one.
-    let asked =
+    // The release time of a slot is unknown, so callers never wait for one.
+    let report =
         serde_json::from_str::<Value>(&simulate_stdout(&[&args[..], &["--wait", "1s", "--json"]].concat()));
-    assert_eq!(asked.unwrap()["quotas"][0]["patience_us"], 0);
+    assert_eq!(report.unwrap()["quotas"][0]["patience_us"], 0);
 }
 
 #[test]
 fn traces_are_sorted_and_may_name_quotas() {
-    let story = "\
-# what a story expects is not checked here
+    let trace = "\
+# expectations are ignored
 quota 10/s burst 3
 
 at 100ms  cost 2   allow  remaining 0
@@ -167,7 +164,7 @@ at 0ms    cost 2   deny   retry 100ms   # a comment
 at 0.5s   cost 1   remaining 2
 1s cost 3
 ";
-    let file = write_temporary("story.trace", story);
+    let file = write_temporary("scenario.trace", trace);
     let json = simulate_json(&["--trace", file.to_str().unwrap()]);
     assert_eq!(json["quotas"][0]["quota"], "10/s burst 3");
     assert_eq!(json["offered"], serde_json::json!({ "requests": 5, "cost": 10 }));
@@ -205,8 +202,8 @@ smooth, warm-up, concurrency
 error: `burst` is not a number above zero
   burst
   ^^^^^
-write how much, as in `100/min`
-or is it one quota? quote it: '100/min burst 20'
+write an amount, as in `100/min`
+if it is one quota, quote it: '100/min burst 20'
 ",
     );
 }
@@ -216,7 +213,7 @@ fn bad_traces_point_at_the_column() {
     for (trace, complaint) in [
         (
             "1s\nat 2s cots 2\n",
-            "2:7: `cots` does not belong here\n  at 2s cots 2\n        ^^^^\nwrite a time, then `cost` and a number if it is not 1",
+            "2:7: unexpected `cots`\n  at 2s cots 2\n        ^^^^\nwrite a time, then `cost` and a number if it is not 1",
         ),
         (
             "soon\n",
@@ -224,21 +221,21 @@ fn bad_traces_point_at_the_column() {
         ),
         (
             "5 parsecs",
-            "1:3: `parsecs` does not belong here\n  5 parsecs\n    ^^^^^^^\nwrite a time, then `cost` and a number if it is not 1",
+            "1:3: unexpected `parsecs`\n  5 parsecs\n    ^^^^^^^\nwrite a time, then `cost` and a number if it is not 1",
         ),
         (
             "5parsecs",
             "1:1: unknown period `parsecs`\n  5parsecs\n  ^^^^^^^^\nuse one of us, ms, s, min, h, d, w",
         ),
-        ("\n1s cost", "2:8: missing: a number after `cost`\n  1s cost\n         ^\nwrite `cost 2`"),
+        ("\n1s cost", "2:8: missing a number after `cost`\n  1s cost\n         ^\nwrite `cost 2`"),
         (
             "1s cost -1",
             "1:9: `-1` is not a whole number below 2^64\n  1s cost -1\n          ^^\nwrite `cost 2`",
         ),
-        // Nothing that a file holds reaches the terminal as a command.
+        // Control characters of a file must not reach the terminal.
         (
             "1s\t\x1b[31m",
-            "1:4: `\u{fffd}[31m` does not belong here\n  1s \u{fffd}[31m\n     ^^^^^\nwrite a time, then `cost` and a number if it is not 1",
+            "1:4: unexpected `\u{fffd}[31m`\n  1s \u{fffd}[31m\n     ^^^^^\nwrite a time, then `cost` and a number if it is not 1",
         ),
         (
             "quota 10/fortnight",
@@ -250,14 +247,14 @@ fn bad_traces_point_at_the_column() {
         assert_eq!(output.status.code(), Some(2));
     }
     let output = run_with_stdin(&["--trace", "-"], "# nothing\n");
-    assert!(String::from_utf8_lossy(&output.stderr).starts_with("error: standard input holds no requests\n"));
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("error: standard input has no requests\n"));
 }
 
 #[test]
 fn binary_trace_is_rejected_at_its_line() {
-    let fix = "give a text file with one request in each line";
+    let fix = "use a text file with one request per line";
     for (trace, complaint) in
-        [(&b"1s\n2\xff\n"[..], "2: not UTF-8"), (&[b'1'; 10_000], "1: a line of 4096 bytes or more")]
+        [(&b"1s\n2\xff\n"[..], "2: invalid UTF-8"), (&[b'1'; 10_000], "1: line of 4096 bytes or more")]
     {
         let file = write_temporary("no-text.trace", trace);
         check_rejected(
@@ -275,7 +272,7 @@ fn invalid_arguments_are_rejected_with_a_fix() {
         (&["--load", "brust"], "  [possible values: steady, burst, boundary, ramp, on-off]"),
         (
             &["--for", "0s"],
-            "error: invalid value '0s' for '--for <TIME>': a length of zero; give a time above zero",
+            "error: invalid value '0s' for '--for <TIME>': duration of zero; use a duration above zero",
         ),
         (
             &["--for", "2x"],
@@ -283,14 +280,14 @@ fn invalid_arguments_are_rejected_with_a_fix() {
         ),
         (
             &["1000/s", "--load", "steady", "--for", "1d"],
-            "error: more than 10000000 requests for each quota: steady: 1500/s for 1d",
+            "error: more than 10000000 requests per quota: steady: 1500/s for 1d",
         ),
         (&["--rate", "3 at once"], "error: --rate: `3 at once` is not a rate"),
         (&["--rate", "9/s burst 2"], "error: --rate: `9/s burst 2` is not a rate"),
-        (&["--load", "ramp", "--rate", "1/d"], "error: nothing arrives: ramp: from nothing to 1/d in 2min"),
+        (&["--load", "ramp", "--rate", "1/d"], "error: no requests: ramp: from nothing to 1/d in 2min"),
         (
             &["--load", "burst", "--for", "1s"],
-            "error: nothing arrives: burst: 120 requests within 15s, cut off after 1s",
+            "error: no requests: burst: 120 requests within 15s, cut off after 1s",
         ),
         (
             &["--wait", "_"],
@@ -302,8 +299,8 @@ fn invalid_arguments_are_rejected_with_a_fix() {
         ),
     ] {
         let output = run_simulate(args);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.lines().any(|said| said == line), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.lines().any(|found| found == line), "{stderr}");
         assert_eq!(output.status.code(), Some(2), "{args:?}");
     }
     let unwritable = run_simulate(&["--svg", "/does/not/exist.svg"]);
@@ -409,9 +406,9 @@ fn write_temporary(name: &str, content: impl AsRef<[u8]>) -> PathBuf {
     path
 }
 
-/// Permits that are leases are renewed while they are held, however short the lease.
+/// Leased permits are renewed while requests are in flight, also with short leases.
 #[test]
-fn lease_is_renewed_while_held() {
+fn lease_is_renewed_while_in_use() {
     let most_in_flight = |quota: &str| {
         let output = run_simulate(&[quota, "--hold", "100ms"]);
         let text = String::from_utf8(output.stdout).unwrap();

@@ -1,5 +1,5 @@
--- Concurrency with leases: the twin of concurrency.rs. A permit counts in the part of time it was taken or renewed in,
--- as in a strict sliding window. Numbers: limit, the length of a part, parts.
+-- Concurrency with leases: the port of concurrency.rs. A permit counts at the time it was acquired or renewed, as
+-- in a strict sliding window. Parameters: limit, the length of a part, parts.
 
 local concurrency = {
   new = sliding_strict.new,
@@ -27,7 +27,7 @@ end
 function concurrency.refund_ops()
   local refund = sliding_strict.refund_ops()
 
-  -- Counts a permit from now on, if it still counts at all.
+  -- Counts a permit from now on, unless it has expired.
   local function renew(quota, state, now, receipt)
     local at = effective_now(quota, state, now)
     local index = div(receipt.at, quota[2])
@@ -40,7 +40,7 @@ function concurrency.refund_ops()
   return refund, renew
 end
 
--- Permits in flight are facts: they stay held under any limit.
+-- Permits in flight stay in use under any limit.
 function concurrency.shares_state() return true end
 
 function concurrency.convert(quota, writer, state, now)

@@ -1,19 +1,19 @@
-//! Concurrency: so many at once, however long each takes.
+//! Concurrency: limits the number of calls in flight, regardless of their duration.
 //!
 //! ```text
-//!   limit ┤‾‾‾‾‾‾‾‾‾‾‾  full: denied until one is given back
+//!   limit ┤‾‾‾‾‾‾‾‾‾‾‾  full: denied until one is released
 //!         │ ▉▉▉▉▉
 //!       0 ┼──────────▶  in flight
 //! ```
 //!
-//! Time plays no part: a grant is held until it is given back. So there is no honest time to retry at, and the
-//! answer says so; wait in a queue instead.
+//! A permit is in use until it is released; time alone frees nothing. So there is no retry time, and a denial
+//! reports [`Retry::WhenReleased`](crate::Retry::WhenReleased); use a queue to wait.
 //!
-//! With a `lease` a grant is held for that long (up to an eighth longer) unless it is renewed, so that a holder that
-//! crashed gives its slot back. A store that several processes share needs one.
+//! With a `lease` a permit expires after that time (up to an eighth later) unless it is renewed, so that a crashed
+//! holder frees its permit. A store that several processes share needs a lease.
 //!
-//! Its surprise: with a latency of `t` seconds a limit of `n` is a rate of `n / t`, which falls when the backend
-//! slows down. That is the point of it.
+//! Note that with a latency of `t` seconds a limit of `n` is a rate of `n / t`, which falls when the backend slows
+//! down. This protects the backend.
 
 use super::{
     Algorithm, ChargeResult, Demand, Effect, LuaArgs, Receipt, SlidingStrict, sliding_strict, window,
@@ -28,32 +28,32 @@ use crate::{
 };
 use core::fmt;
 
-/// A number of permits that are held while work is in flight.
+/// A limit on the number of permits in flight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Concurrency {
     limit: u64,
-    /// Permits with a lease are counted in the part of time in which they were taken or renewed: the counters of a
-    /// strict sliding window, which forgets what is older than the lease.
+    /// Permits with a lease are counted at the time they were acquired or renewed, in the counters of a strict
+    /// sliding window, which drops everything older than the lease.
     lease: Option<SlidingStrict>,
 }
 
-/// Without a lease there is one word of state: how many permits are held.
+/// The only word of state without a lease: the number of permits in flight.
 const IN_FLIGHT: usize = 0;
 
-/// The parts that a lease is counted in.
+/// The number of parts of a lease.
 const LEASE_PARTS: u64 = 8;
-/// The most words that a state has: the newest part, and a ring of one part more than a lease has.
+/// The maximum number of words of state: the newest part, and a ring of one more than the parts of a lease.
 const MAX_STATE_LEN: usize = LEASE_PARTS as usize + 2;
 
 impl Concurrency {
-    /// At most `limit` at once, each until it is given back.
+    /// At most `limit` permits, each until it is released.
     pub fn new(limit: u64) -> Result<Self, QuotaError> {
         QuotaError::require_nonzero("a concurrency limit", limit)?;
         QuotaError::require_exact("a concurrency limit", limit)?;
         Ok(Self { limit, lease: None })
     }
 
-    /// At most `limit` at once, each until it is given back or has not been renewed for `lease`.
+    /// At most `limit` permits, each until it is released or has not been renewed for `lease`.
     pub fn with_lease(limit: u64, lease: Micros) -> Result<Self, QuotaError> {
         let it = Self::new(limit)?;
         QuotaError::require_nonzero("a lease", lease.get())?;
@@ -62,17 +62,17 @@ impl Concurrency {
             .map(|lease| Self { lease: Some(lease), ..it })
     }
 
-    /// How long a permit is held at least, if it is neither renewed nor given back.
+    /// The time after which a permit expires unless it is renewed.
     pub fn lease(&self) -> Option<Micros> {
         self.lease.and_then(|lease| Algorithm::rate(&lease)).map(Rate::period)
     }
 
-    /// Whether a state means the same under both.
+    /// Whether both have the same state representation.
     fn has_same_layout(&self, other: &Self) -> bool {
         self.lease.map(|lease| lease.part_len()) == other.lease.map(|lease| lease.part_len())
     }
 
-    /// What is held at `now`, and the moment that counts as now.
+    /// The permits in flight at `now`, and the time that counts as `now`.
     fn in_flight<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> (u64, Micros) {
         match self.lease {
             None => (state.get(IN_FLIGHT), now),
@@ -83,11 +83,11 @@ impl Concurrency {
         }
     }
 
-    /// When all that is held will have expired.
-    fn expiry<W: AlgorithmState + ?Sized>(&self, state: &W, held: u64, now: Micros) -> Micros {
+    /// The time until all permits have expired.
+    fn expiry<W: AlgorithmState + ?Sized>(&self, state: &W, in_flight: u64, now: Micros) -> Micros {
         match self.lease {
             Some(lease) => lease.reset_at(state).since(now),
-            None if held == 0 => Micros::ZERO,
+            None if in_flight == 0 => Micros::ZERO,
             None => Micros::MAX,
         }
     }
@@ -132,14 +132,14 @@ impl Algorithm for Concurrency {
         let (mut in_flight, at) = self.in_flight(state, now);
         let mut receipt = Receipt::default();
 
-        let verb = if demand.cost > self.limit {
+        let code = if demand.cost > self.limit {
             DecisionCode::Never
         } else if in_flight + demand.cost > self.limit {
             DecisionCode::Full
         } else {
             DecisionCode::Allow
         };
-        if verb == DecisionCode::Allow && demand.effect == Effect::Charge && demand.cost > 0 {
+        if code == DecisionCode::Allow && demand.effect == Effect::Charge && demand.cost > 0 {
             in_flight += demand.cost;
             match self.lease {
                 None => state.set(IN_FLIGHT, in_flight),
@@ -151,7 +151,7 @@ impl Algorithm for Concurrency {
         let reset = self.expiry(state, in_flight, now);
         let count =
             CountReading { remaining: self.limit.saturating_sub(in_flight), reset, wait: Micros::ZERO };
-        ChargeResult { decision: Decision::from_count(verb, self.limit, count), receipt }
+        ChargeResult { decision: Decision::from_count(code, self.limit, count), receipt }
     }
 
     fn refund<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
@@ -161,7 +161,7 @@ impl Algorithm for Concurrency {
         }
     }
 
-    /// Permits in flight are facts: they stay held under any limit.
+    /// Permits in flight stay in use under any limit.
     fn shares_state(&self, _other: &Self) -> bool {
         true
     }
@@ -191,7 +191,7 @@ impl Algorithm for Concurrency {
         if self.has_same_layout(writer) {
             return self.decide(state, now, demand);
         }
-        // On a copy: a denial must leave what is held as the writer counts it.
+        // Decides on a copy, because a denial must not change the representation of the writer.
         let mut copy = [0; MAX_STATE_LEN];
         let words = self.state_len().max(writer.state_len());
         copy.iter_mut().take(writer.state_len()).enumerate().for_each(|(word, copy)| *copy = state.get(word));
@@ -212,9 +212,9 @@ impl Algorithm for Concurrency {
         let Some(lease) = self.lease else { return Some(receipt) };
         let (_, at) = self.in_flight(state, now);
         let taken = receipt.at.get() / lease.part_len();
-        let is_held = taken + lease.parts >= at.get() / lease.part_len()
+        let is_valid = taken + lease.parts >= at.get() / lease.part_len()
             && state.get(lease.slot(taken)) >= receipt.cost;
-        is_held.then(|| {
+        is_valid.then(|| {
             lease.refund(state, now, receipt, receipt.cost);
             lease.record(state, at, receipt.cost);
             Receipt { at, ..receipt }

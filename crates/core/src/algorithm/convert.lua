@@ -1,6 +1,6 @@
--- Exact products, for states that another quota wrote.
+-- Exact products, to convert states that another quota wrote.
 
--- The whole part of a · b / c, and whether anything is left; exact, bit by bit, however large the product.
+-- The integer part of a · b / c, and whether there is a remainder; exact for products of any size, bit by bit.
 local function mul_div(a, b, c)
   local whole = div(a, c)
   local quotient, rest, part = whole * b, 0, a - whole * c

@@ -1,7 +1,7 @@
--- Fixed window: the twin of fixed_window.rs.
+-- Fixed window: the port of fixed_window.rs.
 --
--- State: the start of the newest window plus one (zero: never seen), and what was counted in it.
--- Numbers: limit, length, phase (negative: windows start with the first hit).
+-- State: the start of the newest window plus one (zero: unused key), and its count.
+-- Parameters: limit, length, phase (negative: windows start with the first hit).
 
 local fixed_window = {}
 

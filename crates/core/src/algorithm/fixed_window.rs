@@ -1,18 +1,17 @@
-//! Fixed window: count calls in a window, start again at zero in the next.
+//! Fixed window: counts calls in a window and restarts at zero in the next.
 //!
 //! ```text
 //!   limit ┤────────▉▉▉│▉▉▉──────│         ▉ admitted
 //!         │        ▉▉▉│▉▉▉      │
 //!       0 ┼───────────┴─────────┴──▶
-//!         window 1    window 2           both bursts fit: 2 × limit in a moment
+//!         window 1    window 2           both bursts fit: 2 × limit in a short time
 //! ```
 //!
-//! Windows follow the calendar (UTC: minutes, hours and days start when the clock says so, weeks on Monday, or on
-//! Thursday where they are counted from the epoch), or they start with the first hit after the last one ended, which
-//! gives every key its own phase.
+//! Windows follow the calendar (UTC; weeks start on Monday, or on Thursday if counted from the epoch), or they
+//! start with the first hit after the previous window ended, which gives every key its own phase.
 //!
-//! Its surprise is the figure: around a boundary twice the limit passes. It is the cheapest way to count, the
-//! one that people expect of "100 per day", and not a bound on any one second.
+//! Note that around a boundary twice the limit is admitted. It is the cheapest algorithm and the usual meaning of
+//! "100 per day", but it does not limit a single second.
 
 use super::{
     Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
@@ -31,9 +30,9 @@ use core::fmt;
 pub enum WindowStart {
     /// At whole multiples of the period, in UTC; weeks on Monday.
     Calendar,
-    /// At whole multiples of the period since 1970, which was a Thursday: as services count that know no weeks.
+    /// At whole multiples of the period since 1970-01-01, a Thursday: for services that have no weeks.
     Epoch,
-    /// At the first hit after the last window ended.
+    /// At the first hit after the previous window ended.
     FirstHit,
 }
 
@@ -44,8 +43,8 @@ pub struct FixedWindow {
     start: WindowStart,
 }
 
-/// Words of state: the start of the newest window plus one (zero: never seen), and what was counted in it.
-/// The newest window may lie ahead when callers wait for it; all windows before it are full.
+/// The words of state: the start of the newest window plus one (zero: unused key), and its count. The newest
+/// window is in the future while callers wait for it; all windows before it are full.
 const START: usize = 0;
 const COUNT: usize = 1;
 
@@ -60,7 +59,7 @@ impl FixedWindow {
         Ok(Self { rate, start })
     }
 
-    /// Where its windows start.
+    /// The start of its windows.
     pub fn start(&self) -> WindowStart {
         self.start
     }
@@ -69,14 +68,14 @@ impl FixedWindow {
         self.rate.period()
     }
 
-    /// When the first window of the calendar starts.
+    /// The offset of the first calendar window from the epoch.
     fn phase(&self) -> u64 {
         let length = self.length().get();
         let has_weeks = self.start == WindowStart::Calendar && length.is_multiple_of(WEEK);
         if has_weeks { FIRST_MONDAY % length } else { 0 }
     }
 
-    /// How far `at` is past the start of the window that a hit then opens when none is open.
+    /// The offset of `at` in the window that a hit at `at` opens.
     fn offset_in_window(&self, at: Micros) -> Micros {
         let length = self.length().get();
         match self.start {
@@ -87,17 +86,17 @@ impl FixedWindow {
         }
     }
 
-    /// The start of the window that a hit at `at` opens when none is open; none starts before time does.
+    /// The start of the window that a hit at `at` opens, at least zero.
     fn window_start(&self, at: Micros) -> Micros {
         at.since(self.offset_in_window(at))
     }
 
-    /// The end of a window: the calendar's, even where the window did not start with it.
+    /// The end of a window: that of the calendar, even if the window started later.
     fn window_end(&self, start: Micros) -> Micros {
         start.plus(self.length().since(self.offset_in_window(start)))
     }
 
-    /// The window that counts at `now`, and what is in it. One that was opened and emptied is not open.
+    /// The window in force at `now`, and its count. A window whose count was refunded to zero is closed.
     fn current_window<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> (Micros, u64) {
         let count = state.get(COUNT);
         match state.get(START).checked_sub(1).map(Micros::new) {
@@ -166,14 +165,14 @@ impl Algorithm for FixedWindow {
     }
 
     fn refund<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
-        // Only the newest window is still counted; older ones have ended, or others already queue behind them.
+        // Only the newest window is refundable; older ones have ended, or other calls wait behind them.
         let (start, count) = self.current_window(state, now);
         if state.get(START) == start.get() + 1 && start <= receipt.at {
             state.set(COUNT, count.saturating_sub(cost));
         }
     }
 
-    /// What was counted in the same windows. Those of the calendar and of the epoch are the same unless they are weeks.
+    /// Both count in the same windows. Calendar and epoch differ for weeks only.
     fn shares_state(&self, other: &Self) -> bool {
         self.lua_args()[1..3] == other.lua_args()[1..3]
     }

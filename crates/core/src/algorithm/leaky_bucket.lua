@@ -1,2 +1,2 @@
--- Leaky bucket as a queue: the twin of leaky_bucket.rs. Numbers and state are those of the level.
+-- Leaky bucket as a queue: the port of leaky_bucket.rs. Parameters and state are those of the level.
 local leaky_bucket = level

@@ -1,16 +1,16 @@
-//! Leaky bucket as a queue: work leaves at a constant rate, and a bounded number of callers wait their turn.
+//! Leaky bucket as a queue: calls proceed at a constant rate, and a bounded number of callers wait.
 //!
 //! ```text
 //!   arrivals  ▏▏▏▏▏▏    ▏        queue ┤ ▒▒▒▒▒▒   beyond: denied
-//!   departures ▏  ▏  ▏  ▏  ▏  ▏  delay ┤ ░░       up to here: go at once
+//!   departures ▏  ▏  ▏  ▏  ▏  ▏  delay ┤ ░░       up to here: no wait
 //! ```
 //!
-//! `queue` is how many may wait behind the one that goes, `delay` how many of those need not wait after all:
-//! nginx's `limit_req burst=queue delay=delay`, and `nodelay` when both are equal.
+//! `queue` is the number of calls that may wait behind the current one, `delay` the number of those that proceed
+//! without a wait: nginx's `limit_req burst=queue delay=delay`, and `nodelay` if both are equal.
 //!
-//! Its surprise: a caller that will not wait is denied although the queue is empty behind it. `check` only ever
-//! answers for "now"; ask with patience to be given a place. And a cost over `delay + 1` never fits, unless it is taken on
-//! credit: for bytes, which come in larger pieces, take a token bucket or give a `delay`.
+//! Note that `check` denies a call that would have to wait even if the queue is empty; only a demand with a
+//! maximum wait is queued. A cost above `delay + 1` needs an overdraft. For bytes, which arrive in larger pieces,
+//! use a token bucket or set `delay`.
 
 use super::{
     Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
@@ -25,7 +25,7 @@ use crate::{
 };
 use core::fmt;
 
-/// Constant outflow with a bounded queue in front of it.
+/// A constant rate with a bounded queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LeakyBucket {
     rate: Rate,
@@ -35,7 +35,7 @@ pub struct LeakyBucket {
 }
 
 impl LeakyBucket {
-    /// One caller goes at a time, at `rate`; `queue` more may wait, of which the first `delay` go at once too.
+    /// One call at a time, at `rate`; up to `queue` more wait, of which the first `delay` do not have to.
     pub fn new(rate: Rate, queue: u64, delay: u64) -> Result<Self, QuotaError> {
         rate.validate()?;
         if delay > queue {
@@ -45,17 +45,17 @@ impl LeakyBucket {
         Ok(Self { rate, queue, delay, meter })
     }
 
-    /// How many may wait behind the one that goes.
+    /// The number of calls that may wait.
     pub fn queue(&self) -> u64 {
         self.queue
     }
 
-    /// How many of those need not wait after all.
+    /// The number of queued calls that proceed without a wait.
     pub fn delay(&self) -> u64 {
         self.delay
     }
 
-    /// The whole-number form, for stores that keep the level in one word of their own.
+    /// The integer form, for stores that encode the level in one word.
     #[inline]
     pub fn meter(&self) -> &Meter {
         &self.meter
@@ -70,7 +70,7 @@ impl Algorithm for LeakyBucket {
     level_methods!();
 
     fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
-        // `leaky-bucket queue 5` is the algorithm's long name and its parameter in one.
+        // `leaky-bucket queue 5` is both the long name of the algorithm and its parameter.
         let queue = match reader.parse_optional_amount(rate.unit())? {
             Some(queue) => Some(queue),
             None => reader.parse_amount_after("queue", rate.unit())?,

@@ -1,11 +1,11 @@
--- A level that rises with cost and drains with time: the twin of level.rs.
+-- A level that rises with cost and drains with time: the port of level.rs.
 --
--- State: the moment at which the level is zero, and the units it is then below zero: one that does not drain a
--- whole number of microseconds. Numbers: price, drain, capacity, queue.
+-- State: the time at which the level reaches zero, rounded up to a microsecond, and the units by which it is below
+-- zero at that time. Parameters: units per token, units per microsecond, capacity, queue.
 
 local level = {}
 
--- The highest level: 71 years of drain, or what the queue holds.
+-- The highest level: 71 years of drain, or the length of the queue.
 local function max_level(quota)
   return max(quota[4], min(quota[2] * 2251799813685248, LARGEST_EXACT))
 end
@@ -26,7 +26,7 @@ local function write_level(quota, state, now, units)
   end
 end
 
--- As few bytes as the drain needs.
+-- Packs in as few bytes as the drain needs.
 local function layout(quota)
   if quota[2] == 1 then return '>I7' end
   if quota[2] <= 65536 then return '>I7I2' end
@@ -56,7 +56,7 @@ function level.decide(quota, state, now, cost, max_wait, overdraft, probe)
   local before = level_at(quota, state, now)
   local units = cost * units_per_token
   local after = before + units
-  -- Not the sum less the capacity: a sum of two large levels is not exact.
+  -- Not `after - capacity`: the sum of two large levels is not exact.
   local excess = before - (capacity - units)
   if cost > 1 and units > capacity then
     if overdraft == REFUSE or (overdraft == GRANT and units > max_level(quota) - before) then return NEVER, before, 0, 0 end
@@ -84,7 +84,7 @@ end
 
 function level.limit(quota) return quota[3] / quota[1] end
 
--- How many tokens are left at a level.
+-- The number of tokens left at a level.
 function level.tokens_at_level(quota, units) return div(since(quota[3], units), quota[1]) end
 
 function level.refund_ops()
@@ -111,14 +111,14 @@ local function convert_level(quota, writer, units)
   return min(mul_div_ceil(units, quota[1], writer[1]), max_level(quota))
 end
 
--- A state of the writer as one of this quota: as many tokens.
+-- Converts a state of the writer to this quota: the same number of tokens.
 function level.convert(quota, writer, state, now)
   local copy = { 0, 0 }
   write_level(quota, copy, now, convert_level(quota, writer, level_at(writer, state, now)))
   return copy
 end
 
--- When to ask again after a denial on a state of the writer: it goes on draining at the writer's rate.
+-- The retry time after a denial on a state of the writer, which continues to drain at the writer's rate.
 function level.converted_retry(quota, writer, state, now, before, excess)
   local goal = mul_div(since(before, excess), writer[1], quota[1])
   return div_ceil(since(level_at(writer, state, now), goal), writer[2])

@@ -1,7 +1,8 @@
-//! A level that rises with cost and drains with time, in units that make every number whole.
+//! A level that rises with cost and drains with time, in integer units.
 //!
-//! A quota of `amount` per `period` is reduced by its greatest common divisor: a token costs `price` units, one
-//! microsecond drains `drain` units. Nothing is ever rounded, so no pattern of calls makes the rate drift.
+//! A quota of `amount` per `period` is reduced by its greatest common divisor: a token costs `units_per_token`
+//! units, and one microsecond drains `units_per_us` units. Nothing is rounded, so the rate does not drift under
+//! any pattern of calls.
 
 use super::{ChargeResult, Demand, Effect, LuaArgs, Overdraft, Receipt};
 use crate::{
@@ -12,35 +13,35 @@ use crate::{
     units::{LARGEST_EXACT, Micros},
 };
 
-/// The whole-number form of a rate with room for some tokens at once and, behind them, for a queue.
+/// The integer form of a rate with a burst capacity and a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meter {
     /// Units that one token costs.
     pub units_per_token: u64,
     /// Units that drain in one microsecond.
     pub units_per_us: u64,
-    /// Up to this level a caller goes at once.
+    /// Up to this level a call proceeds at once.
     pub capacity: u64,
-    /// Up to this level a caller may wait.
+    /// Up to this level a call may wait.
     pub queue: u64,
 }
 
-/// What a demand does to a level.
+/// The result of a demand on a level.
 #[derive(Clone, Copy, Debug)]
 pub struct LevelOutcome {
     code: DecisionCode,
-    /// The level after the demand, or as it was when the demand is denied.
+    /// The level after the demand; unchanged by a denial.
     pub level: u64,
-    /// The units that must drain before it is time; zero when it is.
+    /// The units that must drain before the call may proceed; zero if it proceeds now.
     pub excess: u64,
-    /// When to ask again, where units of another quota must drain.
+    /// The retry time, if the units of another quota must drain.
     retry: Option<Micros>,
 }
 
 impl LevelOutcome {
     #[inline(always)]
-    fn new(verb: DecisionCode, level: u64, excess: u64) -> Self {
-        Self { code: verb, level, excess, retry: None }
+    fn new(code: DecisionCode, level: u64, excess: u64) -> Self {
+        Self { code, level, excess, retry: None }
     }
 
     /// Whether the demand is granted, now or later.
@@ -50,26 +51,26 @@ impl LevelOutcome {
     }
 }
 
-/// Words of state: when the level was last written, and the level then.
+/// The words of state: the time of the last write, and the level at that time.
 const UPDATED_AT: usize = 0;
 const LEVEL: usize = 1;
 pub(crate) const STATE_LEN: usize = 2;
 
-/// 71 years. The moment at which any debt is repaid is then still a number that a double holds exactly.
+/// 71 years. The time at which the largest debt is repaid is still exact in a double.
 const MAX_DEBT: Micros = Micros::new(1 << 51);
 
-/// The twin of this file.
+/// The Lua port of this file.
 pub(super) const LUA: &str = include_str!("level.lua");
 
 impl Meter {
-    /// The meter of `rate` that lets `concurrency` tokens go together, and `queued` more wait.
+    /// A meter of `rate` that admits `at_once` tokens together, with a queue of `queued` more.
     pub(super) fn new(rate: Rate, at_once: u64, queued: u64) -> Result<Self, QuotaError> {
         let divisor = gcd(rate.amount(), rate.period().get());
         let (price, drain) = (rate.period().get() / divisor, rate.amount() / divisor);
         let capacity = at_once.checked_mul(price);
         let queue = at_once.checked_add(queued).and_then(|all| all.checked_mul(price));
         match (capacity, queue) {
-            // Twice the level and one step of drain must stay exact in a double, where Redis computes them.
+            // Redis computes in doubles: twice the level plus one step of drain must be exact.
             (Some(capacity), Some(queue)) if queue <= (LARGEST_EXACT - drain.min(LARGEST_EXACT)) / 2 => {
                 Ok(Self { units_per_token: price, units_per_us: drain, capacity, queue })
             }
@@ -77,34 +78,34 @@ impl Meter {
         }
     }
 
-    /// Without a bound on the queue, as far as numbers stay exact.
+    /// Returns the meter with the longest queue that is exact.
     pub(super) fn with_unbounded_queue(self) -> Self {
         Self { queue: self.max_level(), ..self }
     }
 
-    /// The highest level: as much as drains in the longest debt, or what the queue holds.
+    /// The highest level: the drain of the longest debt, or the length of the queue.
     fn max_level(&self) -> u64 {
         self.queue.max(self.units_per_us.saturating_mul(MAX_DEBT.get()).min(LARGEST_EXACT))
     }
 
-    /// The decision that the twin in Lua gave: a verb, the level, the units over the capacity, and the time until another try where
+    /// Decodes a reply of the Lua port: a code, the level, the units above the capacity, and the retry time if
     /// these are units of another quota.
-    pub(super) fn decode_reply(&self, [verb, level, excess, retry]: [u64; 4]) -> Option<Decision> {
+    pub(super) fn decode_reply(&self, [code, level, excess, retry]: [u64; 4]) -> Option<Decision> {
         let retry = (retry > 0).then_some(Micros::new(retry));
-        Some(self.to_decision(LevelOutcome { code: DecisionCode::from_lua(verb)?, level, excess, retry }))
+        Some(self.to_decision(LevelOutcome { code: DecisionCode::from_lua(code)?, level, excess, retry }))
     }
 
-    /// What the twin in Lua needs to know.
+    /// The parameters for the Lua port.
     pub(super) fn lua_args(&self) -> LuaArgs {
         let Self { units_per_token: price, units_per_us: drain, capacity, queue } = *self;
         [price as f64, drain as f64, capacity as f64, queue as f64, 0.0, 0.0]
     }
 
-    /// What `demand` does to a level that has been drained up to now.
+    /// Evaluates `demand` on a level that has been drained up to now.
     #[inline(always)]
     pub fn evaluate(&self, level: u64, demand: Demand) -> LevelOutcome {
         let units = demand.cost.saturating_mul(self.units_per_token);
-        // One token always fits an empty bucket; where the cost is known to be one, nothing is compared.
+        // One token always fits an empty bucket; a constant cost of one removes this branch at compile time.
         if demand.cost > 1 && units > self.capacity {
             return self.evaluate_oversized(level, units, demand);
         }
@@ -116,13 +117,13 @@ impl Meter {
         }
     }
 
-    /// A cost that is larger than the capacity: on credit it needs no more than all of it.
+    /// A cost above the capacity: an overdraft needs an empty bucket only.
     fn evaluate_oversized(&self, level: u64, units: u64, demand: Demand) -> LevelOutcome {
         let after = level.saturating_add(units).min(self.max_level());
         let is_charged = match demand.overdraft {
             Overdraft::Refuse => false,
             Overdraft::Grant => units <= self.max_level().saturating_sub(level),
-            // Work that has been done is charged, as far as numbers go.
+            // Work that has been done is charged, up to the highest level.
             Overdraft::Force => true,
         };
         match level {
@@ -132,7 +133,7 @@ impl Meter {
         }
     }
 
-    /// A cost that finds room only when `excess` has drained: within the caller's patience and the queue?
+    /// A cost that must wait until `excess` has drained; denied beyond `max_wait` or the queue.
     #[inline(always)]
     fn evaluate_wait(&self, level: u64, after: u64, excess: u64, demand: Demand) -> LevelOutcome {
         let deny = |excess| LevelOutcome::new(DecisionCode::Deny, level, excess);
@@ -144,31 +145,31 @@ impl Meter {
             _ if over_queue > 0 => return deny(over_queue),
             _ => {}
         }
-        // Forced charges may pile up, but not for ever.
+        // Forced charges accumulate up to the highest level.
         LevelOutcome::new(DecisionCode::Delay, after.min(self.max_level()), excess)
     }
 
-    /// The decision that a judgement amounts to.
+    /// Converts an outcome to a decision.
     #[inline]
     pub fn to_decision(&self, outcome: LevelOutcome) -> Decision {
-        let LevelOutcome { code: verb, level, excess, retry } = outcome;
+        let LevelOutcome { code, level, excess, retry } = outcome;
         let Self { units_per_token: price, units_per_us: drain, capacity, .. } = *self;
         if let Some(wait) = retry {
             let remaining = capacity.saturating_sub(level) / price;
             let reset = Micros::new(level.div_ceil(drain));
-            return Decision::from_count(verb, capacity / price, CountReading { remaining, reset, wait });
+            return Decision::from_count(code, capacity / price, CountReading { remaining, reset, wait });
         }
         Decision::from_level(
-            verb,
+            code,
             Reading { level, excess, capacity, units_per_token: price, units_per_us: drain },
         )
     }
 
-    /// The part of a charge that time has not given back already, and that may be given back now.
+    /// The units of a charge that a refund may return: those that time has not returned already.
     ///
-    /// `after` is the level that the charge left behind, `elapsed` the time since. As long as that level is above
-    /// the capacity nobody before us is refunded, so what is left of it is ours. From then on others may have
-    /// given back what lay below us, and all that is certain is our cost less what has drained since.
+    /// `after` is the level after the charge, `elapsed` the time since. While that level is above the capacity, no
+    /// earlier charge is refunded, so the level that is left belongs to this charge. Below the capacity, earlier
+    /// charges may have been refunded; only the cost minus the units drained since is certain.
     fn refundable(&self, after: u64, elapsed: Micros, cost: u64) -> u64 {
         let drained = self.units_per_us.saturating_mul(elapsed.get());
         let drained_below_capacity = drained.saturating_sub(after.saturating_sub(self.capacity));
@@ -176,11 +177,11 @@ impl Meter {
         certain.min(after.saturating_sub(drained))
     }
 
-    /// The level that is left of `level` at `now` when `cost` of a charge is given back.
+    /// The level at `now` after a refund of `cost` of a charge.
     ///
-    /// Whoever waits was told when to go, and goes then. So a place before others who wait stays empty, or those
-    /// who cancel and ask again would gather at the same moment; and a caller that still waits itself gives back
-    /// all or nothing.
+    /// Waiting callers keep their admission times. So a refund does not move up callers behind it; otherwise
+    /// callers that cancel and retry would gather at the same time. A caller that still waits refunds its whole
+    /// charge or nothing.
     pub fn level_after_refund(&self, level: u64, now: Micros, receipt: &Receipt, cost: u64) -> u64 {
         let elapsed = now.since(receipt.at);
         let drained = self.units_per_us.saturating_mul(elapsed.get());
@@ -195,14 +196,15 @@ impl Meter {
         level.saturating_sub(self.refundable(receipt.mark, elapsed, cost))
     }
 
-    /// A level that `writer` wrote as a level of this meter: as many tokens, rounded against the caller.
+    /// Converts a level that `writer` wrote: the same number of tokens, rounded up.
     pub fn convert(&self, writer: &Self, level: u64) -> u64 {
         mul_div_ceil(level, self.units_per_token, writer.units_per_token).min(self.max_level())
     }
 
-    /// What `demand` does to a level that `writer` wrote and that has been drained up to now.
+    /// Evaluates `demand` on a level that `writer` wrote and that has been drained up to now.
     ///
-    /// A denial leaves the level to `writer`, at whose rate it goes on draining: that is what its retry time goes by.
+    /// A denial does not write, so the level continues to drain at the rate of `writer`, which determines the
+    /// retry time.
     pub fn evaluate_carried(&self, writer: &Self, level: u64, demand: Demand) -> LevelOutcome {
         let converted = self.convert(writer, level);
         let mut outcome = self.evaluate(converted, demand);
@@ -217,7 +219,7 @@ impl Meter {
         outcome
     }
 
-    /// The state of a level at a moment.
+    /// Encodes a level at a point in time.
     pub fn encode_state(at: Micros, level: u64) -> [u64; STATE_LEN] {
         let mut words = [0; STATE_LEN];
         words[UPDATED_AT] = at.get();
@@ -225,12 +227,12 @@ impl Meter {
         words
     }
 
-    /// The level that a state means at `now`.
+    /// The level at `now`.
     pub fn level_at<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> u64 {
         self.advance(state, now).0
     }
 
-    /// The level at `now`, and the moment it holds for: time that runs backwards stands still.
+    /// The level at `now`, and the time for which it is valid: a clock that runs backwards is ignored.
     fn advance<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> (u64, Micros) {
         let last = Micros::new(state.get(UPDATED_AT));
         let drained = self.units_per_us.saturating_mul(now.since(last).get());
@@ -259,7 +261,7 @@ impl Meter {
         self.apply(state, at, self.convert(writer, level), outcome, demand)
     }
 
-    /// Charges what was granted to a level.
+    /// Writes a granted charge to the state.
     fn apply<W: AlgorithmState + ?Sized>(
         &self,
         state: &mut W,
@@ -270,7 +272,7 @@ impl Meter {
     ) -> ChargeResult {
         let mut receipt = Receipt::default();
         if demand.effect == Effect::Probe && outcome.is_granted() {
-            // A probe tells what would be granted, and what remains without it.
+            // A probe returns whether the cost would be granted; its numbers exclude the cost.
             outcome.level = level;
         } else if outcome.is_granted() && demand.cost > 0 {
             state.set(UPDATED_AT, at.get());
@@ -280,7 +282,7 @@ impl Meter {
         ChargeResult { decision: self.to_decision(outcome), receipt }
     }
 
-    /// Proof of a charge that lifted a level: of no more than it was lifted by.
+    /// A receipt for a charge that raised the level; it records at most the units by which it was raised.
     #[inline]
     pub fn new_receipt(&self, cost: u64, at: Micros, before: u64, after: u64) -> Receipt {
         let charged = match after - before < cost.saturating_mul(self.units_per_token) {
@@ -309,15 +311,15 @@ impl Meter {
     }
 }
 
-/// What an algorithm with a `rate` and a `meter` does as the meter does.
+/// The methods of an algorithm with a `rate` and a `meter` that delegate to the meter.
 macro_rules! level_methods {
     () => {
         fn lua_args(&self) -> LuaArgs {
             self.meter.lua_args()
         }
 
-        fn decode_reply(&self, answer: [u64; 4]) -> Option<Decision> {
-            self.meter.decode_reply(answer)
+        fn decode_reply(&self, reply: [u64; 4]) -> Option<Decision> {
+            self.meter.decode_reply(reply)
         }
 
         fn state_len(&self) -> usize {
@@ -347,7 +349,7 @@ macro_rules! level_methods {
             self.meter.refund(state, now, receipt, cost);
         }
 
-        /// Tokens are tokens at any rate.
+        /// Tokens are comparable between rates.
         fn shares_state(&self, _other: &Self) -> bool {
             true
         }

@@ -1,6 +1,6 @@
-//! How a quota is counted: one file for each algorithm, one line for each in the registry below.
+//! The algorithms: one file each, and one line each in the registry below.
 //!
-//! Every algorithm is a pure function `state + now + demand → decision`, on words that a store lends it.
+//! Every algorithm is a pure function `state + now + demand → decision`, on state words that a store provides.
 
 mod concurrency;
 mod fixed_window;
@@ -34,157 +34,157 @@ use crate::{
 };
 use core::fmt;
 
-/// What a caller asks of one state.
+/// One check of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// How many tokens, permits or bytes. Zero asks nothing and charges nothing: it is a peek.
+    /// The number of tokens, permits or bytes. Zero reads the state without a charge.
     pub cost: u64,
-    /// The longest wait the caller accepts; zero means "now or not at all".
+    /// The longest wait that the caller accepts; zero to proceed now or be denied.
     pub max_wait: Micros,
-    /// What to do with a cost that is larger than the quota ever grants at once.
+    /// How a cost above the limit is handled.
     pub overdraft: Overdraft,
     /// Whether an allowed cost is charged.
     pub effect: Effect,
 }
 
 impl Demand {
-    /// Charges `cost` now or not at all.
+    /// Charges `cost` now or denies.
     #[inline]
     pub const fn new(cost: u64) -> Self {
         Self { cost, max_wait: Micros::ZERO, overdraft: Overdraft::Refuse, effect: Effect::Charge }
     }
 
-    /// Charges `cost` and accepts to wait for it up to `patience`.
+    /// Charges `cost` if the wait is at most `max_wait`.
     pub const fn with_max_wait(cost: u64, max_wait: Micros) -> Self {
         Self { max_wait, ..Self::new(cost) }
     }
 
-    /// Asks what `cost` would get, and charges nothing.
+    /// Checks `cost` without a charge.
     pub const fn probe(cost: u64) -> Self {
         Self { effect: Effect::Probe, ..Self::new(cost) }
     }
 
-    /// Charges `cost` whatever the state is: for work that has already been done.
+    /// Charges `cost` in any state: for work that has already been done.
     pub const fn forced(cost: u64) -> Self {
         Self { cost, max_wait: Micros::MAX, overdraft: Overdraft::Force, effect: Effect::Charge }
     }
 
-    /// The same demand, where a cost over the burst is taken on credit: it is granted as soon as a full burst
-    /// would be, and later callers wait until the rest is repaid.
+    /// Returns the same demand with an overdraft: a cost above the burst is granted as soon as a full burst is
+    /// available, and later callers wait until the remaining cost is repaid.
     #[must_use]
     pub const fn with_overdraft(self) -> Self {
         Self { overdraft: Overdraft::Grant, ..self }
     }
 }
 
-/// What to do with a cost that is larger than the quota ever grants at once.
+/// How a cost above the limit is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overdraft {
-    /// Answer `Never`.
+    /// Deny it with [`Retry::Never`](crate::Retry::Never).
     Refuse,
-    /// Grant it when a full burst would be granted, and repay the rest first.
+    /// Grant it when a full burst is available, and repay the remaining cost first.
     Grant,
-    /// Charge it, whatever the state is and however long the queue.
+    /// Charge it in any state and with any queue length.
     Force,
 }
 
 /// Whether a granted demand changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Charge it.
+    /// Charge the cost.
     Charge,
-    /// Only tell what would happen.
+    /// Return the decision without a charge.
     Probe,
 }
 
-/// A decision, and the receipt with which a charge can be given back.
+/// A decision, and the receipt for a refund of its charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeResult {
-    /// The answer.
+    /// The decision.
     pub decision: Decision,
-    /// Proof of what was charged; it refunds nothing when nothing was.
+    /// The record of the charge; empty when nothing was charged.
     pub receipt: Receipt,
 }
 
-/// Proof of a charge. A refund gives back at most the part that time has not given back already.
+/// The record of a charge. A refund returns at most the part that time has not returned already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// What was charged, and has not been refunded yet.
+    /// The amount that was charged and has not been refunded yet.
     pub cost: u64,
-    /// When the charge was counted.
+    /// The time at which the charge is counted.
     pub at: Micros,
-    /// A mark of the algorithm's own.
+    /// A value of the algorithm.
     pub mark: u64,
-    /// Another one.
+    /// A second value of the algorithm.
     pub stored: u64,
 }
 
-/// Whether a key keeps what it used when its quota changes.
+/// Whether the usage of a key carries over when its quota changes.
 ///
-/// A state remembers which quota wrote it. Another quota that [shares its state](AlgorithmKind::shares_state) reads it as its own, and writes
-/// only when it admits. A quota that does not has a state of its own beside it.
+/// A state records which quota wrote it. Another quota that [shares its state](AlgorithmKind::shares_state) reads
+/// it, and writes only when it admits. A quota that does not share it has a separate state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CarryOver {
-    /// What was used stays used.
+    /// The usage carries over.
     #[default]
     Keep,
-    /// The new quota starts with a state of its own: while both are in use, both bounds add up. Permits in flight stay held. Of more than
-    /// nine quotas in use at a time, some share states.
+    /// The new quota starts with an empty state; while both are in use, their bounds add up. Permits in flight
+    /// stay in use. If more than nine quotas are in use at a time, some share states.
     Reset,
 }
 
-/// The numbers of a quota as its twin in Lua wants them, in an order that the twin's file tells; the rest is zero.
+/// The parameters of a quota for its Lua port, in the order that the Lua file documents; unused ones are zero.
 pub type LuaArgs = [f64; 6];
 
-/// What every algorithm can do. The methods that decide are pure: time is an argument.
+/// The interface of an algorithm. The methods that decide are pure: time is an argument.
 pub trait Algorithm: Copy + fmt::Display {
     /// The names that select the algorithm in a quota, the canonical one first.
     const NAMES: &'static [&'static str];
 
-    /// The twin in Lua: files to be run one after the other, of which the last defines the algorithm.
+    /// The source of the Lua port: files to load in this order; the last one defines the algorithm.
     const LUA_SOURCES: &'static [&'static str];
 
-    /// What the twin needs to know of this quota.
+    /// The parameters of this quota for the Lua port.
     fn lua_args(&self) -> LuaArgs;
 
-    /// The decision that the twin gave: a verb and three numbers. `None` for what no twin says.
-    fn decode_reply(&self, [verb, remaining, reset, wait]: [u64; 4]) -> Option<Decision> {
+    /// Decodes a reply of the Lua port: a code and three numbers. `None` for an unknown code.
+    fn decode_reply(&self, [code, remaining, reset, wait]: [u64; 4]) -> Option<Decision> {
         let (reset, wait) = (Micros::new(reset), Micros::new(wait));
         Some(Decision::from_count(
-            DecisionCode::from_lua(verb)?,
+            DecisionCode::from_lua(code)?,
             self.limit(),
             CountReading { remaining, reset, wait },
         ))
     }
 
-    /// Reads the parameters that follow the name.
+    /// Parses the parameters after the name.
     fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError>;
 
-    /// Words of state per key.
+    /// The number of 64-bit words of state per key.
     fn state_len(&self) -> usize;
 
-    /// The rate it was declared with; `None` for one that has no period.
+    /// The rate of the quota; `None` for an algorithm without a period.
     fn rate(&self) -> Option<Rate>;
 
     /// The most that is granted at once.
     fn limit(&self) -> u64;
 
-    /// The worst case that a backend must survive.
+    /// The most that the quota admits in a window, in the worst case.
     fn bound(&self) -> Bound;
 
-    /// Answers a demand at `now`; charges it if it is granted and says so in a receipt. A denial writes nothing.
+    /// Decides a demand at `now`. A grant is charged and returns a receipt; a denial writes nothing.
     fn decide<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> ChargeResult;
 
-    /// Gives back up to `cost` of what `receipt` proves, without ever creating a token.
+    /// Refunds up to `cost` of the charge that `receipt` records, and never creates a token.
     fn refund<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64);
 
-    /// Whether a state that `other` wrote can be read by this quota.
+    /// Whether this quota can read a state that `other` wrote.
     fn shares_state(&self, other: &Self) -> bool;
 
-    /// Turns a state that `writer` wrote into one of this quota. Nothing to do where a state is the same under both.
+    /// Converts a state that `writer` wrote to this quota. Does nothing if both use the same representation.
     fn carry_over<W: AlgorithmState + ?Sized>(&self, _writer: &Self, _state: &mut W, _now: Micros) {}
 
-    /// Answers a demand on a state that `writer` wrote. Only a charge writes, and what it writes is a state of this quota.
+    /// Decides a demand on a state that `writer` wrote. Only a charge writes, and it writes a state of this quota.
     fn decide_carried<W: AlgorithmState + ?Sized>(
         &self,
         _writer: &Self,
@@ -195,10 +195,10 @@ pub trait Algorithm: Copy + fmt::Display {
         self.decide(state, now, demand)
     }
 
-    /// Writes the state of a limiter that is created at `now`, where that differs from "never seen".
+    /// Writes the state of a limiter that is created at `now`, if it differs from that of an unused key.
     fn create<W: AlgorithmState + ?Sized>(&self, _state: &mut W, _now: Micros) {}
 
-    /// Holds what `receipt` proves for longer, where what is held expires; `None` when it has expired.
+    /// Extends the lease of the permit that `receipt` records; `None` when it has expired.
     fn renew<W: AlgorithmState + ?Sized>(
         &self,
         _state: &mut W,
@@ -209,22 +209,22 @@ pub trait Algorithm: Copy + fmt::Display {
     }
 }
 
-/// What the twins share: words, and exact arithmetic.
+/// Shared by the Lua ports: constants and exact arithmetic.
 const PRELUDE_LUA: &str = include_str!("prelude.lua");
-/// Exact products, for states that another quota wrote.
+/// Exact products, to convert states that another quota wrote.
 const CONVERT_LUA: &str = include_str!("convert.lua");
 
-/// Makes the enum of all algorithms and its dispatch from one line for each.
+/// Generates the enum of all algorithms and its dispatch.
 macro_rules! algorithm_registry {
     ($($name:ident),+ $(,)?) => {
-        /// Any of the algorithms, with the numbers of one quota.
+        /// Any of the algorithms, with the parameters of one quota.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub enum AlgorithmKind {
             $(#[doc = concat!("[`", stringify!($name), "`]")] $name($name),)+
         }
 
         impl AlgorithmKind {
-            /// Reads the algorithm called `name` and its parameters; `None` when there is none of that name.
+            /// Parses the algorithm called `name` and its parameters; `None` for an unknown name.
             pub(crate) fn parse(
                 name: &str, rate: Rate, reader: &mut QuotaReader<'_>,
             ) -> Option<Result<Self, QuotaError>> {
@@ -244,33 +244,34 @@ macro_rules! algorithm_registry {
                 match self { $(Self::$name(_) => $name::NAMES[0],)+ }
             }
 
-            /// Its place in [`AlgorithmKind::names`].
+            /// Its index in [`AlgorithmKind::names`].
             pub fn index(&self) -> usize {
                 enum Index { $($name),+ }
                 match self { $(Self::$name(_) => Index::$name as usize,)+ }
             }
 
-            /// The twins of all algorithms in Lua, in the order of [`AlgorithmKind::names`]; see [`Algorithm::LUA_SOURCES`].
+            /// The Lua ports of all algorithms, in the order of [`AlgorithmKind::names`]; see
+            /// [`Algorithm::LUA_SOURCES`].
             pub fn lua_sources() -> impl Iterator<Item = &'static [&'static str]> {
                 [$($name::LUA_SOURCES),+].into_iter()
             }
 
-            /// What the twin needs to know of this quota.
+            /// The parameters of this quota for the Lua port.
             pub fn lua_args(&self) -> LuaArgs {
                 match self { $(Self::$name(it) => it.lua_args(),)+ }
             }
 
-            /// The decision that the twin gave; see [`Algorithm::decode_reply`].
-            pub fn decode_reply(&self, answer: [u64; 4]) -> Option<Decision> {
-                match self { $(Self::$name(it) => it.decode_reply(answer),)+ }
+            /// Decodes a reply of the Lua port; see [`Algorithm::decode_reply`].
+            pub fn decode_reply(&self, reply: [u64; 4]) -> Option<Decision> {
+                match self { $(Self::$name(it) => it.decode_reply(reply),)+ }
             }
 
-            /// Words of state per key.
+            /// The number of 64-bit words of state per key.
             pub fn state_len(&self) -> usize {
                 match self { $(Self::$name(it) => it.state_len(),)+ }
             }
 
-            /// The rate it was declared with.
+            /// The rate of the quota; `None` for an algorithm without a period.
             pub fn rate(&self) -> Option<Rate> {
                 match self { $(Self::$name(it) => Algorithm::rate(it),)+ }
             }
@@ -280,26 +281,26 @@ macro_rules! algorithm_registry {
                 match self { $(Self::$name(it) => it.limit(),)+ }
             }
 
-            /// The worst case that a backend must survive.
+            /// The most that the quota admits in a window, in the worst case.
             pub fn bound(&self) -> Bound {
                 match self { $(Self::$name(it) => it.bound(),)+ }
             }
 
-            /// Answers a demand; see [`Algorithm::decide`].
+            /// Decides a demand; see [`Algorithm::decide`].
             #[inline]
             pub fn decide<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> ChargeResult {
                 match self { $(Self::$name(it) => it.decide(state, now, demand),)+ }
             }
 
-            /// Gives back a charge; see [`Algorithm::refund`].
+            /// Refunds a charge; see [`Algorithm::refund`].
             pub fn refund<W: AlgorithmState + ?Sized>(
                 &self, state: &mut W, now: Micros, receipt: Receipt, cost: u64,
             ) {
                 match self { $(Self::$name(it) => it.refund(state, now, receipt, cost.min(receipt.cost)),)+ }
             }
 
-            /// Whether a state that `other` wrote can be read by this quota: they use the same algorithm, and the same windows where
-            /// there are windows. See [`Algorithm::shares_state`].
+            /// Whether this quota can read a state that `other` wrote: both use the same algorithm and, if it has
+            /// windows, the same ones. See [`Algorithm::shares_state`].
             pub fn shares_state(&self, other: &Self) -> bool {
                 match (self, other) {
                     $((Self::$name(it), Self::$name(other)) => it.shares_state(other),)+
@@ -307,7 +308,7 @@ macro_rules! algorithm_registry {
                 }
             }
 
-            /// Turns a state that `writer` wrote into one of this quota; into a new one where they share no state.
+            /// Converts a state that `writer` wrote to this quota; clears it if they share no state.
             pub fn carry_over<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
                 match (self, writer) {
                     $((Self::$name(it), Self::$name(writer)) if it.shares_state(writer) => {
@@ -317,7 +318,7 @@ macro_rules! algorithm_registry {
                 }
             }
 
-            /// Answers a demand on a state that `writer` wrote, with which this quota must share its state; see
+            /// Decides a demand on a state that `writer` wrote. Both quotas must share their state; see
             /// [`Algorithm::decide_carried`].
             pub fn decide_carried<W: AlgorithmState + ?Sized>(
                 &self, writer: &Self, state: &mut W, now: Micros, demand: Demand,
@@ -328,7 +329,7 @@ macro_rules! algorithm_registry {
                 }
             }
 
-            /// Holds for longer what expires; see [`Algorithm::renew`].
+            /// Extends the lease of a permit; see [`Algorithm::renew`].
             pub fn renew<W: AlgorithmState + ?Sized>(
                 &self, state: &mut W, now: Micros, receipt: Receipt,
             ) -> Option<Receipt> {

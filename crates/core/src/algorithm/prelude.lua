@@ -1,6 +1,6 @@
--- What the twins share: the numbers that stand for words, and arithmetic that never rounds by accident.
+-- Shared by the ports of the algorithms: constants and exact arithmetic.
 --
--- A double holds whole numbers up to 2^53 exactly; nothing here leaves that range without being cut to it, as in Rust.
+-- A double represents integers up to 2^53 exactly; larger values are cut to that range, as in Rust.
 
 local ALLOW, DELAY, DENY, NEVER, FULL = 0, 1, 2, 3, 4
 local REFUSE, GRANT, FORCE = 0, 1, 2
@@ -10,7 +10,7 @@ local LARGEST_EXACT = 9007199254740991
 local fmod, min, max, floor = math.fmod, math.min, math.max, math.floor
 local pack, unpack_from = struct.pack, struct.unpack
 
--- The whole part of a / b; unlike a quotient that is rounded first, it is exact.
+-- The integer part of a / b; exact, unlike a quotient that is rounded first.
 local function div(a, b)
   return (a - fmod(a, b)) / b
 end
@@ -22,12 +22,12 @@ local function div_ceil(a, b)
   return whole
 end
 
--- A moment and a length, at most the last moment there is.
-local function plus(moment, length)
-  return min(moment + length, LARGEST_EXACT)
+-- The sum of a time and a duration, at most the largest time.
+local function plus(time, duration)
+  return min(time + duration, LARGEST_EXACT)
 end
 
--- How far one moment is past another, at least zero.
-local function since(moment, other)
-  return max(moment - other, 0)
+-- The duration from one time to another, at least zero.
+local function since(time, other)
+  return max(time - other, 0)
 end

@@ -1,11 +1,11 @@
--- What Guava's two shapers share: the twin of shaper.rs, term by term in the same order.
+-- Shared by Guava's two shapers: the port of shaper.rs, term by term in the same order.
 --
--- State: stored permits, and the moment the next caller is free plus one (zero: never seen).
--- Numbers: limit, stable, most, cool_down, threshold (negative: stored permits are free), slope.
+-- State: stored permits, and the time at which the next call proceeds plus one (zero: unused key).
+-- Parameters: limit, stable, max_permits, cool_down, threshold (negative: stored permits are free), slope.
 
 local shaper = {}
 
--- The state as it is read: one that was never seen has stored all it can.
+-- Decodes the state: an unused key has all its permits stored.
 local function current_state(quota, state)
   if state[2] == 0 then return quota[3], 0 end
   return state[1], state[2] - 1

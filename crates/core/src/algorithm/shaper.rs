@@ -1,7 +1,7 @@
-//! What Guava's two shapers share: stored permits, and the moment the next caller is free to go.
+//! Shared by Guava's two shapers: the stored permits, and the time at which the next call proceeds.
 //!
-//! The arithmetic is Guava's to the last bit: doubles for permits, microseconds for time, each term of a wait
-//! truncated by itself, in Guava's order. A caller waits for the debt of those before it, never for its own.
+//! The arithmetic is bit for bit that of Guava: doubles for permits, microseconds for time, each term of a wait
+//! truncated separately, in the same order. A call waits for the debt of earlier calls, never for its own.
 
 use super::{ChargeResult, Demand, Effect, LuaArgs, Receipt};
 use crate::{
@@ -10,36 +10,36 @@ use crate::{
     units::{LARGEST_EXACT, Micros},
 };
 
-/// The numbers of a shaper.
+/// The parameters of a shaper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Shaper {
     /// Microseconds between permits at the stable rate.
     pub(super) stable_interval: f64,
-    /// The most permits that idle time stores.
+    /// The maximum number of stored permits.
     pub(super) max_permits: f64,
     /// Microseconds of idle time that store one permit.
     pub(super) cool_down_interval: f64,
-    /// What stored permits cost.
+    /// The cost of stored permits.
     pub(super) warm_up: WarmUpCost,
 }
 
-/// What stored permits cost to take: nothing, or the area under a line that falls to the stable interval.
+/// The cost of stored permits: zero, or the area under a line that falls to the stable interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum WarmUpCost {
     Free,
     Trapezoid { threshold: f64, slope: f64 },
 }
 
-/// Words of state: the stored permits as the bits of a double, and the moment the next caller is free plus one
-/// (zero: never seen).
+/// The words of state: the stored permits as the bits of a double, and the time at which the next call proceeds
+/// plus one (zero: unused key).
 const STORED: usize = 0;
 const FREE_AT: usize = 1;
 pub(super) const STATE_LEN: usize = 2;
 
-/// The twin of this file.
+/// The Lua port of this file.
 pub(super) const LUA: &str = include_str!("shaper.lua");
 
-/// A state in named form.
+/// A decoded state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShaperState {
     pub(super) stored: f64,
@@ -47,7 +47,7 @@ pub(super) struct ShaperState {
 }
 
 impl Shaper {
-    /// What the twin in Lua needs to know.
+    /// The parameters for the Lua port.
     pub(super) fn lua_args(&self, limit: u64) -> LuaArgs {
         let Self { stable_interval: stable, max_permits: most, cool_down_interval: cool_down, warm_up } =
             *self;
@@ -58,7 +58,7 @@ impl Shaper {
         [limit as f64, stable, most, cool_down, threshold, slope]
     }
 
-    /// The state in the words. One that was never seen has been idle for ever, and has stored all it can.
+    /// Decodes the state. An unused key has all its permits stored.
     pub(super) fn load<W: AlgorithmState + ?Sized>(&self, state: &W) -> ShaperState {
         match state.get(FREE_AT).checked_sub(1) {
             Some(free_at) => {
@@ -68,12 +68,12 @@ impl Shaper {
         }
     }
 
-    pub(super) fn save<W: AlgorithmState + ?Sized>(state: &mut W, pace: ShaperState) {
-        state.set(STORED, pace.stored.to_bits());
-        state.set(FREE_AT, pace.free_at.get() + 1);
+    pub(super) fn save<W: AlgorithmState + ?Sized>(state: &mut W, shaper_state: ShaperState) {
+        state.set(STORED, shaper_state.stored.to_bits());
+        state.set(FREE_AT, shaper_state.free_at.get() + 1);
     }
 
-    /// Stores the permits of the idle time since the last caller was free.
+    /// Stores the permits of the idle time since `free_at`.
     pub(super) fn resync(&self, pace: ShaperState, now: Micros) -> ShaperState {
         if now <= pace.free_at {
             return pace;
@@ -101,7 +101,7 @@ impl Shaper {
         demand: Demand,
     ) -> ChargeResult {
         let pace = match writer.resync(writer.load(state), now) {
-            // As good as never seen: a store has forgotten it, or is about to.
+            // Equivalent to an unused key: a store has evicted it or is about to.
             ShaperState { stored, free_at } if stored >= writer.max_permits && free_at <= now => {
                 ShaperState { stored: self.max_permits, free_at }
             }
@@ -118,18 +118,18 @@ impl Shaper {
         now: Micros,
         demand: Demand,
     ) -> ChargeResult {
-        // Guava tests the debt before it resynchronises, and without regard to the cost.
+        // Guava tests the debt before it resynchronizes, and regardless of the cost.
         let wait = pace.free_at.since(now);
-        let verb = match wait {
+        let code = match wait {
             Micros::ZERO => DecisionCode::Allow,
             _ if wait <= demand.max_wait => DecisionCode::Delay,
             _ => DecisionCode::Deny,
         };
 
         let mut receipt = Receipt::default();
-        // No larger cost is exact in a store.
+        // A larger cost is not exact in Redis.
         let cost = demand.cost.min(LARGEST_EXACT + 1);
-        if verb != DecisionCode::Deny && demand.effect == Effect::Charge && cost > 0 {
+        if code != DecisionCode::Deny && demand.effect == Effect::Charge && cost > 0 {
             pace = self.resync(pace, now);
             let used = (cost as f64).min(pace.stored.max(0.0));
             let fresh = cost as f64 - used;
@@ -145,10 +145,10 @@ impl Shaper {
 
         let count =
             CountReading { remaining: self.remaining(pace, now), reset: self.reset_after(pace, now), wait };
-        ChargeResult { decision: Decision::from_count(verb, limit, count), receipt }
+        ChargeResult { decision: Decision::from_count(code, limit, count), receipt }
     }
 
-    /// What it costs in microseconds to take `taken` of `stored` permits.
+    /// The cost in microseconds of `taken` of `stored` permits.
     fn stored_cost(&self, stored: f64, taken: f64) -> u64 {
         let WarmUpCost::Trapezoid { threshold, slope } = self.warm_up else { return 0 };
         let interval = |permits: f64| self.stable_interval + permits * slope;
@@ -168,7 +168,7 @@ impl Shaper {
         if pace.free_at > now { 0 } else { self.resync(pace, now).stored as u64 }
     }
 
-    /// How long until every permit is stored again.
+    /// The time until all permits are stored again.
     fn reset_after(&self, pace: ShaperState, now: Micros) -> Micros {
         let pace = self.resync(pace, now);
         let missing = (self.max_permits - pace.stored) * self.cool_down_interval;
@@ -176,7 +176,7 @@ impl Shaper {
         pace.free_at.since(now).plus(Micros::new(idle))
     }
 
-    /// Gives back the debt that is not yet served and the stored permits that idle time has not restored.
+    /// Refunds the debt that is not yet served and the stored permits that idle time has not restored.
     pub(super) fn refund<W: AlgorithmState + ?Sized>(
         &self,
         state: &mut W,
@@ -187,7 +187,7 @@ impl Shaper {
         if receipt.cost == 0 || state.get(FREE_AT) == 0 {
             return;
         }
-        // Whoever queued behind was told when to go, and goes then: the place before them stays empty.
+        // Waiting callers keep their admission times, so a refund in front of them has no effect.
         let pace = self.load(state);
         let others_wait_behind = pace.free_at > now && pace.free_at != receipt.at;
         if others_wait_behind {
@@ -200,7 +200,7 @@ impl Shaper {
         let elapsed = now.since(receipt.at.since(Micros::new(receipt.mark)));
         let restored = elapsed.get() as f64 / self.cool_down_interval;
         let stored = (f64::from_bits(receipt.stored) * share - restored).max(0.0);
-        // Time has given everything back already: there is nothing to write.
+        // Time has returned everything already; there is nothing to write.
         if unserved == Micros::ZERO && stored == 0.0 {
             return;
         }
@@ -221,10 +221,11 @@ impl Shaper {
         Self::save(state, pace);
     }
 
-    /// The state of `writer` as one of this shaper. Debt is time, and stays as it is.
+    /// Converts a state of `writer` to this shaper. Debt is a time and does not change.
     ///
-    /// Where both fill up in the same time, the stored share stays the same: that is Guava's `setRate`. Elsewhere a share of the one
-    /// is far more than a share of the other, so the permits that are missing stay missing, even if that is more than can be stored.
+    /// If both fill up in the same time, the stored fraction does not change: that is Guava's `setRate`. Otherwise
+    /// the same fraction could be far more permits, so the number of missing permits does not change, even if that
+    /// makes the stored permits negative.
     fn convert_state<W: AlgorithmState + ?Sized>(
         &self,
         writer: &Self,
@@ -245,7 +246,7 @@ impl Shaper {
     }
 }
 
-/// What an algorithm with a `rate` and a `shaper` does as the shaper does.
+/// The methods of an algorithm with a `rate` and a `shaper` that delegate to the shaper.
 macro_rules! shaper_methods {
     () => {
         fn lua_args(&self) -> LuaArgs {
@@ -283,7 +284,7 @@ macro_rules! shaper_methods {
             self.shaper.refund(state, now, receipt, cost);
         }
 
-        /// Permits are permits at any rate.
+        /// Permits are comparable between rates.
         fn shares_state(&self, _other: &Self) -> bool {
             true
         }

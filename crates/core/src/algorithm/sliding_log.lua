@@ -1,11 +1,11 @@
--- Sliding log: the twin of sliding_log.rs.
+-- Sliding log: the port of sliding_log.rs.
 --
--- State: a moment before which nothing may be placed, how many tokens are remembered (the largest limit of those that wrote), and
--- the moments of the last tokens, oldest first, seven bytes each. Numbers: limit, period.
+-- State: the earliest time for a new token, the capacity (the largest limit of the quotas that wrote), and the
+-- timestamps of the last tokens, oldest first, seven bytes each. Parameters: limit, period.
 
 local sliding_log = {}
 
--- The moment of the token with `newer` others after it.
+-- The timestamp of the token with `newer` others after it.
 local function log_timestamp(state, newer)
   return (unpack_from('>I7', state.log, #state.log - 7 * newer - 6))
 end

@@ -1,15 +1,15 @@
-//! Sliding log: remember when each of the last `limit` tokens went.
+//! Sliding log: stores the timestamps of the last `limit` tokens.
 //!
 //! ```text
 //!        ◀────── window ──────▶
 //!   ·  · │·   ··      ·   ·· ·│      a new one fits when the limit-th newest
-//!    gone│      kept          now     has left the window
+//!   old  │      counted       now     has left the window
 //! ```
 //!
-//! Exact in both directions: never more than the limit in any window, and never a denial while there is room.
+//! It is exact: never more than the limit in any window, and never a denial below the limit.
 //!
-//! Its surprise is memory: one word per token of the limit, for every key. For large limits take
-//! `sliding-strict`, which keeps the same promise in `K + 1` words.
+//! Note the memory: one word per token of the limit, for every key. For large limits use `sliding-strict`, which
+//! also never exceeds the limit, in `K + 1` words.
 
 use super::{
     Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
@@ -23,24 +23,25 @@ use crate::{
 };
 use core::fmt;
 
-/// The exact moments of the last `limit` tokens.
+/// The timestamps of the last `limit` tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlidingLog {
     rate: Rate,
 }
 
-/// Words of state: the places in the ring (zero: never seen), the next of them, how many are filled, a moment before which
-/// nothing may be placed (a refund must not uncover what a later place overwrote), then the ring of moments.
+/// The words of state: the capacity of the ring (zero: unused key), the next slot, the number of filled slots, the
+/// earliest time for a new token (so that a refund does not admit again after timestamps were overwritten), then
+/// the ring of timestamps.
 ///
-/// A ring keeps its places while it says anything: a quota with a smaller limit reads the newest of them, and one with a larger
-/// limit adds places when it writes. So the moments that any of them needs are there.
+/// The ring never shrinks while it has content: a quota with a smaller limit reads the newest slots, and one with
+/// a larger limit adds slots when it writes. So all of them find the timestamps that they need.
 const CAPACITY: usize = 0;
 const NEXT: usize = 1;
 const LEN: usize = 2;
 const EARLIEST: usize = 3;
 const RING: usize = 4;
 
-/// A key's log would be 1 MiB; `sliding-strict` keeps the same promise in far less.
+/// A log of 1 MiB per key; `sliding-strict` needs far less.
 const MAX_LIMIT: u64 = 131_072;
 
 impl SlidingLog {
@@ -53,34 +54,34 @@ impl SlidingLog {
         Ok(Self { rate })
     }
 
-    /// The places of the ring that a state has, or would get.
+    /// The capacity of the ring, or that of a new one.
     fn capacity<W: AlgorithmState + ?Sized>(&self, state: &W) -> u64 {
         match state.get(CAPACITY) {
             0 => self.limit(),
-            places => places,
+            capacity => capacity,
         }
     }
 
-    /// The moment of the token with `newer` others after it.
+    /// The timestamp of the token with `newer` others after it.
     fn timestamp<W: AlgorithmState + ?Sized>(&self, state: &W, newer: u64) -> Micros {
         Micros::new(state.get(self.slot(state, newer)))
     }
 
     fn slot<W: AlgorithmState + ?Sized>(&self, state: &W, newer: u64) -> usize {
-        let places = self.capacity(state);
-        RING + ((state.get(NEXT) + places - 1 - newer) % places) as usize
+        let capacity = self.capacity(state);
+        RING + ((state.get(NEXT) + capacity - 1 - newer) % capacity) as usize
     }
 
-    /// Gives the ring at least as many places as this quota needs, the oldest moment first.
+    /// Grows the ring to the limit of this quota and moves the oldest timestamp to the start.
     fn grow<W: AlgorithmState + ?Sized>(&self, state: &mut W) {
-        let places = state.get(CAPACITY);
-        if places >= self.limit() {
+        let capacity = state.get(CAPACITY);
+        if capacity >= self.limit() {
             return;
         }
-        let (all, filled) = (places as usize, state.get(LEN));
-        let oldest = if all == 0 { 0 } else { ((state.get(NEXT) + places - filled) % places) as usize };
+        let (all, filled) = (capacity as usize, state.get(LEN));
+        let oldest = if all == 0 { 0 } else { ((state.get(NEXT) + capacity - filled) % capacity) as usize };
         if oldest > 0 {
-            // Three times reversed is turned round: the oldest comes first.
+            // Three reversals rotate the ring in place.
             for (from, to) in [(0, oldest), (oldest, all), (0, all)] {
                 for offset in 0..(to - from) / 2 {
                     let (left, right) = (RING + from + offset, RING + to - 1 - offset);
@@ -94,7 +95,7 @@ impl SlidingLog {
         state.set(CAPACITY, self.limit());
     }
 
-    /// How many tokens still count at `at`: moments only grow, so the newest of them are a prefix.
+    /// The number of tokens that still count at `at`. Timestamps are sorted, so a binary search finds the oldest.
     fn count_used<W: AlgorithmState + ?Sized>(&self, state: &W, at: Micros) -> u64 {
         let (mut counted, mut gone) = (0, state.get(LEN));
         while counted < gone {
@@ -112,21 +113,21 @@ impl SlidingLog {
 impl WindowAlgorithm for SlidingLog {
     fn earliest_admission<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros {
         let at = now.max(Micros::new(state.get(EARLIEST)));
-        let may_stay = self.limit() - cost;
-        if cost == 0 || state.get(LEN) <= may_stay {
+        let max_used = self.limit() - cost;
+        if cost == 0 || state.get(LEN) <= max_used {
             return at;
         }
-        at.max(self.timestamp(state, may_stay).plus(self.rate.period()))
+        at.max(self.timestamp(state, max_used).plus(self.rate.period()))
     }
 
     fn record<W: AlgorithmState + ?Sized>(&self, state: &mut W, at: Micros, cost: u64) {
         self.grow(state);
-        let (places, next) = (state.get(CAPACITY), state.get(NEXT));
+        let (capacity, next) = (state.get(CAPACITY), state.get(NEXT));
         for offset in 0..cost {
-            state.set(RING + ((next + offset) % places) as usize, at.get());
+            state.set(RING + ((next + offset) % capacity) as usize, at.get());
         }
-        state.set(NEXT, (next + cost) % places);
-        state.set(LEN, (state.get(LEN) + cost).min(places));
+        state.set(NEXT, (next + cost) % capacity);
+        state.set(LEN, (state.get(LEN) + cost).min(capacity));
         state.set(EARLIEST, at.get());
     }
 
@@ -169,7 +170,7 @@ impl Algorithm for SlidingLog {
     }
 
     fn refund<W: AlgorithmState + ?Sized>(&self, state: &mut W, _now: Micros, receipt: Receipt, cost: u64) {
-        // Find our tokens, then close the gap with the newer ones.
+        // Find the tokens of the receipt, then move the newer ones over the gap.
         let filled = state.get(LEN);
         let Some(first) = (0..filled).find(|&newer| self.timestamp(state, newer) <= receipt.at) else {
             return;
@@ -180,12 +181,12 @@ impl Algorithm for SlidingLog {
             let moved = self.timestamp(state, newer - removed);
             state.set(self.slot(state, newer), moved.get());
         }
-        let places = self.capacity(state);
-        state.set(NEXT, (state.get(NEXT) + places - removed) % places);
+        let capacity = self.capacity(state);
+        state.set(NEXT, (state.get(NEXT) + capacity - removed) % capacity);
         state.set(LEN, filled - removed);
     }
 
-    /// A log tells moments, which mean the same under any limit; it keeps those of its own period.
+    /// Timestamps are valid under any limit; only those of the same period are stored.
     fn shares_state(&self, other: &Self) -> bool {
         self.rate.period() == other.rate.period()
     }

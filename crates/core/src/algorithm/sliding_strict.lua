@@ -1,7 +1,7 @@
--- Strict sliding window: the twin of sliding_strict.rs.
+-- Strict sliding window: the port of sliding_strict.rs.
 --
--- State: the index of the newest part, nil when the key was never seen, and a count for each part that has one.
--- Numbers: limit, the length of a part, parts.
+-- State: the index of the newest part (nil: unused key), and a count for each part that has one.
+-- Parameters: limit, the length of a part, parts.
 
 local sliding_strict = {}
 
@@ -10,7 +10,7 @@ local function effective_now(quota, state, now)
   return max(now, state.newest * quota[2])
 end
 
--- What still counts in part `index`: it and the `parts` before it.
+-- The sum of part `index` and the `parts` before it.
 local function count_used_parts(quota, state, index)
   local used = 0
   if state.newest then
@@ -23,7 +23,7 @@ end
 
 function sliding_strict.new() return {} end
 
--- Only the parts from the oldest that counts on are kept.
+-- Only the parts from the oldest nonzero count are stored.
 function sliding_strict.load(quota, text, at)
   local newest, count, next = unpack_from('>I7I2', text, at)
   local state = { newest = newest }

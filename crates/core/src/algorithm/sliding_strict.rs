@@ -1,4 +1,4 @@
-//! Strict sliding window: the window is cut into `K` parts, and the oldest part counts in full until it is gone.
+//! Strict sliding window: the window is divided into `K` parts, and the oldest part counts in full until it leaves.
 //!
 //! ```text
 //!   │▒▒▒▒│▓▓▓▓│▓▓▓▓│▓▓▓▓│▓▓        K + 1 counters; the sum never exceeds the limit
@@ -6,11 +6,10 @@
 //!    ▲ only part of it is in the window, all of it is counted
 //! ```
 //!
-//! Because nothing is interpolated, no window of any phase ever holds more than the limit. It is the exact cap
-//! that people ask for, in `K + 1` counters instead of a list of timestamps.
+//! Because nothing is interpolated, no window of any phase exceeds the limit. It is an exact limit in `K + 1`
+//! counters instead of a list of timestamps.
 //!
-//! Its surprise is the price of that certainty: a saturated key gets `K / (K + 1)` of its rate, 98.4 % for
-//! `K = 60`.
+//! Note that a saturated key gets only `K / (K + 1)` of its rate: 98.4 % for `K = 60`.
 
 use super::{
     Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
@@ -31,14 +30,14 @@ pub struct SlidingStrict {
     pub(super) parts: u64,
 }
 
-/// Words of state: the index of the newest part plus one (zero: never seen), then a ring of counters.
+/// The words of state: the index of the newest part plus one (zero: unused key), then a ring of counters.
 const NEWEST: usize = 0;
 const RING: usize = 1;
 
-/// The twin of this file.
+/// The Lua port of this file.
 pub(super) const LUA: &str = include_str!("sliding_strict.lua");
 
-/// More parts than this cost more to add up than they gain.
+/// More parts cost more time to add up than they gain in precision.
 const MAX_PARTS: u64 = 3_600;
 
 impl SlidingStrict {
@@ -52,7 +51,7 @@ impl SlidingStrict {
         Ok(Self { rate, parts })
     }
 
-    /// The parts that a window is counted in.
+    /// The number of parts of a window.
     pub fn parts(&self) -> u64 {
         self.parts
     }
@@ -65,12 +64,12 @@ impl SlidingStrict {
         RING + (index % (self.parts + 1)) as usize
     }
 
-    /// The newest part that holds a count, `None` when the key was never seen.
+    /// The newest part with a count; `None` for an unused key.
     fn newest<W: AlgorithmState + ?Sized>(state: &W) -> Option<u64> {
         state.get(NEWEST).checked_sub(1)
     }
 
-    /// The moment that counts at `now`: those that wait for a later part stand before us.
+    /// The time that counts as `now`: a reservation in a later part has precedence.
     pub(super) fn effective_now<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> Micros {
         match Self::newest(state) {
             Some(newest) => now.max(Micros::new(newest * self.part_len())),
@@ -78,7 +77,7 @@ impl SlidingStrict {
         }
     }
 
-    /// What still counts in part `index`: it and the `parts` before it.
+    /// The sum of part `index` and the `parts` before it.
     pub(super) fn count_used<W: AlgorithmState + ?Sized>(&self, state: &W, index: u64) -> u64 {
         let Some(newest) = Self::newest(state) else { return 0 };
         (index.saturating_sub(self.parts)..=newest.min(index)).map(|part| state.get(self.slot(part))).sum()
@@ -91,7 +90,7 @@ impl WindowAlgorithm for SlidingStrict {
         let index = at.get() / self.part_len();
         let mut used = self.count_used(state, index);
         let mut ahead = 0;
-        // Let the oldest parts go, one after the other, until the cost fits.
+        // Drop the oldest parts, one after the other, until the cost fits.
         while used + cost > self.limit() {
             used -= match (index + ahead).checked_sub(self.parts) {
                 Some(oldest) => state.get(self.slot(oldest)),
@@ -144,7 +143,7 @@ impl Algorithm for SlidingStrict {
     }
 
     fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
-        let parts = reader.parse_count("how many parts, as in `sliding-strict 60`")?;
+        let parts = reader.parse_count("a number of parts, as in `sliding-strict 60`")?;
         Self::new(rate, parts).map_err(|error| error.with_last_span(reader))
     }
 
@@ -164,7 +163,7 @@ impl Algorithm for SlidingStrict {
         }
     }
 
-    /// The counts of the same parts mean the same under any limit.
+    /// The counts of the same parts are valid under any limit.
     fn shares_state(&self, other: &Self) -> bool {
         (self.parts, self.part_len()) == (other.parts, other.part_len())
     }

@@ -1,7 +1,7 @@
--- Sliding window: the twin of sliding_window.rs.
+-- Sliding window: the port of sliding_window.rs.
 --
--- State: the moment of the newest admission plus one (zero: never seen), the count of the window before its own,
--- and the count of its own. Numbers: limit, length, tick.
+-- State: the time of the newest admission plus one (zero: unused key), the count of the window before its own, and
+-- the count of its own. Parameters: limit, length, tick.
 
 local sliding_window = {}
 
@@ -39,8 +39,8 @@ function sliding_window.earliest_admission(quota, state, now, cost)
 end
 
 function sliding_window.record(quota, state, at, cost)
-  local moment, _, previous, count = window_view(quota, state, at)
-  state[1], state[2], state[3] = moment + 1, previous, count + cost
+  local newest, _, previous, count = window_view(quota, state, at)
+  state[1], state[2], state[3] = newest + 1, previous, count + cost
 end
 
 function sliding_window.remaining(quota, state, now)

@@ -1,17 +1,18 @@
-//! Sliding window: two fixed windows, the older one fading out as the newer one fills.
+//! Sliding window: two fixed windows; the weight of the older one falls as the newer one fills.
 //!
 //! ```text
 //!   ▒▒▒▒▒▒▒▒▒▒│▓▓▓▓▓
 //!   previous  │current      estimate = previous × (1 − f) + current
-//!   ◀────── window ────▶    f = part of the current window that has passed
+//!   ◀────── window ────▶    f = elapsed fraction of the current window
 //! ```
 //!
-//! It assumes that the previous window's calls were spread evenly. Kept in whole numbers: a cost `n` fits when
-//! `previous · (W − x) ≤ (limit − current − n) · W`, `x` ticks into the window of `W` ticks. A tick is a microsecond,
-//! or a few where `limit · W` would leave the exact range (10 µs for a million a day); time is rounded down to it.
+//! It assumes that the calls of the previous window were evenly distributed. In integers: a cost `n` fits if
+//! `previous · (W − x) ≤ (limit − current − n) · W`, `x` ticks into the window of `W` ticks. A tick is a
+//! microsecond, or more if `limit · W` would exceed the exact range (10 µs for a million a day); time is rounded
+//! down to it.
 //!
-//! Its surprise: the assumption can be wrong. A burst at the very end of one window, then a steady stream, puts
-//! up to `2 · limit − 1` into one window's length. Take `sliding-strict` where the limit must hold.
+//! Note that the assumption can be wrong: a burst at the end of one window, followed by a constant stream, puts up
+//! to `2 · limit − 1` into one window. Use `sliding-strict` for a hard limit.
 
 use super::{
     Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
@@ -26,23 +27,23 @@ use crate::{
 };
 use core::fmt;
 
-/// Counts in the current window, plus the faded count of the one before.
+/// The count of the current window plus the weighted count of the previous one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlidingWindow {
     rate: Rate,
     tick: u64,
 }
 
-/// Words of state: the moment of the newest admission plus one (zero: never seen), the count of the window
+/// The words of state: the time of the newest admission plus one (zero: unused key), the count of the window
 /// before it, and the count of its own window.
 const NEWEST: usize = 0;
 const PREVIOUS: usize = 1;
 const CURRENT: usize = 2;
 
-/// How much longer a tick may be than it must, to divide the window.
+/// How much longer than necessary a tick may be, to divide the window.
 const MAX_TICK_FACTOR: u64 = 64;
 
-/// Both counts as they stand at `at`.
+/// Both counts at `at`.
 struct WindowView {
     at: Micros,
     start: Micros,
@@ -78,12 +79,12 @@ impl SlidingWindow {
         WindowView { at, start: Micros::new(index * self.length()), previous, current }
     }
 
-    /// The window in ticks.
+    /// The length of the window in ticks.
     fn ticks(&self) -> u64 {
         self.length() / self.tick
     }
 
-    /// How far into its window a view must be until `previous` has faded into the room that is left.
+    /// The offset in the window at which the weighted `previous` fits into `room`.
     fn fade_time(&self, previous: u64, room: u64) -> u64 {
         match previous {
             0 => 0,
@@ -120,7 +121,7 @@ impl WindowAlgorithm for SlidingWindow {
             return 0;
         }
         let left = self.ticks() - now.since(view.start).get() / self.tick;
-        // Exact also where a quota with a far larger limit counted.
+        // Exact even if a quota with a far larger limit counted.
         let faded = mul_div_ceil(view.previous, left, self.ticks());
         self.limit().saturating_sub(view.current.saturating_add(faded))
     }
@@ -168,7 +169,7 @@ impl Algorithm for SlidingWindow {
         }
     }
 
-    /// The counts of windows of the same length mean the same under any limit.
+    /// The counts of windows of the same length are valid under any limit.
     fn shares_state(&self, other: &Self) -> bool {
         self.length() == other.length()
     }

@@ -1,2 +1,2 @@
--- Smooth: the twin of smooth.rs. Numbers and state are those of the shaper.
+-- Smooth: the port of smooth.rs. Parameters and state are those of the shaper.
 local smooth = shaper

@@ -1,16 +1,15 @@
-//! Smooth: Guava's `SmoothBursty`, which spaces callers evenly and stores idle time as permits.
+//! Smooth: Guava's `SmoothBursty`, which spaces calls evenly and stores idle time as permits.
 //!
 //! ```text
 //!   calls      1   1   1      5                1
-//!   go at   ───┴───┴───┴──────┴───┴───┴───┴───┴┴──▶
-//!                             ▲ goes at once     ▲ waits for the five before it
+//!   proceed ───┴───┴───┴──────┴───┴───┴───┴───┴┴──▶
+//!                             ▲ no wait          ▲ waits for the five before it
 //! ```
 //!
-//! A caller never waits for its own cost, only for the debt that the callers before it left.
+//! A call never waits for its own cost, only for the debt of earlier calls.
 //!
-//! Its surprise follows from that: a single call of any size goes at once if nobody is in debt, so a cost is
-//! never refused, and the next caller pays. A new key starts with all its permits stored, as if it had been idle
-//! for ever; a limiter without keys starts as Guava's does, with none.
+//! Note that a single call of any size proceeds at once if there is no debt: a cost is never denied, and the next
+//! call waits. A new key starts with all its permits stored; a limiter without keys starts with none, as in Guava.
 
 use super::{
     Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
@@ -33,7 +32,7 @@ pub struct Smooth {
 }
 
 impl Smooth {
-    /// Permits at `rate`; idle time stores one second's worth of them, as in Guava.
+    /// Permits at `rate`; idle time stores up to one second of them, as in Guava.
     pub fn new(rate: Rate) -> Result<Self, QuotaError> {
         Self::build(rate, None)
     }
@@ -59,12 +58,12 @@ impl Smooth {
         Ok(Self { rate, burst, shaper })
     }
 
-    /// The most that idle time stores, if that was declared.
+    /// The maximum number of stored permits, if declared.
     pub fn burst(&self) -> Option<u64> {
         self.burst
     }
 
-    /// Stored permits and the moment the next caller is free, for those who want to see Guava's own variables.
+    /// The stored permits and the time at which the next call proceeds: Guava's internal variables, for tests.
     pub fn inspect<W: AlgorithmState + ?Sized>(&self, state: &W) -> (f64, Micros) {
         let pace = self.shaper.load(state);
         (pace.stored, pace.free_at)
@@ -86,7 +85,7 @@ impl Algorithm for Smooth {
     }
 
     fn bound(&self) -> Bound {
-        // A partly stored permit counts as one.
+        // A fraction of a stored permit counts as one.
         Bound::debt((self.shaper.max_permits as u64).saturating_add(1), self.rate, 1)
     }
 

@@ -1,2 +1,2 @@
--- Token bucket: the twin of token_bucket.rs. Numbers and state are those of the level.
+-- Token bucket: the port of token_bucket.rs. Parameters and state are those of the level.
 local token_bucket = level

@@ -1,4 +1,4 @@
-//! Token bucket: a bucket of `burst` tokens that refills steadily; every call takes its cost.
+//! Token bucket: a bucket of `burst` tokens that refills at a constant rate; every call takes its cost.
 //!
 //! ```text
 //!   level   burst ┤‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾ above: denied
@@ -7,11 +7,12 @@
 //!               0 ┼╱──╲───╳──────╲──▶   time lets it sink at the rate
 //! ```
 //!
-//! The generic cell rate algorithm and the leaky bucket used as a meter are the same machine described from the
-//! other side; their names lead here. It needs one number per key and is the default.
+//! The generic cell rate algorithm and the leaky bucket as a meter are the same algorithm; their names are
+//! aliases. It needs one number per key and is the default.
 //!
-//! Its surprise: it starts full, so `burst` tokens go at once and the rate comes on top. In any window of length
-//! `t` it admits at most `burst + rate · t`, which is twice the rate when the burst is one window's worth.
+//! Note that a new bucket is full: `burst` tokens are admitted at once, in addition to the rate. In any window of
+//! length `t` it admits at most `burst + rate · t`, which is twice the rate if the burst is the amount of one
+//! window.
 
 use super::{
     Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
@@ -42,7 +43,7 @@ impl TokenBucket {
         Ok(Self { rate, burst, meter: Meter::new(rate, burst, 0)?.with_unbounded_queue() })
     }
 
-    /// The whole-number form, for stores that keep the level in one word of their own.
+    /// The integer form, for stores that encode the level in one word.
     #[inline]
     pub fn meter(&self) -> &Meter {
         &self.meter

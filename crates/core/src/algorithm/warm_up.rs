@@ -1,18 +1,18 @@
-//! Warm-up: Guava's `SmoothWarmingUp`, which starts slowly after idle time and speeds up to the stable rate.
+//! Warm-up: Guava's `SmoothWarmingUp`, which is slow after idle time and speeds up to the stable rate.
 //!
 //! ```text
 //!   interval
 //!   cold ┤            ╱         idle time moves right, calls move left;
-//!        │          ╱ ▒         the time a permit costs is the area above it,
+//!        │          ╱ ▒         the time that a permit costs is the area above it,
 //! stable ┤────────╱▒▒▒▒         and the shaded area is the warm-up time
 //!        │░░░░░░░░▒▒▒▒▒
 //!      0 ┼───────┴─────┴──▶ stored permits
-//!             threshold  most
+//!             threshold  max
 //! ```
 //!
-//! For backends that need time to fill their caches and pools before they can take the full rate.
+//! For backends that fill caches and pools before they can serve the full rate.
 //!
-//! Its surprise: stored permits make it slower, not faster. A key that was never seen is cold.
+//! Note that stored permits make it slower, not faster. An unused key is cold.
 
 use super::{
     Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
@@ -35,7 +35,7 @@ pub struct WarmUp {
     shaper: Shaper,
 }
 
-/// Guava's own cold factor.
+/// Guava's default.
 const DEFAULT_COLD_FACTOR: f64 = 3.0;
 const MAX_COLD_FACTOR: f64 = 1_000_000.0;
 
@@ -63,17 +63,17 @@ impl WarmUp {
         Ok(Self { rate, warm_up, cold_factor, shaper })
     }
 
-    /// How long the warm-up takes.
+    /// The duration of the warm-up.
     pub fn warm_up(&self) -> Micros {
         self.warm_up
     }
 
-    /// How many times longer the interval is when cold.
+    /// The ratio of the cold interval to the stable one.
     pub fn cold_factor(&self) -> f64 {
         self.cold_factor
     }
 
-    /// Stored permits and the moment the next caller is free, for those who want to see Guava's own variables.
+    /// The stored permits and the time at which the next call proceeds: Guava's internal variables, for tests.
     pub fn inspect<W: AlgorithmState + ?Sized>(&self, state: &W) -> (f64, Micros) {
         let pace = self.shaper.load(state);
         (pace.stored, pace.free_at)
@@ -88,15 +88,15 @@ impl Algorithm for WarmUp {
     shaper_methods!();
 
     fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
-        let warm_up = reader.parse_period("how long to warm up, as in `warm-up 4s`")?;
+        let warm_up = reader.parse_period("a warm-up duration, as in `warm-up 4s`")?;
         let cold = reader.parse_decimal_after("cold")?;
         Self::new(rate, warm_up, cold.unwrap_or(DEFAULT_COLD_FACTOR))
             .map_err(|error| error.with_last_span(reader))
     }
 
     fn bound(&self) -> Bound {
-        // Stored permits cost at least the stable interval each, so only the last call comes on top; a debt is
-        // the sum of up to three terms, each of which drops its fraction.
+        // Stored permits cost at least the stable interval each, so only the last call exceeds the rate. A debt is
+        // the sum of up to three terms, each of which is truncated.
         Bound::debt(0, self.rate, 3)
     }
 

@@ -1,4 +1,4 @@
--- What the algorithms that count in windows share: the twin of window.rs.
+-- Shared by the window algorithms: the port of window.rs.
 
 local MAX_OVERDRAFT_WINDOWS = 1024
 

@@ -1,4 +1,4 @@
-//! What the algorithms that count in windows share: placing a cost at the earliest moment that has room.
+//! Shared by the window algorithms: finds the earliest time with capacity and records the cost there.
 
 use super::{Algorithm, ChargeResult, Demand, Effect, Overdraft, Receipt};
 use crate::{
@@ -7,24 +7,24 @@ use crate::{
     units::Micros,
 };
 
-/// The twin of this file.
+/// The Lua port of this file.
 pub(super) const LUA: &str = include_str!("window.lua");
 
-/// The most windows that one cost on credit may fill ahead.
+/// The maximum number of windows that one overdraft may fill.
 const MAX_OVERDRAFT_WINDOWS: u64 = 1_024;
 
-/// An algorithm that finds the earliest moment for a cost and records it there.
+/// An algorithm that finds the earliest time for a cost and records it there.
 ///
-/// A cost that must wait is recorded at the moment it will go, and later callers are placed behind it. So a
-/// reservation needs no state of its own, and reservation order is service order.
+/// A cost that must wait is recorded at its admission time, and later calls are recorded after it. So a
+/// reservation needs no extra state, and calls are admitted in the order of their reservations.
 pub(super) trait WindowAlgorithm: Algorithm {
-    /// The earliest moment, not before `now`, at which `cost` (at most the limit) fits.
+    /// The earliest time, not before `now`, at which `cost` (at most the limit) fits.
     fn earliest_admission<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros;
-    /// Records `cost` at `at`, which [`WindowAlgorithm::earliest_admission`] named.
+    /// Records `cost` at `at`, a result of [`WindowAlgorithm::earliest_admission`].
     fn record<W: AlgorithmState + ?Sized>(&self, state: &mut W, at: Micros, cost: u64);
-    /// How much fits at `now`.
+    /// The amount that fits at `now`.
     fn remaining<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> u64;
-    /// The moment from which the state is as good as never seen.
+    /// The time from which the state is equivalent to that of an unused key.
     fn reset_at<W: AlgorithmState + ?Sized>(&self, state: &W) -> Micros;
 }
 
@@ -33,13 +33,13 @@ where
     A: WindowAlgorithm,
     W: AlgorithmState + ?Sized,
 {
-    // A cost on credit goes when a full window would; the rest is recorded behind it, window by window.
+    // An overdraft is admitted when a full window is; the remaining cost is recorded in the windows after it.
     let limit = it.limit();
     let max_cost = limit.saturating_mul(MAX_OVERDRAFT_WINDOWS);
     let (cost, affordable) = match demand.overdraft {
         Overdraft::Refuse => (demand.cost, limit),
         Overdraft::Grant => (demand.cost, max_cost),
-        // Work that has been done is charged, as far ahead as windows are filled.
+        // Work that has been done is charged, up to the maximum number of windows.
         Overdraft::Force => (demand.cost.min(max_cost), max_cost),
     };
     let first = cost.min(limit);
@@ -53,7 +53,7 @@ where
     // Decide.
     let at = it.earliest_admission(state, now, first);
     let wait = at.since(now);
-    let verb = match wait {
+    let code = match wait {
         Micros::ZERO => DecisionCode::Allow,
         _ if wait <= demand.max_wait => DecisionCode::Delay,
         _ => DecisionCode::Deny,
@@ -61,32 +61,32 @@ where
 
     // Update.
     let mut receipt = Receipt::default();
-    if verb != DecisionCode::Deny && demand.effect == Effect::Charge && cost > 0 {
+    if code != DecisionCode::Deny && demand.effect == Effect::Charge && cost > 0 {
         it.record(state, at, first);
-        let mut rest = cost - first;
-        while rest > 0 {
-            let part = rest.min(limit);
+        let mut left = cost - first;
+        while left > 0 {
+            let part = left.min(limit);
             let later = it.earliest_admission(state, at, part);
             it.record(state, later, part);
-            rest -= part;
+            left -= part;
         }
-        // Only the first window can be given back: others may queue behind the rest.
+        // Only the first window is refundable: other calls may wait behind the later ones.
         receipt = Receipt { cost: first, at, ..Receipt::default() };
     }
-    ChargeResult { decision: build_decision(it, state, now, verb, wait), receipt }
+    ChargeResult { decision: build_decision(it, state, now, code, wait), receipt }
 }
 
-fn build_decision<A, W>(it: &A, state: &W, now: Micros, verb: DecisionCode, wait: Micros) -> Decision
+fn build_decision<A, W>(it: &A, state: &W, now: Micros, code: DecisionCode, wait: Micros) -> Decision
 where
     A: WindowAlgorithm,
     W: AlgorithmState + ?Sized,
 {
     let remaining = it.remaining(state, now);
     let reset = it.reset_at(state).since(now);
-    Decision::from_count(verb, it.limit(), CountReading { remaining, reset, wait })
+    Decision::from_count(code, it.limit(), CountReading { remaining, reset, wait })
 }
 
-/// What a window with a `rate` does as all of them do.
+/// The methods of a window algorithm with a `rate` that are the same for all of them.
 macro_rules! window_methods {
     () => {
         fn rate(&self) -> Option<Rate> {

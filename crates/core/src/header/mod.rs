@@ -1,10 +1,10 @@
-//! What HTTP headers say of quotas: text that is written for clients, and read from servers.
+//! The HTTP rate limit headers: written for clients, and parsed from servers.
 //!
-//! | header | says |
+//! | header | value |
 //! |---|---|
 //! | `Retry-After` | whole seconds, rounded up, never zero |
-//! | `RateLimit-Policy` | the quotas that apply: `"login";q=5;w=60`; see [`PolicyField::policy`] |
-//! | `RateLimit` | what is left of them: `"login";r=3;t=12`; see [`PolicyField::remaining`] |
+//! | `RateLimit-Policy` | the quotas: `"login";q=5;w=60`; see [`PolicyField::policy`] |
+//! | `RateLimit` | the remaining amounts: `"login";r=3;t=12`; see [`PolicyField::remaining`] |
 //!
 //! The last two follow draft-ietf-httpapi-ratelimit-headers-10, whose values are lists of strings as in RFC 9651.
 
@@ -19,20 +19,20 @@ pub use small_string::SmallString;
 use crate::{decision::Decision, units::Micros};
 use core::fmt;
 
-/// The largest number that a structured field may hold: fifteen digits.
+/// The largest integer in a structured field: fifteen digits.
 pub const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// What is left of a quota, as a header tells it.
+/// The remaining amount of a quota, as in a `RateLimit` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remaining {
-    /// How much could be granted now.
+    /// The amount that can be granted now.
     pub remaining: u64,
-    /// The seconds until there is more; `None` if time alone does not bring it, or nothing is missing.
+    /// The seconds until more can be granted; `None` if the quota is full or time alone changes nothing.
     pub refill_after: Option<u64>,
 }
 
 impl Remaining {
-    /// The one that leaves less; of two that leave the same, the one that takes longer.
+    /// Returns the one with the smaller amount or, if equal, the longer time.
     #[must_use]
     pub fn more_restrictive(self, other: Self) -> Self {
         let is_tighter = |a: Self, b: Self| {
@@ -42,7 +42,7 @@ impl Remaining {
     }
 }
 
-/// A wait in whole seconds: rounded up, and never zero, so that whoever waits that long has waited long enough.
+/// Rounds a wait up to whole seconds, at least one, so that a client that waits that long never retries too early.
 ///
 /// ```
 /// use tidegate_core::{Micros, header::ceil_seconds};
@@ -55,14 +55,14 @@ pub fn ceil_seconds(wait: Micros) -> u64 {
     wait.get().div_ceil(1_000_000).max(1)
 }
 
-/// What `Retry-After` says of a decision; `None` where there is nothing to retry, or time alone does not help.
+/// The value of `Retry-After`; `None` if there is nothing to retry, or time alone changes nothing.
 pub fn retry_after(decision: &Decision) -> Option<u64> {
     decision.retry_after().map(ceil_seconds)
 }
 
-/// Writes a number without the machinery of formatting, which would cost more than the rest of a header.
+/// Writes a number without `core::fmt`, which costs more than the remaining parts of a header.
 pub fn write_number(out: &mut impl fmt::Write, number: u64) -> fmt::Result {
-    // Most are short, and then nothing has to be put together.
+    // Most numbers are short and need at most two writes.
     let pair = |number: usize| 2 * number..2 * number + 2;
     match usize::try_from(number) {
         Ok(number @ 0..10) => out.write_str(&DIGIT_PAIRS[pair(number)][1..]),

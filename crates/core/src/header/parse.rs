@@ -1,14 +1,14 @@
-//! What servers say in these headers. Nobody has checked it: what makes no sense is passed over, and however long a value
-//! is, only its start is read.
+//! Parses rate limit headers of servers. The input is untrusted: invalid items are skipped, and only the first
+//! bytes of a value are read.
 
 use super::Remaining;
 
-/// Bytes of a value that are read, and items of a list.
+/// The maximum number of bytes of a value, and of items of a list.
 const MAX_HEADER_LEN: usize = 4_096;
 const MAX_ITEMS: usize = 32;
 
-/// Reads a number of seconds, as `Retry-After`, `X-RateLimit-Reset` and others give it: digits, with spaces around. `None`
-/// for anything else, such as a date.
+/// Parses a number of seconds, as in `Retry-After` and `X-RateLimit-Reset`: digits, with optional spaces around.
+/// `None` for anything else, such as a date.
 ///
 /// ```
 /// use tidegate_core::header::parse_seconds;
@@ -24,7 +24,7 @@ pub fn parse_seconds(value: &[u8]) -> Option<u64> {
     }
 }
 
-/// Reads `RateLimit`: of all quotas that it tells of, what is left of the tightest. `None` if it tells of none.
+/// Parses `RateLimit` and returns the most restrictive item; `None` if there is no valid item.
 ///
 /// ```
 /// use tidegate_core::header::{Remaining, parse_rate_limit};
@@ -36,12 +36,12 @@ pub fn parse_rate_limit(value: &[u8]) -> Option<Remaining> {
     parse_items(value).map(|(_, left)| left).reduce(Remaining::more_restrictive)
 }
 
-/// The quotas that a `RateLimit` tells of: each by its name, as it stands between the quotes, and what is left of it.
+/// Parses the items of `RateLimit`: the raw name between the quotes, and the remaining amount.
 pub fn parse_items(value: &[u8]) -> RateLimitItems<'_> {
     RateLimitItems { rest: value.get(..MAX_HEADER_LEN).unwrap_or(value), count: 0 }
 }
 
-/// The parse_items of a `RateLimit`; see [`parse_items`].
+/// The items of a `RateLimit` header; see [`parse_items`].
 #[derive(Clone, Debug)]
 pub struct RateLimitItems<'a> {
     rest: &'a [u8],
@@ -64,7 +64,7 @@ impl<'a> Iterator for RateLimitItems<'a> {
     }
 }
 
-/// One item: a name and its parameters.
+/// Parses one item: a name and its parameters.
 fn parse_item(item: &[u8]) -> Option<(&[u8], Remaining)> {
     let (name, mut rest) = split_unquoted(item, b';');
     let (mut remaining, mut more_after) = (None, None);
@@ -83,27 +83,27 @@ fn parse_item(item: &[u8]) -> Option<(&[u8], Remaining)> {
     remaining.map(|remaining| (name, Remaining { remaining, refill_after: more_after }))
 }
 
-/// What is before a sign that does not stand in quotes, and what is behind it.
+/// Splits at the first separator outside of quotes.
 fn split_unquoted(text: &[u8], separator: u8) -> (&[u8], &[u8]) {
     let (mut is_quoted, mut is_escaped) = (false, false);
-    for (place, byte) in text.iter().enumerate() {
+    for (index, byte) in text.iter().enumerate() {
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' if is_quoted => is_escaped = true,
             b'"' => is_quoted = !is_quoted,
-            _ if *byte == separator && !is_quoted => return (&text[..place], &text[place + 1..]),
+            _ if *byte == separator && !is_quoted => return (&text[..index], &text[index + 1..]),
             _ => {}
         }
     }
     (text, &[])
 }
 
-/// A number that is not negative. One with a fraction, which the draft does not know, is rounded up.
+/// Parses a non-negative number. A fraction, which the draft does not allow, is rounded up.
 fn parse_integer(value: &[u8]) -> Option<u64> {
     let value = value.trim_ascii();
     let point = value.iter().position(|byte| *byte == b'.');
     let (digits, fraction) = match point {
-        Some(place) => (&value[..place], &value[place + 1..]),
+        Some(point) => (&value[..point], &value[point + 1..]),
         None => (value, &value[..0]),
     };
     if digits.is_empty() || !digits.iter().chain(fraction).all(u8::is_ascii_digit) {
@@ -113,7 +113,7 @@ fn parse_integer(value: &[u8]) -> Option<u64> {
     Some(parse_digits(digits).saturating_add(more))
 }
 
-/// The number that digits mean, at most `u64::MAX`.
+/// The value of a string of digits, at most `u64::MAX`.
 fn parse_digits(digits: &[u8]) -> u64 {
     digits.iter().fold(0_u64, |number, digit| {
         number.saturating_mul(10).saturating_add(u64::from(digit.wrapping_sub(b'0')))

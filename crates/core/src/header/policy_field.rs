@@ -1,4 +1,4 @@
-//! A quota as headers speak of it.
+//! A quota in the rate limit headers.
 
 use super::{MAX_INTEGER, Remaining, ceil_seconds, write_number};
 use crate::{
@@ -13,12 +13,12 @@ use alloc::{
 };
 use core::fmt::{self, Write as _};
 
-/// A quota as headers speak of it: its name and its numbers, written once and then used for every answer.
+/// A quota in the rate limit headers: its name and its numbers, formatted once and used for every response.
 ///
-/// A client wants a number that it can count down from, and a time in whole seconds. So `w` is how long the quota takes to
-/// grow from nothing to all that it grants at once, rounded up and at least a second, and `q` is what it grants in that
-/// time. That is the limit and the period of a window, and of a token bucket it is the burst and the time to fill it: what
-/// remains is never more than `q`, and `q` per `w` is never faster than the rate.
+/// A client expects an amount to count down from and a time in whole seconds. So `w` is the time that an empty
+/// quota needs to fill up, rounded up and at least a second, and `q` is the amount that it grants in that time.
+/// For a window these are the limit and the period, for a token bucket the burst and its fill time. The remaining
+/// amount is never more than `q`, and `q` per `w` is never faster than the rate.
 ///
 /// ```
 /// use tidegate_core::{Quota, header::PolicyField};
@@ -34,16 +34,16 @@ use core::fmt::{self, Write as _};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyField {
     name: String,
-    /// The name in quotes, and then the parameters.
+    /// The quoted name, and then the parameters.
     policy: String,
-    /// The bytes of the name in quotes.
+    /// The length of the quoted name.
     name_len: usize,
     limit: u64,
     window: Option<u64>,
 }
 
 impl PolicyField {
-    /// The label of a quota with this name.
+    /// A field for a quota with this name.
     pub fn new(name: &str, quota: &Quota) -> Self {
         let (most, window) = limit_and_window(quota);
         let mut policy = String::with_capacity(name.len() + 32);
@@ -54,8 +54,8 @@ impl PolicyField {
         Self { name: name.to_string(), policy, name_len: quoted, limit: most, window }
     }
 
-    /// The label of one of several quotas of a rule, by its place in the list: the first is called as the rule is, and
-    /// the others `login.2`, `login.3` and so on, since names in a header must differ.
+    /// A field for the quota at `index` of a rule. The first has the name of the rule, the others are `login.2`,
+    /// `login.3` and so on, because names in a header must be unique.
     pub fn for_indexed_quota(rule: &str, index: usize, quota: &Quota) -> Self {
         match index {
             0 => Self::new(rule, quota),
@@ -63,28 +63,28 @@ impl PolicyField {
         }
     }
 
-    /// The name.
+    /// The name of the quota.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The item of `RateLimit-Policy`.
+    /// The item for `RateLimit-Policy`.
     pub fn policy(&self) -> &str {
         &self.policy
     }
 
-    /// What a client counts down from.
+    /// The value of `q`: the amount that a client counts down from.
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The seconds in which that much is granted; `None` for a number at once.
+    /// The value of `w`: the seconds in which `q` is granted; `None` for a concurrency limit.
     pub fn window(&self) -> Option<u64> {
         self.window
     }
 
-    /// What a decision leaves of the quota. After a denial, more comes when it is worth asking again, so that
-    /// `Retry-After` says the same.
+    /// The remaining amount after a decision. After a denial the time is the retry time, so that it agrees with
+    /// `Retry-After`.
     pub fn remaining(&self, decision: &Decision) -> Remaining {
         let more = match decision.is_granted() {
             true => {
@@ -98,7 +98,7 @@ impl PolicyField {
         }
     }
 
-    /// Writes the item of `RateLimit`.
+    /// Writes the item for `RateLimit`.
     ///
     /// ```
     /// use tidegate_core::{Demand, Micros, Quota, header::{PolicyField, SmallString}};
@@ -114,7 +114,7 @@ impl PolicyField {
         self.write_item(out, self.remaining(decision))
     }
 
-    /// The same of what is left.
+    /// Writes the item for `RateLimit` from computed numbers.
     pub fn write_item(&self, out: &mut impl fmt::Write, left: Remaining) -> fmt::Result {
         let Remaining { remaining, refill_after: more_after } = left;
         out.write_str(self.policy.get(..self.name_len).unwrap_or_default())?;
@@ -129,7 +129,7 @@ impl PolicyField {
         }
     }
 
-    /// Writes `RateLimit-Limit` as draft 03 had it: the limit, and then its policy, as in `5, 5;w=60`.
+    /// Writes `RateLimit-Limit` of draft 03: the limit, then its policy, as in `5, 5;w=60`.
     pub fn write_limit_draft_03(&self, out: &mut impl fmt::Write) -> fmt::Result {
         write_number(out, self.limit)?;
         match self.window {
@@ -144,14 +144,14 @@ impl PolicyField {
     }
 }
 
-/// What a client counts down from, and in how many seconds that is granted.
+/// The values of `q` and `w`.
 fn limit_and_window(quota: &Quota) -> (u64, Option<u64>) {
     let Some(rate) = quota.rate() else { return (quota.limit().min(MAX_INTEGER), None) };
     let (amount, period) = (rate.amount().max(1), rate.period().get().max(1));
     let whole = Micros::new(mul_div_ceil(quota.limit(), period, amount));
     let window = ceil_seconds(whole);
     let granted = mul_div_floor(window.saturating_mul(1_000_000), amount, period);
-    // The window is the time of at least the limit, except for quotas whose time has no end that can be told.
+    // The window grants at least the limit, except when its length was cut to the range of `Micros`.
     (granted.max(quota.limit()).min(MAX_INTEGER), Some(window))
 }
 
@@ -171,8 +171,8 @@ fn write_parameters(out: &mut String, quota: &Quota, limit: u64, window: Option<
     }
 }
 
-/// Writes a string of RFC 9651, which knows only printable ASCII: other bytes are written as in a URL, and so is the sign
-/// that introduces them, so that different names stay different.
+/// Writes a string of RFC 9651, which allows only printable ASCII. Other bytes and `%` are percent-encoded, so
+/// that different names stay different.
 fn write_string(out: &mut String, text: &str) -> fmt::Result {
     out.push('"');
     for byte in text.bytes() {

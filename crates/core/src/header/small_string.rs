@@ -1,9 +1,9 @@
-//! A short text that needs no memory of its own.
+//! A string with inline storage.
 
 use alloc::string::String;
 use core::fmt;
 
-/// A text to write a header into: without allocating as long as it is short, which nearly all are.
+/// A string buffer for a header value. It allocates only for long values, which are rare.
 ///
 /// ```
 /// use std::fmt::Write as _;
@@ -18,28 +18,28 @@ use core::fmt;
 pub struct SmallString {
     inline: [u8; INLINE_CAPACITY],
     len: usize,
-    /// All of it, once it did not fit any more.
+    /// The whole text, once it exceeds the inline storage.
     heap: String,
 }
 
 const INLINE_CAPACITY: usize = 96;
 
 impl SmallString {
-    /// What was written.
+    /// The text written so far.
     pub fn as_str(&self) -> &str {
         match self.heap.is_empty() {
-            // Only whole strings are ever copied in.
+            // Only whole strings are copied into `inline`.
             true => core::str::from_utf8(&self.inline[..self.len]).unwrap_or_default(),
             false => &self.heap,
         }
     }
 
-    /// Whether nothing was written.
+    /// Whether the string is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0 && self.heap.is_empty()
     }
 
-    /// Starts anew.
+    /// Removes the text.
     pub fn clear(&mut self) {
         self.len = 0;
         self.heap.clear();

@@ -1,4 +1,4 @@
-//! How much: a rate or a number at once, and the algorithm that counts it.
+//! Quotas: a rate or a concurrency limit, and the algorithm that counts it.
 
 mod error;
 mod parse;
@@ -25,9 +25,9 @@ use core::{
     time::Duration,
 };
 
-/// How much is allowed, and how it is counted. A value of this type is always valid.
+/// A limit and the algorithm that counts it. A value of this type is always valid.
 ///
-/// As text, which prints back the way it was read:
+/// As text; [`Display`](fmt::Display) prints the same text:
 ///
 /// ```
 /// use tidegate_core::Quota;
@@ -38,7 +38,7 @@ use core::{
 /// # Ok::<(), tidegate_core::QuotaError>(())
 /// ```
 ///
-/// In code, with names that say what is counted and per what:
+/// In code:
 ///
 /// ```
 /// use tidegate_core::Quota;
@@ -53,59 +53,60 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// So many per second.
+    /// A rate of `amount` per second.
     pub const fn per_second(amount: u64) -> Rate {
         Rate::new(amount, Micros::from_secs(1))
     }
 
-    /// So many per minute.
+    /// A rate of `amount` per minute.
     pub const fn per_minute(amount: u64) -> Rate {
         Rate::new(amount, Micros::from_secs(60))
     }
 
-    /// So many per hour.
+    /// A rate of `amount` per hour.
     pub const fn per_hour(amount: u64) -> Rate {
         Rate::new(amount, Micros::from_secs(3_600))
     }
 
-    /// So many per day.
+    /// A rate of `amount` per day.
     pub const fn per_day(amount: u64) -> Rate {
         Rate::new(amount, Micros::from_secs(86_400))
     }
 
-    /// So many in every period of this length; `Quota::amount_per_period(5, ten_seconds)` is `5 per 10s`.
+    /// A rate of `amount` per `period`; `Quota::amount_per_period(5, ten_seconds)` is `5 per 10s`.
     pub fn amount_per_period(amount: u64, period: Duration) -> Rate {
         Rate::new(amount, Micros::from(period))
     }
 
-    /// So many bytes per second.
+    /// A rate of `bytes` per second.
     pub const fn bytes_per_second(bytes: u64) -> Rate {
         Rate::new(bytes, Micros::from_secs(1)).with_unit(RateUnit::Bytes)
     }
 
-    /// So many in flight at the same time.
+    /// At most `limit` in flight at the same time.
     pub fn concurrency(limit: u64) -> Result<Self, QuotaError> {
         Concurrency::new(limit).map(|it| Self { kind: AlgorithmKind::Concurrency(it) })
     }
 
-    /// So many in flight at the same time, each until it is given back or has not been renewed for `lease`.
+    /// At most `limit` in flight at the same time; a permit expires if it is not renewed for `lease`.
     pub fn concurrency_with_lease(limit: u64, lease: Duration) -> Result<Self, QuotaError> {
         Concurrency::with_lease(limit, lease.into()).map(|it| Self { kind: AlgorithmKind::Concurrency(it) })
     }
 
-    /// The algorithm with its numbers.
+    /// The algorithm with its parameters.
     #[inline]
     pub fn kind(&self) -> &AlgorithmKind {
         &self.kind
     }
 
-    /// One of `nodes` equal shares, at least one token each: what a process may admit by itself so that all of them
-    /// together admit about as much as this quota does.
+    /// Divides the quota among `nodes` processes, with at least one token each.
+    ///
+    /// If every process enforces its part locally, all of them together admit about as much as this quota.
     #[must_use]
     pub fn per_node(&self, nodes: u64) -> Self {
         let nodes = nodes.max(1);
         let part = |amount: u64| (amount / nodes).max(1);
-        // A slower rate is exact where a smaller amount would be rounded.
+        // A slower rate is exact; a smaller amount would be rounded.
         let slower = |rate: Rate| {
             let period = Micros::new(rate.period().get().saturating_mul(nodes));
             Rate::new(rate.amount(), period).with_unit(rate.unit())
@@ -138,9 +139,12 @@ impl Quota {
         shared.unwrap_or(*self)
     }
 
-    /// So many times as much: the amount, the burst and the queue, each rounded down and, where one is needed, at
-    /// least one. The algorithm, the period and all other times stay. An error where the numbers are too large to be
-    /// counted exactly.
+    /// Multiplies the amount, the burst and the queue by `ratio`, each rounded down to at least one where one is
+    /// required. The algorithm, the period and all other times do not change.
+    ///
+    /// # Errors
+    ///
+    /// The result is too large to be counted exactly.
     ///
     /// ```
     /// use tidegate_core::Quota;
@@ -182,7 +186,7 @@ impl Quota {
         }
     }
 
-    /// A short name that is the same in every process: a hash of the text it prints as.
+    /// A short identifier that is the same in every process: a hash of the text of the quota.
     pub fn tag(&self) -> u16 {
         let mut hash = Fnv::default();
         // Hashing does not fail.
@@ -191,7 +195,7 @@ impl Quota {
         (hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) as u16
     }
 
-    /// The rate it was declared with; `None` for a number at once.
+    /// The rate of the quota; `None` for a concurrency limit.
     pub fn rate(&self) -> Option<Rate> {
         self.kind.rate()
     }
@@ -201,29 +205,29 @@ impl Quota {
         self.kind.limit()
     }
 
-    /// The worst case that a backend must survive.
+    /// The most that the quota admits in a window, in the worst case.
     pub fn bound(&self) -> Bound {
         self.kind.bound()
     }
 
-    /// Words of state per key.
+    /// The number of 64-bit words of state per key.
     pub fn state_len(&self) -> usize {
         self.kind.state_len()
     }
 
-    /// Answers a demand at `now` on the state in `words`.
+    /// Decides a demand at `now` on `state`.
     ///
     /// ```
     /// use tidegate_core::{Demand, Micros, Outcome, Quota, Retry};
     ///
     /// let quota = Quota::per_second(10).burst(1)?;
-    /// let mut state = [0; 2]; // never seen
+    /// let mut state = [0; 2]; // an unused key
     /// let words = state.as_mut_slice();
-    /// let ask = |words: &mut [u64], ms| quota.decide(words, Micros::from_millis(ms), Demand::new(1)).decision;
+    /// let check = |words: &mut [u64], ms| quota.decide(words, Micros::from_millis(ms), Demand::new(1)).decision;
     ///
-    /// assert_eq!(ask(words, 0).outcome(), Outcome::Allow);
-    /// assert_eq!(ask(words, 30).outcome(), Outcome::Deny(Retry::After(Micros::from_millis(70))));
-    /// assert_eq!(ask(words, 100).outcome(), Outcome::Allow);
+    /// assert_eq!(check(words, 0).outcome(), Outcome::Allow);
+    /// assert_eq!(check(words, 30).outcome(), Outcome::Deny(Retry::After(Micros::from_millis(70))));
+    /// assert_eq!(check(words, 100).outcome(), Outcome::Allow);
     /// # Ok::<(), tidegate_core::QuotaError>(())
     /// ```
     #[inline]
@@ -236,7 +240,7 @@ impl Quota {
         self.kind.decide(state, now, demand)
     }
 
-    /// Gives back up to `cost` of what `receipt` proves.
+    /// Refunds up to `cost` of the charge that `receipt` records.
     pub fn refund<W: AlgorithmState + ?Sized>(
         &self,
         state: &mut W,
@@ -252,12 +256,12 @@ impl Quota {
         self.kind.shares_state(&other.kind)
     }
 
-    /// Turns a state that `writer` wrote into one of this quota.
+    /// Converts a state that `writer` wrote to this quota.
     pub fn carry_over<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
         self.kind.carry_over(&writer.kind, state, now);
     }
 
-    /// Answers a demand on a state that `writer` wrote; see [`AlgorithmKind::decide_carried`].
+    /// Decides a demand on a state that `writer` wrote; see [`AlgorithmKind::decide_carried`].
     pub fn decide_carried<W: AlgorithmState + ?Sized>(
         &self,
         writer: &Self,
@@ -268,7 +272,7 @@ impl Quota {
         self.kind.decide_carried(&writer.kind, state, now, demand)
     }
 
-    /// Holds for longer what `receipt` proves, where that expires; `None` when it has expired.
+    /// Extends the lease of the permit that `receipt` records; `None` when it has expired.
     pub fn renew<W: AlgorithmState + ?Sized>(
         &self,
         state: &mut W,
@@ -284,69 +288,70 @@ impl Quota {
     }
 }
 
-/// The last step of declaring a quota in code: how the rate is counted.
+/// Selects the algorithm that counts a rate.
 impl Rate {
-    /// A token bucket that holds as many tokens as one period brings.
+    /// A token bucket whose burst is the amount of one period.
     pub fn quota(self) -> Result<Quota, QuotaError> {
         self.burst(self.amount())
     }
 
-    /// A token bucket that holds `tokens`: the most that goes at once.
+    /// A token bucket with a capacity of `tokens`.
     pub fn burst(self, tokens: u64) -> Result<Quota, QuotaError> {
         TokenBucket::new(self, tokens).map(|it| Quota { kind: AlgorithmKind::TokenBucket(it) })
     }
 
-    /// A leaky bucket as a queue: one goes at a time, up to `queue` more wait.
+    /// A leaky bucket as a queue: one call at a time, and up to `queue` more wait.
     pub fn leaky_bucket(self, queue: u64) -> Result<Quota, QuotaError> {
         self.leaky_bucket_with_delay(queue, 0)
     }
 
-    /// A leaky bucket as a queue, where the first `without_delay` of those that wait go at once after all.
+    /// A leaky bucket as a queue, in which the first `without_delay` calls do not wait.
     pub fn leaky_bucket_with_delay(self, queue: u64, without_delay: u64) -> Result<Quota, QuotaError> {
         LeakyBucket::new(self, queue, without_delay).map(|it| Quota { kind: AlgorithmKind::LeakyBucket(it) })
     }
 
-    /// Windows that follow the calendar, in UTC.
+    /// A fixed window that follows the calendar, in UTC.
     pub fn fixed_window(self) -> Result<Quota, QuotaError> {
         FixedWindow::new(self, WindowStart::Calendar).map(|it| Quota { kind: AlgorithmKind::FixedWindow(it) })
     }
 
-    /// Windows at whole multiples of the period since 1970: as those that follow the calendar, but weeks start on Thursday.
+    /// A fixed window at multiples of the period since 1970. It differs from the calendar for weeks, which start
+    /// on Thursday.
     pub fn fixed_window_from_epoch(self) -> Result<Quota, QuotaError> {
         FixedWindow::new(self, WindowStart::Epoch).map(|it| Quota { kind: AlgorithmKind::FixedWindow(it) })
     }
 
-    /// Windows that start with the first hit.
+    /// A fixed window that starts with the first hit.
     pub fn fixed_window_from_first_hit(self) -> Result<Quota, QuotaError> {
         FixedWindow::new(self, WindowStart::FirstHit).map(|it| Quota { kind: AlgorithmKind::FixedWindow(it) })
     }
 
-    /// The current window plus the faded one before it.
+    /// A sliding window: the current count plus the weighted count of the previous window.
     pub fn sliding_window(self) -> Result<Quota, QuotaError> {
         SlidingWindow::new(self).map(|it| Quota { kind: AlgorithmKind::SlidingWindow(it) })
     }
 
-    /// Never more than the limit in any window, in `parts + 1` counters.
+    /// A strict sliding window: never more than the limit in any window, in `parts + 1` counters.
     pub fn sliding_strict(self, parts: u64) -> Result<Quota, QuotaError> {
         SlidingStrict::new(self, parts).map(|it| Quota { kind: AlgorithmKind::SlidingStrict(it) })
     }
 
-    /// Never more than the limit in any window, exactly, in as many words as the limit.
+    /// A sliding log: never more than the limit in any window, in one word per token of the limit.
     pub fn sliding_log(self) -> Result<Quota, QuotaError> {
         SlidingLog::new(self).map(|it| Quota { kind: AlgorithmKind::SlidingLog(it) })
     }
 
-    /// Guava's `SmoothBursty`: even spacing, one second's worth of stored permits.
+    /// Guava's `SmoothBursty`: even spacing, with one second of permits stored.
     pub fn smooth(self) -> Result<Quota, QuotaError> {
         Smooth::new(self).map(|it| Quota { kind: AlgorithmKind::Smooth(it) })
     }
 
-    /// Even spacing, with up to `permits` stored.
+    /// Guava's `SmoothBursty` with up to `permits` stored.
     pub fn smooth_with_burst(self, permits: u64) -> Result<Quota, QuotaError> {
         Smooth::with_burst(self, permits).map(|it| Quota { kind: AlgorithmKind::Smooth(it) })
     }
 
-    /// Guava's `SmoothWarmingUp`: the rate is reached over `period`, from `cold_factor` times the interval.
+    /// Guava's `SmoothWarmingUp`: reaches the rate over `period`, starting at `cold_factor` times the interval.
     pub fn warm_up(self, period: Duration, cold_factor: f64) -> Result<Quota, QuotaError> {
         WarmUp::new(self, Micros::from(period), cold_factor)
             .map(|it| Quota { kind: AlgorithmKind::WarmUp(it) })
@@ -383,7 +388,7 @@ impl FromStr for Quota {
     }
 }
 
-/// Reads what [`Micros`] prints, and all periods that a quota may have.
+/// Parses the text that [`Micros`] prints, and every period that a quota accepts.
 ///
 /// ```
 /// use tidegate_core::Micros;

@@ -1,4 +1,4 @@
-//! Reads `100/min burst 20` and its relatives. Every error points at the characters that are to blame.
+//! Parses quotas such as `100/min burst 20`. Every error has a position.
 
 use super::{Quota, QuotaError, Rate, RateUnit, rate::BYTE_UNITS};
 use crate::{
@@ -9,12 +9,12 @@ use crate::{
 use alloc::{format, string::String, vec::Vec};
 use core::ops::Range;
 
-/// Reads a whole quota.
+/// Parses a whole quota.
 pub(super) fn parse_quota(text: &str) -> Result<Quota, QuotaError> {
     let mut reader = QuotaReader { text, position: 0, last_span: 0..0 };
     let whole = |error: QuotaError| error.with_span(text, 0..text.trim_end().len());
 
-    let amount = reader.parse_number("how much, as in `100/min`")?;
+    let amount = reader.parse_number("an amount, as in `100/min`")?;
     let unit = reader.parse_unit(amount)?;
     let written = reader.last_span();
     if reader.accept("at").is_some() {
@@ -24,7 +24,7 @@ pub(super) fn parse_quota(text: &str) -> Result<Quota, QuotaError> {
         let quota = match reader.accept("lease") {
             None => Quota::concurrency(limit),
             Some(()) => {
-                let lease = reader.parse_period("how long a permit is held, as in `lease 30s`")?;
+                let lease = reader.parse_period("a lease duration, as in `lease 30s`")?;
                 Quota::concurrency_with_lease(limit, lease.to_duration())
             }
         };
@@ -43,22 +43,22 @@ pub(super) fn parse_quota(text: &str) -> Result<Quota, QuotaError> {
     reader.expect_end().map(|()| kind.into())
 }
 
-/// Reads a length of time and nothing else.
+/// Parses a time and nothing else.
 pub(super) fn parse_time(text: &str) -> Result<Micros, QuotaError> {
     let mut reader = QuotaReader { text, position: 0, last_span: 0..0 };
-    let wanted = "a time, as in `12.5ms` or `2min`";
+    let expected = "a time, as in `12.5ms` or `2min`";
     reader.skip_spaces();
     if !reader.rest().starts_with(|first: char| first.is_ascii_digit()) {
         let (word, span) = reader.peek();
         let problem =
-            if word.is_empty() { format!("missing: {wanted}") } else { format!("`{word}` is not a time") };
+            if word.is_empty() { format!("expected {expected}") } else { format!("`{word}` is not a time") };
         return Err(reader.error_at(span, problem, "write a number and a unit, as in `12.5ms` or `2min`"));
     }
-    let time = reader.parse_period(wanted)?;
+    let time = reader.parse_period(expected)?;
     reader.expect_end().map(|()| time)
 }
 
-/// Reads the words of a quota from left to right.
+/// Reads the words of a quota from left to right, for the `parse` methods of the algorithms.
 #[derive(Debug)]
 pub struct QuotaReader<'a> {
     text: &'a str,
@@ -66,7 +66,7 @@ pub struct QuotaReader<'a> {
     last_span: Range<usize>,
 }
 
-/// A number as it was written: `mantissa / scale`.
+/// A decimal number as written: `mantissa / scale`.
 #[derive(Clone, Copy, Debug)]
 struct Decimal {
     mantissa: u128,
@@ -79,7 +79,7 @@ struct ScaledAmount {
     unit: RateUnit,
 }
 
-/// Every spelling of a period.
+/// The names of the periods.
 const PERIOD_NAMES: [(&[&str], u64); 7] = [
     (&["us", "µs", "usec", "microsecond", "microseconds"], 1),
     (&["ms", "msec", "millisecond", "milliseconds"], 1_000),
@@ -90,7 +90,7 @@ const PERIOD_NAMES: [(&[&str], u64); 7] = [
     (&["w", "week", "weeks"], 604_800_000_000),
 ];
 
-/// Prefixes that are read besides those that are printed: multiplier, divisor.
+/// Byte units that are parsed but never printed: name, multiplier, divisor.
 const EXTRA_BYTE_UNITS: [(&str, u64, u64); 10] = [
     ("KB", 1_000, 1),
     ("KiB", 1 << 10, 1),
@@ -105,13 +105,13 @@ const EXTRA_BYTE_UNITS: [(&str, u64, u64); 10] = [
 ];
 
 impl<'a> QuotaReader<'a> {
-    /// Takes the next word if it is `name`.
+    /// Consumes the next word if it is `name`.
     pub fn accept(&mut self, name: &str) -> Option<()> {
         let (word, span) = self.peek();
         (word == name).then(|| self.advance(span))
     }
 
-    /// The amount behind `name`, if `name` comes next.
+    /// Parses the amount after `name`, if `name` is the next word.
     pub fn parse_amount_after(&mut self, name: &str, unit: RateUnit) -> Result<Option<u64>, QuotaError> {
         if self.accept(name).is_none() {
             return Ok(None);
@@ -119,7 +119,7 @@ impl<'a> QuotaReader<'a> {
         self.parse_amount(&format!("a number after `{name}`"), unit).map(Some)
     }
 
-    /// The next word as an amount, if it is a number.
+    /// Parses the next word as an amount, if it is a number.
     pub fn parse_optional_amount(&mut self, unit: RateUnit) -> Result<Option<u64>, QuotaError> {
         self.skip_spaces();
         if !self.rest().starts_with(|first: char| first.is_ascii_digit()) {
@@ -128,36 +128,36 @@ impl<'a> QuotaReader<'a> {
         self.parse_amount("a number", unit).map(Some)
     }
 
-    /// A whole number.
-    pub fn parse_count(&mut self, wanted: &str) -> Result<u64, QuotaError> {
-        let number = self.parse_number(wanted)?;
+    /// Parses a whole number; `expected` describes it in errors.
+    pub fn parse_count(&mut self, expected: &str) -> Result<u64, QuotaError> {
+        let number = self.parse_number(expected)?;
         self.to_integer(number)
     }
 
-    /// The number behind `name`, if `name` comes next.
+    /// Parses the number after `name`, if `name` is the next word.
     pub fn parse_decimal_after(&mut self, name: &str) -> Result<Option<f64>, QuotaError> {
         if self.accept(name).is_none() {
             return Ok(None);
         }
         self.parse_number(&format!("a number after `{name}`"))?;
-        // The library's reading is the only one that rounds as its printing does.
+        // Only the parser of the standard library rounds as its formatter does.
         let written = self.text[self.last_span()].replace('_', "");
         written.parse().map(Some).map_err(|_| self.error_at_last("not a number", "round it"))
     }
 
-    /// A length of time such as `10s` or `min`.
-    pub fn parse_period(&mut self, wanted: &str) -> Result<Micros, QuotaError> {
+    /// Parses a period such as `10s` or `min`; `expected` describes it in errors.
+    pub fn parse_period(&mut self, expected: &str) -> Result<Micros, QuotaError> {
         self.skip_spaces();
         let start = self.position;
         let starts_with_digit = self.rest().starts_with(|first: char| first.is_ascii_digit());
         let count =
-            if starts_with_digit { self.parse_number(wanted)? } else { Decimal { mantissa: 1, scale: 1 } };
+            if starts_with_digit { self.parse_number(expected)? } else { Decimal { mantissa: 1, scale: 1 } };
         let (name, span) = self.peek();
         let known = PERIOD_NAMES.iter().find(|(names, _)| names.contains(&name));
         let Some((_, size)) = known else {
             let names: Vec<_> = PERIOD_NAMES.iter().map(|(names, _)| names[0]).collect();
             let problem = match name {
-                "" => format!("missing: {wanted}"),
+                "" => format!("expected {expected}"),
                 _ => format!("unknown period `{name}`"),
             };
             return Err(self.error_at(span, problem, format!("use one of {}", names.join(", "))));
@@ -170,7 +170,7 @@ impl<'a> QuotaReader<'a> {
         }
         match u64::try_from(micros / count.scale) {
             Ok(micros) if micros <= LARGEST_EXACT => Ok(Micros::new(micros)),
-            _ => Err(self.error_at_last("longer than time itself", "the longest period is 285 years")),
+            _ => Err(self.error_at_last("period too long", "the longest period is 285 years")),
         }
     }
 
@@ -182,15 +182,15 @@ impl<'a> QuotaReader<'a> {
         self.last_span.clone()
     }
 
-    /// `/min`, `per 10s`: makes a rate of the amount before it. A fraction of a request per period becomes
-    /// whole requests in a longer one. One with too many digits for that is rounded, never up.
+    /// Parses `/min` or `per 10s` after an amount. A fraction per period becomes a whole amount in a longer
+    /// period; one with too many digits for that is rounded down.
     fn parse_rate(&mut self, amount: ScaledAmount) -> Result<Rate, QuotaError> {
         let per = self.skip_spaces();
         if self.rest().starts_with('/') {
             self.advance(per..per + 1);
         } else if self.accept("per").is_none() {
             let (_, span) = self.peek();
-            return Err(self.error_at(span, "missing: per what", "write `/min`, `per 10s` or `at once`"));
+            return Err(self.error_at(span, "missing period", "write `/min`, `per 10s` or `at once`"));
         }
         let period = self.parse_period("a period, as in `/min` or `per 10s`")?;
         let ScaledAmount { amount: Decimal { mantissa, scale }, unit } = amount;
@@ -198,12 +198,12 @@ impl<'a> QuotaReader<'a> {
         let exact = exact_rate(mantissa, u128::from(period.get()) * scale);
         match exact.or_else(|| rounded_rate(Decimal { mantissa, scale }, period)) {
             Some(rate) => Ok(rate.with_unit(unit)),
-            None => Err(QuotaError::new("a rate with too many digits", "round it")
+            None => Err(QuotaError::new("too many digits in the rate", "round it")
                 .with_span(self.text, 0..self.position)),
         }
     }
 
-    /// The algorithm whose name comes next; the longest name wins.
+    /// Parses the name of an algorithm and its parameters; the longest name wins.
     fn parse_algorithm(
         &mut self,
         rate: Rate,
@@ -231,16 +231,16 @@ impl<'a> QuotaReader<'a> {
         }
     }
 
-    fn parse_amount(&mut self, wanted: &str, unit: RateUnit) -> Result<u64, QuotaError> {
-        let number = self.parse_number(wanted)?;
+    fn parse_amount(&mut self, expected: &str, unit: RateUnit) -> Result<u64, QuotaError> {
+        let number = self.parse_number(expected)?;
         let read = self.parse_unit(number)?;
         if read.unit == RateUnit::Bytes && unit == RateUnit::Requests {
-            return Err(self.error_at_last("bytes where the rate counts requests", "give a plain number"));
+            return Err(self.error_at_last("byte unit for a rate of requests", "remove the unit"));
         }
         self.to_integer(read.amount)
     }
 
-    /// The unit of bytes that stands directly behind a number, if any.
+    /// Parses an optional byte unit directly after a number.
     fn parse_unit(&mut self, number: Decimal) -> Result<ScaledAmount, QuotaError> {
         let (word, span) = self.peek();
         let plain = BYTE_UNITS.iter().map(|&(name, size)| (name, size, 1));
@@ -258,8 +258,8 @@ impl<'a> QuotaReader<'a> {
         })
     }
 
-    /// A number such as `100`, `1_000` or `1.5`.
-    fn parse_number(&mut self, wanted: &str) -> Result<Decimal, QuotaError> {
+    /// Parses a number such as `100`, `1_000` or `1.5`.
+    fn parse_number(&mut self, expected: &str) -> Result<Decimal, QuotaError> {
         let start = self.skip_spaces();
         let rest = self.rest();
         let length = rest.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(rest.len());
@@ -271,24 +271,24 @@ impl<'a> QuotaReader<'a> {
         {
             let (word, span) = self.peek();
             let problem = match (length, word) {
-                (0, "") => format!("missing: {wanted}"),
+                (0, "") => format!("expected {expected}"),
                 (0, _) => format!("`{word}` is not a number above zero"),
                 _ => format!("`{written}` is not a number"),
             };
             let span = if length == 0 { span } else { start..start + length };
-            return Err(self.error_at(span, problem, format!("write {wanted}")));
+            return Err(self.error_at(span, problem, format!("write {expected}")));
         }
         self.advance(start..start + length);
         let mut mantissa: u128 = 0;
         for digit in whole.chars().chain(fraction.chars()).filter_map(|c| c.to_digit(10)) {
             mantissa = mantissa * 10 + u128::from(digit);
             if mantissa > MAX_MANTISSA {
-                return Err(self.error_at_last("a number with too many digits", "round it"));
+                return Err(self.error_at_last("too many digits", "round it"));
             }
         }
         let places = fraction.chars().filter(char::is_ascii_digit).count() as u32;
         if places > MAX_DECIMALS {
-            return Err(self.error_at_last("a number with too many digits", "round it"));
+            return Err(self.error_at_last("too many digits", "round it"));
         }
         Ok(Decimal { mantissa, scale: 10_u128.pow(places) })
     }
@@ -300,7 +300,7 @@ impl<'a> QuotaReader<'a> {
         }
         match u64::try_from(mantissa / scale) {
             Ok(value) if value <= LARGEST_EXACT => Ok(value),
-            _ => Err(self.error_at_last("too large", format!("the largest is {LARGEST_EXACT}"))),
+            _ => Err(self.error_at_last("number too large", format!("the largest is {LARGEST_EXACT}"))),
         }
     }
 
@@ -313,16 +313,16 @@ impl<'a> QuotaReader<'a> {
         let (word, span) = self.peek();
         match word {
             "" => Ok(()),
-            _ => Err(self.error_at(span, format!("`{word}` does not belong here"), "remove it")),
+            _ => Err(self.error_at(span, format!("unexpected `{word}`"), "remove it")),
         }
     }
 
-    /// The next word and where it is: up to a space, a slash, or from letters to digits.
+    /// The next word and its position. A word ends at whitespace or a slash.
     fn peek(&mut self) -> (&'a str, Range<usize>) {
         let start = self.skip_spaces();
         let rest = self.rest();
         let length = rest.find(|c: char| c.is_whitespace() || c == '/').unwrap_or(rest.len());
-        // A lone slash is a word of its own.
+        // A lone slash is a word.
         let length = if length == 0 && !rest.is_empty() { 1 } else { length };
         (&rest[..length], start..start + length)
     }
@@ -351,10 +351,10 @@ impl<'a> QuotaReader<'a> {
     }
 }
 
-/// Enough for every exact number, with room for the largest unit.
+/// Allows every exact integer, multiplied by the largest unit, without overflow.
 const MAX_MANTISSA: u128 = 10_u128.pow(24);
 
-/// Enough for every double, with room for the longest period.
+/// Allows the digits of every double, multiplied by the longest period, without overflow.
 const MAX_DECIMALS: u32 = 18;
 
 fn exact_rate(amount: u128, period: u128) -> Option<Rate> {
@@ -362,15 +362,17 @@ fn exact_rate(amount: u128, period: u128) -> Option<Rate> {
     Some(Rate::new(exact(amount)?, Micros::new(exact(period)?)))
 }
 
-/// The whole amount above a fraction, in a period that is longer by as much, in microseconds, rounded up: the rate is never
-/// above the one that was written, and below it by less than a millionth. `499.95000000000005/s` is `500 per 1000101us`.
+/// Rounds a fraction up to a whole amount and extends the period in proportion, rounded up to a microsecond.
+///
+/// The rate is never above the written one, and below it by less than a millionth: `499.95000000000005/s` becomes
+/// `500 per 1000101us`.
 fn rounded_rate(mut amount: Decimal, period: Micros) -> Option<Rate> {
     const MAX_ROUNDED_MANTISSA: u128 = 10_u128.pow(17);
     const SECOND: u64 = 1_000_000;
     while amount.mantissa > MAX_ROUNDED_MANTISSA && amount.scale.is_multiple_of(10) {
         amount = Decimal { mantissa: amount.mantissa / 10, scale: amount.scale / 10 };
     }
-    // A microsecond is a millionth of a second: periods are at least that long.
+    // Rounding by a microsecond changes a period of at least a second by at most a millionth.
     let periods = u128::from(SECOND.div_ceil(period.get().max(1)));
     let whole = amount.mantissa.checked_mul(periods)?.div_ceil(amount.scale);
     let time = whole.checked_mul(period.get().into())?.checked_mul(amount.scale)?;

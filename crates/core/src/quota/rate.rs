@@ -1,10 +1,10 @@
-//! So many per period, of something.
+//! Rates: an amount per period.
 
 use super::QuotaError;
 use crate::units::{LARGEST_EXACT, Micros, PERIOD_UNITS};
 use core::fmt;
 
-/// An amount per period: the start of a quota. [`Rate::quota`] or one of its neighbours makes it whole.
+/// An amount per period: the start of a quota. [`Rate::quota`] and the other methods of `Rate` select the algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     amount: u64,
@@ -12,44 +12,44 @@ pub struct Rate {
     unit: RateUnit,
 }
 
-/// What is counted.
+/// The unit of an amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RateUnit {
-    /// Requests, calls, permits: things without a unit.
+    /// Requests, calls or permits; printed without a unit.
     #[default]
     Requests,
-    /// Bytes, read and printed with decimal prefixes.
+    /// Bytes; parsed and printed with decimal prefixes.
     Bytes,
 }
 
 impl Rate {
-    /// So many in every `period`.
+    /// A rate of `amount` in each `period`.
     pub const fn new(amount: u64, period: Micros) -> Self {
         Self { amount, period, unit: RateUnit::Requests }
     }
 
-    /// The same numbers, of another unit.
+    /// Returns the same rate in another unit.
     #[must_use]
     pub const fn with_unit(self, unit: RateUnit) -> Self {
         Self { unit, ..self }
     }
 
-    /// How many in a period.
+    /// The amount per period.
     pub const fn amount(self) -> u64 {
         self.amount
     }
 
-    /// How long a period is.
+    /// The period.
     pub const fn period(self) -> Micros {
         self.period
     }
 
-    /// What is counted.
+    /// The unit of the amount.
     pub const fn unit(self) -> RateUnit {
         self.unit
     }
 
-    /// The rate as a double, correctly rounded, for the algorithms that are defined in doubles.
+    /// The rate as a correctly rounded double, for the algorithms that are defined in doubles.
     pub(crate) fn per_second(self) -> f64 {
         let period = self.period.get() as f64;
         match self.amount.checked_mul(1_000_000) {
@@ -58,7 +58,7 @@ impl Rate {
         }
     }
 
-    /// Refuses rates that mean nothing.
+    /// Rejects an amount or a period of zero, and an amount that is not exact in a double.
     pub(crate) fn validate(self) -> Result<(), QuotaError> {
         QuotaError::require_nonzero("a rate", self.amount)?;
         QuotaError::require_nonzero("a period", self.period.get())?;
@@ -66,7 +66,7 @@ impl Rate {
     }
 }
 
-/// Prints as `100/min` when the period is one of its units, else as `5 per 10s`.
+/// Prints as `100/min` if the period is exactly one unit, else as `5 per 10s`.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let amount = self.unit.display(self.amount);
@@ -77,12 +77,12 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Prefixes of bytes, smallest first.
+/// The byte units, smallest first.
 pub(super) const BYTE_UNITS: [(&str, u64); 5] =
     [("B", 1), ("kB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000), ("TB", 1_000_000_000_000)];
 
 impl RateUnit {
-    /// The amount as a person writes it: `1.5MB`, or just the number.
+    /// Formats the amount with its unit: `1.5MB`, or only the number.
     pub fn display(self, amount: u64) -> impl fmt::Display {
         UnitDisplay { amount, unit: self }
     }

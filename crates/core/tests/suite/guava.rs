@@ -1,4 +1,4 @@
-//! The real Guava `RateLimiter`, replayed to the microsecond and to the last bit of a double.
+//! Replays recorded calls of Guava's `RateLimiter`, exact to the microsecond and to the last bit of a double.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
@@ -25,10 +25,10 @@ fn recorded_guava_rows_are_reproduced() {
     }
 }
 
-/// Does to our limiter what was done to Guava's, and compares the answers.
+/// Replays one recorded call and compares the results.
 fn replay(limiter: &mut Option<CoreModel>, row: &GuavaRow, context: &str) {
     let now = Micros::new(row.at_us);
-    let patience = match &row.operation {
+    let max_wait = match &row.operation {
         Operation::Create => {
             let mut new = CoreModel::new(quota(&row.kind, &row.rate));
             new.create(now);
@@ -43,7 +43,7 @@ fn replay(limiter: &mut Option<CoreModel>, row: &GuavaRow, context: &str) {
         Operation::TryAcquire { timeout_us } => Micros::new(*timeout_us),
     };
     let decision =
-        limiter.as_mut().unwrap().decide(now, Demand::with_max_wait(row.permits, patience)).decision;
+        limiter.as_mut().unwrap().decide(now, Demand::with_max_wait(row.permits, max_wait)).decision;
     assert_eq!(decision.is_granted(), row.granted, "{context}: {decision:?}");
     if row.granted {
         assert_eq!(decision.wait(), Micros::new(row.wait_us), "{context}: wait");
@@ -60,7 +60,7 @@ fn quota(kind: &GuavaKind, rate: &str) -> Quota {
     text.parse().unwrap()
 }
 
-/// Guava's own variables: stored permits and the moment the next caller is free.
+/// Guava's internal variables: the stored permits and the time at which the next call proceeds.
 fn guava_state(limiter: &CoreModel) -> (f64, Micros) {
     match limiter.quota.kind() {
         AlgorithmKind::Smooth(smooth) => smooth.inspect(state_words(limiter)),
@@ -73,14 +73,14 @@ fn state_words(limiter: &CoreModel) -> &[u64] {
     &limiter.entries.as_slice()[0].state
 }
 
-/// What a script does: `acquire`, or let time pass.
+/// A step of a script: `acquire`, or sleep.
 enum ScriptStep {
     Acquire(u64),
     Sleep(u64),
 }
 use ScriptStep::{Acquire as A, Sleep as S};
 
-/// Guava's own tests: name, limiter, script, and the waits of those who acquire.
+/// Guava's own tests: name, limiter, script, and the waits of each `acquire`.
 fn guava_scripts() -> Vec<(&'static str, &'static str, Vec<ScriptStep>, Vec<u64>)> {
     let warming = |waits: &'static [u64]| [vec![0], waits.to_vec()].concat();
     let cold_start = warming(&[1_375_000, 1_125_000, 875_000, 625_000, 500_000, 500_000, 500_000]);
@@ -133,7 +133,7 @@ fn guava_scripts() -> Vec<(&'static str, &'static str, Vec<ScriptStep>, Vec<u64>
     ]
 }
 
-/// Acquirers sleep for as long as they are told before the next one comes.
+/// A caller sleeps for its wait before the next call.
 #[test]
 fn guava_test_scripts_have_equal_waits() {
     for (name, quota, script, waits) in guava_scripts() {
@@ -177,7 +177,7 @@ fn guava_try_acquire_results_match() {
     }
 }
 
-/// A key that was never seen has been idle for ever; a limiter that was just created has not.
+/// An unused key starts with all permits stored; a new limiter starts with none.
 #[test]
 fn new_key_starts_with_max_permits() {
     let quota: Quota = "5/s smooth".parse().unwrap();

@@ -1,4 +1,4 @@
-//! What headers say of quotas: the text that is written, and whatever servers send.
+//! The rate limit headers: the written text, and the parsing of arbitrary input.
 
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
 
@@ -60,7 +60,7 @@ fn names_are_structured_field_strings() {
         assert_eq!(label.name(), name);
     }
     let several: Vec<_> = (0..3)
-        .map(|place| PolicyField::for_indexed_quota("login", place, &quota("5/min")).name().to_owned())
+        .map(|index| PolicyField::for_indexed_quota("login", index, &quota("5/min")).name().to_owned())
         .collect();
     assert_eq!(several, ["login", "login.2", "login.3"]);
 }
@@ -70,7 +70,7 @@ fn headers_follow_the_decisions() {
     let quota = quota("100/min burst 3");
     let label = PolicyField::new("api", &quota);
     let mut words = [0; 2];
-    let mut ask =
+    let mut check =
         |ms, cost| quota.decide(words.as_mut_slice(), Micros::from_millis(ms), Demand::new(cost)).decision;
     for (ms, cost, written, retry) in [
         (0, 0, r#""api";r=3"#, None),
@@ -81,7 +81,7 @@ fn headers_follow_the_decisions() {
         (600, 1, r#""api";r=0;t=1"#, None),
         (2_400, 0, r#""api";r=3"#, None),
     ] {
-        let decision = ask(ms, cost);
+        let decision = check(ms, cost);
         assert_eq!(remaining_header(&label, &decision), written, "at {ms}ms");
         assert_eq!(header::retry_after(&decision), retry, "at {ms}ms");
     }
@@ -129,25 +129,25 @@ fn draft_03_limit_header() {
 fn rate_limit_header_parses() {
     let some = |remaining, more_after| Some(Remaining { remaining, refill_after: more_after });
     let long = format!("{}\"late\";r=1", " ".repeat(5_000));
-    for (value, heard) in [
-        // As in the draft.
+    for (value, expected) in [
+        // Examples of the draft.
         (r#""default";r=50;t=30"#, some(50, Some(30))),
         (r#""problemPolicy";r=0;t=10"#, some(0, Some(10))),
         (r#""default";r=999;pk=:dHJpYWwxMjEzMjM=:"#, some(999, None)),
         (r#""default";r=0;t=40000, "daily";r=70"#, some(0, Some(40_000))),
-        // The tightest of several; of two that are used up, the one that takes longer.
+        // The most restrictive of several; if both are used up, the longer time.
         (r#""a";r=5;t=60,"b";r=2;t=1"#, some(2, Some(1))),
         (r#""a";r=0;t=60,"b";r=0;t=3600"#, some(0, Some(3_600))),
         (r#""a";r=0,"b";r=0;t=3600"#, some(0, Some(3_600))),
-        // Names that look like more than they are.
+        // Names with separators.
         (r#""a,b;r=0";r=7"#, some(7, None)),
         (r#""a\",b;r=0";r=7"#, some(7, None)),
-        // Not quite as in the draft.
+        // Slightly outside of the draft.
         (r#" default ; r = 5 ; t = 3 "#, some(5, Some(3))),
         (r#""a";r=5;t=1.5"#, some(5, Some(2))),
         (r#""a";r=5;t=2.0"#, some(5, Some(2))),
         (r#""a";r=99999999999999999999999;t=3"#, some(u64::MAX, Some(3))),
-        // What makes no sense is passed over.
+        // Invalid items are skipped.
         (r#""a";r=-1, "b";r=4"#, some(4, None)),
         (r#""a";r=5;t=soon"#, some(5, None)),
         (r#""a";t=3"#, None),
@@ -158,7 +158,7 @@ fn rate_limit_header_parses() {
         (",,,;;;===\"", None),
         (&long, None),
     ] {
-        assert_eq!(header::parse_rate_limit(value.as_bytes()), heard, "{value}");
+        assert_eq!(header::parse_rate_limit(value.as_bytes()), expected, "{value}");
     }
     let many = "\"a\";r=1,".repeat(1_000);
     assert_eq!(header::parse_items(many.as_bytes()).count(), 32);
@@ -204,20 +204,20 @@ fn small_string_grows_to_the_heap() {
     assert_eq!(text.as_str(), "short");
 }
 
-/// Whatever is asked of whatever quota: what is left never exceeds what the policy says, and what is told of the time is
-/// neither too early nor zero, the same in both headers, and read back as it was written.
+/// For any quota and demand, the remaining amount never exceeds the policy, the time is neither too early nor zero
+/// and equal in both headers, and the text parses back.
 #[test]
 fn headers_are_consistent() {
-    check_property(call_steps(), |sample, story| {
+    check_property(call_steps(), |sample, calls| {
         let label = PolicyField::new("api", &sample.quota);
         prop_assert!(label.limit() >= 1 && label.window() != Some(0));
         let mut words = vec![0; sample.quota.state_len()];
-        let mut moment = CallClock::new(&sample);
-        for step in story {
-            moment.advance(step.pause);
+        let mut clock = CallClock::new(&sample);
+        for step in calls {
+            clock.advance(step.pause);
             let demand = step.demand(&sample);
-            let decision = sample.quota.decide(words.as_mut_slice(), moment.now, demand).decision;
-            moment.record(&decision);
+            let decision = sample.quota.decide(words.as_mut_slice(), clock.now, demand).decision;
+            clock.record(&decision);
             let remaining = label.remaining(&decision);
             prop_assert!(remaining.remaining <= label.limit());
             prop_assert!(remaining.refill_after != Some(0));
@@ -235,21 +235,21 @@ fn headers_are_consistent() {
     });
 }
 
-/// More does come when it was said to, and not a microsecond before, where a level says so exactly.
+/// More is granted exactly at `refill_after` and not a microsecond earlier, for exact levels.
 #[test]
 fn refill_after_is_exact() {
-    check_property(call_steps(), |sample, story| {
-        // Those are defined in doubles: a permit may be stored a rounding later.
+    check_property(call_steps(), |sample, calls| {
+        // The shapers use doubles: rounding may store a permit later.
         if matches!(sample.quota.kind(), AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_)) {
             return Ok(());
         }
         let mut words = vec![0; sample.quota.state_len()];
-        let mut moment = CallClock::new(&sample);
-        for step in story {
-            moment.advance(step.pause);
+        let mut clock = CallClock::new(&sample);
+        for step in calls {
+            clock.advance(step.pause);
             let demand = step.demand(&sample);
-            let decision = sample.quota.decide(words.as_mut_slice(), moment.now, demand).decision;
-            moment.record(&decision);
+            let decision = sample.quota.decide(words.as_mut_slice(), clock.now, demand).decision;
+            clock.record(&decision);
             let more = decision.refill_after();
             if more == Micros::ZERO || more == Micros::MAX || decision.wait() > Micros::ZERO {
                 continue;
@@ -258,9 +258,9 @@ fn refill_after_is_exact() {
                 let mut later = words.clone();
                 sample.quota.decide(later.as_mut_slice(), at, Demand::new(0)).decision.remaining()
             };
-            prop_assert!(peek(moment.now.plus(more)) > decision.remaining());
+            prop_assert!(peek(clock.now.plus(more)) > decision.remaining());
             if matches!(sample.quota.kind(), AlgorithmKind::TokenBucket(_)) {
-                prop_assert_eq!(peek(moment.now.plus(more).since(Micros::new(1))), decision.remaining());
+                prop_assert_eq!(peek(clock.now.plus(more).since(Micros::new(1))), decision.remaining());
             }
         }
         Ok(())

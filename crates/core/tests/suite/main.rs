@@ -1,4 +1,4 @@
-//! The stories and laws of the core, in one program: it is built and linked once.
+//! The integration tests of the core, in one program, so that it is linked once.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 

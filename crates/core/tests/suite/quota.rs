@@ -1,4 +1,4 @@
-//! Quotas as text and in code: what is read, what is printed, and what is said of mistakes.
+//! Quotas as text and in code: parsing, printing and errors.
 
 use proptest::prelude::*;
 use std::time::Duration;
@@ -138,12 +138,12 @@ fn overlong_numbers_are_rejected() {
         for text in
             [format!("{number}/s"), format!("{number}Tbit per 9000000000s"), format!("{number} at once")]
         {
-            assert_eq!(parse(&text).unwrap_err().problem(), "a number with too many digits", "{text}");
+            assert_eq!(parse(&text).unwrap_err().problem(), "too many digits", "{text}");
         }
     }
 }
 
-/// What a program computes as a double and writes out: rounded to whole microseconds, and never up.
+/// A rate that a program computes as a double and prints is rounded down, to whole microseconds.
 #[test]
 fn computed_rates_with_many_digits_are_rounded_down() {
     let table = [
@@ -161,7 +161,7 @@ fn computed_rates_with_many_digits_are_rounded_down() {
         let text = format!("{whole}.{digits:015}7 per {seconds}s");
         let quota = parse(&text).map_err(|error| TestCaseError::fail(format!("{text}: {error}")))?;
         let rate = quota.rate().unwrap();
-        // Both as requests in the time of both periods, in units of the last digit.
+        // Both as requests in the product of both periods, in units of the last digit.
         let read = u128::from(rate.amount()) * 10_u128.pow(16) * u128::from(seconds) * 1_000_000;
         let written = (u128::from(whole) * 10_u128.pow(16) + u128::from(digits) * 10 + 7)
             * u128::from(rate.period().get());
@@ -175,7 +175,7 @@ fn computed_rates_with_many_digits_are_rounded_down() {
     }
 }
 
-/// Twice the level and a step of drain fit a double: the last quota that is counted exactly, and the first that is not.
+/// Twice the level plus a step of drain must fit in a double: the last exact quota, and the first inexact one.
 #[test]
 fn largest_exact_quota_is_accepted() {
     for (text, exact) in [
@@ -190,7 +190,7 @@ fn largest_exact_quota_is_accepted() {
     }
 }
 
-/// A suggestion that is refused in its turn would be worse than none.
+/// A suggested quota must be valid itself.
 #[test]
 fn suggested_fix_parses() {
     let large =
@@ -199,16 +199,14 @@ fn suggested_fix_parses() {
         let rate = Rate::new(amount, Micros::from_secs(seconds));
         if windows { rate.sliding_window() } else { rate.quota() }
     });
-    let accepted = |refused: Result<Quota, QuotaError>| {
-        let Err(error) = refused else { return Ok(()) };
-        let suggested = match error.fix().split_once(" can be, ") {
-            Some((rate, _)) => rate.to_owned(),
-            None => match error.fix().strip_prefix("take at most ").and_then(|fix| fix.split_once(", ")) {
-                Some((rate, _)) => format!("{rate} sliding-window"),
-                None => return Ok(()),
-            },
+    let accepted = |result: Result<Quota, QuotaError>| {
+        let Err(error) = result else { return Ok(()) };
+        let Some((suggested, _)) =
+            error.fix().strip_prefix("use ").and_then(|fix| fix.split_once(", a smaller "))
+        else {
+            return Ok(());
         };
-        prop_assert!(parse(&suggested).is_ok(), "{} suggests {}", error, suggested);
+        prop_assert!(parse(suggested).is_ok(), "{} suggests {}", error, suggested);
         Ok(())
     };
     if let Err(broken) = runner().run(&texts, accepted) {
@@ -235,8 +233,8 @@ fn rates_print_their_unit_and_period() {
 
 #[test]
 fn a_delay_longer_than_the_queue_is_a_conflict() {
-    let refused = LeakyBucket::new(Quota::per_second(10), 2, 5).unwrap_err();
-    assert_eq!(refused.to_string(), "delay 5 is more than queue 2; give at most queue");
+    let error = LeakyBucket::new(Quota::per_second(10), 2, 5).unwrap_err();
+    assert_eq!(error.to_string(), "delay 5 exceeds queue 2; use at most 2");
 }
 
 #[test]
@@ -269,7 +267,7 @@ fn scale_changes_only_amounts() {
     assert!(parse("4000000000000000 at once").unwrap().scale("x1000".parse().unwrap()).is_err());
 }
 
-/// Scaling is a quota of the same algorithm and period, or an error; never zero, and x1 changes nothing.
+/// A scaled quota has the same algorithm and period and is never zero, or it is an error; x1 changes nothing.
 #[test]
 fn scale_keeps_kind_and_period() {
     check_property((1_u64..2_000, 1_u64..2_000), |sample, (numerator, denominator)| {

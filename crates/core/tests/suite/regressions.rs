@@ -1,5 +1,5 @@
-//! What went wrong in other limiters: rates that drift with the polling pattern, byte rates that round, bursts
-//! that are off by one, retries of zero.
+//! Defects of other limiters: rates that drift with the polling pattern, byte rates that are rounded, bursts that
+//! are off by one, retry times of zero.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
@@ -9,14 +9,14 @@ use tidegate_testkit::{CoreModel, Subject, strategy::runner};
 
 const DAY: Micros = Micros::from_secs(86_400);
 
-/// Takes all there is, and says how much that was.
+/// Takes all available tokens and returns their number.
 fn take_all(key: &mut CoreModel, now: Micros) -> u64 {
     let remaining = key.peek(now, Demand::probe(0)).decision.remaining();
     assert!(key.decide(now, Demand::new(remaining)).decision.is_allowed());
     remaining
 }
 
-/// Whatever the steps between polls, all that a rate brings is handed out, to the token.
+/// For any polling intervals, the number of granted tokens is exactly that of the rate.
 #[test]
 fn long_run_rate_is_exact_for_any_polling() {
     let texts = [
@@ -32,9 +32,9 @@ fn long_run_rate_is_exact_for_any_polling() {
         "600000001/s",
         "10000000000/s",
     ];
-    // Steps as shares of the time in which the bucket fills, down to a microsecond.
+    // Steps as fractions of the fill time of the bucket, down to a microsecond.
     let step = prop_oneof![Just(0_u64), Just(1), 2_u64..=1_000, 1_000_u64..=1_000_000, Just(u64::MAX)];
-    let story = (proptest::sample::select(texts.to_vec()), proptest::collection::vec(step, 1..400));
+    let calls = (proptest::sample::select(texts.to_vec()), proptest::collection::vec(step, 1..400));
     let exact = |(text, steps): (&str, Vec<u64>)| {
         let quota: Quota = text.parse().unwrap();
         let (amount, period) = parse_rate(text);
@@ -44,7 +44,7 @@ fn long_run_rate_is_exact_for_any_polling() {
         let mut taken = take_all(&mut key, now);
         prop_assert_eq!(taken, quota.limit());
 
-        // Never so long that the bucket overflows: what does not fit is lost by design.
+        // Short enough that the bucket never overflows, which would lose tokens by design.
         let longest = (u128::from(quota.limit() - 1) * period / amount).max(1) as u64;
         for step in steps {
             now = now.plus(Micros::new(step.min(longest)));
@@ -54,12 +54,12 @@ fn long_run_rate_is_exact_for_any_polling() {
         prop_assert_eq!(u128::from(taken - quota.limit()), brought);
         Ok(())
     };
-    if let Err(broken) = runner().run(&story, exact) {
+    if let Err(broken) = runner().run(&calls, exact) {
         panic!("{broken}");
     }
 }
 
-/// Amount and period in microseconds, from the text itself.
+/// The amount and the period in microseconds, parsed independently of the core.
 fn parse_rate(text: &str) -> (u128, u128) {
     let amount = text.split(['/', ' ']).next().unwrap().parse().unwrap();
     let period = match text {
@@ -71,7 +71,7 @@ fn parse_rate(text: &str) -> (u128, u128) {
     (amount, period)
 }
 
-/// A poll every few microseconds, for seconds: not a byte too many or too few.
+/// Polling every few microseconds for seconds grants the exact number of bytes.
 #[test]
 fn byte_rates_are_exact_over_long_runs() {
     for (text, bytes_per_second) in [
@@ -97,7 +97,7 @@ fn byte_rates_are_exact_over_long_runs() {
     }
 }
 
-/// One at a time, as often as it takes: the same total as all at once.
+/// Single calls at every retry time get the same total as one call for all.
 #[test]
 fn greedy_callers_get_exactly_the_rate() {
     for (text, length) in [("3/s burst 1", 1_000_u64), ("7 per 10s burst 1", 1_000), ("999/s burst 1", 20)] {
@@ -112,7 +112,7 @@ fn greedy_callers_get_exactly_the_rate() {
                 _ => granted += 1,
             }
         }
-        // A wait is rounded up to a whole microsecond, which with a burst of one is time without a token.
+        // A wait is rounded up to a microsecond, which loses time if the burst is one.
         let brought = u128::from(end.get()) * amount / period + 1;
         let lost = (granted + 1) / (period / amount) + 1;
         assert!(granted <= brought && granted + lost >= brought, "{text}: {granted} of {brought}");
@@ -129,7 +129,7 @@ fn burst_admits_exactly_its_size() {
             let admitted =
                 (0..=burst).filter(|_| key.decide(now, Demand::new(1)).decision.is_allowed()).count();
             assert_eq!(admitted as u64, burst);
-            // Full again after exactly this long, and not a microsecond before.
+            // Full again after exactly this time, and not a microsecond earlier.
             let full = key.peek(now, Demand::probe(0)).decision.reset_after();
             assert_eq!(full, Micros::from_millis(100 * burst));
             assert_eq!(
@@ -141,7 +141,7 @@ fn burst_admits_exactly_its_size() {
     }
 }
 
-/// At any speed there is something to wait for, and it is worth it.
+/// At any rate the retry time is above zero, and a retry after it succeeds.
 #[test]
 fn retry_is_never_zero_and_succeeds() {
     for text in [

@@ -1,4 +1,4 @@
-//! The stories in `traces/`, told to the core.
+//! Replays the traces in `traces/` on the core.
 
 use std::{fs, path::Path};
 use tidegate_testkit::{CoreModel, trace};

@@ -1,4 +1,4 @@
-//! Requests of HTTP/1.1 on a connection, for as long as they come one after the other.
+//! HTTP/1.1 requests on a client connection, until it is idle or ends.
 
 use super::{ClientConnection, ClientInput, ClientIo, ConnectionPhase, HttpVersion, Tunnel, WriteState};
 use crate::{RequestFilter, proxy, telemetry::RequestTelemetry};
@@ -13,14 +13,14 @@ use std::{
     task::Poll,
 };
 
-/// Why there are no more requests.
+/// Why the connection serves no more requests for now.
 pub(super) enum Http1End {
     Closed,
-    /// The last answer is gone. Its client may be sending all the same.
+    /// The last response is sent. The client may still be sending.
     Finished(ClientIo, ClientInput),
-    /// None has come for a moment.
+    /// The connection is idle, and its buffers can be released.
     Idle(ClientIo),
-    /// Both sides agreed to speak of something else.
+    /// The connection was upgraded to another protocol.
     Tunnel(ClientIo, Box<Tunnel>),
 }
 
@@ -29,9 +29,9 @@ pub(super) async fn serve<F: RequestFilter>(
     client: Rc<ClientConnection>,
     filter: Arc<F>,
 ) -> Http1End {
-    let _whole = ActiveConnection::new(&client);
+    let _active = ActiveConnection::new(&client);
     let service = service_fn(|request| proxy::serve_request(client.clone(), filter.clone(), request));
-    // Most heads and bodies are small: one buffer is cheaper to send than two.
+    // Most heads and bodies are small; one buffer is cheaper to send than two.
     let mut connection = http1::Builder::new()
         .max_header_size(client.worker.settings.max_header_size)
         .max_buf_size(client.worker.settings.max_header_size.max(MIN_BUFFER_SIZE))
@@ -39,7 +39,7 @@ pub(super) async fn serve<F: RequestFilter>(
         .serve_connection(TokioIo::new(io), service);
 
     let mut keep_alive = KeepAlive::Yes;
-    let why = poll_fn(|context| {
+    let reason = poll_fn(|context| {
         client.deadline.register(context);
         if client.worker.is_draining() && keep_alive == KeepAlive::Yes {
             keep_alive = KeepAlive::No;
@@ -74,7 +74,7 @@ pub(super) async fn serve<F: RequestFilter>(
     .await;
 
     let tunnel = client.tunnel.take();
-    match (why, tunnel) {
+    match (reason, tunnel) {
         (CloseReason::Idle, _) => Http1End::Idle(into_client_io(connection.into_parts())),
         (CloseReason::Ended(_), Some(tunnel)) => {
             Http1End::Tunnel(into_client_io(connection.into_parts()), tunnel)
@@ -83,7 +83,7 @@ pub(super) async fn serve<F: RequestFilter>(
             Http1End::Finished(connection.into_parts().io.into_inner(), sends)
         }
         (CloseReason::ResponseAborted, _) => {
-            // To an old client the end of a connection is that of a body.
+            // An HTTP/1.0 client would take the close for the end of the body, so the connection is reset.
             if client.version.get() == HttpVersion::Http10 {
                 connection.into_parts().io.into_inner().reset();
             }
@@ -93,18 +93,18 @@ pub(super) async fn serve<F: RequestFilter>(
     }
 }
 
-/// The wire, with what was read of it and not understood yet.
+/// Returns the connection, with the bytes that were read and not parsed.
 fn into_client_io<S>(parts: http1::Parts<TokioIo<ClientIo>, S>) -> ClientIo {
     let mut io = parts.io.into_inner();
     io.unread(&parts.read_buf);
     io
 }
 
-/// Connections of a worker beyond which those that become idle are taken apart at once. Under load few are idle for long,
-/// and to put one together costs about a microsecond; a crowd that comes in one moment must not leave its buffers behind.
+/// The number of connections of a worker beyond which idle ones release their buffers at once. Under load few are idle for
+/// long, and new buffers cost about a microsecond; a burst of connections must not keep its buffers.
 const MAX_ACTIVE_CONNECTIONS: usize = 512;
 
-/// A connection with all that requests need, until it is dropped.
+/// Counts a connection with buffers, until it is dropped.
 struct ActiveConnection<'a>(&'a ClientConnection);
 
 impl<'a> ActiveConnection<'a> {
@@ -120,15 +120,15 @@ impl Drop for ActiveConnection<'_> {
     }
 }
 
-/// The smallest buffer that hyper takes.
+/// The smallest buffer that hyper accepts.
 const MIN_BUFFER_SIZE: usize = 8_192;
 
 enum CloseReason {
     Ended(ClientInput),
-    /// An answer breaks off, or there is none.
+    /// A response was aborted, or dropped.
     ResponseAborted,
     Idle,
-    /// The client takes too long to send a head, or to take an answer.
+    /// The client is too slow to send a head or to read a response.
     Timeout,
 }
 

@@ -1,4 +1,4 @@
-//! Requests of HTTP/2 on a connection, many at a time.
+//! HTTP/2 requests on a client connection.
 
 use super::{ClientConnection, ClientIo, stream_timeout::StreamExecutor};
 use crate::{RequestFilter, proxy};
@@ -12,10 +12,9 @@ use std::{
     task::Poll,
 };
 
-/// Requests that a client may have in flight on one connection.
+/// The maximum number of requests in flight on one connection.
 const MAX_CONCURRENT_STREAMS: u32 = 128;
-/// Bytes of an answer that may wait to be sent, whatever window the client grants: this and one piece of an answer is the most that
-/// a stream holds.
+/// The send buffer of a stream, whatever window the client grants. A stream holds at most this and one frame.
 const SEND_BUFFER_SIZE: usize = 16 * 1_024;
 
 /// Runs tasks on the thread of the worker.
@@ -32,7 +31,7 @@ pub(super) async fn serve<F: RequestFilter>(io: ClientIo, client: Rc<ClientConne
     let service_client = client.clone();
     let service = service_fn(move |request| {
         let (service_client, filter) = (service_client.clone(), filter.clone());
-        // When its stream is looked at, not before.
+        // Lazily, when the stream is polled.
         async move { proxy::serve_request(service_client, filter, request).await }
     });
     let header_size = u32::try_from(client.worker.settings.max_header_size).unwrap_or(u32::MAX);
@@ -43,16 +42,16 @@ pub(super) async fn serve<F: RequestFilter>(io: ClientIo, client: Rc<ClientConne
         .serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);
 
-    let mut stage = ShutdownState::Serving;
+    let mut shutdown = ShutdownState::Serving;
     poll_fn(|context| {
         client.deadline.register(context);
-        if client.worker.is_closing() && stage == ShutdownState::Serving {
-            stage = ShutdownState::ShuttingDown;
+        if client.worker.is_closing() && shutdown == ShutdownState::Serving {
+            shutdown = ShutdownState::ShuttingDown;
             connection.as_mut().graceful_shutdown();
         }
         match connection.as_mut().poll(context) {
             Poll::Ready(_) => Poll::Ready(()),
-            // Idle for too long, or it takes nothing of what is sent.
+            // Idle for too long, or the client does not read.
             Poll::Pending if client.deadline.is_expired() => Poll::Ready(()),
             Poll::Pending => Poll::Pending,
         }

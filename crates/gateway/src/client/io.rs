@@ -1,4 +1,4 @@
-//! The wire of a client, which tells its connection what happens on it.
+//! The I/O of a client connection, which reports reads and writes to the connection.
 
 use super::ClientConnection;
 use bytes::{Buf, Bytes};
@@ -13,16 +13,16 @@ use std::{
 use tidegate_http_server::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The wire of a client.
+/// The I/O of a client connection.
 pub(crate) struct ClientIo {
     stream: Stream,
-    /// What was read and is to be read again.
+    /// Bytes that the next read returns first.
     unread: Bytes,
     read_state: ReadState,
     client: Rc<ClientConnection>,
 }
 
-/// Whether the client has said that nothing more comes.
+/// Whether the client has closed its side.
 #[derive(PartialEq, Eq)]
 enum ReadState {
     Eof,
@@ -34,9 +34,9 @@ impl ClientIo {
         Self { stream, unread: Bytes::new(), read_state: ReadState::Open, client }
     }
 
-    /// Has these bytes read first.
+    /// Returns these bytes with the next read.
     pub(super) fn unread(&mut self, bytes: &[u8]) {
-        // A copy, since even an empty part of a buffer would keep all of it.
+        // A copy, because a slice would keep the whole buffer alive.
         self.unread = Bytes::copy_from_slice(bytes);
     }
 
@@ -51,12 +51,12 @@ impl ClientIo {
         self.read_state == ReadState::Eof
     }
 
-    /// Says that nothing more is written.
+    /// Shuts down the write side.
     pub(super) fn poll_write_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 
-    /// Reads what nobody wants to know, not even what is secret in it; how much it was.
+    /// Reads and discards bytes, without TLS decryption; returns the number of bytes.
     pub(super) fn poll_discard(
         &mut self,
         context: &mut Context<'_>,
@@ -67,9 +67,9 @@ impl ClientIo {
         Poll::Ready(Ok(into.filled().len()))
     }
 
-    /// Closes it in such a way that its client cannot take what came for all there is.
+    /// Resets the connection, so that the client does not take a truncated response for a complete one.
     pub(super) fn reset(self) {
-        // Where that is not possible it is closed like any other.
+        // If the option cannot be set, the connection is closed normally.
         let _ = SockRef::from(self.stream.tcp()).set_linger(Some(Duration::ZERO));
     }
 

@@ -1,27 +1,27 @@
-//! Closing a connection whose client may still be sending.
+//! Closes a connection whose client may still be sending.
 //!
-//! A socket that is closed with something unread in it resets the connection, and the client may lose the answer that said
-//! why. So the gateway says that it has ended, and reads on for a while what nobody wants.
+//! Closing a socket with unread data resets the connection, and the client may lose the response. So the gateway shuts down
+//! its write side, and discards input for a while.
 
 use super::{ClientConnection, ClientIo};
 use std::{future::poll_fn, task::Poll};
 
-/// How long there may be nothing of what nobody wants, in milliseconds. All of it has as long as a body may stand still.
+/// How long the client may pause, in milliseconds. `body-timeout` limits the total time.
 const LINGER_TIMEOUT: u64 = 2_000;
-/// What is read at once.
+/// The size of one read.
 const DISCARD_BUFFER_SIZE: usize = 4_096;
 
-/// What is known of a client when its last answer is gone.
+/// The state of the input after the last response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClientInput {
-    /// It is in the middle of something.
+    /// A request was not read completely.
     Unread,
-    /// Nothing, as far as is known.
+    /// All requests were read.
     Done,
 }
 
 /// Closes a connection.
-pub(super) async fn close(mut io: ClientIo, mut sends: ClientInput, client: &ClientConnection) {
+pub(super) async fn close(mut io: ClientIo, mut input: ClientInput, client: &ClientConnection) {
     if io.is_read_closed() {
         return;
     }
@@ -29,21 +29,22 @@ pub(super) async fn close(mut io: ClientIo, mut sends: ClientInput, client: &Cli
     let end = watch.now().saturating_add(client.worker.settings.body_timeout);
     client.start_linger(LINGER_TIMEOUT);
     let mut piece = [0; DISCARD_BUFFER_SIZE];
-    // hyper has said so where all went well.
-    let mut said = if sends == ClientInput::Done { WriteShutdown::Complete } else { WriteShutdown::Pending };
+    // hyper has already shut down the write side after a normal end.
+    let mut write_shutdown =
+        if input == ClientInput::Done { WriteShutdown::Complete } else { WriteShutdown::Pending };
     poll_fn(|context| {
         client.deadline.register(context);
         loop {
-            if said == WriteShutdown::Pending && io.poll_write_shutdown(context).is_ready() {
-                said = WriteShutdown::Complete;
+            if write_shutdown == WriteShutdown::Pending && io.poll_write_shutdown(context).is_ready() {
+                write_shutdown = WriteShutdown::Complete;
             }
             match io.poll_discard(context, &mut piece) {
                 Poll::Ready(Ok(1..)) if watch.now() < end => {
-                    sends = ClientInput::Unread;
+                    input = ClientInput::Unread;
                     client.start_linger(LINGER_TIMEOUT.min(end - watch.now()));
                 }
                 Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending if sends == ClientInput::Done || client.deadline.is_expired() => {
+                Poll::Pending if input == ClientInput::Done || client.deadline.is_expired() => {
                     return Poll::Ready(());
                 }
                 Poll::Pending => return Poll::Pending,
@@ -56,6 +57,5 @@ pub(super) async fn close(mut io: ClientIo, mut sends: ClientInput, client: &Cli
 #[derive(PartialEq, Eq)]
 enum WriteShutdown {
     Pending,
-    /// That nothing more comes.
     Complete,
 }

@@ -1,13 +1,13 @@
-//! One connection of a client, from its first byte to its last.
+//! One client connection, from its first byte to its last.
 //!
 //! ```text
-//!            first byte          head is there
-//!   Idle ───────────────▶ Head ────────────────▶ Busy ──▶ … the last answer is gone: Idle
-//!    idle-timeout          header-timeout         (body-timeout where bodies stand still)
+//!            first byte          head complete
+//!   Idle ───────────────▶ Head ────────────────▶ Busy ──▶ … last response sent: Idle
+//!    idle-timeout          header-timeout         (body-timeout while a body makes no progress)
 //! ```
 //!
-//! A connection that has been idle for a moment is taken apart: what HTTP needs to know of it is dropped, buffers and all,
-//! and made anew when the next byte comes. So thousands of idle connections cost little more than their sockets.
+//! A connection that has been idle for 100 ms releases its HTTP state and buffers, and creates them again when the next byte
+//! arrives. So thousands of idle connections cost little more than their sockets.
 
 mod http1;
 mod http2;
@@ -38,27 +38,27 @@ use std::{
 };
 use tidegate_http_server::{ALPN_HTTP2, Stream};
 
-/// What is known of a connection.
+/// The state of a client connection.
 pub(crate) struct ClientConnection {
     pub(crate) worker: Rc<Worker>,
     pub(crate) origin: Origin,
-    /// What servers are told of it; made for the first request.
+    /// Writes the forwarding headers; created for the first request.
     pub(crate) forwarded_header_writer: RefCell<Option<Box<ForwardedHeaderWriter>>>,
-    /// A connection to a server that this one becomes one with.
+    /// The server side of an upgraded connection.
     pub(crate) tunnel: RefCell<Option<Box<Tunnel>>>,
-    /// Of the stream of HTTP/2 that is being looked at.
+    /// The timeout of the HTTP/2 stream that is being polled.
     pub(crate) stream_timeout: RefCell<Option<Rc<StreamTimeout>>>,
     deadline: Deadline,
     phase: Cell<ConnectionPhase>,
     write: Cell<WriteState>,
-    /// Bytes of answers of HTTP/2 that wait to be sent.
+    /// Bytes of HTTP/2 responses that are buffered for sending.
     unsent_bytes: Cell<u64>,
-    /// Answers of HTTP/2 that wait until the client takes what is written to it.
+    /// Tasks of HTTP/2 responses that wait until the client reads.
     blocked_wakers: RefCell<Vec<Waker>>,
     in_flight: Cell<u32>,
     input: Cell<ClientInput>,
     version: Cell<HttpVersion>,
-    /// How long it is idle before something happens, in milliseconds.
+    /// The current idle timeout, in milliseconds: until buffers are released, then until the connection is closed.
     idle_timeout: Cell<u64>,
     permit: ConnectionPermit,
 }
@@ -68,30 +68,30 @@ enum ConnectionPhase {
     Idle,
     Head,
     Busy,
-    /// It speaks of something else; `tunnel-timeout` for each silence.
+    /// Upgraded to another protocol; `tunnel-timeout` limits pauses.
     Tunnel,
 }
 
-/// Whether the client takes what is written to it.
+/// Whether the client reads what the gateway writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WriteState {
     Ready,
     Blocked,
 }
 
-/// Whether a client knows how a body of unknown length ends.
+/// The HTTP version, which decides how a body of unknown length ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum HttpVersion {
     Http11,
-    /// It speaks HTTP/1.0.
+    /// HTTP/1.0.
     Http10,
 }
 
-/// How long a connection is idle before it is taken apart, in milliseconds.
+/// The idle time after which a connection releases its buffers, in milliseconds.
 const BUFFER_RELEASE_DELAY: u64 = 100;
 
 impl ClientConnection {
-    pub(crate) fn new(worker: Rc<Worker>, origin: Origin, place: ConnectionPermit) -> Rc<Self> {
+    pub(crate) fn new(worker: Rc<Worker>, origin: Origin, permit: ConnectionPermit) -> Rc<Self> {
         worker.connection_opened();
         let deadline = worker.deadlines.new_deadline();
         deadline.set(worker.settings.idle_timeout);
@@ -110,11 +110,11 @@ impl ClientConnection {
             input: Cell::new(ClientInput::Done),
             version: Cell::new(HttpVersion::Http11),
             idle_timeout: Cell::new(BUFFER_RELEASE_DELAY),
-            permit: place,
+            permit,
         })
     }
 
-    /// A request is there.
+    /// Called when the head of a request is complete.
     #[inline]
     pub(crate) fn on_request(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
@@ -122,17 +122,17 @@ impl ClientConnection {
         self.deadline.clear();
     }
 
-    /// It speaks HTTP/1.0.
+    /// Marks the client as an HTTP/1.0 client.
     pub(crate) fn set_http10(&self) {
         self.version.set(HttpVersion::Http10);
     }
 
-    /// It may be sending what nobody will read.
+    /// Marks that the client may be sending a body that is not read.
     pub(crate) fn mark_unread_body(&self) {
         self.input.set(ClientInput::Unread);
     }
 
-    /// The last byte of an answer is gone, or its request was given up.
+    /// Called when the last byte of a response is sent, or the request is canceled.
     #[inline]
     pub(crate) fn on_response_end(&self) {
         let in_flight = self.in_flight.get() - 1;
@@ -143,7 +143,7 @@ impl ClientConnection {
         }
     }
 
-    /// Bytes came. In HTTP/2 they need not be those of a request.
+    /// Called when bytes arrive. In HTTP/2 they need not belong to a request.
     #[inline]
     fn on_read(&self) {
         match self.phase.get() {
@@ -158,7 +158,7 @@ impl ClientConnection {
         }
     }
 
-    /// The client does not take what is written to it.
+    /// Called when a write would block.
     #[inline]
     fn on_write_blocked(&self) {
         if self.write.replace(WriteState::Blocked) == WriteState::Ready {
@@ -182,7 +182,7 @@ impl ClientConnection {
         }
     }
 
-    /// Whether one more piece of an answer may wait to be sent; the task is woken when it may.
+    /// Waits until another frame of a response may be buffered.
     pub(crate) fn poll_send_capacity(&self, context: &Context<'_>) -> Poll<()> {
         if self.write.get() == WriteState::Ready && self.unsent_bytes.get() < self.permit.max_unsent() {
             return Poll::Ready(());
@@ -202,20 +202,20 @@ impl ClientConnection {
     pub(crate) fn remove_unsent(&self, bytes: u64) {
         self.unsent_bytes.update(|unsent| unsent - bytes);
         self.permit.remove_unsent(bytes);
-        // Not for each piece.
+        // Wakes at half of the limit, not for each frame.
         if self.write.get() == WriteState::Ready && self.unsent_bytes.get() < self.permit.max_unsent() / 2 {
             self.blocked_wakers.take().into_iter().for_each(Waker::wake);
         }
     }
 
-    /// From now on it speaks of something else.
+    /// Switches to tunnel mode after an upgrade.
     fn enter_tunnel(&self) {
         self.on_request();
         self.phase.set(ConnectionPhase::Tunnel);
         self.deadline.set(self.worker.settings.tunnel_timeout);
     }
 
-    /// It is being closed, and has so many milliseconds to say something or to end.
+    /// Starts a lingering close: the client has `time` milliseconds to send more or to close.
     fn start_linger(&self, time: u64) {
         self.phase.set(ConnectionPhase::Busy);
         self.deadline.set(time);
@@ -267,13 +267,13 @@ pub(crate) async fn serve<F: RequestFilter>(stream: Stream, client: Rc<ClientCon
 
 #[derive(PartialEq, Eq)]
 enum WaitResult {
-    /// There is something to be read.
+    /// Data is available.
     Readable,
-    /// It has been too long, or the gateway ends.
+    /// The idle timeout expired, or the gateway shuts down.
     Closed,
 }
 
-/// Waits for the next request without anything that could read it.
+/// Waits for the next request without buffers.
 async fn wait_for_request(io: &ClientIo, client: &ClientConnection) -> WaitResult {
     poll_fn(|context| {
         client.deadline.register(context);

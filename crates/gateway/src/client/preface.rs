@@ -1,4 +1,4 @@
-//! Which version of HTTP a client speaks that has agreed on nothing.
+//! Detects HTTP/2 with prior knowledge, without ALPN.
 
 use super::{ClientConnection, ClientIo};
 use bytes::BytesMut;
@@ -10,7 +10,7 @@ use std::{
 use tidegate_http_server::HTTP2_PREFACE;
 use tokio::io::AsyncReadExt;
 
-/// Whether the client says it. What was read is read again by whoever comes next.
+/// Whether the client sends the HTTP/2 preface. The bytes that were read are returned to the connection.
 pub(super) async fn has_http2_preface(io: &mut ClientIo, client: &ClientConnection) -> bool {
     let mut received = BytesMut::with_capacity(HTTP2_PREFACE.len());
     while received.len() < HTTP2_PREFACE.len() && HTTP2_PREFACE.starts_with(&received) {

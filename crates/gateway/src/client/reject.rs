@@ -1,4 +1,4 @@
-//! Connections for which there is no place.
+//! Rejects connections beyond the connection limit.
 
 use crate::{RequestFilter, telemetry::RequestTelemetry, worker::Worker};
 use http::StatusCode;
@@ -10,23 +10,23 @@ use tokio::{
     task, time,
 };
 
-/// Clients that are told at the same time, by one worker. All others find their connections closed.
+/// The number of 503 responses that one worker sends at a time. Other connections are closed.
 const MAX_CONCURRENT_REJECTIONS: u32 = 64;
-/// How long a client has to ask and to hear.
+/// How long a client may take to send its request and to read the response.
 const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 const RESPONSE_503: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n";
 
-/// Tells a client in plain text that there is no place for it. It costs no memory to speak of, and only so many at a time.
+/// Sends a 503 to a client over plain text. Memory and concurrency are bounded.
 pub(crate) fn reject<F: RequestFilter>(worker: &Rc<Worker>, filter: &Arc<F>, stream: TcpStream) {
-    let refused = &worker.rejections;
-    if refused.get() >= MAX_CONCURRENT_REJECTIONS {
+    let rejections = &worker.rejections;
+    if rejections.get() >= MAX_CONCURRENT_REJECTIONS {
         return;
     }
-    refused.set(refused.get() + 1);
+    rejections.set(rejections.get() + 1);
     let (worker, filter) = (worker.clone(), filter.clone());
     task::spawn_local(async move {
-        // Whether it has heard or not, it goes.
+        // The connection is closed whether or not the client read the response.
         let record = || {
             RequestTelemetry::rejected(StatusCode::SERVICE_UNAVAILABLE).record(&*filter, None, &worker);
         };
@@ -36,7 +36,7 @@ pub(crate) fn reject<F: RequestFilter>(worker: &Rc<Worker>, filter: &Arc<F>, str
 }
 
 async fn send_503(mut stream: TcpStream, record: impl FnOnce()) -> std::io::Result<()> {
-    // An answer before the question would confuse some.
+    // Some clients do not accept a response before they have sent the request.
     let mut start = [0; 512];
     let length = stream.read(&mut start).await?;
     if length == 0 || start.starts_with(&HTTP2_PREFACE[..4]) {
@@ -45,7 +45,7 @@ async fn send_503(mut stream: TcpStream, record: impl FnOnce()) -> std::io::Resu
     record();
     stream.try_write(RESPONSE_503)?;
     stream.shutdown().await?;
-    // Closed with something unread in it, the connection would be reset and the answer might be lost.
+    // Closing with unread data would reset the connection, and the response might be lost.
     while stream.read(&mut start).await? > 0 {}
     Ok(())
 }

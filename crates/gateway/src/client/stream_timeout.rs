@@ -1,7 +1,7 @@
-//! How long a client of HTTP/2 may leave a piece of an answer where it is.
+//! The timeout of an HTTP/2 stream whose client does not read.
 //!
-//! In HTTP/1.1 it is the connection that stands still when a client takes nothing. In HTTP/2 one stream may, while others
-//! move: hyper then asks its answer for nothing more, and nobody would ever end it.
+//! In HTTP/1.1 the whole connection blocks when a client does not read. In HTTP/2 one stream may block while others make
+//! progress; hyper then does not poll its response again, and nothing would end it.
 
 use super::ClientConnection;
 use crate::deadline::Deadline;
@@ -14,18 +14,18 @@ use std::{
     task::{Context, Poll},
 };
 
-/// The time of one stream.
+/// The timeout of one stream.
 #[derive(Default)]
 pub(crate) struct StreamTimeout(OnceCell<Deadline>);
 
 impl StreamTimeout {
-    /// A piece was given, and the client is to make room for the next.
+    /// Starts the timeout after a frame: the client must make room for the next one.
     pub(crate) fn start(&self, client: &ClientConnection) {
         let worker = &client.worker;
         self.0.get_or_init(|| worker.deadlines.new_deadline()).set(worker.settings.body_timeout);
     }
 
-    /// The client has taken everything.
+    /// Stops the timeout, because the client has read everything.
     pub(crate) fn stop(&self) {
         if let Some(deadline) = self.0.get() {
             deadline.clear();
@@ -40,21 +40,21 @@ impl StreamTimeout {
     }
 }
 
-/// Runs the streams of one connection. One that stands still for too long is dropped, which resets it; others go on.
+/// Runs the streams of one connection. A stream that times out is dropped, which resets it; other streams continue.
 #[derive(Clone)]
 pub(super) struct StreamExecutor(pub(super) Rc<ClientConnection>);
 
 impl<F: Future<Output: 'static> + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
-        let (client, turn) = (self.0.clone(), Rc::new(StreamTimeout::default()));
+        let (client, timeout) = (self.0.clone(), Rc::new(StreamTimeout::default()));
         tokio::task::spawn_local(async move {
             let mut stream = pin!(stream);
             poll_fn(|context| {
-                client.stream_timeout.replace(Some(turn.clone()));
+                client.stream_timeout.replace(Some(timeout.clone()));
                 let polled = stream.as_mut().poll(context);
                 client.stream_timeout.take();
                 match polled {
-                    Poll::Pending if !turn.is_expired(context) => Poll::Pending,
+                    Poll::Pending if !timeout.is_expired(context) => Poll::Pending,
                     _ => Poll::Ready(()),
                 }
             })

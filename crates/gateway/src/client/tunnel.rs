@@ -1,4 +1,4 @@
-//! Two connections that have become one: WebSocket and other upgrades.
+//! Tunnels of upgraded connections, such as WebSocket.
 
 use super::{ClientConnection, ClientIo};
 use bytes::Bytes;
@@ -10,10 +10,10 @@ use std::{
 use tidegate_http_server::Stream;
 use tokio::io::{AsyncWriteExt, copy_bidirectional};
 
-/// The half towards the server.
+/// The server side of an upgraded connection.
 pub(crate) struct Tunnel {
     stream: Stream,
-    /// What the server said already.
+    /// Bytes that the server sent with its response head.
     server_data: Bytes,
 }
 
@@ -22,13 +22,13 @@ impl Tunnel {
         Self { stream, server_data }
     }
 
-    /// Carries bytes both ways until both sides have ended, nothing has come from either for too long, or the gateway has
-    /// waited for them long enough.
+    /// Copies bytes in both directions until both sides close, both are idle for too long, or the drain timeout of the
+    /// gateway expires.
     pub(super) async fn copy(self, mut io: ClientIo, client: &ClientConnection) {
         client.enter_tunnel();
-        let Self { mut stream, server_data: said } = self;
+        let Self { mut stream, server_data: buffered } = self;
         let copying = pin!(async {
-            io.write_all(&said).await?;
+            io.write_all(&buffered).await?;
             copy_bidirectional(&mut io, &mut stream).await
         });
         copy_until_idle(copying, client).await;
@@ -36,7 +36,7 @@ impl Tunnel {
     }
 }
 
-/// Those who say nothing for too long are let go, and a client that takes nothing.
+/// Stops when both sides are idle for too long, or the client does not read.
 async fn copy_until_idle<F: Future>(mut copying: Pin<&mut F>, client: &ClientConnection) {
     poll_fn(|context| {
         client.deadline.register(context);

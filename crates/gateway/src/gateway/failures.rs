@@ -1,17 +1,18 @@
-//! Expressions that fail for requests, in the log.
+//! Logs expressions that fail for requests.
 
+use crate::events;
 use std::collections::HashMap;
 use tidegate_core::Micros;
 use tidegate_policy::compile::PolicyGate;
 
-/// Logs failures of expressions, at most once a minute for each rule or route.
+/// Logs failures of expressions, at most once per minute for each rule or route.
 #[derive(Default)]
 pub(super) struct ExpressionFailures {
-    /// By rule or route: how many were logged, and when.
+    /// The number of logged failures and the time of the last log event, by rule or route.
     logged: HashMap<String, (u64, Micros)>,
 }
 
-/// How often one rule or route is logged.
+/// The minimum interval between two log events of one rule or route.
 const LOG_INTERVAL: Micros = Micros::from_secs(60);
 
 impl ExpressionFailures {
@@ -23,11 +24,7 @@ impl ExpressionFailures {
             let logged = if logged > failures { 0 } else { logged };
             let is_due = at == Micros::ZERO || now >= at.plus(LOG_INTERVAL);
             if failures > logged && is_due {
-                tracing::warn!(
-                    in = part,
-                    failures = failures - logged,
-                    "expression failed; a rule applies then, a route does not",
-                );
+                events::ExpressionFailed { part: &part, failures: failures - logged }.emit();
                 self.logged.insert(part, (failures, now));
             }
         }

@@ -1,10 +1,10 @@
-//! Where a policy listens, and whether the next one listens there, too.
+//! The listeners of a policy, and whether the next policy keeps them.
 
 use std::{borrow::Cow, net::SocketAddr};
 use tidegate_http_server::{BoundListener, StartupError};
 use tidegate_policy::{Policy, model::ListenerSpec};
 
-/// Where a policy listens that does not say it.
+/// The default listener.
 const DEFAULT_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8_080);
 
@@ -19,7 +19,7 @@ pub(super) fn bind_listeners(
         .collect()
 }
 
-/// The usual one where none is declared; none where there is nothing to go to, and decisions are asked for elsewhere.
+/// The declared listeners, or the default one. A policy with only a decision API has none.
 pub(super) fn declared_listeners(policy: &Policy) -> Cow<'_, [ListenerSpec]> {
     let only_decides = policy.decisions.is_some() && policy.upstreams.is_empty() && policy.routes.is_empty();
     match policy.listen.is_empty() {
@@ -29,7 +29,7 @@ pub(super) fn declared_listeners(policy: &Policy) -> Cow<'_, [ListenerSpec]> {
     }
 }
 
-/// Whether connections can stay as they are from one of these policies to the other.
+/// Whether two policies have the same listeners, upstreams, connection settings, log and traces.
 pub(super) fn has_same_connections(one: &Policy, other: &Policy) -> bool {
     declared_listeners(one) == declared_listeners(other)
         && one.connections == other.connections

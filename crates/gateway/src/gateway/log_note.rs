@@ -1,4 +1,4 @@
-//! What the log says of a decision.
+//! The decision in the access log and in traces.
 
 use crate::LogNote;
 use tidegate_core::Decision;
@@ -8,8 +8,7 @@ use tidegate_policy::{
 };
 use tidegate_rule::{Gate, LimitDecision, Mode, Rule, key_hash};
 
-/// That of a request that was let through: the rule that has the least left, unless one would have refused it that only
-/// watches.
+/// The note of an admitted request: the rule in shadow mode that would have denied it, or else the most restrictive rule.
 pub(super) fn admitted_note(
     admission: &PolicyAdmission,
     gate: &PolicyGate,
@@ -30,7 +29,7 @@ pub(super) fn admitted_note(
     }
 }
 
-/// That of a request that was not.
+/// The note of a rejected request.
 pub(super) fn refused_note(
     refusal: &PolicyRefusal,
     gate: &PolicyGate,

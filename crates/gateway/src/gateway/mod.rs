@@ -1,13 +1,13 @@
-//! A policy in front of servers: what a file says, done.
+//! A gateway that serves a policy, and reloads it when it changes.
 //!
 //! ```text
-//!   file ──read──▶ Policy ──┬─ rules, routes, lists ──▶ PolicyFilter, swapped under the workers
-//!    ▲                      └─ listen, upstreams, … ──▶ Workers: new ones, while those before finish
+//!   file ──read──▶ Policy ──┬─ rules, routes, lists ──▶ PolicyFilter, replaced atomically
+//!    ▲                      └─ listen, upstreams, … ──▶ Workers: new ones, while the previous drain
 //!    └─ changed, SIGHUP, or an admin call
 //! ```
 //!
-//! A new policy is put in force as a whole, or not at all: everything that can fail is tried first, and the one before goes
-//! on until it has succeeded.
+//! A new policy is put in force as a whole, or not at all: everything that can fail is tried first, and the previous policy
+//! stays in force until then.
 
 mod failures;
 mod listeners;
@@ -23,7 +23,7 @@ pub use preflight::Preflight;
 pub use source::PolicySource;
 
 use crate::{
-    Config,
+    Config, events,
     metrics::MetricsExporter,
     run::{PreparedConfig, Workers},
     worker::WorkerCommand,
@@ -57,7 +57,7 @@ use tokio::{
     time::{self, MissedTickBehavior},
 };
 
-/// A gateway: a policy, in force in front of the servers that it names.
+/// A gateway that serves a policy: its listeners, rules, routes and upstreams.
 ///
 /// ```no_run
 /// # async fn serve() -> Result<(), tidegate_gateway::GatewayError> {
@@ -83,11 +83,11 @@ pub struct Gateway {
     decisions: Option<ThreadedListener>,
     /// The tokens of the decision API, until it is started.
     authorization: Option<Authorization>,
-    /// Where questions are answered, as soon as anybody serves.
+    /// The state of the decision API, once the gateway runs.
     decision_state: Option<Arc<AppState>>,
     active_workers: Option<ActiveWorkers>,
     observer: Arc<Observer>,
-    /// Counts and keeps what the policy decides.
+    /// Counts and records the decisions of the policy.
     recorder: Arc<RequestRecorder>,
     upstreams: Arc<UpstreamReporter>,
     metrics_exporter: Option<MetricsExporter>,
@@ -97,17 +97,17 @@ pub struct Gateway {
     failures: ExpressionFailures,
 }
 
-/// Those who serve now.
+/// The current workers and their filter.
 struct ActiveWorkers {
     filter: Arc<PolicyFilter>,
     workers: Workers,
 }
 
-/// How often schedules are followed.
+/// How often schedules and other time-dependent state are updated.
 const SCHEDULE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Gateway {
-    /// Reads the policy, puts its rules in force and binds its listeners. Nothing is served before it [runs](Self::run).
+    /// Reads the policy, compiles its rules and binds its listeners. It serves once it [runs](Self::run).
     pub fn open(source: PolicySource, rules: Rules) -> Result<Self, GatewayError> {
         let files = ReadFiles::default();
         let policy = source.read(&files)?;
@@ -119,7 +119,7 @@ impl Gateway {
         let observer = Observer::new(rules.clone(), Clock::system());
         let compiler = Compiler::new(rules);
         let gate = compiler.compile(&policy, None).map_err(|error| source.gateway_error(error))?;
-        let (handle, calls) = GatewayHandle::new();
+        let (handle, commands) = GatewayHandle::new();
         let workers = Config::from_policy(&policy).workers;
         log_warnings(&policy);
         let recorder = RequestRecorder::new(&observer, gate.views().map(|rule| rule.name()), &policy.observe);
@@ -131,7 +131,7 @@ impl Gateway {
             gate,
             listeners,
             workers,
-            commands: calls,
+            commands,
             handle,
             admin,
             decisions,
@@ -148,81 +148,81 @@ impl Gateway {
         })
     }
 
-    /// On so many threads; one for each core unless told otherwise.
+    /// Sets the number of worker threads; one per core by default.
     #[must_use]
     pub fn workers(self, workers: NonZeroUsize) -> Self {
         Self { workers, ..self }
     }
 
-    /// Where requests come in.
+    /// The addresses of the listeners.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners.iter().map(BoundListener::address).collect()
     }
 
-    /// Where operators come in, if anywhere.
+    /// The address of the admin API, if enabled.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(AdminServer::address)
     }
 
-    /// Where programs ask for decisions, if anywhere.
+    /// The address of the decision API, if enabled.
     pub fn decisions_address(&self) -> Option<SocketAddr> {
         self.decisions.as_ref().map(ThreadedListener::address)
     }
 
-    /// What is in force.
+    /// The policy in force.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Asks it to do something, from elsewhere.
+    /// Returns a handle that sends commands to this gateway.
     pub fn handle(&self) -> GatewayHandle {
         self.handle.clone()
     }
 
-    /// Serves until `shutdown`, and lets requests in flight end.
+    /// Serves until `shutdown`, and then drains requests in flight.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), GatewayError> {
-        let plan = PreparedConfig::prepare(self.build_config(&self.policy)).await?;
+        let prepared = PreparedConfig::prepare(self.build_config(&self.policy)).await?;
         self.metrics_exporter = self
             .policy
             .metrics
             .as_ref()
-            .map(|terms| MetricsExporter::start(terms, &self.observer))
+            .map(|settings| MetricsExporter::start(settings, &self.observer))
             .transpose()?;
-        self.upstreams = plan.upstream_reporter();
-        let active = self.active_policy(plan.config());
-        self.active_workers = Some(ActiveWorkers::start(plan, &self.listeners, active)?);
+        self.upstreams = prepared.upstream_reporter();
+        let active = self.active_policy(prepared.config());
+        self.active_workers = Some(ActiveWorkers::start(prepared, &self.listeners, active)?);
         let authorization = self.authorization.take().unwrap_or_default();
-        let desk = Arc::new(AppState::new(self.gate.clone(), self.recorder.clone(), authorization));
-        self.decision_state = Some(desk.clone());
+        let decision_state = Arc::new(AppState::new(self.gate.clone(), self.recorder.clone(), authorization));
+        self.decision_state = Some(decision_state.clone());
         self.publish_config();
         if let Some(admin) = &mut self.admin {
-            admin.start(self.handle.clone(), &self.observer, &desk)?;
+            admin.start(self.handle.clone(), &self.observer, &decision_state)?;
         }
         if let Some(decisions) = &mut self.decisions {
             decisions.start(
-                &decisions::server(&desk, &self.policy.connections),
+                &decisions::server(&decision_state, &self.policy.connections),
                 "decisions",
                 self.workers,
             )?;
         }
-        let mut moments = time::interval(SCHEDULE_INTERVAL);
-        moments.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = time::interval(SCHEDULE_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut shutdown = pin!(shutdown);
         loop {
             tokio::select! {
                 () = &mut shutdown => return self.shutdown().await,
-                _ = moments.tick() => {
+                _ = ticks.tick() => {
                     self.gate.update_schedules();
-                    desk.close_expired();
+                    decision_state.close_expired();
                     self.observer.tick();
                     self.failures.log(&self.gate, self.observer.clock.now());
                 }
-                // What was wrong is told, and stays as it was.
+                // `reload` logs an error, and keeps the previous policy.
                 () = self.watch.changed() => drop(self.reload().await),
-                call = self.commands.recv() => match call {
-                    // Who asked may be gone.
-                    Some(GatewayCommand::Reload(answer)) => drop(answer.send(self.reload().await)),
-                    Some(GatewayCommand::Change(amendment, answer)) => drop(answer.send(self.change_policy(amendment).await)),
+                command = self.commands.recv() => match command {
+                    // The caller may have given up, so the result of `send` does not matter.
+                    Some(GatewayCommand::Reload(reply)) => drop(reply.send(self.reload().await)),
+                    Some(GatewayCommand::Change(change, reply)) => drop(reply.send(self.change_policy(change).await)),
                     None => {}
                 }
             }
@@ -233,7 +233,7 @@ impl Gateway {
         ActivePolicy::new(self.gate.clone(), config, &self.observer, self.recorder.clone())
     }
 
-    /// Shows operators what is in force.
+    /// Publishes the configuration in force to the observer.
     fn publish_config(&self) {
         let listening = |bound: &BoundListener| ListenerInfo {
             address: bound.address(),
@@ -259,13 +259,13 @@ impl Gateway {
     }
 
     async fn shutdown(self) -> Result<(), GatewayError> {
-        let mut leaving = JoinSet::new();
-        self.draining.into_iter().for_each(|threads| drop(leaving.spawn(threads.shutdown())));
+        let mut shutdowns = JoinSet::new();
+        self.draining.into_iter().for_each(|threads| drop(shutdowns.spawn(threads.shutdown())));
         if let Some(decisions) = self.decisions {
-            leaving.spawn(decisions.shutdown());
+            shutdowns.spawn(decisions.shutdown());
         }
         if let Some(admin) = self.admin {
-            leaving.spawn(admin.shutdown());
+            shutdowns.spawn(admin.shutdown());
         }
         let serving = self.active_workers.map(|serving| serving.workers);
         let all: Vec<Workers> = serving.into_iter().chain(self.retired_workers).collect();
@@ -273,8 +273,8 @@ impl Gateway {
         for workers in all {
             workers.join().await?;
         }
-        // They say by themselves what goes wrong.
-        while leaving.join_next().await.is_some() {}
+        // Each of these logs its own errors.
+        while shutdowns.join_next().await.is_some() {}
         Ok(())
     }
 }
@@ -291,13 +291,14 @@ impl ActiveWorkers {
     }
 }
 
-/// Tells what is hardly meant; it is in force all the same.
+/// Logs likely mistakes, which do not prevent the policy from being in force.
 fn log_warnings(policy: &Policy) {
-    for advice in lint(policy) {
-        tracing::warn!("{advice}");
+    for warning in lint(policy) {
+        events::PolicyWarning { warning: &warning }.emit();
     }
     for warning in Preflight::check(policy, &|_| Ok(())).warnings {
-        tracing::warn!("{}; {}", warning.problem, warning.fix);
+        let warning = format!("{}; {}", warning.problem, warning.fix);
+        events::PolicyWarning { warning: &warning }.emit();
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a policy decides about each request.
+//! The request filter of a policy.
 
 use super::{log_note, response_head::GatewayResponseHead};
 use crate::{
@@ -23,24 +23,24 @@ use tidegate_rule::{
     Evaluation, HeaderStyle, ProblemDetails, RejectionResponse, RequestPermits, request::RequestHead,
 };
 
-/// Asks the policy that is in force now.
+/// Evaluates the policy in force for each request.
 pub(crate) struct PolicyFilter {
     active: ArcSwap<ActivePolicy>,
 }
 
-/// A policy, and where its names are among the upstreams of the workers.
+/// A compiled policy, with the upstream ids of its routes.
 pub(super) struct ActivePolicy {
     gate: PolicyGate,
-    /// The upstream of each route, by its place; `None` where the gateway answers.
+    /// The upstream of each route, by index; `None` if the gateway responds.
     routes: Vec<Option<UpstreamId>>,
     by_name: HashMap<String, UpstreamId>,
-    /// Whether decisions are noted down, for a log or for traces.
+    /// Whether decisions are reported in an access log or traces.
     has_notes: bool,
     recorder: Arc<RequestRecorder>,
     bans: Arc<OperatorBans>,
 }
 
-/// Where a request goes that is admitted.
+/// The target of an admitted request.
 enum RouteTarget {
     Upstream(UpstreamId),
     Respond(RejectAction),
@@ -48,25 +48,25 @@ enum RouteTarget {
     None,
 }
 
-/// What belongs to a request until its exchange ends.
+/// The state of a request until its exchange ends.
 pub(crate) struct PolicyContext {
     state: ContextState,
     telemetry: Option<Box<PolicyTelemetry>>,
 }
 
 enum ContextState {
-    /// It was let through, and waits for its response. Contexts are moved about, so it is boxed.
+    /// Admitted, waiting for its response. Boxed, because contexts are moved often.
     Admitted(Box<PolicyAdmission>),
-    /// It has a response, and holds this until the body is gone.
+    /// Has a response; holds its permits until the body is sent.
     Settled { _slots: RequestPermits },
-    /// Nothing is held, and there is nothing to settle.
+    /// Has no permits and nothing to settle.
     Free,
 }
 
-/// What is counted and kept of a request when its exchange ends, and the id of its denial.
+/// The data that is recorded when the exchange ends, and the id of the denial.
 struct PolicyTelemetry {
     received_at: Micros,
-    /// The places of the rules that let it through, which count how long it took.
+    /// The indexes of the rules that admitted the request, whose latency is recorded.
     rules: Vec<usize>,
     recorder: Arc<RequestRecorder>,
     denial: Option<DenialId>,
@@ -78,7 +78,7 @@ impl PolicyFilter {
         Self { active: ArcSwap::from_pointee(active) }
     }
 
-    /// Has all requests from now on decided by another policy. Those that were let in are settled by the one that decided.
+    /// Evaluates another policy for all new requests. Admitted requests are settled by the policy that admitted them.
     pub(super) fn replace(&self, active: ActivePolicy) {
         self.active.store(Arc::new(active));
     }
@@ -90,30 +90,30 @@ impl RequestFilter for PolicyFilter {
     fn filter(&self, parts: &mut request::Parts, origin: &Origin) -> FilterResult<PolicyContext> {
         let policy = self.active.load();
         let head = origin.head(parts);
-        let seen = policy.gate.view_request(&head);
-        let tally = &policy.recorder.counters;
-        let came = tally.now();
-        if let Some((ban, left)) = policy.bans.check(&seen, &policy.gate) {
-            return FilterResult::Ready(policy.reject_banned(ban.target(), left, came, &head));
+        let request = policy.gate.view_request(&head);
+        let counters = &policy.recorder.counters;
+        let received_at = counters.now();
+        if let Some((ban, left)) = policy.bans.check(&request, &policy.gate) {
+            return FilterResult::Ready(policy.reject_banned(ban.target(), left, received_at, &head));
         }
-        let route = policy.route(&seen);
-        let timed = tally.begin_decision();
-        match policy.gate.evaluate(&seen) {
-            Evaluation::Ready(passage) => {
+        let route = policy.route(&request);
+        let timed = counters.begin_decision();
+        match policy.gate.evaluate(&request) {
+            Evaluation::Ready(result) => {
                 if timed == Sampled::Yes {
-                    tally.end_decision(came);
+                    counters.end_decision(received_at);
                 }
-                FilterResult::Ready(policy.apply(passage, came, route, Some(&head)))
+                FilterResult::Ready(policy.apply(result, received_at, route, Some(&head)))
             }
             Evaluation::Pending(evaluation) => {
                 let policy = Arc::clone(&policy);
-                // Only reports on single requests need the request again.
-                let seen = policy.is_reporting().then(|| (parts.clone(), origin.clone()));
+                // Only the log, traces and records of single requests need the request later.
+                let request = policy.is_reporting().then(|| (parts.clone(), origin.clone()));
                 FilterResult::Deferred(Box::pin(async move {
-                    let passage = evaluation.await;
-                    policy.recorder.counters.end_async_decision(came, passage.wait_time());
-                    let head = seen.as_ref().map(|(parts, origin)| origin.head(parts));
-                    policy.apply(passage, came, route, head.as_ref())
+                    let result = evaluation.await;
+                    policy.recorder.counters.end_async_decision(received_at, result.wait_time());
+                    let head = request.as_ref().map(|(parts, origin)| origin.head(parts));
+                    policy.apply(result, received_at, route, head.as_ref())
                 }))
             }
         }
@@ -165,23 +165,23 @@ impl ActivePolicy {
         Self { gate, routes, by_name, has_notes, recorder, bans: observer.bans.clone() }
     }
 
-    fn route(&self, seen: &RequestView<'_>) -> RouteTarget {
-        let Some(place) = self.gate.find_route_index(seen) else { return RouteTarget::None };
-        match (self.routes.get(place), self.gate.routes().get(place).map(|route| &route.action)) {
+    fn route(&self, request: &RequestView<'_>) -> RouteTarget {
+        let Some(index) = self.gate.find_route_index(request) else { return RouteTarget::None };
+        match (self.routes.get(index), self.gate.routes().get(index).map(|route| &route.action)) {
             (Some(Some(target)), _) => RouteTarget::Upstream(*target),
             (_, Some(RouteAction::Respond(respond))) => {
-                RouteTarget::Respond(RejectAction::for_route(respond, seen))
+                RouteTarget::Respond(RejectAction::for_route(respond, request))
             }
             _ => RouteTarget::None,
         }
     }
 
-    /// Whether single requests are reported anywhere.
+    /// Whether single requests are logged, traced or recorded.
     fn is_reporting(&self) -> bool {
         self.has_notes || self.recorder.is_recording_requests()
     }
 
-    /// What happens to a request. `head` is there if single requests are reported.
+    /// Applies the result of the policy. `head` is present if single requests are logged, traced or recorded.
     fn apply(
         &self,
         result: PolicyResult,
@@ -217,18 +217,20 @@ impl ActivePolicy {
                 match route {
                     RouteTarget::Upstream(target) => Action::Forward(target),
                     RouteTarget::Respond(RejectAction::Drop) => Action::Drop,
-                    RouteTarget::Respond(RejectAction::Response(answer)) => context.respond(answer.into()),
+                    RouteTarget::Respond(RejectAction::Response(response)) => {
+                        context.respond(response.into())
+                    }
                     RouteTarget::Respond(RejectAction::Upstream(_)) | RouteTarget::None => {
                         context.respond(no_route())
                     }
                 }
             }
             PolicyResult::Refused(refusal) => match refusal.action {
-                RejectAction::Response(mut answer) => {
+                RejectAction::Response(mut response) => {
                     if let Some(id) = context.denial() {
-                        answer.set_instance(&id.uri());
+                        response.set_instance(&id.uri());
                     }
-                    context.respond(answer.into())
+                    context.respond(response.into())
                 }
                 RejectAction::Upstream(name) => match self.by_name.get(&*name) {
                     Some(target) => Action::Forward(*target),
@@ -240,7 +242,7 @@ impl ActivePolicy {
         FilterDecision { action, context, note }
     }
 
-    /// What is left to be counted and kept of a request; `None` if there is nothing.
+    /// The data to record when the exchange ends; `None` if there is nothing to record.
     fn telemetry(
         &self,
         received_at: Micros,
@@ -255,7 +257,7 @@ impl ActivePolicy {
             .then(|| Box::new(PolicyTelemetry { received_at, rules, recorder: recorder(), denial, history }))
     }
 
-    /// An operator has banned the client of this request.
+    /// Rejects a request that an operator ban applies to.
     #[cold]
     fn reject_banned(
         &self,
@@ -265,7 +267,7 @@ impl ActivePolicy {
         head: &HttpRequestHead<'_>,
     ) -> FilterDecision<PolicyContext> {
         let mut problem =
-            ProblemDetails { detail: "banned for a time", ..ProblemDetails::new(403, "Forbidden") };
+            ProblemDetails { detail: "temporarily banned", ..ProblemDetails::new(403, "Forbidden") };
         let denial = self.recorder.record_banned((ban_target, left), problem.status, &self.gate, head);
         let instance = denial.as_ref().map(DenialId::uri);
         problem.instance = instance.as_deref();
@@ -285,14 +287,14 @@ impl PolicyContext {
         self.telemetry.as_ref()?.denial.as_ref()
     }
 
-    /// A response of the gateway, settled.
+    /// Settles the request with a response of the gateway.
     fn respond(&mut self, response: Response<Bytes>) -> Action {
         let (mut parts, body) = response.into_parts();
         self.on_response(&mut parts);
         Action::Respond(Response::from_parts(parts, body))
     }
 
-    /// Settles what was taken, and adds the headers of limits and of a denial.
+    /// Settles the admission, and adds the rate limit headers and the denial header.
     fn on_response(&mut self, response: &mut response::Parts) {
         if let ContextState::Admitted(admission) = mem::replace(&mut self.state, ContextState::Free) {
             if admission.header_style() != HeaderStyle::None {
@@ -311,5 +313,5 @@ impl PolicyContext {
 }
 
 fn no_route() -> Response<Bytes> {
-    ApiError::new(StatusCode::NOT_FOUND, "There is no route for this request.").into()
+    ApiError::new(StatusCode::NOT_FOUND, "No route matches this request.").into()
 }

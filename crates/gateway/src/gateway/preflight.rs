@@ -1,4 +1,4 @@
-//! What keeps a policy from being served, found before anything is bound. `tidegate check` and a gateway that starts ask the same.
+//! Checks of a policy before anything is bound, for `tidegate check` and for the start of a gateway.
 
 use super::listeners::declared_listeners;
 use crate::{Config, metrics::MetricsExporter, traces::Tracer, upstream::UpstreamServerConfig};
@@ -14,18 +14,18 @@ use tidegate_policy::{
 };
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// What keeps a policy from being served, and what does not and is likely a mistake.
+/// The errors and warnings of a policy that is about to be served.
 #[derive(Clone, Debug, Default)]
 pub struct Preflight {
-    /// What a gateway refuses.
+    /// Problems that prevent a gateway from starting.
     pub errors: Vec<Diagnostic>,
-    /// What it serves all the same.
+    /// Likely mistakes that do not.
     pub warnings: Vec<Diagnostic>,
 }
 
 impl Preflight {
-    /// Looks at what a policy needs: files, variables of the environment, addresses. `connects` says whether an address of a
-    /// store can be one. Nothing is bound, and no store and no server is asked.
+    /// Checks the files, environment variables and addresses of a policy. `connects` checks the address of a store. It binds
+    /// nothing, and connects to no store or server.
     pub fn check(policy: &Policy, connects: &dyn Fn(&str) -> Result<(), String>) -> Self {
         let mut found = Self::default();
         found.check_listeners(policy);
@@ -39,21 +39,21 @@ impl Preflight {
         found
     }
 
-    /// Looks up the names of servers, which a gateway refuses to start without. They may be known elsewhere only.
+    /// Also resolves the host names of servers, as a gateway does at its start. They may resolve only on another machine.
     #[must_use]
     pub fn resolve_names(mut self, policy: &Policy) -> Self {
         for (at, upstream, server) in upstream_servers(policy) {
             let Ok(plan) = UpstreamServerConfig::parse(server, upstream) else { continue };
             if plan.address().is_none() && (plan.host.as_str(), plan.port).to_socket_addrs().is_err() {
-                let problem = format!("`{}` does not resolve on this machine", plan.host);
-                let fix = "correct the name; a gateway does not start where it does not resolve";
+                let problem = format!("cannot resolve `{}` on this machine", plan.host);
+                let fix = "correct the name; a gateway does not start if it cannot resolve it";
                 self.warnings.push(Diagnostic::new(at, problem, fix));
             }
         }
         self
     }
 
-    /// The errors, as those of a policy that comes from no file.
+    /// The errors, in the form of a policy without a file.
     pub(super) fn into_error(self) -> Option<PolicyError> {
         (!self.errors.is_empty()).then(|| PolicyError::from_diagnostics(self.errors))
     }
@@ -61,8 +61,8 @@ impl Preflight {
     fn check_listeners(&mut self, policy: &Policy) {
         let mut known: Vec<(String, SocketAddr)> = Vec::new();
         let mut all = Vec::new();
-        for (place, listener) in declared_listeners(policy).iter().enumerate() {
-            let at = vec!["listen".to_owned(), place.to_string()];
+        for (index, listener) in declared_listeners(policy).iter().enumerate() {
+            let at = vec!["listen".to_owned(), index.to_string()];
             all.push((at.clone(), "listen", listener.address));
             if let Some(tls) = &listener.tls {
                 self.check_certificate(&at, tls);
@@ -79,7 +79,7 @@ impl Preflight {
         }
         for (at, key, address) in all {
             if let Some((other, taken)) = known.iter().find(|(_, taken)| has_overlap(*taken, address)) {
-                let problem = format!("`{address}` is taken: `{other}` listens on {taken}");
+                let problem = format!("`{address}` is in use: `{other}` listens on {taken}");
                 self.errors.push(Diagnostic::new(at, problem, "listen on another port"));
             } else {
                 known.push((key.to_owned(), address));
@@ -99,20 +99,20 @@ impl Preflight {
             _ => "certificate",
         };
         let at = at.iter().cloned().chain(key_path(["tls", key]));
-        self.errors.push(Diagnostic::new(at, fault.to_string(), "name a file in PEM that can be read"));
+        self.errors.push(Diagnostic::new(at, fault.to_string(), "use a readable PEM file"));
     }
 
     fn check_tokens(&mut self, policy: &Policy) {
         let mut check = |at: Vec<String>, variable: &EnvVariable| {
             if let Err(fault) = Secret::from_env(variable) {
-                self.errors.push(Diagnostic::new(at, fault.to_string(), "set it, or leave the token out"));
+                self.errors.push(Diagnostic::new(at, fault.to_string(), "set it, or remove the token"));
             }
         };
         if let Some(token) = &policy.admin.token {
             check(key_path(["admin", "token"]), token);
         }
-        for (place, token) in policy.decisions.iter().flat_map(|decisions| &decisions.tokens).enumerate() {
-            check(key_path(["decisions", "tokens", &place.to_string(), "token"]), &token.token);
+        for (index, token) in policy.decisions.iter().flat_map(|decisions| &decisions.tokens).enumerate() {
+            check(key_path(["decisions", "tokens", &index.to_string(), "token"]), &token.token);
         }
     }
 
@@ -122,15 +122,19 @@ impl Preflight {
             let plan = match UpstreamServerConfig::parse(server, upstream) {
                 Ok(plan) => plan,
                 Err(reason) => {
-                    self.errors.push(Diagnostic::new(at, reason, "write it as `http://host:port`"));
+                    self.errors.push(Diagnostic::new(at, reason, "use the form `http://host:port`"));
                     continue;
                 }
             };
             if server.url.starts_with("https:") {
                 let is_name = ServerName::try_from(plan.host.clone()).is_ok();
                 if !is_name {
-                    let problem = format!("`{}` is not a name that a certificate can have", plan.host);
-                    self.errors.push(Diagnostic::new(at.clone(), problem, "write it as `https://host:port`"));
+                    let problem = format!("`{}` is not a valid name for a certificate", plan.host);
+                    self.errors.push(Diagnostic::new(
+                        at.clone(),
+                        problem,
+                        "use the form `https://host:port`",
+                    ));
                 }
                 if let Err(fault) = Roots::default().connector(ALPN_HTTP1) {
                     self.errors.push(Diagnostic::new(
@@ -150,11 +154,11 @@ impl Preflight {
                 _ => None,
             });
             if let Some(address) = address.filter(|address| is_here(*address)) {
-                let problem = format!("{address} is this gateway itself: requests would go round for ever");
+                let problem = format!("{address} is this gateway: requests would loop");
                 self.warnings.push(Diagnostic::new(
                     at,
                     problem,
-                    "name the server behind it, or listen on another port",
+                    "use the address of a server, or listen on another port",
                 ));
             }
         }
@@ -164,13 +168,13 @@ impl Preflight {
         if let Some(file) = &policy.log.file {
             let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
             let reason = match folder {
-                _ if file.is_dir() => Some("it is a folder".to_owned()),
-                Some(folder) if !folder.is_dir() => Some(format!("there is no folder {}", folder.display())),
+                _ if file.is_dir() => Some("it is a directory".to_owned()),
+                Some(folder) if !folder.is_dir() => Some(format!("no such directory: {}", folder.display())),
                 _ => None,
             };
             if let Some(reason) = reason {
                 let problem = format!("cannot write the log to {}: {reason}", file.display());
-                let fix = "name a file in a folder that exists";
+                let fix = "use a file in an existing directory";
                 self.errors.push(Diagnostic::new(["log", "file"], problem, fix));
             }
         }
@@ -180,23 +184,23 @@ impl Preflight {
         for (key, checked) in [("traces", traces), ("metrics", metrics)] {
             if let Some(Err(fault)) = checked {
                 let at = [key, "endpoint"];
-                self.errors.push(Diagnostic::new(at, fault.to_string(), "write it as `http://host:port`"));
+                self.errors.push(Diagnostic::new(at, fault.to_string(), "use the form `http://host:port`"));
             }
         }
     }
 
-    /// A policy that limits or forwards nothing.
+    /// Warns of a policy that limits or forwards nothing.
     fn check_purpose(&mut self, policy: &Policy) {
         let nothing: [&str; 0] = [];
         if *policy == Policy::default() {
-            let problem = "the policy is empty: nothing is limited, and every request is answered with 404";
+            let problem = "the policy is empty: it limits nothing, and every request gets a 404";
             self.warnings.push(Diagnostic::new(nothing, problem, "add `upstreams`, `routes` and `rules`"));
         } else if policy.routes.is_empty() && policy.decisions.is_none() {
             let (at, problem) = match policy.upstreams.is_empty() {
-                true => ("rules", "no route: a gateway answers every request with 404"),
-                false => ("upstreams", "no route to any upstream: a gateway answers every request with 404"),
+                true => ("rules", "no route: every request gets a 404"),
+                false => ("upstreams", "no route to any upstream: every request gets a 404"),
             };
-            let fix = "add `upstreams` and `routes`; `replay` and a service of your own need neither";
+            let fix = "add `upstreams` and `routes`; `tidegate replay` and your own service do not need them";
             self.warnings.push(Diagnostic::new([at], problem, fix));
         }
     }
@@ -206,15 +210,15 @@ fn key_path<const N: usize>(keys: [&str; N]) -> Vec<String> {
     keys.map(str::to_owned).to_vec()
 }
 
-/// All servers of upstreams, each with its place.
+/// All servers of upstreams, each with its path in the policy.
 fn upstream_servers(policy: &Policy) -> impl Iterator<Item = (Vec<String>, &Upstream, &UpstreamServer)> {
     policy.upstreams.iter().flat_map(|(name, upstream)| {
-        let place = move |place: usize| key_path(["upstreams", name, "servers", &place.to_string(), "url"]);
-        upstream.servers.iter().enumerate().map(move |(at, server)| (place(at), upstream, server))
+        let path = move |index: usize| key_path(["upstreams", name, "servers", &index.to_string(), "url"]);
+        upstream.servers.iter().enumerate().map(move |(index, server)| (path(index), upstream, server))
     })
 }
 
-/// Whether one listener keeps the other from being bound. A port 0 becomes a free one.
+/// Whether two listeners conflict. Port 0 becomes a free port, so it never conflicts.
 fn has_overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() == other.port()
@@ -223,8 +227,8 @@ fn has_overlap(one: SocketAddr, other: SocketAddr) -> bool {
         && (one.ip() == other.ip() || is_any)
 }
 
-/// Whether this address of a server is that of the listener: one that listens everywhere does so on loopback, and what else the
-/// machine is called is not known.
+/// Whether this server address is that of the listener. A listener on all addresses includes loopback; other names of the
+/// machine are unknown.
 fn is_own_address(listener: SocketAddr, server: SocketAddr) -> bool {
     listener.ip() == server.ip() || server.ip().is_loopback() || server.ip().is_unspecified()
 }

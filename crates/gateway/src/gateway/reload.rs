@@ -1,23 +1,23 @@
-//! Another policy in the place of the one in force, as a whole or not at all.
+//! Replaces the policy in force, as a whole or not at all.
 
 use super::{
     ActiveWorkers, Gateway,
     listeners::{bind_listeners, has_same_connections},
     log_warnings,
 };
-use crate::{metrics::MetricsExporter, run::PreparedConfig, worker::WorkerCommand};
+use crate::{events, metrics::MetricsExporter, run::PreparedConfig, worker::WorkerCommand};
 use std::sync::Arc;
 use tidegate_admin::{AdminServer, GatewayError, ReloadScope};
 use tidegate_http_server::{Authorization, ReadFiles, StartupError, ThreadedListener};
-use tidegate_observe::RequestRecorder;
+use tidegate_observe::{RequestRecorder, policy_version};
 use tidegate_policy::{Policy, compile::PolicyGate};
 use tidegate_service::decisions;
 
-/// Workers of earlier policies that may still finish; of more, the oldest are hurried.
+/// The number of worker groups of earlier policies that may still drain. Beyond it, the oldest are stopped.
 const MAX_RETIRED_WORKERS: usize = 4;
 
 impl Gateway {
-    /// Reads the policy again and puts it in force. What is wrong is told, and changes nothing.
+    /// Reloads the policy and puts it in force. An invalid policy is logged and changes nothing.
     pub(super) async fn reload(&mut self) -> Result<ReloadScope, GatewayError> {
         let files = ReadFiles::default();
         let read = self.source.read(&files);
@@ -28,10 +28,11 @@ impl Gateway {
         };
         self.observer.record_reload(outcome.as_ref().err().map(ToString::to_string));
         match &outcome {
-            Ok(reloaded) => tracing::info!("the policy was read again: {reloaded}"),
-            Err(error) => {
-                tracing::error!("the policy stays as it was, because the new one is wrong:\n{error}");
+            Ok(scope) => {
+                let (version, rules) = (policy_version(&self.policy), self.policy.rules.len());
+                events::PolicyReloaded { version: &version, rules, scope: *scope }.emit();
             }
+            Err(error) => events::PolicyRejected { error }.emit(),
         }
         outcome
     }
@@ -51,10 +52,10 @@ impl Gateway {
         }
         let authorization = Authorization::for_decision_api(&policy)?;
         let decisions = self.bind_decisions(&policy)?;
-        let sending = match &policy.metrics {
+        let exporter = match &policy.metrics {
             same if *same == self.policy.metrics => Replacement::Unchanged,
             None => Replacement::None,
-            Some(terms) => Replacement::New(MetricsExporter::start(terms, &self.observer)?),
+            Some(settings) => Replacement::New(MetricsExporter::start(settings, &self.observer)?),
         };
         let reloaded = match has_same_connections(&policy, &self.policy) {
             true => self.replace_rules(&policy)?,
@@ -62,15 +63,15 @@ impl Gateway {
         };
         if has_moved {
             self.admin = admin;
-            if let (Some(admin), Some(desk)) = (&mut self.admin, &self.decision_state) {
-                admin.start(self.handle.clone(), &self.observer, desk)?;
+            if let (Some(admin), Some(decision_state)) = (&mut self.admin, &self.decision_state) {
+                admin.start(self.handle.clone(), &self.observer, decision_state)?;
             }
         }
         self.replace_decisions(&policy, decisions, authorization).await?;
-        match sending {
+        match exporter {
             Replacement::Unchanged => {}
             Replacement::None => self.metrics_exporter = None,
-            Replacement::New(sending) => self.metrics_exporter = Some(sending),
+            Replacement::New(exporter) => self.metrics_exporter = Some(exporter),
         }
         log_warnings(&policy);
         self.policy = policy;
@@ -78,7 +79,7 @@ impl Gateway {
         Ok(reloaded)
     }
 
-    /// The listener of programs that the next policy has, where it is another one.
+    /// Binds the listener of the decision API of the next policy, if it differs.
     fn bind_decisions(&self, policy: &Policy) -> Result<Replacement<ThreadedListener>, StartupError> {
         let listener = |policy: &Policy| policy.decisions.clone().map(|it| (it.listen, it.tls));
         if listener(policy) == listener(&self.policy) && policy.connections == self.policy.connections {
@@ -90,20 +91,20 @@ impl Gateway {
         })
     }
 
-    /// Has questions answered by the policy that is in force now.
+    /// Switches the decision API to the policy in force.
     async fn replace_decisions(
         &mut self,
         policy: &Policy,
         next: Replacement<ThreadedListener>,
         authorization: Authorization,
     ) -> Result<(), StartupError> {
-        let Some(desk) = self.decision_state.clone() else { return Ok(()) };
-        desk.replace(self.gate.clone(), self.recorder.clone(), authorization);
+        let Some(decision_state) = self.decision_state.clone() else { return Ok(()) };
+        decision_state.replace(self.gate.clone(), self.recorder.clone(), authorization);
         let next = match next {
             Replacement::Unchanged => return Ok(()),
             Replacement::None => None,
             Replacement::New(mut listener) => {
-                let server = decisions::server(&desk, &policy.connections);
+                let server = decisions::server(&decision_state, &policy.connections);
                 listener.start(&server, "decisions", self.workers)?;
                 Some(listener)
             }
@@ -125,14 +126,14 @@ impl Gateway {
     }
 
     async fn replace_workers(&mut self, policy: &Policy) -> Result<ReloadScope, GatewayError> {
-        // What leaves no trace when it fails comes first; rules come last.
-        let plans = PreparedConfig::prepare(self.build_config(policy)).await?;
+        // Steps that can fail without side effects run first; the rules are replaced last.
+        let prepared = PreparedConfig::prepare(self.build_config(policy)).await?;
         let listeners = bind_listeners(policy, &self.listeners)?;
         self.gate = self.compile(policy)?;
         self.recorder = self.new_recorder(policy);
-        self.upstreams = plans.upstream_reporter();
-        let active = self.active_policy(plans.config());
-        let next = ActiveWorkers::start(plans, &listeners, active)?;
+        self.upstreams = prepared.upstream_reporter();
+        let active = self.active_policy(prepared.config());
+        let next = ActiveWorkers::start(prepared, &listeners, active)?;
         self.listeners = listeners;
         if let Some(before) = self.active_workers.replace(next) {
             before.workers.send_command(WorkerCommand::Retire);
@@ -147,7 +148,7 @@ impl Gateway {
         Ok(ReloadScope::Connections)
     }
 
-    /// What counts and keeps what a new policy decides.
+    /// Creates the recorder of a new policy.
     fn new_recorder(&self, policy: &Policy) -> Arc<RequestRecorder> {
         RequestRecorder::new(&self.observer, self.gate.views().map(|rule| rule.name()), &policy.observe)
     }
@@ -157,9 +158,8 @@ impl Gateway {
     }
 }
 
-/// What a new policy has in the place of something.
+/// The replacement of a part of the previous policy.
 enum Replacement<T> {
-    /// The same.
     Unchanged,
     None,
     New(T),

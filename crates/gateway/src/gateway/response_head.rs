@@ -1,9 +1,9 @@
-//! Answers as rules see them.
+//! The response heads that rules evaluate.
 
 use http::{HeaderValue, response};
 use tidegate_rule::request::ResponseHead;
 
-/// An answer before its body.
+/// The head of a response.
 pub(super) struct GatewayResponseHead<'a>(pub(super) &'a response::Parts);
 
 impl ResponseHead for GatewayResponseHead<'_> {

@@ -1,33 +1,33 @@
-//! Where a policy comes from.
+//! The source of a policy.
 
 use super::{GatewayError, Preflight};
 use std::path::{Path, PathBuf};
 use tidegate_http_server::ReadFiles;
 use tidegate_policy::{Document, FileSource as _, Policy, compile::PolicyError};
 
-/// Where a policy comes from.
+/// The source of a policy.
 #[derive(Clone, Debug)]
 pub enum PolicySource {
-    /// From a file, which may include others. It is read again when one of them changes, or somebody asks for it.
+    /// A file, which may include others. It is reloaded when one of them changes, or on request.
     File(PathBuf),
-    /// From the program.
+    /// A policy that the program built.
     Inline(Box<Policy>),
 }
 
 impl PolicySource {
-    /// From this file.
+    /// A policy file.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::File(path.into())
     }
 
-    /// This one.
+    /// A policy that the program built.
     pub fn inline(policy: Policy) -> Self {
         Self::Inline(Box::new(policy))
     }
 
-    /// Reads it, and notes down in `files` what was read, those of its lists too. What a gateway cannot serve is an error.
+    /// Reads and checks the policy, and records the files that were read in `files`, including those of lists.
     pub(super) fn read(&self, files: &ReadFiles) -> Result<Policy, GatewayError> {
-        // Addresses of stores are tried when the policy is put in force.
+        // Addresses of stores are checked when the policy is put in force.
         let preflight = |policy: &Policy| Preflight::check(policy, &|_| Ok(()));
         let file = match self {
             Self::Inline(policy) => {
@@ -45,13 +45,13 @@ impl PolicySource {
         }
         let policy = document.into_policy();
         for list in policy.lists.values().flat_map(|list| &list.files) {
-            // Whoever needs it says what is wrong with it.
+            // Only recorded here; the compiler reports errors of lists.
             let _ = files.read(list);
         }
         Ok(policy)
     }
 
-    /// The file that it comes from, if it comes from one.
+    /// The file of the policy, if it has one.
     pub(super) fn path(&self) -> Option<&Path> {
         match self {
             Self::File(file) => Some(file),
@@ -59,7 +59,7 @@ impl PolicySource {
         }
     }
 
-    /// The same error, with the name of the file.
+    /// Adds the file to an error.
     pub(super) fn gateway_error(&self, source: PolicyError) -> GatewayError {
         GatewayError::Rules { file: self.path().map(Into::into), source }
     }

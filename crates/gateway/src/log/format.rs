@@ -1,4 +1,4 @@
-//! One request as one line.
+//! Formats one request as one line.
 
 use crate::telemetry::RequestRecord;
 use http::HeaderValue;
@@ -9,7 +9,7 @@ use tidegate_policy::{is_credential, model::AccessLogFormat};
 use tidegate_rule::key_hash;
 
 impl RequestRecord {
-    /// Its line, with its end.
+    /// The line of the request, with a line feed.
     pub(super) fn format_line(&self, format: AccessLogFormat) -> String {
         match format {
             AccessLogFormat::Combined => self.format_combined(),
@@ -26,16 +26,16 @@ impl RequestRecord {
         );
         escape(self.redacted_target().as_bytes(), &mut line);
         let _ = write!(line, " {:?}\" {} {}", self.version, self.status, self.bytes);
-        for said in [self.referer().as_deref(), self.user_agent.as_ref().map(HeaderValue::as_bytes)] {
+        for value in [self.referer().as_deref(), self.user_agent.as_ref().map(HeaderValue::as_bytes)] {
             line.push_str(" \"");
-            escape(said.unwrap_or(b"-"), &mut line);
+            escape(value.unwrap_or(b"-"), &mut line);
             line.push('"');
         }
         line.push('\n');
         line
     }
 
-    /// What was asked for, without a user name, and with values of credentials hashed.
+    /// The request target without user info, and with hashed credentials.
     fn redacted_target(&self) -> String {
         let path = self.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let target = match (self.uri.scheme_str(), self.uri.host(), self.uri.port()) {
@@ -46,7 +46,7 @@ impl RequestRecord {
         redact_credentials(&target)
     }
 
-    /// The other end of the connection, where that is a proxy.
+    /// The peer of the connection, if it is a proxy.
     fn proxy(&self) -> Option<IpAddr> {
         let peer = self.origin.peer.ip().to_canonical();
         (peer != self.origin.client).then_some(peer)
@@ -106,7 +106,7 @@ impl RequestRecord {
     }
 }
 
-/// An address in which each value of a parameter that may be a credential is a hash: the same for the same value.
+/// Replaces values of query parameters that may be credentials by a hash.
 fn redact_credentials(address: &str) -> String {
     let Some((path, query)) = address.split_once('?') else { return address.to_owned() };
     let hidden = query.split('&').map(|pair| match pair.split_once('=') {
@@ -121,7 +121,7 @@ fn redact_credentials(address: &str) -> String {
 const MONTH_NAMES: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// As web servers do, so that no client can end a line or a quote.
+/// Escapes quotes and control characters as nginx does, so that a client cannot end a line or a quote.
 fn escape(bytes: &[u8], into: &mut String) {
     for byte in bytes {
         match byte {

@@ -1,17 +1,16 @@
-//! What is written of each request.
+//! The access log.
 //!
 //! ```text
 //!   worker ──record──▶ ┌ at most 8192 ┐ ──▶ one thread ──line──▶ file
 //! ```
 //!
-//! A worker hands a record over and goes on; a thread of its own makes lines of them. While the disk is slower than the
-//! requests, records are lost rather than requests held up, and a warning says how many. A file that was moved away is
-//! opened anew.
+//! Workers queue records, and one thread formats and writes them. If the disk is too slow, records are dropped instead of
+//! delaying requests, and a warning reports their number. A file that was moved is opened again.
 
 mod format;
 mod sink;
 
-use crate::telemetry::RequestRecord;
+use crate::{events, telemetry::RequestRecord};
 use sink::LogSink;
 use std::{
     io::{self, Write},
@@ -26,21 +25,21 @@ use std::{
 use tidegate_http_server::StartupError;
 use tidegate_policy::model::{AccessLogFormat, AccessLogSpec};
 
-/// Where workers hand over their records.
+/// Queues the records of workers.
 #[derive(Clone)]
 pub(crate) struct AccessLog {
     records: SyncSender<Arc<RequestRecord>>,
     lost: Arc<AtomicU64>,
 }
 
-/// The thread that writes; it ends when nobody can hand over anything any more.
+/// The thread that writes the log. It ends when all senders are dropped.
 pub(crate) type LogThread = JoinHandle<()>;
 
-/// Records that may wait.
+/// The capacity of the queue, in records.
 const QUEUE_CAPACITY: usize = 8_192;
 
 impl AccessLog {
-    /// Opens the log; nothing where none is wanted.
+    /// Opens the log; `None` if it is disabled.
     pub(crate) fn open(log: &AccessLogSpec) -> Result<Option<(Self, LogThread)>, StartupError> {
         let format = match log.format {
             AccessLogFormat::None => return Ok(None),
@@ -53,20 +52,20 @@ impl AccessLog {
             None => LogSink::default(),
         };
         let name = log.file.clone().unwrap_or_else(|| PathBuf::from("standard output"));
-        let (records, handed) = sync_channel(QUEUE_CAPACITY);
+        let (records, receiver) = sync_channel(QUEUE_CAPACITY);
         let lost = Arc::new(AtomicU64::new(0));
-        let book = Self { records, lost: lost.clone() };
+        let access_log = Self { records, lost: lost.clone() };
         let work = move || {
-            if let Err(error) = write_records(&handed, format, out, &lost) {
-                tracing::error!(file = %name.display(), %error, "the log cannot be written any more");
+            if let Err(error) = write_records(&receiver, format, out, &lost) {
+                events::AccessLogFailed { file: &name, error: &error }.emit();
             }
         };
-        let writing =
+        let handle =
             thread::Builder::new().name("log".to_owned()).spawn(work).map_err(StartupError::System)?;
-        Ok(Some((book, writing)))
+        Ok(Some((access_log, handle)))
     }
 
-    /// Hands over a record, if there is room.
+    /// Queues a record; counts it as lost if the queue is full.
     pub(crate) fn submit(&self, record: Arc<RequestRecord>) {
         if self.records.try_send(record).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -85,11 +84,11 @@ fn write_records(
             Ok(record) => record,
             Err(TryRecvError::Disconnected) => return out.flush(),
             Err(TryRecvError::Empty) => {
-                // Whoever reads along sees a line when there is time for it.
+                // Flushes when the queue is empty, so that readers see recent lines.
                 out.flush()?;
                 let lost = lost.swap(0, Ordering::Relaxed);
                 if lost > 0 {
-                    tracing::warn!(lost, "requests were not logged: the log is slower than they are");
+                    events::AccessLogRecordsLost { lost }.emit();
                 }
                 let Ok(record) = records.recv() else { return Ok(()) };
                 out.reopen_if_moved()?;
@@ -107,10 +106,10 @@ mod tests {
     #[test]
     fn full_log_queue_drops_records_without_blocking() {
         let (records, _unread) = sync_channel(2);
-        let book = AccessLog { records, lost: Arc::default() };
+        let access_log = AccessLog { records, lost: Arc::default() };
         for _ in 0..5 {
-            book.submit(Arc::new(RequestRecord::example()));
+            access_log.submit(Arc::new(RequestRecord::example()));
         }
-        assert_eq!(book.lost.load(Ordering::Relaxed), 3);
+        assert_eq!(access_log.lost.load(Ordering::Relaxed), 3);
     }
 }

@@ -1,21 +1,22 @@
-//! Where lines go.
+//! The output of the access log.
 
+use crate::events;
 use std::{
     fs::{self, File},
     io::{self, BufWriter, Stdout, Write},
     path::{Path, PathBuf},
 };
 
-/// Where lines go: a file, or standard output.
+/// The output of the access log: a file, or standard output.
 pub(super) enum LogSink {
     File { path: PathBuf, file_id: FileId, file: BufWriter<File>, lines_since_check: usize },
     Standard(BufWriter<Stdout>),
 }
 
-/// Which file it is, whatever its name.
+/// The device and inode of a file.
 type FileId = Option<(u64, u64)>;
 
-/// A busy log looks this often, in lines, whether its file was moved away.
+/// The number of lines after which a busy log checks whether its file was moved.
 const LINES_PER_MOVE_CHECK: usize = 1_024;
 
 impl Default for LogSink {
@@ -25,14 +26,14 @@ impl Default for LogSink {
 }
 
 impl LogSink {
-    /// To the end of this file.
+    /// Opens a file for appending.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = File::options().append(true).create(true).open(path)?;
         let file_id = file_id(file.metadata());
         Ok(Self::File { path: path.to_owned(), file_id, file: BufWriter::new(file), lines_since_check: 0 })
     }
 
-    /// Whoever rotates logs gives the file another name: then the next line goes to a new one.
+    /// Opens a new file if the current one was renamed by log rotation.
     pub(super) fn reopen_if_moved(&mut self) -> io::Result<()> {
         let Self::File { path, file_id: known, file, .. } = self else { return Ok(()) };
         if file_id(fs::metadata(&*path)) == *known {
@@ -42,7 +43,7 @@ impl LogSink {
         match Self::open(path) {
             Ok(next) => *self = next,
             Err(error) => {
-                tracing::warn!(file = %path.display(), %error, "the log goes on where it was moved to");
+                events::AccessLogReopenFailed { file: path, error: &error }.emit();
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Sends metrics to a collector, every so often.
+//! Exports metrics to a collector periodically.
 
 use super::otlp::ExportMetricsRequest;
 use crate::traces::{ExportError, ExportState, OtlpClient};
@@ -12,24 +12,24 @@ use tokio::{
     time::{self, MissedTickBehavior},
 };
 
-/// Metrics on their way to a collector, until it is dropped.
+/// The export of metrics, until it is dropped.
 pub(crate) struct MetricsExporter(JoinHandle<()>);
 
 impl MetricsExporter {
-    /// Sends from now on. Only inside of a runtime.
+    /// Starts the export. Requires a tokio runtime.
     pub(crate) fn start(settings: &Metrics, observer: &Arc<Observer>) -> Result<Self, StartupError> {
         Ok(Self(tokio::spawn(export(connect_client(settings)?, settings.clone(), observer.clone()))))
     }
 
-    /// Whether metrics can be sent there.
+    /// Checks the settings of the export.
     pub(crate) fn check(settings: &Metrics) -> Result<(), StartupError> {
         connect_client(settings).map(drop)
     }
 }
 
 fn connect_client(settings: &Metrics) -> Result<OtlpClient, StartupError> {
-    let posting = OtlpClient::new(&settings.endpoint, "/v1/metrics", &Roots::default());
-    posting.map_err(|reason| StartupError::Metrics { endpoint: settings.endpoint.clone(), reason })
+    let client = OtlpClient::new(&settings.endpoint, "/v1/metrics", &Roots::default());
+    client.map_err(|reason| StartupError::Metrics { endpoint: settings.endpoint.clone(), reason })
 }
 
 impl Drop for MetricsExporter {
@@ -39,11 +39,11 @@ impl Drop for MetricsExporter {
 }
 
 async fn export(mut client: OtlpClient, settings: Metrics, observer: Arc<Observer>) {
-    let mut turns = time::interval(settings.interval);
-    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = time::interval(settings.interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut state = ExportState::new("metrics", &settings.endpoint);
     loop {
-        turns.tick().await;
+        ticks.tick().await;
         let Some(snapshot) = observer.snapshot() else { continue };
         let message = ExportMetricsRequest::new(
             &settings.service,
@@ -53,7 +53,7 @@ async fn export(mut client: OtlpClient, settings: Metrics, observer: Arc<Observe
         );
         match client.post(&message.encode_to_vec().into()).await {
             Ok(_) => state.update(0, ""),
-            Err(ExportError::Retryable(why) | ExportError::Permanent(why)) => state.update(1, &why),
+            Err(ExportError::Retryable(reason) | ExportError::Permanent(reason)) => state.update(1, &reason),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Sends metrics to a collector. The cargo feature `otel` brings it; without it, a gateway that is to send metrics does not start.
+//! Exports metrics to a collector. It requires the cargo feature `otel`; without it, a gateway with `metrics` does not start.
 
 #[cfg(feature = "otel")]
 mod exporter;

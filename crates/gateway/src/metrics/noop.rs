@@ -1,11 +1,11 @@
-//! What there is of sending metrics in a build without it: a refusal.
+//! The metrics exporter in a build without the feature `otel`: an error.
 
 use std::sync::Arc;
 use tidegate_http_server::StartupError;
 use tidegate_observe::Observer;
 use tidegate_policy::model::Metrics;
 
-/// Nothing else can ever be.
+/// Cannot be constructed.
 pub(crate) enum MetricsExporter {}
 
 impl MetricsExporter {
@@ -18,7 +18,8 @@ impl MetricsExporter {
     }
 
     fn unsupported(settings: &Metrics) -> Result<Self, StartupError> {
-        let reason = "this build of the gateway sends no metrics: build it with the feature `otel`, or leave `metrics` out";
+        let reason =
+            "this build cannot export metrics: build it with the feature `otel`, or remove `metrics`";
         Err(StartupError::Metrics { endpoint: settings.endpoint.clone(), reason: reason.to_owned() })
     }
 }

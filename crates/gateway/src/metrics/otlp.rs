@@ -1,4 +1,4 @@
-//! Metrics as messages of OTLP, with the numbers that its protocol gives to their fields.
+//! OTLP messages for metrics, with the field numbers of the protocol.
 
 use crate::traces::{KeyValue, Resource, Scope};
 use prost::{Message, Oneof};
@@ -111,11 +111,11 @@ struct HistogramPoint {
     attributes: Vec<KeyValue>,
 }
 
-/// Since the start, as all our counts are.
+/// All counters count from the start of the process.
 const CUMULATIVE_TEMPORALITY: i32 = 2;
 
 impl ExportMetricsRequest {
-    /// These, as they are at a moment, of a gateway that is called so.
+    /// A request with these families at the time `now`, for the service of this name.
     pub(super) fn new(service: &str, families: &[MetricFamily], started: Micros, now: Micros) -> Self {
         let (start, time) = (started.get() * 1_000, now.get() * 1_000);
         let metrics = families.iter().filter(|family| !family.samples.is_empty());

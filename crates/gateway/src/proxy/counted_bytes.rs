@@ -1,14 +1,13 @@
-//! Bytes of an answer that wait to be sent over HTTP/2.
+//! Counts the buffered bytes of HTTP/2 responses.
 
 use crate::client::ClientConnection;
 use bytes::{Buf, Bytes};
 use std::rc::Rc;
 
-/// A part of an answer. Its bytes count as unsent from the moment at which it is made until it is dropped: when it was written,
-/// and also when its stream was reset.
+/// A frame of a response. Its bytes count as unsent until it is dropped, after it was written or its stream was reset.
 pub(crate) struct CountedBytes {
     bytes: Bytes,
-    /// How many bytes it had, and whose they are. In HTTP/1.1 nobody counts: hyper asks for no more than one buffer.
+    /// The number of bytes, and the connection. Not used for HTTP/1.1, where hyper buffers at most one frame.
     counted: Option<(u64, Rc<ClientConnection>)>,
 }
 

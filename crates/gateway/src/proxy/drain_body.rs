@@ -1,4 +1,4 @@
-//! Bodies of requests that are answered without them.
+//! Reads the rest of a request body that is not forwarded.
 
 use crate::client::ClientConnection;
 use hyper::body::{Body, Incoming};
@@ -8,20 +8,20 @@ use std::{
     task::{Context, Poll},
 };
 
-/// What is left of a body that nobody wants.
+/// Whether a body was read completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DrainResult {
     Drained,
-    /// Its connection cannot be used again.
+    /// The connection cannot be reused.
     Unread,
 }
 
-/// The largest body that is read for the sake of its connection.
+/// The largest body that is read to reuse the connection.
 const MAX_DRAINED_BODY: u64 = 64 * 1_024;
-/// How long it is waited for, in milliseconds: most clients send a head and a small body in one go.
+/// The timeout, in milliseconds: most clients send a head and a small body together.
 const DRAIN_TIMEOUT: u64 = 100;
 
-/// Reads a small body, so that its connection can be used again.
+/// Reads a small body, so that its connection can be reused.
 pub(super) async fn drain(mut incoming: Incoming, client: &ClientConnection) -> DrainResult {
     if incoming.size_hint().exact().is_none_or(|length| length > MAX_DRAINED_BODY) {
         return DrainResult::Unread;

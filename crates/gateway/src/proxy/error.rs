@@ -1,31 +1,31 @@
-//! Why a request is not answered by a server, and what its client is told.
+//! The reasons why a request gets no response of a server, and the responses to the client.
 
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use tidegate_http_server::ApiError;
 use tidegate_policy::head::HeadError;
 
-/// Why a request is not answered by a server.
+/// The reason why a request gets no response of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProxyError {
-    /// The head is refused.
+    /// The head is invalid.
     Head(HeadError),
-    /// The body stands still.
+    /// The request body timed out.
     BodyTimeout,
-    /// The body makes no sense, or its client has gone.
+    /// The request body is invalid, or the client disconnected.
     InvalidBody,
-    /// There is no server to be asked.
+    /// No server is available.
     NoServer,
-    /// No connection to a server came about.
+    /// The connection to a server failed.
     Unreachable,
-    /// A server broke off, or did not speak HTTP.
+    /// The response is incomplete or not HTTP.
     BadResponse,
-    /// A server took too long.
+    /// The server timed out.
     Timeout,
 }
 
 impl ProxyError {
-    /// A word for it, for traces.
+    /// The name in traces.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Head(HeadError::TooLarge) => "body_too_large",
@@ -39,33 +39,33 @@ impl ProxyError {
         }
     }
 
-    /// What its client is told.
+    /// The response to the client.
     pub(crate) fn to_response(self) -> Response<Bytes> {
         match self {
             Self::Head(error) => {
                 let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST);
-                let answer = problem_response(status, error.message());
-                if error.should_close() { with_connection_close(answer) } else { answer }
+                let response = problem_response(status, error.message());
+                if error.should_close() { with_connection_close(response) } else { response }
             }
             Self::InvalidBody => with_connection_close(problem_response(
                 StatusCode::BAD_REQUEST,
-                "The body of the request makes no sense, or is not whole.",
+                "The request body is invalid or incomplete.",
             )),
             Self::BodyTimeout => with_connection_close(problem_response(
                 StatusCode::REQUEST_TIMEOUT,
-                "The body of the request took too long to come.",
+                "The request body timed out.",
             )),
             Self::NoServer => {
-                problem_response(StatusCode::SERVICE_UNAVAILABLE, "No server can take the request now.")
+                problem_response(StatusCode::SERVICE_UNAVAILABLE, "No upstream server is available.")
             }
-            Self::Unreachable => problem_response(StatusCode::BAD_GATEWAY, "No server could be reached."),
+            Self::Unreachable => {
+                problem_response(StatusCode::BAD_GATEWAY, "Cannot connect to an upstream server.")
+            }
             Self::BadResponse => problem_response(
                 StatusCode::BAD_GATEWAY,
-                "The server broke off before it answered, or made no sense.",
+                "The response of the upstream server is invalid or incomplete.",
             ),
-            Self::Timeout => {
-                problem_response(StatusCode::GATEWAY_TIMEOUT, "The server took too long to answer.")
-            }
+            Self::Timeout => problem_response(StatusCode::GATEWAY_TIMEOUT, "The upstream server timed out."),
         }
     }
 }
@@ -74,7 +74,7 @@ fn problem_response(status: StatusCode, detail: &'static str) -> Response<Bytes>
     ApiError::new(status, detail).into()
 }
 
-/// What comes after it on this connection cannot be told from it.
+/// Closes the connection, because the next request cannot be separated from this one.
 fn with_connection_close(mut response: Response<Bytes>) -> Response<Bytes> {
     response.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
     response

@@ -1,4 +1,4 @@
-//! From a prepared request to the head of an answer.
+//! Sends a prepared request to a server, until the head of the response.
 
 use super::{ProxyError, RequestBody, UploadProgress};
 use crate::{
@@ -23,21 +23,21 @@ use tidegate_core::Micros;
 use tidegate_overload::{Breaker, CallOutcome, CallPermit};
 use tidegate_policy::model::Protocol;
 
-/// How the answer comes.
+/// The connection of a response.
 pub(super) enum ResponseSource {
-    /// Over a connection of its own.
+    /// A connection of its own.
     Http1 { connection: Box<UpstreamConnection>, in_flight: InFlightGuard },
-    /// Over one that it shares with others.
+    /// A stream of a shared connection.
     Http2 { deadline: ResponseDeadline, in_flight: InFlightGuard },
 }
 
-/// Why a server gave no answer, and the request again where it may be sent to another.
+/// The error of an attempt, and the request if it may be sent to another server.
 struct AttemptError {
     error: ProxyError,
     retry: Option<Request<RequestBody>>,
 }
 
-/// A request that is with a server, over a connection that was at hand.
+/// A request in flight on a connection that was idle.
 pub(crate) struct ForwardedRequest {
     attempt: ServerAttempt,
     pending: PendingResponse,
@@ -46,34 +46,34 @@ pub(crate) struct ForwardedRequest {
     upstream: Rc<Upstream>,
 }
 
-/// An answer or why there is none; or what is left to be done.
+/// A response or an error; or a request that must be sent with a wait.
 type AttemptOutcome = Result<Result<(Response<Incoming>, ResponseSource), ProxyError>, Box<PendingForward>>;
 
-/// A server whose turn it is.
+/// An attempt to send a request to one server.
 pub(super) struct ServerAttempt {
     index: usize,
     server: Rc<UpstreamEndpoint>,
     permit: Option<CallPermit<Arc<Breaker>>>,
     traced: TraceState,
-    /// When the request was sent to it.
+    /// The time at which the request was sent.
     sent_at: Micros,
 }
 
-/// Whether a trace knows of it.
+/// Whether the attempt has a span.
 #[derive(PartialEq, Eq)]
 enum TraceState {
     Recorded,
     NotRecorded,
 }
 
-/// What is left to be done, where something is to be waited for before a request can be sent, or a first try came to nothing.
+/// A request that must wait for a connection, or whose first attempt failed.
 pub(super) struct PendingForward {
     request: Request<RequestBody>,
     attempt: Option<ServerAttempt>,
 }
 
-/// Sends a request to a server of an upstream if there is a connection to be had without a wait. That is so for nearly
-/// all, so what waits for it is kept small.
+/// Sends a request to a server of an upstream if an idle connection is available. Nearly all requests take this path, so
+/// its future is small.
 pub(super) fn try_forward(
     client: &ClientConnection,
     address: IpAddr,
@@ -82,47 +82,47 @@ pub(super) fn try_forward(
     telemetry: &mut RequestTelemetry,
 ) -> Result<ForwardedRequest, Box<PendingForward>> {
     upstream.add_retry_budget();
-    let Some((place, server)) = upstream.next_server(&[], address) else {
+    let Some((index, server)) = upstream.next_server(&[], address) else {
         return Err(PendingForward::new(request, None));
     };
-    let Ok(pass) = server.try_acquire() else { return Err(PendingForward::new(request, None)) };
-    let mut turn = ServerAttempt {
-        index: place,
+    let Ok(permit) = server.try_acquire() else { return Err(PendingForward::new(request, None)) };
+    let mut attempt = ServerAttempt {
+        index,
         server: server.clone(),
-        permit: pass,
+        permit,
         traced: TraceState::NotRecorded,
         sent_at: client.worker.clock.now(),
     };
-    let line = match server.protocol {
+    let connection = match server.protocol {
         Protocol::Http1 => server.take_recent(),
         Protocol::Http2 => None,
     };
-    let Some(line) = line else { return Err(PendingForward::new(request, Some(turn))) };
-    turn.trace(&mut request, client, telemetry);
-    let (visit, note) = (server.begin_request(), request.body().progress());
+    let Some(connection) = connection else { return Err(PendingForward::new(request, Some(attempt))) };
+    attempt.trace(&mut request, client, telemetry);
+    let (in_flight, progress) = (server.begin_request(), request.body().progress());
     Ok(ForwardedRequest {
-        attempt: turn,
-        pending: line.send(request),
-        in_flight: visit,
-        progress: note,
+        attempt,
+        pending: connection.send(request),
+        in_flight,
+        progress,
         upstream: upstream.clone(),
     })
 }
 
 impl PendingForward {
     #[cold]
-    fn new(request: Request<RequestBody>, turn: Option<ServerAttempt>) -> Box<Self> {
-        Box::new(Self { request, attempt: turn })
+    fn new(request: Request<RequestBody>, attempt: Option<ServerAttempt>) -> Box<Self> {
+        Box::new(Self { request, attempt })
     }
 }
 
 impl ForwardedRequest {
-    /// Where it goes.
+    /// The upstream of the request.
     pub(super) fn upstream(&self) -> &Rc<Upstream> {
         &self.upstream
     }
 
-    /// Whether the head of the answer has come.
+    /// Polls for the head of the response.
     #[inline]
     pub(super) fn poll(
         &mut self,
@@ -131,34 +131,31 @@ impl ForwardedRequest {
         self.pending.poll(context)
     }
 
-    /// It has, or there is none: what becomes of it then.
+    /// Handles the result: the response, an error, or a request to send again.
     pub(super) fn finish(
         self,
-        answered: Result<Response<Incoming>, UpstreamSendError>,
+        result: Result<Response<Incoming>, UpstreamSendError>,
         client: &ClientConnection,
         telemetry: &mut RequestTelemetry,
     ) -> AttemptOutcome {
-        let Self { attempt: turn, pending: ask, in_flight: visit, progress: note, .. } = self;
-        match answered {
+        let Self { attempt, pending, in_flight, progress, .. } = self;
+        match result {
             Ok(response) => {
-                turn.on_response(&response, client, telemetry);
-                Ok(Ok((
-                    response,
-                    ResponseSource::Http1 { connection: ask.into_connection(), in_flight: visit },
-                )))
+                attempt.on_response(&response, client, telemetry);
+                Ok(Ok((response, ResponseSource::Http1 { connection: pending.into_connection(), in_flight })))
             }
-            // The server closed it while nobody used it.
-            Err(UpstreamSendError::Closed(request)) => Err(PendingForward::new(*request, Some(turn))),
-            Err(unsent) => {
-                let missed = AttemptError::new(unsent, None);
+            // The server closed the connection while it was idle.
+            Err(UpstreamSendError::Closed(request)) => Err(PendingForward::new(*request, Some(attempt))),
+            Err(error) => {
+                let failed = AttemptError::new(error, None);
                 if let Some(trace) = telemetry.trace() {
-                    trace.on_failure(missed.error.name(), client.worker.clock.now());
+                    trace.on_failure(failed.error.name(), client.worker.clock.now());
                 }
-                if let Some(fault) = note.as_ref().and_then(UploadProgress::error) {
-                    return Ok(Err(fault));
+                if let Some(body_error) = progress.as_ref().and_then(UploadProgress::error) {
+                    return Ok(Err(body_error));
                 }
-                turn.on_failure();
-                Ok(Err(missed.error))
+                attempt.on_failure();
+                Ok(Err(failed.error))
             }
         }
     }
@@ -188,70 +185,70 @@ impl ServerAttempt {
         if let Some(trace) = telemetry.trace() {
             trace.on_response(response.status().as_u16(), now);
         }
-        if let Some(pass) = self.permit {
+        if let Some(permit) = self.permit {
             let is_failure = response.status().is_server_error();
-            pass.record(if is_failure { CallOutcome::Failure } else { CallOutcome::Success });
+            permit.record(if is_failure { CallOutcome::Failure } else { CallOutcome::Success });
         }
     }
 
     fn on_failure(self) {
         self.server.on_failure();
-        if let Some(pass) = self.permit {
-            pass.fail();
+        if let Some(permit) = self.permit {
+            permit.fail();
         }
     }
 }
 
-/// Sends a request to a server of an upstream, and to another one where that does no harm.
+/// Sends a request to a server of an upstream, and retries with another one if that is safe.
 pub(super) async fn forward(
     client: &ClientConnection,
     address: IpAddr,
     upstream: &Rc<Upstream>,
-    rest: Box<PendingForward>,
+    pending: Box<PendingForward>,
     telemetry: &mut RequestTelemetry,
 ) -> Result<(Response<Incoming>, ResponseSource), ProxyError> {
-    let PendingForward { mut request, attempt: mut first } = *rest;
-    let note = request.body().progress();
+    let PendingForward { mut request, attempt: mut first } = *pending;
+    let progress = request.body().progress();
     let mut tried = Vec::new();
     let (mut sent, mut failure) = (0, ProxyError::NoServer);
     loop {
-        let mut turn = match first.take() {
+        let mut attempt = match first.take() {
             Some(first) => first,
             None => {
-                let Some((place, server)) = upstream.next_server(&tried, address) else {
+                let Some((index, server)) = upstream.next_server(&tried, address) else {
                     return Err(failure);
                 };
-                let Ok(pass) = server.try_acquire() else {
-                    tried.push(place);
+                let Ok(permit) = server.try_acquire() else {
+                    tried.push(index);
                     continue;
                 };
                 ServerAttempt {
-                    index: place,
+                    index,
                     server: server.clone(),
-                    permit: pass,
+                    permit,
                     traced: TraceState::NotRecorded,
                     sent_at: client.worker.clock.now(),
                 }
             }
         };
-        turn.trace(&mut request, client, telemetry);
-        match send(&turn.server, request).await {
-            Ok((response, via)) => {
-                turn.on_response(&response, client, telemetry);
-                return Ok((response, via));
+        attempt.trace(&mut request, client, telemetry);
+        match send(&attempt.server, request).await {
+            Ok((response, source)) => {
+                attempt.on_response(&response, client, telemetry);
+                return Ok((response, source));
             }
-            Err(missed) => {
+            Err(failed) => {
                 if let Some(trace) = telemetry.trace() {
-                    trace.on_failure(missed.error.name(), client.worker.clock.now());
+                    trace.on_failure(failed.error.name(), client.worker.clock.now());
                 }
-                if let Some(fault) = note.as_ref().and_then(UploadProgress::error) {
-                    return Err(fault);
+                if let Some(body_error) = progress.as_ref().and_then(UploadProgress::error) {
+                    return Err(body_error);
                 }
-                tried.push(turn.index);
-                turn.on_failure();
-                failure = missed.error;
-                request = match missed.retry {
-                    Some(again) if upstream.take_retry(sent) => again,
+                tried.push(attempt.index);
+                attempt.on_failure();
+                failure = failed.error;
+                request = match failed.retry {
+                    Some(retry) if upstream.take_retry(sent) => retry,
                     _ => return Err(failure),
                 };
                 sent += 1;
@@ -260,50 +257,48 @@ pub(super) async fn forward(
     }
 }
 
-/// Sends a request to this server, over a connection that is still open or a new one.
+/// Sends a request to this server, over an idle connection or a new one.
 async fn send(
     server: &Rc<UpstreamEndpoint>,
     mut request: Request<RequestBody>,
 ) -> Result<(Response<Incoming>, ResponseSource), AttemptError> {
-    let visit = server.begin_request();
+    let in_flight = server.begin_request();
     if server.protocol == Protocol::Http2 {
         let spare = clone_idempotent(&request);
         return match server.send_http2(request).await {
-            Ok((response, pace)) => {
-                Ok((response, ResponseSource::Http2 { deadline: pace, in_flight: visit }))
-            }
-            Err(unsent) => Err(AttemptError::new(unsent, spare)),
+            Ok((response, deadline)) => Ok((response, ResponseSource::Http2 { deadline, in_flight })),
+            Err(error) => Err(AttemptError::new(error, spare)),
         };
     }
     loop {
-        let (line, is_new) = match server.take_idle() {
-            Some(line) => (line, false),
+        let (connection, is_new) = match server.take_idle() {
+            Some(connection) => (connection, false),
             None => match server.connect().await {
-                Ok(line) => (line, true),
+                Ok(connection) => (connection, true),
                 Err(error) => {
                     return Err(AttemptError { error: connect_error(&error), retry: Some(request) });
                 }
             },
         };
-        // A connection that was used a moment ago is there; a copy for others is not worth its time.
-        let spare = if is_new || server.is_stale(&line) { clone_idempotent(&request) } else { None };
-        let mut ask = line.send(request);
-        match (poll_fn(|context| ask.poll(context)).await, spare) {
+        // A recently used connection is most likely open, so the copy would be wasted.
+        let spare = if is_new || server.is_stale(&connection) { clone_idempotent(&request) } else { None };
+        let mut pending = connection.send(request);
+        match (poll_fn(|context| pending.poll(context)).await, spare) {
             (Ok(response), _) => {
                 return Ok((
                     response,
-                    ResponseSource::Http1 { connection: ask.into_connection(), in_flight: visit },
+                    ResponseSource::Http1 { connection: pending.into_connection(), in_flight },
                 ));
             }
-            // The server closed it while nobody used it. There are only so many of those.
-            (Err(UpstreamSendError::Closed(back)), _) if !is_new => request = *back,
+            // The server closed the connection while it was idle. The number of idle connections bounds the loop.
+            (Err(UpstreamSendError::Closed(returned)), _) if !is_new => request = *returned,
             (Err(UpstreamSendError::BadResponse), Some(spare)) if !is_new => request = spare,
-            (Err(unsent), spare) => return Err(AttemptError::new(unsent, spare)),
+            (Err(error), spare) => return Err(AttemptError::new(error, spare)),
         }
     }
 }
 
-/// The same request again, if to send it twice is to send it once, and nothing of a body is gone.
+/// A copy of the request, if it is idempotent and has no body.
 fn clone_idempotent(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
     if !request.method().is_idempotent() || !matches!(request.body(), RequestBody::Empty) {
         return None;
@@ -316,14 +311,16 @@ fn clone_idempotent(request: &Request<RequestBody>) -> Option<Request<RequestBod
 }
 
 impl AttemptError {
-    fn new(unsent: UpstreamSendError, spare: Option<Request<RequestBody>>) -> Self {
-        match unsent {
-            UpstreamSendError::Closed(back) => Self { error: ProxyError::Unreachable, retry: Some(*back) },
-            UpstreamSendError::Unreachable(error, back) => {
-                Self { error: connect_error(&error), retry: Some(*back) }
+    fn new(error: UpstreamSendError, spare: Option<Request<RequestBody>>) -> Self {
+        match error {
+            UpstreamSendError::Closed(returned) => {
+                Self { error: ProxyError::Unreachable, retry: Some(*returned) }
+            }
+            UpstreamSendError::Unreachable(error, returned) => {
+                Self { error: connect_error(&error), retry: Some(*returned) }
             }
             UpstreamSendError::BadResponse => Self { error: ProxyError::BadResponse, retry: spare },
-            // It may still be at work.
+            // The server may still process the request, so it is not sent again.
             UpstreamSendError::Timeout => Self { error: ProxyError::Timeout, retry: None },
         }
     }

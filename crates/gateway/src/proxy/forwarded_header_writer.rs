@@ -1,7 +1,7 @@
-//! What a server is told of a client: `X-Forwarded-For`, `-Proto`, `-Host`, and `Forwarded` of RFC 7239.
+//! The forwarding headers: `X-Forwarded-For`, `-Proto`, `-Host`, and `Forwarded` of RFC 7239.
 //!
-//! What a client says of itself is worth nothing, so it is replaced; what a trusted proxy says is added to. Most of it is
-//! the same for all requests of a connection, and is written once.
+//! Headers of untrusted clients are replaced; those of trusted proxies are extended. Most values are the same for all requests
+//! of a connection, and are built once.
 
 use crate::client::ClientConnection;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -12,13 +12,13 @@ use tidegate_policy::{
     model::ForwardedHeaders,
 };
 
-/// What servers are told of a client.
+/// Writes the forwarding headers of one connection.
 pub(crate) struct ForwardedHeaderWriter {
     address: HeaderValue,
     scheme: HeaderValue,
     peer: PeerTrust,
     settings: ForwardedHeaders,
-    /// The last host that was asked for, and what `Forwarded` says then.
+    /// The last requested host, and its `Forwarded` value.
     last_forwarded: Option<(HeaderValue, HeaderValue)>,
 }
 
@@ -43,7 +43,7 @@ impl ForwardedHeaderWriter {
         }
     }
 
-    /// Writes it into the head of a request.
+    /// Writes the headers into the head of a request.
     pub(crate) fn write(&mut self, headers: &mut HeaderMap) {
         if self.settings != ForwardedHeaders::Full && self.peer == PeerTrust::Untrusted {
             headers.remove(header::FORWARDED);
@@ -103,22 +103,22 @@ impl ForwardedHeaderWriter {
             _ => address.to_owned(),
         };
         let scheme = self.scheme.to_str().unwrap_or_default();
-        // A name of a host has no quote in it: it was checked.
+        // The host was checked, so it contains no quote.
         let text = match host.to_str() {
             Ok(host) if !host.is_empty() => format!(r#"for={address};host="{host}";proto={scheme}"#),
             _ => format!("for={address};proto={scheme}"),
         };
         let text = header_value(&text);
-        // A copy, since the host is a part of the buffer that the request was read into.
+        // A copy, because the host is a slice of the request buffer.
         self.last_forwarded = Some((header_value(host.to_str().unwrap_or_default()), text.clone()));
         text
     }
 }
 
-/// What a header says, in all its lines, and one thing more.
+/// The values of a header, joined, with one more value.
 fn append_value(headers: &HeaderMap, name: &HeaderName, last: &HeaderValue) -> HeaderValue {
     let mut list = Vec::new();
-    for value in headers.get_all(name).iter().filter(|said| !said.is_empty()) {
+    for value in headers.get_all(name).iter().filter(|value| !value.is_empty()) {
         list.extend_from_slice(value.as_bytes());
         list.extend_from_slice(b", ");
     }
@@ -127,7 +127,7 @@ fn append_value(headers: &HeaderMap, name: &HeaderName, last: &HeaderValue) -> H
 }
 
 fn header_value(text: &str) -> HeaderValue {
-    // From a slice, so that clones share it without one more allocation.
+    // From a slice, so that clones share it without another allocation.
     HeaderValue::from_maybe_shared(bytes::Bytes::copy_from_slice(text.as_bytes()))
         .unwrap_or(HeaderValue::from_static("unknown"))
 }

@@ -1,4 +1,4 @@
-//! Heads: what is taken out of them before they are forwarded, and what is put in.
+//! Prepares heads for forwarding: removes hop-by-hop headers, and adds forwarding headers.
 
 use super::ForwardedHeaderWriter;
 use crate::client::ClientConnection;
@@ -15,20 +15,20 @@ use tidegate_policy::{
     model::{ForwardedHeaders, Underscores},
 };
 
-/// Whether the client wants to speak of something else.
+/// Whether the client requests an upgrade to another protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Upgrade {
     Requested,
     NotRequested,
 }
 
-/// The longest name of a request that is taken over from a trusted proxy.
+/// The maximum length of a request id that is accepted from a trusted proxy.
 const MAX_ID_LENGTH: usize = 128;
 
-/// The name of a request: a new one, or that of a trusted proxy.
+/// The id of a request: a new one, or that of a trusted proxy.
 pub(super) fn request_id(parts: &request::Parts, client: &ClientConnection) -> HeaderValue {
-    let is_told = client.worker.forwarded_headers != ForwardedHeaders::None;
-    if !is_told && client.worker.log.is_none() && client.worker.tracer.is_none() {
+    let is_sent = client.worker.forwarded_headers != ForwardedHeaders::None;
+    if !is_sent && client.worker.log.is_none() && client.worker.tracer.is_none() {
         return HeaderValue::from_static("");
     }
     if !client.worker.is_trusted(client.origin.peer.ip()) {
@@ -46,15 +46,15 @@ pub(super) fn request_id(parts: &request::Parts, client: &ClientConnection) -> H
     }
 }
 
-/// Tells the name of a request, where names are told.
+/// Adds the request id header, if enabled.
 pub(super) fn set_request_id(headers: &mut HeaderMap, id: &HeaderValue, client: &ClientConnection) {
     if client.worker.forwarded_headers != ForwardedHeaders::None {
         headers.insert(X_REQUEST_ID, id.clone());
     }
 }
 
-/// Trailers of a request, without what only a head may say (RFC 9110, 6.5.1): some servers add them to the head, which
-/// rules have decided on without them.
+/// Removes trailers that only a head may contain (RFC 9110, 6.5.1): some servers merge trailers into the head, which the
+/// rules did not see.
 pub(super) fn strip_trailers(trailers: HeaderMap, client: &ClientConnection) -> HeaderMap {
     let is_of_head = |name: &HeaderName| {
         matches!(
@@ -72,32 +72,31 @@ pub(super) fn strip_trailers(trailers: HeaderMap, client: &ClientConnection) -> 
     trailers
 }
 
-/// Makes the head of a request that of one to a server: without what is meant for this connection only, and with what
-/// the server should know of the client.
+/// Prepares the head of a request for a server: removes hop-by-hop headers, and adds forwarding headers.
 pub(super) fn prepare_request(
     parts: &mut request::Parts,
     client: &ClientConnection,
     id: &HeaderValue,
 ) -> Upgrade {
     let headers = &mut parts.headers;
-    // Most requests have nothing of the kind, and to look at all names costs less than to look for one.
-    let (mut has_hops, mut is_introduced) = (false, false);
+    // Most requests have none of these, and one pass over all names is cheaper than a lookup of each.
+    let (mut has_hops, mut has_forwarded) = (false, false);
     for name in headers.keys() {
         has_hops |= *name == EXPECT || hop_by_hop_name(name).is_some();
-        is_introduced |= is_forwarded_header(name);
+        has_forwarded |= is_forwarded_header(name);
     }
     let upgrade =
         if has_hops { strip_request_hop_by_hop(headers, parts.version) } else { Upgrade::NotRequested };
-    if is_introduced || client.worker.forwarded_headers != ForwardedHeaders::None {
-        let mut introduction = client.forwarded_header_writer.borrow_mut();
-        introduction.get_or_insert_with(|| Box::new(ForwardedHeaderWriter::new(client))).write(headers);
+    if has_forwarded || client.worker.forwarded_headers != ForwardedHeaders::None {
+        let mut writer = client.forwarded_header_writer.borrow_mut();
+        writer.get_or_insert_with(|| Box::new(ForwardedHeaderWriter::new(client))).write(headers);
     }
     set_request_id(headers, id, client);
     parts.version = Version::HTTP_11;
     upgrade
 }
 
-/// Takes out of a request what is meant for this connection only, but for what the next one needs to be told as well.
+/// Removes hop-by-hop headers of a request, except for an upgrade and `TE: trailers`.
 fn strip_request_hop_by_hop(headers: &mut HeaderMap, version: Version) -> Upgrade {
     let upgrade = match version {
         Version::HTTP_11 => requested_upgrade(headers),
@@ -121,10 +120,10 @@ fn strip_request_hop_by_hop(headers: &mut HeaderMap, version: Version) -> Upgrad
     }
 }
 
-/// Makes the head of an answer that of one to a client. `length` is that of the body, where it is known and there is one.
+/// Prepares the head of a response for a client. `length` is the length of the body, if it is known.
 pub(super) fn prepare_response(parts: &mut response::Parts, length: Option<u64>) {
     let headers = &mut parts.headers;
-    // A coding is stronger than a length (RFC 9112, 6.3), which is not that of the body then.
+    // `Transfer-Encoding` overrides `Content-Length` (RFC 9112, 6.3).
     if headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
     }
@@ -144,16 +143,16 @@ pub(super) fn prepare_response(parts: &mut response::Parts, length: Option<u64>)
 fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let mut protocols = headers.get_all(UPGRADE).iter();
     let (protocol, None) = (protocols.next()?, protocols.next()) else { return None };
-    // More requests would follow that nobody has judged.
+    // Requests after an upgrade to HTTP would bypass the filter.
     if list_elements(protocol).any(is_http_protocol) {
         return None;
     }
-    let is_meant = headers
+    let is_requested = headers
         .get_all(CONNECTION)
         .iter()
         .flat_map(list_elements)
         .any(|token| token.eq_ignore_ascii_case(b"upgrade"));
-    is_meant.then(|| protocol.clone())
+    is_requested.then(|| protocol.clone())
 }
 
 /// `h2c`, `h2c-14`, `HTTP/2.0` and others.
@@ -162,7 +161,7 @@ fn is_http_protocol(protocol: &[u8]) -> bool {
     [&b"h2c"[..], b"h2", b"http"].iter().any(|http| name.eq_ignore_ascii_case(http))
 }
 
-/// Takes out what is meant for one connection only, by its own name or named by `Connection`.
+/// Removes hop-by-hop headers, both standard ones and those that `Connection` names.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
     while let Some(name) = headers.keys().find_map(hop_by_hop_name) {
         if name == CONNECTION {

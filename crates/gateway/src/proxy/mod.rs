@@ -1,4 +1,4 @@
-//! A request from its head to the last byte of its answer.
+//! Handles a request from its head to the last byte of its response.
 
 mod counted_bytes;
 mod drain_body;
@@ -38,33 +38,33 @@ use std::{
 };
 use tidegate_observe::ResponseOrigin;
 
-/// The connection is to be closed without a word.
+/// The connection is closed without a response.
 #[derive(Debug)]
 pub(crate) struct ConnectionDropped;
 
-/// A request on its way to its answer. It is moved about for each request, so what only few of them need is elsewhere.
+/// The future of a response. It is moved often, so rare states are boxed.
 pub(crate) enum ProxyFuture<F: RequestFilter> {
-    /// The answer is there.
+    /// The response is ready.
     Ready(Option<ProxyResult<F>>),
-    /// It is with a server.
+    /// The request is in flight to a server.
     InFlight(Option<(Exchange<F>, ForwardedRequest)>),
-    /// There is something to be waited for besides an answer.
+    /// The request waits for something other than a response.
     Deferred(Pin<Box<dyn Future<Output = ProxyResult<F>>>>),
 }
 
 type ProxyResult<F> = Result<Response<ProxyResponseBody<F>>, ConnectionDropped>;
 
-/// What is known of a request while it is on its way.
+/// The state of a request in progress.
 pub(crate) struct Exchange<F: RequestFilter> {
     id: HeaderValue,
     upgrade: Upgrade,
-    /// The address of the client, by which servers are chosen.
+    /// The address of the client, for load balancing by client.
     address: IpAddr,
-    /// Whenever this is dropped, the request is over.
+    /// The request ends when this is dropped.
     body: ProxyResponseBody<F>,
 }
 
-/// Answers a request.
+/// Serves a request.
 pub(crate) fn serve_request<F: RequestFilter>(
     client: Rc<ClientConnection>,
     filter: Arc<F>,
@@ -77,15 +77,15 @@ pub(crate) fn serve_request<F: RequestFilter>(
     }
     let origin = client.worker.resolve_origin(&parts, &client.origin);
     let telemetry = RequestTelemetry::begin(&mut parts, &id, &origin, &client.worker);
-    let answer = ProxyResponseBody::new(client.clone(), filter, telemetry);
+    let body = ProxyResponseBody::new(client.clone(), filter, telemetry);
     let is_trusted = || client.worker.is_trusted(client.origin.peer.ip());
     let (limits, length) = (&client.worker.settings.head_limits, incoming.size_hint().exact());
     if let Err(error) = tidegate_policy::head::check(&mut parts, limits, length, is_trusted) {
-        let given = ProxyError::Head(error).to_response();
-        return respond_without_body(gateway_response(given, &id, answer), &parts, incoming, client);
+        let response = ProxyError::Head(error).to_response();
+        return respond_without_body(gateway_response(response, &id, body), &parts, incoming, client);
     }
-    let result = answer.filter.filter(&mut parts, &origin);
-    let exchange = Exchange { id, upgrade: Upgrade::NotRequested, address: origin.client, body: answer };
+    let result = body.filter.filter(&mut parts, &origin);
+    let exchange = Exchange { id, upgrade: Upgrade::NotRequested, address: origin.client, body };
     match result {
         FilterResult::Ready(decision) => exchange.dispatch(decision, parts, incoming),
         FilterResult::Deferred(decision) => ProxyFuture::Deferred(Box::pin(async move {
@@ -95,7 +95,7 @@ pub(crate) fn serve_request<F: RequestFilter>(
 }
 
 impl<F: RequestFilter> Exchange<F> {
-    /// The filter has decided.
+    /// Applies the decision of the filter.
     fn dispatch(
         mut self,
         decision: FilterDecision<F::Context>,
@@ -107,9 +107,9 @@ impl<F: RequestFilter> Exchange<F> {
         let context = self.body.context.insert(decision.context);
         let target = match decision.action {
             Action::Forward(target) => target,
-            Action::Respond(given) => {
+            Action::Respond(response) => {
                 return respond_without_body(
-                    gateway_response(given, &self.id, self.body),
+                    gateway_response(response, &self.id, self.body),
                     &parts,
                     incoming,
                     client,
@@ -124,41 +124,41 @@ impl<F: RequestFilter> Exchange<F> {
         };
         let request = Request::from_parts(parts, body);
         match forward::try_forward(&client, self.address, upstream, request, &mut self.body.telemetry) {
-            Ok(at_hand) => ProxyFuture::InFlight(Some((self, at_hand))),
-            Err(rest) => self.forward(upstream.clone(), rest),
+            Ok(forwarded) => ProxyFuture::InFlight(Some((self, forwarded))),
+            Err(pending) => self.forward(upstream.clone(), pending),
         }
     }
 
-    /// It takes longer.
+    /// Forwards a request that must wait.
     #[cold]
-    fn forward(mut self, upstream: Rc<Upstream>, rest: Box<PendingForward>) -> ProxyFuture<F> {
+    fn forward(mut self, upstream: Rc<Upstream>, pending: Box<PendingForward>) -> ProxyFuture<F> {
         ProxyFuture::Deferred(Box::pin(async move {
             let client = self.body.client.clone();
             let telemetry = &mut self.body.telemetry;
-            match forward::forward(&client, self.address, &upstream, rest, telemetry).await {
-                Ok((response, via)) => self.take_response(response, via).await,
+            match forward::forward(&client, self.address, &upstream, pending, telemetry).await {
+                Ok((response, source)) => self.take_response(response, source).await,
                 Err(failure) => Ok(self.fail(failure)),
             }
         }))
     }
 
-    /// It has reached a server, or not.
+    /// Handles the result of an attempt.
     fn finish_attempt(
         mut self,
-        at_hand: ForwardedRequest,
-        answered: Result<Response<Incoming>, UpstreamSendError>,
+        forwarded: ForwardedRequest,
+        result: Result<Response<Incoming>, UpstreamSendError>,
     ) -> ProxyFuture<F> {
         let client = self.body.client.clone();
-        let upstream = at_hand.upstream().clone();
-        match at_hand.finish(answered, &client, &mut self.body.telemetry) {
-            Ok(Ok((response, via))) => self.take_response(response, via),
+        let upstream = forwarded.upstream().clone();
+        match forwarded.finish(result, &client, &mut self.body.telemetry) {
+            Ok(Ok((response, source))) => self.take_response(response, source),
             Ok(Err(failure)) => ProxyFuture::Ready(Some(Ok(self.fail(failure)))),
-            Err(rest) => self.forward(upstream, rest),
+            Err(pending) => self.forward(upstream, pending),
         }
     }
 
-    /// Takes over the answer of a server.
-    fn take_response(self, response: Response<Incoming>, via: ResponseSource) -> ProxyFuture<F> {
+    /// Handles the response of a server.
+    fn take_response(self, response: Response<Incoming>, source: ResponseSource) -> ProxyFuture<F> {
         let (mut parts, incoming) = response.into_parts();
         if parts.status != StatusCode::SWITCHING_PROTOCOLS {
             head::prepare_response(
@@ -167,19 +167,19 @@ impl<F: RequestFilter> Exchange<F> {
             );
             return ProxyFuture::Ready(Some(Ok(self.send(
                 parts,
-                BodySource::new(incoming, via),
+                BodySource::new(incoming, source),
                 ResponseOrigin::Server,
             ))));
         }
-        // Nobody may switch who was not asked to.
-        let (Upgrade::Requested, ResponseSource::Http1 { connection: line, .. }) = (self.upgrade, via) else {
+        // A server may switch protocols only on request.
+        let (Upgrade::Requested, ResponseSource::Http1 { connection, .. }) = (self.upgrade, source) else {
             return ProxyFuture::Ready(Some(Ok(self.fail(ProxyError::BadResponse))));
         };
         ProxyFuture::Deferred(Box::pin(async move {
-            let Some((stream, said)) = line.into_stream().await else {
+            let Some((stream, buffered)) = connection.into_stream().await else {
                 return Ok(self.fail(ProxyError::BadResponse));
             };
-            *self.body.client.tunnel.borrow_mut() = Some(Box::new(Tunnel::new(stream, said)));
+            *self.body.client.tunnel.borrow_mut() = Some(Box::new(Tunnel::new(stream, buffered)));
             Ok(self.send(parts, BodySource::Empty, ResponseOrigin::Server))
         }))
     }
@@ -189,19 +189,19 @@ impl<F: RequestFilter> Exchange<F> {
         self.send(parts, source, ResponseOrigin::Gateway)
     }
 
-    /// Settles an answer, and sends it.
+    /// Settles a response, and sends it.
     fn send(
         self,
         mut parts: response::Parts,
         source: BodySource,
         by: ResponseOrigin,
     ) -> Response<ProxyResponseBody<F>> {
-        let Self { id, body: mut answer, .. } = self;
-        let Some(context) = &mut answer.context else { return answer.respond(parts, source, by, &id) };
-        let source = source.throttle(answer.filter.rates(context).download);
-        match answer.filter.on_response(context, &mut parts) {
-            None => answer.respond(parts, source, by, &id),
-            Some(given) => gateway_response(given, &id, answer),
+        let Self { id, mut body, .. } = self;
+        let Some(context) = &mut body.context else { return body.respond(parts, source, by, &id) };
+        let source = source.throttle(body.filter.rates(context).download);
+        match body.filter.on_response(context, &mut parts) {
+            None => body.respond(parts, source, by, &id),
+            Some(response) => gateway_response(response, &id, body),
         }
     }
 }
@@ -216,34 +216,35 @@ impl<F: RequestFilter> Future for ProxyFuture<F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<ProxyResult<F>> {
         loop {
             *self = match &mut *self {
-                Self::Ready(answered) => return answered.take().map_or(Poll::Pending, Poll::Ready),
-                Self::Deferred(later) => return later.as_mut().poll(context),
-                Self::InFlight(with) => {
-                    let Some((_, at_hand)) = with else { return Poll::Pending };
-                    let answered = ready!(at_hand.poll(context));
-                    let Some((exchange, at_hand)) = with.take() else { return Poll::Pending };
-                    exchange.finish_attempt(at_hand, answered)
+                Self::Ready(result) => return result.take().map_or(Poll::Pending, Poll::Ready),
+                Self::Deferred(future) => return future.as_mut().poll(context),
+                Self::InFlight(in_flight) => {
+                    let Some((_, forwarded)) = in_flight else { return Poll::Pending };
+                    let result = ready!(forwarded.poll(context));
+                    let Some((exchange, forwarded)) = in_flight.take() else { return Poll::Pending };
+                    exchange.finish_attempt(forwarded, result)
                 }
             };
         }
     }
 }
 
-/// An answer to a request whose body nobody wants.
+/// Responds to a request whose body is not forwarded.
 fn respond_without_body<F: RequestFilter>(
     mut response: Response<ProxyResponseBody<F>>,
     request: &request::Parts,
     incoming: Incoming,
     client: Rc<ClientConnection>,
 ) -> ProxyFuture<F> {
-    // HTTP/2 has a word for it.
+    // HTTP/2 can reset the stream of the request body.
     if incoming.is_end_stream() || request.version == Version::HTTP_2 {
         return ProxyFuture::Ready(Some(Ok(response)));
     }
-    let is_asked_for = request.headers.contains_key(header::EXPECT);
+    let expects_continue = request.headers.contains_key(header::EXPECT);
     let is_closing = response.headers().contains_key(header::CONNECTION);
     ProxyFuture::Deferred(Box::pin(async move {
-        if is_asked_for || is_closing || drain_body::drain(incoming, &client).await == DrainResult::Unread {
+        if expects_continue || is_closing || drain_body::drain(incoming, &client).await == DrainResult::Unread
+        {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             client.mark_unread_body();
         }
@@ -251,14 +252,14 @@ fn respond_without_body<F: RequestFilter>(
     }))
 }
 
-/// An answer that no server gave.
+/// A response of the gateway.
 fn gateway_response<F: RequestFilter>(
     response: Response<Bytes>,
     id: &HeaderValue,
-    answer: ProxyResponseBody<F>,
+    body: ProxyResponseBody<F>,
 ) -> Response<ProxyResponseBody<F>> {
     let (parts, source) = into_body_source(response);
-    answer.respond(parts, source, ResponseOrigin::Gateway, id)
+    body.respond(parts, source, ResponseOrigin::Gateway, id)
 }
 
 fn into_body_source(response: Response<Bytes>) -> (response::Parts, BodySource) {
@@ -268,7 +269,7 @@ fn into_body_source(response: Response<Bytes>) -> (response::Parts, BodySource) 
 
 impl fmt::Display for ConnectionDropped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the connection is dropped")
+        f.write_str("connection dropped")
     }
 }
 

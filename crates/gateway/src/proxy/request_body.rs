@@ -1,4 +1,4 @@
-//! The body of a request, on its way to a server.
+//! The body of a request to a server.
 
 use super::{ProxyError, head};
 use crate::{client::ClientConnection, deadline::Deadline};
@@ -14,26 +14,26 @@ use std::{
 use tidegate_bandwidth::{Bandwidth, ShapedStream};
 use tidegate_policy::head::HeadError;
 
-/// The body of a request, on its way to a server.
+/// The body of a request to a server.
 pub(crate) enum RequestBody {
     Empty,
     Upload(Box<Upload>),
-    /// One that is slowed down.
+    /// A body with a bandwidth limit.
     Throttled(Box<ShapedStream<Upload>>),
 }
 
-/// A body that is taken from a client piece by piece, as fast as the server takes it.
+/// A body that is read from the client as fast as the server reads it.
 pub(crate) struct Upload {
     incoming: Incoming,
-    /// Bytes that it may still have.
+    /// The remaining bytes of the size limit.
     remaining: u64,
     client: Rc<ClientConnection>,
-    /// While there is nothing of it.
+    /// Set while the client sends nothing.
     deadline: Option<Deadline>,
     progress: UploadProgress,
 }
 
-/// How far a body has got, for whoever waits for the answer.
+/// The progress of an upload, for the deadline of the response.
 #[derive(Clone, Debug)]
 pub(crate) struct UploadProgress(Rc<UploadProgressState>);
 
@@ -43,23 +43,23 @@ struct UploadProgressState {
     phase: Cell<UploadPhase>,
 }
 
-/// How far a body has got. Times are the milliseconds of a worker.
+/// The phase of an upload. Times are in milliseconds of the worker's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UploadPhase {
-    /// The server took the last piece at this time, and could take another.
+    /// The server read the last frame at this time, and can read another.
     Writable(u64),
-    /// The next piece is to come: the client has not sent it, or may not send it yet.
+    /// The client has not sent the next frame, or a bandwidth limit delays it.
     AwaitingClient,
-    /// The server was given the last piece at this time.
+    /// The last frame was sent to the server at this time.
     Complete(u64),
 }
 
-/// A body that ends before its end.
+/// A body that ends too early.
 #[derive(Debug)]
 pub(crate) struct IncompleteBody;
 
 impl RequestBody {
-    /// A body that moves no faster than any of these rates.
+    /// A body that is limited by all of these rates.
     pub(super) fn new(incoming: Incoming, client: &Rc<ClientConnection>, rates: &[Bandwidth]) -> Self {
         if incoming.is_end_stream() {
             return Self::Empty;
@@ -73,7 +73,7 @@ impl RequestBody {
         };
         match rates.split_first() {
             None => Self::Upload(Box::new(upload)),
-            // The time of the client does not run while it is not read from.
+            // The body timeout does not run while the limit delays reads.
             Some((first, others)) => {
                 let shaped = first.limit_reads(upload);
                 Self::Throttled(Box::new(others.iter().fold(shaped, ShapedStream::limit_reads)))
@@ -81,23 +81,23 @@ impl RequestBody {
         }
     }
 
-    /// Where it will be said how far it has got; `None` where there is nothing to be sent.
+    /// The progress of the upload; `None` for an empty body.
     pub(crate) fn progress(&self) -> Option<UploadProgress> {
         match self {
             Self::Empty => None,
             Self::Upload(upload) => Some(upload.progress.clone()),
-            Self::Throttled(slowed) => Some(slowed.get_ref().progress.clone()),
+            Self::Throttled(throttled) => Some(throttled.get_ref().progress.clone()),
         }
     }
 }
 
 impl RequestBody {
-    /// Notes down how far it has got.
+    /// Records the progress.
     fn record_progress<E>(&self, polled: &Poll<Option<Result<Frame<Bytes>, E>>>) {
         let upload = match self {
             Self::Empty => return,
             Self::Upload(upload) => upload,
-            Self::Throttled(slowed) => slowed.get_ref(),
+            Self::Throttled(throttled) => throttled.get_ref(),
         };
         let now = upload.client.worker.deadlines.now();
         upload.progress.0.phase.set(match polled {
@@ -114,7 +114,7 @@ impl UploadProgress {
         Self(Rc::new(UploadProgressState { error: Cell::new(None), phase: progress }))
     }
 
-    /// What went wrong with it.
+    /// The error of the body.
     pub(super) fn error(&self) -> Option<ProxyError> {
         self.0.error.get()
     }
@@ -206,7 +206,7 @@ impl Body for RequestBody {
         let polled = match body {
             Self::Empty => return Poll::Ready(None),
             Self::Upload(upload) => Pin::new(&mut **upload).poll_frame(context),
-            Self::Throttled(slowed) => Pin::new(&mut **slowed).poll_frame(context),
+            Self::Throttled(throttled) => Pin::new(&mut **throttled).poll_frame(context),
         };
         body.record_progress(&polled);
         polled
@@ -216,7 +216,7 @@ impl Body for RequestBody {
         match self {
             Self::Empty => true,
             Self::Upload(upload) => upload.is_end_stream(),
-            Self::Throttled(slowed) => slowed.is_end_stream(),
+            Self::Throttled(throttled) => throttled.is_end_stream(),
         }
     }
 
@@ -224,7 +224,7 @@ impl Body for RequestBody {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Upload(upload) => upload.size_hint(),
-            Self::Throttled(slowed) => slowed.size_hint(),
+            Self::Throttled(throttled) => throttled.size_hint(),
         }
     }
 }
@@ -237,7 +237,7 @@ impl fmt::Debug for RequestBody {
 
 impl fmt::Display for IncompleteBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the body ended before its end")
+        f.write_str("incomplete body")
     }
 }
 

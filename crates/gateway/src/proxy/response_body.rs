@@ -1,4 +1,4 @@
-//! The body of an answer, on its way to a client.
+//! The body of a response to a client.
 
 use super::{ResponseSource, counted_bytes::CountedBytes, head, request_body::IncompleteBody};
 use crate::{
@@ -20,7 +20,7 @@ use std::{
 use tidegate_bandwidth::{Bandwidth, ShapedStream};
 use tidegate_observe::ResponseOrigin;
 
-/// The body of a response, and all that belongs to a request until the exchange ends.
+/// The body of a response, with the state of the request until the exchange ends.
 pub(crate) struct ProxyResponseBody<F: RequestFilter> {
     pub(super) source: BodySource,
     pub(super) filter: Arc<F>,
@@ -28,21 +28,21 @@ pub(crate) struct ProxyResponseBody<F: RequestFilter> {
     pub(super) context: Option<F::Context>,
     pub(super) telemetry: RequestTelemetry,
     pub(super) client: Rc<ClientConnection>,
-    /// In HTTP/2.
+    /// Set for HTTP/2.
     stream_timeout: Option<Rc<StreamTimeout>>,
 }
 
-/// Where an answer comes from.
+/// The source of a response body.
 pub(super) enum BodySource {
     Empty,
     Text(Bytes),
     Http1(Http1Body),
     Http2(Http2Body),
-    /// One of these, slowed down.
+    /// Another source with a bandwidth limit.
     Throttled(Box<ShapedStream<Self>>),
 }
 
-/// An answer that comes over a line, which is kept for the next one when this one is complete.
+/// A body on an HTTP/1.1 connection, which is reused when the body is complete.
 pub(super) struct Http1Body {
     incoming: Incoming,
     connection: Option<Box<UpstreamConnection>>,
@@ -50,7 +50,7 @@ pub(super) struct Http1Body {
     state: TransferState,
 }
 
-/// An answer that comes over a connection that it shares with others.
+/// A body on a stream of a shared HTTP/2 connection.
 pub(super) struct Http2Body {
     incoming: Incoming,
     deadline: ResponseDeadline,
@@ -60,18 +60,18 @@ pub(super) struct Http2Body {
 #[derive(PartialEq, Eq)]
 enum TransferState {
     Flowing,
-    /// Nothing more comes, though more was announced.
+    /// The body ended too early.
     Truncated,
 }
 
 impl<F: RequestFilter> ProxyResponseBody<F> {
     pub(super) fn new(client: Rc<ClientConnection>, filter: Arc<F>, telemetry: RequestTelemetry) -> Self {
         client.on_request();
-        let turn = client.stream_timeout.borrow().clone();
-        Self { source: BodySource::Empty, filter, context: None, telemetry, client, stream_timeout: turn }
+        let stream_timeout = client.stream_timeout.borrow().clone();
+        Self { source: BodySource::Empty, filter, context: None, telemetry, client, stream_timeout }
     }
 
-    /// A response with this head and body, to the request with this id.
+    /// Builds the response with this head and body, to the request with this id.
     pub(super) fn respond(
         mut self,
         mut parts: response::Parts,
@@ -90,13 +90,13 @@ impl<F: RequestFilter> ProxyResponseBody<F> {
 }
 
 impl BodySource {
-    pub(super) fn new(incoming: Incoming, via: ResponseSource) -> Self {
-        match via {
-            ResponseSource::Http1 { connection: line, in_flight: visit } => {
+    pub(super) fn new(incoming: Incoming, source: ResponseSource) -> Self {
+        match source {
+            ResponseSource::Http1 { connection, in_flight } => {
                 let mut from = Http1Body {
                     incoming,
-                    connection: Some(line),
-                    in_flight: visit,
+                    connection: Some(connection),
+                    in_flight,
                     state: TransferState::Flowing,
                 };
                 if from.incoming.is_end_stream() {
@@ -105,16 +105,16 @@ impl BodySource {
                 }
                 Self::Http1(from)
             }
-            ResponseSource::Http2 { deadline: mut pace, in_flight: visit } => {
-                pace.on_data();
-                Self::Http2(Http2Body { incoming, deadline: pace, _in_flight: visit })
+            ResponseSource::Http2 { mut deadline, in_flight } => {
+                deadline.on_data();
+                Self::Http2(Http2Body { incoming, deadline, _in_flight: in_flight })
             }
         }
     }
 }
 
 impl BodySource {
-    /// The same, no faster than any of these.
+    /// Limits the body by all of these rates.
     pub(super) fn throttle(self, rates: &[Bandwidth]) -> Self {
         match (self, rates.split_first()) {
             (Self::Empty, _) => Self::Empty,
@@ -135,14 +135,14 @@ impl Http1Body {
         if self.state == TransferState::Truncated {
             return Poll::Ready(Some(Err(IncompleteBody)));
         }
-        let Some(line) = &mut self.connection else { return Poll::Ready(None) };
-        let polled = line.poll_frame(&mut self.incoming, context);
+        let Some(connection) = &mut self.connection else { return Poll::Ready(None) };
+        let polled = connection.poll_frame(&mut self.incoming, context);
         match &polled {
             Poll::Pending => {}
             Poll::Ready(Some(Err(_))) => {
                 self.connection = None;
                 self.state = TransferState::Truncated;
-                // What came before is sent first: hyper drops what it has not written when a body fails.
+                // Lets hyper write the previous frames first: it drops unwritten data when a body fails.
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -153,8 +153,8 @@ impl Http1Body {
     }
 
     fn finish(&mut self) {
-        if let Some(line) = self.connection.take() {
-            self.in_flight.server.return_idle(line);
+        if let Some(connection) = self.connection.take() {
+            self.in_flight.server.return_idle(connection);
         }
     }
 }
@@ -187,22 +187,22 @@ impl<F: RequestFilter> Body for ProxyResponseBody<F> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<CountedBytes>, IncompleteBody>>> {
-        let Self { source, telemetry, client, stream_timeout: turn, .. } = self.get_mut();
-        // In HTTP/2 a client grants a window for each answer; what all of them may hold is bounded.
-        if turn.is_some() {
+        let Self { source, telemetry, client, stream_timeout, .. } = self.get_mut();
+        // An HTTP/2 client grants a window per response; this bounds the buffers of all responses together.
+        if stream_timeout.is_some() {
             ready!(client.poll_send_capacity(context));
         }
         let polled = Pin::new(source).poll_frame(context);
-        if let Some(turn) = turn {
+        if let Some(stream_timeout) = stream_timeout {
             match &polled {
-                Poll::Ready(Some(Ok(_))) => turn.start(client),
-                _ => turn.stop(),
+                Poll::Ready(Some(Ok(_))) => stream_timeout.start(client),
+                _ => stream_timeout.stop(),
             }
         }
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             telemetry.add_bytes(frame.data_ref().map_or(0, Bytes::len));
         }
-        let is_counted = turn.is_some();
+        let is_counted = stream_timeout.is_some();
         let piece = |bytes| match is_counted {
             true => CountedBytes::counted(bytes, client),
             false => CountedBytes::uncounted(bytes),
@@ -232,7 +232,7 @@ impl Body for BodySource {
         match source {
             Self::Http1(from) => from.poll_frame(context),
             Self::Http2(from) => from.poll_frame(context),
-            Self::Throttled(slowed) => Pin::new(&mut **slowed).poll_frame(context),
+            Self::Throttled(throttled) => Pin::new(&mut **throttled).poll_frame(context),
             Self::Empty => Poll::Ready(None),
             Self::Text(_) => match mem::replace(source, Self::Empty) {
                 Self::Text(text) => Poll::Ready(Some(Ok(Frame::data(text)))),
@@ -245,10 +245,10 @@ impl Body for BodySource {
         match self {
             Self::Empty => true,
             Self::Text(_) => false,
-            // Not before the line is kept.
+            // The body must be polled to its end, so that the connection is returned.
             Self::Http1(from) => from.connection.is_none() && from.incoming.is_end_stream(),
             Self::Http2(from) => from.incoming.is_end_stream(),
-            Self::Throttled(slowed) => slowed.is_end_stream(),
+            Self::Throttled(throttled) => throttled.is_end_stream(),
         }
     }
 
@@ -258,7 +258,7 @@ impl Body for BodySource {
             Self::Text(text) => SizeHint::with_exact(text.len() as u64),
             Self::Http1(from) => from.incoming.size_hint(),
             Self::Http2(from) => from.incoming.size_hint(),
-            Self::Throttled(slowed) => slowed.size_hint(),
+            Self::Throttled(throttled) => throttled.size_hint(),
         }
     }
 }

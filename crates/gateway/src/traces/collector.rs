@@ -1,4 +1,4 @@
-//! The collector, to which spans are sent by OTLP over HTTP.
+//! Sends spans to a collector by OTLP over HTTP.
 
 use super::{
     SpanCounters, Tracing,
@@ -13,51 +13,45 @@ use std::{sync::Arc, time::Duration};
 use tidegate_http_server::{Roots, StartupError};
 use tokio::time;
 
-/// A collector.
+/// A client of a trace collector.
 pub(super) struct TraceCollector {
     client: OtlpClient,
     resource: Resource,
-    /// Why the last batch was lost, until it is logged.
+    /// The error of the last lost batch, until it is logged.
     loss_reason: Option<String>,
     state: ExportState,
 }
 
-/// Attempts for a batch, with a pause after the first, which doubles.
+/// The number of attempts for a batch, with exponential backoff.
 const MAX_ATTEMPTS: u32 = 4;
 const INITIAL_BACKOFF: Duration = Duration::from_millis(250);
 
 const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.37.0";
 
 impl TraceCollector {
-    /// Whether it is there is seen when there is something to send: a gateway does not wait for it.
+    /// Does not connect; the first batch does.
     pub(super) fn new(tracing: &Tracing, roots: &Roots) -> Result<Self, StartupError> {
         let endpoint = tracing.settings.endpoint.clone();
-        let posting = OtlpClient::new(&endpoint, "/v1/traces", roots);
-        let posting =
-            posting.map_err(|reason| StartupError::Traces { endpoint: endpoint.clone(), reason })?;
+        let client = OtlpClient::new(&endpoint, "/v1/traces", roots);
+        let client = client.map_err(|reason| StartupError::Traces { endpoint: endpoint.clone(), reason })?;
         let state = ExportState::new("traces", &endpoint);
-        Ok(Self {
-            client: posting,
-            resource: Resource::new(&tracing.settings.service),
-            loss_reason: None,
-            state,
-        })
+        Ok(Self { client, resource: Resource::new(&tracing.settings.service), loss_reason: None, state })
     }
 
-    /// Sends these together, a few times if need be, and counts how many arrived.
+    /// Sends a batch with retries, and counts sent and lost spans.
     pub(super) async fn send(&mut self, records: &[Arc<RequestRecord>], counts: &SpanCounters) {
         let spans = records.iter().filter_map(|record| record.trace.as_ref()).map(Trace::span_count).sum();
         let message = self.encode_request(records);
         let mut pause = INITIAL_BACKOFF;
         for attempt in 1..=MAX_ATTEMPTS {
-            let posted = self.client.post(&message).await;
-            let why = match posted {
-                Ok(said) => {
-                    // What is not understood complains of nothing.
-                    let partly =
-                        ExportTraceResponse::decode(said).ok().and_then(|exported| exported.partial_success);
+            let result = self.client.post(&message).await;
+            let reason = match result {
+                Ok(body) => {
+                    // A response that cannot be decoded counts as success.
+                    let partial =
+                        ExportTraceResponse::decode(body).ok().and_then(|exported| exported.partial_success);
                     let rejected =
-                        partly.map_or(0, |partly| u64::try_from(partly.rejected_spans).unwrap_or(0));
+                        partial.map_or(0, |partial| u64::try_from(partial.rejected_spans).unwrap_or(0));
                     let rejected = rejected.min(spans);
                     counts.on_lost(rejected);
                     counts.on_sent(spans - rejected);
@@ -68,18 +62,18 @@ impl TraceCollector {
                     pause *= 2;
                     continue;
                 }
-                Err(ExportError::Retryable(why) | ExportError::Permanent(why)) => why,
+                Err(ExportError::Retryable(reason) | ExportError::Permanent(reason)) => reason,
             };
-            self.loss_reason = Some(why);
+            self.loss_reason = Some(reason);
             counts.on_lost(spans);
             return;
         }
     }
 
-    /// Logs when losses begin and end; this many spans were lost since the last call.
+    /// Logs when losses begin and end; `lost` spans were lost since the last call.
     pub(super) fn log_losses(&mut self, lost: u64) {
         let reason = self.loss_reason.take();
-        self.state.update(lost, reason.as_deref().unwrap_or("it takes fewer than there are"));
+        self.state.update(lost, reason.as_deref().unwrap_or("queue full, or spans rejected"));
     }
 
     fn encode_request(&self, records: &[Arc<RequestRecord>]) -> Bytes {

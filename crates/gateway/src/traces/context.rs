@@ -1,4 +1,4 @@
-//! Who is part of which trace: `traceparent` and `tracestate` of W3C Trace Context.
+//! W3C Trace Context: `traceparent` and `tracestate`.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::Percent;
@@ -6,7 +6,7 @@ use tidegate_core::Percent;
 pub(super) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub(super) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// A place in a trace: `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`.
+/// The context of a span: `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TraceContext {
     pub(super) trace_id: u128,
@@ -14,7 +14,7 @@ pub(super) struct TraceContext {
     pub(super) flags: u8,
 }
 
-/// What a request says of the trace that it is part of.
+/// The `traceparent` header of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ParentHeader {
     Missing,
@@ -23,20 +23,20 @@ pub(super) enum ParentHeader {
 }
 
 const SAMPLED_FLAG: u8 = 1;
-/// Sampled, and that the name of the trace is random. The others mean nothing yet, and are not handed on.
+/// The flags `sampled` and `random`. Other flags are undefined and not propagated.
 const KNOWN_FLAGS: u8 = 3;
 const TRACEPARENT_LENGTH: usize = 55;
 
 impl TraceContext {
-    /// A new trace, and whether it is one of those that are sent.
+    /// Starts a new trace, sampled with this ratio.
     pub(super) fn new(sample: Percent) -> Self {
         let trace = fastrand::u128(1..);
-        // The low bits decide, so that every part of a system that asks for the same share takes the same ones.
-        let is_taken = u128::from(trace as u64) * 1_000_000 < u128::from(sample.millionths()) << 64;
-        Self { trace_id: trace, span_id: new_span_id(), flags: if is_taken { SAMPLED_FLAG } else { 0 } }
+        // The low bits decide, so that all services with the same ratio sample the same traces.
+        let is_sampled = u128::from(trace as u64) * 1_000_000 < u128::from(sample.millionths()) << 64;
+        Self { trace_id: trace, span_id: new_span_id(), flags: if is_sampled { SAMPLED_FLAG } else { 0 } }
     }
 
-    /// The same trace, one step further.
+    /// A new span of the same trace.
     pub(super) fn child(self) -> Self {
         Self { span_id: new_span_id(), ..self }
     }
@@ -55,7 +55,7 @@ impl TraceContext {
         let known = std::str::from_utf8(known).ok()?;
         let [version, trace, span, flags] = known.split('-').collect::<Vec<_>>().try_into().ok()?;
         let version = parse_hex(version, 2)?;
-        // Those to come may say more behind it; the first one may not.
+        // Future versions may append fields; version 0 may not.
         let is_whole = match (version, rest.first()) {
             (0xff, _) | (0, Some(_)) => false,
             (_, next) => matches!(next, None | Some(b'-')),
@@ -66,7 +66,7 @@ impl TraceContext {
     }
 }
 
-/// What these headers say.
+/// Parses the `traceparent` header.
 pub(super) fn parse_parent(headers: &HeaderMap) -> ParentHeader {
     let mut all = headers.get_all(TRACEPARENT).iter();
     match (all.next(), all.next()) {
@@ -82,7 +82,7 @@ fn new_span_id() -> u64 {
     fastrand::u64(1..)
 }
 
-/// So many digits, small ones only.
+/// Parses exactly `digits` lower-case hexadecimal digits.
 fn parse_hex(text: &str, digits: usize) -> Option<u128> {
     let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     (text.len() == digits && text.bytes().all(is_hex)).then(|| u128::from_str_radix(text, 16).ok())?

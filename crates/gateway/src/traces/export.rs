@@ -1,4 +1,4 @@
-//! From workers to the collector: a queue that is bounded, and the thread at its end.
+//! Exports traces: a bounded queue from the workers to a thread that sends them.
 
 use super::{
     SpanCounters, Tracing,
@@ -23,7 +23,7 @@ use tokio::{
     time,
 };
 
-/// Where workers begin traces, and hand them over.
+/// Starts traces, and queues them for export.
 #[derive(Clone)]
 pub(crate) struct Tracer {
     queue: Sender<Arc<RequestRecord>>,
@@ -31,37 +31,37 @@ pub(crate) struct Tracer {
     sample: Percent,
 }
 
-/// The thread that sends.
+/// The thread that exports traces.
 pub(crate) struct TraceExporter {
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
-/// Requests that may wait.
+/// The capacity of the queue, in requests.
 const QUEUE_CAPACITY: usize = 2_048;
 
-/// Requests that are sent together, at most.
+/// The maximum number of requests in one batch.
 const MAX_BATCH_SIZE: usize = 512;
 
-/// How often the queue is emptied. Nobody is woken in between, so that to hand over costs a worker no call of the system.
+/// How often the queue is polled. Queuing wakes no thread, so it costs a worker no system call.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Pauses until what has come is sent, however little it is.
+/// The number of polls after which an incomplete batch is sent.
 const MAX_BATCH_POLLS: u32 = 10;
 
-/// How long the last ones may take when the gateway ends.
+/// The time limit for the last batches at shutdown.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Tracer {
-    /// Whether traces can be sent there.
+    /// Checks the settings of the export.
     pub(crate) fn check(tracing: &Tracing, roots: &Roots) -> Result<(), StartupError> {
         TraceCollector::new(tracing, roots).map(drop)
     }
 
     pub(crate) fn open(tracing: &Tracing, roots: &Roots) -> Result<(Self, TraceExporter), StartupError> {
         let collector = TraceCollector::new(tracing, roots)?;
-        let (queue, handed) = mpsc::channel(QUEUE_CAPACITY);
-        let (ending, ended) = oneshot::channel();
+        let (queue, receiver) = mpsc::channel(QUEUE_CAPACITY);
+        let (stop, stopped) = oneshot::channel();
         let counts = tracing.counters.clone();
         let thread_counters = counts.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -71,8 +71,8 @@ impl Tracer {
         let work = move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = export(handed, collector, &thread_counters) => {}
-                    () = wait_flush_timeout(ended) => {}
+                    () = export(receiver, collector, &thread_counters) => {}
+                    () = wait_flush_timeout(stopped) => {}
                 }
             });
             thread_counters.drop_queued();
@@ -80,17 +80,17 @@ impl Tracer {
         let thread =
             thread::Builder::new().name("traces".to_owned()).spawn(work).map_err(StartupError::System)?;
         let sample = tracing.settings.sample;
-        Ok((Self { queue, counters: counts, sample }, TraceExporter { stop: ending, thread }))
+        Ok((Self { queue, counters: counts, sample }, TraceExporter { stop, thread }))
     }
 
-    /// Begins a trace, or goes on with one; `None` for a request that is not traced, which then says so to others.
+    /// Starts or continues a trace; `None` for a request that is not sampled; servers see that in its headers.
     pub(crate) fn begin(&self, head: &mut request::Parts) -> Option<Trace> {
         let (context, parent) = match context::parse_parent(&head.headers) {
-            // Whoever comes after it sees what it says.
+            // Servers receive the header of the client.
             ParentHeader::Parent(parent) if !parent.is_sampled() => return None,
             ParentHeader::Parent(parent) => (parent.child(), parent.span_id),
             ParentHeader::Missing | ParentHeader::Invalid => {
-                // It belongs to a trace that nobody knows.
+                // It belongs to an invalid trace.
                 head.headers.remove(TRACESTATE);
                 (TraceContext::new(self.sample), 0)
             }
@@ -102,7 +102,7 @@ impl Tracer {
         Some(Trace::new(context, parent, &head.headers))
     }
 
-    /// Hands over a request that has ended, if there is room.
+    /// Queues a finished request; counts it as lost if the queue is full.
     pub(crate) fn submit(&self, record: Arc<RequestRecord>) {
         let spans = record.trace.as_ref().map_or(0, Trace::span_count);
         self.counters.on_queued(spans);
@@ -113,16 +113,16 @@ impl Tracer {
 }
 
 impl TraceExporter {
-    /// Waits until all that was handed over is sent, or has had its time. Whoever could hand over more is gone.
+    /// Waits until all queued traces are sent, or the flush timeout expires. All senders must be dropped.
     pub(crate) async fn shutdown(self) {
         let _ = self.stop.send(());
         let _ = tokio::task::spawn_blocking(move || self.thread.join()).await;
     }
 }
 
-async fn wait_flush_timeout(ended: oneshot::Receiver<()>) {
-    // Whoever forgets to say so has gone as well.
-    let _ = ended.await;
+async fn wait_flush_timeout(stopped: oneshot::Receiver<()>) {
+    // A dropped sender means the same.
+    let _ = stopped.await;
     time::sleep(FLUSH_TIMEOUT).await;
 }
 
@@ -142,7 +142,7 @@ async fn export(
     }
 }
 
-/// Waits for traces, and a little longer for more; how many there are. None when there will be no more.
+/// Collects a batch, and returns its size; 0 when all senders are dropped.
 async fn collect_batch(
     queue: &mut Receiver<Arc<RequestRecord>>,
     batch: &mut Vec<Arc<RequestRecord>>,

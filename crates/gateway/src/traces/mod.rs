@@ -1,12 +1,12 @@
-//! Traces: what became of a request, for a collector that puts it together with what others saw of it.
+//! Exports traces of requests to an OpenTelemetry collector.
 //!
 //! ```text
 //!   worker ──trace──▶ ┌ at most 2048 ┐ ──▶ one thread ──OTLP──▶ collector
 //! ```
 //!
-//! A request that is traced has a span of its own, and one for each server that it was sent to. A worker hands them over and
-//! goes on; a thread of its own sends them, many at a time. What the collector does not take is lost and counted.
-//! The cargo feature `otel` brings it; without it, a gateway that is to send traces does not start.
+//! A traced request has a server span, and a client span for each attempt. Workers queue traces, and one thread sends them in
+//! batches. Spans that the collector does not accept are lost and counted. It requires the cargo feature `otel`; without it, a
+//! gateway with `traces` does not start.
 
 #[cfg(feature = "otel")]
 mod collector;
@@ -40,14 +40,14 @@ use std::sync::{
 };
 use tidegate_policy::model::Traces;
 
-/// Where traces are sent, and how many spans arrived. Clones count together, so that whoever keeps one can tell.
+/// The export of traces, with counts of sent and lost spans. Clones share the counts.
 #[derive(Clone, Debug)]
 pub struct Tracing {
     pub(crate) settings: Traces,
     pub(crate) counters: Arc<SpanCounters>,
 }
 
-/// Spans.
+/// Counts of spans.
 #[derive(Debug, Default)]
 pub(crate) struct SpanCounters {
     #[cfg(feature = "otel")]
@@ -57,17 +57,17 @@ pub(crate) struct SpanCounters {
 }
 
 impl Tracing {
-    /// As a policy says.
-    pub fn new(terms: Traces) -> Self {
-        Self { settings: terms, counters: Arc::default() }
+    /// The export with these settings.
+    pub fn new(settings: Traces) -> Self {
+        Self { settings, counters: Arc::default() }
     }
 
-    /// Spans that the collector took.
+    /// The number of spans that the collector accepted.
     pub fn sent(&self) -> u64 {
         self.counters.sent.load(Ordering::Relaxed)
     }
 
-    /// Spans that it did not take, and those for which there was no room.
+    /// The number of spans that the collector did not accept, or that did not fit in the queue.
     pub fn lost(&self) -> u64 {
         self.counters.lost.load(Ordering::Relaxed)
     }
@@ -79,19 +79,19 @@ impl SpanCounters {
         self.queued.fetch_add(spans, Ordering::Relaxed);
     }
 
-    /// So many that waited have arrived.
+    /// Counts queued spans as sent.
     fn on_sent(&self, spans: u64) {
         self.queued.fetch_sub(spans, Ordering::Relaxed);
         self.sent.fetch_add(spans, Ordering::Relaxed);
     }
 
-    /// So many that waited never will.
+    /// Counts queued spans as lost.
     fn on_lost(&self, spans: u64) {
         self.queued.fetch_sub(spans, Ordering::Relaxed);
         self.lost.fetch_add(spans, Ordering::Relaxed);
     }
 
-    /// None that waits will.
+    /// Counts all queued spans as lost.
     fn drop_queued(&self) {
         self.lost.fetch_add(self.queued.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     }

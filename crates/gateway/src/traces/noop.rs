@@ -1,4 +1,4 @@
-//! What there is of traces in a build without them: a refusal. Nothing else can ever be.
+//! The trace exporter in a build without the feature `otel`: an error. Its types cannot be constructed.
 
 use super::Tracing;
 use crate::{telemetry::RequestRecord, upstream::UpstreamEndpoint};
@@ -18,7 +18,7 @@ impl Tracer {
     }
 
     pub(crate) fn open(tracing: &Tracing, _: &Roots) -> Result<(Self, TraceExporter), StartupError> {
-        let reason = "this build of the gateway sends no traces: build it with the feature `otel`, or leave `traces` out";
+        let reason = "this build cannot export traces: build it with the feature `otel`, or remove `traces`";
         Err(StartupError::Traces { endpoint: tracing.settings.endpoint.clone(), reason: reason.to_owned() })
     }
 
@@ -46,7 +46,7 @@ impl Trace {
 }
 
 impl TraceExporter {
-    #[allow(clippy::unused_async, reason = "as where there is one")]
+    #[allow(clippy::unused_async, reason = "same signature as with the feature")]
     pub(crate) async fn shutdown(self) {
         match self {}
     }

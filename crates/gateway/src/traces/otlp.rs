@@ -1,4 +1,4 @@
-//! The few messages of OTLP that a gateway sends and reads, with the numbers that its protocol gives to their fields.
+//! The OTLP messages for traces, with the field numbers of the protocol.
 
 use prost::{Message, Oneof};
 
@@ -54,7 +54,7 @@ pub(super) struct OtlpSpan {
     pub(super) name: String,
     #[prost(enumeration = "SpanKind", tag = "6")]
     pub(super) kind: i32,
-    /// Nanoseconds since 1970, as is its end.
+    /// Nanoseconds since 1970, like `end`.
     #[prost(fixed64, tag = "7")]
     pub start: u64,
     #[prost(fixed64, tag = "8")]
@@ -110,7 +110,7 @@ pub(crate) enum AttributeValue {
     Integer(i64),
 }
 
-/// What a collector answers.
+/// The response of a collector.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ExportTraceResponse {
     #[prost(message, optional, tag = "1")]
@@ -126,7 +126,7 @@ pub(super) struct PartialSuccess {
 }
 
 impl Resource {
-    /// A gateway that is called so.
+    /// The resource of a service.
     pub(crate) fn new(service: &str) -> Self {
         Self {
             attributes: vec![
@@ -140,7 +140,7 @@ impl Resource {
 }
 
 impl Scope {
-    /// What we tell comes from us.
+    /// The instrumentation scope of Tidegate.
     pub(crate) fn tidegate() -> Self {
         Self { name: "tidegate".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }
     }

@@ -1,5 +1,6 @@
-//! A connection to a collector, over which messages of OTLP are sent by HTTP.
+//! A client that sends OTLP messages to a collector over HTTP.
 
+use crate::events;
 use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -10,22 +11,22 @@ use tidegate_http_server::{ALPN_HTTP1, Roots, Stream};
 use tokio::{net::TcpStream, time};
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
-/// A collector, at one of its paths.
+/// A client of one path of a collector.
 pub(crate) struct OtlpClient {
     host: String,
     port: u16,
     tls: Option<(TlsConnector, ServerName<'static>)>,
     authority: HeaderValue,
     path: Uri,
-    /// Kept from one message to the next.
+    /// Reused for the next message.
     connection: Option<SendRequest<Full<Bytes>>>,
 }
 
-/// Whether a collector takes all that is sent. Only changes are logged.
+/// Whether a collector accepts all messages. Only changes are logged.
 pub(crate) struct ExportState {
     signal: &'static str,
     endpoint: String,
-    /// Since it was well last.
+    /// The number of losses since the last success.
     lost: u64,
 }
 
@@ -34,106 +35,97 @@ impl ExportState {
         Self { signal, endpoint: endpoint.to_owned(), lost: 0 }
     }
 
-    /// This many were lost of what was sent last.
+    /// Records the number of losses of the last export.
     pub(crate) fn update(&mut self, lost: u64, reason: &str) {
         let Self { signal, endpoint, lost: before } = &*self;
         match (before, lost) {
-            (0, 1..) => {
-                tracing::warn!(
-                    signal,
-                    endpoint,
-                    lost,
-                    reason,
-                    "collector unavailable; no request waits for it"
-                );
-            }
-            (1.., 0) => tracing::info!(signal, endpoint, lost = before, "collector available again"),
+            (0, 1..) => events::CollectorUnavailable { signal, endpoint, lost, reason }.emit(),
+            (1.., 0) => events::CollectorRecovered { signal, endpoint, lost: *before }.emit(),
             _ => {}
         }
         self.lost = if lost == 0 { 0 } else { self.lost + lost };
     }
 }
 
-/// Why a message did not arrive.
+/// The error of a failed export.
 pub(crate) enum ExportError {
-    /// It may the next time.
+    /// A retry may succeed.
     Retryable(String),
     Permanent(String),
 }
 
-/// How long one attempt may take.
+/// The timeout of one attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes of an answer that are read.
+/// The maximum size of a response.
 const MAX_RESPONSE_SIZE: usize = 64 * 1024;
 
 const USER_AGENT_VALUE: &str = concat!("tidegate/", env!("CARGO_PKG_VERSION"));
 
 impl OtlpClient {
-    /// Whether it is there is seen when there is something to send: a gateway does not wait for it. `Err` says why there can be
-    /// none at this endpoint.
+    /// Parses the endpoint. Does not connect; the first message does.
     pub(crate) fn new(endpoint: &str, path: &str, roots: &Roots) -> Result<Self, String> {
-        let uri: Uri = endpoint.parse().map_err(|_| "write it as `http://host:port`")?;
-        let authority = uri.authority().ok_or("it names no host: write `http://host:port`")?;
+        let uri: Uri = endpoint.parse().map_err(|_| "invalid URL: use `http://host:port`")?;
+        let authority = uri.authority().ok_or("missing host: use `http://host:port`")?;
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let (tls, port) = match uri.scheme_str() {
             Some("http") => (None, 80),
             Some("https") => {
-                let name = ServerName::try_from(host.clone()).map_err(|_| "its name is none")?;
+                let name = ServerName::try_from(host.clone()).map_err(|_| "invalid host name")?;
                 let connector = roots.connector(ALPN_HTTP1).map_err(|fault| fault.to_string())?;
                 (Some((connector, name)), 443)
             }
-            _ => return Err("its scheme has to be http or https: write `http://host:port`".to_owned()),
+            _ => return Err("scheme must be http or https: use `http://host:port`".to_owned()),
         };
         let path = format!("{}{path}", uri.path().trim_end_matches('/'));
         Ok(Self {
             host,
             port: authority.port_u16().unwrap_or(port),
             tls,
-            authority: HeaderValue::from_str(authority.as_str()).map_err(|_| "its host is none")?,
-            path: path.parse().map_err(|_| "its path is none")?,
+            authority: HeaderValue::from_str(authority.as_str()).map_err(|_| "invalid host")?,
+            path: path.parse().map_err(|_| "invalid path")?,
             connection: None,
         })
     }
 
-    /// Sends a message; what was answered.
+    /// Sends a message, and returns the body of the response.
     pub(crate) async fn post(&mut self, message: &Bytes) -> Result<Bytes, ExportError> {
-        let posted = match time::timeout(ATTEMPT_TIMEOUT, self.try_post(message)).await {
-            Ok(posted) => posted,
-            Err(_) => Err(ExportError::Retryable("it takes too long".to_owned())),
+        let result = match time::timeout(ATTEMPT_TIMEOUT, self.try_post(message)).await {
+            Ok(result) => result,
+            Err(_) => Err(ExportError::Retryable("timed out".to_owned())),
         };
-        if posted.is_err() {
+        if result.is_err() {
             self.connection = None;
         }
-        posted
+        result
     }
 
     async fn try_post(&mut self, message: &Bytes) -> Result<Bytes, ExportError> {
-        let later = |error: &dyn std::fmt::Display| ExportError::Retryable(error.to_string());
+        let retryable = |error: &dyn std::fmt::Display| ExportError::Retryable(error.to_string());
         let mut request =
-            Request::post(self.path.clone()).body(Full::new(message.clone())).map_err(|e| later(&e))?;
+            Request::post(self.path.clone()).body(Full::new(message.clone())).map_err(|e| retryable(&e))?;
         let headers = request.headers_mut();
         headers.insert(header::HOST, self.authority.clone());
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
         headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT_VALUE));
-        let mut open = match self.connection.take() {
-            Some(open) if !open.is_closed() => open,
-            _ => self.connect().await.map_err(|error| later(&error))?,
+        let mut sender = match self.connection.take() {
+            Some(sender) if !sender.is_closed() => sender,
+            _ => self.connect().await.map_err(|error| retryable(&error))?,
         };
-        open.ready().await.map_err(|error| later(&error))?;
-        let answer = open.send_request(request).await.map_err(|error| later(&error))?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_RESPONSE_SIZE).collect().await;
+        sender.ready().await.map_err(|error| retryable(&error))?;
+        let response = sender.send_request(request).await.map_err(|error| retryable(&error))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_RESPONSE_SIZE).collect().await;
         match status {
             status if status.is_success() => {
-                self.connection = Some(open);
+                self.connection = Some(sender);
                 Ok(body.map(http_body_util::Collected::to_bytes).unwrap_or_default())
             }
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT => Err(ExportError::Retryable(format!("it answers {status}"))),
-            status => Err(ExportError::Permanent(format!("it answers {status}"))),
+            | StatusCode::GATEWAY_TIMEOUT => Err(ExportError::Retryable(format!("status {status}"))),
+            status => Err(ExportError::Permanent(format!("status {status}"))),
         }
     }
 
@@ -146,8 +138,8 @@ impl OtlpClient {
                 Stream::Tls(Box::new(connector.connect(name.clone(), stream).await?.into()))
             }
         };
-        let (open, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         tokio::spawn(connection);
-        Ok(open)
+        Ok(sender)
     }
 }

@@ -1,6 +1,6 @@
-//! What is known of a request that is traced: its span, and one for each server that it was sent to.
+//! The spans of a traced request: a server span, and a client span for each attempt.
 //!
-//! Names of attributes are those of the semantic conventions for HTTP. The query is left out: it may hold secrets.
+//! Attribute names follow the semantic conventions for HTTP. The query is omitted, because it may contain secrets.
 
 use super::{
     context::{TRACEPARENT, TRACESTATE, TraceContext},
@@ -11,16 +11,16 @@ use http::{HeaderMap, HeaderValue, Method, Version};
 use tidegate_core::Micros;
 use tidegate_http_server::Scheme;
 
-/// The place of a request in a trace, and its attempts.
+/// The trace context of a request, and its attempts.
 pub(crate) struct Trace {
     context: TraceContext,
-    /// The span of whoever sent the request; 0 where there is none.
+    /// The span of the client; 0 without a parent.
     parent_span: u64,
     trace_state: String,
     attempts: Vec<AttemptSpan>,
 }
 
-/// One server that the request was sent to.
+/// An attempt to send the request to a server.
 struct AttemptSpan {
     span: u64,
     start: Micros,
@@ -32,13 +32,13 @@ struct AttemptSpan {
 }
 
 enum AttemptResult {
-    /// Nobody waited for it.
+    /// The request was canceled.
     Abandoned,
     Response(u16),
     Failed(&'static str),
 }
 
-/// Characters of anything that a client says, so that what waits is bounded.
+/// The maximum length of a text from a client, which bounds the memory of queued traces.
 const MAX_TEXT_LENGTH: usize = 1_024;
 
 const KNOWN_METHODS: [Method; 8] = [
@@ -56,12 +56,12 @@ impl Trace {
     pub(super) fn new(context: TraceContext, parent: u64, headers: &HeaderMap) -> Self {
         let states: Vec<_> =
             headers.get_all(TRACESTATE).iter().filter_map(|state| state.to_str().ok()).collect();
-        // A part of one says something else; servers get it whole.
+        // A truncated `tracestate` would be wrong, so a long one is omitted from the span. Servers receive it unchanged.
         let state = Some(states.join(",")).filter(|state| state.len() <= MAX_TEXT_LENGTH).unwrap_or_default();
         Self { context, parent_span: parent, trace_state: state, attempts: Vec::new() }
     }
 
-    /// It is sent to this server, which is told of the span that is about it.
+    /// Starts the span of an attempt, and propagates it to the server.
     pub(crate) fn begin_attempt(&mut self, server: &UpstreamEndpoint, headers: &mut HeaderMap, now: Micros) {
         let context = self.context.child();
         headers.insert(TRACEPARENT, context.to_header());
@@ -79,12 +79,12 @@ impl Trace {
         });
     }
 
-    /// The head of an answer has come.
+    /// Ends the span with a response.
     pub(crate) fn on_response(&mut self, status: u16, now: Micros) {
         self.end_attempt(AttemptResult::Response(status), now);
     }
 
-    /// No answer came from it, for this reason.
+    /// Ends the span with an error.
     pub(crate) fn on_failure(&mut self, reason: &'static str, now: Micros) {
         self.end_attempt(AttemptResult::Failed(reason), now);
     }
@@ -95,13 +95,13 @@ impl Trace {
         }
     }
 
-    /// How many spans it is.
+    /// The number of spans.
     pub(super) fn span_count(&self) -> u64 {
         1 + self.attempts.len() as u64
     }
 }
 
-/// The spans of a request that is traced.
+/// Writes the spans of a traced request.
 pub(super) fn write_spans(record: &RequestRecord, into: &mut Vec<OtlpSpan>) {
     let Some(trace) = &record.trace else { return };
     into.push(server_span(record, trace));
@@ -111,22 +111,22 @@ pub(super) fn write_spans(record: &RequestRecord, into: &mut Vec<OtlpSpan>) {
 
 fn server_span(record: &RequestRecord, trace: &Trace) -> OtlpSpan {
     let mut attributes = method_attributes(&record.method);
-    let mut say = |key: &str, value: Option<&str>| {
+    let mut add = |key: &str, value: Option<&str>| {
         attributes.extend(value.map(|value| KeyValue::text(key, value)));
     };
     let authority = record.uri.authority().map(|authority| truncate(authority.as_str().as_bytes()));
     let host = authority.or_else(|| header_text(&record.host));
     let (host, port) = host.as_deref().map_or((None, None), split_host_port);
-    say("url.path", Some(&path(record)));
-    say("url.scheme", Some(scheme_name(record.origin.scheme)));
-    say("server.address", host);
-    say("client.address", Some(&record.origin.client.to_string()));
-    say("network.peer.address", Some(&record.origin.peer.ip().to_canonical().to_string()));
-    say("network.protocol.version", Some(version_name(record.version)));
-    say("user_agent.original", header_text(&record.user_agent).as_deref());
-    say("tidegate.request.id", Some(&truncate(record.id.as_bytes())));
-    say("tidegate.rule", record.note.rule.as_deref());
-    say("tidegate.decision", record.note.decision.as_deref());
+    add("url.path", Some(&path(record)));
+    add("url.scheme", Some(scheme_name(record.origin.scheme)));
+    add("server.address", host);
+    add("client.address", Some(&record.origin.client.to_string()));
+    add("network.peer.address", Some(&record.origin.peer.ip().to_canonical().to_string()));
+    add("network.protocol.version", Some(version_name(record.version)));
+    add("user_agent.original", header_text(&record.user_agent).as_deref());
+    add("tidegate.request.id", Some(&truncate(record.id.as_bytes())));
+    add("tidegate.rule", record.note.rule.as_deref());
+    add("tidegate.decision", record.note.decision.as_deref());
     attributes.extend(port.map(|port| KeyValue::integer("server.port", port)));
     attributes.extend(status_attribute(record.status));
     let error = match record.status {
@@ -191,7 +191,7 @@ fn span(
     }
 }
 
-/// Names that a client makes up are not told apart.
+/// Unknown methods share one value, to bound the cardinality.
 fn method_attributes(method: &Method) -> Vec<KeyValue> {
     const METHOD: &str = "http.request.method";
     match KNOWN_METHODS.contains(method) {

@@ -1,4 +1,4 @@
-//! Which server is next.
+//! Load balancing: selects the next server.
 
 use super::UpstreamEndpoint;
 use std::{
@@ -10,10 +10,10 @@ use std::{
 use tidegate_observe::ServerState;
 use tidegate_policy::model::Balance;
 
-/// How servers take turns.
+/// The load balancer of an upstream.
 pub(super) struct Balancer {
     balance: Balance,
-    /// Of each server: what it is owed, for turns by weight.
+    /// The current weight of each server, for smooth weighted round robin.
     current_weights: Vec<Cell<i64>>,
 }
 
@@ -22,7 +22,7 @@ impl Balancer {
         Self { balance, current_weights: vec![Cell::new(0); servers] }
     }
 
-    /// The place of the next server, which is none of those that were tried.
+    /// The index of the next server, excluding those that were tried.
     pub(super) fn next(
         &self,
         servers: &[Rc<UpstreamEndpoint>],
@@ -32,12 +32,12 @@ impl Balancer {
         if let [only] = servers {
             return (tried.is_empty() && only.state() != ServerState::Down).then_some(0);
         }
-        let open = || (0..servers.len()).filter(|place| !tried.contains(place));
-        let best = open().map(|place| servers[place].state()).max()?;
+        let open = || (0..servers.len()).filter(|index| !tried.contains(index));
+        let best = open().map(|index| servers[index].state()).max()?;
         if best == ServerState::Down {
             return None;
         }
-        let open = || open().filter(|place| servers[*place].state() == best);
+        let open = || open().filter(|index| servers[*index].state() == best);
         match self.balance {
             Balance::RoundRobin => self.round_robin(servers, open()),
             Balance::LeastRequests => least_requests(servers, &open().collect::<Vec<_>>()),
@@ -45,32 +45,33 @@ impl Balancer {
         }
     }
 
-    /// Each is owed its weight at every turn; whoever is owed most gets it, and pays for all. So turns are spread evenly.
+    /// Smooth weighted round robin: adds its weight to each server, selects the highest, and subtracts the total from it.
     fn round_robin(
         &self,
         servers: &[Rc<UpstreamEndpoint>],
         open: impl Iterator<Item = usize>,
     ) -> Option<usize> {
         let (mut chosen, mut total) = (None, 0);
-        for place in open {
-            let weight = i64::try_from(servers[place].weight()).unwrap_or(i64::MAX / 1_024);
+        for index in open {
+            let weight = i64::try_from(servers[index].weight()).unwrap_or(i64::MAX / 1_024);
             total += weight;
-            let owed = self.current_weights[place].get() + weight;
-            self.current_weights[place].set(owed);
+            let owed = self.current_weights[index].get() + weight;
+            self.current_weights[index].set(owed);
             if chosen.is_none_or(|(_, most)| owed > most) {
-                chosen = Some((place, owed));
+                chosen = Some((index, owed));
             }
         }
-        let (place, owed) = chosen?;
-        self.current_weights[place].set(owed - total);
-        Some(place)
+        let (index, owed) = chosen?;
+        self.current_weights[index].set(owed - total);
+        Some(index)
     }
 }
 
-/// The one of two random ones that has less to do for its weight: nearly as good as the best of all, and no herd runs to it.
+/// Power of two choices: of two random servers, selects the one with less load per weight. Nearly as good as the least
+/// loaded of all, without a herd on it.
 fn least_requests(servers: &[Rc<UpstreamEndpoint>], open: &[usize]) -> Option<usize> {
-    let load = |place: &usize| {
-        let server = &servers[*place];
+    let load = |index: &usize| {
+        let server = &servers[*index];
         (server.in_flight() + 1) as f64 / server.weight() as f64
     };
     let one = fastrand::choice(open)?;
@@ -78,20 +79,20 @@ fn least_requests(servers: &[Rc<UpstreamEndpoint>], open: &[usize]) -> Option<us
     Some(if load(other) < load(one) { *other } else { *one })
 }
 
-/// The highest of one number for each pair of client and server. When a server goes, only its own clients move.
+/// Weighted rendezvous hashing. When a server fails, only its own clients move.
 fn client_hash(
     servers: &[Rc<UpstreamEndpoint>],
     open: impl Iterator<Item = usize>,
     client: IpAddr,
 ) -> Option<usize> {
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
-    let score = |place: usize| {
-        let hash = hasher.hash_one((client, servers[place].name()));
-        // Between 0 and 1, and neither.
+    let score = |index: usize| {
+        let hash = hasher.hash_one((client, servers[index].name()));
+        // In the open interval (0, 1).
         let unit = ((hash >> 12) as f64 + 0.5) / (1_u64 << 52) as f64;
-        servers[place].weight() as f64 / -unit.ln()
+        servers[index].weight() as f64 / -unit.ln()
     };
-    open.map(|place| (place, score(place)))
+    open.map(|index| (index, score(index)))
         .max_by(|one, other| one.1.total_cmp(&other.1))
-        .map(|(place, _)| place)
+        .map(|(index, _)| index)
 }

@@ -1,4 +1,4 @@
-//! What is known of an upstream before there is a worker.
+//! The configuration of an upstream, shared by all workers.
 
 use super::{ServerHealth, UpstreamTimeouts};
 use crate::worker::as_millis;
@@ -16,7 +16,7 @@ use tidegate_policy::model::{
 };
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
-/// An upstream, read and checked.
+/// A parsed and resolved upstream.
 pub(crate) struct UpstreamConfig {
     pub(crate) servers: Vec<UpstreamServerConfig>,
     pub(crate) balance: Balance,
@@ -27,16 +27,16 @@ pub(crate) struct UpstreamConfig {
     pub(crate) health_check: Option<HealthCheck>,
 }
 
-/// A server, read and checked.
+/// A parsed server of an upstream.
 #[derive(Clone)]
 pub(crate) struct UpstreamServerConfig {
-    /// A name or an address, without brackets.
+    /// A host name or an address, without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) authority: Authority,
     pub(crate) tls: Option<(TlsConnector, ServerName<'static>)>,
     pub(crate) weight: u64,
-    /// What all workers know of it.
+    /// The health, shared by all workers.
     pub(crate) health: Arc<ServerHealth>,
 }
 
@@ -60,9 +60,10 @@ impl UpstreamConfig {
                     Protocol::Http1 => ALPN_HTTP1,
                     Protocol::Http2 => ALPN_HTTP2,
                 };
-                let known_as = ServerName::try_from(plan.host.clone());
-                let known_as = known_as.map_err(|error| fault(format!("its name is none: {error}")))?;
-                plan.tls = Some((roots.connector(protocol)?, known_as));
+                let server_name = ServerName::try_from(plan.host.clone());
+                let server_name =
+                    server_name.map_err(|error| fault(format!("invalid host name: {error}")))?;
+                plan.tls = Some((roots.connector(protocol)?, server_name));
             }
             servers.push(plan);
         }
@@ -82,23 +83,23 @@ impl UpstreamConfig {
     }
 }
 
-/// How long a name may take to be found when the gateway starts.
+/// The timeout of a DNS lookup at startup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl UpstreamServerConfig {
     pub(crate) fn parse(server: &UpstreamServer, upstream: &Upstream) -> Result<Self, String> {
-        let uri: Uri = server.url.parse().map_err(|_| "write it as `http://host:port`".to_owned())?;
+        let uri: Uri = server.url.parse().map_err(|_| "invalid URL: use `http://host:port`".to_owned())?;
         let port = match uri.scheme_str() {
             Some("http") => 80,
             Some("https") => 443,
-            _ => return Err("its scheme has to be http or https: write `http://host:port`".to_owned()),
+            _ => return Err("scheme must be http or https: use `http://host:port`".to_owned()),
         };
-        let authority = uri.authority().ok_or("it names no host: write `http://host:port`")?;
+        let authority = uri.authority().ok_or("missing host: use `http://host:port`")?;
         if authority.as_str().contains('@') {
-            return Err("it may not have a name and a password".to_owned());
+            return Err("user name and password are not supported: remove them".to_owned());
         }
         if uri.query().is_some() || uri.path() != "/" {
-            return Err("it may not have a path: requests are forwarded with their own".to_owned());
+            return Err("path is not supported: remove it, requests keep their own".to_owned());
         }
         let settings =
             upstream.breaker.as_ref().map(breaker_settings).transpose().map_err(|error| error.to_string())?;
@@ -116,7 +117,7 @@ impl UpstreamServerConfig {
         })
     }
 
-    /// Finds its addresses, so that a wrong name is known before anybody asks for it.
+    /// Resolves the host name, so that a wrong name is reported at startup.
     async fn resolve(&self) -> Result<(), String> {
         if self.address().is_some() {
             return Ok(());
@@ -124,11 +125,11 @@ impl UpstreamServerConfig {
         let found = tokio::net::lookup_host((self.host.as_str(), self.port));
         match tokio::time::timeout(LOOKUP_TIMEOUT, found).await {
             Ok(Ok(addresses)) => match addresses.count() {
-                0 => Err("its name has no address".to_owned()),
+                0 => Err("host name has no address".to_owned()),
                 _ => Ok(()),
             },
-            Ok(Err(error)) => Err(format!("its name does not resolve: {error}")),
-            _ => Err("its name does not resolve".to_owned()),
+            Ok(Err(error)) => Err(format!("cannot resolve the host name: {error}")),
+            _ => Err("cannot resolve the host name: timed out".to_owned()),
         }
     }
 
@@ -141,25 +142,25 @@ impl UpstreamServerConfig {
     }
 }
 
-fn breaker_settings(terms: &BreakerSpec) -> Result<BreakerSettings, SettingError> {
+fn breaker_settings(spec: &BreakerSpec) -> Result<BreakerSettings, SettingError> {
     let few = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     let mut settings = BreakerSettings::builder();
-    if let Some(rate) = terms.failure_rate {
+    if let Some(rate) = spec.failure_rate {
         settings = settings.failure_rate(rate);
     }
-    if let (Some(rate), Some(slow)) = (terms.slow_call_rate, terms.slow_call_duration) {
+    if let (Some(rate), Some(slow)) = (spec.slow_call_rate, spec.slow_call_duration) {
         settings = settings.slow_calls(rate, slow);
     }
-    if let Some(calls) = terms.window_size {
+    if let Some(calls) = spec.window_size {
         settings = settings.count_window(few(calls));
     }
-    if let Some(calls) = terms.min_calls {
+    if let Some(calls) = spec.min_calls {
         settings = settings.min_calls(calls);
     }
-    if let Some(time) = terms.open_duration {
+    if let Some(time) = spec.open_duration {
         settings = settings.open_for(time);
     }
-    if let Some(probes) = terms.half_open_calls {
+    if let Some(probes) = spec.half_open_calls {
         settings = settings.probes(few(probes));
     }
     settings.build()
@@ -187,9 +188,9 @@ mod tests {
         }
         for (url, part) in [
             ("127.0.0.1:9000", "http://host:port"),
-            ("ftp://a", "its scheme has to be http or https"),
-            ("http://a/b", "may not have a path"),
-            ("http://me:pw@a", "a name and a password"),
+            ("ftp://a", "scheme must be http or https"),
+            ("http://a/b", "path is not supported"),
+            ("http://me:pw@a", "user name and password"),
         ] {
             let error = parse_server(url).err().unwrap();
             assert!(error.contains(part), "{url}: {error}");

@@ -1,10 +1,10 @@
-//! One connection to a server, driven by whoever uses it.
+//! One connection to a server, driven by the task that uses it.
 //!
-//! Usually a connection of hyper is a task of its own, and each answer passes through three wake-ups. Here the task of the
-//! client's connection polls it: an answer is read, turned and written in one go, and an idle connection is no task at all.
+//! Usually a hyper connection is a task of its own, and each response needs three wake-ups. Here the task of the client
+//! connection polls it: a response is read, processed and written in one poll, and an idle connection has no task.
 //!
-//! What hyper's connection wakes inside of the same poll need not be woken for again, so what it hands over is polled
-//! with a waker that does nothing; the connection itself always has the real one.
+//! Wake-ups within the same poll are unnecessary, so the response future and the body are polled with a no-op waker; the
+//! connection itself always has the real one.
 
 use super::ResponseDeadline;
 use crate::proxy::RequestBody;
@@ -26,18 +26,18 @@ use std::{
 };
 use tidegate_http_server::Stream;
 
-/// A connection of HTTP/1.1 to a server.
+/// An HTTP/1.1 connection to a server.
 pub(crate) struct UpstreamConnection {
     sender: http1::SendRequest<RequestBody>,
-    /// Until it has ended, and its wire is of no use to anybody.
+    /// `None` after the connection has ended.
     connection: Option<http1::Connection<TokioIo<Stream>, RequestBody>>,
     state: Http1State,
     deadline: ResponseDeadline,
-    /// When it was used last.
+    /// The time of the last response.
     last_used: u64,
 }
 
-/// A request that was sent over a line.
+/// A request in flight on a connection.
 pub(crate) struct PendingResponse {
     connection: Box<UpstreamConnection>,
     response: Pin<Box<SendFuture>>,
@@ -51,70 +51,70 @@ enum Http1State {
     Closed,
 }
 
-/// Why there is no answer.
+/// The error of a request to a server.
 #[derive(Debug)]
 pub(crate) enum UpstreamSendError {
-    /// The connection was closed before anything was sent; here is the request again.
+    /// The connection was closed before the request was sent; returns the request.
     Closed(Box<Request<RequestBody>>),
-    /// No connection came about; here is the request again.
+    /// The connection failed; returns the request.
     Unreachable(io::Error, Box<Request<RequestBody>>),
-    /// The connection broke, or what came is no HTTP.
+    /// The response is incomplete or not HTTP.
     BadResponse,
-    /// It took too long.
+    /// The server timed out.
     Timeout,
 }
 
-/// The most that is read of an answer before its client has taken it, and the largest head of one.
+/// The read buffer of a response, and the maximum size of its head.
 const READ_BUFFER_SIZE: usize = 64 * 1_024;
 
-/// How long a connection is kept without being used, in milliseconds. Many servers close theirs after 60 seconds.
+/// The maximum idle time of a connection, in milliseconds. Many servers close theirs after 60 seconds.
 const MAX_IDLE_TIME: u64 = 30_000;
 const STALE_IDLE_TIME: u64 = 1_000;
 
 impl UpstreamConnection {
-    pub(super) async fn new(stream: Stream, pace: ResponseDeadline) -> hyper::Result<Box<Self>> {
+    pub(super) async fn new(stream: Stream, deadline: ResponseDeadline) -> hyper::Result<Box<Self>> {
         let (sender, connection) = http1::Builder::new()
             .writev(false)
             .max_buf_size(READ_BUFFER_SIZE)
             .handshake(TokioIo::new(stream))
             .await?;
-        let mut line = Box::new(Self {
+        let mut connection = Box::new(Self {
             sender,
             connection: Some(connection),
             state: Http1State::Open,
-            deadline: pace,
+            deadline,
             last_used: 0,
         });
-        // It takes a request when it has been polled.
-        line.poll_connection(&mut Context::from_waker(Waker::noop()));
-        Ok(line)
+        // The connection accepts a request only after a poll.
+        connection.poll_connection(&mut Context::from_waker(Waker::noop()));
+        Ok(connection)
     }
 
-    /// Sends a request, whose answer is waited for.
+    /// Sends a request.
     pub(crate) fn send(mut self: Box<Self>, mut request: Request<RequestBody>) -> PendingResponse {
-        // By itself hyper drops the body of these methods where its length is not known.
+        // Without this header, hyper drops a body of unknown length for these methods.
         let has_body = !request.body().is_end_stream() && !request.headers().contains_key(CONTENT_LENGTH);
         if has_body && matches!(*request.method(), Method::GET | Method::HEAD) {
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         self.deadline.start(request.body().progress());
-        let answer = Box::pin(self.sender.try_send_request(request));
-        PendingResponse { connection: self, response: answer }
+        let response = Box::pin(self.sender.try_send_request(request));
+        PendingResponse { connection: self, response }
     }
 
-    /// The next part of an answer.
+    /// Polls for the next frame of a response.
     #[inline]
     pub(crate) fn poll_frame(
         &mut self,
         body: &mut Incoming,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UpstreamSendError>>> {
-        let mut quiet = Context::from_waker(Waker::noop());
-        // The first look tells the connection that something is wanted.
-        let mut polled = Pin::new(&mut *body).poll_frame(&mut quiet);
+        let mut noop = Context::from_waker(Waker::noop());
+        // The first poll of the body makes the connection read.
+        let mut polled = Pin::new(&mut *body).poll_frame(&mut noop);
         if polled.is_pending() {
             self.poll_connection(context);
-            polled = Pin::new(body).poll_frame(&mut quiet);
+            polled = Pin::new(body).poll_frame(&mut noop);
         }
         match polled {
             Poll::Ready(frame) => {
@@ -128,7 +128,7 @@ impl UpstreamConnection {
         }
     }
 
-    /// Its answer is complete: whether it can have the next request.
+    /// Called when the response is complete; returns whether the connection can be reused.
     pub(super) fn finish_response(&mut self, now: u64) -> bool {
         self.last_used = now;
         self.deadline.clear();
@@ -138,19 +138,19 @@ impl UpstreamConnection {
         self.sender.is_ready()
     }
 
-    /// Whether it has been idle for so long that its server may be closing it.
+    /// Whether the connection has been idle for so long that the server may be closing it.
     #[inline]
     pub(super) fn is_stale(&self, now: u64) -> bool {
         now.saturating_sub(self.last_used) > STALE_IDLE_TIME
     }
 
-    /// Whether it is worth keeping.
+    /// Whether the connection is open and not idle for too long.
     pub(super) fn is_reusable(&mut self, now: u64) -> bool {
         self.poll_connection(&mut Context::from_waker(Waker::noop()));
         self.state == Http1State::Open && now.saturating_sub(self.last_used) < MAX_IDLE_TIME
     }
 
-    /// After the answer 101: what is left of the connection is the wire, and what the server said on it already.
+    /// Returns the stream after a 101 response, with the bytes that were already read.
     pub(crate) async fn into_stream(mut self: Box<Self>) -> Option<(Stream, Bytes)> {
         poll_fn(|context| {
             self.poll_connection(context);
@@ -174,38 +174,37 @@ impl UpstreamConnection {
 }
 
 impl PendingResponse {
-    /// The head of the answer, if it comes in time after the last piece of the request.
+    /// Polls for the head of the response, within the timeout after the last frame of the request.
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<Response<Incoming>, UpstreamSendError>> {
-        let Self { connection: line, response: answer } = self;
-        let mut quiet = Context::from_waker(Waker::noop());
-        line.poll_connection(context);
-        let mut polled = answer.as_mut().poll(&mut quiet);
-        if polled.is_pending() && line.state == Http1State::Closed {
-            // Closed before it took the request, which is given back when nobody can take it any more.
-            line.connection = None;
-            polled = answer.as_mut().poll(&mut quiet);
+        let Self { connection, response } = self;
+        let mut noop = Context::from_waker(Waker::noop());
+        connection.poll_connection(context);
+        let mut polled = response.as_mut().poll(&mut noop);
+        if polled.is_pending() && connection.state == Http1State::Closed {
+            // Closed before it accepted the request; hyper returns the request when the connection is dropped.
+            connection.connection = None;
+            polled = response.as_mut().poll(&mut noop);
         }
         match polled {
-            Poll::Ready(answer) => {
-                // Whoever looks at the body tells the connection that it is wanted. That need not wake this task,
-                // which polls the connection next anyway. Small answers are there already.
-                if !line.sender.is_ready() {
-                    line.poll_connection(&mut quiet);
+            Poll::Ready(response) => {
+                // The body will be polled next by this task, so no wake-up is needed. Small responses are complete already.
+                if !connection.sender.is_ready() {
+                    connection.poll_connection(&mut noop);
                 }
-                line.deadline.on_data();
-                Poll::Ready(answer.map_err(UpstreamSendError::new))
+                connection.deadline.on_data();
+                Poll::Ready(response.map_err(UpstreamSendError::new))
             }
-            Poll::Pending if line.deadline.poll_expired(context) => {
+            Poll::Pending if connection.deadline.poll_expired(context) => {
                 Poll::Ready(Err(UpstreamSendError::Timeout))
             }
             Poll::Pending => Poll::Pending,
         }
     }
 
-    /// The line, when the answer is there.
+    /// Returns the connection after the response head.
     pub(crate) fn into_connection(self) -> Box<UpstreamConnection> {
         self.connection
     }

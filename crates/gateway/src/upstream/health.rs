@@ -1,6 +1,7 @@
-//! What all workers know of a server: whether it answers, and whether it is worth asking.
+//! The health of a server, shared by all workers: passive failure detection, health checks and the circuit breaker.
 
 use super::UpstreamEndpoint;
+use crate::events;
 use http::{Request, StatusCode, header};
 use std::{
     rc::Rc,
@@ -15,34 +16,34 @@ use tidegate_overload::{Breaker, BreakerSettings, CallGuard, CallPermit};
 use tidegate_policy::model::HealthCheck;
 use tokio::time;
 
-/// How a server has done of late.
+/// The health of a server.
 pub(crate) struct ServerHealth {
-    /// What checks say; yes where there are none.
+    /// The result of health checks; true without health checks.
     is_up: AtomicBool,
-    /// Failures in a row.
+    /// Consecutive failures.
     failures: AtomicU64,
-    /// Until when it gets nothing if others can take it, in the milliseconds of a worker's clock, which are the same for all.
+    /// Until this time, other servers are preferred. In milliseconds of the workers' clock, which is the same for all.
     unavailable_until: AtomicU64,
-    /// After how many failures in a row it is skipped, and for how many milliseconds; never after 0.
+    /// The number of consecutive failures after which the server is skipped, and for how long in milliseconds; 0 disables it.
     max_fails: u64,
     fail_timeout: u64,
     breaker: Option<Arc<Breaker>>,
-    /// What each worker counts.
+    /// The counters of each worker.
     counters: Mutex<Vec<Arc<ServerCounters>>>,
-    /// Checks that it failed.
+    /// Failed health checks.
     failed_checks: AtomicU64,
 }
 
-/// What one worker counts of a server; nobody else writes it.
+/// The counters of one worker for a server. Only this worker writes them.
 #[derive(Default)]
 pub(crate) struct ServerCounters {
-    /// Requests that are with it.
+    /// Requests in flight.
     pub(super) in_flight: AtomicU64,
-    /// Requests that it answered.
+    /// Requests with a response.
     pub(super) responses: SingleWriterCounter,
-    /// Requests that it did not answer, or too late.
+    /// Requests without a response, or with a timeout.
     pub(super) failures: SingleWriterCounter,
-    /// From sending a request to the head of its answer.
+    /// The time from sending a request to the head of its response.
     pub(super) latency: LatencyRecorder,
 }
 
@@ -60,14 +61,14 @@ impl ServerHealth {
         }
     }
 
-    /// Where one more worker counts.
+    /// Creates the counters of a worker.
     pub(super) fn register_worker(&self) -> Arc<ServerCounters> {
         let counts = Arc::<ServerCounters>::default();
         self.counters.lock().unwrap_or_else(PoisonError::into_inner).push(counts.clone());
         counts
     }
 
-    /// How it is now, in the milliseconds of a worker's clock.
+    /// Reports the health at `now`, in milliseconds of a worker's clock.
     pub(crate) fn report(&self, now: u64) -> HealthReport {
         let counts = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         let mut times = LatencyBuckets::default();
@@ -93,25 +94,25 @@ impl ServerHealth {
         }
     }
 
-    /// Leave to ask it; `Err` while its breaker is open.
+    /// Acquires a permit of the circuit breaker; `Err` while it is open.
     pub(super) fn try_acquire(
         &self,
     ) -> Result<Option<CallPermit<Arc<Breaker>>>, tidegate_overload::Rejection> {
         self.breaker.as_ref().map(CallGuard::try_acquire_owned).transpose()
     }
 
-    /// It answered.
+    /// Records a response.
     #[inline]
     pub(super) fn on_response(&self, name: &str) {
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.unavailable_until.store(0, Ordering::Relaxed);
             if self.failures.swap(0, Ordering::Relaxed) >= self.max_fails.max(1) {
-                tracing::info!(server = name, "upstream server answers again");
+                events::UpstreamServerRecovered { server: name }.emit();
             }
         }
     }
 
-    /// It could not be reached, broke off or took too long.
+    /// Records a failed connection, an incomplete response or a timeout.
     pub(super) fn on_failure(&self, now: u64, name: &str) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         if self.max_fails == 0 {
@@ -121,12 +122,12 @@ impl ServerHealth {
             self.unavailable_until.store(now.saturating_add(self.fail_timeout), Ordering::Relaxed);
         }
         if failures == self.max_fails {
-            tracing::warn!(server = name, failures, "upstream server unhealthy");
+            events::UpstreamServerUnhealthy { server: name, failures }.emit();
         }
     }
 }
 
-/// Asks a server again and again whether it is well.
+/// Runs the health checks of a server, forever.
 pub(crate) async fn run_health_checks(server: Rc<UpstreamEndpoint>, check: HealthCheck) {
     let (mut failures, mut successes) = (0, 0);
     loop {
@@ -135,7 +136,7 @@ pub(crate) async fn run_health_checks(server: Rc<UpstreamEndpoint>, check: Healt
             Ok(Some(status)) if status.is_success() || status.is_redirection() => {
                 (failures, successes) = (0, successes + 1);
                 if successes >= check.healthy_threshold && !health.is_up.swap(true, Ordering::Relaxed) {
-                    tracing::info!(server = server.name(), "a server is well again");
+                    events::HealthCheckPassed { server: server.name() }.emit();
                 }
             }
             outcome => {
@@ -143,11 +144,7 @@ pub(crate) async fn run_health_checks(server: Rc<UpstreamEndpoint>, check: Healt
                 health.failed_checks.fetch_add(1, Ordering::Relaxed);
                 if failures >= check.unhealthy_threshold && health.is_up.swap(false, Ordering::Relaxed) {
                     let status = outcome.ok().flatten().map(|status| status.as_u16());
-                    tracing::warn!(
-                        server = server.name(),
-                        status,
-                        "a server is not well, and gets no requests"
-                    );
+                    events::HealthCheckFailed { server: server.name(), status }.emit();
                 }
             }
         }

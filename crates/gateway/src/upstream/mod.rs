@@ -1,4 +1,4 @@
-//! Upstreams: servers that can do the same, and connections to them that are kept.
+//! Upstreams: groups of equivalent servers, with load balancing and connection pools.
 
 mod balancer;
 mod config;
@@ -18,18 +18,18 @@ use balancer::Balancer;
 use std::{cell::Cell, net::IpAddr, rc::Rc, time::Duration};
 use tidegate_policy::model::HealthCheck;
 
-/// An upstream, in one worker.
+/// An upstream in one worker.
 pub(crate) struct Upstream {
     servers: Vec<Rc<UpstreamEndpoint>>,
     balancer: Balancer,
     max_retries: u64,
-    /// What a request adds to the budget of retries, and what there is.
+    /// The retry budget, and the part of a retry that each request adds to it.
     retry_ratio: f64,
     retry_budget: Cell<f64>,
     health_check: Option<HealthCheck>,
 }
 
-/// How long each phase may take; in milliseconds where a deadline is set for each request.
+/// The timeouts of an upstream. Those that are set per request are in milliseconds.
 #[derive(Clone, Copy)]
 pub(crate) struct UpstreamTimeouts {
     pub(crate) connect: Duration,
@@ -37,7 +37,7 @@ pub(crate) struct UpstreamTimeouts {
     pub(crate) idle: u64,
 }
 
-/// Retries that may be saved up.
+/// The maximum retry budget.
 const MAX_RETRY_BUDGET: f64 = 10.0;
 
 impl Upstream {
@@ -52,24 +52,24 @@ impl Upstream {
         })
     }
 
-    /// The place of the server to ask next, and the server.
+    /// The next server, with its index.
     #[inline]
     pub(crate) fn next_server(
         &self,
         tried: &[usize],
         client: IpAddr,
     ) -> Option<(usize, &Rc<UpstreamEndpoint>)> {
-        let place = self.balancer.next(&self.servers, tried, client)?;
-        Some((place, &self.servers[place]))
+        let index = self.balancer.next(&self.servers, tried, client)?;
+        Some((index, &self.servers[index]))
     }
 
-    /// A request comes, and pays into the budget.
+    /// Adds the share of one request to the retry budget.
     #[inline]
     pub(crate) fn add_retry_budget(&self) {
         self.retry_budget.set((self.retry_budget.get() + self.retry_ratio).min(MAX_RETRY_BUDGET));
     }
 
-    /// Whether a request that was sent so often may be sent once more; the budget pays.
+    /// Whether a request with this number of retries may be retried; takes the retry from the budget.
     pub(crate) fn take_retry(&self, retries: usize) -> bool {
         let (retries, budget) = (retries as u64, self.retry_budget.get());
         let may = retries < self.max_retries && budget >= 1.0;
@@ -79,14 +79,14 @@ impl Upstream {
         may
     }
 
-    /// Its servers, and how each is checked.
+    /// The servers, each with its health check.
     pub(crate) fn health_checks(&self) -> impl Iterator<Item = (Rc<UpstreamEndpoint>, HealthCheck)> {
         self.health_check
             .iter()
             .flat_map(|check| self.servers.iter().map(|server| (server.clone(), check.clone())))
     }
 
-    /// Closes connections that nobody has used for long.
+    /// Closes connections that have been idle for too long.
     pub(crate) fn close_idle(&self) {
         self.servers.iter().for_each(|server| server.close_idle());
     }

@@ -1,4 +1,4 @@
-//! How long a server may take over a request, whose body may still be on its way to it.
+//! The deadline of a server's response, while the request body may still be sent.
 
 use super::UpstreamTimeouts;
 use crate::{
@@ -7,13 +7,12 @@ use crate::{
 };
 use std::task::Context;
 
-/// The patience with a server. While it is sent a body it has `idle` for each piece; from the last piece on it has `response`
-/// for its answer, and then `idle` for each piece of that. While a client is to send the next piece, its server is not
-/// to blame.
+/// The deadline of a response. During the upload, the server has `idle` for each frame; after the last frame, `response` for
+/// the head of the response, and then `idle` for each frame of the body. The time that the client takes does not count.
 pub(crate) struct ResponseDeadline {
     timeouts: UpstreamTimeouts,
     deadline: Deadline,
-    /// How far the body of the request has got, where there is one.
+    /// The progress of the request body, if there is one.
     upload: Option<UploadProgress>,
     phase: ResponsePhase,
 }
@@ -29,7 +28,7 @@ impl ResponseDeadline {
         Self { timeouts: times, deadline, upload: None, phase: ResponsePhase::Head }
     }
 
-    /// A request is sent.
+    /// Starts the deadline of a request.
     #[inline]
     pub(super) fn start(&mut self, upload: Option<UploadProgress>) {
         self.phase = ResponsePhase::Head;
@@ -40,20 +39,20 @@ impl ResponseDeadline {
         self.upload = upload;
     }
 
-    /// Something of the answer came.
+    /// Called when a part of the response arrives.
     #[inline]
     pub(crate) fn on_data(&mut self) {
         self.phase = ResponsePhase::Body;
         self.deadline.set(self.timeouts.idle);
     }
 
-    /// The answer is complete.
+    /// Called when the response is complete.
     pub(super) fn clear(&mut self) {
         self.deadline.clear();
         self.upload = None;
     }
 
-    /// Nothing comes: whether the server has had its time. If not, its task is woken when it has.
+    /// Whether the deadline has expired. If not, registers the task to wake.
     #[inline]
     pub(crate) fn poll_expired(&self, context: &Context<'_>) -> bool {
         if self.deadline.is_expired() && self.is_expired() {
@@ -63,7 +62,7 @@ impl ResponseDeadline {
         false
     }
 
-    /// Looks at what the body has done meanwhile, and moves the deadline if there is time left.
+    /// Moves the deadline if the upload has made progress; returns whether it has expired.
     fn is_expired(&self) -> bool {
         let Some(upload) = &self.upload else { return true };
         match (upload.phase(), self.phase) {
@@ -71,11 +70,8 @@ impl ResponseDeadline {
             (UploadPhase::Complete(at), ResponsePhase::Head) => {
                 self.deadline.set_from(at, self.timeouts.response);
             }
-            (UploadPhase::Writable(at), ResponsePhase::Head) => {
-                self.deadline.set_from(at, self.timeouts.idle);
-            }
-            // It took pieces while none came back.
-            (UploadPhase::Writable(at) | UploadPhase::Complete(at), ResponsePhase::Body) => {
+            // The server may read the body while it sends the response.
+            (UploadPhase::Writable(at), _) | (UploadPhase::Complete(at), ResponsePhase::Body) => {
                 self.deadline.set_from(at, self.timeouts.idle);
             }
         }

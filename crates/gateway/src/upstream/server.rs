@@ -1,4 +1,4 @@
-//! One server, and the connections to it that one worker keeps.
+//! One server, and the connection pool of one worker.
 
 use super::{
     ResponseDeadline, ServerHealth, UpstreamConfig, UpstreamConnection, UpstreamSendError, UpstreamTimeouts,
@@ -28,11 +28,11 @@ use tidegate_overload::{Breaker, CallPermit, Rejection};
 use tidegate_policy::model::Protocol;
 use tokio::{net::TcpStream, time};
 
-/// The most that a server may send of one answer over HTTP/2 before its client has taken it, and of all answers together.
+/// The HTTP/2 flow control windows of one response, and of all responses of a connection.
 const STREAM_WINDOW: u32 = 128 * 1_024;
 const CONNECTION_WINDOW: u32 = 16 << 20;
 
-/// A server, in one worker.
+/// A server in one worker.
 pub(crate) struct UpstreamEndpoint {
     config: UpstreamServerConfig,
     address: Option<SocketAddr>,
@@ -40,16 +40,16 @@ pub(crate) struct UpstreamEndpoint {
     timeouts: UpstreamTimeouts,
     deadlines: Rc<Deadlines>,
     max_idle_connections: usize,
-    /// Nobody's, the one that was used last on top.
-    #[allow(clippy::vec_box, reason = "they are handed on as they are")]
+    /// Idle connections, the most recently used last.
+    #[allow(clippy::vec_box, reason = "connections are moved as boxes")]
     idle: RefCell<Vec<Box<UpstreamConnection>>>,
-    /// The one connection of HTTP/2, which all requests share.
+    /// The HTTP/2 connection that all requests share.
     http2: RefCell<Option<http2::SendRequest<RequestBody>>>,
-    /// Only this worker writes it.
+    /// Only this worker writes them.
     counters: Arc<ServerCounters>,
 }
 
-/// A request that is with a server, until it is dropped.
+/// A request in flight to a server, until it is dropped.
 pub(crate) struct InFlightGuard {
     pub(crate) server: Rc<UpstreamEndpoint>,
 }
@@ -81,7 +81,7 @@ impl UpstreamEndpoint {
         self.config.authority.as_str()
     }
 
-    /// Its scheme, host and port.
+    /// The scheme, host and port.
     #[cfg(feature = "otel")]
     pub(crate) fn endpoint(&self) -> (&'static str, &str, u16) {
         let scheme = if self.config.tls.is_some() { "https" } else { "http" };
@@ -104,13 +104,13 @@ impl UpstreamEndpoint {
         self.config.health.state(self.deadlines.now())
     }
 
-    /// Leave to ask it; `Err` while its breaker is open.
+    /// Acquires a permit of the circuit breaker; `Err` while it is open.
     #[inline]
     pub(crate) fn try_acquire(&self) -> Result<Option<CallPermit<Arc<Breaker>>>, Rejection> {
         self.config.health.try_acquire()
     }
 
-    /// It answered, after this time.
+    /// Records a response after this time.
     #[inline]
     pub(crate) fn on_response(&self, took: Micros) {
         self.counters.responses.add(1);
@@ -118,52 +118,52 @@ impl UpstreamEndpoint {
         self.config.health.on_response(self.name());
     }
 
-    /// It did not.
+    /// Records a failed request.
     pub(crate) fn on_failure(&self) {
         self.counters.failures.add(1);
         self.config.health.on_failure(self.deadlines.now(), self.name());
     }
 
-    /// A request is on its way here.
+    /// Counts a request in flight.
     #[inline]
     pub(crate) fn begin_request(self: &Rc<Self>) -> InFlightGuard {
         self.counters.in_flight.store(self.in_flight() + 1, Ordering::Relaxed);
         InFlightGuard { server: self.clone() }
     }
 
-    /// A connection that was used before.
+    /// Takes the most recently used idle connection.
     #[inline]
     pub(crate) fn take_idle(&self) -> Option<Box<UpstreamConnection>> {
         self.idle.borrow_mut().pop()
     }
 
-    /// The same, if it was used a moment ago.
+    /// Takes an idle connection that is not stale.
     #[inline]
     pub(crate) fn take_recent(&self) -> Option<Box<UpstreamConnection>> {
-        self.idle.borrow_mut().pop_if(|line| !line.is_stale(self.deadlines.now()))
+        self.idle.borrow_mut().pop_if(|connection| !connection.is_stale(self.deadlines.now()))
     }
 
-    /// Whether a connection has been idle for so long that its server may be closing it at this moment.
+    /// Whether a connection has been idle for so long that the server may be closing it.
     #[inline]
-    pub(crate) fn is_stale(&self, line: &UpstreamConnection) -> bool {
-        line.is_stale(self.deadlines.now())
+    pub(crate) fn is_stale(&self, connection: &UpstreamConnection) -> bool {
+        connection.is_stale(self.deadlines.now())
     }
 
-    /// Keeps a connection for the next request, if it can have one.
-    pub(crate) fn return_idle(&self, mut line: Box<UpstreamConnection>) {
+    /// Returns a connection to the pool, if it can be reused.
+    pub(crate) fn return_idle(&self, mut connection: Box<UpstreamConnection>) {
         let mut idle = self.idle.borrow_mut();
-        if idle.len() < self.max_idle_connections && line.finish_response(self.deadlines.now()) {
-            idle.push(line);
+        if idle.len() < self.max_idle_connections && connection.finish_response(self.deadlines.now()) {
+            idle.push(connection);
         }
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     pub(crate) async fn connect(&self) -> io::Result<Box<UpstreamConnection>> {
         let stream = self.connect_stream().await?;
         UpstreamConnection::new(stream, self.response_deadline()).await.map_err(io::Error::other)
     }
 
-    /// Sends a request over the connection that all share, or a new one.
+    /// Sends a request over the shared HTTP/2 connection, or a new one.
     pub(crate) async fn send_http2(
         &self,
         request: Request<RequestBody>,
@@ -176,16 +176,16 @@ impl UpstreamEndpoint {
                 Err(error) => return Err(UpstreamSendError::Unreachable(error, Box::new(request))),
             },
         };
-        let mut pace = self.response_deadline();
-        pace.start(request.body().progress());
-        let mut answer = pin!(shared.try_send_request(self.with_authority(request)));
-        let answer = poll_fn(|context| match answer.as_mut().poll(context) {
-            Poll::Ready(answer) => Poll::Ready(answer.map_err(UpstreamSendError::new)),
-            Poll::Pending if pace.poll_expired(context) => Poll::Ready(Err(UpstreamSendError::Timeout)),
+        let mut deadline = self.response_deadline();
+        deadline.start(request.body().progress());
+        let mut response = pin!(shared.try_send_request(self.with_authority(request)));
+        let response = poll_fn(|context| match response.as_mut().poll(context) {
+            Poll::Ready(response) => Poll::Ready(response.map_err(UpstreamSendError::new)),
+            Poll::Pending if deadline.poll_expired(context) => Poll::Ready(Err(UpstreamSendError::Timeout)),
             Poll::Pending => Poll::Pending,
         });
-        let answer = answer.await?;
-        Ok((answer, pace))
+        let response = response.await?;
+        Ok((response, deadline))
     }
 
     fn response_deadline(&self) -> ResponseDeadline {
@@ -204,7 +204,7 @@ impl UpstreamEndpoint {
         Ok(shared)
     }
 
-    /// HTTP/2 says the host in the address.
+    /// Moves the host to the `:authority` of an HTTP/2 request.
     fn with_authority(&self, mut request: Request<RequestBody>) -> Request<RequestBody> {
         let host = request.headers_mut().remove(header::HOST);
         let host = host.and_then(|host| host.to_str().ok()?.parse().ok());
@@ -217,20 +217,20 @@ impl UpstreamEndpoint {
         request
     }
 
-    /// Sends a request over a connection that is closed after it; the status of its answer.
+    /// Sends a request over a new connection, and returns the status of the response.
     pub(super) async fn send_once(self: &Rc<Self>, request: Request<RequestBody>) -> Option<StatusCode> {
         match self.protocol {
             Protocol::Http1 => {
-                let mut ask = self.connect().await.ok()?.send(request);
-                let answer = poll_fn(|context| ask.poll(context)).await;
-                answer.ok().map(|answer| answer.status())
+                let mut pending = self.connect().await.ok()?.send(request);
+                let response = poll_fn(|context| pending.poll(context)).await;
+                response.ok().map(|response| response.status())
             }
-            Protocol::Http2 => self.send_http2(request).await.ok().map(|(answer, _)| answer.status()),
+            Protocol::Http2 => self.send_http2(request).await.ok().map(|(response, _)| response.status()),
         }
     }
 
     async fn connect_stream(&self) -> io::Result<Stream> {
-        let dialled = async {
+        let connecting = async {
             let stream = match self.address {
                 Some(address) => TcpStream::connect(address).await?,
                 None => TcpStream::connect((self.config.host.as_str(), self.config.port)).await?,
@@ -243,13 +243,13 @@ impl UpstreamEndpoint {
                 None => Stream::Plain(stream),
             })
         };
-        time::timeout(self.timeouts.connect, dialled).await?
+        time::timeout(self.timeouts.connect, connecting).await?
     }
 
-    /// Closes connections that have been idle for long, and those that the server has closed.
+    /// Closes connections that have been idle for too long, and those that the server has closed.
     pub(super) fn close_idle(&self) {
         let now = self.deadlines.now();
-        self.idle.borrow_mut().retain_mut(|line| line.is_reusable(now));
+        self.idle.borrow_mut().retain_mut(|connection| connection.is_reusable(now));
     }
 }
 

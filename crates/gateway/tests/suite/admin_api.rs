@@ -1,4 +1,4 @@
-//! What operators see of a gateway at work, and what they may do.
+//! The admin API of a running gateway.
 
 use crate::harness::{RawClient, RawResponse, TEST_TIMEOUT, TestBackend, text_body};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use tokio::{
     time::timeout,
 };
 
-/// A gateway, and an operator beside it.
+/// A gateway with an admin API.
 pub(crate) struct AdminGateway {
     pub(crate) address: SocketAddr,
     admin: SocketAddr,
@@ -56,13 +56,13 @@ impl AdminGateway {
         self.get_with_header(path, "").await
     }
 
-    /// As a client with this header.
+    /// Sends a client request with this header.
     pub(crate) async fn get_with_header(&self, path: &str, header: &str) -> RawResponse {
         let request = format!("GET {path} HTTP/1.1\r\nhost: app.example\r\n{header}\r\n");
         timeout(TEST_TIMEOUT, RawClient::connect(self.address).await.request(&request)).await.unwrap()
     }
 
-    /// What operators are told.
+    /// Sends a request to the admin API with the token.
     pub(crate) async fn admin_request(&self, method: &str, path: &str, body: &str) -> RawResponse {
         let token = concat!("authorization: Bearer ", env!("CARGO_PKG_VERSION"), "\r\n");
         self.admin_request_with_header(method, path, token, body).await
@@ -83,9 +83,9 @@ impl AdminGateway {
     }
 
     pub(crate) async fn admin_json(&self, path: &str) -> Value {
-        let answer = self.admin_request("GET", path, "").await;
-        assert_eq!(answer.status(), 200, "{}", answer.body);
-        serde_json::from_str(&answer.body).unwrap()
+        let response = self.admin_request("GET", path, "").await;
+        assert_eq!(response.status(), 200, "{}", response.body);
+        serde_json::from_str(&response.body).unwrap()
     }
 
     async fn metrics(&self) -> String {
@@ -117,19 +117,19 @@ rules:
 #[tokio::test]
 async fn denial_id_leads_to_its_reason() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, LOGIN_POLICY);
+    let gateway = AdminGateway::start(&server, LOGIN_POLICY);
     let alice = "x-user: alice\r\n";
     for _ in 0..2 {
-        let admitted = stage.get_with_header("/login?secret=1", alice).await;
+        let admitted = gateway.get_with_header("/login?secret=1", alice).await;
         assert_eq!((admitted.status(), admitted.header("tidegate-denial")), (200, None));
     }
-    let denied = stage.get_with_header("/login?secret=1", alice).await;
+    let denied = gateway.get_with_header("/login?secret=1", alice).await;
     let id = denied.header("tidegate-denial").unwrap().to_owned();
     let problem: Value = serde_json::from_str(&denied.body).unwrap();
     assert_eq!(problem["instance"], format!("urn:tidegate:denial:{id}"));
     assert_eq!((denied.status(), &problem["status"]), (429, &json!(429)));
 
-    let why = stage.admin_json(&format!("/api/v1/denials/{id}")).await;
+    let why = gateway.admin_json(&format!("/api/v1/denials/{id}")).await;
     for (member, expected) in [
         ("/id", json!(id)),
         ("/rule", json!("login")),
@@ -153,209 +153,205 @@ async fn denial_id_leads_to_its_reason() {
     let wait = why["retry-after"].as_f64().unwrap();
     assert!(wait > 1_700.0 && wait <= 1_800.0, "{wait}");
     assert!(why["passes-at"].as_str() > why["time"].as_str());
-    assert!(why["told"].as_str().unwrap().contains("0 of 2 were left"), "{why}");
+    assert!(why["summary"].as_str().unwrap().contains("0 of 2 left"), "{why}");
 
-    let list = stage.admin_json("/api/v1/denials").await;
+    let list = gateway.admin_json("/api/v1/denials").await;
     assert_eq!(list["denials"], json!([why]));
-    assert_eq!(stage.admin_json("/api/v1/denials?rule=watched").await["denials"], json!([]));
-    assert_eq!(stage.admin_request("GET", "/api/v1/denials/0000000000000000", "").await.status(), 404);
-    assert_eq!(stage.admin_request("GET", "/api/v1/denials?limit=0", "").await.status(), 400);
+    assert_eq!(gateway.admin_json("/api/v1/denials?rule=watched").await["denials"], json!([]));
+    assert_eq!(gateway.admin_request("GET", "/api/v1/denials/0000000000000000", "").await.status(), 404);
+    assert_eq!(gateway.admin_request("GET", "/api/v1/denials?limit=0", "").await.status(), 400);
 
-    let top = stage.admin_json("/api/v1/top?rule=login&by=denied").await;
+    let top = gateway.admin_json("/api/v1/top?rule=login&by=denied").await;
     assert_eq!(
         top["keys"],
         json!([{ "rule": "login", "key": "alice", "count": 1, "error": 0, "share": 1.0 }])
     );
-    assert_eq!(stage.admin_request("GET", "/api/v1/top?rule=logni", "").await.status(), 404);
-    stage.stop().await;
+    assert_eq!(gateway.admin_request("GET", "/api/v1/top?rule=logni", "").await.status(), 404);
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn nothing_is_recorded_without_observe() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, "rules: [{ name: all, quota: 1/h }]");
-    stage.get("/").await;
-    let denied = stage.get("/").await;
+    let gateway = AdminGateway::start(&server, "rules: [{ name: all, quota: 1/h }]");
+    gateway.get("/").await;
+    let denied = gateway.get("/").await;
     assert_eq!((denied.status(), denied.header("tidegate-denial")), (429, None));
     assert!(!denied.body.contains("instance"), "{}", denied.body);
-    assert_eq!(stage.admin_json("/api/v1/denials").await, json!({ "denials": [] }));
-    assert_eq!(stage.admin_json("/api/v1/top").await["keys"], json!([]));
-    assert_eq!(stage.admin_request("GET", "/api/v1/history", "").await.body, "");
-    assert_eq!(stage.admin_json("/api/v1/status").await["observe"], Value::Null);
-    stage.stop().await;
+    assert_eq!(gateway.admin_json("/api/v1/denials").await, json!({ "denials": [] }));
+    assert_eq!(gateway.admin_json("/api/v1/top").await["keys"], json!([]));
+    assert_eq!(gateway.admin_request("GET", "/api/v1/history", "").await.body, "");
+    assert_eq!(gateway.admin_json("/api/v1/status").await["observe"], Value::Null);
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn reload_keeps_request_counts() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, LOGIN_POLICY);
+    let gateway = AdminGateway::start(&server, LOGIN_POLICY);
     for path in ["/login", "/login", "/login", "/other"] {
-        stage.get_with_header(path, "x-user: alice\r\n").await;
+        gateway.get_with_header(path, "x-user: alice\r\n").await;
     }
     let of = |status: &Value, name: &str| {
         let rules = status["rules"].as_array().unwrap();
         rules.iter().find(|rule| rule["name"] == name).unwrap()["counts"].clone()
     };
     let counts = |admitted, denied, shadow| json!({ "admitted": admitted, "delayed": 0, "denied": denied, "shadow-denied": shadow, "degraded": 0 });
-    let status = stage.admin_json("/api/v1/status").await;
+    let status = gateway.admin_json("/api/v1/status").await;
     assert_eq!(of(&status, "login"), counts(2, 1, 0));
-    assert_eq!(
-        of(&status, "watched"),
-        counts(1, 0, 2),
-        "who is refused is not asked about by those who watch"
-    );
+    assert_eq!(of(&status, "watched"), counts(1, 0, 2), "a rejected request does not reach later rules");
     assert_eq!(
         status["requests"],
         json!({ "total": 4, "admitted": 3, "refused": 1, "delayed": 0, "shadow-denied": 2, "in-flight": 0 })
     );
     assert_eq!(status["responses"]["2xx"], 3);
 
-    // Another rule, and one that is gone.
+    // One rule is changed, and one is removed.
     let next = "rules:\n  - { name: login, key: ip, match: { path: /login }, quota: 20/h }\n";
-    stage.replace(&server, next).await;
-    stage.get("/login").await;
-    let status = stage.admin_json("/api/v1/status").await;
+    gateway.replace(&server, next).await;
+    gateway.get("/login").await;
+    let status = gateway.admin_json("/api/v1/status").await;
     assert_eq!(of(&status, "login"), counts(3, 1, 0));
     assert_eq!(status["rules"].as_array().unwrap().len(), 1);
     assert_eq!(status["requests"]["total"], 5);
-    // The file may have been looked at before it was asked for.
+    // The file watch may have reloaded it before the request did.
     assert!(
         status["policy"]["reloads"].as_u64() >= Some(1) && status["policy"]["error"].is_null(),
         "{status}"
     );
 
-    fs::write(stage.folder.path().join("policy.yaml"), "rules: 7").unwrap();
-    stage.handle.reload().await.unwrap_err();
-    let status = stage.admin_json("/api/v1/status").await;
+    fs::write(gateway.folder.path().join("policy.yaml"), "rules: 7").unwrap();
+    gateway.handle.reload().await.unwrap_err();
+    let status = gateway.admin_json("/api/v1/status").await;
     assert!(status["policy"]["error"].as_str().unwrap().contains("policy.yaml:1"), "{status}");
-    assert!(stage.metrics().await.contains("tidegate_policy_reloads_total{outcome=\"refused\"} "));
-    stage.stop().await;
+    assert!(gateway.metrics().await.contains("tidegate_policy_reloads_total{outcome=\"refused\"} "));
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn hashed_key_is_never_exposed() {
     let server = TestBackend::start_echo().await;
     let rest = LOGIN_POLICY.replace("denials: 100", "denials: 100, keys: hashed");
-    let stage = AdminGateway::start(&server, &rest);
+    let gateway = AdminGateway::start(&server, &rest);
     for _ in 0..40 {
-        stage.get_with_header("/login", "x-user: alice\r\n").await;
+        gateway.get_with_header("/login", "x-user: alice\r\n").await;
     }
     let hash = format!("{:016x}", key_hash("login", &"alice"));
-    assert_eq!(stage.admin_json("/api/v1/top").await["keys"][0]["key"], hash);
-    let denial = &stage.admin_json("/api/v1/denials").await["denials"][0];
+    assert_eq!(gateway.admin_json("/api/v1/top").await["keys"][0]["key"], hash);
+    let denial = &gateway.admin_json("/api/v1/denials").await["denials"][0];
     assert_eq!((&denial["key"], &denial["key-hashed"]), (&json!(hash), &json!(true)));
     let pages = ["status", "top?by=denied", "top?by=asked", "denials", "history", "bans"];
     for page in pages.map(|page| format!("/api/v1/{page}")).into_iter().chain(["/metrics".to_owned()]) {
-        let told = stage.admin_request("GET", &page, "").await;
-        assert_eq!(told.status(), 200, "{page}");
-        assert!(!told.body.contains("alice"), "{page}: {}", told.body);
+        let reply = gateway.admin_request("GET", &page, "").await;
+        assert_eq!(reply.status(), 200, "{page}");
+        assert!(!reply.body.contains("alice"), "{page}: {}", reply.body);
     }
-    let history = stage.admin_request("GET", "/api/v1/history", "").await.body;
+    let history = gateway.admin_request("GET", "/api/v1/history", "").await.body;
     assert_eq!(history.lines().count(), 40);
     assert!(!history.contains("127.0.0.1"), "{history}");
-    stage.stop().await;
+    gateway.stop().await;
 }
 
-/// Whoever holds connections to the listener for operators is sent away beyond some of them, and takes nothing from clients.
+/// Connections to the admin listener beyond its limit are closed, and do not affect clients.
 #[tokio::test]
 async fn admin_connections_are_limited() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, LOGIN_POLICY);
-    let mut held = Vec::new();
+    let gateway = AdminGateway::start(&server, LOGIN_POLICY);
+    let mut open = Vec::new();
     for _ in 0..300 {
-        held.push(tokio::net::TcpStream::connect(stage.admin).await.unwrap());
+        open.push(tokio::net::TcpStream::connect(gateway.admin).await.unwrap());
     }
-    let mut last = held.pop().unwrap();
-    // One that is kept would be answered. Who is sent away may not even get rid of the question.
+    let mut last = open.pop().unwrap();
+    // A served connection would get a response. On a closed one, even the write may fail.
     let _ = last.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     let read = timeout(TEST_TIMEOUT, last.read(&mut [0; 1])).await.unwrap();
-    assert!(matches!(read, Ok(0) | Err(_)), "the last one was kept: {read:?}");
-    assert_eq!(stage.get("/").await.status(), 200);
-    drop(held);
-    stage.stop().await;
+    assert!(matches!(read, Ok(0) | Err(_)), "the last connection was served: {read:?}");
+    assert_eq!(gateway.get("/").await.status(), 200);
+    drop(open);
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn banned_key_is_hashed_like_other_keys() {
     let server = TestBackend::start_echo().await;
     let rules = "observe: { keys: hashed }\nrules:\n  - { name: all, key: ip, quota: 1/h, ban: 2/min for 1h }\n  - { name: users, key: header x-user, quota: 9/h }";
-    let stage = AdminGateway::start(&server, rules);
+    let gateway = AdminGateway::start(&server, rules);
     for status in [200, 429, 429, 403] {
-        assert_eq!(stage.get("/").await.status(), status);
+        assert_eq!(gateway.get("/").await.status(), status);
     }
     let banned =
-        stage.admin_request("POST", "/api/v1/bans", r#"{"rule":"users","key":"alice","seconds":60}"#).await;
+        gateway.admin_request("POST", "/api/v1/bans", r#"{"rule":"users","key":"alice","seconds":60}"#).await;
     assert_eq!(banned.status(), 201, "{}", banned.body);
     assert!(!banned.body.contains("alice"), "{}", banned.body);
-    let bans = stage.admin_json("/api/v1/bans").await;
+    let bans = gateway.admin_json("/api/v1/bans").await;
     let shown = |by: &str| {
         let ban = bans["bans"].as_array().unwrap().iter().find(|ban| ban["by"] == by).unwrap();
         ban["value"].as_str().unwrap().to_owned()
     };
     assert_eq!(shown("operator"), format!("{:016x}", key_hash("users", &"alice")));
     assert_eq!(shown("rule"), format!("{:016x}", key_hash("", &"127.0.0.1")));
-    // What is shown stands for a key, and is none.
+    // A displayed hash is not a key.
     let hash = shown("operator");
     for (path, body) in [
         ("/api/v1/reset", json!({ "rule": "users", "key": hash })),
         ("/api/v1/bans", json!({ "rule": "users", "key": hash, "seconds": 60 })),
     ] {
-        let answer = stage.admin_request("POST", path, &body.to_string()).await;
-        assert_eq!(answer.status(), 400, "{path}");
-        assert!(answer.body.contains("give the key itself"), "{}", answer.body);
+        let response = gateway.admin_request("POST", path, &body.to_string()).await;
+        assert_eq!(response.status(), 400, "{path}");
+        assert!(response.body.contains("send the key itself"), "{}", response.body);
     }
     let id = bans["bans"].as_array().unwrap().iter().find(|ban| ban["by"] == "rule").unwrap()["id"].clone();
     assert_eq!(
-        stage.admin_request("DELETE", &format!("/api/v1/bans/{}", id.as_str().unwrap()), "").await.status(),
+        gateway.admin_request("DELETE", &format!("/api/v1/bans/{}", id.as_str().unwrap()), "").await.status(),
         204
     );
-    assert_eq!(stage.get("/").await.status(), 429);
-    stage.stop().await;
+    assert_eq!(gateway.get("/").await.status(), 429);
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn hashing_keys_drops_plain_records() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, LOGIN_POLICY);
+    let gateway = AdminGateway::start(&server, LOGIN_POLICY);
     for _ in 0..3 {
-        stage.get_with_header("/login", "x-user: alice\r\n").await;
+        gateway.get_with_header("/login", "x-user: alice\r\n").await;
     }
-    assert_eq!(stage.admin_json("/api/v1/denials").await["denials"].as_array().unwrap().len(), 1);
-    stage.replace(&server, &LOGIN_POLICY.replace("denials: 100", "denials: 100, keys: hashed")).await;
+    assert_eq!(gateway.admin_json("/api/v1/denials").await["denials"].as_array().unwrap().len(), 1);
+    gateway.replace(&server, &LOGIN_POLICY.replace("denials: 100", "denials: 100, keys: hashed")).await;
     for page in ["denials", "top", "history"] {
-        let told = stage.admin_request("GET", &format!("/api/v1/{page}"), "").await.body;
-        assert!(!told.contains("alice"), "{page}: {told}");
+        let reply = gateway.admin_request("GET", &format!("/api/v1/{page}"), "").await.body;
+        assert!(!reply.contains("alice"), "{page}: {reply}");
     }
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn request_ending_after_reload_is_recorded_hashed() {
-    let (came, ready) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (arrived, ready) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let server = {
-        let (came, ready) = (came.clone(), ready.clone());
+        let (arrived, ready) = (arrived.clone(), ready.clone());
         TestBackend::start(move |_| {
-            let (came, ready) = (came.clone(), ready.clone());
+            let (arrived, ready) = (arrived.clone(), ready.clone());
             async move {
-                came.notify_one();
+                arrived.notify_one();
                 ready.notified().await;
                 http::Response::new(text_body("ok"))
             }
         })
         .await
     };
-    let stage = AdminGateway::start(&server, LOGIN_POLICY);
-    let request = stage.get_with_header("/login", "x-user: alice\r\n");
+    let gateway = AdminGateway::start(&server, LOGIN_POLICY);
+    let request = gateway.get_with_header("/login", "x-user: alice\r\n");
     let replace = async {
-        came.notified().await;
-        stage.replace(&server, &LOGIN_POLICY.replace("denials: 100", "denials: 100, keys: hashed")).await;
+        arrived.notified().await;
+        gateway.replace(&server, &LOGIN_POLICY.replace("denials: 100", "denials: 100, keys: hashed")).await;
         ready.notify_one();
     };
     let (response, ()) = tokio::join!(request, replace);
     assert_eq!(response.status(), 200);
-    let history = stage.admin_request("GET", "/api/v1/history", "").await.body;
+    let history = gateway.admin_request("GET", "/api/v1/history", "").await.body;
     assert!(!history.contains("alice"), "{history}");
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
@@ -364,48 +360,48 @@ async fn client_behind_trusted_proxy_is_recorded_and_banned() {
     let policy = "trusted-proxies: 127.0.0.0/8
 observe: { denials: 100, history: 100 }
 rules: [{ name: each, key: ip, quota: 1/h, ban: 2/min for 1h }]";
-    let stage = AdminGateway::start(&server, policy);
+    let gateway = AdminGateway::start(&server, policy);
     let get =
-        async |client: &str| stage.get_with_header("/", &format!("x-forwarded-for: {client}\r\n")).await;
+        async |client: &str| gateway.get_with_header("/", &format!("x-forwarded-for: {client}\r\n")).await;
     let (noisy, other, third) = ("203.0.113.7", "203.0.113.8", "2001:db8::7");
     for status in [200, 429, 429, 403] {
         let response = get(noisy).await;
         assert_eq!(response.status(), status);
         if let Some(id) = response.header("tidegate-denial") {
-            let denial = stage.admin_json(&format!("/api/v1/denials/{id}")).await;
+            let denial = gateway.admin_json(&format!("/api/v1/denials/{id}")).await;
             assert_eq!((&denial["client"], &denial["key"]), (&json!(noisy), &json!(noisy)), "{denial}");
         }
     }
-    assert_eq!(stage.admin_json("/api/v1/bans").await["bans"][0]["value"], noisy);
-    assert_eq!(stage.admin_json("/api/v1/top?rule=each&by=denied").await["keys"][0]["key"], noisy);
+    assert_eq!(gateway.admin_json("/api/v1/bans").await["bans"][0]["value"], noisy);
+    assert_eq!(gateway.admin_json("/api/v1/top?rule=each&by=denied").await["keys"][0]["key"], noisy);
     for client in [other, third] {
         assert_eq!(get(client).await.status(), 200, "{client} has a quota of its own");
     }
 
     let ban = json!({ "ip": third, "seconds": 600 }).to_string();
-    assert_eq!(stage.admin_request("POST", "/api/v1/bans", &ban).await.status(), 201);
+    assert_eq!(gateway.admin_request("POST", "/api/v1/bans", &ban).await.status(), 201);
     assert_eq!((get(third).await.status(), get(other).await.status()), (403, 429));
-    let history = stage.admin_request("GET", "/api/v1/history", "").await.body;
+    let history = gateway.admin_request("GET", "/api/v1/history", "").await.body;
     let clients: Vec<Value> =
         history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["ip"].clone()).collect();
     assert_eq!(clients, [noisy, noisy, noisy, noisy, other, third, third, other]);
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn metric_count_does_not_grow_with_keys() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, LOGIN_POLICY);
+    let gateway = AdminGateway::start(&server, LOGIN_POLICY);
     let names = |text: &str| -> BTreeSet<String> {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         lines.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect()
     };
-    stage.get("/login").await;
-    let before = names(&stage.metrics().await);
+    gateway.get("/login").await;
+    let before = names(&gateway.metrics().await);
     for number in 0..300 {
-        stage.get_with_header("/login", &format!("x-user: user-{number}\r\n")).await;
+        gateway.get_with_header("/login", &format!("x-user: user-{number}\r\n")).await;
     }
-    let text = stage.metrics().await;
+    let text = gateway.metrics().await;
     assert_eq!(names(&text), before);
     for line in [
         "tidegate_decisions_total{rule=\"login\",outcome=\"admitted\"} 301",
@@ -417,17 +413,17 @@ async fn metric_count_does_not_grow_with_keys() {
         "tidegate_table_keys{rule=\"login\",kind=\"used\"} 301",
         "tidegate_table_overflow_total{rule=\"login\"} 0",
     ] {
-        assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+        assert!(text.lines().any(|reply| reply == line), "{line} is not in\n{text}");
     }
     let server = format!("tidegate_upstream_server_up{{upstream=\"app\",server=\"{}\"}} 1", server.address);
     assert!(text.contains(&server), "{text}");
     let timed = text.lines().find_map(|line| line.strip_prefix("tidegate_decision_seconds_count "));
     let timed: u64 = timed.unwrap().parse().unwrap();
-    // Each thread times one of 64 of its own, which counts for all of them, and there is one for each core.
+    // Each thread times one of 64 decisions, with a weight of 64. There is one thread per core.
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64);
     let least = 301_u64.saturating_sub(63 * threads) / 64;
     assert!(timed.is_multiple_of(64) && (least..=301 / 64).contains(&(timed / 64)), "{text}");
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 /// The value of a metric, with its labels if it has any.
@@ -437,7 +433,7 @@ fn metric_value(metrics: &str, name: &str) -> f64 {
 }
 
 impl AdminGateway {
-    /// Metrics as soon as this one has this value: requests are counted when their last byte is gone.
+    /// Waits until a metric has this value: requests are counted after their last byte.
     async fn wait_for_metric(&self, name: &str, expected: f64) -> String {
         let looking = async {
             loop {
@@ -454,32 +450,32 @@ impl AdminGateway {
 #[tokio::test]
 async fn decision_latency_excludes_queue_wait() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, "rules: [{ name: slow, quota: 4/s burst 1, wait: 10s }]");
+    let gateway = AdminGateway::start(&server, "rules: [{ name: slow, quota: 4/s burst 1, wait: 10s }]");
     for _ in 0..4 {
-        assert_eq!(stage.get("/").await.status(), 200);
+        assert_eq!(gateway.get("/").await.status(), 200);
     }
-    let metrics = stage.wait_for_metric("tidegate_request_seconds_count{rule=\"slow\"}", 4.0).await;
-    // The first goes at once, and each of the others a quarter of a second after the one before.
+    let metrics = gateway.wait_for_metric("tidegate_request_seconds_count{rule=\"slow\"}", 4.0).await;
+    // The first request is admitted at once, the others at intervals of 250 ms.
     assert_eq!(metric_value(&metrics, "tidegate_wait_seconds_count"), 3.0);
     let waited = metric_value(&metrics, "tidegate_wait_seconds_sum");
     let decided = metric_value(&metrics, "tidegate_decision_seconds_sum");
     assert!(waited > decided, "waited {waited} s, decided in {decided} s");
     assert!(metric_value(&metrics, "tidegate_request_seconds_sum{rule=\"slow\"}") >= waited);
-    let status = stage.admin_json("/api/v1/status").await;
+    let status = gateway.admin_json("/api/v1/status").await;
     assert_eq!(status["latency"]["wait"]["count"], 3);
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn latency_is_counted_by_rule_and_by_upstream() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, LOGIN_POLICY);
+    let gateway = AdminGateway::start(&server, LOGIN_POLICY);
     for _ in 0..3 {
-        stage.get_with_header("/login", "x-user: alice\r\n").await;
+        gateway.get_with_header("/login", "x-user: alice\r\n").await;
     }
-    stage.get("/other").await;
-    let metrics = stage.wait_for_metric("tidegate_request_seconds_count{rule=\"watched\"}", 3.0).await;
-    // The third login is denied, and reaches neither a rule behind it nor a server.
+    gateway.get("/other").await;
+    let metrics = gateway.wait_for_metric("tidegate_request_seconds_count{rule=\"watched\"}", 3.0).await;
+    // The third login is denied, and reaches neither later rules nor a server.
     for (name, count) in [
         ("tidegate_request_seconds_count{rule=\"login\"}", 2.0),
         ("tidegate_upstream_seconds_count{upstream=\"app\"}", 3.0),
@@ -491,71 +487,75 @@ async fn latency_is_counted_by_rule_and_by_upstream() {
     }
     let first = metrics.lines().find(|line| line.starts_with("tidegate_upstream_seconds_bucket"));
     assert!(first.unwrap().contains("le=\"0.0001\""), "{first:?}");
-    let status = stage.admin_json("/api/v1/status").await;
+    let status = gateway.admin_json("/api/v1/status").await;
     assert_eq!(status["rules"][0]["latency"]["count"], 2);
     assert_eq!(status["upstreams"][0]["latency"]["count"], 3);
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn gateway_and_server_responses_are_counted_separately() {
     let gone = TestBackend::unreachable().await;
-    let stage = AdminGateway::start(&gone, "rules: [{ name: few, match: { path: /few }, quota: 1/h }]");
+    let gateway = AdminGateway::start(&gone, "rules: [{ name: few, match: { path: /few }, quota: 1/h }]");
     for _ in 0..5 {
-        assert_eq!(stage.get("/").await.status(), 502);
+        assert_eq!(gateway.get("/").await.status(), 502);
     }
-    assert_eq!(stage.get("/few").await.status(), 502);
-    assert_eq!(stage.get("/few").await.status(), 429);
-    let nonsense = RawClient::connect(stage.address).await.request("GET / HTTP/1.1\r\n\r\n").await;
+    assert_eq!(gateway.get("/few").await.status(), 502);
+    assert_eq!(gateway.get("/few").await.status(), 429);
+    let nonsense = RawClient::connect(gateway.address).await.request("GET / HTTP/1.1\r\n\r\n").await;
     assert_eq!(nonsense.status(), 400);
-    let metrics = stage.metrics().await;
+    let metrics = gateway.metrics().await;
     let of = |source, class| {
         metric_value(&metrics, &format!("tidegate_responses_total{{source=\"{source}\",class=\"{class}\"}}"))
     };
     assert_eq!((of("gateway", "5xx"), of("gateway", "4xx")), (6.0, 2.0));
     assert_eq!((of("upstream", "5xx"), of("upstream", "4xx")), (0.0, 0.0));
-    let status = stage.admin_json("/api/v1/status").await;
+    let status = gateway.admin_json("/api/v1/status").await;
     assert_eq!((&status["gateway-responses"]["5xx"], &status["responses"]["5xx"]), (&json!(6), &json!(0)));
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn responses_without_a_readable_request_are_counted() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, "connections: { per-client: 1 }");
-    let mut only = RawClient::connect(stage.address).await;
+    let gateway = AdminGateway::start(&server, "connections: { per-client: 1 }");
+    let mut only = RawClient::connect(gateway.address).await;
     assert_eq!(only.get("/").await.status(), 200);
-    assert_eq!(stage.get("/").await.status(), 503);
+    assert_eq!(gateway.get("/").await.status(), 503);
     assert_eq!(only.request("nonsense\r\n\r\n").await.status(), 400);
     let of = |class| format!("tidegate_responses_total{{source=\"gateway\",class=\"{class}\"}}");
-    let metrics = stage.wait_for_metric(&of("4xx"), 1.0).await;
+    let metrics = gateway.wait_for_metric(&of("4xx"), 1.0).await;
     assert_eq!(metric_value(&metrics, &of("5xx")), 1.0);
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn failures_of_down_server_are_counted() {
     let gone = TestBackend::unreachable().await;
-    let stage = AdminGateway::start(&gone, "");
+    let gateway = AdminGateway::start(&gone, "");
     let up = format!("tidegate_upstream_server_up{{upstream=\"app\",server=\"{}\"}}", gone.address);
-    assert_eq!(metric_value(&stage.metrics().await, &up), 1.0);
-    for asked in 1..=6 {
-        stage.get("/").await;
-        let server = stage.admin_json("/api/v1/status").await["upstreams"][0]["servers"][0].clone();
-        assert_eq!((&server["failures"], &server["answers"]), (&json!(asked), &json!(0)), "{server}");
+    assert_eq!(metric_value(&gateway.metrics().await, &up), 1.0);
+    for queried in 1..=6 {
+        gateway.get("/").await;
+        let server = gateway.admin_json("/api/v1/status").await["upstreams"][0]["servers"][0].clone();
+        assert_eq!((&server["failures"], &server["answers"]), (&json!(queried), &json!(0)), "{server}");
     }
-    let metrics = stage.metrics().await;
+    let metrics = gateway.metrics().await;
     let labels = format!("upstream=\"app\",server=\"{}\",kind=\"request\"", gone.address);
     assert_eq!(metric_value(&metrics, &format!("tidegate_upstream_failures_total{{{labels}}}")), 6.0);
-    assert_eq!(metric_value(&metrics, &up), 0.0, "a server without checks that never answers is not up");
-    stage.stop().await;
+    assert_eq!(
+        metric_value(&metrics, &up),
+        0.0,
+        "a server without health checks that never responds is not up"
+    );
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn every_metric_has_help() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, LOGIN_POLICY);
-    let metrics = stage.metrics().await;
+    let gateway = AdminGateway::start(&server, LOGIN_POLICY);
+    let metrics = gateway.metrics().await;
     let lines: Vec<&str> = metrics.lines().collect();
     for (place, line) in lines.iter().enumerate() {
         let Some(name) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split(' ').next()) else {
@@ -566,13 +566,13 @@ async fn every_metric_has_help() {
             help.and_then(|help| help.strip_prefix(name)).unwrap_or_else(|| panic!("{name} has no help"));
         assert!(text.len() > 10 && text.ends_with('.'), "{name}:{text}");
     }
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn banning_a_wide_network_needs_a_confirmation() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, LOGIN_POLICY);
+    let gateway = AdminGateway::start(&server, LOGIN_POLICY);
     for (network, is_wide) in [
         ("0.0.0.0/0", true),
         ("126.0.0.0/7", true),
@@ -582,14 +582,14 @@ async fn banning_a_wide_network_needs_a_confirmation() {
         ("2001:db8::/32", false),
     ] {
         let ban = json!({ "network": network, "seconds": 60 });
-        let answer = stage.admin_request("POST", "/api/v1/bans", &ban.to_string()).await;
-        assert_eq!(answer.status(), if is_wide { 409 } else { 201 }, "{network}: {}", answer.body);
+        let response = gateway.admin_request("POST", "/api/v1/bans", &ban.to_string()).await;
+        assert_eq!(response.status(), if is_wide { 409 } else { 201 }, "{network}: {}", response.body);
     }
-    assert_eq!(stage.get("/").await.status(), 200);
+    assert_eq!(gateway.get("/").await.status(), 200);
     let all = json!({ "network": "0.0.0.0/0", "seconds": 60, "confirm": true });
-    assert_eq!(stage.admin_request("POST", "/api/v1/bans", &all.to_string()).await.status(), 201);
-    assert_eq!(stage.get("/").await.status(), 403);
-    stage.stop().await;
+    assert_eq!(gateway.admin_request("POST", "/api/v1/bans", &all.to_string()).await.status(), 201);
+    assert_eq!(gateway.get("/").await.status(), 403);
+    gateway.stop().await;
 }
 
 #[tokio::test]
@@ -597,37 +597,37 @@ async fn denial_of_queued_rule_names_the_wait() {
     let server = TestBackend::start_echo().await;
     let rest =
         "observe: { denials: 10 }\nrules: [{ name: queue, quota: 1/h leaky-bucket queue 5, wait: 30s }]";
-    let stage = AdminGateway::start(&server, rest);
-    assert_eq!(stage.get("/").await.status(), 200);
-    let denied = stage.get("/").await;
+    let gateway = AdminGateway::start(&server, rest);
+    assert_eq!(gateway.get("/").await.status(), 200);
+    let denied = gateway.get("/").await;
     assert_eq!(denied.status(), 429);
     let id = denied.header("tidegate-denial").unwrap();
-    let why = stage.admin_json(&format!("/api/v1/denials/{id}")).await;
-    let told = why["told"].as_str().unwrap();
+    let why = gateway.admin_json(&format!("/api/v1/denials/{id}")).await;
+    let reply = why["summary"].as_str().unwrap();
     assert!(
-        told.contains("longer than the 30 s that the rule allows") && !told.contains("were left"),
-        "{told}"
+        reply.contains("longer than the 30 s that the rule allows") && !reply.contains(" left"),
+        "{reply}"
     );
     assert_eq!(why["max-wait"], 30.0);
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn rule_without_quotas_reports_no_keys() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, "rules: [{ name: overload, adaptive: { target: 1s } }]");
+    let gateway = AdminGateway::start(&server, "rules: [{ name: overload, adaptive: { target: 1s } }]");
     for (path, body) in [
         ("/api/v1/bans", json!({ "rule": "overload", "key": "all", "seconds": 60 })),
         ("/api/v1/reset", json!({ "rule": "overload", "key": "all" })),
     ] {
-        let answer = stage.admin_request("POST", path, &body.to_string()).await;
-        assert_eq!(answer.status(), 404, "{}", answer.body);
-        assert!(!answer.body.contains("did you mean `overload`"), "{}", answer.body);
+        let response = gateway.admin_request("POST", path, &body.to_string()).await;
+        assert_eq!(response.status(), 404, "{}", response.body);
+        assert!(!response.body.contains("did you mean `overload`"), "{}", response.body);
     }
-    stage.stop().await;
+    gateway.stop().await;
 }
 
-/// One gateway of several must not be hidden by a sum over all of them, nor break a panel.
+/// A sum over all gateways must not hide one of them, nor break a panel.
 #[test]
 fn grafana_queries_group_by_instance() {
     let board: Value = serde_json::from_str(include_str!("../../../../docs/grafana.json")).unwrap();
@@ -651,13 +651,13 @@ fn grafana_queries_group_by_instance() {
     }
 }
 
-/// A store that is away, and says so.
+/// A store that is always unavailable.
 #[derive(Debug)]
 struct UnavailableStore;
 
 impl Store for UnavailableStore {
     fn execute(&self, _: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
-        Box::pin(async { Err(StoreError::Unavailable("nobody answers".to_owned())) })
+        Box::pin(async { Err(StoreError::Unavailable("no response".to_owned())) })
     }
 
     fn runtime_affinity(&self) -> RuntimeAffinity {
@@ -665,7 +665,7 @@ impl Store for UnavailableStore {
     }
 
     fn last_error(&self) -> Option<String> {
-        Some("nobody answers".to_owned())
+        Some("no response".to_owned())
     }
 }
 
@@ -676,127 +676,131 @@ async fn unavailable_store_is_reported() {
     rules.set_connect(|_| Ok(Arc::new(UnavailableStore)));
     let rest = "store: redis://:secret@db\non-outage: closed\nobserve: { denials: 9 }\n\
                 rules: [{ name: all, key: ip, quota: 5/h }]";
-    let stage = AdminGateway::start_with(&server, rest, rules);
-    let denied = stage.get("/").await;
+    let gateway = AdminGateway::start_with(&server, rest, rules);
+    let denied = gateway.get("/").await;
     assert_eq!(denied.status(), 503);
     let id = denied.header("tidegate-denial").unwrap();
-    let why = stage.admin_json(&format!("/api/v1/denials/{id}")).await;
+    let why = gateway.admin_json(&format!("/api/v1/denials/{id}")).await;
     assert_eq!((&why["why"], &why["degraded"]), (&json!("store-away"), &json!(true)));
 
-    let status = stage.admin_json("/api/v1/status").await;
+    let status = gateway.admin_json("/api/v1/status").await;
     let store = &status["stores"][0];
     assert_eq!((&store["name"], &store["health"]), (&json!("default"), &json!("away")));
-    assert_eq!(store["trouble"], "nobody answers");
+    assert_eq!(store["trouble"], "no response");
     assert!(store["failures"].as_u64() >= Some(1), "{store}");
     assert_eq!(status["rules"][0]["counts"]["degraded"], 1);
     assert_eq!(
         (&status["rules"][0]["store"], &status["rules"][0]["table"]),
         (&json!("default"), &Value::Null)
     );
-    // Time passes by itself.
+    // The outage grows with time.
     let degraded = async {
         loop {
-            let status = stage.admin_json("/api/v1/status").await;
+            let status = gateway.admin_json("/api/v1/status").await;
             if status["stores"][0]["degraded-seconds"].as_f64().unwrap() > 0.0 {
                 return;
             }
         }
     };
     timeout(TEST_TIMEOUT, degraded).await.unwrap();
-    assert!(stage.metrics().await.contains("tidegate_store_up{store=\"default\"} 0"));
+    assert!(gateway.metrics().await.contains("tidegate_store_up{store=\"default\"} 0"));
     for page in ["/api/v1/policy", "/api/v1/status"] {
-        assert!(!stage.admin_request("GET", page, "").await.body.contains("secret"), "{page}");
+        assert!(!gateway.admin_request("GET", page, "").await.body.contains("secret"), "{page}");
     }
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn ban_and_reset_require_operator_token() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, LOGIN_POLICY);
+    let gateway = AdminGateway::start(&server, LOGIN_POLICY);
     let ban = json!({ "rule": "login", "key": "alice", "seconds": 600, "reason": "noise" }).to_string();
     for header in ["", "authorization: Bearer wrong\r\n"] {
-        assert_eq!(stage.admin_request_with_header("POST", "/api/v1/bans", header, &ban).await.status(), 401);
         assert_eq!(
-            stage.admin_request_with_header("POST", "/api/v1/reset", header, "{}").await.status(),
+            gateway.admin_request_with_header("POST", "/api/v1/bans", header, &ban).await.status(),
             401
         );
         assert_eq!(
-            stage.admin_request_with_header("DELETE", "/api/v1/bans/b-1", header, "").await.status(),
+            gateway.admin_request_with_header("POST", "/api/v1/reset", header, "{}").await.status(),
             401
         );
-        assert_eq!(stage.admin_request_with_header("GET", "/api/v1/token", header, "").await.status(), 401);
+        assert_eq!(
+            gateway.admin_request_with_header("DELETE", "/api/v1/bans/b-1", header, "").await.status(),
+            401
+        );
+        assert_eq!(gateway.admin_request_with_header("GET", "/api/v1/token", header, "").await.status(), 401);
     }
-    assert_eq!(stage.admin_request("GET", "/api/v1/token", "").await.status(), 204);
+    assert_eq!(gateway.admin_request("GET", "/api/v1/token", "").await.status(), 204);
 
-    let banned = stage.admin_request("POST", "/api/v1/bans", &ban).await;
+    let banned = gateway.admin_request("POST", "/api/v1/bans", &ban).await;
     assert_eq!(banned.status(), 201, "{}", banned.body);
     let banned: Value = serde_json::from_str(&banned.body).unwrap();
-    let refused = stage.get_with_header("/anywhere", "x-user: alice\r\n").await;
+    let refused = gateway.get_with_header("/anywhere", "x-user: alice\r\n").await;
     assert_eq!((refused.status(), refused.header("retry-after")), (403, Some("600")));
     let why =
-        stage.admin_json(&format!("/api/v1/denials/{}", refused.header("tidegate-denial").unwrap())).await;
+        gateway.admin_json(&format!("/api/v1/denials/{}", refused.header("tidegate-denial").unwrap())).await;
     assert_eq!((&why["rule"], &why["why"], &why["key"]), (&Value::Null, &json!("banned"), &json!("alice")));
-    assert_eq!(stage.get_with_header("/anywhere", "x-user: bob\r\n").await.status(), 200);
-    assert_eq!(stage.admin_json("/api/v1/bans").await["bans"][0]["id"], banned["id"]);
+    assert_eq!(gateway.get_with_header("/anywhere", "x-user: bob\r\n").await.status(), 200);
+    assert_eq!(gateway.admin_json("/api/v1/bans").await["bans"][0]["id"], banned["id"]);
     let lift = format!("/api/v1/bans/{}", banned["id"].as_str().unwrap());
-    assert_eq!(stage.admin_request("DELETE", &lift, "").await.status(), 204);
-    assert_eq!(stage.admin_request("DELETE", &lift, "").await.status(), 404);
-    assert_eq!(stage.get_with_header("/anywhere", "x-user: alice\r\n").await.status(), 200);
+    assert_eq!(gateway.admin_request("DELETE", &lift, "").await.status(), 204);
+    assert_eq!(gateway.admin_request("DELETE", &lift, "").await.status(), 404);
+    assert_eq!(gateway.get_with_header("/anywhere", "x-user: alice\r\n").await.status(), 200);
 
     let network = json!({ "network": "127.0.0.0/8", "seconds": 60 }).to_string();
-    assert_eq!(stage.admin_request("POST", "/api/v1/bans", &network).await.status(), 201);
-    assert_eq!(stage.get("/").await.status(), 403);
-    let id = stage.admin_json("/api/v1/bans").await["bans"][0]["id"].as_str().unwrap().to_owned();
-    assert_eq!(stage.admin_request("DELETE", &format!("/api/v1/bans/{id}"), "").await.status(), 204);
+    assert_eq!(gateway.admin_request("POST", "/api/v1/bans", &network).await.status(), 201);
+    assert_eq!(gateway.get("/").await.status(), 403);
+    let id = gateway.admin_json("/api/v1/bans").await["bans"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(gateway.admin_request("DELETE", &format!("/api/v1/bans/{id}"), "").await.status(), 204);
 
     for _ in 0..2 {
-        stage.get_with_header("/login", "x-user: carol\r\n").await;
+        gateway.get_with_header("/login", "x-user: carol\r\n").await;
     }
-    assert_eq!(stage.get_with_header("/login", "x-user: carol\r\n").await.status(), 429);
-    let reset = stage.admin_request("POST", "/api/v1/reset", r#"{ "rule": "login", "key": "carol" }"#).await;
+    assert_eq!(gateway.get_with_header("/login", "x-user: carol\r\n").await.status(), 429);
+    let reset =
+        gateway.admin_request("POST", "/api/v1/reset", r#"{ "rule": "login", "key": "carol" }"#).await;
     assert_eq!((reset.status(), reset.body.as_str()), (200, r#"{"reset":true}"#));
-    assert_eq!(stage.get_with_header("/login", "x-user: carol\r\n").await.status(), 200);
+    assert_eq!(gateway.get_with_header("/login", "x-user: carol\r\n").await.status(), 200);
     for (body, part) in [
         (r#"{ "ip": "x", "seconds": 1 }"#, "not an address"),
         (r#"{ "network": "10.0.0.1/8", "seconds": 1 }"#, "write `10.0.0.0/8`"),
-        (r#"{ "ip": "10.0.0.1", "seconds": 0 }"#, "`seconds` says how long"),
-        (r#"{ "seconds": 1 }"#, "say who"),
+        (r#"{ "ip": "10.0.0.1", "seconds": 0 }"#, "`seconds` must be a number"),
+        (r#"{ "seconds": 1 }"#, "missing target"),
         (r#"{ "rule": "logni", "key": "a", "seconds": 1 }"#, "did you mean `login`?"),
-        ("7", "an object is needed"),
+        ("7", "expected an object"),
     ] {
-        let answer = stage.admin_request("POST", "/api/v1/bans", body).await;
-        assert!(answer.status() >= 400 && answer.body.contains(part), "{body}: {}", answer.body);
+        let response = gateway.admin_request("POST", "/api/v1/bans", body).await;
+        assert!(response.status() >= 400 && response.body.contains(part), "{body}: {}", response.body);
     }
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn rule_bans_are_listed_and_lifted() {
     let server = TestBackend::start_echo().await;
-    let stage =
+    let gateway =
         AdminGateway::start(&server, "rules: [{ name: all, key: ip, quota: 1/h, ban: 2/min for 1h }]");
     let statuses = [200, 429, 429, 403];
     for status in statuses {
-        assert_eq!(stage.get("/").await.status(), status);
+        assert_eq!(gateway.get("/").await.status(), status);
     }
-    let bans = stage.admin_json("/api/v1/bans").await;
+    let bans = gateway.admin_json("/api/v1/bans").await;
     let ban = &bans["bans"][0];
     assert_eq!(
         (&ban["by"], &ban["rule"], &ban["value"]),
         (&json!("rule"), &json!("all"), &json!("127.0.0.1"))
     );
-    assert_eq!(stage.admin_json("/api/v1/status").await["rules"][0]["denied-by"]["banned"], 1);
+    assert_eq!(gateway.admin_json("/api/v1/status").await["rules"][0]["denied-by"]["banned"], 1);
     let lift = format!("/api/v1/bans/{}", ban["id"].as_str().unwrap());
-    assert_eq!(stage.admin_request("DELETE", &lift, "").await.status(), 204);
-    assert_eq!(stage.get("/").await.status(), 429);
-    stage.stop().await;
+    assert_eq!(gateway.admin_request("DELETE", &lift, "").await.status(), 204);
+    assert_eq!(gateway.get("/").await.status(), 429);
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn live_stream_sends_snapshots_to_limited_watchers() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, LOGIN_POLICY);
+    let gateway = AdminGateway::start(&server, LOGIN_POLICY);
     let watch = concat!(
         "GET /api/v1/live HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ",
         env!("CARGO_PKG_VERSION"),
@@ -804,18 +808,19 @@ async fn live_stream_sends_snapshots_to_limited_watchers() {
     );
     let mut watchers = Vec::new();
     for _ in 0..32 {
-        let mut watcher = RawClient::connect(stage.admin).await;
+        let mut watcher = RawClient::connect(gateway.admin).await;
         watcher.send(watch).await;
         let head = watcher.read_head().await;
         assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/event-stream"), "{head}");
         watchers.push(watcher);
     }
-    let refused = timeout(TEST_TIMEOUT, RawClient::connect(stage.admin).await.request(watch)).await.unwrap();
+    let refused =
+        timeout(TEST_TIMEOUT, RawClient::connect(gateway.admin).await.request(watch)).await.unwrap();
     assert_eq!((refused.status(), refused.header("retry-after")), (503, Some("5")));
 
-    stage.get_with_header("/login", "x-user: alice\r\n").await;
+    gateway.get_with_header("/login", "x-user: alice\r\n").await;
     let first = &mut watchers[0];
-    let seen = async {
+    let waiting = async {
         loop {
             first.read_until(b"data: ").await;
             let line = first.read_until(b"\n").await;
@@ -825,61 +830,61 @@ async fn live_stream_sends_snapshots_to_limited_watchers() {
             }
         }
     };
-    let snapshot = timeout(TEST_TIMEOUT, seen).await.unwrap();
+    let snapshot = timeout(TEST_TIMEOUT, waiting).await.unwrap();
     assert_eq!(snapshot["watchers"], json!({ "now": 32, "most": 32 }));
-    stage.stop().await;
+    gateway.stop().await;
     for mut watcher in watchers {
-        assert!(watcher.read_to_end().await.ends_with("0\r\n\r\n"), "a stream ends in order");
+        assert!(watcher.read_to_end().await.ends_with("0\r\n\r\n"), "the stream ends normally");
     }
 }
 
 #[tokio::test]
 async fn history_and_policy_are_readable() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, LOGIN_POLICY);
+    let gateway = AdminGateway::start(&server, LOGIN_POLICY);
     for path in ["/a?b=c", "/login", "/login", "/login"] {
-        stage.get_with_header(path, "x-user: alice\r\n").await;
+        gateway.get_with_header(path, "x-user: alice\r\n").await;
     }
-    let history = stage.admin_request("GET", "/api/v1/history", "").await;
+    let history = gateway.admin_request("GET", "/api/v1/history", "").await;
     assert_eq!(history.header("tidegate-share"), Some("1"));
     let lines: Vec<Value> = history.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let told: Vec<_> =
+    let reply: Vec<_> =
         lines.iter().map(|line| (line["path"].as_str().unwrap(), line["status"].as_u64().unwrap())).collect();
-    assert_eq!(told, [("/a", 200), ("/login", 200), ("/login", 200), ("/login", 429)]);
+    assert_eq!(reply, [("/a", 200), ("/login", 200), ("/login", 200), ("/login", 429)]);
     assert_eq!((&lines[0]["ip"], &lines[0]["user"]), (&json!("127.0.0.1"), &json!("alice")));
-    assert_eq!(stage.admin_request("GET", "/api/v1/history?limit=1", "").await.body.lines().count(), 1);
+    assert_eq!(gateway.admin_request("GET", "/api/v1/history?limit=1", "").await.body.lines().count(), 1);
 
-    let policy = stage.admin_json("/api/v1/policy").await;
+    let policy = gateway.admin_json("/api/v1/policy").await;
     assert!(policy["text"].as_str().unwrap().contains("name: login"), "{policy}");
-    assert_eq!(policy["version"], stage.admin_json("/api/v1/status").await["policy"]["version"]);
+    assert_eq!(policy["version"], gateway.admin_json("/api/v1/status").await["policy"]["version"]);
     assert!(policy["lint"].as_array().unwrap().iter().all(|advice| advice["rule"].is_string()));
 
     let body = json!({ "quota": "1/s burst 2", "arrivals": [0, 0, 0, 1] }).to_string();
-    let simulated = stage.admin_request("POST", "/api/v1/simulate", &body).await;
+    let simulated = gateway.admin_request("POST", "/api/v1/simulate", &body).await;
     let simulated: Value = serde_json::from_str(&simulated.body).unwrap();
     assert_eq!((&simulated["admitted"], &simulated["denied"]), (&json!(3), &json!(1)));
     assert_eq!(simulated["decisions"][2]["retry-after"], 1.0);
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn api_decisions_are_counted() {
     let server = TestBackend::start_echo().await;
     let rest = "decisions: 127.0.0.1:0\nrules: [{ name: mails, key: ip, quota: 2/h }]";
-    let stage = AdminGateway::start(&server, rest);
+    let gateway = AdminGateway::start(&server, rest);
     let check = r#"{ "rule": "mails", "key": "192.0.2.1" }"#;
     for path in ["check", "check", "check", "peek", "reserve"] {
         let request =
             format!("POST /v1/{path} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{check}", check.len());
-        timeout(TEST_TIMEOUT, RawClient::connect(stage.decisions.unwrap()).await.request(&request))
+        timeout(TEST_TIMEOUT, RawClient::connect(gateway.decisions.unwrap()).await.request(&request))
             .await
             .unwrap();
     }
     let auth = "GET /v1/auth HTTP/1.1\r\nhost: a\r\nx-original-uri: /\r\nx-real-ip: 192.0.2.2\r\n\r\n";
-    timeout(TEST_TIMEOUT, RawClient::connect(stage.decisions.unwrap()).await.request(auth)).await.unwrap();
-    let counts = &stage.admin_json("/api/v1/status").await["rules"][0]["counts"];
+    timeout(TEST_TIMEOUT, RawClient::connect(gateway.decisions.unwrap()).await.request(auth)).await.unwrap();
+    let counts = &gateway.admin_json("/api/v1/status").await["rules"][0]["counts"];
     assert_eq!((&counts["admitted"], &counts["denied"]), (&json!(3), &json!(2)));
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
@@ -892,34 +897,37 @@ rules:
   - { name: far, store: far, quota: 5/h }
   - { name: near, quota: 5/h, wait: 1ms, breaker: { failure-rate: 50% }, adaptive: { target: 1s } }
 ";
-    let stage = AdminGateway::start_with(&server, rest, rules);
-    let metrics = stage.metrics().await;
+    let gateway = AdminGateway::start_with(&server, rest, rules);
+    let metrics = gateway.metrics().await;
     let known: BTreeSet<&str> =
         metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let board: Value = serde_json::from_str(include_str!("../../../../docs/grafana.json")).unwrap();
-    let mut asked = BTreeSet::new();
+    let mut queried = BTreeSet::new();
     let panels = board["panels"].as_array().unwrap();
     for target in panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten()) {
-        asked.extend(metric_names(target["expr"].as_str().unwrap()));
+        queried.extend(metric_names(target["expr"].as_str().unwrap()));
     }
     for variable in board["templating"]["list"].as_array().unwrap() {
-        asked.extend(metric_names(variable["query"].as_str().unwrap_or_default()));
+        queried.extend(metric_names(variable["query"].as_str().unwrap_or_default()));
     }
-    assert!(asked.len() >= 20, "{asked:?}");
-    for name in &asked {
+    assert!(queried.len() >= 20, "{queried:?}");
+    for name in &queried {
         let base =
             ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
-        assert!(known.contains(base) || known.contains(name.as_str()), "the board asks for {name}");
+        assert!(
+            known.contains(base) || known.contains(name.as_str()),
+            "the board queries the unknown metric {name}"
+        );
     }
-    // What is written down is there, and nothing else.
+    // The documentation lists all metrics, and no others.
     let page = include_str!("../../../../docs/admin-api.md");
     let written = page.lines().filter_map(|line| line.strip_prefix("| `tidegate_")?.split('`').next());
     let written: BTreeSet<String> = written.map(|name| format!("tidegate_{name}")).collect();
     assert_eq!(written, known.iter().map(|name| (*name).to_owned()).collect());
-    stage.stop().await;
+    gateway.stop().await;
 }
 
-/// Names of metrics in a question to Prometheus.
+/// The metric names in a Prometheus query.
 fn metric_names(question: &str) -> Vec<String> {
     let is_sign = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
     let words = question.split(|sign: char| !is_sign(sign));
@@ -936,13 +944,13 @@ async fn otlp_collector_receives_all_metrics() {
     };
     use prost::Message as _;
 
-    let (came, mut coming) = tokio::sync::mpsc::channel::<ExportMetricsServiceRequest>(8);
+    let (arrived, mut coming) = tokio::sync::mpsc::channel::<ExportMetricsServiceRequest>(8);
     let collector = TestBackend::start(move |request: http::Request<hyper::body::Incoming>| {
-        let came = came.clone();
+        let arrived = arrived.clone();
         async move {
             assert_eq!(request.uri().path(), "/v1/metrics");
             let body = request.into_body().collect().await.unwrap().to_bytes();
-            let _ = came.try_send(ExportMetricsServiceRequest::decode(body).unwrap());
+            let _ = arrived.try_send(ExportMetricsServiceRequest::decode(body).unwrap());
             http::Response::new(crate::harness::text_body(""))
         }
     })
@@ -950,12 +958,12 @@ async fn otlp_collector_receives_all_metrics() {
     let server = TestBackend::start_echo().await;
     let metrics =
         format!("metrics: {{ endpoint: 'http://{}', every: 1s, service: shop }}\n", collector.address);
-    let stage = AdminGateway::start(&server, &(metrics + LOGIN_POLICY));
-    stage.get_with_header("/login", "x-user: alice\r\n").await;
+    let gateway = AdminGateway::start(&server, &(metrics + LOGIN_POLICY));
+    gateway.get_with_header("/login", "x-user: alice\r\n").await;
 
-    // The first may have gone before the request came.
-    let mut told = None;
-    while told.is_none() {
+    // The first export may precede the request.
+    let mut reply = None;
+    while reply.is_none() {
         let sent = timeout(TEST_TIMEOUT, coming.recv()).await.unwrap().unwrap();
         let all = &sent.resource_metrics[0];
         let service = &all.resource.as_ref().unwrap().attributes[0];
@@ -965,11 +973,11 @@ async fn otlp_collector_receives_all_metrics() {
         let Some(Data::Sum(sum)) = &requests.data else { panic!("{requests:?}") };
         assert!(sum.is_monotonic && sum.aggregation_temporality == 2);
         if sum.data_points[0].value == Some(Point::AsInt(1)) {
-            told = Some(metrics);
+            reply = Some(metrics);
         }
     }
-    let told = told.unwrap();
-    let text = stage.metrics().await;
+    let reply = reply.unwrap();
+    let text = gateway.metrics().await;
     let known = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let has_values = |name: &&str| {
         text.lines().any(|line| {
@@ -979,11 +987,11 @@ async fn otlp_collector_receives_all_metrics() {
         })
     };
     let known: BTreeSet<&str> = known.filter(has_values).collect();
-    assert_eq!(told.iter().map(|metric| metric.name.as_str()).collect::<BTreeSet<_>>(), known);
-    let times = told.iter().find(|metric| metric.name == "tidegate_decision_seconds").unwrap();
+    assert_eq!(reply.iter().map(|metric| metric.name.as_str()).collect::<BTreeSet<_>>(), known);
+    let times = reply.iter().find(|metric| metric.name == "tidegate_decision_seconds").unwrap();
     let Some(Data::Histogram(times)) = &times.data else { panic!("{times:?}") };
     let point = &times.data_points[0];
     assert_eq!(point.bucket_counts.len(), point.explicit_bounds.len() + 1);
     assert_eq!(times.data_points[0].count, point.bucket_counts.iter().sum::<u64>());
-    stage.stop().await;
+    gateway.stop().await;
 }

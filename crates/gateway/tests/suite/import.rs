@@ -1,5 +1,5 @@
-//! Configurations of nginx, run by nginx and served as the policies that they become, in front of the same servers: both give
-//! the same status, and the same server answers.
+//! nginx configurations, run by nginx and as imported policies in front of the same servers: both return the same status from
+//! the same server.
 
 #![cfg(target_os = "linux")]
 
@@ -19,7 +19,7 @@ use tidegate_rule::Rules;
 use tidegate_testkit::servers::NginxServer;
 use tokio::sync::oneshot;
 
-/// A configuration, and what requests to it are made of.
+/// An nginx configuration, and the parts of random requests.
 struct NginxCase {
     name: &'static str,
     /// `PORT` is the port of nginx at 127.0.0.1, 127.0.0.2 and so on; `@app@` is the address of the server `app`.
@@ -27,7 +27,7 @@ struct NginxCase {
     hosts: &'static [&'static str],
     paths: &'static [&'static str],
     methods: &'static [&'static str],
-    /// Told by a proxy that is trusted.
+    /// Client addresses that a trusted proxy reports.
     clients: &'static [&'static str],
     /// Other headers, `|` between two.
     headers: &'static [&'static str],
@@ -87,8 +87,8 @@ const CASES: &[NginxCase] = &[
                 location /admin/ { allow 10.0.0.0/8; allow 2001:db8::/32; deny all; proxy_pass http://@app@; }
                 location /mixed/ { deny 10.0.0.1; allow 10.0.0.0/8; deny all; proxy_pass http://@app@; }
                 location /partners/ { allow 192.0.2.7; deny 192.0.2.0/24; allow all; deny all; proxy_pass http://@app@; }
-                location /nobody/ { deny all; proxy_pass http://@app@; } }",
-        paths: &["/", "/admin/", "/admin/x", "//admin//x", "/%61dmin/x", "/x/../admin/x", "/mixed/a", "/partners/a", "/nobody/"],
+                location /closed/ { deny all; proxy_pass http://@app@; } }",
+        paths: &["/", "/admin/", "/admin/x", "//admin//x", "/%61dmin/x", "/x/../admin/x", "/mixed/a", "/partners/a", "/closed/"],
         clients: &["10.0.0.1", "10.9.9.9", "192.0.2.7", "192.0.2.8", "2001:db8::1", "8.8.8.8"],
         ..DEFAULT_CASE
     },
@@ -236,7 +236,7 @@ const CASES: &[NginxCase] = &[
 
 const REQUESTS_PER_CASE: usize = 200;
 
-/// What came of a request: its status, or 0 where the connection was closed; who answered; and where the client is sent.
+/// The result of a request: the status, or 0 for a closed connection; the server that responded; and the redirect target.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ObservedResponse {
     status: u16,
@@ -244,7 +244,7 @@ struct ObservedResponse {
     location: Option<String>,
 }
 
-/// A request, as it is sent.
+/// The bytes of a request.
 struct RawRequest {
     listener: usize,
     head: String,
@@ -255,22 +255,22 @@ impl RawRequest {
     fn send(&self, address: SocketAddr) -> ObservedResponse {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let mut answer = Vec::new();
-        // Who is refused may be closed before all is written.
+        let mut response = Vec::new();
+        // A rejected connection may be closed before everything is written.
         let _ = stream.write_all(self.head.as_bytes()).and_then(|()| stream.write_all(&self.body));
-        let _ = stream.read_to_end(&mut answer);
-        let text = String::from_utf8_lossy(&answer);
+        let _ = stream.read_to_end(&mut response);
+        let text = String::from_utf8_lossy(&response);
         let mut lines = text.split("\r\n\r\n").next().unwrap_or_default().split("\r\n");
         let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).unwrap_or(0);
-        let mut seen = ObservedResponse { status, ..ObservedResponse::default() };
+        let mut observed = ObservedResponse { status, ..ObservedResponse::default() };
         for line in lines {
             match line.split_once(": ").map(|(name, value)| (name.to_lowercase(), value.to_owned())) {
-                Some((name, value)) if name == "x-upstream" => seen.upstream = Some(value),
-                Some((name, value)) if name == "location" => seen.location = Some(value),
+                Some((name, value)) if name == "x-upstream" => observed.upstream = Some(value),
+                Some((name, value)) if name == "location" => observed.location = Some(value),
                 _ => {}
             }
         }
-        seen
+        observed
     }
 }
 
@@ -280,7 +280,7 @@ impl fmt::Display for RawRequest {
     }
 }
 
-/// The next of a series, the same in every run.
+/// A pseudo-random sequence, the same in every run.
 struct RequestSequence(u64);
 
 impl RequestSequence {
@@ -309,21 +309,21 @@ impl RequestSequence {
     }
 }
 
-/// A server that says who it is.
+/// Starts a server that responds with its name.
 fn start_backend(name: &str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let answer = format!("HTTP/1.1 200 OK\r\nx-upstream: {name}\r\ncontent-length: 0\r\n\r\n");
+    let response = format!("HTTP/1.1 200 OK\r\nx-upstream: {name}\r\ncontent-length: 0\r\n\r\n");
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let answer = answer.clone();
-            thread::spawn(move || serve_connection(stream, &answer));
+            let response = response.clone();
+            thread::spawn(move || serve_connection(stream, &response));
         }
     });
     address
 }
 
-fn serve_connection(stream: TcpStream, answer: &str) {
+fn serve_connection(stream: TcpStream, response: &str) {
     let mut writer = stream.try_clone().unwrap();
     let mut reader = BufReader::new(stream);
     loop {
@@ -340,13 +340,13 @@ fn serve_connection(stream: TcpStream, answer: &str) {
             }
         }
         let mut body = vec![0; length];
-        if reader.read_exact(&mut body).is_err() || writer.write_all(answer.as_bytes()).is_err() {
+        if reader.read_exact(&mut body).is_err() || writer.write_all(response.as_bytes()).is_err() {
             return;
         }
     }
 }
 
-/// The text with the addresses of all servers that it names, and whether each is there.
+/// Replaces the names of servers in the text by their addresses.
 fn with_backends(http: &str) -> String {
     let mut backends: BTreeMap<&str, SocketAddr> = BTreeMap::new();
     let mut text = String::new();
@@ -359,11 +359,11 @@ fn with_backends(http: &str) -> String {
     text
 }
 
-/// Both give each of these requests the same answer.
+/// Checks that nginx and the gateway respond alike.
 async fn compare(case: &NginxCase) {
     let http = format!("proxy_set_header Host $host;\n{}", with_backends(case.http));
     let nginx = NginxServer::start(&http).unwrap();
-    // nginx runs with more than is imported here: files of its own, and a port to ask whether it is there.
+    // nginx needs more than the imported part: its own files, and a port for the readiness check.
     let folder = TempDir::new().unwrap();
     let config = folder.path().join("nginx.conf");
     let port = nginx.address().port().to_string();
@@ -392,7 +392,7 @@ async fn compare(case: &NginxCase) {
         assert_eq!(gateway, nginx, "{}: request {number}, {request}\n{text}", case.name);
     }
     println!("{}: {statuses:?}", case.name);
-    // Requests that all end alike would compare nothing.
+    // If all requests had the same result, the comparison would prove nothing.
     assert!(
         statuses.len() > 1 || case.hosts.len() > 1 || case.paths.len() > 2,
         "{}: {statuses:?}",

@@ -1,4 +1,4 @@
-//! Clients that are slow, many or large, servers that are slow, and the end.
+//! Limits of connections, sizes and times, and graceful shutdown.
 
 use crate::harness::{InProcessGateway, TEST_TIMEOUT, TestBackend, test_config, text_body};
 use bytes::Bytes;
@@ -26,7 +26,7 @@ async fn slow_request_head_times_out() {
     let mut slow = gateway.connect().await;
     slow.send("GET / HTTP/1.1\r\nhost: a\r\nx-a").await;
     assert_eq!(slow.read_to_end().await, "");
-    // The other one has been idle for long enough to be taken apart, and is put together again.
+    // The other connection has released its buffers, and gets new ones.
     assert_eq!(patient.get("/").await.status(), 200);
     patient.send("GET / HT").await;
     assert_eq!(patient.read_to_end().await, "");
@@ -52,8 +52,8 @@ async fn stalled_request_body_returns_408() {
     config.connections.body_timeout = SHORT_TIMEOUT;
     let gateway = InProcessGateway::start_with(config).await;
     let mut client = gateway.connect().await;
-    let answer = client.request("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\nhello").await;
-    assert_eq!(answer.status(), 408);
+    let response = client.request("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\nhello").await;
+    assert_eq!(response.status(), 408);
     assert_eq!(client.read_to_end().await, "");
 }
 
@@ -63,10 +63,10 @@ async fn client_that_does_not_read_times_out() {
     let server = TestBackend::start(move |_: Request<Incoming>| {
         let sent = sent.clone();
         async move {
-            let (mut answer, body) = Channel::<Bytes, Infallible>::new(1);
+            let (mut response, body) = Channel::<Bytes, Infallible>::new(1);
             tokio::spawn(async move {
                 let piece = Bytes::from(vec![0; 1 << 16]);
-                while answer.send_data(piece.clone()).await.is_ok() {}
+                while response.send_data(piece.clone()).await.is_ok() {}
                 let _ = sent.send(());
             });
             Response::new(body.map_err(|never| match never {}).boxed())
@@ -78,7 +78,7 @@ async fn client_that_does_not_read_times_out() {
     let gateway = InProcessGateway::start_with(config).await;
     let mut client = gateway.connect().await;
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    // The server has nobody to send to any more, though the client still holds its end.
+    // The gateway closes the upstream connection although the client keeps its own open.
     ended.recv().await.unwrap();
     drop(client);
 }
@@ -93,10 +93,10 @@ async fn stalled_http2_stream_is_reset_alone() {
             if request.uri().path() != "/endless" {
                 return Response::new(text_body("ok"));
             }
-            let (mut answer, body) = Channel::<Bytes, Infallible>::new(1);
+            let (mut response, body) = Channel::<Bytes, Infallible>::new(1);
             tokio::spawn(async move {
                 let piece = Bytes::from(vec![0; 1 << 16]);
-                while answer.send_data(piece.clone()).await.is_ok() {}
+                while response.send_data(piece.clone()).await.is_ok() {}
                 let _ = sent.send(());
             });
             Response::new(body.map_err(|never| match never {}).boxed())
@@ -114,10 +114,10 @@ async fn stalled_http2_stream_is_reset_alone() {
         Request::get(format!("http://a{path}")).body(http_body_util::Empty::<Bytes>::new()).unwrap()
     };
     let endless = sender.send_request(get("/endless")).await.unwrap();
-    // The server has nobody to send to any more, though the client still holds its end.
+    // The gateway closes the upstream connection although the client keeps its own open.
     tokio::time::timeout(TEST_TIMEOUT, ended.recv()).await.unwrap().unwrap();
-    let answer = sender.send_request(get("/")).await.unwrap();
-    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "ok");
+    let response = sender.send_request(get("/")).await.unwrap();
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "ok");
     assert!(endless.into_body().collect().await.is_err());
 }
 
@@ -152,12 +152,12 @@ async fn connections_are_limited_per_client() {
     let (mut first, mut second) = (gateway.connect().await, gateway.connect().await);
     assert_eq!(first.get("/").await.status(), 200);
     assert_eq!(second.get("/").await.status(), 200);
-    let answer = gateway.connect().await.get("/").await;
-    assert_eq!((answer.status(), answer.header("connection")), (503, Some("close")));
-    // Whoever says nothing is told nothing.
+    let response = gateway.connect().await.get("/").await;
+    assert_eq!((response.status(), response.header("connection")), (503, Some("close")));
+    // A client that sends nothing gets no response.
     assert_eq!(gateway.connect().await.read_to_end().await, "");
     drop(first);
-    // Its place is free when the gateway has seen it go.
+    // The permit is released when the gateway notices the close.
     loop {
         let mut third = gateway.connect().await;
         third.send("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
@@ -170,9 +170,9 @@ async fn connections_are_limited_per_client() {
 #[tokio::test]
 async fn slow_server_times_out() {
     let silent = TestBackend::start_raw(|stream| async move {
-        let held: Mutex<Option<TcpStream>> = Mutex::new(Some(stream));
+        let open: Mutex<Option<TcpStream>> = Mutex::new(Some(stream));
         std::future::pending::<()>().await;
-        drop(held);
+        drop(open);
     })
     .await;
     let mut slow = test_config(&[&silent]);
@@ -180,13 +180,13 @@ async fn slow_server_times_out() {
     let gateway = InProcessGateway::start_with(slow).await;
     assert_eq!(gateway.connect().await.get("/").await.status(), 504);
 
-    // In the middle of a body there is nothing left to say; the end is seen all the same.
+    // In the middle of a body no error can be sent; the client still sees the close.
     let stopping = TestBackend::start(|_| async {
-        let (mut answer, body) = Channel::<Bytes, Infallible>::new(1);
+        let (mut response, body) = Channel::<Bytes, Infallible>::new(1);
         tokio::spawn(async move {
-            let _ = answer.send_data(Bytes::from_static(b"abc")).await;
+            let _ = response.send_data(Bytes::from_static(b"abc")).await;
             std::future::pending::<()>().await;
-            drop(answer);
+            drop(response);
         });
         Response::new(body.map_err(|never| match never {}).boxed())
     })
@@ -221,9 +221,9 @@ async fn shutdown_drains_requests_in_flight() {
     assert_eq!(idle.read_to_end().await, "");
     assert!(TcpStream::connect(gateway.address).await.is_err());
     go.notify_one();
-    let answer = busy.read_response().await;
-    assert_eq!((answer.status(), answer.body.as_str()), (200, "done"));
-    assert_eq!(answer.header("connection"), Some("close"));
+    let response = busy.read_response().await;
+    assert_eq!((response.status(), response.body.as_str()), (200, "done"));
+    assert_eq!(response.header("connection"), Some("close"));
     gateway.wait_stopped().await;
 }
 

@@ -1,4 +1,4 @@
-//! Several servers behind one gateway, and what happens when some of them are not well.
+//! Load balancing, retries and health checks.
 
 use crate::harness::{InProcessGateway, TestBackend, test_config, test_upstream, text_body};
 use http::{Request, Response, StatusCode};
@@ -20,7 +20,7 @@ async fn start_named(name: &'static str) -> TestBackend {
     TestBackend::start(move |_: Request<Incoming>| async move { Response::new(text_body(name)) }).await
 }
 
-/// Who answered how often.
+/// Counts responses by server.
 async fn count_responses_by_server(gateway: &InProcessGateway, requests: usize) -> BTreeMap<String, usize> {
     let mut turns = BTreeMap::new();
     let mut client = gateway.connect().await;
@@ -84,7 +84,7 @@ async fn failed_server_is_skipped_without_losing_requests() {
     assert_eq!(count_responses_by_server(&gateway, 20).await, BTreeMap::from([("well".to_owned(), 20)]));
 }
 
-/// Breaks off each connection when the head of a request is there; counts them.
+/// Starts a server that closes each connection after the head of a request, and counts them.
 async fn start_disconnecting(count: &Arc<AtomicUsize>) -> TestBackend {
     let count = count.clone();
     TestBackend::start_raw(move |stream| {
@@ -132,7 +132,7 @@ async fn retries_stop_when_budget_is_used_up() {
     for _ in 0..30 {
         assert_eq!(client.get("/").await.status(), 502);
     }
-    assert_eq!(count.load(Ordering::SeqCst), 40, "ten are saved up from the start");
+    assert_eq!(count.load(Ordering::SeqCst), 40, "the initial budget is ten retries");
 }
 
 #[tokio::test]
@@ -173,9 +173,9 @@ async fn breaker_opens_for_failing_server() {
 #[tokio::test]
 async fn unhealthy_server_gets_no_requests() {
     let is_well = Arc::new(AtomicBool::new(false));
-    let asked = is_well.clone();
+    let health = is_well.clone();
     let moody = TestBackend::start(move |request: Request<Incoming>| {
-        let is_well = asked.load(Ordering::SeqCst);
+        let is_well = health.load(Ordering::SeqCst);
         async move {
             let mut response = Response::new(text_body("moody"));
             if request.uri().path() == "/healthz" && !is_well {
@@ -197,9 +197,9 @@ async fn unhealthy_server_gets_no_requests() {
     let gateway = InProcessGateway::start_with(config).await;
     while count_responses_by_server(&gateway, 4).await.len() > 1 {}
     is_well.store(true, Ordering::SeqCst);
-    let mut seen = BTreeSet::new();
-    while seen.len() < 2 {
-        seen.extend(count_responses_by_server(&gateway, 4).await.into_keys());
+    let mut used_servers = BTreeSet::new();
+    while used_servers.len() < 2 {
+        used_servers.extend(count_responses_by_server(&gateway, 4).await.into_keys());
     }
 }
 
@@ -209,17 +209,17 @@ async fn invalid_server_address_prevents_start() {
     for (url, part) in [
         (
             "http://no-such-name.invalid:80",
-            "upstream `app`, server `http://no-such-name.invalid:80`: its name does not resolve",
+            "upstream `app`, server `http://no-such-name.invalid:80`: cannot resolve the host name",
         ),
-        ("http://127.0.0.1:1/path", "it may not have a path"),
-        ("gopher://127.0.0.1", "its scheme has to be http or https"),
+        ("http://127.0.0.1:1/path", "path is not supported"),
+        ("gopher://127.0.0.1", "scheme must be http or https"),
     ] {
         let mut wrong: Config = test_config(&[&server]);
         wrong.upstreams.insert("app".to_owned(), test_upstream(&[&server]));
         wrong.upstreams.get_mut("app").unwrap().servers[0].url = url.to_owned();
         let app = wrong.upstream_id("app").unwrap();
-        let judge = Arc::new(move |_: &http::request::Parts| Action::Forward(app));
-        let error = run(wrong, Vec::<BoundListener>::new(), judge, async {}).await.unwrap_err();
+        let filter = Arc::new(move |_: &http::request::Parts| Action::Forward(app));
+        let error = run(wrong, Vec::<BoundListener>::new(), filter, async {}).await.unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
     }
 }

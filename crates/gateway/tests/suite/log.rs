@@ -1,4 +1,4 @@
-//! What is written of requests.
+//! The access log.
 
 use crate::harness::{InProcessGateway, TestBackend, test_config};
 use bytes::Bytes;
@@ -18,16 +18,16 @@ async fn each_request_is_logged_with_its_decision() {
     let mut gateway =
         InProcessGateway::start_with_filter(config, move |head: &request::Parts| match head.uri.path() {
             "/limited" => {
-                let mut answer = Response::new(Bytes::from_static(b"no"));
-                *answer.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
+                let mut response = Response::new(Bytes::from_static(b"no"));
+                *response.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
                 let rule = Some("everybody".to_owned());
-                Action::Respond(answer).with_note(LogNote { rule, ..LogNote::default() })
+                Action::Respond(response).with_note(LogNote { rule, ..LogNote::default() })
             }
             _ => Action::Forward(app).into(),
         })
         .await;
     let mut client = gateway.connect().await;
-    let answer = client.get("/a").await;
+    let response = client.get("/a").await;
     client.get("/limited").await;
     gateway.stop();
     gateway.wait_stopped().await;
@@ -37,8 +37,8 @@ async fn each_request_is_logged_with_its_decision() {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 2);
     assert_eq!((&lines[0]["uri"], &lines[0]["status"]), (&"/a".into(), &200.into()));
-    assert_eq!(lines[0]["bytes"], answer.body.len());
-    assert_eq!(lines[0]["id"], answer.header("x-request-id").unwrap());
+    assert_eq!(lines[0]["bytes"], response.body.len());
+    assert_eq!(lines[0]["id"], response.header("x-request-id").unwrap());
     assert_eq!((&lines[1]["status"], &lines[1]["rule"]), (&429.into(), &"everybody".into()));
 }
 
@@ -56,7 +56,7 @@ async fn unwritable_log_prevents_start() {
 async fn log_names_the_client_behind_a_trusted_proxy() {
     let directory = tempfile::tempdir().unwrap();
     let server = TestBackend::start_echo().await;
-    // Each is how proxies are trusted, what the peer claims, and which client is meant.
+    // Trusted proxies, the `X-Forwarded-For` of the peer, and the expected client.
     for (number, (trusted, claimed, client)) in [
         ("127.0.0.0/8", "198.51.100.9, 203.0.113.7", "203.0.113.7"),
         ("127.0.0.0/8", "2001:db8::7", "2001:db8::7"),

@@ -1,11 +1,11 @@
-//! Stories of a gateway between real clients and real servers, on loopback.
+//! Tests of a gateway between real clients and real servers, on loopback.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "a story ends where it goes wrong, and says what it could not try"
+    reason = "a failed step fails the test; skipped tests print why"
 )]
 
 mod admin_api;

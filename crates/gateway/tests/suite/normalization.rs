@@ -1,4 +1,4 @@
-//! What is decided on is what is forwarded: paths, headers, bodies.
+//! Rules see exactly what is forwarded: paths, headers, bodies.
 
 use crate::{
     admin_api::AdminGateway,
@@ -25,7 +25,7 @@ use tokio::{
     time::timeout,
 };
 
-/// Asks over HTTP/2 with these headers; status and body of the answer.
+/// Sends an HTTP/2 request with these headers; returns the status and body of the response.
 async fn request_http2(
     address: SocketAddr,
     path: &str,
@@ -39,16 +39,16 @@ async fn request_http2(
     for (name, value) in headers {
         request.headers_mut().append(*name, HeaderValue::from_static(value));
     }
-    let answer = timeout(TEST_TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
-    let status = answer.status().as_u16();
-    let body = timeout(TEST_TIMEOUT, answer.into_body().collect()).await.unwrap().unwrap().to_bytes();
+    let response = timeout(TEST_TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
+    let status = response.status().as_u16();
+    let body = timeout(TEST_TIMEOUT, response.into_body().collect()).await.unwrap().unwrap().to_bytes();
     (status, String::from_utf8_lossy(&body).into_owned())
 }
 
 #[tokio::test]
 async fn path_encoding_does_not_bypass_deny_rule() {
     let server = TestBackend::start_echo().await;
-    let stage =
+    let gateway =
         AdminGateway::start(&server, "rules:\n  - { name: api, match: { path: /api/** }, deny: all }\n");
     for (path, status) in [
         ("/api/x", 403),
@@ -64,23 +64,23 @@ async fn path_encoding_does_not_bypass_deny_rule() {
         ("/api%00/x", 400),
         ("/%zz", 400),
     ] {
-        let answer = stage.get(path).await;
-        assert_eq!(answer.status(), status, "{path}: {}", answer.body);
-        let (over_http2, body) = request_http2(stage.address, path, &[]).await;
+        let response = gateway.get(path).await;
+        assert_eq!(response.status(), status, "{path}: {}", response.body);
+        let (over_http2, body) = request_http2(gateway.address, path, &[]).await;
         assert_eq!(over_http2, status, "{path}: {body}");
     }
-    // What passes is forwarded in the spelling that was decided on.
+    // An admitted request is forwarded with the normalized path that the rules saw.
     for (path, forwarded) in [
         ("/api/../x?a=/../b", "/x?a=/../b"),
         ("/a/./b//c/", "/a/b/c/"),
         ("/%61%2db%3b;v=1?%61", "/a-b%3B;v=1?%61"),
         ("/x%20y", "/x%20y"),
     ] {
-        let answer = stage.get(path).await;
-        assert_eq!(answer.status(), 200, "{path}");
-        assert_eq!(answer.body.lines().next(), Some(&*format!("GET {forwarded}")), "{path}");
+        let response = gateway.get(path).await;
+        assert_eq!(response.status(), 200, "{path}");
+        assert_eq!(response.body.lines().next(), Some(&*format!("GET {forwarded}")), "{path}");
     }
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
@@ -89,19 +89,19 @@ async fn escaped_slashes_follow_policy() {
     for (mode, status, forwarded) in
         [("reject", 400, None), ("keep", 200, Some("/api%2Fx")), ("unescape", 403, None)]
     {
-        let stage = AdminGateway::start(
+        let gateway = AdminGateway::start(
             &server,
             &format!(
                 "connections: {{ escaped-slashes: {mode} }}\nrules:\n  - {{ name: api, match: {{ path: /api/** }}, deny: all }}\n"
             ),
         );
-        let answer = stage.get("/api%2fx").await;
-        assert_eq!(answer.status(), status, "{mode}");
+        let response = gateway.get("/api%2fx").await;
+        assert_eq!(response.status(), status, "{mode}");
         if let Some(forwarded) = forwarded {
-            assert_eq!(answer.body.lines().next(), Some(&*format!("GET {forwarded}")));
+            assert_eq!(response.body.lines().next(), Some(&*format!("GET {forwarded}")));
         }
-        assert_eq!(stage.get("/x%2f..%2fapi/y").await.status(), 400, "{mode}");
-        stage.stop().await;
+        assert_eq!(gateway.get("/x%2f..%2fapi/y").await.status(), 400, "{mode}");
+        gateway.stop().await;
     }
 }
 
@@ -109,15 +109,15 @@ async fn escaped_slashes_follow_policy() {
 async fn http2_header_value_with_outer_whitespace_is_refused() {
     let server = TestBackend::start_echo().await;
     let rules = "rules:\n  - { name: each, key: header x-user, quota: 1/h }\n  - { name: no, match: { header: { x-plan: banned } }, deny: all }\n";
-    let stage = AdminGateway::start(&server, rules);
-    assert_eq!(request_http2(stage.address, "/", &[("x-user", "alice")]).await.0, 200);
-    assert_eq!(request_http2(stage.address, "/", &[("x-user", "alice")]).await.0, 429);
+    let gateway = AdminGateway::start(&server, rules);
+    assert_eq!(request_http2(gateway.address, "/", &[("x-user", "alice")]).await.0, 200);
+    assert_eq!(request_http2(gateway.address, "/", &[("x-user", "alice")]).await.0, 429);
     for value in ["alice ", " alice", "alice\t"] {
-        assert_eq!(request_http2(stage.address, "/", &[("x-user", value)]).await.0, 400, "{value:?}");
+        assert_eq!(request_http2(gateway.address, "/", &[("x-user", value)]).await.0, 400, "{value:?}");
     }
     let plan = [("x-user", "bob"), ("x-plan", "banned ")];
-    assert_eq!(request_http2(stage.address, "/", &plan).await.0, 400);
-    stage.stop().await;
+    assert_eq!(request_http2(gateway.address, "/", &plan).await.0, 400);
+    gateway.stop().await;
 }
 
 #[tokio::test]
@@ -126,22 +126,21 @@ async fn headers_with_underscores_are_dropped_by_default() {
     let request =
         "GET / HTTP/1.1\r\nhost: a\r\nx_user: mallory\r\nx_forwarded_for: 10.0.0.1\r\nx-user: a_b\r\n\r\n";
     let gateway = InProcessGateway::start(&[&server]).await;
-    let answer = gateway.connect().await.request(request).await;
+    let response = gateway.connect().await.request(request).await;
     assert_eq!(
-        (answer.echoed_headers("x_user"), answer.echoed_headers("x_forwarded_for")),
+        (response.echoed_headers("x_user"), response.echoed_headers("x_forwarded_for")),
         (Vec::new(), Vec::new())
     );
-    assert_eq!(answer.echoed_headers("x-user"), ["a_b"]);
+    assert_eq!(response.echoed_headers("x-user"), ["a_b"]);
 
     let mut allowing = test_config(&[&server]);
     allowing.connections.underscores = Underscores::Allow;
     let gateway = InProcessGateway::start_with(allowing).await;
-    let answer = gateway.connect().await.request(request).await;
-    assert_eq!(answer.echoed_headers("x_user"), ["mallory"]);
+    let response = gateway.connect().await.request(request).await;
+    assert_eq!(response.echoed_headers("x_user"), ["mallory"]);
 }
 
-/// What no server gets is not what rules decide on: headers that `Connection` names, and what a client says of itself in
-/// headers that are written by the gateway.
+/// Rules do not see headers that are not forwarded: those that `Connection` names, and forwarding headers of the client.
 #[tokio::test]
 async fn unforwarded_header_does_not_match_rules() {
     let server = TestBackend::start_echo().await;
@@ -155,32 +154,32 @@ async fn unforwarded_header_does_not_match_rules() {
     ] {
         let rules =
             format!("rules:\n  - {{ name: each, key: header {name}, missing: refuse, quota: 9/h }}\n");
-        let stage = AdminGateway::start(&server, &rules);
-        assert_eq!(stage.get_with_header("/", more).await.status(), 400, "{more}");
-        stage.stop().await;
+        let gateway = AdminGateway::start(&server, &rules);
+        assert_eq!(gateway.get_with_header("/", more).await.status(), 400, "{more}");
+        gateway.stop().await;
     }
     let rules = "rules:\n  - { name: each, key: header x-user, missing: refuse, quota: 9/h }\n";
-    let stage = AdminGateway::start(&server, rules);
-    let answer = stage.get_with_header("/", "x-user: gold\r\nconnection: x-plan\r\nx-plan: a\r\n").await;
+    let gateway = AdminGateway::start(&server, rules);
+    let response = gateway.get_with_header("/", "x-user: gold\r\nconnection: x-plan\r\nx-plan: a\r\n").await;
     assert_eq!(
-        (answer.status(), answer.echoed_headers("x-user"), answer.echoed_headers("x-plan")),
+        (response.status(), response.echoed_headers("x-user"), response.echoed_headers("x-plan")),
         (200, vec!["gold"], vec![])
     );
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn underscores_follow_policy() {
     let server = TestBackend::start_echo().await;
     let rules = "rules:\n  - { name: each, key: header x_user, missing: refuse, quota: 1/h }\n";
-    let stage = AdminGateway::start(&server, rules);
-    assert_eq!(stage.get_with_header("/", "x_user: alice\r\n").await.status(), 400);
-    stage.stop().await;
-    let stage =
+    let gateway = AdminGateway::start(&server, rules);
+    assert_eq!(gateway.get_with_header("/", "x_user: alice\r\n").await.status(), 400);
+    gateway.stop().await;
+    let gateway =
         AdminGateway::start(&server, &format!("connections: {{ underscores-in-headers: allow }}\n{rules}"));
-    assert_eq!(stage.get_with_header("/", "x_user: alice\r\n").await.status(), 200);
-    assert_eq!(stage.get_with_header("/", "x_user: alice\r\n").await.status(), 429);
-    stage.stop().await;
+    assert_eq!(gateway.get_with_header("/", "x_user: alice\r\n").await.status(), 200);
+    assert_eq!(gateway.get_with_header("/", "x_user: alice\r\n").await.status(), 429);
+    gateway.stop().await;
 }
 
 #[tokio::test]
@@ -196,46 +195,49 @@ async fn duplicate_key_headers_follow_policy() {
         ("[ip, header x-user]", "/limited", "x-user: alice\r\nx-user: bob\r\n"),
     ];
     for (key, path, headers) in cases {
-        let stage = AdminGateway::start(&server, &rule(key, ""));
-        let answer = stage.get_with_header(path, headers).await;
-        assert_eq!(answer.status(), 400, "{key}");
-        assert!(answer.body.contains("several values"), "{}", answer.body);
-        // Where no rule counts by it, it is nobody's business.
+        let gateway = AdminGateway::start(&server, &rule(key, ""));
+        let response = gateway.get_with_header(path, headers).await;
+        assert_eq!(response.status(), 400, "{key}");
+        assert!(response.body.contains("repeats a header, cookie or query parameter"), "{}", response.body);
+        // Duplicates of a header that is no key are allowed.
         assert_eq!(
-            stage.get_with_header(&path.replace("/limited", "/free"), headers).await.status(),
+            gateway.get_with_header(&path.replace("/limited", "/free"), headers).await.status(),
             200,
             "{key}"
         );
-        stage.stop().await;
+        gateway.stop().await;
     }
     let only = |name: &str| format!("x-user: {name}\r\n");
     for (which, counted, other) in [("first", "alice", "bob"), ("last", "bob", "alice")] {
-        let stage = AdminGateway::start(&server, &rule("header x-user", &format!(", duplicates: {which}")));
-        assert_eq!(stage.get_with_header("/limited", "x-user: alice\r\nx-user: bob\r\n").await.status(), 200);
-        assert_eq!(stage.get_with_header("/limited", &only(counted)).await.status(), 429, "{which}");
-        assert_eq!(stage.get_with_header("/limited", &only(other)).await.status(), 200, "{which}");
-        stage.stop().await;
+        let gateway = AdminGateway::start(&server, &rule("header x-user", &format!(", duplicates: {which}")));
+        assert_eq!(
+            gateway.get_with_header("/limited", "x-user: alice\r\nx-user: bob\r\n").await.status(),
+            200
+        );
+        assert_eq!(gateway.get_with_header("/limited", &only(counted)).await.status(), 429, "{which}");
+        assert_eq!(gateway.get_with_header("/limited", &only(other)).await.status(), 200, "{which}");
+        gateway.stop().await;
     }
 }
 
-/// A rule that is only watched refuses nobody.
+/// A rule in shadow mode rejects nothing.
 #[tokio::test]
 async fn duplicate_key_headers_pass_shadow_rule() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(
+    let gateway = AdminGateway::start(
         &server,
         "rules:\n  - { name: each, key: header x-user, quota: 1/h, mode: shadow }\n",
     );
-    assert_eq!(stage.get_with_header("/", "x-user: a\r\nx-user: b\r\n").await.status(), 200);
-    stage.stop().await;
+    assert_eq!(gateway.get_with_header("/", "x-user: a\r\nx-user: b\r\n").await.status(), 200);
+    gateway.stop().await;
 }
 
-/// A server that answers every request with these bytes.
-async fn start_fixed_response(answer: &'static str) -> TestBackend {
+/// Starts a server that responds to every request with these bytes.
+async fn start_fixed_response(response: &'static str) -> TestBackend {
     TestBackend::start_raw(move |mut stream| async move {
         let mut piece = [0; 4_096];
         while let Ok(1..) = stream.read(&mut piece).await {
-            if stream.write_all(answer.as_bytes()).await.is_err() {
+            if stream.write_all(response.as_bytes()).await.is_err() {
                 return;
             }
         }
@@ -245,7 +247,7 @@ async fn start_fixed_response(answer: &'static str) -> TestBackend {
 
 #[tokio::test]
 async fn response_content_length_beside_transfer_encoding_is_dropped() {
-    for (answer, body) in [
+    for (response, body) in [
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
             "hello",
@@ -257,10 +259,10 @@ async fn response_content_length_beside_transfer_encoding_is_dropped() {
         ("HTTP/1.1 200 OK\r\ncontent-length: 5, 5\r\n\r\nhello", "hello"),
         ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\nhello", "hello"),
     ] {
-        let server = start_fixed_response(answer).await;
+        let server = start_fixed_response(response).await;
         let gateway = InProcessGateway::start(&[&server]).await;
         let got = gateway.connect().await.get("/").await;
-        assert_eq!(got.body, body, "{answer:?} became {:?}", got.head);
+        assert_eq!(got.body, body, "{response:?} became {:?}", got.head);
         assert!(got.head.matches("content-length").count() <= 1, "{:?}", got.head);
         assert_ne!(got.header("content-length"), Some("5, 5"));
     }
@@ -271,16 +273,16 @@ async fn body_of_a_get_is_forwarded() {
     let server = TestBackend::start_echo().await;
     let gateway = InProcessGateway::start(&[&server]).await;
     for method in ["GET", "POST", "DELETE"] {
-        let answer = gateway
+        let response = gateway
             .connect()
             .await
             .request(&format!(
                 "{method} / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
             ))
             .await;
-        assert!(answer.body.ends_with("\n\nhello"), "{method}: {}", answer.body);
+        assert!(response.body.ends_with("\n\nhello"), "{method}: {}", response.body);
     }
-    // A length that is not told, over HTTP/2.
+    // A body of unknown length, over HTTP/2.
     let stream = TcpStream::connect(gateway.address).await.unwrap();
     let (mut sender, connection) =
         http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
@@ -288,24 +290,24 @@ async fn body_of_a_get_is_forwarded() {
     let (mut body, sent) = Channel::<Bytes, Infallible>::new(1);
     tokio::spawn(async move { body.send_data(Bytes::from_static(b"hello")).await });
     let request = Request::get("http://a/").body(sent).unwrap();
-    let answer = timeout(TEST_TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
-    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    let response = timeout(TEST_TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
     assert!(body.ends_with(b"\n\nhello"), "{body:?}");
 }
 
 #[tokio::test]
 async fn request_trailers_drop_head_only_fields() {
     let server = TestBackend::start(|request: Request<hyper::body::Incoming>| async move {
-        let came = request.into_body().collect().await.unwrap();
+        let received = request.into_body().collect().await.unwrap();
         let names: Vec<_> =
-            came.trailers().into_iter().flat_map(HeaderMap::keys).map(HeaderName::as_str).collect();
+            received.trailers().into_iter().flat_map(HeaderMap::keys).map(HeaderName::as_str).collect();
         http::Response::new(text_body(names.join(" ")))
     })
     .await;
     let gateway = InProcessGateway::start(&[&server]).await;
     let trailers = "x-sum: 1\r\nx-forwarded-for: 10.0.0.1\r\ncookie: a=b\r\nauthorization: x\r\nx_sum: 2\r\n";
     let names = "x-sum, x-forwarded-for, cookie, authorization, x_sum";
-    let answer = gateway
+    let response = gateway
         .connect()
         .await
         .request(&format!(
@@ -315,9 +317,9 @@ async fn request_trailers_drop_head_only_fields() {
     assert!(
         !["x-forwarded-for", "cookie", "authorization", "x_sum"]
             .iter()
-            .any(|name| answer.body.contains(name)),
+            .any(|name| response.body.contains(name)),
         "{}",
-        answer.body
+        response.body
     );
 }
 
@@ -365,10 +367,10 @@ rules:
   - { name: token, key: query access_token, missing: skip, quota: 1/h }
   - { name: cel, key: { cel: \"request.headers['x-auth-token']\" }, missing: skip, quota: 1/h }
   - { name: plain, key: header x-user, missing: skip, quota: 1/h }
-  - { name: matched, match: { header: { x-api-key: swordfish }, not: { cookie: { door: swordfish } } }, quota: 1000/s }
+  - { name: matched, match: { header: { x-api-key: swordfish }, not: { cookie: { gate: swordfish } } }, quota: 1000/s }
   - { name: when, match: { when: \"request.headers['authorization'] == 'swordfish'\" }, quota: 1000/s }
 ";
-    let stage = AdminGateway::start(&server, policy);
+    let gateway = AdminGateway::start(&server, policy);
     for (path, header) in [
         ("/", "x-api-key: swordfish\r\n"),
         ("/", "authorization: Bearer swordfish\r\n"),
@@ -378,27 +380,27 @@ rules:
         ("/", "x-user: alice\r\n"),
     ] {
         for status in [200, 429] {
-            assert_eq!(stage.get_with_header(path, header).await.status(), status, "{path} {header}");
+            assert_eq!(gateway.get_with_header(path, header).await.status(), status, "{path} {header}");
         }
     }
     let ban = r#"{ "rule": "key", "key": "swordfish", "seconds": 60 }"#;
-    assert_eq!(stage.admin_request("POST", "/api/v1/bans", ban).await.status(), 201);
+    assert_eq!(gateway.admin_request("POST", "/api/v1/bans", ban).await.status(), 201);
     for path in ["top", "top?by=asked", "denials", "history", "policy", "bans", "status"] {
         let path = format!("/api/v1/{path}");
-        let shown = stage.admin_request("GET", &path, "").await;
+        let shown = gateway.admin_request("GET", &path, "").await;
         assert_eq!(shown.status(), 200, "{path}");
         assert!(!shown.body.contains("swordfish"), "{path}: {}", shown.body);
-        // Nobody reads it without the token.
-        assert_eq!(stage.admin_request_with_header("GET", &path, "", "").await.status(), 401, "{path}");
+        // The token is required.
+        assert_eq!(gateway.admin_request_with_header("GET", &path, "", "").await.status(), 401, "{path}");
     }
-    let top = stage.admin_request("GET", "/api/v1/top", "").await.body;
-    assert!(top.contains(r#""key":"alice""#), "what is no credential is shown as it is: {top}");
-    assert!(!stage.admin_request("GET", "/metrics", "").await.body.contains("swordfish"));
+    let top = gateway.admin_request("GET", "/api/v1/top", "").await.body;
+    assert!(top.contains(r#""key":"alice""#), "a key that is not a credential is shown: {top}");
+    assert!(!gateway.admin_request("GET", "/metrics", "").await.body.contains("swordfish"));
     for path in ["/health", "/metrics"] {
-        assert_eq!(stage.admin_request_with_header("GET", path, "", "").await.status(), 200, "{path}");
+        assert_eq!(gateway.admin_request_with_header("GET", path, "", "").await.status(), 200, "{path}");
     }
-    // It is written by a thread of its own.
-    let read = || std::fs::read_to_string(stage.folder.path().join("access.log")).unwrap_or_default();
+    // The log is written by another thread.
+    let read = || std::fs::read_to_string(gateway.folder.path().join("access.log")).unwrap_or_default();
     let logged = async {
         while read().lines().count() < 12 {
             tokio::task::yield_now().await;
@@ -407,19 +409,19 @@ rules:
     timeout(TEST_TIMEOUT, logged).await.unwrap();
     let log = read();
     assert!(log.contains("access_token=") && !log.contains("swordfish"), "{log}");
-    stage.stop().await;
+    gateway.stop().await;
 }
 
-/// How clients ask and do not read.
+/// Clients that send requests and do not read.
 #[derive(Clone, Copy, Debug)]
 enum UnreadLoad {
-    /// Over HTTP/1.1, this many connections.
+    /// The number of HTTP/1.1 connections.
     Http1(usize),
-    /// Over HTTP/2, this many connections with 100 streams each, and windows of this many bytes.
+    /// The number of HTTP/2 connections with 100 streams each, and the window size in bytes.
     Http2(usize, u32),
 }
 
-/// The size of each answer that is not read.
+/// The size of each unread response.
 const RESPONSE_SIZE: usize = 2 << 20;
 
 /// The memory of this process, in bytes.
@@ -429,7 +431,7 @@ fn resident_memory() -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-/// A frame of HTTP/2.
+/// An HTTP/2 frame.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
@@ -460,8 +462,8 @@ impl UnreadLoad {
     }
 }
 
-/// Clients that ask for everything and read nothing: how much memory that takes, and whether it is there for the next ones. In a
-/// process of its own, since others would take some at the same time.
+/// Measures the memory of clients that read nothing, and its reuse. Runs in its own process, because other tests would use
+/// memory at the same time.
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_of_unread_responses_is_bounded() {
     const MEASURE: &str = "TIDEGATE_MEASURE_UNREAD";
@@ -502,7 +504,7 @@ async fn memory_of_unread_responses_is_bounded() {
     for _ in 0..3 {
         for unread in kinds {
             let clients = unread.send_requests(gateway.address).await;
-            // Until the servers have been stopped from writing for a while.
+            // Until the servers have been blocked for a while.
             let (mut still, mut last) = (0_u32, usize::MAX);
             while still < 20 {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -511,8 +513,7 @@ async fn memory_of_unread_responses_is_bounded() {
                 last = now;
             }
             let taken = resident_memory().saturating_sub(before);
-            // For each connection what waits to be sent, and what was read of answers whose turn has not come. What earlier
-            // clients took is there for these.
+            // Each connection has a send buffer, and read buffers of blocked responses. Memory of earlier clients is reused.
             assert!(taken < 40 << 20, "{unread:?}: {} MB", taken >> 20);
             drop(clients);
             while open.load(Ordering::SeqCst) > 0 {

@@ -1,7 +1,7 @@
-//! A law over random spellings of requests, with real servers: what the server serves is what rules have decided on.
+//! Property test with random spellings of requests and real servers: a server serves what the rules have checked.
 //!
-//! A rule denies `/secret/**`, a host, and a header value. Whatever spelling a client chooses, a server that serves one of
-//! these must not have been asked; and the path that it is asked for is the normalized one.
+//! Rules deny `/secret/**`, a host, and a header value. No spelling may reach a server that would serve one of these, and the
+//! forwarded path is the normalized one.
 
 use crate::harness::TEST_TIMEOUT;
 use proptest::{
@@ -22,7 +22,7 @@ use tidegate_rule::Rules;
 use tidegate_testkit::servers::{AppServer, NginxServer, skip_without};
 use tokio::{runtime::Runtime, sync::oneshot};
 
-/// Answers what it was asked for, and what it makes of it in the ways of Node.
+/// Responds with the request target, and with Node's interpretations of it.
 const NODE_SERVER: &str = r#"
 const path = require('node:path');
 const decode = (text) => { try { return decodeURIComponent(text); } catch { return text; } };
@@ -36,7 +36,7 @@ require('node:http').createServer((request, response) => {
 }).listen(Number(process.argv[2]), '127.0.0.1');
 "#;
 
-/// The same in the ways of WSGI.
+/// The same for WSGI.
 const FLASK_SERVER: &str = r#"
 import posixpath
 from flask import Flask, jsonify, request
@@ -49,7 +49,7 @@ def show():
                    host=request.host, user=request.environ.get("HTTP_X_USER", "").split(","))
 "#;
 
-/// The same in the way of nginx.
+/// The same for nginx.
 const NGINX_CONFIG: &str = r#"
 server { listen 127.0.0.1:PORT; merge_slashes on; location / { return 200 "nginx\n$request_uri\n$host\n$http_x_user\n$uri\n"; } }
 "#;
@@ -61,7 +61,7 @@ rules:
   - { name: user, match: { header: { x-user: mallory } }, deny: all }
 ";
 
-/// A request in some spelling.
+/// A request with a random spelling.
 #[derive(Clone, Debug)]
 struct SpelledRequest {
     path: String,
@@ -147,7 +147,7 @@ fn any_spelling() -> impl Strategy<Value = SpelledRequest> {
 }
 
 impl SpelledRequest {
-    /// Status and body of the answer.
+    /// Sends the request; returns the status and body of the response.
     fn send(&self, address: SocketAddr) -> (u16, String) {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
@@ -157,16 +157,16 @@ impl SpelledRequest {
             request += &format!("{name}: {value}\r\n");
         }
         stream.write_all(format!("{request}\r\n").as_bytes()).unwrap();
-        let mut answer = Vec::new();
-        // One that is reset after its answer has answered, too.
-        let _ = stream.read_to_end(&mut answer);
-        let answer = String::from_utf8_lossy(&answer).into_owned();
-        let status = answer.get(9..12).and_then(|status| status.parse().ok()).unwrap_or(0);
-        (status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+        let mut response = Vec::new();
+        // A reset after the response is fine.
+        let _ = stream.read_to_end(&mut response);
+        let response = String::from_utf8_lossy(&response).into_owned();
+        let status = response.get(9..12).and_then(|status| status.parse().ok()).unwrap_or(0);
+        (status, response.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
     }
 }
 
-/// What this server served that a rule denies.
+/// Returns a denied resource that the server served, if any.
 fn find_bypass(request: &SpelledRequest, body: &str, slashes: EscapedSlashes) -> Option<String> {
     let served: Value = match body.lines().collect::<Vec<_>>()[..] {
         ["nginx", raw, host, user, path] => {
@@ -198,13 +198,13 @@ fn find_bypass(request: &SpelledRequest, body: &str, slashes: EscapedSlashes) ->
     let raw = served["raw"].as_str().unwrap_or_default();
     let escaped: String = raw.chars().map(|sign| if sign.is_ascii() { sign } else { '?' }).collect();
     let expected: String = decided.chars().map(|sign| if sign.is_ascii() { sign } else { '?' }).collect();
-    // Node and WSGI read bytes beyond ASCII as Latin-1; how many there are is up to them.
+    // Node and WSGI decode bytes beyond ASCII as Latin-1, so only ASCII is compared.
     let plain =
         |text: &str| text.split('?').map(str::to_owned).filter(|part| !part.is_empty()).collect::<Vec<_>>();
     (plain(&escaped) != plain(&expected)).then(|| format!("got {raw}, decided on {decided}"))
 }
 
-/// A gateway before this server, with a policy of these rules.
+/// Starts a gateway in front of this server, with these rules.
 fn start_gateway(
     runtime: &Runtime,
     server: SocketAddr,
@@ -232,22 +232,22 @@ fn assert_no_bypass(name: &str, server: SocketAddr) {
         let (address, _stop, _folder) = start_gateway(&runtime, server, mode);
         let served = std::cell::Cell::new(0_u32);
         TestRunner::new(Config { failure_persistence: None, ..Config::default() })
-            .run(&any_spelling(), |asked| {
-                let (status, body) = asked.send(address);
+            .run(&any_spelling(), |spelling| {
+                let (status, body) = spelling.send(address);
                 match status {
                     200 => {
                         served.set(served.get() + 1);
-                        let broken = find_bypass(&asked, &body, slashes);
-                        prop_assert!(broken.is_none(), "{name}, {mode}: {asked:?} {broken:?}");
+                        let broken = find_bypass(&spelling, &body, slashes);
+                        prop_assert!(broken.is_none(), "{name}, {mode}: {spelling:?} {broken:?}");
                     }
                     400 | 403 => {}
-                    other => prop_assert!(false, "{name}, {mode}: {asked:?} was answered {other} {body}"),
+                    other => prop_assert!(false, "{name}, {mode}: {spelling:?} got {other} {body}"),
                 }
                 Ok(())
             })
             .unwrap();
         println!("{name}, {mode}: {} served", served.get());
-        assert!(served.get() > 0, "nothing was served by {name}");
+        assert!(served.get() > 0, "{name} served nothing");
     }
 }
 

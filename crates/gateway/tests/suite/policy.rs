@@ -1,4 +1,4 @@
-//! Policies in force, and replaced while requests come in.
+//! Policies in force, and reloads during traffic.
 
 use crate::harness::{RawClient, TEST_TIMEOUT, TestBackend};
 use std::{
@@ -16,7 +16,7 @@ use tidegate_gateway::{Gateway, GatewayError, GatewayHandle, PolicySource, Reloa
 use tidegate_rule::Rules;
 use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
-/// A gateway that follows a file.
+/// A gateway with a policy file.
 struct PolicyGateway {
     address: SocketAddr,
     admin: Option<SocketAddr>,
@@ -27,7 +27,7 @@ struct PolicyGateway {
 }
 
 impl PolicyGateway {
-    /// One that listens on a free port and does what the rest of the policy says.
+    /// Starts a gateway on a free port with the rest of the policy.
     fn start(rest: &str) -> Self {
         let folder = TempDir::new().unwrap();
         write_policy(&folder.path().join("policy.yaml"), rest);
@@ -45,7 +45,7 @@ impl PolicyGateway {
         self.folder.path().join(name)
     }
 
-    /// Writes another policy, and has it read.
+    /// Writes another policy, and reloads it.
     async fn replace(&self, rest: &str) -> Result<ReloadScope, String> {
         write_policy(&self.path("policy.yaml"), rest);
         self.handle.reload().await.map_err(|error| error.to_string())
@@ -70,7 +70,7 @@ impl PolicyGateway {
     }
 }
 
-/// Replaces the file at once: a gateway that reads it while it is empty would listen elsewhere.
+/// Replaces the file atomically: an empty policy would change the listener.
 fn write_policy(path: &Path, rest: &str) {
     let next = path.with_extension("next");
     fs::write(&next, format!("listen: 127.0.0.1:0\n{rest}")).unwrap();
@@ -78,7 +78,7 @@ fn write_policy(path: &Path, rest: &str) {
 }
 
 async fn with_timeout<T>(future: impl Future<Output = T>) -> T {
-    timeout(TEST_TIMEOUT, future).await.expect("it takes too long")
+    timeout(TEST_TIMEOUT, future).await.expect("timed out")
 }
 
 fn policy_for_server(server: &TestBackend, rules: &str) -> String {
@@ -88,24 +88,24 @@ fn policy_for_server(server: &TestBackend, rules: &str) -> String {
 #[tokio::test]
 async fn limit_applies_per_client_and_returns_remaining() {
     let server = TestBackend::start_echo().await;
-    let stage = PolicyGateway::start(&policy_for_server(
+    let gateway = PolicyGateway::start(&policy_for_server(
         &server,
         "  - { name: each, key: header x-user, quota: 2/h, message: Enough. }",
     ));
-    let mut client = stage.connect().await;
-    let ask = |user: &str| format!("GET /a?b=c HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\n\r\n");
-    let first = client.request(&ask("ann")).await;
+    let mut client = gateway.connect().await;
+    let request = |user: &str| format!("GET /a?b=c HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\n\r\n");
+    let first = client.request(&request("ann")).await;
     assert_eq!(first.status(), 200);
     assert_eq!(first.header("ratelimit-policy"), Some(r#""each";q=2;w=3600"#));
     assert_eq!(first.header("ratelimit"), Some(r#""each";r=1;t=1800"#));
     assert!(first.body.starts_with("GET /a?b=c\n"), "{}", first.body);
-    assert_eq!(client.request(&ask("ann")).await.status(), 200);
-    let third = client.request(&ask("ann")).await;
+    assert_eq!(client.request(&request("ann")).await.status(), 200);
+    let third = client.request(&request("ann")).await;
     assert_eq!(third.status(), 429);
     assert_eq!(third.header("retry-after"), Some("1800"));
     assert!(third.body.contains(r#""detail":"Enough.""#), "{}", third.body);
-    assert_eq!(client.request(&ask("bob")).await.status(), 200);
-    stage.stop().await;
+    assert_eq!(client.request(&request("bob")).await.status(), 200);
+    gateway.stop().await;
 }
 
 #[tokio::test]
@@ -123,30 +123,30 @@ async fn on_limit_action_is_applied() {
          \x20 - {{ name: failed, match: {{ path: /failed }}, quota: 1/h, charge: {{ if-status: [404] }} }}\n",
         app.address, spare.address
     );
-    let stage = PolicyGateway::start(&text);
-    assert_eq!(stage.statuses("/known/away", 2).await, [200, 303]);
+    let gateway = PolicyGateway::start(&text);
+    assert_eq!(gateway.statuses("/known/away", 2).await, [200, 303]);
 
-    assert_eq!(stage.statuses("/known/other", 1).await, [200]);
+    assert_eq!(gateway.statuses("/known/other", 1).await, [200]);
     assert_eq!(spare.connection_count(), 0);
-    assert_eq!(stage.statuses("/known/other", 1).await, [200]);
+    assert_eq!(gateway.statuses("/known/other", 1).await, [200]);
     assert_eq!(spare.connection_count(), 1);
 
-    assert_eq!(stage.statuses("/known/old", 1).await, [200]);
-    assert_eq!(stage.connect().await.get("/known/old").await.body, "of yesterday");
+    assert_eq!(gateway.statuses("/known/old", 1).await, [200]);
+    assert_eq!(gateway.connect().await.get("/known/old").await.body, "of yesterday");
 
-    let mut client = stage.connect().await;
+    let mut client = gateway.connect().await;
     client.send("GET /known/gone HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert_eq!(client.read_to_end().await, "");
 
-    // Nowhere to go, and still counted.
-    assert_eq!(stage.statuses("/failed", 2).await, [404, 429]);
+    // No route matches, and the request still counts.
+    assert_eq!(gateway.statuses("/failed", 2).await, [404, 429]);
 
-    let log = stage.path("access.log");
-    let folder = stage.folder.path().to_owned();
-    drop(stage.stop);
-    with_timeout(stage.end).await.unwrap().unwrap();
+    let log = gateway.path("access.log");
+    let folder = gateway.folder.path().to_owned();
+    drop(gateway.stop);
+    with_timeout(gateway.end).await.unwrap().unwrap();
     let log = fs::read_to_string(log).unwrap();
-    let told: Vec<_> = log
+    let reply: Vec<_> = log
         .lines()
         .map(|line| {
             let line: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -165,38 +165,41 @@ async fn on_limit_action_is_applied() {
         ("failed", "admitted", 404),
         ("failed", "limited", 429),
     ];
-    assert_eq!(told, expected.map(|(rule, decision, status)| (rule.to_owned(), decision.to_owned(), status)));
+    assert_eq!(
+        reply,
+        expected.map(|(rule, decision, status)| (rule.to_owned(), decision.to_owned(), status))
+    );
     assert!(folder.exists());
 }
 
 #[tokio::test]
 async fn reload_keeps_counters() {
     let server = TestBackend::start_echo().await;
-    let stage = PolicyGateway::start(&policy_for_server(&server, "  - { name: all, quota: 3/h }"));
-    assert_eq!(stage.statuses("/", 2).await, [200, 200]);
+    let gateway = PolicyGateway::start(&policy_for_server(&server, "  - { name: all, quota: 3/h }"));
+    assert_eq!(gateway.statuses("/", 2).await, [200, 200]);
 
     let other = policy_for_server(
         &server,
         "  - { name: all, quota: 3/h }\n  - { name: new, match: { path: /new }, deny: all }",
     );
-    assert_eq!(stage.replace(&other).await, Ok(ReloadScope::Rules));
-    assert_eq!(stage.statuses("/new", 1).await, [403]);
-    assert_eq!(stage.statuses("/", 2).await, [200, 429]);
+    assert_eq!(gateway.replace(&other).await, Ok(ReloadScope::Rules));
+    assert_eq!(gateway.statuses("/new", 1).await, [403]);
+    assert_eq!(gateway.statuses("/", 2).await, [200, 429]);
 
     let larger = policy_for_server(&server, "  - { name: all, quota: 5/h }");
-    assert_eq!(stage.replace(&larger).await, Ok(ReloadScope::Rules));
-    assert_eq!(stage.statuses("/", 3).await, [200, 200, 429]);
-    assert_eq!(stage.replace(&larger).await, Ok(ReloadScope::Lists));
-    assert_eq!(stage.statuses("/", 1).await, [429]);
-    stage.stop().await;
+    assert_eq!(gateway.replace(&larger).await, Ok(ReloadScope::Rules));
+    assert_eq!(gateway.statuses("/", 3).await, [200, 200, 429]);
+    assert_eq!(gateway.replace(&larger).await, Ok(ReloadScope::Lists));
+    assert_eq!(gateway.statuses("/", 1).await, [429]);
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn invalid_policy_is_rejected_on_reload() {
     let server = TestBackend::start_echo().await;
     let fine = policy_for_server(&server, "  - { name: all, quota: 3/h }");
-    let stage = PolicyGateway::start(&format!("admin: 127.0.0.1:0\n{fine}"));
-    assert_eq!(stage.statuses("/", 2).await, [200, 200]);
+    let gateway = PolicyGateway::start(&format!("admin: 127.0.0.1:0\n{fine}"));
+    assert_eq!(gateway.statuses("/", 2).await, [200, 200]);
 
     let cases = [
         (fine.replace("quota", "quta"), "unknown key `quta`"),
@@ -206,37 +209,37 @@ async fn invalid_policy_is_rejected_on_reload() {
         (fine.replace("rules:", "log: { format: json, file: no/such/folder }\nrules:"), "no/such/folder"),
     ];
     for (text, reason) in cases {
-        let error = stage.replace(&text).await.unwrap_err();
+        let error = gateway.replace(&text).await.unwrap_err();
         assert!(error.contains(reason), "{error}");
-        let mut operator = RawClient::connect(stage.admin.unwrap()).await;
-        let answer = operator.request("POST /reload HTTP/1.1\r\nhost: a\r\n\r\n").await;
-        assert_eq!(answer.status(), 422);
-        assert!(answer.body.contains(reason), "{}", answer.body);
+        let mut operator = RawClient::connect(gateway.admin.unwrap()).await;
+        let response = operator.request("POST /reload HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        assert_eq!(response.status(), 422);
+        assert!(response.body.contains(reason), "{}", response.body);
     }
-    assert_eq!(stage.statuses("/", 2).await, [200, 429]);
-    stage.stop().await;
+    assert_eq!(gateway.statuses("/", 2).await, [200, 429]);
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn changed_policy_file_is_reloaded() {
     let server = TestBackend::start_echo().await;
-    let stage = PolicyGateway::start(&policy_for_server(
+    let gateway = PolicyGateway::start(&policy_for_server(
         &server,
         "  - { name: all, match: { path: /no }, deny: all }",
     ));
-    assert_eq!(stage.statuses("/", 1).await, [200]);
-    // As editors do: another file takes the name.
+    assert_eq!(gateway.statuses("/", 1).await, [200]);
+    // Replaced by rename, as editors do.
     write_policy(
-        &stage.path("next"),
+        &gateway.path("next"),
         &policy_for_server(&server, "  - { name: all, deny: bad }\nlists: { bad: { files: bad.txt } }"),
     );
-    fs::write(stage.path("bad.txt"), "192.0.2.1\n").unwrap();
-    fs::rename(stage.path("next"), stage.path("policy.yaml")).unwrap();
-    with_timeout(async { while stage.statuses("/no", 1).await != [200] {} }).await;
-    // A list is part of it.
-    fs::write(stage.path("bad.txt"), "127.0.0.0/8\n").unwrap();
-    with_timeout(async { while stage.statuses("/", 1).await != [403] {} }).await;
-    stage.stop().await;
+    fs::write(gateway.path("bad.txt"), "192.0.2.1\n").unwrap();
+    fs::rename(gateway.path("next"), gateway.path("policy.yaml")).unwrap();
+    with_timeout(async { while gateway.statuses("/no", 1).await != [200] {} }).await;
+    // Lists are watched too.
+    fs::write(gateway.path("bad.txt"), "127.0.0.0/8\n").unwrap();
+    with_timeout(async { while gateway.statuses("/", 1).await != [403] {} }).await;
+    gateway.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -247,33 +250,33 @@ async fn repeated_reloads_lose_no_request() {
             "  - {{ name: all, quota: 1000000/h }}\n  - {{ name: r{count}, match: {{ path: /r{count} }}, deny: all }}"
         )
     };
-    let stage = PolicyGateway::start(&policy_for_server(&one, &rules(0)));
+    let gateway = PolicyGateway::start(&policy_for_server(&one, &rules(0)));
     let is_over = Arc::new(AtomicBool::new(false));
     let clients: Vec<_> = (0..4)
         .map(|_| {
-            let (is_over, address) = (is_over.clone(), stage.address);
+            let (is_over, address) = (is_over.clone(), gateway.address);
             tokio::spawn(async move {
-                let mut asked = 0;
+                let mut count = 0;
                 let mut client = RawClient::connect(address).await;
                 while !is_over.load(Ordering::Relaxed) {
-                    let answer = client.get("/").await;
-                    assert_eq!(answer.status(), 200);
-                    if answer.header("connection") == Some("close") {
+                    let response = client.get("/").await;
+                    assert_eq!(response.status(), 200);
+                    if response.header("connection") == Some("close") {
                         client = RawClient::connect(address).await;
                     }
-                    asked += 1;
+                    count += 1;
                 }
-                asked
+                count
             })
         })
         .collect();
     let mut by_watch = 0;
     for round in 1..=100 {
-        // Every fourth time the server behind it is another one, and connections are taken over.
+        // Every fourth round changes the upstream server, which replaces the workers.
         let server = if (round / 4) % 2 == 0 { &one } else { &two };
-        let reloaded = stage.replace(&policy_for_server(server, &rules(round))).await;
+        let reloaded = gateway.replace(&policy_for_server(server, &rules(round))).await;
         let expected = if round % 4 == 0 { ReloadScope::Connections } else { ReloadScope::Rules };
-        // Where the watch of the file was faster, there is nothing left to reload.
+        // If the file watch was faster, nothing is left to reload.
         match reloaded {
             Ok(ReloadScope::Lists) => by_watch += 1,
             reloaded => assert_eq!(reloaded, Ok(expected), "round {round}"),
@@ -281,28 +284,28 @@ async fn repeated_reloads_lose_no_request() {
     }
     assert!(by_watch < 50, "{by_watch} of 100 reloads did nothing");
     is_over.store(true, Ordering::Relaxed);
-    let mut asked: u64 = 0;
+    let mut count: u64 = 0;
     for client in clients {
-        asked += with_timeout(client).await.unwrap();
+        count += with_timeout(client).await.unwrap();
     }
-    let left = stage.connect().await.get("/").await;
+    let left = gateway.connect().await.get("/").await;
     let left = left.header("ratelimit").unwrap();
     let left: u64 = left.split("r=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap();
-    // What an hour gives back meanwhile is not much.
+    // The refill during the test is small.
     let taken = 1_000_000 - left;
-    assert!(taken <= asked + 1 && taken + 20_000 > asked, "{taken} of {asked}");
-    assert!(asked >= 100, "{asked}");
-    stage.stop().await;
+    assert!(taken <= count + 1 && taken + 20_000 > count, "{taken} of {count}");
+    assert!(count >= 100, "{count}");
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn admin_api_rejects_cross_origin_requests() {
     let server = TestBackend::start_echo().await;
-    let stage = PolicyGateway::start(&format!(
+    let gateway = PolicyGateway::start(&format!(
         "admin: 127.0.0.1:0\n{}",
         policy_for_server(&server, "  - { name: all, quota: 3/h }")
     ));
-    let mut operator = RawClient::connect(stage.admin.unwrap()).await;
+    let mut operator = RawClient::connect(gateway.admin.unwrap()).await;
     let cases = [
         ("GET /health HTTP/1.1\r\nhost: a\r\n\r\n", 200),
         ("POST /reload HTTP/1.1\r\nhost: a\r\n\r\n", 200),
@@ -314,10 +317,10 @@ async fn admin_api_rejects_cross_origin_requests() {
     for (request, status) in cases {
         assert_eq!(operator.request(request).await.status(), status, "{request}");
     }
-    stage.stop().await;
+    gateway.stop().await;
 }
 
-/// A request of an operator.
+/// A request to the admin API.
 fn request_text(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")
 }
@@ -332,8 +335,8 @@ async fn users_behind_one_address_are_banned_individually() {
     let server = TestBackend::start_echo().await;
     let rules =
         "  - { name: login, key: header x-user, quota: 1/h, ban: 2/min for 1h }\nadmin: 127.0.0.1:0\n";
-    let stage = PolicyGateway::start(&policy_for_server(&server, rules));
-    let mut client = stage.connect().await;
+    let gateway = PolicyGateway::start(&policy_for_server(&server, rules));
+    let mut client = gateway.connect().await;
     let mut statuses = Vec::new();
     for _ in 0..5 {
         statuses.push(client.request(&login_request("mallory")).await.status());
@@ -344,13 +347,13 @@ async fn users_behind_one_address_are_banned_individually() {
         200,
         "another user behind the same address"
     );
-    // Operators see whom it is for, and lift it.
-    let mut admin = RawClient::connect(stage.admin.unwrap()).await;
+    // Operators see the ban, and lift it.
+    let mut admin = RawClient::connect(gateway.admin.unwrap()).await;
     let bans: serde_json::Value =
         serde_json::from_str(&admin.request(&request_text("/api/v1/bans")).await.body).unwrap();
     assert_eq!(bans["bans"][0]["kind"], "key", "{bans}");
     assert_eq!(bans["bans"][0]["value"], "mallory", "{bans}");
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
@@ -358,22 +361,22 @@ async fn failing_expression_denies_and_is_counted() {
     let server = TestBackend::start_echo().await;
     let rules = "  - { name: closed, match: { when: \"request.headers['x-plan'] == 'free'\" }, deny: all }\n\
                  admin: 127.0.0.1:0\n";
-    let stage = PolicyGateway::start(&policy_for_server(&server, rules));
-    let mut client = stage.connect().await;
-    let ask = |plan: &str| format!("GET / HTTP/1.1\r\nhost: a\r\n{plan}\r\n");
-    assert_eq!(client.request(&ask("x-plan: gold\r\n")).await.status(), 200);
-    assert_eq!(client.request(&ask("x-plan: free\r\n")).await.status(), 403);
-    assert_eq!(client.request(&ask("")).await.status(), 403, "leaving the header out gains nothing");
-    let mut admin = RawClient::connect(stage.admin.unwrap()).await;
+    let gateway = PolicyGateway::start(&policy_for_server(&server, rules));
+    let mut client = gateway.connect().await;
+    let request = |plan: &str| format!("GET / HTTP/1.1\r\nhost: a\r\n{plan}\r\n");
+    assert_eq!(client.request(&request("x-plan: gold\r\n")).await.status(), 200);
+    assert_eq!(client.request(&request("x-plan: free\r\n")).await.status(), 403);
+    assert_eq!(client.request(&request("")).await.status(), 403, "a missing header gains nothing");
+    let mut admin = RawClient::connect(gateway.admin.unwrap()).await;
     let metrics = admin.request(&request_text("/metrics")).await.body;
     assert!(metrics.contains("tidegate_expression_failures_total{rule=\"closed\"} 1\n"), "{metrics}");
-    let wrong = stage
+    let wrong = gateway
         .replace(&policy_for_server(
             &server,
             "  - { name: closed, match: { when: request.size }, deny: all }",
         ))
         .await;
     let error = wrong.unwrap_err();
-    assert!(error.contains("is a number, and `when` needs true or false"), "{error}");
-    stage.stop().await;
+    assert!(error.contains("is a number, but `when` needs a boolean"), "{error}");
+    gateway.stop().await;
 }

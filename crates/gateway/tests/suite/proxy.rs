@@ -1,4 +1,4 @@
-//! Requests and answers through a gateway, between real sockets.
+//! Requests and responses through a gateway, between real sockets.
 
 use crate::harness::{self, InProcessGateway, RawClient, TestBackend, test_config, text_body};
 use bytes::Bytes;
@@ -25,14 +25,14 @@ async fn connections_are_reused_on_both_sides() {
     let gateway = InProcessGateway::start(&[&server]).await;
     let mut client = gateway.connect().await;
     for path in ["/", "/a?b=c", "/%20"] {
-        let answer = client.get(path).await;
-        assert_eq!(answer.status(), 200);
-        assert!(answer.body.starts_with(&format!("GET {path}\n")), "{}", answer.body);
+        let response = client.get(path).await;
+        assert_eq!(response.status(), 200);
+        assert!(response.body.starts_with(&format!("GET {path}\n")), "{}", response.body);
     }
-    let answer = client.request("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody").await;
-    assert!(answer.body.ends_with("\n\nbody"));
-    let answer = gateway.connect().await.get("/").await;
-    assert_eq!(answer.status(), 200);
+    let response = client.request("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody").await;
+    assert!(response.body.ends_with("\n\nbody"));
+    let response = gateway.connect().await.get("/").await;
+    assert_eq!(response.status(), 200);
     assert_eq!(server.connection_count(), 1);
 }
 
@@ -49,20 +49,20 @@ async fn pipelined_requests_are_answered_in_order() {
 #[tokio::test]
 async fn forwarded_headers_are_replaced_or_appended() {
     let server = TestBackend::start_echo().await;
-    let told = "GET / HTTP/1.1\r\nhost: app.example\r\nx-forwarded-for: 1.2.3.4\r\nx-forwarded-for: 5.6.7.8\r\n\
+    let reply = "GET / HTTP/1.1\r\nhost: app.example\r\nx-forwarded-for: 1.2.3.4\r\nx-forwarded-for: 5.6.7.8\r\n\
         x-forwarded-proto: https\r\nx-forwarded-host: shop.example\r\nforwarded: for=1.2.3.4\r\n\
         x-request-id: abc\r\n\r\n";
 
     let gateway = InProcessGateway::start(&[&server]).await;
-    let answer = gateway.connect().await.request(told).await;
-    assert_eq!(answer.echoed_headers("host"), ["app.example"]);
-    assert_eq!(answer.echoed_headers("x-forwarded-for"), ["127.0.0.1"]);
-    assert_eq!(answer.echoed_headers("x-forwarded-proto"), ["http"]);
-    assert_eq!(answer.echoed_headers("x-forwarded-host"), ["app.example"]);
-    assert_eq!(answer.echoed_headers("forwarded"), [r#"for=127.0.0.1;host="app.example";proto=http"#]);
-    let id = answer.echoed_headers("x-request-id");
+    let response = gateway.connect().await.request(reply).await;
+    assert_eq!(response.echoed_headers("host"), ["app.example"]);
+    assert_eq!(response.echoed_headers("x-forwarded-for"), ["127.0.0.1"]);
+    assert_eq!(response.echoed_headers("x-forwarded-proto"), ["http"]);
+    assert_eq!(response.echoed_headers("x-forwarded-host"), ["app.example"]);
+    assert_eq!(response.echoed_headers("forwarded"), [r#"for=127.0.0.1;host="app.example";proto=http"#]);
+    let id = response.echoed_headers("x-request-id");
     assert_eq!(id[0].len(), 32);
-    assert_eq!(answer.header("x-request-id"), Some(id[0]));
+    assert_eq!(response.header("x-request-id"), Some(id[0]));
 
     let words = ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "forwarded", "x-request-id"];
     for (introduce, has) in
@@ -72,26 +72,26 @@ async fn forwarded_headers_are_replaced_or_appended() {
             InProcessGateway::start_with(Config { forwarded_headers: introduce, ..test_config(&[&server]) })
                 .await;
         let mut client = gateway.connect().await;
-        for request in [told, "GET / HTTP/1.1\r\nhost: app.example\r\n\r\n"] {
-            let answer = client.request(request).await;
-            assert_eq!(words.map(|word| answer.echoed_headers(word).len()), has, "{introduce:?} {request}");
-            assert_eq!(answer.header("x-request-id").is_some(), has[4] == 1, "{introduce:?}");
+        for request in [reply, "GET / HTTP/1.1\r\nhost: app.example\r\n\r\n"] {
+            let response = client.request(request).await;
+            assert_eq!(words.map(|word| response.echoed_headers(word).len()), has, "{introduce:?} {request}");
+            assert_eq!(response.header("x-request-id").is_some(), has[4] == 1, "{introduce:?}");
         }
     }
 
     let mut trusting = test_config(&[&server]);
     trusting.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
     let gateway = InProcessGateway::start_with(trusting).await;
-    let answer = gateway.connect().await.request(told).await;
-    assert_eq!(answer.echoed_headers("x-forwarded-for"), ["1.2.3.4, 5.6.7.8, 127.0.0.1"]);
-    assert_eq!(answer.echoed_headers("x-forwarded-proto"), ["https"]);
-    assert_eq!(answer.echoed_headers("x-forwarded-host"), ["shop.example"]);
+    let response = gateway.connect().await.request(reply).await;
+    assert_eq!(response.echoed_headers("x-forwarded-for"), ["1.2.3.4, 5.6.7.8, 127.0.0.1"]);
+    assert_eq!(response.echoed_headers("x-forwarded-proto"), ["https"]);
+    assert_eq!(response.echoed_headers("x-forwarded-host"), ["shop.example"]);
     assert_eq!(
-        answer.echoed_headers("forwarded"),
+        response.echoed_headers("forwarded"),
         [r#"for=1.2.3.4, for=127.0.0.1;host="app.example";proto=http"#]
     );
-    assert_eq!(answer.echoed_headers("x-request-id"), ["abc"]);
-    assert_eq!(answer.header("x-request-id"), Some("abc"));
+    assert_eq!(response.echoed_headers("x-request-id"), ["abc"]);
+    assert_eq!(response.header("x-request-id"), Some("abc"));
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn hop_by_hop_headers_are_not_forwarded() {
     })
     .await;
     let gateway = InProcessGateway::start(&[&server]).await;
-    let answer = gateway
+    let response = gateway
         .connect()
         .await
         .request(
@@ -116,37 +116,37 @@ async fn hop_by_hop_headers_are_not_forwarded() {
              proxy-connection: keep-alive\r\nproxy-authorization: secret\r\nte: gzip, trailers\r\nupgrade: h2c\r\nx-other: 1\r\n\r\n",
         )
         .await;
-    let mut names: Vec<_> = answer.body.split(' ').collect();
+    let mut names: Vec<_> = response.body.split(' ').collect();
     names.sort_unstable();
     let forwarded = ["forwarded", "host", "te", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
     assert_eq!(names, [&forwarded[..], &["x-other", "x-request-id"]].concat());
-    assert_eq!(answer.header("x-inner"), None);
-    assert_eq!(answer.header("keep-alive"), None);
-    assert_eq!(answer.header("x-outer"), Some("1"));
-    assert_eq!(answer.header("connection"), Some("close"));
+    assert_eq!(response.header("x-inner"), None);
+    assert_eq!(response.header("keep-alive"), None);
+    assert_eq!(response.header("x-outer"), Some("1"));
+    assert_eq!(response.header("connection"), Some("close"));
 }
 
 #[tokio::test]
 async fn absolute_request_target_overrides_host() {
     let server = TestBackend::start_echo().await;
     let gateway = InProcessGateway::start(&[&server]).await;
-    let answer =
+    let response =
         gateway.connect().await.request("GET http://right.example/a?b HTTP/1.1\r\nhost: wrong\r\n\r\n").await;
-    assert!(answer.body.starts_with("GET /a?b\n"));
-    assert_eq!(answer.echoed_headers("host"), ["right.example"]);
+    assert!(response.body.starts_with("GET /a?b\n"));
+    assert_eq!(response.echoed_headers("host"), ["right.example"]);
 }
 
 #[tokio::test]
 async fn bodies_stream_in_both_directions() {
-    // The server answers each piece of the request before the next is sent: nobody can have kept anything back.
+    // The server echoes each chunk before the next is sent, so nothing may be buffered.
     let server = TestBackend::start(|request: Request<Incoming>| async move {
-        let (mut answer, body) = Channel::<Bytes, Infallible>::new(1);
+        let (mut response, body) = Channel::<Bytes, Infallible>::new(1);
         tokio::spawn(async move {
             let mut pieces = request.into_body();
             while let Some(Ok(frame)) = pieces.frame().await {
                 let Ok(data) = frame.into_data() else { continue };
                 let echo = [b"<", &data[..], b">"].concat();
-                if answer.send_data(echo.into()).await.is_err() {
+                if response.send_data(echo.into()).await.is_err() {
                     return;
                 }
             }
@@ -175,9 +175,9 @@ async fn expect_100_continue_is_answered() {
     client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\nexpect: 100-continue\r\n\r\n").await;
     assert_eq!(client.read_head().await, "HTTP/1.1 100 Continue\r\n\r\n");
     client.send("body").await;
-    let answer = client.read_response().await;
-    assert!(answer.body.ends_with("\n\nbody"));
-    assert_eq!(answer.echoed_headers("expect"), [""; 0]);
+    let response = client.read_response().await;
+    assert!(response.body.ends_with("\n\nbody"));
+    assert_eq!(response.echoed_headers("expect"), [""; 0]);
 }
 
 #[tokio::test]
@@ -204,7 +204,7 @@ async fn response_without_body_keeps_connection_alive() {
     assert_eq!(server.connection_count(), 1);
 }
 
-/// A server that says this to every request, and then does what it likes.
+/// Starts a server that sends these bytes for every request, and then calls `then`.
 async fn start_fixed_response(response: &'static str, then: fn(TcpStream)) -> TestBackend {
     TestBackend::start_raw(move |stream| async move {
         let mut wire = RawClient::new(stream);
@@ -226,9 +226,9 @@ async fn early_hints_are_dropped_and_trailers_forwarded() {
     let gateway = InProcessGateway::start(&[&server]).await;
     let mut client = gateway.connect().await;
     client.send("GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\nconnection: te, close\r\n\r\n").await;
-    let answer = client.read_to_end().await;
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-    assert!(answer.ends_with("3\r\nabc\r\n0\r\nx-sum: 6\r\n\r\n"), "{answer}");
+    let response = client.read_to_end().await;
+    assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
+    assert!(response.ends_with("3\r\nabc\r\n0\r\nx-sum: 6\r\n\r\n"), "{response}");
 }
 
 #[tokio::test]
@@ -241,8 +241,8 @@ async fn http10_response_ends_with_connection_close() {
     let gateway = InProcessGateway::start(&[&server]).await;
     let mut client = gateway.connect().await;
     client.send("GET / HTTP/1.0\r\n\r\n").await;
-    let answer = client.read_to_end().await;
-    assert!(answer.ends_with("\r\n\r\nabc") && !answer.contains("chunked"), "{answer}");
+    let response = client.read_to_end().await;
+    assert!(response.ends_with("\r\n\r\nabc") && !response.contains("chunked"), "{response}");
 }
 
 #[tokio::test]
@@ -254,7 +254,7 @@ async fn upgrade_tunnels_bytes_in_both_directions() {
             head.contains("upgrade: websocket\r\n") && head.contains("connection: upgrade\r\n"),
             "{head}"
         );
-        // The first bytes come together with the head.
+        // The first bytes are sent with the head.
         wire.send(
             "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nhello",
         )
@@ -284,7 +284,7 @@ async fn http2_upgrade_is_not_forwarded() {
     let server = TestBackend::start_echo().await;
     let gateway = InProcessGateway::start(&[&server]).await;
     for upgrade in ["h2c", "H2C", "websocket, h2c", "HTTP/2.0", "websocket\r\nupgrade: h2c"] {
-        let answer = gateway
+        let response = gateway
             .connect()
             .await
             .request(&format!(
@@ -292,9 +292,9 @@ async fn http2_upgrade_is_not_forwarded() {
                  http2-settings: AAMAAABkAARAAAAAAAIAAAAA\r\nupgrade: {upgrade}\r\n\r\n"
             ))
             .await;
-        assert_eq!(answer.status(), 200);
+        assert_eq!(response.status(), 200);
         for name in ["upgrade", "connection", "http2-settings"] {
-            assert_eq!(answer.echoed_headers(name), [""; 0], "{upgrade}");
+            assert_eq!(response.echoed_headers(name), [""; 0], "{upgrade}");
         }
     }
 }
@@ -314,35 +314,37 @@ async fn unrequested_101_is_a_bad_gateway() {
 async fn unreachable_server_response_hides_its_address() {
     let server = TestBackend::unreachable().await;
     let gateway = InProcessGateway::start(&[&server]).await;
-    let answer = gateway.connect().await.get("/").await;
-    assert_eq!(answer.status(), 502);
-    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
-    assert!(answer.header("x-request-id").is_some());
-    assert!(!answer.body.contains("127.0.0.1") && !answer.body.contains("refused"), "{}", answer.body);
+    let response = gateway.connect().await.get("/").await;
+    assert_eq!(response.status(), 502);
+    assert_eq!(response.header("content-type"), Some("application/problem+json"));
+    assert!(response.header("x-request-id").is_some());
+    assert!(!response.body.contains("127.0.0.1") && !response.body.contains("refused"), "{}", response.body);
 }
 
 #[tokio::test]
 async fn malformed_server_response_is_a_bad_gateway() {
-    for said in ["", "HTTP/1.1 200", "nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"] {
-        let server = start_fixed_response(said, drop).await;
+    for wire_response in
+        ["", "HTTP/1.1 200", "nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"]
+    {
+        let server = start_fixed_response(wire_response, drop).await;
         let gateway = InProcessGateway::start(&[&server]).await;
-        assert_eq!(gateway.connect().await.get("/").await.status(), 502, "{said:?}");
+        assert_eq!(gateway.connect().await.get("/").await.status(), 502, "{wire_response:?}");
     }
 }
 
 #[tokio::test]
 async fn truncated_server_body_aborts_response() {
-    for (said, end) in [
+    for (wire_response, end) in [
         ("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc", "abc"),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n", "3\r\nabc\r\n"),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\nabc", "3\r\nabc\r\n"),
     ] {
-        let server = start_fixed_response(said, drop).await;
+        let server = start_fixed_response(wire_response, drop).await;
         let gateway = InProcessGateway::start(&[&server]).await;
         let mut client = gateway.connect().await;
         client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
-        let answer = client.read_to_end().await;
-        assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with(end), "{answer:?}");
+        let response = client.read_to_end().await;
+        assert!(response.starts_with("HTTP/1.1 200 OK") && response.ends_with(end), "{response:?}");
     }
 }
 
@@ -385,9 +387,9 @@ async fn filter_responds_drops_forwards_and_replaces_response() {
             match head.uri.path() {
                 "/drop" => FilterResult::Ready(decision(Action::Drop, String::new())),
                 "/answer" => {
-                    let mut answer = Response::new(Bytes::from_static(b"no"));
-                    *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-                    FilterResult::Ready(decision(Action::Respond(answer), String::new()))
+                    let mut response = Response::new(Bytes::from_static(b"no"));
+                    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+                    FilterResult::Ready(decision(Action::Respond(response), String::new()))
                 }
                 path => {
                     let target = self.0[usize::from(path.starts_with("/other"))];
@@ -421,11 +423,11 @@ async fn filter_responds_drops_forwards_and_replaces_response() {
     let gateway = InProcessGateway::start_with_filter(config, filter).await;
 
     let mut client = gateway.connect().await;
-    let answer = client.get("/answer").await;
-    assert_eq!((answer.status(), answer.body.as_str()), (429, "no"));
-    let answer = client.get("/a").await;
-    assert_eq!(answer.echoed_headers("x-judged"), ["yes"]);
-    assert_eq!(answer.header("x-case"), Some("/a"));
+    let response = client.get("/answer").await;
+    assert_eq!((response.status(), response.body.as_str()), (429, "no"));
+    let response = client.get("/a").await;
+    assert_eq!(response.echoed_headers("x-judged"), ["yes"]);
+    assert_eq!(response.header("x-case"), Some("/a"));
     assert_eq!(client.get("/other").await.body, "other");
     assert_eq!(client.get("/other/instead").await.body, "instead");
     client.send("GET /drop HTTP/1.1\r\nhost: a\r\n\r\n").await;
@@ -455,13 +457,13 @@ async fn each_exchange_is_recorded_once() {
         }
     }
 
-    let came = Arc::new(Notify::new());
-    let seen = came.clone();
+    let arrived = Arc::new(Notify::new());
+    let signal = arrived.clone();
     let server = TestBackend::start(move |request: Request<Incoming>| {
-        let seen = seen.clone();
+        let signal = signal.clone();
         async move {
             if request.uri().path() == "/never" {
-                seen.notify_one();
+                signal.notify_one();
                 std::future::pending::<()>().await;
             }
             Response::new(text_body("there"))
@@ -480,7 +482,7 @@ async fn each_exchange_is_recorded_once() {
     assert_eq!(nonsense.status(), 400);
     let mut leaving = gateway.connect().await;
     leaving.send("GET /never HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    came.notified().await;
+    arrived.notified().await;
     drop(leaving);
 
     let (ok, bad) = (StatusCode::OK, StatusCode::BAD_REQUEST);

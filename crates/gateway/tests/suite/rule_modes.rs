@@ -1,4 +1,4 @@
-//! From shadow to enforce, and back, while it is served.
+//! Changes of rule modes through the admin API, and rollbacks.
 
 use crate::{
     admin_api::AdminGateway,
@@ -29,10 +29,10 @@ impl AdminGateway {
         fs::read_to_string(self.folder.path().join("policy.yaml")).unwrap()
     }
 
-    /// What operators are told of a change.
+    /// Sends a change to the admin API.
     async fn post_change(&self, path: &str, body: &Value) -> (u16, Value) {
-        let answer = self.admin_request("POST", path, &body.to_string()).await;
-        (answer.status(), serde_json::from_str(&answer.body).unwrap())
+        let response = self.admin_request("POST", path, &body.to_string()).await;
+        (response.status(), serde_json::from_str(&response.body).unwrap())
     }
 
     async fn shadow_rule_status(&self) -> Value {
@@ -43,22 +43,23 @@ impl AdminGateway {
 #[tokio::test]
 async fn mode_change_and_rollback_keep_counters() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, SHADOW_POLICY);
-    let before = stage.policy_text();
+    let gateway = AdminGateway::start(&server, SHADOW_POLICY);
+    let before = gateway.policy_text();
     let bob = "x-user: bob\r\n";
     for _ in 0..3 {
-        assert_eq!(stage.get_with_header("/", bob).await.status(), 200);
+        assert_eq!(gateway.get_with_header("/", bob).await.status(), 200);
     }
-    let top = stage.admin_json("/api/v1/top?rule=watched&by=shadow-denied").await;
+    let top = gateway.admin_json("/api/v1/top?rule=watched&by=shadow-denied").await;
     assert_eq!(
         top,
         json!({ "by": "shadow-denied", "keys": [{ "rule": "watched", "key": "bob", "count": 2, "error": 0, "share": 1.0 }] })
     );
-    assert_eq!(stage.admin_json("/api/v1/top?rule=watched").await["keys"], json!([]));
-    assert_eq!(stage.admin_json("/api/v1/status").await["requests"]["shadow-denied"], 2);
+    assert_eq!(gateway.admin_json("/api/v1/top?rule=watched").await["keys"], json!([]));
+    assert_eq!(gateway.admin_json("/api/v1/status").await["requests"]["shadow-denied"], 2);
 
-    let (status, told) = stage.post_change("/api/v1/rules/watched/mode", &json!({ "mode": "enforce" })).await;
-    assert_eq!((status, &told["changed"]), (200, &json!(true)), "{told}");
+    let (status, reply) =
+        gateway.post_change("/api/v1/rules/watched/mode", &json!({ "mode": "enforce" })).await;
+    assert_eq!((status, &reply["changed"]), (200, &json!(true)), "{reply}");
     for (member, expected) in [
         ("id", json!(1)),
         ("by", json!("api")),
@@ -68,130 +69,135 @@ async fn mode_change_and_rollback_keep_counters() {
         ("file", json!("policy.yaml")),
         ("undoes", Value::Null),
     ] {
-        assert_eq!(told["change"][member], expected, "{member}");
+        assert_eq!(reply["change"][member], expected, "{member}");
     }
-    assert_eq!(stage.policy_text(), before.replace("mode: shadow", "mode: enforce"));
-    // What was counted in shadow mode counts now, and is not forgotten.
-    assert_eq!(stage.get_with_header("/", bob).await.status(), 429);
-    let watched = stage.shadow_rule_status().await;
+    assert_eq!(gateway.policy_text(), before.replace("mode: shadow", "mode: enforce"));
+    // The counters of shadow mode stay valid.
+    assert_eq!(gateway.get_with_header("/", bob).await.status(), 429);
+    let watched = gateway.shadow_rule_status().await;
     assert_eq!(watched["mode"], "enforce");
     assert_eq!(
         watched["counts"],
         json!({ "admitted": 1, "delayed": 0, "denied": 1, "shadow-denied": 2, "degraded": 0 })
     );
-    let again =
-        stage.post_change("/api/v1/rules/watched/mode", &json!({ "mode": "enforce", "percent": 100 })).await;
+    let again = gateway
+        .post_change("/api/v1/rules/watched/mode", &json!({ "mode": "enforce", "percent": 100 }))
+        .await;
     assert_eq!((again.0, &again.1["changed"]), (200, &json!(false)));
 
-    let changes = stage.admin_json("/api/v1/changes").await;
-    assert_eq!((&changes["changes"], &changes["last"]), (&json!([told["change"]]), &json!(1)));
-    assert_eq!(stage.post_change("/api/v1/rollback", &json!({ "id": 7 })).await.0, 409);
-    let (status, asked) = stage.post_change("/api/v1/rollback", &json!({})).await;
-    assert_eq!(status, 409, "it weakens the rule: {asked}");
-    let (status, back) = stage.post_change("/api/v1/rollback", &json!({ "confirm": true })).await;
+    let changes = gateway.admin_json("/api/v1/changes").await;
+    assert_eq!((&changes["changes"], &changes["last"]), (&json!([reply["change"]]), &json!(1)));
+    assert_eq!(gateway.post_change("/api/v1/rollback", &json!({ "id": 7 })).await.0, 409);
+    let (status, rejection) = gateway.post_change("/api/v1/rollback", &json!({})).await;
+    assert_eq!(status, 409, "it weakens the rule: {rejection}");
+    let (status, back) = gateway.post_change("/api/v1/rollback", &json!({ "confirm": true })).await;
     assert_eq!((status, &back["change"]["undoes"]), (200, &json!(1)), "{back}");
-    assert_eq!(stage.policy_text(), before);
-    assert_eq!(stage.get_with_header("/", bob).await.status(), 200);
-    assert_eq!(stage.shadow_rule_status().await["counts"]["shadow-denied"], 3);
-    let (status, nothing) = stage.post_change("/api/v1/rollback", &json!({})).await;
+    assert_eq!(gateway.policy_text(), before);
+    assert_eq!(gateway.get_with_header("/", bob).await.status(), 200);
+    assert_eq!(gateway.shadow_rule_status().await["counts"]["shadow-denied"], 3);
+    let (status, nothing) = gateway.post_change("/api/v1/rollback", &json!({})).await;
     assert_eq!(status, 409, "{nothing}");
-    let changes = stage.admin_json("/api/v1/changes").await;
+    let changes = gateway.admin_json("/api/v1/changes").await;
     assert_eq!((changes["changes"].as_array().unwrap().len(), &changes["last"]), (2, &Value::Null));
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn percentage_mode_enforces_part_of_the_keys() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, SHADOW_POLICY);
+    let gateway = AdminGateway::start(&server, SHADOW_POLICY);
     let body = json!({ "mode": "enforce", "percent": 50 });
-    assert_eq!(stage.post_change("/api/v1/rules/watched/mode", &body).await.0, 200);
-    assert!(stage.policy_text().contains("mode: enforce 50%\n"), "{}", stage.policy_text());
-    let watched = stage.shadow_rule_status().await;
+    assert_eq!(gateway.post_change("/api/v1/rules/watched/mode", &body).await.0, 200);
+    assert!(gateway.policy_text().contains("mode: enforce 50%\n"), "{}", gateway.policy_text());
+    let watched = gateway.shadow_rule_status().await;
     assert_eq!((&watched["mode"], &watched["percent"]), (&json!("enforce"), &json!(50.0)));
     let mut denied = Vec::new();
     for user in 0..32 {
         let user_header = format!("x-user: user-{user}\r\n");
-        stage.get_with_header("/", &user_header).await;
-        let answer = stage.get_with_header("/", &user_header).await;
-        denied.push(answer.status() == 429);
+        gateway.get_with_header("/", &user_header).await;
+        let response = gateway.get_with_header("/", &user_header).await;
+        denied.push(response.status() == 429);
         let chosen = tidegate_rule::is_in_rollout("watched", &format!("user-{user}"), "50%".parse().unwrap());
         assert_eq!(denied.last(), Some(&chosen), "user-{user}");
     }
     assert!(denied.contains(&true) && denied.contains(&false));
-    stage.stop().await;
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn weakening_a_rule_needs_a_confirmation() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, SHADOW_POLICY);
-    let before = stage.policy_text();
+    let gateway = AdminGateway::start(&server, SHADOW_POLICY);
+    let before = gateway.policy_text();
     let login = "/api/v1/rules/login/mode";
     for weaker in [
         json!({ "mode": "shadow" }),
         json!({ "mode": "off", "confirm": false }),
         json!({ "mode": "enforce", "percent": 99, "confirm": null }),
     ] {
-        let (status, told) = stage.post_change(login, &weaker).await;
-        let detail = told["detail"].as_str().unwrap();
-        assert_eq!(status, 409, "{told}");
+        let (status, reply) = gateway.post_change(login, &weaker).await;
+        let detail = reply["detail"].as_str().unwrap();
+        assert_eq!(status, 409, "{reply}");
         assert!(
             detail.contains("enforced for fewer keys") && detail.contains("\"confirm\": true"),
             "{detail}"
         );
     }
-    assert_eq!(stage.policy_text(), before);
-    let (status, told) = stage.post_change(login, &json!({ "mode": "shadow", "confirm": "yes" })).await;
-    assert_eq!(status, 400, "{told}");
-    // What weakens nothing needs none.
-    assert_eq!(stage.post_change("/api/v1/rules/watched/mode", &json!({ "mode": "off" })).await.0, 200);
-    assert_eq!(stage.post_change(login, &json!({ "mode": "shadow", "confirm": true })).await.0, 200);
-    assert_eq!(stage.admin_json("/api/v1/status").await["rules"][0]["mode"], "shadow");
-    stage.stop().await;
+    assert_eq!(gateway.policy_text(), before);
+    let (status, reply) = gateway.post_change(login, &json!({ "mode": "shadow", "confirm": "yes" })).await;
+    assert_eq!(status, 400, "{reply}");
+    // A change that does not weaken a rule needs no confirmation.
+    assert_eq!(gateway.post_change("/api/v1/rules/watched/mode", &json!({ "mode": "off" })).await.0, 200);
+    assert_eq!(gateway.post_change(login, &json!({ "mode": "shadow", "confirm": true })).await.0, 200);
+    assert_eq!(gateway.admin_json("/api/v1/status").await["rules"][0]["mode"], "shadow");
+    gateway.stop().await;
 }
 
 #[tokio::test]
 async fn rejected_mode_change_names_the_reason() {
     let server = TestBackend::start_echo().await;
-    let stage = AdminGateway::start(&server, SHADOW_POLICY);
-    let before = stage.policy_text();
+    let gateway = AdminGateway::start(&server, SHADOW_POLICY);
+    let before = gateway.policy_text();
     let enforce = r#"{"mode":"enforce"}"#;
     let place = "/api/v1/rules/watched/mode";
-    assert_eq!(stage.admin_request_with_header("POST", place, "", enforce).await.status(), 401);
-    assert_eq!(stage.admin_request_with_header("POST", "/api/v1/rollback", "", "{}").await.status(), 401);
+    assert_eq!(gateway.admin_request_with_header("POST", place, "", enforce).await.status(), 401);
+    assert_eq!(gateway.admin_request_with_header("POST", "/api/v1/rollback", "", "{}").await.status(), 401);
     for (path, body, status, detail) in [
         ("/api/v1/rules/wathced/mode", enforce, 404, "did you mean `watched`?"),
         (place, r#"{"mode":"on"}"#, 400, "use one of enforce, shadow, off"),
         (place, r#"{"percent":5}"#, 400, "`mode` is missing"),
-        (place, r#"{"mode":"shadow","percent":5}"#, 400, "leave it out, or say `enforce`"),
-        (place, r#"{"mode":"enforce","percent":0}"#, 400, "say `shadow`"),
+        (place, r#"{"mode":"shadow","percent":5}"#, 400, "remove it, or use `enforce`"),
+        (place, r#"{"mode":"enforce","percent":0}"#, 400, "use `shadow`"),
         (place, r#"{"mode":"enforce","percent":101}"#, 400, "give a number from 0 to 100"),
-        (place, r#"{"mode":"enforce","percent":"5"}"#, 400, "`percent` is not a number"),
-        (place, r#"{"mood":"enforce"}"#, 400, "unknown member `mood`"),
-        ("/api/v1/rollback", "", 409, "there is no change to take back"),
+        (place, r#"{"mode":"enforce","percent":"5"}"#, 400, "`percent` must be a number"),
+        (place, r#"{"modus":"enforce"}"#, 400, "unknown member `modus`"),
+        ("/api/v1/rollback", "", 409, "no change to revert"),
     ] {
-        let answer = stage.admin_request("POST", path, body).await;
-        assert_eq!(answer.status(), status, "{body} {}", answer.body);
-        assert!(answer.body.contains(detail), "{}", answer.body);
+        let response = gateway.admin_request("POST", path, body).await;
+        assert_eq!(response.status(), status, "{body} {}", response.body);
+        assert!(response.body.contains(detail), "{}", response.body);
     }
-    // An editor has left it half done.
-    let file = stage.folder.path().join("policy.yaml");
+    // The file is incomplete, as during an edit.
+    let file = gateway.folder.path().join("policy.yaml");
     fs::write(&file, format!("{before}  - {{ name: half")).unwrap();
-    assert_eq!(stage.admin_request("POST", place, enforce).await.status(), 409);
+    assert_eq!(gateway.admin_request("POST", place, enforce).await.status(), 409);
     fs::write(&file, &before).unwrap();
-    // A link, as Kubernetes mounts it.
-    fs::rename(&file, stage.folder.path().join("data.yaml")).unwrap();
+    // A symbolic link, as Kubernetes mounts it.
+    fs::rename(&file, gateway.folder.path().join("data.yaml")).unwrap();
     std::os::unix::fs::symlink("data.yaml", &file).unwrap();
-    let answer = stage.admin_request("POST", place, enforce).await;
-    assert_eq!(answer.status(), 422);
-    assert!(answer.body.contains("is a link") && answer.body.contains("ConfigMap"), "{}", answer.body);
-    assert_eq!(stage.policy_text(), before);
-    assert_eq!(stage.shadow_rule_status().await["mode"], "shadow");
-    stage.stop().await;
+    let response = gateway.admin_request("POST", place, enforce).await;
+    assert_eq!(response.status(), 422);
+    assert!(
+        response.body.contains("is a symbolic link") && response.body.contains("ConfigMap"),
+        "{}",
+        response.body
+    );
+    assert_eq!(gateway.policy_text(), before);
+    assert_eq!(gateway.shadow_rule_status().await["mode"], "shadow");
+    gateway.stop().await;
 }
 
-/// A file that is named by the policy goes away: what the policy says is right as ever, and cannot be put in force.
+/// A list file disappears: the policy is valid, but cannot be put in force.
 #[tokio::test]
 async fn rejected_policy_file_is_restored() {
     let server = TestBackend::start_echo().await;
@@ -200,49 +206,49 @@ async fn rejected_policy_file_is_restored() {
     fs::write(&list, "192.0.2.0/24\n").unwrap();
     let lists = format!("lists: {{ bad: {{ files: {} }} }}", list.display());
     let rules = SHADOW_POLICY.replace("mode: shadow", "mode:   'shadow'    # not yet\r");
-    let stage = AdminGateway::start(&server, &format!("{lists}{rules}  - {{ name: closed, deny: bad }}\n"));
-    let (before, place) = (stage.policy_text(), "/api/v1/rules/watched/mode");
+    let gateway = AdminGateway::start(&server, &format!("{lists}{rules}  - {{ name: closed, deny: bad }}\n"));
+    let (before, place) = (gateway.policy_text(), "/api/v1/rules/watched/mode");
     let bob = "x-user: bob\r\n";
     for _ in 0..2 {
-        assert_eq!(stage.get_with_header("/", bob).await.status(), 200);
+        assert_eq!(gateway.get_with_header("/", bob).await.status(), 200);
     }
-    let version = stage.admin_json("/api/v1/status").await["policy"]["version"].clone();
+    let version = gateway.admin_json("/api/v1/status").await["policy"]["version"].clone();
 
     fs::remove_file(&list).unwrap();
-    let (status, told) = stage.post_change(place, &json!({ "mode": "enforce" })).await;
-    let detail = told["detail"].as_str().unwrap();
-    assert_eq!(status, 422, "{told}");
-    assert!(detail.starts_with("the gateway refused it, and the file is as it was: "), "{detail}");
+    let (status, reply) = gateway.post_change(place, &json!({ "mode": "enforce" })).await;
+    let detail = reply["detail"].as_str().unwrap();
+    assert_eq!(status, 422, "{reply}");
+    assert!(detail.starts_with("the gateway rejected the change, and the file is restored: "), "{detail}");
     assert!(detail.contains("bad.txt"), "{detail}");
-    assert_eq!(stage.policy_text(), before);
-    assert_eq!(stage.shadow_rule_status().await["mode"], "shadow");
-    assert_eq!(stage.get_with_header("/", bob).await.status(), 200, "the policy before is in force");
-    let now = stage.admin_json("/api/v1/status").await;
+    assert_eq!(gateway.policy_text(), before);
+    assert_eq!(gateway.shadow_rule_status().await["mode"], "shadow");
+    assert_eq!(gateway.get_with_header("/", bob).await.status(), 200, "the previous policy is in force");
+    let now = gateway.admin_json("/api/v1/status").await;
     assert_eq!(now["policy"]["version"], version);
     assert!(now["policy"]["error"].as_str().unwrap().contains("bad.txt"), "{now}");
-    let changes = stage.admin_json("/api/v1/changes").await;
+    let changes = gateway.admin_json("/api/v1/changes").await;
     assert_eq!((&changes["changes"][0]["undoes"], &changes["last"]), (&json!(1), &Value::Null));
 
-    // The same of a change that is taken back.
+    // The same for a rollback.
     fs::write(&list, "192.0.2.0/24\n").unwrap();
-    assert_eq!(stage.post_change(place, &json!({ "mode": "enforce" })).await.0, 200);
-    let enforced = stage.policy_text();
+    assert_eq!(gateway.post_change(place, &json!({ "mode": "enforce" })).await.0, 200);
+    let enforced = gateway.policy_text();
     assert_eq!(enforced, before.replace("'shadow'", "'enforce'"));
     fs::remove_file(&list).unwrap();
-    let (status, told) = stage.post_change("/api/v1/rollback", &json!({ "confirm": true })).await;
-    assert_eq!(status, 422, "{told}");
-    assert_eq!(stage.policy_text(), enforced);
-    assert_eq!(stage.get_with_header("/", bob).await.status(), 429, "the policy before is in force");
+    let (status, reply) = gateway.post_change("/api/v1/rollback", &json!({ "confirm": true })).await;
+    assert_eq!(status, 422, "{reply}");
+    assert_eq!(gateway.policy_text(), enforced);
+    assert_eq!(gateway.get_with_header("/", bob).await.status(), 429, "the previous policy is in force");
 
     fs::write(&list, "192.0.2.0/24\n").unwrap();
-    let (status, told) = stage.post_change("/api/v1/rollback", &json!({ "confirm": true })).await;
-    assert_eq!(status, 200, "{told}");
+    let (status, reply) = gateway.post_change("/api/v1/rollback", &json!({ "confirm": true })).await;
+    assert_eq!(status, 200, "{reply}");
     assert_eq!(
-        (stage.policy_text(), stage.shadow_rule_status().await["mode"].clone()),
+        (gateway.policy_text(), gateway.shadow_rule_status().await["mode"].clone()),
         (before, json!("shadow"))
     );
-    assert_eq!(stage.admin_json("/api/v1/status").await["policy"]["error"], Value::Null);
-    stage.stop().await;
+    assert_eq!(gateway.admin_json("/api/v1/status").await["policy"]["error"], Value::Null);
+    gateway.stop().await;
 }
 
 #[tokio::test]
@@ -262,13 +268,13 @@ async fn inline_policy_rejects_mode_change() {
         "POST /api/v1/rules/a/mode HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    let answer = timeout(TEST_TIMEOUT, RawClient::connect(admin).await.request(&request)).await.unwrap();
-    assert_eq!(answer.status(), 422);
-    assert!(answer.body.contains("comes from no file"), "{}", answer.body);
+    let response = timeout(TEST_TIMEOUT, RawClient::connect(admin).await.request(&request)).await.unwrap();
+    assert_eq!(response.status(), 422);
+    assert!(response.body.contains("has no file to write the change to"), "{}", response.body);
     let request = "GET /api/v1/changes HTTP/1.1\r\nhost: localhost\r\n\r\n";
-    let answer = timeout(TEST_TIMEOUT, RawClient::connect(admin).await.request(request)).await.unwrap();
-    let told: Value = serde_json::from_str(&answer.body).unwrap();
-    assert_eq!(told, json!({ "file": null, "changes": [], "last": null, "why": null }));
+    let response = timeout(TEST_TIMEOUT, RawClient::connect(admin).await.request(request)).await.unwrap();
+    let reply: Value = serde_json::from_str(&response.body).unwrap();
+    assert_eq!(reply, json!({ "file": null, "changes": [], "last": null, "why": null }));
     drop(stop);
     timeout(TEST_TIMEOUT, end).await.unwrap().unwrap().unwrap();
 }

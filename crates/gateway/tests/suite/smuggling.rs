@@ -1,4 +1,4 @@
-//! Requests that servers might understand in different ways. Each is refused, or written anew so that there is one way.
+//! Ambiguous requests. Each is rejected, or rewritten so that only one interpretation is left.
 
 use crate::harness::{InProcessGateway, TestBackend, test_config};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ async fn ambiguous_request_is_rejected_and_closes_connection() {
         ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n", 400),
         ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0x5\r\n\r\nhello", 400),
         ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 99999999999999999999\r\n\r\n", 400),
-        // Codings.
+        // Transfer codings.
         ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: identity\r\n\r\n", 400),
         ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: xchunked\r\n\r\n", 400),
         ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked, identity\r\n\r\n", 400),
@@ -43,7 +43,7 @@ async fn ambiguous_request_is_rejected_and_closes_connection() {
         ("GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nhost: a/b\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nhost: a@b\r\n\r\n", 400),
-        // Pieces.
+        // Chunks.
         (long.as_str(), 400),
         ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n-1\r\n\r\n", 400),
         ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhelloX\r\n0\r\n\r\n", 400),
@@ -52,10 +52,10 @@ async fn ambiguous_request_is_rejected_and_closes_connection() {
     ] {
         let mut client = gateway.connect().await;
         client.send(format!("{request}GET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n")).await;
-        let answer = client.read_to_end().await;
-        let line = answer.lines().next().unwrap_or_default();
-        assert!(line.starts_with(&format!("HTTP/1.1 {status} ")), "{request:?} was answered {line:?}");
-        assert!(!answer.contains("/smuggled"), "{request:?} was answered {answer:?}");
+        let response = client.read_to_end().await;
+        let line = response.lines().next().unwrap_or_default();
+        assert!(line.starts_with(&format!("HTTP/1.1 {status} ")), "{request:?} got {line:?}");
+        assert!(!response.contains("/smuggled"), "{request:?} got {response:?}");
     }
 }
 
@@ -74,11 +74,11 @@ async fn transfer_encoding_overrides_content_length() {
                 "POST / HTTP/1.1\r\nhost: a\r\n{lengths}\r\n\r\n5\r\nhello\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n"
             ))
             .await;
-        let answer = client.read_response().await;
-        assert!(answer.body.ends_with("\n\nhello"), "{answer:?}");
-        assert_eq!(answer.echoed_headers("content-length"), [""; 0]);
-        assert_eq!(answer.echoed_headers("transfer-encoding"), ["chunked"]);
-        // What follows cannot be told from the body by those who believe the length.
+        let response = client.read_response().await;
+        assert!(response.body.ends_with("\n\nhello"), "{response:?}");
+        assert_eq!(response.echoed_headers("content-length"), [""; 0]);
+        assert_eq!(response.echoed_headers("transfer-encoding"), ["chunked"]);
+        // The connection is closed: a server that uses the length could take the body for the next request.
         assert_eq!(client.read_to_end().await, "");
     }
 }
@@ -87,21 +87,21 @@ async fn transfer_encoding_overrides_content_length() {
 async fn bare_line_feeds_are_normalized() {
     let server = TestBackend::start_echo().await;
     let gateway = InProcessGateway::start(&[&server]).await;
-    let answer = gateway.connect().await.request("GET /a HTTP/1.1\nhost: a\nx-a: 1\n\n").await;
-    assert!(answer.body.starts_with("GET /a\n"), "{answer:?}");
-    assert_eq!(answer.echoed_headers("x-a"), ["1"]);
+    let response = gateway.connect().await.request("GET /a HTTP/1.1\nhost: a\nx-a: 1\n\n").await;
+    assert!(response.body.starts_with("GET /a\n"), "{response:?}");
+    assert_eq!(response.echoed_headers("x-a"), ["1"]);
 }
 
 #[tokio::test]
 async fn connect_method_is_rejected() {
     let server = TestBackend::start_echo().await;
     let gateway = InProcessGateway::start_with(test_config(&[&server])).await;
-    let answer = gateway.connect().await.request("CONNECT evil:25 HTTP/1.1\r\nhost: evil:25\r\n\r\n").await;
-    assert_eq!(answer.status(), 405);
+    let response = gateway.connect().await.request("CONNECT evil:25 HTTP/1.1\r\nhost: evil:25\r\n\r\n").await;
+    assert_eq!(response.status(), 405);
     assert_eq!(server.connection_count(), 0);
 }
 
-/// A server that keeps every byte it is sent, and answers each request by its head alone.
+/// Starts a server that records all bytes, and responds to each complete request.
 async fn start_recorder() -> (TestBackend, Arc<Mutex<Vec<u8>>>) {
     let record = Arc::new(Mutex::new(Vec::new()));
     let recorded = record.clone();
@@ -115,8 +115,8 @@ async fn start_recorder() -> (TestBackend, Arc<Mutex<Vec<u8>>>) {
                     record.extend_from_slice(&piece[..length]);
                     is_complete_request(&record)
                 };
-                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-                if is_whole && stream.write_all(answer).await.is_err() {
+                let response = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                if is_whole && stream.write_all(response).await.is_err() {
                     return;
                 }
             }
@@ -126,7 +126,7 @@ async fn start_recorder() -> (TestBackend, Arc<Mutex<Vec<u8>>>) {
     (server, record)
 }
 
-/// Whether the last request of these is whole: by its length, its last piece, or its head alone.
+/// Whether the last request is complete: by its length, its last chunk, or its head alone.
 fn is_complete_request(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
@@ -137,7 +137,7 @@ fn is_complete_request(bytes: &[u8]) -> bool {
     }
 }
 
-/// The bytes of one request as a server gets them, without what the gateway adds of its own.
+/// The bytes of one request as the server received them, without the headers that the gateway adds.
 fn recorded_request(record: &Mutex<Vec<u8>>) -> String {
     let text = String::from_utf8(record.lock().unwrap().clone()).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -148,7 +148,7 @@ fn recorded_request(record: &Mutex<Vec<u8>>) -> String {
     format!("{}\r\n\r\n{body}", lines.join("\r\n"))
 }
 
-/// What comes in at one end, and what goes out at the other, byte by byte.
+/// Compares received and forwarded bytes.
 #[tokio::test]
 async fn forwarded_request_has_canonical_bytes() {
     const CHUNKED: &str =
@@ -158,7 +158,7 @@ async fn forwarded_request_has_canonical_bytes() {
         // Lines that end in a bare LF, names in capitals, spaces around values.
         ("GET / HTTP/1.1\nHOST:a\nX-A: \t 1 \t\n\n", "GET / HTTP/1.1\r\nhost: a\r\nx-a: 1\r\n\r\n"),
         ("\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", "GET / HTTP/1.1\r\nhost: a\r\n\r\n"),
-        // Lengths that are said twice, and mean the same.
+        // Duplicate lengths with the same value.
         (
             "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello",
             "POST / HTTP/1.1\r\ncontent-length: 5\r\nhost: a\r\n\r\nhello",
@@ -175,7 +175,7 @@ async fn forwarded_request_has_canonical_bytes() {
             "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 00\r\n\r\n",
             "POST / HTTP/1.1\r\ncontent-length: 0\r\nhost: a\r\n\r\n",
         ),
-        // Pieces with extensions, leading zeros and in capitals are cut anew.
+        // Chunk sizes with extensions, leading zeros and upper case are rewritten.
         (
             "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: Chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\n\r\n",
             CHUNKED,
@@ -184,14 +184,14 @@ async fn forwarded_request_has_canonical_bytes() {
             "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0005\r\nhello\r\n00;x\r\n\r\n",
             CHUNKED,
         ),
-        // A length beside a coding.
+        // A length together with a transfer coding.
         (
             "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
             CHUNKED,
         ),
-        // A whole address, which names its host.
+        // An absolute request target, which overrides the host.
         ("GET http://b/x HTTP/1.1\r\nhost: a\r\n\r\n", "GET /x HTTP/1.1\r\nhost: b\r\n\r\n"),
-        // What nobody asked to be kept cannot be taken out.
+        // `Connection` cannot remove end-to-end headers.
         (
             "POST / HTTP/1.1\r\nhost: a\r\nconnection: content-length, host\r\ncontent-length: 5\r\n\r\nhello",
             "POST / HTTP/1.1\r\ncontent-length: 5\r\nhost: a\r\n\r\nhello",
@@ -203,8 +203,8 @@ async fn forwarded_request_has_canonical_bytes() {
     ] {
         let (server, record) = start_recorder().await;
         let gateway = InProcessGateway::start(&[&server]).await;
-        let answer = gateway.connect().await.request(request).await;
-        assert_eq!(answer.status(), 200, "{request:?}");
+        let response = gateway.connect().await.request(request).await;
+        assert_eq!(response.status(), 200, "{request:?}");
         assert_eq!(recorded_request(&record), forwarded, "{request:?}");
     }
 }
@@ -229,13 +229,13 @@ async fn rejected_request_never_reaches_server_complete() {
         let gateway = InProcessGateway::start(&[&server]).await;
         let mut client = gateway.connect().await;
         client.send(format!("{request}GET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n")).await;
-        let answer = client.read_to_end().await;
-        let is_refused = answer.starts_with("HTTP/1.1 400 ") || answer.starts_with("HTTP/1.1 501 ");
-        assert!(is_refused, "{request:?} was answered {answer:?}");
+        let response = client.read_to_end().await;
+        let is_refused = response.starts_with("HTTP/1.1 400 ") || response.starts_with("HTTP/1.1 501 ");
+        assert!(is_refused, "{request:?} got {response:?}");
         let record = record.lock().unwrap();
         assert!(
             !is_complete_request(&record),
-            "{request:?} went on as {:?}",
+            "{request:?} was forwarded as {:?}",
             String::from_utf8_lossy(&record)
         );
     }

@@ -1,4 +1,4 @@
-//! Who is waited for, for how long, and how a connection ends when nobody is waited for any more.
+//! Timeouts of clients and servers, and the end of connections.
 
 use crate::harness::{InProcessGateway, RawClient, TEST_TIMEOUT, TestBackend, test_config, text_body};
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use tokio::{
 
 const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Reads all of a body, and answers with its length, unless it is to be silent.
+/// Reads a body, and responds with its length; `/silent` gets no response.
 async fn respond_with_length(request: Request<Incoming>) -> Response<crate::harness::TestBody> {
     let is_silent = request.uri().path() == "/silent";
     let body = request.into_body().collect().await.map(http_body_util::Collected::to_bytes);
@@ -52,7 +52,7 @@ async fn response_timeout_starts_after_request_body() {
         let mut upload = gateway.connect().await;
         upload.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\n").await;
         for _ in 0..3 {
-            // Another one has run out of time meanwhile, so this one would have, too.
+            // Another request has timed out in the meantime, so this one would have, too.
             assert_eq!(gateway.connect().await.get("/silent").await.status(), 504);
             upload.send("a").await;
         }
@@ -86,7 +86,7 @@ async fn connect_timeout_returns_504() {
     })
     .await;
     for protocol in [Protocol::Http1, Protocol::Http2] {
-        // It does not get as far as TLS.
+        // The TLS handshake does not complete.
         let mut secret = test_config(&[&mute]);
         let app = secret.upstreams.get_mut("app").unwrap();
         app.servers[0].url = format!("https://{}", mute.address);
@@ -96,7 +96,7 @@ async fn connect_timeout_returns_504() {
         assert_eq!(gateway.connect().await.get("/").await.status(), 504);
     }
 
-    // Nor here as far as TCP: nobody accepts, and the line is full.
+    // The TCP connection does not complete: the backlog is full.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let full = socket.listen(1).unwrap();
@@ -122,9 +122,9 @@ async fn lingering_close_lets_client_read_response() {
     let gateway =
         InProcessGateway::start_with_filter(config, move |head: &request::Parts| match head.uri.path() {
             "/limited" => {
-                let mut answer = Response::new(Bytes::from_static(b"Later."));
-                *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-                Action::Respond(answer)
+                let mut response = Response::new(Bytes::from_static(b"Later."));
+                *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+                Action::Respond(response)
             }
             _ => Action::Forward(app),
         })
@@ -139,11 +139,11 @@ async fn lingering_close_lets_client_read_response() {
     ] {
         let mut client = gateway.connect().await;
         client.send(head).await;
-        // A reset would end this, or take away the answer.
+        // A reset would fail this, or lose the response.
         client.send_until_blocked().await;
-        let answer = client.read_response().await;
-        assert_eq!(answer.status(), status, "{head}");
-        assert_eq!(answer.header("connection"), Some("close"), "{head}");
+        let response = client.read_response().await;
+        assert_eq!(response.status(), status, "{head}");
+        assert_eq!(response.header("connection"), Some("close"), "{head}");
         assert_eq!(client.read_to_end().await, "", "{head}");
     }
 }
@@ -159,17 +159,17 @@ async fn small_rejected_body_keeps_connection_alive() {
     for _ in 0..3 {
         let head = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\n";
         assert_eq!(client.request(&format!("{head}body")).await.body, "Later.");
-        // Not together with its head.
+        // The body is sent after the head.
         client.send(head).await;
         tokio::task::yield_now().await;
         assert_eq!(client.request("body").await.body, "Later.");
     }
-    // Nobody who waits to be asked for a body is asked.
+    // A client that expects 100 Continue gets the final response instead.
     client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\nexpect: 100-continue\r\n\r\n").await;
-    let answer = client.read_to_end().await;
+    let response = client.read_to_end().await;
     assert!(
-        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("connection: close\r\n"),
-        "{answer}"
+        response.starts_with("HTTP/1.1 200 OK\r\n") && response.contains("connection: close\r\n"),
+        "{response}"
     );
 }
 
@@ -184,9 +184,9 @@ async fn truncated_response_resets_http10_connection() {
     let gateway = InProcessGateway::start(&[&server]).await;
     let mut client = gateway.connect().await;
     client.send("GET / HTTP/1.0\r\n\r\n").await;
-    let mut came = Vec::new();
-    let end = timeout(TEST_TIMEOUT, client.stream.read_to_end(&mut came)).await.unwrap();
-    assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset, "after {came:?}");
+    let mut received = Vec::new();
+    let end = timeout(TEST_TIMEOUT, client.stream.read_to_end(&mut received)).await.unwrap();
+    assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset, "after {received:?}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! TLS and HTTP/2, in and out.
+//! TLS and HTTP/2, of clients and upstream servers.
 
 use crate::harness::{InProcessGateway, LogCapture, TEST_TIMEOUT, TestBackend, test_config, text_body};
 use bytes::Bytes;
@@ -62,27 +62,27 @@ fn tls_settings(certificates: &Certificates) -> Tls {
     Tls { certificate: certificates.certificate.clone(), key: certificates.key.clone(), client_ca: None }
 }
 
-/// Asks over HTTP/2; the body of the answer.
+/// Sends requests over HTTP/2; returns the body of the last response.
 async fn request_http2<I>(io: I, uri: &str) -> String
 where
     I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(io)).await.unwrap();
     tokio::spawn(connection);
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for number in 0..20 {
         let request = Request::post(uri)
             .header("cookie", "a=1")
             .header("cookie", "b=2")
             .body(Full::new(Bytes::from(format!("body {number}"))))
             .unwrap();
-        answers.push(sender.send_request(request));
+        responses.push(sender.send_request(request));
     }
     let mut last = String::new();
-    for (number, answer) in answers.into_iter().enumerate() {
-        let answer = tokio::time::timeout(TEST_TIMEOUT, answer).await.unwrap().unwrap();
-        assert_eq!(answer.status(), 200);
-        let body = answer.into_body().collect().await.unwrap().to_bytes();
+    for (number, response) in responses.into_iter().enumerate() {
+        let response = tokio::time::timeout(TEST_TIMEOUT, response).await.unwrap().unwrap();
+        assert_eq!(response.status(), 200);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
         last = String::from_utf8(body.to_vec()).unwrap();
         assert!(last.ends_with(&format!("body {number}")), "{last}");
     }
@@ -93,10 +93,10 @@ where
 async fn http2_prior_knowledge_is_served() {
     let server = TestBackend::start_echo().await;
     let gateway = InProcessGateway::start(&[&server]).await;
-    let seen =
+    let body =
         request_http2(TcpStream::connect(gateway.address).await.unwrap(), "http://app.example/a?b").await;
-    assert!(seen.starts_with("POST /a?b\n"), "{seen}");
-    assert!(seen.contains("host: app.example\n") && seen.contains("cookie: a=1; b=2\n"), "{seen}");
+    assert!(body.starts_with("POST /a?b\n"), "{body}");
+    assert!(body.contains("host: app.example\n") && body.contains("cookie: a=1; b=2\n"), "{body}");
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn partial_http2_preface_is_served_as_http1() {
     let gateway = InProcessGateway::start(&[&server]).await;
     let mut client = gateway.connect().await;
     client.stream.set_nodelay(true).unwrap();
-    // It could still become the first word of HTTP/2.
+    // The first bytes could be the HTTP/2 preface.
     for piece in ["P", "R", "I /a HTTP/1.1\r\nhost: a\r\n\r\n"] {
         client.send(piece).await;
         tokio::task::yield_now().await;
@@ -119,19 +119,19 @@ async fn alpn_selects_http_version() {
     let server = TestBackend::start_echo().await;
     let config = test_config(&[&server]);
     let app = config.upstream_id("app").unwrap();
-    let judge = move |_: &request::Parts| Action::Forward(app);
-    let gateway = InProcessGateway::start_with_tls(config, Some(tls_settings(&certificates)), judge).await;
+    let filter = move |_: &request::Parts| Action::Forward(app);
+    let gateway = InProcessGateway::start_with_tls(config, Some(tls_settings(&certificates)), filter).await;
 
     let io = connect(gateway.address, &certificates.authority, b"h2").await.unwrap();
-    let seen = request_http2(io, "https://localhost/a").await;
-    assert!(seen.contains("x-forwarded-proto: https\n"), "{seen}");
+    let body = request_http2(io, "https://localhost/a").await;
+    assert!(body.contains("x-forwarded-proto: https\n"), "{body}");
 
     let io = connect(gateway.address, &certificates.authority, b"http/1.1").await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await.unwrap();
     tokio::spawn(connection);
     let request = Request::get("/a").header("host", "localhost").body(Empty::<Bytes>::new()).unwrap();
-    let answer = sender.send_request(request).await.unwrap();
-    assert_eq!((answer.status().as_u16(), answer.version()), (200, Version::HTTP_11));
+    let response = sender.send_request(request).await.unwrap();
+    assert_eq!((response.status().as_u16(), response.version()), (200, Version::HTTP_11));
 }
 
 #[tokio::test]
@@ -140,31 +140,31 @@ async fn request_sent_with_tls_finished_is_served() {
     let server = TestBackend::start_echo().await;
     let config = test_config(&[&server]);
     let app = config.upstream_id("app").unwrap();
-    let judge = move |_: &request::Parts| Action::Forward(app);
-    let gateway = InProcessGateway::start_with_tls(config, Some(tls_settings(&certificates)), judge).await;
+    let filter = move |_: &request::Parts| Action::Forward(app);
+    let gateway = InProcessGateway::start_with_tls(config, Some(tls_settings(&certificates)), filter).await;
 
-    let terms = connector(&certificates.authority, b"http/1.1").config().clone();
-    let mut tls = ClientConnection::new(terms, ServerName::try_from("localhost").unwrap()).unwrap();
+    let settings = connector(&certificates.authority, b"http/1.1").config().clone();
+    let mut tls = ClientConnection::new(settings, ServerName::try_from("localhost").unwrap()).unwrap();
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
-    let mut answer = Vec::new();
-    while !answer.starts_with(b"HTTP/1.1 200 OK\r\n") {
-        if !tls.is_handshaking() && answer.is_empty() {
+    let mut response = Vec::new();
+    while !response.starts_with(b"HTTP/1.1 200 OK\r\n") {
+        if !tls.is_handshaking() && response.is_empty() {
             tls.writer().write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
-            answer.push(b' ');
+            response.push(b' ');
         }
-        // All there is to be said is said at once.
-        let mut said = Vec::new();
+        // All pending bytes are sent in one write.
+        let mut sent = Vec::new();
         while tls.wants_write() {
-            tls.write_tls(&mut said).unwrap();
+            tls.write_tls(&mut sent).unwrap();
         }
-        stream.write_all(&said).await.unwrap();
-        let mut heard = vec![0; 1 << 14];
-        let length = tokio::time::timeout(TEST_TIMEOUT, stream.read(&mut heard)).await.unwrap().unwrap();
+        stream.write_all(&sent).await.unwrap();
+        let mut received = vec![0; 1 << 14];
+        let length = tokio::time::timeout(TEST_TIMEOUT, stream.read(&mut received)).await.unwrap().unwrap();
         assert!(length > 0);
-        tls.read_tls(&mut &heard[..length]).unwrap();
+        tls.read_tls(&mut &received[..length]).unwrap();
         if tls.process_new_packets().unwrap().plaintext_bytes_to_read() > 0 {
-            answer.clear();
-            let _ = tls.reader().read_to_end(&mut answer);
+            response.clear();
+            let _ = tls.reader().read_to_end(&mut response);
         }
     }
 }
@@ -172,30 +172,30 @@ async fn request_sent_with_tls_finished_is_served() {
 #[tokio::test]
 async fn new_certificate_is_loaded_and_invalid_one_ignored() {
     let (directory, old) = write_certificates();
-    let mut told = LogCapture::start();
+    let mut log = LogCapture::start();
     let server = TestBackend::start_echo().await;
     let config = test_config(&[&server]);
     let app = config.upstream_id("app").unwrap();
-    let judge = move |_: &request::Parts| Action::Forward(app);
-    let gateway = InProcessGateway::start_with_tls(config, Some(tls_settings(&old)), judge).await;
+    let filter = move |_: &request::Parts| Action::Forward(app);
+    let gateway = InProcessGateway::start_with_tls(config, Some(tls_settings(&old)), filter).await;
     let old_authority = directory.path().join("old.crt");
     fs::copy(&old.authority, &old_authority).unwrap();
     connect(gateway.address, &old_authority, b"h2").await.unwrap();
 
     fs::write(&old.key, "nonsense").unwrap();
     let (_other, new) = write_certificates();
-    // It has been looked at when it is told of.
-    told.wait_for("a new certificate is no good").await;
+    // The event shows that the gateway has checked the files.
+    log.wait_for("certificate rejected").await;
     connect(gateway.address, &old_authority, b"h2").await.unwrap();
     fs::copy(&new.key, &old.key).unwrap();
     fs::copy(&new.certificate, &old.certificate).unwrap();
-    // Files are looked at now and then, and only the gateway knows when: try until it has.
+    // The gateway polls the files, so try until it has reloaded them.
     let taken = async { while connect(gateway.address, &new.authority, b"h2").await.is_err() {} };
     tokio::time::timeout(TEST_TIMEOUT, taken).await.unwrap();
     assert!(connect(gateway.address, &old_authority, b"h2").await.is_err());
 }
 
-/// Shows this certificate; whether the gateway answers. Sessions are resumed where it lets them be.
+/// Whether the gateway accepts this client certificate. TLS sessions are resumed if possible.
 async fn is_accepted(address: SocketAddr, config: &Arc<ClientConfig>) -> bool {
     let stream = TcpStream::connect(address).await.unwrap();
     let connector = TlsConnector::from(config.clone());
@@ -203,10 +203,10 @@ async fn is_accepted(address: SocketAddr, config: &Arc<ClientConfig>) -> bool {
         return false;
     };
     let request = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     io.write_all(request).await.is_ok()
-        && io.read_to_end(&mut answer).await.is_ok()
-        && answer.starts_with(b"HTTP/1.1 200")
+        && io.read_to_end(&mut response).await.is_ok()
+        && response.starts_with(b"HTTP/1.1 200")
 }
 
 #[tokio::test]
@@ -218,9 +218,9 @@ async fn removed_client_authority_rejects_clients() {
     let server = TestBackend::start_echo().await;
     let config = test_config(&[&server]);
     let app = config.upstream_id("app").unwrap();
-    let judge = move |_: &request::Parts| Action::Forward(app);
+    let filter = move |_: &request::Parts| Action::Forward(app);
     let files = Tls { client_ca: Some(authorities.clone()), ..tls_settings(&server_files) };
-    let gateway = InProcessGateway::start_with_tls(config, Some(files), judge).await;
+    let gateway = InProcessGateway::start_with_tls(config, Some(files), filter).await;
 
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&server_files.authority).unwrap()).unwrap();
@@ -234,7 +234,7 @@ async fn removed_client_authority_rejects_clients() {
     let client = Arc::new(client);
     assert!(is_accepted(gateway.address, &client).await);
 
-    // Another authority takes its place. Neither a new session nor a resumed one is let in then.
+    // With another CA, neither a new session nor a resumed one is accepted.
     fs::copy(&server_files.authority, &authorities).unwrap();
     let removed = async { while is_accepted(gateway.address, &client).await {} };
     tokio::time::timeout(TEST_TIMEOUT, removed).await.unwrap();
@@ -249,11 +249,11 @@ async fn invalid_certificate_error_names_file() {
     fs::write(&empty, "").unwrap();
     let missing = directory.path().join("missing.pem");
     for (certificate, key, named, part) in [
-        (&missing, &good.key, &missing, "there is no such file"),
-        (&empty, &good.key, &empty, "there is no certificate in it"),
-        (&good.certificate, &missing, &missing, "there is no such file"),
-        (&good.certificate, &empty, &empty, "there is no private key in it"),
-        (&good.certificate, &other.key, &other.key, "it does not go with"),
+        (&missing, &good.key, &missing, "no such file"),
+        (&empty, &good.key, &empty, "no certificate found"),
+        (&good.certificate, &missing, &missing, "no such file"),
+        (&good.certificate, &empty, &empty, "no private key found"),
+        (&good.certificate, &other.key, &other.key, "key does not match"),
     ] {
         let tls = Tls { certificate: certificate.clone(), key: key.clone(), client_ca: None };
         let error = BoundListener::bind(&ListenerSpec {
@@ -312,9 +312,9 @@ async fn upstream_http2_works_with_and_without_tls() {
     let gateway = InProcessGateway::start_with(to_plain).await;
     let mut client = gateway.connect().await;
     for _ in 0..3 {
-        let answer =
+        let response =
             client.request("POST /a HTTP/1.1\r\nhost: app.example\r\ncontent-length: 4\r\n\r\nbody").await;
-        assert_eq!(answer.body, "HTTP/2.0 http://app.example/a body");
+        assert_eq!(response.body, "HTTP/2.0 http://app.example/a body");
     }
     assert_eq!(plain.connection_count(), 1);
 
@@ -337,7 +337,7 @@ async fn upstream_http2_works_with_and_without_tls() {
     let gateway = InProcessGateway::start_with(to_secret.clone()).await;
     assert_eq!(gateway.connect().await.get("/a").await.body, "HTTP/2.0 https://example.org/a ");
 
-    // Nobody is believed whom nobody vouches for.
+    // A server certificate of an unknown CA is rejected.
     let (_other, others) = self::write_certificates();
     to_secret.roots = Roots::File(others.authority.clone());
     let gateway = InProcessGateway::start_with(to_secret).await;

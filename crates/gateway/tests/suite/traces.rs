@@ -1,4 +1,4 @@
-//! Traces: who is whose parent, who is left out, and what happens while the collector is not well.
+//! Traces: parents, sampling, and an unavailable collector.
 
 use crate::harness::{InProcessGateway, TestBackend, test_config};
 use tidegate_core::Percent;
@@ -22,9 +22,10 @@ async fn traceparent_is_forwarded_without_tracing() {
     let server = TestBackend::start_echo().await;
     let gateway = InProcessGateway::start(&[&server]).await;
     let mut client = gateway.connect().await;
-    let answer = client.request(&request_text("/", &[("traceparent", PARENT), ("tracestate", "a=1")])).await;
+    let response =
+        client.request(&request_text("/", &[("traceparent", PARENT), ("tracestate", "a=1")])).await;
     assert_eq!(
-        (answer.echoed_headers("traceparent"), answer.echoed_headers("tracestate")),
+        (response.echoed_headers("traceparent"), response.echoed_headers("tracestate")),
         (vec![PARENT], vec!["a=1"])
     );
     assert!(client.get("/").await.echoed_headers("traceparent").is_empty());
@@ -36,11 +37,11 @@ async fn tracing_without_otel_feature_prevents_start() {
     let server = TestBackend::start_echo().await;
     let (config, _) =
         with_tracing(test_config(&[&server]), "http://127.0.0.1:4318".to_owned(), Percent::FULL);
-    let fault = InProcessGateway::start_with(config).await.start_error().await;
+    let error = InProcessGateway::start_with(config).await.start_error().await;
     assert_eq!(
-        fault,
-        "traces to `http://127.0.0.1:4318`: this build of the gateway sends no traces: build it with the feature \
-         `otel`, or leave `traces` out"
+        error,
+        "traces to `http://127.0.0.1:4318`: this build cannot export traces: build it with the feature `otel`, or \
+         remove `traces`"
     );
 }
 
@@ -68,13 +69,13 @@ mod exported {
 
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-    /// A collector, and what it was sent.
+    /// A collector, and the spans that it received.
     struct TestCollector {
         server: TestBackend,
         spans: Arc<Mutex<Vec<ReceivedSpan>>>,
     }
 
-    /// A span, with what its resource says.
+    /// A span, with the service of its resource.
     #[derive(Clone, Debug)]
     struct ReceivedSpan {
         span: Span,
@@ -82,17 +83,17 @@ mod exported {
     }
 
     impl TestCollector {
-        /// Answers with these one after the other, and then that all is well. What it refuses it forgets.
-        async fn start_with_responses(answers: Vec<(StatusCode, ExportTraceServiceResponse)>) -> Self {
-            let came: Arc<Mutex<Vec<ReceivedSpan>>> = Arc::default();
-            let (noted, answers) = (came.clone(), Arc::new(Mutex::new(answers.into_iter())));
+        /// Sends these responses in order, and then successes. It drops the spans of failed requests.
+        async fn start_with_responses(responses: Vec<(StatusCode, ExportTraceServiceResponse)>) -> Self {
+            let received: Arc<Mutex<Vec<ReceivedSpan>>> = Arc::default();
+            let (noted, responses) = (received.clone(), Arc::new(Mutex::new(responses.into_iter())));
             let server = TestBackend::start(move |request: Request<Incoming>| {
                 let noted = noted.clone();
-                let answer = answers.lock().unwrap().next();
-                receive_export(request, noted, answer)
+                let response = responses.lock().unwrap().next();
+                receive_export(request, noted, response)
             })
             .await;
-            Self { server, spans: came }
+            Self { server, spans: received }
         }
 
         async fn start() -> Self {
@@ -103,35 +104,35 @@ mod exported {
             format!("http://{}", self.server.address)
         }
 
-        /// Of one kind, in the order in which they began.
+        /// The spans of one kind, sorted by start.
         fn spans(&self, kind: SpanKind) -> Vec<ReceivedSpan> {
-            let mut came = self.spans.lock().unwrap().clone();
-            came.retain(|came| came.span.kind() == kind);
-            came.sort_by_key(|came| came.span.start_time_unix_nano);
-            came
+            let mut received = self.spans.lock().unwrap().clone();
+            received.retain(|received| received.span.kind() == kind);
+            received.sort_by_key(|received| received.span.start_time_unix_nano);
+            received
         }
     }
 
     async fn receive_export(
         request: Request<Incoming>,
         noted: Arc<Mutex<Vec<ReceivedSpan>>>,
-        answer: Option<(StatusCode, ExportTraceServiceResponse)>,
+        response: Option<(StatusCode, ExportTraceServiceResponse)>,
     ) -> Response<TestBody> {
         assert_eq!((request.method().as_str(), request.uri().path()), ("POST", "/v1/traces"));
         assert_eq!(request.headers()["content-type"], "application/x-protobuf");
         let message = request.into_body().collect().await.unwrap().to_bytes();
         let message = ExportTraceServiceRequest::decode(message).unwrap();
-        let (status, said) = answer.unwrap_or_default();
+        let (status, item) = response.unwrap_or_default();
         for resource in message.resource_spans.into_iter().filter(|_| status.is_success()) {
             let about = resource.resource.unwrap_or_default().attributes;
-            let service = about.into_iter().find(|said| said.key == "service.name");
-            let service = value_text(service.and_then(|said| said.value?.value).unwrap());
+            let service = about.into_iter().find(|item| item.key == "service.name");
+            let service = value_text(service.and_then(|item| item.value?.value).unwrap());
             let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
             noted.lock().unwrap().extend(spans.map(|span| ReceivedSpan { span, service: service.clone() }));
         }
-        let mut answer = Response::new(text_body(Bytes::from(said.encode_to_vec())));
-        *answer.status_mut() = status;
-        answer
+        let mut response = Response::new(text_body(Bytes::from(item.encode_to_vec())));
+        *response.status_mut() = status;
+        response
     }
 
     fn value_text(value: Value) -> String {
@@ -144,8 +145,8 @@ mod exported {
 
     impl ReceivedSpan {
         fn attributes(&self) -> BTreeMap<String, String> {
-            let said = self.span.attributes.iter();
-            said.map(|said| (said.key.clone(), value_text(said.value.clone().unwrap().value.unwrap())))
+            let item = self.span.attributes.iter();
+            item.map(|item| (item.key.clone(), value_text(item.value.clone().unwrap().value.unwrap())))
                 .collect()
         }
 
@@ -173,34 +174,34 @@ mod exported {
         let (config, tracing) = with_tracing(test_config(&[&server]), collector.endpoint(), Percent::ZERO);
         let gateway = InProcessGateway::start_with(config).await;
         let mut client = gateway.connect().await;
-        let headers = [("traceparent", PARENT), ("tracestate", "a=1,b=2"), ("user-agent", "story")];
-        let answer = client.request(&request_text("/cart?secret=1", &headers)).await;
+        let headers = [("traceparent", PARENT), ("tracestate", "a=1,b=2"), ("user-agent", "test")];
+        let response = client.request(&request_text("/cart?secret=1", &headers)).await;
         stop_gateway(gateway).await;
 
-        let ([asked], [sent]) =
+        let ([inbound], [sent]) =
             (&collector.spans(SpanKind::Server)[..], &collector.spans(SpanKind::Client)[..])
         else {
             panic!("{:?}", collector.spans)
         };
         assert_eq!(
-            (hex(&asked.span.trace_id), hex(&asked.span.parent_span_id)),
+            (hex(&inbound.span.trace_id), hex(&inbound.span.parent_span_id)),
             (TRACE.into(), "00f067aa0ba902b7".into())
         );
         assert_eq!(
             (hex(&sent.span.trace_id), &sent.span.parent_span_id),
-            (TRACE.into(), &asked.span.span_id)
+            (TRACE.into(), &inbound.span.span_id)
         );
-        let seen = format!("00-{TRACE}-{}-01", hex(&sent.span.span_id));
+        let expected_parent = format!("00-{TRACE}-{}-01", hex(&sent.span.span_id));
         assert_eq!(
-            (answer.echoed_headers("traceparent"), answer.echoed_headers("tracestate")),
-            (vec![seen.as_str()], vec!["a=1,b=2"])
+            (response.echoed_headers("traceparent"), response.echoed_headers("tracestate")),
+            (vec![expected_parent.as_str()], vec!["a=1,b=2"])
         );
-        assert_eq!((asked.span.trace_state.as_str(), asked.service.as_str()), ("a=1,b=2", "shop"));
-        assert!(asked.span.start_time_unix_nano <= sent.span.start_time_unix_nano);
-        assert!(sent.span.end_time_unix_nano <= asked.span.end_time_unix_nano);
-        assert_eq!((asked.is_error(), sent.is_error(), asked.span.name.as_str()), (false, false, "GET"));
+        assert_eq!((inbound.span.trace_state.as_str(), inbound.service.as_str()), ("a=1,b=2", "shop"));
+        assert!(inbound.span.start_time_unix_nano <= sent.span.start_time_unix_nano);
+        assert!(sent.span.end_time_unix_nano <= inbound.span.end_time_unix_nano);
+        assert_eq!((inbound.is_error(), sent.is_error(), inbound.span.name.as_str()), (false, false, "GET"));
 
-        let id = answer.header("x-request-id").unwrap();
+        let id = response.header("x-request-id").unwrap();
         let expected = [
             ("client.address", "127.0.0.1"),
             ("http.request.method", "GET"),
@@ -212,9 +213,9 @@ mod exported {
             ("tidegate.request.id", id),
             ("url.path", "/cart"),
             ("url.scheme", "http"),
-            ("user_agent.original", "story"),
+            ("user_agent.original", "test"),
         ];
-        assert_eq!(asked.attributes(), expected.map(|(key, value)| (key.into(), value.into())).into());
+        assert_eq!(inbound.attributes(), expected.map(|(key, value)| (key.into(), value.into())).into());
         let (url, port) = (format!("http://{}/cart", server.address), server.address.port().to_string());
         let expected = [
             ("http.request.method", "GET"),
@@ -236,9 +237,9 @@ mod exported {
         let headers = [("traceparent", PARENT), ("x-forwarded-for", "198.51.100.9, 203.0.113.7")];
         gateway.connect().await.request(&request_text("/", &headers)).await;
         stop_gateway(gateway).await;
-        let asked = &collector.spans(SpanKind::Server)[0];
-        assert_eq!(asked.attribute("client.address").as_deref(), Some("203.0.113.7"));
-        assert_eq!(asked.attribute("network.peer.address").as_deref(), Some("127.0.0.1"));
+        let inbound = &collector.spans(SpanKind::Server)[0];
+        assert_eq!(inbound.attribute("client.address").as_deref(), Some("203.0.113.7"));
+        assert_eq!(inbound.attribute("network.peer.address").as_deref(), Some("127.0.0.1"));
     }
 
     #[tokio::test]
@@ -250,32 +251,32 @@ mod exported {
         let unsampled = PARENT.replace("-01", "-00");
         let nonsense = [("traceparent", "00-0-0-01"), ("tracestate", "a=1")];
 
-        let answer = all.connect().await.request(&request_text("/new", &[("tracestate", "a=1")])).await;
+        let response = all.connect().await.request(&request_text("/new", &[("tracestate", "a=1")])).await;
         assert!(
-            answer.echoed_headers("traceparent")[0].ends_with("-01")
-                && answer.echoed_headers("tracestate").is_empty()
+            response.echoed_headers("traceparent")[0].ends_with("-01")
+                && response.echoed_headers("tracestate").is_empty()
         );
-        let answer = all.connect().await.request(&request_text("/nonsense", &nonsense)).await;
+        let response = all.connect().await.request(&request_text("/nonsense", &nonsense)).await;
         assert!(
-            answer.echoed_headers("traceparent")[0].len() == 55
-                && answer.echoed_headers("tracestate").is_empty()
+            response.echoed_headers("traceparent")[0].len() == 55
+                && response.echoed_headers("tracestate").is_empty()
         );
-        let said = [("traceparent", unsampled.as_str()), ("tracestate", "a=1")];
-        let answer = all.connect().await.request(&request_text("/unsampled", &said)).await;
+        let item = [("traceparent", unsampled.as_str()), ("tracestate", "a=1")];
+        let response = all.connect().await.request(&request_text("/unsampled", &item)).await;
         assert_eq!(
-            (answer.echoed_headers("traceparent"), answer.echoed_headers("tracestate")),
+            (response.echoed_headers("traceparent"), response.echoed_headers("tracestate")),
             (vec![unsampled.as_str()], vec!["a=1"])
         );
-        let answer = none.connect().await.request(&request_text("/none", &[])).await;
-        let [begun] = answer.echoed_headers("traceparent")[..] else { panic!("{answer:?}") };
-        assert!(begun.len() == 55 && begun.ends_with("-00"), "others are told that it is left out: {begun}");
+        let response = none.connect().await.request(&request_text("/none", &[])).await;
+        let [begun] = response.echoed_headers("traceparent")[..] else { panic!("{response:?}") };
+        assert!(begun.len() == 55 && begun.ends_with("-00"), "servers see that it is not sampled: {begun}");
 
         stop_gateway(all).await;
         stop_gateway(none).await;
-        let asked = collector.spans(SpanKind::Server);
-        let paths: Vec<_> = asked.iter().filter_map(|came| came.attribute("url.path")).collect();
+        let inbound = collector.spans(SpanKind::Server);
+        let paths: Vec<_> = inbound.iter().filter_map(|received| received.attribute("url.path")).collect();
         assert_eq!(paths, ["/new", "/nonsense"]);
-        assert!(asked.iter().all(|came| came.span.parent_span_id.is_empty()));
+        assert!(inbound.iter().all(|received| received.span.parent_span_id.is_empty()));
     }
 
     #[tokio::test]
@@ -285,22 +286,22 @@ mod exported {
         let mut config = test_config(&[&gone, &well]);
         config.upstreams.insert("gone".to_owned(), test_upstream(&[&gone]));
         let (config, _) = with_tracing(config, collector.endpoint(), Percent::FULL);
-        let [app, nobody] = ["app", "gone"].map(|name| config.upstream_id(name).unwrap());
-        let judge = move |head: &request::Parts| match head.uri.path() {
+        let [app, unreachable] = ["app", "gone"].map(|name| config.upstream_id(name).unwrap());
+        let filter = move |head: &request::Parts| match head.uri.path() {
             "/limited" => {
-                let mut answer = Response::new(Bytes::new());
-                *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+                let mut response = Response::new(Bytes::new());
+                *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
                 let (rule, decision) = (Some("login".to_owned()), Some("deny".to_owned()));
-                Action::Respond(answer).with_note(LogNote { rule, decision, ..LogNote::default() })
+                Action::Respond(response).with_note(LogNote { rule, decision, ..LogNote::default() })
             }
             "/dropped" => {
                 let (rule, decision) = (Some("closed".to_owned()), Some("denied".to_owned()));
                 Action::Drop.with_note(LogNote { rule, decision, ..LogNote::default() })
             }
-            "/gone" => Action::Forward(nobody).into(),
+            "/gone" => Action::Forward(unreachable).into(),
             _ => Action::Forward(app).into(),
         };
-        let gateway = InProcessGateway::start_with_filter(config, judge).await;
+        let gateway = InProcessGateway::start_with_filter(config, filter).await;
         let mut client = gateway.connect().await;
         for (path, status) in [("/again", 200), ("/limited", 429), ("/gone", 502)] {
             assert_eq!(client.get(path).await.status(), status, "{path}");
@@ -309,26 +310,26 @@ mod exported {
         assert_eq!(client.read_to_end().await, "");
         stop_gateway(gateway).await;
 
-        let asked: BTreeMap<_, _> = collector
+        let inbound: BTreeMap<_, _> = collector
             .spans(SpanKind::Server)
             .into_iter()
-            .map(|came| (came.attribute("url.path").unwrap(), came))
+            .map(|received| (received.attribute("url.path").unwrap(), received))
             .collect();
-        let told = |path: &str, key| asked[path].attribute(key);
-        assert_eq!(told("/limited", "tidegate.rule").as_deref(), Some("login"));
-        assert_eq!(told("/limited", "tidegate.decision").as_deref(), Some("deny"));
-        assert_eq!(told("/limited", "error.type"), None, "to refuse is no error of the gateway's");
-        assert_eq!(told("/gone", "error.type").as_deref(), Some("502"));
-        assert_eq!(told("/dropped", "error.type").as_deref(), Some("dropped"));
-        assert_eq!(told("/dropped", "http.response.status_code"), None);
-        assert_eq!(told("/dropped", "tidegate.rule").as_deref(), Some("closed"));
-        assert_eq!(told("/dropped", "tidegate.decision").as_deref(), Some("denied"));
-        assert!(asked["/gone"].is_error() && !asked["/limited"].is_error());
+        let reply = |path: &str, key| inbound[path].attribute(key);
+        assert_eq!(reply("/limited", "tidegate.rule").as_deref(), Some("login"));
+        assert_eq!(reply("/limited", "tidegate.decision").as_deref(), Some("deny"));
+        assert_eq!(reply("/limited", "error.type"), None, "a denial is not an error of the gateway");
+        assert_eq!(reply("/gone", "error.type").as_deref(), Some("502"));
+        assert_eq!(reply("/dropped", "error.type").as_deref(), Some("dropped"));
+        assert_eq!(reply("/dropped", "http.response.status_code"), None);
+        assert_eq!(reply("/dropped", "tidegate.rule").as_deref(), Some("closed"));
+        assert_eq!(reply("/dropped", "tidegate.decision").as_deref(), Some("denied"));
+        assert!(inbound["/gone"].is_error() && !inbound["/limited"].is_error());
 
         let sent = collector.spans(SpanKind::Client);
         let of = |path: &str| {
-            let parent = &asked[path].span.span_id;
-            sent.iter().filter(move |came| came.span.parent_span_id == *parent).collect::<Vec<_>>()
+            let parent = &inbound[path].span.span_id;
+            sent.iter().filter(move |received| received.span.parent_span_id == *parent).collect::<Vec<_>>()
         };
         assert!(of("/limited").is_empty() && of("/dropped").is_empty());
         let [first, second] = of("/again")[..] else { panic!("{sent:?}") };
@@ -346,14 +347,14 @@ mod exported {
             partial_success: Some(ExportTracePartialSuccess { rejected_spans, error_message }),
         };
         let busy = (StatusCode::SERVICE_UNAVAILABLE, well.clone());
-        for (answers, sent, lost) in [
+        for (responses, sent, lost) in [
             (vec![busy.clone()], 2, 0),
             (vec![(StatusCode::OK, partly)], 1, 1),
             (vec![(StatusCode::BAD_REQUEST, well)], 0, 2),
             (vec![busy; 4], 0, 2),
         ] {
             let (server, collector) =
-                (TestBackend::start_echo().await, TestCollector::start_with_responses(answers).await);
+                (TestBackend::start_echo().await, TestCollector::start_with_responses(responses).await);
             let (config, tracing) =
                 with_tracing(test_config(&[&server]), collector.endpoint(), Percent::FULL);
             let gateway = InProcessGateway::start_with(config).await;
@@ -365,9 +366,9 @@ mod exported {
 
     #[tokio::test]
     async fn unreachable_collector_does_not_delay_requests() {
-        let (server, nobody) = (TestBackend::start_echo().await, TestBackend::unreachable().await);
+        let (server, unreachable) = (TestBackend::start_echo().await, TestBackend::unreachable().await);
         let (config, tracing) =
-            with_tracing(test_config(&[&server]), format!("http://{}", nobody.address), Percent::FULL);
+            with_tracing(test_config(&[&server]), format!("http://{}", unreachable.address), Percent::FULL);
         let gateway = InProcessGateway::start_with(config).await;
         let mut client = gateway.connect().await;
         for _ in 0..50 {
@@ -389,15 +390,15 @@ mod exported {
             with_tracing(test_config(&[&server]), format!("http://{}", hangs.address), Percent::FULL);
         let gateway = InProcessGateway::start_with(config).await;
         let mut client = gateway.connect().await;
-        let mut asked = 0;
+        let mut requests = 0;
         while tracing.lost() == 0 {
             assert_eq!(client.get("/").await.status(), 200);
-            asked += 1;
-            assert!(asked < 10_000, "the queue has no end");
+            requests += 1;
+            assert!(requests < 10_000, "the queue is unbounded");
         }
-        assert!(asked > 2_048, "there was room for these");
-        // Nor is the end of the gateway held up for long.
+        assert!(requests > 2_048, "the queue is smaller than its capacity");
+        // The shutdown of the gateway is not delayed for long.
         stop_gateway(gateway).await;
-        assert_eq!((tracing.sent(), tracing.lost()), (0, 2 * asked));
+        assert_eq!((tracing.sent(), tracing.lost()), (0, 2 * requests));
     }
 }

@@ -1,4 +1,4 @@
-//! What comes after a body, in HTTP/2.
+//! Trailers in HTTP/2.
 
 use crate::harness::{InProcessGateway, RawClient, TEST_TIMEOUT, TestBackend, TestBody, test_config};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ fn checksum_trailers(sum: &HeaderValue) -> HeaderMap {
     HeaderMap::from_iter([(http::HeaderName::from_static("x-sum"), sum.clone())])
 }
 
-/// Its length is not told before it ends.
+/// A body of unknown length with trailers.
 fn body_with_trailers(text: &'static str, sum: HeaderValue) -> TestBody {
     let (mut sender, body) = Channel::<Bytes, Infallible>::new(2);
     tokio::spawn(async move {
@@ -24,10 +24,10 @@ fn body_with_trailers(text: &'static str, sum: HeaderValue) -> TestBody {
     body.map_err(|never| match never {}).boxed()
 }
 
-/// Answers with the trailers that came, as trailers.
+/// Responds with the trailers of the request.
 async fn echo_trailers(request: Request<Incoming>) -> Result<Response<TestBody>, Infallible> {
-    let came = request.into_body().collect().await.unwrap();
-    let sum = came.trailers().and_then(|trailers| trailers.get("x-sum")).cloned();
+    let received = request.into_body().collect().await.unwrap();
+    let sum = received.trailers().and_then(|trailers| trailers.get("x-sum")).cloned();
     let mut response =
         Response::new(body_with_trailers("body", sum.unwrap_or(HeaderValue::from_static("none"))));
     response.headers_mut().insert("trailer", HeaderValue::from_static("x-sum"));
@@ -44,10 +44,10 @@ async fn request_with_trailers(gateway: &InProcessGateway) -> (Bytes, Option<Hea
         .header("trailer", "x-sum")
         .body(body_with_trailers("abc", HeaderValue::from_static("6")))
         .unwrap();
-    let answer = timeout(TEST_TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
-    let came = timeout(TEST_TIMEOUT, answer.into_body().collect()).await.unwrap().unwrap();
-    let trailers = came.trailers().cloned();
-    (came.to_bytes(), trailers)
+    let response = timeout(TEST_TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
+    let received = timeout(TEST_TIMEOUT, response.into_body().collect()).await.unwrap().unwrap();
+    let trailers = received.trailers().cloned();
+    (received.to_bytes(), trailers)
 }
 
 #[tokio::test]
@@ -60,9 +60,9 @@ async fn trailers_are_forwarded_from_http2_to_http2() {
     let mut config = test_config(&[&server]);
     config.upstreams.get_mut("app").unwrap().protocol = Protocol::Http2;
     let gateway = InProcessGateway::start_with(config).await;
-    let (body, came) = request_with_trailers(&gateway).await;
+    let (body, received) = request_with_trailers(&gateway).await;
     assert_eq!(body, "body");
-    assert_eq!(came, Some(checksum_trailers(&HeaderValue::from_static("6"))));
+    assert_eq!(received, Some(checksum_trailers(&HeaderValue::from_static("6"))));
 }
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn trailers_are_forwarded_from_http2_to_http1() {
     })
     .await;
     let gateway = InProcessGateway::start(&[&server]).await;
-    let (body, came) = request_with_trailers(&gateway).await;
+    let (body, received) = request_with_trailers(&gateway).await;
     assert_eq!(body, "body");
-    assert_eq!(came, Some(checksum_trailers(&HeaderValue::from_static("7"))));
+    assert_eq!(received, Some(checksum_trailers(&HeaderValue::from_static("7"))));
 }

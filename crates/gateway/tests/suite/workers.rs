@@ -1,4 +1,4 @@
-//! Several threads behind one listener, and listeners of both families.
+//! Several worker threads of one listener, and listeners of both address families.
 
 use crate::harness::{InProcessGateway, RawClient, TEST_TIMEOUT, TestBackend, test_config};
 use http::request;
@@ -20,24 +20,24 @@ async fn workers_share_counters() {
     config.workers = NonZeroUsize::new(4).unwrap();
     config.connections.per_client = 20;
     let app = config.upstream_id("app").unwrap();
-    let seen = Arc::new(Mutex::new(BTreeSet::new()));
-    let workers = seen.clone();
+    let used_threads = Arc::new(Mutex::new(BTreeSet::new()));
+    let workers = used_threads.clone();
     let mut gateway = InProcessGateway::start_with_filter(config, move |_: &request::Parts| {
         workers.lock().unwrap().insert(thread::current().name().unwrap_or_default().to_owned());
         Action::Forward(app)
     })
     .await;
 
-    // Whichever is awake first accepts; sooner or later each of them is.
+    // Any worker may accept a connection; eventually each of them does.
     let all = async {
-        while seen.lock().unwrap().len() < 4 {
+        while used_threads.lock().unwrap().len() < 4 {
             let clients: Vec<_> = (0..10)
                 .map(|_| {
                     let address = gateway.address;
                     tokio::spawn(async move {
-                        let answer = RawClient::connect(address).await.get("/").await;
-                        // A place is free when the gateway has seen the last one go.
-                        assert!([200, 503].contains(&answer.status()), "{answer:?}");
+                        let response = RawClient::connect(address).await.get("/").await;
+                        // A permit is released when the gateway notices the close of the previous connection.
+                        assert!([200, 503].contains(&response.status()), "{response:?}");
                     })
                 })
                 .collect();
@@ -48,7 +48,7 @@ async fn workers_share_counters() {
     };
     timeout(TEST_TIMEOUT, all).await.unwrap();
 
-    // All of them together give away twenty places, not each.
+    // The limit of twenty connections applies to all workers together.
     let (mut clients, mut full) = (Vec::new(), 0);
     while full < 20 {
         let mut client = gateway.connect().await;
@@ -71,8 +71,8 @@ async fn ipv6_listener_reports_its_address() {
         TestBackend::start_on(tokio::net::TcpListener::bind("[::1]:0").await.unwrap(), |stream| async move {
             let mut wire = RawClient::new(stream);
             let head = wire.read_head().await;
-            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{head}", head.len());
-            wire.send(answer).await;
+            let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{head}", head.len());
+            wire.send(response).await;
         });
     let config = test_config(&[&server]);
     let app = config.upstream_id("app").unwrap();

@@ -1,4 +1,4 @@
-//! The files of a policy: what was read of them, and a notification when their content changes.
+//! The files of a policy: digests of the content that was read, and a notification when it changes.
 //!
 //! ```text
 //!   0.5 s pass ──▶ compare metadata ──differs──▶ settle ──▶ compare content ──differs──▶ changed
@@ -6,30 +6,31 @@
 //!        └───────────────┴────────────────────────────────────────┘
 //! ```
 //!
-//! Files are polled. So it does not matter how a file is replaced, nor whether its file system sends events.
+//! Files are polled, which works for every way to replace a file and on file systems without events.
 
 mod scan;
 
 pub use scan::ReadFiles;
 
+use crate::events;
 use scan::{Digest, FileScan, FileStamp, ScanDepth};
 use std::{collections::BTreeMap, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 use tokio::{task::JoinHandle, time};
 
-/// How long files have to be left alone before they are read.
+/// How long files must be unchanged before they are read.
 const SETTLE_DELAY: Duration = Duration::from_millis(100);
 
-/// Looks at files that go on changing, before they are read as they are: a second's worth.
+/// The number of scans of constantly changing files before they are read anyway: about one second.
 const MAX_SETTLE_SCANS: u32 = 10;
 
 /// How often the metadata of files is compared.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Watches files for what they say: [`changed`](Self::changed) tells once for each burst of changes.
+/// Watches the content of files: [`changed`](Self::changed) returns once per burst of changes.
 ///
-/// A file may be written to, replaced by another, removed and made anew, be reached through links that are swapped, or not
-/// be there yet. One that is touched and says the same has not changed; one that is removed has. To be used in a runtime
-/// of tokio with its timers.
+/// A file may be written, replaced, removed and created again, reached through symbolic links that are swapped, or not
+/// exist yet. Removal is a change; a new modification time with the same content is not. Requires a tokio runtime with
+/// timers.
 ///
 /// ```no_run
 /// # async fn example(path: &std::path::Path) {
@@ -49,29 +50,29 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// ```
 #[derive(Debug)]
 pub struct FileWatch {
-    /// In the order of `digests` and of what a look finds.
+    /// In the same order as `digests` and the results of a scan.
     paths: Arc<[PathBuf]>,
     digests: Vec<Digest>,
-    /// How they looked when they were last at rest; unknown to begin with.
+    /// The metadata of the last settled scan; `None` at first.
     stamps: Option<Vec<FileStamp>>,
     phase: WatchPhase,
-    /// A look that is under way. It is kept, so that a disk that hangs holds up one thread and no more.
+    /// The scan in progress. It is reused after a cancellation, so that a hanging disk blocks at most one thread.
     scanning: Option<JoinHandle<FileScan>>,
 }
 
 #[derive(Debug)]
 enum WatchPhase {
-    /// Time to look.
+    /// A scan is due.
     Due,
-    /// Nothing to do until the next poll.
+    /// Waiting for the next poll.
     Idle { timer: PollTimer },
-    /// Something changes.
+    /// Files are changing.
     Settling { timer: PollTimer, scans: u32, last: Vec<FileStamp> },
 }
 
 type PollTimer = Pin<Box<time::Sleep>>;
 
-/// What came of one look.
+/// The result of one scan.
 #[derive(Debug, PartialEq, Eq)]
 enum WatchStep {
     Unchanged,
@@ -80,13 +81,13 @@ enum WatchStep {
 }
 
 impl FileWatch {
-    /// Watches what was read. What has changed since then is told of at once.
+    /// Watches the files that were read. A change since then is reported at once.
     pub fn new(files: &ReadFiles) -> Self {
         let (paths, digests) = split_files(files);
         Self { paths, digests, stamps: None, phase: WatchPhase::Due, scanning: None }
     }
 
-    /// Watches what was read now, and nothing else any more.
+    /// Replaces the watched files by those that were read now.
     pub fn watch(&mut self, files: &ReadFiles) {
         (self.paths, self.digests) = split_files(files);
         self.stamps = None;
@@ -94,34 +95,34 @@ impl FileWatch {
         self.scanning = None;
     }
 
-    /// Waits until a file says something else than was read, and all of them have settled: until they were left alone for a
-    /// tenth of a second, for a second at most. Nothing is lost if this is given up and called again.
+    /// Waits until the content of a file differs from what was read and all files have settled: no change for 0.1 s, or 1 s
+    /// of constant changes. Cancel safe.
     pub async fn changed(&mut self) {
         while self.step().await != WatchStep::Changed {}
     }
 
-    /// Waits until it is time to look, and looks.
+    /// Waits until a scan is due, and scans.
     async fn step(&mut self) -> WatchStep {
         self.wait().await;
         let depth = match self.phase {
             WatchPhase::Settling { .. } => ScanDepth::Content,
             _ => ScanDepth::Metadata,
         };
-        let look = self.scan(depth).await;
-        let same = self.stamps.as_ref() == Some(&look.stamps);
+        let scan = self.scan(depth).await;
+        let same = self.stamps.as_ref() == Some(&scan.stamps);
         match &mut self.phase {
-            WatchPhase::Settling { timer: alarm, scans: looks, last }
-                if *last != look.stamps && *looks < MAX_SETTLE_SCANS =>
+            WatchPhase::Settling { timer, scans, last }
+                if *last != scan.stamps && *scans < MAX_SETTLE_SCANS =>
             {
-                *alarm = Box::pin(time::sleep(SETTLE_DELAY));
-                *looks += 1;
-                *last = look.stamps;
+                *timer = Box::pin(time::sleep(SETTLE_DELAY));
+                *scans += 1;
+                *last = scan.stamps;
                 WatchStep::Settling
             }
             WatchPhase::Settling { .. } => {
-                self.stamps = Some(look.stamps);
+                self.stamps = Some(scan.stamps);
                 self.start_idle();
-                match look.digests {
+                match scan.digests {
                     Some(digests) if digests != self.digests => {
                         self.digests = digests;
                         WatchStep::Changed
@@ -134,8 +135,8 @@ impl FileWatch {
                 WatchStep::Unchanged
             }
             _ => {
-                let alarm = Box::pin(time::sleep(SETTLE_DELAY));
-                self.phase = WatchPhase::Settling { timer: alarm, scans: 0, last: look.stamps };
+                let timer = Box::pin(time::sleep(SETTLE_DELAY));
+                self.phase = WatchPhase::Settling { timer, scans: 0, last: scan.stamps };
                 WatchStep::Settling
             }
         }
@@ -144,23 +145,23 @@ impl FileWatch {
     async fn wait(&mut self) {
         match &mut self.phase {
             WatchPhase::Due => {}
-            WatchPhase::Settling { timer: alarm, .. } => alarm.await,
-            WatchPhase::Idle { timer: poll } => {
-                poll.await;
+            WatchPhase::Settling { timer, .. } => timer.await,
+            WatchPhase::Idle { timer } => {
+                timer.await;
                 self.phase = WatchPhase::Due;
             }
         }
     }
 
     async fn scan(&mut self, depth: ScanDepth) -> FileScan {
-        let looking = self.scanning.get_or_insert_with(|| {
+        let scanning = self.scanning.get_or_insert_with(|| {
             let paths = self.paths.clone();
             tokio::task::spawn_blocking(move || scan::scan(&paths, depth))
         });
-        let look = looking.await;
+        let scan = scanning.await;
         self.scanning = None;
-        look.unwrap_or_else(|error| {
-            tracing::error!(%error, "files could not be looked at; they are taken to be as they were");
+        scan.unwrap_or_else(|error| {
+            events::FileScanFailed { error: &error }.emit();
             FileScan { stamps: self.stamps.clone().unwrap_or_default(), digests: None }
         })
     }
@@ -186,23 +187,23 @@ mod tests {
     };
     use tidegate_policy::FileSource as _;
 
-    /// Steps until nothing changes any more, and says how often a change was told of.
+    /// Steps until the files are unchanged or a change is reported; returns the number of reported changes.
     async fn count_changes(watch: &mut FileWatch) -> usize {
-        let mut told = 0;
+        let mut changes = 0;
         let steps = async {
             loop {
                 match watch.step().await {
                     WatchStep::Unchanged => break,
                     WatchStep::Settling => {}
                     WatchStep::Changed => {
-                        told += 1;
+                        changes += 1;
                         break;
                     }
                 }
             }
         };
         time::timeout(Duration::from_secs(20), steps).await.unwrap();
-        told
+        changes
     }
 
     fn read(path: &Path) -> ReadFiles {
@@ -220,18 +221,18 @@ mod tests {
         assert_eq!(count_changes(&mut watch).await, 0);
 
         fs::write(folder.path().join("neighbour.yaml"), "other").unwrap();
-        assert_eq!(count_changes(&mut watch).await, 0, "a neighbour was written");
+        assert_eq!(count_changes(&mut watch).await, 0, "only another file was written");
 
         let file = fs::File::options().append(true).open(&path).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(count_changes(&mut watch).await, 0, "it was touched");
+        assert_eq!(count_changes(&mut watch).await, 0, "only the modification time changed");
 
         fs::write(&path, "one").unwrap();
-        assert_eq!(count_changes(&mut watch).await, 0, "it was written as it was");
+        assert_eq!(count_changes(&mut watch).await, 0, "the same content was written");
 
         fs::write(&path, "two").unwrap();
         assert_eq!(count_changes(&mut watch).await, 1);
-        assert_eq!(count_changes(&mut watch).await, 0, "once is enough");
+        assert_eq!(count_changes(&mut watch).await, 0, "a change is reported once");
     }
 
     #[tokio::test]
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(count_changes(&mut watch).await, 0);
         let mut text = String::new();
         for steps in 0.. {
-            assert!(steps < 2 * MAX_SETTLE_SCANS, "it was never told of");
+            assert!(steps < 2 * MAX_SETTLE_SCANS, "the change was never reported");
             text.push('x');
             fs::write(&path, &text).unwrap();
             match watch.step().await {
@@ -268,6 +269,6 @@ mod tests {
                 step => assert_eq!(step, WatchStep::Settling),
             }
         }
-        assert!(text.len() > MAX_SETTLE_SCANS as usize, "it was given time to settle");
+        assert!(text.len() > MAX_SETTLE_SCANS as usize, "the watch waited for the file to settle");
     }
 }

@@ -1,4 +1,4 @@
-//! How files look: from outside, and inside.
+//! Scans of files: their metadata and digests of their content.
 
 use foldhash::quality::FixedState;
 use std::{
@@ -11,23 +11,24 @@ use std::{
 };
 use tidegate_policy::FileSource;
 
-/// A file that is larger is no list of networks any more.
+/// The largest file that is read. Lists of networks are smaller.
 const MAX_FILE_SIZE: u64 = 64 * 1024 * 1024;
 
-/// A folder with more names in it is no folder of settings any more.
+/// The largest number of directory entries that are listed. Directories of settings have fewer.
 const MAX_DIRECTORY_ENTRIES: usize = 100_000;
 
-/// Files as they are on the disk, with a note of what each said, for a [`FileWatch`](crate::FileWatch).
+/// Reads files from disk and records a digest of each, for a [`FileWatch`](crate::FileWatch).
 #[derive(Debug, Default)]
 pub struct ReadFiles(Mutex<BTreeMap<PathBuf, Digest>>);
 
-/// What a file says, in short, or the names in a folder; `None` if it cannot be read. Whoever may write a policy need not look for collisions.
+/// A digest of the content of a file, or of the names in a directory; `None` if it cannot be read. It need not resist
+/// collisions: a client that may write the policy gains nothing by one.
 pub(super) type Digest = Option<(u64, u64)>;
 
-/// How a file looks from outside, at the end of all links; `None` if it is not there.
+/// The metadata of a file, after symbolic links; `None` if it does not exist.
 pub(super) type FileStamp = Option<imp::RawStamp>;
 
-/// What was found, in the order of the paths.
+/// The result of a scan, in the order of the paths.
 #[derive(Debug)]
 pub(super) struct FileScan {
     pub(super) stamps: Vec<FileStamp>,
@@ -53,12 +54,12 @@ impl FileSource for ReadFiles {
 }
 
 impl ReadFiles {
-    /// The files that were asked for, also those that are not there.
+    /// The paths that were read, including those that do not exist.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.digests().into_keys().collect()
     }
 
-    /// The names in a folder, in order. It has changed when there are others.
+    /// Lists the entries of a directory, sorted. A new or removed name is a change.
     pub fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let names = list_directory(folder);
         self.record(folder, names.as_ref().ok().map(|names| names_digest(names)));
@@ -74,7 +75,7 @@ impl ReadFiles {
     }
 }
 
-/// From outside first: what changes while it is read has another stamp the next time.
+/// Reads the metadata before the content: a file that changes during the read has different metadata in the next scan.
 pub(super) fn scan(paths: &[PathBuf], depth: ScanDepth) -> FileScan {
     let stamps = paths.iter().map(|path| fs::metadata(path).ok().map(|found| imp::stamp(&found))).collect();
     let digests = match depth {
@@ -88,14 +89,14 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let file = fs::File::open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(io::Error::other("it is not a file"));
+        return Err(io::Error::other("not a file"));
     }
     let length = metadata.len().min(MAX_FILE_SIZE);
-    // One more, so that its end is seen without asking for more room.
+    // One byte more, so that reading the end of the file does not reallocate.
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0) + 1);
     file.take(MAX_FILE_SIZE + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > MAX_FILE_SIZE {
-        true => Err(io::Error::other("it is larger than 64 MB; split it")),
+        true => Err(io::Error::other("file is larger than 64 MB; split it")),
         false => Ok(bytes),
     }
 }
@@ -107,7 +108,7 @@ fn content_digest(path: &Path) -> Digest {
     }
 }
 
-/// No more names than show that there are too many.
+/// Lists at most `MAX_DIRECTORY_ENTRIES` entries.
 fn list_directory(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder)?.take(MAX_DIRECTORY_ENTRIES);
     let mut names: Vec<_> = entries.map(|entry| Ok(entry?.file_name().into())).collect::<io::Result<_>>()?;
@@ -127,7 +128,7 @@ fn digest(bytes: &[u8]) -> (u64, u64) {
 mod imp {
     use std::{fs::Metadata, os::unix::fs::MetadataExt as _};
 
-    /// Device, inode, size, and when its content and its inode were last changed.
+    /// Device, inode, size, modification time, and status change time.
     pub(in crate::files) type RawStamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
     pub(super) fn stamp(found: &Metadata) -> RawStamp {
@@ -140,7 +141,7 @@ mod imp {
 mod imp {
     use std::{fs::Metadata, time::SystemTime};
 
-    /// Size, and when it was last changed.
+    /// Size and modification time.
     pub(in crate::files) type RawStamp = (u64, Option<SystemTime>);
 
     pub(super) fn stamp(found: &Metadata) -> RawStamp {

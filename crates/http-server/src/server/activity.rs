@@ -1,7 +1,7 @@
 //! Activity of a connection, for its idle timeout.
 //!
-//! A timer per request would be set and cleared, and almost never fire. Requests and writes increment a counter instead, and
-//! the connection's task compares it a few times per timeout.
+//! A timer per request would almost never fire. Requests and writes increment a counter instead, and the task of the
+//! connection compares it a few times per timeout.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ use tokio::{
     time,
 };
 
-/// Counters of one connection. Reads are no progress: a client that sends half of a head is idle.
+/// Counters of one connection. Reads do not count as progress: a client that sends half of a head is idle.
 #[derive(Debug, Default)]
 pub(super) struct Activity {
     /// Requests received, requests finished, and writes.
@@ -50,12 +50,12 @@ impl Activity {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// Returns when the client has sent anything.
+    /// Waits for the first byte from the client.
     pub(super) async fn wait_first_byte(&self) {
         self.first_byte.notified().await;
     }
 
-    /// Returns when the connection was idle for this long, at most a quarter later.
+    /// Returns when the connection has been idle for `timeout`, at most a quarter of it later.
     pub(super) async fn wait_idle(&self, timeout: Duration) {
         let (mut previous, mut idle_checks) = (0, 0);
         while idle_checks < CHECKS_PER_TIMEOUT {

@@ -1,6 +1,6 @@
 //! Listeners: bind, accept with backoff, TLS handshake, certificate refresh.
 
-use crate::{Certificate, StartupError, Stream};
+use crate::{Certificate, StartupError, Stream, events};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::{
     future::poll_fn,
@@ -23,13 +23,13 @@ use tokio::{
 pub struct BoundListener {
     socket: StdListener,
     address: SocketAddr,
-    /// The address in the policy, where port 0 stands for any free port.
+    /// The address in the policy, where port 0 means any free port.
     declared: SocketAddr,
     name: Option<Arc<str>>,
     certificate: Option<Arc<Certificate>>,
 }
 
-/// Connections that may wait to be accepted; the system may allow fewer.
+/// The backlog of a listening socket; the system may allow fewer connections.
 const BACKLOG_SIZE: i32 = 4_096;
 /// Delay after a failed accept. Most failures mean that no file descriptor is free.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -42,7 +42,7 @@ impl BoundListener {
         Self::bind_or_reuse(declared, [])
     }
 
-    /// Reuses the socket of the listener that was declared with the same address, and its backlog; otherwise binds a new one.
+    /// Reuses the socket and the backlog of the existing listener with the same declared address, or binds a new socket.
     pub fn bind_or_reuse<'a>(
         declared: &model::ListenerSpec,
         existing: impl IntoIterator<Item = &'a Self>,
@@ -74,7 +74,7 @@ impl BoundListener {
         Ok(Self { socket, address, declared, name, certificate })
     }
 
-    /// Accepts connections from now on, if the address was only reserved.
+    /// Accepts connections from now on, if the address was only [reserved](Self::reserve).
     pub fn listen(&self) -> Result<(), StartupError> {
         let fault = |source| StartupError::Listen { address: self.address, source };
         SockRef::from(&self.socket).listen(BACKLOG_SIZE).map_err(fault)
@@ -182,12 +182,12 @@ impl Accept for UnixListener {
     }
 }
 
-/// How a request came in.
+/// The scheme of the requests of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// In plain text.
+    /// Plain text.
     Http,
-    /// Through TLS.
+    /// TLS.
     Https,
 }
 
@@ -204,20 +204,20 @@ impl<L: Accept> Listener<L> {
         Self { socket, certificate, name: None }
     }
 
-    /// The next connection. A failed accept is logged and repeated after 50 ms.
+    /// Accepts the next connection. A failed accept is logged and repeated after 50 ms.
     pub async fn accept(&self) -> (L::Stream, L::Peer) {
         loop {
             match poll_fn(|context| self.socket.poll_accept(context)).await {
                 Ok(accepted) => return accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "accept failed");
+                    events::AcceptFailed { error: &error }.emit();
                     time::sleep(ACCEPT_BACKOFF).await;
                 }
             }
         }
     }
 
-    /// How requests come in here.
+    /// The scheme of its requests.
     pub fn scheme(&self) -> Scheme {
         if self.certificate.is_some() { Scheme::Https } else { Scheme::Http }
     }
@@ -245,8 +245,8 @@ where
     let Some(certificate) = certificate else { return Some(Stream::Plain(stream)) };
     match time::timeout(timeout, certificate.acceptor().accept(stream)).await {
         Ok(Ok(stream)) => return Some(Stream::Tls(Box::new(stream.into()))),
-        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
-        Err(_) => tracing::debug!("TLS handshake timed out"),
+        Ok(Err(error)) => events::TlsHandshakeFailed { error: &error }.emit(),
+        Err(_) => events::TlsHandshakeTimedOut { timeout }.emit(),
     }
     None
 }

@@ -9,7 +9,7 @@ mod listener;
 
 pub use listener::{Accept, BoundListener, Listener, Scheme, refresh_certificates, tls_accept};
 
-use crate::StartupError;
+use crate::{StartupError, events};
 use activity::{Activity, TrackedIo};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -93,7 +93,7 @@ enum Shutdown {
     Now,
 }
 
-/// Bytes of a buffer beside those of a head.
+/// Bytes of a buffer in addition to the maximum size of a head.
 const BUFFER_RESERVE: usize = 8_192;
 /// Limits of gRPC connections.
 const MAX_GRPC_CONNECTIONS: usize = 10_000;
@@ -120,7 +120,7 @@ impl<S> HttpServer<S> {
         }
     }
 
-    /// A server of gRPC. Clients reconnect after `max_age`, give or take a tenth, so that new servers get connections.
+    /// A server of gRPC. Clients reconnect after `max_age` ± 10 %, so that new servers get connections.
     pub fn grpc(service: S, max_age: Duration, drain_timeout: Duration) -> Self {
         Self {
             service,
@@ -139,7 +139,7 @@ impl<S> HttpServer<S> {
         match self.protocol {
             Protocol::Http { idle_timeout } => {
                 let max_buffer_size = self.max_header_size.saturating_add(BUFFER_RESERVE);
-                // Most heads and bodies are small: one buffer is cheaper to send than two.
+                // Most heads and bodies are small; one buffer is cheaper to send than two.
                 builder.http1().header_read_timeout(None).max_buf_size(max_buffer_size).writev(false);
                 builder.http2().keep_alive_interval(idle_timeout);
                 builder
@@ -187,7 +187,7 @@ impl<S: HttpService> HttpServer<S> {
         }
     }
 
-    /// Accepts and serves connections until shutdown, and drains them. Those left after the drain timeout are cut off.
+    /// Accepts and serves connections until shutdown, then drains them. Connections left after the drain timeout are closed.
     async fn run<L: Accept>(self, listener: Listener<L>, mut shutdown: watch::Receiver<Shutdown>) {
         let mut connections = JoinSet::new();
         loop {
@@ -234,12 +234,12 @@ impl<S: HttpService> HttpServer<S> {
             }
         });
         let shutdown = async {
-            // A dropped sender means the same as `Ready`.
-            let order = shutdown.wait_for(|order| *order != Shutdown::Never).await.map(|order| *order);
-            if order.is_ok_and(|order| order == Shutdown::AfterFirstRequest) {
+            // A dropped sender means the same as `Now`.
+            let requested = shutdown.wait_for(|value| *value != Shutdown::Never).await.map(|value| *value);
+            if requested.is_ok_and(|value| value == Shutdown::AfterFirstRequest) {
                 tokio::select! {
                     () = activity.wait_first_byte() => {}
-                    _ = shutdown.wait_for(|order| *order == Shutdown::Now) => {}
+                    _ = shutdown.wait_for(|value| *value == Shutdown::Now) => {}
                 }
             }
         };
@@ -278,7 +278,9 @@ impl<S: HttpService> HttpServer<S> {
                     Ok::<_, StartupError>(())
                 })
             };
-            let log = move |fault: StartupError| tracing::error!(%fault, "{name} thread failed");
+            let log = move |error: StartupError| {
+                events::ServerThreadFailed { thread: name, error: &error }.emit();
+            };
             let thread = thread::Builder::new().name(format!("{name}-{number}"));
             thread.spawn(move || serve().unwrap_or_else(log)).map_err(StartupError::System)?;
         }
@@ -287,7 +289,7 @@ impl<S: HttpService> HttpServer<S> {
     }
 }
 
-/// A runtime for one thread.
+/// Builds a runtime for one thread.
 pub fn build_runtime() -> Result<tokio::runtime::LocalRuntime, StartupError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -295,7 +297,7 @@ pub fn build_runtime() -> Result<tokio::runtime::LocalRuntime, StartupError> {
         .map_err(StartupError::System)
 }
 
-/// A bound listener, and the threads that serve it once they are started. Dropping it has them drain and end.
+/// A bound listener and, once started, its threads. On drop, the threads drain and end.
 pub struct ThreadedListener {
     bound: BoundListener,
     threads: Option<ServerThreads>,
@@ -324,7 +326,7 @@ impl ThreadedListener {
         Ok(())
     }
 
-    /// Closes the listener after another one has replaced it. Connections that were accepted here may send one request.
+    /// Closes the listener after another one has replaced it. Connections that it accepted may send one request.
     pub fn retire(self) -> Option<ServerThreads> {
         self.threads.inspect(|threads| _ = threads.shutdown.send(Shutdown::AfterFirstRequest))
     }
@@ -338,14 +340,14 @@ impl ThreadedListener {
     }
 }
 
-/// Threads that serve one listener. Dropping it has them drain and end.
+/// The threads of one listener. On drop, they drain and end.
 pub struct ServerThreads {
     shutdown: watch::Sender<Shutdown>,
     _refresh: JoinSet<()>,
 }
 
 impl ServerThreads {
-    /// Whether all of them have ended.
+    /// Whether all threads have ended.
     pub fn is_finished(&self) -> bool {
         self.shutdown.is_closed()
     }
@@ -386,7 +388,7 @@ mod tests {
         (start.elapsed(), read)
     }
 
-    /// The same with a server that responds after `delay`, in chunks with a pause before each.
+    /// Like `exchange`, with a server that responds after `delay`, in chunks with a pause before each.
     async fn respond(bytes: &[u8], delay: Duration, (chunks, pause): (u32, Duration)) -> (Duration, String) {
         let service = service_fn(move |_: Request<Incoming>| async move {
             time::sleep(delay).await;

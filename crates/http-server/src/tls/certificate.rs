@@ -1,7 +1,7 @@
-//! The certificate of a listener and the authorities of its clients, which are read again when their files change.
+//! The certificate of a listener and the CA certificates of its clients; both are reloaded when their files change.
 
 use super::{ALPN_HTTP1, ALPN_HTTP2, Roots, client_name::ClientNameVerifier};
-use crate::StartupError;
+use crate::{StartupError, events};
 use arc_swap::ArcSwap;
 use std::{
     fmt, fs, io,
@@ -21,16 +21,16 @@ use tokio_rustls::{
     },
 };
 
-/// The certificate of a listener, and the authorities of its clients.
+/// The certificate of a listener, and the CA certificates of its clients.
 pub struct Certificate {
     files: Tls,
-    /// What clients also need in their certificate.
+    /// The name that client certificates must have.
     client_name: Option<ServerName<'static>>,
     config: ArcSwap<ServerConfig>,
     stamps: Mutex<[CertificateStamp; 3]>,
 }
 
-/// What a file looks like from outside: `None` where it is not there.
+/// Modification time and size of a file; `None` if it does not exist.
 type CertificateStamp = Option<(SystemTime, u64)>;
 
 impl Certificate {
@@ -39,40 +39,35 @@ impl Certificate {
         Self::load_with_client_name(files, None)
     }
 
-    /// The same, where clients also need this name in their certificate.
+    /// Like [`load`](Self::load); client certificates must also have this name.
     pub fn load_with_client_name(
         files: &Tls,
         name: Option<&ServerName<'static>>,
     ) -> Result<Arc<Self>, StartupError> {
-        let seen = Mutex::new(read_stamps(files));
-        let acceptor = ArcSwap::from_pointee(server_config(files, name)?);
-        Ok(Arc::new(Self {
-            files: files.clone(),
-            client_name: name.cloned(),
-            config: acceptor,
-            stamps: seen,
-        }))
+        let stamps = Mutex::new(read_stamps(files));
+        let config = ArcSwap::from_pointee(server_config(files, name)?);
+        Ok(Arc::new(Self { files: files.clone(), client_name: name.cloned(), config, stamps }))
     }
 
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         self.config.load_full().into()
     }
 
-    /// Reads the files again if they have changed. Those that are no good are told of once, and the old ones stay.
+    /// Reloads the files if they have changed. Invalid files are logged once, and the previous certificate stays in use.
     pub(crate) fn refresh(&self) {
-        let now = read_stamps(&self.files);
-        let mut seen = self.stamps.lock().unwrap_or_else(PoisonError::into_inner);
-        if *seen == now {
+        let current = read_stamps(&self.files);
+        let mut stamps = self.stamps.lock().unwrap_or_else(PoisonError::into_inner);
+        if *stamps == current {
             return;
         }
-        *seen = now;
+        *stamps = current;
         match server_config(&self.files, self.client_name.as_ref()) {
-            // Sessions go with the configuration that they were made by, so that none outlives its authority.
+            // TLS sessions belong to the configuration that created them, so none outlives its CA certificate.
             Ok(config) => {
                 self.config.store(Arc::new(config));
-                tracing::info!(file = %self.files.certificate.display(), "a certificate was read again");
+                events::CertificateReloaded { file: &self.files.certificate }.emit();
             }
-            Err(fault) => tracing::error!(%fault, "a new certificate is no good; the old one stays"),
+            Err(error) => events::CertificateRejected { error: &error }.emit(),
         }
     }
 }
@@ -93,7 +88,7 @@ fn server_config(files: &Tls, name: Option<&ServerName<'static>>) -> Result<Serv
     Ok(config)
 }
 
-/// Who is let in: all, unless authorities are named.
+/// Accepts all clients by default, and only those of `client_ca` if the policy has one.
 fn client_verifier(
     files: &Tls,
     provider: &Arc<CryptoProvider>,
@@ -119,25 +114,19 @@ fn read_certified_key(files: &Tls, provider: &CryptoProvider) -> Result<Certifie
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| certificate_error(&files.certificate, error))?;
     if chain.is_empty() {
-        return Err(certificate_error(
-            &files.certificate,
-            "there is no certificate in it; it has to be in PEM",
-        ));
+        return Err(certificate_error(&files.certificate, "no certificate found; the file must be PEM"));
     }
     let key = PrivateKeyDer::from_pem_slice(&read_file(&files.key)?).map_err(|_| {
-        certificate_error(
-            &files.key,
-            "there is no private key in it; it has to be in PEM, without a password",
-        )
+        certificate_error(&files.key, "no private key found; the file must be PEM without a password")
     })?;
     CertifiedKey::from_der(chain, key, provider).map_err(|error| {
-        certificate_error(&files.key, format!("it does not go with {}: {error}", files.certificate.display()))
+        certificate_error(&files.key, format!("key does not match {}: {error}", files.certificate.display()))
     })
 }
 
 fn read_file(file: &Path) -> Result<Vec<u8>, StartupError> {
     fs::read(file).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => certificate_error(file, "there is no such file"),
+        io::ErrorKind::NotFound => certificate_error(file, "no such file"),
         _ => certificate_error(file, error),
     })
 }

@@ -1,4 +1,4 @@
-//! Clients that are known by a name in their certificate.
+//! Verifies a name in client certificates.
 
 use std::{fmt, sync::Arc};
 use tokio_rustls::rustls::{
@@ -11,7 +11,7 @@ use tokio_rustls::rustls::{
     },
 };
 
-/// Lets in whom another lets in, if their certificate has this name: of a host, or an address.
+/// Accepts the clients that `inner` accepts, if their certificate has this host name or address.
 pub(super) struct ClientNameVerifier {
     pub(super) inner: Arc<dyn ClientCertVerifier>,
     pub(super) name: ServerName<'static>,

@@ -1,4 +1,4 @@
-//! TLS, in and out.
+//! TLS of listeners and of connections to servers.
 
 mod certificate;
 mod client_name;
@@ -7,7 +7,7 @@ mod roots;
 pub use certificate::Certificate;
 pub use roots::Roots;
 
-/// What is spoken inside of TLS, by the names that both sides agree on.
+/// The ALPN protocol of HTTP/2.
 pub const ALPN_HTTP2: &[u8] = b"h2";
-/// HTTP/1.1 inside of TLS.
+/// The ALPN protocol of HTTP/1.1.
 pub const ALPN_HTTP1: &[u8] = b"http/1.1";

@@ -1,4 +1,4 @@
-//! Whose certificates of servers are believed.
+//! The CA certificates that verify servers.
 
 use crate::StartupError;
 use std::{path::PathBuf, sync::Arc};
@@ -11,18 +11,18 @@ use tokio_rustls::{
     },
 };
 
-/// Whose certificates of servers are believed.
+/// The CA certificates that verify servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Roots {
-    /// Those that the system believes.
+    /// The CA certificates of the system.
     #[default]
     System,
-    /// Those in this file, in PEM, and no others.
+    /// Only those in this PEM file.
     File(PathBuf),
 }
 
 impl Roots {
-    /// How servers are spoken to that understand this: `h2`, or `http/1.1`.
+    /// Builds a TLS connector with this ALPN protocol: `h2` or `http/1.1`.
     pub fn connector(&self, protocol: &[u8]) -> Result<TlsConnector, StartupError> {
         let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
@@ -33,7 +33,7 @@ impl Roots {
         Ok(TlsConnector::from(Arc::new(config)))
     }
 
-    /// The certificates of these authorities.
+    /// Loads the CA certificates.
     pub fn store(&self) -> Result<RootCertStore, StartupError> {
         let mut store = RootCertStore::empty();
         match self {
@@ -51,14 +51,14 @@ impl Roots {
             }
         }
         match store.is_empty() {
-            true => Err(self.certificate_error("there is no certificate of an authority in it".to_owned())),
+            true => Err(self.certificate_error("no CA certificate found".to_owned())),
             false => Ok(store),
         }
     }
 
     fn certificate_error(&self, reason: String) -> StartupError {
         let file = match self {
-            Self::System => PathBuf::from("the system's certificates"),
+            Self::System => PathBuf::from("system CA certificates"),
             Self::File(file) => file.clone(),
         };
         StartupError::Certificate { file, reason }

@@ -1,4 +1,4 @@
-//! `allow` and `deny`: nginx takes the first network that an address is in, and lets in whoever is in none.
+//! `allow` and `deny`: nginx applies the first entry that contains the address, and admits addresses in no entry.
 
 use super::{Importer, lexer::Directive, match_set::exclude};
 use tidegate_access::Prefix;
@@ -42,7 +42,7 @@ impl Importer<'_> {
         let network = match directive.arg(0) {
             Some("all") => None,
             Some("unix:") => {
-                return self.record_loss(directive, "requests do not come in through unix sockets");
+                return self.record_loss(directive, "listeners on Unix sockets are not supported");
             }
             text => match text.and_then(|text| text.parse().ok()) {
                 Some(network) => Some(network),
@@ -57,15 +57,15 @@ impl Importer<'_> {
         if list.entries.len() >= MAX_ACCESS_ENTRIES {
             return self.report_error(
                 directive.span,
-                "one of thousands of networks",
-                "put them into a list of the policy",
+                "too many `allow` and `deny` entries",
+                "move the networks into a list of the policy",
             );
         }
         list.span.get_or_insert(directive.span);
         list.entries.push(AccessEntry { action: verb, network });
     }
 
-    /// `limit_except GET POST { … }`: other methods have a list of their own.
+    /// Reads `limit_except GET POST { … }`, the access list for all other methods.
     pub(super) fn read_limit_except(&mut self, directive: &Directive) -> LimitExcept {
         let mut methods: Vec<String> =
             directive.args.iter().map(|word| word.text.to_ascii_uppercase()).collect();
@@ -85,9 +85,9 @@ impl Importer<'_> {
 
 const MAX_ACCESS_ENTRIES: usize = 10_000;
 
-/// What a list says: lists of a rule where that is the same, or else the requests that are denied; `None` if all are let in.
+/// Converts an access list to the lists of a rule, or else to a match of the denied requests; `None` if all are admitted.
 pub(super) fn access_rule(entries: &[AccessEntry]) -> Option<(AccessSpec, Match)> {
-    // Whoever is in `all` is in no entry behind it.
+    // Entries after `all` have no effect.
     let end = entries.iter().position(|entry| entry.network.is_none()).map_or(entries.len(), |at| at + 1);
     let entries = &entries[..end];
     let networks = |entries: &[AccessEntry]| -> Vec<Network> {
@@ -112,7 +112,7 @@ pub(super) fn access_rule(entries: &[AccessEntry]) -> Option<(AccessSpec, Match)
     if !ends_in_denial && is_all(AccessAction::Deny, denies) {
         return Some((AccessSpec { deny: networks(denies), ..AccessSpec::default() }, Match::default()));
     }
-    // From the last entry to the first: each adds its network to those denied, or takes it out.
+    // From the last entry to the first: each adds its network to the denied ones or removes it.
     let mut denied: Option<Match> = None;
     for entry in entries.iter().rev() {
         let these = match entry.network {

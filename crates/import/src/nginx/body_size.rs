@@ -1,4 +1,4 @@
-//! `client_max_body_size`: how much a client may send.
+//! `client_max_body_size`: the maximum size of request bodies.
 
 use super::{
     Importer,
@@ -7,18 +7,18 @@ use super::{
 };
 use tidegate_policy::model::RouteAction;
 
-/// What nginx takes where no `client_max_body_size` is given.
+/// The default `client_max_body_size` of nginx.
 pub(super) const DEFAULT_BODY_SIZE: u64 = 1 << 20;
 
 impl Importer<'_> {
-    /// The largest body that is let through anywhere. Where less is, a rule refuses what is announced as larger.
+    /// Sets the largest body size of all locations. Where a location allows less, a rule checks `Content-Length`.
     pub(super) fn set_body_size(&mut self, above: &LevelSettings, servers: &[ServerBlock]) {
         let all = || servers.iter().flat_map(|server| &server.locations);
         let mut bodies: Vec<Option<BodySize>> = all()
             .filter(|it| matches!(it.action, Some(RouteAction::Forward(_))))
             .map(|it| it.settings.body)
             .collect();
-        // Without anything that is passed on, only what is said counts.
+        // If nothing is forwarded, only explicit sizes count.
         if bodies.is_empty() {
             bodies = all().map(|it| it.settings.body).chain([above.body]).filter(Option::is_some).collect();
         }

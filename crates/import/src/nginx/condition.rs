@@ -1,4 +1,4 @@
-//! Conditions of `if`, as a `match`, and regular expressions that are no more than texts.
+//! Converts conditions of `if` to a `match`, and regular expressions of literal alternatives to expressions of a policy.
 //!
 //! | nginx | policy |
 //! |---|---|
@@ -15,20 +15,20 @@ use tidegate_policy::{
     source::truncate,
 };
 
-/// The requests for which a condition holds; an error says what cannot be carried over.
+/// The requests for which a condition is true.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct NginxCondition {
     pub(super) matching: Match,
-    /// Only at listeners of this scheme.
+    /// The condition applies only at listeners of this scheme.
     pub(super) scheme: Option<&'static str>,
 }
 
 impl NginxCondition {
-    /// `if (…)`
+    /// Parses `if (…)`. The error names the condition that a policy cannot express.
     pub(super) fn parse(directive: &Directive, variables: &NginxVariables) -> Result<Self, String> {
         let words: Vec<&str> = directive.args.iter().map(|word| word.text.as_str()).collect();
-        let words = strip_brackets(&words).ok_or("a condition that is not understood")?;
-        let strange = || format!("a condition by `{}`", truncate(&words.join(" ")));
+        let words = strip_brackets(&words).ok_or("a malformed condition")?;
+        let strange = || format!("the condition `{}`", truncate(&words.join(" ")));
         let name = words.first().and_then(|name| name.strip_prefix('$')).ok_or_else(strange)?;
         let (operator, value) = match &words[..] {
             [_, operator, value @ ..] => (*operator, value.join(" ")),
@@ -50,7 +50,7 @@ impl NginxCondition {
         }
         let found = match operator {
             "" => variables.match_true(name),
-            // A value that is made of the request, too.
+            // The value depends on the request, too.
             "=" if value.contains('$') => None,
             "=" => match_equal(name, &value, variables),
             "~" => match_regex(name, &value, CaseSensitivity::Sensitive),
@@ -66,7 +66,7 @@ impl NginxCondition {
     }
 }
 
-/// `($a` `=` `b)` without its brackets.
+/// Removes the parentheses of `($a` `=` `b)`.
 fn strip_brackets<'w>(words: &[&'w str]) -> Option<Vec<&'w str>> {
     let mut words: Vec<&str> = words.to_vec();
     let first = words.first_mut()?;
@@ -116,7 +116,7 @@ fn is_header_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
-/// `^(GET|HEAD)$`, as methods.
+/// Returns the methods of an expression such as `^(GET|HEAD)$`.
 fn regex_methods(expression: &str, case: CaseSensitivity) -> Option<Vec<String>> {
     let texts = regex_literals(expression, case)?;
     let is_method = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_uppercase());
@@ -126,14 +126,14 @@ fn regex_methods(expression: &str, case: CaseSensitivity) -> Option<Vec<String>>
         .then(|| texts.into_iter().map(|text| text.text).collect())
 }
 
-/// Whether upper and lower case differ.
+/// Whether a comparison distinguishes upper and lower case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CaseSensitivity {
     Sensitive,
     Insensitive,
 }
 
-/// A regular expression that is no more than some texts, as an expression of a policy.
+/// Converts a regular expression of literal alternatives to an expression of a policy.
 pub(super) fn regex_to_expression(
     expression: &str,
     subject: &str,
@@ -160,7 +160,7 @@ pub(super) fn regex_to_expression(
     check_condition(&when).is_ok().then_some(when)
 }
 
-/// A text, and whether it has to be at the start and at the end.
+/// A literal text with its anchors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LiteralPattern {
     text: String,
@@ -168,12 +168,12 @@ struct LiteralPattern {
     is_end_anchored: bool,
 }
 
-/// As many as an expression of a policy has room for.
+/// The number of literals that fit into an expression of a policy.
 const MAX_LITERALS: usize = 20;
-/// The longest expression that is looked at, in bytes.
+/// The maximum length of a regular expression that is parsed.
 const MAX_REGEX_BYTES: usize = 400;
 
-/// The texts that an expression stands for; `None` if it stands for more than a few.
+/// Returns the literals that a regular expression matches; `None` if they are not a small, finite set.
 fn regex_literals(expression: &str, case: CaseSensitivity) -> Option<Vec<LiteralPattern>> {
     if expression.len() > MAX_REGEX_BYTES {
         return None;
@@ -189,7 +189,7 @@ fn regex_literals(expression: &str, case: CaseSensitivity) -> Option<Vec<Literal
     (parser.position == signs.len() && are_plain).then_some(texts)
 }
 
-/// Reads alternatives of texts, each with its anchors, and multiplies groups out.
+/// Parses alternatives of literals with their anchors, and expands groups.
 struct RegexParser<'e> {
     chars: &'e [char],
     position: usize,
@@ -217,7 +217,7 @@ impl RegexParser<'_> {
     fn parse_sequence(&mut self) -> Option<Vec<LiteralPattern>> {
         let mut all = vec![LiteralPattern::default()];
         while let Some(sign) = self.peek().filter(|sign| !matches!(sign, '|' | ')')) {
-            // What comes behind an end can only be more of nothing.
+            // Nothing can match after `$`.
             if all.iter().any(|text| text.is_end_anchored) {
                 return None;
             }
@@ -243,7 +243,7 @@ impl RegexParser<'_> {
                     inner
                 }
                 '[' => self.parse_set()?,
-                // Any text before a text, or behind it, is as good as no anchor there.
+                // A leading or trailing `.*` is equivalent to a missing anchor.
                 '.' if self.skip("*") => {
                     let is_first = all.iter().all(|text| text.text.is_empty());
                     let is_last = self.peek().is_none_or(|next| matches!(next, '|' | ')'));
@@ -275,7 +275,7 @@ impl RegexParser<'_> {
         Some(all)
     }
 
-    /// `[abc]`, of a few signs and without ranges.
+    /// Parses `[abc]`, a set of a few characters without ranges.
     fn parse_set(&mut self) -> Option<Vec<LiteralPattern>> {
         let mut signs = Vec::new();
         loop {
@@ -290,7 +290,7 @@ impl RegexParser<'_> {
     }
 }
 
-/// Each of these followed by each of those.
+/// Concatenates each literal of the first list with each of the second.
 fn concatenate_literals(these: &[LiteralPattern], those: &[LiteralPattern]) -> Option<Vec<LiteralPattern>> {
     let mut all = Vec::new();
     for one in these {

@@ -1,9 +1,9 @@
-//! Directives that are not carried over: of which that is worth a word, and of which it is not.
+//! Directives that are not imported: which ones are reported as a loss, and why.
 
 use super::lexer::Directive;
 use crate::LossKind;
 
-/// What stands in `http`.
+/// Whether a directive is only valid in `http`.
 pub(super) fn is_http_directive(name: &str) -> bool {
     const HTTP_DIRECTIVES: [&str; 12] = [
         "server",
@@ -22,7 +22,7 @@ pub(super) fn is_http_directive(name: &str) -> bool {
     HTTP_DIRECTIVES.contains(&name)
 }
 
-/// How nginx runs, how it moves bytes and how much room it takes: a gateway has its own ways.
+/// Directives about processes, I/O and buffers of nginx, which do not apply to the gateway and are not reported.
 const IGNORED_DIRECTIVES: [&str; 66] = [
     "accept_mutex",
     "auth_basic_user_file",
@@ -92,7 +92,7 @@ const IGNORED_DIRECTIVES: [&str; 66] = [
     "worker_rlimit_nofile",
 ];
 
-/// Whether a directive of this name may keep requests away, wherever it stands.
+/// Whether a directive of this name may restrict requests, on any level.
 pub(super) fn can_protect(name: &str) -> bool {
     const PROTECTIVE_PREFIXES: [&str; 13] = [
         "auth_",
@@ -113,7 +113,7 @@ pub(super) fn can_protect(name: &str) -> bool {
         || PROTECTIVE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Headers of answers that browsers protect users by.
+/// Response headers that protect users in browsers.
 const SECURITY_HEADERS: [&str; 9] = [
     "strict-transport-security",
     "content-security-policy",
@@ -126,7 +126,7 @@ const SECURITY_HEADERS: [&str; 9] = [
     "cross-origin-resource-policy",
 ];
 
-/// Starts of names of directives that only change how bytes are moved, stored or written down.
+/// Prefixes of directives that change only I/O, storage or logging.
 const COSMETIC_PREFIXES: [&str; 29] = [
     "absolute_redirect",
     "add_",
@@ -159,74 +159,70 @@ const COSMETIC_PREFIXES: [&str; 29] = [
     "worker_",
 ];
 
-/// Why a directive is not carried over, and what that means; `None` if it is not worth a word.
+/// Returns why a directive is not imported, and the kind of the loss; `None` if it is not worth reporting.
 pub(super) fn describe_loss(directive: &Directive) -> Option<(LossKind, &'static str)> {
     let name = directive.name.as_str();
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     if IGNORED_DIRECTIVES.contains(&name) || name == "listen" || name == "server_name" {
         return None;
     }
-    let decoration = |reason| Some((LossKind::Cosmetic, reason));
+    let cosmetic = |reason| Some((LossKind::Cosmetic, reason));
     let protection = |reason| Some((LossKind::Protection, reason));
     match name {
         "root" | "alias" | "index" | "autoindex" | "try_files" | "expires" => {
-            decoration("a gateway serves no files; route such requests to a server that does")
+            cosmetic("the gateway does not serve files; route these requests to a file server")
         }
         "rewrite" | "error_page" | "set" | "break" => {
-            decoration("a gateway rewrites nothing; let the server behind it do so")
+            cosmetic("the gateway does not rewrite requests; do it in the upstream")
         }
         "return" | "if" | "limit_except" | "internal" => {
-            protection("it stands where it is not carried over; write a route or a rule with `match`")
+            protection("not imported on this level; write a route or a rule with `match`")
         }
-        "location" => protection("a location is a block in a server; nothing of this one is carried over"),
-        "allow" | "deny" => protection("it stands where it is not carried over; write a rule with `deny`"),
+        "location" => protection("`location` is only valid in `server`; this one is not imported"),
+        "allow" | "deny" => protection("not imported on this level; write a rule with `deny`"),
         "satisfy" if directive.arg(0) == Some("all") => None,
-        "satisfy" => protection("lists of addresses hold for all requests, whoever they are by"),
+        "satisfy" => protection("access lists apply to all requests, authenticated or not"),
         "auth_basic" | "auth_request" | "auth_jwt" | "ssl_verify_client"
             if directive.arg(0) == Some("off") =>
         {
             None
         }
-        "ssl_verify_client" => protection("clients are asked for certificates by a server or by none"),
-        "access_log" => decoration("write `log: combined`, or `log: json`"),
+        "ssl_verify_client" => protection("client certificates are verified per server, not per location"),
+        "access_log" => cosmetic("write `log: combined` or `log: json`"),
         "real_ip_header" | "set_real_ip_from" | "real_ip_recursive" => {
-            protection("proxies are trusted for all requests or for none; write `trusted-proxies`")
+            protection("trusted proxies apply to all requests; write `trusted-proxies`")
         }
-        "stream" | "mail" => decoration("only what stands in `http` is carried over"),
-        "limit_zone" => {
-            protection("nginx does not know this any more; write `limit_conn_zone`, and import again")
-        }
+        "stream" | "mail" => cosmetic("only the `http` block is imported"),
+        "limit_zone" => protection("removed from nginx; write `limit_conn_zone` and import again"),
         "split_clients" => {
-            decoration("requests are not divided by chance; write rules that `match` a header or a cookie")
+            cosmetic("random splits are not supported; write rules that `match` a header or a cookie")
         }
-        "proxy_limit_rate" => decoration("write a rule with `bandwidth`"),
+        "proxy_limit_rate" => cosmetic("write a rule with `bandwidth`"),
         "add_header" => {
             let header = directive.arg(0).unwrap_or_default().to_ascii_lowercase();
             match SECURITY_HEADERS.contains(&header.as_str()) {
-                true => {
-                    protection("answers are passed on as they are; let the server behind it add this header")
-                }
-                false => decoration("answers are passed on as they are"),
+                true => protection("responses are forwarded unchanged; add this header in the upstream"),
+                false => cosmetic("responses are forwarded unchanged"),
             }
         }
         "proxy_hide_header" | "proxy_cookie_flags" => {
-            protection("answers are passed on as they are; let the server behind it do so")
+            protection("responses are forwarded unchanged; do it in the upstream")
         }
         _ if starts(&["auth_"]) => {
-            protection("a gateway asks nobody who they are; let the server behind it do so")
+            protection("the gateway does not authenticate clients; do it in the upstream")
         }
-        _ if can_protect(name) => protection("a policy has no word for it"),
-        _ if starts(&["ssl_", "http2"]) => decoration("TLS is as the gateway has it"),
+        _ if can_protect(name) => protection("a policy does not support this directive"),
+        _ if starts(&["ssl_", "http2"]) => cosmetic("the gateway has its own TLS settings"),
         _ if starts(&["gzip", "brotli", "sub_filter", "add_", "proxy_cookie", "proxy_pass_header"]) => {
-            decoration("answers are passed on as they are")
+            cosmetic("responses are forwarded unchanged")
         }
-        _ if starts(&["proxy_cache", "proxy_store"]) => decoration("nothing is cached"),
-        _ if starts(&["proxy_next_upstream"]) => decoration("write `retries` for the upstream"),
+        _ if starts(&["proxy_cache", "proxy_store"]) => cosmetic("caching is not supported"),
+        _ if starts(&["proxy_next_upstream"]) => cosmetic("write `retries` for the upstream"),
         _ if starts(&["fastcgi", "uwsgi", "scgi", "memcached", "grpc"]) => {
-            decoration("only upstreams that speak HTTP are carried over")
+            cosmetic("only HTTP upstreams are imported")
         }
-        _ if starts(&COSMETIC_PREFIXES) => decoration("a policy has no word for it"),
-        // Nobody here knows what it does.
-        _ => protection("a directive that is not known here, and may keep requests away"),
+        _ if starts(&COSMETIC_PREFIXES) => cosmetic("a policy does not support this directive"),
+        // An unknown directive, for example of a third-party module, may restrict access.
+        _ => protection("unknown directive; it may restrict access"),
     }
 }

@@ -1,7 +1,7 @@
-//! One configuration of several files.
+//! Expands `include` into one list of directives.
 //!
-//! What a file includes stands in its place, however often. Names are relative to the folder of the first file, and `*`, `?`
-//! and `[a-z]` stand for all files that fit, in the order of their names, or for none.
+//! The directives of an included file replace the `include`. Names are relative to the folder of the first file. `*`, `?`
+//! and `[a-z]` match zero or more files, in the order of their names.
 
 use super::lexer::{self, Directive, MAX_NESTING};
 use crate::{FileTree, LossKind};
@@ -11,12 +11,12 @@ use std::{
 };
 use tidegate_policy::source::{SourceSpan, Sources, SpannedError};
 
-/// Whoever includes more than this includes by accident.
+/// The maximum number of included files. More are a mistake, such as files that include each other many times.
 const MAX_INCLUDES: usize = 1_000;
-/// The same, in bytes.
+/// The maximum total size of the included files.
 const MAX_INCLUDE_BYTES: usize = 16 * 1024 * 1024;
 
-/// All directives of a file, with those of the files that it includes.
+/// Loads all directives of a file and of the files that it includes.
 pub(super) fn load(
     path: &Path,
     files: &dyn FileTree,
@@ -37,10 +37,10 @@ pub(super) fn load(
     Ok((directives, loader.missing))
 }
 
-/// All directives, and each `include` whose file is not there, with what that means.
+/// All directives, and each `include` of a missing file with the kind of its loss.
 pub(super) type LoadedDirectives = (Vec<Directive>, Vec<(Directive, LossKind)>);
 
-/// Files of nginx's packages that say nothing about who is let in. Others may hold any directive.
+/// Files of the nginx packages that contain no access control. Other files may contain any directive.
 const COSMETIC_FILES: [&str; 10] = [
     "mime.types",
     "fastcgi_params",
@@ -58,9 +58,9 @@ struct NginxIncludeLoader<'a> {
     files: &'a dyn FileTree,
     sources: &'a mut Sources,
     folder: PathBuf,
-    /// The files that include the one that is being read.
+    /// The chain of files that include the current one.
     open_files: Vec<PathBuf>,
-    /// How many blocks and files are around what is being read.
+    /// The number of blocks and files around the current directive.
     depth: usize,
     files_read: usize,
     bytes_read: usize,
@@ -72,19 +72,20 @@ impl NginxIncludeLoader<'_> {
         let path = normalize_path(path);
         let bytes = self.files.read(&path).map_err(|error| {
             let at = from.unwrap_or_else(|| self.sources.add_unreadable(&path));
-            let problem = format!("`{}` cannot be read: {error}", path.display());
-            SpannedError::new(at, problem, "name a file that is there and may be read")
+            let problem = format!("cannot read `{}`: {error}", path.display());
+            SpannedError::new(at, problem, "name a file that exists and is readable")
         })?;
         self.files_read += 1;
         self.bytes_read = self.bytes_read.saturating_add(bytes.len());
         if let Some(at) = from {
             if self.open_files.contains(&path) {
                 let problem = format!("`{}` includes itself", path.display());
-                return Err(SpannedError::new(at, problem, "leave it out"));
+                return Err(SpannedError::new(at, problem, "remove the `include`"));
             }
             if self.files_read > MAX_INCLUDES || self.bytes_read > MAX_INCLUDE_BYTES {
-                let problem = format!("more than {MAX_INCLUDES} files, or {MAX_INCLUDE_BYTES} bytes of them");
-                return Err(SpannedError::new(at, problem, "include less"));
+                let problem =
+                    format!("more than {MAX_INCLUDES} included files, or {MAX_INCLUDE_BYTES} bytes");
+                return Err(SpannedError::new(at, problem, "include fewer files"));
             }
         }
         let file = self.sources.add(&path, &bytes)?;
@@ -101,7 +102,7 @@ impl NginxIncludeLoader<'_> {
         let mut all = Vec::with_capacity(directives.len());
         if let (true, Some(first)) = (self.depth > MAX_NESTING, directives.first()) {
             let problem = format!("more than {MAX_NESTING} levels of blocks and files");
-            return Err(SpannedError::new(first.span, problem, "say it with fewer levels"));
+            return Err(SpannedError::new(first.span, problem, "use fewer levels"));
         }
         self.depth += 1;
         for mut directive in directives {
@@ -122,7 +123,7 @@ impl NginxIncludeLoader<'_> {
         let [word] = &directive.args[..] else {
             return Err(SpannedError::new(
                 directive.span,
-                "`include` names one file",
+                "`include` takes one file name",
                 "write `include FILE;`",
             ));
         };
@@ -143,7 +144,7 @@ impl NginxIncludeLoader<'_> {
         Ok(all)
     }
 
-    /// The files that a name stands for. Only its last part may stand for several here, as it does nearly everywhere.
+    /// Returns the files that a name matches. Globs are supported only in the last part of the path.
     fn resolve_paths(&self, name: &str) -> Vec<PathBuf> {
         let path = self.folder.join(name);
         let Some(last) = path.file_name().and_then(|last| last.to_str()).filter(|last| is_glob(last)) else {
@@ -151,14 +152,14 @@ impl NginxIncludeLoader<'_> {
         };
         let folder = path.parent().unwrap_or(Path::new(""));
         let mut names = self.files.list_names(folder).unwrap_or_default();
-        // A leading dot is to be said.
+        // A glob matches a leading dot only if it starts with one, as in a shell.
         names.retain(|name| matches_glob(last, name) && (last.starts_with('.') || !name.starts_with('.')));
         names.sort();
         names.iter().map(|name| folder.join(name)).collect()
     }
 }
 
-/// Without `.` and `..`, so that one file has one name.
+/// Removes `.` and `..`, so that each file has one path.
 fn normalize_path(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -177,10 +178,10 @@ fn is_glob(name: &str) -> bool {
     name.contains(['*', '?', '['])
 }
 
-/// Whether a name is such, in time that grows with the product of both lengths.
+/// Returns whether a name matches a glob. The time is bounded by the product of both lengths.
 fn matches_glob(glob: &str, name: &str) -> bool {
     let name: Vec<char> = name.chars().collect();
-    // Which starts of the name the glob so far stands for.
+    // The prefixes of the name that the glob so far matches.
     let mut reached = vec![false; name.len() + 1];
     reached[0] = true;
     let mut signs = glob.chars().peekable();
@@ -205,7 +206,7 @@ fn matches_glob(glob: &str, name: &str) -> bool {
     reached.last().copied().unwrap_or_default()
 }
 
-/// What stands between brackets.
+/// Parses the content of `[…]`.
 fn parse_set(signs: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Vec<(char, char)> {
     let mut set: Vec<(char, char)> = Vec::new();
     while let Some(sign) = signs.next() {

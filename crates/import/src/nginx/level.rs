@@ -1,7 +1,7 @@
-//! What holds at a level, and what of it the levels below inherit.
+//! The settings of a configuration level, and how nested levels inherit them.
 //!
-//! A number or a switch is inherited unless a level says it itself. Of `limit_req`, `limit_conn`, `proxy_set_header`, and of
-//! `allow` and `deny` together, a level that has one inherits none.
+//! A level inherits each number and switch that it does not set. A level with a `limit_req` inherits no `limit_req`; the
+//! same applies to `limit_conn`, to `proxy_set_header`, and to `allow` and `deny` together.
 
 use super::{
     Importer,
@@ -13,7 +13,7 @@ use std::time::Duration;
 use tidegate_policy::source::SourceSpan;
 use tidegate_rule::Mode;
 
-/// What holds at a level.
+/// The settings of `http`, a server or a location.
 #[derive(Clone, Debug)]
 pub(super) struct LevelSettings {
     pub(super) requests: Vec<LimitReq>,
@@ -22,10 +22,10 @@ pub(super) struct LevelSettings {
     pub(super) access: NginxAccessList,
     pub(super) request_denial: LimitDenial,
     pub(super) connection_denial: LimitDenial,
-    /// `limit_rate`: bytes per second of each answer.
+    /// `limit_rate`: bytes per second of each response.
     pub(super) rate: Option<ByteRate>,
     pub(super) rate_after: u64,
-    /// `client_max_body_size`, where it is said.
+    /// `client_max_body_size`, if set.
     pub(super) body: Option<BodySize>,
     pub(super) host: HostHeader,
     pub(super) connect_timeout: Option<Duration>,
@@ -49,7 +49,7 @@ pub(super) struct LimitConn {
     pub(super) span: SourceSpan,
 }
 
-/// What becomes of those over a limit.
+/// The response to a denied request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LimitDenial {
     pub(super) status: u16,
@@ -65,17 +65,17 @@ pub(super) struct ByteRate {
 /// One `client_max_body_size`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BodySize {
-    /// `None` is without an end.
+    /// `None` is unlimited.
     pub(super) bytes: Option<u64>,
     pub(super) span: SourceSpan,
 }
 
-/// Which name a server behind the proxy hears.
+/// The `Host` header that an upstream receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostHeader {
-    /// That of the request.
+    /// The `Host` of the request.
     Preserved,
-    /// That of the upstream, which is usual.
+    /// The name of the upstream, which is the default of nginx.
     Replaced,
 }
 
@@ -99,14 +99,14 @@ impl Default for LevelSettings {
 }
 
 impl LevelSettings {
-    /// Without what is asked only about requests that nginx does not answer itself.
+    /// Removes the limits, which nginx does not apply to requests that it answers with `return`.
     pub(super) fn without_limits(self) -> Self {
         let (requests, connections) = (Vec::new(), Vec::new());
         Self { requests, connections, access: NginxAccessList::default(), rate: None, body: None, ..self }
     }
 }
 
-/// Whether a directive was one of these.
+/// Whether a directive was handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DirectiveHandling {
     Handled,
@@ -114,7 +114,7 @@ pub(super) enum DirectiveHandling {
 }
 
 impl Importer<'_> {
-    /// What holds at a level; what does not belong to it is left for others.
+    /// Reads the settings of a level and returns the directives that are not settings.
     pub(super) fn read_level<'d>(
         &mut self,
         directives: &'d [Directive],
@@ -151,16 +151,16 @@ impl Importer<'_> {
                     if terms.requests.len() >= MAX_LIMITS_PER_LEVEL {
                         self.report_error(
                             directive.span,
-                            "one of more than a hundred limits of a level",
-                            "leave it out",
+                            "more than 100 limits on one level",
+                            "remove some of them",
                         );
                         return DirectiveHandling::Handled;
                     }
                     if terms.requests.iter().any(|known| known.zone == limit.zone) {
                         self.report_error(
                             directive.span,
-                            format!("zone `{}` is here twice", limit.zone),
-                            "leave one out",
+                            format!("duplicate zone `{}` on one level", limit.zone),
+                            "remove one of them",
                         );
                     }
                     terms.requests.push(limit);
@@ -171,8 +171,8 @@ impl Importer<'_> {
                 if terms.connections.len() >= MAX_LIMITS_PER_LEVEL {
                     self.report_error(
                         directive.span,
-                        "one of more than a hundred limits of a level",
-                        "leave it out",
+                        "more than 100 limits on one level",
+                        "remove some of them",
                     );
                     return DirectiveHandling::Handled;
                 }
@@ -195,7 +195,7 @@ impl Importer<'_> {
             }
             "client_max_body_size" => {
                 if let Some(bytes) = self.read_bytes(directive) {
-                    // nginx does not look where it is zero.
+                    // Zero disables the check in nginx.
                     let bytes = Some(bytes).filter(|bytes| *bytes > 0);
                     terms.body = Some(BodySize { bytes, span: directive.span });
                 }
@@ -211,9 +211,9 @@ impl Importer<'_> {
     }
 
     fn read_limit_req(&mut self, directive: &Directive) -> Option<LimitReq> {
-        let fix = "write it as in `limit_req zone=one burst=5 nodelay;`";
+        let fix = "write for example `limit_req zone=one burst=5 nodelay;`";
         let Some((zone, _)) = directive.option("zone").filter(|(zone, _)| !zone.is_empty()) else {
-            self.report_error(directive.span, "`limit_req` without a zone", fix);
+            self.report_error(directive.span, "`limit_req` has no zone", fix);
             return None;
         };
         let mut limit = LimitReq { zone: zone.to_owned(), burst: 0, delay: 0, span: directive.span };
@@ -227,15 +227,15 @@ impl Importer<'_> {
                     Some(number) if name == "burst" => limit.burst = number,
                     Some(number) => limit.delay = number,
                     None => {
-                        let problem = format!("`{}` is not a number of requests", word.text);
+                        let problem = format!("`{}` is not a valid number of requests", word.text);
                         self.report_error(
                             word.span,
                             problem,
-                            format!("write `{name}=` and a whole number from 1"),
+                            format!("write `{name}=` and a whole number of at least 1"),
                         );
                     }
                 },
-                _ => self.report_error(word.span, format!("unknown word `{}`", word.text), fix),
+                _ => self.report_error(word.span, format!("unknown parameter `{}`", word.text), fix),
             }
         }
         limit.delay = limit.delay.min(limit.burst);
@@ -243,14 +243,18 @@ impl Importer<'_> {
     }
 
     fn read_limit_conn(&mut self, directive: &Directive) -> Option<LimitConn> {
-        let fix = "write it as in `limit_conn one 10;`, up to 65535";
+        let fix = "write for example `limit_conn one 10;`; the maximum is 65535";
         let number = directive.arg(1).and_then(parse_integer).filter(|most| (1..=65_535).contains(most));
         match (directive.arg(0), number, directive.args.len()) {
             (Some(zone), Some(most), 2) => {
                 Some(LimitConn { zone: zone.to_owned(), max_connections: most, span: directive.span })
             }
             _ => {
-                self.report_error(directive.span, "`limit_conn` has a zone and a number of connections", fix);
+                self.report_error(
+                    directive.span,
+                    "`limit_conn` takes a zone and a number of connections",
+                    fix,
+                );
                 None
             }
         }
@@ -260,7 +264,7 @@ impl Importer<'_> {
         match directive.arg(0).and_then(parse_integer).and_then(|status| u16::try_from(status).ok()) {
             Some(status @ 400..=599) => denial.status = status,
             _ => {
-                let problem = format!("`{}` has a status from 400 to 599", directive.name);
+                let problem = format!("`{}` takes a status from 400 to 599", directive.name);
                 self.report_error(directive.span, problem, format!("write `{} 429;`", directive.name));
             }
         }
@@ -271,8 +275,9 @@ impl Importer<'_> {
             Some("on") => denial.mode = Mode::Shadow,
             Some("off") => denial.mode = Mode::Enforce,
             _ => {
-                let problem = format!("`{}` is `on` or `off`", directive.name);
-                self.report_error(directive.span, problem, "write one of them");
+                let problem = format!("`{}` takes `on` or `off`", directive.name);
+                let fix = format!("write `{0} on;` or `{0} off;`", directive.name);
+                self.report_error(directive.span, problem, fix);
             }
         }
     }
@@ -282,14 +287,18 @@ impl Importer<'_> {
         if value.contains('$') {
             self.record_protection_loss(
                 directive,
-                "a size that depends on the request cannot be said; write rules with `match` and `bandwidth`",
+                "sizes that depend on the request are not supported; write rules with `match` and `bandwidth`",
             );
             return None;
         }
         let bytes = parse_size(value);
         if bytes.is_none() {
-            let problem = format!("`{}` has a number of bytes", directive.name);
-            self.report_error(directive.span, problem, format!("write it as in `{} 100k;`", directive.name));
+            let problem = format!("`{}` takes a number of bytes", directive.name);
+            self.report_error(
+                directive.span,
+                problem,
+                format!("write for example `{} 100k;`", directive.name),
+            );
         }
         bytes
     }
@@ -297,7 +306,7 @@ impl Importer<'_> {
     pub(super) fn read_time(&mut self, directive: &Directive) -> Option<Duration> {
         let found = directive.arg(0).and_then(parse_time).filter(|time| !time.is_zero());
         if found.is_none() {
-            self.record_loss(directive, "not a time that a policy could say; the usual one holds");
+            self.record_loss(directive, "not a valid duration for a policy; the default applies");
         }
         found
     }
@@ -308,26 +317,26 @@ impl Importer<'_> {
             "host" if matches!(value, "$host" | "$http_host" | "$host:$server_port") => {
                 terms.host = HostHeader::Preserved;
             }
-            // Those are sent anyway.
+            // The gateway sends these by default.
             "x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-host" | "x-request-id" | "upgrade"
             | "connection" => {}
             "x-real-ip" => self.record_loss(
                 directive,
-                "servers find the client in X-Forwarded-For; an X-Real-IP that a client sent is removed",
+                "the gateway sends the client address in X-Forwarded-For and removes X-Real-IP",
             ),
             name if UNTRUSTED_HEADERS.contains(&name) || name == "host" => {
-                self.record_loss(directive, "requests are forwarded with the headers that they have");
+                self.record_loss(directive, "request headers are forwarded unchanged");
             }
-            // A server may trust it, since clients could not set it.
+            // The upstream may trust this header, because clients cannot set it with nginx.
             _ => self.record_protection_loss(
                 directive,
-                "requests are forwarded with the headers that they have, so clients can set this one",
+                "request headers are forwarded unchanged, so clients can set this one",
             ),
         }
     }
 }
 
-/// Headers of requests that nobody is trusted by.
+/// Request headers that carry no authentication or authorization.
 const UNTRUSTED_HEADERS: [&str; 13] = [
     "accept",
     "accept-encoding",
@@ -344,8 +353,8 @@ const UNTRUSTED_HEADERS: [&str; 13] = [
     "user-agent",
 ];
 
-/// Every level below has a copy of them.
+/// The maximum number of limits on one level. Each nested level has a copy of them.
 const MAX_LIMITS_PER_LEVEL: usize = 100;
 
-/// More than nginx can count to, in thousandths.
+/// The largest number of requests that nginx can count, in thousandths.
 const MAX_REQUEST_COUNT: u64 = i64::MAX.unsigned_abs() / 1_000;

@@ -1,7 +1,7 @@
-//! The syntax of nginx's files: words, `;` and blocks, each with its place.
+//! The syntax of nginx files: words, `;` and blocks, each with its position.
 //!
-//! Quotes count where a word starts; a backslash takes the meaning from the sign behind it; `#` starts a comment between two
-//! words; `${` does not start a block.
+//! A quote is special only at the start of a word; a backslash escapes the next character; `#` starts a comment only
+//! between two words; `${` does not start a block.
 
 use tidegate_policy::source::{SourceSpan, SpannedError, truncate};
 
@@ -11,27 +11,27 @@ pub(super) struct Directive {
     pub(super) name: String,
     pub(super) args: Vec<NginxWord>,
     pub(super) block: Option<Vec<Self>>,
-    /// From its name to the sign that ends it.
+    /// From its name to the end of its last argument.
     pub(super) span: SourceSpan,
 }
 
-/// A word, without its quotes.
+/// A word without its quotes.
 #[derive(Clone, Debug)]
 pub(super) struct NginxWord {
     pub(super) text: String,
     pub(super) span: SourceSpan,
 }
 
-/// Nobody nests deeper.
+/// The maximum depth of nested blocks and includes.
 pub(super) const MAX_NESTING: usize = 64;
 
 impl Directive {
-    /// The argument at this place.
-    pub(super) fn arg(&self, place: usize) -> Option<&str> {
-        self.args.get(place).map(|word| word.text.as_str())
+    /// Returns the argument at this index.
+    pub(super) fn arg(&self, index: usize) -> Option<&str> {
+        self.args.get(index).map(|word| word.text.as_str())
     }
 
-    /// What follows a `name=` among its arguments.
+    /// Returns the value of the `name=value` argument.
     pub(super) fn option(&self, name: &str) -> Option<(&str, SourceSpan)> {
         self.args.iter().find_map(|word| {
             let value = word.text.strip_prefix(name)?.strip_prefix('=')?;
@@ -44,7 +44,7 @@ impl Directive {
     }
 }
 
-/// All directives of a text.
+/// Parses all directives of a text.
 pub(super) fn parse(file: usize, text: &str) -> Result<Vec<Directive>, SpannedError> {
     let mut lexer = Lexer { file, text, position: 0 };
     let mut open: Vec<OpenBlock> = Vec::new();
@@ -66,15 +66,19 @@ pub(super) fn parse(file: usize, text: &str) -> Result<Vec<Directive>, SpannedEr
                 let head = lexer.build_directive(&mut words, Some(Vec::new()))?;
                 if open.len() >= MAX_NESTING {
                     let problem = format!("more than {MAX_NESTING} levels deep");
-                    return Err(SpannedError::new(head.span, problem, "say it with fewer levels"));
+                    return Err(SpannedError::new(head.span, problem, "use fewer levels"));
                 }
                 open.push(OpenBlock { head, siblings: std::mem::take(&mut here) });
             }
             NginxToken::Close => {
                 lexer.expect_no_words(&words)?;
                 let Some(OpenBlock { mut head, siblings: before }) = open.pop() else {
-                    let fix = "leave it out, or open a block with `{` before";
-                    return Err(SpannedError::new(lexer.last_span(1), "a `}` that closes nothing", fix));
+                    let fix = "remove it, or add the missing `{` before it";
+                    return Err(SpannedError::new(
+                        lexer.last_span(1),
+                        "unexpected `}` without an open block",
+                        fix,
+                    ));
                 };
                 head.block = Some(std::mem::replace(&mut here, before));
                 here.push(head);
@@ -86,13 +90,13 @@ pub(super) fn parse(file: usize, text: &str) -> Result<Vec<Directive>, SpannedEr
     match open.pop() {
         None => Ok(here),
         Some(OpenBlock { head, .. }) => {
-            let problem = format!("the block of `{}` is not closed", truncate(&head.name));
-            Err(SpannedError::new(head.span, problem, "write a `}` where it ends"))
+            let problem = format!("the block `{}` is not closed", truncate(&head.name));
+            Err(SpannedError::new(head.span, problem, "add a `}` at its end"))
         }
     }
 }
 
-/// A block that is being read.
+/// A block whose `}` is not read yet.
 struct OpenBlock {
     head: Directive,
     siblings: Vec<Directive>,
@@ -106,7 +110,7 @@ enum NginxToken {
     Open,
     /// `}`
     Close,
-    /// The text is over.
+    /// The end of the text.
     Eof,
 }
 
@@ -169,10 +173,10 @@ impl Lexer<'_> {
                     self.position = start + 1 + at + 1;
                     let behind = self.text.get(self.position..).and_then(|rest| rest.chars().next());
                     if behind.is_some_and(|sign| !" \t\r\n;{)".contains(sign)) {
-                        let fix = "write a space between, or put all of the word into quotes";
+                        let fix = "add a space after the quote, or quote the whole word";
                         return Err(SpannedError::new(
                             self.last_span(1),
-                            "a quote that ends within a word",
+                            "unexpected character after a closing quote",
                             fix,
                         ));
                     }
@@ -181,11 +185,11 @@ impl Lexer<'_> {
                 sign => text.push(sign),
             }
         }
-        let fix = format!("write a {quote} where it ends");
-        Err(SpannedError::new(self.span(start, start + 1), "a quote that is not closed", fix))
+        let fix = format!("add the closing {quote}");
+        Err(SpannedError::new(self.span(start, start + 1), "unterminated quoted string", fix))
     }
 
-    /// Code of another language: only its braces are counted.
+    /// Skips a block of Lua code by counting its braces.
     fn skip_block(&mut self) -> Result<(), SpannedError> {
         let (start, mut depth) = (self.position, 1_usize);
         for (at, sign) in self.text.get(start..).unwrap_or_default().char_indices() {
@@ -200,10 +204,10 @@ impl Lexer<'_> {
             }
         }
         let at = self.span(start.saturating_sub(1), start);
-        Err(SpannedError::new(at, "a block of code that is not closed", "write a `}` where it ends"))
+        Err(SpannedError::new(at, "unterminated code block", "add a `}` at its end"))
     }
 
-    /// What these words say, up to the sign that was just read.
+    /// Builds a directive from the words before the `;` or `{` that was just read.
     fn build_directive(
         &self,
         words: &mut Vec<NginxWord>,
@@ -212,8 +216,12 @@ impl Lexer<'_> {
         let mut words = std::mem::take(words).into_iter();
         let Some(name) = words.next() else {
             let sign = if block.is_some() { '{' } else { ';' };
-            let problem = format!("a `{sign}` without a word before it");
-            return Err(SpannedError::new(self.last_span(1), problem, "write a directive, or leave it out"));
+            let problem = format!("unexpected `{sign}` without a directive");
+            return Err(SpannedError::new(
+                self.last_span(1),
+                problem,
+                "write a directive before it, or remove it",
+            ));
         };
         let args: Vec<NginxWord> = words.collect();
         let end = args.last().map_or(name.span.end, |word| word.span.end);
@@ -225,8 +233,8 @@ impl Lexer<'_> {
             None => Ok(()),
             Some(first) => {
                 let end = words.last().map_or(first.span.end, |word| word.span.end);
-                let problem = format!("`{}` is not ended", truncate(&first.text));
-                Err(SpannedError::new(self.span(first.span.start, end), problem, "write a `;` behind it"))
+                let problem = format!("the directive `{}` is not terminated", truncate(&first.text));
+                Err(SpannedError::new(self.span(first.span.start, end), problem, "add a `;` after it"))
             }
         }
     }
@@ -235,13 +243,13 @@ impl Lexer<'_> {
         SourceSpan { file: self.file, start, end }
     }
 
-    /// The last bytes that were read.
+    /// The span of the last `count` bytes.
     fn last_span(&self, count: usize) -> SourceSpan {
         self.span(self.position.saturating_sub(count), self.position)
     }
 }
 
-/// What nginx makes of a backslash and what is behind it.
+/// Appends the character that an nginx escape sequence stands for.
 fn push_escaped(text: &mut String, sign: Option<char>) {
     match sign {
         Some('"' | '\'' | '\\') => text.extend(sign),
@@ -259,7 +267,7 @@ fn push_escaped(text: &mut String, sign: Option<char>) {
 mod tests {
     use super::*;
 
-    /// Words with a bar between them, `;` behind each directive, and blocks in braces.
+    /// Prints words separated by `|`, `;` after each directive, and blocks in braces.
     fn display(directives: &[Directive]) -> String {
         let show = |directive: &Directive| {
             let words: Vec<_> = [directive.name.clone()]

@@ -1,4 +1,4 @@
-//! `listen`, and the certificates of those who speak TLS.
+//! `listen` and TLS certificates.
 
 use super::{Importer, lexer::Directive, servers::ServerBlock, sites::ListenAddress};
 use std::{
@@ -19,23 +19,21 @@ pub(super) struct TlsCertificate {
 }
 
 impl TlsCertificate {
-    /// The authorities that clients need a certificate of; an error where that cannot be carried over.
+    /// Returns the CA file for client certificates; an error if a policy cannot express the setting.
     fn required_client_ca(&self) -> Result<Option<PathBuf>, &'static str> {
         match (self.verify.as_ref().and_then(|verify| verify.arg(0)), &self.client_ca) {
             (None | Some("off"), _) => Ok(None),
             (Some("on"), Some(clients)) => Ok(Some(clients.clone())),
-            (Some("on"), None) => {
-                Err("there is no `ssl_client_certificate` for it; write one, and import again")
-            }
+            (Some("on"), None) => Err("`ssl_client_certificate` is missing; add it and import again"),
             _ => Err(
-                "clients need a certificate or none; write `ssl_verify_client on`, or let the server behind check",
+                "optional client certificates are not supported; write `ssl_verify_client on`, or check them in the upstream",
             ),
         }
     }
 }
 
 impl Importer<'_> {
-    /// Takes in where a server listens.
+    /// Reads the listeners of a server.
     pub(super) fn read_listeners(
         &mut self,
         server: &Directive,
@@ -58,18 +56,18 @@ impl Importer<'_> {
         };
         for directive in listens {
             let Some(address) = directive.arg(0).and_then(parse_address) else {
-                self.record_loss(directive, "a gateway listens on addresses and ports; write one of those");
+                self.record_loss(directive, "a listener needs an IP address and a port");
                 continue;
             };
-            // It is another port than the same one of TCP, which is often said beside it.
+            // A UDP port; the TCP listener on the same port usually has its own `listen`.
             if directive.has_arg("quic") {
-                self.record_loss(directive, "`quic` is not spoken; only what comes by TCP is carried over");
+                self.record_loss(directive, "`quic` is not supported; only TCP listeners are imported");
                 continue;
             }
             if directive.has_arg("proxy_protocol") {
                 self.record_loss(
                     directive,
-                    "`proxy_protocol` is not spoken; the address is carried over without it",
+                    "`proxy_protocol` is not supported; the listener is imported without it",
                 );
             }
             let tls = match (directive.has_arg("ssl"), certificate) {
@@ -80,7 +78,7 @@ impl Importer<'_> {
                     client_ca: clients.clone(),
                 }),
                 (true, _) => {
-                    self.record_loss(directive, "there is no certificate for it; write `ssl_certificate` and `ssl_certificate_key`, and import again");
+                    self.record_loss(directive, "the listener has no certificate; add `ssl_certificate` and `ssl_certificate_key`, and import again");
                     continue;
                 }
             };
@@ -98,16 +96,16 @@ impl Importer<'_> {
             return self.policy.listen.push(listener);
         };
         match (&known.tls, listener.tls) {
-            // One server that says `ssl` says it for the address.
+            // `ssl` of one server applies to the address.
             (None, Some(tls)) => known.tls = Some(tls),
             (Some(known), Some(tls)) if *known != tls => {
                 let is_weaker = known.client_ca != tls.client_ca;
-                let reason = format!("{address} has one certificate, that of its first server");
+                let reason = format!("{address} uses one certificate: that of its first server");
                 self.record_loss(server, reason);
                 if is_weaker {
                     let verify = certificate.verify.clone().unwrap_or_else(|| server.clone());
                     let reason = format!(
-                        "servers at {address} ask clients for different certificates; all get what the first one says"
+                        "servers at {address} verify client certificates differently; the settings of the first one apply"
                     );
                     self.record_protection_loss(&verify, reason);
                 }
@@ -116,7 +114,7 @@ impl Importer<'_> {
         }
     }
 
-    /// Both `0.0.0.0:80` and `127.0.0.1:80` cannot be listened on: the address that is more is kept.
+    /// Removes `127.0.0.1:80` if there is `0.0.0.0:80`, because a process cannot listen on both.
     pub(super) fn drop_covered(&mut self, servers: &mut [ServerBlock]) {
         let all: Vec<SocketAddr> = self.policy.listen.iter().map(|listener| listener.address).collect();
         let is_covered = |address: &SocketAddr| {
@@ -133,18 +131,21 @@ impl Importer<'_> {
             server.listeners.retain(|listen| !is_covered(&listen.address));
             if server.listeners.len() < before {
                 let head = server.directive.clone();
-                self.record_loss(&head, "an address at which another server listens on all addresses of the machine; requests to it are those of that one");
+                self.record_loss(
+                    &head,
+                    "another server listens on all addresses at this port and receives these requests",
+                );
             }
         }
     }
 
-    /// The path of a file, from the folder of the first one.
+    /// Returns a path relative to the folder of the first file.
     pub(super) fn certificate_path(&self, directive: &Directive) -> Option<PathBuf> {
         directive.arg(0).filter(|name| is_file_name(name)).map(|name| self.folder.join(name))
     }
 }
 
-/// Names that nobody has to escape.
+/// Whether a file name has no variable, no scheme and no control characters.
 fn is_file_name(name: &str) -> bool {
     !name.is_empty() && !name.contains("://") && !name.contains(|c: char| c.is_control() || c == '$')
 }

@@ -1,10 +1,10 @@
-//! Locations: which paths they are about, in nginx's words and in those of a policy.
+//! Locations, and the `match` of a policy for each kind.
 //!
 //! | nginx | policy |
 //! |---|---|
 //! | `location /` | all paths |
 //! | `location /api/` | `/api/**` |
-//! | `location /api` | `/api*/**`: nginx compares signs, not segments |
+//! | `location /api` | `/api*/**`: nginx compares characters, not segments |
 //! | `location = /api` | `/api` |
 //! | `location ~ ^/api/v1/` | `/api/v1/**` |
 //! | `location ~ \.php$` | `when: request.path.endsWith('.php')` |
@@ -18,28 +18,28 @@ use tidegate_policy::{
     model::{Expression, Glob, Match, PathPattern, PathTail, Segment},
 };
 
-/// What a location is about.
+/// The paths that a location matches.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum LocationPattern {
     /// `= /path`
     Exact(String),
-    /// `/path`, `^~ /path`, or a server outside of its locations, which is a location of the empty text.
+    /// `/path` or `^~ /path`. The empty prefix stands for requests of a server outside of its locations.
     Prefix(String, PrefixPriority),
-    /// `~ expression`, as far as it can be said otherwise.
+    /// `~ expression`, as the equivalent `match`.
     Regex(Box<Match>),
 }
 
-/// Whether regular expressions are asked where a prefix is the longest one.
+/// Whether nginx checks regular expressions when this prefix is the longest match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PrefixPriority {
-    /// They are, and go first.
+    /// It checks them, and they take precedence.
     Normal,
-    /// `^~`: they are not.
+    /// `^~`: it does not check them.
     BeforeRegex,
 }
 
 impl LocationPattern {
-    /// What a location says, or why it cannot be said in a policy.
+    /// Parses a location. The error explains why a policy cannot express it.
     pub(super) fn parse(directive: &Directive) -> Result<Self, String> {
         let place = match (directive.arg(0), directive.arg(1)) {
             (Some("="), Some(path)) => Self::Exact(path.to_owned()),
@@ -52,7 +52,7 @@ impl LocationPattern {
                     (_, Some(text), _) => return regex_match(text).map(Self::from_match),
                     (.., Some(path)) => Self::Exact(path.to_owned()),
                     _ if path.starts_with('@') => {
-                        return Err("a location that only nginx itself goes to".to_owned());
+                        return Err("a named location is used only by nginx itself".to_owned());
                     }
                     _ => match path.strip_prefix("^~") {
                         Some(path) => Self::Prefix(path.to_owned(), PrefixPriority::BeforeRegex),
@@ -60,15 +60,15 @@ impl LocationPattern {
                     },
                 }
             }
-            _ => return Err("a location that is not understood".to_owned()),
+            _ => return Err("unsupported location syntax".to_owned()),
         };
         let text = place.text().unwrap_or_default();
         if !text.starts_with('/') {
-            return Err("a location that does not start with a slash".to_owned());
+            return Err("the location does not start with a slash".to_owned());
         }
         match place.pattern() {
             Some(pattern) if is_path(&pattern) => Ok(place),
-            _ => Err("a path that a policy cannot say".to_owned()),
+            _ => Err("a policy cannot express this path".to_owned()),
         }
     }
 
@@ -76,7 +76,7 @@ impl LocationPattern {
         Self::Regex(Box::new(matching))
     }
 
-    /// The text of a path.
+    /// Returns the path; `None` for a regular expression.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Exact(text) | Self::Prefix(text, _) => Some(text),
@@ -84,18 +84,18 @@ impl LocationPattern {
         }
     }
 
-    /// Whether regular expressions do not matter where it is the nearest.
+    /// Whether this location takes precedence over regular expressions.
     pub(super) fn is_before_regex(&self) -> bool {
         !matches!(self, Self::Prefix(_, PrefixPriority::Normal))
     }
 
-    /// Whether all that is about `inner` would be about this, if that were not there.
+    /// Whether this location would match all requests of `inner` if `inner` did not exist.
     pub(super) fn covers(&self, inner: &Self) -> bool {
         match (self, inner) {
             (Self::Prefix(outer, _), Self::Prefix(inner, _)) => {
                 outer.len() < inner.len() && inner.starts_with(outer.as_str())
             }
-            // A slash at the end makes no difference to a policy.
+            // A policy ignores a trailing slash.
             (Self::Prefix(outer, _), Self::Exact(inner)) => {
                 inner.starts_with(outer.as_str()) || outer.strip_suffix('/') == Some(inner)
             }
@@ -103,7 +103,7 @@ impl LocationPattern {
         }
     }
 
-    /// Its paths; `None` for an expression.
+    /// Returns the path pattern; `None` for a regular expression.
     pub(super) fn pattern(&self) -> Option<PathPattern> {
         match self {
             Self::Exact(text) => Some(PathPattern { segments: literal_segments(text), tail: None }),
@@ -118,14 +118,14 @@ fn literal_segments(text: &str) -> Vec<Segment> {
     parts.map(|part| Segment::Text(part.to_owned())).collect()
 }
 
-/// All paths that start with these signs.
+/// Returns the pattern of all paths that start with this text.
 fn prefix_pattern(text: &str) -> PathPattern {
     let mut segments = literal_segments(text);
     if !text.ends_with('/')
         && let Some(Segment::Text(last)) = segments.last_mut()
     {
         let glob = Segment::Glob(Glob(format!("{last}*")));
-        // A star that is meant is no star.
+        // A literal `*` cannot be part of a glob.
         match last.contains('*') {
             true => last.push('/'),
             false => _ = segments.pop().map(|_| segments.push(glob)),
@@ -134,20 +134,20 @@ fn prefix_pattern(text: &str) -> PathPattern {
     PathPattern { segments, tail: Some(PathTail::Any) }
 }
 
-/// Regular expressions that say no more than a path or an ending can.
+/// Converts a regular expression that a path pattern, a suffix test or a literal test can express.
 fn regex_match(text: &str) -> Result<Match, String> {
-    let strange = || "a regular expression that stands for more than texts".to_owned();
+    let unsupported = || "a policy cannot express this regular expression".to_owned();
     if let Some(endings) = regex_suffixes(text) {
         return Ok(suffix_match("request.path", &endings));
     }
     let texts = || regex_to_expression(text, "request.path", CaseSensitivity::Sensitive, None);
     match regex_paths(text) {
         Some(paths) => Ok(Match { paths, ..Match::default() }),
-        None => texts().map(|when| Match { when: Some(when), ..Match::default() }).ok_or_else(strange),
+        None => texts().map(|when| Match { when: Some(when), ..Match::default() }).ok_or_else(unsupported),
     }
 }
 
-/// Paths that start with these signs, or are these.
+/// Converts `^…` and `^…$` to path patterns.
 fn regex_paths(text: &str) -> Option<Vec<PathPattern>> {
     let from = text.strip_prefix('^')?;
     let (from, is_whole) = from.strip_suffix('$').map_or((from, false), |from| (from, true));
@@ -159,7 +159,7 @@ fn regex_paths(text: &str) -> Option<Vec<PathPattern>> {
     (!paths.is_empty()).then_some(paths)
 }
 
-/// Paths in a policy are not compared so, but endings can be.
+/// Converts a case-insensitive expression to an expression of the policy, because its paths are case-sensitive.
 fn regex_match_ignoring_case(text: &str) -> Result<Match, String> {
     match regex_suffixes(text) {
         Some(endings) => {
@@ -168,9 +168,7 @@ fn regex_match_ignoring_case(text: &str) -> Result<Match, String> {
         }
         None => regex_to_expression(text, "request.path", CaseSensitivity::Insensitive, None)
             .map(|when| Match { when: Some(when), ..Match::default() })
-            .ok_or_else(|| {
-                "a regular expression that ignores case and stands for more than texts".to_owned()
-            }),
+            .ok_or_else(|| "a policy cannot express this case-insensitive regular expression".to_owned()),
     }
 }
 
@@ -179,7 +177,7 @@ fn suffix_match(path: &str, endings: &[String]) -> Match {
     Match { when: Some(Expression(tests.join(" || ").into())), ..Match::default() }
 }
 
-/// `\.php$`, `\.(jpe?g|png)$` without the `?`.
+/// Parses `\.php$` and `\.(gif|png)$` into suffixes.
 fn regex_suffixes(text: &str) -> Option<Vec<String>> {
     let inner = text.strip_prefix("\\.")?.strip_suffix('$')?;
     let is_word = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -188,14 +186,14 @@ fn regex_suffixes(text: &str) -> Option<Vec<String>> {
         None => inner,
     };
     let words: Vec<&str> = words.split('|').collect();
-    // As many as an expression of a policy has room for.
+    // The bounds keep the expression within the size limit of a policy.
     let are_words = words.len() <= 20 && inner.len() <= 160 && words.iter().all(is_word);
-    // Without parentheses a bar would divide the whole expression.
+    // Without parentheses, `|` would split the whole expression.
     let is_plain = words.len() == 1 || inner.starts_with('(');
     (are_words && is_plain).then(|| words.iter().map(|word| format!(".{word}")).collect())
 }
 
-/// `/(a|b)/` as `/a/` and `/b/`; one such group is enough.
+/// Expands `/(a|b)/` to `/a/` and `/b/`. Only one group is supported.
 fn expand_alternatives(text: &str) -> Option<Vec<String>> {
     let Some((before, rest)) = text.split_once('(') else { return Some(vec![text.to_owned()]) };
     let (group, behind) = rest.split_once(')')?;
@@ -206,13 +204,13 @@ fn expand_alternatives(text: &str) -> Option<Vec<String>> {
     Some(group.split('|').map(|each| format!("{before}{each}{behind}")).collect())
 }
 
-/// A path of letters and `[^/]+`, whole or as a start.
+/// Converts literal text and `[^/]+` segments to a path pattern.
 fn regex_path(text: &str, is_whole: bool) -> Option<PathPattern> {
     if !text.starts_with('/') {
         return None;
     }
     let mut segments = Vec::new();
-    // A set of signs may hold the slash that it leaves out.
+    // `[^/]+` contains a slash, so replace it before the text is split at slashes.
     let text = text.replace("[^/]+", "\u{1}");
     for part in text.split('/').filter(|part| !part.is_empty()) {
         segments.push(match part {
@@ -232,7 +230,7 @@ fn regex_path(text: &str, is_whole: bool) -> Option<PathPattern> {
     Some(PathPattern { segments, tail: Some(PathTail::Any) })
 }
 
-/// An expression that stands for itself.
+/// Returns the literal text of an expression without special characters.
 fn unescape_literal(text: &str) -> Option<String> {
     let mut plain = String::new();
     let mut signs = text.chars();

@@ -1,7 +1,7 @@
-//! Which requests a part of a configuration is about: locations of servers, put together.
+//! Builds the `match` for a set of locations, and combines matches.
 //!
-//! The nearest location of a path is the only one that counts, so what is about one of them leaves out what is about those
-//! within it:
+//! nginx applies only the most specific location of a path, so the match of a location excludes the locations nested in
+//! it:
 //!
 //! ```text
 //!   /            limited                  path: all, not { /static/**, not { /static/big/** } }
@@ -13,9 +13,10 @@ use super::location::LocationPattern;
 use std::collections::HashSet;
 use tidegate_policy::model::{Glob, Match, PathPattern};
 
-/// Levels of places that differ from what is around them: the first from everything, the next from the first, and so on.
+/// Returns levels of items that differ from the item that encloses them: the first level differs from `around`, the next
+/// from the first, and so on.
 ///
-/// In the order of `key`, what covers a place comes before it, and all that it covers right behind it.
+/// In the order of `key`, an item precedes the items that it covers, and these follow without a gap.
 pub(super) fn split_levels<T, K: Ord>(
     items: &[(T, bool)],
     around: bool,
@@ -25,7 +26,7 @@ pub(super) fn split_levels<T, K: Ord>(
     let mut order: Vec<usize> = (0..items.len()).collect();
     order.sort_by_cached_key(|place| key(&items[*place].0));
     let mut levels: Vec<Vec<usize>> = Vec::new();
-    // What is around the next one, the outermost first, each with its level.
+    // The items that enclose the current one, outermost first, each with its level.
     let mut open: Vec<(usize, usize)> = Vec::new();
     for place in order {
         while open.last().is_some_and(|(outer, _)| !covers(&items[*outer].0, &items[place].0)) {
@@ -45,10 +46,10 @@ pub(super) fn split_levels<T, K: Ord>(
     levels
 }
 
-/// One of the locations of a server, and whether it is meant.
+/// A location of a server, and whether it is selected.
 pub(super) type LocationSelection<'a> = (&'a LocationPattern, bool);
 
-/// The requests to these locations among all of a server; `None` if there are none. An empty match is all of them.
+/// Matches the requests to the selected locations of a server; `None` if there are none. An empty match is all requests.
 pub(super) fn selected_match(all: &[LocationSelection<'_>]) -> Option<Match> {
     if all.iter().all(|(_, is_in)| *is_in) {
         return Some(Match::default());
@@ -81,7 +82,7 @@ pub(super) fn selected_match(all: &[LocationSelection<'_>]) -> Option<Match> {
     for (place, (matching, is_in)) in expressions.iter().enumerate() {
         if *is_in {
             let mut its = (*matching).clone();
-            // Those before it go first.
+            // nginx applies the first regular expression that matches.
             expressions[..place].iter().for_each(|(before, _)| exclude(&mut its, (*before).clone()));
             if let Some(strong) = &strong {
                 exclude(&mut its, strong.clone());
@@ -92,7 +93,7 @@ pub(super) fn selected_match(all: &[LocationSelection<'_>]) -> Option<Match> {
     union(parts)
 }
 
-/// Without expressions, places are a tree.
+/// Matches the selected locations of a tree of prefixes and exact paths.
 fn prefix_tree_match(all: &[LocationSelection<'_>]) -> Option<Match> {
     let prefixes: HashSet<&str> = all
         .iter()
@@ -119,14 +120,14 @@ fn prefix_tree_match(all: &[LocationSelection<'_>]) -> Option<Match> {
     })
 }
 
-/// One of these; `None` of none.
+/// Matches requests of any of these; `None` if the list is empty.
 pub(super) fn union(mut parts: Vec<Match>) -> Option<Match> {
     if parts.iter().any(|part| *part == Match::default()) {
         return Some(Match::default());
     }
     let mut merged: Vec<Match> = Vec::new();
     for part in parts.drain(..) {
-        // What differs in one thing only is one thing.
+        // Merge parts that differ only in their hosts or only in their listeners.
         let differs_in_hosts = |known: &Match| {
             let merged = Match { hosts: part.hosts.clone(), ..known.clone() };
             merged == part && !known.hosts.is_empty() && !part.hosts.is_empty()
@@ -150,11 +151,11 @@ pub(super) fn union(mut parts: Vec<Match>) -> Option<Match> {
     }
 }
 
-/// Leaves these out, too.
+/// Excludes these requests from a match.
 pub(super) fn exclude(matching: &mut Match, these: Match) {
     matching.not = Some(Box::new(match matching.not.take().map(|not| *not) {
         None => these,
-        // Paths, or hosts, and nothing else: one list of them will do.
+        // Matches of only paths or only hosts are joined into one list.
         Some(mut not)
             if match_subject(&not) == MatchSubject::Paths && match_subject(&these) == MatchSubject::Paths =>
         {
@@ -181,7 +182,7 @@ pub(super) fn exclude(matching: &mut Match, these: Match) {
     }));
 }
 
-/// What a match is about, if that is one thing.
+/// The only criterion of a match, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MatchSubject {
     Paths,
@@ -208,14 +209,14 @@ fn match_subject(it: &Match) -> MatchSubject {
     }
 }
 
-/// Requests of which both holds. What both of them say is put together where it can be, one as an alternative of the other.
+/// Matches requests that satisfy both, if no criterion is in both matches.
 pub(super) fn merge(mut one: Match, other: Match) -> Match {
     if one == Match::default() {
         return other;
     }
     let Match { methods, paths, hosts, headers, queries, cookies, clients, listeners, not, any, when } =
         other;
-    // The second of these says nothing of paths, hosts and expressions: it is by what a request holds.
+    // At most one of the two has each criterion, so the lists can be joined.
     one.methods.extend(methods);
     one.paths.extend(paths);
     one.hosts.extend(hosts);
@@ -233,7 +234,7 @@ pub(super) fn merge(mut one: Match, other: Match) -> Match {
     match (one.any.is_empty(), any.is_empty()) {
         (true, _) => one.any = any,
         (false, true) => {}
-        // One of these and one of those: none of what is neither.
+        // Both have alternatives: exclude requests that satisfy none of the second ones.
         (false, false) => {
             let neither =
                 Match { not: Some(Box::new(Match { any, ..Match::default() })), ..Match::default() };
@@ -243,18 +244,18 @@ pub(super) fn merge(mut one: Match, other: Match) -> Match {
     one
 }
 
-/// The same of any two: what both of them say has to hold, too.
+/// Matches requests that satisfy both, also if both have the same criterion.
 pub(super) fn intersect(mut one: Match, other: Match) -> Match {
     let is_name = |host: &Glob| !host.0.contains('*') && one.hosts.contains(host);
     if !one.hosts.is_empty() && !other.hosts.is_empty() && other.hosts.iter().all(is_name) {
         one.hosts.clear();
     }
-    let both_say = |one: bool, other: bool| !one && !other;
-    let overlap = both_say(one.methods.is_empty(), other.methods.is_empty())
-        || both_say(one.paths.is_empty(), other.paths.is_empty())
-        || both_say(one.hosts.is_empty(), other.hosts.is_empty())
-        || both_say(one.clients.is_empty(), other.clients.is_empty())
-        || both_say(one.listeners.is_empty(), other.listeners.is_empty())
+    let both_set = |one: bool, other: bool| !one && !other;
+    let overlap = both_set(one.methods.is_empty(), other.methods.is_empty())
+        || both_set(one.paths.is_empty(), other.paths.is_empty())
+        || both_set(one.hosts.is_empty(), other.hosts.is_empty())
+        || both_set(one.clients.is_empty(), other.clients.is_empty())
+        || both_set(one.listeners.is_empty(), other.listeners.is_empty())
         || one.headers.keys().any(|name| other.headers.contains_key(name))
         || one.queries.keys().any(|name| other.queries.contains_key(name))
         || one.cookies.keys().any(|name| other.cookies.contains_key(name))

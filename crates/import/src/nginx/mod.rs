@@ -1,12 +1,12 @@
-//! From nginx: what its files say about limits, as a policy.
+//! Imports an nginx configuration as a policy.
 //!
 //! ```text
 //!   files ──lexer, include──▶ directives ──level, location──▶ servers with locations ──rules──▶ policy
 //!                                              zones, variables ──┘        └──▶ losses
 //! ```
 //!
-//! A zone becomes a rule for all locations that are limited by it alike: what one of them lets through, the others have to
-//! count. How nginx counts is in `limit_req`'s own words: the queue of a leaky bucket, first come, first served.
+//! A zone becomes one rule for all locations that use it with the same parameters, because they share its counter.
+//! `limit_req` is a leaky bucket with a FIFO queue.
 
 mod access;
 mod body_size;
@@ -44,7 +44,7 @@ use upstreams::UpstreamGroup;
 use variables::{KeyPlan, NginxVariables};
 use zones::{ConnectionZone, RequestZone};
 
-/// Reads a configuration.
+/// Imports the configuration at `path`.
 pub(super) fn import(path: &Path, files: &dyn FileTree) -> Result<ImportedPolicy, Problems> {
     let mut sources = Sources::default();
     let (directives, missing) = match include::load(path, files, &mut sources) {
@@ -53,11 +53,7 @@ pub(super) fn import(path: &Path, files: &dyn FileTree) -> Result<ImportedPolicy
     };
     let mut importer = Importer::new(&sources, path.parent().unwrap_or(Path::new("")));
     for (include, kind) in &missing {
-        importer.record_loss_of_kind(
-            *kind,
-            include.span,
-            "there is no such file; nothing that stands in it is carried over",
-        );
+        importer.record_loss_of_kind(*kind, include.span, "file not found; its directives are not imported");
     }
     importer.import_main(&directives);
     importer.check_policy();
@@ -71,30 +67,31 @@ pub(super) fn import(path: &Path, files: &dyn FileTree) -> Result<ImportedPolicy
     Ok(ImportedPolicy { policy, losses, source: path.display().to_string() })
 }
 
-/// A configuration that is being read.
+/// The state of one import.
 struct Importer<'a> {
     sources: &'a Sources,
     folder: &'a Path,
     faults: Vec<SpannedError>,
     losses: Vec<(SourceSpan, Loss)>,
-    /// What has been told once.
+    /// Reasons that are already reported and are reported only once.
     reported: BTreeSet<&'static str>,
     variables: NginxVariables,
-    /// What keys mean that have been asked for.
+    /// Cache of resolved zone keys.
     key_plans: HashMap<String, Result<Arc<KeyPlan>, String>>,
     request_zones: BTreeMap<String, RequestZone>,
     connection_zones: BTreeMap<String, ConnectionZone>,
     upstream_groups: BTreeMap<String, UpstreamGroup>,
     rule_names: HashSet<String>,
-    /// Zones that limit something, by where they stand.
+    /// Zones that a `limit_req` or `limit_conn` uses, by their position.
     used_zones: HashSet<SourceSpan>,
-    /// Whether `http` and `https` have to be told apart.
+    /// Whether the policy must distinguish `http` and `https` listeners.
     needs_scheme: bool,
     budget: ImportBudget,
     policy: Policy,
 }
 
-/// How much of each is read yet: more is generated, and what is made of it would grow with the square of it.
+/// How many more items the import accepts. The output grows with the square of the input, and larger inputs are
+/// generated ones.
 struct ImportBudget {
     servers: usize,
     names: usize,
@@ -126,7 +123,7 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// The whole of a configuration; a file of `conf.d` by itself is what stands in `http`.
+    /// Imports the top level. A file of `conf.d` alone is treated as the content of `http`.
     fn import_main(&mut self, directives: &[Directive]) {
         let has_http = directives.iter().any(|directive| directive.name == "http");
         let of_http = directives.iter().find(|directive| directives::is_http_directive(&directive.name));
@@ -134,7 +131,7 @@ impl<'a> Importer<'a> {
             (false, Some(_)) => return self.import_http(directives),
             (true, Some(stray)) => {
                 let problem = format!("`{}` outside of `http`", stray.name);
-                return self.report_error(stray.span, problem, "put it into `http { … }`");
+                return self.report_error(stray.span, problem, "move it into `http { … }`");
             }
             _ => {}
         }
@@ -146,17 +143,17 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// nginx would not start with this.
+    /// Reports an error with which nginx does not start.
     fn report_error(&mut self, at: SourceSpan, problem: impl Into<String>, fix: impl Into<String>) {
         self.faults.push(SpannedError::new(at, problem, fix));
     }
 
-    /// This is not carried over, or means something else.
+    /// Records a directive that is not imported or has a different effect.
     fn record_loss(&mut self, directive: &Directive, reason: impl Into<String>) {
         self.record_loss_at(directive.span, reason);
     }
 
-    /// The same of what keeps requests away.
+    /// Records the loss of a directive that rejects, limits or checks requests.
     fn record_protection_loss(&mut self, directive: &Directive, reason: impl Into<String>) {
         self.record_loss_of_kind(LossKind::Protection, directive.span, reason);
     }
@@ -182,34 +179,35 @@ impl<'a> Importer<'a> {
         format!("{}:{}", source.path.display(), line_and_column(&source.text, at.start).0)
     }
 
-    /// The same, where it is said again and again.
+    /// Records only the first loss with this reason.
     fn record_loss_once(&mut self, directive: &Directive, reason: &'static str) {
         if self.reported.insert(reason) {
             self.record_loss(directive, reason);
         }
     }
 
-    /// What nobody here has a use for.
+    /// Records the loss of a directive that the importer does not handle.
     fn record_unsupported(&mut self, directive: &Directive) {
         if let Some((kind, reason)) = directives::describe_loss(directive) {
             self.record_loss_of_kind(kind, directive.span, reason);
         }
     }
 
-    /// A policy that cannot be read or used would be no help to anybody.
+    /// Reports an error if the resulting policy cannot be parsed or compiled.
     fn check_policy(&mut self) {
         if !self.faults.is_empty() {
             return;
         }
-        // Its places are those of a text that nobody sees.
+        // The positions refer to the printed policy, which the user does not see, so only the problem is reported.
         let problem = match self.policy.print(PolicyFormat::Yaml).parse::<Policy>() {
             Ok(read) => compile::check(&read).err().map(|error| error.to_string()),
             Err(problems) => problems.iter().next().map(|first| first.problem().to_owned()),
         };
         if let Some(problem) = problem {
             let at = SourceSpan { file: 0, start: 0, end: 0 };
-            let problem = format!("what it says makes no policy: {problem}");
-            self.report_error(at, problem, "import a part of it, and write the rest by hand");
+            let problem = format!("the resulting policy is invalid: {problem}");
+            let fix = "import a part of the configuration and write the remaining policy manually";
+            self.report_error(at, problem, fix);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Names in a policy, from whatever nginx was told to call a thing.
+//! Converts names of nginx to valid names of a policy.
 
-/// A name that a policy takes.
+/// Returns a valid name.
 pub(super) fn sanitize_name(text: &str) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() { '-' } else { c }).take(100).collect();
     match clean.trim().replace("://", "-") {
@@ -9,7 +9,7 @@ pub(super) fn sanitize_name(text: &str) -> String {
     }
 }
 
-/// A name of a list: nothing that could be taken for a network.
+/// Returns a valid name of a list, which cannot be mistaken for a network.
 pub(super) fn list_name(text: &str) -> String {
     let plain = |c: char| if c.is_alphanumeric() || matches!(c, '_' | '-') { c } else { '-' };
     match sanitize_name(text).chars().map(plain).collect::<String>() {
@@ -18,7 +18,7 @@ pub(super) fn list_name(text: &str) -> String {
     }
 }
 
-/// This name, or the same with a number behind it that is not taken.
+/// Returns this name, or the name with the first number that makes it unique.
 pub(super) fn unused_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
     let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
     let names = [name.to_owned()].into_iter().chain(numbered);

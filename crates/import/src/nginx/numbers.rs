@@ -3,7 +3,7 @@
 use std::time::Duration;
 use tidegate_core::{Micros, Quota, QuotaError, Rate};
 
-/// `10r/s`, `30r/m`: so many requests in so long.
+/// `10r/s`, `30r/m`: a number of requests per second or minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestRate {
     pub(super) amount: u64,
@@ -17,7 +17,7 @@ pub(super) enum NginxRateUnit {
 }
 
 impl RequestRate {
-    /// What nginx takes where no rate is given.
+    /// The default rate of nginx.
     pub(super) const DEFAULT: Self = Self { amount: 1, unit: NginxRateUnit::Second };
 
     pub(super) fn parse(text: &str) -> Option<Self> {
@@ -36,12 +36,12 @@ impl RequestRate {
         }
     }
 
-    /// `burst` and `delay` of `limit_req` as a queue.
+    /// Converts `burst` and `delay` of `limit_req` to a leaky bucket.
     pub(super) fn quota(self, burst: u64, delay: u64) -> Result<Quota, QuotaError> {
         self.to_rate().leaky_bucket_with_delay(burst, delay.min(burst))
     }
 
-    /// How long the last who is let in waits.
+    /// Returns the longest time that an admitted request waits.
     pub(super) fn max_wait(self, burst: u64, delay: u64) -> Duration {
         let waiting = burst.saturating_sub(delay);
         let period: u64 = match self.unit {
@@ -49,11 +49,11 @@ impl RequestRate {
             NginxRateUnit::Minute => 60_000,
         };
         let wait = waiting.saturating_mul(period).div_ceil(self.amount);
-        // Longer than anybody waits, and no longer than a policy can say.
+        // A year, which fits into a policy.
         Duration::from_millis(wait.min(365 * 86_400_000))
     }
 
-    /// The thousandths of a request that nginx really counts in a second, and whether that is less than what was written.
+    /// Returns the thousandths of a request per second that nginx counts, if it rounds the configured rate down.
     pub(super) fn rounded_rate(self) -> Option<u64> {
         match self.unit {
             NginxRateUnit::Second => None,
@@ -65,13 +65,13 @@ impl RequestRate {
     }
 }
 
-/// Digits only.
+/// Parses an integer of digits only.
 pub(super) fn parse_integer(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_number)
 }
 
-/// `500`, `10k`, `1m`, `1g`: bytes.
+/// Parses a number of bytes: `500`, `10k`, `1m`, `1g`.
 pub(super) fn parse_size(text: &str) -> Option<u64> {
     let (number, factor) = match text.chars().next_back()? {
         'k' | 'K' => (&text[..text.len() - 1], 1 << 10),
@@ -82,7 +82,7 @@ pub(super) fn parse_size(text: &str) -> Option<u64> {
     parse_integer(number)?.checked_mul(factor)
 }
 
-/// `60`, `30s`, `500ms`, `1m 30s`.
+/// Parses a duration: `60`, `30s`, `500ms`, `1m 30s`.
 pub(super) fn parse_time(text: &str) -> Option<Duration> {
     const UNITS: [(&str, u64); 6] =
         [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000), ("w", 604_800_000)];
@@ -104,7 +104,7 @@ pub(super) fn parse_time(text: &str) -> Option<Duration> {
         };
         all = all.checked_add(number.checked_mul(unit)?)?;
     }
-    // Nobody waits longer than a policy can say.
+    // Longer durations do not fit into a policy.
     (Micros::from(Duration::from_millis(all)) < Micros::MAX).then_some(Duration::from_millis(all))
 }
 

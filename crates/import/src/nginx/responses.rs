@@ -1,29 +1,29 @@
-//! What nginx answers itself: `return`, and `rewrite` to another site.
+//! Responses that nginx sends itself: `return`, and `rewrite` to another site.
 
 use super::{Importer, condition::NginxCondition, directives, lexer::Directive, numbers::parse_integer};
 use tidegate_policy::model::Respond;
 
-/// The answer of a server or a location to some of its requests, before anything else of it counts.
+/// A response to requests that match a condition. It precedes all other settings of its level.
 #[derive(Clone, Debug)]
 pub(super) struct ConditionalResponse {
     pub(super) condition: NginxCondition,
     pub(super) respond: Respond,
 }
 
-/// Stands for the scheme in a location until it is known at which listeners it is used.
+/// Placeholder for the scheme in a redirect until its listeners are known.
 pub(super) const SCHEME_PLACEHOLDER: &str = "{scheme}";
 
-/// What the directives of a level answer, whatever else it says.
+/// The responses of a level.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LevelResponses {
-    /// Those with a condition, in their order.
+    /// Responses with a condition, in order.
     pub(super) conditional: Vec<ConditionalResponse>,
-    /// The answer to all other requests.
+    /// The response to all other requests.
     pub(super) unconditional: Option<Respond>,
 }
 
 impl Importer<'_> {
-    /// Takes a `return`, a `rewrite` or an `if`. nginx goes through them in their order, up to the first that answers.
+    /// Reads a `return`, a `rewrite` or an `if`. nginx evaluates them in order, up to the first response.
     pub(super) fn read_response(
         &mut self,
         directive: &Directive,
@@ -54,9 +54,9 @@ impl Importer<'_> {
             (block, condition) => {
                 let strange = match condition {
                     Err(strange) => strange,
-                    Ok(_) => "a condition with more in it than `return`".to_owned(),
+                    Ok(_) => "an `if` block with more than a `return`".to_owned(),
                 };
-                let reason = format!("{strange} is not carried over; write a route or a rule with `match`");
+                let reason = format!("{strange} is not supported; write a route or a rule with `match`");
                 return match block.iter().any(|entry| directives::can_protect(&entry.name)) {
                     true => self.record_protection_loss(directive, reason),
                     false => self.record_loss(directive, reason),
@@ -68,7 +68,7 @@ impl Importer<'_> {
         answers.conditional.push(ConditionalResponse { condition, respond });
     }
 
-    /// `return CODE [TEXT]`, `return CODE URL` or `return URL`. What cannot be carried over is not found.
+    /// Parses `return CODE [TEXT]`, `return CODE URL` or `return URL`. An unsupported response becomes a 404.
     fn parse_return(&mut self, directive: &Directive, server_name: Option<&str>) -> Respond {
         let status = |status| Respond::Status { status, headers: [].into(), body: String::new() };
         let text = directive.arg(1).unwrap_or_default();
@@ -82,7 +82,7 @@ impl Importer<'_> {
                 if text.contains('$') {
                     self.record_loss(
                         directive,
-                        "a text that depends on the request; answered without a body",
+                        "a body that depends on the request is not supported; the response has no body",
                     );
                 }
                 let body = if text.contains('$') { "" } else { text };
@@ -98,7 +98,7 @@ impl Importer<'_> {
                 respond
             }
             None => {
-                self.record_loss(directive, "not an answer that a policy can give; answered with 404");
+                self.record_loss(directive, "a policy cannot send this response; it sends 404");
                 status(404)
             }
         }
@@ -115,12 +115,12 @@ fn build_redirect(url: &str, status: u16, server_name: Option<&str>) -> Option<R
     Some(Respond::Redirect { location: translate_url(url, server_name)?, status })
 }
 
-/// A URL with placeholders for what nginx takes from a request.
+/// Replaces nginx variables in a URL with placeholders of a policy.
 fn translate_url(url: &str, server_name: Option<&str>) -> Option<String> {
     if url.contains(|c: char| c.is_control() || c.is_whitespace() || matches!(c, '{' | '}')) {
         return None;
     }
-    // Longer names first, since one may start with another.
+    // Longer names first, because one name may be the prefix of another.
     let known = [
         ("$uri$is_args$args", "{uri}"),
         ("$request_uri", "{uri}"),
@@ -145,7 +145,7 @@ fn translate_url(url: &str, server_name: Option<&str>) -> Option<String> {
     (!text.contains('$') && !text.is_empty()).then_some(text)
 }
 
-/// `rewrite ^ https://$host$request_uri? permanent;`, and the same with the path as `$1`.
+/// Parses `rewrite ^ https://$host$request_uri? permanent;`, and the variant with the path as `$1`.
 fn parse_rewrite(directive: &Directive, server_name: Option<&str>) -> Option<Respond> {
     let (expression, target) = (directive.arg(0)?, directive.arg(1)?);
     let status = match directive.arg(2) {

@@ -1,7 +1,7 @@
-//! Rules and routes, of servers and their locations.
+//! Builds rules and routes from servers and their locations.
 //!
-//! Locations that use a zone alike have one rule together, so that they share its counts as they did. Where they use it in
-//! different ways, another burst, say, each way is a rule of its own.
+//! Locations that use a zone with the same parameters share one rule and its counters, as in nginx. Each different use of
+//! the zone, for example with another burst, is a separate rule.
 
 use super::{
     Importer,
@@ -31,7 +31,7 @@ use tidegate_policy::{
 };
 use tidegate_rule::Mode;
 
-/// What locations have in common that one rule is made of.
+/// The parameters of one rule. Locations with the same parameters share the rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum LimitSpec {
     Requests { zone: String, burst: u64, delay: u64 },
@@ -41,7 +41,7 @@ enum LimitSpec {
     Body { bytes: u64 },
 }
 
-/// Which methods a list is about.
+/// The methods that an access list applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum MethodFilter {
     All,
@@ -49,12 +49,12 @@ enum MethodFilter {
     Except(Vec<String>),
 }
 
-/// A rule to be, and where it applies.
+/// A limit, and the locations that use it.
 #[derive(Clone, Debug)]
 struct LimitUse {
     limit: LimitSpec,
     denial: LimitDenial,
-    /// The server that counts for itself.
+    /// The server, if each server has its own counter.
     server: Option<usize>,
     /// Sites and locations.
     locations: Vec<(usize, usize)>,
@@ -69,8 +69,8 @@ impl Importer<'_> {
             let Some(left) = self.budget.rules.checked_sub(1) else {
                 return self.report_error(
                     its.span,
-                    "one of more than a thousand limits",
-                    "import a part of them",
+                    "too many different limits",
+                    "import a part of the configuration",
                 );
             };
             self.budget.rules = left;
@@ -79,7 +79,7 @@ impl Importer<'_> {
                     Some((at, server)) if *server == its.server => {
                         let place = self.source_line(*at);
                         let reason =
-                            format!("counted apart from {place}, which uses zone `{zone}` in another way");
+                            format!("counted separately from {place}, which uses zone `{zone}` differently");
                         self.record_loss_at(its.span, reason);
                     }
                     Some(_) => {}
@@ -90,7 +90,7 @@ impl Importer<'_> {
         }
     }
 
-    /// Who uses which zone in which way, in the order in which they do.
+    /// Collects the limits of all locations, in file order.
     fn collect_limits(&mut self, sites: &[Site<'_>]) -> Vec<LimitUse> {
         let (mut uses, mut known) = (Vec::<LimitUse>::new(), HashMap::new());
         let mut add = |limit: LimitSpec,
@@ -150,7 +150,7 @@ impl Importer<'_> {
                     let limit = LimitSpec::Bytes { rate: rate.bytes, free_bytes: terms.rate_after };
                     add(limit, usual, None, place, rate.span);
                 }
-                // Other methods have a list of their own, if they have any.
+                // `limit_except` defines the access list of all other methods.
                 let except = except.as_ref().filter(|except| !except.access.entries.is_empty());
                 let methods =
                     except.map_or(MethodFilter::All, |except| MethodFilter::Only(except.methods.clone()));
@@ -204,7 +204,7 @@ impl Importer<'_> {
         }
     }
 
-    /// Zones whose key cannot be carried over: what uses them is not limited any longer.
+    /// Reports zones whose key a policy cannot express. They limit nothing.
     pub(super) fn finish_zones(&mut self) {
         let requests = self.request_zones.values().map(|zone| (zone.span, &zone.plan));
         let connections = self.connection_zones.values().map(|zone| (zone.span, &zone.plan));
@@ -217,16 +217,16 @@ impl Importer<'_> {
                 true => LossKind::Protection,
                 false => LossKind::Cosmetic,
             };
-            let reason = format!("{strange} cannot be said; nothing that uses this zone is limited by it");
+            let reason = format!("{strange} is not supported; this zone limits nothing");
             self.record_loss_of_kind(kind, at, reason);
         }
     }
 
     fn report_unknown_zone(&mut self, zone: &str, directive: &str, known: &[String], at: SourceSpan) {
         let fix = match known.is_empty() {
-            true => format!("say what it counts with `{directive}`"),
+            true => format!("define it with `{directive}`"),
             false => {
-                format!("say what it counts with `{directive}`; there are: {}", truncate(&known.join(", ")))
+                format!("define it with `{directive}`; known zones: {}", truncate(&known.join(", ")))
             }
         };
         self.report_error(at, format!("unknown zone `{}`", truncate(zone)), fix);
@@ -264,7 +264,7 @@ impl Importer<'_> {
                         return self.report_error(
                             its.span,
                             error.to_string(),
-                            "give a smaller `limit_rate` or `limit_rate_after`",
+                            "use a smaller `limit_rate` or `limit_rate_after`",
                         );
                     }
                 };
@@ -287,7 +287,7 @@ impl Importer<'_> {
                 };
                 let matching = intersect(intersect(rule.matching, about), denied);
                 let (name, access) = (self.unused_rule_name("access"), Some(access));
-                // Who is denied is answered with 403, as by nginx.
+                // The default response to a denied client is 403, as in nginx.
                 self.policy.rules.push(RuleSpec {
                     name,
                     matching,
@@ -310,7 +310,7 @@ impl Importer<'_> {
         };
         let quota = match quota {
             Ok(quota) => quota,
-            Err(error) => return self.report_error(its.span, error.to_string(), "give a smaller burst"),
+            Err(error) => return self.report_error(its.span, error.to_string(), "use a smaller burst"),
         };
         let Some(plan) = plan else { return };
         rule.name = self.unused_rule_name(&sanitize_name(&name));
@@ -319,7 +319,7 @@ impl Importer<'_> {
         self.policy.rules.push(rule);
     }
 
-    /// For whom a rule counts, and for whom it does not.
+    /// Sets the key of a rule and the requests that it counts.
     fn apply_key(&mut self, rule: &mut RuleSpec, plan: &KeyPlan) {
         rule.key = plan.key.clone();
         rule.missing = plan.missing;
@@ -347,8 +347,8 @@ impl Importer<'_> {
         for site in order {
             let server = site.server;
             let matching = site.matching(sites);
-            for answered in &server.responses {
-                self.add_conditional_route(site, matching.clone(), answered);
+            for response in &server.responses {
+                self.add_conditional_route(site, matching.clone(), response);
             }
             for (place, location) in server.locations.iter().enumerate() {
                 if location.responses.is_empty() {
@@ -366,7 +366,7 @@ impl Importer<'_> {
             }
             let is_complete = |site: &Site<'_>| site.server.locations.iter().all(|it| it.action.is_some());
             let hosts = match site.host_scope {
-                // Nothing of theirs comes this far.
+                // All other sites have an action for every path and precede this one, so their hosts need not be excluded.
                 HostScope::CatchAll if site.siblings(sites).all(is_complete) => site.listener_match(),
                 _ => matching,
             };
@@ -384,9 +384,9 @@ impl Importer<'_> {
         }
     }
 
-    /// The answer to some of these requests.
-    fn add_conditional_route(&mut self, site: &Site<'_>, these: Match, answered: &ConditionalResponse) {
-        let ConditionalResponse { condition, respond } = answered;
+    /// Adds a route for a conditional response.
+    fn add_conditional_route(&mut self, site: &Site<'_>, these: Match, response: &ConditionalResponse) {
+        let ConditionalResponse { condition, respond } = response;
         if condition.scheme.is_some() && condition.scheme != site.scheme {
             return;
         }
@@ -396,7 +396,7 @@ impl Importer<'_> {
     }
 }
 
-/// A redirection to the scheme that the request came with.
+/// Replaces the scheme placeholder of a redirect with the scheme of the site.
 fn resolve_scheme(site: &Site<'_>, respond: Respond) -> Respond {
     match respond {
         Respond::Redirect { location, status } => Respond::Redirect {
@@ -407,12 +407,12 @@ fn resolve_scheme(site: &Site<'_>, respond: Respond) -> Respond {
     }
 }
 
-/// So many bytes in a second of each answer, after so many that are free. nginx gives a second's worth at the start, too.
+/// Returns the bandwidth of each response. The burst is `limit_rate_after` plus one second's worth, as in nginx.
 fn byte_quota(rate: u64, after: u64) -> Result<Quota, QuotaError> {
     Quota::bytes_per_second(rate).burst(rate.saturating_add(after))
 }
 
-/// Requests to these locations of all servers; `None` if there are none.
+/// Matches requests to the selected locations of all servers; `None` if there are none.
 fn match_locations(sites: &[Site<'_>], is_in: impl Fn(usize, usize) -> bool) -> Option<Match> {
     let mut parts = Vec::new();
     let mut is_everything = true;
@@ -422,7 +422,7 @@ fn match_locations(sites: &[Site<'_>], is_in: impl Fn(usize, usize) -> bool) -> 
             .locations
             .iter()
             .enumerate()
-            .map(|(location, said)| (&said.pattern, is_in(place, location)))
+            .map(|(index, location)| (&location.pattern, is_in(place, index)))
             .collect();
         is_everything &= all.iter().all(|(_, is_in)| *is_in);
         if all.iter().any(|(_, is_in)| *is_in) {
@@ -435,7 +435,7 @@ fn match_locations(sites: &[Site<'_>], is_in: impl Fn(usize, usize) -> bool) -> 
     }
 }
 
-/// Whether the first of its routes that fits can be the right one: nothing but paths, and none that goes nowhere.
+/// Whether routes in order of specificity select the right location: no regular expressions, and each path has an action.
 fn has_plain_order(server: &ServerBlock) -> bool {
     server.locations.iter().all(|location| match &location.pattern {
         LocationPattern::Regex(_) => false,
@@ -444,7 +444,7 @@ fn has_plain_order(server: &ServerBlock) -> bool {
     })
 }
 
-/// Whole paths first, then longer ones before shorter ones.
+/// Returns the routes in order of specificity: exact paths first, then longer prefixes before shorter ones.
 fn ordered_routes(server: &ServerBlock) -> Vec<RouteSpec> {
     let mut locations: Vec<&LocationBlock> =
         server.locations.iter().filter(|it| it.action.is_some()).collect();
@@ -470,7 +470,7 @@ fn ordered_routes(server: &ServerBlock) -> Vec<RouteSpec> {
     routes
 }
 
-/// One route for each upstream or answer, which is about its locations and no others.
+/// Returns one route for each action, which matches exactly its locations.
 fn disjoint_routes(server: &ServerBlock) -> Vec<RouteSpec> {
     let mut actions: Vec<&RouteAction> = Vec::new();
     for action in server.locations.iter().filter_map(|location| location.action.as_ref()) {

@@ -19,44 +19,44 @@ use tidegate_policy::{is_host, model::RouteAction, source::SourceSpan};
 /// A `server` block.
 #[derive(Clone, Debug)]
 pub(super) struct ServerBlock {
-    /// What it is called; a catch-all is called nothing.
+    /// The names of the server; empty for a catch-all.
     pub(super) names: Vec<String>,
-    /// Whether `$server_name` is anything.
+    /// Whether `$server_name` is set.
     pub(super) naming: ServerNaming,
     pub(super) locations: Vec<LocationBlock>,
-    /// What it answers to some requests, before any of its locations.
+    /// Conditional responses that precede all locations.
     pub(super) responses: Vec<ConditionalResponse>,
     pub(super) span: SourceSpan,
     pub(super) directive: Directive,
     pub(super) listeners: Vec<ListenAddress>,
 }
 
-/// Whether a server has a name, if only `_`.
+/// Whether a server has a name, including `_`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerNaming {
     Named,
     Unnamed,
 }
 
-/// One of its locations, or what is in none of them.
+/// A location of a server, or the requests outside of its locations.
 #[derive(Clone, Debug)]
 pub(super) struct LocationBlock {
     pub(super) pattern: LocationPattern,
     pub(super) settings: LevelSettings,
-    /// What happens to its requests; not found where that is not carried over.
+    /// The action for its requests; `None` responds with 404.
     pub(super) action: Option<RouteAction>,
-    /// What it answers to some of them, before anything else.
+    /// Conditional responses that precede the action.
     pub(super) responses: Vec<ConditionalResponse>,
-    /// What holds for other methods.
+    /// The access list for other methods.
     pub(super) except: Option<LimitExcept>,
 }
 
-/// Each of them leaves out all before it.
+/// The maximum number of regular expressions per server. The match of each excludes all earlier ones.
 const MAX_REGEX_LOCATIONS: usize = 50;
 
 impl Importer<'_> {
     pub(super) fn import_http(&mut self, directives: &[Directive]) {
-        // Names may be used before they are said.
+        // Variables and upstreams may be used before their definition.
         for directive in directives {
             match (directive.name.as_str(), &directive.block) {
                 ("geo" | "map", Some(_)) => self.read_variable(directive),
@@ -100,7 +100,7 @@ impl Importer<'_> {
         self.finish_zones();
     }
 
-    /// How long a client may take.
+    /// Reads a timeout of client connections.
     fn read_connection_timeout(&mut self, directive: &Directive) {
         let Some(time) = self.read_time(directive) else { return };
         let connections = &mut self.policy.connections;
@@ -120,7 +120,7 @@ impl Importer<'_> {
     ) -> Option<ServerBlock> {
         let block = directive.block.as_deref()?;
         let Some(left) = self.budget.servers.checked_sub(1) else {
-            self.record_loss_once(directive, "one of thousands of servers; the rest is not carried over");
+            self.record_loss_once(directive, "too many servers; the remaining ones are not imported");
             return None;
         };
         self.budget.servers = left;
@@ -156,20 +156,20 @@ impl Importer<'_> {
             except: None,
         };
         match answers.unconditional {
-            // It is answered before a location is looked for, and before limits.
+            // nginx sends the response before it selects a location and before it applies limits.
             Some(respond) => {
                 locations.all = vec![everywhere(Some(RouteAction::Respond(respond)), terms.without_limits())];
             }
-            // What is in none of them, unless one of them is everything.
+            // Requests outside of all locations, unless `location /` matches everything.
             None if !locations.paths.contains(&(String::from("/"), LocationKind::Prefix)) => {
                 locations.all.insert(0, everywhere(None, terms));
             }
             None => {}
         }
-        let says_name = |entry: &&Directive| {
+        let is_name = |entry: &&Directive| {
             entry.name == "server_name" && entry.arg(0).is_some_and(|name| !name.is_empty())
         };
-        let named = if block.iter().any(|entry| says_name(&entry)) {
+        let named = if block.iter().any(|entry| is_name(&entry)) {
             ServerNaming::Named
         } else {
             ServerNaming::Unnamed
@@ -190,7 +190,7 @@ impl Importer<'_> {
     fn read_server_names(&mut self, directive: &Directive, names: &mut Vec<String>) {
         for word in &directive.args {
             let Some(left) = self.budget.names.checked_sub(1) else {
-                let reason = "one of thousands of names; the rest is not carried over";
+                let reason = "too many server names; the remaining ones are not imported";
                 if self.reported.insert(reason) {
                     self.record_protection_loss(directive, reason);
                 }
@@ -202,14 +202,14 @@ impl Importer<'_> {
                 Some(name) if is_host(name) => {
                     names.extend([name.to_owned(), format!("*.{name}")]);
                 }
-                // It is called so in order not to be called at all.
+                // `_` and the empty name are conventions for a catch-all.
                 None if name == "_" || name.is_empty() => {}
                 None if is_host(&name) && !name.starts_with('[') => names.push(name),
-                // What the other server keeps away, or does not, is not what this one does.
+                // The other server may have different limits and access lists.
                 _ => {
                     let name = &word.text;
                     let reason = format!(
-                        "`{name}` is no name that a policy could compare; its requests would go to another server"
+                        "a policy cannot match the server name `{name}`; its requests go to another server"
                     );
                     self.record_protection_loss(directive, reason);
                 }
@@ -217,7 +217,7 @@ impl Importer<'_> {
         }
     }
 
-    /// What stands in a location is not carried over: its requests are those of another one then.
+    /// Records the loss of a location, whose requests match another location of the policy.
     fn record_location_loss(&mut self, directive: &Directive, reason: impl Into<String>) {
         let kind = match directive.block.iter().flatten().any(has_protection) {
             true => LossKind::Protection,
@@ -226,7 +226,7 @@ impl Importer<'_> {
         self.record_loss_of_kind(kind, directive.span, reason);
     }
 
-    /// A location, and those in it, which are about parts of what it is about.
+    /// Reads a location and its nested locations.
     fn read_location(
         &mut self,
         directive: &Directive,
@@ -237,8 +237,8 @@ impl Importer<'_> {
         let place = match LocationPattern::parse(directive) {
             Ok(place) => place,
             Err(strange) => {
-                let reason = format!("{strange}; what stands in it is not carried over");
-                // Nobody else gets to a location of this kind.
+                let reason = format!("{strange}; its directives are not imported");
+                // Clients cannot reach a named location.
                 return match directive.arg(0).is_some_and(|name| name.starts_with('@')) {
                     true => self.record_loss(directive, reason),
                     false => self.record_location_loss(directive, reason),
@@ -249,18 +249,18 @@ impl Importer<'_> {
         if is_expression && around.is_some() {
             return self.record_location_loss(
                 directive,
-                "a regular expression in a location; what stands in it is not carried over",
+                "nested regular expressions are not supported; its directives are not imported",
             );
         }
         if is_expression && locations.regex_count >= MAX_REGEX_LOCATIONS {
             let reason = format!(
-                "one of more than {MAX_REGEX_LOCATIONS} regular expressions; what stands in it is not carried over"
+                "more than {MAX_REGEX_LOCATIONS} locations with regular expressions; its directives are not imported"
             );
             return self.record_location_loss(directive, reason);
         }
         locations.regex_count += usize::from(is_expression);
         let Some(left) = self.budget.locations.checked_sub(1) else {
-            let reason = "one of thousands of locations; the rest is not carried over";
+            let reason = "too many locations; the remaining ones are not imported";
             if self.reported.insert(reason) {
                 self.record_location_loss(directive, reason);
             }
@@ -276,7 +276,7 @@ impl Importer<'_> {
             if !locations.paths.insert((text.to_owned(), kind)) {
                 return self.record_location_loss(
                     directive,
-                    "a second location for the same path; what stands in it is not carried over",
+                    "duplicate location for the same path; its directives are not imported",
                 );
             }
         }
@@ -292,7 +292,7 @@ impl Importer<'_> {
                     self.read_response(entry, locations.server_name.as_deref(), &mut answers);
                 }
                 ("limit_except", Some(_)) => except = Some(self.read_limit_except(entry)),
-                // Nobody gets there but nginx itself.
+                // Clients cannot reach an internal location, so it gets no route.
                 ("internal", _) => {}
                 ("location", Some(_)) => inner.push(entry),
                 _ => self.record_unsupported(entry),
@@ -318,7 +318,7 @@ impl Importer<'_> {
     }
 }
 
-/// Locations of a server that is being read.
+/// Collects the locations of a server.
 #[derive(Debug, Default)]
 struct LocationCollector {
     /// `$server_name`
@@ -331,16 +331,16 @@ struct LocationCollector {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum LocationKind {
     Prefix,
-    /// Without a slash at its end, which makes no difference to a policy.
+    /// Without a trailing slash, which a policy ignores.
     Exact(String),
 }
 
-/// Whether this, or anything in it, keeps requests away.
+/// Whether this directive or a nested one restricts requests.
 fn has_protection(directive: &Directive) -> bool {
     directives::can_protect(&directive.name) || directive.block.iter().flatten().any(has_protection)
 }
 
-/// The first name of a server, unless that is a pattern.
+/// Returns the first name of a server, unless it is a pattern.
 fn first_server_name(block: &[Directive]) -> Option<String> {
     let name = block.iter().find(|entry| entry.name == "server_name")?.arg(0)?;
     let name = name.strip_prefix('.').unwrap_or(name).to_lowercase();

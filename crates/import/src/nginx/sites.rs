@@ -1,8 +1,8 @@
-//! Sites: a server at the listeners where nginx chooses it, apart from the other servers there.
+//! Sites: a server at the listeners where nginx selects it, and the requests that it receives there.
 //!
-//! nginx chooses the server by the address and port first, and by the name only among the servers there. Listeners with the
-//! same servers make one group; where there are several groups, each gives its listeners a name, and everything that is
-//! made of a server says which of them it is about.
+//! nginx selects the server by address and port first, and by name only among the servers there. Listeners with the same
+//! servers form one group. With several groups, each group names its listeners, and the rules and routes of a server match
+//! these names.
 
 use super::{Importer, names::unused_name, servers::ServerBlock};
 use std::{
@@ -15,41 +15,41 @@ use tidegate_policy::model::{Glob, Match};
 #[derive(Clone, Debug)]
 pub(super) struct Site<'s> {
     pub(super) server: &'s ServerBlock,
-    /// The place of the server among all of them.
+    /// The index of the server among all servers.
     pub(super) server_index: usize,
-    /// Names that no server before it has here.
+    /// Names that no earlier server of the group has.
     names: Vec<String>,
     pub(super) host_scope: HostScope,
     group: usize,
-    /// What the listeners of the group are called; `None` where there is one group only.
+    /// The name of the listeners of the group; `None` if there is only one group.
     listener: Option<String>,
-    /// `http` or `https`, where that is the same for all listeners of the group.
+    /// `http` or `https`, if all listeners of the group have the same scheme.
     pub(super) scheme: Option<&'static str>,
 }
 
-/// Which hosts a site is about.
+/// The hosts of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostScope {
-    /// Those that it is called.
+    /// Its own names.
     Named,
-    /// All that no other site of its group is called.
+    /// All hosts that no other site of its group has.
     CatchAll,
 }
 
-/// One address, as servers listen there.
+/// An address of a `listen` directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ListenAddress {
     pub(super) address: SocketAddr,
-    /// It has `default_server`.
+    /// Whether the directive has `default_server`.
     pub(super) is_default: bool,
     pub(super) scheme: &'static str,
 }
 
-/// The servers at an address, and which of them is for all other hosts.
+/// The servers at an address, the default one among them, and the scheme.
 type AddressServers = (Vec<usize>, usize, Option<&'static str>);
 
 impl Importer<'_> {
-    /// All servers, each at the listeners where it is chosen. Gives listeners their names.
+    /// Builds the sites of all servers, and names the listeners.
     pub(super) fn build_sites<'s>(&mut self, servers: &'s [ServerBlock]) -> Vec<Site<'s>> {
         let mut groups: Vec<(AddressServers, Vec<ListenAddress>)> = Vec::new();
         for (listen, at_address) in group_by_address(servers, self.needs_scheme) {
@@ -98,9 +98,11 @@ impl Importer<'_> {
         }
         for (server, _) in servers.iter().zip(is_chosen).filter(|(_, is_chosen)| !is_chosen) {
             let reason = match (server.listeners.is_empty(), server.names.is_empty()) {
-                (true, _) => "it listens nowhere that is carried over, so nothing of it is",
-                (_, true) => "it has no name, and other servers come first at its addresses: never chosen",
-                (_, false) => "other servers at its addresses have its names and come first: never chosen",
+                (true, _) => "none of its listeners is imported, so the server is not imported either",
+                (_, true) => {
+                    "never selected: it has no name, and other servers take precedence at its addresses"
+                }
+                (_, false) => "never selected: other servers with its names take precedence at its addresses",
             };
             self.record_loss(&server.directive, reason);
         }
@@ -109,7 +111,7 @@ impl Importer<'_> {
     }
 }
 
-/// At each address, the servers there; `default_server`, or else the first one, is for all other hosts.
+/// Groups servers by address. The server with `default_server`, or else the first one, receives all other hosts.
 fn group_by_address(servers: &[ServerBlock], needs_scheme: bool) -> Vec<(ListenAddress, AddressServers)> {
     let mut order: Vec<ListenAddress> = Vec::new();
     let mut found: BTreeMap<SocketAddr, (Vec<usize>, usize, bool)> = BTreeMap::new();
@@ -125,7 +127,7 @@ fn group_by_address(servers: &[ServerBlock], needs_scheme: bool) -> Vec<(ListenA
             if listen.is_default && !known.2 {
                 (known.1, known.2) = (place, true);
             }
-            // One server that says `ssl` says it for the address.
+            // `ssl` of one server applies to the address.
             if listen.scheme == "https" {
                 order.iter_mut().filter(|it| it.address == listen.address).for_each(|it| it.scheme = "https");
             }
@@ -139,17 +141,17 @@ fn group_by_address(servers: &[ServerBlock], needs_scheme: bool) -> Vec<(ListenA
 }
 
 impl Site<'_> {
-    /// Those of the same listeners.
+    /// Returns the other sites of the same listeners.
     pub(super) fn siblings<'a, 's>(&'a self, all: &'a [Site<'s>]) -> impl Iterator<Item = &'a Site<'s>> {
         all.iter().filter(move |other| other.group == self.group && other.server_index != self.server_index)
     }
 
-    /// Requests to the listeners of this site; an empty match is all requests.
+    /// Matches requests to the listeners of this site; an empty match is all requests.
     pub(super) fn listener_match(&self) -> Match {
         Match { listeners: self.listener.iter().cloned().collect(), ..Match::default() }
     }
 
-    /// Requests to this site among all of them; an empty match is all requests.
+    /// Matches requests to this site among all sites; an empty match is all requests.
     pub(super) fn matching(&self, all: &[Site<'_>]) -> Match {
         let globs =
             |names: Vec<&String>| -> Vec<Glob> { names.into_iter().map(|name| Glob(name.clone())).collect() };
@@ -169,7 +171,7 @@ impl Site<'_> {
         Match { hosts, not, ..self.listener_match() }
     }
 
-    /// Where it stands among sites of which the first that fits is taken.
+    /// Returns the sort key of the site; the first matching site receives the request.
     pub(super) fn rank(&self) -> (usize, bool, bool, usize) {
         let wild = self.names.iter().filter(|name| name.contains('*'));
         let longest = wild.clone().map(String::len).max().unwrap_or(0);
@@ -185,7 +187,7 @@ fn matches_name(glob: &str, name: &str) -> bool {
     }
 }
 
-/// Whole names go before those with a star, and longer ones before shorter ones.
+/// Exact names take precedence over wildcards, and longer wildcards over shorter ones.
 fn is_more_specific(name: &str, than: &str) -> bool {
     !name.contains('*') || name.len() > than.len()
 }

@@ -1,4 +1,4 @@
-//! Where requests go: `upstream` blocks and `proxy_pass`.
+//! `upstream` blocks and `proxy_pass`.
 
 use super::{
     Importer,
@@ -14,14 +14,14 @@ use tidegate_policy::{
     model::{Balance, Upstream, UpstreamServer},
 };
 
-/// `upstream name { … }`, without the scheme that a `proxy_pass` gives it.
+/// `upstream name { … }`, without the scheme, which `proxy_pass` defines.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UpstreamGroup {
-    /// Each with its weight.
+    /// Addresses with their weights.
     servers: Vec<(String, u64)>,
     balance: Balance,
     keep_alive: Option<u64>,
-    /// `max_fails` and `fail_timeout`, as the first server that says one has them.
+    /// `max_fails` and `fail_timeout` of the first server that sets one of them.
     failure_limit: Option<(u64, Duration)>,
 }
 
@@ -29,7 +29,7 @@ impl Importer<'_> {
     /// `upstream name { … }`
     pub(super) fn read_upstream(&mut self, directive: &Directive) {
         let Some(name) = directive.arg(0) else {
-            self.report_error(directive.span, "`upstream` without a name", "write `upstream NAME { … }`");
+            self.report_error(directive.span, "`upstream` has no name", "write `upstream NAME { … }`");
             return;
         };
         let mut group = UpstreamGroup::default();
@@ -44,7 +44,7 @@ impl Importer<'_> {
                 }
                 "keepalive" => group.keep_alive = entry.arg(0).and_then(parse_integer).filter(|most| *most <= 10_000),
                 "zone" | "keepalive_timeout" | "keepalive_requests" | "keepalive_time" => {}
-                _ => self.record_loss(entry, "servers of an upstream are chosen in turn, by how busy they are or by the client; see `balance`"),
+                _ => self.record_loss(entry, "unsupported load balancing method; `balance` takes `round-robin`, `least-requests` or `client`"),
             }
         }
         self.upstream_groups.insert(name.to_owned(), group);
@@ -52,26 +52,29 @@ impl Importer<'_> {
 
     fn read_upstream_server(&mut self, entry: &Directive, group: &mut UpstreamGroup) {
         let Some(address) = entry.arg(0) else {
-            self.report_error(entry.span, "`server` without an address", "write `server ADDRESS;`");
+            self.report_error(entry.span, "`server` has no address", "write `server ADDRESS;`");
             return;
         };
         if entry.has_arg("down") {
             return;
         }
         if entry.has_arg("backup") {
-            self.record_loss(entry, "an upstream has no servers in reserve; leave out `backup`, and write `health` for the upstream");
+            self.record_loss(
+                entry,
+                "backup servers are not supported; remove `backup` and write `health` for the upstream",
+            );
             return;
         }
         let Some(address) = add_default_port(address, 80) else {
-            self.record_loss(entry, "a server of an upstream is a host and a port; let it listen on one");
+            self.record_loss(entry, "an upstream server needs a host and a port");
             return;
         };
         let known = |word: &str| {
             ["weight=", "max_fails=", "fail_timeout="].iter().any(|known| word.starts_with(known))
         };
-        let strange = entry.args.iter().skip(1).find(|word| !known(&word.text));
-        if let Some(strange) = strange {
-            let reason = format!("the server is carried over, `{}` is not", strange.text);
+        let unsupported = entry.args.iter().skip(1).find(|word| !known(&word.text));
+        if let Some(unsupported) = unsupported {
+            let reason = format!("the parameter `{}` is not imported", unsupported.text);
             self.record_loss(entry, reason);
         }
         self.read_max_fails(entry, group);
@@ -79,7 +82,7 @@ impl Importer<'_> {
         group.servers.push((address, weight.filter(|weight| (1..=1_000).contains(weight)).unwrap_or(1)));
     }
 
-    /// `max_fails=3 fail_timeout=30s`; nginx takes 1 and 10 s where only one of them is given.
+    /// Reads `max_fails=3 fail_timeout=30s`; the defaults of nginx are 1 and 10 s.
     fn read_max_fails(&mut self, entry: &Directive, group: &mut UpstreamGroup) {
         let (count, period) = (entry.option("max_fails"), entry.option("fail_timeout"));
         if count.is_none() && period.is_none() {
@@ -89,10 +92,14 @@ impl Importer<'_> {
             count.map_or(Some(1), |(text, _)| parse_integer(text).filter(|count| *count <= 1_000_000));
         let period = period.map_or(Some(Duration::from_secs(10)), |(text, _)| parse_time(text));
         let (Some(number), Some(period)) = (number, period) else {
-            let fix = "write them as in `max_fails=3 fail_timeout=30s`";
-            return self.report_error(entry.span, "`max_fails` is a number, and `fail_timeout` a time", fix);
+            let fix = "write for example `max_fails=3 fail_timeout=30s`";
+            return self.report_error(
+                entry.span,
+                "`max_fails` takes a number and `fail_timeout` a duration",
+                fix,
+            );
         };
-        // Without a time it is never out, as without a number.
+        // A zero `fail_timeout` disables the check, as a zero `max_fails` does.
         let fails = match period.is_zero() {
             true => (0, Duration::from_secs(10)),
             false => (number, period),
@@ -101,14 +108,14 @@ impl Importer<'_> {
             Some(known) if known != fails => {
                 self.record_loss(
                     entry,
-                    "all servers of an upstream have the `max_fails` and `fail_timeout` of the first",
+                    "an upstream has one `max_fails` and `fail_timeout`; those of its first server apply",
                 );
             }
             _ => group.failure_limit = Some(fails),
         }
     }
 
-    /// The name of the upstream that a `proxy_pass` means, which is made if there is none.
+    /// Returns the name of the upstream of a `proxy_pass`, and adds the upstream if it does not exist.
     pub(super) fn read_proxy_pass(
         &mut self,
         directive: &Directive,
@@ -119,29 +126,21 @@ impl Importer<'_> {
         let Some((scheme, rest)) =
             value.split_once("://").filter(|(scheme, _)| ["http", "https"].contains(scheme))
         else {
-            self.record_loss(
-                directive,
-                "only addresses that start with http:// or https:// are carried over",
-            );
+            self.record_loss(directive, "only http:// and https:// addresses are imported");
             return None;
         };
         if value.contains('$') || rest.starts_with("unix:") {
-            self.record_loss(
-                directive,
-                "an upstream is a host and a port that are the same for all requests",
-            );
+            self.record_loss(directive, "upstreams with variables or Unix sockets are not supported");
             return None;
         }
         let slash = rest.find('/').unwrap_or(rest.len());
         let (host, path) = rest.split_at(slash);
         if !path.is_empty() && place.text() != Some(path) {
-            self.record_loss(
-                directive,
-                "requests keep their paths: the one in `proxy_pass` does not take the place of theirs",
-            );
+            self.record_loss(directive, "the path in `proxy_pass` is ignored; requests keep their paths");
         }
         if terms.host == HostHeader::Replaced {
-            let reason = "servers hear the `Host` of the request, as with `proxy_set_header Host $host;`";
+            let reason =
+                "the upstream receives the `Host` of the request, as with `proxy_set_header Host $host;`";
             self.record_loss_once(directive, reason);
         }
         let made = match self.upstream_groups.get(host) {
@@ -156,7 +155,7 @@ impl Importer<'_> {
             !made.servers.is_empty() && made.servers.iter().all(|server| is_upstream_url(&server.url))
         });
         let Some(mut made) = made else {
-            self.record_loss(directive, "none of its servers is a host and a port");
+            self.record_loss(directive, "none of its servers has a valid host and port");
             return None;
         };
         if let Some(time) = terms.connect_timeout {
@@ -168,7 +167,7 @@ impl Importer<'_> {
         Some(self.add_upstream(host, made))
     }
 
-    /// One of the same name that differs, by its times, say, gets another name.
+    /// Adds an upstream. If the name is taken by a different one, for example with other timeouts, appends a number.
     fn add_upstream(&mut self, host: &str, made: Upstream) -> String {
         let taken: &BTreeMap<String, Upstream> = &self.policy.upstreams;
         let plain = sanitize_name(&host.replace("://", "-"));
@@ -199,11 +198,11 @@ impl UpstreamGroup {
     }
 }
 
-/// A host and a port; `None` for what is neither a name nor an address.
-fn add_default_port(text: &str, usual: u16) -> Option<String> {
+/// Returns the host and the port; `None` if the text is neither a host name nor an address.
+fn add_default_port(text: &str, default: u16) -> Option<String> {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, port.parse().ok().filter(|port| *port > 0)?),
-        _ => (text, usual),
+        _ => (text, default),
     };
     let place = format!("{host}:{port}");
     is_upstream_url(&format!("http://{place}")).then_some(place)

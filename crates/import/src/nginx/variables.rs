@@ -1,6 +1,6 @@
-//! Variables: what the key of a zone is made of, and for whom it is empty.
+//! Variables: the parts of a zone key, and the requests for which it is empty.
 //!
-//! A request for which the key of a zone is empty is not counted. That is how allow-lists are made:
+//! nginx does not count a request whose zone key is empty. Configurations use that for allow lists:
 //!
 //! ```nginx
 //! geo $limit { default 1; 10.0.0.0/8 0; }
@@ -31,7 +31,7 @@ pub(super) struct NginxVariables {
 struct GeoBlock {
     default: String,
     networks: Vec<(Prefix, String)>,
-    /// Why it is not understood, if it is not.
+    /// The part that is not supported, if any.
     unsupported: Option<String>,
 }
 
@@ -44,25 +44,25 @@ struct MapBlock {
     unsupported: Option<String>,
 }
 
-/// For whom a zone counts, and for whom it does not.
+/// How a zone key is expressed in a policy: the key and the requests that it applies to.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct KeyPlan {
     pub(super) key: KeySpec,
     pub(super) missing: MissingKey,
-    /// Only requests of which this holds.
+    /// The zone counts only requests that match this.
     pub(super) condition: Option<Match>,
-    /// Nobody from these networks, under this name.
+    /// The zone does not count requests from these networks; the list has this name.
     pub(super) allow: Option<(String, AddressList)>,
-    /// Whether each server counts for itself.
+    /// Whether each server has its own counter.
     pub(super) scope: CountScope,
-    /// What is different now.
+    /// Differences to report.
     pub(super) notes: Vec<KeyNote>,
 }
 
-/// What is different, and whether that is less protection.
+/// A difference to nginx, and whether it reduces protection.
 pub(super) type KeyNote = (LossKind, &'static str);
 
-/// Whether each server counts for itself: `$server_name`.
+/// Whether each server has its own counter, which a key with `$server_name` means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CountScope {
     Shared,
@@ -70,8 +70,8 @@ pub(super) enum CountScope {
 }
 
 const CASE_NOTE: KeyNote =
-    (LossKind::Cosmetic, "nginx ignores the case of the values of a map, a policy does not");
-/// Values in another case would not be limited.
+    (LossKind::Cosmetic, "nginx compares `map` values case-insensitively; a policy is case-sensitive");
+/// Used where values in another case would not be limited.
 const CASE_PROTECTION_NOTE: KeyNote = (LossKind::Protection, CASE_NOTE.1);
 
 impl NginxVariables {
@@ -117,7 +117,7 @@ impl NginxVariables {
                 pattern if pattern.starts_with('~') => {
                     map.unsupported = Some("a regular expression in a `map`".to_owned());
                 }
-                // A backslash takes the meaning from what follows.
+                // A backslash escapes the next character.
                 value_of => {
                     let literal = value_of.strip_prefix('\\').unwrap_or(value_of);
                     map.values.push((literal.to_owned(), value));
@@ -127,7 +127,7 @@ impl NginxVariables {
         self.maps.insert(strip_dollar(&name.text), map);
     }
 
-    /// What a key means, or why nobody can say it in a policy.
+    /// Resolves a zone key. The error is the part that a policy cannot express.
     pub(super) fn key_plan(&self, text: &str) -> Result<KeyPlan, String> {
         let words = tokenize(text);
         if let [VariableToken::Variable(name)] = &words[..] {
@@ -141,12 +141,12 @@ impl NginxVariables {
         let known =
             |piece: &&VariableToken| matches!(piece, VariableToken::Variable(name) if self.is_known(name));
         match words.iter().find(known) {
-            Some(_) => Err("a key of a `geo` or `map` with more beside it".to_owned()),
+            Some(_) => Err("a key that combines a `geo` or `map` with other parts".to_owned()),
             None => plain_key_plan(&words),
         }
     }
 
-    /// Requests for which a variable is neither empty nor `0`; `None` if that cannot be carried over.
+    /// Matches requests for which a variable is neither empty nor `0`; `None` if a policy cannot express that.
     pub(super) fn match_true(&self, name: &str) -> Option<Match> {
         if self.is_known(name) {
             return self.match_value(name, &|value| !matches!(value, "" | "0"));
@@ -156,7 +156,7 @@ impl NginxVariables {
         Some(matching)
     }
 
-    /// Requests for which a variable has this value.
+    /// Matches requests for which a variable has this value.
     pub(super) fn match_equals(&self, name: &str, value: &str) -> Option<Match> {
         if self.is_known(name) {
             return self.match_value(name, &|known| known == value);
@@ -172,12 +172,12 @@ impl NginxVariables {
         }
     }
 
-    /// Whether it is the variable of a `geo` or a `map`.
+    /// Whether a `geo` or a `map` defines the variable.
     fn is_known(&self, name: &str) -> bool {
         self.geos.contains_key(name) || self.maps.contains_key(name)
     }
 
-    /// Requests for which a `geo` or a `map` gives such a value.
+    /// Matches requests for which a `geo` or a `map` returns a value that satisfies the predicate.
     fn match_value(&self, name: &str, is_such: &dyn Fn(&str) -> bool) -> Option<Match> {
         if let Some(geo) = self.geos.get(name) {
             return geo.match_value(is_such);
@@ -187,7 +187,7 @@ impl NginxVariables {
         if let Some(geo) = self.geos.get(source) {
             return geo.match_value(&|value| is_such(map.lookup(value)));
         }
-        // A policy compares values with their case, so that some would not be found.
+        // A policy compares values case-sensitively, so a match could miss values in another case.
         let is_safe = is_such(&map.default)
             || source == "request_method" && map.values.iter().any(|(_, value)| is_such(value));
         is_safe.then(|| match_by_value(source, map, is_such).ok()).flatten()
@@ -227,7 +227,7 @@ impl Importer<'_> {
 }
 
 impl GeoBlock {
-    /// Who is limited by which key, if `outcome` makes keys of its values.
+    /// Resolves a key whose values `outcome` maps to the final keys.
     fn key_plan(&self, name: &str, outcome: impl Fn(&str) -> String) -> Result<KeyPlan, String> {
         if let Some(strange) = &self.unsupported {
             return Err(strange.clone());
@@ -247,7 +247,7 @@ impl GeoBlock {
         Ok(plan)
     }
 
-    /// Requests from networks with such a value; `None` if there are none.
+    /// Matches requests from networks whose value satisfies the predicate; `None` if there are none.
     fn match_value(&self, is_such: &dyn Fn(&str) -> bool) -> Option<Match> {
         if self.unsupported.is_some() {
             return None;
@@ -259,9 +259,9 @@ impl GeoBlock {
         }
     }
 
-    /// Networks that differ from what is around them, level by level, and what is around all of them.
+    /// Returns the networks that differ from the enclosing network, level by level, and the default.
     fn levels(&self, is_such: &dyn Fn(&str) -> bool) -> (Vec<Vec<Prefix>>, bool) {
-        // Of two that are the same, nginx takes the second.
+        // nginx uses the last of two entries for the same network.
         let networks: BTreeMap<_, _> =
             self.networks.iter().map(|(net, value)| ((net.first(), net.bits()), (*net, value))).collect();
         let items: Vec<(Prefix, bool)> =
@@ -273,7 +273,7 @@ impl GeoBlock {
     }
 }
 
-/// From the inside out: these, but for those, but for …
+/// Builds nested matches from the innermost level outwards: these networks, except those, except …
 fn nested_match(levels: &[Vec<Prefix>], around: bool) -> Option<Match> {
     let nested = levels.iter().rev().fold(None, |not: Option<Match>, level| {
         let clients = level.iter().copied().map(Network::Prefix).collect();
@@ -291,7 +291,7 @@ fn covers(outer: &Prefix, inner: &Prefix) -> bool {
         && outer.contains(inner.first())
 }
 
-/// The only key that is not empty.
+/// Returns the only key that is not empty.
 fn single_key<'o>(outcomes: impl Iterator<Item = &'o String>) -> Result<KeyPlan, String> {
     let mut keys: Vec<&String> = outcomes.filter(|outcome| !outcome.is_empty()).collect();
     keys.sort();
@@ -303,7 +303,7 @@ fn single_key<'o>(outcomes: impl Iterator<Item = &'o String>) -> Result<KeyPlan,
     }
 }
 
-/// Requests that are limited or not by one of their values.
+/// Resolves a key of a `map` whose source is a value of the request.
 fn key_plan_by_value(source: &str, map: &MapBlock) -> Result<KeyPlan, String> {
     let outcomes = map.values.iter().map(|(_, outcome)| outcome);
     let mut plan = single_key(outcomes.chain([&map.default]))?;
@@ -318,14 +318,14 @@ fn key_plan_by_value(source: &str, map: &MapBlock) -> Result<KeyPlan, String> {
     Ok(plan)
 }
 
-/// Requests whose value the map turns into such an outcome.
+/// Matches requests whose value the map turns into an outcome that satisfies the predicate.
 fn match_by_value(source: &str, map: &MapBlock, is_such: &dyn Fn(&str) -> bool) -> Result<Match, String> {
     let usual = is_such(&map.default);
     let empty = map.values.iter().find(|(value, _)| value.is_empty()).map_or(usual, |(_, it)| is_such(it));
     let others = map.values.iter().filter(|(value, outcome)| !value.is_empty() && is_such(outcome) != usual);
     let others: Vec<&str> = others.map(|(value, _)| value.as_str()).collect();
     if others.iter().any(|value| value.contains('*')) {
-        return Err("a `map` of a value with a star in it".to_owned());
+        return Err("a `map` value that contains `*`".to_owned());
     }
     let is = |values: &[&str]| match_one_of(source, values);
     let mut only = Match::default();
@@ -334,7 +334,7 @@ fn match_by_value(source: &str, map: &MapBlock, is_such: &dyn Fn(&str) -> bool) 
         (true, false) => exclude(&mut only, is(&others)?),
         (false, false) => only = is(&others)?,
     }
-    // A request without the header, say.
+    // Requests without the value, for example without the header.
     match (usual, empty) {
         (true, false) => only = Match { not: only.not, ..is(&["*"])? },
         (false, true) => {
@@ -350,7 +350,7 @@ fn match_by_value(source: &str, map: &MapBlock, is_such: &dyn Fn(&str) -> bool) 
     Ok(only)
 }
 
-/// Requests in which a variable has one of these values.
+/// Matches requests in which a variable has one of these values.
 fn match_one_of(source: &str, values: &[&str]) -> Result<Match, String> {
     let globs = || values.iter().map(|value| Glob((*value).to_owned())).collect();
     let named = |name: String| BTreeMap::from([(name, ValueGlobs(globs()))]);
@@ -367,12 +367,12 @@ fn match_one_of(source: &str, values: &[&str]) -> Result<Match, String> {
     Ok(matching)
 }
 
-/// A key of nothing but what requests have themselves.
+/// Resolves a key of literal text and request variables.
 fn plain_key_plan(words: &[VariableToken]) -> Result<KeyPlan, String> {
     let (mut parts, mut per) = (Vec::new(), CountScope::Shared);
     for piece in words {
         match piece {
-            // The same for all requests.
+            // Literal text is the same for all requests.
             VariableToken::Text(_) => {}
             VariableToken::Variable(name) if name == "server_name" => per = CountScope::PerServer,
             VariableToken::Variable(name) => {
@@ -390,7 +390,7 @@ fn plain_key_plan(words: &[VariableToken]) -> Result<KeyPlan, String> {
             }
             KeySpec::Part(part.clone())
         }
-        // What is not there adds nothing to such a key, and does not take it away.
+        // In a key of several parts, a missing part is empty; the request is still counted.
         parts => KeySpec::Composite(
             parts
                 .iter()
@@ -404,7 +404,7 @@ fn plain_key_plan(words: &[VariableToken]) -> Result<KeyPlan, String> {
     Ok(KeyPlan { key, missing, condition: None, allow: None, scope: per, notes: Vec::new() })
 }
 
-/// What a variable of nginx is in a policy.
+/// Returns the key part of a policy for an nginx variable.
 fn key_part(name: &str) -> Option<KeyPart> {
     Some(match name {
         "binary_remote_addr" | "remote_addr" => KeyPart::Ip { bits: 128 },
@@ -427,14 +427,14 @@ fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
-/// A part of a value.
+/// A token of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum VariableToken {
     Text(String),
     Variable(String),
 }
 
-/// `a$b${c}d` in its parts.
+/// Splits `a$b${c}d` into text and variables.
 fn tokenize(text: &str) -> Vec<VariableToken> {
     let (mut pieces, mut rest) = (Vec::new(), text);
     while let Some((before, behind)) = rest.split_once('$') {
@@ -457,7 +457,7 @@ fn tokenize(text: &str) -> Vec<VariableToken> {
     pieces
 }
 
-/// The name of a variable.
+/// Returns the name of a variable without the `$`.
 fn strip_dollar(name: &str) -> String {
     name.strip_prefix('$').unwrap_or(name).to_owned()
 }

@@ -1,4 +1,4 @@
-//! `limit_req_zone` and `limit_conn_zone`: where requests are counted, and by what.
+//! `limit_req_zone` and `limit_conn_zone`: counters and their keys.
 
 use super::{Importer, lexer::Directive, numbers::RequestRate, variables::KeyPlan};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use tidegate_policy::source::SourceSpan;
 /// `limit_req_zone KEY zone=NAME:SIZE rate=RATE;`
 #[derive(Clone, Debug)]
 pub(super) struct RequestZone {
-    /// Why its key cannot be carried over, if it cannot.
+    /// How the key is expressed in a policy, or the part that is not supported.
     pub(super) plan: Result<Arc<KeyPlan>, String>,
     pub(super) rate: RequestRate,
     pub(super) span: SourceSpan,
@@ -28,33 +28,29 @@ impl Importer<'_> {
             Some((text, at)) => match RequestRate::parse(text) {
                 Some(rate) => rate,
                 None => {
-                    let problem = format!("`{text}` is not a rate");
+                    let problem = format!("`{text}` is not a valid rate");
                     return self.report_error(
                         at,
                         problem,
-                        "write a whole number and its unit, as in `10r/s` or `30r/m`",
+                        "write a whole number and a unit, for example `10r/s` or `30r/m`",
                     );
                 }
             },
         };
         if let Err(error) = rate.quota(0, 0) {
-            return self.report_error(directive.span, error.to_string(), "give a smaller rate");
+            return self.report_error(directive.span, error.to_string(), "use a smaller rate");
         }
         if let Some(thousandths) = rate.rounded_rate() {
             let nginx = format!("{}.{:03}", thousandths / 1_000, thousandths % 1_000);
             self.record_loss(
                 directive,
-                format!("nginx rounds this down to {nginx} in a second, a policy does not round"),
+                format!("nginx rounds this down to {nginx} per second; a policy does not round"),
             );
         }
         let plan = self.key_plan(directive);
         if self.request_zones.insert(name.clone(), RequestZone { plan, rate, span: directive.span }).is_some()
         {
-            self.report_error(
-                directive.span,
-                format!("two zones are called `{name}`"),
-                "give one another name",
-            );
+            self.report_error(directive.span, format!("duplicate zone name `{name}`"), "rename one of them");
         }
     }
 
@@ -63,19 +59,15 @@ impl Importer<'_> {
         let plan = self.key_plan(directive);
         if self.connection_zones.insert(name.clone(), ConnectionZone { plan, span: directive.span }).is_some()
         {
-            self.report_error(
-                directive.span,
-                format!("two zones are called `{name}`"),
-                "give one another name",
-            );
+            self.report_error(directive.span, format!("duplicate zone name `{name}`"), "rename one of them");
         }
     }
 
     fn zone_name(&mut self, directive: &Directive) -> Option<String> {
         let name = directive.option("zone").map(|(zone, _)| zone.split(':').next().unwrap_or_default());
         let (Some(name), true) = (name.filter(|name| !name.is_empty()), directive.args.len() >= 2) else {
-            let problem = format!("`{}` has a key and a zone", directive.name);
-            let fix = format!("write it as in `{} $binary_remote_addr zone=one:10m …;`", directive.name);
+            let problem = format!("`{}` takes a key and a zone", directive.name);
+            let fix = format!("write for example `{} $binary_remote_addr zone=one:10m …;`", directive.name);
             self.report_error(directive.span, problem, fix);
             return None;
         };

@@ -1,4 +1,4 @@
-//! Configurations of nginx, and the policies that they become.
+//! Imports of nginx configurations.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -22,13 +22,13 @@ fn compile_gate(policy: &Policy) -> PolicyGate {
     Compiler::new(Rules::new()).clock(clock).compile(policy, None).unwrap()
 }
 
-/// How many of ten requests are admitted.
+/// Returns how many of ten requests are admitted.
 fn count_admitted(gate: &PolicyGate, request: &dyn RequestHead) -> usize {
     let is_admitted = |_: &i32| matches!(gate.check(request), Evaluation::Ready(PolicyResult::Admitted(_)));
     (0..10).filter(is_admitted).count()
 }
 
-/// Files that are nowhere but here.
+/// Files in memory.
 pub(crate) struct MemoryFiles(BTreeMap<PathBuf, Vec<u8>>);
 
 impl MemoryFiles {
@@ -54,7 +54,7 @@ pub(crate) fn import_text(text: &str) -> Result<ImportedPolicy, Problems> {
     ImportedPolicy::nginx("nginx.conf", &MemoryFiles::new(&[("nginx.conf", text)]))
 }
 
-/// What stands behind each piece is what comes out of it; `TIDEGATE_BLESS=1` writes it anew.
+/// Asserts that each configuration of a document is imported as the policy beside it; `TIDEGATE_BLESS=1` rewrites them.
 fn compare_document(
     path: &str,
     pieces: impl Fn(&str) -> Vec<(String, String)>,
@@ -80,7 +80,7 @@ fn compare_document(
     }
 }
 
-/// `docs/from-nginx.md` shows what is so.
+/// The examples in `docs/from-nginx.md` show the real output.
 #[test]
 fn guide_matches_output() {
     const YAML: &str = "```\n```yaml\n";
@@ -128,66 +128,72 @@ fn configurations_become_policies() {
 fn invalid_configuration_is_reported_with_position() {
     let zone = "limit_req_zone $host zone=one:1m rate=1r/s;";
     let cases = [
-        ("http {", "nginx.conf:1:1: the block of `http` is not closed; write a `}` where it ends"),
+        ("http {", "nginx.conf:1:1: the block `http` is not closed; add a `}` at its end"),
         (
             "http { } }",
-            "nginx.conf:1:10: a `}` that closes nothing; leave it out, or open a block with `{` before",
+            "nginx.conf:1:10: unexpected `}` without an open block; remove it, or add the missing `{` before it",
         ),
-        ("http { sendfile on }", "nginx.conf:1:8: `sendfile` is not ended; write a `;` behind it"),
-        ("user 'a", "nginx.conf:1:6: a quote that is not closed; write a ' where it ends"),
+        (
+            "http { sendfile on }",
+            "nginx.conf:1:8: the directive `sendfile` is not terminated; add a `;` after it",
+        ),
+        ("user 'a", "nginx.conf:1:6: unterminated quoted string; add the closing '"),
         (
             "user 'a'b;",
-            "nginx.conf:1:8: a quote that ends within a word; write a space between, or put all of the word into quotes",
+            "nginx.conf:1:8: unexpected character after a closing quote; add a space after the quote, or quote the whole word",
         ),
-        ("http { ; }", "nginx.conf:1:8: a `;` without a word before it; write a directive, or leave it out"),
+        (
+            "http { ; }",
+            "nginx.conf:1:8: unexpected `;` without a directive; write a directive before it, or remove it",
+        ),
         (
             "limit_req_zone $host zone=one:1m rate=fast;",
-            "nginx.conf:1:34: `fast` is not a rate; write a whole number and its unit, as in `10r/s` or `30r/m`",
+            "nginx.conf:1:34: `fast` is not a valid rate; write a whole number and a unit, for example `10r/s` or `30r/m`",
         ),
         (
             "limit_req_zone zone=one:1m;",
-            "nginx.conf:1:1: `limit_req_zone` has a key and a zone; write it as in `limit_req_zone $binary_remote_addr zone=one:10m …;`",
+            "nginx.conf:1:1: `limit_req_zone` takes a key and a zone; write for example `limit_req_zone $binary_remote_addr zone=one:10m …;`",
         ),
-        (&format!("{zone} {zone}"), "nginx.conf:1:45: two zones are called `one`; give one another name"),
+        (&format!("{zone} {zone}"), "nginx.conf:1:45: duplicate zone name `one`; rename one of them"),
         (
             &format!("{zone} server {{ limit_req zone=two; }}"),
-            "nginx.conf:1:54: unknown zone `two`; say what it counts with `limit_req_zone`; there are: one",
+            "nginx.conf:1:54: unknown zone `two`; define it with `limit_req_zone`; known zones: one",
         ),
         (
             &format!("{zone} server {{ limit_req zone=one burst=many; }}"),
-            "nginx.conf:1:73: `burst=many` is not a number of requests; write `burst=` and a whole number from 1",
+            "nginx.conf:1:73: `burst=many` is not a valid number of requests; write `burst=` and a whole number of at least 1",
         ),
         (
             &format!("{zone} server {{ limit_req zone=one brst=5; }}"),
-            "nginx.conf:1:73: unknown word `brst=5`; write it as in `limit_req zone=one burst=5 nodelay;`",
+            "nginx.conf:1:73: unknown parameter `brst=5`; write for example `limit_req zone=one burst=5 nodelay;`",
         ),
         (
             &format!("{zone} server {{ limit_req zone=one; limit_req zone=one; }}"),
-            "nginx.conf:1:74: zone `one` is here twice; leave one out",
+            "nginx.conf:1:74: duplicate zone `one` on one level; remove one of them",
         ),
         (
             "server { limit_conn one; }",
-            "nginx.conf:1:10: `limit_conn` has a zone and a number of connections; write it as in `limit_conn one 10;`, up to 65535",
+            "nginx.conf:1:10: `limit_conn` takes a zone and a number of connections; write for example `limit_conn one 10;`; the maximum is 65535",
         ),
         (
             "server { limit_conn one 3; }",
-            "nginx.conf:1:10: unknown zone `one`; say what it counts with `limit_conn_zone`",
+            "nginx.conf:1:10: unknown zone `one`; define it with `limit_conn_zone`",
         ),
         (
             "server { limit_req_status 200; }",
-            "nginx.conf:1:10: `limit_req_status` has a status from 400 to 599; write `limit_req_status 429;`",
+            "nginx.conf:1:10: `limit_req_status` takes a status from 400 to 599; write `limit_req_status 429;`",
         ),
         (
             "server { limit_conn_dry_run yes; }",
-            "nginx.conf:1:10: `limit_conn_dry_run` is `on` or `off`; write one of them",
+            "nginx.conf:1:10: `limit_conn_dry_run` takes `on` or `off`; write `limit_conn_dry_run on;` or `limit_conn_dry_run off;`",
         ),
         (
             "server { limit_rate fast; }",
-            "nginx.conf:1:10: `limit_rate` has a number of bytes; write it as in `limit_rate 100k;`",
+            "nginx.conf:1:10: `limit_rate` takes a number of bytes; write for example `limit_rate 100k;`",
         ),
-        ("http { } server { }", "nginx.conf:1:10: `server` outside of `http`; put it into `http { … }`"),
-        ("include a b;", "nginx.conf:1:1: `include` names one file; write `include FILE;`"),
-        ("include nginx.conf;", "nginx.conf:1:9: `nginx.conf` includes itself; leave it out"),
+        ("http { } server { }", "nginx.conf:1:10: `server` outside of `http`; move it into `http { … }`"),
+        ("include a b;", "nginx.conf:1:1: `include` takes one file name; write `include FILE;`"),
+        ("include nginx.conf;", "nginx.conf:1:9: `nginx.conf` includes itself; remove the `include`"),
     ];
     for (text, expected) in cases {
         let Err(problems) = import_text(text) else { panic!("{text}") };
@@ -197,13 +203,13 @@ fn invalid_configuration_is_reported_with_position() {
     let deep = "a {".repeat(70) + &"}".repeat(70);
     assert!(import_text(&deep).unwrap_err().to_string().contains("more than 64 levels deep"));
     assert!(import_text("\u{feff}user a;").is_ok());
-    let torn = MemoryFiles(BTreeMap::from([(PathBuf::from("nginx.conf"), b"user \xff;".to_vec())]));
-    assert!(ImportedPolicy::nginx("nginx.conf", &torn).unwrap_err().to_string().contains("not UTF-8"));
+    let invalid = MemoryFiles(BTreeMap::from([(PathBuf::from("nginx.conf"), b"user \xff;".to_vec())]));
+    assert!(ImportedPolicy::nginx("nginx.conf", &invalid).unwrap_err().to_string().contains("invalid UTF-8"));
 }
 
 #[test]
 fn includes_are_expanded_in_place() {
-    let shelf = MemoryFiles::new(&[
+    let files = MemoryFiles::new(&[
         ("etc/nginx.conf", "http { include zones.conf; include sites/*.conf; include none/*; }"),
         ("etc/zones.conf", "limit_req_zone $binary_remote_addr zone=one:1m rate=1r/s;"),
         ("etc/sites/b.conf", "server { server_name b; include ./limit.inc; }"),
@@ -212,32 +218,35 @@ fn includes_are_expanded_in_place() {
         ("etc/sites/a.conf.bak", "server {"),
         ("etc/limit.inc", "limit_req zone=one burst=3;"),
     ]);
-    let imported = ImportedPolicy::nginx("etc/nginx.conf", &shelf).unwrap();
+    let imported = ImportedPolicy::nginx("etc/nginx.conf", &files).unwrap();
     assert_eq!(imported.policy.rules.len(), 1);
     let losses: Vec<String> = imported.losses.iter().map(ToString::to_string).collect();
-    assert_eq!(losses, ["etc/sites/a.conf:1: `gzip on`: answers are passed on as they are"]);
+    assert_eq!(losses, ["etc/sites/a.conf:1: `gzip on`: responses are forwarded unchanged"]);
 
     let error = ImportedPolicy::nginx("a", &MemoryFiles::new(&[])).unwrap_err().to_string();
-    assert!(error.contains("`a` cannot be read: "), "{error}");
-    assert!(error.contains("; name a file that is there and may be read"), "{error}");
+    assert!(error.contains("cannot read `a`: "), "{error}");
+    assert!(error.contains("; name a file that exists and is readable"), "{error}");
     let ring = MemoryFiles::new(&[("a", "include b;"), ("b", "include c;"), ("c", "include a;")]);
     let message = ImportedPolicy::nginx("a", &ring).unwrap_err().to_string();
     assert!(message.starts_with("c:1:9: `a` includes itself"), "{message}");
-    let twins: String = (0..40).map(|_| "include b;").collect();
-    let bush = MemoryFiles::new(&[("a", &twins), ("b", &twins.replace('b', "c")), ("c", "user a;")]);
-    let message = ImportedPolicy::nginx("a", &bush).unwrap_err().to_string();
-    assert!(message.contains("more than 1000 files, or 16777216 bytes of them; include less"), "{message}");
+    let includes: String = (0..40).map(|_| "include b;").collect();
+    let many = MemoryFiles::new(&[("a", &includes), ("b", &includes.replace('b', "c")), ("c", "user a;")]);
+    let message = ImportedPolicy::nginx("a", &many).unwrap_err().to_string();
+    assert!(
+        message.contains("more than 1000 included files, or 16777216 bytes; include fewer files"),
+        "{message}"
+    );
     let chain: Vec<(String, String)> =
         (0..70).map(|at| (at.to_string(), format!("include {};", at + 1))).collect();
     let chain: Vec<_> = chain.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
     let message = ImportedPolicy::nginx("0", &MemoryFiles::new(&chain)).unwrap_err().to_string();
     assert!(
-        message.starts_with("65:1:1: more than 64 levels of blocks and files; say it with fewer levels"),
+        message.starts_with("65:1:1: more than 64 levels of blocks and files; use fewer levels"),
         "{message}"
     );
 }
 
-/// What is put in force does what was said.
+/// The imported policy limits the same requests as the configuration.
 #[test]
 fn imported_policy_limits_same_requests() {
     let text = "geo $limit { default 1; 10.0.0.0/8 0; 10.9.0.0/16 1; }
@@ -251,7 +260,7 @@ fn imported_policy_limits_same_requests() {
     let policy = import_text(text).unwrap().policy;
     let cases = [
         ("GET a.test/", "192.0.2.1", 2),
-        ("GET nobody.test/", "192.0.2.1", 2),
+        ("GET unknown.test/", "192.0.2.1", 2),
         ("GET a.test/", "10.1.2.3", 10),
         ("GET a.test/", "10.9.2.3", 2),
         ("GET a.test/free/x", "192.0.2.1", 8),
@@ -271,7 +280,7 @@ fn imported_policy_limits_same_requests() {
     }
 }
 
-/// The upstream that a request goes to through a listener.
+/// Returns the upstream of a request at a listener.
 fn upstream_of(policy: &Policy, request: &str, listener: &str) -> Option<String> {
     let request =
         PolicyTestRequest { listener: Some(listener.to_owned()), ..PolicyTestRequest::new(request) };
@@ -293,7 +302,7 @@ fn name_at_one_port_is_unreachable_at_another() {
     }
 }
 
-/// `allow` and `deny`, each for a network or for all.
+/// Generates lists of `allow` and `deny`, each for a network or for all.
 fn access_entries() -> impl Strategy<Value = Vec<(bool, Option<&'static str>)>> {
     let networks =
         vec!["10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "192.0.2.0/24", "192.0.2.7", "2001:db8::/32"];
@@ -323,15 +332,15 @@ proptest! {
     }
 }
 
-/// As Debian installs it, of which nothing is limited.
+/// The default configuration of Debian, which has no limits.
 #[test]
 fn debian_configuration_is_imported() {
-    let shelf = MemoryFiles::new(&[
+    let files = MemoryFiles::new(&[
         ("/etc/nginx/nginx.conf", include_str!("../nginx/nginx.conf")),
         ("/etc/nginx/mime.types", "types { text/html html htm shtml; image/gif gif; }"),
         ("/etc/nginx/sites-enabled/default", include_str!("../nginx/default")),
     ]);
-    let imported = ImportedPolicy::nginx("/etc/nginx/nginx.conf", &shelf).unwrap();
+    let imported = ImportedPolicy::nginx("/etc/nginx/nginx.conf", &files).unwrap();
     let policy = "listen: [0.0.0.0:80, \"[::]:80\"]\n";
     assert_eq!(imported.policy.print(PolicyFormat::Yaml), policy);
     let losses: Vec<&str> = imported.losses.iter().map(|loss| loss.text.as_str()).collect();
@@ -423,10 +432,10 @@ const CONFIG_WORDS: &[&str] = &[
     "\u{0}",
 ];
 
-/// A configuration that means something, to be spoiled.
+/// A valid configuration for mutation.
 const WHOLE_CONFIG: &str = include_str!("../nginx/whole.conf");
 
-/// Whatever comes out can be read, is what was read, and can be put in force.
+/// Asserts that the printed policy parses to the same policy and compiles.
 fn check_round_trip(text: &str) -> Result<(), TestCaseError> {
     if let Ok(imported) = import_text(text) {
         for format in PolicyFormat::ALL {
@@ -451,7 +460,7 @@ proptest! {
         check_round_trip(&words.join(" "))?;
     }
 
-    /// Words and bytes of a whole configuration are changed, left out and said twice.
+    /// Changes, removes and repeats words of a valid configuration.
     #[test]
     fn mutated_configuration_round_trips_or_fails(changes in proptest::collection::vec((any::<prop::sample::Index>(), 0_usize..4, proptest::sample::select(CONFIG_WORDS)), 1..12)) {
         let mut words: Vec<String> = WHOLE_CONFIG.split_inclusive([' ', ';', '\n']).map(str::to_owned).collect();
@@ -468,7 +477,7 @@ proptest! {
     }
 }
 
-/// Generated by a machine: what is made of it must not grow with the square of it.
+/// The output for large, generated configurations must not grow with the square of the input.
 #[test]
 fn large_configurations_are_bounded() {
     let networks: String =

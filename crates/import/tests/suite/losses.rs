@@ -1,4 +1,4 @@
-//! What a configuration of nginx loses on its way to a policy, and what is wrong with one: each with its place and its text.
+//! The losses and errors of an import, with their positions and messages.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,14 +7,14 @@ use std::path::Path;
 use tidegate_import::LossKind;
 use tidegate_testkit::error_texts;
 
-/// `tests/losses.txt`: a configuration, and what is told of it. A loss has its line, an error its line and column.
+/// `tests/losses.txt`: configurations with the reported messages. A loss has its line, an error its line and column.
 #[test]
 fn loss_messages_match_fixture() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/losses.txt");
     error_texts::compare_cases(&path, describe_losses);
 }
 
-/// A test shows every error message of the crate, so that somebody has read it.
+/// A test shows every error message of the crate, so that each one is reviewed.
 #[test]
 fn every_message_is_tested() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -22,7 +22,7 @@ fn every_message_is_tested() {
 }
 
 fn describe_losses(text: &str) -> Vec<String> {
-    let short = |told: String| told.strip_prefix("nginx.conf:").map(str::to_owned).unwrap_or(told);
+    let short = |text: String| text.strip_prefix("nginx.conf:").map(str::to_owned).unwrap_or(text);
     match import_text(text) {
         Ok(imported) if imported.losses.is_empty() => vec!["nothing is lost".to_owned()],
         Ok(imported) => imported
@@ -34,20 +34,20 @@ fn describe_losses(text: &str) -> Vec<String> {
             })
             .collect(),
         Err(problems) => {
-            let first = |told: String| told.lines().next().unwrap_or_default().to_owned();
+            let first = |text: String| text.lines().next().unwrap_or_default().to_owned();
             problems.iter().map(|problem| format!("error {}", short(first(problem.to_string())))).collect()
         }
     }
 }
 
-/// What is too large to be written down here: the first thing that is told of it.
+/// Configurations that are too large for the fixture, with one expected message each.
 #[test]
 fn exceeded_budgets_are_reported() {
     let many = |count: usize, each: &dyn Fn(usize) -> String| (0..count).map(each).collect::<String>();
     let zones = |zone: &str, count| many(count, &|n| format!("{zone} $host zone=z{n}:1m;\n"));
     let limits = many(101, &|n| format!("limit_req zone=z{n};\n"));
     let connections = many(101, &|n| format!("limit_conn z{n} 5;\n"));
-    // Every other one is limited.
+    // The locations alternate between two zones.
     let nested = many(70, &|n| {
         let limit = if n % 2 == 0 { "limit_req zone=z0;" } else { "limit_req zone=z1;" };
         format!("location {}/ {{ {limit} }}\n", "/a".repeat(n + 1))
@@ -56,45 +56,45 @@ fn exceeded_budgets_are_reported() {
     let cases = [
         (
             many(2_001, &|n| format!("server {{ server_name n{n}; }}\n")),
-            "2001: `server`: one of thousands of servers; the rest is not carried over",
+            "2001: `server`: too many servers; the remaining ones are not imported",
         ),
         (
             many(11, &|s| format!("server {{ server_name {}; }}\n", many(1_000, &|n| format!(" n{s}-{n}")))),
-            ": one of thousands of names; the rest is not carried over",
+            ": too many server names; the remaining ones are not imported",
         ),
         (
             format!("server {{\n{}}}", many(5_001, &|n| format!("location /{n}/ {{ }}\n"))),
-            "5002: `location /5000/`: one of thousands of locations; the rest is not carried over",
+            "5002: `location /5000/`: too many locations; the remaining ones are not imported",
         ),
         (
             format!("server {{\n{}}}", many(10_001, &|n| format!("deny 10.{}.{}.0/24;\n", n / 256, n % 256))),
-            "error 10002:1: one of thousands of networks; put them into a list of the policy",
+            "error 10002:1: too many `allow` and `deny` entries; move the networks into a list of the policy",
         ),
         (
             format!("server {{\n{}}}", many(51, &|n| format!("location ~ ^/{n}/ {{ }}\n"))),
-            "52: `location ~ ^/50/`: one of more than 50 regular expressions; what stands in it is not carried over",
+            "52: `location ~ ^/50/`: more than 50 locations with regular expressions; its directives are not imported",
         ),
         (
             format!("{}{limits}", zones("limit_req_zone", 101)),
-            "error 202:1: one of more than a hundred limits of a level; leave it out",
+            "error 202:1: more than 100 limits on one level; remove some of them",
         ),
         (
             format!("{}{connections}server {{ }}", zones("limit_conn_zone", 101)),
-            "error 202:1: one of more than a hundred limits of a level; leave it out",
+            "error 202:1: more than 100 limits on one level; remove some of them",
         ),
         (
             format!("{}server {{\n{ways}}}", zones("limit_req_zone", 1)),
-            "error 1003:18: one of more than a thousand limits; import a part of them",
+            "error 1003:18: too many different limits; import a part of the configuration",
         ),
         (
             format!("{}server {{\n{nested}}}", zones("limit_req_zone", 2)),
-            "error 1:1: what it says makes no policy: more than 64 levels deep; import a part of it, and write the rest by hand",
+            "error 1:1: the resulting policy is invalid: more than 64 levels deep; import a part of the configuration and write the remaining policy manually",
         ),
     ];
     for (text, expected) in cases {
         let messages = describe_losses(&text);
         assert!(
-            messages.iter().any(|told| told.ends_with(expected)),
+            messages.iter().any(|message| message.ends_with(expected)),
             "{expected}: {:?}",
             &messages[..messages.len().min(5)]
         );

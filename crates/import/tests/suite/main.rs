@@ -1,4 +1,4 @@
-//! Imports, in one program: it is built and linked once.
+//! The integration tests of the importer, in one binary.
 
 mod import;
 mod losses;

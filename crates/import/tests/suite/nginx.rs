@@ -1,7 +1,7 @@
-//! The same requests at the same moments to a real nginx and to the policy that was imported from its configuration.
+//! Compares a real nginx with the policy imported from its configuration: same requests, same times, same results.
 //!
-//! nginx runs by a clock that stands still until the test moves it, so both decide at the very same milliseconds, and nothing
-//! depends on how fast the machine is. Without faketime there is no such nginx, and these are skipped.
+//! faketime gives nginx a clock that only the test advances, so both decide at the same millisecond and the results do not
+//! depend on the speed of the machine. Without faketime these tests are skipped.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
@@ -18,22 +18,22 @@ use tidegate_policy::{
 use tidegate_rule::{Evaluation, Mode, PendingEvaluation, Rules};
 use tidegate_testkit::servers::{NginxServer, SentHttpRequest};
 
-/// Both, at the same moment.
+/// An nginx and a gate with the same clock.
 struct NginxComparison {
     nginx: NginxServer,
     gate: PolicyGate,
     clock: ManualClock,
     now: u64,
     waiting: Vec<PendingRequest>,
-    /// What became of each request, in the order in which they were sent: nginx's word, and ours.
+    /// The results of nginx and of the policy for each request, in send order.
     results: Vec<(RequestEnd, RequestEnd)>,
-    /// How many the policy would have refused, were it not in shadow.
+    /// The number of requests that rules in shadow mode would have denied.
     shadow_denials: usize,
-    /// How long it would have had others wait, in microseconds.
+    /// The delays of rules in shadow mode, in microseconds.
     shadow_delays: Vec<u64>,
 }
 
-/// A request that one of them has not answered yet.
+/// A request whose result is missing from nginx or from the policy.
 struct PendingRequest {
     index: usize,
     started_at: u64,
@@ -41,7 +41,7 @@ struct PendingRequest {
     policy: Option<PendingEvaluation<PolicyResult>>,
 }
 
-/// What became of a request, and how many milliseconds later.
+/// The status of a request, and its delay in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RequestEnd {
     status: u16,
@@ -84,14 +84,14 @@ impl NginxComparison {
         let request = PolicyTestRequest::new(&format!("GET localhost{path}")).with_peer("127.0.0.1");
         let request = PolicyTestRequest { listener: Some(listener.to_string()), ..request };
         match self.gate.check(&request) {
-            Evaluation::Ready(passage) => {
-                self.results[place].1 = RequestEnd { status: self.status(&passage), delay: 0 }
+            Evaluation::Ready(result) => {
+                self.results[place].1 = RequestEnd { status: self.status(&result), delay: 0 }
             }
-            Evaluation::Pending(mut asking) => match poll(&mut asking).await {
-                Poll::Ready(passage) => {
-                    self.results[place].1 = RequestEnd { status: self.status(&passage), delay: 0 }
+            Evaluation::Pending(mut pending) => match poll(&mut pending).await {
+                Poll::Ready(result) => {
+                    self.results[place].1 = RequestEnd { status: self.status(&result), delay: 0 }
                 }
-                Poll::Pending => waiting.policy = Some(asking),
+                Poll::Pending => waiting.policy = Some(pending),
             },
         }
         if waiting.nginx.is_some() || waiting.policy.is_some() {
@@ -99,8 +99,8 @@ impl NginxComparison {
         }
     }
 
-    fn status(&mut self, passage: &PolicyResult) -> u16 {
-        match passage {
+    fn status(&mut self, result: &PolicyResult) -> u16 {
+        match result {
             PolicyResult::Admitted(admission) => {
                 let verdict = admission.verdict();
                 let dry = verdict.decisions().filter(|one| one.mode == Mode::Shadow);
@@ -120,7 +120,7 @@ impl NginxComparison {
         }
     }
 
-    /// Goes on to a moment, one millisecond after the other while anybody waits.
+    /// Advances the clock, in steps of one millisecond while requests are waiting.
     async fn advance_to(&mut self, time: u64) {
         while self.now < time {
             let next = if self.waiting.is_empty() { time } else { self.now + 1 };
@@ -133,11 +133,10 @@ impl NginxComparison {
                     self.results[waiting.index].0 = RequestEnd { status, delay: after };
                     waiting.nginx = None;
                 }
-                if let Some(asking) = &mut waiting.policy
-                    && let Poll::Ready(passage) = poll(asking).await
+                if let Some(pending) = &mut waiting.policy
+                    && let Poll::Ready(result) = poll(pending).await
                 {
-                    self.results[waiting.index].1 =
-                        RequestEnd { status: self.status(&passage), delay: after };
+                    self.results[waiting.index].1 = RequestEnd { status: self.status(&result), delay: after };
                     waiting.policy = None;
                 }
                 if waiting.nginx.is_some() || waiting.policy.is_some() {
@@ -147,7 +146,7 @@ impl NginxComparison {
         }
     }
 
-    /// Both said the same of each request. nginx counts whole milliseconds and rounds down, a policy does not.
+    /// Asserts equal results. nginx rounds delays down to whole milliseconds; a policy does not.
     fn assert_equal(&self, schedule: &str) {
         for (place, (theirs, ours)) in self.results.iter().enumerate() {
             let late = ours.delay.wrapping_sub(theirs.delay);
@@ -174,15 +173,15 @@ impl NginxComparison {
     }
 }
 
-async fn poll(asking: &mut PendingEvaluation<PolicyResult>) -> Poll<PolicyResult> {
-    poll_fn(|context| Poll::Ready(asking.as_mut().poll(context))).await
+async fn poll(pending: &mut PendingEvaluation<PolicyResult>) -> Poll<PolicyResult> {
+    poll_fn(|context| Poll::Ready(pending.as_mut().poll(context))).await
 }
 
-/// Requests as people write them down: `0: a a b; 99: a`, in milliseconds, then until all has ended.
+/// Runs a schedule such as `0: a a b; 99: a` (in milliseconds) until all requests have ended.
 async fn run_schedule(http: &str, schedule: &str) -> Option<NginxComparison> {
     let mut pair = NginxComparison::start(http)?;
-    for moment in schedule.split(';') {
-        let (time, paths) = moment.split_once(':').unwrap();
+    for step in schedule.split(';') {
+        let (time, paths) = step.split_once(':').unwrap();
         pair.advance_to(time.trim().parse().unwrap()).await;
         for path in paths.split_whitespace() {
             pair.get(&format!("/{path}")).await;
@@ -194,7 +193,7 @@ async fn run_schedule(http: &str, schedule: &str) -> Option<NginxComparison> {
     Some(pair)
 }
 
-/// A server whose `/a`, `/b` and so on are limited so.
+/// Returns a server with these limits for the locations.
 fn server_config(zones: &str, locations: &[(&str, &str)]) -> String {
     let locations: String = locations
         .iter()
@@ -246,7 +245,7 @@ async fn delay_part_of_burst_passes_at_once() {
     assert_eq!(pair.statuses()[..7], [200, 200, 200, 200, 200, 503, 503]);
 }
 
-/// Three in a second do not come at whole milliseconds.
+/// Intervals of 1/7 s are not whole milliseconds.
 #[tokio::test]
 async fn delays_match_to_millisecond() {
     let zone = "limit_req_zone $binary_remote_addr zone=one:1m rate=7r/s;";
@@ -304,7 +303,7 @@ async fn dry_run_charges_and_admits_all() {
     };
     assert!(pair.statuses().iter().all(|status| *status == 200));
     assert_eq!(pair.shadow_denials, 6);
-    // In thousandths of a request, of which there are ten in a millisecond.
+    // nginx logs the excess in thousandths of a request; at 10r/s, one thousandth is 100 µs.
     let log = pair.nginx.log();
     let delays = log.split("delaying request, dry run, excess: ").skip(1);
     let excess = delays.map(|rest| rest.split(',').next().unwrap().replace('.', "").parse::<u64>().unwrap());
@@ -326,7 +325,7 @@ async fn levels_inherit_limits_unless_they_have_some() {
     assert_eq!(pair.statuses()[..7], [200, 200, 429, 200, 429, 429, 429]);
 }
 
-/// The whole of it, at random moments: times, paths and zones by the next number of a series.
+/// Pseudo-random times, paths and zones.
 #[tokio::test]
 async fn random_schedule_matches_nginx() {
     let zones = "limit_req_zone $binary_remote_addr zone=one:1m rate=10r/s;
@@ -356,12 +355,12 @@ async fn random_schedule_matches_nginx() {
     let end = pair.now + 1_000;
     pair.advance_to(end).await;
     pair.assert_equal("random");
-    let refused = pair.statuses().iter().filter(|status| **status == 503).count();
+    let rejected = pair.statuses().iter().filter(|status| **status == 503).count();
     let delayed = pair.delays().iter().filter(|delay| **delay > 0).count();
-    assert!(refused > 20 && delayed > 20, "{refused} refused, {delayed} delayed");
+    assert!(rejected > 20 && delayed > 20, "{rejected} rejected, {delayed} delayed");
 }
 
-/// Where they differ: nginx counts `1r/m` as 0.016 in a second, and the next comes after 62.5 s.
+/// A known difference: nginx counts `1r/m` as 0.016 per second and admits the next request after 62.5 s.
 #[tokio::test]
 async fn nginx_rounds_minute_rates() {
     let zone = "limit_req_zone $binary_remote_addr zone=one:1m rate=1r/m;";

@@ -23,7 +23,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use tidegate_core::Demand;
 use tidegate_core::{Decision, Micros};
 
-/// One check of one key of a limiter, to be decided together with others; see [`Limiter::prepare`]. It borrows nothing.
+/// A check of one key of a limiter, to be decided together with others; see [`Limiter::prepare`]. It borrows nothing.
 #[derive(Clone)]
 pub struct Check {
     key: CheckKey,
@@ -47,7 +47,8 @@ enum CheckKey {
 }
 
 impl Limiter {
-    /// A check of one token, or one slot, of `key`, to be decided together with others by [`decide_all`] or [`reserve_all`].
+    /// Prepares a check of one token, or one slot, of `key`, to be decided together with others by [`decide_all`] or
+    /// [`reserve_all`].
     pub fn prepare<K: LimitKey + ?Sized>(&self, key: &K) -> Check {
         let key = match &self.backend {
             LimiterBackend::Memory(memory) => {
@@ -61,13 +62,13 @@ impl Limiter {
 }
 
 impl Check {
-    /// The same with another cost. That many slots are held too, where the limiter counts them.
+    /// Sets the cost: the number of tokens, and of slots if the limiter counts permits.
     #[must_use]
     pub fn cost(self, cost: u64) -> Self {
         Self { cost, ..self }
     }
 
-    /// The same under another of the limiter's tiers; under the first if there is no such tier.
+    /// Sets the tier; the first if there is no such tier.
     #[must_use]
     pub fn tier(self, tier: usize) -> Self {
         let tiers = match &self.key {
@@ -78,13 +79,13 @@ impl Check {
         Self { tier: if tier < tiers { tier } else { 0 }, ..self }
     }
 
-    /// The same for a caller that accepts to wait for tokens, up to `max_wait`.
+    /// Sets the longest wait for tokens that the caller accepts.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         Self { max_wait: max_wait.into(), ..self }
     }
 
-    /// Whether it is decided without asking a store.
+    /// Whether the decision needs no store.
     pub fn is_in_memory(&self) -> bool {
         self.local_check().is_some()
     }
@@ -120,11 +121,11 @@ impl fmt::Debug for Check {
     }
 }
 
-/// What one of several checks was given: tokens that can still be settled, and slots until they are dropped.
+/// The result of one of several checks: tokens that can still be settled, and slots that are in use until drop.
 ///
-/// Dropping it gives everything back that time has not given back already, from a store in the background.
+/// Dropping it releases the slots and refunds the tokens that have not expired, in a store in the background.
 #[derive(Debug)]
-#[must_use = "dropping a claim gives back what it holds"]
+#[must_use = "dropping it releases the slots and refunds the tokens"]
 pub struct CombinedReservation {
     decision: Decision,
     tokens: Option<Reservation>,
@@ -132,17 +133,17 @@ pub struct CombinedReservation {
 }
 
 impl CombinedReservation {
-    /// The answer: allowed now, granted after a delay, or denied.
+    /// The decision: allowed now, granted after a delay, or denied.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// How long to wait before going; zero when it is time, or when nothing was granted.
+    /// The remaining wait until the tokens may be used; zero if they are ready or nothing was granted.
     pub fn wait(&self) -> Duration {
         self.tokens.as_ref().map(Reservation::wait).unwrap_or_default()
     }
 
-    /// Waits until it is time to go; see [`Reservation::ready`].
+    /// Waits until the tokens may be used; see [`Reservation::ready`].
     #[cfg(feature = "tokio")]
     pub fn ready(&self) -> impl Future<Output = ()> + Send + use<> {
         let ready = self.tokens.as_ref().map(Reservation::ready);
@@ -153,13 +154,13 @@ impl CombinedReservation {
         }
     }
 
-    /// Its tokens, and its slots: to be settled and given back apart. `None` where the limiter counts no such thing, or
-    /// where nothing was granted.
+    /// Splits it into tokens and slots, which are settled and released separately. `None` for a part that the limiter does
+    /// not count, or if nothing was granted.
     pub fn into_parts(self) -> (Option<Reservation>, Option<Permit>) {
         (self.tokens, self.slots)
     }
 
-    /// Spends the tokens, and gives the slots back.
+    /// Spends the tokens and releases the slots.
     pub fn keep(self) -> Decision {
         if let Some(tokens) = self.tokens {
             tokens.keep();
@@ -171,17 +172,17 @@ impl CombinedReservation {
         Self { decision, tokens: None, slots: None }
     }
 
-    /// What was taken in memory.
-    fn from_local(place: LocalBackend, cost: u64, taken: (Decision, CellCharge)) -> Self {
-        let (decision, reservation) = (taken.0, Reservation::from_charge(place, cost, taken));
+    /// The result of a check in memory.
+    fn from_local(backend: LocalBackend, cost: u64, taken: (Decision, CellCharge)) -> Self {
+        let (decision, reservation) = (taken.0, Reservation::from_charge(backend, cost, taken));
         let (tokens, slots) = reservation.split();
         Self { decision, tokens, slots: slots.map(Permit::from_reservation) }
     }
 }
 
-/// In threads that can wait.
+/// For threads that can block.
 impl BlockingLimiter<'_> {
-    /// Decides several checks at once; see [`decide_all`].
+    /// Decides several checks atomically; see [`decide_all`].
     pub fn decide_all(checks: &[Check]) -> Vec<Decision> {
         match local_checks(checks) {
             Some(checks) => decide_batch(&checks),
@@ -196,15 +197,15 @@ impl BlockingLimiter<'_> {
         }
     }
 
-    /// Decides several checks at once, and holds what they are given; see `reserve_all`. It does not wait for what was granted after
-    /// a delay.
+    /// Decides several checks atomically and holds what they reserve; see `reserve_all`. It does not wait for the delay of a
+    /// granted check.
     pub fn reserve_all(checks: &[Check]) -> Vec<Option<CombinedReservation>> {
         match local_checks(checks) {
             Some(local) => reserve_in_memory(checks, &local).into_iter().map(Some).collect(),
             #[cfg(feature = "tokio")]
             None => {
-                let claims = background::block_on(Duration::ZERO, reserve_all(checks.to_vec()));
-                claims.unwrap_or_else(|| {
+                let reservations = background::block_on(Duration::ZERO, reserve_all(checks.to_vec()));
+                reservations.unwrap_or_else(|| {
                     checks.iter().map(|_| Some(CombinedReservation::denied(unavailable_decision()))).collect()
                 })
             }
@@ -224,7 +225,7 @@ fn unavailable_decision() -> Decision {
     Decision::fail_closed(0, Micros::from_secs(1))
 }
 
-/// All of them, if all are in memory.
+/// The checks for memory, if no check needs a store.
 fn local_checks(checks: &[Check]) -> Option<Vec<LocalCheck<'_>>> {
     checks.iter().map(Check::local_check).collect()
 }
@@ -232,21 +233,21 @@ fn local_checks(checks: &[Check]) -> Option<Vec<LocalCheck<'_>>> {
 fn reserve_in_memory(checks: &[Check], local: &[LocalCheck<'_>]) -> Vec<CombinedReservation> {
     let taken = reserve_batch(local);
     let all_granted = taken.iter().all(|(decision, _)| decision.is_granted());
-    let claim = |(check, taken): (&Check, (Decision, CellCharge))| match check
+    let reserve = |(check, taken): (&Check, (Decision, CellCharge))| match check
         .local_backend()
         .filter(|_| all_granted)
     {
-        Some(place) => CombinedReservation::from_local(place, check.cost, taken),
+        Some(backend) => CombinedReservation::from_local(backend, check.cost, taken),
         None => CombinedReservation::denied(taken.0),
     };
-    checks.iter().zip(taken).map(claim).collect()
+    checks.iter().zip(taken).map(reserve).collect()
 }
 
-/// Decides several checks at once: either all are charged, or none is. Those of one store take one round trip.
+/// Decides several checks atomically: either all are charged, or none is. Checks of one store take one round trip.
 ///
-/// The decisions come in the order of the checks; those that denied say so. Two checks of the same key of the same limiter count as
-/// one with both costs. In memory all are decided on the clock of the first limiter. Slots are only looked at. In a cluster, keys of several
-/// nodes are not decided as a whole: what was charged is given back when another part denies.
+/// The decisions have the order of the checks. Two checks of the same key of the same limiter count as one with both
+/// costs. In memory all are decided on the clock of the first limiter. Slots are only checked, not acquired. In a cluster,
+/// keys of several nodes are not decided atomically: a charge is refunded when another node denies.
 ///
 /// ```
 /// # #[cfg(feature = "tokio")] {
@@ -258,7 +259,7 @@ fn reserve_in_memory(checks: &[Check], local: &[LocalCheck<'_>]) -> Vec<Combined
 /// let checks = || vec![per_user.prepare("alice"), per_address.prepare("192.0.2.1")];
 /// assert!(decide_all(checks()).await.iter().all(|decision| decision.is_allowed()));
 /// assert!(!decide_all(checks()).await[0].is_allowed());
-/// assert_eq!(per_address.key("192.0.2.1").peek(1).await.remaining(), 99); // the denied one charged nothing
+/// assert_eq!(per_address.key("192.0.2.1").peek(1).await.remaining(), 99); // a denial charges nothing
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// # }).unwrap();
 /// # }
@@ -269,28 +270,28 @@ pub async fn decide_all(checks: Vec<Check>) -> Vec<Decision> {
         return decide_batch(&local);
     }
     if let Some(remote) = single_store(&checks) {
-        let claims = reserve_in_store(&remote, checks, CheckPurpose::Spend).await;
-        return claims.into_iter().map(|claim| claim.decision).collect();
+        let reservations = reserve_in_store(&remote, checks, CheckPurpose::Spend).await;
+        return reservations.into_iter().map(|reservation| reservation.decision).collect();
     }
     let mut decisions = Vec::with_capacity(checks.len());
-    for (check, claim) in checks.iter().zip(reserve_all(checks.clone()).await) {
-        decisions.push(match claim {
-            Some(claim) => claim.keep(),
-            // Behind a denial: it is only looked at.
+    for (check, reservation) in checks.iter().zip(reserve_all(checks.clone()).await) {
+        decisions.push(match reservation {
+            Some(reservation) => reservation.keep(),
+            // Not decided because of an earlier denial: only check it.
             None => check.peek().await,
         });
     }
     decisions
 }
 
-/// Decides several checks at once, and holds what they are given: either all are granted, or nothing is taken.
+/// Decides several checks atomically and holds what they reserve: either all are granted, or nothing is taken.
 ///
-/// The claims come in the order of the checks. Those that are counted in memory are decided as a whole, under the locks
-/// of all of them; so are those of one store, in one round trip. Where the checks span several of these, memory is asked
-/// first and then store by store: a denial gives back what was taken before, and those that come after it are not asked any
-/// more, which is `None`. Two checks of the same key of the same limiter count as one with both costs.
+/// The results have the order of the checks. Checks in memory are decided atomically, under the locks of all their keys;
+/// so are the checks of one store, in one round trip. If the checks span several backends, memory decides first and then
+/// store by store: a denial refunds the earlier charges, and the remaining checks are not decided and return `None`. Two
+/// checks of the same key of the same limiter count as one with both costs.
 ///
-/// A caller that drops the future while a store decides holds nothing: what the store grants later is given back.
+/// A caller that drops the future while a store decides holds nothing: a later grant is refunded.
 ///
 /// ```
 /// use tidegate_limiter::{Limiter, reserve_all};
@@ -298,51 +299,53 @@ pub async fn decide_all(checks: Vec<Check>) -> Vec<Decision> {
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let per_minute = Limiter::new("10/min")?;
 /// let max_in_flight = Limiter::new("1 at once")?;
-/// let ask = || reserve_all(vec![per_minute.prepare("alice"), max_in_flight.prepare("alice")]);
-/// let held = ask().await;
-/// assert!(held.iter().flatten().all(|claim| claim.decision().is_granted()));
-/// assert!(!ask().await[1].as_ref().unwrap().decision().is_granted());
+/// let reserve = || reserve_all(vec![per_minute.prepare("alice"), max_in_flight.prepare("alice")]);
+/// let reserved = reserve().await;
+/// assert!(reserved.iter().flatten().all(|reservation| reservation.decision().is_granted()));
+/// assert!(!reserve().await[1].as_ref().unwrap().decision().is_granted());
 /// let alice = per_minute.key("alice");
-/// assert_eq!(alice.peek(0).await.remaining(), 9); // the denied one took nothing
-/// drop(held);
+/// assert_eq!(alice.peek(0).await.remaining(), 9); // a denial takes nothing
+/// drop(reserved);
 /// assert_eq!(alice.peek(0).await.remaining(), 10);
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// # }).unwrap();
 /// ```
 #[cfg(feature = "tokio")]
 pub async fn reserve_all(checks: Vec<Check>) -> Vec<Option<CombinedReservation>> {
-    let mut claims: Vec<Option<CombinedReservation>> = checks.iter().map(|_| None).collect();
-    let here: Vec<usize> = indices_where(&checks, Check::is_in_memory);
-    if !here.is_empty() {
-        let part: Vec<Check> = here.iter().map(|index| checks[*index].clone()).collect();
-        let answers = local_checks(&part).map(|local| reserve_in_memory(&part, &local)).unwrap_or_default();
-        assign(&mut claims, &here, answers);
-        if is_denied(&claims, &here) {
-            return claims;
+    let mut reservations: Vec<Option<CombinedReservation>> = checks.iter().map(|_| None).collect();
+    let in_memory: Vec<usize> = indices_where(&checks, Check::is_in_memory);
+    if !in_memory.is_empty() {
+        let part: Vec<Check> = in_memory.iter().map(|index| checks[*index].clone()).collect();
+        let reserved = local_checks(&part).map(|local| reserve_in_memory(&part, &local)).unwrap_or_default();
+        assign(&mut reservations, &in_memory, reserved);
+        if is_denied(&reservations, &in_memory) {
+            return reservations;
         }
     }
-    while let Some(remote) = checks.iter().zip(&claims).find_map(|(check, claim)| match claim {
-        None => check.remote(),
-        Some(_) => None,
-    }) {
-        let there = indices_where(&checks, |check| check.uses_store(remote));
-        let part: Vec<Check> = there.iter().map(|index| checks[*index].clone()).collect();
-        assign(&mut claims, &there, reserve_in_store(remote, part, CheckPurpose::Hold).await);
-        if is_denied(&claims, &there) {
-            release_except(&mut claims, &there);
-            return claims;
+    while let Some(remote) =
+        checks.iter().zip(&reservations).find_map(|(check, reservation)| match reservation {
+            None => check.remote(),
+            Some(_) => None,
+        })
+    {
+        let indices = indices_where(&checks, |check| check.uses_store(remote));
+        let part: Vec<Check> = indices.iter().map(|index| checks[*index].clone()).collect();
+        assign(&mut reservations, &indices, reserve_in_store(remote, part, CheckPurpose::Hold).await);
+        if is_denied(&reservations, &indices) {
+            release_except(&mut reservations, &indices);
+            return reservations;
         }
     }
-    claims
+    reservations
 }
 
-/// What a decision is for.
+/// The purpose of a decision.
 #[cfg(feature = "tokio")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CheckPurpose {
-    /// It is charged for good; slots are looked at.
+    /// The charge is final; slots are only checked.
     Spend,
-    /// It can be given back.
+    /// The charge can be refunded.
     Hold,
 }
 
@@ -365,7 +368,7 @@ impl Check {
         }
     }
 
-    /// Whether it is decided by the same store.
+    /// Whether the same store decides it.
     fn uses_store(&self, remote: &RemoteLimiter) -> bool {
         self.remote().is_some_and(|own| Arc::ptr_eq(own.store(), remote.store()))
     }
@@ -391,7 +394,7 @@ impl Check {
 
 #[cfg(feature = "tokio")]
 impl CombinedReservation {
-    /// What was taken, with the queue of those who wait for its slots where that is of a store.
+    /// Splits a reservation into tokens and slots; `queue` holds the callers that wait for the slots in a store.
     pub(super) fn from_reservation(reservation: Reservation, queue: Option<StoreQueue>) -> Self {
         let decision = *reservation.decision();
         if !decision.is_granted() {
@@ -399,14 +402,14 @@ impl CombinedReservation {
         }
         let (tokens, slots) = reservation.split();
         let slots = slots.map(|slots| match queue {
-            Some(line) => Permit::from_store(slots, line),
+            Some(queue) => Permit::from_store(slots, queue),
             None => Permit::from_reservation(slots),
         });
         Self { decision, tokens, slots }
     }
 }
 
-/// The store of all of them, if it is one.
+/// The store of all checks, if all use the same one.
 #[cfg(feature = "tokio")]
 fn single_store(checks: &[Check]) -> Option<Arc<RemoteLimiter>> {
     let remote = checks.first()?.remote()?;
@@ -419,22 +422,26 @@ fn indices_where(checks: &[Check], is_among: impl Fn(&Check) -> bool) -> Vec<usi
 }
 
 #[cfg(feature = "tokio")]
-fn assign(claims: &mut [Option<CombinedReservation>], places: &[usize], answers: Vec<CombinedReservation>) {
-    places.iter().zip(answers).for_each(|(index, claim)| claims[*index] = Some(claim));
+fn assign(
+    reservations: &mut [Option<CombinedReservation>],
+    indices: &[usize],
+    reserved: Vec<CombinedReservation>,
+) {
+    indices.iter().zip(reserved).for_each(|(index, reservation)| reservations[*index] = Some(reservation));
 }
 
 #[cfg(feature = "tokio")]
-fn is_denied(claims: &[Option<CombinedReservation>], places: &[usize]) -> bool {
-    let denied = |claim: &CombinedReservation| !claim.decision.is_granted();
-    places.iter().any(|index| claims[*index].as_ref().is_some_and(denied))
+fn is_denied(reservations: &[Option<CombinedReservation>], indices: &[usize]) -> bool {
+    let denied = |reservation: &CombinedReservation| !reservation.decision.is_granted();
+    indices.iter().any(|index| reservations[*index].as_ref().is_some_and(denied))
 }
 
-/// Gives back what was taken elsewhere before this part denied; its answers stay to be read.
+/// Refunds what the other backends granted before this part denied; the decisions stay readable.
 #[cfg(feature = "tokio")]
-fn release_except(claims: &mut [Option<CombinedReservation>], part: &[usize]) {
-    let elsewhere = claims.iter_mut().enumerate().filter(|(index, _)| !part.contains(index));
-    for claim in elsewhere.filter_map(|(_, claim)| claim.as_mut()) {
-        (claim.tokens, claim.slots) = (None, None);
+fn release_except(reservations: &mut [Option<CombinedReservation>], part: &[usize]) {
+    let elsewhere = reservations.iter_mut().enumerate().filter(|(index, _)| !part.contains(index));
+    for reservation in elsewhere.filter_map(|(_, reservation)| reservation.as_mut()) {
+        (reservation.tokens, reservation.slots) = (None, None);
     }
 }
 
@@ -445,168 +452,174 @@ async fn reserve_in_store(
     purpose: CheckPurpose,
 ) -> Vec<CombinedReservation> {
     let count = checks.len();
-    let owns = match count_locally(&checks, purpose) {
-        Ok(owns) => owns,
+    let local_counts = match count_locally(&checks, purpose) {
+        Ok(local_counts) => local_counts,
         Err(denied) => return denied,
     };
-    let (inquiries, groups) = merge_checks(&checks, purpose);
-    let reply = remote.store().execute(StoreRequest::Decide(inquiries.clone()));
-    let claims = async move {
+    let (store_checks, groups) = merge_checks(&checks, purpose);
+    let reply = remote.store().execute(StoreRequest::Decide(store_checks.clone()));
+    let reservations = async move {
         match reply.await {
-            Ok(StoreReply::Decided(answers)) if answers.len() == inquiries.len() => {
-                let all_granted = inquiries
-                    .iter()
-                    .zip(&answers)
-                    .all(|(inquiry, answer)| merge_decisions(answer, inquiry.key_ref.tier).is_granted());
-                let of_checks = checks.iter().zip(groups).zip(owns);
-                let claim = |((check, group), own): ((&Check, usize), LocalCount)| {
-                    let (inquiry, answer) = (&inquiries[group], &answers[group]);
+            Ok(StoreReply::Decided(store_decisions)) if store_decisions.len() == store_checks.len() => {
+                let all_granted =
+                    store_checks.iter().zip(&store_decisions).all(|(store_check, store_decision)| {
+                        merge_decisions(store_decision, store_check.key_ref.tier).is_granted()
+                    });
+                let of_checks = checks.iter().zip(groups).zip(local_counts);
+                let convert = |((check, group), local): ((&Check, usize), LocalCount)| {
+                    let (store_check, store_decision) = (&store_checks[group], &store_decisions[group]);
                     match purpose {
-                        CheckPurpose::Hold => hold_reservation(check, inquiry, answer, own),
-                        CheckPurpose::Spend => spend_decision(check, inquiry, answer, own, all_granted),
+                        CheckPurpose::Hold => hold_reservation(check, store_check, store_decision, local),
+                        CheckPurpose::Spend => {
+                            spend_decision(check, store_check, store_decision, local, all_granted)
+                        }
                     }
                 };
-                of_checks.map(claim).collect()
+                of_checks.map(convert).collect()
             }
-            Ok(_) => fall_back(&checks, owns, &StoreError::Rejected(UNEXPECTED_REPLY.to_owned()), purpose),
-            Err(error) => fall_back(&checks, owns, &error, purpose),
+            Ok(_) => {
+                fall_back(&checks, local_counts, &StoreError::Rejected(UNEXPECTED_REPLY.to_owned()), purpose)
+            }
+            Err(error) => fall_back(&checks, local_counts, &error, purpose),
         }
     };
-    // A task that is never done belongs to a runtime that ends, or to a store that panics.
+    // The task is lost if its runtime ends or the store panics.
     let lost = || (0..count).map(|_| CombinedReservation::denied(unavailable_decision())).collect();
     match purpose {
-        CheckPurpose::Hold => background::run_uncancelled(claims).await.unwrap_or_else(lost),
-        CheckPurpose::Spend => claims.await,
+        CheckPurpose::Hold => background::run_uncancelled(reservations).await.unwrap_or_else(lost),
+        CheckPurpose::Spend => reservations.await,
     }
 }
 
-/// What this process has counted of each check before the store is asked; all answers, if it denies one.
+/// Counts each check in this process before the store decides; returns all results if one is denied.
 #[cfg(feature = "tokio")]
 fn count_locally(
     checks: &[Check],
     purpose: CheckPurpose,
 ) -> Result<Vec<LocalCount>, Vec<CombinedReservation>> {
-    let mut owns = Vec::with_capacity(checks.len());
+    let mut local_counts = Vec::with_capacity(checks.len());
     let mut denied = Vec::new();
-    for (place, check) in checks.iter().enumerate() {
+    for (index, check) in checks.iter().enumerate() {
         let Some((remote, key)) = check.store_key() else { continue };
         match remote.fallback.reserve_local(key, check.tier, check.demand(), purpose.slot_mode()) {
-            Ok(own) => owns.push(own),
+            Ok(local) => local_counts.push(local),
             Err(denial) => {
-                denied.push((place, *denial.decision()));
-                owns.push(LocalCount::Uncounted);
+                denied.push((index, *denial.decision()));
+                local_counts.push(LocalCount::Uncounted);
             }
         }
     }
     if denied.is_empty() {
-        return Ok(owns);
+        return Ok(local_counts);
     }
-    let claims = checks.iter().zip(&owns).enumerate().map(|(place, (check, own))| {
+    let reservations = checks.iter().zip(&local_counts).enumerate().map(|(index, (check, local))| {
         if let Some(remote) = check.remote() {
             remote.record_degraded(());
         }
-        let denial = denied.iter().find(|(denied, _)| *denied == place);
-        let granted = match own {
+        let denial = denied.iter().find(|(denied, _)| *denied == index);
+        let granted = match local {
             LocalCount::Counted(taken) => taken.decision().into_degraded(),
             LocalCount::Uncounted => Decision::unlimited().into_degraded(),
         };
         CombinedReservation::denied(denial.map_or(granted, |(_, denial)| *denial))
     });
-    Err(claims.collect())
+    Err(reservations.collect())
 }
 
-/// One question for each key, and which of them each check has become a part of.
+/// Merges the checks of the same key. Returns the store checks, and the index of the store check for each check.
 #[cfg(feature = "tokio")]
 fn merge_checks(checks: &[Check], purpose: CheckPurpose) -> (Vec<StoreCheck>, Vec<usize>) {
-    let mut inquiries: Vec<StoreCheck> = Vec::with_capacity(checks.len());
+    let mut store_checks: Vec<StoreCheck> = Vec::with_capacity(checks.len());
     let mut groups = Vec::with_capacity(checks.len());
     for check in checks {
         let Some((remote, key)) = check.store_key() else { continue };
         let receipt = purpose == CheckPurpose::Hold;
-        let inquiry = remote.store_check(key, check.tier, check.demand(), purpose.slot_mode());
-        let new = StoreCheck { receipt, ..inquiry };
-        let is_same = |known: &StoreCheck| {
-            Arc::ptr_eq(&known.key_ref.limit, &new.key_ref.limit) && known.key_ref.key == new.key_ref.key
+        let store_check = remote.store_check(key, check.tier, check.demand(), purpose.slot_mode());
+        let new = StoreCheck { receipt, ..store_check };
+        let is_same = |existing: &StoreCheck| {
+            Arc::ptr_eq(&existing.key_ref.limit, &new.key_ref.limit)
+                && existing.key_ref.key == new.key_ref.key
         };
-        match inquiries.iter().position(is_same) {
+        match store_checks.iter().position(is_same) {
             Some(group) => {
-                let demand = &mut inquiries[group].demand;
+                let demand = &mut store_checks[group].demand;
                 demand.cost = demand.cost.saturating_add(check.cost);
                 demand.max_wait = demand.max_wait.min(check.max_wait);
                 groups.push(group);
             }
             None => {
-                groups.push(inquiries.len());
-                inquiries.push(new);
+                groups.push(store_checks.len());
+                store_checks.push(new);
             }
         }
     }
-    (inquiries, groups)
+    (store_checks, groups)
 }
 
-/// What a check was given that can be given back.
+/// The refundable result of a check.
 #[cfg(feature = "tokio")]
 fn hold_reservation(
     check: &Check,
-    inquiry: &StoreCheck,
-    answer: &StoreDecision,
-    own: LocalCount,
+    store_check: &StoreCheck,
+    store_decision: &StoreDecision,
+    local: LocalCount,
 ) -> CombinedReservation {
-    let decision = merge_decisions(answer, inquiry.key_ref.tier);
+    let decision = merge_decisions(store_decision, store_check.key_ref.tier);
     let (Some(remote), true) = (check.remote(), decision.is_granted()) else {
         return CombinedReservation::denied(decision);
     };
-    let mut charged = answer.charge();
+    let mut charged = store_decision.charge();
     charged.receipts.iter_mut().for_each(|receipt| receipt.cost = receipt.cost.min(check.cost));
     if charged.receipts.iter().all(|receipt| receipt.cost == 0) {
-        // It grants, but another of the checks does not: nothing was charged.
+        // This check is granted but another one is denied: nothing was charged.
         return CombinedReservation::denied(decision);
     }
-    let place = inquiry.key_ref.clone();
-    let own = remote.fallback.charge_local(own, &place.key, place.tier, check.demand(), SlotMode::Acquire);
-    let taken = Reservation::from_store_charge(remote, place, charged, (check.cost, own), decision);
-    CombinedReservation::from_reservation(taken, Some(remote.queue_for(&inquiry.key_ref.key)))
+    let key_ref = store_check.key_ref.clone();
+    let local =
+        remote.fallback.charge_local(local, &key_ref.key, key_ref.tier, check.demand(), SlotMode::Acquire);
+    let taken = Reservation::from_store_charge(remote, key_ref, charged, (check.cost, local), decision);
+    CombinedReservation::from_reservation(taken, Some(remote.queue_for(&store_check.key_ref.key)))
 }
 
-/// What a check was given for good.
+/// The final result of a check.
 #[cfg(feature = "tokio")]
 fn spend_decision(
     check: &Check,
-    inquiry: &StoreCheck,
-    answer: &StoreDecision,
-    own: LocalCount,
+    store_check: &StoreCheck,
+    store_decision: &StoreDecision,
+    local: LocalCount,
     all_granted: bool,
 ) -> CombinedReservation {
     if let Some((remote, key)) = check.store_key().filter(|_| all_granted) {
-        remote.count_granted(own, key, check.tier, check.demand());
+        remote.count_granted(local, key, check.tier, check.demand());
     }
-    CombinedReservation::denied(merge_decisions(answer, inquiry.key_ref.tier))
+    CombinedReservation::denied(merge_decisions(store_decision, store_check.key_ref.tier))
 }
 
-/// Each limiter decides by its outage mode; still, all of them or none.
+/// Each limiter decides by its failure mode; still, all are granted or none.
 #[cfg(feature = "tokio")]
 fn fall_back(
     checks: &[Check],
-    owns: Vec<LocalCount>,
+    local_counts: Vec<LocalCount>,
     error: &StoreError,
     purpose: CheckPurpose,
 ) -> Vec<CombinedReservation> {
-    drop(owns);
-    let claims = checks.iter().filter_map(|check| {
+    drop(local_counts);
+    let reservations = checks.iter().filter_map(|check| {
         let (remote, key) = check.store_key()?;
         let taken = remote.fallback.take(error, key, check.tier, check.demand(), purpose.slot_mode());
         Some(CombinedReservation::from_reservation(remote.record_degraded(taken), None))
     });
-    let mut claims: Vec<CombinedReservation> = claims.collect();
-    let is_denied = claims.iter().any(|claim| !claim.decision.is_granted());
+    let mut reservations: Vec<CombinedReservation> = reservations.collect();
+    let is_denied = reservations.iter().any(|reservation| !reservation.decision.is_granted());
     if is_denied || purpose == CheckPurpose::Spend {
-        for claim in &mut claims {
-            let (tokens, slots) = (claim.tokens.take(), claim.slots.take());
+        for reservation in &mut reservations {
+            let (tokens, slots) = (reservation.tokens.take(), reservation.slots.take());
             drop(slots);
             if let Some(tokens) = tokens.filter(|_| !is_denied) {
                 tokens.keep();
             }
         }
     }
-    claims
+    reservations
 }

@@ -1,4 +1,4 @@
-//! A limiter for threads that can wait.
+//! A limiter for threads that can block.
 
 use super::{
     Bucket, Limiter, LocalBackend, LocalBucket, LocalReservation, Permit, Reservation, bucket::BucketBackend,
@@ -17,7 +17,8 @@ use std::{sync::Arc, time::Duration};
 use tidegate_core::Micros;
 use tidegate_core::{Decision, Demand};
 
-/// A [`Limiter`] for threads that can wait; see [`Limiter::blocking`]. It waits for its turn, and for a store where the limiter has one.
+/// A [`Limiter`] for threads that can block; see [`Limiter::blocking`]. It blocks on queues, and on the store if the
+/// limiter has one.
 ///
 /// ```
 /// use std::time::Duration;
@@ -27,7 +28,7 @@ use tidegate_core::{Decision, Demand};
 /// let tenant = limiter.blocking().key("tenant-7");
 /// let tokens = tenant.reserve(400, Duration::ZERO);
 /// assert!(tokens.decision().is_granted());
-/// tokens.commit(150); // the work turned out to be smaller
+/// tokens.commit(150); // the actual cost was lower
 /// assert_eq!(tenant.peek(0).remaining(), 850);
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
@@ -55,7 +56,7 @@ impl<'a> BlockingLimiter<'a> {
     }
 }
 
-/// A [`Bucket`] for threads that can wait.
+/// A [`Bucket`] for threads that can block.
 #[derive(Clone)]
 pub struct BlockingBucket<'a> {
     backend: BlockingBackend<'a>,
@@ -73,7 +74,7 @@ enum BlockingBackend<'a> {
     Store(Bucket),
 }
 
-/// Where it is counted.
+/// The bucket to call: in memory or in a store.
 enum BlockingTarget<'a> {
     Local(LocalBucket<'a>),
     #[cfg(feature = "tokio")]
@@ -90,16 +91,16 @@ impl<'a> BlockingBucket<'a> {
         Self { backend: BlockingBackend::Direct(state) }
     }
 
-    /// The same bucket under another of the limiter's tiers, counted from zero; `None` if there is no such tier.
-    pub fn tier(&self, wanted: usize) -> Option<Self> {
+    /// The same bucket under another tier of the limiter, numbered from zero; `None` if there is no such tier.
+    pub fn tier(&self, tier: usize) -> Option<Self> {
         match &self.backend {
-            BlockingBackend::Key { memory, owner, .. } if wanted < memory.tiers() => {
-                Some(Self { backend: BlockingBackend::Key { memory, owner: *owner, tier: wanted } })
+            BlockingBackend::Key { memory, owner, .. } if tier < memory.tiers() => {
+                Some(Self { backend: BlockingBackend::Key { memory, owner: *owner, tier } })
             }
             BlockingBackend::Key { .. } | BlockingBackend::Direct(_) => None,
             #[cfg(feature = "tokio")]
             BlockingBackend::Store(bucket) => {
-                bucket.clone().tier(wanted).map(|bucket| Self { backend: BlockingBackend::Store(bucket) })
+                bucket.clone().tier(tier).map(|bucket| Self { backend: BlockingBackend::Store(bucket) })
             }
         }
     }
@@ -116,7 +117,7 @@ impl<'a> BlockingBucket<'a> {
         }
     }
 
-    /// It for what outlives this view.
+    /// An owned bucket, for results that outlive this view.
     #[inline]
     fn bucket(&self) -> Bucket {
         match &self.backend {
@@ -130,7 +131,7 @@ impl<'a> BlockingBucket<'a> {
         }
     }
 
-    /// Takes `cost`, now or not at all.
+    /// Takes `cost` now, or denies.
     #[inline]
     pub fn check(&self, cost: u64) -> Decision {
         match self.target() {
@@ -142,8 +143,8 @@ impl<'a> BlockingBucket<'a> {
         }
     }
 
-    /// Takes `cost` now or not at all, even if it is larger than the burst: it is then granted as soon as a full
-    /// burst would be, and those who come later wait until the rest is repaid.
+    /// Takes `cost` now, or denies, even if it exceeds the burst: it is then granted as soon as a full burst would be, and
+    /// later callers wait until the overdraft is repaid.
     pub fn check_with_overdraft(&self, cost: u64) -> Decision {
         match self.target() {
             BlockingTarget::Local(bucket) => bucket.check_with_overdraft(cost),
@@ -157,7 +158,7 @@ impl<'a> BlockingBucket<'a> {
         }
     }
 
-    /// What `cost` would get now. Takes nothing.
+    /// The decision that `cost` would get now. Takes nothing.
     #[inline]
     pub fn peek(&self, cost: u64) -> Decision {
         match self.target() {
@@ -169,8 +170,8 @@ impl<'a> BlockingBucket<'a> {
         }
     }
 
-    /// Takes as much as there is, up to `max`, and returns how much that was. Zero means that there was nothing; the
-    /// decision then says when there will be.
+    /// Takes as many tokens as are available, up to `max`, and returns their number. Zero means that none was available; the
+    /// decision then contains the time of the next one.
     pub fn take_up_to(&self, max: u64) -> (u64, Decision) {
         match self.target() {
             BlockingTarget::Local(bucket) => bucket.take_up_to(max),
@@ -187,29 +188,27 @@ impl<'a> BlockingBucket<'a> {
         }
     }
 
-    /// Takes `cost` and accepts to wait for it up to `max_wait`, but does not wait; see [`Bucket::reserve`].
+    /// Takes `cost` with a delay of up to `max_wait`, without waiting for it; see [`Bucket::reserve`].
     pub fn reserve(&self, cost: u64, max_wait: Duration) -> Reservation {
         match self.bucket().backend {
-            BucketBackend::Local(place) => {
-                Reservation::take(place, Demand::with_max_wait(cost, max_wait.into()), SlotHold::Nothing)
+            BucketBackend::Local(backend) => {
+                Reservation::take(backend, Demand::with_max_wait(cost, max_wait.into()), SlotHold::Nothing)
             }
             #[cfg(feature = "tokio")]
-            place => {
-                block_on_reservation(&Bucket { backend: place }, Duration::ZERO, move |bucket| async move {
-                    bucket.reserve(cost, max_wait).await
-                })
-            }
+            backend => block_on_reservation(&Bucket { backend }, Duration::ZERO, move |bucket| async move {
+                bucket.reserve(cost, max_wait).await
+            }),
         }
     }
 
-    /// Takes a slot that gives itself back when the permit is dropped; see [`Bucket::permit`].
+    /// Acquires a slot that is released when the permit is dropped; see [`Bucket::permit`].
     #[inline]
     pub fn permit(&self) -> Permit {
         match self.bucket().backend {
-            BucketBackend::Local(place) => Permit::take(place),
+            BucketBackend::Local(backend) => Permit::take(backend),
             #[cfg(feature = "tokio")]
-            place => {
-                let bucket = Bucket { backend: place };
+            backend => {
+                let bucket = Bucket { backend };
                 let permit = block_on(&bucket, Duration::ZERO, |bucket| async move { bucket.permit().await });
                 permit.unwrap_or_else(|| Permit::from_reservation(Reservation::empty(unavailable_decision())))
             }
@@ -221,21 +220,22 @@ impl<'a> BlockingBucket<'a> {
         self.acquire_reserved(cost, None).keep()
     }
 
-    /// Takes `cost` if it can be had within `timeout`, and blocks until then; else answers at once that it cannot.
+    /// Takes `cost` if it is available within `timeout`, and blocks until then; otherwise denies at once.
     pub fn try_acquire(&self, cost: u64, timeout: Duration) -> Decision {
         self.acquire_reserved(cost, Some(timeout)).keep()
     }
 
-    /// The same without an end if `timeout` is `None`; what was taken can still be given back.
+    /// Like [`try_acquire`](Self::try_acquire), but the charge can still be refunded. `None` waits without a limit.
     pub fn acquire_reserved(&self, cost: u64, timeout: Option<Duration>) -> Reservation {
         match self.bucket().backend {
-            BucketBackend::Local(place) => {
-                let taken = place.bucket().acquire_blocking(cost, timeout).map(LocalReservation::into_parts);
-                Reservation::from_result(place, cost, taken)
+            BucketBackend::Local(backend) => {
+                let taken =
+                    backend.bucket().acquire_blocking(cost, timeout).map(LocalReservation::into_parts);
+                Reservation::from_result(backend, cost, taken)
             }
             #[cfg(feature = "tokio")]
-            place => block_on_reservation(
-                &Bucket { backend: place },
+            backend => block_on_reservation(
+                &Bucket { backend },
                 timeout.unwrap_or(Duration::MAX),
                 move |bucket| async move { bucket.acquire_reserved(cost, timeout).await },
             ),
@@ -245,12 +245,12 @@ impl<'a> BlockingBucket<'a> {
     /// Waits in the queue of the key; see [`Bucket::acquire_queued`].
     pub fn acquire_queued(&self, waiter: Waiter) -> Result<Decision, WaitError> {
         match self.bucket().backend {
-            BucketBackend::Local(place) => {
-                let (decision, _) = place.bucket().queue_blocking(waiter, SlotHold::Nothing)?.into_parts();
+            BucketBackend::Local(backend) => {
+                let (decision, _) = backend.bucket().queue_blocking(waiter, SlotHold::Nothing)?.into_parts();
                 Ok(decision)
             }
             #[cfg(feature = "tokio")]
-            place => block_on_queue(&Bucket { backend: place }, waiter, move |bucket| async move {
+            backend => block_on_queue(&Bucket { backend }, waiter, move |bucket| async move {
                 bucket.acquire_queued(waiter).await
             }),
         }
@@ -259,18 +259,18 @@ impl<'a> BlockingBucket<'a> {
     /// Waits in the queue of the key for slots; see [`Bucket::permit_queued`].
     pub fn permit_queued(&self, waiter: Waiter) -> Result<Permit, WaitError> {
         match self.bucket().backend {
-            BucketBackend::Local(place) => {
-                let taken = place.bucket().queue_blocking(waiter, SlotHold::Permit)?.into_parts();
-                Ok(Permit::from_reservation(Reservation::from_charge(place, waiter.cost, taken)))
+            BucketBackend::Local(backend) => {
+                let taken = backend.bucket().queue_blocking(waiter, SlotHold::Permit)?.into_parts();
+                Ok(Permit::from_reservation(Reservation::from_charge(backend, waiter.cost, taken)))
             }
             #[cfg(feature = "tokio")]
-            place => block_on_queue(&Bucket { backend: place }, waiter, move |bucket| async move {
+            backend => block_on_queue(&Bucket { backend }, waiter, move |bucket| async move {
                 bucket.permit_queued(waiter).await
             }),
         }
     }
 
-    /// Forgets the key; see [`Bucket::reset`].
+    /// Resets the key; see [`Bucket::reset`].
     pub fn reset(&self) -> Result<(), StoreError> {
         match self.target() {
             BlockingTarget::Local(bucket) => {
@@ -286,7 +286,7 @@ impl<'a> BlockingBucket<'a> {
     }
 }
 
-/// Runs a future of a store on the thread for stores, and blocks this one until it is done.
+/// Runs a store call on the background thread, and blocks this thread until it is done.
 #[cfg(feature = "tokio")]
 fn block_on<F>(bucket: &Bucket, max_wait: Duration, call: impl FnOnce(Bucket) -> F) -> Option<F::Output>
 where
@@ -295,7 +295,7 @@ where
     background::block_on(max_wait, call(bucket.clone()))
 }
 
-/// Kept apart, so that what counts in memory stays small.
+/// Never inlined, so that the path in memory stays small.
 #[cfg(feature = "tokio")]
 #[inline(never)]
 fn block_on_decision<F>(bucket: &Bucket, call: impl FnOnce(Bucket) -> F) -> Decision
@@ -323,8 +323,8 @@ where
     F: Future<Output = Result<T, WaitError>> + Send + 'static,
     T: Send,
 {
-    let answer = block_on(bucket, waiter.deadline.unwrap_or(Duration::MAX), call);
-    answer.unwrap_or(Err(WaitError::StoreUnavailable(RETRY_AFTER)))
+    let result = block_on(bucket, waiter.deadline.unwrap_or(Duration::MAX), call);
+    result.unwrap_or(Err(WaitError::StoreUnavailable(RETRY_AFTER)))
 }
 
 /// The retry time of a check that no thread could send to the store.

@@ -1,4 +1,4 @@
-//! What a limiter admits at most, outages of its store included.
+//! The upper bound on admitted calls, including outages of the store.
 
 use std::fmt;
 use tidegate_core::{Bound, Micros};
@@ -17,7 +17,7 @@ use tidegate_core::{Bound, Micros};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FleetBound {
-    /// What all processes admit together while the store decides; where there is no store, what each of them admits.
+    /// What all processes admit together while the store decides; without a store, what each process admits.
     pub normal: Bound,
     /// What is admitted while the store is unavailable.
     pub during_outage: OutageBound,
@@ -27,30 +27,30 @@ pub struct FleetBound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OutageBound {
-    /// There is no store: each process counts by itself, always.
+    /// There is no store: each process always counts on its own.
     NoStore,
     /// Nothing: `FailureMode::Closed`.
     Nothing,
-    /// Each process admits up to the whole bound, what the store has granted it included: `FailureMode::LocalCharge` with
-    /// one node.
+    /// Each process admits up to the whole bound, including what the store has granted it: `FailureMode::Local` with one
+    /// node.
     WholePerProcess,
-    /// Each process admits up to this share, on top of what the store grants: `FailureMode::LocalCharge` with several nodes. A
-    /// share is at least one token, so all shares together can be more than the quota.
+    /// Each process admits up to this share, in addition to what the store grants: `FailureMode::Local` with several nodes.
+    /// A share is at least one token, so the sum of all shares can exceed the quota.
     SharePerProcess(Bound),
-    /// Everything, a decision that misses its deadline included: `FailureMode::Open`.
+    /// Everything, including decisions that miss their deadline: `FailureMode::Open`.
     Everything,
 }
 
 impl FleetBound {
-    /// The most that `processes` processes admit together in any stretch of time of this length, however often the store is unavailable
-    /// in it; `None` if nothing bounds it. A process that is started again counts as another one.
+    /// The most that `processes` processes admit together in any window of this length, with any number of outages; `None` if
+    /// there is no bound. A restarted process counts as another one.
     pub fn max_admitted(&self, window: Micros, processes: u64) -> Option<u64> {
-        let usual = self.normal.max_in_window(window);
+        let normal = self.normal.max_in_window(window);
         match self.during_outage {
-            OutageBound::NoStore | OutageBound::WholePerProcess => Some(usual.saturating_mul(processes)),
-            OutageBound::Nothing => Some(usual),
+            OutageBound::NoStore | OutageBound::WholePerProcess => Some(normal.saturating_mul(processes)),
+            OutageBound::Nothing => Some(normal),
             OutageBound::SharePerProcess(share) => {
-                Some(usual.saturating_add(share.max_in_window(window).saturating_mul(processes)))
+                Some(normal.saturating_add(share.max_in_window(window).saturating_mul(processes)))
             }
             OutageBound::Everything => None,
         }
@@ -59,8 +59,8 @@ impl FleetBound {
 
 impl fmt::Display for FleetBound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { normal: usual, during_outage } = self;
-        write!(f, "{usual}, {during_outage}")
+        let Self { normal, during_outage } = self;
+        write!(f, "{normal}, {during_outage}")
     }
 }
 

@@ -1,4 +1,4 @@
-//! One key of a limiter, or a throttle, and everything that can be done with it in a task.
+//! One key of a limiter, or a direct limiter, with all its operations for tasks.
 
 use super::LocalBackend;
 #[cfg(feature = "tokio")]
@@ -15,19 +15,19 @@ use std::{sync::Arc, time::Duration};
 #[cfg(feature = "tokio")]
 use tidegate_core::{Decision, Demand, Micros, Outcome, Retry};
 
-/// One bucket: of one key of a [`Limiter`](crate::Limiter), or of a [`DirectLimiter`](crate::DirectLimiter). It borrows nothing, so that futures
-/// can own it.
+/// One bucket: of a key of a [`Limiter`](crate::Limiter), or of a [`DirectLimiter`](crate::DirectLimiter). It borrows
+/// nothing, so that futures can own it.
 ///
 /// | to | use |
 /// |---|---|
-/// | take now or not at all | [`check`](Self::check), [`check_with_overdraft`](Self::check_with_overdraft) |
-/// | look without taking | [`peek`](Self::peek) |
-/// | take what there is | [`take_up_to`](Self::take_up_to) |
+/// | take tokens now, or be denied | [`check`](Self::check), [`check_with_overdraft`](Self::check_with_overdraft) |
+/// | check without taking | [`peek`](Self::peek) |
+/// | take the available tokens | [`take_up_to`](Self::take_up_to) |
 /// | take now, settle later | [`reserve`](Self::reserve) |
-/// | wait for it | [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire), [`acquire_queued`](Self::acquire_queued) |
-/// | hold a slot while working | [`permit`](Self::permit), [`permit_queued`](Self::permit_queued) |
+/// | wait for tokens | [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire), [`acquire_queued`](Self::acquire_queued) |
+/// | hold a slot during work | [`permit`](Self::permit), [`permit_queued`](Self::permit_queued) |
 ///
-/// [`Limiter::blocking`](crate::Limiter::blocking) has the same for threads that can wait.
+/// [`Limiter::blocking`](crate::Limiter::blocking) has the same operations for threads that can block.
 #[derive(Clone)]
 pub struct Bucket {
     pub(super) backend: BucketBackend,
@@ -54,92 +54,92 @@ impl Bucket {
         Self { backend: BucketBackend::Store { remote, key, tier: super::FIRST_TIER } }
     }
 
-    /// The same bucket under another of the limiter's tiers, counted from zero; `None` if there is no such tier.
+    /// The same bucket under another tier of the limiter, numbered from zero; `None` if there is no such tier.
     /// See [`crate::LimiterBuilder::build_tiers`].
-    pub fn tier(self, wanted: usize) -> Option<Self> {
+    pub fn tier(self, tier: usize) -> Option<Self> {
         match self.backend {
-            BucketBackend::Local(LocalBackend::Key { memory, owner, .. }) if wanted < memory.tiers() => {
-                Some(Self::local(LocalBackend::Key { memory, owner, tier: wanted }))
+            BucketBackend::Local(LocalBackend::Key { memory, owner, .. }) if tier < memory.tiers() => {
+                Some(Self::local(LocalBackend::Key { memory, owner, tier }))
             }
             BucketBackend::Local(_) => None,
             #[cfg(feature = "tokio")]
-            BucketBackend::Store { remote, key, .. } if wanted < remote.tiers() => {
-                Some(Self { backend: BucketBackend::Store { remote, key, tier: wanted } })
+            BucketBackend::Store { remote, key, .. } if tier < remote.tiers() => {
+                Some(Self { backend: BucketBackend::Store { remote, key, tier } })
             }
             #[cfg(feature = "tokio")]
             BucketBackend::Store { .. } => None,
         }
     }
 
-    /// Whether it is counted in memory.
+    /// Whether the state is in memory.
     pub fn is_in_memory(&self) -> bool {
         matches!(self.backend, BucketBackend::Local(_))
     }
 }
 
-/// Dropping a future gives everything back that it has taken.
+/// Dropping a future refunds everything that it has taken.
 #[cfg(feature = "tokio")]
 impl Bucket {
-    /// Takes `cost`, now or not at all.
+    /// Takes `cost` now, or denies.
     pub async fn check(&self, cost: u64) -> Decision {
         match &self.backend {
-            BucketBackend::Local(place) => place.bucket().check(cost),
+            BucketBackend::Local(backend) => backend.bucket().check(cost),
             BucketBackend::Store { remote, key, tier: super::FIRST_TIER } => remote.check(key, cost).await,
             BucketBackend::Store { remote, key, tier } => remote.decide(key, *tier, Demand::new(cost)).await,
         }
     }
 
-    /// Takes `cost` now or not at all, even if it is larger than the burst: it is then granted as soon as a full
-    /// burst would be, and those who come later wait until the rest is repaid.
+    /// Takes `cost` now, or denies, even if it exceeds the burst: it is then granted as soon as a full burst would be, and
+    /// later callers wait until the overdraft is repaid.
     pub async fn check_with_overdraft(&self, cost: u64) -> Decision {
         match &self.backend {
-            BucketBackend::Local(place) => place.bucket().check_with_overdraft(cost),
+            BucketBackend::Local(backend) => backend.bucket().check_with_overdraft(cost),
             BucketBackend::Store { remote, key, tier } => {
                 remote.decide(key, *tier, Demand::new(cost).with_overdraft()).await
             }
         }
     }
 
-    /// What `cost` would get now. Takes nothing.
+    /// The decision that `cost` would get now. Takes nothing.
     pub async fn peek(&self, cost: u64) -> Decision {
         match &self.backend {
-            BucketBackend::Local(place) => place.bucket().peek(cost),
+            BucketBackend::Local(backend) => backend.bucket().peek(cost),
             BucketBackend::Store { remote, key, tier } => {
                 remote.decide(key, *tier, Demand::probe(cost)).await
             }
         }
     }
 
-    /// Takes as much as there is, up to `max`, and returns how much that was. Zero means that there was nothing; the
-    /// decision then says when there will be.
+    /// Takes as many tokens as are available, up to `max`, and returns their number. Zero means that none was available; the
+    /// decision then contains the time of the next one.
     pub async fn take_up_to(&self, max: u64) -> (u64, Decision) {
         match &self.backend {
-            BucketBackend::Local(place) => place.bucket().take_up_to(max),
+            BucketBackend::Local(backend) => backend.bucket().take_up_to(max),
             BucketBackend::Store { remote, key, tier } => remote.take_up_to(key, *tier, max).await,
         }
     }
 
-    /// Takes `cost` and accepts to wait for it up to `max_wait`. If it is granted, the tokens are yours from now
-    /// on and the reservation says how long to wait before using them; give it back, or settle it, as you like.
+    /// Takes `cost`, with a wait of up to `max_wait`. If it is granted, the tokens are charged at once, and
+    /// [`Reservation::wait`] is the delay before their use. Drop the reservation to refund it, or settle it.
     pub async fn reserve(&self, cost: u64, max_wait: Duration) -> Reservation {
         let demand = Demand::with_max_wait(cost, max_wait.into());
         match &self.backend {
-            BucketBackend::Local(place) => Reservation::take(place.clone(), demand, SlotHold::Nothing),
+            BucketBackend::Local(backend) => Reservation::take(backend.clone(), demand, SlotHold::Nothing),
             BucketBackend::Store { remote, key, tier } => {
                 remote.take(key, *tier, demand, SlotMode::Peek).await
             }
         }
     }
 
-    /// Takes a slot that gives itself back when the permit is dropped. For concurrency quotas: beside one, the
-    /// others are charged and stay charged. Without one it is a reservation that refunds on drop what time has not
-    /// given back.
+    /// Acquires a slot that is released when the permit is dropped. For concurrency quotas: other quotas of the limiter are
+    /// charged and stay charged. Without a concurrency quota it is a reservation that refunds on drop the tokens that have not
+    /// expired.
     ///
-    /// In a store it is a lease, which is renewed for as long as the permit lives: a process that dies gives its slots back when it
-    /// expires.
+    /// In a store it is a lease, renewed as long as the permit lives: the slots of a crashed process are released when their
+    /// lease expires.
     pub async fn permit(&self) -> Permit {
         match &self.backend {
-            BucketBackend::Local(place) => Permit::take(place.clone()),
+            BucketBackend::Local(backend) => Permit::take(backend.clone()),
             BucketBackend::Store { remote, key, tier } => {
                 let taken = remote.take(key, *tier, Demand::new(1), SlotMode::Acquire).await;
                 Permit::from_store(taken, remote.queue_for(key))
@@ -147,26 +147,26 @@ impl Bucket {
         }
     }
 
-    /// Takes `cost` and waits for it, however long that is. The first who asked goes first.
+    /// Takes `cost` and waits for it without a limit. First come, first served.
     ///
-    /// The decision is a denial only if waiting does not help: the cost can never be granted, or it is a slot that
-    /// another caller must release first (see [`permit_queued`](Self::permit_queued)).
+    /// The decision is a denial only if waiting does not help: the cost exceeds the limit, or it needs a slot that another
+    /// caller must release first (see [`permit_queued`](Self::permit_queued)).
     pub async fn acquire(&self, cost: u64) -> Decision {
         self.acquire_reserved(cost, None).await.keep()
     }
 
-    /// Takes `cost` if it can be had within `timeout`, and waits for it; else answers at once that it cannot.
+    /// Takes `cost` if it is available within `timeout`, and waits for it; otherwise denies at once.
     pub async fn try_acquire(&self, cost: u64, timeout: Duration) -> Decision {
         self.acquire_reserved(cost, Some(timeout)).await.keep()
     }
 
-    /// The same without an end if `timeout` is `None`; what was taken can still be given back.
+    /// Like [`try_acquire`](Self::try_acquire), but the charge can still be refunded. `None` waits without a limit.
     pub async fn acquire_reserved(&self, cost: u64, timeout: Option<Duration>) -> Reservation {
         let (remote, key, tier) = match &self.backend {
-            BucketBackend::Local(place) => {
+            BucketBackend::Local(backend) => {
                 let taken =
-                    place.bucket().acquire_async(cost, timeout).await.map(LocalReservation::into_parts);
-                return Reservation::from_result(place.clone(), cost, taken);
+                    backend.bucket().acquire_async(cost, timeout).await.map(LocalReservation::into_parts);
+                return Reservation::from_result(backend.clone(), cost, taken);
             }
             BucketBackend::Store { remote, key, tier } => (remote, key, *tier),
         };
@@ -174,7 +174,7 @@ impl Bucket {
         loop {
             let reservation = remote.take(key, tier, demand, SlotMode::Peek).await;
             match reservation.decision().outcome() {
-                // A bounded queue of the quota's own is full: there is room later.
+                // The quota's own bounded queue is full: retry later.
                 Outcome::Deny(Retry::After(wait)) if timeout.is_none() => remote.sleep(wait).await,
                 Outcome::Deny(_) => return reservation,
                 Outcome::Allow | Outcome::Delay(_) => {
@@ -185,13 +185,13 @@ impl Bucket {
         }
     }
 
-    /// Waits in the queue of the key until there is something to take: by priority, then first come, first served. The queue has
-    /// a bounded number of places ([`crate::LimiterBuilder::max_waiters`]). In a store the queue is that of this process: the order
-    /// between processes is not known.
+    /// Waits in the queue of the key for tokens: by priority, then first come, first served. The number of waiters is bounded
+    /// ([`crate::LimiterBuilder::max_waiters`]). With a store the queue is local to this process: there is no order between
+    /// processes.
     pub async fn acquire_queued(&self, waiter: Waiter) -> Result<Decision, WaitError> {
         match &self.backend {
-            BucketBackend::Local(place) => {
-                let taken = place.bucket().queue(waiter, SlotHold::Nothing).await?;
+            BucketBackend::Local(backend) => {
+                let taken = backend.bucket().queue(waiter, SlotHold::Nothing).await?;
                 Ok(taken.into_parts().0)
             }
             BucketBackend::Store { remote, key, tier } => {
@@ -201,13 +201,13 @@ impl Bucket {
         }
     }
 
-    /// Waits in the queue of the key for as many slots as the waiter costs. A caller of [`permit`](Self::permit) does not wait in
-    /// the queue, and may be served first; [`crate::Semaphore`] serve their queue first.
+    /// Waits in the queue of the key for as many slots as the waiter costs. A call of [`permit`](Self::permit) bypasses the
+    /// queue and may be served first; a [`crate::Semaphore`] serves its queue first.
     pub async fn permit_queued(&self, waiter: Waiter) -> Result<Permit, WaitError> {
         match &self.backend {
-            BucketBackend::Local(place) => {
-                let taken = place.bucket().queue(waiter, SlotHold::Permit).await?.into_parts();
-                Ok(Permit::from_reservation(Reservation::from_charge(place.clone(), waiter.cost, taken)))
+            BucketBackend::Local(backend) => {
+                let taken = backend.bucket().queue(waiter, SlotHold::Permit).await?.into_parts();
+                Ok(Permit::from_reservation(Reservation::from_charge(backend.clone(), waiter.cost, taken)))
             }
             BucketBackend::Store { remote, key, tier } => {
                 let taken = remote.acquire_queued((key, *tier), waiter, SlotMode::Acquire, &mut None).await?;
@@ -216,25 +216,28 @@ impl Bucket {
         }
     }
 
-    /// Waits in the queue of the key for slots, and for the tokens beside them where the limiter counts both: they are settled and
-    /// given back apart. A caller that stops waiting has taken neither. If it is for want of tokens that the turn does not come in
-    /// time, the claim is denied and says when it would.
+    /// Waits in the queue of the key for slots, and for tokens if the limiter counts both; they are settled and released
+    /// separately. A cancelled caller is charged neither. If the tokens are not available in time, the result is denied and
+    /// contains the time of the next one.
     pub async fn reserve_queued(&self, waiter: Waiter) -> Result<CombinedReservation, WaitError> {
         match &self.backend {
-            BucketBackend::Local(place) => {
-                let bucket = place.bucket();
-                let refused = match bucket.queue(waiter, SlotHold::Permit).await {
+            BucketBackend::Local(backend) => {
+                let bucket = backend.bucket();
+                let error = match bucket.queue(waiter, SlotHold::Permit).await {
                     Ok(taken) => {
-                        let taken = Reservation::from_charge(place.clone(), waiter.cost, taken.into_parts());
+                        let taken =
+                            Reservation::from_charge(backend.clone(), waiter.cost, taken.into_parts());
                         return Ok(CombinedReservation::from_reservation(taken, None));
                     }
-                    Err(refused @ WaitError::QueueFull) => return Err(refused),
-                    Err(refused) => refused,
+                    Err(error @ WaitError::QueueFull) => return Err(error),
+                    Err(error) => error,
                 };
-                let look = bucket.peek(waiter.cost);
-                match look.outcome() {
-                    Outcome::Deny(Retry::After(_) | Retry::Never) => Ok(CombinedReservation::denied(look)),
-                    _ => Err(refused),
+                let decision = bucket.peek(waiter.cost);
+                match decision.outcome() {
+                    Outcome::Deny(Retry::After(_) | Retry::Never) => {
+                        Ok(CombinedReservation::denied(decision))
+                    }
+                    _ => Err(error),
                 }
             }
             BucketBackend::Store { remote, key, tier } => {
@@ -243,18 +246,18 @@ impl Bucket {
                     Ok(taken) => {
                         Ok(CombinedReservation::from_reservation(taken, Some(remote.queue_for(key))))
                     }
-                    Err(refused) => denial.map(CombinedReservation::denied).ok_or(refused),
+                    Err(error) => denial.map(CombinedReservation::denied).ok_or(error),
                 }
             }
         }
     }
 
-    /// Forgets the key: it is as good as new. Reservations that it has outstanding then give nothing back, and in memory
-    /// a key without room of its own (see [`crate::Overflow`]) stays as it is.
+    /// Resets the key to its initial state. Its outstanding reservations refund nothing afterwards. In memory, a key without a
+    /// cell of its own (see [`crate::Overflow`]) is not reset.
     pub async fn reset(&self) -> Result<(), StoreError> {
         match &self.backend {
-            BucketBackend::Local(place) => {
-                place.bucket().reset();
+            BucketBackend::Local(backend) => {
+                backend.bucket().reset();
                 Ok(())
             }
             BucketBackend::Store { remote, key, .. } => remote.reset(key).await,

@@ -1,4 +1,4 @@
-//! Settings of limiters, and why one could not be made.
+//! Settings of limiters and build errors.
 
 #[cfg(feature = "tokio")]
 use super::{FailureMode, TokenPrefetch, remote::RemoteLimiter};
@@ -18,18 +18,18 @@ use std::{convert::Infallible, error, fmt, sync::Arc, time::Duration};
 use tidegate_core::CarryOver;
 use tidegate_core::{AlgorithmKind, Micros, Quota, QuotaError, SettingError};
 
-/// How much memory a limiter may take, fixed when it is made.
+/// The memory that a limiter can use, fixed when it is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capacity {
-    /// Room for this many keys that are limited at the same time.
+    /// Cells for this number of keys that are limited at the same time.
     Keys(u64),
-    /// As many keys as fit in this many bytes.
+    /// As many keys as fit in this number of bytes.
     Bytes(u64),
 }
 
-/// Memory that a limiter takes at most unless told otherwise; untouched parts of it cost nothing.
+/// The default memory bound; untouched pages of it are not resident.
 const DEFAULT_CAPACITY: Capacity = Capacity::Bytes(64 << 20);
-/// Places in a waiting line unless told otherwise.
+/// The default number of waiting callers.
 const DEFAULT_MAX_WAITERS: usize = 1_024;
 
 /// Settings of a [`Limiter`] or a [`DirectLimiter`].
@@ -42,7 +42,7 @@ pub struct LimiterBuilder {
     denied_capacity: usize,
     max_waiters: usize,
     waiter_ttl: Micros,
-    /// What the limiter that this one replaces counts, and how it knows its keys.
+    /// The states and the hasher of the limiter that this one replaces.
     predecessor: Option<(Vec<PreviousState>, foldhash::quality::RandomState)>,
     #[cfg(feature = "tokio")]
     remote_settings: RemoteSettings,
@@ -76,45 +76,45 @@ impl Default for LimiterBuilder {
     }
 }
 
-/// Where state lives.
+/// Settings for stores.
 #[cfg(feature = "tokio")]
 impl LimiterBuilder {
-    /// The name of the limiter in its store: all processes that share the store use the same one for the same purpose.
+    /// Sets the name of the limiter in its store: all processes that share a limit use the same name.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         name.clone_into(&mut self.remote_settings.name);
         self
     }
 
-    /// The store; the memory of this process by default. A limiter in a store needs a [name](Self::name).
+    /// Sets the store; by default the memory of this process. A limiter in a store needs a [name](Self::name).
     #[must_use]
     pub fn store(self, store: impl Store) -> Self {
         self.shared_store(Arc::new(store))
     }
 
-    /// The same, for a store that several limiters have: only these are decided together in one round trip.
+    /// Like [`store`](Self::store), for a store that several limiters share: one round trip can then decide for all of them.
     #[must_use]
     pub fn shared_store(mut self, store: Arc<dyn Store>) -> Self {
         self.remote_settings.store = Some(store);
         self
     }
 
-    /// What is decided while the store is unavailable.
+    /// Sets the decision made while the store is unavailable.
     #[must_use]
     pub fn failure_mode(mut self, mode: FailureMode) -> Self {
         self.remote_settings.failure_mode = mode;
         self
     }
 
-    /// How keys in a store carry over what they used when another process, or an earlier one, had other quotas.
+    /// Sets how keys in a store convert usage that was counted under other quotas, by another or an earlier process.
     #[must_use]
     pub fn carry_over(mut self, carry_over: CarryOver) -> Self {
         self.remote_settings.carry_over = carry_over;
         self
     }
 
-    /// Takes tokens of busy keys ahead and spends them in this process: a decision then costs no round trip. What is
-    /// admitted stays within the bound that [`Limiter::bounds`] returns. Not for permits, tiers and limiters in memory.
+    /// Prefetches tokens of busy keys and spends them in this process, without a round trip per decision. The admitted calls
+    /// stay within the bound that [`Limiter::bounds`] returns. Not for permits, tiers and limiters in memory.
     #[must_use]
     pub fn prefetch(mut self, ahead: TokenPrefetch) -> Self {
         self.remote_settings.prefetch = Some(ahead);
@@ -123,52 +123,53 @@ impl LimiterBuilder {
 }
 
 impl LimiterBuilder {
-    /// The clock; the machine's exact one by default. A limiter in a store counts by the clock of the store, and waits by this one.
+    /// Sets the clock; by default [`Clock::system`]. A limiter in a store counts by the clock of the store, and waits by this
+    /// one.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
     }
 
-    /// The hard bound on memory; 64 MiB unless told otherwise.
+    /// Sets the hard bound on memory; by default 64 MiB.
     #[must_use]
     pub fn capacity(self, capacity: Capacity) -> Self {
         Self { capacity, ..self }
     }
 
-    /// What happens to new keys when there is no room.
+    /// Sets what happens to new keys when the table is full.
     #[must_use]
     pub fn overflow(self, overflow: Overflow) -> Self {
         Self { overflow, ..self }
     }
 
-    /// Has a full table told of: when a key finds no room, and then once a minute as long as that happens. The listener is called
-    /// in the middle of a decision: it must not take long, and must not ask this limiter.
+    /// Calls `listener` when a key finds the table full, and then at most once a minute while that continues. The call happens
+    /// inside a decision: the listener must return quickly and must not use this limiter.
     #[must_use]
     pub fn on_full(self, listener: impl Fn(TableSize) + Send + Sync + 'static) -> Self {
         Self { on_full: Some(FullListener(Arc::new(listener))), ..self }
     }
 
-    /// Watches which keys [`Limiter::check`] and [`Limiter::check_cost`] deny most, keeping the names of up to `keys`
-    /// of them.
+    /// Tracks the keys that [`Limiter::check`] and [`Limiter::check_cost`] deny most often, with the names of up to `keys` of
+    /// them.
     #[must_use]
     pub fn track_denied(self, keys: usize) -> Self {
         Self { denied_capacity: keys, ..self }
     }
 
-    /// How many callers may wait in line, over all keys; 1024 unless told otherwise.
+    /// Sets the maximum number of waiting callers over all keys; by default 1024.
     #[must_use]
     pub fn max_waiters(self, max_waiters: usize) -> Self {
         Self { max_waiters, ..self }
     }
 
-    /// How long a caller may stand in line at the longest, whatever deadline it came with.
+    /// Sets the longest time that a caller can wait in the queue, independent of its own deadline.
     #[must_use]
     pub fn waiter_ttl(self, ttl: Duration) -> Self {
         Self { waiter_ttl: ttl.into(), ..self }
     }
 
-    /// Makes room for what another limiter knows, so that the new one can [take it over](Limiter::take_over). For changes that a limiter
-    /// cannot make while it runs: another algorithm, other windows, a longer log, more or fewer quotas.
+    /// Reserves space for the state of another limiter, so that the new one can [take it over](Limiter::take_over). For changes
+    /// that are not possible at run time: another algorithm, other windows, a longer log, more or fewer quotas.
     #[must_use]
     pub fn predecessor(self, old: &Limiter) -> Self {
         match old.memory() {
@@ -181,7 +182,7 @@ impl LimiterBuilder {
         Self { predecessor: Some((old.key_table().previous_states(), old.hasher())), ..self }
     }
 
-    /// The same table, for what a process counts beside a store, on the clock of the machine.
+    /// The same settings for the in-memory fallback of a limiter in a store, on the system clock.
     #[cfg(feature = "tokio")]
     pub(super) fn for_fallback(self) -> Self {
         Self {
@@ -193,7 +194,7 @@ impl LimiterBuilder {
         }
     }
 
-    /// A limiter of one quota.
+    /// Builds a limiter of one quota.
     pub fn build<Q>(self, quota: Q) -> Result<Limiter, BuildError>
     where
         Q: TryInto<Quota>,
@@ -203,13 +204,13 @@ impl LimiterBuilder {
         self.build_all(&[quota])
     }
 
-    /// A limiter of several quotas, charged together or not at all.
+    /// Builds a limiter of several quotas, charged together or not at all.
     pub fn build_all(self, quotas: &[Quota]) -> Result<Limiter, BuildError> {
         self.build_selection(quotas, QuotaSelection::All)
     }
 
-    /// A limiter of several tiers: each call says by which of them a key is limited, see [`crate::Bucket::tier`].
-    /// A key that changes its tier keeps what it has used. All tiers count by the same algorithm; none takes tokens ahead.
+    /// Builds a limiter of several tiers: each call selects one, see [`crate::Bucket::tier`]. A key that changes its tier
+    /// keeps its usage. All tiers use the same algorithm; prefetch does not apply to them.
     ///
     /// ```
     /// use tidegate_limiter::Limiter;
@@ -243,7 +244,7 @@ impl LimiterBuilder {
         self.build_memory(quotas, selection).map(Limiter::from_memory)
     }
 
-    /// What counts in memory, wherever the limiter is to count.
+    /// Builds the limiter in memory, also as the fallback of a limiter in a store.
     pub(crate) fn build_memory(
         self,
         quotas: &[Quota],
@@ -256,29 +257,29 @@ impl LimiterBuilder {
         if quotas.is_empty() {
             return Err(BuildError::NoQuota);
         }
-        let (former, hasher) = self.predecessor.clone().unwrap_or_default();
-        let width = KeyTable::state_len(quotas, layout, &former);
+        let (previous, hasher) = self.predecessor.clone().unwrap_or_default();
+        let state_len = KeyTable::state_len(quotas, layout, &previous);
         let keys = match self.capacity {
             Capacity::Keys(keys) => keys,
-            Capacity::Bytes(bytes) => CellTable::keys_for(bytes, width),
+            Capacity::Bytes(bytes) => CellTable::keys_for(bytes, state_len),
         };
         if keys == 0 {
             return Err(BuildError::ZeroCapacity);
         }
-        let lines = self.wait_queues(wait_policy(quotas));
+        let wait_queues = self.wait_queues(wait_policy(quotas));
         let clock = self.clock.unwrap_or_default();
-        let mut space = KeyTable::new(quotas, layout, keys, clock.now(), &former)
+        let mut key_table = KeyTable::new(quotas, layout, keys, clock.now(), &previous)
             .map_err(|error| BuildError::OutOfMemory { keys, bytes: error.bytes })?;
         if let Some(listener) = self.on_full {
-            space.set_listener(listener);
+            key_table.set_listener(listener);
         }
         let counts_permits = quotas.iter().any(|quota| matches!(quota.kind(), AlgorithmKind::Concurrency(_)));
         let overflow = if counts_permits { Overflow::Deny } else { self.overflow };
         let denied = (self.denied_capacity > 0).then(|| DeniedKeys::new(self.denied_capacity));
-        Ok(MemoryLimiter::from_parts(space, clock, hasher, overflow, denied, lines))
+        Ok(MemoryLimiter::from_parts(key_table, clock, hasher, overflow, denied, wait_queues))
     }
 
-    /// The clock, if it is not to be the machine's.
+    /// The clock that was set, if any.
     #[cfg(feature = "tokio")]
     pub(super) fn configured_clock(&self) -> Option<Clock> {
         self.clock.clone()
@@ -289,20 +290,20 @@ impl LimiterBuilder {
         &self.remote_settings
     }
 
-    /// Lines with as many places as were asked for.
-    pub(crate) fn wait_queues(&self, manner: WaitPolicy) -> WaitQueues {
-        WaitQueues::new(manner, self.max_waiters, self.waiter_ttl)
+    /// The wait queues with the configured bounds.
+    pub(crate) fn wait_queues(&self, policy: WaitPolicy) -> WaitQueues {
+        WaitQueues::new(policy, self.max_waiters, self.waiter_ttl)
     }
 
-    /// A throttle: one bucket, no keys.
+    /// Builds a limiter without keys.
     pub(crate) fn build_direct(self, quota: Quota) -> Result<DirectLimiter, BuildError> {
         let clock = self.clock.clone().unwrap_or_default();
-        let lines = self.wait_queues(wait_policy(&[quota]));
-        DirectLimiter::from_parts(quota, clock, lines)
+        let wait_queues = self.wait_queues(wait_policy(&[quota]));
+        DirectLimiter::from_parts(quota, clock, wait_queues)
     }
 }
 
-/// Shapers promise a time to each caller; with any other quota callers stand in line.
+/// Shapers assign a time to each caller; with any other quota callers wait in a queue.
 fn wait_policy(quotas: &[Quota]) -> WaitPolicy {
     let shapes = |quota: &Quota| {
         matches!(
@@ -316,52 +317,52 @@ fn wait_policy(quotas: &[Quota]) -> WaitPolicy {
     }
 }
 
-/// Why a limiter could not be made or changed.
+/// Why a limiter could not be built or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The quota is not one.
+    /// The quota is invalid.
     Quota(QuotaError),
-    /// A setting makes no sense.
+    /// A setting is invalid.
     Setting(SettingError),
     /// No quota was given.
     NoQuota,
     /// A limiter in a store has no name.
     NoName,
-    /// The capacity leaves no room for a single key.
+    /// The capacity does not fit a single key.
     ZeroCapacity,
-    /// The machine has not the memory that was asked for.
+    /// The memory for the table could not be allocated.
     OutOfMemory {
-        /// Keys that the limiter was to hold.
+        /// The number of keys.
         keys: u64,
-        /// What they would have taken.
+        /// The size of the table in bytes.
         bytes: u64,
     },
-    /// A quota that counts something else than what it is given for.
+    /// The quota has a kind that is not supported here.
     UnsupportedQuota {
-        /// What was given.
+        /// The given quota.
         quota: String,
-        /// What is needed.
+        /// The kind that is supported.
         expected: &'static str,
     },
-    /// Tiers that count by different algorithms.
+    /// The tiers use different algorithms.
     MixedTiers {
         /// The first tier.
         first: String,
-        /// One that does not fit it.
+        /// A tier with another algorithm.
         other: String,
     },
-    /// A running limiter cannot take this quota.
+    /// The quota cannot be changed at run time.
     IncompatibleQuota {
-        /// What it counts.
+        /// The current quotas.
         old: String,
-        /// What it was to count.
+        /// The requested quotas.
         new: String,
     },
 }
 
 impl BuildError {
-    /// A quota of the wrong kind.
+    /// The error for a quota of an unsupported kind.
     #[doc(hidden)]
     pub fn unsupported_quota(quota: &Quota, expected: &'static str) -> Self {
         Self::UnsupportedQuota { quota: quota.to_string(), expected }
@@ -380,28 +381,22 @@ impl fmt::Display for BuildError {
         match self {
             Self::Quota(error) => error.fmt(f),
             Self::Setting(error) => error.fmt(f),
-            Self::NoQuota => f.write_str("no quota was given; give at least one"),
+            Self::NoQuota => f.write_str("no quota; add at least one"),
             Self::NoName => {
-                f.write_str("a limiter in a store needs a name; give one with `LimiterBuilder::name`")
+                f.write_str("a limiter in a store needs a name; set one with `LimiterBuilder::name`")
             }
-            Self::ZeroCapacity => f.write_str("a capacity of zero keys; give room for at least one"),
+            Self::ZeroCapacity => f.write_str("capacity is zero keys; set at least one"),
             Self::OutOfMemory { keys, bytes } => {
-                write!(
-                    f,
-                    "{keys} keys would take {bytes} bytes, more than there are; give a smaller capacity"
-                )
+                write!(f, "{keys} keys need {bytes} bytes, which cannot be allocated; set a smaller capacity")
             }
-            Self::UnsupportedQuota { quota, expected: wanted } => {
-                write!(f, "`{quota}` does not fit here; give {wanted}")
+            Self::UnsupportedQuota { quota, expected } => {
+                write!(f, "quota `{quota}` is not supported here; use {expected}")
             }
             Self::MixedTiers { first, other } => {
-                write!(
-                    f,
-                    "tiers `{first}` and `{other}` count by different algorithms; use one for all tiers"
-                )
+                write!(f, "tiers `{first}` and `{other}` use different algorithms; use one for all tiers")
             }
             Self::IncompatibleQuota { old, new } => {
-                write!(f, "`{old}` cannot become `{new}` while running; make a new limiter for it")
+                write!(f, "cannot change `{old}` to `{new}` at run time; build a new limiter")
             }
         }
     }
@@ -429,7 +424,7 @@ impl From<SettingError> for BuildError {
     }
 }
 
-/// A quota that was made in code is one already.
+/// A quota that is built in code needs no parsing.
 impl From<Infallible> for BuildError {
     fn from(never: Infallible) -> Self {
         match never {}

@@ -1,12 +1,12 @@
-//! What is decided without the store.
+//! Decisions without the store.
 //!
-//! A decision that misses its deadline is refused, unless the limiter is open in an outage: the store may have decided
-//! otherwise, and it is not unavailable because of one late answer. While it is unavailable the declared mode decides.
+//! A decision that misses its deadline is denied, unless the mode is [`FailureMode::Open`]: the store may have decided
+//! otherwise, and one late reply does not make it unavailable. While the store is unavailable, the failure mode decides.
 //!
-//! Where each process counts up to the whole quota ([`FailureMode::LocalCharge`] with one node, the default), it also counts what the
-//! store grants it. So an outage grants a key no more than this process has not granted it already, and after an outage
-//! both must grant, until what was granted without the store is forgotten: no process ever exceeds the bound, and all of
-//! them together no more than the bound times their number.
+//! If each process counts up to the whole quota ([`FailureMode::Local`] with one node, the default), it also counts what
+//! the store grants it. So during an outage a key gets no more than the quota minus what this process granted it before.
+//! After an outage both must grant, until everything granted without the store has expired ("dual counting"): no process
+//! ever exceeds the bound, and all of them together do not exceed the bound times their number.
 
 use super::{
     BuildError, LimiterBuilder, LocalBackend, MemoryLimiter, OutageBound, Reservation,
@@ -25,18 +25,18 @@ use tidegate_core::{
     AlgorithmKind, CarryOver, Decision, Demand, Effect, Micros, Quota, algorithm::Concurrency,
 };
 
-/// What is decided while the store is unavailable.
+/// The decision while the store is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureMode {
-    /// Allow everything, a decision that misses its deadline included.
+    /// Allow everything, including decisions that miss their deadline.
     Open,
     /// Deny everything.
     Closed,
     /// Count in this process, with its share of the quota. With one node that is the whole quota, less what the store has
-    /// granted to this process. With several, a key starts anew when the outage does, so it gets at most one more burst of
-    /// that share.
+    /// granted to this process. With several nodes a key starts with a full share at the outage, so it gets at most one more
+    /// burst of that share.
     Local {
-        /// How many processes share the quota.
+        /// The number of processes that share the quota.
         nodes: u64,
     },
 }
@@ -47,12 +47,12 @@ impl Default for FailureMode {
     }
 }
 
-/// When to ask again after a decision that the store did not make.
+/// The retry interval of a decision that the store did not make.
 const RETRY_AFTER: Micros = Micros::from_secs(1);
-/// How long slots are counted here and in the store after an outage: they have no time at which they are forgotten.
+/// How long slots are dual-counted after an outage: unlike tokens, they do not expire.
 const SLOT_RETENTION: Micros = Micros::from_secs(3_600);
 
-/// Decides without the store.
+/// Makes decisions without the store.
 pub(super) enum Fallback {
     Open,
     Closed {
@@ -63,20 +63,20 @@ pub(super) enum Fallback {
         selection: QuotaSelection,
         memory: Box<LimiterBuilder>,
         limiter: ArcSwap<MemoryLimiter>,
-        /// By when all that was granted without the store is forgotten; zero if nothing was.
+        /// When everything granted without the store has expired; zero if there was no such grant.
         dual_count_until: AtomicU64,
     },
 }
 
-/// What this process has counted beside the store, before it was asked.
+/// The count of one check in this process, made before the store is called.
 pub(super) enum LocalCount {
-    /// Nothing yet.
+    /// Not counted yet.
     Uncounted,
-    /// What is kept if the store grants it, too.
+    /// Counted; spent if the store grants it too.
     Counted(Box<Reservation>),
 }
 
-/// Where this process counts what the store grants one key, if it does.
+/// A key in the limiter of this process, if it counts what the store grants.
 pub(super) struct FallbackKey {
     limiter: Option<Arc<MemoryLimiter>>,
     key: String,
@@ -92,31 +92,25 @@ impl FallbackKey {
 }
 
 impl Fallback {
-    /// `memory` says how large the table of this process is.
+    /// `memory` has the settings of the table of this process.
     pub(super) fn new(
         mode: FailureMode,
         memory: LimiterBuilder,
         quotas: &[Quota],
-        choice: QuotaSelection,
+        selection: QuotaSelection,
     ) -> Result<Self, BuildError> {
         Ok(match mode {
             FailureMode::Open => Self::Open,
             FailureMode::Closed => Self::Closed { limit: min_limit(quotas) },
             FailureMode::Local { nodes } => {
-                let limiter = build(memory.clone(), &split_quotas(nodes, quotas), choice)?;
-                let (limiter, both_until) = (ArcSwap::from_pointee(limiter), AtomicU64::new(0));
-                Self::Local {
-                    nodes,
-                    selection: choice,
-                    memory: Box::new(memory),
-                    limiter,
-                    dual_count_until: both_until,
-                }
+                let limiter = build(memory.clone(), &split_quotas(nodes, quotas), selection)?;
+                let (limiter, dual_count_until) = (ArcSwap::from_pointee(limiter), AtomicU64::new(0));
+                Self::Local { nodes, selection, memory: Box::new(memory), limiter, dual_count_until }
             }
         })
     }
 
-    /// What is admitted of a quota at most without the store.
+    /// The upper bound on what a quota admits without the store.
     pub(super) fn bound(&self, quota: &Quota) -> OutageBound {
         match self {
             Self::Open => OutageBound::Everything,
@@ -126,34 +120,34 @@ impl Fallback {
         }
     }
 
-    /// Counts by other quotas from now on. What was counted carries over as `how` says.
+    /// Replaces the quotas. Usage is converted as `how` specifies.
     pub(super) fn change_all(&self, quotas: &[Quota], how: CarryOver) -> Result<(), BuildError> {
-        if let Self::Local { nodes, selection: choice, memory, limiter, .. } = self {
+        if let Self::Local { nodes, selection, memory, limiter, .. } = self {
             let (old, shares) = (limiter.load_full(), split_quotas(*nodes, quotas));
             if old.change_all(&shares, how).is_err() {
-                limiter.store(build_successor(memory, &old, &shares, *choice, how)?);
+                limiter.store(build_successor(memory, &old, &shares, *selection, how)?);
             }
         }
         Ok(())
     }
 
-    /// Goes on with what another one has counted, whose place this one takes.
+    /// Continues with the counts of the fallback that this one replaces.
     pub(super) fn take_over(&self, old: &Self) {
-        if let Self::Local { selection: choice, memory, limiter, dual_count_until: both_until, .. } = self
+        if let Self::Local { selection, memory, limiter, dual_count_until, .. } = self
             && let Self::Local { limiter: old, dual_count_until: until, .. } = old
         {
             let (old, new) = (old.load_full(), limiter.load_full());
             let quotas = new.quotas();
-            // Whoever holds a slot gives it back to the limiter that it is of; all else may have another table.
+            // A slot in use is released to its own limiter, so limiters with slots are reused; others may get a new table.
             let has_same_table =
                 old.size().capacity == new.size().capacity && old.overflow() == new.overflow();
             let stays = has_same_table || quotas.iter().any(is_concurrency);
             if stays && old.change_all(&quotas, CarryOver::Keep).is_ok() {
                 limiter.store(old);
-            } else if let Ok(new) = build_successor(memory, &old, &quotas, *choice, CarryOver::Keep) {
+            } else if let Ok(new) = build_successor(memory, &old, &quotas, *selection, CarryOver::Keep) {
                 limiter.store(new);
             }
-            both_until.fetch_max(until.load(Ordering::Relaxed), Ordering::Relaxed);
+            dual_count_until.fetch_max(until.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
@@ -195,8 +189,8 @@ impl Fallback {
         }
     }
 
-    /// What this process has granted a key so far, where that matters before the store is asked; the denial if it is
-    /// too much.
+    /// Counts a check in this process before the store is called, while dual counting is active; returns the denial if it
+    /// exceeds the quota.
     pub(super) fn reserve_local(
         &self,
         key: &str,
@@ -221,10 +215,10 @@ impl Fallback {
         }
     }
 
-    /// Counts what the store has granted; what is to be undone with it.
+    /// Counts what the store has granted; returns the charge, to be refunded together with the store's.
     pub(super) fn charge_local(
         &self,
-        own: LocalCount,
+        local: LocalCount,
         key: &str,
         tier: usize,
         demand: Demand,
@@ -233,7 +227,7 @@ impl Fallback {
         if demand.effect == Effect::Probe || demand.cost == 0 {
             return None;
         }
-        let taken = match own {
+        let taken = match local {
             LocalCount::Counted(taken) => *taken,
             LocalCount::Uncounted => {
                 let forced = Demand::forced(demand.cost);
@@ -243,17 +237,16 @@ impl Fallback {
         taken.into_local()
     }
 
-    /// Where this process counts what the store grants a key.
+    /// The key in the limiter of this process, to count what the store grants.
     pub(super) fn fallback_key(&self, key: &str) -> FallbackKey {
         FallbackKey { limiter: self.local_limiter(), key: key.to_owned() }
     }
 
-    /// Whether this process must grant what the store grants: something was granted without the store, and is not
-    /// forgotten yet.
+    /// Whether this process must also grant what the store grants: a grant made without the store has not expired yet.
     pub(super) fn is_dual_counting(&self) -> bool {
         match self {
-            Self::Local { dual_count_until: both_until, limiter, .. } => {
-                let until = both_until.load(Ordering::Relaxed);
+            Self::Local { dual_count_until, limiter, .. } => {
+                let until = dual_count_until.load(Ordering::Relaxed);
                 until != 0 && until > limiter.load().clock().now().get()
             }
             Self::Open | Self::Closed { .. } => false,
@@ -268,7 +261,7 @@ impl Fallback {
         }
     }
 
-    /// Who decides after this error: the limiter of this process, or nobody.
+    /// The limiter of this process that decides after this error, or the fixed decision.
     fn limiter_for(&self, error: &StoreError) -> Result<Arc<MemoryLimiter>, Decision> {
         match self {
             Self::Open => Err(Decision::unlimited().into_degraded()),
@@ -282,22 +275,22 @@ impl Fallback {
         }
     }
 
-    /// Remembers for how long it matters what was granted without the store.
+    /// Extends dual counting until this grant, made without the store, expires.
     fn extend_dual_counting(&self, limiter: &MemoryLimiter, decision: Decision) -> Decision {
-        if let Self::Local { nodes: 1, dual_count_until: both_until, .. } = self
+        if let Self::Local { nodes: 1, dual_count_until, .. } = self
             && decision.is_granted()
         {
             let reset = match decision.reset_after() {
                 Micros::MAX => SLOT_RETENTION,
                 reset => reset,
             };
-            both_until.fetch_max(limiter.clock().now().plus(reset).get(), Ordering::Relaxed);
+            dual_count_until.fetch_max(limiter.clock().now().plus(reset).get(), Ordering::Relaxed);
         }
         decision
     }
 }
 
-/// Takes something in the table of this process.
+/// Charges the table of this process.
 fn reserve(
     memory: &Arc<MemoryLimiter>,
     key: &str,
@@ -307,15 +300,15 @@ fn reserve(
 ) -> Reservation {
     let hold = if slots == SlotMode::Acquire { SlotHold::Permit } else { SlotHold::Nothing };
     let tier = if tier < memory.tiers() { tier } else { 0 };
-    let place = LocalBackend::Key { memory: memory.clone(), owner: memory.fingerprint(key), tier };
-    Reservation::take(place, demand, hold)
+    let backend = LocalBackend::Key { memory: memory.clone(), owner: memory.fingerprint(key), tier };
+    Reservation::take(backend, demand, hold)
 }
 
 fn min_limit(quotas: &[Quota]) -> u64 {
     quotas.iter().map(Quota::limit).min().unwrap_or(0)
 }
 
-/// What one of some processes may grant.
+/// The share of one process.
 fn split_quotas(nodes: u64, quotas: &[Quota]) -> Vec<Quota> {
     quotas.iter().map(|quota| split_quota(nodes, quota)).collect()
 }
@@ -327,38 +320,37 @@ fn split_quota(nodes: u64, quota: &Quota) -> Quota {
 fn build(
     memory: LimiterBuilder,
     shares: &[Quota],
-    choice: QuotaSelection,
+    selection: QuotaSelection,
 ) -> Result<MemoryLimiter, BuildError> {
-    memory.build_memory(shares, choice)
+    memory.build_memory(shares, selection)
 }
 
 fn is_concurrency(quota: &Quota) -> bool {
     quota.rate().is_none()
 }
 
-/// A limiter that goes on with what another one has counted.
+/// Builds a limiter that continues with the counts of another.
 fn build_successor(
     memory: &LimiterBuilder,
     old: &MemoryLimiter,
     shares: &[Quota],
-    choice: QuotaSelection,
+    selection: QuotaSelection,
     how: CarryOver,
 ) -> Result<Arc<MemoryLimiter>, BuildError> {
-    // Slots that are held are given back to the old one, and would be held here for ever.
+    // Slots in use are released to the old limiter, so copies of them would stay in use here forever.
     if how == CarryOver::Reset || shares.iter().chain(&old.quotas()).any(is_concurrency) {
-        return build(memory.clone(), shares, choice).map(Arc::new);
+        return build(memory.clone(), shares, selection).map(Arc::new);
     }
-    let new = build(memory.clone().memory_predecessor(old), shares, choice)?;
+    let new = build(memory.clone().memory_predecessor(old), shares, selection)?;
     new.take_over(old);
     Ok(Arc::new(new))
 }
 
-/// In this process a slot is given back by whoever holds it, however long that takes.
+/// In this process the holder always releases its slot, so no lease is needed.
 fn strip_lease(quota: Quota) -> Quota {
     match quota.kind() {
-        AlgorithmKind::Concurrency(_) => {
-            Concurrency::new(quota.limit()).map_or(quota, |it| AlgorithmKind::Concurrency(it).into())
-        }
+        AlgorithmKind::Concurrency(_) => Concurrency::new(quota.limit())
+            .map_or(quota, |concurrency| AlgorithmKind::Concurrency(concurrency).into()),
         _ => quota,
     }
 }

@@ -1,4 +1,4 @@
-//! One bucket in memory: of one key of a limiter, or of a state.
+//! One bucket in memory: of a key of a limiter, or of a direct limiter.
 
 use super::{LocalReservation, MemoryLimiter};
 use crate::{
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tidegate_core::Quota;
 use tidegate_core::{Decision, Demand};
 
-/// One bucket in memory, where it is counted.
+/// A reference to one bucket in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct LocalBucket<'a> {
     backend: LocalBackendRef<'a>,
@@ -30,13 +30,13 @@ enum LocalBackendRef<'a> {
 pub struct KeyIdBucket<'a>(pub(super) LocalBucket<'a>);
 
 impl KeyIdBucket<'_> {
-    /// Takes `cost`, now or not at all.
+    /// Takes `cost` now, or denies.
     #[inline]
     pub fn check(&self, cost: u64) -> Decision {
         self.0.check(cost)
     }
 
-    /// What `cost` would get now. Takes nothing.
+    /// The decision that `cost` would get now. Takes nothing.
     #[inline]
     pub fn peek(&self, cost: u64) -> Decision {
         self.0.peek(cost)
@@ -49,7 +49,7 @@ impl KeyIdBucket<'_> {
     }
 }
 
-/// The same, owned.
+/// An owned [`LocalBucket`].
 #[derive(Clone)]
 pub(crate) enum LocalBackend {
     Key { memory: Arc<MemoryLimiter>, owner: u64, tier: usize },
@@ -84,7 +84,7 @@ impl<'a> LocalBucket<'a> {
         Self { backend: LocalBackendRef::Direct(state) }
     }
 
-    /// The same bucket under another tier, counted from zero; `None` if there is no such tier.
+    /// The same bucket under another tier, numbered from zero; `None` if there is no such tier.
     pub(crate) fn tier(self, tier: usize) -> Option<Self> {
         match self.backend {
             LocalBackendRef::Key { memory, owner, .. } if tier < memory.tiers() => {
@@ -94,7 +94,7 @@ impl<'a> LocalBucket<'a> {
         }
     }
 
-    /// Takes `cost`, now or not at all.
+    /// Takes `cost` now, or denies.
     #[inline]
     pub(crate) fn check(&self, cost: u64) -> Decision {
         match self.backend {
@@ -113,13 +113,13 @@ impl<'a> LocalBucket<'a> {
         }
     }
 
-    /// Takes `cost` now or not at all, even if it is larger than the burst: it is then granted as soon as a full
-    /// burst would be, and those who come later wait until the rest is repaid.
+    /// Takes `cost` now, or denies, even if it exceeds the burst: it is then granted as soon as a full burst would be, and
+    /// later callers wait until the overdraft is repaid.
     pub(crate) fn check_with_overdraft(&self, cost: u64) -> Decision {
         self.decide(Demand::new(cost).with_overdraft())
     }
 
-    /// What `cost` would get now. Takes nothing.
+    /// The decision that `cost` would get now. Takes nothing.
     #[inline]
     pub(crate) fn peek(&self, cost: u64) -> Decision {
         match self.backend {
@@ -130,17 +130,17 @@ impl<'a> LocalBucket<'a> {
         }
     }
 
-    /// Takes as much as there is, up to `most`, and says how much that was. Zero means that there was nothing; the
-    /// decision then says when there will be.
+    /// Takes as many tokens as are available, up to `max`, and returns their number. Zero means that none was available; the
+    /// decision then contains the time of the next one.
     pub(crate) fn take_up_to(&self, max: u64) -> (u64, Decision) {
         loop {
-            let look = self.peek(1);
-            // Who may go on debt may take one, though none is stored.
-            let amount = look.remaining().max(1).min(max);
-            if amount == 0 || !look.is_allowed() {
-                return (0, look);
+            let available = self.peek(1);
+            // A quota that allows debt can grant one token though none is stored.
+            let amount = available.remaining().max(1).min(max);
+            if amount == 0 || !available.is_allowed() {
+                return (0, available);
             }
-            // Someone may have been faster: look again.
+            // Another caller can take tokens in between: check again.
             let decision = self.check(amount);
             if decision.is_granted() {
                 return (amount, decision);
@@ -148,14 +148,14 @@ impl<'a> LocalBucket<'a> {
         }
     }
 
-    /// Takes one slot by the shortest way, to be given back by [`release_slot`](Self::release_slot).
+    /// Acquires one slot on the fast path, to be released by [`release_slot`](Self::release_slot).
     #[inline]
     pub(crate) fn try_acquire_slot(&self) -> Option<Decision> {
         let (slots, owner) = self.slot_table()?;
         slots.try_acquire_one(owner)
     }
 
-    /// Gives back one slot that was taken by [`try_acquire_slot`](Self::try_acquire_slot).
+    /// Releases one slot that [`try_acquire_slot`](Self::try_acquire_slot) acquired.
     pub(crate) fn release_slot(&self) {
         if let Some((slots, owner)) = self.slot_table()
             && slots.release(owner, 1) == HasWaiters::Yes
@@ -177,8 +177,8 @@ impl<'a> LocalBucket<'a> {
     pub(crate) fn decide(&self, demand: Demand) -> Decision {
         match self.backend {
             LocalBackendRef::Key { memory, owner, tier } => {
-                let question = CellRequest { tier, ..CellRequest::new(demand) };
-                memory.key_table().decide(owner, memory.clock(), question, memory.overflow())
+                let request = CellRequest { tier, ..CellRequest::new(demand) };
+                memory.key_table().decide(owner, memory.clock(), request, memory.overflow())
             }
             LocalBackendRef::Direct(state) => state.decide(demand),
         }
@@ -187,15 +187,15 @@ impl<'a> LocalBucket<'a> {
     pub(crate) fn take(&self, demand: Demand, hold: SlotHold) -> LocalReservation<'a> {
         let (decision, charge) = match self.backend {
             LocalBackendRef::Key { memory, owner, tier } => {
-                let question = CellRequest { demand, hold, tier };
-                memory.key_table().reserve(owner, memory.clock(), question, memory.overflow())
+                let request = CellRequest { demand, hold, tier };
+                memory.key_table().reserve(owner, memory.clock(), request, memory.overflow())
             }
             LocalBackendRef::Direct(state) => state.reserve(CellRequest { demand, hold, tier: 0 }),
         };
         LocalReservation::new(*self, decision, demand.cost, charge)
     }
 
-    /// What each of its quotas counts.
+    /// The unit of each of its quotas.
     pub(crate) fn units(&self, tier: usize) -> Vec<QuotaUnit> {
         match self.backend {
             LocalBackendRef::Key { memory, .. } => memory.key_table().units(tier),
@@ -223,7 +223,7 @@ impl<'a> LocalBucket<'a> {
         self.wait_queues().wake_first(self.owner());
     }
 
-    /// Has the next to give back a permit of this key ring the bell of the first in line.
+    /// Makes the next release of a permit of this key wake the first waiter.
     pub(crate) fn await_release(&self, cost: u64) -> HasWaiters {
         match self.backend {
             LocalBackendRef::Key { memory, owner, .. } => memory.key_table().await_release(owner, cost),
@@ -236,7 +236,7 @@ impl<'a> LocalBucket<'a> {
         self.wait_queues().wake_first(self.owner());
     }
 
-    /// The permits, where that is all there is to count.
+    /// The slot table, if the quota counts nothing but permits.
     #[inline]
     fn slot_table(&self) -> Option<(&'a SlotTable, u64)> {
         match self.backend {
@@ -261,7 +261,7 @@ impl<'a> LocalBucket<'a> {
         }
     }
 
-    /// What stands for the key; a throttle has only one.
+    /// The fingerprint of the key; zero for a direct limiter, which has only one bucket.
     pub(crate) fn owner(&self) -> u64 {
         match self.backend {
             LocalBackendRef::Key { owner, .. } => owner,

@@ -1,16 +1,16 @@
-//! What was taken in memory, by a caller that is still there.
+//! Reservations in memory that borrow their bucket.
 
 use super::LocalBucket;
 use crate::memory::{CellCharge, SlotHold};
 use std::time::Duration;
 use tidegate_core::{Decision, Micros};
 
-/// What was taken in memory, and is given back when it is dropped.
-#[must_use = "dropping a reservation gives its tokens back"]
+/// A charge in memory that is refunded on drop.
+#[must_use = "dropping a reservation refunds its tokens"]
 pub(crate) struct LocalReservation<'a> {
     bucket: LocalBucket<'a>,
     decision: Decision,
-    /// What is still to be settled; zero when nothing was granted.
+    /// The cost that is not settled yet; zero if nothing was granted.
     outstanding: u64,
     charge: CellCharge,
 }
@@ -25,7 +25,7 @@ impl<'a> LocalReservation<'a> {
         &self.decision
     }
 
-    /// How long to wait before going; zero when it is time, or when nothing was granted.
+    /// The remaining wait until the tokens may be used; zero if they are ready or nothing was granted.
     pub(crate) fn wait(&self) -> Duration {
         match self.decision.is_granted() {
             true => self.ready_at().since(self.bucket.clock().now()).into(),
@@ -33,13 +33,13 @@ impl<'a> LocalReservation<'a> {
         }
     }
 
-    /// The answer and the proof of what was charged, to be settled by the caller.
+    /// The decision and the charge, which the caller settles.
     pub(crate) fn into_parts(mut self) -> (Decision, CellCharge) {
         self.outstanding = 0;
         (self.decision, self.charge.clone())
     }
 
-    /// The same, to be given back as one who holds this would: a permit gives back its slot and no tokens.
+    /// Sets what a refund returns: a permit releases its slot and refunds no tokens.
     pub(crate) fn with_hold(mut self, hold: SlotHold) -> Self {
         self.charge.hold = hold;
         self

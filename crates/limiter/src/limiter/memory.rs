@@ -1,4 +1,4 @@
-//! Counting in the memory of this process.
+//! The backend in the memory of this process.
 
 use super::BuildError;
 #[cfg(any(feature = "tokio", all(test, not(loom))))]
@@ -17,7 +17,7 @@ use std::{
 };
 use tidegate_core::{Bound, CarryOver, Decision, Micros, Quota};
 
-/// Counts in the memory of this process.
+/// A limiter in the memory of this process.
 pub(crate) struct MemoryLimiter {
     key_table: KeyTable,
     clock: Clock,
@@ -27,66 +27,67 @@ pub(crate) struct MemoryLimiter {
     wait_queues: WaitQueues,
 }
 
-/// What stands for a key in one limiter; see [`Limiter::key_id`](super::Limiter::key_id).
+/// The id of a key in one limiter; see [`Limiter::key_id`](super::Limiter::key_id).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyId(pub(super) u64);
 
 impl KeyId {
-    /// It as a number: another for almost every key, and the same for one key of one limiter as long as that is there.
+    /// The id as a number. Different keys almost always have different ids; an id is stable for the lifetime of its limiter.
     pub fn get(self) -> u64 {
         self.0
     }
 }
 
-/// What happens to a new key when the table is full of keys that have used something. A key that is limited always stays: no flood
-/// of new keys gives it anything.
+/// What happens to a new key when the table is full of keys in use. A limited key always stays, so that a flood of new keys
+/// cannot reset it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
-    /// It replaces the key near it that has used least and is not limited: new clients get their quota during a flood of random
-    /// keys, and a key that was replaced gets again what it had used. Counted in [`LimiterStats::replaced`]. Where all keys near it are
-    /// limited, it shares. The default.
+    /// It replaces the neighbouring key that has used least and is not limited: new clients get their quota during a flood of
+    /// random keys, and a replaced key starts afresh. Counted in [`LimiterStats::replaced`]. If all neighbouring keys are
+    /// limited, it shares a bucket as with [`Overflow::Share`]. The default.
     #[default]
     Replace,
-    /// It shares a bucket with other such keys: nobody gets more than the quota, some get less. Counted in
+    /// It shares a bucket with other such keys: no key gets more than the quota, some get less. Counted in
     /// [`LimiterStats::overflowed`].
     Share,
-    /// It is denied, and counted in [`LimiterStats::overflowed`]. Always so for concurrency, where a shared permit could not be told apart.
+    /// It is denied, and counted in [`LimiterStats::overflowed`]. Always used for concurrency quotas, because the permits of a
+    /// shared bucket cannot be distinguished.
     Deny,
 }
 
-/// How full a limiter is.
+/// The usage of a limiter in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimiterStats {
-    /// Keys that have room of their own at most: at least as many as it was made for.
+    /// The maximum number of keys with a cell of their own; at least the configured capacity.
     pub capacity: u64,
-    /// Keys whose state is worth keeping now.
+    /// Keys whose state has not expired.
     pub live: u64,
-    /// Cells that hold a key, live or not; they are used again before any more memory is.
+    /// Cells that hold a key, live or expired; expired ones are reused first.
     pub used: u64,
-    /// How often a key found no room, and shared one or was denied.
+    /// The number of checks that found the table full, and shared a bucket or were denied.
     pub overflowed: u64,
-    /// How many keys gave way to others.
+    /// The number of keys that were replaced by others.
     pub replaced: u64,
-    /// The most memory that the table ever takes.
+    /// The maximum memory of the table.
     pub bytes: u64,
 }
 
-/// How large a limiter is, as far as can be said without a look at every cell.
+/// The size of a limiter in memory, without a scan of its cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSize {
-    /// Keys that have room of their own at most.
+    /// The maximum number of keys with a cell of their own.
     pub capacity: u64,
-    /// Cells that hold a key, live or not.
+    /// Cells that hold a key, live or expired.
     pub used: u64,
-    /// How often a key found no room, and shared one or was denied.
+    /// The number of checks that found the table full, and shared a bucket or were denied.
     pub overflowed: u64,
-    /// How many keys gave way to others.
+    /// The number of keys that were replaced by others.
     pub replaced: u64,
-    /// The most memory that the table ever takes.
+    /// The maximum memory of the table.
     pub bytes: u64,
 }
 
-/// Who is told that a table is full, see [`LimiterBuilder::on_full`](super::LimiterBuilder::on_full).
+/// The callback of a full table; see [`LimiterBuilder::on_full`](super::LimiterBuilder::on_full).
 #[derive(Clone)]
 pub(crate) struct FullListener(pub(crate) Arc<dyn Fn(TableSize) + Send + Sync>);
 
@@ -102,7 +103,7 @@ impl fmt::Debug for FullListener {
     }
 }
 
-/// One of several checks that are decided together in memory.
+/// One of several checks that are decided atomically in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct LocalCheck<'a> {
     pub(crate) memory: &'a MemoryLimiter,
@@ -114,14 +115,14 @@ pub(crate) struct LocalCheck<'a> {
 
 impl MemoryLimiter {
     pub(crate) fn from_parts(
-        space: KeyTable,
+        key_table: KeyTable,
         clock: Clock,
         hasher: foldhash::quality::RandomState,
         overflow: Overflow,
-        denied: Option<DeniedKeys>,
-        lines: WaitQueues,
+        denied_keys: Option<DeniedKeys>,
+        wait_queues: WaitQueues,
     ) -> Self {
-        Self { key_table: space, clock, hasher, overflow, denied_keys: denied, wait_queues: lines }
+        Self { key_table, clock, hasher, overflow, denied_keys, wait_queues }
     }
 
     #[inline]
@@ -136,14 +137,14 @@ impl MemoryLimiter {
         decision
     }
 
-    /// The bucket of one key under a tier; under the first if there is no such tier.
+    /// The bucket of one key under a tier; under the first tier if there is no such tier.
     #[cfg(any(feature = "tokio", all(test, not(loom))))]
     #[inline]
     pub(crate) fn bucket<K: Hash + ?Sized>(&self, key: &K, tier: usize) -> LocalBucket<'_> {
         self.bucket_of(self.fingerprint(key), tier)
     }
 
-    /// The same for what stands for a key.
+    /// Like `bucket`, for the fingerprint of a key.
     #[cfg(any(feature = "tokio", all(test, not(loom))))]
     #[inline]
     pub(crate) fn bucket_of(&self, owner: u64, tier: usize) -> LocalBucket<'_> {
@@ -226,7 +227,7 @@ impl MemoryLimiter {
         &self.wait_queues
     }
 
-    /// 64 bits that stand for the key; zero stands for none.
+    /// The 64-bit fingerprint of the key; zero marks an empty cell and is never returned.
     #[inline]
     pub(crate) fn fingerprint<K: Hash + ?Sized>(&self, key: &K) -> u64 {
         self.hasher.hash_one(key).max(1)

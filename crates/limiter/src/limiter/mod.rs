@@ -1,13 +1,13 @@
-//! One quota or several for many keys, counted in memory or in a store.
+//! One or several quotas for many keys, in memory or in a store.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `build.rs` | settings, and why a limiter could not be made |
-//! | `bucket.rs`, `blocking.rs` | one key: for tasks, and for threads that can wait |
+//! | `builder.rs` | settings and build errors |
+//! | `bucket.rs`, `blocking.rs` | one key: for tasks, and for threads that can block |
 //! | `batch.rs` | one decision over several limiters |
-//! | `reservation.rs`, `permit.rs` | what was taken, and is settled or given back |
+//! | `reservation.rs`, `permit.rs` | charges that are settled or refunded later |
 //! | `memory.rs`, `local.rs`, `local_reservation.rs` | the backend in memory |
-//! | `remote.rs`, `outage.rs`, `prefetch.rs`, `line.rs` | the backend in a store |
+//! | `remote.rs`, `fallback.rs`, `prefetch.rs`, `queue.rs` | the backend in a store |
 
 mod batch;
 mod blocking;
@@ -55,7 +55,7 @@ use remote::RemoteLimiter;
 use std::{fmt, sync::Arc};
 use tidegate_core::{CarryOver, Decision, Quota};
 
-/// Limits many keys by one quota or several, in memory or in a store that a fleet shares. Clones are the same limiter.
+/// Limits many keys by one or several quotas, in memory or in a store that a fleet shares. Clones share the state.
 ///
 /// ```
 /// use tidegate_limiter::Limiter;
@@ -68,17 +68,17 @@ use tidegate_core::{CarryOver, Decision, Quota};
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
-/// A key is anything that can be hashed and written out; it is neither cloned nor kept. Memory is bounded from the
-/// start (see [`LimiterBuilder::capacity`]), and keys whose state has expired make room by themselves.
+/// A key is any value that implements `Hash` and `Display`; it is neither cloned nor stored. Memory is bounded from the
+/// start (see [`LimiterBuilder::capacity`]), and new keys reuse the cells of expired ones.
 ///
 /// | to | use |
 /// |---|---|
-/// | take now or not at all | [`check`](Self::check); with a store in a task, [`decide`](Self::decide) |
-/// | do anything else with one key in a task | [`key`](Self::key): a [`Bucket`] |
-/// | do the same in a thread that can wait | [`blocking`](Self::blocking) |
-/// | decide over several limiters at once | [`prepare`](Self::prepare), `decide_all`, `reserve_all` |
+/// | take tokens now, or be denied | [`check`](Self::check); with a store in a task, [`decide`](Self::decide) |
+/// | wait, reserve, refund or acquire a permit in a task | [`key`](Self::key): a [`Bucket`] |
+/// | do the same in a thread that can block | [`blocking`](Self::blocking) |
+/// | decide over several limiters atomically | [`prepare`](Self::prepare), `decide_all`, `reserve_all` |
 ///
-/// The same declaration gives the same decisions in memory and in a store. One line moves it there:
+/// The same quota makes the same decisions in memory and in a store. One line moves it to a store:
 ///
 /// ```
 /// # #[cfg(feature = "tokio")] {
@@ -99,7 +99,7 @@ pub struct Limiter {
     backend: LimiterBackend,
 }
 
-/// Where a limiter counts.
+/// Where the state of a limiter is.
 #[derive(Clone)]
 enum LimiterBackend {
     Memory(Arc<MemoryLimiter>),
@@ -107,11 +107,11 @@ enum LimiterBackend {
     Store(Arc<RemoteLimiter>),
 }
 
-/// The tier of a call that chooses none; where there are no tiers, all quotas apply to it.
+/// The tier of a call that selects none. Without tiers all quotas apply to it.
 const FIRST_TIER: usize = 0;
 
 impl Limiter {
-    /// A limiter of one quota, on the machine's clock, in memory with the default bound.
+    /// Creates a limiter of one quota in memory, with the system clock and the default capacity.
     pub fn new<Q>(quota: Q) -> Result<Self, BuildError>
     where
         Q: TryInto<Quota>,
@@ -120,20 +120,21 @@ impl Limiter {
         Self::builder().build(quota)
     }
 
-    /// A limiter with settings of its own.
+    /// Returns a builder with default settings.
     pub fn builder() -> LimiterBuilder {
         LimiterBuilder::default()
     }
 
-    /// Takes one token for `key`, now or not at all; see [`check_cost`](Self::check_cost).
+    /// Takes one token for `key` now, or denies; see [`check_cost`](Self::check_cost).
     #[inline]
     pub fn check<K: LimitKey + ?Sized>(&self, key: &K) -> Decision {
         self.check_cost(key, 1)
     }
 
-    /// Takes `cost` tokens for `key`, now or not at all. A cost of zero takes nothing: it is a peek.
+    /// Takes `cost` tokens for `key` now, or denies. A cost of zero takes nothing and is a peek.
     ///
-    /// In memory it never waits. With a store it blocks this thread until the store answers; use [`decide`](Self::decide) in a task.
+    /// In memory it never waits. With a store it blocks this thread until the store replies; use [`decide`](Self::decide) in
+    /// a task.
     #[inline]
     pub fn check_cost<K: LimitKey + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         match &self.backend {
@@ -143,14 +144,14 @@ impl Limiter {
         }
     }
 
-    /// Kept apart, so that what counts in memory stays small.
+    /// Never inlined, so that the path in memory stays small.
     #[cfg(feature = "tokio")]
     #[inline(never)]
     fn check_in_store<K: LimitKey + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         self.blocking().key(key).check(cost)
     }
 
-    /// Takes `cost` tokens for `key`, now or not at all, without blocking a thread. A cost of zero takes nothing: it is a peek.
+    /// Takes `cost` tokens for `key` now, or denies, without blocking a thread. A cost of zero takes nothing and is a peek.
     #[cfg(feature = "tokio")]
     pub async fn decide(&self, key: &str, cost: u64) -> Decision {
         match &self.backend {
@@ -162,7 +163,7 @@ impl Limiter {
         }
     }
 
-    /// The bucket of one key, for everything else that can be done with it.
+    /// The bucket of one key, with all other operations: wait, reserve, refund, acquire a permit.
     pub fn key<K: LimitKey + ?Sized>(&self, key: &K) -> Bucket {
         match &self.backend {
             LimiterBackend::Memory(memory) => {
@@ -174,41 +175,41 @@ impl Limiter {
         }
     }
 
-    /// The limiter for threads that can wait.
+    /// The limiter for threads that can block.
     #[inline]
     pub fn blocking(&self) -> BlockingLimiter<'_> {
         BlockingLimiter::new(self)
     }
 
-    /// What stands for a key, for whoever asks of it later or more than once; `None` if it is counted in a store.
+    /// The id of a key, for repeated or later calls; `None` if the limiter uses a store.
     #[inline]
     pub fn key_id<K: LimitKey + ?Sized>(&self, key: &K) -> Option<KeyId> {
         self.memory().map(|memory| KeyId(memory.fingerprint(key)))
     }
 
-    /// The bucket of the key that `mark` stands for, which must come from this limiter. It counts under this tier, or under
-    /// the first if there is no such tier. `None` if the limiter counts in a store.
+    /// The bucket of the key with this id, which must be an id of this limiter. Uses the given tier, or the first if there is
+    /// no such tier. `None` if the limiter uses a store.
     #[inline]
-    pub fn bucket_by_id(&self, mark: KeyId, tier: usize) -> Option<KeyIdBucket<'_>> {
-        let bucket = LocalBucket::for_key(self.memory()?, mark.0, FIRST_TIER);
+    pub fn bucket_by_id(&self, id: KeyId, tier: usize) -> Option<KeyIdBucket<'_>> {
+        let bucket = LocalBucket::for_key(self.memory()?, id.0, FIRST_TIER);
         Some(KeyIdBucket(match tier {
             FIRST_TIER => bucket,
             tier => bucket.tier(tier).unwrap_or(bucket),
         }))
     }
 
-    /// Replaces the quota while running. Every key keeps its history, carried over as `how` says.
+    /// Replaces the quota at run time. Every key keeps its usage, converted as `how` specifies.
     ///
-    /// In memory the new quota must be of the same algorithm and windows, and need no more state than the old one. For anything else make a new limiter
-    /// that [replaces](LimiterBuilder::predecessor) this one.
+    /// In memory the new quota must have the same algorithm and windows, and need no more state than the old one. Otherwise
+    /// build a new limiter with this one as its [predecessor](LimiterBuilder::predecessor).
     ///
     /// # Compared with Go's `golang.org/x/time/rate`
     ///
-    /// A change of the rate alone does what `SetLimit` does, to the microsecond. A change of the burst differs from `SetBurst`
-    /// by the difference of the bursts, so by one token where the burst changes by one: Go keeps the tokens that are
-    /// available, and here the tokens that were used stay used. A quota without `burst` has the burst of its amount: from
-    /// `5/s` to `10/s` both change; write `10/s burst 5` to change the rate alone. A reservation that was made before the change
-    /// gives nothing back when it is cancelled after it; in Go it does.
+    /// A change of the rate alone has the same effect as `SetLimit`, to the microsecond. A change of the burst differs from
+    /// `SetBurst` by the difference of the bursts: Go keeps the tokens that are available, while here the tokens that were
+    /// used stay used. A quota without `burst` has the burst of its amount: from `5/s` to `10/s` both change; write
+    /// `10/s burst 5` to change the rate alone. A reservation made before the change refunds nothing when it is cancelled
+    /// after it; in Go it does.
     ///
     /// ```
     /// use tidegate_core::CarryOver;
@@ -218,7 +219,7 @@ impl Limiter {
     /// assert!(limiter.check("alice").is_allowed());
     /// assert!(!limiter.check("alice").is_allowed());
     /// limiter.change("1/h burst 2", CarryOver::default())?;
-    /// assert!(limiter.check("alice").is_allowed(), "one of two is used; Go waits for an hour");
+    /// assert!(limiter.check("alice").is_allowed(), "one of two is used; Go denies for an hour");
     /// assert!(!limiter.check("alice").is_allowed());
     /// # Ok::<(), tidegate_limiter::BuildError>(())
     /// ```
@@ -231,8 +232,8 @@ impl Limiter {
         self.change_all(&[quota], how)
     }
 
-    /// Replaces all quotas while running, one by one in the order they were given; see [`change`](Self::change). In a store keys carry
-    /// over what they used when they are next asked for.
+    /// Replaces all quotas at run time, one by one in their order; see [`change`](Self::change). In a store, the usage of a
+    /// key is converted at its next request.
     pub fn change_all(&self, quotas: &[Quota], how: CarryOver) -> Result<(), BuildError> {
         match &self.backend {
             LimiterBackend::Memory(memory) => memory.change_all(quotas, how),
@@ -241,7 +242,7 @@ impl Limiter {
         }
     }
 
-    /// Whether [`change_all`](Self::change_all) can be done, and if not, why. Changes nothing.
+    /// Checks whether [`change_all`](Self::change_all) would succeed, and returns its error otherwise. Changes nothing.
     pub fn can_change_all(&self, quotas: &[Quota]) -> Result<(), BuildError> {
         match &self.backend {
             LimiterBackend::Memory(memory) => memory.can_change_all(quotas),
@@ -250,12 +251,12 @@ impl Limiter {
         }
     }
 
-    /// Takes over what `old` knows of its keys, for a limiter that was built to [replace](LimiterBuilder::predecessor) it. Keys keep
-    /// what they used under quotas that share a state with those of `old`; what other quotas of `old` counted is kept for the case
-    /// that they come back. Where this table is too small for all keys, those that have used least are forgotten first, and limited
-    /// ones are kept.
+    /// Copies the keys of `old`, for a limiter that was built with `old` as its
+    /// [predecessor](LimiterBuilder::predecessor). Keys keep their usage under quotas that share a state with those of `old`;
+    /// the state of other quotas of `old` is retained in case they return. If this table is too small for all keys, those with
+    /// the least usage are dropped first, and limited keys are retained.
     ///
-    /// In a store, which keeps its counts by itself, it goes on with what this process has counted beside the store.
+    /// With a store, which holds the state itself, copies what this process counted in memory during outages.
     pub fn take_over(&self, old: &Self) {
         match (&self.backend, &old.backend) {
             (LimiterBackend::Memory(new), LimiterBackend::Memory(old)) => new.take_over(old),
@@ -266,7 +267,7 @@ impl Limiter {
         }
     }
 
-    /// How many tiers a call can choose from; one unless it was built with [`LimiterBuilder::build_tiers`].
+    /// The number of tiers; one unless the limiter was built with [`LimiterBuilder::build_tiers`].
     pub fn tiers(&self) -> usize {
         match &self.backend {
             LimiterBackend::Memory(memory) => memory.tiers(),
@@ -275,7 +276,7 @@ impl Limiter {
         }
     }
 
-    /// The quotas that keys are limited by: all of them together, or one of the tiers.
+    /// The current quotas: all of them apply together, or one of them as the tier of a call.
     pub fn quotas(&self) -> Vec<Quota> {
         match &self.backend {
             LimiterBackend::Memory(memory) => memory.quotas(),
@@ -284,11 +285,11 @@ impl Limiter {
         }
     }
 
-    /// The worst case of each quota, outages of the store included; on the clock of the store, or of the limiter in memory.
+    /// The worst case of each quota, including outages of the store and the resolution of the clock.
     pub fn bounds(&self) -> Vec<FleetBound> {
         match &self.backend {
             LimiterBackend::Memory(memory) => {
-                let bound = |usual| FleetBound { normal: usual, during_outage: OutageBound::NoStore };
+                let bound = |normal| FleetBound { normal, during_outage: OutageBound::NoStore };
                 memory.bounds().into_iter().map(bound).collect()
             }
             #[cfg(feature = "tokio")]
@@ -296,23 +297,23 @@ impl Limiter {
         }
     }
 
-    /// How full the table in memory is; `None` with a store. Looks at every cell: for operators, not for every request.
+    /// The usage of the table in memory; `None` with a store. Scans every cell: for operators, not for every request.
     pub fn stats(&self) -> Option<LimiterStats> {
         self.memory().map(MemoryLimiter::stats)
     }
 
-    /// How large the table in memory is; `None` with a store. It costs nothing; [`stats`](Self::stats) says more.
+    /// The size of the table in memory; `None` with a store. Constant time; [`stats`](Self::stats) returns more.
     pub fn size(&self) -> Option<TableSize> {
         self.memory().map(MemoryLimiter::size)
     }
 
-    /// The keys that [`check`](Self::check) and [`check_cost`](Self::check_cost) denied most often in memory, if the limiter watches
-    /// them ([`LimiterBuilder::track_denied`]).
+    /// The keys that [`check`](Self::check) and [`check_cost`](Self::check_cost) denied most often in memory, if the limiter
+    /// tracks them ([`LimiterBuilder::track_denied`]).
     pub fn top_denied(&self) -> Vec<DeniedKey> {
         self.memory().map(MemoryLimiter::top_denied).unwrap_or_default()
     }
 
-    /// Whether it counts in memory.
+    /// Whether the state is in memory.
     pub fn is_in_memory(&self) -> bool {
         self.memory().is_some()
     }
@@ -360,7 +361,7 @@ impl Limiter {
 /// With a store.
 #[cfg(feature = "tokio")]
 impl Limiter {
-    /// Whether it counts in this store, or in memory if that is none.
+    /// Whether the limiter uses this store, or memory for `None`.
     pub fn uses_store(&self, store: Option<&Arc<dyn Store>>) -> bool {
         match (self.remote(), store) {
             (Some(remote), Some(store)) => Arc::ptr_eq(remote.store(), store),
@@ -369,12 +370,12 @@ impl Limiter {
         }
     }
 
-    /// The most tokens of one key that this process can let expire unspent; zero unless it takes tokens ahead.
+    /// The most tokens of one key that can expire unspent in this process; zero without prefetch.
     pub fn max_stranded_tokens(&self) -> u64 {
         self.remote().map_or(0, |remote| remote.max_stranded_tokens())
     }
 
-    /// How many decisions were made without the store that should have made them.
+    /// The number of decisions made without the store because it was unavailable.
     pub fn degraded_count(&self) -> u64 {
         self.remote().map_or(0, |remote| remote.degraded_count())
     }

@@ -1,4 +1,4 @@
-//! A slot that gives itself back.
+//! Permits: slots that are released on drop.
 
 use super::{LocalBackend, Reservation};
 #[cfg(feature = "tokio")]
@@ -22,17 +22,16 @@ use tidegate_core::{Decision, Demand};
 #[cfg(feature = "tokio")]
 use tokio::task::JoinHandle;
 
-/// A slot that gives itself back when it is dropped, by a panic or a cancelled future too. In a store it is a lease, which is renewed
-/// until then.
-#[must_use = "dropping a permit gives its slot back"]
+/// A slot that is released on drop, also by a panic or a cancelled future. In a store it is a lease, renewed until then.
+#[must_use = "dropping a permit releases its slot"]
 pub struct Permit {
     state: PermitState,
 }
 
 enum PermitState {
-    /// A slot in memory and nothing else.
+    /// A slot in memory, without other quotas.
     Slot(SlotPermit),
-    /// A slot beside other quotas, or tokens, or nothing.
+    /// A slot with other quotas, or tokens, or nothing.
     Reservation(Reservation),
     #[cfg(feature = "tokio")]
     Store(Box<LeasedPermit>),
@@ -51,7 +50,7 @@ impl Drop for SlotPermit {
 }
 
 impl Permit {
-    /// Takes a slot in memory.
+    /// Acquires a slot in memory.
     #[inline]
     pub(super) fn take(backend: LocalBackend) -> Self {
         let slot = backend.bucket().try_acquire_slot();
@@ -61,7 +60,7 @@ impl Permit {
         }
     }
 
-    /// What was taken in memory.
+    /// Wraps a reservation in memory.
     pub(super) fn from_reservation(reservation: Reservation) -> Self {
         Self { state: PermitState::Reservation(reservation) }
     }
@@ -76,8 +75,8 @@ impl Permit {
         }
     }
 
-    /// Whether the slot has been lost: the store could not be reached to renew it in time, and another may have it. It is
-    /// taken again as soon as there is one.
+    /// Whether the slot has been lost: the store could not be reached to renew the lease in time, and another caller may hold
+    /// the slot. It is reacquired as soon as one is free.
     pub fn is_lost(&self) -> bool {
         match &self.state {
             PermitState::Slot(_) | PermitState::Reservation(_) => false,
@@ -86,7 +85,7 @@ impl Permit {
         }
     }
 
-    /// Whether it was taken in a store.
+    /// Whether the slot is in a store.
     pub fn is_in_store(&self) -> bool {
         match &self.state {
             PermitState::Slot(_) | PermitState::Reservation(_) => false,
@@ -107,7 +106,7 @@ impl fmt::Debug for Permit {
 struct LeasedPermit {
     reservation: Reservation,
     renewer: Option<LeaseRenewer>,
-    /// Those of this process who wait for it.
+    /// The callers of this process that wait for the slot.
     queue: StoreQueue,
 }
 
@@ -115,22 +114,22 @@ struct LeasedPermit {
 #[cfg(feature = "tokio")]
 struct LeaseRenewer {
     task: JoinHandle<()>,
-    /// The newest proof; `None` while the store does not know it.
+    /// The latest receipt; `None` while the lease is lost.
     latest_receipt: Arc<Mutex<Option<Receipt>>>,
 }
 
-/// How often a lease is renewed before it ends.
+/// The number of renewals within the term of a lease.
 #[cfg(feature = "tokio")]
 const RENEWALS_PER_LEASE: u32 = 3;
 
 #[cfg(feature = "tokio")]
 impl Permit {
-    /// What was taken in a store, or beside it while the store is unavailable.
+    /// Wraps a reservation in a store, or in memory during an outage.
     pub(super) fn from_store(mut reservation: Reservation, queue: StoreQueue) -> Self {
         let renewer = match &mut reservation.charge {
-            ReservedCharge::Store(deposit) => {
-                deposit.keep_tokens();
-                deposit.start_renewal()
+            ReservedCharge::Store(receipt) => {
+                receipt.keep_tokens();
+                receipt.start_renewal()
             }
             _ => None,
         };
@@ -154,27 +153,27 @@ impl Drop for LeasedPermit {
         if self.reservation.decision().is_granted() {
             self.queue.wake_first();
         }
-        let Some(LeaseRenewer { task, latest_receipt: newest }) = self.renewer.take() else { return };
+        let Some(LeaseRenewer { task, latest_receipt: latest }) = self.renewer.take() else { return };
         task.abort();
-        let newest = *newest.lock().unwrap_or_else(PoisonError::into_inner);
-        let ReservedCharge::Store(deposit) = &mut self.reservation.charge else { return };
-        for receipt in deposit.charge.receipts.iter_mut().filter(|receipt| receipt.cost > 0) {
-            // What was lost is not given back: another may have it.
-            *receipt = newest.unwrap_or_default();
+        let latest = *latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let ReservedCharge::Store(receipt) = &mut self.reservation.charge else { return };
+        for slot in receipt.charge.receipts.iter_mut().filter(|slot| slot.cost > 0) {
+            // A lost slot is not released: another caller may hold it.
+            *slot = latest.unwrap_or_default();
         }
     }
 }
 
 #[cfg(feature = "tokio")]
 impl StoreReceipt {
-    /// A permit gives back its slot; what else was charged stays charged.
+    /// Marks the tokens as spent: a permit releases only its slot.
     fn keep_tokens(&mut self) {
-        let place = &self.key_ref;
-        if !place.quota_indices().any(|index| is_concurrency(place, index)) {
+        let key_ref = &self.key_ref;
+        if !key_ref.quota_indices().any(|index| is_concurrency(key_ref, index)) {
             return;
         }
-        for (index, receipt) in place.quota_indices().zip(&mut self.charge.receipts) {
-            if !is_concurrency(place, index) {
+        for (index, receipt) in key_ref.quota_indices().zip(&mut self.charge.receipts) {
+            if !is_concurrency(key_ref, index) {
                 *receipt = Receipt::default();
             }
         }
@@ -184,62 +183,63 @@ impl StoreReceipt {
     }
 
     fn start_renewal(&self) -> Option<LeaseRenewer> {
-        // Renewing names one quota: the only one that expires.
+        // Only the concurrency quota has a lease to renew.
         let (receipt, lease) = self.key_ref.quota_indices().zip(&self.charge.receipts).find_map(
             |(index, receipt)| match self.key_ref.limit.quotas()[index].kind() {
-                AlgorithmKind::Concurrency(it) => it.lease().map(|lease| (*receipt, lease)),
+                AlgorithmKind::Concurrency(concurrency) => concurrency.lease().map(|lease| (*receipt, lease)),
                 _ => None,
             },
         )?;
         let runtime = tokio::runtime::Handle::try_current().ok()?;
-        let newest = Arc::new(Mutex::new(Some(receipt)));
-        let (store, place, shared) = (self.store.clone(), self.key_ref.clone(), newest.clone());
+        let latest = Arc::new(Mutex::new(Some(receipt)));
+        let (store, key_ref, shared) = (self.store.clone(), self.key_ref.clone(), latest.clone());
         let pause = Duration::from(lease) / RENEWALS_PER_LEASE;
         let task = runtime.spawn(async move {
             loop {
-                // A store that was unavailable may have lost it.
+                // After an outage the store may have lost the lease: renew at once.
                 let _ = tokio::time::timeout(pause, store.wait_recovered()).await;
-                let known = *shared.lock().unwrap_or_else(PoisonError::into_inner);
-                let renewed = match known {
+                let current = *shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let renewed = match current {
                     None => None,
                     Some(receipt) => {
-                        let renew = StoreRequest::Renew { key_ref: place.clone(), receipt };
+                        let renew = StoreRequest::Renew { key_ref: key_ref.clone(), receipt };
                         match store.execute(renew).await {
                             Ok(StoreReply::Renewed(renewed)) => renewed,
                             Ok(_) | Err(_) => continue,
                         }
                     }
                 };
-                let newest = match renewed {
+                let latest = match renewed {
                     Some(receipt) => Some(receipt),
-                    None => reacquire(&store, &place, receipt.cost).await,
+                    None => reacquire(&store, &key_ref, receipt.cost).await,
                 };
-                *shared.lock().unwrap_or_else(PoisonError::into_inner) = newest;
+                *shared.lock().unwrap_or_else(PoisonError::into_inner) = latest;
             }
         });
-        Some(LeaseRenewer { task, latest_receipt: newest })
+        Some(LeaseRenewer { task, latest_receipt: latest })
     }
 }
 
-/// Takes a slot again that the store does not know any more, if there is one left; tokens beside it were charged before.
+/// Acquires a slot in place of an expired lease, if one is free. Refunds the tokens, which were charged before.
 #[cfg(feature = "tokio")]
-async fn reacquire(store: &Arc<dyn Store>, place: &KeyRef, cost: u64) -> Option<Receipt> {
+async fn reacquire(store: &Arc<dyn Store>, key_ref: &KeyRef, cost: u64) -> Option<Receipt> {
     let (demand, slots) = (Demand::new(cost), SlotMode::Acquire);
-    let ask = StoreCheck { key_ref: place.clone(), demand, slot_mode: slots, receipt: true };
-    let answer = store.execute(StoreRequest::Decide(vec![ask])).await.and_then(single_decision).ok()?;
-    if !merge_decisions(&answer, place.tier).is_granted() {
+    let check = StoreCheck { key_ref: key_ref.clone(), demand, slot_mode: slots, receipt: true };
+    let decision = store.execute(StoreRequest::Decide(vec![check])).await.and_then(single_decision).ok()?;
+    if !merge_decisions(&decision, key_ref.tier).is_granted() {
         return None;
     }
-    let mut charge = answer.charge();
-    let (index, _) = place.quota_indices().enumerate().find(|(_, index)| is_concurrency(place, *index))?;
+    let mut charge = decision.charge();
+    let (index, _) =
+        key_ref.quota_indices().enumerate().find(|(_, index)| is_concurrency(key_ref, *index))?;
     let receipt = std::mem::take(charge.receipts.get_mut(index)?);
     if charge.receipts.iter().any(|receipt| receipt.cost > 0) {
-        let _ = store.execute(StoreRequest::Refund { key_ref: place.clone(), charge, cost }).await;
+        let _ = store.execute(StoreRequest::Refund { key_ref: key_ref.clone(), charge, cost }).await;
     }
     Some(receipt)
 }
 
 #[cfg(feature = "tokio")]
-fn is_concurrency(place: &KeyRef, index: usize) -> bool {
-    matches!(place.limit.quotas()[index].kind(), AlgorithmKind::Concurrency(_))
+fn is_concurrency(key_ref: &KeyRef, index: usize) -> bool {
+    matches!(key_ref.limit.quotas()[index].kind(), AlgorithmKind::Concurrency(_))
 }

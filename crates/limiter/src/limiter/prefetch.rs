@@ -1,17 +1,17 @@
-//! Leases: tokens that are debited from a shared store ahead of use, and spent in this process.
+//! Prefetched tokens: debited from a shared store before their use, and spent in this process.
 //!
 //! ```text
-//!   store   ──debit n──▶  slot │ tokens, when they die │   spent one by one, without asking anyone
+//!   store   ──debit n──▶  slot │ tokens, expiry │   spent one by one, without a round trip
 //! ```
 //!
-//! **Why it never admits too much.** A token is spent here only if the store has debited it before, and at most once:
-//! the store's answer is put into a slot once, and spending takes it out by compare-and-swap. It is spent within its
-//! time to live, counted on this process's monotonic clock from before the debit was asked for. So whatever is admitted
-//! in a stretch of time `t` was debited in that stretch or at most one `ttl` before it, and the store debits no more
-//! than its quota allows in `t + ttl`. A crash, a lost answer or a debit done twice only loses tokens.
+//! **Why it never admits too much.** A token is spent here only if the store has debited it before, and at most once: the
+//! reply of the store is written to a slot once, and spending removes it by compare-and-swap. It is spent within its time
+//! to live, measured on the monotonic clock of this process from before the debit was requested. So everything admitted in
+//! a window `t` was debited in that window or at most one `ttl` before it, and the store debits no more than its quota
+//! allows in `t + ttl`. A crash, a lost reply or a duplicate debit only loses tokens.
 //!
-//! **What it costs.** Tokens that die unspent when a process does: at most two slots of each key. A limiter that is
-//! dropped gives back what it holds.
+//! **What it costs.** A process that crashes loses its unspent tokens: at most two slots per key. A limiter that is dropped
+//! refunds its tokens.
 
 use crate::{clock::Clock, store::StoreCharge};
 use arc_swap::ArcSwap;
@@ -25,7 +25,7 @@ use std::{
 };
 use tidegate_core::{Decision, Micros};
 
-/// How tokens of a shared store are taken ahead.
+/// Settings for prefetching tokens from a shared store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenPrefetch {
     ttl: Micros,
@@ -40,19 +40,19 @@ impl Default for TokenPrefetch {
 }
 
 impl TokenPrefetch {
-    /// How long tokens may lie here before they die; 200 ms unless told otherwise. It is how far the bound moves.
+    /// Sets the time to live of prefetched tokens; by default 200 ms. It widens the bound by the same time.
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         Self { ttl: Micros::from(ttl).max(Micros::from_millis(2)), ..self }
     }
 
-    /// The fewest that are taken ahead; where there is less, each decision is asked for. 8 unless told otherwise.
+    /// Sets the smallest batch; with fewer tokens available, the store decides each check. By default 8.
     #[must_use]
     pub fn min_tokens(self, tokens: u64) -> Self {
         Self { min_tokens: tokens.max(1), ..self }
     }
 
-    /// The most that are taken ahead at a time; an eighth of what the quota grants at once is never exceeded.
+    /// Sets the largest batch; it never exceeds an eighth of the quota's burst.
     #[must_use]
     pub fn max_tokens(self, tokens: u64) -> Self {
         Self { max_tokens: tokens.max(1), ..self }
@@ -63,44 +63,44 @@ impl TokenPrefetch {
     }
 }
 
-/// Keys that tokens are taken ahead for.
+/// The maximum number of keys with prefetched tokens.
 const MAX_KEYS: usize = 1_024;
-/// How often a key is asked for, one by one, before tokens are taken ahead for it.
+/// The number of individual requests after which tokens of a key are prefetched.
 const PROMOTION_THRESHOLD: u64 = 16;
-/// Places in which keys are counted that may become worth it.
+/// The number of slots in which candidate keys are counted.
 const CANDIDATE_SLOTS: usize = 1_024;
-/// So many times its resolution tokens must live to be timed by a coarse clock.
+/// The coarse clock is used only if the time to live is at least this multiple of its resolution.
 const MIN_COARSE_TICKS: u64 = 8;
-/// A lease is at most this part of what the quota grants at once.
+/// A batch is at most this fraction of the quota's burst.
 const LIMIT_DIVISOR: u64 = 8;
-/// A lease is at most this part of what the store had left.
+/// A batch is at most this fraction of the tokens that remained in the store.
 const REMAINING_DIVISOR: u64 = 4;
-/// How long a key that has too little left goes without a lease.
+/// How long prefetching pauses for a key with too few remaining tokens.
 const BYPASS_PERIOD: Micros = Micros::from_millis(5);
 
-/// All leases of a limiter.
+/// All prefetched tokens of a limiter.
 #[derive(Debug)]
 pub(super) struct PrefetchCache {
     settings: TokenPrefetch,
     limit: u64,
     clock: Clock,
-    /// How long tokens live by that clock.
+    /// The time to live on that clock.
     lifetime: Micros,
     hasher: foldhash::quality::RandomState,
     keys: ArcSwap<HashMap<u64, Arc<PrefetchedTokens>>>,
-    /// A few bits of a key, and how often it was asked for.
+    /// Some bits of the hash of a key, and the number of its requests.
     candidates: Box<[AtomicU64]>,
     promotion_lock: Mutex<()>,
 }
 
 impl PrefetchCache {
     pub(super) fn new(settings: TokenPrefetch, limit: u64) -> Self {
-        // A clock that shows a moment late is read in a fraction of the time. Tokens die that much earlier by it.
+        // The coarse clock is faster to read, but shows the time late: shorten the lifetime by its resolution.
         let coarse = Clock::coarse();
-        let late = coarse.resolution();
-        let (clock, lifetime) = match settings.ttl.get() / late.get() {
+        let resolution = coarse.resolution();
+        let (clock, lifetime) = match settings.ttl.get() / resolution.get() {
             0..MIN_COARSE_TICKS => (Clock::system(), settings.ttl),
-            _ => (coarse, settings.ttl.since(late)),
+            _ => (coarse, settings.ttl.since(resolution)),
         };
         Self {
             settings,
@@ -114,7 +114,7 @@ impl PrefetchCache {
         }
     }
 
-    /// The most tokens of one key that can die unspent in this process.
+    /// The most tokens of one key that can expire unspent in this process.
     pub(super) fn max_stranded_tokens(&self) -> u64 {
         self.max_tokens().saturating_mul(2)
     }
@@ -127,18 +127,18 @@ impl PrefetchCache {
         self.clock.now()
     }
 
-    /// How long tokens live by [`PrefetchCache::now`], from before they were asked for.
+    /// The time to live by [`PrefetchCache::now`], starting before the request.
     pub(super) fn lifetime(&self) -> Micros {
         self.lifetime
     }
 
-    /// The balance of a key that has one.
+    /// The hash of a key, and its prefetched tokens if it has any.
     pub(super) fn find(&self, key: &str) -> (u64, Option<Arc<PrefetchedTokens>>) {
         let owner = self.hash_key(key);
         (owner, self.keys.load().get(&owner).cloned())
     }
 
-    /// Spends what is there without asking anyone; `None` when that is not enough.
+    /// Spends prefetched tokens without a round trip; `None` if there are not enough.
     #[inline]
     pub(super) fn spend(&self, key: &str, cost: u64) -> Option<(Decision, RefillNeed)> {
         let keys = self.keys.load();
@@ -155,11 +155,11 @@ impl PrefetchCache {
         Some((Decision::deny(self.limit, retry), RefillNeed::Nothing))
     }
 
-    /// Counts a key that was asked for one by one, and gives it a balance when that is worth it.
+    /// Counts a request of a key without prefetched tokens, and enables prefetching for it when it is busy enough.
     pub(super) fn record_request(&self, owner: u64, key: &str) {
         let word = &self.candidates[owner as usize % CANDIDATE_SLOTS];
-        let (tag, seen) = (owner & !0xff, word.load(Ordering::Relaxed));
-        let count = if seen & !0xff == tag { (seen & 0xff) + 1 } else { 1 };
+        let (tag, current) = (owner & !0xff, word.load(Ordering::Relaxed));
+        let count = if current & !0xff == tag { (current & 0xff) + 1 } else { 1 };
         if count < PROMOTION_THRESHOLD {
             return word.store(tag | count, Ordering::Relaxed);
         }
@@ -177,7 +177,7 @@ impl PrefetchCache {
         }
     }
 
-    /// Forgets what is held for a key.
+    /// Drops the prefetched tokens of a key.
     pub(super) fn remove(&self, key: &str) {
         let _guard = self.promotion_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let mut keys = HashMap::clone(&self.keys.load());
@@ -187,21 +187,22 @@ impl PrefetchCache {
         }
     }
 
-    /// Takes back everything that is held, by key, with the proof of it.
+    /// Removes all unspent tokens and returns them by key, with their charges.
     pub(super) fn drain(&self) -> Vec<(String, StoreCharge, u64)> {
         let now = self.clock.now();
         let keys = self.keys.load();
-        let held = keys.values().flat_map(|balance| {
-            balance.drain(now).into_iter().map(|(charged, tokens)| (balance.key.clone(), charged, tokens))
+        let drained = keys.values().flat_map(|balance| {
+            balance.drain(now).into_iter().map(|(charge, tokens)| (balance.key.clone(), charge, tokens))
         });
-        held.collect()
+        drained.collect()
     }
 
-    /// How much to take now; `None` when there is too little to be worth it.
+    /// The size of the next batch; `None` if it would be too small.
     pub(super) fn refill_amount(&self, balance: &PrefetchedTokens, now: Micros) -> Option<u64> {
-        let rest = balance.remaining.load(Ordering::Relaxed);
-        let amount =
-            balance.next_batch_size(now, &self.settings, self.max_tokens()).min(rest / REMAINING_DIVISOR);
+        let remaining = balance.remaining.load(Ordering::Relaxed);
+        let amount = balance
+            .next_batch_size(now, &self.settings, self.max_tokens())
+            .min(remaining / REMAINING_DIVISOR);
         (amount >= self.settings.min_tokens).then_some(amount)
     }
 
@@ -215,43 +216,43 @@ impl PrefetchCache {
     }
 }
 
-/// What is to be done after a token was spent.
+/// What to do after tokens were spent.
 pub(super) enum RefillNeed {
     Nothing,
-    /// It is time to take more, before the last is spent.
+    /// Prefetch more, before the last token is spent.
     Refill(Arc<PrefetchedTokens>),
 }
 
-/// What is held for one key: two slots, one of which is spent while the other is filled.
+/// The prefetched tokens of one key: two slots, one of which is spent while the other is filled.
 ///
-/// A slot is one word, so that its tokens and the moment of their death are read and changed together.
+/// A slot is one word, so that its tokens and their expiry are read and changed atomically.
 #[derive(Debug)]
 pub(super) struct PrefetchedTokens {
     key: String,
     slots: [AtomicU64; 2],
     charges: Mutex<[StoreCharge; 2]>,
     is_refilling: AtomicBool,
-    /// How many to take next.
+    /// The size of the last batch.
     batch_size: AtomicU64,
     last_refill: AtomicU64,
-    /// What the store had left when it was last asked.
+    /// The tokens that remained in the store at its last reply.
     remaining: AtomicU64,
     denied_until: AtomicU64,
 }
 
-/// Tokens in the upper bits of a slot, the moment of their death in the others, in 1024ths of a second or so: 34 years.
+/// The upper bits of a slot hold the tokens, the lower bits their expiry in units of 1024 µs (wraps after 34 years).
 const TOKEN_BITS: u32 = 24;
 const MAX_TOKENS: u64 = (1 << TOKEN_BITS) - 1;
 const EXPIRY_BITS: u32 = 64 - TOKEN_BITS;
 const EXPIRY_MASK: u64 = (1 << EXPIRY_BITS) - 1;
 
-/// Rounded down: tokens die early rather than late.
-fn expiry_tick(moment: Micros) -> u64 {
-    (moment.get() >> 10) & EXPIRY_MASK
+/// Rounds down: tokens expire early rather than late.
+fn expiry_tick(time: Micros) -> u64 {
+    (time.get() >> 10) & EXPIRY_MASK
 }
 
 impl PrefetchedTokens {
-    /// Nothing is held; the first lease will be of this size.
+    /// Creates empty slots; the first batch has this size.
     pub(super) fn new(key: &str, size: u64) -> Self {
         Self {
             key: key.to_owned(),
@@ -265,7 +266,7 @@ impl PrefetchedTokens {
         }
     }
 
-    /// Spends `cost` out of one slot; what is left in it, or `None` if there is not enough.
+    /// Spends `cost` from one slot; returns the tokens left in it, or `None` if there are not enough.
     #[inline]
     pub(super) fn spend(&self, now: Micros, cost: u64) -> Option<u64> {
         let now = expiry_tick(now);
@@ -282,8 +283,8 @@ impl PrefetchedTokens {
         None
     }
 
-    /// Puts tokens into a slot that holds none, and says which: those that the store debited after it was asked at
-    /// `asked`. `None` when both slots still hold some; the tokens are then lost.
+    /// Writes tokens to an empty slot and returns its index; the store debited them after `requested_at`. `None` if neither
+    /// slot is empty; the tokens are then lost.
     pub(super) fn insert(
         &self,
         now: Micros,
@@ -291,39 +292,39 @@ impl PrefetchedTokens {
         ttl: Micros,
         tokens: u64,
     ) -> Option<usize> {
-        let (now, death) = (expiry_tick(now), expiry_tick(requested_at.plus(ttl)));
-        let word = tokens.min(MAX_TOKENS) << EXPIRY_BITS | death;
+        let (now, expiry) = (expiry_tick(now), expiry_tick(requested_at.plus(ttl)));
+        let word = tokens.min(MAX_TOKENS) << EXPIRY_BITS | expiry;
         self.slots.iter().position(|slot| {
-            let seen = slot.load(Ordering::Acquire);
-            let is_empty = seen >> EXPIRY_BITS == 0 || seen & EXPIRY_MASK <= now;
-            // Nobody spends from an empty slot, and only one fills it.
-            is_empty && slot.compare_exchange(seen, word, Ordering::AcqRel, Ordering::Acquire).is_ok()
+            let current = slot.load(Ordering::Acquire);
+            let is_empty = current >> EXPIRY_BITS == 0 || current & EXPIRY_MASK <= now;
+            // An empty slot is never spent from, and only one task fills it.
+            is_empty && slot.compare_exchange(current, word, Ordering::AcqRel, Ordering::Acquire).is_ok()
         })
     }
 
-    /// Keeps the proof of what is in a slot.
-    pub(super) fn set_charge(&self, slot: usize, charged: StoreCharge) {
-        self.charges.lock().unwrap_or_else(PoisonError::into_inner)[slot] = charged;
+    /// Stores the charge of the tokens in a slot.
+    pub(super) fn set_charge(&self, slot: usize, charge: StoreCharge) {
+        self.charges.lock().unwrap_or_else(PoisonError::into_inner)[slot] = charge;
     }
 
-    /// Takes out everything that is alive, with the proof of it.
+    /// Removes all tokens that have not expired, with their charges.
     fn drain(&self, now: Micros) -> Vec<(StoreCharge, u64)> {
-        let proofs = self.charges.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = self.slots.iter().zip(proofs.iter()).filter_map(|(slot, charged)| {
+        let charges = self.charges.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = self.slots.iter().zip(charges.iter()).filter_map(|(slot, charge)| {
             let word = slot.swap(0, Ordering::AcqRel);
             let tokens = word >> EXPIRY_BITS;
-            (tokens > 0 && word & EXPIRY_MASK > expiry_tick(now)).then(|| (charged.clone(), tokens))
+            (tokens > 0 && word & EXPIRY_MASK > expiry_tick(now)).then(|| (charge.clone(), tokens))
         });
         left.collect()
     }
 
-    /// Whether it is time to take more, and nobody does yet: to be followed by [`PrefetchedTokens::finish_refill`].
+    /// Whether to prefetch now, and starts the refill if so; the caller must call [`PrefetchedTokens::finish_refill`].
     fn should_refill(&self, now: Micros, left: u64) -> bool {
         let is_low = left <= self.batch_size.load(Ordering::Relaxed) / 2;
         is_low && self.has_room(now) && self.start_refill()
     }
 
-    /// Whether a slot is empty or dead.
+    /// Whether a slot is empty or expired.
     fn has_room(&self, now: Micros) -> bool {
         let now = expiry_tick(now);
         let is_empty = |word: u64| word >> EXPIRY_BITS == 0 || word & EXPIRY_MASK <= now;
@@ -338,23 +339,23 @@ impl PrefetchedTokens {
         self.is_refilling.store(false, Ordering::Release);
     }
 
-    /// What the store has left, as far as it is known.
+    /// Stores the remaining tokens and the denial of the latest reply.
     pub(super) fn update_remaining(&self, now: Micros, decision: &Decision) {
         self.remaining.store(decision.remaining(), Ordering::Relaxed);
         let denied = decision.retry_after().map_or(Micros::ZERO, |wait| now.plus(wait));
         self.denied_until.store(denied.get(), Ordering::Relaxed);
     }
 
-    /// A key that has too little left goes without leases for a while, then tries again.
+    /// Whether prefetching pauses because too few tokens remain; it is retried after `BYPASS_PERIOD`.
     pub(super) fn should_bypass(&self, now: Micros) -> bool {
-        let straight = now.since(Micros::new(self.last_refill.load(Ordering::Relaxed))) < BYPASS_PERIOD;
-        if !straight {
+        let is_paused = now.since(Micros::new(self.last_refill.load(Ordering::Relaxed))) < BYPASS_PERIOD;
+        if !is_paused {
             self.last_refill.store(now.get(), Ordering::Relaxed);
         }
-        straight
+        is_paused
     }
 
-    /// What was left may have grown since: the next lease finds out.
+    /// Clears the known remaining count, which may have grown: the next batch refreshes it.
     pub(super) fn clear_remaining(&self) {
         self.remaining.store(u64::MAX, Ordering::Relaxed);
     }
@@ -362,18 +363,18 @@ impl PrefetchedTokens {
     fn remaining(&self) -> u64 {
         match self.remaining.load(Ordering::Relaxed) {
             u64::MAX => 0,
-            rest => rest,
+            remaining => remaining,
         }
     }
 
-    /// How long a denial still holds that the store has told.
+    /// How long the latest denial of the store still applies.
     fn retry_after(&self, now: Micros) -> Option<Micros> {
         let wait = Micros::new(self.denied_until.load(Ordering::Relaxed)).since(now);
         (wait > Micros::ZERO).then_some(wait)
     }
 
-    /// The size of the next lease: twice the last if that was spent in less than half its time, half of it if much of
-    /// it died.
+    /// The size of the next batch: twice the last if that was spent in less than half its time to live, half of it if it
+    /// expired.
     fn next_batch_size(&self, now: Micros, settings: &TokenPrefetch, max_tokens: u64) -> u64 {
         let last = Micros::new(self.last_refill.swap(now.get(), Ordering::Relaxed));
         let size = self.batch_size.load(Ordering::Relaxed);

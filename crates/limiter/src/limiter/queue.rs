@@ -1,8 +1,8 @@
-//! Waiting in a queue for what is counted in a store.
+//! Wait queues for tokens and slots in a store.
 //!
-//! In a store nobody can tell who came first of all: those of one process stand in a line, by priority and then in order,
-//! and the first of them asks the store. It asks again when a permit of its own process is given back, and now and then
-//! otherwise, because others give theirs back without telling.
+//! There is no global order of arrival across processes: the callers of one process wait in a queue, by priority and then
+//! in order, and the first of them calls the store. It retries when a permit of its own process is released, and
+//! periodically, because releases in other processes send no notification.
 
 use super::{Reservation, remote::RemoteLimiter};
 use crate::{
@@ -14,27 +14,27 @@ use foldhash::quality::RandomState;
 use std::{hash::BuildHasher, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Demand, Micros, Outcome, Retry};
 
-/// Those of this process who wait for slots in a store.
+/// The callers of this process that wait for a store.
 pub(super) struct StoreQueues {
     queues: WaitQueues,
     clock: Clock,
     hasher: RandomState,
 }
 
-/// The line of one key.
+/// The queue of one key.
 #[derive(Clone)]
 pub(super) struct StoreQueue {
     queues: Arc<StoreQueues>,
     owner: u64,
 }
 
-/// What ended a rest.
+/// Why a wait ended.
 enum WakeReason {
     Notified,
     TimedOut,
 }
 
-/// How soon the first in line asks again; twice as long each time up to the longest.
+/// The interval of retries of the first waiter; it doubles up to the maximum.
 const MIN_RETRY_INTERVAL: Micros = Micros::from_millis(2);
 const MAX_RETRY_INTERVAL: Micros = Micros::from_millis(100);
 
@@ -43,7 +43,7 @@ impl RemoteLimiter {
         StoreQueue { queues: self.queues.clone(), owner: self.queues.hasher.hash_one(key) }
     }
 
-    /// Stands in line until the store has given it all; `wanting` is the last denial, if that was for want of tokens.
+    /// Waits in the queue until the store grants the cost; `denial` is the last denial, if it was for lack of tokens.
     pub(super) async fn acquire_queued(
         self: &Arc<Self>,
         (key, tier): (&str, usize),
@@ -51,11 +51,11 @@ impl RemoteLimiter {
         slots: SlotMode,
         denial: &mut Option<Decision>,
     ) -> Result<Reservation, WaitError> {
-        let line = self.queue_for(key);
-        let ticket = line.enqueue(waiter)?;
+        let queue = self.queue_for(key);
+        let entry = queue.enqueue(waiter)?;
         let mut pause = MIN_RETRY_INTERVAL;
         loop {
-            if ticket.is_first() {
+            if entry.is_first() {
                 let reservation = self.take(key, tier, Demand::new(waiter.cost), slots).await;
                 let decision = *reservation.decision();
                 *denial = None;
@@ -68,19 +68,19 @@ impl RemoteLimiter {
                     Outcome::Deny(Retry::After(wait)) if decision.is_fail_closed() => {
                         return Err(WaitError::StoreUnavailable(wait));
                     }
-                    // Beside a rate: not before there is a token.
+                    // A rate denied: retry when its next token is available.
                     Outcome::Deny(Retry::After(wait)) => {
                         *denial = Some(decision);
-                        if line.is_too_late(&ticket, wait) {
-                            return Err(ticket.timeout_error());
+                        if queue.is_too_late(&entry, wait) {
+                            return Err(entry.timeout_error());
                         }
                         pause = pause.max(wait);
                     }
                     Outcome::Deny(Retry::WhenReleased) => {}
                 }
             }
-            pause = match line.wait(&ticket, pause).await? {
-                // The store may hear a little later than we do.
+            pause = match queue.wait(&entry, pause).await? {
+                // The release may reach the store a little later.
                 WakeReason::Notified => MIN_RETRY_INTERVAL,
                 WakeReason::TimedOut => pause.plus(pause).min(MAX_RETRY_INTERVAL),
             };
@@ -95,7 +95,7 @@ impl StoreQueues {
 }
 
 impl StoreQueue {
-    /// Tells the first in line that a permit was given back.
+    /// Wakes the first waiter after a permit was released.
     pub(super) fn wake_first(&self) {
         self.queues.queues.wake_first(self.owner);
     }
@@ -104,30 +104,30 @@ impl StoreQueue {
         self.queues.queues.try_enqueue(self.owner, waiter, self.queues.clock.now())
     }
 
-    /// Whether it is over for this caller before so much time has passed.
-    fn is_too_late(&self, ticket: &QueueEntry<'_>, wait: Micros) -> bool {
-        ticket.effective_deadline().is_some_and(|latest| self.queues.clock.now().plus(wait) > latest)
+    /// Whether the deadline of this waiter passes within `wait`.
+    fn is_too_late(&self, entry: &QueueEntry<'_>, wait: Micros) -> bool {
+        entry.effective_deadline().is_some_and(|latest| self.queues.clock.now().plus(wait) > latest)
     }
 
-    /// Waits for the bell, but not past the deadline, nor longer than `pause` if nobody is before this caller.
-    async fn wait(&self, ticket: &QueueEntry<'_>, pause: Micros) -> Result<WakeReason, WaitError> {
+    /// Waits for a notification, until the deadline at most, and for `pause` at most if this waiter is the first.
+    async fn wait(&self, entry: &QueueEntry<'_>, pause: Micros) -> Result<WakeReason, WaitError> {
         let now = self.queues.clock.now();
-        let latest = ticket.effective_deadline();
+        let latest = entry.effective_deadline();
         if latest.is_some_and(|latest| now >= latest) {
-            return Err(ticket.timeout_error());
+            return Err(entry.timeout_error());
         }
-        let again = ticket.is_first().then(|| now.plus(jitter(pause)));
-        let until = match (again, latest) {
-            (Some(again), Some(latest)) => Some(again.min(latest)),
-            (again, latest) => again.or(latest),
+        let retry_at = entry.is_first().then(|| now.plus(jitter(pause)));
+        let until = match (retry_at, latest) {
+            (Some(retry_at), Some(latest)) => Some(retry_at.min(latest)),
+            (retry_at, latest) => retry_at.or(latest),
         };
-        WaitUntil::new(&self.queues.clock, until, Some(ticket.notify())).await;
-        let is_time = until.is_some_and(|until| self.queues.clock.now() >= until);
-        Ok(if is_time { WakeReason::TimedOut } else { WakeReason::Notified })
+        WaitUntil::new(&self.queues.clock, until, Some(entry.notify())).await;
+        let has_timed_out = until.is_some_and(|until| self.queues.clock.now() >= until);
+        Ok(if has_timed_out { WakeReason::TimedOut } else { WakeReason::Notified })
     }
 }
 
-/// Somewhere in the second half, so that processes do not ask in step.
+/// A random value in the upper half of `pause`, so that processes do not retry in lockstep.
 fn jitter(pause: Micros) -> Micros {
     Duration::from_micros(fastrand::u64(pause.get() / 2..=pause.get())).into()
 }

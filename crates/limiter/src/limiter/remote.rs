@@ -1,4 +1,4 @@
-//! The backend in a store: what is asked of the store, and who answers when it does not.
+//! The backend in a store, with its fallback and its prefetched tokens.
 
 use super::{
     BuildError, FIRST_TIER, FleetBound, LimiterBuilder, Reservation,
@@ -23,16 +23,16 @@ use std::sync::{
 };
 use tidegate_core::{CarryOver, Decision, Demand, Micros, Quota};
 
-/// Counts in a store.
+/// A limiter in a store.
 pub(super) struct RemoteLimiter {
     store: Arc<dyn Store>,
     limit: ArcSwap<StoreLimit>,
     pub(super) fallback: Arc<Fallback>,
     prefetch: Option<Arc<PrefetchCache>>,
     pub(super) queues: Arc<StoreQueues>,
-    /// By which this process waits for what the store has promised it.
+    /// The clock of the waits in this process.
     clock: Clock,
-    /// Decisions that were made without the store.
+    /// The number of decisions made without the store.
     degraded_count: AtomicU64,
 }
 
@@ -41,31 +41,25 @@ impl RemoteLimiter {
         builder: LimiterBuilder,
         store: Arc<dyn Store>,
         quotas: &[Quota],
-        choice: QuotaSelection,
+        selection: QuotaSelection,
     ) -> Result<Self, BuildError> {
-        let shared = builder.remote_settings().clone();
-        if shared.name.is_empty() {
+        let settings = builder.remote_settings().clone();
+        if settings.name.is_empty() {
             return Err(BuildError::NoName);
         }
         let quotas: Vec<_> = quotas.iter().map(|quota| store.effective_quota(*quota)).collect();
         let clock = builder.configured_clock().unwrap_or_else(Clock::tokio);
-        let queue = Arc::new(StoreQueues::new(builder.wait_queues(WaitPolicy::Queue), clock.clone()));
-        let fallback = Arc::new(Fallback::new(shared.failure_mode, builder.for_fallback(), &quotas, choice)?);
-        store.add_failure_mode(shared.failure_mode);
+        let queues = Arc::new(StoreQueues::new(builder.wait_queues(WaitPolicy::Queue), clock.clone()));
+        let fallback =
+            Arc::new(Fallback::new(settings.failure_mode, builder.for_fallback(), &quotas, selection)?);
+        store.add_failure_mode(settings.failure_mode);
         let limit_at_once = quotas.iter().map(Quota::limit).min().unwrap_or(0);
         let counts_permits = quotas.iter().any(|quota| quota.rate().is_none());
-        let ahead = shared.prefetch.filter(|_| !counts_permits && choice == QuotaSelection::All);
-        let leases = ahead.map(|ahead| Arc::new(PrefetchCache::new(ahead, limit_at_once)));
-        let limit = ArcSwap::from_pointee(StoreLimit::new(&shared.name, quotas, choice, shared.carry_over));
-        Ok(Self {
-            store,
-            limit,
-            fallback,
-            prefetch: leases,
-            queues: queue,
-            clock,
-            degraded_count: AtomicU64::new(0),
-        })
+        let prefetch = settings.prefetch.filter(|_| !counts_permits && selection == QuotaSelection::All);
+        let prefetch = prefetch.map(|prefetch| Arc::new(PrefetchCache::new(prefetch, limit_at_once)));
+        let limit =
+            ArcSwap::from_pointee(StoreLimit::new(&settings.name, quotas, selection, settings.carry_over));
+        Ok(Self { store, limit, fallback, prefetch, queues, clock, degraded_count: AtomicU64::new(0) })
     }
 
     pub(super) fn store(&self) -> &Arc<dyn Store> {
@@ -76,7 +70,7 @@ impl RemoteLimiter {
         &self.clock
     }
 
-    /// Takes `cost` now or not at all, from what was taken ahead where there is any.
+    /// Takes `cost` now, or denies; from prefetched tokens if there are any.
     #[inline]
     pub(super) async fn check(self: &Arc<Self>, key: &str, cost: u64) -> Decision {
         match self.spend(key, cost) {
@@ -85,84 +79,84 @@ impl RemoteLimiter {
         }
     }
 
-    /// The tokens that are taken ahead, if a check of this cost may use them.
+    /// The prefetched tokens, if a check of this cost can use them.
     #[inline]
     fn prefetch_for(&self, cost: u64) -> Option<&Arc<PrefetchCache>> {
         self.prefetch.as_ref().filter(|_| cost > 0 && !self.fallback.is_dual_counting())
     }
 
-    /// Takes `cost` from what was taken ahead. No future, because most checks of a hot key end here.
+    /// Takes `cost` from prefetched tokens. Not async, because most checks of a hot key end here.
     #[inline]
     pub(super) fn spend(self: &Arc<Self>, key: &str, cost: u64) -> Option<Decision> {
-        let leases = self.prefetch_for(cost)?;
-        let (decision, need) = leases.spend(key, cost)?;
+        let prefetch = self.prefetch_for(cost)?;
+        let (decision, need) = prefetch.spend(key, cost)?;
         if let RefillNeed::Refill(balance) = need {
-            self.refill(key, leases, balance);
+            self.refill(key, prefetch, balance);
         }
         Some(decision)
     }
 
-    /// Asks the store for what could not be [spent](Self::spend).
+    /// Checks in the store what could not be [spent](Self::spend).
     pub(super) async fn check_store(self: &Arc<Self>, key: &str, cost: u64) -> Decision {
         match self.prefetch_for(cost) {
-            // Rare, and a future has room for everything in it.
-            Some(leases) => Box::pin(self.check_and_prefetch(leases, key, cost)).await,
+            // Boxed, so that the rare case does not enlarge every future.
+            Some(prefetch) => Box::pin(self.check_and_prefetch(prefetch, key, cost)).await,
             None => self.decide(key, FIRST_TIER, Demand::new(cost)).await,
         }
     }
 
-    /// Asks the store about one check.
+    /// Decides one check in the store.
     pub(super) async fn decide(&self, key: &str, tier: usize, demand: Demand) -> Decision {
-        let own = match self.fallback.reserve_local(key, tier, demand, SlotMode::Peek) {
-            Ok(own) => own,
+        let local = match self.fallback.reserve_local(key, tier, demand, SlotMode::Peek) {
+            Ok(local) => local,
             Err(denied) => return self.record_degraded(*denied.decision()),
         };
-        let ask = self.store_check(key, tier, demand, SlotMode::Peek);
-        match self.store.execute(StoreRequest::Decide(vec![ask])).await.and_then(single_decision) {
-            Ok(answer) => {
-                let decision = merge_decisions(&answer, tier);
+        let check = self.store_check(key, tier, demand, SlotMode::Peek);
+        match self.store.execute(StoreRequest::Decide(vec![check])).await.and_then(single_decision) {
+            Ok(store_decision) => {
+                let decision = merge_decisions(&store_decision, tier);
                 if decision.is_granted() {
-                    self.count_granted(own, key, tier, demand);
+                    self.count_granted(local, key, tier, demand);
                 }
                 decision
             }
             Err(error) => {
-                drop(own);
+                drop(local);
                 self.record_degraded(self.fallback.decide(&error, key, tier, demand))
             }
         }
     }
 
     pub(super) async fn take_up_to(&self, key: &str, tier: usize, max: u64) -> (u64, Decision) {
-        // As much as there is cannot be asked of both: this process is asked for one, and counts the rest.
-        let own = match self.fallback.reserve_local(key, tier, Demand::new(1), SlotMode::Peek) {
-            Ok(own) => own,
+        // Two backends cannot agree on an available amount: this process checks one token and then counts what the store grants.
+        let local = match self.fallback.reserve_local(key, tier, Demand::new(1), SlotMode::Peek) {
+            Ok(local) => local,
             Err(denied) => return (0, self.record_degraded(*denied.decision())),
         };
-        let ask =
+        let check =
             StoreCheck { receipt: true, ..self.store_check(key, tier, Demand::new(max), SlotMode::Peek) };
-        match self.store.execute(StoreRequest::TakeUpTo(ask)).await.and_then(single_decision) {
-            Ok(answer) => {
-                let decision = merge_decisions(&answer, tier);
-                let taken = answer.steps.iter().map(|step| step.receipt.cost).max().unwrap_or(0);
+        match self.store.execute(StoreRequest::TakeUpTo(check)).await.and_then(single_decision) {
+            Ok(store_decision) => {
+                let decision = merge_decisions(&store_decision, tier);
+                let taken = store_decision.steps.iter().map(|step| step.receipt.cost).max().unwrap_or(0);
                 let taken = if decision.is_granted() { taken } else { 0 };
-                drop(own);
+                drop(local);
                 if taken > 0 {
                     self.count_granted(LocalCount::Uncounted, key, tier, Demand::new(taken));
                 }
                 (taken, decision)
             }
             Err(error) => {
-                drop(own);
+                drop(local);
                 self.record_degraded(self.fallback.take_up_to(&error, key, tier, max))
             }
         }
     }
 
-    /// Asks the store about one call, and takes tokens ahead if the key is worth it.
+    /// Decides one call in the store, and prefetches tokens if the key is busy enough.
     async fn check_and_prefetch(
         self: &Arc<Self>,
-        leases: &Arc<PrefetchCache>,
+        prefetch: &Arc<PrefetchCache>,
         key: &str,
         cost: u64,
     ) -> Decision {
@@ -170,16 +164,16 @@ impl RemoteLimiter {
         if decision.is_degraded() {
             return decision;
         }
-        let (owner, balance) = leases.find(key);
+        let (owner, balance) = prefetch.find(key);
         let Some(balance) = balance else {
-            leases.record_request(owner, key);
+            prefetch.record_request(owner, key);
             return decision;
         };
-        let now = leases.now();
+        let now = prefetch.now();
         if decision.is_granted() {
             balance.update_remaining(now, &decision);
             if balance.start_refill() {
-                self.refill(key, leases, balance);
+                self.refill(key, prefetch, balance);
             }
         } else if cost == 1 {
             balance.update_remaining(now, &decision);
@@ -187,41 +181,42 @@ impl RemoteLimiter {
         decision
     }
 
-    /// Takes tokens ahead in the background. Whoever calls this has started the filling.
-    fn refill(&self, key: &str, leases: &Arc<PrefetchCache>, balance: Arc<PrefetchedTokens>) {
+    /// Prefetches tokens in the background. The caller has called `start_refill`.
+    fn refill(&self, key: &str, prefetch: &Arc<PrefetchCache>, balance: Arc<PrefetchedTokens>) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return balance.finish_refill() };
-        let asked = leases.now();
-        let Some(amount) = leases.refill_amount(&balance, asked) else {
-            // Too little is left to take any of it away from others.
-            if !balance.should_bypass(asked) {
+        let requested_at = prefetch.now();
+        let Some(amount) = prefetch.refill_amount(&balance, requested_at) else {
+            // Too few tokens remain to take some from other processes.
+            if !balance.should_bypass(requested_at) {
                 balance.clear_remaining();
             }
             return balance.finish_refill();
         };
-        let ask = StoreCheck {
+        let check = StoreCheck {
             receipt: true,
             ..self.store_check(key, FIRST_TIER, Demand::new(amount), SlotMode::Peek)
         };
-        let (store, leases, own) = (self.store.clone(), leases.clone(), self.fallback.fallback_key(key));
+        let (store, prefetch, fallback_key) =
+            (self.store.clone(), prefetch.clone(), self.fallback.fallback_key(key));
         drop(runtime.spawn(async move {
-            let answer = store.execute(StoreRequest::TakeUpTo(ask)).await.and_then(single_decision);
-            if let Ok(answer) = answer {
-                let decision = merge_decisions(&answer, FIRST_TIER);
-                let taken = answer.steps.iter().map(|step| step.receipt.cost).max().unwrap_or(0);
-                own.count(taken);
-                let now = leases.now();
+            let store_decision = store.execute(StoreRequest::TakeUpTo(check)).await.and_then(single_decision);
+            if let Ok(store_decision) = store_decision {
+                let decision = merge_decisions(&store_decision, FIRST_TIER);
+                let taken = store_decision.steps.iter().map(|step| step.receipt.cost).max().unwrap_or(0);
+                fallback_key.count(taken);
+                let now = prefetch.now();
                 balance.update_remaining(now, &decision);
                 if decision.is_granted()
-                    && let Some(slot) = balance.insert(now, asked, leases.lifetime(), taken)
+                    && let Some(slot) = balance.insert(now, requested_at, prefetch.lifetime(), taken)
                 {
-                    balance.set_charge(slot, answer.charge());
+                    balance.set_charge(slot, store_decision.charge());
                 }
             }
             balance.finish_refill();
         }));
     }
 
-    /// Takes something that can be given back.
+    /// Reserves in the store; the charge can be refunded.
     pub(super) async fn take(
         self: &Arc<Self>,
         key: &str,
@@ -229,49 +224,49 @@ impl RemoteLimiter {
         demand: Demand,
         slots: SlotMode,
     ) -> Reservation {
-        let own = match self.fallback.reserve_local(key, tier, demand, slots) {
-            Ok(own) => own,
+        let local = match self.fallback.reserve_local(key, tier, demand, slots) {
+            Ok(local) => local,
             Err(denied) => return self.record_degraded(*denied),
         };
-        let ask = StoreCheck { receipt: true, ..self.store_check(key, tier, demand, slots) };
-        let (remote, place) = (self.clone(), ask.key_ref.clone());
+        let check = StoreCheck { receipt: true, ..self.store_check(key, tier, demand, slots) };
+        let (remote, key_ref) = (self.clone(), check.key_ref.clone());
         let taken = background::run_uncancelled(async move {
-            let answer =
-                remote.store.execute(StoreRequest::Decide(vec![ask])).await.and_then(single_decision)?;
-            let own = match merge_decisions(&answer, place.tier).is_granted() {
-                true => remote.fallback.charge_local(own, &place.key, place.tier, demand, slots),
+            let store_decision =
+                remote.store.execute(StoreRequest::Decide(vec![check])).await.and_then(single_decision)?;
+            let local = match merge_decisions(&store_decision, key_ref.tier).is_granted() {
+                true => remote.fallback.charge_local(local, &key_ref.key, key_ref.tier, demand, slots),
                 false => None,
             };
-            Ok::<_, StoreError>(Reservation::from_store(&remote, place, demand, &answer, own))
+            Ok::<_, StoreError>(Reservation::from_store(&remote, key_ref, demand, &store_decision, local))
         });
         let error = match taken.await {
             Some(Ok(reservation)) => return reservation,
             Some(Err(error)) => error,
-            None => StoreError::Unavailable("the call was given up".to_owned()),
+            None => StoreError::Unavailable("call cancelled".to_owned()),
         };
         self.record_degraded(self.fallback.take(&error, key, tier, demand, slots))
     }
 
     pub(super) async fn reset(&self, key: &str) -> Result<(), StoreError> {
-        self.prefetch.iter().for_each(|leases| leases.remove(key));
+        self.prefetch.iter().for_each(|prefetch| prefetch.remove(key));
         self.store.execute(StoreRequest::Reset(self.key_ref(key, FIRST_TIER))).await.map(drop)
     }
 
-    /// Waits for something that the store has promised.
+    /// Waits by the clock of this limiter.
     pub(super) async fn sleep(&self, wait: Micros) {
         self.clock.wait_until(self.clock.now().plus(wait)).await;
     }
 
-    /// Counts what was answered without the store.
-    pub(super) fn record_degraded<T>(&self, answer: T) -> T {
+    /// Counts a decision made without the store.
+    pub(super) fn record_degraded<T>(&self, decision: T) -> T {
         self.degraded_count.fetch_add(1, Ordering::Relaxed);
-        answer
+        decision
     }
 
-    /// Counts in this process what the store has granted for good.
-    pub(super) fn count_granted(&self, own: LocalCount, key: &str, tier: usize, demand: Demand) {
-        if let Some(own) = self.fallback.charge_local(own, key, tier, demand, SlotMode::Peek) {
-            own.keep();
+    /// Counts in this process what the store has granted.
+    pub(super) fn count_granted(&self, local: LocalCount, key: &str, tier: usize, demand: Demand) {
+        if let Some(local) = self.fallback.charge_local(local, key, tier, demand, SlotMode::Peek) {
+            local.keep();
         }
     }
 
@@ -317,16 +312,17 @@ impl RemoteLimiter {
     }
 
     pub(super) fn bounds(&self) -> Vec<FleetBound> {
-        let ahead = self.prefetch.as_ref().map_or(Micros::ZERO, |leases| leases.settings().time_to_live());
+        let prefetch_ttl =
+            self.prefetch.as_ref().map_or(Micros::ZERO, |prefetch| prefetch.settings().time_to_live());
         let bound = |quota: &Quota| FleetBound {
-            normal: quota.bound().with_prefetch(ahead),
+            normal: quota.bound().with_prefetch(prefetch_ttl),
             during_outage: self.fallback.bound(quota),
         };
         self.quotas().iter().map(bound).collect()
     }
 
     pub(super) fn max_stranded_tokens(&self) -> u64 {
-        self.prefetch.as_ref().map_or(0, |leases| leases.max_stranded_tokens())
+        self.prefetch.as_ref().map_or(0, |prefetch| prefetch.max_stranded_tokens())
     }
 
     pub(super) fn degraded_count(&self) -> u64 {
@@ -334,10 +330,10 @@ impl RemoteLimiter {
     }
 }
 
-/// What was taken ahead and not spent goes back.
+/// Refunds the prefetched tokens that were not spent.
 impl Drop for RemoteLimiter {
     fn drop(&mut self) {
-        for (key, charge, cost) in self.prefetch.iter().flat_map(|leases| leases.drain()) {
+        for (key, charge, cost) in self.prefetch.iter().flat_map(|prefetch| prefetch.drain()) {
             let refund = self.store.execute(StoreRequest::Refund {
                 key_ref: self.key_ref(&key, FIRST_TIER),
                 charge,
@@ -350,24 +346,24 @@ impl Drop for RemoteLimiter {
     }
 }
 
-/// The answer to the only question.
+/// The decision of a request with one check.
 pub(super) fn single_decision(reply: StoreReply) -> Result<StoreDecision, StoreError> {
     match reply {
-        StoreReply::Decided(answers) if answers.len() == 1 => {
-            answers.into_iter().next().ok_or_else(|| StoreError::Rejected(UNEXPECTED_REPLY.to_owned()))
+        StoreReply::Decided(decisions) if decisions.len() == 1 => {
+            decisions.into_iter().next().ok_or_else(|| StoreError::Rejected(UNEXPECTED_REPLY.to_owned()))
         }
         _ => Err(StoreError::Rejected(UNEXPECTED_REPLY.to_owned())),
     }
 }
 
-pub(super) const UNEXPECTED_REPLY: &str = "an answer to another question";
+pub(super) const UNEXPECTED_REPLY: &str = "unexpected reply";
 
-/// One decision of all quotas that applied, or of the one tier that did.
-pub(super) fn merge_decisions(answer: &StoreDecision, tier: usize) -> Decision {
-    let mut fold = MostRestrictive::default();
-    answer.steps.iter().for_each(|step| fold.add(step.decision));
+/// One decision of all quotas that applied, or of the tier that did.
+pub(super) fn merge_decisions(store_decision: &StoreDecision, tier: usize) -> Decision {
+    let mut combined = MostRestrictive::default();
+    store_decision.steps.iter().for_each(|step| combined.add(step.decision));
     match tier {
-        FIRST_TIER => fold.finish(),
-        _ => fold.finish().with_quota(tier),
+        FIRST_TIER => combined.finish(),
+        _ => combined.finish().with_quota(tier),
     }
 }

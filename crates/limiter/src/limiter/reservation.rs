@@ -1,4 +1,4 @@
-//! What was taken, and can be given back, wherever it is counted.
+//! Reservations: charges that can be refunded, in memory or in a store.
 
 use super::LocalBackend;
 #[cfg(feature = "tokio")]
@@ -24,23 +24,24 @@ use tidegate_core::{Decision, Demand, Micros, Receipt};
 #[cfg(feature = "tokio")]
 use tokio::task::JoinHandle;
 
-/// Tokens taken ahead of their use, in memory or in a store: for work that must wait, or whose cost is known only afterwards.
+/// Tokens charged before their use, in memory or in a store: for work that must wait, or whose cost is known only
+/// afterwards.
 ///
-/// Dropping it gives everything back that time has not given back already. Keep it with [`keep`](Self::keep), or
-/// settle the real cost with [`commit`](Self::commit). In a store both happen in the background.
+/// Dropping it refunds the tokens that have not expired. Spend them with [`keep`](Self::keep), or settle the actual cost
+/// with [`commit`](Self::commit). In a store both happen in the background.
 ///
-/// A refund never creates tokens: what has drained since (or belonged to a window that ended) is not given back a
-/// second time. A change of quota settles what the limiter has outstanding: it stays charged. So does a reset with what
-/// its key has outstanding, and with that of the one in five hundred other keys that are counted with it.
-#[must_use = "dropping a reservation gives its tokens back"]
+/// A refund never creates tokens: tokens that have drained since, or belong to a window that ended, are not refunded. After
+/// a change of the quota the outstanding charges of the limiter stay charged. After a reset of a key its outstanding
+/// charges stay charged, and so do those of one in five hundred other keys, which share its reset counter.
+#[must_use = "dropping a reservation refunds its tokens"]
 pub struct Reservation {
     decision: Decision,
-    /// When it is time to go; `None` if that is now, or nothing was granted.
+    /// When the tokens may be used; `None` if at once, or if nothing was granted.
     ready_at: Option<ReadyTime>,
     pub(super) charge: ReservedCharge,
 }
 
-/// A moment on a clock.
+/// A time on a clock.
 #[derive(Clone)]
 struct ReadyTime {
     clock: Clock,
@@ -48,18 +49,18 @@ struct ReadyTime {
 }
 
 pub(super) enum ReservedCharge {
-    /// Nothing that could be given back.
+    /// Nothing to refund.
     Nothing,
     Local(LocalCharge),
     #[cfg(feature = "tokio")]
     Store(Box<StoreReceipt>),
 }
 
-/// What was taken in this process.
+/// A charge in this process.
 pub(super) struct LocalCharge {
     backend: LocalBackend,
     charge: CellCharge,
-    /// What is still to be settled.
+    /// The cost that is not settled yet.
     outstanding: u64,
 }
 
@@ -69,7 +70,7 @@ impl LocalCharge {
         self.outstanding = 0;
     }
 
-    /// Takes it apart into tokens and slots.
+    /// Splits it into tokens and slots.
     pub(super) fn split(mut self) -> (Option<Self>, Option<Self>) {
         let kinds = self.backend.bucket().units(self.charge.tier);
         let (tokens, slots) = split_receipts(&kinds, &self.charge.receipts);
@@ -104,90 +105,90 @@ impl Drop for LocalCharge {
 }
 
 impl Reservation {
-    /// Takes something in memory.
-    pub(super) fn take(place: LocalBackend, demand: Demand, hold: SlotHold) -> Self {
-        let taken = place.bucket().take(demand, hold).into_parts();
-        Self::from_charge(place, demand.cost, taken)
+    /// Charges a bucket in memory.
+    pub(super) fn take(backend: LocalBackend, demand: Demand, hold: SlotHold) -> Self {
+        let taken = backend.bucket().take(demand, hold).into_parts();
+        Self::from_charge(backend, demand.cost, taken)
     }
 
-    /// What was taken in memory.
+    /// Wraps a charge in memory.
     pub(super) fn from_charge(
-        place: LocalBackend,
+        backend: LocalBackend,
         cost: u64,
         (decision, charge): (Decision, CellCharge),
     ) -> Self {
         if !decision.is_granted() {
             return Self::empty(decision);
         }
-        let ready = delay(&decision).map(|wait| ReadyTime {
-            clock: place.bucket().clock().clone(),
+        let ready_at = delay(&decision).map(|wait| ReadyTime {
+            clock: backend.bucket().clock().clone(),
             time: charge.charged_at.plus(wait),
         });
         Self {
             decision,
-            ready_at: ready,
-            charge: ReservedCharge::Local(LocalCharge { backend: place, charge, outstanding: cost }),
+            ready_at,
+            charge: ReservedCharge::Local(LocalCharge { backend, charge, outstanding: cost }),
         }
     }
 
-    /// The same, or nothing.
+    /// Wraps a charge in memory, or a denial.
     pub(super) fn from_result(
-        place: LocalBackend,
+        backend: LocalBackend,
         cost: u64,
         taken: Result<(Decision, CellCharge), Decision>,
     ) -> Self {
         match taken {
-            Ok(taken) => Self::from_charge(place, cost, taken),
+            Ok(taken) => Self::from_charge(backend, cost, taken),
             Err(denied) => Self::empty(denied),
         }
     }
 
-    /// One that has nothing to give back.
+    /// A reservation without a charge.
     pub(super) fn empty(decision: Decision) -> Self {
         Self { decision, ready_at: None, charge: ReservedCharge::Nothing }
     }
 
-    /// Takes it apart into tokens, and slots that are given back on their own; see [`super::CombinedReservation`].
+    /// Splits it into tokens, and slots that are released separately; see [`super::CombinedReservation`].
     pub(super) fn split(mut self) -> (Option<Self>, Option<Self>) {
         let (decision, ready) = (self.decision, self.ready_at.take());
-        let again = |taken| Self { decision, ready_at: ready.clone(), charge: taken };
+        let with_charge = |taken| Self { decision, ready_at: ready.clone(), charge: taken };
         match std::mem::replace(&mut self.charge, ReservedCharge::Nothing) {
             ReservedCharge::Local(local) => {
                 let (tokens, slots) = local.split();
-                let again = |local| again(ReservedCharge::Local(local));
-                (tokens.map(again), slots.map(again))
+                let with_charge = |local| with_charge(ReservedCharge::Local(local));
+                (tokens.map(with_charge), slots.map(with_charge))
             }
             #[cfg(feature = "tokio")]
-            ReservedCharge::Store(deposit) => {
-                let (tokens, slots) = deposit.split();
-                let again = |deposit| again(ReservedCharge::Store(Box::new(deposit)));
-                (tokens.map(again), slots.map(again))
+            ReservedCharge::Store(receipt) => {
+                let (tokens, slots) = receipt.split();
+                let with_charge = |receipt| with_charge(ReservedCharge::Store(Box::new(receipt)));
+                (tokens.map(with_charge), slots.map(with_charge))
             }
-            ReservedCharge::Nothing => (Some(again(ReservedCharge::Nothing)), None),
+            ReservedCharge::Nothing => (Some(with_charge(ReservedCharge::Nothing)), None),
         }
     }
 
-    /// The answer: allowed now, granted after a delay, or denied.
+    /// The decision: allowed now, granted after a delay, or denied.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// What was taken and is still to be settled; zero when nothing was granted.
+    /// The cost that is not settled yet; zero if nothing was granted.
     pub fn cost(&self) -> u64 {
         match &self.charge {
             ReservedCharge::Nothing => 0,
             ReservedCharge::Local(local) => local.outstanding,
             #[cfg(feature = "tokio")]
-            ReservedCharge::Store(deposit) => deposit.cost,
+            ReservedCharge::Store(receipt) => receipt.cost,
         }
     }
 
-    /// How long to wait before going; zero when it is time, or when nothing was granted.
+    /// The remaining wait until the tokens may be used; zero if they are ready or nothing was granted.
     pub fn wait(&self) -> Duration {
         self.ready_at.as_ref().map_or(Duration::ZERO, |ready| ready.time.since(ready.clock.now()).into())
     }
 
-    /// Waits until it is time to go, by the clock of the limiter; a limiter in a store that was given none waits by tokio's.
+    /// Waits until the tokens may be used, by the clock of the limiter. A limiter in a store without a clock uses tokio's.
     #[cfg(feature = "tokio")]
     pub fn ready(&self) -> impl Future<Output = ()> + Send + use<> {
         let ready = self.ready_at.clone();
@@ -203,9 +204,9 @@ impl Reservation {
         match std::mem::replace(&mut self.charge, ReservedCharge::Nothing) {
             ReservedCharge::Local(local) => local.keep(),
             #[cfg(feature = "tokio")]
-            ReservedCharge::Store(deposit) => {
-                if let Some(own) = deposit.local {
-                    own.keep();
+            ReservedCharge::Store(receipt) => {
+                if let Some(local) = receipt.local {
+                    local.keep();
                 }
             }
             ReservedCharge::Nothing => {}
@@ -213,13 +214,13 @@ impl Reservation {
         self.decision
     }
 
-    /// Gives everything back, as dropping it does; what is returned can be awaited.
+    /// Refunds everything, as drop does; the returned future completes with the refund.
     pub fn cancel(mut self) -> Settlement {
         match std::mem::replace(&mut self.charge, ReservedCharge::Nothing) {
             #[cfg(feature = "tokio")]
-            ReservedCharge::Store(deposit) => {
-                let cost = deposit.cost;
-                Settlement::spawn(deposit.refund(cost))
+            ReservedCharge::Store(receipt) => {
+                let cost = receipt.cost;
+                Settlement::spawn(receipt.refund(cost))
             }
             taken => {
                 drop(taken);
@@ -228,64 +229,69 @@ impl Reservation {
         }
     }
 
-    /// Settles the real cost: gives the rest back, or charges what is missing. The work has been done, so the
-    /// missing part is charged even if it must be repaid by those who come later. What is returned can be awaited.
+    /// Settles the actual cost: refunds the surplus, or charges the difference. The work is done, so the difference is charged
+    /// even if later callers must repay it. The returned future completes with the settlement.
     pub fn commit(mut self, cost: u64) -> Settlement {
         match std::mem::replace(&mut self.charge, ReservedCharge::Nothing) {
             ReservedCharge::Local(local) => local.commit(cost),
             #[cfg(feature = "tokio")]
-            ReservedCharge::Store(deposit) => return Settlement::spawn(deposit.commit(cost)),
+            ReservedCharge::Store(receipt) => return Settlement::spawn(receipt.commit(cost)),
             ReservedCharge::Nothing => {}
         }
         Settlement::done()
     }
 }
 
-/// What a store was charged.
+/// A charge in a store.
 #[cfg(feature = "tokio")]
 pub(super) struct StoreReceipt {
     pub(super) store: Arc<dyn Store>,
     pub(super) key_ref: store::KeyRef,
     pub(super) charge: StoreCharge,
     pub(super) cost: u64,
-    /// What this process has counted of it beside the store.
+    /// The part of it that this process counted in memory as well.
     pub(super) local: Option<LocalCharge>,
 }
 
 #[cfg(feature = "tokio")]
 impl Reservation {
-    /// What a store has answered to one check.
+    /// The result of one check in a store.
     pub(super) fn from_store(
         remote: &RemoteLimiter,
-        place: store::KeyRef,
+        key_ref: store::KeyRef,
         demand: Demand,
-        answer: &StoreDecision,
-        own: Option<LocalCharge>,
+        store_decision: &StoreDecision,
+        local: Option<LocalCharge>,
     ) -> Self {
-        let decision = merge_decisions(answer, place.tier);
+        let decision = merge_decisions(store_decision, key_ref.tier);
         match decision.is_granted() {
-            true => Self::from_store_charge(remote, place, answer.charge(), (demand.cost, own), decision),
+            true => Self::from_store_charge(
+                remote,
+                key_ref,
+                store_decision.charge(),
+                (demand.cost, local),
+                decision,
+            ),
             false => Self::empty(decision),
         }
     }
 
-    /// What one check was charged in a store.
+    /// Wraps the charge of one check in a store.
     pub(super) fn from_store_charge(
         remote: &RemoteLimiter,
-        place: store::KeyRef,
+        key_ref: store::KeyRef,
         charged: StoreCharge,
-        (cost, own): (u64, Option<LocalCharge>),
+        (cost, local): (u64, Option<LocalCharge>),
         decision: Decision,
     ) -> Self {
         let clock = remote.clock();
-        let ready =
+        let ready_at =
             delay(&decision).map(|wait| ReadyTime { clock: clock.clone(), time: clock.now().plus(wait) });
-        let deposit =
-            StoreReceipt { store: remote.store().clone(), key_ref: place, charge: charged, cost, local: own };
-        Self { decision, ready_at: ready, charge: ReservedCharge::Store(Box::new(deposit)) }
+        let receipt = StoreReceipt { store: remote.store().clone(), key_ref, charge: charged, cost, local };
+        Self { decision, ready_at, charge: ReservedCharge::Store(Box::new(receipt)) }
     }
 
-    /// What was taken in this process, apart from the decision.
+    /// The charge in this process, without the decision.
     pub(super) fn into_local(mut self) -> Option<LocalCharge> {
         match std::mem::replace(&mut self.charge, ReservedCharge::Nothing) {
             ReservedCharge::Local(local) => Some(local),
@@ -293,7 +299,7 @@ impl Reservation {
         }
     }
 
-    /// The same, as one that was taken without the store.
+    /// Marks the decision as made without the store.
     pub(super) fn into_degraded(mut self) -> Self {
         self.decision = self.decision.into_degraded();
         self
@@ -303,27 +309,29 @@ impl Reservation {
 #[cfg(feature = "tokio")]
 impl StoreReceipt {
     fn split(self) -> (Option<Self>, Option<Self>) {
-        let Self { store, key_ref: place, charge: charged, cost, local: own } = self;
-        let kinds: Vec<_> =
-            place.quota_indices().map(|index| QuotaUnit::from_quota(&place.limit.quotas()[index])).collect();
+        let Self { store, key_ref, charge: charged, cost, local } = self;
+        let kinds: Vec<_> = key_ref
+            .quota_indices()
+            .map(|index| QuotaUnit::from_quota(&key_ref.limit.quotas()[index]))
+            .collect();
         let (tokens, slots) = split_receipts(&kinds, &charged.receipts);
-        let (own_tokens, own_slots) = own.map_or((None, None), LocalCharge::split);
-        let part = |receipts, own| {
+        let (local_tokens, local_slots) = local.map_or((None, None), LocalCharge::split);
+        let part = |receipts, local| {
             let charged = StoreCharge { receipts, generation: charged.generation };
-            Self { store: store.clone(), key_ref: place.clone(), charge: charged, cost, local: own }
+            Self { store: store.clone(), key_ref: key_ref.clone(), charge: charged, cost, local }
         };
-        let tokens = tokens.map(|receipts| part(receipts, own_tokens));
-        (tokens, slots.map(|receipts| part(receipts, own_slots)))
+        let tokens = tokens.map(|receipts| part(receipts, local_tokens));
+        (tokens, slots.map(|receipts| part(receipts, local_slots)))
     }
 
     async fn commit(mut self, cost: u64) {
-        if let Some(own) = self.local.take() {
-            own.commit(cost);
+        if let Some(local) = self.local.take() {
+            local.commit(cost);
         }
         match cost.cmp(&self.cost) {
             Ordering::Less => {
-                let rest = self.cost - cost;
-                self.refund(rest).await;
+                let surplus = self.cost - cost;
+                self.refund(surplus).await;
             }
             Ordering::Greater => {
                 let missing = cost - self.cost;
@@ -333,36 +341,32 @@ impl StoreReceipt {
         }
     }
 
-    /// An answer that never comes leaves it charged: twice given back would be tokens out of nothing.
+    /// Is not retried: after a lost reply a second refund could create tokens, so the charge stays.
     async fn refund(self, cost: u64) {
-        let Self { store, key_ref: place, charge, local: own, .. } = self;
-        drop(own);
-        let _ = store.execute(StoreRequest::Refund { key_ref: place, charge, cost }).await;
+        let Self { store, key_ref, charge, local, .. } = self;
+        drop(local);
+        let _ = store.execute(StoreRequest::Refund { key_ref, charge, cost }).await;
     }
 
     async fn charge(self, cost: u64) {
-        let Self { store, key_ref: place, .. } = self;
-        let ask = StoreCheck {
-            key_ref: place,
-            demand: Demand::forced(cost),
-            slot_mode: SlotMode::Peek,
-            receipt: false,
-        };
-        let _ = store.execute(StoreRequest::Decide(vec![ask])).await;
+        let Self { store, key_ref, .. } = self;
+        let check =
+            StoreCheck { key_ref, demand: Demand::forced(cost), slot_mode: SlotMode::Peek, receipt: false };
+        let _ = store.execute(StoreRequest::Decide(vec![check])).await;
     }
 }
 
 #[cfg(feature = "tokio")]
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let ReservedCharge::Store(mut deposit) = std::mem::replace(&mut self.charge, ReservedCharge::Nothing)
+        let ReservedCharge::Store(mut receipt) = std::mem::replace(&mut self.charge, ReservedCharge::Nothing)
         else {
             return;
         };
-        // This process need not wait for its own.
-        drop(deposit.local.take());
-        let cost = deposit.cost;
-        drop(Settlement::spawn(deposit.refund(cost)));
+        // The charge in this process is refunded at once.
+        drop(receipt.local.take());
+        let cost = receipt.cost;
+        drop(Settlement::spawn(receipt.refund(cost)));
     }
 }
 
@@ -372,8 +376,7 @@ impl fmt::Debug for Reservation {
     }
 }
 
-/// A reservation that is being settled: in memory it has been, in a store it is in the background. Whoever wants to know when it is done
-/// awaits it.
+/// The settlement of a reservation: finished in memory, in the background in a store. Await it to wait for its end.
 #[derive(Debug)]
 pub struct Settlement {
     #[cfg(feature = "tokio")]
@@ -388,7 +391,7 @@ impl Settlement {
         }
     }
 
-    /// On this runtime, or else on the thread for stores.
+    /// Spawns it on the current runtime, or on the background thread.
     #[cfg(feature = "tokio")]
     fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Self {
         Self { task: background::spawn_in_current(future) }
@@ -408,17 +411,18 @@ impl Future for Settlement {
     }
 }
 
-/// How long one who was granted something has to wait before going, if at all.
+/// The delay of a granted decision, if there is one.
 fn delay(decision: &Decision) -> Option<Micros> {
     Some(decision.wait()).filter(|wait| decision.is_granted() && *wait > Micros::ZERO)
 }
 
-/// Divides receipts into those of tokens and those of slots, each with nothing in the place of the others.
+/// Splits receipts into those of tokens and those of slots, with an empty receipt in place of the others.
 fn split_receipts(kinds: &[QuotaUnit], receipts: &[Receipt]) -> (Option<Vec<Receipt>>, Option<Vec<Receipt>>) {
     let of = |kind: QuotaUnit| {
-        let own =
-            |(its, receipt): (&QuotaUnit, &Receipt)| if *its == kind { *receipt } else { Receipt::default() };
-        kinds.contains(&kind).then(|| kinds.iter().zip(receipts).map(own).collect())
+        let select = |(unit, receipt): (&QuotaUnit, &Receipt)| {
+            if *unit == kind { *receipt } else { Receipt::default() }
+        };
+        kinds.contains(&kind).then(|| kinds.iter().zip(receipts).map(select).collect())
     };
     (of(QuotaUnit::Tokens), of(QuotaUnit::Permits))
 }

@@ -11,20 +11,19 @@ use super::{
 use crate::{clock::Clock, limiter::LocalCheck, sync::MutexGuard};
 use tidegate_core::{Decision, Demand, Effect, Micros};
 
-/// Decides without keeping receipts. Slots are only looked at: nobody would give them back.
+/// Decides without receipts. Slots are only checked, because without receipts they could not be released.
 pub(crate) fn decide_batch(checks: &[LocalCheck<'_>]) -> Vec<Decision> {
     take_batch(checks, SlotHold::Nothing).into_iter().map(|(decision, _)| decision).collect()
 }
 
-/// Decides, takes slots too, and keeps the receipts of each check. Nothing was charged where any of them is denied.
+/// Decides, acquires slots too, and returns the receipts of each check. If any check is denied, nothing is charged.
 pub(crate) fn reserve_batch(checks: &[LocalCheck<'_>]) -> Vec<(Decision, CellCharge)> {
     take_batch(checks, SlotHold::Permit)
 }
 
-/// Locks the cells of all checks, looks at every answer, and charges only if all grant.
+/// Locks the cells of all checks, probes all, and charges only if all grant.
 ///
-/// Cells are locked in one order everywhere (by limiter, then by place), so two such decisions never wait for
-/// each other in a circle.
+/// Cells are always locked in the same order (by limiter, then by position), so that two batches cannot deadlock.
 fn take_batch(checks: &[LocalCheck<'_>], hold: SlotHold) -> Vec<(Decision, CellCharge)> {
     let Some(first) = checks.first() else { return Vec::new() };
     let clock = first.memory.clock();
@@ -35,7 +34,7 @@ fn take_batch(checks: &[LocalCheck<'_>], hold: SlotHold) -> Vec<(Decision, CellC
     }
 }
 
-/// `None` when a cell went to another key before it could be locked.
+/// `None` if a cell was reassigned to another key before it was locked.
 fn try_batch(
     checks: &[LocalCheck<'_>],
     hold: SlotHold,
@@ -43,50 +42,50 @@ fn try_batch(
 ) -> Option<Vec<(Decision, CellCharge)>> {
     let now = clock.now();
     let mut _stripes = Vec::new();
-    let mut spots = match locate_cells(checks, StripeLock::Unlocked, now) {
-        Some(spots) => spots,
+    let mut cells = match locate_cells(checks, StripeLock::Unlocked, now) {
+        Some(cells) => cells,
         None => {
             _stripes = lock_stripes(checks);
             locate_cells(checks, StripeLock::Locked, now)?
         }
     };
-    spots.cells.sort_by_key(BatchCell::lock_order);
+    cells.cells.sort_by_key(BatchCell::lock_order);
 
-    // Lock each once: checks for the same key of the same limiter share the cell and add up their costs.
-    let mut grips: Vec<BatchEntry<'_>> = Vec::with_capacity(spots.cells.len());
+    // Lock each cell once: checks of the same key of the same limiter share the cell and add up their costs.
+    let mut entries: Vec<BatchEntry<'_>> = Vec::with_capacity(cells.cells.len());
     let mut last = None;
-    for place in spots.cells {
-        let BatchCell { key_table: space, cell, cell_kind: counted, index } = place;
+    for batch_cell in cells.cells {
+        let BatchCell { key_table, cell, cell_kind, index } = batch_cell;
         let check = &checks[index];
-        match grips.last_mut() {
-            Some(grip) if last == Some(place.lock_order()) => {
-                grip.demand.cost = grip.demand.cost.saturating_add(check.cost);
-                grip.demand.max_wait = grip.demand.max_wait.min(check.max_wait);
-                grip.indices.push(index);
+        match entries.last_mut() {
+            Some(entry) if last == Some(batch_cell.lock_order()) => {
+                entry.demand.cost = entry.demand.cost.saturating_add(check.cost);
+                entry.demand.max_wait = entry.demand.max_wait.min(check.max_wait);
+                entry.indices.push(index);
             }
-            _ => grips.push(BatchEntry {
-                cell: space.lock_cell(cell, hold, now)?,
+            _ => entries.push(BatchEntry {
+                cell: key_table.lock_cell(cell, hold, now)?,
                 demand: Demand::with_max_wait(check.cost, check.max_wait),
                 tier: check.tier,
-                cell_kind: counted,
+                cell_kind,
                 indices: vec![index],
             }),
         }
-        last = Some(place.lock_order());
+        last = Some(batch_cell.lock_order());
     }
 
-    // Look at all, then charge all or none; at a moment after everything that the cells have seen.
+    // Probe all, then charge all or none. Read the clock after locking, so that it is later than the times in the cells.
     let now = clock.now();
-    let mut taken = spots.denied;
+    let mut taken = cells.denied;
     let mut granted = taken.iter().all(Option::is_none);
     for effect in [Effect::Probe, Effect::Charge] {
         if effect == Effect::Charge && !granted {
             break;
         }
-        for BatchEntry { cell, demand, tier, cell_kind: counted, indices } in &mut grips {
-            let question = CellRequest { demand: Demand { effect, ..*demand }, hold, tier: *tier };
-            let mut charge = CellCharge { cell_kind: *counted, ..CellCharge::new(&question) };
-            let decision = cell.decide(now, question, &mut charge);
+        for BatchEntry { cell, demand, tier, cell_kind, indices } in &mut entries {
+            let request = CellRequest { demand: Demand { effect, ..*demand }, hold, tier: *tier };
+            let mut charge = CellCharge { cell_kind: *cell_kind, ..CellCharge::new(&request) };
+            let decision = cell.decide(now, request, &mut charge);
             granted &= decision.is_granted();
             for index in indices {
                 taken[*index] = Some((decision, charge.cap_cost(checks[*index].cost)));
@@ -97,7 +96,7 @@ fn try_batch(
     Some(taken.into_iter().map(|taken| taken.unwrap_or_else(unlimited)).collect())
 }
 
-/// A cell that is locked, and what its checks want of it together.
+/// A locked cell, and the combined demand of its checks.
 struct BatchEntry<'a> {
     cell: LockedCell<'a>,
     demand: Demand,
@@ -106,10 +105,10 @@ struct BatchEntry<'a> {
     indices: Vec<usize>,
 }
 
-/// Where the checks are counted.
+/// The cells of the checks.
 struct BatchCells<'a> {
     cells: Vec<BatchCell<'a>>,
-    /// The answers to those that are counted nowhere.
+    /// The denials of checks that have no cell.
     denied: Vec<Option<(Decision, CellCharge)>>,
 }
 
@@ -119,52 +118,52 @@ struct BatchCell<'a> {
     key_table: &'a KeyTable,
     cell: Cell<'a>,
     cell_kind: CellKind,
-    /// Which check.
+    /// The index of the check.
     index: usize,
 }
 
 impl BatchCell<'_> {
-    /// By limiter, then by place in its table.
+    /// By limiter, then by position in its table.
     fn lock_order(&self) -> (usize, usize) {
         (address(self.key_table), self.cell.position())
     }
 }
 
-fn address(space: &KeyTable) -> usize {
-    std::ptr::from_ref(space) as usize
+fn address(key_table: &KeyTable) -> usize {
+    std::ptr::from_ref(key_table) as usize
 }
 
-/// Finds the cells of all checks; `None` when one is shared and its stripe is not held.
+/// Finds the cells of all checks; `None` if one is shared and its stripe is not locked.
 fn locate_cells<'a>(checks: &[LocalCheck<'a>], stripe: StripeLock, now: Micros) -> Option<BatchCells<'a>> {
-    let mut spots = BatchCells { cells: Vec::with_capacity(checks.len()), denied: vec![None; checks.len()] };
+    let mut cells = BatchCells { cells: Vec::with_capacity(checks.len()), denied: vec![None; checks.len()] };
     let mut is_shared = false;
     for (index, check) in checks.iter().enumerate() {
-        let space = check.memory.key_table();
-        match space.locate(check.owner, stripe, now, check.memory.overflow()) {
+        let key_table = check.memory.key_table();
+        match key_table.locate(check.owner, stripe, now, check.memory.overflow()) {
             CellRef::Shared(..) if stripe == StripeLock::Unlocked => is_shared = true,
             CellRef::Own(cell) => {
-                spots.cells.push(BatchCell { key_table: space, cell, cell_kind: CellKind::Own, index });
+                cells.cells.push(BatchCell { key_table, cell, cell_kind: CellKind::Own, index });
             }
             CellRef::Shared(cell, _) => {
-                spots.cells.push(BatchCell { key_table: space, cell, cell_kind: CellKind::Shared, index });
+                cells.cells.push(BatchCell { key_table, cell, cell_kind: CellKind::Shared, index });
             }
             CellRef::Full => {
                 let charge = CellCharge::new(&CellRequest::new(Demand::new(check.cost)));
-                spots.denied[index] = Some((space.deny_full(), charge));
+                cells.denied[index] = Some((key_table.deny_full(), charge));
             }
         }
     }
-    (!is_shared).then_some(spots)
+    (!is_shared).then_some(cells)
 }
 
-/// Keeps all keys of the checks where they are: locks the stripes of one limiter after the other.
+/// Locks the stripes of all keys, limiter by limiter, so that no key moves to another cell.
 fn lock_stripes<'a>(checks: &[LocalCheck<'a>]) -> Vec<MutexGuard<'a, ()>> {
-    let mut spaces: Vec<&KeyTable> = checks.iter().map(|check| check.memory.key_table()).collect();
-    spaces.sort_by_key(|space| address(space));
-    spaces.dedup_by_key(|space| address(space));
-    let stripes = spaces.into_iter().flat_map(|space| {
-        let own = checks.iter().filter(move |check| std::ptr::eq(check.memory.key_table(), space));
-        space.table().lock_stripes(own.map(|check| check.owner))
+    let mut key_tables: Vec<&KeyTable> = checks.iter().map(|check| check.memory.key_table()).collect();
+    key_tables.sort_by_key(|key_table| address(key_table));
+    key_tables.dedup_by_key(|key_table| address(key_table));
+    let stripes = key_tables.into_iter().flat_map(|key_table| {
+        let owners = checks.iter().filter(move |check| std::ptr::eq(check.memory.key_table(), key_table));
+        key_table.table().lock_stripes(owners.map(|check| check.owner))
     });
     stripes.collect()
 }

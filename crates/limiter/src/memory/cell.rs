@@ -1,21 +1,21 @@
-//! One cell of a table: whose it is, a head that tells when it says nothing any more, and a body of state.
+//! One cell of a table: the owner, a head that determines its expiry, and a body of state.
 
 use super::table::CellTable;
 use crate::sync::{AtomicU64, Ordering, SpinBackoff, fence};
 
-/// Set in a head while one thread alone may change its cell.
+/// Set in a head while one thread has exclusive access to its cell.
 pub(crate) const LOCK_BIT: u64 = 1 << 63;
-/// Which of two generations of quotas wrote the state.
+/// The generation of quotas that wrote the state, modulo two.
 pub(crate) const GENERATION_BIT: u64 = 1 << 62;
-/// The rest of a head.
+/// The remaining bits of a head.
 pub(crate) const VALUE_MASK: u64 = GENERATION_BIT - 1;
 
-/// Words in front of a cell's body.
+/// The number of words before the body of a cell.
 pub(super) const OWNER_WORD: usize = 0;
 pub(super) const HEAD_WORD: usize = 1;
 pub(super) const HEADER_WORDS: usize = 2;
 
-/// One cell, and whose it must be: another key may take it over once it is spent.
+/// One cell and its expected owner: another key can take an expired cell over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cell<'a> {
     pub(super) table: &'a CellTable,
@@ -23,7 +23,7 @@ pub(crate) struct Cell<'a> {
     pub(super) owner: u64,
 }
 
-/// A cell without a body, by the two words that it has.
+/// A cell without a body, by references to its two words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastCell<'a> {
     pub(super) owner_word: &'a AtomicU64,
@@ -43,7 +43,7 @@ impl FastCell<'_> {
     }
 }
 
-/// What a new key starts with.
+/// The initial state of a new key.
 #[derive(Clone, Copy)]
 pub(super) enum CellInit<'a> {
     Fresh(u64),
@@ -51,57 +51,58 @@ pub(super) enum CellInit<'a> {
 }
 
 impl<'a> Cell<'a> {
-    /// Whether the cell still belongs to the key it was found for.
+    /// Whether the cell still belongs to the key for which it was found.
     #[inline]
     pub(crate) fn is_owned(&self) -> bool {
         self.current_owner() == self.owner
     }
 
-    /// The word that is compared and swapped.
+    /// The head, which is compared and swapped.
     #[inline]
     pub(crate) fn head(&self) -> &'a AtomicU64 {
         self.table.word(self.offset + HEAD_WORD)
     }
 
-    /// The words of state behind the head.
+    /// A word of state behind the head.
     #[inline]
     pub(crate) fn body(&self, index: usize) -> &'a AtomicU64 {
         self.table.word(self.offset + HEADER_WORDS + index)
     }
 
-    /// All of them.
+    /// All words of state.
     pub(crate) fn words(self) -> impl Iterator<Item = &'a AtomicU64> {
         (0..self.table.cell_words - HEADER_WORDS).map(move |index| self.body(index))
     }
 
-    /// Whether keys without room share it.
+    /// Whether it is a cell that keys without their own cell share.
     pub(crate) fn is_shared(&self) -> bool {
         self.owner == 0
     }
 
-    /// Where it lies in the table: the order in which several cells are locked.
+    /// The position in the table, which defines the order of locking.
     pub(crate) fn position(&self) -> usize {
         self.offset
     }
 
-    /// Locks the cell and returns its head, or `None` if it went to another key.
+    /// Locks the cell and returns its head, or `None` if it was reassigned to another key.
     pub(crate) fn lock(&self) -> Option<u64> {
         let mut backoff = SpinBackoff::default();
         loop {
-            let seen = self.head().load(Ordering::Relaxed);
-            if seen & LOCK_BIT == 0 && self.try_lock(seen) {
+            let current = self.head().load(Ordering::Relaxed);
+            if current & LOCK_BIT == 0 && self.try_lock(current) {
                 if self.is_owned() {
-                    return Some(seen);
+                    return Some(current);
                 }
-                self.unlock(seen);
+                self.unlock(current);
                 return None;
             }
             backoff.pause();
         }
     }
 
-    pub(super) fn try_lock(&self, seen: u64) -> bool {
-        let swap = self.head().compare_exchange(seen, seen | LOCK_BIT, Ordering::Acquire, Ordering::Relaxed);
+    pub(super) fn try_lock(&self, current: u64) -> bool {
+        let swap =
+            self.head().compare_exchange(current, current | LOCK_BIT, Ordering::Acquire, Ordering::Relaxed);
         swap.is_ok()
     }
 
@@ -110,9 +111,9 @@ impl<'a> Cell<'a> {
         self.head().store(head & !LOCK_BIT, Ordering::Release);
     }
 
-    /// Makes a locked cell the key's own, and unlocks it.
+    /// Assigns a locked cell to the key, and unlocks it.
     pub(super) fn initialize(&self, start: CellInit<'_>) {
-        // A reader that saw the old head must not swap it after this: heads only grow, so it cannot.
+        // A thread that read the old head cannot swap it after this, because heads only grow.
         let head = match start {
             CellInit::Fresh(head) => {
                 self.words().for_each(|word| word.store(0, Ordering::Relaxed));
@@ -126,7 +127,7 @@ impl<'a> Cell<'a> {
                 head
             }
         };
-        // Whoever sees the new head must also see the new owner.
+        // The new owner must be visible to every thread that sees the new head.
         self.table.word(self.offset + OWNER_WORD).store(self.owner, Ordering::Relaxed);
         fence(Ordering::Release);
         self.unlock(head);

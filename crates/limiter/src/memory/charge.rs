@@ -1,30 +1,30 @@
-//! What was charged, and where.
+//! Charges in memory: what was charged, and in which cell.
 
 use super::multi_word::{CellRequest, SlotHold};
 use tidegate_core::{Micros, Receipt};
 
-/// Which kind of cell a charge went to, and so where a refund belongs.
+/// The kind of the charged cell, which a refund must use again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CellKind {
     Own,
     Shared,
 }
 
-/// What was charged, and where: enough to give it back.
+/// A charge in memory, with everything that a refund needs.
 #[derive(Clone, Debug)]
 pub(crate) struct CellCharge {
     pub(crate) cell_kind: CellKind,
     pub(crate) hold: SlotHold,
     pub(crate) tier: usize,
-    /// The stretch of time in which the receipts are good; kept in the receipt itself where one word counts.
+    /// The epoch in which the receipts are valid; single-word cells store it in the receipt itself.
     pub(crate) epoch: u64,
-    /// When it was decided.
+    /// The time of the decision.
     pub(crate) charged_at: Micros,
     pub(crate) receipts: Vec<Receipt>,
 }
 
 impl CellCharge {
-    /// What nothing has been charged for yet.
+    /// An empty charge.
     pub(crate) fn new(request: &CellRequest) -> Self {
         let CellRequest { hold, tier, .. } = *request;
         Self {
@@ -37,7 +37,7 @@ impl CellCharge {
         }
     }
 
-    /// The proof of a part of it: of what one of several asks wanted of the same cell.
+    /// The part of the charge that belongs to one of several checks of the same cell.
     pub(crate) fn cap_cost(&self, cost: u64) -> Self {
         let part = |receipt: &Receipt| Receipt { cost: receipt.cost.min(cost), ..*receipt };
         Self { receipts: self.receipts.iter().map(part).collect(), ..self.clone() }

@@ -1,4 +1,4 @@
-//! The cells of one limiter, counted in one word or in several.
+//! The cells of one limiter, in one of three representations.
 
 use super::{
     cell::{Cell, LOCK_BIT},
@@ -22,61 +22,61 @@ use tidegate_core::{CarryOver, Decision, Demand, Micros, Quota, Receipt, StateEn
 /// All keys of a limiter.
 #[derive(Debug)]
 pub(crate) enum KeyTable {
-    /// One quota that one word can count.
+    /// One quota whose state fits in one word.
     SingleWord { table: CellTable, plans: Box<WordPlans>, quota: Mutex<Quota> },
     /// Permits without a lease.
     Slots(SlotTable),
-    /// Anything else.
+    /// Any other quotas.
     MultiWord(MultiWord),
 }
 
-/// Where a key is counted, or that there is no room for it.
+/// The cell of a key, or `Full` if it has no cell.
 pub(crate) enum CellRef<'a> {
     Own(Cell<'a>),
-    /// Until the guard is dropped, see [`TextSpan::QueueFull`].
+    /// Valid until the guard is dropped, see [`CellLookup::Full`].
     Shared(Cell<'a>, Option<MutexGuard<'a, ()>>),
     Full,
 }
 
-/// What is given to a key without room under [`Overflow::Deny`]: room is found when other keys are forgotten.
+/// The retry time of a key without a cell under [`Overflow::Deny`]: cells become free when other keys expire.
 const RETRY_WHEN_FULL: Micros = Micros::from_secs(1);
 
 impl KeyTable {
-    /// Cells for some quotas. `former` are those whose states they are to take over.
+    /// Allocates cells for some quotas. `previous` are the quotas whose states will be imported.
     pub(crate) fn new(
         quotas: &[Quota],
         layout: StateLayout,
         keys: u64,
         now: Micros,
-        former: &[PreviousState],
+        previous: &[PreviousState],
     ) -> Result<Self, OutOfMemory> {
-        let keeps_others =
-            !former.iter().all(|(other, _)| quotas.iter().any(|quota| quota.shares_state(other)));
-        if let ([quota], StateLayout::All, false) = (quotas, layout, keeps_others)
+        let retains_states =
+            !previous.iter().all(|(other, _)| quotas.iter().any(|quota| quota.shares_state(other)));
+        if let ([quota], StateLayout::All, false) = (quotas, layout, retains_states)
             && let Some(plan) = WordPlan::from_quota(quota)
         {
             let table = CellTable::new(keys, 0)?;
             let plans = Box::new(WordPlans::new(plan, now, ResetCounters::striped()));
             return Ok(Self::SingleWord { table, plans, quota: Mutex::new(*quota) });
         }
-        if let ([quota], StateLayout::All, false) = (quotas, layout, keeps_others)
+        if let ([quota], StateLayout::All, false) = (quotas, layout, retains_states)
             && SlotTable::can_count(quota)
         {
             return SlotTable::new(*quota, keys).map(Self::Slots);
         }
-        MultiWord::new(quotas, layout, keys, former).map(Self::MultiWord)
+        MultiWord::new(quotas, layout, keys, previous).map(Self::MultiWord)
     }
 
-    /// Words of state behind a cell's head for these quotas.
-    pub(crate) fn state_len(quotas: &[Quota], layout: StateLayout, former: &[PreviousState]) -> usize {
+    /// The number of words of state behind the head of a cell for these quotas.
+    pub(crate) fn state_len(quotas: &[Quota], layout: StateLayout, previous: &[PreviousState]) -> usize {
         match (quotas, layout) {
             ([quota], StateLayout::All)
-                if former.is_empty()
+                if previous.is_empty()
                     && (WordPlan::from_quota(quota).is_some() || SlotTable::can_count(quota)) =>
             {
                 0
             }
-            _ => MultiWord::state_len(quotas, layout, former),
+            _ => MultiWord::state_len(quotas, layout, previous),
         }
     }
 
@@ -84,20 +84,20 @@ impl KeyTable {
         match self {
             Self::SingleWord { table, .. } => table,
             Self::Slots(slots) => slots.table(),
-            Self::MultiWord(wide) => &wide.table,
+            Self::MultiWord(multi_word) => &multi_word.table,
         }
     }
 
-    /// Who is told when a key finds no room.
+    /// Sets the callback of a full table.
     pub(crate) fn set_listener(&mut self, listener: FullListener) {
         match self {
             Self::SingleWord { table, .. } => table.set_listener(listener),
             Self::Slots(slots) => slots.set_listener(listener),
-            Self::MultiWord(wide) => wide.table.set_listener(listener),
+            Self::MultiWord(multi_word) => multi_word.table.set_listener(listener),
         }
     }
 
-    /// The permits, where that is all there is to count.
+    /// The slot table, if the quota counts nothing but permits.
     #[inline]
     pub(crate) fn slots(&self) -> Option<&SlotTable> {
         match self {
@@ -108,22 +108,22 @@ impl KeyTable {
 
     pub(crate) fn quotas(&self) -> Vec<Quota> {
         match self {
-            Self::SingleWord { quota: changing, .. } => vec![*lock(changing)],
+            Self::SingleWord { quota: quota_lock, .. } => vec![*lock(quota_lock)],
             Self::Slots(slots) => vec![slots.quota()],
-            Self::MultiWord(wide) => wide.quotas(),
+            Self::MultiWord(multi_word) => multi_word.quotas(),
         }
     }
 
-    /// How many tiers a question can name.
+    /// The number of tiers.
     pub(crate) fn tiers(&self) -> usize {
         match self {
             Self::SingleWord { .. } | Self::Slots(_) => 1,
-            Self::MultiWord(wide) => wide.tiers(),
+            Self::MultiWord(multi_word) => multi_word.tiers(),
         }
     }
 
-    /// Takes `cost` now or not at all: the path that must be short. The cell is looked up before the clock is read,
-    /// so that it comes from memory meanwhile.
+    /// Takes `cost` now, or denies: the fast path. Looks the cell up before it reads the clock, so that the memory access
+    /// overlaps with it.
     #[inline(always)]
     pub(crate) fn check(&self, owner: u64, clock: &Clock, cost: u64, overflow: Overflow) -> Decision {
         if let Self::SingleWord { table, plans, .. } = self
@@ -135,7 +135,7 @@ impl KeyTable {
         self.check_slow(owner, clock, cost, overflow).repack()
     }
 
-    /// What `cost` would get now, by as short a path.
+    /// The decision that `cost` would get now, on the fast path.
     #[inline]
     pub(crate) fn peek(&self, owner: u64, clock: &Clock, cost: u64, overflow: Overflow) -> Decision {
         if let Self::SingleWord { table, plans, .. } = self
@@ -147,13 +147,13 @@ impl KeyTable {
         self.decide(owner, clock, CellRequest::new(Demand::probe(cost)), overflow)
     }
 
-    /// A key that has no cell yet, or states of several words; kept out of line, so that the rest stays small.
+    /// A key without a cell, or a state of several words. Never inlined, so that the fast path stays small.
     #[inline(never)]
     fn check_slow(&self, owner: u64, clock: &Clock, cost: u64, overflow: Overflow) -> Decision {
         self.decide(owner, clock, CellRequest::new(Demand::new(cost)), overflow)
     }
 
-    /// Answers a question without keeping receipts.
+    /// Decides a request without receipts.
     pub(crate) fn decide(
         &self,
         owner: u64,
@@ -165,9 +165,9 @@ impl KeyTable {
             return self.reserve(owner, clock, request, overflow).0;
         };
         if let Some(cell) = table.find_fast(owner)
-            && let Some(answer) = SingleWord::decide(&cell, plans, clock, request.demand)
+            && let Some(charged) = SingleWord::decide(&cell, plans, clock, request.demand)
         {
-            return answer.decision;
+            return charged.decision;
         }
         loop {
             let (cell, _guard) = match self.locate(owner, StripeLock::Unlocked, clock.now(), overflow) {
@@ -175,13 +175,13 @@ impl KeyTable {
                 CellRef::Shared(cell, guard) => (cell, guard),
                 CellRef::Full => return self.deny_full(),
             };
-            if let Some(answer) = SingleWord::decide(&cell, plans, clock, request.demand) {
-                return answer.decision;
+            if let Some(charged) = SingleWord::decide(&cell, plans, clock, request.demand) {
+                return charged.decision;
             }
         }
     }
 
-    /// Answers a question and keeps the receipts.
+    /// Decides a request and returns the receipts.
     pub(crate) fn reserve(
         &self,
         owner: u64,
@@ -201,25 +201,25 @@ impl KeyTable {
         }
         loop {
             let now = clock.now();
-            let (cell, counted, _guard) = match self.locate(owner, StripeLock::Unlocked, now, overflow) {
+            let (cell, cell_kind, _guard) = match self.locate(owner, StripeLock::Unlocked, now, overflow) {
                 CellRef::Own(cell) => (cell, CellKind::Own, None),
                 CellRef::Shared(cell, guard) => (cell, CellKind::Shared, guard),
                 CellRef::Full => return (self.deny_full(), charge),
             };
-            charge.cell_kind = counted;
+            charge.cell_kind = cell_kind;
             let decided = match self {
                 Self::SingleWord { plans, .. } => SingleWord::decide(&cell, plans, clock, request.demand)
-                    .map(|answer| {
-                        charge.charged_at = answer.time;
-                        charge.receipts.push(answer.receipt);
-                        answer.decision
+                    .map(|charged| {
+                        charge.charged_at = charged.time;
+                        charge.receipts.push(charged.receipt);
+                        charged.decision
                     }),
-                // Answered above.
+                // Handled above.
                 Self::Slots(_) => Some(self.deny_full()),
-                Self::MultiWord(wide) => wide.lock_cell(cell, now).map(|mut held| {
-                    charge.epoch = held.epoch();
-                    charge.charged_at = held.now;
-                    held.decide(request, &mut charge.receipts)
+                Self::MultiWord(multi_word) => multi_word.lock_cell(cell, now).map(|mut locked| {
+                    charge.epoch = locked.epoch();
+                    charge.charged_at = locked.now;
+                    locked.decide(request, &mut charge.receipts)
                 }),
             };
             if let Some(decision) = decided {
@@ -228,27 +228,27 @@ impl KeyTable {
         }
     }
 
-    /// A copy of what is known of a key.
+    /// A copy of the state of a key.
     pub(crate) fn snapshot(&self, owner: u64, clock: &Clock, tier: usize) -> StateSnapshot {
         let cell = self.table().find(owner);
-        let sketch = match self {
-            Self::SingleWord { plans, quota: changing, .. } => {
-                let quota = *lock(changing);
+        let snapshot = match self {
+            Self::SingleWord { plans, quota: quota_lock, .. } => {
+                let quota = *lock(quota_lock);
                 cell.and_then(|cell| SingleWord::snapshot(&cell, plans, quota, clock))
             }
             Self::Slots(slots) => {
                 let states = vec![(slots.quota(), vec![slots.in_flight(owner)])];
                 Some(StateSnapshot { time: clock.now(), states })
             }
-            Self::MultiWord(wide) => {
-                let held = cell.and_then(|cell| wide.lock_cell(cell, clock.now()));
-                held.map(|held| held.snapshot(tier))
+            Self::MultiWord(multi_word) => {
+                let locked = cell.and_then(|cell| multi_word.lock_cell(cell, clock.now()));
+                locked.map(|locked| locked.snapshot(tier))
             }
         };
-        sketch.unwrap_or_else(|| StateSnapshot::empty(clock.now(), self.tier_quotas(tier)))
+        snapshot.unwrap_or_else(|| StateSnapshot::empty(clock.now(), self.tier_quotas(tier)))
     }
 
-    /// What each receipt of a question for `tier` is of.
+    /// The unit of each receipt of a request for `tier`.
     pub(crate) fn units(&self, tier: usize) -> Vec<QuotaUnit> {
         match self {
             Self::SingleWord { .. } => vec![QuotaUnit::Tokens],
@@ -257,7 +257,7 @@ impl KeyTable {
         }
     }
 
-    /// The quotas that apply to a question for `tier`.
+    /// The quotas that apply to a request for `tier`.
     fn tier_quotas(&self, tier: usize) -> Vec<Quota> {
         match self.tiers() {
             1 => self.quotas(),
@@ -265,12 +265,12 @@ impl KeyTable {
         }
     }
 
-    /// The answer to a key that there is no room for.
+    /// The denial of a key without a cell.
     pub(crate) fn deny_full(&self) -> Decision {
         Decision::deny(self.limit(), RETRY_WHEN_FULL)
     }
 
-    /// The cell in which a key is counted.
+    /// Finds or assigns the cell of a key.
     pub(crate) fn locate(
         &self,
         owner: u64,
@@ -278,17 +278,19 @@ impl KeyTable {
         now: Micros,
         overflow: Overflow,
     ) -> CellRef<'_> {
-        let place = match self {
+        let lookup = match self {
             Self::SingleWord { table, plans, .. } => {
                 table.find_or_insert(owner, stripe, overflow, &plans.states_at(now))
             }
             Self::Slots(slots) => slots.locate(owner, stripe),
-            Self::MultiWord(wide) => wide.table.find_or_insert(owner, stripe, overflow, &wide.states_at(now)),
+            Self::MultiWord(multi_word) => {
+                multi_word.table.find_or_insert(owner, stripe, overflow, &multi_word.states_at(now))
+            }
         };
-        if !matches!(place, CellLookup::Own(_)) {
+        if !matches!(lookup, CellLookup::Own(_)) {
             self.table().notify_full(now);
         }
-        match (place, overflow) {
+        match (lookup, overflow) {
             (CellLookup::Own(cell) | CellLookup::Replaced(cell), _) => CellRef::Own(cell),
             (CellLookup::Full(cell, guard), Overflow::Replace | Overflow::Share) => {
                 CellRef::Shared(cell, guard)
@@ -297,18 +299,18 @@ impl KeyTable {
         }
     }
 
-    /// Gives back up to `cost` of what the receipts prove.
+    /// Refunds up to `cost` of each receipt.
     pub(crate) fn refund(&self, owner: u64, clock: &Clock, charge: &CellCharge, cost: u64) {
         if let Self::Slots(slots) = self {
-            let held: u64 = charge.receipts.iter().map(|receipt| receipt.cost).sum();
-            slots.release(owner, cost.min(held));
+            let acquired: u64 = charge.receipts.iter().map(|receipt| receipt.cost).sum();
+            slots.release(owner, cost.min(acquired));
             return;
         }
         let cell = match charge.cell_kind {
             CellKind::Own => self.table().find(owner),
             CellKind::Shared => Some(self.table().shared_cell(owner)),
         };
-        // A key that was forgotten has already got everything back.
+        // A key without a cell has expired: there is nothing to refund.
         let Some(cell) = cell else { return };
         match self {
             Self::SingleWord { plans, .. } => {
@@ -317,40 +319,40 @@ impl KeyTable {
                 }
             }
             Self::Slots(_) => {}
-            Self::MultiWord(wide) => {
-                if let Some(mut held) = wide.lock_cell(cell, clock.now()) {
-                    held.refund(charge, cost);
+            Self::MultiWord(multi_word) => {
+                if let Some(mut locked) = multi_word.lock_cell(cell, clock.now()) {
+                    locked.refund(charge, cost);
                 }
             }
         }
     }
 
-    /// Writes the state of a limiter that is created now into the cell of a key.
+    /// Writes the initial state of a new limiter into the cell of a key.
     pub(crate) fn create(&self, owner: u64, now: Micros) {
-        if let (Self::MultiWord(wide), CellRef::Own(cell)) =
+        if let (Self::MultiWord(multi_word), CellRef::Own(cell)) =
             (self, self.locate(owner, StripeLock::Unlocked, now, Overflow::Deny))
-            && let Some(mut held) = wide.lock_cell(cell, now)
+            && let Some(mut locked) = multi_word.lock_cell(cell, now)
         {
-            held.create();
+            locked.create();
         }
     }
 
-    /// Forgets a key.
+    /// Resets a key.
     pub(crate) fn reset(&self, owner: u64, now: Micros) {
         let Some(cell) = self.table().find(owner) else { return };
         match self {
             Self::SingleWord { plans, .. } => SingleWord::reset(&cell, plans, now),
-            // Permits in flight are facts: their holders will give them back.
+            // Permits in flight are released by their holders.
             Self::Slots(_) => {}
-            Self::MultiWord(wide) => {
-                if let Some(mut held) = wide.lock_cell(cell, now) {
-                    held.reset();
+            Self::MultiWord(multi_word) => {
+                if let Some(mut locked) = multi_word.lock_cell(cell, now) {
+                    locked.reset();
                 }
             }
         }
     }
 
-    /// Has the next to give back a permit of this key tell so, where that is not always done; or finds that `cost` is
+    /// Makes the next release of a permit of this key report a waiter, if it does not always do so. Returns `No` if `cost` is
     /// free already.
     pub(crate) fn await_release(&self, owner: u64, cost: u64) -> HasWaiters {
         match self {
@@ -359,24 +361,24 @@ impl KeyTable {
         }
     }
 
-    /// Whether the cells can hold what these quotas count.
+    /// Whether the states of these quotas fit in the cells.
     pub(crate) fn has_room_for(&self, quotas: &[Quota]) -> bool {
         match (self, quotas) {
             (Self::SingleWord { .. }, [quota]) => WordPlan::from_quota(quota).is_some(),
             (Self::Slots(_), [quota]) => SlotTable::can_count(quota),
-            (Self::MultiWord(wide), quotas) => wide.has_room_for(quotas),
+            (Self::MultiWord(multi_word), quotas) => multi_word.has_room_for(quotas),
             (Self::SingleWord { .. } | Self::Slots(_), _) => false,
         }
     }
 
-    /// Replaces the quotas; `Err` when the cells have no room for what the new ones count.
+    /// Replaces the quotas; `Err` if the states of the new ones do not fit in the cells.
     pub(crate) fn change(&self, quotas: &[Quota], how: CarryOver, now: Micros) -> Result<(), ()> {
         match self {
-            Self::SingleWord { table, plans, quota: changing } => {
+            Self::SingleWord { table, plans, quota: quota_lock } => {
                 let [quota] = quotas else { return Err(()) };
                 let plan = WordPlan::from_quota(quota).ok_or(())?;
-                let mut current = lock(changing);
-                let _still = table.lock_all();
+                let mut current = lock(quota_lock);
+                let _stripes = table.lock_all();
                 plans.change(plan, how);
                 *current = *quota;
                 for cell in table.cells() {
@@ -388,55 +390,55 @@ impl KeyTable {
                 [quota] => slots.change(*quota),
                 _ => Err(()),
             },
-            Self::MultiWord(wide) => wide.change(quotas, how, now),
+            Self::MultiWord(multi_word) => multi_word.change(quotas, how, now),
         }
     }
 
-    /// The quotas whose states a space would take over that replaces this one, with the words of each. Permits without a lease are
-    /// given back where they were taken.
+    /// The quotas whose states a replacement of this table would import, with the number of words of each. Excludes permits
+    /// without a lease, which are released where they were acquired.
     pub(crate) fn previous_states(&self) -> Vec<PreviousState> {
         match self {
-            Self::SingleWord { quota: changing, .. } => {
-                let quota = *lock(changing);
+            Self::SingleWord { quota: quota_lock, .. } => {
+                let quota = *lock(quota_lock);
                 vec![(quota, quota.state_len())]
             }
             Self::Slots(_) => Vec::new(),
-            Self::MultiWord(wide) => wide.previous_states(),
+            Self::MultiWord(multi_word) => multi_word.previous_states(),
         }
     }
 
-    /// Takes over the states of all keys of a space that this one replaces. Both must know keys by the same fingerprints.
+    /// Imports the states of all keys of a table that this one replaces. Both must use the same fingerprints.
     pub(crate) fn take_over(&self, old: &Self, clock: &Clock) {
         let now = clock.now();
-        // In a smaller table the keys stay that are limited. Permits are given back by their holders alone.
+        // In a smaller table the limited keys stay. Keys with permits are not replaced: only the holders release them.
         let counts_permits = self.quotas().iter().any(|quota| quota.rate().is_none());
         let overflow = if counts_permits { Overflow::Deny } else { Overflow::Replace };
         for cell in old.table().cells().filter(|cell| !cell.is_shared()) {
             let entries = match old {
-                Self::SingleWord { plans, quota: changing, .. } => {
-                    let quota = *lock(changing);
-                    let sketch = SingleWord::snapshot(&cell, plans, quota, clock);
-                    sketch.map(|sketch| sketch.states).unwrap_or_default()
+                Self::SingleWord { plans, quota: quota_lock, .. } => {
+                    let quota = *lock(quota_lock);
+                    let snapshot = SingleWord::snapshot(&cell, plans, quota, clock);
+                    snapshot.map(|snapshot| snapshot.states).unwrap_or_default()
                 }
                 Self::Slots(_) => Vec::new(),
-                Self::MultiWord(wide) => {
-                    let held = wide.lock_cell(cell, now);
-                    held.map(|held| held.entries())
+                Self::MultiWord(multi_word) => {
+                    let locked = multi_word.lock_cell(cell, now);
+                    locked
+                        .map(|locked| locked.entries())
                         .unwrap_or_default()
                         .into_iter()
-                        .map(|it| (it.writer, it.state))
+                        .map(|entry| (entry.writer, entry.state))
                         .collect()
                 }
             };
             let entries: Vec<_> =
                 entries.into_iter().map(|(writer, words)| StateEntry { writer, state: words }).collect();
-            // A key that says nothing need not be known.
-            let says_something = entries.iter().any(|StateEntry { writer, state: words }| {
-                let look = writer.decide(words.clone().as_mut_slice(), now, Demand::probe(0)).decision;
-                look.reset_after() > Micros::ZERO
+            // Skip expired keys.
+            let is_live = entries.iter().any(|StateEntry { writer, state: words }| {
+                let decision = writer.decide(words.clone().as_mut_slice(), now, Demand::probe(0)).decision;
+                decision.reset_after() > Micros::ZERO
             });
-            if says_something
-                && let CellRef::Own(own) = self.locate(cell.owner, StripeLock::Unlocked, now, overflow)
+            if is_live && let CellRef::Own(own) = self.locate(cell.owner, StripeLock::Unlocked, now, overflow)
             {
                 self.take_over_key(own, &entries, clock);
             }
@@ -445,9 +447,9 @@ impl KeyTable {
 
     fn take_over_key(&self, cell: Cell<'_>, entries: &[StateEntry], clock: &Clock) {
         match self {
-            Self::SingleWord { plans, quota: changing, .. } => {
-                // Held until the word is written: the state is in units of this quota.
-                let quota = lock(changing);
+            Self::SingleWord { plans, quota: quota_lock, .. } => {
+                // Locked until the word is written: the state is in units of this quota.
+                let quota = lock(quota_lock);
                 for StateEntry { writer, state: words } in
                     entries.iter().filter(|entry| quota.shares_state(&entry.writer))
                 {
@@ -457,15 +459,15 @@ impl KeyTable {
                 }
             }
             Self::Slots(_) => {}
-            Self::MultiWord(wide) => {
-                if let Some(mut held) = wide.lock_cell(cell, clock.now()) {
-                    held.take_over(entries);
+            Self::MultiWord(multi_word) => {
+                if let Some(mut locked) = multi_word.lock_cell(cell, clock.now()) {
+                    locked.take_over(entries);
                 }
             }
         }
     }
 
-    /// Keys that would answer differently from a new one.
+    /// The number of keys that have not expired.
     pub(crate) fn live_keys(&self, now: Micros) -> u64 {
         let heads = self.table().cells().filter(|cell| !cell.is_shared());
         let heads = heads.map(|cell| cell.head().load(crate::sync::Ordering::Relaxed) & !LOCK_BIT);
@@ -485,7 +487,7 @@ impl KeyTable {
         match self {
             Self::SingleWord { plans, .. } => plans.limit(),
             Self::Slots(slots) => slots.limit(),
-            Self::MultiWord(wide) => wide.limit(),
+            Self::MultiWord(multi_word) => multi_word.limit(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Cells that are locked, for a decision that spans several.
+//! Locked cells, for a decision over several cells.
 
 use super::{
     cell::Cell,
@@ -11,7 +11,7 @@ use super::{
 use tidegate_core::{Decision, Micros, Receipt};
 
 impl KeyTable {
-    /// Locks a cell of either kind, for a decision that spans several.
+    /// Locks a cell of any kind, for a decision over several cells.
     pub(crate) fn lock_cell<'a>(
         &'a self,
         cell: Cell<'a>,
@@ -20,35 +20,35 @@ impl KeyTable {
     ) -> Option<LockedCell<'a>> {
         match (self, hold) {
             (Self::SingleWord { plans, .. }, _) => {
-                // Before the word: a receipt must not outlive a reset that forgets what it proves.
+                // Read before the word, so that no receipt outlives a reset of its key.
                 let resets = plans.reset_count(cell.owner);
                 let word = cell.lock()?;
-                // Read under the lock, and once: all answers are then by the same plan.
+                // Read once under the lock, so that all decisions use the same plan.
                 Some(LockedCell::SingleWord { cell, plans, plan: plans.current(), resets, word })
             }
             (Self::Slots(slots), SlotHold::Nothing) => {
                 cell.is_owned().then_some(LockedCell::Slots { cell, slots, locked: None })
             }
             (Self::Slots(slots), SlotHold::Permit) => {
-                let grip = Some(LockedSlots::lock(cell)?);
-                Some(LockedCell::Slots { cell, slots, locked: grip })
+                let locked = Some(LockedSlots::lock(cell)?);
+                Some(LockedCell::Slots { cell, slots, locked })
             }
-            (Self::MultiWord(wide), _) => wide.lock_cell(cell, now).map(LockedCell::MultiWord),
+            (Self::MultiWord(words), _) => words.lock_cell(cell, now).map(LockedCell::MultiWord),
         }
     }
 }
 
-/// A locked cell of either kind.
+/// A locked cell of any kind.
 pub(crate) enum LockedCell<'a> {
     SingleWord {
         cell: Cell<'a>,
         plans: &'a WordPlans,
         plan: (u64, WordPlan),
-        /// How often its key had been forgotten.
+        /// The number of resets of its key.
         resets: u64,
         word: u64,
     },
-    /// Locked only by those who take permits; without one to give it back, a slot is only looked at.
+    /// Locked only to acquire permits; a request that cannot release a slot only checks it.
     Slots {
         cell: Cell<'a>,
         slots: &'a SlotTable,
@@ -58,7 +58,7 @@ pub(crate) enum LockedCell<'a> {
 }
 
 impl LockedCell<'_> {
-    /// Answers a question on the locked cell, and notes in `charge` what was charged.
+    /// Decides a request on the locked cell, and adds the receipts to `charge`.
     pub(crate) fn decide(&mut self, now: Micros, request: CellRequest, charge: &mut CellCharge) -> Decision {
         match self {
             Self::SingleWord { plans, plan, resets, word, .. } => {
@@ -70,17 +70,17 @@ impl LockedCell<'_> {
                 *word = next;
                 decision
             }
-            Self::Slots { slots, locked: Some(grip), .. } => {
-                let (decision, taken) = slots.decide_locked(grip, request.demand);
+            Self::Slots { slots, locked: Some(locked), .. } => {
+                let (decision, taken) = slots.decide_locked(locked, request.demand);
                 charge.receipts.push(Receipt { cost: taken, ..Receipt::default() });
                 decision
             }
             Self::Slots { cell, slots, locked: None } => slots.peek(cell, request.demand),
-            Self::MultiWord(held) => {
-                held.advance_time(now);
-                charge.epoch = held.epoch();
-                charge.charged_at = held.now;
-                held.decide(request, &mut charge.receipts)
+            Self::MultiWord(locked) => {
+                locked.advance_time(now);
+                charge.epoch = locked.epoch();
+                charge.charged_at = locked.now;
+                locked.decide(request, &mut charge.receipts)
             }
         }
     }

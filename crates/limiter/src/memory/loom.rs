@@ -1,6 +1,6 @@
-//! Every order in which two or three threads can meet in the smallest of tables: two cells, one shared cell.
+//! Explores the interleavings of two or three threads in the smallest possible table: two cells, one shared cell.
 //!
-//! `scripts/test loom` runs them: all orders with up to three preemptions, or as many as `LOOM_MAX_PREEMPTIONS` says.
+//! `scripts/test loom` runs them with up to three preemptions, or `LOOM_MAX_PREEMPTIONS`.
 
 use super::{
     batch::{decide_batch, reserve_batch},
@@ -22,7 +22,7 @@ use tidegate_core::{CarryOver, Demand, Micros, Quota};
 /// One per 10 µs, in one word and in several.
 const QUOTAS: [&str; 2] = ["1 per 10us", "1 per 10us sliding-log"];
 
-// Bob and Carl like the same cell best, and do not wait for each other to insert.
+// Bob and Carl prefer the same cell, and are in different stripes.
 const ALICE: u64 = 0x1000_0000_0000_0000;
 const BOB: u64 = 0x5000_0000_0000_0003;
 const CARL: u64 = 0x9000_0000_0000_0001;
@@ -50,8 +50,8 @@ fn check(key_table: &KeyTable, key: u64, at: u64) -> bool {
 }
 
 fn remaining(key_table: &KeyTable, key: u64, at: u64) -> u64 {
-    let look = CellRequest::new(Demand::probe(0));
-    key_table.decide(key, &clock(at), look, Overflow::Share).remaining()
+    let probe = CellRequest::new(Demand::probe(0));
+    key_table.decide(key, &clock(at), probe, Overflow::Share).remaining()
 }
 
 fn spawn_with(
@@ -75,10 +75,10 @@ fn loom_new_key_gets_one_cell() {
     }
 }
 
-/// Two new keys want the last cell: one gets it, the other is counted in the shared one.
+/// Two new keys compete for the last cell: one gets it, the other uses the shared one.
 #[test]
 fn loom_last_cell_goes_to_one_of_two_keys() {
-    // At zero a new cell looks as if it had never been used.
+    // At time zero a new cell is indistinguishable from an unused one.
     for (quota, at) in [(QUOTAS[0], 0), (QUOTAS[0], 5), (QUOTAS[1], 0), (QUOTAS[1], 5)] {
         explore(move || {
             let key_table = key_table(quota);
@@ -92,7 +92,7 @@ fn loom_last_cell_goes_to_one_of_two_keys() {
     }
 }
 
-/// In the very moment in which a cell is spent, its word equals that of a new key: nobody may take it over yet.
+/// At the instant at which a cell expires, its word equals that of a new key: it must not be reused yet.
 #[test]
 fn loom_cell_is_not_reused_at_expiry_instant() {
     for quota in QUOTAS {
@@ -106,7 +106,7 @@ fn loom_cell_is_not_reused_at_expiry_instant() {
     }
 }
 
-/// Both cells are spent. One thread comes back for its own, another takes it over.
+/// Both cells have expired. One thread returns to its own cell, another takes it over.
 #[test]
 fn loom_expired_cell_goes_to_one_of_two_keys() {
     for quota in QUOTAS {
@@ -114,14 +114,14 @@ fn loom_expired_cell_goes_to_one_of_two_keys() {
             let key_table = key_table(quota);
             assert!(check(&key_table, ALICE, 1) && check(&key_table, CARL, 1));
             let other = spawn_with(&key_table, |key_table| check(key_table, BOB, 20));
-            assert!(check(&key_table, CARL, 20) & other.join().unwrap(), "both are as good as new");
-            assert!(!check(&key_table, CARL, 21) && !check(&key_table, BOB, 21), "and both are remembered");
+            assert!(check(&key_table, CARL, 20) & other.join().unwrap(), "both cells have expired");
+            assert!(!check(&key_table, CARL, 21) && !check(&key_table, BOB, 21), "both charges are stored");
             assert_eq!(key_table.table().overflowed(), 0);
         });
     }
 }
 
-/// A key without room is counted in the shared cell, while the same key gets a cell of its own a little later.
+/// A key without a cell is charged in the shared cell, while the same key gets its own cell a little later.
 #[test]
 fn loom_key_moved_from_shared_cell_keeps_its_debt() {
     for quota in QUOTAS {
@@ -135,7 +135,7 @@ fn loom_key_moved_from_shared_cell_keeps_its_debt() {
     }
 }
 
-/// The same for a decision that spans several keys: it keeps the key where it is until all are charged.
+/// The same for a batch: it keeps the key in its cell until all are charged.
 #[test]
 fn loom_key_moved_from_shared_cell_keeps_batch_charge() {
     for quota in QUOTAS {
@@ -152,7 +152,7 @@ fn loom_key_moved_from_shared_cell_keeps_batch_charge() {
     }
 }
 
-/// A lock that spans several decisions meets a swap that needs none.
+/// A lock over several decisions races with a lock-free swap.
 #[test]
 fn loom_lock_and_swap_admit_one() {
     for quota in QUOTAS {
@@ -166,19 +166,19 @@ fn loom_lock_and_swap_admit_one() {
                 panic!("it has a cell")
             };
             let mut locked = key_table.lock_cell(cell, SlotHold::Nothing, now).unwrap();
-            let mut ask = |demand: Demand| {
+            let mut decide = |demand: Demand| {
                 let request = CellRequest::new(demand);
                 locked.decide(now, request, &mut CellCharge::new(&request)).is_allowed()
             };
-            let (looked, took) = (ask(Demand::probe(1)), ask(Demand::new(1)));
-            assert_eq!(looked, took, "nobody comes between a look and a charge");
+            let (probed, charged) = (decide(Demand::probe(1)), decide(Demand::new(1)));
+            assert_eq!(probed, charged, "no thread interferes between probe and charge");
             drop(locked);
-            assert!(took ^ other.join().unwrap(), "exactly one is admitted");
+            assert!(charged ^ other.join().unwrap(), "exactly one is admitted");
         });
     }
 }
 
-/// Slots that are taken together with others meet one that is taken and given back alone.
+/// Slots acquired in a batch race with one that is acquired and released alone.
 #[test]
 fn loom_locked_slots_race_with_permit() {
     explore(|| {
@@ -194,23 +194,23 @@ fn loom_locked_slots_race_with_permit() {
         if decision.is_granted() {
             limiter.key_table().refund(ALICE, limiter.clock(), &charge, 1);
         }
-        assert!(alone.join().unwrap() | decision.is_granted(), "one of them comes first");
-        assert_eq!(remaining(limiter.key_table(), ALICE, 1), 1, "and nothing is lost");
+        assert!(alone.join().unwrap() | decision.is_granted(), "at least one is granted");
+        assert_eq!(remaining(limiter.key_table(), ALICE, 1), 1, "the slot is free again");
     });
 }
 
-/// A limiter in memory with room for one key.
+/// A limiter in memory with capacity for one key.
 fn memory_limiter(builder: LimiterBuilder, quota: &str) -> MemoryLimiter {
     let quotas = [quota.parse().unwrap()];
     builder.capacity(Capacity::Keys(1)).build_memory(&quotas, QuotaSelection::All).unwrap()
 }
 
-/// One token of a key.
+/// A check of one token.
 fn check_one(memory: &MemoryLimiter, owner: u64) -> LocalCheck<'_> {
     LocalCheck { memory, owner, cost: 1, tier: 0, max_wait: Micros::ZERO }
 }
 
-/// Takes one and gives it back.
+/// Reserves one token and refunds it.
 fn reserve_and_cancel(key_table: &KeyTable) -> bool {
     let (clock, request) = (clock(1), CellRequest::new(Demand::new(1)));
     let (decision, charge) = key_table.reserve(ALICE, &clock, request, Overflow::Share);
@@ -227,12 +227,12 @@ fn loom_refund_races_with_check_and_change() {
         let larger: Quota = "3 per 20us".parse().unwrap();
         assert!(key_table.change(&[larger], CarryOver::Keep, Micros::new(1)).is_ok());
         assert!(checks.join().unwrap() & refunds.join().unwrap());
-        // One was taken for good; the other came back, or the change had settled it.
+        // One was spent; the other was refunded, or the change made it final.
         assert!((1..=2).contains(&remaining(&key_table, ALICE, 1)));
     });
 }
 
-/// In several words, where two threads at a time are enough: three that wait for a lock may starve its holder.
+/// In several words, with only two threads: three that wait for a lock may starve its holder.
 #[test]
 fn loom_multi_word_refund_races_with_change() {
     explore(|| {
@@ -241,13 +241,13 @@ fn loom_multi_word_refund_races_with_change() {
         let refunds = spawn_with(&key_table, reserve_and_cancel);
         let smaller: Quota = "2 per 20us sliding-log".parse().unwrap();
         assert!(key_table.change(&[smaller], CarryOver::Keep, Micros::new(1)).is_ok());
-        // Asked after the change, there is room for one more; asked before, it came back or was settled.
+        // After the change one more fits; before it, the token was refunded or the change made it final.
         assert!(refunds.join().unwrap());
         assert!((0..=1).contains(&remaining(&key_table, ALICE, 1)));
     });
 }
 
-/// A cell that is being made sees no change, one or two; it is never read in the units of another quota.
+/// A cell in creation sees zero, one or two changes; it is never read in the units of another quota.
 #[test]
 fn loom_new_cell_races_with_two_changes() {
     for quotas in [
@@ -273,12 +273,12 @@ fn slot_table() -> Arc<SlotTable> {
     Arc::new(SlotTable::new("1 at once".parse().unwrap(), 1).unwrap())
 }
 
-/// A request that takes one permit.
+/// A request for one permit.
 fn permit_request() -> CellRequest {
     CellRequest { hold: SlotHold::Permit, ..CellRequest::new(Demand::new(1)) }
 }
 
-/// A cell that holds nothing goes to another key, while its own comes back for it.
+/// A cell without permits is reassigned to another key, while its own key returns.
 #[test]
 fn loom_permits_are_counted_per_key() {
     explore(|| {
@@ -291,17 +291,17 @@ fn loom_permits_are_counted_per_key() {
         let bob = thread::spawn(move || other.decide(BOB, permit_request()).unwrap().1.is_some());
         let carl = slots.try_acquire_one(CARL).is_some();
         let carl = carl || slots.decide(CARL, permit_request()).unwrap().1.is_some();
-        assert!(carl & bob.join().unwrap(), "each has a permit of its own");
+        assert!(carl & bob.join().unwrap(), "each key gets its own permit");
         assert_eq!([ALICE, BOB, CARL].map(|key| slots.in_flight(key)), [0, 1, 1]);
         for key in [BOB, CARL] {
-            assert!(slots.decide(key, permit_request()).unwrap().1.is_none(), "and no second one");
+            assert!(slots.decide(key, permit_request()).unwrap().1.is_none(), "no second permit");
             slots.release(key, 1);
             assert_eq!(slots.in_flight(key), 0);
         }
     });
 }
 
-/// Who finds a key at its limit and waits is notified of the permit that is given back.
+/// A caller that waits for a key at its limit is notified of the next release.
 #[test]
 fn loom_permit_waiter_is_notified() {
     explore(|| {
@@ -312,12 +312,12 @@ fn loom_permit_waiter_is_notified() {
         let taken = slots.decide(ALICE, permit_request()).unwrap().1.is_some();
         let waits = !taken && slots.await_release(ALICE, 1) == HasWaiters::Yes;
         let notified = holder.join().unwrap() == HasWaiters::Yes;
-        assert!(!waits || notified, "it waits for ever");
+        assert!(!waits || notified, "the waiter is never notified");
         assert!(taken || slots.decide(ALICE, permit_request()).unwrap().1.is_some());
     });
 }
 
-/// The cell of a key that gives its last permit back goes to another, who is waited for as well.
+/// The cell of a key that releases its last permit is reassigned to another key, which has a waiter too.
 #[test]
 fn loom_permit_waiter_in_reused_cell_is_notified() {
     explore(|| {
@@ -328,10 +328,10 @@ fn loom_permit_waiter_in_reused_cell_is_notified() {
         assert_eq!(slots.await_release(ALICE, 1), HasWaiters::Yes);
         let other = slots.clone();
         let alice = thread::spawn(move || other.release(ALICE, 1));
-        // There is room for Bob only once Alice holds nothing.
+        // Bob gets a cell only after Alice has released her permit.
         let bob = slots.decide(BOB, permit_request()).is_some();
         let waits = bob && slots.await_release(BOB, 1) == HasWaiters::Yes;
         assert_eq!(alice.join().unwrap(), HasWaiters::Yes);
-        assert!(!waits || slots.release(BOB, 1) == HasWaiters::Yes, "it waits for ever");
+        assert!(!waits || slots.release(BOB, 1) == HasWaiters::Yes, "the waiter is never notified");
     });
 }

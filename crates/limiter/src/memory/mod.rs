@@ -1,4 +1,4 @@
-//! State in this process: a table of cells, and three ways to count in one.
+//! State in this process: a table of cells with three representations of state.
 
 mod batch;
 mod cell;

@@ -1,16 +1,16 @@
-//! Counting in several words: any algorithm, and several quotas of one key side by side, under the cell's lock.
+//! State in several words: any algorithm, and several quotas of one key, under the lock of the cell.
 //!
 //! ```text
-//!   head   LOCK | GENERATION | the moment from which the cell says nothing
-//!   body   the latest moment seen, state of the first quota, of the second, …    when all apply together
-//!   body   the latest moment seen, which tier wrote it, state of that tier, …    when the call chooses one
+//!   head   LOCK | GENERATION | the time at which the cell expires
+//!   body   the latest time observed, state of the first quota, of the second, …    if all quotas apply
+//!   body   the latest time observed, the tier that wrote it, state of that tier, …    if the call selects one
 //! ```
 //!
-//! Tiers that share a state have one place for it. Behind all places come those of quotas that counted the keys before and share no
-//! state with today's: such a quota finds its state again when it comes back.
+//! Tiers that share a state share its words. Behind them are the states of earlier quotas that share no state with the
+//! current ones: such a quota finds its state again if it returns.
 //!
-//! The lock is a bit of the cell itself, held for one decision; different keys never wait for each other. A caller
-//! that read the clock before another did and got the lock after it decides at the other's moment.
+//! The lock is a bit of the cell itself, set for one decision; different keys never wait for each other. A caller that
+//! read the clock earlier than another, but got the lock later, decides at the time of the other.
 
 use super::{
     cell::{Cell, GENERATION_BIT, VALUE_MASK},
@@ -31,12 +31,12 @@ use tidegate_core::{
     StateEntry,
 };
 
-/// Words of a body: the latest moment it has seen, then states. Under [`StateLayout::Tiers`] the word before a state is the tier that
-/// wrote it plus one, or zero.
+/// The words of a body: the latest time observed, then states. Under [`StateLayout::Tiers`] the word before a state is
+/// the tier that wrote it plus one, or zero.
 const LATEST_TIME_WORD: usize = 0;
 const FIRST_STATE_WORD: usize = 1;
 
-/// Cells for some quotas, and the quotas.
+/// A table of cells with their quotas.
 #[derive(Debug)]
 pub(crate) struct MultiWord {
     pub(crate) table: CellTable,
@@ -48,14 +48,14 @@ pub(crate) struct MultiWord {
 #[derive(Debug)]
 struct QuotaPlan {
     quotas: Box<[Quota]>,
-    /// Where the state of each quota is.
+    /// The words of the state of each quota.
     ranges: Box<[StateRange]>,
-    /// Quotas that counted the keys before, and share no state with these.
+    /// Earlier quotas that share no state with the current ones.
     retained: Box<[(Quota, StateRange)]>,
     layout: StateLayout,
-    /// How often the quotas have changed.
+    /// The number of changes of the quotas.
     changes: u64,
-    /// What wrote the cells of the other generation, and how they carry over.
+    /// The quotas that wrote the cells of the other generation, and how to convert them.
     previous: Option<(Box<[Quota]>, CarryOver)>,
 }
 
@@ -66,59 +66,60 @@ struct StateRange {
     len: usize,
 }
 
-/// A quota that counted keys before, and the words that its states have.
+/// An earlier quota, and the number of words of its state.
 pub(crate) type PreviousState = (Quota, usize);
 
-/// Where states are: of each quota, and of those that counted before; and the words of all.
+/// The words of each quota's state, those of earlier quotas, and the total number of words.
 fn state_ranges(
     quotas: &[Quota],
     layout: StateLayout,
-    former: &[PreviousState],
+    previous: &[PreviousState],
 ) -> (Vec<StateRange>, Vec<(Quota, StateRange)>, usize) {
-    let writers: Vec<_> = former.iter().map(|(quota, _)| *quota).collect();
+    let writers: Vec<_> = previous.iter().map(|(quota, _)| *quota).collect();
     let found = StateEntries::match_writers(quotas, &writers, CarryOver::Keep);
-    let (mut all, mut end) = (Vec::<StateRange>::with_capacity(quotas.len()), FIRST_STATE_WORD);
+    let (mut ranges, mut end) = (Vec::<StateRange>::with_capacity(quotas.len()), FIRST_STATE_WORD);
     for (index, quota) in quotas.iter().enumerate() {
         let shared = quotas[..index].iter().position(|other| quota.shares_state(other));
         if let (StateLayout::Tiers, Some(shared)) = (layout, shared) {
-            all.push(all[shared]);
+            ranges.push(ranges[shared]);
             continue;
         }
-        let together = quotas.iter().zip(&found).filter(|(other, _)| match layout {
+        let sharing = quotas.iter().zip(&found).filter(|(other, _)| match layout {
             StateLayout::All => std::ptr::eq(*other, quota),
             StateLayout::Tiers => quota.shares_state(other),
         });
-        let rooms = together
-            .map(|(other, found)| other.state_len().max(found.map_or(0, |former_at| former[former_at].1)));
-        let room = rooms.max().unwrap_or(0);
+        let lens = sharing.map(|(other, found)| {
+            other.state_len().max(found.map_or(0, |previous_index| previous[previous_index].1))
+        });
+        let len = lens.max().unwrap_or(0);
         let start = if layout == StateLayout::Tiers { end + 1 } else { end };
-        all.push(StateRange { start, len: room });
-        end = start + room;
+        ranges.push(StateRange { start, len });
+        end = start + len;
     }
-    let mut others = Vec::new();
-    for (index, (quota, room)) in former.iter().enumerate() {
+    let mut retained = Vec::new();
+    for (index, (quota, len)) in previous.iter().enumerate() {
         let is_shared = layout == StateLayout::Tiers && quotas.iter().any(|other| other.shares_state(quota));
-        if !found.contains(&Some(index)) && !is_shared && others.len() < MAX_RETAINED_QUOTAS {
-            others.push((*quota, StateRange { start: end, len: *room }));
-            end += room;
+        if !found.contains(&Some(index)) && !is_shared && retained.len() < MAX_RETAINED_QUOTAS {
+            retained.push((*quota, StateRange { start: end, len: *len }));
+            end += len;
         }
     }
-    (all, others, end)
+    (ranges, retained, end)
 }
 
-/// Quotas whose states are kept though they count no longer.
+/// The maximum number of earlier quotas whose states are retained.
 const MAX_RETAINED_QUOTAS: usize = 8;
 
 /// How several quotas share a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StateLayout {
-    /// Side by side: all apply to every call.
+    /// Side by side: all quotas apply to every call.
     All,
-    /// In one place, behind a word that names the tier: each call chooses one.
+    /// One state behind a word that names the tier: each call selects one.
     Tiers,
 }
 
-/// What a call asks of a cell.
+/// A request to a cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CellRequest {
     pub(crate) demand: Demand,
@@ -127,20 +128,20 @@ pub(crate) struct CellRequest {
 }
 
 impl CellRequest {
-    /// A plain demand of the first tier that holds nothing.
+    /// A demand of the first tier that acquires no slot.
     pub(crate) fn new(demand: Demand) -> Self {
         Self { demand, hold: SlotHold::Nothing, tier: 0 }
     }
 }
 
-/// Whether a concurrency quota is taken and held, or only looked at.
+/// Whether a slot of a concurrency quota is acquired, or only checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotHold {
     Permit,
     Nothing,
 }
 
-/// What a quota counts: tokens that time gives back, or permits that their holders do.
+/// The unit of a quota: tokens, which return with time, or permits, which their holders release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuotaUnit {
     Tokens,
@@ -154,7 +155,7 @@ impl QuotaUnit {
 }
 
 impl SlotHold {
-    /// What the demand is to this quota: without a permit that could give it back, a slot is only looked at.
+    /// The demand on this quota: a slot that could not be released later is only checked.
     pub(super) fn apply_to(self, quota: &Quota, demand: Demand) -> Demand {
         match self {
             Self::Nothing if is_concurrency(quota) => Demand { effect: Effect::Probe, ..demand },
@@ -163,15 +164,15 @@ impl SlotHold {
     }
 }
 
-/// A cell that this thread alone may change until it is dropped.
+/// A cell to which this thread has exclusive access until drop.
 pub(crate) struct LockedWords<'a> {
     cell: Cell<'a>,
     head: u64,
     plan: Guard<Arc<QuotaPlan>>,
     resets: &'a ResetCounters,
-    /// The moment at which the cell is held: the caller's, or a later one that the cell has seen.
+    /// The time of the decision: that of the caller, or a later one that the cell has observed.
     pub(crate) now: Micros,
-    /// Whether it is unlocked when this is dropped.
+    /// Whether drop unlocks the cell.
     unlock_on_drop: bool,
 }
 
@@ -180,12 +181,12 @@ impl MultiWord {
         quotas: &[Quota],
         layout: StateLayout,
         keys: u64,
-        former: &[PreviousState],
+        previous: &[PreviousState],
     ) -> Result<Self, OutOfMemory> {
-        let (places, others, width) = state_ranges(quotas, layout, former);
-        let table = CellTable::new(keys, width)?;
-        let (quotas, places, others) = (quotas.into(), places.into(), others.into());
-        let plan = QuotaPlan { quotas, ranges: places, retained: others, layout, changes: 0, previous: None };
+        let (ranges, retained, state_len) = state_ranges(quotas, layout, previous);
+        let table = CellTable::new(keys, state_len)?;
+        let (quotas, ranges, retained) = (quotas.into(), ranges.into(), retained.into());
+        let plan = QuotaPlan { quotas, ranges, retained, layout, changes: 0, previous: None };
         Ok(Self {
             table,
             plan: ArcSwap::from_pointee(plan),
@@ -194,43 +195,43 @@ impl MultiWord {
         })
     }
 
-    /// Words that the body of a cell needs.
-    pub(crate) fn state_len(quotas: &[Quota], layout: StateLayout, former: &[PreviousState]) -> usize {
-        state_ranges(quotas, layout, former).2
+    /// The number of words of the body of a cell.
+    pub(crate) fn state_len(quotas: &[Quota], layout: StateLayout, previous: &[PreviousState]) -> usize {
+        state_ranges(quotas, layout, previous).2
     }
 
-    /// The quotas whose states it has, with the words of each.
+    /// The quotas with a state in this table, and the number of words of each.
     pub(crate) fn previous_states(&self) -> Vec<PreviousState> {
         let plan = self.plan.load();
-        let own = plan.quotas.iter().zip(&plan.ranges).map(|(quota, place)| (*quota, place.len));
-        own.chain(plan.retained.iter().map(|(quota, place)| (*quota, place.len))).collect()
+        let own = plan.quotas.iter().zip(&plan.ranges).map(|(quota, range)| (*quota, range.len));
+        own.chain(plan.retained.iter().map(|(quota, range)| (*quota, range.len))).collect()
     }
 
-    /// What cells mean at `now`.
+    /// The states of cells at `now`.
     pub(crate) fn states_at(&self, now: Micros) -> MultiWordAt<'_> {
         MultiWordAt { multi_word: self, now }
     }
 
-    /// A head that says nothing at `now`.
+    /// The head of an empty cell at `now`.
     pub(crate) fn empty_head(&self, now: Micros) -> u64 {
         self.plan.load().generation() | now.get()
     }
 
-    /// Whether a cell says nothing any more.
+    /// Whether a cell has expired.
     pub(crate) fn is_expired(head: u64, now: Micros) -> bool {
         head & VALUE_MASK < now.get()
     }
 
-    /// Locks a cell at `now`; `None` when it went to another key.
+    /// Locks a cell at `now`; `None` if it was reassigned to another key.
     pub(crate) fn lock_cell<'a>(&'a self, cell: Cell<'a>, now: Micros) -> Option<LockedWords<'a>> {
         let head = cell.lock()?;
         Some(self.wrap_locked(cell, head, now))
     }
 
-    /// A cell that the caller has locked.
+    /// Wraps a cell that the caller has locked.
     fn wrap_locked<'a>(&'a self, cell: Cell<'a>, head: u64, now: Micros) -> LockedWords<'a> {
-        // Read under the lock: a cell can then be behind the plan, but never ahead of it.
-        let mut held = LockedWords {
+        // Read under the lock: a cell can then be older than the plan, but never newer.
+        let mut locked = LockedWords {
             cell,
             head,
             plan: self.plan.load(),
@@ -238,9 +239,9 @@ impl MultiWord {
             now,
             unlock_on_drop: true,
         };
-        held.advance_time(now);
-        held.apply_change();
-        held
+        locked.advance_time(now);
+        locked.apply_change();
+        locked
     }
 
     pub(crate) fn quotas(&self) -> Vec<Quota> {
@@ -256,31 +257,31 @@ impl MultiWord {
         self.plan.load().quotas.iter().map(Quota::limit).min().unwrap_or(0)
     }
 
-    /// Whether each of these quotas reads the states of the one in its place, and needs no more words than that has.
+    /// Whether each of these quotas shares the state of the quota at its index, and fits in its words.
     pub(crate) fn has_room_for(&self, quotas: &[Quota]) -> bool {
         let old = self.plan.load();
         let pairs = quotas.iter().zip(&*old.quotas).zip(&old.ranges);
         let fits =
-            pairs.clone().all(|((new, old), place)| new.shares_state(old) && new.state_len() <= place.len);
-        // Tiers that shared no state still share none, and the other way round.
-        let (old_places, ..) = state_ranges(&old.quotas, old.layout, &[]);
-        let (new_places, ..) = state_ranges(quotas, old.layout, &[]);
-        let alike = old_places.iter().zip(&new_places).enumerate().all(|(index, _)| {
+            pairs.clone().all(|((new, old), range)| new.shares_state(old) && new.state_len() <= range.len);
+        // Tiers that shared a state must still share it, and others must not.
+        let (old_ranges, ..) = state_ranges(&old.quotas, old.layout, &[]);
+        let (new_ranges, ..) = state_ranges(quotas, old.layout, &[]);
+        let shares_equally = old_ranges.iter().zip(&new_ranges).enumerate().all(|(index, _)| {
             let group =
-                |places: &[StateRange]| places.iter().position(|place| place.start == places[index].start);
-            group(&old_places) == group(&new_places)
+                |ranges: &[StateRange]| ranges.iter().position(|range| range.start == ranges[index].start);
+            group(&old_ranges) == group(&new_ranges)
         });
-        quotas.len() == old.quotas.len() && fits && alike
+        quotas.len() == old.quotas.len() && fits && shares_equally
     }
 
-    /// Replaces the quotas and brings every cell over. Refused when a new one needs more words than its place has.
+    /// Replaces the quotas and converts every cell. Fails if a new quota does not fit in the words of the old one.
     pub(crate) fn change(&self, quotas: &[Quota], how: CarryOver, now: Micros) -> Result<(), ()> {
         let _guard = lock(&self.change_lock);
         if !self.has_room_for(quotas) {
             return Err(());
         }
         let old = self.plan.load_full();
-        let _still = self.table.lock_all();
+        let _stripes = self.table.lock_all();
         self.plan.store(Arc::new(QuotaPlan {
             quotas: quotas.into(),
             ranges: old.ranges.clone(),
@@ -296,7 +297,7 @@ impl MultiWord {
     }
 }
 
-/// What cells mean at some moment.
+/// The states of cells at a given time.
 pub(crate) struct MultiWordAt<'a> {
     multi_word: &'a MultiWord,
     now: Micros,
@@ -312,19 +313,19 @@ impl CellStates for MultiWordAt<'_> {
     }
 
     fn score(&self, cell: Cell<'_>, head: u64) -> Option<EvictionScore> {
-        let mut held = self.multi_word.wrap_locked(cell, head, self.now);
-        let tiers = if held.plan.layout == StateLayout::Tiers { held.plan.quotas.len() } else { 1 };
+        let mut locked = self.multi_word.wrap_locked(cell, head, self.now);
+        let tiers = if locked.plan.layout == StateLayout::Tiers { locked.plan.quotas.len() } else { 1 };
         let mut least: Option<EvictionScore> = None;
         for tier in 0..tiers {
-            let question = CellRequest { tier, ..CellRequest::new(Demand::probe(1)) };
-            let decision = held.decide(question, &mut Vec::new());
+            let request = CellRequest { tier, ..CellRequest::new(Demand::probe(1)) };
+            let decision = locked.decide(request, &mut Vec::new());
             if !decision.is_allowed() {
                 return None;
             }
-            let found = EvictionScore::new(&decision, held.head);
-            least = Some(least.filter(|least| least.remaining <= found.remaining).unwrap_or(found));
+            let score = EvictionScore::new(&decision, locked.head);
+            least = Some(least.filter(|least| least.remaining <= score.remaining).unwrap_or(score));
         }
-        held.unlock_on_drop = least.is_none();
+        locked.unlock_on_drop = least.is_none();
         least
     }
 
@@ -332,24 +333,24 @@ impl CellStates for MultiWordAt<'_> {
         self.multi_word.resets.increment(owner);
     }
 
-    /// A window ends at the same time for all.
+    /// A window ends at the same time for all keys, whatever their usage.
     const IS_RANKED: bool = false;
 }
 
 impl LockedWords<'_> {
-    /// The stretch of time in which receipts of now are good.
+    /// The epoch in which receipts of now are valid.
     pub(crate) fn epoch(&self) -> u64 {
         epoch(self.plan.changes, self.resets.get(self.cell.owner))
     }
 
-    /// Time goes on, but never back.
+    /// Advances the time of the cell; it never goes back.
     pub(crate) fn advance_time(&mut self, now: Micros) {
         let latest = self.cell.body(LATEST_TIME_WORD);
         self.now = now.max(Micros::new(latest.load(Ordering::Relaxed)));
         latest.store(self.now.get(), Ordering::Relaxed);
     }
 
-    /// Answers a question. Receipts go to `receipts`, one for each quota that was asked.
+    /// Decides a request. Adds one receipt per decided quota to `receipts`.
     pub(crate) fn decide(&mut self, request: CellRequest, receipts: &mut Vec<Receipt>) -> Decision {
         let CellRequest { demand, hold, tier } = request;
         if self.plan.layout == StateLayout::Tiers {
@@ -357,7 +358,7 @@ impl LockedWords<'_> {
             let demand = hold.apply_to(quota, demand);
             return self.decide_tier(demand, tier, receipts);
         }
-        // One quota leaves a denied state alone by itself; with several, look at all before charging any.
+        // A single quota does not change its state on a denial; several must all be probed before any is charged.
         if self.plan.quotas.len() > 1 {
             let probed = self.decide_all(Demand { effect: Effect::Probe, ..demand }, hold, receipts);
             if !probed.is_granted() {
@@ -368,30 +369,30 @@ impl LockedWords<'_> {
         self.decide_all(demand, hold, receipts)
     }
 
-    /// Asks every quota; all are charged or none.
+    /// Decides all quotas.
     fn decide_all(&mut self, demand: Demand, hold: SlotHold, receipts: &mut Vec<Receipt>) -> Decision {
-        let (mut fold, now) = (MostRestrictive::default(), self.now);
-        let mut spent_at = 0;
+        let (mut combined, now) = (MostRestrictive::default(), self.now);
+        let mut expires_at = 0;
         for (quota, mut words) in self.plan.states(self.cell) {
             let step = quota.decide(&mut words, now, hold.apply_to(quota, demand));
-            spent_at = spent_at.max(now.plus(step.decision.reset_after()).get());
+            expires_at = expires_at.max(now.plus(step.decision.reset_after()).get());
             receipts.push(step.receipt);
-            fold.add(step.decision);
+            combined.add(step.decision);
         }
-        let decision = fold.finish();
+        let decision = combined.finish();
         if decision.is_granted() && demand.effect == Effect::Charge {
-            self.extend_expiry(spent_at);
+            self.extend_expiry(expires_at);
         }
         decision
     }
 
-    /// Asks one tier, with the history that the key has under another.
+    /// Decides one tier, with the usage that another tier may have written.
     fn decide_tier(&mut self, demand: Demand, tier: usize, receipts: &mut Vec<Receipt>) -> Decision {
         let Some(quota) = self.plan.quotas.get(tier) else { return Decision::unlimited() };
         let now = self.now;
         let mut words = self.plan.words(self.cell, tier);
         let step = match self.plan.writer(self.cell, tier) {
-            Some((written, writer)) if written != tier => {
+            Some((writer_index, writer)) if writer_index != tier => {
                 quota.decide_carried(writer, &mut words, now, demand)
             }
             _ => quota.decide(&mut words, now, demand),
@@ -404,18 +405,20 @@ impl LockedWords<'_> {
         step.decision.with_quota(tier)
     }
 
-    /// A state as `quota` finds it in the place of `tier`.
+    /// The state of `tier`, converted to its quota.
     fn carried_state(&self, tier: usize) -> Vec<u64> {
-        let (quota, place) = (&self.plan.quotas[tier], self.plan.ranges[tier]);
+        let (quota, range) = (&self.plan.quotas[tier], self.plan.ranges[tier]);
         let words = self.plan.words(self.cell, tier);
-        let mut state: Vec<u64> = (0..place.len).map(|index| words.get(index)).collect();
-        if let Some((_, writer)) = self.plan.writer(self.cell, tier).filter(|(written, _)| *written != tier) {
+        let mut state: Vec<u64> = (0..range.len).map(|index| words.get(index)).collect();
+        if let Some((_, writer)) =
+            self.plan.writer(self.cell, tier).filter(|(writer_index, _)| *writer_index != tier)
+        {
             quota.carry_over(writer, state.as_mut_slice(), self.now);
         }
         state
     }
 
-    /// A copy of the state, as a question for `tier` would find it.
+    /// A copy of the state, as a request for `tier` would read it.
     pub(crate) fn snapshot(&self, tier: usize) -> StateSnapshot {
         let copy = |(quota, words): (&Quota, StateWords<'_>)| {
             (*quota, (0..words.len).map(|index| words.get(index)).collect())
@@ -430,35 +433,35 @@ impl LockedWords<'_> {
         StateSnapshot { time: self.now, states }
     }
 
-    /// After a charge: for as long as before, at least.
-    fn extend_expiry(&mut self, spent_at: u64) {
-        self.head = self.plan.generation() | spent_at.max(self.head & VALUE_MASK);
+    /// Extends the expiry of the cell after a charge; never shortens it.
+    fn extend_expiry(&mut self, expires_at: u64) {
+        self.head = self.plan.generation() | expires_at.max(self.head & VALUE_MASK);
     }
 
-    /// Gives back up to `cost` of each receipt. A change of quota or tier settles what was outstanding before it,
-    /// and a permit gives back only its slot where there are slots; but slots are held until they are given back.
+    /// Refunds up to `cost` of each receipt. Receipts from before a change of quota or tier are ignored. A permit releases
+    /// only its slot if there are slots; slots are always released, because only their holder can.
     pub(crate) fn refund(&mut self, charge: &CellCharge, cost: u64) {
         let is_settled = charge.epoch != self.epoch()
             || (charge.hold == SlotHold::Permit && self.plan.quotas.iter().any(is_concurrency));
-        let asked = match self.plan.layout {
+        let indices = match self.plan.layout {
             StateLayout::All => 0..self.plan.quotas.len(),
             StateLayout::Tiers => charge.tier..charge.tier + 1,
         };
-        for (index, receipt) in asked.zip(&charge.receipts) {
-            let Some((written, writer)) = self.plan.writer(self.cell, index) else { continue };
-            if (written == index && !is_settled) || is_concurrency(writer) {
+        for (index, receipt) in indices.zip(&charge.receipts) {
+            let Some((writer_index, writer)) = self.plan.writer(self.cell, index) else { continue };
+            if (writer_index == index && !is_settled) || is_concurrency(writer) {
                 writer.refund(&mut self.plan.words(self.cell, index), self.now, *receipt, cost);
             }
         }
         self.head = self.plan.head(self.cell, self.now);
     }
 
-    /// Forgets the key, but for permits in flight: their holders will give them back.
+    /// Resets the key, except for permits in flight: their holders release them.
     pub(crate) fn reset(&mut self) {
         self.resets.increment(self.cell.owner);
-        let forgotten = |(quota, _): &(&Quota, StateWords<'_>)| !is_concurrency(quota);
+        let is_resettable = |(quota, _): &(&Quota, StateWords<'_>)| !is_concurrency(quota);
         for (_, mut words) in
-            self.plan.states(self.cell).chain(self.plan.retained(self.cell)).filter(forgotten)
+            self.plan.states(self.cell).chain(self.plan.retained(self.cell)).filter(is_resettable)
         {
             (0..words.len).for_each(|index| words.set(index, 0));
         }
@@ -470,7 +473,7 @@ impl LockedWords<'_> {
         self.head = self.plan.head(self.cell, self.now);
     }
 
-    /// Writes the states of a limiter that is created now.
+    /// Writes the initial states of a new limiter.
     pub(crate) fn create(&mut self) {
         for (quota, mut words) in self.plan.states(self.cell) {
             quota.create(&mut words, self.now);
@@ -478,7 +481,7 @@ impl LockedWords<'_> {
         self.head = self.plan.head(self.cell, self.now);
     }
 
-    /// Brings a cell of the generation before over to the current quotas.
+    /// Converts a cell of the previous generation to the current quotas.
     fn apply_change(&mut self) {
         if self.head & GENERATION_BIT == self.plan.generation() {
             return;
@@ -488,17 +491,17 @@ impl LockedWords<'_> {
         }
         let Some((old, _)) = &self.plan.previous else { return };
         for index in 0..self.plan.quotas.len() {
-            // The tier that wrote a state does so in its own place.
-            if let Some((written, quota)) =
-                self.plan.writer(self.cell, index).filter(|(written, _)| *written == index)
+            // A state is converted at the index of the tier that wrote it.
+            if let Some((writer_index, quota)) =
+                self.plan.writer(self.cell, index).filter(|(writer_index, _)| *writer_index == index)
             {
-                quota.carry_over(&old[written], &mut self.plan.words(self.cell, index), self.now);
+                quota.carry_over(&old[writer_index], &mut self.plan.words(self.cell, index), self.now);
             }
         }
         self.head = self.plan.head(self.cell, self.now);
     }
 
-    /// The states and the quotas that wrote them.
+    /// The states with the quotas that wrote them.
     pub(crate) fn entries(&self) -> Vec<StateEntry> {
         let entry = |(writer, words): (&Quota, StateWords<'_>)| StateEntry {
             writer: *writer,
@@ -507,11 +510,11 @@ impl LockedWords<'_> {
         self.plan.states(self.cell).chain(self.plan.retained(self.cell)).map(entry).collect()
     }
 
-    /// Takes over what another limiter knows of the key.
+    /// Imports the state of the key from another limiter.
     pub(crate) fn take_over(&mut self, entries: &[StateEntry]) {
-        let others: Vec<_> = self.plan.retained.iter().map(|(quota, _)| *quota).collect();
+        let retained: Vec<_> = self.plan.retained.iter().map(|(quota, _)| *quota).collect();
         let own = self.plan.quotas.len();
-        let wanted: Vec<Quota> = self.plan.quotas.iter().copied().chain(others).collect();
+        let wanted: Vec<Quota> = self.plan.quotas.iter().copied().chain(retained).collect();
         let writers: Vec<_> = entries.iter().map(|entry| entry.writer).collect();
         for (index, found) in
             StateEntries::match_writers(&wanted, &writers, CarryOver::Keep).into_iter().enumerate()
@@ -519,18 +522,18 @@ impl LockedWords<'_> {
             let Some(StateEntry { writer, state: words }) = found.map(|found| &entries[found]) else {
                 continue;
             };
-            let (place, quota) = match index.checked_sub(own) {
+            let (range, quota) = match index.checked_sub(own) {
                 None => (self.plan.ranges[index], &wanted[index]),
                 Some(other) => (self.plan.retained[other].1, &wanted[index]),
             };
             let mut words = words.clone();
-            words.resize(place.len.max(words.len()), 0);
-            // What counts no longer is only kept, to the last digit.
+            words.resize(range.len.max(words.len()), 0);
+            // A retained state is copied unchanged.
             if index < own || quota != writer {
                 quota.carry_over(writer, words.as_mut_slice(), self.now);
             }
-            let mut body = StateWords { cell: self.cell, start: place.start, len: place.len };
-            words.iter().take(place.len).enumerate().for_each(|(at, word)| body.set(at, *word));
+            let mut body = StateWords { cell: self.cell, start: range.start, len: range.len };
+            words.iter().take(range.len).enumerate().for_each(|(at, word)| body.set(at, *word));
             if index < own {
                 self.plan.set_writer(self.cell, index, Some(index));
             }
@@ -540,30 +543,32 @@ impl LockedWords<'_> {
 }
 
 impl QuotaPlan {
-    /// Each quota that has a state in `cell`, which the caller holds, with that state.
+    /// Each quota with a state in the locked `cell`, with that state.
     fn states<'a>(&'a self, cell: Cell<'a>) -> impl Iterator<Item = (&'a Quota, StateWords<'a>)> {
-        let written = (0..self.quotas.len()).filter(move |index| match self.layout {
+        let present = (0..self.quotas.len()).filter(move |index| match self.layout {
             StateLayout::All => true,
-            StateLayout::Tiers => self.writer(cell, *index).is_some_and(|(written, _)| written == *index),
+            StateLayout::Tiers => {
+                self.writer(cell, *index).is_some_and(|(writer_index, _)| writer_index == *index)
+            }
         });
-        written.map(move |index| (&self.quotas[index], self.words(cell, index)))
+        present.map(move |index| (&self.quotas[index], self.words(cell, index)))
     }
 
-    /// The same for quotas that counted before.
+    /// Each earlier quota, with its state.
     fn retained<'a>(&'a self, cell: Cell<'a>) -> impl Iterator<Item = (&'a Quota, StateWords<'a>)> {
-        let body = move |place: StateRange| StateWords { cell, start: place.start, len: place.len };
-        self.retained.iter().map(move |(quota, place)| (quota, body(*place)))
+        let body = move |range: StateRange| StateWords { cell, start: range.start, len: range.len };
+        self.retained.iter().map(move |(quota, range)| (quota, body(*range)))
     }
 
-    /// The words in the place of a quota.
+    /// The words of the state of a quota.
     fn words<'a>(&self, cell: Cell<'a>, index: usize) -> StateWords<'a> {
-        let StateRange { start, len: room } = self.ranges[index];
-        StateWords { cell, start, len: room }
+        let StateRange { start, len } = self.ranges[index];
+        StateWords { cell, start, len }
     }
 
-    /// Who wrote the state in the place of a quota: that quota itself, or the tier that wrote it last.
+    /// The index and the quota that wrote the state: the quota itself, or the tier that wrote it last.
     fn writer(&self, cell: Cell<'_>, index: usize) -> Option<(usize, &Quota)> {
-        let written = match self.layout {
+        let writer_index = match self.layout {
             StateLayout::All => index,
             StateLayout::Tiers => {
                 let tier =
@@ -571,10 +576,10 @@ impl QuotaPlan {
                 usize::try_from(tier).ok()?
             }
         };
-        self.quotas.get(written).map(|quota| (written, quota))
+        self.quotas.get(writer_index).map(|quota| (writer_index, quota))
     }
 
-    /// Notes which tier wrote the state in the place of a quota, where there are tiers.
+    /// Records which tier wrote the state of a quota, if there are tiers.
     fn set_writer(&self, cell: Cell<'_>, index: usize, tier: Option<usize>) {
         if self.layout == StateLayout::Tiers {
             let word = cell.body(self.ranges[index].start - 1);
@@ -582,16 +587,16 @@ impl QuotaPlan {
         }
     }
 
-    /// The head that tells when the states in `cell` say nothing any more.
+    /// The head with the expiry of the states in `cell`.
     fn head(&self, cell: Cell<'_>, now: Micros) -> u64 {
         let resets = self.states(cell).chain(self.retained(cell)).map(|(quota, mut words)| {
-            let look = quota.decide(&mut words, now, Demand::probe(0));
-            now.plus(look.decision.reset_after()).get()
+            let step = quota.decide(&mut words, now, Demand::probe(0));
+            now.plus(step.decision.reset_after()).get()
         });
         self.generation() | resets.max().unwrap_or(0)
     }
 
-    /// The generation of its cells.
+    /// The generation of the cells of this plan.
     fn generation(&self) -> u64 {
         (self.changes & 1) * GENERATION_BIT
     }
@@ -601,7 +606,7 @@ fn is_concurrency(quota: &Quota) -> bool {
     matches!(quota.kind(), AlgorithmKind::Concurrency(_))
 }
 
-/// Unlocks, whatever happened while the cell was held.
+/// Unlocks the cell, also on a panic.
 impl Drop for LockedWords<'_> {
     fn drop(&mut self) {
         if self.unlock_on_drop {
@@ -610,7 +615,7 @@ impl Drop for LockedWords<'_> {
     }
 }
 
-/// The words of one quota's state in a cell that is held.
+/// The words of the state of one quota in a locked cell.
 struct StateWords<'a> {
     cell: Cell<'a>,
     start: usize,

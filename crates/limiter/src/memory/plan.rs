@@ -1,4 +1,4 @@
-//! The quota that words are counted by: the current one and the one before it, read without a lock.
+//! The quota of single-word states: the current one and the previous one, read without a lock.
 
 use super::{
     cell::{Cell, GENERATION_BIT, VALUE_MASK},
@@ -10,22 +10,22 @@ use tidegate_core::{
     AlgorithmKind, CarryOver, Decision, Demand, Effect, Micros, Quota, Receipt, algorithm::level::Meter,
 };
 
-/// The most that may have drained since a limiter was made; a level fits above it.
+/// The most units that can drain since the creation of a limiter; a level fits above it.
 const MAX_DRAINED_UNITS: u64 = (1 << 61) - 1;
-/// Quotas that drain faster than this many units per microsecond need more than one word. What drains slower fits
-/// for 17 years at least, and what drains by one unit for ever.
+/// Quotas that drain faster than this many units per microsecond need more than one word. Slower ones fit for at least 17
+/// years; at one unit per microsecond they fit forever.
 pub(crate) const MAX_UNITS_PER_US: u64 = 1 << 12;
 
 /// One second, in microseconds.
 const MAX_CLOCK_SKEW_US: u64 = 1_000_000;
 
-/// A quota in the form that a word needs.
+/// A quota in the form that a single word needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WordPlan {
     pub(super) meter: Meter,
-    /// The time after which a word has no room for more: it stands still.
+    /// The elapsed time at which a word is full and time stops.
     max_elapsed_us: u64,
-    /// What drains in the longest time by which one caller may overtake another between clock and word.
+    /// The units that drain in the longest delay between reading the clock and swapping the word.
     pub(super) skew_units: u64,
 }
 
@@ -41,30 +41,30 @@ impl WordPlan {
     /// `None` when the quota needs more than one word.
     pub(crate) fn from_quota(quota: &Quota) -> Option<Self> {
         let meter = match quota.kind() {
-            AlgorithmKind::TokenBucket(it) => *it.meter(),
-            AlgorithmKind::LeakyBucket(it) => *it.meter(),
+            AlgorithmKind::TokenBucket(bucket) => *bucket.meter(),
+            AlgorithmKind::LeakyBucket(bucket) => *bucket.meter(),
             _ => return None,
         };
         (meter.units_per_us < MAX_UNITS_PER_US).then(|| Self::new(meter))
     }
 
-    /// The word of a level of zero, so long after the limiter was made.
+    /// The word of a level of zero, `since` microseconds after the creation of the limiter.
     #[inline]
     pub(super) fn empty_at(&self, since: u64) -> u64 {
         since.min(self.max_elapsed_us) * self.meter.units_per_us
     }
 }
 
-/// The current plan and the one before it, read without a lock: a reader tries again if a writer was there.
+/// The current plan and the previous one, read without a lock: a reader retries if a writer interfered.
 #[derive(Debug)]
 pub(crate) struct WordPlans {
     pub(super) origin: Micros,
-    /// The plan of a limiter that was never changed, which is most of them.
+    /// The plan of a limiter that was never changed: the common case.
     pub(super) initial: WordPlan,
     pub(super) changes: AtomicU64,
     pub(super) resets: ResetCounters,
     slots: [AtomicPlan; 2],
-    /// Whether words of the plan before are forgotten.
+    /// Whether words of the previous plan are reset.
     is_reset: AtomicU64,
 }
 
@@ -74,18 +74,18 @@ struct AtomicPlan([AtomicU64; 4]);
 impl AtomicPlan {
     #[inline]
     fn load(&self) -> WordPlan {
-        let [price, drain, capacity, queue] = &self.0;
+        let [units_per_token, units_per_us, capacity, queue] = &self.0;
         WordPlan::new(Meter {
-            units_per_token: price.load(Ordering::Relaxed),
-            units_per_us: drain.load(Ordering::Relaxed),
+            units_per_token: units_per_token.load(Ordering::Relaxed),
+            units_per_us: units_per_us.load(Ordering::Relaxed),
             capacity: capacity.load(Ordering::Relaxed),
             queue: queue.load(Ordering::Relaxed),
         })
     }
 
     fn store(&self, plan: WordPlan) {
-        let Meter { units_per_token: price, units_per_us: drain, capacity, queue } = plan.meter;
-        for (word, value) in self.0.iter().zip([price, drain, capacity, queue]) {
+        let Meter { units_per_token, units_per_us, capacity, queue } = plan.meter;
+        for (word, value) in self.0.iter().zip([units_per_token, units_per_us, capacity, queue]) {
             word.store(value, Ordering::Relaxed);
         }
     }
@@ -98,7 +98,7 @@ impl WordPlans {
         Self::new(WordPlan::new(meter), Micros::ZERO, ResetCounters::single())
     }
 
-    /// Plans for a limiter that is made at `epoch`.
+    /// Plans for a limiter that is created at `origin`.
     pub(crate) fn new(plan: WordPlan, origin: Micros, resets: ResetCounters) -> Self {
         let plans = Self {
             origin,
@@ -112,7 +112,7 @@ impl WordPlans {
         plans
     }
 
-    /// The current plan, and how often it has changed.
+    /// The current plan, and the number of changes.
     pub(crate) fn current(&self) -> (u64, WordPlan) {
         loop {
             let changes = self.changes.load(Ordering::Acquire);
@@ -124,49 +124,49 @@ impl WordPlans {
         }
     }
 
-    /// Replaces the plan. The caller sees to it that there is one change at a time, and that every word has been
-    /// converted to the current plan before the next change.
+    /// Replaces the plan. The caller must serialize the changes, and convert every word to the current plan before the next
+    /// change.
     pub(crate) fn change(&self, plan: WordPlan, how: CarryOver) {
         let changes = self.changes.load(Ordering::Relaxed);
-        // Whoever sees a part of the new plan must also see that the one in its place is no longer current.
+        // A reader that sees part of the new plan must also see that the plan in this slot is not the current one.
         fence(Ordering::Release);
         self.is_reset.store((how == CarryOver::Reset).into(), Ordering::Relaxed);
         self.slots[(changes & 1 ^ 1) as usize].store(plan);
         self.changes.store(changes + 1, Ordering::Release);
     }
 
-    /// Microseconds since the limiter was made.
+    /// Microseconds since the creation of the limiter.
     pub(crate) fn since_origin(&self, now: Micros) -> u64 {
         now.since(self.origin).get()
     }
 
-    /// A word that says nothing: empty at `now`.
+    /// The word of an empty state at `now`.
     pub(crate) fn empty_word(&self, now: Micros) -> u64 {
         let (changes, plan) = self.current();
         generation(changes) | plan.empty_at(self.since_origin(now))
     }
 
-    /// Whether a word says nothing any more.
+    /// Whether the state of a word has expired.
     pub(crate) fn is_expired(&self, word: u64, now: Micros) -> bool {
         let (changes, current) = self.current();
         let plan =
             if word & GENERATION_BIT == generation(changes) { current } else { self.previous(changes) };
-        // Strictly: a cell's next word is then larger than any it ever had, and no stale swap can succeed.
+        // Strictly less: the next word of a cell is then larger than all earlier ones, and no stale swap can succeed.
         word & VALUE_MASK < plan.empty_at(self.since_origin(now))
     }
 
-    /// What words mean at `now`.
+    /// The states of words at `now`.
     pub(crate) fn states_at(&self, now: Micros) -> WordPlansAt<'_> {
         WordPlansAt { plans: self, now }
     }
 
-    /// The most that is granted at once.
+    /// The largest cost that can be granted at once.
     pub(crate) fn limit(&self) -> u64 {
-        let Meter { units_per_token: price, capacity, .. } = self.current().1.meter;
-        capacity / price
+        let Meter { units_per_token, capacity, .. } = self.current().1.meter;
+        capacity / units_per_token
     }
 
-    /// Answers a demand on a word that the caller has locked, by the plan that it read since; returns the word to
+    /// Decides a demand on a word that the caller has locked, by a plan that was read under the lock; returns the word to
     /// unlock it with, and the receipt of a charge.
     pub(crate) fn decide_locked(
         &self,
@@ -177,18 +177,18 @@ impl WordPlans {
     ) -> (Decision, u64, Receipt) {
         let since = self.since_origin(now);
         let level = self.convert(changes, &plan, word, since);
-        let mut judgement = plan.meter.evaluate(level, demand);
+        let mut outcome = plan.meter.evaluate(level, demand);
         let (mut next, mut receipt) = (word, Receipt::default());
-        if judgement.is_granted() && demand.effect == Effect::Probe {
-            judgement.level = level;
-        } else if judgement.is_granted() && demand.cost > 0 {
-            next = generation(changes) | (plan.empty_at(since) + judgement.level);
-            receipt = plan.meter.new_receipt(demand.cost, now, level, judgement.level);
+        if outcome.is_granted() && demand.effect == Effect::Probe {
+            outcome.level = level;
+        } else if outcome.is_granted() && demand.cost > 0 {
+            next = generation(changes) | (plan.empty_at(since) + outcome.level);
+            receipt = plan.meter.new_receipt(demand.cost, now, level, outcome.level);
         }
-        (plan.meter.to_decision(judgement), next, receipt)
+        (plan.meter.to_decision(outcome), next, receipt)
     }
 
-    /// How often a key has been forgotten.
+    /// The number of resets of a key.
     pub(crate) fn reset_count(&self, owner: u64) -> u64 {
         self.resets.get(owner)
     }
@@ -197,7 +197,7 @@ impl WordPlans {
         self.slots[(changes & 1 ^ 1) as usize].load()
     }
 
-    /// The level that a word means at `now`, in units of the current plan; `None` when that has changed meanwhile.
+    /// The level of a word at `now`, in units of the current plan; `None` if the plan has changed meanwhile.
     pub(super) fn level(&self, changes: u64, plan: &WordPlan, word: u64, now: u64) -> Option<u64> {
         let level = self.convert(changes, plan, word, now);
         fence(Ordering::Acquire);
@@ -217,7 +217,7 @@ impl WordPlans {
     }
 }
 
-/// What words mean at some moment.
+/// The states of words at a given time.
 pub(crate) struct WordPlansAt<'a> {
     plans: &'a WordPlans,
     now: Micros,
@@ -248,7 +248,7 @@ impl CellStates for WordPlansAt<'_> {
     const IS_RANKED: bool = true;
 }
 
-/// Names the stretch of time in which receipts are good: between changes of the quota and resets of the key.
+/// The epoch in which receipts are valid: between changes of the quota and resets of the key.
 pub(super) fn epoch(changes: u64, resets: u64) -> u64 {
     changes << 32 | resets & u64::from(u32::MAX)
 }

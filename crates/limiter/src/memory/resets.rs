@@ -1,33 +1,33 @@
-//! How often keys were forgotten: what was taken before a key was forgotten cannot be given back after it.
+//! Counts the resets of keys: a charge made before a reset cannot be refunded after it.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Counters that keys share by their fingerprint.
+/// The number of counters; keys share them by their fingerprint.
 const STRIPES: usize = if cfg!(loom) { 2 } else { 512 };
 
-/// Counts how often keys were forgotten. Few keys share a counter, and those that do lose no more than a refund.
+/// Counts the resets of keys. Keys that share a counter with a reset key lose at most a refund.
 #[derive(Debug)]
 pub(crate) struct ResetCounters {
     stripes: Box<[AtomicU64]>,
 }
 
 impl ResetCounters {
-    /// For any number of keys.
+    /// Counters for any number of keys.
     pub(crate) fn striped() -> Self {
         Self { stripes: (0..STRIPES).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// For one.
+    /// A counter for one key.
     pub(crate) fn single() -> Self {
         Self { stripes: [AtomicU64::new(0)].into() }
     }
 
-    /// Counts one of a key. To be called before its state is written.
+    /// Counts a reset of a key. Call it before its state is written.
     pub(crate) fn increment(&self, owner: u64) {
         self.stripe(owner).fetch_add(1, Ordering::AcqRel);
     }
 
-    /// How many there were, of the key or of one that shares its counter.
+    /// The number of resets of the key, or of another key with the same counter.
     pub(crate) fn get(&self, owner: u64) -> u64 {
         self.stripe(owner).load(Ordering::Acquire)
     }

@@ -1,11 +1,11 @@
-//! Counting in one word: the level and the time it is for, in a number that a single compare-and-swap replaces.
+//! State in one word: the level and its time, in a number that a single compare-and-swap replaces.
 //!
 //! ```text
-//!   word   LOCK | GENERATION | now · drain + level
+//!   word   LOCK | GENERATION | now · units_per_us + level
 //! ```
 //!
-//! The level at a later moment is the word minus that moment's `now · drain`, so nothing but the word is needed,
-//! an allowed cost is one swap, and a denial writes nothing. The units are the core's, so it is exact.
+//! The level at a later time is the word minus `now · units_per_us` of that time. So the word is the whole state, an
+//! allowed cost is one swap, and a denial writes nothing. The units are those of the core, so it is exact.
 
 use super::{
     cell::{Cell, FastCell, GENERATION_BIT, LOCK_BIT, VALUE_MASK},
@@ -18,102 +18,102 @@ use crate::{
 };
 use tidegate_core::{Decision, Demand, Effect, Micros, Quota, Receipt, algorithm::level::Meter};
 
-/// How often the short way tries to swap a word before it goes the long way round.
+/// The number of swap attempts on the fast path before the slow path is taken.
 const MAX_SWAP_ATTEMPTS: usize = 3;
 
-/// A word that nobody may use, because the quota needs more than one: locked for good.
+/// A permanently locked word, for quotas that need more than one word.
 pub(crate) const UNUSED_WORD: u64 = LOCK_BIT;
 
-/// What a word answers to a demand.
+/// The decision of a word on a demand.
 pub(crate) struct WordDecision {
-    /// When it was decided.
+    /// The time of the decision.
     pub(crate) time: Micros,
     pub(crate) decision: Decision,
     pub(crate) receipt: Receipt,
 }
 
-/// A word in a table or on its own, and whose it must be.
+/// A word in a table or on its own, and the key that must own it.
 pub(crate) trait SingleWord {
     /// The word itself.
     fn word(&self) -> &AtomicU64;
-    /// Whether it still belongs to the key it was found for.
+    /// Whether it still belongs to the key for which it was found.
     fn is_owned(&self) -> bool;
-    /// That key.
+    /// The fingerprint of that key.
     fn owner(&self) -> u64;
 
-    /// Takes `cost` now or not at all, in the straight line of [`SingleWord::decide`]: a quota that never changed, a
-    /// word that nobody holds, a swap that soon succeeds. `None` in any other case.
+    /// Takes `cost` now, or denies: the fast path of [`SingleWord::decide`], for a quota that never changed, an unlocked word
+    /// and a swap that succeeds within a few attempts. `None` in any other case.
     #[inline(always)]
     fn try_check(&self, plans: &WordPlans, clock: &Clock, cost: u64) -> Option<Decision> {
         let WordPlan { meter, .. } = &plans.initial;
-        // The clock first: the less time between reading a word and swapping it, the fewer swaps fail.
+        // Read the clock first: the shorter the time between loading and swapping the word, the fewer swaps fail.
         let now = clock.micros().saturating_sub(plans.origin.get());
         for _ in 0..MAX_SWAP_ATTEMPTS {
             let word = self.load_fast(plans)?;
             let empty = plans.initial.empty_at(now);
-            let judgement = meter.evaluate(word.saturating_sub(empty), Demand::new(cost));
-            if !judgement.is_granted() {
-                // Somebody who read the clock after us may have swapped before us: do not deny for that.
-                let is_certain = judgement.excess > plans.initial.skew_units;
-                return is_certain.then(|| meter.to_decision(judgement));
+            let outcome = meter.evaluate(word.saturating_sub(empty), Demand::new(cost));
+            if !outcome.is_granted() {
+                // A thread that read the clock later may have swapped earlier: do not deny because of that.
+                let is_certain = outcome.excess > plans.initial.skew_units;
+                return is_certain.then(|| meter.to_decision(outcome));
             }
-            if cost == 0 || self.swap(word, empty + judgement.level) {
-                return Some(meter.to_decision(judgement));
+            if cost == 0 || self.swap(word, empty + outcome.level) {
+                return Some(meter.to_decision(outcome));
             }
         }
         None
     }
 
-    /// What `cost` would get now, in the same straight line.
+    /// The decision that `cost` would get now, on the same fast path.
     #[inline(always)]
     fn try_peek(&self, plans: &WordPlans, clock: &Clock, cost: u64) -> Option<Decision> {
         let WordPlan { meter, .. } = &plans.initial;
         let word = self.load_fast(plans)?;
-        // After the word: whoever wrote it must not have come later than we do.
+        // Read the clock after the word, so that the word is not from a later time.
         let now = clock.micros().saturating_sub(plans.origin.get());
         let level = word.saturating_sub(plans.initial.empty_at(now));
-        let mut judgement = meter.evaluate(level, Demand::probe(cost));
-        judgement.level = level;
-        Some(meter.to_decision(judgement))
+        let mut outcome = meter.evaluate(level, Demand::probe(cost));
+        outcome.level = level;
+        Some(meter.to_decision(outcome))
     }
 
-    /// The word of a quota that never changed, if nobody holds it.
+    /// The word of a quota that never changed, if it is not locked.
     #[inline(always)]
     fn load_fast(&self, plans: &WordPlans) -> Option<u64> {
         let word = self.word().load(Ordering::Acquire);
-        let is_usual = (word >> VALUE_MASK.count_ones()) | plans.changes.load(Ordering::Relaxed) == 0;
-        (is_usual && self.is_owned()).then_some(word)
+        let is_fast = (word >> VALUE_MASK.count_ones()) | plans.changes.load(Ordering::Relaxed) == 0;
+        (is_fast && self.is_owned()).then_some(word)
     }
 
-    /// Answers a demand; `None` when the word went to another key.
+    /// Decides a demand; `None` if the word was reassigned to another key.
     fn decide(&self, plans: &WordPlans, clock: &Clock, demand: Demand) -> Option<WordDecision> {
         loop {
-            // Before the word: a receipt must not outlive a reset that forgets what it proves.
+            // Read before the word, so that no receipt outlives a reset of its key.
             let resets = plans.resets.get(self.owner());
             let word = self.read()?;
-            // After the word: whoever wrote it must not have come later than we do.
+            // Read the clock after the word, so that the word is not from a later time.
             let at = clock.now();
             let since = plans.since_origin(at);
             let (changes, plan) = plans.current();
             let Some(level) = plans.level(changes, &plan, word, since) else { continue };
-            let mut judgement = plan.meter.evaluate(level, demand);
-            if !judgement.is_granted() || demand.cost == 0 || demand.effect == Effect::Probe {
-                if judgement.is_granted() {
-                    judgement.level = level;
+            let mut outcome = plan.meter.evaluate(level, demand);
+            if !outcome.is_granted() || demand.cost == 0 || demand.effect == Effect::Probe {
+                if outcome.is_granted() {
+                    outcome.level = level;
                 }
-                let decision = plan.meter.to_decision(judgement);
+                let decision = plan.meter.to_decision(outcome);
                 return Some(WordDecision { time: at, decision, receipt: Receipt::default() });
             }
-            let next = generation(changes) | (plan.empty_at(since) + judgement.level);
+            let next = generation(changes) | (plan.empty_at(since) + outcome.level);
             if self.swap(word, next) {
-                let receipt = plan.meter.new_receipt(demand.cost, at, level, judgement.level);
+                let receipt = plan.meter.new_receipt(demand.cost, at, level, outcome.level);
                 let receipt = Receipt { stored: epoch(changes, resets), ..receipt };
-                return Some(WordDecision { time: at, decision: plan.meter.to_decision(judgement), receipt });
+                return Some(WordDecision { time: at, decision: plan.meter.to_decision(outcome), receipt });
             }
         }
     }
 
-    /// Gives back up to `cost` of a receipt. A change of quota or a reset settles what was outstanding before it.
+    /// Refunds up to `cost` of a receipt. Receipts from before a change of quota or a reset are ignored.
     fn refund(&self, plans: &WordPlans, clock: &Clock, receipt: Receipt, cost: u64) {
         while let Some(word) = self.read() {
             let now = clock.now();
@@ -131,7 +131,7 @@ pub(crate) trait SingleWord {
         }
     }
 
-    /// A copy of the state; `None` when the word went to another key.
+    /// A copy of the state; `None` if the word was reassigned to another key.
     fn snapshot(&self, plans: &WordPlans, quota: Quota, clock: &Clock) -> Option<StateSnapshot> {
         loop {
             let word = self.read()?;
@@ -146,7 +146,7 @@ pub(crate) trait SingleWord {
         }
     }
 
-    /// Takes over a state that the current quota has in another limiter. The caller keeps the quota from changing.
+    /// Imports the state of the current quota from another limiter. The caller prevents changes of the quota meanwhile.
     fn import_state(&self, plans: &WordPlans, clock: &Clock, words: &[u64]) {
         let now = clock.now();
         while let Some(word) = self.read() {
@@ -159,7 +159,7 @@ pub(crate) trait SingleWord {
         }
     }
 
-    /// Forgets the key.
+    /// Resets the key.
     fn reset(&self, plans: &WordPlans, now: Micros) {
         plans.resets.increment(self.owner());
         while let Some(word) = self.read() {
@@ -169,7 +169,7 @@ pub(crate) trait SingleWord {
         }
     }
 
-    /// Writes the word in units of the current plan.
+    /// Converts the word to units of the current plan.
     fn convert(&self, plans: &WordPlans, now: Micros) {
         let since = plans.since_origin(now);
         while let Some(word) = self.read() {
@@ -182,12 +182,12 @@ pub(crate) trait SingleWord {
         }
     }
 
-    /// The word, once nobody holds it; `None` when it went to another key.
+    /// The word, after waiting for its lock; `None` if it was reassigned to another key.
     fn read(&self) -> Option<u64> {
         let mut backoff = SpinBackoff::default();
         loop {
             let word = self.word().load(Ordering::Acquire);
-            // Asked after the word was read: whoever changes the owner changes the word too.
+            // Check the owner after loading the word: a thread that changes the owner changes the word too.
             if !self.is_owned() {
                 return None;
             }
@@ -236,7 +236,7 @@ impl SingleWord for FastCell<'_> {
     }
 }
 
-/// A word of its own, without a key.
+/// A standalone word, without a key.
 impl SingleWord for AtomicU64 {
     #[inline]
     fn word(&self) -> &AtomicU64 {

@@ -1,10 +1,10 @@
-//! What a key will do if nothing unforeseen happens: a copy of its state, on which time can run ahead.
+//! A copy of the state of a key, on which time can be simulated.
 
 use super::multi_word::SlotHold;
 use crate::most_restrictive::MostRestrictive;
 use tidegate_core::{Decision, Demand, Effect, Micros, Outcome, Quota, Retry};
 
-/// A copy of one key's state.
+/// A copy of the state of one key.
 #[derive(Debug)]
 pub(crate) struct StateSnapshot {
     pub(crate) time: Micros,
@@ -12,18 +12,18 @@ pub(crate) struct StateSnapshot {
 }
 
 impl StateSnapshot {
-    /// A key that was never seen.
+    /// The state of a new key.
     pub(crate) fn empty(at: Micros, quotas: Vec<Quota>) -> Self {
         let blank = |quota: Quota| (quota, vec![0; quota.state_len()]);
         Self { time: at, states: quotas.into_iter().map(blank).collect() }
     }
 
-    /// When the last of `costs` may go if each waits for the one before it. Who never may is passed over. Looks no
-    /// further than `latest`, nor than a slot that somebody must give back first.
+    /// When the last of `costs` is ready if each waits for the one before it. Skips costs that exceed the limit. Stops at
+    /// `latest`, and at a slot that a holder must release first.
     pub(crate) fn ready_at(mut self, costs: impl IntoIterator<Item = u64>, latest: Micros) -> Micros {
         for cost in costs {
             let demand = Demand::with_max_wait(cost, Micros::MAX);
-            // At the end of time nothing changes any more.
+            // At the maximum time the state no longer changes.
             while self.time <= latest && self.time < Micros::MAX {
                 match self.decide(Demand { effect: Effect::Probe, ..demand }).outcome() {
                     Outcome::Allow | Outcome::Delay(_) => {
@@ -40,11 +40,11 @@ impl StateSnapshot {
     }
 
     fn decide(&mut self, demand: Demand) -> Decision {
-        let mut fold = MostRestrictive::default();
+        let mut combined = MostRestrictive::default();
         for (quota, words) in &mut self.states {
             let demand = SlotHold::Nothing.apply_to(quota, demand);
-            fold.add(quota.decide(words.as_mut_slice(), self.time, demand).decision);
+            combined.add(quota.decide(words.as_mut_slice(), self.time, demand).decision);
         }
-        fold.finish()
+        combined.finish()
     }
 }

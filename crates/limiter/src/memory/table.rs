@@ -1,17 +1,17 @@
-//! A hash table of fixed size whose cells are never freed, only used again once they say nothing.
+//! A hash table of fixed size, whose cells are never freed but reused after they expire.
 //!
 //! ```text
 //!   group  │ owner head body… │ owner head body… │ ×8     128 bytes when the body is empty
-//!   owner  the key's fingerprint, 64 bits of a keyed hash; 0 = never used
-//!   head   LOCK | GENERATION | 62 bits that tell when the cell is as good as never seen
+//!   owner  the fingerprint of the key, 64 bits of a keyed hash; 0 = unused
+//!   head   LOCK | GENERATION | 62 bits that determine when the cell expires
 //! ```
 //!
-//! A key lives in the first of its groups that had room. A cell whose state equals a new key's is *spent*: the
-//! next key that needs room takes it, which loses nothing. So no thread sweeps. Where all cells of a key are in use, the
-//! key that has used least gives way, unless [`Overflow`] says otherwise; a key that is limited never does.
+//! A key lives in the first of its groups that had a free cell. A cell has *expired* when its state equals that of a new
+//! key: the next key that needs a cell takes it, which loses nothing. So no sweep is needed. If all cells of a key are in
+//! use, it replaces the key with the least usage, depending on [`Overflow`]; a limited key is never replaced.
 //!
-//! Keys are not kept, only fingerprints. Two keys share a fingerprint, and then a limit, with a probability of
-//! n²/2^65: one in forty million for a million keys, and nobody can aim for it without the seed.
+//! The table stores fingerprints, not keys. Two keys have the same fingerprint, and then share a limit, with a probability
+//! of n²/2^65: one in forty million for a million keys. Without the seed an attacker cannot construct such keys.
 
 use super::cell::{Cell, CellInit, FastCell, HEAD_WORD, HEADER_WORDS, LOCK_BIT, OWNER_WORD, VALUE_MASK};
 use crate::{
@@ -21,42 +21,42 @@ use crate::{
 use std::hint::black_box;
 use tidegate_core::{Decision, Micros};
 
-// Under loom a table is as small as can be: every cell multiplies the orders in which threads can meet.
+// Under loom a table is as small as possible: every cell multiplies the number of interleavings.
 const CELLS_PER_GROUP: usize = if cfg!(loom) { 2 } else { 8 };
-/// Cells in half a group: a cache line when bodies are empty.
+/// The number of cells in half a group: a cache line if bodies are empty.
 const CELLS_PER_HALF_GROUP: usize = CELLS_PER_GROUP / 2;
-/// Groups that a key may live in.
+/// The number of groups that can hold a key.
 const MAX_PROBES: u64 = if cfg!(loom) { 2 } else { 8 };
-/// Groups in which an unused cell is taken rather than a spent one.
+/// The number of groups in which an unused cell is preferred to an expired one.
 const NEAR_PROBES: u64 = 2;
-/// A table this full still finds room for a new key, save for one in millions.
+/// Below this load, all but one in millions of new keys find a free cell.
 const LOAD_FACTOR: f64 = 0.65;
-/// Whoever listens is told of a full table this often.
+/// The minimum interval between two notifications of a full table.
 const FULL_NOTICE_INTERVAL: Micros = Micros::from_secs(60);
-/// Keys near that are asked whether they are limited before another finds no room.
+/// The maximum number of keys that are scored to replace one.
 const MAX_EVICTION_CANDIDATES: usize = 8;
-/// Inserts of different stripes go on side by side.
+/// Inserts of different stripes run in parallel.
 const STRIPES: usize = if cfg!(loom) { 3 } else { 64 };
-/// Cells that keys without room share, in a table of any size.
+/// The maximum number of shared cells, for keys without their own cell.
 const MAX_SHARED_CELLS: u64 = if cfg!(loom) { 1 } else { 256 };
 
 #[derive(Debug)]
 pub(crate) struct CellTable {
     words: Box<[AtomicU64]>,
-    /// Words before the first that starts a line.
+    /// The number of words before the first cache line.
     align_offset: usize,
     pub(super) cell_words: usize,
     groups: u64,
     shared_cells: usize,
-    /// A bit for each group that some key found full: only past such a group can a key live in a later one.
+    /// A bit for each group that an insert found full: only then can a key be in a later group.
     crowded: Box<[AtomicU64]>,
-    /// Held while a key is inserted, so that one key never gets two cells.
+    /// Locked while a key is inserted, so that one key never gets two cells.
     insert_locks: Box<[Mutex<()>]>,
     used: AtomicU64,
     overflowed: AtomicU64,
     replaced: AtomicU64,
     listener: Option<FullListener>,
-    /// When the listener was told last.
+    /// The time of the last notification.
     notified_at: AtomicU64,
 }
 
@@ -66,75 +66,74 @@ const WORDS_PER_CACHE_LINE: usize = CACHE_LINE_BYTES / size_of::<u64>();
 /// A group of cells without a body: one line.
 const WORDS_PER_GROUP: usize = CELLS_PER_GROUP * HEADER_WORDS;
 
-/// What the cells of a table mean at some moment.
+/// Interprets the cells of a table at a given time.
 pub(crate) trait CellStates {
-    /// The head that a new cell starts with. Asked for when no change of quota is under way.
+    /// The head of a new cell. Called while no change of quota is in progress.
     fn empty_head(&self) -> u64;
 
-    /// Whether a cell with this head says nothing any more.
+    /// Whether a cell with this head has expired.
     fn is_expired(&self, head: u64) -> bool;
 
-    /// How much is left to the key of a cell that the caller has locked and that stays locked; where the key is limited, the
-    /// cell is unlocked.
+    /// The remaining quota of the key of a cell that the caller has locked; the cell stays locked. If the key is limited, the
+    /// cell is unlocked and the result is `None`.
     fn score(&self, cell: Cell<'_>, head: u64) -> Option<EvictionScore>;
 
-    /// A key gives way to another: what it has taken cannot be given back any more.
+    /// Called when a key is replaced: its charges can no longer be refunded.
     fn on_evict(&self, owner: u64);
 
-    /// Whether less has been used where a head is smaller.
+    /// Whether a smaller head means less usage.
     const IS_RANKED: bool;
 }
 
-/// A key that is not limited.
+/// The score of a key that is not limited.
 pub(crate) struct EvictionScore {
-    /// The part of its quota that is left, of [`FULL_SCORE`].
+    /// The remaining part of its quota, relative to [`FULL_SCORE`].
     pub(crate) remaining: u64,
-    /// What its cell is unlocked with.
+    /// The head to unlock its cell with.
     pub(crate) head: u64,
 }
 
-/// All of a quota.
+/// The score of an unused quota.
 pub(crate) const FULL_SCORE: u64 = 1 << 20;
 
 impl EvictionScore {
     pub(crate) fn new(decision: &Decision, head: u64) -> Self {
-        let left =
+        let remaining =
             u128::from(decision.remaining()) * u128::from(FULL_SCORE) / u128::from(decision.limit().max(1));
-        Self { remaining: u64::try_from(left).unwrap_or(FULL_SCORE), head }
+        Self { remaining: u64::try_from(remaining).unwrap_or(FULL_SCORE), head }
     }
 }
 
-/// Where a key is counted.
+/// The cell of a key.
 pub(crate) enum CellLookup<'a> {
-    /// In a cell of its own.
+    /// A cell of its own.
     Own(Cell<'a>),
-    /// In one that was another key's until now.
+    /// A cell of its own that belonged to another key until now.
     Replaced(Cell<'a>),
-    /// No room: in a cell that it would share with other keys. As long as its stripe is held it gets no cell of its
-    /// own, which would start without what is charged to the shared one meanwhile. Without a guard the caller
-    /// holds the stripe already.
+    /// A shared cell, because the table is full. While its stripe is locked the key gets no cell of its own, which would
+    /// miss the charges to the shared one. Without a guard the caller has locked the stripe already.
     Full(Cell<'a>, Option<MutexGuard<'a, ()>>),
 }
 
-/// Who holds the stripe of a key that may have to be inserted.
+/// Whether the caller has locked the stripe of a key that may be inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StripeLock {
-    /// Nobody yet.
+    /// Not locked.
     Unlocked,
-    /// The caller, see [`CellTable::lock_stripes`].
+    /// Locked by the caller, see [`CellTable::lock_stripes`].
     Locked,
 }
 
-/// The table could not be made.
+/// The table could not be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfMemory {
     pub(crate) bytes: u64,
 }
 
 impl CellTable {
-    /// A table with room for `keys` keys, each with `body` words of state.
+    /// Allocates a table for `keys` keys, each with `body` words of state.
     pub(crate) fn new(keys: u64, body: usize) -> Result<Self, OutOfMemory> {
-        // An even number of words per cell makes a group a whole number of lines.
+        // With an even number of words per cell, a group is a whole number of cache lines.
         let cell_words = (HEADER_WORDS + body).next_multiple_of(2);
         let groups = Self::groups_for(keys);
         let words = (groups as usize)
@@ -161,7 +160,7 @@ impl CellTable {
         })
     }
 
-    /// The bytes that a table of `keys` keys takes, all told.
+    /// The total size of a table of `keys` keys in bytes.
     pub(crate) fn bytes_for(keys: u64, body: usize) -> u64 {
         let cell = ((HEADER_WORDS + body).next_multiple_of(2) * 8) as u64;
         let groups = Self::groups_for(keys);
@@ -201,28 +200,29 @@ impl CellTable {
         None
     }
 
-    /// Reads where a key is if it is anywhere, and does not wait for it: who asks of it soon finds it near.
+    /// Loads the first cell of a key into the processor cache, without waiting for it.
     #[inline]
     pub(crate) fn prefetch(&self, owner: u64) {
         let first = self.cells_of(self.group(owner, 0), owner).next();
         black_box(first.map(|cell| cell.current_owner()));
     }
 
-    /// The cell of a key in the first of its groups, where almost all keys are, in a table whose cells have no body:
-    /// the short way to a decision.
+    /// The cell of a key in the first of its groups, where almost all keys are, in a table whose cells have no body: the fast
+    /// path to a decision.
     #[inline(always)]
     pub(crate) fn find_fast(&self, owner: u64) -> Option<FastCell<'_>> {
-        debug_assert_eq!(self.cell_words, HEADER_WORDS, "a group is a line only while bodies are empty");
+        debug_assert_eq!(self.cell_words, HEADER_WORDS, "a group is a cache line only if bodies are empty");
         let start = self.align_offset + self.group(owner, 0) * WORDS_PER_GROUP;
         let words: &[AtomicU64; WORDS_PER_GROUP] = self.words.get(start..)?.first_chunk()?;
-        let favourite = owner as usize & CELLS_PER_HALF_GROUP;
-        [favourite, favourite ^ CELLS_PER_HALF_GROUP].into_iter().find_map(|half| {
-            // All cells of a half at once: a branch for each would be guessed wrong too often.
-            let place = |cell: usize| (half + cell) * HEADER_WORDS % WORDS_PER_GROUP;
-            let holds = |cell| u32::from(words[place(cell)].load(Ordering::Acquire) == owner);
-            let holders = (0..CELLS_PER_HALF_GROUP).fold(0, |holders, cell| holders | holds(cell) << cell);
-            let first = place(holders.trailing_zeros() as usize % CELLS_PER_HALF_GROUP);
-            (holders != 0).then(|| FastCell {
+        let preferred = owner as usize & CELLS_PER_HALF_GROUP;
+        [preferred, preferred ^ CELLS_PER_HALF_GROUP].into_iter().find_map(|half| {
+            // Compares all cells of a half at once: a branch per cell would be mispredicted too often.
+            let word = |cell: usize| (half + cell) * HEADER_WORDS % WORDS_PER_GROUP;
+            let matches = |cell| u32::from(words[word(cell)].load(Ordering::Acquire) == owner);
+            let matching =
+                (0..CELLS_PER_HALF_GROUP).fold(0, |matching, cell| matching | matches(cell) << cell);
+            let first = word(matching.trailing_zeros() as usize % CELLS_PER_HALF_GROUP);
+            (matching != 0).then(|| FastCell {
                 owner_word: &words[(first + OWNER_WORD) % WORDS_PER_GROUP],
                 head: &words[(first + HEAD_WORD) % WORDS_PER_GROUP],
                 owner,
@@ -230,7 +230,7 @@ impl CellTable {
         })
     }
 
-    /// The cell of the key, made from an unused or spent one if it has none yet.
+    /// The cell of the key; assigns an unused or expired one if it has none yet.
     pub(crate) fn find_or_insert(
         &self,
         owner: u64,
@@ -264,63 +264,63 @@ impl CellTable {
                     {
                         return CellLookup::Replaced(cell);
                     }
-                    // Whoever holds the stripe already looks for the second time.
+                    // A caller that has locked the stripe searches for the second time: count only once.
                     self.overflowed.fetch_add(u64::from(guard.is_some()), Ordering::Relaxed);
                     return CellLookup::Full(self.shared_cell(owner), guard);
                 }
             };
-            let FreeCell { cell, current_owner: holder, head: seen, probe } = free;
-            // From now on the key is to be looked for past the groups before.
+            let FreeCell { cell, current_owner, head, probe } = free;
+            // From now on, lookups of the key must continue past the earlier groups.
             (0..probe).for_each(|probe| self.set_crowded(self.group(owner, probe)));
-            // Another key may want the same cell: whoever locks it first has it.
-            if seen & LOCK_BIT != 0 || !cell.try_lock(seen) {
+            // Another insert may have chosen the same cell: the first to lock it gets it.
+            if head & LOCK_BIT != 0 || !cell.try_lock(head) {
                 backoff.pause();
                 continue;
             }
-            if cell.current_owner() != holder {
-                cell.unlock(seen);
+            if cell.current_owner() != current_owner {
+                cell.unlock(head);
                 continue;
             }
             cell.initialize(self.initial_state(owner, states));
-            if holder == 0 {
+            if current_owner == 0 {
                 self.used.fetch_add(1, Ordering::Relaxed);
             }
             return CellLookup::Own(cell);
         }
     }
 
-    /// Takes the cell of the key that has used least, of those near and not limited.
+    /// Takes the cell of the neighbouring key that has used least and is not limited.
     ///
-    /// Here a head becomes smaller. Whoever has read one, and swaps it after another key has the cell and exactly that head again,
-    /// charges the other key: the replaced one has been given more by being replaced.
+    /// This makes a head smaller. A thread that read a head before, and swaps it after another key has the cell with exactly
+    /// that head again, charges the other key: harmless, because the replaced key starts afresh.
     fn replace<S: CellStates>(&self, owner: u64, states: &S) -> Option<Cell<'_>> {
-        let unused = states.empty_head() & VALUE_MASK;
-        let mut near = Vec::with_capacity(MAX_PROBES as usize * CELLS_PER_GROUP);
+        let unused_value = states.empty_head() & VALUE_MASK;
+        let mut candidates = Vec::with_capacity(MAX_PROBES as usize * CELLS_PER_GROUP);
         for probe in 0..MAX_PROBES {
             for cell in self.cells_of(self.group(owner, probe), owner) {
-                let seen = cell.head().load(Ordering::Acquire);
-                // Somebody has just got a cell that has counted nothing, and is about to use it.
-                if seen & LOCK_BIT == 0 && seen & VALUE_MASK > unused {
-                    near.push((seen & VALUE_MASK, probe, cell, cell.current_owner(), seen));
+                let head = cell.head().load(Ordering::Acquire);
+                // A cell without usage was just assigned to a key that is about to use it: do not take it.
+                if head & LOCK_BIT == 0 && head & VALUE_MASK > unused_value {
+                    candidates.push((head & VALUE_MASK, probe, cell, cell.current_owner(), head));
                 }
             }
         }
-        near.sort_unstable_by_key(|(value, probe, ..)| (*value, *probe));
-        // Of several that are locked for a look, only the best so far stays locked, and none is waited for.
+        candidates.sort_unstable_by_key(|(value, probe, ..)| (*value, *probe));
+        // Of the cells locked for scoring only the best so far stays locked, and no lock is waited for.
         let mut best: Option<(EvictionScore, u64, Cell<'_>, u64)> = None;
-        for (_, probe, cell, holder, seen) in near.into_iter().take(MAX_EVICTION_CANDIDATES) {
-            if holder == 0 || !cell.try_lock(seen) {
+        for (_, probe, cell, current_owner, head) in candidates.into_iter().take(MAX_EVICTION_CANDIDATES) {
+            if current_owner == 0 || !cell.try_lock(head) {
                 continue;
             }
-            if cell.current_owner() != holder {
-                cell.unlock(seen);
+            if cell.current_owner() != current_owner {
+                cell.unlock(head);
                 continue;
             }
-            let Some(found) = states.score(Cell { owner: holder, ..cell }, seen) else { continue };
+            let Some(score) = states.score(Cell { owner: current_owner, ..cell }, head) else { continue };
             match &best {
-                Some((least_used, ..)) if least_used.remaining >= found.remaining => cell.unlock(found.head),
+                Some((least_used, ..)) if least_used.remaining >= score.remaining => cell.unlock(score.head),
                 _ => {
-                    if let Some((other, _, cell, _)) = best.replace((found, probe, cell, holder)) {
+                    if let Some((other, _, cell, _)) = best.replace((score, probe, cell, current_owner)) {
                         cell.unlock(other.head);
                     }
                 }
@@ -329,45 +329,45 @@ impl CellTable {
                 break;
             }
         }
-        let (_, probe, cell, holder) = best?;
-        states.on_evict(holder);
+        let (_, probe, cell, current_owner) = best?;
+        states.on_evict(current_owner);
         (0..probe).for_each(|probe| self.set_crowded(self.group(owner, probe)));
         cell.initialize(self.initial_state(owner, states));
         self.replaced.fetch_add(1, Ordering::Relaxed);
         Some(cell)
     }
 
-    /// Looks through all groups that may hold the key, and for the best free cell on the way.
-    fn search(&self, owner: u64, is_spent: impl Fn(u64) -> bool) -> CellSearch<'_> {
+    /// Searches all groups that can hold the key, and selects the best free cell on the way.
+    fn search(&self, owner: u64, is_expired: impl Fn(u64) -> bool) -> CellSearch<'_> {
         let mut best: Option<FreeCell<'_>> = None;
-        let mut may_come = true;
+        let mut may_follow = true;
         for probe in 0..MAX_PROBES {
             let group = self.group(owner, probe);
             for cell in self.cells_of(group, owner) {
-                let (holder, seen) = (cell.current_owner(), cell.head().load(Ordering::Acquire));
-                if holder == owner {
+                let (current_owner, head) = (cell.current_owner(), cell.head().load(Ordering::Acquire));
+                if current_owner == owner {
                     return CellSearch::Found(cell);
                 }
-                // The key of a spent cell may well come back: an unused one nearby is better.
+                // The key of an expired cell may return: prefer an unused cell nearby.
                 let is_better = match &best {
-                    None => holder == 0 || (seen & LOCK_BIT == 0 && is_spent(seen)),
-                    Some(best) => holder == 0 && best.current_owner != 0 && probe < NEAR_PROBES,
+                    None => current_owner == 0 || (head & LOCK_BIT == 0 && is_expired(head)),
+                    Some(best) => current_owner == 0 && best.current_owner != 0 && probe < NEAR_PROBES,
                 };
                 if is_better {
-                    best = Some(FreeCell { cell, current_owner: holder, head: seen, probe });
+                    best = Some(FreeCell { cell, current_owner, head, probe });
                 }
             }
-            may_come &= self.is_crowded(group);
-            let is_settled =
+            may_follow &= self.is_crowded(group);
+            let is_final =
                 best.as_ref().is_some_and(|best| best.current_owner == 0 || probe + 1 >= NEAR_PROBES);
-            if is_settled && !may_come {
+            if is_final && !may_follow {
                 break;
             }
         }
         best.map_or(CellSearch::Full, CellSearch::Free)
     }
 
-    /// The cell whose state a new key starts with: that of the keys without room, if this one was among them.
+    /// The initial state of a new key: that of its shared cell, if it may have used that before.
     fn initial_state(&self, owner: u64, states: &impl CellStates) -> CellInit<'_> {
         let head = states.empty_head();
         if self.overflowed.load(Ordering::Relaxed) == 0 {
@@ -375,16 +375,16 @@ impl CellTable {
         }
         let shared = self.shared_cell(owner);
         match shared.lock() {
-            Some(seen) if states.is_expired(seen) => {
-                shared.unlock(seen);
+            Some(shared_head) if states.is_expired(shared_head) => {
+                shared.unlock(shared_head);
                 CellInit::Fresh(head)
             }
-            Some(seen) => CellInit::Copy(shared, seen),
+            Some(shared_head) => CellInit::Copy(shared, shared_head),
             None => CellInit::Fresh(head),
         }
     }
 
-    /// All cells that are or were in use, those that are shared included.
+    /// All cells that are or were in use, including the shared ones.
     pub(crate) fn cells(&self) -> impl Iterator<Item = Cell<'_>> {
         let own = self.groups as usize * CELLS_PER_GROUP;
         (0..own + self.shared_cells).filter_map(move |index| {
@@ -394,14 +394,13 @@ impl CellTable {
         })
     }
 
-    /// Keeps every cell with its key until it is dropped.
+    /// Locks all stripes, so that no cell is reassigned until the guards are dropped.
     pub(crate) fn lock_all(&self) -> Vec<MutexGuard<'_, ()>> {
         self.insert_locks.iter().map(lock).collect()
     }
 
-    /// Keeps these keys from getting another cell until it is dropped. Stripes are locked in their order, so that
-    /// two who lock several never wait for each other in a circle; of several tables, lock one after the other in
-    /// an order that is the same everywhere.
+    /// Locks the stripes of these keys, so that they get no other cell until the guards are dropped. Stripes are locked in
+    /// ascending order, so that two callers cannot deadlock; callers must lock several tables in a global order.
     pub(crate) fn lock_stripes(&self, owners: impl Iterator<Item = u64>) -> Vec<MutexGuard<'_, ()>> {
         let mut stripes: Vec<_> = owners.map(stripe_of).collect();
         stripes.sort_unstable();
@@ -409,22 +408,22 @@ impl CellTable {
         stripes.into_iter().map(|stripe| lock(&self.insert_locks[stripe])).collect()
     }
 
-    /// Cells that were ever used.
+    /// The number of cells that were ever used.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Keys that have a cell of their own at most.
+    /// The maximum number of keys with a cell of their own.
     pub(crate) fn capacity(&self) -> u64 {
         self.groups * CELLS_PER_GROUP as u64
     }
 
-    /// How often a key found no room.
+    /// The number of inserts that found the table full.
     pub(crate) fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// How large it is.
+    /// The size and the counters of the table.
     pub(crate) fn size(&self) -> TableSize {
         TableSize {
             capacity: self.capacity(),
@@ -435,12 +434,12 @@ impl CellTable {
         }
     }
 
-    /// Who is told when a key finds no room.
+    /// Sets the callback of a full table.
     pub(crate) fn set_listener(&mut self, listener: FullListener) {
         self.listener = Some(listener);
     }
 
-    /// Tells that a key found no room; once a minute.
+    /// Reports that the table is full, at most once a minute.
     #[cold]
     pub(crate) fn notify_full(&self, now: Micros) {
         let Some(listener) = &self.listener else { return };
@@ -456,31 +455,31 @@ impl CellTable {
         }
     }
 
-    /// Bytes that the table may take.
+    /// The size of the table in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         ((self.words.len() + self.crowded.len()) * size_of::<u64>()) as u64
     }
 
-    /// The cell that a key shares when it has no room of its own.
+    /// The cell that a key shares if it has no cell of its own.
     pub(crate) fn shared_cell(&self, owner: u64) -> Cell<'_> {
         let index = self.groups as usize * CELLS_PER_GROUP + (owner as usize) % self.shared_cells;
         Cell { table: self, offset: index * self.cell_words, owner: 0 }
     }
 
-    /// The cells of a group, starting with the one that the key would like best. All cells of that one's half, a
-    /// cache line when bodies are empty, come before those of the other.
+    /// The cells of a group, starting with the preferred one of the key. The cells of its half, a cache line if bodies are
+    /// empty, precede those of the other half.
     #[inline]
     fn cells_of(&self, group: usize, owner: u64) -> impl Iterator<Item = Cell<'_>> {
-        let favourite = owner as usize;
+        let preferred = owner as usize;
         (0..CELLS_PER_GROUP).map(move |offset| {
-            let place =
-                ((favourite + offset) % CELLS_PER_HALF_GROUP) + ((favourite ^ offset) & CELLS_PER_HALF_GROUP);
-            let index = group * CELLS_PER_GROUP + place;
+            let position =
+                ((preferred + offset) % CELLS_PER_HALF_GROUP) + ((preferred ^ offset) & CELLS_PER_HALF_GROUP);
+            let index = group * CELLS_PER_GROUP + position;
             Cell { table: self, offset: index * self.cell_words, owner }
         })
     }
 
-    /// The group that a key looks in at its `probe`-th try.
+    /// The group of a key at its `probe`-th probe.
     #[inline]
     fn group(&self, owner: u64, probe: u64) -> usize {
         let mixed = match probe {
@@ -509,14 +508,14 @@ fn stripe_of(owner: u64) -> usize {
     owner as usize % STRIPES
 }
 
-/// What a search for a key that needs a cell came to.
+/// The result of a search for a key that needs a cell.
 enum CellSearch<'a> {
     Found(Cell<'a>),
     Free(FreeCell<'a>),
     Full,
 }
 
-/// A cell that may be taken, as it was seen.
+/// A cell that can be taken, with the owner and the head that were read.
 struct FreeCell<'a> {
     cell: Cell<'a>,
     current_owner: u64,
@@ -526,8 +525,8 @@ struct FreeCell<'a> {
 
 #[cfg(not(loom))]
 fn zeroed_words(count: usize) -> Option<Box<[AtomicU64]>> {
-    // Straight from the allocator's zeroed pages, which it only has for types that need no alignment of their own:
-    // memory that no key has touched costs nothing.
+    // The allocator returns zeroed pages without touching them only for types without extra alignment: untouched memory is
+    // not resident.
     bytemuck::allocation::try_zeroed_slice_box(count).ok()
 }
 

@@ -1,10 +1,10 @@
-//! Every order in which threads can meet on the state of slots.
+//! Explores the thread interleavings on the state of a semaphore.
 
 use super::state::{self, HasWaiters, QueuePosition};
 use crate::sync::{AtomicU64, Ordering};
 use loom::{sync::Arc, thread};
 
-/// A state, the limit, and a notified that rings when somebody who waits should look again.
+/// A semaphore state, its limit, and a flag that is set to notify a waiter.
 #[derive(Default)]
 struct ModelSemaphore {
     state: AtomicU64,
@@ -36,7 +36,7 @@ impl ModelSemaphore {
         }
     }
 
-    /// Enters the line and looks once. Who finds nothing counts on the notified.
+    /// Enqueues and tries once; on failure the flag must be set later.
     fn wait(&self) -> bool {
         state::add_waiter(&self.state);
         self.try_acquire(QueuePosition::Front)
@@ -47,21 +47,21 @@ impl ModelSemaphore {
 fn loom_permits_stay_within_limit_and_return() {
     loom::model(|| {
         let semaphore = ModelSemaphore::with_limit(1);
-        let inside = Arc::new(AtomicU64::new(0));
-        let acquire_and_release = |semaphore: &ModelSemaphore, inside: &AtomicU64| {
+        let in_flight = Arc::new(AtomicU64::new(0));
+        let acquire_and_release = |semaphore: &ModelSemaphore, in_flight: &AtomicU64| {
             if semaphore.try_acquire(QueuePosition::Unqueued) {
-                assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "two at once");
-                inside.fetch_sub(1, Ordering::Relaxed);
+                assert_eq!(in_flight.fetch_add(1, Ordering::Relaxed), 0, "two at once");
+                in_flight.fetch_sub(1, Ordering::Relaxed);
                 semaphore.release();
             }
         };
         let threads: Vec<_> = (0..2)
             .map(|_| {
-                let (semaphore, inside) = (semaphore.clone(), inside.clone());
-                thread::spawn(move || acquire_and_release(&semaphore, &inside))
+                let (semaphore, in_flight) = (semaphore.clone(), in_flight.clone());
+                thread::spawn(move || acquire_and_release(&semaphore, &in_flight))
             })
             .collect();
-        acquire_and_release(&semaphore, &inside);
+        acquire_and_release(&semaphore, &in_flight);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(semaphore.state.load(Ordering::Relaxed), 0);
     });
@@ -76,7 +76,7 @@ fn loom_waiter_is_notified_of_release() {
         let holder = thread::spawn(move || other.release());
         let taken = semaphore.wait();
         holder.join().unwrap();
-        assert!(taken || semaphore.notified.load(Ordering::Relaxed) == 1, "it waits for ever");
+        assert!(taken || semaphore.notified.load(Ordering::Relaxed) == 1, "the waiter is never notified");
         assert!(taken || semaphore.try_acquire(QueuePosition::Front));
         assert_eq!(
             (
@@ -97,12 +97,12 @@ fn loom_waiter_is_notified_of_larger_limit() {
         let operator = thread::spawn(move || other.resize(2));
         let taken = semaphore.wait();
         operator.join().unwrap();
-        assert!(taken || semaphore.notified.load(Ordering::Relaxed) == 1, "it waits for ever");
+        assert!(taken || semaphore.notified.load(Ordering::Relaxed) == 1, "the waiter is never notified");
         assert!(taken || semaphore.try_acquire(QueuePosition::Front));
     });
 }
 
-/// A slot that comes free while somebody waits goes to the one who waits.
+/// A slot released while a caller waits goes to that caller.
 #[test]
 fn loom_unqueued_caller_does_not_overtake_waiter() {
     loom::model(|| {

@@ -1,13 +1,13 @@
-//! A number of slots for work in flight, that can change while they are in use.
+//! A semaphore for work in flight, whose limit can change while permits are in use.
 //!
 //! ```text
-//!   limit ┤‾‾‾‾‾‾‾‾‾‾‾|____________   resized: what is held stays held
+//!   limit ┤‾‾‾‾‾‾‾‾‾‾‾|____________   resized: permits in use stay valid
 //!         │ ▉▉▉▉▉▉▉▉
-//!       0 ┼──────────────────────▶ held
+//!       0 ┼──────────────────────▶ in use
 //! ```
 //!
-//! Taking a slot and giving it back is one atomic step each. Those who wait stand in a bounded line, by priority and
-//! then in the order in which they came, and nobody slips past them.
+//! Acquiring and releasing a permit is one atomic operation each. Callers wait in a bounded queue, by priority and then in
+//! order of arrival, and new callers cannot overtake them.
 
 pub(crate) mod state;
 
@@ -26,18 +26,18 @@ use state::QueuePosition;
 use std::{borrow::Borrow, fmt, sync::Arc, time::Duration};
 use tidegate_core::{Micros, SettingError};
 
-/// Slots for work in flight, without keys. For many keys use a [`crate::Limiter`] with a quota such as `3 at once`.
+/// Limits work in flight, without keys. For many keys use a [`crate::Limiter`] with a quota such as `3 at once`.
 ///
-/// Clones share the slots.
+/// Clones share the permits.
 ///
 /// ```
 /// use tidegate_limiter::Semaphore;
 ///
-/// let slots = Semaphore::new(1)?;
-/// let slot = slots.try_acquire().expect("there is one");
-/// assert!(slots.try_acquire().is_none());
-/// drop(slot); // also by a panic, or with the future that holds it
-/// assert!(slots.try_acquire().is_some());
+/// let semaphore = Semaphore::new(1)?;
+/// let permit = semaphore.try_acquire().expect("one permit is free");
+/// assert!(semaphore.try_acquire().is_none());
+/// drop(permit); // a panic or a cancelled future releases it too
+/// assert!(semaphore.try_acquire().is_some());
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 #[derive(Clone)]
@@ -60,125 +60,124 @@ pub struct SemaphoreBuilder {
     waiter_ttl: Micros,
 }
 
-/// All wait in one line.
+/// All waiters share one queue.
 const QUEUE_KEY: u64 = 0;
-/// Places in the line: unless told otherwise, and at most.
+/// The number of waiting callers: the default, and the maximum.
 const DEFAULT_MAX_WAITERS: usize = 1_024;
 const MAX_WAITERS_LIMIT: usize = 1 << 16;
 
 impl Semaphore {
-    /// So many slots.
+    /// Creates a semaphore with `limit` permits.
     pub fn new(limit: u32) -> Result<Self, SettingError> {
         Self::builder().build(limit)
     }
 
-    /// Slots with settings of their own.
+    /// Returns a builder with default settings.
     pub fn builder() -> SemaphoreBuilder {
         SemaphoreBuilder { clock: None, max_waiters: DEFAULT_MAX_WAITERS, waiter_ttl: Micros::MAX }
     }
 
-    /// Takes a slot, if one is free and nobody waits for it.
+    /// Acquires a permit if one is free and no caller waits for it.
     #[inline]
     pub fn try_acquire(&self) -> Option<SemaphorePermit<&Self>> {
         self.shared.try_acquire(1).map(|in_flight| SemaphorePermit { semaphore: self, count: 1, in_flight })
     }
 
-    /// Takes `count` slots at once or none: for work that weighs more.
+    /// Acquires `count` permits at once or none, for work of a larger weight.
     pub fn try_acquire_many(&self, count: u32) -> Option<SemaphorePermit<&Self>> {
         self.shared.try_acquire(count).map(|in_flight| SemaphorePermit { semaphore: self, count, in_flight })
     }
 
-    /// The same as [`try_acquire`](Self::try_acquire), for work that outlives the borrow.
+    /// Like [`try_acquire`](Self::try_acquire), for work that outlives the borrow.
     pub fn try_acquire_owned(&self) -> Option<SemaphorePermit<Self>> {
         let in_flight = self.shared.try_acquire(1)?;
         Some(SemaphorePermit { semaphore: self.clone(), count: 1, in_flight })
     }
 
-    /// Waits in line for as many slots as the waiter costs. Dropping the future leaves the line.
+    /// Waits in the queue for as many permits as the waiter costs. Dropping the future leaves the queue.
     #[cfg(feature = "tokio")]
     pub async fn acquire(&self, waiter: Waiter) -> Result<SemaphorePermit<&Self>, WaitError> {
         let (taken, in_flight) = self.shared.acquire(waiter).await?;
         Ok(SemaphorePermit { semaphore: self, count: taken, in_flight })
     }
 
-    /// The same as [`acquire`](Self::acquire), for work that outlives the borrow.
+    /// Like [`acquire`](Self::acquire), for work that outlives the borrow.
     #[cfg(feature = "tokio")]
     pub async fn acquire_owned(&self, waiter: Waiter) -> Result<SemaphorePermit<Self>, WaitError> {
         let (taken, in_flight) = self.shared.acquire(waiter).await?;
         Ok(SemaphorePermit { semaphore: self.clone(), count: taken, in_flight })
     }
 
-    /// The same as [`acquire`](Self::acquire) for threads: blocks.
+    /// Like [`acquire`](Self::acquire), but blocks this thread.
     pub fn acquire_blocking(&self, waiter: Waiter) -> Result<SemaphorePermit<&Self>, WaitError> {
         let (taken, in_flight) = self.shared.acquire_blocking(waiter)?;
         Ok(SemaphorePermit { semaphore: self, count: taken, in_flight })
     }
 
-    /// Changes the number of slots. What is held stays held: after a cut nothing is granted until enough has been
-    /// given back.
+    /// Changes the limit. Permits in use stay valid; after a reduction, new ones are granted only below the new limit.
     pub fn resize(&self, limit: u32) -> Result<(), SettingError> {
-        SettingError::require_nonzero("a number of slots", limit.into())?;
+        SettingError::require_nonzero("the number of slots", limit.into())?;
         self.wake(self.set_limit(limit));
         Ok(())
     }
 
-    /// Changes the number of slots, which is not zero. Whoever calls this wakes those who wait, at a moment that suits.
+    /// Changes the limit, which must not be zero. The caller must call [`wake`](Self::wake) with the result.
     #[doc(hidden)]
     pub fn set_limit(&self, limit: u32) -> HasWaiters {
         self.shared.set_limit(limit.into())
     }
 
-    /// Wakes the first in line, if anybody waits. Not under a lock: a waker may run whatever it likes.
+    /// Wakes the first waiter, if there is one. Do not call it under a lock: a waker can run arbitrary code.
     #[doc(hidden)]
-    pub fn wake(&self, awaited: HasWaiters) {
-        if awaited == HasWaiters::Yes {
+    pub fn wake(&self, waiters: HasWaiters) {
+        if waiters == HasWaiters::Yes {
             self.shared.wait_queues.wake_first(QUEUE_KEY);
         }
     }
 
-    /// How many slots there are.
+    /// The number of permits.
     pub fn limit(&self) -> u32 {
         saturate_u32(self.shared.limit.load(Ordering::Relaxed))
     }
 
-    /// How many are held.
+    /// The number of permits in use.
     pub fn in_flight(&self) -> u32 {
         saturate_u32(state::in_flight(self.shared.state.load(Ordering::Relaxed)))
     }
 
-    /// How many callers stand in line.
+    /// The number of waiting callers.
     pub fn waiters(&self) -> u32 {
         saturate_u32(state::waiters(self.shared.state.load(Ordering::Relaxed)))
     }
 
-    /// The clock by which those in line wait.
+    /// The clock of the waits.
     pub fn clock(&self) -> &Clock {
         &self.shared.clock
     }
 }
 
 impl SemaphoreBuilder {
-    /// The clock by which those in line wait; the machine's unless told otherwise.
+    /// Sets the clock of the waits; by default [`Clock::system`].
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
     }
 
-    /// How many callers may wait in line, 1024 unless told otherwise and 65,536 at most.
+    /// Sets the maximum number of waiting callers; by default 1024, at most 65,536.
     #[must_use]
     pub fn max_waiters(self, max_waiters: usize) -> Self {
         Self { max_waiters: max_waiters.min(MAX_WAITERS_LIMIT), ..self }
     }
 
-    /// How long a caller may stand in line at the longest, whatever deadline it came with.
+    /// Sets the longest time that a caller can wait in the queue, independent of its own deadline.
     #[must_use]
     pub fn waiter_ttl(self, ttl: Duration) -> Self {
         Self { waiter_ttl: ttl.into(), ..self }
     }
 
-    /// So many slots.
+    /// Builds a semaphore with `limit` permits.
     pub fn build(self, limit: u32) -> Result<Semaphore, SettingError> {
-        SettingError::require_nonzero("a number of slots", limit.into())?;
+        SettingError::require_nonzero("the number of slots", limit.into())?;
         let shared = SharedSemaphore {
             state: AtomicU64::new(0),
             limit: AtomicU64::new(limit.into()),
@@ -196,8 +195,9 @@ impl SharedSemaphore {
     }
 
     #[inline]
-    fn acquire_at(&self, count: u64, turn: QueuePosition) -> Result<u32, u64> {
-        state::try_acquire(&self.state, count, self.limit.load(Ordering::Relaxed), turn, 0).map(saturate_u32)
+    fn acquire_at(&self, count: u64, position: QueuePosition) -> Result<u32, u64> {
+        state::try_acquire(&self.state, count, self.limit.load(Ordering::Relaxed), position, 0)
+            .map(saturate_u32)
     }
 
     #[inline]
@@ -207,7 +207,7 @@ impl SharedSemaphore {
         }
     }
 
-    /// Who enters the line after this sees the new limit; who entered before it must be woken.
+    /// Callers that enqueue after this see the new limit; earlier ones must be woken.
     fn set_limit(&self, limit: u64) -> HasWaiters {
         self.limit.store(limit, Ordering::Relaxed);
         match state::waiters(self.state.fetch_add(0, Ordering::AcqRel)) {
@@ -245,7 +245,7 @@ impl SharedSemaphore {
         }
     }
 
-    /// Takes at once, or a place in line.
+    /// Acquires at once, or enqueues.
     fn enqueue(&self, waiter: Waiter) -> EnqueueResult<'_> {
         match self.acquire_at(waiter.cost, QueuePosition::Unqueued) {
             Ok(in_flight) => EnqueueResult::Acquired(in_flight),
@@ -253,9 +253,9 @@ impl SharedSemaphore {
                 EnqueueResult::Queued(Err(WaitError::ExceedsLimit))
             }
             Err(_) => EnqueueResult::Queued(
-                self.wait_queues.try_enqueue(QUEUE_KEY, waiter, self.clock.now()).map(|ticket| {
+                self.wait_queues.try_enqueue(QUEUE_KEY, waiter, self.clock.now()).map(|entry| {
                     state::add_waiter(&self.state);
-                    PermitWait { shared: self, entry: ticket, is_counted: true }
+                    PermitWait { shared: self, entry, is_counted: true }
                 }),
             ),
         }
@@ -267,17 +267,17 @@ enum EnqueueResult<'a> {
     Queued(Result<PermitWait<'a>, WaitError>),
 }
 
-/// One caller in line.
+/// One waiting caller.
 struct PermitWait<'a> {
     shared: &'a SharedSemaphore,
     entry: QueueEntry<'a>,
-    /// Whether the word still counts it among those who wait.
+    /// Whether `state` still counts it as a waiter.
     is_counted: bool,
 }
 
 enum PermitStep {
     Done(Result<u32, WaitError>),
-    /// Look again at this moment, or when the bell rings.
+    /// Check again at this time, or on notification.
     Pause(Option<Micros>),
 }
 
@@ -289,7 +289,7 @@ impl PermitWait<'_> {
             self.is_counted = false;
             return PermitStep::Done(Ok(in_flight));
         }
-        // After a cut it may want more than there is; those behind must not wait for it.
+        // After a reduction of the limit the cost may exceed it; later waiters must not wait for this one.
         if self.entry.cost() > self.shared.limit.load(Ordering::Relaxed) {
             return PermitStep::Done(Err(WaitError::ExceedsLimit));
         }
@@ -301,7 +301,7 @@ impl PermitWait<'_> {
     }
 }
 
-/// Leaves the count before the line: who is woken by the ticket must find its place at the head.
+/// Decrements the waiter count before `entry` leaves the queue, so that the next waiter is the first when it is woken.
 impl Drop for PermitWait<'_> {
     fn drop(&mut self) {
         if self.is_counted {
@@ -310,10 +310,10 @@ impl Drop for PermitWait<'_> {
     }
 }
 
-/// A slot, or several, that give themselves back when they are dropped: by a panic or a cancelled future too.
+/// One or several permits that are released on drop, also by a panic or a cancelled future.
 ///
-/// It borrows its [`Semaphore`], or owns a handle to them.
-#[must_use = "dropping a slot gives it back"]
+/// It borrows its [`Semaphore`], or owns a handle to it.
+#[must_use = "dropping a permit releases it"]
 pub struct SemaphorePermit<S: Borrow<Semaphore> = Semaphore> {
     semaphore: S,
     count: u32,
@@ -321,7 +321,7 @@ pub struct SemaphorePermit<S: Borrow<Semaphore> = Semaphore> {
 }
 
 impl<S: Borrow<Semaphore>> SemaphorePermit<S> {
-    /// How many were in flight when it was taken, itself included.
+    /// The number of permits in flight when this one was acquired, including itself.
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
@@ -346,7 +346,7 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// Counts of slots fit in 32 bits, see [`word::MAX_PERMITS`].
+/// Counts of permits fit in 32 bits, see `state::MAX_PERMITS`.
 fn saturate_u32(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -1,12 +1,12 @@
-//! Slots in one word: how many are held, and how many callers wait for one.
+//! The state of a semaphore in one word: the number of slots in use and of waiting callers.
 //!
 //! ```text
 //!   63 ─────── 52 51 ─────────── 32 31 ──────────── 0
-//!   not for slots    callers that wait    slots that are held
+//!   other bits        waiting callers      slots in use
 //! ```
 //!
-//! Both in one word, because each must be seen with the other: whoever gives a slot back learns in the same step whether
-//! somebody waits for it, and a newcomer cannot slip past those who wait.
+//! Both are in one word, because they must be read together: a release learns in the same operation whether a caller waits,
+//! and a new caller cannot overtake the waiting ones.
 
 use crate::sync::{AtomicU64, Ordering, SpinBackoff};
 
@@ -15,31 +15,31 @@ pub(crate) const MAX_PERMITS: u64 = (1 << 32) - 1;
 const ONE_WAITER: u64 = 1 << 32;
 const WAITERS_MASK: u64 = ((1 << 20) - 1) << 32;
 
-/// Who asks for a slot.
+/// The position of a caller that acquires a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueuePosition {
-    /// Somebody who does not wait: those who do go first.
+    /// Not in the queue: waiting callers go first.
     Unqueued,
-    /// The first in line, who leaves it with the slot.
+    /// The first in the queue; leaves it with the slot.
     Front,
 }
 
-/// Whether somebody waits for what was given back.
+/// Whether a caller waits for a released slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HasWaiters {
-    /// Somebody waits.
+    /// At least one caller waits.
     Yes,
-    /// Nobody waits.
+    /// No caller waits.
     No,
 }
 
-/// How many slots are held.
+/// The number of slots in use.
 pub(crate) fn in_flight(word: u64) -> u64 {
     word & MAX_PERMITS
 }
 
-/// Takes `slots` of `limit`; says how many are held then, or how many are held already. `lock` is a bit of the word
-/// that others set for a moment.
+/// Acquires `slots` of `limit`. Returns the new number of slots in use, or the current one on failure. `lock` is a bit of the
+/// word that other threads set for a short time.
 #[inline]
 pub(crate) fn try_acquire(
     word: &AtomicU64,
@@ -48,30 +48,30 @@ pub(crate) fn try_acquire(
     position: QueuePosition,
     lock: u64,
 ) -> Result<u64, u64> {
-    let mut seen = word.load(Ordering::Relaxed);
+    let mut current = word.load(Ordering::Relaxed);
     let mut backoff = SpinBackoff::default();
     loop {
-        let next = seen.wrapping_add(slots).wrapping_sub(match position {
+        let next = current.wrapping_add(slots).wrapping_sub(match position {
             QueuePosition::Unqueued => 0,
             QueuePosition::Front => ONE_WAITER,
         });
-        let is_free = slots <= limit && in_flight(seen) <= limit - slots;
-        let is_its_turn = position == QueuePosition::Front || seen & WAITERS_MASK == 0;
-        if seen & lock != 0 {
+        let is_free = slots <= limit && in_flight(current) <= limit - slots;
+        let is_next = position == QueuePosition::Front || current & WAITERS_MASK == 0;
+        if current & lock != 0 {
             backoff.pause();
-            seen = word.load(Ordering::Relaxed);
-        } else if !is_free || !is_its_turn {
-            return Err(in_flight(seen));
+            current = word.load(Ordering::Relaxed);
+        } else if !is_free || !is_next {
+            return Err(in_flight(current));
         } else {
-            match word.compare_exchange_weak(seen, next, Ordering::Acquire, Ordering::Relaxed) {
+            match word.compare_exchange_weak(current, next, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Ok(in_flight(next)),
-                Err(now) => seen = now,
+                Err(now) => current = now,
             }
         }
     }
 }
 
-/// Gives `slots` back.
+/// Releases `slots`.
 #[inline]
 pub(crate) fn release(word: &AtomicU64, slots: u64) -> HasWaiters {
     match word.fetch_sub(slots, Ordering::Release) & WAITERS_MASK {
@@ -80,17 +80,17 @@ pub(crate) fn release(word: &AtomicU64, slots: u64) -> HasWaiters {
     }
 }
 
-/// Counts one more caller that waits.
+/// Adds a waiting caller.
 pub(crate) fn add_waiter(word: &AtomicU64) {
     word.fetch_add(ONE_WAITER, Ordering::AcqRel);
 }
 
-/// Counts one caller less that waits, who leaves with empty hands.
+/// Removes a waiting caller that leaves without a slot.
 pub(crate) fn remove_waiter(word: &AtomicU64) {
     word.fetch_sub(ONE_WAITER, Ordering::Relaxed);
 }
 
-/// How many callers wait.
+/// The number of waiting callers.
 pub(crate) fn waiters(word: u64) -> u64 {
     (word & WAITERS_MASK) / ONE_WAITER
 }

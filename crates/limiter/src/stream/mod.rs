@@ -1,17 +1,17 @@
-//! Streams that are pulled at a pace: for consumers of messages, and for outbound calls that come from a stream.
+//! Rate-limited streams: for consumers of messages, and for outbound calls that originate from a stream.
 //!
 //! ```text
-//!            slot?      token?      pull        yield            drop
-//!   inner ───────────────────────────▶ item ───▶ InFlight(item) ───▶ the slot is free again
-//!          wait in    wait until    nothing there: both are given back
-//!          line       it is time
+//!            slot?      token?      poll        yield            drop
+//!   inner ───────────────────────────▶ item ───▶ InFlightItem ───▶ slot released
+//!          wait in    wait until    no item: both are released
+//!          the queue  it is ready
 //! ```
 //!
-//! An item is pulled only when it can be delivered, so whatever is behind the stream feels the pressure. Between two
-//! polls a stream that has nothing to deliver holds nothing; one that waits keeps its place.
+//! An item is polled only when it can be delivered, so the producer is subject to backpressure. Between two polls a stream
+//! without an item holds neither token nor slot; a waiting one keeps its position in the queue.
 //!
-//! Its surprise: what a batch costs is known only once it is there. So one token is waited for, the rest is owed, and
-//! repaid before the next batch comes.
+//! The cost of a batch is known only after it arrives. So the stream waits for one token, charges the remaining cost as
+//! debt, and repays it before the next batch.
 
 mod permits;
 mod source;
@@ -33,7 +33,7 @@ use std::{
 use tidegate_core::{AlgorithmKind, Quota};
 use tokens::StreamTokens;
 
-/// How fast a stream is pulled, and how many of its items are in flight.
+/// The rate of a stream, and the number of its items in flight.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -53,49 +53,48 @@ pub struct StreamLimit {
 }
 
 impl StreamLimit {
-    /// As fast and as wide as it goes, until told otherwise.
+    /// No limits; add them with the other methods.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same, where the rate that it is told is counted on another clock than the machine's.
+    /// Like [`new`](Self::new), with a clock for its own rate instead of the system clock.
     pub fn with_clock(clock: Clock) -> Self {
         Self { clock, ..Self::default() }
     }
 
-    /// No faster than a rate of its own.
+    /// Limits the stream by a rate of its own.
     pub fn rate<Q>(self, quota: Q) -> Result<Self, BuildError>
     where
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,
     {
-        let throttle = DirectLimiter::builder().clock(self.clock.clone()).build(quota)?;
-        self.rate_from(&throttle)
+        let limiter = DirectLimiter::builder().clock(self.clock.clone()).build(quota)?;
+        self.rate_from(&limiter)
     }
 
-    /// No faster than a throttle allows, together with all others who use it.
-    pub fn rate_from(self, throttle: &DirectLimiter) -> Result<Self, BuildError> {
-        self.with_rate(StreamSource(throttle.local_backend()))
+    /// Limits the stream by a limiter that it may share with others.
+    pub fn rate_from(self, limiter: &DirectLimiter) -> Result<Self, BuildError> {
+        self.with_rate(StreamSource(limiter.local_backend()))
     }
 
-    /// No faster than a limiter allows one of its keys.
+    /// Limits the stream by one key of a limiter.
     pub fn rate_from_key<K: LimitKey + ?Sized>(self, limiter: &Limiter, key: &K) -> Result<Self, BuildError> {
         self.with_rate(StreamSource(limiter.local_backend(key)?))
     }
 
-    /// No more items in flight than this.
+    /// Limits the number of items in flight.
     pub fn max_in_flight(self, items: u64) -> Result<Self, BuildError> {
-        let throttle =
-            DirectLimiter::builder().clock(self.clock.clone()).build(Quota::concurrency(items)?)?;
-        self.slots_from(&throttle)
+        let limiter = DirectLimiter::builder().clock(self.clock.clone()).build(Quota::concurrency(items)?)?;
+        self.slots_from(&limiter)
     }
 
-    /// No more items in flight than a throttle has slots, together with all others who use it.
-    pub fn slots_from(self, throttle: &DirectLimiter) -> Result<Self, BuildError> {
-        self.with_slots(StreamSource(throttle.local_backend()))
+    /// Limits the items in flight by the slots of a limiter that the stream may share with others.
+    pub fn slots_from(self, limiter: &DirectLimiter) -> Result<Self, BuildError> {
+        self.with_slots(StreamSource(limiter.local_backend()))
     }
 
-    /// No more items in flight than a limiter has slots for one of its keys.
+    /// Limits the items in flight by the slots of one key of a limiter.
     pub fn slots_from_key<K: LimitKey + ?Sized>(
         self,
         limiter: &Limiter,
@@ -106,7 +105,7 @@ impl StreamLimit {
 
     fn with_rate(self, source: StreamSource) -> Result<Self, BuildError> {
         match source.quotas().iter().find(|quota| quota.rate().is_none()) {
-            Some(unfit) => Err(BuildError::unsupported_quota(unfit, "a rate, as in `10/s`")),
+            Some(quota) => Err(BuildError::unsupported_quota(quota, "a rate, as in `10/s`")),
             None => Ok(Self { rate: Some(source), ..self }),
         }
     }
@@ -114,20 +113,21 @@ impl StreamLimit {
     fn with_slots(self, source: StreamSource) -> Result<Self, BuildError> {
         let counts_slots = |quota: &Quota| matches!(quota.kind(), AlgorithmKind::Concurrency(_));
         match source.quotas().iter().find(|quota| !counts_slots(quota)) {
-            Some(unfit) => Err(BuildError::unsupported_quota(unfit, "a number at once, as in `3 at once`")),
+            Some(quota) => {
+                Err(BuildError::unsupported_quota(quota, "a concurrency quota, as in `3 at once`"))
+            }
             None => Ok(Self { slots: Some(source), ..self }),
         }
     }
 }
 
 pin_project! {
-    /// A stream that is pulled at a pace; see [`StreamLimitExt::limit`]. It ends when the stream inside ends.
+    /// A rate-limited stream; see [`StreamLimitExt::limit`]. It ends when the inner stream ends.
     ///
-    /// Dropping it gives back what it was waiting for; items that it has yielded keep their slots until they are
-    /// dropped themselves.
+    /// Dropping it releases its token and slot; items that it has yielded hold their slots until they are dropped.
     ///
-    /// While it waits it keeps its place in line, also when whoever polled it gives up, by a timeout say: poll it
-    /// again, or drop it. One that is kept and not polled holds up all who share its slots.
+    /// While it waits it keeps its position in the queue, even if the task that polled it gives up, for example on a timeout:
+    /// poll it again, or drop it. A stream that is neither polled nor dropped blocks all others that share its slots.
     #[must_use = "streams do nothing unless polled"]
     pub struct LimitedStream<S: Stream> {
         #[pin]
@@ -148,16 +148,16 @@ enum StreamState {
     Ended,
 }
 
-/// Paces any stream.
+/// Limits any stream.
 pub trait StreamLimitExt: Stream + Sized {
-    /// Pulls this stream at a pace. Each item comes with its slot, which is free again when the item is dropped.
+    /// Limits the rate of this stream. Each item holds a slot, which is released when the item is dropped.
     ///
     /// ```
     /// use tidegate_limiter::{StreamLimit, StreamLimitExt};
     ///
     /// # fn consume(messages: impl futures_core::Stream<Item = Vec<u8>>) -> Result<(), tidegate_limiter::BuildError> {
-    /// let pace = StreamLimit::new().rate("100/s")?.max_in_flight(16)?;
-    /// let batches = messages.limit(pace).cost(|batch| batch.len() as u64);
+    /// let limit = StreamLimit::new().rate("100/s")?.max_in_flight(16)?;
+    /// let batches = messages.limit(limit).cost(|batch| batch.len() as u64);
     /// # Ok(())
     /// # }
     /// ```
@@ -171,18 +171,18 @@ pub trait StreamLimitExt: Stream + Sized {
 impl<S: Stream> StreamLimitExt for S {}
 
 impl<S: Stream> LimitedStream<S> {
-    /// What an item costs, in tokens; one unless told otherwise. A batch may cost its length: it comes as soon as one
-    /// token is there, and the next when the rest is repaid. What costs nothing is not counted.
+    /// Sets the cost of an item in tokens; by default one. A batch can cost its length: it is delivered as soon as one token is
+    /// available, and the next one when the remaining cost is repaid. An item of cost zero is not counted.
     pub fn cost(self, cost: impl Fn(&S::Item) -> u64 + Send + Sync + 'static) -> Self {
         Self { cost: Some(Box::new(cost)), ..self }
     }
 
-    /// The stream inside.
+    /// The inner stream.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The stream inside, without the pace.
+    /// The inner stream, without the limits.
     pub fn into_inner(self) -> S {
         self.inner
     }
@@ -214,7 +214,7 @@ impl<S: Stream> Stream for LimitedStream<S> {
             }
             return Poll::Ready(Some(InFlightItem { item, slot: this.slot.take() }));
         }
-        // Nothing to deliver: others may have what was kept for it.
+        // No item to deliver: release the token and the slot for others.
         this.tokens.iter_mut().for_each(StreamTokens::release);
         *this.slot = None;
         if next.is_ready() {
@@ -242,7 +242,7 @@ impl<S: Stream + fmt::Debug> fmt::Debug for LimitedStream<S> {
     }
 }
 
-/// An item, and the slot that it occupies until it is dropped.
+/// An item, and the slot that it holds until it is dropped.
 #[derive(Debug)]
 pub struct InFlightItem<T> {
     item: T,
@@ -250,12 +250,12 @@ pub struct InFlightItem<T> {
 }
 
 impl<T> InFlightItem<T> {
-    /// The item alone: its slot is free again.
+    /// The item alone; releases its slot.
     pub fn into_inner(self) -> T {
         self.item
     }
 
-    /// The item and its slot, if slots are counted, to be dropped when the work is done.
+    /// The item and its slot, if slots are limited; drop the slot when the work is done.
     pub fn into_parts(self) -> (T, Option<StreamPermit>) {
         (self.item, self.slot)
     }

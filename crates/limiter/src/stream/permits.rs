@@ -1,4 +1,4 @@
-//! The slots of a paced stream: the one place that knows how items in flight are counted.
+//! The slots of a rate-limited stream.
 
 use super::source::{ReservedToken, StreamSource};
 use std::{
@@ -8,14 +8,14 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-/// A slot that gives itself back when it is dropped.
+/// A slot that is released on drop.
 #[derive(Debug)]
-#[must_use = "dropping a slot lets the next item come"]
+#[must_use = "dropping a slot admits the next item"]
 pub struct StreamPermit {
     _token: ReservedToken,
 }
 
-/// Where slots come from.
+/// The source of slots.
 pub(super) struct StreamPermits {
     source: StreamSource,
     pending: Option<Pin<Box<dyn Future<Output = Option<ReservedToken>> + Send + Sync>>>,
@@ -26,10 +26,10 @@ impl StreamPermits {
         Self { source, pending: None }
     }
 
-    /// A slot, when it is this stream's turn; `None` if there will never be one.
+    /// Ready with a slot, in queue order; `None` if none can ever be acquired.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<StreamPermit>> {
-        let waiting = self.pending.get_or_insert_with(|| Box::pin(self.source.clone().acquire_slot()));
-        let taken = ready!(waiting.as_mut().poll(context));
+        let pending = self.pending.get_or_insert_with(|| Box::pin(self.source.clone().acquire_slot()));
+        let taken = ready!(pending.as_mut().poll(context));
         self.pending = None;
         Poll::Ready(taken.map(|taken| StreamPermit { _token: taken }))
     }

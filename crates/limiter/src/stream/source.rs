@@ -1,4 +1,4 @@
-//! Whose tokens and slots are taken, and what was taken of them: owned, so that it can live in a stream.
+//! The source of the tokens and slots of a stream, and what was taken from it; owned, so that a stream can hold it.
 
 use crate::{
     limiter::{LocalBackend, LocalBucket},
@@ -7,7 +7,7 @@ use crate::{
 use std::fmt;
 use tidegate_core::{Decision, Demand, Micros, Quota};
 
-/// A throttle, or one key of a limiter.
+/// A direct limiter, or one key of a limiter.
 #[derive(Clone)]
 pub(super) struct StreamSource(pub(super) LocalBackend);
 
@@ -27,7 +27,7 @@ impl StreamSource {
         self.0.quotas()
     }
 
-    /// Takes one token, to be used at a moment that may lie ahead.
+    /// Reserves one token, which may be ready only later.
     pub(super) fn reserve(&self) -> (Decision, Option<ReservedToken>) {
         let demand = Demand::with_max_wait(1, Micros::MAX);
         let (decision, charge) = self.bucket().take(demand, SlotHold::Nothing).into_parts();
@@ -35,7 +35,7 @@ impl StreamSource {
         (decision, taken)
     }
 
-    /// Charges for work that is done. More than can ever be owed is owed as far as it can be.
+    /// Charges for work that is done. If the debt would exceed its maximum, charges as much of it as possible.
     pub(super) fn charge(&self, cost: u64) {
         let mut cost = cost;
         while cost > 0 && !self.bucket().decide(Demand::forced(cost)).is_granted() {
@@ -43,14 +43,14 @@ impl StreamSource {
         }
     }
 
-    /// Stands in line for a slot.
+    /// Waits in the queue for a slot.
     pub(super) async fn acquire_slot(self) -> Option<ReservedToken> {
         let (_, charge) = self.bucket().queue_unbounded().await.ok()?.into_parts();
         Some(ReservedToken::new(self, charge))
     }
 }
 
-/// A token or a slot that gives itself back when it is dropped.
+/// A token or a slot that is released on drop.
 #[derive(Debug)]
 pub(super) struct ReservedToken {
     source: StreamSource,
@@ -67,7 +67,7 @@ impl ReservedToken {
         self.charge.charged_at
     }
 
-    /// Spends it, as part of the real cost; what is missing is repaid by those who come later.
+    /// Spends it as part of the actual cost; later callers repay the difference.
     pub(super) fn spend(mut self, cost: u64) {
         if cost > 0 {
             self.outstanding = 0;

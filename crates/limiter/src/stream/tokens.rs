@@ -1,4 +1,4 @@
-//! The tokens of a paced stream: one is had before an item is pulled, the rest of its cost is owed after.
+//! The tokens of a rate-limited stream: one is reserved before an item is polled, the remaining cost is charged after.
 
 use super::source::{ReservedToken, StreamSource};
 use crate::wait::Timer;
@@ -8,12 +8,12 @@ use tidegate_core::{Micros, Outcome, Retry};
 #[derive(Debug)]
 pub(super) struct StreamTokens {
     source: StreamSource,
-    /// A token, and when it may be used.
+    /// A token, and when it is ready.
     reserved: Option<(ReservedToken, Micros)>,
     timer: Timer,
 }
 
-/// When to ask again where nobody can tell.
+/// The retry interval if a denial contains no time.
 const RETRY_INTERVAL: Micros = Micros::from_millis(100);
 
 impl StreamTokens {
@@ -21,7 +21,7 @@ impl StreamTokens {
         Self { source, reserved: None, timer: Timer::default() }
     }
 
-    /// Ready when there is a token that may be used now.
+    /// Ready when a token can be used now.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             let until = match &self.reserved {
@@ -46,14 +46,14 @@ impl StreamTokens {
         }
     }
 
-    /// Spends what an item costs.
+    /// Spends the cost of an item.
     pub(super) fn spend(&mut self, cost: u64) {
         if let Some((taken, _)) = self.reserved.take() {
             taken.spend(cost);
         }
     }
 
-    /// There is no item: the token is for others.
+    /// Releases the token, because there is no item.
     pub(super) fn release(&mut self) {
         self.reserved = None;
     }

@@ -1,9 +1,9 @@
-//! Waiting: for tokens that were reserved, and in line for those that were not.
+//! Waiting for tokens and slots: with a reservation, or in a queue.
 //!
-//! Shapers (leaky bucket, smooth, warm-up) tell each caller at once how long to wait, and never take that back:
-//! there every caller holds a reservation. For all other quotas callers stand in line, and only the first holds one.
-//! It was told when to go and goes then, whatever is given back, forgotten or changed meanwhile. Whoever leaves the
-//! line has taken nothing, and those behind move up.
+//! Shapers (leaky bucket, smooth, warm-up) reserve for each caller at once and report a final wait, so every waiting
+//! caller holds a reservation. For all other quotas callers wait in a queue, and only the first one holds a reservation.
+//! Its ready time is fixed: refunds, resets and quota changes do not move it. A caller that leaves the queue is charged
+//! nothing.
 
 mod queue;
 mod timer;
@@ -23,7 +23,8 @@ use std::time::Duration;
 use tidegate_core::{Decision, Demand, Effect, Micros, Outcome, Retry};
 
 impl<'a> LocalBucket<'a> {
-    /// Waits for `cost`, up to `timeout`; an error says that there is no use in waiting. Dropping the future gives everything back.
+    /// Waits for `cost`, up to `timeout`. Returns the denial if the wait cannot succeed in time.
+    /// Dropping the future refunds everything.
     #[cfg(feature = "tokio")]
     pub(crate) async fn acquire_async(
         &self,
@@ -39,7 +40,7 @@ impl<'a> LocalBucket<'a> {
         }
     }
 
-    /// The same, blocking this thread.
+    /// Like `acquire_async`, but blocks this thread.
     pub(crate) fn acquire_blocking(
         &self,
         cost: u64,
@@ -64,7 +65,7 @@ impl<'a> LocalBucket<'a> {
         TokenWait::enqueue(*self, waiter, hold)?.wait_async().await
     }
 
-    /// The same, blocking this thread.
+    /// Like `queue`, but blocks this thread.
     pub(crate) fn queue_blocking(
         &self,
         waiter: Waiter,
@@ -73,39 +74,39 @@ impl<'a> LocalBucket<'a> {
         TokenWait::enqueue(*self, waiter, hold)?.wait_blocking()
     }
 
-    /// Waits in the queue for a slot, however long the queue is: for callers that agreed to wait.
+    /// Waits in the queue for a slot. `max_waiters` does not apply.
     #[cfg(feature = "stream")]
     pub(crate) async fn queue_unbounded(&self) -> Result<LocalReservation<'a>, WaitError> {
-        let ticket = self.wait_queues().enqueue(self.owner(), Waiter::new(1), self.clock().now());
-        TokenWait::with_entry(*self, ticket, SlotHold::Permit).wait_async().await
+        let entry = self.wait_queues().enqueue(self.owner(), Waiter::new(1), self.clock().now());
+        TokenWait::with_entry(*self, entry, SlotHold::Permit).wait_async().await
     }
 
-    /// Begins to wait for `cost`, or tells at once why there is no use in it.
+    /// Starts the wait for `cost`, or returns the denial if the wait cannot succeed in time.
     fn start(&self, cost: u64, timeout: Option<Duration>) -> AcquireStart<'a> {
-        let patience = timeout.map_or(Micros::MAX, Micros::from);
+        let max_wait = timeout.map_or(Micros::MAX, Micros::from);
         if self.wait_queues().policy() == WaitPolicy::Reserve {
-            let reservation = self.take(Demand::with_max_wait(cost, patience), SlotHold::Nothing);
+            let reservation = self.take(Demand::with_max_wait(cost, max_wait), SlotHold::Nothing);
             return match reservation.decision().is_granted() {
                 true => AcquireStart::Wait(TokenWait::with_reservation(*self, reservation)),
                 false => AcquireStart::Denied(*reservation.decision()),
             };
         }
-        let own = self.decide(Demand { effect: Effect::Probe, ..Demand::with_max_wait(cost, patience) });
+        let own = self.decide(Demand { effect: Effect::Probe, ..Demand::with_max_wait(cost, max_wait) });
         if !own.is_granted() {
             return AcquireStart::Denied(own);
         }
         let waiter = Waiter { deadline: timeout, ..Waiter::new(cost) };
-        let ticket = self.wait_queues().enqueue(self.owner(), waiter, self.clock().now());
-        // With what those before us will take: is there any hope to be in time?
+        let entry = self.wait_queues().enqueue(self.owner(), waiter, self.clock().now());
+        // Include the costs of the callers ahead: the deadline may already be out of reach.
         if timeout.is_some() {
-            let sketch = self.snapshot();
-            let (now, latest) = (sketch.time, sketch.time.plus(patience));
-            let ready_at = sketch.ready_at(ticket.costs_before().into_iter().chain([cost]), latest);
+            let snapshot = self.snapshot();
+            let (now, latest) = (snapshot.time, snapshot.time.plus(max_wait));
+            let ready_at = snapshot.ready_at(entry.costs_before().into_iter().chain([cost]), latest);
             if ready_at > latest {
                 return AcquireStart::Denied(Decision::deny(own.limit(), ready_at.since(now)));
             }
         }
-        AcquireStart::Wait(TokenWait::with_entry(*self, ticket, SlotHold::Nothing))
+        AcquireStart::Wait(TokenWait::with_entry(*self, entry, SlotHold::Nothing))
     }
 }
 
@@ -114,35 +115,35 @@ enum AcquireStart<'a> {
     Denied(Decision),
 }
 
-/// One caller that waits: a machine that is asked what to do next, by a task or a thread.
+/// One waiting caller: a state machine that a task or a thread drives.
 struct TokenWait<'a> {
     bucket: LocalBucket<'a>,
-    /// Before the ticket: what is held must be given back before the next in line looks.
+    /// Declared before `entry`, so that drop refunds it before the next caller in the queue checks.
     reservation: Option<LocalReservation<'a>>,
     entry: Option<QueueEntry<'a>>,
     hold: SlotHold,
     phase: WaitPhase,
 }
 
-/// How often a caller has looked.
+/// Whether the caller has checked its deadline before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WaitPhase {
-    /// It always gets one, however short its patience: the clock goes on between its question and its first look.
+    /// Ignores the deadline: the clock may advance between the call and its first check.
     FirstCheck,
     Recheck,
 }
 
 enum WaitStep<'a> {
     Done(Result<LocalReservation<'a>, WaitError>),
-    /// Look again at this moment, or when the bell rings.
+    /// Check again at this time, or on notification.
     Pause(Option<Micros>),
 }
 
 impl WaitStep<'_> {
-    /// Only a bell can help now, and only in time: at the last moment it is too late to wait for one.
-    fn until_notified(ticket: &QueueEntry<'_>, now: Micros) -> Self {
-        match ticket.effective_deadline() {
-            Some(latest) if now >= latest => Self::Done(Err(ticket.timeout_error())),
+    /// Pauses until a notification, or fails if the deadline is already reached.
+    fn until_notified(entry: &QueueEntry<'_>, now: Micros) -> Self {
+        match entry.effective_deadline() {
+            Some(latest) if now >= latest => Self::Done(Err(entry.timeout_error())),
             latest => Self::Pause(latest),
         }
     }
@@ -159,54 +160,54 @@ impl<'a> TokenWait<'a> {
         }
     }
 
-    fn with_entry(bucket: LocalBucket<'a>, ticket: QueueEntry<'a>, hold: SlotHold) -> Self {
-        Self { bucket, reservation: None, entry: Some(ticket), hold, phase: WaitPhase::FirstCheck }
+    fn with_entry(bucket: LocalBucket<'a>, entry: QueueEntry<'a>, hold: SlotHold) -> Self {
+        Self { bucket, reservation: None, entry: Some(entry), hold, phase: WaitPhase::FirstCheck }
     }
 
     fn enqueue(bucket: LocalBucket<'a>, waiter: Waiter, hold: SlotHold) -> Result<Self, WaitError> {
-        let ticket = bucket.wait_queues().try_enqueue(bucket.owner(), waiter, bucket.clock().now())?;
-        Ok(Self::with_entry(bucket, ticket, hold))
+        let entry = bucket.wait_queues().try_enqueue(bucket.owner(), waiter, bucket.clock().now())?;
+        Ok(Self::with_entry(bucket, entry, hold))
     }
 
     fn notify(&self) -> Option<&Notify> {
         self.entry.as_ref().map(QueueEntry::notify)
     }
 
-    /// What to do now.
+    /// Advances the wait by one step.
     fn step(&mut self) -> WaitStep<'a> {
         let now = self.bucket.clock().now();
-        let looks = std::mem::replace(&mut self.phase, WaitPhase::Recheck);
-        if let Some(ticket) = &self.entry {
-            if let Some(refused) = ticket.check_deadline(now).filter(|_| looks == WaitPhase::Recheck) {
-                // What was ready in time is ours, however late we look.
-                let in_time = self.reservation.take().filter(|_| ticket.try_claim());
-                return WaitStep::Done(in_time.ok_or(refused));
+        let phase = std::mem::replace(&mut self.phase, WaitPhase::Recheck);
+        if let Some(entry) = &self.entry {
+            if let Some(error) = entry.check_deadline(now).filter(|_| phase == WaitPhase::Recheck) {
+                // A reservation that was ready in time is valid, even if this check runs late.
+                let in_time = self.reservation.take().filter(|_| entry.try_claim());
+                return WaitStep::Done(in_time.ok_or(error));
             }
-            if !ticket.try_claim() {
-                // Somebody more important came: what we hold is theirs.
+            if !entry.try_claim() {
+                // A waiter of higher priority arrived: refund, so that it can reserve.
                 self.reservation = None;
-                ticket.release_claim();
-                return WaitStep::until_notified(ticket, now);
+                entry.release_claim();
+                return WaitStep::until_notified(entry, now);
             }
             if self.reservation.is_none() {
-                let patience = ticket.effective_deadline().map_or(Micros::MAX, |latest| latest.since(now));
-                let reservation = self.bucket.take(Demand::with_max_wait(ticket.cost(), patience), self.hold);
+                let max_wait = entry.effective_deadline().map_or(Micros::MAX, |latest| latest.since(now));
+                let reservation = self.bucket.take(Demand::with_max_wait(entry.cost(), max_wait), self.hold);
                 match reservation.decision().outcome() {
-                    // Until it is time, whoever leaves gives everything back, tokens beside a slot too.
+                    // Until the reservation is ready, dropping it refunds everything, including tokens beside a slot.
                     Outcome::Allow | Outcome::Delay(_) => {
                         self.reservation = Some(reservation.with_hold(SlotHold::Nothing));
                     }
                     Outcome::Deny(Retry::Never) => return WaitStep::Done(Err(WaitError::ExceedsLimit)),
-                    Outcome::Deny(Retry::WhenReleased) => match self.bucket.await_release(ticket.cost()) {
-                        HasWaiters::Yes => return WaitStep::until_notified(ticket, now),
-                        // One was given back meanwhile: look again, unless it is too late.
+                    Outcome::Deny(Retry::WhenReleased) => match self.bucket.await_release(entry.cost()) {
+                        HasWaiters::Yes => return WaitStep::until_notified(entry, now),
+                        // A slot was released meanwhile: check again.
                         HasWaiters::No => return WaitStep::Pause(Some(now)),
                     },
-                    // Nobody before us, and still too late: say so now rather than then.
-                    Outcome::Deny(Retry::After(wait)) if wait > patience || patience == Micros::ZERO => {
-                        return WaitStep::Done(Err(ticket.timeout_error()));
+                    // First in the queue and still too late: fail now instead of at the deadline.
+                    Outcome::Deny(Retry::After(wait)) if wait > max_wait || max_wait == Micros::ZERO => {
+                        return WaitStep::Done(Err(entry.timeout_error()));
                     }
-                    // A bounded queue of the quota's own is full, or there is no room for the key.
+                    // The quota's own bounded queue is full, or the key table is full.
                     Outcome::Deny(Retry::After(wait)) => return WaitStep::Pause(Some(now.plus(wait))),
                 }
             }
@@ -241,13 +242,13 @@ impl<'a> TokenWait<'a> {
         }
     }
 
-    /// The answer to a caller that wants a decision: what it got, or why it got nothing.
+    /// Converts the result of the wait for a caller that expects a decision.
     fn finish(&self, end: Result<LocalReservation<'a>, WaitError>) -> Result<LocalReservation<'a>, Decision> {
         let cost = self.entry.as_ref().map_or(1, QueueEntry::cost);
         end.map_err(|_| match self.bucket.peek(cost) {
-            // It would get it now, but has taken nothing.
-            look if look.is_granted() => Decision::deny(look.limit(), Micros::ZERO),
-            look => look,
+            // A retry would succeed now, but this call was charged nothing.
+            decision if decision.is_granted() => Decision::deny(decision.limit(), Micros::ZERO),
+            decision => decision,
         })
     }
 }
@@ -257,7 +258,7 @@ mod tests {
     use super::*;
     use crate::{Clock, limiter::LimiterBuilder, store::QuotaSelection};
 
-    /// A thread may be put aside between its question and its first look, for longer than it would have waited.
+    /// A thread can be descheduled between the call and its first check for longer than its deadline.
     #[test]
     fn first_check_ignores_passed_deadline() {
         for (quota, hold) in [("2/s", SlotHold::Nothing), ("2 at once", SlotHold::Permit)] {
@@ -267,8 +268,8 @@ mod tests {
                 .build_memory(&[quota.parse().unwrap()], QuotaSelection::All)
                 .unwrap();
             let bucket = memory.bucket("k", 0);
-            let look = |patience| {
-                let waiter = Waiter::new(1).deadline(patience);
+            let check = |max_wait| {
+                let waiter = Waiter::new(1).deadline(max_wait);
                 let mut wait = TokenWait::enqueue(bucket, waiter, hold).unwrap();
                 manual_clock.advance(Duration::from_micros(7));
                 match wait.step() {
@@ -276,13 +277,13 @@ mod tests {
                     WaitStep::Pause(_) => Err(WaitError::QueueFull),
                 }
             };
-            for patience in [0, 6] {
+            for max_wait in [0, 6] {
                 assert!(
-                    look(Duration::from_micros(patience)).map(LocalReservation::into_parts).is_ok(),
+                    check(Duration::from_micros(max_wait)).map(LocalReservation::into_parts).is_ok(),
                     "{quota}"
                 );
             }
-            assert_eq!(look(Duration::from_micros(6)).err(), Some(WaitError::DeadlineExceeded), "{quota}");
+            assert_eq!(check(Duration::from_micros(6)).err(), Some(WaitError::DeadlineExceeded), "{quota}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Lines of callers that wait for their turn, one line for each key, with a bounded number of places in all.
+//! Queues of waiting callers, one per key, with a bound on the total number of waiters.
 
 use crate::sync::{Mutex, MutexGuard, lock};
 use std::{
@@ -10,54 +10,53 @@ use std::{
 };
 use tidegate_core::Micros;
 
-/// A caller that stands in line.
+/// A caller that waits in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiter {
-    /// What it wants to take.
+    /// The tokens or slots to take.
     pub cost: u64,
-    /// Who goes first.
+    /// Higher priorities are served first.
     pub priority: WaitPriority,
-    /// How long it is willing to wait; `None` for as long as it takes.
+    /// The longest wait; `None` waits without a deadline.
     pub deadline: Option<Duration>,
 }
 
 impl Waiter {
-    /// A caller that wants `cost`, has no priority and waits for as long as it takes.
+    /// A waiter for `cost`, with priority 0 and no deadline.
     pub const fn new(cost: u64) -> Self {
         Self { cost, priority: WaitPriority(0), deadline: None }
     }
 
-    /// The same caller, with a priority.
+    /// Sets the priority.
     #[must_use]
     pub const fn priority(self, priority: WaitPriority) -> Self {
         Self { priority, ..self }
     }
 
-    /// The same caller, with a deadline from now.
+    /// Sets the deadline, relative to the call that starts the wait.
     #[must_use]
     pub const fn deadline(self, deadline: Duration) -> Self {
         Self { deadline: Some(deadline), ..self }
     }
 }
 
-/// A class of callers: the higher goes first.
+/// The priority class of a waiter; higher values are served first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaitPriority(pub u8);
 
-/// Why a caller left the line with empty hands. Nothing was taken.
+/// Why a wait failed. Nothing was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// Every place in the line is taken.
+    /// The queue is full.
     QueueFull,
-    /// Its turn would come after its deadline.
+    /// The deadline passes before the tokens or slots are available.
     DeadlineExceeded,
-    /// It stood in line for longer than the line allows.
+    /// The waiter exceeded the time that the queue allows.
     Expired,
-    /// It wants more than is ever granted.
+    /// The cost exceeds the limit, so no wait can succeed.
     ExceedsLimit,
-    /// What it waits for is counted in a store that is away, and nobody is to pass without it; worth asking again after
-    /// this time.
+    /// The store is unavailable and the limiter fails closed; retry after this time.
     StoreUnavailable(Micros),
 }
 
@@ -65,12 +64,12 @@ impl fmt::Display for WaitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::StoreUnavailable(wait) => {
-                return write!(f, "the store that counts is away, try again in {}", wait.rounded());
+                return write!(f, "store unavailable; retry in {}", wait.rounded());
             }
-            Self::QueueFull => "every place in the line is taken",
-            Self::DeadlineExceeded => "the turn would come after the deadline",
-            Self::Expired => "stood in line for longer than the line allows",
-            Self::ExceedsLimit => "wants more than is ever granted",
+            Self::QueueFull => "wait queue full",
+            Self::DeadlineExceeded => "the wait would exceed the deadline",
+            Self::Expired => "waited longer than the queue allows",
+            Self::ExceedsLimit => "cost exceeds the limit",
         })
     }
 }
@@ -80,13 +79,13 @@ impl error::Error for WaitError {}
 /// How callers wait for tokens of a limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitPolicy {
-    /// Each with a reservation of its own, as in Guava.
+    /// Every caller holds its own reservation, as in Guava.
     Reserve,
-    /// In line, where only the first holds one.
+    /// Callers queue, and only the first holds a reservation.
     Queue,
 }
 
-/// All lines of a limiter.
+/// All wait queues of a limiter.
 #[derive(Debug)]
 pub(crate) struct WaitQueues {
     policy: WaitPolicy,
@@ -106,18 +105,18 @@ struct QueuesState {
 #[derive(Debug, Default)]
 struct WaitQueue {
     waiters: BTreeMap<QueueRank, QueuedWaiter>,
-    /// Who holds a reservation, and must give it back before another may.
+    /// The waiter that holds a reservation and must release it before another can reserve.
     holder: Option<QueueRank>,
 }
 
-/// A caller in a line.
+/// One waiter in a queue.
 #[derive(Debug)]
 struct QueuedWaiter {
     notify: Arc<Notify>,
     cost: u64,
 }
 
-/// Lower goes first: high priority, then early arrival.
+/// Lower ranks are served first: high priority, then early arrival.
 type QueueRank = (std::cmp::Reverse<WaitPriority>, u64);
 
 impl WaitQueue {
@@ -126,73 +125,74 @@ impl WaitQueue {
     }
 
     fn first_notify(&self) -> Option<Arc<Notify>> {
-        self.first().map(|(_, place)| place.notify.clone())
+        self.first().map(|(_, waiter)| waiter.notify.clone())
     }
 }
 
 impl WaitQueues {
-    pub(crate) fn new(manner: WaitPolicy, max_waiters: usize, ttl: Micros) -> Self {
-        Self { policy: manner, max_waiters, ttl, state: Mutex::default() }
+    pub(crate) fn new(policy: WaitPolicy, max_waiters: usize, ttl: Micros) -> Self {
+        Self { policy, max_waiters, ttl, state: Mutex::default() }
     }
 
     pub(crate) fn policy(&self) -> WaitPolicy {
         self.policy
     }
 
-    /// Takes a place at the end of a line, if there is one left.
+    /// Appends a waiter to the queue of a key, unless the limiter has `max_waiters` already.
     pub(crate) fn try_enqueue(
         &self,
         owner: u64,
         waiter: Waiter,
         now: Micros,
     ) -> Result<QueueEntry<'_>, WaitError> {
-        let waiting = self.lock_state();
-        if waiting.waiters >= self.max_waiters {
+        let state = self.lock_state();
+        if state.waiters >= self.max_waiters {
             return Err(WaitError::QueueFull);
         }
         let expiry = (self.ttl < Micros::MAX).then(|| now.plus(self.ttl));
-        Ok(self.insert(waiting, owner, waiter, now, expiry))
+        Ok(self.insert(state, owner, waiter, now, expiry))
     }
 
-    /// Takes a place at the end of a line, however long it is: for callers that agreed to wait.
+    /// Appends a waiter to the queue of a key, without a bound on the number of waiters.
     pub(crate) fn enqueue(&self, owner: u64, waiter: Waiter, now: Micros) -> QueueEntry<'_> {
         self.insert(self.lock_state(), owner, waiter, now, None)
     }
 
     fn insert(
         &self,
-        mut waiting: MutexGuard<'_, QueuesState>,
+        mut state: MutexGuard<'_, QueuesState>,
         owner: u64,
         waiter: Waiter,
         now: Micros,
         expiry: Option<Micros>,
     ) -> QueueEntry<'_> {
-        waiting.waiters += 1;
-        waiting.next_id += 1;
-        let rank = (std::cmp::Reverse(waiter.priority), waiting.next_id);
-        let bell = Arc::new(Notify::default());
-        let line = waiting.queues.entry(owner).or_default();
-        // Whoever was first and is overtaken must hear of it.
+        state.waiters += 1;
+        state.next_id += 1;
+        let rank = (std::cmp::Reverse(waiter.priority), state.next_id);
+        let notify = Arc::new(Notify::default());
+        let queue = state.queues.entry(owner).or_default();
+        // Wake the previous first waiter, so that it releases its reservation.
         let overtaken =
-            line.first().filter(|(first, _)| rank < **first).map(|(_, place)| place.notify.clone());
-        line.waiters.insert(rank, QueuedWaiter { notify: bell.clone(), cost: waiter.cost });
-        // Not under the lock: a waker may run whatever it likes.
-        drop(waiting);
-        overtaken.iter().for_each(|bell| bell.notify());
+            queue.first().filter(|(first, _)| rank < **first).map(|(_, queued)| queued.notify.clone());
+        queue.waiters.insert(rank, QueuedWaiter { notify: notify.clone(), cost: waiter.cost });
+        // Notify after unlocking: a waker can run arbitrary code.
+        drop(state);
+        overtaken.iter().for_each(|notify| notify.notify());
         let deadline = waiter.deadline.map(|deadline| now.plus(deadline.into()));
-        QueueEntry { queues: self, owner, rank, notify: bell, cost: waiter.cost, deadline, expiry }
+        QueueEntry { queues: self, owner, rank, notify, cost: waiter.cost, deadline, expiry }
     }
 
-    /// Tells the first in line that something may have changed.
+    /// Wakes the first waiter of a key.
     pub(crate) fn wake_first(&self, owner: u64) {
         let first = self.lock_state().queues.get(&owner).and_then(WaitQueue::first_notify);
-        first.iter().for_each(|bell| bell.notify());
+        first.iter().for_each(|notify| notify.notify());
     }
 
-    /// Tells the first in every line that the quota has changed.
+    /// Wakes the first waiter of every key, because the quota changed.
     pub(crate) fn wake_all_first(&self) {
-        let bells: Vec<_> = self.lock_state().queues.values().filter_map(WaitQueue::first_notify).collect();
-        bells.iter().for_each(|bell| bell.notify());
+        let notifies: Vec<_> =
+            self.lock_state().queues.values().filter_map(WaitQueue::first_notify).collect();
+        notifies.iter().for_each(|notify| notify.notify());
     }
 
     fn lock_state(&self) -> MutexGuard<'_, QueuesState> {
@@ -200,7 +200,7 @@ impl WaitQueues {
     }
 }
 
-/// A place in a line; dropping it leaves the line.
+/// A position in a queue; dropping it leaves the queue.
 pub(crate) struct QueueEntry<'a> {
     queues: &'a WaitQueues,
     owner: u64,
@@ -220,48 +220,48 @@ impl QueueEntry<'_> {
         &self.notify
     }
 
-    /// What those before this caller want to take.
+    /// The costs of the waiters ahead that hold no reservation yet.
     pub(crate) fn costs_before(&self) -> Vec<u64> {
-        let waiting = self.queues.lock_state();
-        let Some(line) = waiting.queues.get(&self.owner) else { return Vec::new() };
-        // The one that is served holds its tokens already.
-        let before = line.waiters.range(..self.rank).filter(|(rank, _)| Some(**rank) != line.holder);
-        before.map(|(_, place)| place.cost).collect()
+        let state = self.queues.lock_state();
+        let Some(queue) = state.queues.get(&self.owner) else { return Vec::new() };
+        // The holder is charged already.
+        let before = queue.waiters.range(..self.rank).filter(|(rank, _)| Some(**rank) != queue.holder);
+        before.map(|(_, waiter)| waiter.cost).collect()
     }
 
-    /// Whether nobody is before this caller.
+    /// Whether this waiter is the first in its queue.
     pub(crate) fn is_first(&self) -> bool {
-        let waiting = self.queues.lock_state();
-        let first = waiting.queues.get(&self.owner).and_then(WaitQueue::first);
+        let state = self.queues.lock_state();
+        let first = state.queues.get(&self.owner).and_then(WaitQueue::first);
         first.is_some_and(|(rank, _)| *rank == self.rank)
     }
 
-    /// Whether it is this caller's turn to hold a reservation.
+    /// Claims the right to hold a reservation; returns whether this waiter has it.
     pub(crate) fn try_claim(&self) -> bool {
-        let mut waiting = self.queues.lock_state();
-        let Some(line) = waiting.queues.get_mut(&self.owner) else { return false };
-        let is_first = line.first().is_some_and(|(rank, _)| *rank == self.rank);
-        let is_free = line.holder.is_none_or(|served| served == self.rank);
+        let mut state = self.queues.lock_state();
+        let Some(queue) = state.queues.get_mut(&self.owner) else { return false };
+        let is_first = queue.first().is_some_and(|(rank, _)| *rank == self.rank);
+        let is_free = queue.holder.is_none_or(|served| served == self.rank);
         if is_first && is_free {
-            line.holder = Some(self.rank);
+            queue.holder = Some(self.rank);
         }
         is_first && is_free
     }
 
-    /// Lets the first in line be served: this caller holds nothing any more.
+    /// Releases the claim and wakes the first waiter.
     pub(crate) fn release_claim(&self) {
-        let mut waiting = self.queues.lock_state();
-        if let Some(line) = waiting.queues.get_mut(&self.owner)
-            && line.holder == Some(self.rank)
+        let mut state = self.queues.lock_state();
+        if let Some(queue) = state.queues.get_mut(&self.owner)
+            && queue.holder == Some(self.rank)
         {
-            line.holder = None;
-            let first = line.first_notify();
-            drop(waiting);
-            first.iter().for_each(|bell| bell.notify());
+            queue.holder = None;
+            let first = queue.first_notify();
+            drop(state);
+            first.iter().for_each(|notify| notify.notify());
         }
     }
 
-    /// When it is too late for this caller.
+    /// The earlier of the deadline and the expiry.
     pub(crate) fn effective_deadline(&self) -> Option<Micros> {
         match (self.deadline, self.expiry) {
             (Some(deadline), Some(expiry)) => Some(deadline.min(expiry)),
@@ -269,12 +269,12 @@ impl QueueEntry<'_> {
         }
     }
 
-    /// Why it is too late, once it is.
+    /// Returns the error if the deadline or the expiry has passed.
     pub(crate) fn check_deadline(&self, now: Micros) -> Option<WaitError> {
         self.effective_deadline().filter(|latest| now > *latest).map(|_| self.timeout_error())
     }
 
-    /// Which of its ends comes first.
+    /// The error for the earlier of the deadline and the expiry.
     pub(crate) fn timeout_error(&self) -> WaitError {
         match (self.deadline, self.expiry) {
             (Some(deadline), Some(expiry)) if expiry < deadline => WaitError::Expired,
@@ -286,21 +286,21 @@ impl QueueEntry<'_> {
 
 impl Drop for QueueEntry<'_> {
     fn drop(&mut self) {
-        let mut waiting = self.queues.lock_state();
-        waiting.waiters -= 1;
-        if let Some(line) = waiting.queues.get_mut(&self.owner) {
-            line.waiters.remove(&self.rank);
-            line.holder = line.holder.filter(|served| *served != self.rank);
-            if line.waiters.is_empty() {
-                waiting.queues.remove(&self.owner);
+        let mut state = self.queues.lock_state();
+        state.waiters -= 1;
+        if let Some(queue) = state.queues.get_mut(&self.owner) {
+            queue.waiters.remove(&self.rank);
+            queue.holder = queue.holder.filter(|served| *served != self.rank);
+            if queue.waiters.is_empty() {
+                state.queues.remove(&self.owner);
             }
         }
-        drop(waiting);
+        drop(state);
         self.queues.wake_first(self.owner);
     }
 }
 
-/// Wakes a caller that waits; remembers that it rang if nobody was listening.
+/// Wakes a waiting caller. A notification without a waiter is stored for the next [`Self::register`].
 #[derive(Debug, Default)]
 pub struct Notify {
     state: Mutex<NotifyState>,
@@ -315,7 +315,7 @@ enum NotifyState {
 }
 
 impl Notify {
-    /// Wakes the caller that waits.
+    /// Wakes the registered waiter.
     pub fn notify(&self) {
         let before = std::mem::replace(&mut *lock(&self.state), NotifyState::Notified);
         if let NotifyState::Waiting(waker) = before {
@@ -323,11 +323,11 @@ impl Notify {
         }
     }
 
-    /// Whether it rang since the last time; if not, `waker` is woken when it does.
+    /// Returns whether a notification arrived since the last call; otherwise registers `waker` for the next one.
     pub fn register(&self, waker: &Waker) -> bool {
         let mut state = lock(&self.state);
-        let rang = matches!(*state, NotifyState::Notified);
-        *state = if rang { NotifyState::Idle } else { NotifyState::Waiting(waker.clone()) };
-        rang
+        let notified = matches!(*state, NotifyState::Notified);
+        *state = if notified { NotifyState::Idle } else { NotifyState::Waiting(waker.clone()) };
+        notified
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting until a moment or a bell, on whatever clock there is.
+//! Waits until a time or a notification, on the system clock or a manual one.
 
 use super::queue::Notify;
 use crate::clock::Clock;
@@ -15,7 +15,7 @@ use std::{
 };
 use tidegate_core::Micros;
 
-/// A wait that ends at a moment, or when a bell rings, whichever is first.
+/// A future that completes at a time or on notification, whichever is first.
 #[cfg(feature = "tokio")]
 pub struct WaitUntil<'a> {
     clock: &'a Clock,
@@ -26,9 +26,9 @@ pub struct WaitUntil<'a> {
 
 #[cfg(feature = "tokio")]
 impl<'a> WaitUntil<'a> {
-    /// Ends at `until`, or when `bell` rings.
-    pub fn new(clock: &'a Clock, until: Option<Micros>, bell: Option<&'a Notify>) -> Self {
-        Self { clock, deadline: until, notify: bell, timer: Timer::default() }
+    /// Completes at `until`, or when `notify` is notified.
+    pub fn new(clock: &'a Clock, until: Option<Micros>, notify: Option<&'a Notify>) -> Self {
+        Self { clock, deadline: until, notify, timer: Timer::default() }
     }
 }
 
@@ -48,18 +48,18 @@ impl Future for WaitUntil<'_> {
     }
 }
 
-/// A timer that can be set again and again, and wakes whoever polled it last.
+/// A reusable timer that wakes the task that polled it last.
 #[cfg(feature = "tokio")]
 #[derive(Debug, Default)]
 pub struct Timer {
     sleep: Option<Pin<Box<tokio::time::Sleep>>>,
-    /// What the timer is set to.
+    /// The time that `sleep` is set to.
     deadline: Option<Micros>,
 }
 
 #[cfg(feature = "tokio")]
 impl Timer {
-    /// Ready when it is `until`; if it is not, the task is woken then. On a manual clock it follows the hand.
+    /// Ready at `until`. On a manual clock, advancing the clock wakes the task.
     pub fn poll(&mut self, clock: &Clock, until: Micros, context: &mut Context<'_>) -> Poll<()> {
         loop {
             if is_over(clock, Some(until), None, context.waker()) {
@@ -80,16 +80,16 @@ impl Timer {
             if timer.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
-            // A timer that fires a little early by our clock is set again.
+            // The tokio timer can fire early by this clock: set it again.
             self.deadline = None;
         }
     }
 }
 
-/// Blocks this thread until a moment, or until a bell rings, whichever is first.
-pub fn block_until(clock: &Clock, until: Option<Micros>, bell: Option<&Notify>) {
+/// Blocks this thread until a time or a notification, whichever is first.
+pub fn block_until(clock: &Clock, until: Option<Micros>, notify: Option<&Notify>) {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    while !is_over(clock, until, bell, &waker) {
+    while !is_over(clock, until, notify, &waker) {
         match until {
             Some(until) if clock.manual_clock().is_none() => {
                 thread::park_timeout(until.since(clock.now()).into());
@@ -99,12 +99,12 @@ pub fn block_until(clock: &Clock, until: Option<Micros>, bell: Option<&Notify>) 
     }
 }
 
-/// Whether a wait is over; if not, `waker` is woken when the bell rings or the clock's hand moves.
-fn is_over(clock: &Clock, until: Option<Micros>, bell: Option<&Notify>, waker: &Waker) -> bool {
-    if bell.is_some_and(|bell| bell.register(waker)) {
+/// Whether the wait is over; otherwise registers `waker` for the notification and for the manual clock.
+fn is_over(clock: &Clock, until: Option<Micros>, notify: Option<&Notify>, waker: &Waker) -> bool {
+    if notify.is_some_and(|notify| notify.register(waker)) {
         return true;
     }
-    // Watch before looking: a hand that moves in between must not be missed.
+    // Register before reading the clock, so that an advance in between is not missed.
     if let (Some(manual_clock), Some(_)) = (clock.manual_clock(), until) {
         manual_clock.register_waker(waker);
     }

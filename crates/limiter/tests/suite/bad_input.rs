@@ -1,4 +1,4 @@
-//! Absurd settings, keys, costs and times: an error or an honest answer, never a panic, never a hang.
+//! Invalid settings, keys, costs and times: an error or a correct decision, never a panic, never a hang.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -43,13 +43,13 @@ fn invalid_capacity_is_an_error() {
         for quota in ["1/s", "131072/s sliding-log"] {
             let error = build_error(Capacity::Keys(keys), quota);
             assert!(
-                matches!(error, BuildError::OutOfMemory { keys: asked, bytes } if asked == keys && bytes >= keys)
+                matches!(error, BuildError::OutOfMemory { keys: requested, bytes } if requested == keys && bytes >= keys)
             );
             assert!(error.to_string().contains(&keys.to_string()));
         }
     }
     assert!(matches!(build_error(Capacity::Bytes(u64::MAX), "1/s"), BuildError::OutOfMemory { .. }));
-    // Too little for one key still holds one.
+    // Too few bytes for one key still hold one.
     let tiny = Limiter::builder().capacity(Capacity::Bytes(0)).build("1/s").unwrap();
     assert!(tiny.check("a").is_allowed() && !tiny.check("a").is_granted());
 }
@@ -65,7 +65,7 @@ fn invalid_quota_is_an_error() {
     assert_eq!(Limiter::builder().build_tiers(&[]).err(), Some(BuildError::NoQuota));
     let mixed: Vec<Quota> = ["1/s", "1/s sliding-log"].iter().map(|text| text.parse().unwrap()).collect();
     assert!(matches!(Limiter::builder().build_tiers(&mixed), Err(BuildError::MixedTiers { .. })));
-    // A quota that was made in code needs no parsing.
+    // A quota that is built in code needs no parsing.
     assert!(Limiter::new(Quota::per_second(3).burst(1).unwrap()).is_ok());
     assert!(DirectLimiter::new(Quota::concurrency(3).unwrap()).is_ok());
 }
@@ -82,27 +82,27 @@ fn any_key_is_accepted() {
     }
 }
 
-/// Everything that a bucket can do, with one cost. Nothing waits: there is nobody to move the clock.
+/// All operations of a bucket, with one cost. None of them waits, because the clock does not advance.
 fn run_all_operations(bucket: &BlockingBucket<'_>, cost: u64) -> Vec<Decision> {
-    let settle = [0, 1, cost / 2, cost, u64::MAX];
-    let mut answers = vec![bucket.check(cost), bucket.peek(cost), bucket.check_with_overdraft(cost)];
-    answers.push(bucket.take_up_to(cost).1);
-    for real in settle {
+    let commits = [0, 1, cost / 2, cost, u64::MAX];
+    let mut decisions = vec![bucket.check(cost), bucket.peek(cost), bucket.check_with_overdraft(cost)];
+    decisions.push(bucket.take_up_to(cost).1);
+    for actual in commits {
         let tokens = bucket.reserve(cost, Duration::MAX);
-        let again = bucket.reserve(cost, Duration::ZERO);
+        let second = bucket.reserve(cost, Duration::ZERO);
         let _wait = tokens.wait();
-        answers.extend([*tokens.decision(), *again.decision()]);
-        tokens.commit(real);
-        again.cancel();
+        decisions.extend([*tokens.decision(), *second.decision()]);
+        tokens.commit(actual);
+        second.cancel();
     }
-    answers.push(bucket.try_acquire(cost, Duration::ZERO));
-    answers.push(*bucket.permit().decision());
-    if let Err(refused) = bucket.acquire_queued(Waiter::new(cost).deadline(Duration::ZERO)) {
-        assert!(matches!(refused, WaitError::DeadlineExceeded | WaitError::ExceedsLimit));
+    decisions.push(bucket.try_acquire(cost, Duration::ZERO));
+    decisions.push(*bucket.permit().decision());
+    if let Err(error) = bucket.acquire_queued(Waiter::new(cost).deadline(Duration::ZERO)) {
+        assert!(matches!(error, WaitError::DeadlineExceeded | WaitError::ExceedsLimit));
     }
     bucket.reset().unwrap();
-    answers.push(bucket.peek(cost));
-    answers
+    decisions.push(bucket.peek(cost));
+    decisions
 }
 
 #[test]
@@ -112,16 +112,16 @@ fn any_cost_is_decided_at_any_time() {
             let (clock, manual_clock) = Clock::manual();
             manual_clock.set(Micros::new(start));
             let limiter = Limiter::builder().clock(clock.clone()).build(quota).unwrap();
-            let throttle = DirectLimiter::builder().clock(clock).build(quota).unwrap();
+            let direct = DirectLimiter::builder().clock(clock).build(quota).unwrap();
             for cost in [0, 1, 5, 6, 1 << 32, (1 << 53) - 1, 1 << 53, u64::MAX - 1, u64::MAX] {
-                for bucket in [limiter.blocking().key("k"), throttle.blocking()] {
+                for bucket in [limiter.blocking().key("k"), direct.blocking()] {
                     for decision in run_all_operations(&bucket, cost) {
                         assert!(decision.limit() >= 1, "{quota}: {decision:?}");
                         let _shown = (decision.to_string(), format!("{decision:?}"));
                     }
                 }
                 limiter.check_cost("k", cost);
-                throttle.check_cost(cost);
+                direct.check_cost(cost);
                 BlockingLimiter::decide_all(&[
                     limiter.prepare("k").cost(cost),
                     limiter.prepare("k").cost(u64::MAX),
@@ -143,11 +143,11 @@ fn cost_over_burst_needs_overdraft() {
         let expected = if shapes { Outcome::Allow } else { Outcome::Deny(Retry::Never) };
         assert_eq!(key.peek(limit + 1).outcome(), expected, "{quota}");
         if quota.ends_with("at once") {
-            assert_eq!(key.check_with_overdraft(limit + 1).outcome(), expected, "a slot has no credit");
+            assert_eq!(key.check_with_overdraft(limit + 1).outcome(), expected, "a slot allows no overdraft");
             continue;
         }
         assert!(key.check_with_overdraft(limit * 3).is_allowed(), "{quota}");
-        assert!(!key.check(1).is_granted(), "{quota}: it is repaid first");
+        assert!(!key.check(1).is_granted(), "{quota}: the overdraft is repaid first");
         manual_clock.advance(Duration::from_secs(60));
         assert!(key.check(1).is_allowed(), "{quota}");
     }
@@ -167,7 +167,7 @@ fn zero_cost_takes_nothing() {
     }
 }
 
-/// There is nothing to settle, and nothing to wait for.
+/// A denied reservation has nothing to settle, and nothing to wait for.
 #[test]
 fn denied_reservation_settles_nothing() {
     for quota in ALL_QUOTAS {
@@ -175,24 +175,24 @@ fn denied_reservation_settles_nothing() {
         manual_clock.set(Micros::from_secs(50));
         let key = limiter.blocking().key("k");
         let limit = key.peek(0).limit();
-        // All slots are held, and all else is used up.
+        // No slots and no tokens are left.
         let _permits: Vec<_> = (0..limit).map(|_| key.permit()).collect();
         key.check_with_overdraft(limit);
         let before = key.peek(1);
         assert!(!before.is_granted(), "{quota}");
-        for real in [0, 1, limit, u64::MAX] {
+        for actual in [0, 1, limit, u64::MAX] {
             let denied = key.reserve(1, Duration::ZERO);
             assert_eq!(denied.wait(), Duration::ZERO, "{quota}");
-            denied.commit(real);
-            assert_eq!(key.peek(1), before, "{quota}: {real}");
+            denied.commit(actual);
+            assert_eq!(key.peek(1), before, "{quota}: {actual}");
         }
     }
 }
 
-/// A limiter that was made when its clock stood at zero still counts today, and at the end of time.
+/// A limiter created at time zero still counts today, and at the maximum time.
 #[test]
 fn clock_leap_keeps_decisions_valid() {
-    // The last drains as much in a microsecond as one word can count: after 17 years it stands still, and says so.
+    // The last one drains the maximum for one word: after 17 years its time stops, and it allows.
     for quota in ALL_QUOTAS.iter().filter(|quota| !quota.ends_with("at once")).chain(&["4095/us burst 5"]) {
         let (limiter, manual_clock) = build_limiter(quota);
         for leap in [1, 1_750_000_000, 8_000_000_000] {
@@ -222,16 +222,16 @@ fn incompatible_change_is_rejected() {
         let error = limiter.change(new, CarryOver::Reset).unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("`{old}` cannot become `{new}` while running; make a new limiter for it")
+            format!("cannot change `{old}` to `{new}` at run time; build a new limiter")
         );
         assert_eq!(
             (limiter.blocking().key("k").peek(1), limiter.quotas()[0].to_string()),
             (before, old.to_owned())
         );
-        let throttle = DirectLimiter::builder().clock(Clock::manual().0).build(old).unwrap();
-        assert!(throttle.change(new, CarryOver::Reset).is_err());
-        assert!(matches!(throttle.change("0/s", CarryOver::Reset), Err(BuildError::Quota(_))));
-        assert_eq!(throttle.quota().to_string(), old);
+        let direct = DirectLimiter::builder().clock(Clock::manual().0).build(old).unwrap();
+        assert!(direct.change(new, CarryOver::Reset).is_err());
+        assert!(matches!(direct.change("0/s", CarryOver::Reset), Err(BuildError::Quota(_))));
+        assert_eq!(direct.quota().to_string(), old);
     }
     let (limiter, _manual_clock) = build_limiter("10/s");
     let two: Vec<Quota> = ["10/s", "20/s"].iter().map(|text| text.parse().unwrap()).collect();
@@ -258,6 +258,6 @@ fn unknown_tier_is_none() {
 fn zero_max_waiters_rejects_waiters() {
     let builder = Limiter::builder().clock(Clock::manual().0).max_waiters(0);
     let limiter = builder.waiter_ttl(Duration::ZERO).build("1/s").unwrap();
-    let answer = limiter.blocking().key("k").acquire_queued(Waiter::new(1));
-    assert_eq!(answer, Err(WaitError::QueueFull));
+    let result = limiter.blocking().key("k").acquire_queued(Waiter::new(1));
+    assert_eq!(result, Err(WaitError::QueueFull));
 }

@@ -1,4 +1,4 @@
-//! Clocks that do not agree, and one that shows time only now and then: nobody gets more for it.
+//! Clocks that disagree, and a coarse one: neither admits more.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -7,32 +7,32 @@ use tidegate_core::{Micros, Quota};
 use tidegate_limiter::{BlockingLimiter, Capacity, Clock, DirectLimiter, Limiter, Overflow};
 use tidegate_testkit::strategy::*;
 
-/// Law 6 for the memory store. Questions that are asked together are asked on the first one's clock, which may be
-/// behind that of the others: then it grants nothing that the later one would not, and what it takes stays taken.
+/// Law 6 for the memory store. A batch is decided on the clock of the first limiter, which may be behind the others: it
+/// then grants nothing that the later clock would deny, and its charges persist.
 #[test]
 fn clock_behind_grants_no_more() {
-    check_property((call_steps(), 1_u64..=24, costs()), |sample, (story, twelfths, cost)| {
+    check_property((call_steps(), 1_u64..=24, costs()), |sample, (steps, twelfths, cost)| {
         let (clock, manual_clock) = Clock::manual();
         manual_clock.set(sample.start);
         let limiter = Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).overflow(Overflow::Share);
         let limiter = limiter.build(sample.quota).unwrap();
-        let mut moment = CallClock::new(&sample);
-        for caller in &story {
-            moment.advance(caller.pause);
-            manual_clock.set(moment.now);
-            moment.record(&limiter.check_cost("k", caller.demand(&sample).cost));
+        let mut calls = CallClock::new(&sample);
+        for step in &steps {
+            calls.advance(step.pause);
+            manual_clock.set(calls.now);
+            calls.record(&limiter.check_cost("k", step.demand(&sample).cost));
         }
         let cost = cost.resolve(sample.quota.limit());
         let current = limiter.blocking().key("k").peek(cost);
 
-        let (clock_behind, hand_behind) = Clock::manual();
-        hand_behind.set(moment.now.since(Micros::new(sample.period.get() * twelfths / 12)));
+        let (clock_behind, manual_behind) = Clock::manual();
+        manual_behind.set(calls.now.since(Micros::new(sample.period.get() * twelfths / 12)));
         let behind = Limiter::builder().clock(clock_behind).build("1/s").unwrap();
-        let asks = [behind.prepare("any").cost(0), limiter.prepare("k").cost(cost)];
-        let decision = BlockingLimiter::decide_all(&asks)[1];
+        let checks = [behind.prepare("any").cost(0), limiter.prepare("k").cost(cost)];
+        let decision = BlockingLimiter::decide_all(&checks)[1];
         prop_assert!(current.is_allowed() || !decision.is_allowed(), "{:?}, now {:?}", decision, current);
 
-        // Its cell is not another's before its time: new keys take only what says nothing any more.
+        // Its cell is not reassigned too early: new keys take only expired cells.
         let after = limiter.blocking().key("k").peek(1);
         prop_assert!(after.remaining() <= current.remaining(), "{:?}, then {:?}", current, after);
         if after.reset_after() > Micros::ZERO {
@@ -45,7 +45,7 @@ fn clock_behind_grants_no_more() {
     });
 }
 
-/// The machine's coarse clock in a limiter and in a throttle. In a day nothing comes back that would disturb the count.
+/// The coarse system clock, with keys and without. Within a day no token returns that would disturb the count.
 #[test]
 fn coarse_clock_counts_exactly_and_widens_bound() {
     let (exact, coarse) = (Clock::system(), Clock::coarse());
@@ -54,18 +54,18 @@ fn coarse_clock_counts_exactly_and_widens_bound() {
     assert!(coarse.now() >= before);
     for quota in ["5/d", "5/w fixed-window from-first-hit", "5/d sliding-log"] {
         let limiter = Limiter::builder().clock(coarse.clone()).build(quota).unwrap();
-        let throttle = DirectLimiter::builder().clock(coarse.clone()).build(quota).unwrap();
+        let direct = DirectLimiter::builder().clock(coarse.clone()).build(quota).unwrap();
         let bound = quota.parse::<Quota>().unwrap().bound();
-        // Where the operating system has no coarse clock it is the exact one.
-        let blurred = match coarse.resolution() == exact.resolution() {
+        // Without a coarse clock of the operating system it is the exact one.
+        let widened = match coarse.resolution() == exact.resolution() {
             true => bound,
             false => bound.with_clock_resolution(coarse.resolution()),
         };
-        assert_eq!((limiter.bounds()[0].normal, throttle.bound()), (blurred, blurred), "{quota}");
+        assert_eq!((limiter.bounds()[0].normal, direct.bound()), (widened, widened), "{quota}");
         assert_eq!(DirectLimiter::new(quota).unwrap().bound(), bound, "{quota}");
         assert_eq!(Limiter::new(quota).unwrap().bounds()[0].normal, bound, "{quota}");
         assert_eq!((0..9).filter(|_| limiter.check("k").is_allowed()).count(), 5, "{quota}");
-        assert_eq!((0..9).filter(|_| throttle.check().is_allowed()).count(), 5, "{quota}");
+        assert_eq!((0..9).filter(|_| direct.check().is_allowed()).count(), 5, "{quota}");
         assert!(limiter.check("another").is_allowed(), "{quota}");
     }
 }

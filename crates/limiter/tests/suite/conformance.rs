@@ -1,4 +1,4 @@
-//! The store conformance kit on the memory store: on a key, and on a throttle.
+//! The store conformance kit on a key of the memory store.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 

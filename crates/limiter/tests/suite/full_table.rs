@@ -1,4 +1,4 @@
-//! A table that is as good as full: whoever has a cell keeps it, wherever it lies, and whoever has none is told.
+//! An almost full table: keys with a cell keep it, wherever it is, and a full table is reported.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -18,41 +18,42 @@ fn builder(keys: u64) -> (LimiterBuilder, ManualClock) {
 /// Quotas of one word and of several.
 const QUOTAS: [&str; 2] = ["5/min", "5/min sliding-log"];
 
-/// Many keys found the cells that they like best taken, and went further. When those are spent, a key is still
-/// found where it went, and does not start anew.
+/// Many keys found their preferred cells taken and were placed in later ones. When the earlier cells expire, such a key is
+/// still found, and does not get a second burst.
 #[test]
 fn relocated_key_is_found() {
     for quota in QUOTAS {
         let (builder, manual_clock) = builder(1_000);
         let limiter = builder.overflow(Overflow::Deny).build(quota).unwrap();
         manual_clock.set(Micros::from_secs(1));
-        // Nine of ten cells are taken: every other key goes first, and is forgotten first.
+        // Nine of ten cells are taken: every other key is inserted first, and expires first.
         let (early, late): (Vec<u64>, Vec<u64>) = (0..1_400).partition(|key| key % 2 == 0);
         let takes_all = |key: &&u64| limiter.check_cost(*key, 5).is_allowed();
         assert!(early.iter().filter(takes_all).count() >= 690);
         manual_clock.advance(Duration::from_secs(30));
         let late: Vec<_> = late.iter().filter(takes_all).collect();
-        assert!(late.len() >= 600, "{quota}: only {} found room", late.len());
+        assert!(late.len() >= 600, "{quota}: only {} found a cell", late.len());
         manual_clock.advance(Duration::from_secs(31));
-        // At first the early ones are spent, then others have their cells.
-        for newcomers in [0..0, 2_000..2_600_u64] {
-            let (many, found_room) =
-                (newcomers.clone().count(), newcomers.filter(|key| limiter.check(key).is_allowed()).count());
-            assert!(found_room * 10 >= many * 9, "{quota}: {found_room} of {many} found room");
-            let again: Vec<_> = late.iter().filter(|key| limiter.check_cost(**key, 5).is_granted()).collect();
-            assert!(again.is_empty(), "{quota}: {} keys got a second burst", again.len());
+        // First the early keys have expired, then others have their cells.
+        for new_keys in [0..0, 2_000..2_600_u64] {
+            let (total, placed) =
+                (new_keys.clone().count(), new_keys.filter(|key| limiter.check(key).is_allowed()).count());
+            assert!(placed * 10 >= total * 9, "{quota}: {placed} of {total} found a cell");
+            let second_bursts: Vec<_> =
+                late.iter().filter(|key| limiter.check_cost(**key, 5).is_granted()).collect();
+            assert!(second_bursts.is_empty(), "{quota}: {} keys got a second burst", second_bursts.len());
         }
     }
 }
 
-/// Eight keys take the cells of the smallest table.
+/// Eight keys fill the cells of the smallest table.
 fn fill(limiter: &Limiter) {
     for key in 0..8_u64 {
         assert!(limiter.check(&key).is_allowed());
     }
 }
 
-/// What keys without room share is carried over by every change, as a cell of one's own is.
+/// Every quota change converts the shared cells, like any other cell.
 #[test]
 fn quota_change_reaches_shared_cells() {
     let chains: [&[&str]; 2] =
@@ -76,31 +77,33 @@ fn quota_change_reaches_shared_cells() {
     }
 }
 
-/// All or none: one that cannot be counted is denied, and charges none of the others.
+/// All or none: a key without a cell is denied, and none of the others is charged.
 #[test]
 fn full_table_charges_no_limiter() {
     for quota in QUOTAS {
-        let (crowded, _manual_clock) = builder(1);
-        let crowded = crowded.overflow(Overflow::Deny).build(quota).unwrap();
-        fill(&crowded);
-        let (roomy, _manual_clock) = builder(1);
-        let roomy = roomy.build(quota).unwrap();
-        let ask = |key: &str| {
-            let answers =
-                BlockingLimiter::decide_all(&[roomy.prepare("k"), crowded.prepare(key), roomy.prepare("l")]);
-            answers.iter().map(Decision::is_allowed).collect::<Vec<_>>()
+        let (full, _manual_clock) = builder(1);
+        let full = full.overflow(Overflow::Deny).build(quota).unwrap();
+        fill(&full);
+        let (empty, _manual_clock) = builder(1);
+        let empty = empty.build(quota).unwrap();
+        let decide = |key: &str| {
+            let decisions =
+                BlockingLimiter::decide_all(&[empty.prepare("k"), full.prepare(key), empty.prepare("l")]);
+            decisions.iter().map(Decision::is_allowed).collect::<Vec<_>>()
         };
-        assert!(!ask("late")[1]);
-        assert_eq!(["k", "l"].map(|key| roomy.blocking().key(key).peek(0).remaining()), [5, 5], "{quota}");
-        let keys = BlockingLimiter::decide_all(&[roomy.prepare("k"), crowded.prepare(&0_u64)]);
-        assert!(keys.iter().all(Decision::is_allowed), "{quota}: who has a cell is counted");
+        assert!(!decide("late")[1]);
+        assert_eq!(["k", "l"].map(|key| empty.blocking().key(key).peek(0).remaining()), [5, 5], "{quota}");
+        let keys = BlockingLimiter::decide_all(&[empty.prepare("k"), full.prepare(&0_u64)]);
+        assert!(keys.iter().all(Decision::is_allowed), "{quota}: a key with a cell is counted");
     }
 }
 
-/// However it is asked, and however often it has to be looked for, a key without room is counted once.
+/// A key without a cell is counted once per check, independent of the operation and its retries.
 #[test]
 fn overflow_is_counted_once_per_check() {
-    for (quota, overflow) in QUOTAS.iter().flat_map(|it| [(it, Overflow::Share), (it, Overflow::Deny)]) {
+    for (quota, overflow) in
+        QUOTAS.iter().flat_map(|quota| [(quota, Overflow::Share), (quota, Overflow::Deny)])
+    {
         let (builder, _manual_clock) = builder(1);
         let limiter = builder.overflow(overflow).build(*quota).unwrap();
         fill(&limiter);
@@ -109,15 +112,15 @@ fn overflow_is_counted_once_per_check() {
             &|| drop(limiter.blocking().key("late").reserve(1, Duration::ZERO)),
             &|| assert!(!limiter.check_cost("late", 6).is_granted()),
         ];
-        for (before, deed) in (0..).zip(actions) {
+        for (before, action) in (0..).zip(actions) {
             assert_eq!(limiter.stats().unwrap().overflowed, before, "{quota} {overflow:?}");
-            deed();
+            action();
         }
         assert_eq!(limiter.stats().unwrap().overflowed, 3, "{quota} {overflow:?}");
     }
 }
 
-/// The answer without room is that of the scarcest quota.
+/// The denial of a full table reports the lowest limit.
 #[test]
 fn full_table_reports_lowest_limit() {
     let quotas: Vec<Quota> = ["7/s", "5/min", "6/h"].iter().map(|text| text.parse().unwrap()).collect();
@@ -140,7 +143,7 @@ const ALL_QUOTAS: [&str; 8] = [
     "5/min warm-up 10s",
 ];
 
-/// F8: a flood of random keys does not lock out new clients, and gives a limited key nothing.
+/// F8: a flood of random keys does not lock out new clients, and does not reset a limited key.
 #[test]
 fn random_key_flood_denies_no_new_client() {
     for quota in ALL_QUOTAS {
@@ -150,10 +153,10 @@ fn random_key_flood_denies_no_new_client() {
         while limiter.check("abuser").is_allowed() {}
         let flood = limiter.stats().unwrap().capacity * 20;
         let admitted = (0..flood).filter(|key| limiter.check(key).is_allowed()).count() as u64;
-        assert!(!limiter.check("abuser").is_allowed(), "{quota}: it is limited as before");
+        assert!(!limiter.check("abuser").is_allowed(), "{quota}: still limited");
         let stats = limiter.stats().unwrap();
         assert!(stats.used <= stats.capacity, "{quota}: {stats:?}");
-        // Where one request makes a key wait, all keys of the table are limited, and none gives way.
+        // If one request limits a key, all keys of the table are limited, and none is replaced.
         let is_limited_by_one = !limiter.blocking().key(&(flood - 1)).peek(1).is_allowed();
         if !is_limited_by_one {
             let new =
@@ -164,7 +167,7 @@ fn random_key_flood_denies_no_new_client() {
     }
 }
 
-/// A key that gave way gets back nothing that it had taken before.
+/// A replaced key gets no refund of its earlier charges.
 #[test]
 fn replaced_key_refunds_nothing() {
     for quota in QUOTAS {
@@ -172,28 +175,28 @@ fn replaced_key_refunds_nothing() {
         let limiter = builder.overflow(Overflow::Replace).build(quota).unwrap();
         let before = limiter.blocking().key("early").reserve(3, Duration::ZERO);
         (0..100_u64).for_each(|key| _ = limiter.check_cost(&key, 4));
-        assert_eq!(limiter.blocking().key("early").peek(0).remaining(), 5, "{quota}: it gave way");
+        assert_eq!(limiter.blocking().key("early").peek(0).remaining(), 5, "{quota}: replaced");
         assert!(limiter.check_cost("early", 5).is_allowed());
         before.cancel();
         assert_eq!(limiter.blocking().key("early").peek(0).remaining(), 0, "{quota}");
     }
 }
 
-/// Several limiters at once find room in each, however full they are.
+/// A batch over several full limiters replaces a key in each.
 #[test]
 fn batch_check_replaces_keys() {
     for quota in QUOTAS {
         let limiters = [1, 1].map(|keys| builder(keys).0.overflow(Overflow::Replace).build(quota).unwrap());
         limiters.iter().for_each(fill);
         for key in 100..200_u64 {
-            let asks =
+            let checks =
                 [limiters[0].prepare(&key), limiters[1].prepare(&key), limiters[0].prepare(&(key + 1_000))];
-            assert!(BlockingLimiter::decide_all(&asks).iter().all(Decision::is_allowed), "{quota}");
+            assert!(BlockingLimiter::decide_all(&checks).iter().all(Decision::is_allowed), "{quota}");
         }
     }
 }
 
-/// A full table is told of at once, and then once a minute.
+/// A full table is reported at once, and then once a minute.
 #[test]
 fn full_table_notifies_once_a_minute() {
     for (quota, overflow) in ["5/h", "5/h sliding-log", "1 at once"].into_iter().zip([
@@ -207,18 +210,18 @@ fn full_table_notifies_once_a_minute() {
         let limiter = Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).overflow(overflow);
         let limiter = limiter.on_full(move |size| recorded.lock().unwrap().push(size)).build(quota).unwrap();
         manual_clock.set(Micros::from_secs(7));
-        let ask = |keys: std::ops::Range<u64>| {
+        let permits = |keys: std::ops::Range<u64>| {
             keys.map(|key| limiter.blocking().key(&key).permit()).collect::<Vec<_>>()
         };
-        let _held = ask(0..8);
-        assert!(notices.lock().unwrap().is_empty(), "{quota}: there is room");
-        let _new = ask(8..40);
+        let _old = permits(0..8);
+        assert!(notices.lock().unwrap().is_empty(), "{quota}: the table is not full");
+        let _new = permits(8..40);
         assert_eq!(notices.lock().unwrap().len(), 1, "{quota}");
         manual_clock.advance(Duration::from_secs(59));
-        let _newer = ask(40..80);
+        let _newer = permits(40..80);
         assert_eq!(notices.lock().unwrap().len(), 1, "{quota}");
         manual_clock.advance(Duration::from_secs(1));
-        let _newest = ask(80..90);
+        let _newest = permits(80..90);
         let notices = notices.lock().unwrap();
         let last = notices[1];
         assert_eq!((notices.len(), last.capacity), (2, 8), "{quota}");

@@ -1,4 +1,4 @@
-//! Many keys in little room: they are independent, forgetting loses nothing, and a flood frees nobody.
+//! Many keys in a small table: they are independent, eviction loses nothing, and a flood resets no limited key.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -13,10 +13,10 @@ fn builder(keys: u64) -> (LimiterBuilder, ManualClock) {
     (Limiter::builder().clock(clock).capacity(Capacity::Keys(keys)).overflow(Overflow::Share), manual_clock)
 }
 
-/// Cells of the smallest table: as many keys can be limited at a time in any table.
+/// The cells of the smallest table: any table holds at least this many limited keys.
 const MIN_CELLS: usize = 8;
 
-/// What is known of each key without any bound on memory, and until when the store must know it too.
+/// The state of each key without a memory bound, and until when the store must retain it.
 struct UnboundedModel {
     quota: Quota,
     keys: HashMap<u64, (CoreModel, Micros)>,
@@ -28,14 +28,14 @@ impl UnboundedModel {
     }
 
     fn has_room(&self, key: u64, now: Micros) -> bool {
-        let known = self.keys.get(&key).is_some_and(|(_, until)| *until >= now);
-        known || self.live(now) < MIN_CELLS
+        let is_live = self.keys.get(&key).is_some_and(|(_, until)| *until >= now);
+        is_live || self.live(now) < MIN_CELLS
     }
 
     fn check(&mut self, key: u64, now: Micros, cost: u64) -> Decision {
-        let (plain, until) =
+        let (model, until) =
             self.keys.entry(key).or_insert_with(|| (CoreModel::new(self.quota), Micros::ZERO));
-        let decision = plain.decide(now, Demand::new(cost)).decision;
+        let decision = model.decide(now, Demand::new(cost)).decision;
         *until = now.plus(decision.reset_after()).max(*until);
         decision
     }
@@ -43,25 +43,25 @@ impl UnboundedModel {
 
 #[test]
 fn evicting_expired_keys_changes_no_decision() {
-    let callers = proptest::collection::vec((pauses(), 0_u64..60, costs()), 1..120);
-    check_property((callers, prop_oneof![Just(1_u64), Just(7), Just(40)]), |sample, (story, capacity)| {
+    let steps = proptest::collection::vec((pauses(), 0_u64..60, costs()), 1..120);
+    check_property((steps, prop_oneof![Just(1_u64), Just(7), Just(40)]), |sample, (steps, capacity)| {
         let (builder, manual_clock) = builder(capacity);
         manual_clock.set(sample.start);
         let limiter = builder.build(sample.quota).unwrap();
         let mut model = UnboundedModel { quota: sample.quota, keys: HashMap::new() };
-        let mut moment = CallClock::new(&sample);
+        let mut call_clock = CallClock::new(&sample);
         let counts_permits = sample.quota.rate().is_none();
-        for (pause, key, cost) in story {
-            moment.advance(pause);
-            manual_clock.set(moment.now);
-            if counts_permits || !model.has_room(key, moment.now) {
+        for (pause, key, cost) in steps {
+            call_clock.advance(pause);
+            manual_clock.set(call_clock.now);
+            if counts_permits || !model.has_room(key, call_clock.now) {
                 continue;
             }
             let cost = cost.resolve(sample.quota.limit());
-            let expected = model.check(key, moment.now, cost);
+            let expected = model.check(key, call_clock.now, cost);
             let decision = limiter.check_cost(&key, cost);
-            prop_assert_eq!(decision, expected, "key {} at {}", key, moment.now);
-            moment.record(&decision);
+            prop_assert_eq!(decision, expected, "key {} at {}", key, call_clock.now);
+            call_clock.record(&decision);
         }
         prop_assert_eq!(limiter.stats().unwrap().overflowed, 0);
         Ok(())
@@ -70,45 +70,45 @@ fn evicting_expired_keys_changes_no_decision() {
 
 #[test]
 fn keys_are_independent() {
-    let callers = proptest::collection::vec((pauses(), 0_u64..5, costs(), 0_u8..12), 1..60);
-    check_property(callers, |sample, story| {
+    let steps = proptest::collection::vec((pauses(), 0_u64..5, costs(), 0_u8..12), 1..60);
+    check_property(steps, |sample, steps| {
         let (builder, manual_clock) = builder(100);
         manual_clock.set(sample.start);
         let limiter = builder.build(sample.quota).unwrap();
         let mut models: Vec<_> = (0..5).map(|_| CoreModel::new(sample.quota)).collect();
-        let mut moment = CallClock::new(&sample);
+        let mut call_clock = CallClock::new(&sample);
         let counts_permits = sample.quota.rate().is_none();
-        let mut held = Vec::new();
-        for (pause, key, cost, deed) in story {
-            moment.advance(pause);
-            manual_clock.set(moment.now);
+        let mut permits = Vec::new();
+        for (pause, key, cost, action) in steps {
+            call_clock.advance(pause);
+            manual_clock.set(call_clock.now);
             let model = &mut models[key as usize];
             if counts_permits {
                 let (permit, step) =
-                    (limiter.blocking().key(&key).permit(), model.decide(moment.now, Demand::new(1)));
-                prop_assert_eq!(*permit.decision(), step.decision, "key {} at {}", key, moment.now);
-                held.push((key, permit, step.receipt));
-                if deed < 6 {
-                    let (key, permit, receipt) = held.swap_remove(usize::from(deed) % held.len());
+                    (limiter.blocking().key(&key).permit(), model.decide(call_clock.now, Demand::new(1)));
+                prop_assert_eq!(*permit.decision(), step.decision, "key {} at {}", key, call_clock.now);
+                permits.push((key, permit, step.receipt));
+                if action < 6 {
+                    let (key, permit, receipt) = permits.swap_remove(usize::from(action) % permits.len());
                     drop(permit);
-                    models[key as usize].refund(moment.now, receipt, receipt.cost);
+                    models[key as usize].refund(call_clock.now, receipt, receipt.cost);
                 }
                 continue;
             }
-            if deed == 0 {
+            if action == 0 {
                 limiter.blocking().key(&key).reset().unwrap();
                 *model = CoreModel::new(sample.quota);
             }
             let cost = cost.resolve(sample.quota.limit());
-            let expected = model.decide(moment.now, Demand::new(cost)).decision;
-            prop_assert_eq!(limiter.check_cost(&key, cost), expected, "key {} at {}", key, moment.now);
-            moment.record(&expected);
+            let expected = model.decide(call_clock.now, Demand::new(cost)).decision;
+            prop_assert_eq!(limiter.check_cost(&key, cost), expected, "key {} at {}", key, call_clock.now);
+            call_clock.record(&expected);
         }
         Ok(())
     });
 }
 
-/// A change brings every key over that is there, in both representations, and new keys start under the new quota.
+/// A change converts every existing key, in both representations, and new keys start under the new quota.
 #[test]
 fn quota_change_reaches_every_key() {
     for (old, new) in
@@ -160,7 +160,7 @@ fn key_flood_frees_no_limited_key() {
             let admitted = (0..flood).filter(|key| limiter.check_cost(key, 5).is_allowed()).count() as u64;
             let stats = limiter.stats().unwrap();
             assert_eq!(limiter.check("attacker"), denied, "{quota} {overflow:?}");
-            // Every cell admitted one burst, and under sharing so did every shared one; all else was counted.
+            // Every cell admitted one burst, and with sharing every shared cell too; everything else was counted as overflow.
             let cells = stats.used - 1;
             let shared = if overflow == Overflow::Deny { 0 } else { 100 };
             assert!((cells..=cells + shared).contains(&admitted), "{admitted} of {cells} cells");
@@ -178,15 +178,15 @@ fn key_moved_from_shared_cell_keeps_its_debt() {
         let (builder, manual_clock) = builder(1);
         let limiter = builder.build(quota).unwrap();
         manual_clock.set(Micros::from_secs(1));
-        let held = (0..8_u64).filter(|key| limiter.check_cost(key, 2).is_allowed()).count();
-        assert_eq!((held, limiter.stats().unwrap().overflowed), (8, 0));
+        let admitted = (0..8_u64).filter(|key| limiter.check_cost(key, 2).is_allowed()).count();
+        assert_eq!((admitted, limiter.stats().unwrap().overflowed), (8, 0));
         assert!(limiter.check_cost("late", 5).is_allowed());
         assert!(!limiter.check("later").is_granted(), "both share one cell");
         assert_eq!(limiter.stats().unwrap().overflowed, 2);
         (0..8_u64).for_each(|key| limiter.blocking().key(&key).reset().unwrap());
         manual_clock.advance(Duration::from_micros(1));
-        assert!(!limiter.check("late").is_granted(), "{quota}: the debt moved with it");
-        assert_eq!(limiter.stats().unwrap().overflowed, 2, "there was room");
+        assert!(!limiter.check("late").is_granted(), "{quota}: the debt stays");
+        assert_eq!(limiter.stats().unwrap().overflowed, 2, "no further overflow");
         manual_clock.advance(Duration::from_secs(61));
         assert_eq!(limiter.check("late").remaining(), 4);
     }
@@ -221,10 +221,7 @@ fn full_table_denies_permits() {
     drop(permits);
     drop(late);
     manual_clock.advance(Duration::from_micros(1));
-    assert!(
-        limiter.blocking().key("late").permit().decision().is_allowed(),
-        "a cell of the released ones is free"
-    );
+    assert!(limiter.blocking().key("late").permit().decision().is_allowed(), "a released cell is free");
 }
 
 fn check_all(limiter: &Limiter, keys: std::ops::Range<u64>) {
@@ -255,9 +252,9 @@ fn stats_report_table_usage() {
         manual_clock.advance(Duration::from_micros(1));
         assert_eq!(limiter.stats().unwrap().live, 699);
         manual_clock.advance(Duration::from_secs(121));
-        let spent = limiter.stats().unwrap();
-        assert_eq!((spent.live, spent.used), (0, 700));
-        // Cells are used again before memory is.
+        let expired = limiter.stats().unwrap();
+        assert_eq!((expired.live, expired.used), (0, 700));
+        // Cells are reused before new ones are touched.
         for round in 1..6 {
             check_all(&limiter, round * 1_000..round * 1_000 + 700);
             assert_eq!((limiter.stats().unwrap().live, limiter.stats().unwrap().overflowed), (700, 0));
@@ -284,7 +281,7 @@ fn byte_capacity_bounds_memory() {
 }
 
 fn top_denied(limiter: &Limiter) -> Vec<(String, u64, u64)> {
-    limiter.top_denied().into_iter().map(|it| (it.key, it.denials, it.error)).collect()
+    limiter.top_denied().into_iter().map(|denied| (denied.key, denied.denials, denied.error)).collect()
 }
 
 #[test]
@@ -294,41 +291,41 @@ fn top_denied_names_most_denied_keys() {
     for (key, calls) in [("ann", 5), ("bob", 3), ("cyd", 2)] {
         check_often(&limiter, key, calls);
     }
-    let known = [("ann", 4, 0), ("bob", 2, 0), ("cyd", 1, 0)];
-    assert_eq!(top_denied(&limiter), known.map(|(key, denials, error)| (key.to_owned(), denials, error)));
-    // A newcomer takes the last place, with its count as the possible error.
+    let expected = [("ann", 4, 0), ("bob", 2, 0), ("cyd", 1, 0)];
+    assert_eq!(top_denied(&limiter), expected.map(|(key, denials, error)| (key.to_owned(), denials, error)));
+    // A new key takes the last position, with its count as the possible error.
     check_often(&limiter, "dan", 2);
     assert_eq!(top_denied(&limiter)[1..], [("bob".into(), 2, 0), ("dan".into(), 2, 1)]);
-    // A long name is cut between characters.
+    // A long name is truncated between characters.
     check_often(&limiter, &"ä".repeat(1_000_000), 9);
     assert!(top_denied(&limiter)[0].0.len() <= 128 && top_denied(&limiter)[0].1 == 10);
 
-    let unwatched = Limiter::new("1/h").unwrap();
-    unwatched.check_cost("ann", 2);
-    assert!(unwatched.top_denied().is_empty());
+    let untracked = Limiter::new("1/h").unwrap();
+    untracked.check_cost("ann", 2);
+    assert!(untracked.top_denied().is_empty());
 }
 
-/// Never fewer than counted, never by more than the error that is admitted.
+/// A count is never too low, and never too high by more than its error.
 #[test]
 fn denial_counts_stay_within_error() {
-    let story = proptest::collection::vec(0_u8..12, 0..200);
-    let law = |story: Vec<u8>| -> TestCaseResult {
+    let keys = proptest::collection::vec(0_u8..12, 0..200);
+    let law = |keys: Vec<u8>| -> TestCaseResult {
         let (builder, _manual_clock) = builder(100);
         let limiter = builder.track_denied(4).build("1/h").unwrap();
-        let mut truth: HashMap<String, u64> = HashMap::new();
-        for key in &story {
+        let mut expected: HashMap<String, u64> = HashMap::new();
+        for key in &keys {
             if !limiter.check(key).is_granted() {
-                *truth.entry(format!("{key:?}")).or_default() += 1;
+                *expected.entry(format!("{key:?}")).or_default() += 1;
             }
         }
         let top = top_denied(&limiter);
         prop_assert!(top.len() <= 4);
         for (key, denials, error) in &top {
-            prop_assert!(denials - error <= truth[key] && truth[key] <= *denials, "{key}: {top:?}");
+            prop_assert!(denials - error <= expected[key] && expected[key] <= *denials, "{key}: {top:?}");
         }
         Ok(())
     };
-    runner().run(&story, law).unwrap_or_else(|broken| panic!("{broken}"));
+    runner().run(&keys, law).unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]
@@ -357,16 +354,16 @@ fn reset_keeps_reservations_of_other_keys() {
         limiter.blocking().key(&1_000_000_u32).check(1);
         limiter.blocking().key(&1_000_000_u32).reset().unwrap();
         drop(reservations);
-        let whole = keys.filter(|key| limiter.blocking().key(key).peek(0).remaining() == 10).count();
-        // A key may share its counter with the one that was reset: one in five hundred does.
-        assert!(whole >= 95, "{quota}: only {whole} of 100 got everything back");
+        let full = keys.filter(|key| limiter.blocking().key(key).peek(0).remaining() == 10).count();
+        // A key may share its reset counter with the reset key: one in five hundred does.
+        assert!(full >= 95, "{quota}: only {full} of 100 are full again");
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
-    /// Law 10: whoever is denied stays denied for as long as it was told, whatever other keys do.
+    /// Law 10: a denied key stays denied for its retry time, whatever other keys do.
     #[test]
     fn flood_keeps_limited_keys_denied(
         sample in any_sample(),
@@ -385,7 +382,7 @@ proptest! {
             if denied.get(&key).is_some_and(|until: &Micros| now < *until) {
                 prop_assert!(!decision.is_allowed(), "{} {overflow:?}: {key} at {now}", sample.quota);
             }
-            // What one token waits for, any cost does.
+            // The retry time of one token is a lower bound for any cost.
             if let (1, Some(retry), true) = (cost, decision.retry_after(), has_room) {
                 denied.insert(key, now.plus(retry));
             }

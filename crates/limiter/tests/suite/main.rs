@@ -1,5 +1,5 @@
-//! The stories and laws of the engine, in one program: it is built and linked once. What looks at the whole process lies
-//! beside this folder.
+//! The tests of the limiter in one binary, which is built and linked once. Tests that measure the whole process are beside
+//! this directory.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 

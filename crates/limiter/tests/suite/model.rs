@@ -1,5 +1,5 @@
-//! The memory store decides exactly as the core does on plain words, for every algorithm, in one word and in
-//! several, for a key and for a throttle.
+//! The memory store makes exactly the decisions of the core on plain words, for every algorithm, in one word and in
+//! several, for a key and for a direct limiter.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -9,7 +9,7 @@ use tidegate_core::{AlgorithmKind, CarryOver, Decision, Demand, Effect, Micros, 
 use tidegate_limiter::{Permit, Reservation};
 use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
-/// Anything that can be done with a bucket.
+/// Any operation on a bucket.
 #[derive(Clone, Debug)]
 enum LimiterOp {
     Check(CallCost),
@@ -19,12 +19,12 @@ enum LimiterOp {
     TakeUpTo(CallCost),
     Reserve(CallCost, MaxWait),
     Permit,
-    /// Gives back one of those that are held.
+    /// Cancels one of the outstanding charges.
     Cancel(usize),
-    /// Settles one of those that are held, at so many eighths of what was reserved.
+    /// Settles one of the outstanding charges, at this many eighths of the reserved cost.
     Commit(usize, u64),
     Reset,
-    /// Goes on under one of two quotas.
+    /// Changes to one of two quotas.
     Change(bool, CarryOver),
 }
 
@@ -35,7 +35,7 @@ fn limiter_ops() -> BoxedStrategy<LimiterOp> {
         2 => costs().prop_map(LimiterOp::Peek),
         1 => costs().prop_map(LimiterOp::CheckWithOverdraft),
         2 => costs().prop_map(LimiterOp::TakeUpTo),
-        4 => (costs(), max_waits()).prop_map(|(cost, patience)| LimiterOp::Reserve(cost, patience)),
+        4 => (costs(), max_waits()).prop_map(|(cost, max_wait)| LimiterOp::Reserve(cost, max_wait)),
         2 => Just(LimiterOp::Permit),
         3 => (0_usize..4).prop_map(LimiterOp::Cancel),
         3 => (0_usize..4, 0_u64..=12).prop_map(|(which, eighths)| LimiterOp::Commit(which, eighths)),
@@ -48,12 +48,12 @@ fn carry_overs() -> impl Strategy<Value = CarryOver> {
     prop_oneof![3 => Just(CarryOver::Keep), 1 => Just(CarryOver::Reset)]
 }
 
-fn op_sequence(deeds: BoxedStrategy<LimiterOp>) -> impl Strategy<Value = Vec<(CallPause, LimiterOp)>> {
+fn op_sequence(ops: BoxedStrategy<LimiterOp>) -> impl Strategy<Value = Vec<(CallPause, LimiterOp)>> {
     let pauses = prop_oneof![pauses().boxed(), short_pauses().boxed()];
-    proptest::collection::vec((pauses, deeds), 1..40)
+    proptest::collection::vec((pauses, ops), 1..40)
 }
 
-/// A key of the store, and the core beside it.
+/// A key of the store, and the model of the core.
 struct ModelPair {
     memory: MemorySubject,
     target: LimiterTarget,
@@ -62,7 +62,7 @@ struct ModelPair {
     outstanding: Vec<OutstandingCharge>,
 }
 
-/// What both gave out, and what is to be given back.
+/// A charge in both that can be refunded.
 enum OutstandingCharge {
     Tokens(Reservation, Receipt, u64),
     Permit(Permit, Receipt),
@@ -83,7 +83,7 @@ impl ModelPair {
         matches!(self.model.quota.kind(), AlgorithmKind::Concurrency(_))
     }
 
-    /// What the core answers; a slot that nothing would give back is only looked at.
+    /// The decision of the core; a slot that could not be released is only checked.
     fn model_decide(&mut self, now: Micros, demand: Demand) -> (Decision, Receipt) {
         let step = match self.counts_permits() {
             true => self.model.peek(now, Demand { effect: Effect::Probe, ..demand }),
@@ -92,7 +92,7 @@ impl ModelPair {
         (step.decision, if self.counts_permits() { Receipt::default() } else { step.receipt })
     }
 
-    /// Does a deed to both, and returns both answers.
+    /// Applies an operation to both, and returns both decisions.
     fn apply(&mut self, now: Micros, op: &LimiterOp) -> Option<(Decision, Decision)> {
         let limit = self.model.quota.limit();
         let bucket = self.memory.bucket_at(now);
@@ -117,8 +117,8 @@ impl ModelPair {
                 ))
             }
             LimiterOp::TakeUpTo(cost) => Some(self.take_up_to(now, cost.resolve(limit))),
-            LimiterOp::Reserve(cost, patience) => {
-                let demand = Demand::with_max_wait(cost.resolve(limit), self.max_wait(patience));
+            LimiterOp::Reserve(cost, max_wait) => {
+                let demand = Demand::with_max_wait(cost.resolve(limit), self.max_wait(max_wait));
                 let tokens = bucket.reserve(demand.cost, demand.max_wait.into());
                 let (expected, receipt) = self.model_decide(now, demand);
                 let decision = *tokens.decision();
@@ -143,30 +143,30 @@ impl ModelPair {
         }
     }
 
-    fn max_wait(&self, patience: MaxWait) -> Micros {
-        match patience {
+    fn max_wait(&self, max_wait: MaxWait) -> Micros {
+        match max_wait {
             MaxWait::None => Micros::ZERO,
             MaxWait::HalfPeriods(count) => Micros::new(self.period.get() * count / 2),
             MaxWait::Unlimited => Micros::MAX,
         }
     }
 
-    /// As much as there is: it is granted, and one more would not have been.
+    /// Takes all available tokens: they are granted, and one more would not be.
     fn take_up_to(&mut self, now: Micros, max: u64) -> (Decision, Decision) {
         let (taken, decision) = self.memory.bucket_at(now).take_up_to(max);
         let one = self.model.peek(now, Demand::probe(1)).decision;
         assert!(taken <= max);
         if taken == 0 {
-            assert!(max == 0 || !one.is_granted(), "there was something: {one:?}");
+            assert!(max == 0 || !one.is_granted(), "tokens were available: {one:?}");
             return (decision, one);
         }
         let more = self.model.peek(now, Demand::probe(taken + 1)).decision;
         match self.model.quota.kind() {
-            // A shaper grants any cost while nobody is in debt: there is what is stored, and one on debt.
+            // A shaper without debt grants any cost: the stored tokens, and one as debt.
             AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_) => {
                 assert_eq!(taken, one.remaining().clamp(1, max));
             }
-            _ => assert!(taken == max || !more.is_granted(), "there was more: {more:?}"),
+            _ => assert!(taken == max || !more.is_granted(), "more tokens were available: {more:?}"),
         }
         (decision, self.model_decide(now, Demand::new(taken)).0)
     }
@@ -197,7 +197,7 @@ impl ModelPair {
         self.apply(now, &LimiterOp::Peek(CallCost::Zero))
     }
 
-    /// Forgets everything but permits in flight. What was reserved before is not given back after.
+    /// Resets everything except permits in flight. Earlier reservations are not refunded afterwards.
     fn reset(&mut self, now: Micros) -> Option<(Decision, Decision)> {
         self.memory.bucket_at(now).reset().unwrap();
         if !self.counts_permits() {
@@ -211,8 +211,8 @@ impl ModelPair {
     }
 
     fn keep_all(&mut self) {
-        for held in self.outstanding.drain(..) {
-            match held {
+        for charge in self.outstanding.drain(..) {
+            match charge {
                 OutstandingCharge::Tokens(tokens, ..) => drop(tokens.keep()),
                 OutstandingCharge::Permit(permit, _) => std::mem::forget(permit),
             }
@@ -225,14 +225,14 @@ fn check_same_decisions(
     sample: Sample,
     ops: Vec<(CallPause, LimiterOp)>,
 ) -> TestCaseResult {
-    let mut twins = ModelPair::new(target, &sample);
-    let mut moment = CallClock::new(&sample);
-    for (pause, deed) in ops {
-        moment.advance(pause);
-        if let Some((decision, expected)) = twins.apply(moment.now, &deed) {
-            prop_assert_eq!(decision, expected, "{:?} at {}", deed, moment.now);
+    let mut pair = ModelPair::new(target, &sample);
+    let mut calls = CallClock::new(&sample);
+    for (pause, op) in ops {
+        calls.advance(pause);
+        if let Some((decision, expected)) = pair.apply(calls.now, &op) {
+            prop_assert_eq!(decision, expected, "{:?} at {}", op, calls.now);
             prop_assert_eq!(decision.wait(), expected.wait());
-            moment.record(&expected);
+            calls.record(&expected);
         }
     }
     Ok(())
@@ -240,19 +240,19 @@ fn check_same_decisions(
 
 #[test]
 fn key_decides_like_core() {
-    check_property(op_sequence(limiter_ops()), |sample, story| {
-        check_same_decisions(LimiterTarget::Key, sample, story)
+    check_property(op_sequence(limiter_ops()), |sample, ops| {
+        check_same_decisions(LimiterTarget::Key, sample, ops)
     });
 }
 
 #[test]
 fn direct_limiter_decides_like_core() {
-    check_property(op_sequence(limiter_ops()), |sample, story| {
-        check_same_decisions(LimiterTarget::Direct, sample, story)
+    check_property(op_sequence(limiter_ops()), |sample, ops| {
+        check_same_decisions(LimiterTarget::Direct, sample, ops)
     });
 }
 
-/// Quotas on both sides of what one word can count, just at its edge, and far from it.
+/// Quotas on both sides of the capacity of one word, at the boundary and far from it.
 #[test]
 fn single_and_multi_word_decide_alike() {
     let edge = [
@@ -276,49 +276,53 @@ fn single_and_multi_word_decide_alike() {
             period: Micros::from_secs(1),
             start: Micros::new(start),
         });
-        let law = |(sample, story): (Sample, Vec<_>)| {
-            check_same_decisions(LimiterTarget::Key, sample, story.clone())?;
-            check_same_decisions(LimiterTarget::Direct, sample, story)
+        let law = |(sample, ops): (Sample, Vec<_>)| {
+            check_same_decisions(LimiterTarget::Key, sample, ops.clone())?;
+            check_same_decisions(LimiterTarget::Direct, sample, ops)
         };
         runner()
             .run(&(samples, op_sequence(limiter_ops())), law)
-            .unwrap_or_else(|broken| panic!("{text}: {broken}"));
+            .unwrap_or_else(|error| panic!("{text}: {error}"));
     }
 }
 
-/// Almost 18 years: a word may stand still after that.
+/// Almost 18 years: after that a word may be full.
 const MAX_RUN_TIME: Micros = Micros::new(1 << 49);
 
-/// A change keeps each key's history as the core would, and settles what was outstanding; permits stay held.
+/// A change keeps the usage of each key as the core does, and makes outstanding charges final; permits stay in use.
 fn check_same_after_changes(
     target: LimiterTarget,
     old: Sample,
     new: Sample,
     ops: Vec<(CallPause, LimiterOp)>,
 ) -> TestCaseResult {
-    let mut twins = ModelPair::new(target, &old);
-    let mut moment = CallClock::new(&old);
-    // The key must have a cell: one that was never seen has no history to keep.
-    twins.apply(moment.now, &LimiterOp::Peek(CallCost::Zero));
-    for (pause, deed) in ops {
-        moment.advance(pause);
-        if moment.now.since(old.start) > MAX_RUN_TIME {
+    let mut pair = ModelPair::new(target, &old);
+    let mut calls = CallClock::new(&old);
+    // The key must have a cell: a new one has no usage to keep.
+    pair.apply(calls.now, &LimiterOp::Peek(CallCost::Zero));
+    for (pause, op) in ops {
+        calls.advance(pause);
+        if calls.now.since(old.start) > MAX_RUN_TIME {
             return Ok(());
         }
-        if let LimiterOp::Change(back, how) = deed {
+        if let LimiterOp::Change(back, how) = op {
             let quota = if back { old.quota } else { new.quota };
-            if twins.memory.try_change(moment.now, quota, how).is_ok() {
-                twins.model.change(moment.now, quota, how);
-                if !twins.counts_permits() {
-                    // Dropped, not kept: nothing must come back.
-                    twins.outstanding.clear();
+            if pair.memory.try_change(calls.now, quota, how).is_ok() {
+                pair.model.change(calls.now, quota, how);
+                if !pair.counts_permits() {
+                    // Dropped, not retained: nothing must be refunded.
+                    pair.outstanding.clear();
                 }
             }
-            let answers = twins.apply(moment.now, &LimiterOp::Peek(CallCost::Exact(1)));
-            prop_assert!(answers.is_none_or(|(decision, expected)| decision == expected), "{:?}", answers);
-        } else if let Some((decision, expected)) = twins.apply(moment.now, &deed) {
-            prop_assert_eq!(decision, expected, "{:?} at {}", deed, moment.now);
-            moment.record(&expected);
+            let decisions = pair.apply(calls.now, &LimiterOp::Peek(CallCost::Exact(1)));
+            prop_assert!(
+                decisions.is_none_or(|(decision, expected)| decision == expected),
+                "{:?}",
+                decisions
+            );
+        } else if let Some((decision, expected)) = pair.apply(calls.now, &op) {
+            prop_assert_eq!(decision, expected, "{:?} at {}", op, calls.now);
+            calls.record(&expected);
         }
     }
     Ok(())
@@ -327,9 +331,9 @@ fn check_same_after_changes(
 #[test]
 fn quota_change_matches_core() {
     let changes = (any::<bool>(), carry_overs()).prop_map(|(back, how)| LimiterOp::Change(back, how));
-    let deeds = prop_oneof![8 => limiter_ops(), 1 => changes].boxed();
-    check_property_pairs(op_sequence(deeds), |old, new, story| {
-        check_same_after_changes(LimiterTarget::Key, old, new, story.clone())?;
-        check_same_after_changes(LimiterTarget::Direct, old, new, story)
+    let ops = prop_oneof![8 => limiter_ops(), 1 => changes].boxed();
+    check_property_pairs(op_sequence(ops), |old, new, ops| {
+        check_same_after_changes(LimiterTarget::Key, old, new, ops.clone())?;
+        check_same_after_changes(LimiterTarget::Direct, old, new, ops)
     });
 }

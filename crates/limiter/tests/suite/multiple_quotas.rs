@@ -1,4 +1,4 @@
-//! Several quotas, and questions to several limiters: all are charged or none, and the answer names who bound.
+//! Several quotas, and batches over several limiters: all are charged or none, and the decision names the binding quota.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -17,13 +17,13 @@ fn quotas(texts: &[&str]) -> Vec<Quota> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-/// What the core says of several quotas: all are looked at, and charged only if all grant.
+/// The decisions of the core on several quotas: all are probed, and charged only if all grant.
 struct ModelQuotas(Vec<CoreModel>);
 
 impl ModelQuotas {
     fn decide(&mut self, now: Micros, demand: Demand) -> Vec<Decision> {
-        let looks: Vec<_> = self.0.iter().map(|one| one.peek(now, demand).decision).collect();
-        let charges = looks.iter().all(Decision::is_granted) && demand.effect == Effect::Charge;
+        let probes: Vec<_> = self.0.iter().map(|one| one.peek(now, demand).decision).collect();
+        let charges = probes.iter().all(Decision::is_granted) && demand.effect == Effect::Charge;
         if !charges {
             let probe = Demand { effect: Effect::Probe, ..demand };
             return self.0.iter().map(|one| one.peek(now, probe).decision).collect();
@@ -39,7 +39,7 @@ impl ModelQuotas {
     }
 }
 
-/// The one that binds most: the denial that lasts longest, the longest delay, the least that remains.
+/// Orders decisions: the denial with the longest wait, the longest delay, the lowest remaining count.
 fn severity(decision: &Decision) -> (u8, Micros, u64) {
     let scarcity = u64::MAX - decision.remaining();
     match decision.outcome() {
@@ -52,8 +52,8 @@ fn severity(decision: &Decision) -> (u8, Micros, u64) {
 }
 
 fn most_restrictive(decisions: &[Decision]) -> (usize, Decision) {
-    let first_of_the_worst = decisions.iter().enumerate().rev().max_by_key(|(_, one)| severity(one));
-    first_of_the_worst.map(|(index, one)| (index, *one)).unwrap()
+    let first_most_severe = decisions.iter().enumerate().rev().max_by_key(|(_, one)| severity(one));
+    first_most_severe.map(|(index, one)| (index, *one)).unwrap()
 }
 
 fn rate_samples() -> impl Strategy<Value = Sample> {
@@ -63,142 +63,142 @@ fn rate_samples() -> impl Strategy<Value = Sample> {
 
 #[test]
 fn quotas_are_charged_all_or_none() {
-    let stories = (proptest::collection::vec(rate_samples(), 2..4), waiting_call_steps(), 0_usize..3);
-    let law = |(samples, story, lead): (Vec<Sample>, Vec<CallStep>, usize)| -> TestCaseResult {
+    let cases = (proptest::collection::vec(rate_samples(), 2..4), waiting_call_steps(), 0_usize..3);
+    let law = |(samples, steps, lead): (Vec<Sample>, Vec<CallStep>, usize)| -> TestCaseResult {
         let sample = samples[lead % samples.len()];
         let (builder, manual_clock) = small_builder();
         manual_clock.set(sample.start);
-        let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
-        let limiter = builder.build_all(&all).unwrap();
-        let mut model = ModelQuotas(all.iter().map(|quota| CoreModel::new(*quota)).collect());
-        let mut moment = CallClock::new(&sample);
-        let mut held = Vec::new();
-        for caller in story {
-            moment.advance(caller.pause);
-            manual_clock.set(moment.now);
-            let demand = caller.demand(&sample);
+        let quotas: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
+        let limiter = builder.build_all(&quotas).unwrap();
+        let mut model = ModelQuotas(quotas.iter().map(|quota| CoreModel::new(*quota)).collect());
+        let mut call_clock = CallClock::new(&sample);
+        let mut decisions = Vec::new();
+        for step in steps {
+            call_clock.advance(step.pause);
+            manual_clock.set(call_clock.now);
+            let demand = step.demand(&sample);
             let tokens = limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into());
-            let (place, expected) = most_restrictive(&model.decide(moment.now, demand));
-            prop_assert_eq!(*tokens.decision(), expected, "{:?} at {}", demand, moment.now);
-            prop_assert_eq!(tokens.decision().quota(), place);
-            held.push(tokens.keep());
-            let looks = model.decide(moment.now, Demand::probe(0));
-            prop_assert_eq!(limiter.blocking().key("k").peek(0), most_restrictive(&looks).1);
-            moment.record(&expected);
+            let (index, expected) = most_restrictive(&model.decide(call_clock.now, demand));
+            prop_assert_eq!(*tokens.decision(), expected, "{:?} at {}", demand, call_clock.now);
+            prop_assert_eq!(tokens.decision().quota(), index);
+            decisions.push(tokens.keep());
+            let probes = model.decide(call_clock.now, Demand::probe(0));
+            prop_assert_eq!(limiter.blocking().key("k").peek(0), most_restrictive(&probes).1);
+            call_clock.record(&expected);
         }
         Ok(())
     };
-    runner().run(&stories, law).unwrap_or_else(|broken| panic!("{broken}"));
+    runner().run(&cases, law).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Law 3 for several: waiting exactly as told is let through by all of them, a microsecond less is not.
+/// Law 3 for several quotas: after exactly the retry time all of them allow, one microsecond earlier they do not.
 #[test]
 fn retry_after_covers_all_quotas() {
-    let stories = (proptest::collection::vec(rate_samples(), 2..4), waiting_call_steps(), pauses(), costs());
+    let cases = (proptest::collection::vec(rate_samples(), 2..4), waiting_call_steps(), pauses(), costs());
     let law =
-        |(samples, story, pause, cost): (Vec<Sample>, Vec<CallStep>, CallPause, CallCost)| -> TestCaseResult {
+        |(samples, steps, pause, cost): (Vec<Sample>, Vec<CallStep>, CallPause, CallCost)| -> TestCaseResult {
             let sample = samples[0];
             let (builder, manual_clock) = small_builder();
             manual_clock.set(sample.start);
-            let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
-            let limiter = builder.build_all(&all).unwrap();
-            let mut moment = CallClock::new(&sample);
-            for caller in story {
-                moment.advance(caller.pause);
-                manual_clock.set(moment.now);
-                let demand = caller.demand(&sample);
-                moment
+            let quotas: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
+            let limiter = builder.build_all(&quotas).unwrap();
+            let mut call_clock = CallClock::new(&sample);
+            for step in steps {
+                call_clock.advance(step.pause);
+                manual_clock.set(call_clock.now);
+                let demand = step.demand(&sample);
+                call_clock
                     .record(&limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into()).keep());
             }
-            moment.advance(pause);
-            manual_clock.set(moment.now);
+            call_clock.advance(pause);
+            manual_clock.set(call_clock.now);
             let cost = cost.resolve(sample.quota.limit());
             let Some(wait) = limiter.check_cost("k", cost).retry_after() else { return Ok(()) };
-            let then = moment.now.plus(wait);
+            let retry_at = call_clock.now.plus(wait);
             prop_assert!(wait > Micros::ZERO);
-            if then == Micros::MAX {
-                return Ok(()); // not in our time
+            if retry_at == Micros::MAX {
+                return Ok(()); // beyond the clock's range
             }
-            manual_clock.set(then.since(Micros::new(1)));
-            prop_assert!(!limiter.blocking().key("k").peek(cost).is_granted(), "already before {}", wait);
-            manual_clock.set(then);
-            prop_assert!(limiter.check_cost("k", cost).is_allowed(), "not after {}", wait);
+            manual_clock.set(retry_at.since(Micros::new(1)));
+            prop_assert!(!limiter.blocking().key("k").peek(cost).is_granted(), "granted before {}", wait);
+            manual_clock.set(retry_at);
+            prop_assert!(limiter.check_cost("k", cost).is_allowed(), "denied after {}", wait);
             Ok(())
         };
-    runner().run(&stories, law).unwrap_or_else(|broken| panic!("{broken}"));
+    runner().run(&cases, law).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Quotas, who came before, what was reserved and how many eighths of it are settled, who came in between.
+/// The quotas, the earlier calls, the reservation with the eighths of it that are committed, the calls in between.
 type RefundCase = (Vec<Sample>, Vec<CallStep>, (CallCost, MaxWait, u64), Vec<CallStep>);
 
-/// What is given back is given back under every quota, and what is settled is settled under every quota.
+/// A refund or a commit applies to every quota.
 #[test]
 fn refund_reaches_every_quota() {
     let reserved = (costs(), max_waits(), 0_u64..=12);
-    let stories =
+    let cases =
         (proptest::collection::vec(rate_samples(), 2..4), few_call_steps(), reserved, few_call_steps());
-    let law = |(samples, before, (cost, patience, eighths), between): RefundCase| -> TestCaseResult {
+    let law = |(samples, before, (cost, max_wait, eighths), between): RefundCase| -> TestCaseResult {
         let sample = samples[0];
         let (builder, manual_clock) = small_builder();
         manual_clock.set(sample.start);
-        let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
-        let limiter = builder.build_all(&all).unwrap();
-        let mut model = ModelQuotas(all.iter().map(|quota| CoreModel::new(*quota)).collect());
-        let mut moment = CallClock::new(&sample);
-        let mut run_moves = |model: &mut ModelQuotas, story: &[CallStep]| {
-            for caller in story {
-                moment.advance(caller.pause);
-                manual_clock.set(moment.now);
-                let demand = caller.demand(&sample);
-                moment
+        let quotas: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
+        let limiter = builder.build_all(&quotas).unwrap();
+        let mut model = ModelQuotas(quotas.iter().map(|quota| CoreModel::new(*quota)).collect());
+        let mut call_clock = CallClock::new(&sample);
+        let mut run_steps = |model: &mut ModelQuotas, steps: &[CallStep]| {
+            for step in steps {
+                call_clock.advance(step.pause);
+                manual_clock.set(call_clock.now);
+                let demand = step.demand(&sample);
+                call_clock
                     .record(&limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into()).keep());
-                model.decide(moment.now, demand);
+                model.decide(call_clock.now, demand);
             }
-            moment.now
+            call_clock.now
         };
-        let now = run_moves(&mut model, &before);
-        let demand = CallStep { pause: CallPause::None, cost, max_wait: patience }.demand(&sample);
+        let now = run_steps(&mut model, &before);
+        let demand = CallStep { pause: CallPause::None, cost, max_wait }.demand(&sample);
         let tokens = limiter.blocking().key("k").reserve(demand.cost, demand.max_wait.into());
         let receipts = model.charge(now, demand);
         prop_assert_eq!(tokens.decision().is_granted(), receipts.is_some());
-        let now = run_moves(&mut model, &between);
-        let real = u64::try_from(u128::from(demand.cost) * u128::from(eighths) / 8).unwrap();
-        tokens.commit(real);
+        let now = run_steps(&mut model, &between);
+        let actual = u64::try_from(u128::from(demand.cost) * u128::from(eighths) / 8).unwrap();
+        tokens.commit(actual);
         for (one, receipt) in model.0.iter_mut().zip(receipts.unwrap_or_default()) {
-            match demand.cost.checked_sub(real) {
-                Some(rest) => one.refund(now, receipt, rest),
-                None => drop(one.decide(now, Demand::forced(real - demand.cost))),
+            match demand.cost.checked_sub(actual) {
+                Some(surplus) => one.refund(now, receipt, surplus),
+                None => drop(one.decide(now, Demand::forced(actual - demand.cost))),
             }
         }
-        let looks = model.decide(now, Demand::probe(1));
-        prop_assert_eq!(limiter.blocking().key("k").peek(1), most_restrictive(&looks).1);
+        let probes = model.decide(now, Demand::probe(1));
+        prop_assert_eq!(limiter.blocking().key("k").peek(1), most_restrictive(&probes).1);
         Ok(())
     };
-    runner().run(&stories, law).unwrap_or_else(|broken| panic!("{broken}"));
+    runner().run(&cases, law).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Bucket4j's two bandwidths: what is available is the least of both, and the delay is the longest.
+/// Bucket4j's two bandwidths: the available tokens are the minimum of both, and the delay is the maximum.
 #[test]
 fn batch_waits_for_slower_limiter() {
     let (clock, manual_clock) = Clock::manual();
     let build = |quota: &str| Limiter::builder().clock(clock.clone()).build(quota).unwrap();
     let (slow, fast) = (build("10 per 100us"), build("5 per 10us"));
-    let ask = |slow_cost, fast_cost| {
+    let decide = |slow_cost, fast_cost| {
         BlockingLimiter::decide_all(&[slow.prepare("k").cost(slow_cost), fast.prepare("k").cost(fast_cost)])
     };
-    // One is left of ten, and two of five.
-    assert_eq!(ask(9, 3).iter().map(Decision::remaining).collect::<Vec<_>>(), [1, 2]);
-    let waits: Vec<_> = ask(3, 3).iter().map(|decision| decision.wait().get()).collect();
+    // One of ten remains, and two of five.
+    assert_eq!(decide(9, 3).iter().map(Decision::remaining).collect::<Vec<_>>(), [1, 2]);
+    let waits: Vec<_> = decide(3, 3).iter().map(|decision| decision.wait().get()).collect();
     assert_eq!(waits, [20, 2]);
     manual_clock.advance(Duration::from_micros(19));
     assert!(
-        !ask(3, 3)[0].is_granted() && fast.blocking().key("k").peek(5).is_allowed(),
+        !decide(3, 3)[0].is_granted() && fast.blocking().key("k").peek(5).is_allowed(),
         "nothing was charged"
     );
     manual_clock.advance(Duration::from_micros(1));
-    assert!(ask(3, 3).iter().all(Decision::is_allowed));
+    assert!(decide(3, 3).iter().all(Decision::is_allowed));
 
-    // The same under one key, where both are charged alike: full again when the slower one is.
+    // The same under one key, where both are charged equally: full again when the slower one is.
     let (builder, manual_clock) = small_builder();
     let both = builder.build_all(&quotas(&["10 per 100us", "5 per 10us"])).unwrap();
     assert_eq!(both.blocking().key("k").peek(0).remaining(), 5);
@@ -222,7 +222,7 @@ fn decision_names_binding_quota() {
     assert_eq!(alice.check(3).outcome(), Outcome::Deny(Retry::After(Micros::from_secs(11))));
     assert_eq!(alice.check(3).quota(), 1);
     assert_eq!(alice.check(5).outcome(), Outcome::Deny(Retry::Never));
-    assert_eq!(alice.peek(0).remaining(), 2, "the denied ones charged nothing");
+    assert_eq!(alice.peek(0).remaining(), 2, "denied calls are charged nothing");
 }
 
 #[test]
@@ -239,10 +239,10 @@ fn permit_with_rate_returns_only_its_slot() {
     assert_eq!((sixth.decision().is_granted(), sixth.decision().quota()), (false, 0));
 }
 
-/// Something that is done to a limiter.
+/// An operation on a limiter.
 type LimiterAction = fn(&Limiter);
 
-/// A key is kept until the slowest of its quotas has forgotten it, whatever was done to it last.
+/// A key is retained until the slowest of its quotas expires, independent of the last operation.
 #[test]
 fn slowest_quota_keeps_key_alive() {
     let actions: [(&str, LimiterAction); 3] = [
@@ -251,13 +251,13 @@ fn slowest_quota_keeps_key_alive() {
         ("a change", |limiter| limiter.change_all(&limiter.quotas(), CarryOver::Keep).unwrap()),
     ];
     for texts in [["10/s", "9/h fixed-window"], ["9/h fixed-window", "10/s"]] {
-        for (what, deed) in actions {
+        for (what, action) in actions {
             let (clock, manual_clock) = Clock::manual();
             let builder = Limiter::builder().clock(clock).capacity(Capacity::Keys(1));
             let limiter = builder.build_all(&quotas(&texts)).unwrap();
             assert!(limiter.check_cost("k", 8).is_allowed());
-            deed(&limiter);
-            // Far more new keys than cells: only what says nothing any more is theirs.
+            action(&limiter);
+            // Far more new keys than cells: they take only expired cells.
             manual_clock.advance(Duration::from_secs(60));
             for key in 0..100_u64 {
                 limiter.check(&key);
@@ -267,16 +267,16 @@ fn slowest_quota_keeps_key_alive() {
     }
 }
 
-/// Which limiter, which key, how much.
+/// The limiter, the key, the cost.
 type BatchCheck = (usize, u64, u64);
 
-/// Random questions over three limiters: one word, several words, several quotas; keys and limiters may repeat.
+/// Random batches over three limiters: one word, several words, several quotas; keys and limiters may repeat.
 #[test]
 fn batch_checks_are_charged_all_or_none() {
-    let ask = (0_usize..3, 0_u64..3, 0_u64..4);
-    let story =
-        proptest::collection::vec((0_u64..400, proptest::collection::vec(ask, 1..6), any::<bool>()), 1..30);
-    let law = |story: Vec<(u64, Vec<BatchCheck>, bool)>| -> TestCaseResult {
+    let check = (0_usize..3, 0_u64..3, 0_u64..4);
+    let steps =
+        proptest::collection::vec((0_u64..400, proptest::collection::vec(check, 1..6), any::<bool>()), 1..30);
+    let law = |steps: Vec<(u64, Vec<BatchCheck>, bool)>| -> TestCaseResult {
         let (clock, manual_clock) = Clock::manual();
         let build = |texts: &[&str]| {
             let builder = Limiter::builder().clock(clock.clone()).capacity(Capacity::Keys(8));
@@ -288,52 +288,50 @@ fn batch_checks_are_charged_all_or_none() {
         let mut models: Vec<Vec<ModelQuotas>> =
             declared.iter().map(|texts| (0..3).map(|_| fresh(texts)).collect()).collect();
         let mut now = Micros::ZERO;
-        for (pause, questions, alone) in story {
+        for (pause, params, alone) in steps {
             now = now.plus(Micros::from_millis(pause));
             manual_clock.set(now);
-            let questions = if alone { &questions[..1] } else { &questions[..] };
-            let asks: Vec<Check> = questions
-                .iter()
-                .map(|(which, key, cost)| limiters[*which].prepare(key).cost(*cost))
-                .collect();
-            let answers = BlockingLimiter::decide_all(&asks);
+            let params = if alone { &params[..1] } else { &params[..] };
+            let checks: Vec<Check> =
+                params.iter().map(|(which, key, cost)| limiters[*which].prepare(key).cost(*cost)).collect();
+            let decisions = BlockingLimiter::decide_all(&checks);
 
-            // Costs of the same key add up; all look before any charges.
+            // Costs of the same key add up; all are probed before any is charged.
             let total = |which, key| {
-                let same = questions.iter().filter(|ask| (ask.0, ask.1) == (which, key));
-                same.map(|ask| ask.2).sum::<u64>()
+                let same = params.iter().filter(|check| (check.0, check.1) == (which, key));
+                same.map(|check| check.2).sum::<u64>()
             };
-            let mut distinct: Vec<_> = questions.iter().map(|ask| (ask.0, ask.1)).collect();
+            let mut distinct: Vec<_> = params.iter().map(|check| (check.0, check.1)).collect();
             distinct.sort_unstable();
             distinct.dedup();
-            let mut look = |(which, key): (usize, u64), effect| {
+            let mut decide = |(which, key): (usize, u64), effect| {
                 let demand = Demand { effect, ..Demand::new(total(which, key)) };
                 most_restrictive(&models[which][key as usize].decide(now, demand)).1
             };
-            let mut expected: Vec<_> = distinct.iter().map(|ask| look(*ask, Effect::Probe)).collect();
+            let mut expected: Vec<_> = distinct.iter().map(|check| decide(*check, Effect::Probe)).collect();
             if expected.iter().all(Decision::is_granted) {
-                expected = distinct.iter().map(|ask| look(*ask, Effect::Charge)).collect();
+                expected = distinct.iter().map(|check| decide(*check, Effect::Charge)).collect();
             }
-            for ((which, key, _), answer) in questions.iter().zip(&answers) {
-                let place = distinct.iter().position(|ask| ask == &(*which, *key)).unwrap();
-                prop_assert_eq!(*answer, expected[place], "{:?} at {}", questions, now);
+            for ((which, key, _), decision) in params.iter().zip(&decisions) {
+                let index = distinct.iter().position(|check| check == &(*which, *key)).unwrap();
+                prop_assert_eq!(*decision, expected[index], "{:?} at {}", params, now);
             }
             if alone {
-                // What was asked of one is seen by its bucket.
-                let (which, key, cost) = questions[0];
+                // The bucket sees the charge of a single check.
+                let (which, key, cost) = params[0];
                 prop_assert_eq!(
                     limiters[which].blocking().key(&key).peek(cost),
-                    look((which, key), Effect::Probe)
+                    decide((which, key), Effect::Probe)
                 );
             }
         }
         Ok(())
     };
-    runner().run(&story, law).unwrap_or_else(|broken| panic!("{broken}"));
+    runner().run(&steps, law).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Decided by a clock that is a little behind, a key answers as at the latest moment it has seen. (One word cannot
-/// hold that moment: there the clock is read after the word.)
+/// On a clock that is slightly behind, a key decides at the latest time it knows. (A single word cannot store that time:
+/// there the clock is read after the word.)
 #[test]
 fn clock_behind_leaves_decisions_unchanged() {
     let in_one_word =
@@ -350,11 +348,11 @@ fn clock_behind_leaves_decisions_unchanged() {
         let (batched, alone) = (build(&ahead, sample.quota), build(&ahead, sample.quota));
         let cost = cost.resolve(sample.quota.limit());
         prop_assert_eq!(batched.check_cost("k", cost), alone.check_cost("k", cost));
-        let together = BlockingLimiter::decide_all(&[other.prepare("any"), batched.prepare("k").cost(cost)]);
-        prop_assert_eq!(together[1], alone.check_cost("k", cost), "{} at {}", sample.quota, cost);
+        let decisions = BlockingLimiter::decide_all(&[other.prepare("any"), batched.prepare("k").cost(cost)]);
+        prop_assert_eq!(decisions[1], alone.check_cost("k", cost), "{} at {}", sample.quota, cost);
         Ok(())
     };
-    runner().run(&(samples, costs()), law).unwrap_or_else(|broken| panic!("{broken}"));
+    runner().run(&(samples, costs()), law).unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What several processes admit while their store comes and goes, and what stays of it over a reload.
+//! What several processes admit through outages of their store, and what survives a reload.
 
 #![cfg(feature = "tokio")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
@@ -15,7 +15,7 @@ use tidegate_limiter::{
 };
 use tidegate_testkit::strategy::runner;
 
-/// A store that counts as the model does, while it answers.
+/// A store that counts as the model does while it is available.
 #[derive(Clone, Debug, Default)]
 struct FlakyStore(Arc<Mutex<FlakyState>>);
 
@@ -43,10 +43,10 @@ impl FlakyStore {
 }
 
 impl FlakyState {
-    fn decide(&mut self, ask: &StoreCheck) -> StoreDecision {
-        let limit = &ask.key_ref.limit;
-        let key = self.keys.entry((limit.name().to_owned(), ask.key_ref.key.clone())).or_default();
-        StoreDecision { steps: key.decide(limit.quotas(), CarryOver::Keep, NOW, ask.demand), generation: 0 }
+    fn decide(&mut self, check: &StoreCheck) -> StoreDecision {
+        let limit = &check.key_ref.limit;
+        let key = self.keys.entry((limit.name().to_owned(), check.key_ref.key.clone())).or_default();
+        StoreDecision { steps: key.decide(limit.quotas(), CarryOver::Keep, NOW, check.demand), generation: 0 }
     }
 }
 
@@ -56,10 +56,10 @@ impl Store for FlakyStore {
         let reply = match (inner.availability, request) {
             (Availability::Down, _) => Err(StoreError::Unavailable("down".to_owned())),
             (Availability::TimingOut, _) => Err(StoreError::Timeout),
-            (Availability::Up, StoreRequest::Decide(asks)) => {
-                Ok(StoreReply::Decided(asks.iter().map(|ask| inner.decide(ask)).collect()))
+            (Availability::Up, StoreRequest::Decide(checks)) => {
+                Ok(StoreReply::Decided(checks.iter().map(|check| inner.decide(check)).collect()))
             }
-            (Availability::Up, other) => panic!("not asked here: {other:?}"),
+            (Availability::Up, other) => panic!("unexpected request: {other:?}"),
         };
         Box::pin(std::future::ready(reply))
     }
@@ -79,7 +79,7 @@ const MINUTE: Micros = Micros::from_secs(60);
 #[test]
 fn bounds_include_outages() {
     let quota = "10 per 52w burst 5";
-    for (outage, expected, in_three) in [
+    for (mode, expected, in_three) in [
         (FailureMode::Closed, OutageBound::Nothing, Some(5)),
         (FailureMode::Open, OutageBound::Everything, None),
         (FailureMode::Local { nodes: 1 }, OutageBound::WholePerProcess, Some(15)),
@@ -95,10 +95,10 @@ fn bounds_include_outages() {
             Some(8),
         ),
     ] {
-        let limiter = build_process(&FlakyStore::default(), quota, outage, Limiter::builder());
+        let limiter = build_process(&FlakyStore::default(), quota, mode, Limiter::builder());
         let [fleet] = limiter.bounds()[..] else { panic!("one quota") };
-        assert_eq!((fleet.normal, fleet.during_outage), (bound(quota), expected), "{outage:?}");
-        assert_eq!(fleet.max_admitted(MINUTE, 3), in_three, "{outage:?}");
+        assert_eq!((fleet.normal, fleet.during_outage), (bound(quota), expected), "{mode:?}");
+        assert_eq!(fleet.max_admitted(MINUTE, 3), in_three, "{mode:?}");
     }
     let memory = Limiter::builder().build(quota).unwrap();
     assert_eq!(memory.bounds()[0].during_outage, OutageBound::NoStore);
@@ -111,21 +111,21 @@ fn bounds_display_text() {
         build_process(&FlakyStore::default(), "100/min burst 20", outage, Limiter::builder()).bounds()[0]
             .to_string()
     };
-    let usual = "at most 20 at once and 100/min on top: 120 in any 1min";
-    let together = format!("{usual}, in all processes together; while the store is unavailable");
+    let normal = "at most 20 at once and 100/min on top: 120 in any 1min";
+    let together = format!("{normal}, in all processes together; while the store is unavailable");
     assert_eq!(text(FailureMode::Closed), format!("{together} nothing is admitted"));
     assert_eq!(text(FailureMode::Open), format!("{together} there is no bound"));
     assert_eq!(text(FailureMode::Local { nodes: 1 }), format!("{together} in each process"));
     let share = bound("100 per 2min burst 10");
     assert_eq!(text(FailureMode::Local { nodes: 2 }), format!("{together} each process adds {share}"));
     let memory = Limiter::builder().build("100/min burst 20").unwrap();
-    assert_eq!(memory.bounds()[0].to_string(), format!("{usual}, in each process"));
+    assert_eq!(memory.bounds()[0].to_string(), format!("{normal}, in each process"));
 }
 
-/// Which process asks, what becomes of the store before that, and the cost.
+/// The process that checks, the new state of the store before that, and the cost.
 type OutageStep = (prop::sample::Index, Option<Availability>, u64);
 
-/// Processes that ask in turn, and a store that comes and goes: never more than the bound, and in the worst order all of it.
+/// Processes check in turn through outages of the store: never more than the bound is admitted.
 #[test]
 fn processes_stay_within_bound_through_outages() {
     let conditions =
@@ -150,11 +150,16 @@ fn processes_stay_within_bound_through_outages() {
             let decision = runtime.block_on(which.get(&fleet).decide("a", cost));
             admitted += if decision.is_allowed() { cost } else { 0 };
         }
-        let most = fleet[0].bounds()[0].max_admitted(MINUTE, processes as u64);
-        prop_assert!(most.is_some_and(|most| admitted <= most), "{} admitted, at most {:?}", admitted, most);
+        let max_admitted = fleet[0].bounds()[0].max_admitted(MINUTE, processes as u64);
+        prop_assert!(
+            max_admitted.is_some_and(|max_admitted| admitted <= max_admitted),
+            "{} admitted, at most {:?}",
+            admitted,
+            max_admitted
+        );
         Ok(())
     };
-    runner().run(&cases, law).unwrap_or_else(|broken| panic!("{broken}"));
+    runner().run(&cases, law).unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[tokio::test]
@@ -165,7 +170,7 @@ async fn worst_order_of_outages_reaches_the_bound() {
         let mut admitted = 0;
         for condition in [Availability::Up, Availability::Down] {
             store.set(condition);
-            // The first takes all that the store has.
+            // The first process takes everything that the store grants.
             for process in &fleet {
                 for _ in 0..9 {
                     admitted += u64::from(process.decide("a", 1).await.is_allowed());
@@ -176,7 +181,7 @@ async fn worst_order_of_outages_reaches_the_bound() {
     }
 }
 
-/// How many new keys find room.
+/// The number of new keys that find a cell.
 async fn keys_with_room(limiter: &Limiter, prefix: &str) -> usize {
     let mut count = 0;
     for key in 0..100 {
@@ -213,7 +218,7 @@ async fn reload_with_another_capacity_in_an_outage_keeps_counts() {
             assert!(!small.decide("limited", 1).await.is_allowed(), "{quota} {outage:?}");
             assert!(keys_with_room(&small, "third").await <= 7, "{quota} {outage:?}");
 
-            // A table that shares its last cells instead has room for any key.
+            // A table that shares its last cells accepts any key.
             let sharing = of_size(1, Overflow::Share);
             sharing.take_over(&small);
             assert!(!sharing.decide("limited", 1).await.is_allowed(), "{quota} {outage:?}");

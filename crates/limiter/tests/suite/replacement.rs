@@ -1,7 +1,7 @@
-//! A limiter in memory that another one replaces, over and over, under random quotas and with tables of other sizes.
+//! A limiter in memory that is replaced repeatedly, with random quotas and table sizes.
 //!
-//! The laws of a change of quota hold: admissions stay within the largest bound, denials are no longer than the slowest quota's and
-//! write nothing, and a change that is taken back at once restores the state. Decisions are those of [`StateEntries`], the model.
+//! The invariants of a quota change hold: admissions stay within the largest bound, denials last no longer than those of the
+//! slowest quota and write nothing, and a change that is reverted at once restores the state. The model is [`StateEntries`].
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -22,28 +22,28 @@ const KEYS: [&str; 3] = ["a", "b", "c"];
 #[derive(Clone, Debug)]
 enum ReplaceOp {
     Check(Index, CallCost),
-    /// By a limiter of one of the quotas with a table of one of the sizes.
+    /// Replaces the limiter by one with another quota and table size.
     Replace(Index, Index),
-    /// By another one, and back without time in between.
+    /// Replaces the limiter and back, without time in between.
     ReplaceAndBack(Index, Index),
 }
 
 fn replace_ops() -> impl Strategy<Value = Vec<(CallPause, ReplaceOp)>> {
     let any = any::<Index>;
-    let deed = prop_oneof![
+    let op = prop_oneof![
         8 => (any(), costs()).prop_map(|(key, cost)| ReplaceOp::Check(key, cost)),
         2 => (any(), any()).prop_map(|(quota, size)| ReplaceOp::Replace(quota, size)),
         1 => (any(), any()).prop_map(|(quota, size)| ReplaceOp::ReplaceAndBack(quota, size)),
     ];
     let pauses = prop_oneof![pauses().boxed(), short_pauses().boxed()];
-    prop::collection::vec((pauses, deed), 1..80)
+    prop::collection::vec((pauses, op), 1..80)
 }
 
-/// Tables of one group of cells, of several, and of as many as a size allows.
+/// Tables of one group of cells, of several, and of a size in bytes.
 const CAPACITIES: [Capacity; 4] =
     [Capacity::Keys(1), Capacity::Keys(4), Capacity::Keys(1_000), Capacity::Bytes(64 << 10)];
 
-/// What is known of a key beside the limiter.
+/// The model of one key.
 struct KeyModel {
     entries: StateEntries,
     /// Each quota as if it alone had admitted everything.
@@ -53,7 +53,7 @@ struct KeyModel {
 
 struct ReplacementModel {
     samples: Vec<Sample>,
-    /// The one that counts.
+    /// The current one.
     sample: Sample,
     limiter: Limiter,
     clock: Clock,
@@ -74,7 +74,7 @@ impl ReplacementModel {
         Self { sample: samples[0], samples, limiter: limiter.unwrap(), clock, manual_clock, keys }
     }
 
-    /// Goes on with a new limiter; `false` when more was used than its quota can count, and the rest is forgiven.
+    /// Replaces the limiter; `false` if the usage exceeds what the new quota can count and was truncated.
     fn replace(&mut self, now: Micros, sample: Sample, size: Capacity) -> bool {
         let builder = Limiter::builder().clock(self.clock.clone()).capacity(size).predecessor(&self.limiter);
         let next = builder.build(sample.quota).unwrap();
@@ -87,29 +87,30 @@ impl ReplacementModel {
 
     fn check(&mut self, now: Micros, key: usize, cost: CallCost) -> Result<Decision, TestCaseError> {
         let cost = cost.resolve(self.sample.quota.limit());
-        // The bound of a shaper is about calls that cost one.
-        let cost = if self.samples.iter().any(|it| is_shaper(&it.quota)) { cost.min(1) } else { cost };
+        // The bound of a shaper applies to calls of cost one.
+        let cost =
+            if self.samples.iter().any(|sample| is_shaper(&sample.quota)) { cost.min(1) } else { cost };
         let before = self.peek(key);
         let decision = self.limiter.check_cost(KEYS[key], cost);
-        let known = &mut self.keys[key];
+        let model = &mut self.keys[key];
         let quotas: [Quota; 1] = [self.sample.quota];
         let expected =
-            known.entries.decide(&quotas, CarryOver::Keep, now, Demand::new(cost)).remove(0).decision;
-        // A full key is not taken over, but Guava's arithmetic takes a digit from it when its rate changes.
+            model.entries.decide(&quotas, CarryOver::Keep, now, Demand::new(cost)).remove(0).decision;
+        // A full key is not imported, but Guava's arithmetic loses a digit of it when its rate changes.
         if !is_shaper(&self.sample.quota) {
             prop_assert_eq!(decision, expected, "`{}` of {} at {}", KEYS[key], cost, now);
         }
         match decision.outcome() {
             Outcome::Allow => {
-                known.admissions.push(AdmittedCall { at: now, cost });
-                for alone in &mut known.single_quotas {
-                    alone.decide(now, Demand::forced(cost));
+                model.admissions.push(AdmittedCall { at: now, cost });
+                for single in &mut model.single_quotas {
+                    single.decide(now, Demand::forced(cost));
                 }
             }
             Outcome::Delay(_) => prop_assert!(false, "a check does not wait"),
             Outcome::Deny(retry) => {
                 if let Retry::After(wait) = retry {
-                    let longest = max_retry(&self.samples, &known.single_quotas, now);
+                    let longest = max_retry(&self.samples, &model.single_quotas, now);
                     prop_assert!(wait <= longest, "a wait of {}, at most {}", wait, longest);
                 }
                 prop_assert_eq!(self.peek(key), before, "a denial writes nothing");
@@ -122,7 +123,7 @@ impl ReplacementModel {
         self.limiter.blocking().key(KEYS[key]).peek(1)
     }
 
-    /// Replaces the limiter and takes that back at once; `false` as above.
+    /// Replaces the limiter and reverts that at once; `false` as above.
     fn replace_and_back(
         &mut self,
         now: Micros,
@@ -140,39 +141,39 @@ impl ReplacementModel {
     }
 }
 
-/// Almost 18 years: a word may stand still after that.
+/// Almost 18 years: after that a word may be full.
 const MAX_RUN_TIME: Micros = Micros::new(1 << 49);
 
 fn check_laws(samples: Vec<Sample>, ops: Vec<(CallPause, ReplaceOp)>) -> TestCaseResult {
-    let mut moment = CallClock::new(&samples[0]);
-    let mut replaced = ReplacementModel::new(samples);
-    for (pause, deed) in ops {
-        moment.advance(pause);
-        if moment.now.since(replaced.samples[0].start) > MAX_RUN_TIME {
+    let mut calls = CallClock::new(&samples[0]);
+    let mut model = ReplacementModel::new(samples);
+    for (pause, op) in ops {
+        calls.advance(pause);
+        if calls.now.since(model.samples[0].start) > MAX_RUN_TIME {
             break;
         }
-        replaced.manual_clock.set(moment.now);
-        let is_counted = match deed {
+        model.manual_clock.set(calls.now);
+        let is_counted = match op {
             ReplaceOp::Check(key, cost) => {
-                let decision = replaced.check(moment.now, key.index(KEYS.len()), cost)?;
-                moment.record(&decision);
+                let decision = model.check(calls.now, key.index(KEYS.len()), cost)?;
+                calls.record(&decision);
                 true
             }
             ReplaceOp::Replace(quota, size) => {
-                let sample = *quota.get(&replaced.samples);
-                replaced.replace(moment.now, sample, *size.get(&CAPACITIES))
+                let sample = *quota.get(&model.samples);
+                model.replace(calls.now, sample, *size.get(&CAPACITIES))
             }
             ReplaceOp::ReplaceAndBack(quota, size) => {
-                let sample = *quota.get(&replaced.samples);
-                replaced.replace_and_back(moment.now, sample, *size.get(&CAPACITIES))?
+                let sample = *quota.get(&model.samples);
+                model.replace_and_back(calls.now, sample, *size.get(&CAPACITIES))?
             }
         };
         if !is_counted {
             break;
         }
     }
-    let samples = replaced.samples;
-    replaced
+    let samples = model.samples;
+    model
         .keys
         .into_iter()
         .try_for_each(|key| check_windows(key.admissions, |length| sum_of_group_bounds(&samples, length)))
@@ -180,10 +181,11 @@ fn check_laws(samples: Vec<Sample>, ops: Vec<(CallPause, ReplaceOp)>) -> TestCas
 
 #[test]
 fn replacement_within_one_algorithm_keeps_laws() {
-    let alike = same_algorithm_fleets().prop_filter("permits are given back where they were taken", |all| {
-        all.iter().all(|it| it.quota.rate().is_some())
-    });
-    run_cases(alike);
+    let fleets = same_algorithm_fleets()
+        .prop_filter("permits are released where they were acquired", |samples| {
+            samples.iter().all(|sample| sample.quota.rate().is_some())
+        });
+    run_cases(fleets);
 }
 
 #[test]
@@ -192,13 +194,13 @@ fn replacement_across_algorithms_keeps_laws() {
 }
 
 fn run_cases(samples: impl Strategy<Value = Vec<Sample>>) {
-    // As many as every algorithm has in other laws.
+    // The same number of cases per algorithm as in other tests.
     let cases = prop::test_runner::Config::default().cases * 9;
-    let law = |(samples, deeds): (Vec<Sample>, Vec<(CallPause, ReplaceOp)>)| check_laws(samples, deeds);
-    runner_with_cases(cases).run(&(samples, replace_ops()), law).unwrap_or_else(|broken| panic!("{broken}"));
+    let law = |(samples, ops): (Vec<Sample>, Vec<(CallPause, ReplaceOp)>)| check_laws(samples, ops);
+    runner_with_cases(cases).run(&(samples, replace_ops()), law).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// A smaller table drops the keys that have used least, not the ones that it comes to last.
+/// A smaller table drops the keys with the least usage, not those that are copied last.
 #[test]
 fn smaller_table_keeps_limited_keys() {
     for (old, new) in

@@ -1,4 +1,4 @@
-//! Sixteen threads at once, against what one after the other would get: never more, and never fewer.
+//! Sixteen threads in parallel get exactly what sequential calls would get.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -15,7 +15,7 @@ use tidegate_limiter::{BlockingLimiter, Capacity, Clock, DirectLimiter, Limiter,
 
 const THREADS: u64 = 16;
 
-/// Lets all threads start together, and adds up what they say.
+/// Starts all threads together, and sums their results.
 fn run_threads(work: impl Fn(u64) -> u64 + Sync) -> u64 {
     let (barrier, total) = (Barrier::new(THREADS as usize), AtomicU64::new(0));
     thread::scope(|scope| {
@@ -30,11 +30,11 @@ fn run_threads(work: impl Fn(u64) -> u64 + Sync) -> u64 {
     total.into_inner()
 }
 
-fn count(times: u64, mut ask: impl FnMut(u64) -> bool) -> u64 {
-    (0..times).filter(|time| ask(*time)).count() as u64
+fn count(times: u64, mut check: impl FnMut(u64) -> bool) -> u64 {
+    (0..times).filter(|time| check(*time)).count() as u64
 }
 
-/// All algorithms that count; the shapers admit by debt, one at a time.
+/// All algorithms that count; shapers admit by debt, one at a time.
 const BURSTS_OF_1000: [&str; 8] = [
     "1000/min",
     "10000000007 per 60s burst 1000",
@@ -49,9 +49,9 @@ const BURSTS_OF_1000: [&str; 8] = [
 #[test]
 fn stopped_clock_admits_exactly_the_burst() {
     for quota in BURSTS_OF_1000 {
-        let throttle = DirectLimiter::builder().clock(Clock::manual().0).build(quota).unwrap();
-        let admitted = run_threads(|_| count(200, |_| throttle.check().is_allowed()));
-        assert_eq!(admitted, 1_000, "{quota} as a throttle");
+        let direct = DirectLimiter::builder().clock(Clock::manual().0).build(quota).unwrap();
+        let admitted = run_threads(|_| count(200, |_| direct.check().is_allowed()));
+        assert_eq!(admitted, 1_000, "{quota} without keys");
 
         let limiter = Limiter::builder().clock(Clock::manual().0).build(quota).unwrap();
         let admitted = run_threads(|_| count(200, |_| limiter.check("hot").is_allowed()));
@@ -63,28 +63,28 @@ fn stopped_clock_admits_exactly_the_burst() {
             let large = cost * count(200, |time| limiter.check_cost(&(time % 3), cost).is_allowed());
             large + count(600, |time| limiter.check(&(time % 3)).is_allowed())
         });
-        assert_eq!(admitted, 3_000, "{quota}: every token of every key goes to somebody");
+        assert_eq!(admitted, 3_000, "{quota}: every token of every key is granted");
     }
 }
 
 #[test]
 fn refunded_tokens_are_reusable_once() {
     for quota in ["100/min", "10000000007 per 60s burst 100", "100/min sliding-log", "100/min fixed-window"] {
-        let throttle = DirectLimiter::builder().clock(Clock::manual().0).build(quota).unwrap();
-        let bucket = throttle.blocking();
+        let direct = DirectLimiter::builder().clock(Clock::manual().0).build(quota).unwrap();
+        let bucket = direct.blocking();
         let committed = run_threads(|thread| {
             count(300, |time| {
                 let tokens = bucket.reserve(1 + time % 3, Duration::ZERO);
-                let keeps = tokens.decision().is_granted() && (thread + time) % 3 == 0;
-                match keeps {
+                let is_committed = tokens.decision().is_granted() && (thread + time) % 3 == 0;
+                match is_committed {
                     true => drop(tokens.commit(1)),
                     false => drop(tokens),
                 }
-                keeps
+                is_committed
             })
         });
-        let (rest, _) = bucket.take_up_to(1_000);
-        assert_eq!(committed + rest, 100, "{quota}");
+        let (remaining, _) = bucket.take_up_to(1_000);
+        assert_eq!(committed + remaining, 100, "{quota}");
     }
 }
 
@@ -103,21 +103,21 @@ fn new_keys_get_one_cell_each() {
     for quota in ["3/min", "3/min sliding-log"] {
         let builder = Limiter::builder().clock(Clock::manual().0).capacity(Capacity::Keys(400));
         let limiter = builder.build(quota).unwrap();
-        // All threads meet the same keys for the first time.
+        // All threads use the same new keys.
         let admitted = run_threads(|_| count(400, |key| limiter.check(&key).is_allowed()));
         let stats = limiter.stats().unwrap();
         assert_eq!((admitted, stats.used, stats.overflowed), (1_200, 400, 0), "{quota}");
     }
 }
 
-/// Cells go from key to key while others still look at them; every key is still admitted exactly its burst.
+/// Cells are reassigned between keys while other threads still read them; every key is admitted exactly its burst.
 #[test]
 fn reused_cells_are_safe_for_readers() {
     for quota in ["1000000/s burst 2", "2 per 2us sliding-log", "10000000007/s burst 2"] {
         let (clock, manual_clock) = Clock::manual();
         let builder = Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).overflow(Overflow::Deny);
         let limiter = builder.build(quota).unwrap();
-        // Each round has four keys of its own in a table of eight cells: those of the round before must go.
+        // Each round has its own four keys in a table of eight cells: those of the previous round must be replaced.
         let (rounds, keys) = (300_u64, 4);
         let admitted = AtomicU64::new(0);
         let barrier = Barrier::new(THREADS as usize);
@@ -144,7 +144,7 @@ fn reused_cells_are_safe_for_readers() {
     }
 }
 
-/// Far more keys than cells, and a clock that runs: nobody gets more than bursts and rates add up to.
+/// Far more keys than cells, and an advancing clock: no key gets more than its bound.
 #[test]
 fn full_table_admits_within_bound() {
     for text in ["1000/s burst 2", "10000000007 per 10000000us burst 2", "2 per 2ms sliding-log"] {
@@ -165,9 +165,9 @@ fn full_table_admits_within_bound() {
                 allowed
             })
         });
-        let most = quota.bound().max_in_window(Micros::new(50_001));
+        let max_admitted = quota.bound().max_in_window(Micros::new(50_001));
         for count in admitted.into_iter().map(AtomicU64::into_inner) {
-            assert!(count <= most, "{text}: {count} of {most}");
+            assert!(count <= max_admitted, "{text}: {count} of {max_admitted}");
         }
     }
 }
@@ -180,52 +180,52 @@ fn quotas_of_one_key_lose_no_tokens() {
     let limiter = Limiter::builder().clock(clock).build_all(&quotas).unwrap();
     assert_eq!(run_threads(|_| count(50, |_| limiter.check("k").is_allowed())), 100);
     manual_clock.advance(Duration::from_secs(1));
-    // The denied ones charged nothing: exactly the rest of the scarcest is left.
+    // Denied calls are charged nothing: exactly the remaining tokens of the scarcest quota are left.
     assert_eq!(run_threads(|_| count(50, |_| limiter.check("k").is_allowed())), 20);
 }
 
-/// Asked in opposite orders, over limiters of both kinds: no circle of waiting, and all or none is charged.
+/// Batches in opposite orders, over limiters of both kinds: no deadlock, and all or none is charged.
 #[test]
 fn batch_checks_in_any_order_do_not_deadlock() {
     let build = |quota: &str| Limiter::builder().clock(Clock::manual().0).build(quota).unwrap();
     let limiters = [build("1000/min"), build("900/min sliding-log"), build("2000/min")];
     let all = run_threads(|thread| {
         count(500, |time| {
-            let mut asks: Vec<_> =
+            let mut checks: Vec<_> =
                 limiters.iter().flat_map(|limiter| [limiter.prepare("a"), limiter.prepare("b")]).collect();
-            let turn = (thread + time) as usize % asks.len();
-            asks.rotate_left(turn);
+            let offset = (thread + time) as usize % checks.len();
+            checks.rotate_left(offset);
             if thread % 2 == 0 {
-                asks.reverse();
+                checks.reverse();
             }
-            BlockingLimiter::decide_all(&asks).iter().all(Decision::is_allowed)
+            BlockingLimiter::decide_all(&checks).iter().all(Decision::is_allowed)
         })
     });
     assert_eq!(all, 900);
-    let left = |limiter: &Limiter| ["a", "b"].map(|key| limiter.blocking().key(key).peek(0).remaining());
-    assert_eq!(limiters.each_ref().map(left), [[100, 100], [0, 0], [1_100, 1_100]]);
+    let remaining = |limiter: &Limiter| ["a", "b"].map(|key| limiter.blocking().key(key).peek(0).remaining());
+    assert_eq!(limiters.each_ref().map(remaining), [[100, 100], [0, 0], [1_100, 1_100]]);
 }
 
 #[test]
 fn permits_stay_within_limit_and_return() {
     let limiter = Limiter::builder().clock(Clock::manual().0).build("5 at once").unwrap();
-    let (inside, most) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (in_flight, max_in_flight) = (AtomicU64::new(0), AtomicU64::new(0));
     let granted = run_threads(|_| {
         count(500, |time| {
             let permit = limiter.blocking().key("pool").permit();
             let granted = permit.decision().is_granted();
             if granted {
-                most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                max_in_flight.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 if time % 3 == 0 {
                     thread::yield_now();
                 }
-                inside.fetch_sub(1, Ordering::SeqCst);
+                in_flight.fetch_sub(1, Ordering::SeqCst);
             }
             drop(permit);
             granted
         })
     });
-    assert!(granted >= 5 && most.into_inner() <= 5);
+    assert!(granted >= 5 && max_in_flight.into_inner() <= 5);
     assert_eq!(limiter.blocking().key("pool").peek(0).remaining(), 5);
 }
 
@@ -235,7 +235,7 @@ fn panic_releases_permit() {
     let panicked = thread::scope(|scope| {
         let worker = scope.spawn(|| {
             let _permit = limiter.blocking().key("pool").permit();
-            std::panic::resume_unwind(Box::new("as workers do"));
+            std::panic::resume_unwind(Box::new("work failed"));
         });
         worker.join().is_err()
     });
@@ -243,7 +243,7 @@ fn panic_releases_permit() {
     assert_eq!(limiter.blocking().key("pool").peek(0).remaining(), 1);
 }
 
-/// The quota changes all the time; nothing hangs, and what is admitted stays within the larger one.
+/// The quota changes continuously; nothing hangs, and admissions stay within the larger quota.
 #[test]
 fn quota_changes_run_alongside_decisions() {
     let pairs = [
@@ -257,18 +257,18 @@ fn quota_changes_run_alongside_decisions() {
         let builder = Limiter::builder().clock(Clock::manual().0).capacity(Capacity::Keys(50));
         let limiter = builder.build(first).unwrap();
         let other = Limiter::builder().clock(Clock::manual().0).build("1000000/h").unwrap();
-        let together = AtomicU64::new(0);
+        let batch_admitted = AtomicU64::new(0);
         let admitted = run_threads(|thread| match thread {
             0 => {
                 for quota in [second, first, second].iter().cycle().take(60) {
-                    let _refused = limiter.change(*quota, how);
+                    let _rejected = limiter.change(*quota, how);
                 }
                 0
             }
             1..4 => count(400, |_| {
-                let asks = [limiter.prepare(&0_u64), other.prepare("k")];
-                let all = BlockingLimiter::decide_all(&asks).iter().all(Decision::is_allowed);
-                together.fetch_add(u64::from(all), Ordering::Relaxed);
+                let checks = [limiter.prepare(&0_u64), other.prepare("k")];
+                let all = BlockingLimiter::decide_all(&checks).iter().all(Decision::is_allowed);
+                batch_admitted.fetch_add(u64::from(all), Ordering::Relaxed);
                 all
             }),
             _ => count(400, |time| {
@@ -276,10 +276,10 @@ fn quota_changes_run_alongside_decisions() {
                 limiter.check(&0_u64).is_allowed()
             }),
         });
-        // Waiting for nothing, each change may round one token against the callers, and none for them.
+        // With a stopped clock each change may round one token against the callers, and never in their favour.
         assert!(admitted <= 300, "{first} and {second} {how:?}: {admitted}");
         let charged = 1_000_000 - other.blocking().key("k").peek(0).remaining();
-        assert_eq!(charged, together.into_inner(), "{first}: all or none");
+        assert_eq!(charged, batch_admitted.into_inner(), "{first}: all or none");
     }
 }
 
@@ -288,21 +288,20 @@ fn running_clock_admits_within_bound() {
     for text in BURSTS_OF_1000.iter().chain(&["1000/min smooth", "500/s warm-up 1s"]) {
         let quota: Quota = text.parse().unwrap();
         let (clock, manual_clock) = Clock::manual();
-        let throttle = DirectLimiter::builder().clock(clock.clone()).build(quota).unwrap();
+        let direct = DirectLimiter::builder().clock(clock.clone()).build(quota).unwrap();
         let admitted = run_threads(|thread| match thread {
             0 => {
                 (0..1_000).for_each(|_| manual_clock.advance(Duration::from_millis(90)));
                 0
             }
-            _ => count(1_000, |_| throttle.check().is_allowed()),
+            _ => count(1_000, |_| direct.check().is_allowed()),
         });
-        let most = quota.bound().max_in_window(clock.now().plus(Micros::new(1)));
-        assert!(admitted <= most, "{text}: {admitted} of {most}");
+        let max_admitted = quota.bound().max_in_window(clock.now().plus(Micros::new(1)));
+        assert!(admitted <= max_admitted, "{text}: {admitted} of {max_admitted}");
     }
 }
 
-/// As many tokens as callers, on the machine's clock: whoever comes with a time that is a little old by the time it
-/// is served still gets one.
+/// As many tokens as callers, on the system clock: a caller whose time is slightly stale when it is served still gets one.
 #[test]
 fn slightly_stale_time_denies_no_request() {
     for quota in BURSTS_OF_1000 {

@@ -1,4 +1,4 @@
-//! Tiers: a key is limited by the one that a call names, and keeps its history when that is another.
+//! Tiers: the call selects the tier that limits a key, and a key that changes its tier keeps its usage.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -17,48 +17,48 @@ fn quotas(texts: &[&str]) -> Vec<Quota> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-/// When, for how much, under which tier, and whether the key is forgotten before.
+/// The pause, the cost, the tier, and whether the key is reset before (zero).
 type TierCall = (CallPause, CallCost, usize, u8);
 
-/// A key that changes its tier keeps what it used.
+/// A key that changes its tier keeps its usage.
 #[test]
 fn tiers_share_key_state() {
     let tier = || prop_oneof![3 => 0_usize..2, 1 => 0_usize..3];
     let cases = |samples: BoxedStrategy<Sample>| {
-        let caller = (pauses(), costs(), tier(), 0_u8..8);
-        (proptest::collection::vec(samples, 2..4), proptest::collection::vec(caller, 1..30))
+        let call = (pauses(), costs(), tier(), 0_u8..8);
+        (proptest::collection::vec(samples, 2..4), proptest::collection::vec(call, 1..30))
     };
     for (name, samples) in every_algorithm() {
-        let law = |(samples, story): (Vec<Sample>, Vec<TierCall>)| -> TestCaseResult {
+        let law = |(samples, calls): (Vec<Sample>, Vec<TierCall>)| -> TestCaseResult {
             let (builder, manual_clock) = small_builder();
-            let mut moment = CallClock::new(&samples[0]);
-            manual_clock.set(moment.now);
-            let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
-            let limiter = builder.build_tiers(&all).unwrap();
+            let mut call_clock = CallClock::new(&samples[0]);
+            manual_clock.set(call_clock.now);
+            let quotas: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
+            let limiter = builder.build_tiers(&quotas).unwrap();
             let mut model = StateEntries::new();
-            for (pause, cost, tier, deed) in story {
-                let tier = tier % all.len();
-                moment.advance(pause);
-                manual_clock.set(moment.now);
+            for (pause, cost, tier, reset) in calls {
+                let tier = tier % quotas.len();
+                call_clock.advance(pause);
+                manual_clock.set(call_clock.now);
                 let bucket = limiter.blocking().key("k").tier(tier).unwrap();
-                if deed == 0 {
+                if reset == 0 {
                     bucket.reset().unwrap();
                     model.reset();
                 }
                 let demand = match name {
-                    "concurrency" => Demand::probe(cost.resolve(all[tier].limit())),
-                    _ => Demand::new(cost.resolve(all[tier].limit())),
+                    "concurrency" => Demand::probe(cost.resolve(quotas[tier].limit())),
+                    _ => Demand::new(cost.resolve(quotas[tier].limit())),
                 };
-                let step = model.decide(&[all[tier]], CarryOver::Keep, moment.now, demand).remove(0);
+                let step = model.decide(&[quotas[tier]], CarryOver::Keep, call_clock.now, demand).remove(0);
                 let decision = bucket.check(demand.cost);
-                prop_assert_eq!(decision, step.decision, "{} at {}", demand.cost, moment.now);
+                prop_assert_eq!(decision, step.decision, "{} at {}", demand.cost, call_clock.now);
                 prop_assert_eq!(decision.quota(), tier);
-                moment.record(&decision);
+                call_clock.record(&decision);
             }
             Ok(())
         };
-        let ran = runner().run(&cases(samples), law);
-        ran.unwrap_or_else(|broken| panic!("{name}: {broken}"));
+        let result = runner().run(&cases(samples), law);
+        result.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }
 
@@ -73,12 +73,12 @@ fn permits_of_all_tiers_return() {
     assert_eq!(tier(1).peek(0).remaining(), 4);
     drop(pro);
     assert_eq!(tier(0).peek(0).remaining(), 2);
-    // A permit that is held when its key is forgotten is still held, under its own tier.
-    let held = tier(1).permit();
+    // A permit that is in use during a reset of its key stays in use, under its own tier.
+    let permit = tier(1).permit();
     tier(1).reset().unwrap();
-    assert_eq!([0, 1].map(|it| tier(it).peek(0).remaining()), [1, 4]);
-    drop(held);
-    assert_eq!([0, 1].map(|it| tier(it).peek(0).remaining()), [2, 5]);
+    assert_eq!([0, 1].map(|index| tier(index).peek(0).remaining()), [1, 4]);
+    drop(permit);
+    assert_eq!([0, 1].map(|index| tier(index).peek(0).remaining()), [2, 5]);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn tokens_of_previous_tier_are_not_refunded() {
     assert_eq!(tier(1).peek(0).remaining(), 15);
 }
 
-/// Every tier changes to its successor, and the key's history with the tier that wrote it.
+/// Every tier changes to its successor, and the usage of the key with the tier that wrote it.
 #[test]
 fn tier_change_keeps_key_state() {
     for how in [CarryOver::Keep, CarryOver::Reset] {

@@ -1,4 +1,4 @@
-//! Additive increase, multiplicative decrease: one more while all goes well, a tenth less when a call is lost.
+//! Additive increase, multiplicative decrease: plus one while calls succeed, minus a tenth when one fails.
 //!
 //! ```text
 //!   limit ┤   ╱|  ╱|  ╱|   a call failed, or took longer than the timeout
@@ -6,7 +6,7 @@
 //!         ┼─────────────▶ calls
 //! ```
 //!
-//! Its surprise: it learns only from losses. As long as nothing fails it grows, whatever happens to latency.
+//! It reacts to failures only. While nothing fails the limit grows, whatever happens to the latency.
 
 use super::{Bounds, CallSample, Controller};
 use crate::call_outcome::CallOutcome;
@@ -22,18 +22,19 @@ pub struct Aimd {
 }
 
 impl Aimd {
-    /// A limit that falls to nine tenths when a call fails or takes longer than five seconds.
+    /// Creates a controller that multiplies the limit by 0.9 when a call fails or takes longer than five
+    /// seconds.
     pub fn new(bounds: Bounds) -> Self {
         Self { bounds, backoff: 0.9, timeout: Micros::from_secs(5), limit: bounds.initial() }
     }
 
-    /// What is left of the limit after a loss: from 0.5 to just under 1.
+    /// Sets the factor applied to the limit after a failure: from 0.5 to just under 1.
     pub fn backoff(self, backoff: f64) -> Result<Self, SettingError> {
         SettingError::require_in_range("a backoff", backoff, 0.5, 0.999)?;
         Ok(Self { backoff, ..self })
     }
 
-    /// A call that takes longer counts as lost.
+    /// Sets the latency above which a call counts as failed.
     pub fn timeout(self, timeout: Micros) -> Result<Self, SettingError> {
         SettingError::require_finite("a timeout", timeout)?;
         Ok(Self { timeout, ..self })

@@ -1,13 +1,14 @@
-//! Netflix's second gradient: compares latency now with latency over a long time, and shrinks when it got worse.
+//! Netflix's Gradient2: compares the latency now with the long-term latency, and shrinks the limit when it
+//! got worse.
 //!
 //! ```text
 //!   gradient = tolerance · long-term latency / latency      (from 0.5 to 1)
 //!   limit    = limit · gradient + queue                     (a fifth of the way at each call)
 //! ```
 //!
-//! Its surprise: latency that is bad for long enough becomes what it compares with. Under timeouts that all take the
-//! same time the gradient is 1, and the limit grows without end. It does not look at failures at all. It is here to
-//! be compared with; use [`super::LatencyTarget`].
+//! Latency that is bad for long enough becomes its reference. When all calls time out after the same time,
+//! the gradient is 1 and the limit grows without bound. It ignores failures. It exists for comparison; use
+//! [`super::LatencyTarget`].
 
 use super::{Bounds, CallSample, Controller};
 use crate::call_outcome::CallOutcome;
@@ -25,7 +26,7 @@ const QUEUE_SIZE: f64 = 4.0;
 const TOLERANCE: f64 = 1.5;
 
 impl Gradient2 {
-    /// The controller with Netflix's defaults but for the ends of its range, which are 20 and 200 there.
+    /// Creates a controller with Netflix's defaults except for the bounds, which are 20 and 200 there.
     pub fn new(bounds: Bounds) -> Self {
         Self { bounds, limit: bounds.initial().into(), long_term: WarmUpAverage::default() }
     }
@@ -42,7 +43,7 @@ impl Controller for Gradient2 {
         }
         let latency = call.latency().get() as f64;
         let long_term = self.long_term.add(latency);
-        // After a long overload, come back faster.
+        // Recover faster after a long overload.
         if long_term / latency > 2.0 {
             self.long_term.value *= 0.95;
         }
@@ -50,13 +51,13 @@ impl Controller for Gradient2 {
             return self.limit();
         }
         let gradient = (TOLERANCE * long_term / latency).clamp(0.5, 1.0);
-        let wanted = self.limit * gradient + QUEUE_SIZE;
-        self.limit = self.bounds.clamp(self.limit * (1.0 - SMOOTHING) + wanted * SMOOTHING);
+        let target = self.limit * gradient + QUEUE_SIZE;
+        self.limit = self.bounds.clamp(self.limit * (1.0 - SMOOTHING) + target * SMOOTHING);
         self.limit()
     }
 }
 
-/// An exponential average over 600 calls that begins as a plain mean of the first ten.
+/// An exponential average over 600 calls that starts as the mean of the first ten.
 #[derive(Clone, Debug, Default)]
 struct WarmUpAverage {
     value: f64,

@@ -1,36 +1,36 @@
-//! The default: a gradient that is anchored, so that it cannot run away.
+//! The default controller: a gradient bounded by a latency target, failures and throughput.
 //!
 //! ```text
-//!   calls ──▶ round ──▶ lost calls, or latency over the target?   brake
+//!   calls ──▶ round ──▶ failures, or latency over the target?     decrease
 //!                       limit not reached?                        stay, learn the latency without load
-//!                       did the last step pay in throughput?      if not, undo it
-//!                       latency above what it was without load?   shrink by the gradient, else grow by √limit
+//!                       did the last step raise throughput?       if not, undo it
+//!                       latency above the one without load?       shrink by the gradient, else grow by √limit
 //! ```
 //!
-//! A ratio of latencies cannot see that things have been bad for long. Three anchors can: a latency target in absolute
-//! terms, lost calls, and throughput. Every step is an experiment. More in flight must bring more throughput, or it only
-//! made a queue; less in flight must cost little throughput, or the latency was not a queue of ours. A round counts only
-//! calls that were let in after the last step, so that no step is judged, or taken twice, by what came before it.
+//! A ratio of latencies cannot detect that they have been bad for long. Three absolute signals can: a latency target,
+//! failures, and throughput. Each step is an experiment. A higher limit must raise throughput, or it only made a queue; a
+//! lower limit must cost little throughput, or the latency was not caused by a queue. A round counts only calls that
+//! were admitted after the last step, so that earlier calls cannot affect the evaluation of a step.
 //!
-//! It never lowers the limit to measure the latency without load: that is learnt while the limit is not reached. It
-//! experiments only while the limit is reached, that is, while calls are refused anyway.
+//! It never lowers the limit to measure the latency without load: it learns that while the limit is not reached. It
+//! experiments only while the limit is reached, that is, while calls are rejected anyway.
 //!
-//! A call that was ignored tells nothing, unless it was given up after the target had passed: that is a lost call.
+//! An ignored call is no evidence, unless it was cancelled after the target had passed: that counts as a failure.
 //!
-//! Its surprise: without any load it stays where it is. A limit that was needed once is kept.
+//! Without load the limit stays the same; it does not decay.
 
 use super::{Bounds, CallSample, Controller};
 use crate::call_outcome::CallOutcome;
 use tidegate_core::{Micros, SettingError};
 
-/// A gradient with a latency target, a throughput check and a count of lost calls.
+/// A gradient controller with a latency target, a throughput check and a count of failures.
 #[derive(Clone, Debug)]
 pub struct LatencyTarget {
     bounds: Bounds,
     target: f64,
     tolerance: f64,
     limit: f64,
-    /// Latency without load in microseconds, once it is known.
+    /// Latency without load in microseconds, if known.
     no_load_latency: Option<f64>,
     round: Round,
     step: LimitStep,
@@ -39,7 +39,7 @@ pub struct LatencyTarget {
 /// The calls since the last step.
 #[derive(Clone, Debug, Default)]
 struct Round {
-    /// Calls that were let in earlier do not count.
+    /// Calls that were admitted earlier are not counted.
     start: Micros,
     first_end: Option<Micros>,
     last_end: Micros,
@@ -49,18 +49,18 @@ struct Round {
     is_saturated: bool,
 }
 
-/// What was done last, and what was known before it.
+/// The last step, and the measurements before it.
 #[derive(Clone, Copy, Debug)]
 enum LimitStep {
-    /// Nothing that needs to be judged.
+    /// No step to evaluate.
     Steady,
     Grow(RoundStats),
     Shrink(RoundStats),
-    /// A step did not pay: rest for so many rounds.
+    /// A step did not pay off: no experiment for this number of rounds.
     Cooldown(u32),
 }
 
-/// What one round measured.
+/// The measurements of one round.
 #[derive(Clone, Copy, Debug)]
 struct RoundStats {
     limit: f64,
@@ -69,29 +69,29 @@ struct RoundStats {
     latency: f64,
 }
 
-/// A round ends after so many calls for each place of the limit, so that chance does not judge an experiment, ...
+/// Calls per slot of the limit that end a round, enough to average out noise.
 const CALLS_PER_SLOT: u32 = 4;
-/// ... after fewer if the brake is needed, ...
+/// Calls per slot that end a round when the limit must be decreased.
 const BACKOFF_CALLS_PER_SLOT: u32 = 2;
-/// ... but not before it has this many, ...
+/// The minimum number of calls of a round.
 const MIN_CALLS: u32 = 16;
-/// ... or after this time, with whatever it has.
+/// The maximum duration of a round.
 const MAX_ROUND: Micros = Micros::from_secs(1);
-/// So few lost calls are no reason to brake, nor is what chance makes of them.
+/// The failure ratio that does not decrease the limit; random deviations from it do not either.
 const LOSS_TOLERANCE: f64 = 0.01;
-/// What an experiment downwards leaves of the limit, and a brake at most.
+/// The factor of an experimental decrease, and the largest factor of a forced one.
 const DECREASE_FACTOR: f64 = 0.9;
-/// What a step leaves of the limit at least.
+/// The smallest factor of any step.
 const MIN_STEP_FACTOR: f64 = 0.5;
-/// Rounds without an experiment after one that did not pay.
+/// Rounds without an experiment after one that did not pay off.
 const COOLDOWN_ROUNDS: u32 = 16;
-/// How much of a new latency without load is taken over at once.
+/// The weight of a new, higher latency without load.
 const LEARNING_RATE: f64 = 0.1;
 
 impl LatencyTarget {
-    /// A controller for calls that should take at most `target`: the latency that you promise, not the one that you
-    /// see. From 1 to 1000 in flight, 20 at the start. Under a target that the backend misses even without load the limit
-    /// falls to its floor, and stays there.
+    /// Creates a controller for calls that should take at most `target`: the latency that you promise, not
+    /// the one that you measure. The limit is 20 initially, and from 1 to 1000. If the backend misses the
+    /// target even without load, the limit falls to its floor and stays there.
     pub fn new(target: Micros) -> Result<Self, SettingError> {
         SettingError::require_finite("a latency target", target)?;
         let bounds = Bounds::default();
@@ -107,13 +107,13 @@ impl LatencyTarget {
         })
     }
 
-    /// The same, between other ends.
+    /// Sets other bounds.
     #[must_use]
     pub fn bounds(self, bounds: Bounds) -> Self {
         Self { bounds, limit: bounds.initial().into(), ..self }
     }
 
-    /// How many times the latency without load is still fine; 1.5 unless told otherwise, from 1 to 10.
+    /// Sets the tolerated multiple of the latency without load, from 1 to 10; 1.5 by default.
     pub fn tolerance(self, tolerance: f64) -> Result<Self, SettingError> {
         SettingError::require_in_range("a tolerance", tolerance, 1.0, 10.0)?;
         Ok(Self { tolerance, ..self })
@@ -125,64 +125,65 @@ impl LatencyTarget {
         let step = self.take_step(&round);
         self.limit = self.bounds.clamp(self.limit);
         self.step = step;
-        // Calls that are in flight now belong to the limit before.
+        // Calls in flight now were admitted under the previous limit.
         self.round.start = if self.limit == before { round.start } else { round.last_end };
     }
 
-    /// Moves the limit, and says what was done.
+    /// Changes the limit and returns the step.
     fn take_step(&mut self, round: &Round) -> LimitStep {
-        let left = round.decrease_factor(self.target);
-        if left < 1.0 {
-            self.limit *= left.clamp(MIN_STEP_FACTOR, DECREASE_FACTOR);
-            // A step up that ends in a brake did not pay either: forgotten, it would be tried again and again.
+        let factor = round.decrease_factor(self.target);
+        if factor < 1.0 {
+            self.limit *= factor.clamp(MIN_STEP_FACTOR, DECREASE_FACTOR);
+            // An increase that ends in a decrease did not pay off either; it must be recorded, or it would be
+            // repeated.
             let LimitStep::Grow(before) = self.step else { return LimitStep::Steady };
             self.limit = self.limit.min(before.limit * DECREASE_FACTOR);
             return LimitStep::Shrink(before);
         }
-        let Some(mark) = round.measure(self.limit) else { return LimitStep::Steady };
+        let Some(stats) = round.measure(self.limit) else { return LimitStep::Steady };
         if !round.is_saturated {
-            self.update_no_load_latency(mark.latency);
+            self.update_no_load_latency(stats.latency);
             return self.step.skip_round();
         }
         let unloaded = *self
             .no_load_latency
-            .insert(self.no_load_latency.map_or(mark.latency, |it| it.min(mark.latency)));
+            .insert(self.no_load_latency.map_or(stats.latency, |it| it.min(stats.latency)));
         match self.step {
-            LimitStep::Grow(before) if mark.has_longer_queue_than(&before) => {
+            LimitStep::Grow(before) if stats.has_longer_queue_than(&before) => {
                 self.limit = before.limit * DECREASE_FACTOR;
                 LimitStep::Shrink(before)
             }
-            LimitStep::Shrink(before) if mark.is_worse_than(&before) => {
-                // The latency is not our queue: it is what a call takes now.
-                self.no_load_latency = Some(unloaded.max(mark.latency));
+            LimitStep::Shrink(before) if stats.is_worse_than(&before) => {
+                // The latency is not caused by our queue: a call takes that long now.
+                self.no_load_latency = Some(unloaded.max(stats.latency));
                 self.limit = before.limit;
                 LimitStep::Cooldown(COOLDOWN_ROUNDS)
             }
             LimitStep::Shrink(_) => {
-                self.limit *= self.gradient(&mark, unloaded).min(DECREASE_FACTOR);
-                LimitStep::Shrink(mark)
+                self.limit *= self.gradient(&stats, unloaded).min(DECREASE_FACTOR);
+                LimitStep::Shrink(stats)
             }
-            LimitStep::Cooldown(rounds) if rounds > 0 && self.gradient(&mark, unloaded) >= 1.0 => {
+            LimitStep::Cooldown(rounds) if rounds > 0 && self.gradient(&stats, unloaded) >= 1.0 => {
                 LimitStep::Cooldown(rounds - 1)
             }
             _ => {
-                let wanted = self.limit * self.gradient(&mark, unloaded) + headroom(self.limit);
-                let grows = wanted > self.limit;
-                self.limit = wanted;
-                if grows { LimitStep::Grow(mark) } else { LimitStep::Shrink(mark) }
+                let target = self.limit * self.gradient(&stats, unloaded) + headroom(self.limit);
+                let grows = target > self.limit;
+                self.limit = target;
+                if grows { LimitStep::Grow(stats) } else { LimitStep::Shrink(stats) }
             }
         }
     }
 
-    fn gradient(&self, mark: &RoundStats, unloaded: f64) -> f64 {
-        (self.tolerance * unloaded / mark.latency).clamp(MIN_STEP_FACTOR, 1.0)
+    fn gradient(&self, stats: &RoundStats, unloaded: f64) -> f64 {
+        (self.tolerance * unloaded / stats.latency).clamp(MIN_STEP_FACTOR, 1.0)
     }
 
     fn update_no_load_latency(&mut self, latency: f64) {
         let known = self.no_load_latency.get_or_insert(latency);
-        // Faster is news at once; slower has to last.
-        let part = if latency < *known { 1.0 } else { LEARNING_RATE };
-        *known += (latency - *known) * part;
+        // A lower latency is adopted at once, a higher one gradually.
+        let weight = if latency < *known { 1.0 } else { LEARNING_RATE };
+        *known += (latency - *known) * weight;
     }
 }
 
@@ -197,7 +198,8 @@ impl Controller for LatencyTarget {
             CallOutcome::Ignored if is_late => CallOutcome::Failure,
             report => report,
         };
-        // Ends come in order; if this one does not, time was set back, and calls from before a far future count again.
+        // Ends arrive in order. If this one does not, the clock was set back, and calls before the old start
+        // count again.
         self.round.start = self.round.start.min(call.end);
         if report != CallOutcome::Ignored && call.start >= self.round.start {
             self.round.add(&CallSample { outcome: report, ..call }, self.limit());
@@ -226,29 +228,29 @@ impl Round {
     }
 
     fn is_complete(&self, limit: u32, is_overloaded: bool) -> bool {
-        let per_place = if is_overloaded { BACKOFF_CALLS_PER_SLOT } else { CALLS_PER_SLOT };
-        let enough = MIN_CALLS.max(limit.saturating_mul(per_place));
+        let per_slot = if is_overloaded { BACKOFF_CALLS_PER_SLOT } else { CALLS_PER_SLOT };
+        let enough = MIN_CALLS.max(limit.saturating_mul(per_slot));
         self.successes + self.losses >= enough || self.elapsed() >= MAX_ROUND
     }
 
-    /// What the anchors leave of a limit: less than 1 when calls were lost or the latency is over the target.
+    /// The factor for the limit: below 1 when calls failed or the latency exceeds the target.
     fn decrease_factor(&self, target: f64) -> f64 {
         let (successes, losses) = (f64::from(self.successes), f64::from(self.losses));
         let calls = successes + losses;
-        let endured = calls * LOSS_TOLERANCE;
-        // More than chance makes of so few: by three times its spread, and never by a single call.
-        let excess = (losses - endured).max(0.0);
-        let is_lossy = self.losses > 1 && excess * excess > 9.0 * endured;
-        let kept = if is_lossy { 1.0 - losses / calls } else { 1.0 };
-        // Without a success there is no latency, and everything is lost.
-        if self.successes == 0 { kept } else { kept.min(target * successes / self.latency_sum) }
+        let tolerated = calls * LOSS_TOLERANCE;
+        // Significant only above three standard deviations, and never for a single call.
+        let excess = (losses - tolerated).max(0.0);
+        let is_lossy = self.losses > 1 && excess * excess > 9.0 * tolerated;
+        let factor = if is_lossy { 1.0 - losses / calls } else { 1.0 };
+        // Without a success there is no latency to compare.
+        if self.successes == 0 { factor } else { factor.min(target * successes / self.latency_sum) }
     }
 
     fn elapsed(&self) -> Micros {
         self.first_end.map_or(Micros::ZERO, |first| self.last_end.since(first))
     }
 
-    /// What it measured; `None` if nothing succeeded.
+    /// The measurements; `None` if nothing succeeded.
     fn measure(&self, limit: f64) -> Option<RoundStats> {
         let successes = f64::from(self.successes);
         (self.successes > 0).then(|| RoundStats {
@@ -260,14 +262,15 @@ impl Round {
 }
 
 impl RoundStats {
-    /// Whether a larger limit made a queue: half of what was added or more came out as latency, and not as throughput.
+    /// Whether a higher limit made a queue: at least half of the increase went into latency instead of
+    /// throughput.
     fn has_longer_queue_than(&self, before: &Self) -> bool {
         let half = (self.limit / before.limit - 1.0) / 2.0;
         self.latency > before.latency * (1.0 + half) && self.throughput < before.throughput * (1.0 + half)
     }
 
-    /// Whether a smaller limit cost something: half of what was taken or more is missing in throughput, or was not
-    /// gained in latency.
+    /// Whether a lower limit hurt: throughput fell, or latency did not improve, by at least half of the
+    /// decrease.
     fn is_worse_than(&self, before: &Self) -> bool {
         let half = (1.0 - self.limit / before.limit) / 2.0;
         self.throughput < before.throughput * (1.0 - half) || self.latency > before.latency * (1.0 - half)
@@ -275,7 +278,7 @@ impl RoundStats {
 }
 
 impl LimitStep {
-    /// After a round in which the limit was not reached, an experiment has no result.
+    /// A round in which the limit was not reached does not evaluate an experiment.
     fn skip_round(self) -> Self {
         match self {
             Self::Cooldown(rounds) => Self::Cooldown(rounds.saturating_sub(1)),
@@ -284,7 +287,7 @@ impl LimitStep {
     }
 }
 
-/// How much a limit grows in one step.
+/// The increase of one step.
 fn headroom(limit: f64) -> f64 {
     f64::from((limit as u32).isqrt().max(1))
 }

@@ -1,4 +1,4 @@
-//! A concurrency limit that finds itself: slots whose number a controller sets from how calls end.
+//! A concurrency limit that a controller adjusts to the outcomes of calls.
 
 #[cfg(feature = "tokio")]
 use crate::call_guard::CallPermit;
@@ -18,7 +18,7 @@ use tidegate_limiter::{
 #[cfg(feature = "tokio")]
 use tidegate_limiter::{WaitError, Waiter};
 
-/// As many calls in flight as the backend can take, found by a controller such as
+/// Limits calls in flight to what the backend can handle, as found by a controller such as
 /// [`LatencyTarget`](crate::adaptive::LatencyTarget).
 ///
 /// ```
@@ -27,26 +27,27 @@ use tidegate_limiter::{WaitError, Waiter};
 ///
 /// let limit = AdaptiveLimit::new(LatencyTarget::new(Micros::from_millis(250))?)?; // the latency that you promise
 /// match limit.try_acquire() {
-///     Err(rejection) => println!("come back later: {rejection}"),
-///     Ok(acquire) => {
+///     Err(rejection) => println!("rejected: {rejection}"),
+///     Ok(permit) => {
 ///         // … call the backend …
-///         acquire.succeed();
+///         permit.succeed();
 ///     }
 /// }
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// A failure is one that tells of overload: a timeout, a refusal, a dropped connection. Report errors of other kinds as
-/// ignored, or as successes. A pass that is dropped without a word is ignored, which tells the controller nothing unless
-/// the call was given up late.
+/// A failure is one that indicates overload: a timeout, a rejection, a dropped connection. Record other
+/// errors as ignored or as successes. A permit that is dropped without an outcome is ignored, which is no
+/// evidence unless the call was cancelled late.
 ///
-/// Share it by reference or in an `Arc`; see [`CallGuard`] for how to ask, and [`crate::CallPermit`] for how to report.
+/// Share it by reference or in an `Arc`. [`CallGuard`] documents admission, [`crate::CallPermit`] how to
+/// record outcomes.
 pub struct AdaptiveLimit {
     slots: Semaphore,
     controller: Mutex<Box<dyn Controller>>,
 }
 
-/// What an adaptive limit must know of a call when it ends.
+/// The data about a call that an adaptive limit needs when it ends.
 #[derive(Debug)]
 pub struct AdaptiveEntry {
     slot: SemaphorePermit,
@@ -54,12 +55,12 @@ pub struct AdaptiveEntry {
 }
 
 impl AdaptiveLimit {
-    /// A limit that starts where the controller does.
+    /// Creates a limit that starts at the initial limit of the controller.
     pub fn new(controller: impl Controller + 'static) -> Result<Self, SettingError> {
         Self::with_slots(controller, Semaphore::builder())
     }
 
-    /// The same, with settings for those who wait, and a clock.
+    /// Like [`new`](Self::new), with settings for the wait queue and the clock.
     pub fn with_slots(
         controller: impl Controller + 'static,
         slots: SemaphoreBuilder,
@@ -68,26 +69,26 @@ impl AdaptiveLimit {
         Ok(Self { slots, controller: Mutex::new(Box::new(controller)) })
     }
 
-    /// Waits in line for room. Only the time after that counts as the call's.
+    /// Waits in the queue for a slot. Only the time after that counts as latency.
     #[cfg(feature = "tokio")]
     pub async fn acquire(&self, waiter: Waiter) -> Result<CallPermit<&Self>, WaitError> {
         let slot = self.slots.acquire_owned(waiter).await?;
         Ok(CallPermit::new(self, self.new_entry(slot)))
     }
 
-    /// Waits in line for room, and gives a pass that borrows nothing.
+    /// Waits in the queue for a slot, and returns a permit that borrows nothing.
     #[cfg(feature = "tokio")]
     pub async fn acquire_owned(self: &Arc<Self>, waiter: Waiter) -> Result<CallPermit<Arc<Self>>, WaitError> {
         let slot = self.slots.acquire_owned(waiter).await?;
         Ok(CallPermit::new(self.clone(), self.new_entry(slot)))
     }
 
-    /// How many calls may be in flight now.
+    /// The number of calls that may be in flight now.
     pub fn limit(&self) -> u32 {
         self.slots.limit()
     }
 
-    /// How many are.
+    /// The number of calls in flight.
     pub fn in_flight(&self) -> u32 {
         self.slots.in_flight()
     }
@@ -107,16 +108,16 @@ impl RecordOutcome for AdaptiveLimit {
     type Entry = AdaptiveEntry;
 
     fn record(&self, entry: AdaptiveEntry, report: CallOutcome) {
-        let AdaptiveEntry { slot, started_at: began } = entry;
+        let AdaptiveEntry { slot, started_at } = entry;
         let in_flight = slot.in_flight();
-        // Given back before the controller hears of it, so that the next is not kept waiting.
+        // Released before the controller runs, so that the next waiter is not delayed.
         drop(slot);
         let mut controller = lock(&self.controller);
         // Read under the lock, so that ends are in order.
         let end = self.slots.clock().now();
         let before = controller.limit();
-        let limit = controller.record(CallSample { start: began, end, in_flight, outcome: report });
-        // Set under the lock, so that the last word is the controller's.
+        let limit = controller.record(CallSample { start: started_at, end, in_flight, outcome: report });
+        // Set under the lock, so that the limit is the latest one of the controller.
         let awaited = if limit == before { HasWaiters::No } else { self.slots.set_limit(limit.max(1)) };
         drop(controller);
         self.slots.wake(awaited);

@@ -1,15 +1,14 @@
-//! Limits that find themselves: controllers that turn finished calls into how many may be in flight.
+//! Controllers that turn finished calls into a limit of calls in flight.
 //!
 //! ```text
-//!   finished call: when, how long, how many beside it, how it ended ──record──▶ limit
+//!   finished call: start, end, calls in flight, outcome ──record──▶ limit
 //! ```
 //!
-//! Each controller is a pure state machine in a file of its own. It never refuses a call; it only says how many there
-//! may be. [`LatencyTarget`] is the one to use. The others are the models that services know from Netflix's
-//! concurrency-limits, to compare with and to move from.
+//! Each controller is a pure state machine in its own file. It does not reject calls; it only sets the limit. Use
+//! [`LatencyTarget`]. The others are models from Netflix's concurrency-limits, for comparison and migration.
 //!
-//! Absurd measurements do no harm: a call of no length counts as one of a microsecond, one that ends before it starts
-//! as well, and no measurement moves a limit past its floor or its ceiling.
+//! Invalid measurements are harmless: a call without duration, or one that ends before it starts, counts as one
+//! microsecond, and no measurement moves a limit out of its bounds.
 
 mod aimd;
 mod gradient2;
@@ -29,34 +28,34 @@ use tidegate_core::{Micros, SettingError};
 
 /// Turns finished calls into a limit of calls in flight.
 pub trait Controller: fmt::Debug + Send {
-    /// How many calls may be in flight.
+    /// The number of calls that may be in flight.
     fn limit(&self) -> u32;
 
-    /// Takes note of a call that has ended, and says how many may be in flight from now on.
+    /// Records a call that has ended, and returns the new limit.
     fn record(&mut self, call: CallSample) -> u32;
 }
 
 /// A call that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallSample {
-    /// When it was let in.
+    /// When it was admitted.
     pub start: Micros,
     /// When it ended.
     pub end: Micros,
-    /// How many were in flight when it was let in, itself included.
+    /// The number of calls in flight when it was admitted, itself included.
     pub in_flight: u32,
-    /// How it ended. A failure is one that tells of overload: a timeout, a refusal, a dropped connection.
+    /// The outcome. A failure is one that indicates overload: a timeout, a rejection, a dropped connection.
     pub outcome: CallOutcome,
 }
 
 impl CallSample {
-    /// How long it took, at least a microsecond.
+    /// The latency, at least a microsecond.
     pub fn latency(&self) -> Micros {
         self.end.since(self.start).max(Micros::new(1))
     }
 }
 
-/// Between which ends a limit may move, and where it starts.
+/// The bounds of a limit and its initial value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     floor: u32,
@@ -65,11 +64,11 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// From `floor` to `ceiling`, starting at `initial`.
+    /// Creates bounds from `floor` to `ceiling`, with an initial limit.
     pub fn new(floor: u32, initial: u32, ceiling: u32) -> Result<Self, SettingError> {
         SettingError::require_nonzero("a floor", floor.into())?;
         if floor > ceiling {
-            let problem = format!("a floor of {floor} over a ceiling of {ceiling}");
+            let problem = format!("a floor of {floor} is above the ceiling of {ceiling}");
             return Err(SettingError::new(problem, "give a floor that is not above the ceiling"));
         }
         SettingError::require_in_range("an initial limit", initial, floor, ceiling)?;
@@ -81,7 +80,7 @@ impl Bounds {
         self.floor
     }
 
-    /// The limit to start with.
+    /// The initial limit.
     pub const fn initial(&self) -> u32 {
         self.initial
     }
@@ -91,9 +90,9 @@ impl Bounds {
         self.ceiling
     }
 
-    /// The nearest limit between both ends.
+    /// Clamps a limit to the bounds.
     fn clamp(&self, limit: f64) -> f64 {
-        // NaN is not above the floor.
+        // NaN becomes the floor.
         if limit > f64::from(self.floor) { limit.min(self.ceiling.into()) } else { self.floor.into() }
     }
 }

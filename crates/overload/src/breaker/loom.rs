@@ -1,9 +1,9 @@
-//! Every order in which threads can meet at a breaker; `scripts/test loom` runs them.
+//! Interleavings of threads on a breaker; `scripts/test loom` runs them.
 
 use super::Breaker;
 use crate::{BreakerBuilder, BreakerSettings, BreakerState, call_guard::CallGuard};
 use loom::{sync::Arc, thread};
-use tidegate_core::{Micros, Share};
+use tidegate_core::{Micros, Percent};
 use tidegate_limiter::Clock;
 
 fn run_model(model: impl Fn() + Send + Sync + 'static) {
@@ -15,7 +15,7 @@ fn run_model(model: impl Fn() + Send + Sync + 'static) {
 fn settings(calls: u32, probes: u32) -> BreakerBuilder {
     BreakerSettings::builder()
         .count_window(calls)
-        .failure_rate(Share::ALL)
+        .failure_rate(Percent::FULL)
         .probes(probes)
         .open_for(Micros::new(1))
 }
@@ -34,7 +34,7 @@ fn spawn_with<T: 'static>(
     thread::spawn(move || work(&breaker))
 }
 
-/// A breaker whose open time is over, though nobody has asked yet.
+/// A breaker whose open time has passed, before the next call.
 fn ready_for_probes(probes: u32) -> Arc<Breaker> {
     let (clock, manual_clock) = Clock::manual();
     let breaker = Breaker::with_clock(settings(4, probes).build().unwrap(), clock);
@@ -43,7 +43,7 @@ fn ready_for_probes(probes: u32) -> Arc<Breaker> {
     Arc::new(breaker)
 }
 
-/// Keeps the pass for good.
+/// Acquires a slot without recording an outcome.
 fn is_admitted(breaker: &Breaker) -> bool {
     breaker.admit().is_ok()
 }
@@ -62,7 +62,7 @@ fn loom_probes_stay_within_limit() {
     }
 }
 
-/// A place that is given back goes to one other.
+/// A released probe slot goes to one other thread.
 #[test]
 fn loom_ignored_probe_frees_one_slot() {
     run_model(|| {
@@ -71,20 +71,21 @@ fn loom_ignored_probe_frees_one_slot() {
         let has_released = breaker.try_acquire().map(drop).is_ok();
         let other = other.join().unwrap();
         assert!(has_released || other);
-        assert_eq!(is_admitted(&breaker), !other, "one place, and it is free unless the other keeps it");
+        assert_eq!(is_admitted(&breaker), !other, "the slot is free unless the other thread has it");
     });
 }
 
-/// One thread succeeds while another fails and opens the breaker: in no order does the success close or keep it.
+/// One thread succeeds while another fails and opens the breaker: in no order does the success close it or
+/// keep it closed.
 #[test]
 fn loom_older_success_does_not_close_open_breaker() {
     run_model(|| {
-        // A window of one call that went well: a success changes nothing, so it takes no lock.
+        // A window of one successful call: a success changes nothing, so it takes no lock.
         let breaker = breaker(settings(1, 1));
         breaker.try_acquire().unwrap().succeed();
         let other = spawn_with(&breaker, |breaker| breaker.try_acquire().unwrap().fail());
-        if let Ok(pass) = breaker.try_acquire() {
-            pass.succeed();
+        if let Ok(permit) = breaker.try_acquire() {
+            permit.succeed();
         }
         other.join().unwrap();
         let snapshot = breaker.snapshot();
@@ -92,17 +93,17 @@ fn loom_older_success_does_not_close_open_breaker() {
     });
 }
 
-/// Two failures and a success meet: the breaker opens unless the success came between them.
+/// Two failures and a success race: the breaker opens unless the success is recorded between them.
 #[test]
 fn loom_success_between_failures_keeps_breaker_closed() {
     run_model(|| {
         let breaker = breaker(settings(2, 1));
         (0..2).for_each(|_| breaker.try_acquire().unwrap().succeed());
-        let pass = breaker.try_acquire().unwrap();
+        let permit = breaker.try_acquire().unwrap();
         let other = spawn_with(&breaker, |breaker| {
             (0..2).for_each(|_| breaker.try_acquire().unwrap().fail());
         });
-        pass.succeed();
+        permit.succeed();
         other.join().unwrap();
         let snapshot = breaker.snapshot();
         match snapshot.state {
@@ -112,7 +113,7 @@ fn loom_success_between_failures_keeps_breaker_closed() {
     });
 }
 
-/// Successes that are counted spawn_with the lock are not lost, whoever looks or reports counts.
+/// Successes that are counted outside of the lock are not lost to concurrent snapshots or outcomes.
 #[test]
 fn loom_every_success_is_counted() {
     run_model(|| {
@@ -128,7 +129,7 @@ fn loom_every_success_is_counted() {
         others.into_iter().for_each(|other| other.join().unwrap());
         breaker.try_acquire().unwrap().fail();
         let snapshot = breaker.snapshot().counts;
-        assert_eq!((snapshot.calls, snapshot.failures), (3, 1), "two successes came after the first failure");
+        assert_eq!((snapshot.calls, snapshot.failures), (3, 1), "two successes follow the first failure");
     });
 }
 
@@ -139,19 +140,19 @@ fn loom_successes_count_in_their_generation() {
         let breaker = breaker(settings(2, 1));
         breaker.try_acquire().unwrap().succeed();
         breaker.try_acquire().unwrap().fail();
-        let pass = breaker.try_acquire().unwrap();
+        let permit = breaker.try_acquire().unwrap();
         let other = spawn_with(&breaker, |breaker| {
             breaker.set_metrics_only();
             (0..2).for_each(|_| breaker.try_acquire().unwrap().fail());
         });
-        pass.succeed();
+        permit.succeed();
         other.join().unwrap();
         let snapshot = breaker.snapshot().counts;
         assert_eq!((snapshot.calls, snapshot.failures), (2, 2));
     });
 }
 
-/// A probe of one half-open stretch reports while a hand opens and ends another: it decides nothing there.
+/// A probe of one half-open state records its outcome while the breaker is forced open: it decides nothing.
 #[test]
 fn loom_older_probe_does_not_close_forced_open_breaker() {
     run_model(|| {

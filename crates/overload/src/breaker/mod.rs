@@ -1,23 +1,22 @@
-//! A circuit breaker: calls that would fail anyway are not made.
+//! A circuit breaker: it rejects calls that are likely to fail.
 //!
 //! ```text
 //!               rate ≥ threshold             open time over
 //!      CLOSED ───────────────────────▶ OPEN ────────────────▶ HALF-OPEN
 //!        ▲                              ▲                      │   │
 //!        │                              └─── probes failed ────┘   │
-//!        └───────────────────── probes went well ──────────────────┘
+//!        └───────────────────── probes succeeded ──────────────────┘
 //! ```
 //!
-//! A pure state machine: time and chance are arguments. Rates are compared by `>=` and without rounding; a call is
-//! slow if it took longer than the threshold. Nothing moves by itself: the next question finds that a time is over.
+//! A pure state machine: time and randomness are arguments. Rates are compared by `>=` and without rounding; a call is
+//! slow if it took longer than the threshold. There is no timer: the next call finds that a period has ended.
 //!
-//! Every pass belongs to a generation, and every change of state starts another. A result that comes back in another
-//! generation decides nothing and is not recorded, so a call from before cannot close or open a half-open breaker.
+//! Every admission belongs to a generation, and every state change starts a new one. An outcome of an earlier generation
+//! is dropped, so an old call cannot close or open a half-open breaker.
 //!
-//! It cannot wedge. A probe that is ignored gives its place back, and the deadline ends the wait for those that are
-//! never heard of. Its surprise: at the deadline the next question judges by the results that are there, with the
-//! missing ones as failures, and opens if there are none. A breaker with few calls would otherwise never see all its
-//! probes, and never close.
+//! A half-open breaker cannot hang. An ignored probe frees its slot, and a deadline ends the wait for probes without an
+//! outcome: the next call then evaluates the results so far, counts missing ones as failures, and reopens the breaker if
+//! there are no results. Otherwise a breaker with few calls would never complete its probes and never close.
 
 #[cfg(all(test, loom))]
 mod loom;
@@ -35,12 +34,13 @@ use crate::{call_outcome::CallOutcome, rejection::Rejection};
 use tidegate_core::{Micros, Percent};
 use window::{CallWindow, PackedOutcome};
 
-/// Which stretch between two changes of state a pass was given in.
+/// The number of state changes before a call was admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Generation(pub u64);
 
 impl Generation {
-    /// A shell has room for a few bits beside one. They begin anew after 570 years of a change in each microsecond.
+    /// `Breaker` packs other bits into the same word. The number wraps after 570 years with a change per
+    /// microsecond.
     pub const BITS: u32 = 54;
 
     fn next(self) -> Self {
@@ -48,22 +48,24 @@ impl Generation {
     }
 }
 
-/// What would change nothing, so that a shell need not ask or tell until the next change.
+/// Which calls and outcomes do not change the state, so that a caller can skip the lock until the next
+/// change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastPath {
-    /// Every question and every report counts.
+    /// Every call and every outcome matters.
     None,
-    /// All pass.
+    /// All calls are admitted.
     Admit,
-    /// All pass, and quick successes open nothing: it is enough to hand in their number before anything else is told.
+    /// All calls are admitted, and fast successes cannot open the breaker: it is enough to add their count
+    /// before the next other outcome.
     CountSuccess,
-    /// All pass, and one more quick success changes nothing.
+    /// All calls are admitted, and one more fast success changes nothing.
     SkipSuccess,
-    /// All pass, and no report changes anything.
+    /// All calls are admitted, and no outcome changes anything.
     SkipAll,
 }
 
-/// The state of a breaker.
+/// The state machine of a breaker.
 ///
 /// ```
 /// use tidegate_overload::{BreakerSettings, BreakerState, Rejection, CallOutcome, breaker::BreakerMachine};
@@ -73,8 +75,8 @@ pub enum FastPath {
 /// let mut breaker = BreakerMachine::new(settings);
 /// for second in [0, 1] {
 ///     let (now, roll, took) = (Micros::from_secs(second), 0.5, Micros::ZERO);
-///     let acquire = breaker.try_acquire(now, roll).unwrap();
-///     breaker.record(acquire, CallOutcome::Failure, took, now, roll);
+///     let generation = breaker.try_acquire(now, roll).unwrap();
+///     breaker.record(generation, CallOutcome::Failure, took, now, roll);
 /// }
 /// let wait = Micros::from_secs(3);
 /// assert_eq!(breaker.try_acquire(Micros::from_secs(3), 0.5), Err(Rejection::Open(wait)));
@@ -87,7 +89,7 @@ pub struct BreakerMachine {
     generation: Generation,
     window: CallWindow,
     rejected: u64,
-    /// How often it opened since it was closed, and for how long last time, before chance had its say.
+    /// How often it opened since it was last closed, and the last open time before jitter.
     attempts: u32,
     open_time: Option<f64>,
 }
@@ -102,8 +104,8 @@ enum BreakerMode {
     MetricsOnly,
 }
 
-/// A stretch of time. A clock that steps back before its start begins it anew, so that it is seen in full once and
-/// ends even if the clock had been far ahead by mistake.
+/// A period of time. If the clock steps back before its start, the period restarts: it lasts its full
+/// duration once, and ends even if the clock had been far ahead.
 #[derive(Clone, Copy, Debug)]
 struct StateTimer {
     start: Micros,
@@ -129,8 +131,8 @@ impl BreakerMachine {
         Self { settings, mode, generation: Generation(0), window, rejected: 0, attempts: 0, open_time: None }
     }
 
-    /// Asks to make a call. Whoever passes reports exactly once how it ended. The roll, from 0 to 1, spreads the
-    /// open time.
+    /// Requests admission of a call. The caller must record the outcome of an admitted call exactly once.
+    /// `roll`, from 0 to 1, is the random input of the open time.
     pub fn try_acquire(&mut self, now: Micros, roll: f64) -> Result<Generation, Rejection> {
         self.advance(now, roll);
         let rejection = match &mut self.mode {
@@ -149,15 +151,15 @@ impl BreakerMachine {
         Err(rejection)
     }
 
-    /// Tells how a call ended and how long it took.
+    /// Records the outcome and the duration of a call.
     pub fn record(&mut self, pass: Generation, report: CallOutcome, took: Micros, now: Micros, roll: f64) {
         if pass != self.generation {
             return;
         }
         if report == CallOutcome::Ignored {
             if let BreakerMode::HalfOpen { free_probes: free, results, .. } = &mut self.mode {
-                let places = u64::from(self.settings.probes).saturating_sub(results.calls);
-                *free = free.saturating_add(1).min(u32::try_from(places).unwrap_or(u32::MAX));
+                let slots = u64::from(self.settings.probes).saturating_sub(results.calls);
+                *free = free.saturating_add(1).min(u32::try_from(slots).unwrap_or(u32::MAX));
             }
             return;
         }
@@ -184,7 +186,7 @@ impl BreakerMachine {
         }
     }
 
-    /// Records so many quick successes at once, that were counted by the leeway of
+    /// Records `calls` fast successes that were counted by the fast path
     /// [`CountSuccess`](FastPath::CountSuccess) in this generation.
     pub fn record_successes(&mut self, calls: u64) {
         if matches!(self.mode, BreakerMode::Closed | BreakerMode::MetricsOnly) {
@@ -192,7 +194,7 @@ impl BreakerMachine {
         }
     }
 
-    /// Closes it by hand, with nothing recorded.
+    /// Closes the breaker manually and clears the window.
     pub fn close(&mut self) {
         self.window.clear();
         self.attempts = 0;
@@ -200,29 +202,30 @@ impl BreakerMachine {
         self.set_mode(BreakerMode::Closed);
     }
 
-    /// Opens it by hand for so long, as if it had opened by itself; later open times do not grow because of it.
+    /// Opens the breaker manually for this time, as if by failures; it does not affect the backoff of later
+    /// open times.
     pub fn open_for(&mut self, now: Micros, time: Micros) {
         let span = StateTimer { start: now, duration: time.max(Micros::new(1)) };
         self.set_mode(BreakerMode::Open { span, counts: CallCounts::default() });
     }
 
-    /// Opens it by hand, until a hand changes that.
+    /// Opens the breaker until it is changed manually.
     pub fn force_open(&mut self) {
         self.set_mode(BreakerMode::ForcedOpen);
     }
 
-    /// Lets all calls pass and records nothing, until a hand changes that.
+    /// Admits all calls and records nothing, until it is changed manually.
     pub fn disable(&mut self) {
         self.set_mode(BreakerMode::Disabled);
     }
 
-    /// Lets all calls pass and records them, starting from nothing, until a hand changes that.
+    /// Admits and records all calls, from an empty window, until it is changed manually.
     pub fn set_metrics_only(&mut self) {
         self.window.clear();
         self.set_mode(BreakerMode::MetricsOnly);
     }
 
-    /// What would change nothing now.
+    /// The fast path that is valid now.
     pub fn fast_path(&self) -> FastPath {
         match self.mode {
             BreakerMode::Closed | BreakerMode::MetricsOnly => self.window.fast_path(),
@@ -233,8 +236,8 @@ impl BreakerMachine {
         }
     }
 
-    /// Whether no report could open it now, and none is counted by time: then the time of a report, and its roll,
-    /// do not matter.
+    /// Whether no outcome could open the breaker now and the window does not depend on time: then the time of
+    /// an outcome and its roll do not matter.
     pub fn is_time_independent(&self) -> bool {
         match self.mode {
             BreakerMode::Closed | BreakerMode::MetricsOnly => match self.window.worst_case() {
@@ -258,7 +261,7 @@ impl BreakerMachine {
         self.generation
     }
 
-    /// What it does with calls. An open breaker is open until somebody asks.
+    /// The state. An open breaker stays open until the next call, even if the open time has passed.
     pub fn state(&self) -> BreakerState {
         match self.mode {
             BreakerMode::Closed => BreakerState::Closed,
@@ -270,13 +273,13 @@ impl BreakerMachine {
         }
     }
 
-    /// All numbers at once.
+    /// All numbers at `now`.
     pub fn snapshot(&self, now: Micros) -> BreakerSnapshot {
         let (counts, needed, remaining) = match &self.mode {
             BreakerMode::Closed | BreakerMode::MetricsOnly => {
                 (self.window.counts(now), self.settings.min_calls, None)
             }
-            BreakerMode::Open { span, counts: because } => (*because, 1, Some(span.remaining(now))),
+            BreakerMode::Open { span, counts } => (*counts, 1, Some(span.remaining(now))),
             BreakerMode::HalfOpen { span, results, .. } => {
                 (*results, self.settings.quorum(), Some(span.remaining(now)))
             }
@@ -295,7 +298,7 @@ impl BreakerMachine {
         }
     }
 
-    /// Goes on to the next state if this one has lasted its time.
+    /// Moves to the next state if the current one has lasted its time.
     fn advance(&mut self, now: Micros, roll: f64) {
         let (BreakerMode::Open { span, .. } | BreakerMode::HalfOpen { span, .. }) = &mut self.mode else {
             return;
@@ -318,7 +321,7 @@ impl BreakerMachine {
         });
     }
 
-    /// The deadline is over: those that have not answered count as failed and slow.
+    /// Evaluates the probes at the deadline: those without an outcome count as failed and slow.
     fn evaluate_expired_probes(&mut self, now: Micros, roll: f64) {
         let BreakerMode::HalfOpen { free_probes: free, mut results, .. } = self.mode else { return };
         if results.calls == 0 {
@@ -338,12 +341,12 @@ impl BreakerMachine {
         }
     }
 
-    fn open(&mut self, because: CallCounts, now: Micros, roll: f64) {
+    fn open(&mut self, counts: CallCounts, now: Micros, roll: f64) {
         let open_time = self.settings.next_open_time(self.open_time);
         self.attempts = self.attempts.saturating_add(1);
         self.open_time = Some(open_time);
         let span = StateTimer { start: now, duration: self.settings.apply_jitter(open_time, roll) };
-        self.set_mode(BreakerMode::Open { span, counts: because });
+        self.set_mode(BreakerMode::Open { span, counts });
     }
 
     fn set_mode(&mut self, mode: BreakerMode) {

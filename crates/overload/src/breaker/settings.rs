@@ -1,10 +1,10 @@
-//! Settings of a breaker, checked when they are built.
+//! The settings of a breaker, validated when they are built.
 
 use super::window::CallCounts;
 use crate::rolling::check_window;
 use tidegate_core::{Micros, Percent, SettingError};
 
-/// When a breaker opens, for how long, and what it takes to close it again.
+/// When a breaker opens, for how long, and when it closes again.
 ///
 /// ```
 /// use tidegate_overload::BreakerSettings;
@@ -33,7 +33,7 @@ pub struct BreakerSettings {
     open_time: OpenTime,
 }
 
-/// What the rates are taken over.
+/// The window of the rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum WindowSize {
     Calls(u32),
@@ -54,16 +54,16 @@ struct OpenTime {
     jitter: Percent,
 }
 
-/// The last calls that are looked at, at most; a quarter of a byte each.
+/// The maximum number of calls in a window; each takes two bits.
 const MAX_WINDOW_CALLS: u32 = 1 << 20;
-/// How much longer a breaker may stay open each time, at most.
+/// The maximum backoff factor of the open time.
 const MAX_BACKOFF_FACTOR: f64 = 1_000.0;
-/// Buckets of a window of time unless told otherwise.
+/// The default number of buckets of a time window.
 const DEFAULT_BUCKETS: u32 = 20;
 
 impl BreakerSettings {
-    /// Settings to change: opens for a minute when half of the last 100 calls failed, and closes when less than half
-    /// of 10 probes did.
+    /// Creates a builder with the defaults: opens for a minute when half of the last 100 calls failed, and
+    /// closes when less than half of 10 probes failed.
     pub fn builder() -> BreakerBuilder {
         BreakerBuilder {
             settings: Self {
@@ -83,24 +83,24 @@ impl BreakerSettings {
         }
     }
 
-    /// Whether it matters how long a call takes.
+    /// Whether the duration of calls matters.
     #[inline]
     pub fn is_timed(&self) -> bool {
         self.slow.is_some()
     }
 
-    /// Whether a call that took so long is slow: longer than the threshold.
+    /// Whether a call of this duration is slow: longer than the threshold.
     #[inline]
     pub fn is_slow(&self, took: Micros) -> bool {
         self.slow.is_some_and(|slow| took > slow.threshold)
     }
 
-    /// Whether the open time is spread by chance, so that a roll is needed.
+    /// Whether the open time has jitter, so that a roll is needed.
     pub fn is_jittered(&self) -> bool {
         self.open_time.jitter > Percent::ZERO
     }
 
-    /// How many results decide a half-open breaker.
+    /// The number of results that decide a half-open breaker.
     pub(super) fn quorum(&self) -> u64 {
         self.min_calls.min(self.probes.into())
     }
@@ -111,24 +111,25 @@ impl BreakerSettings {
             || self.slow.is_some_and(|slow| slow.rate.is_reached_by(counts.slow, counts.calls))
     }
 
-    /// How long to stay open before chance has its say: at first, and each time that probes failed in between.
+    /// The next open time before jitter: the initial one, or the previous one multiplied by the backoff
+    /// factor.
     pub(super) fn next_open_time(&self, before: Option<f64>) -> f64 {
-        let OpenTime { initial: first, factor, max: longest, .. } = self.open_time;
-        let longest = longest.unwrap_or(Micros::MAX).get() as f64;
-        before.map_or(first.get() as f64, |before| (before * factor).min(longest))
+        let OpenTime { initial, factor, max, .. } = self.open_time;
+        let max = max.unwrap_or(Micros::MAX).get() as f64;
+        before.map_or(initial.get() as f64, |before| (before * factor).min(max))
     }
 
-    /// An open time, spread evenly around itself by a roll from 0 to 1.
+    /// Applies jitter to an open time, evenly to both sides, by a roll from 0 to 1.
     pub(super) fn apply_jitter(&self, open_time: f64, roll: f64) -> Micros {
-        // A roll that is no number becomes the middle.
+        // NaN becomes the middle.
         let roll = if roll.is_nan() { 0.5 } else { roll.clamp(0.0, 1.0) };
         let spread = open_time * (1.0 + self.open_time.jitter.as_f64() * (2.0 * roll - 1.0));
-        // Rust's casts saturate.
+        // `as` saturates.
         Micros::new((spread as u64).max(1))
     }
 }
 
-/// Collects the settings of a breaker.
+/// Builds the settings of a breaker.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct BreakerBuilder {
@@ -136,69 +137,70 @@ pub struct BreakerBuilder {
 }
 
 impl BreakerBuilder {
-    /// Takes rates over the last so many calls; 100 unless told otherwise.
+    /// Computes rates over this number of most recent calls; 100 by default.
     pub fn count_window(self, calls: u32) -> Self {
         self.set_window(WindowSize::Calls(calls))
     }
 
-    /// Takes rates over the last time, which is forgotten in 20 steps.
+    /// Computes rates over this time, in 20 buckets.
     pub fn time_window(self, window: impl Into<Micros>) -> Self {
         self.bucketed_window(window, DEFAULT_BUCKETS)
     }
 
-    /// Takes rates over the last time, which is forgotten in so many steps.
+    /// Computes rates over this time, in this number of buckets.
     pub fn bucketed_window(self, window: impl Into<Micros>, buckets: u32) -> Self {
         self.set_window(WindowSize::Time { window: window.into(), buckets })
     }
 
-    /// There are no rates, and nothing happens, before so many calls ended; 100 unless told otherwise. A window of
-    /// fewer calls needs no more than it has.
+    /// Sets the number of calls before rates are evaluated; 100 by default. A window of fewer calls needs no
+    /// more than its size.
     pub fn min_calls(self, calls: u64) -> Self {
         Self { settings: BreakerSettings { min_calls: calls, ..self.settings } }
     }
 
-    /// Opens when this share of calls failed, or more; 50 % unless told otherwise.
+    /// Opens when the failure rate reaches this threshold; 50 % by default.
     pub fn failure_rate(self, rate: Percent) -> Self {
         Self { settings: BreakerSettings { failure_rate: rate, ..self.settings } }
     }
 
-    /// Opens also when this share of calls, or more, took longer than this. Only then are calls timed.
-    pub fn slow_calls(self, rate: Percent, longer_than: impl Into<Micros>) -> Self {
-        let slow = SlowCallLimit { rate, threshold: longer_than.into() };
+    /// Also opens when the rate of calls that took longer than this reaches this threshold. Only then are
+    /// calls timed.
+    pub fn slow_calls(self, rate: Percent, threshold: impl Into<Micros>) -> Self {
+        let slow = SlowCallLimit { rate, threshold: threshold.into() };
         Self { settings: BreakerSettings { slow: Some(slow), ..self.settings } }
     }
 
-    /// How many calls a half-open breaker lets through to see how they end; 10 unless told otherwise.
+    /// Sets the number of probes that a half-open breaker admits; 10 by default.
     pub fn probes(self, probes: u32) -> Self {
         Self { settings: BreakerSettings { probes, ..self.settings } }
     }
 
-    /// How long a half-open breaker waits for its probes; a minute unless told otherwise. Then it judges by those that
-    /// ended, and takes those that did not as failed.
+    /// Sets how long a half-open breaker waits for its probes; a minute by default. Then it evaluates the
+    /// results so far, with missing ones as failures.
     pub fn probe_deadline(self, deadline: impl Into<Micros>) -> Self {
         Self { settings: BreakerSettings { deadline: deadline.into(), ..self.settings } }
     }
 
-    /// How long the breaker stays open before it lets probes through; a minute unless told otherwise.
+    /// Sets how long the breaker stays open before it admits probes; a minute by default.
     pub fn open_for(self, time: impl Into<Micros>) -> Self {
         let time = time.into();
         self.update_open_time(|open| OpenTime { initial: time, ..open })
     }
 
-    /// Stays open longer by `factor` each time that probes failed, up to `longest`. Closing starts from the first
-    /// open time again.
-    pub fn backoff(self, factor: f64, longest: impl Into<Micros>) -> Self {
-        let longest = Some(longest.into());
-        self.update_open_time(|open| OpenTime { factor, max: longest, ..open })
+    /// Multiplies the open time by `factor` each time that probes failed, up to `max`. Closing resets it to
+    /// the initial open time.
+    pub fn backoff(self, factor: f64, max: impl Into<Micros>) -> Self {
+        let max = Some(max.into());
+        self.update_open_time(|open| OpenTime { factor, max, ..open })
     }
 
-    /// Spreads each open time evenly, by up to this share of it to both sides, so that a fleet does not probe all
-    /// at once.
+    /// Adds jitter to each open time, evenly by up to this share to both sides, so that instances do not
+    /// probe at the same time.
     pub fn jitter(self, jitter: Percent) -> Self {
         self.update_open_time(|open| OpenTime { jitter, ..open })
     }
 
-    /// The settings, or the first thing that is wrong with them.
+    /// Returns the settings, or the first error in them.
     pub fn build(self) -> Result<BreakerSettings, SettingError> {
         let mut settings = self.settings;
         match settings.window {
@@ -208,20 +210,20 @@ impl BreakerBuilder {
             }
             WindowSize::Time { window, buckets } => check_window(window, buckets)?,
         }
-        SettingError::require_nonzero("a minimum of calls", settings.min_calls)?;
+        SettingError::require_nonzero("a minimum number of calls", settings.min_calls)?;
         refuse_zero_rate("a failure rate", settings.failure_rate)?;
         if let Some(slow) = settings.slow {
-            refuse_zero_rate("a rate of slow calls", slow.rate)?;
-            SettingError::require_finite("a time for slow calls", slow.threshold)?;
+            refuse_zero_rate("a slow call rate", slow.rate)?;
+            SettingError::require_finite("a slow call threshold", slow.threshold)?;
         }
         SettingError::require_nonzero("a number of probes", settings.probes.into())?;
-        SettingError::require_finite("a deadline for probes", settings.deadline)?;
+        SettingError::require_finite("a probe deadline", settings.deadline)?;
         settings.open_time.check()?;
         Ok(settings)
     }
 
-    fn set_window(self, over: WindowSize) -> Self {
-        Self { settings: BreakerSettings { window: over, ..self.settings } }
+    fn set_window(self, window: WindowSize) -> Self {
+        Self { settings: BreakerSettings { window, ..self.settings } }
     }
 
     fn update_open_time(self, change: impl FnOnce(OpenTime) -> OpenTime) -> Self {
@@ -233,24 +235,24 @@ impl BreakerBuilder {
 impl OpenTime {
     fn check(&self) -> Result<(), SettingError> {
         SettingError::require_finite("an open time", self.initial)?;
-        SettingError::require_in_range("a factor of the open time", self.factor, 1.0, MAX_BACKOFF_FACTOR)?;
-        let Some(longest) = self.max else { return Ok(()) };
-        SettingError::require_finite("a longest open time", longest)?;
-        if longest < self.initial {
+        SettingError::require_in_range("a backoff factor", self.factor, 1.0, MAX_BACKOFF_FACTOR)?;
+        let Some(max) = self.max else { return Ok(()) };
+        SettingError::require_finite("a maximum open time", max)?;
+        if max < self.initial {
             return Err(SettingError::new(
-                format!("a longest open time of {longest} after a first one of {}", self.initial),
-                "let the longest be as long as the first, or longer",
+                format!("a maximum open time of {max} is below the initial {}", self.initial),
+                "give a maximum of at least the initial open time",
             ));
         }
         Ok(())
     }
 }
 
-/// A share cannot be above 100 %, but a threshold of nothing would always be reached.
+/// Rejects a threshold of 0 %, which is always reached. A `Percent` cannot exceed 100 %.
 fn refuse_zero_rate(what: &str, share: Percent) -> Result<(), SettingError> {
     match share {
         Percent::ZERO => {
-            Err(SettingError::new(format!("{what} of 0%"), "give a share above zero, as in `50%`"))
+            Err(SettingError::new(format!("{what} of 0%"), "give a percentage above zero, as in `50%`"))
         }
         _ => Ok(()),
     }

@@ -1,19 +1,19 @@
-//! A breaker that threads share.
+//! A breaker shared by threads.
 //!
-//! The state machine sits behind a lock. Beside it, one word says which generation it is and what need not be told:
+//! The state machine is behind a lock. An atomic word beside it contains the generation and the fast path:
 //!
 //! ```text
-//!   63           10 9        3 2    0
-//!   ┌──────────────┬──────────┬──────┐   0  ask and tell
-//!   │  generation  │ counted  │leeway│   1  all pass
-//!   └──────────────┴──────────┴──────┘   2  all pass, successes are counted here
-//!                                        3  all pass, a success changes nothing
-//!                                        4  all pass, nothing is recorded
+//!   63           10 9         3 2         0
+//!   ┌──────────────┬───────────┬───────────┐   0  take the lock
+//!   │  generation  │ successes │ fast path │   1  admit all
+//!   └──────────────┴───────────┴───────────┘   2  admit all, count successes here
+//!                                              3  admit all, a success changes nothing
+//!                                              4  admit all, record nothing
 //! ```
 //!
-//! So a call that goes well takes a load and a swap without a lock or a clock, and two loads if the last calls all
-//! went well: then threads do not get in each other's way at all. The leeway is written under the lock only. Whoever
-//! holds it first takes over what was counted and stops the counting, so that all calls keep their order.
+//! A successful call takes a load and a compare-exchange without a lock or a clock, and only two loads if the window has
+//! no failures: then threads do not contend at all. The fast path is written only under the lock. The lock holder first
+//! moves the counted successes into the machine and stops the counting, so that all calls stay in order.
 
 use crate::{
     BreakerSettings, BreakerSnapshot, BreakerState, CallOutcome, Rejection,
@@ -27,7 +27,7 @@ use tidegate_limiter::{
     sync::{AtomicU64, Mutex, Ordering, lock},
 };
 
-/// A circuit breaker: while too many calls fail or are slow, it lets none through but a few probes.
+/// A circuit breaker: while too many calls fail or are slow, it rejects all calls except a few probes.
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,7 +56,8 @@ use tidegate_limiter::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Share it by reference or in an `Arc`; see [`CallGuard`] for how to ask, and [`crate::CallPermit`] for how to report.
+/// Share it by reference or in an `Arc`. [`CallGuard`] documents admission, [`crate::CallPermit`] how to
+/// record outcomes.
 pub struct Breaker {
     word: AtomicU64,
     settings: BreakerSettings,
@@ -64,58 +65,58 @@ pub struct Breaker {
     clock: Clock,
 }
 
-/// What a breaker must know of a call when it ends.
+/// The data about a call that a breaker needs when it ends.
 #[derive(Debug)]
 pub struct BreakerEntry {
     generation: Generation,
-    /// When it began, if that matters.
+    /// When it started, if calls are timed.
     started_at: Micros,
 }
 
 impl Breaker {
-    /// A closed breaker on the machine's clock.
+    /// Creates a closed breaker on the system clock.
     pub fn new(settings: BreakerSettings) -> Self {
         Self::with_clock(settings, Clock::default())
     }
 
-    /// A closed breaker on this clock.
+    /// Creates a closed breaker on this clock.
     pub fn with_clock(settings: BreakerSettings, clock: Clock) -> Self {
         let machine = breaker::BreakerMachine::new(settings.clone());
         let word = encode_word(machine.generation(), encode_fast_path(&machine));
         Self { word: AtomicU64::new(word), settings, machine: Mutex::new(machine), clock }
     }
 
-    /// Closes it, with nothing recorded. The way back from every other state.
+    /// Closes the breaker from any other state, and clears the window.
     pub fn close(&self) {
         self.update(breaker::BreakerMachine::close);
     }
 
-    /// Opens it for so long, after which probes decide.
+    /// Opens the breaker for this time, after which probes decide.
     pub fn open_for(&self, time: Duration) {
         self.update_now(|machine, now| machine.open_for(now, time.into()));
     }
 
-    /// Opens it until a hand closes it.
+    /// Opens the breaker until it is closed manually.
     pub fn force_open(&self) {
         self.update(breaker::BreakerMachine::force_open);
     }
 
-    /// Lets all calls through and records nothing.
+    /// Admits all calls and records nothing.
     pub fn disable(&self) {
         self.update(breaker::BreakerMachine::disable);
     }
 
-    /// Lets all calls through and records them.
+    /// Admits and records all calls.
     pub fn set_metrics_only(&self) {
         self.update(breaker::BreakerMachine::set_metrics_only);
     }
 
-    /// What it does with calls. An open breaker is open until somebody asks.
+    /// The state. An open breaker stays open until the next call, even if the open time has passed.
     pub fn state(&self) -> BreakerState {
         lock(&self.machine).state()
     }
 
-    /// All its numbers at this moment.
+    /// All numbers at the current time.
     pub fn snapshot(&self) -> BreakerSnapshot {
         self.update_now(|machine, now| machine.snapshot(now))
     }
@@ -125,7 +126,7 @@ impl Breaker {
         &self.settings
     }
 
-    /// Kept out of line, so that the common case stays small.
+    /// Not inlined, so that the fast path stays small.
     #[inline(never)]
     fn acquire_slow(&self) -> Result<Generation, Rejection> {
         self.update_now(|machine, now| machine.try_acquire(now, self.sample_jitter()))
@@ -134,7 +135,7 @@ impl Breaker {
     #[inline(never)]
     fn record_slow(&self, generation: Generation, report: CallOutcome, took: Micros) {
         self.update(|machine| {
-            // In a window of calls the time matters only to a report that may open the breaker.
+            // With a count window, the time matters only to an outcome that may open the breaker.
             let (now, roll) = match machine.is_time_independent() {
                 true => (Micros::ZERO, 0.5),
                 false => (self.clock.now(), self.sample_jitter()),
@@ -153,12 +154,13 @@ impl Breaker {
         }
     }
 
-    /// Changes the machine at the time that it is. The clock is read under the lock, so that it does not step back.
+    /// Changes the machine at the current time. The clock is read under the lock, so that it does not step
+    /// back.
     fn update_now<R>(&self, change: impl FnOnce(&mut breaker::BreakerMachine, Micros) -> R) -> R {
         self.update(|machine| change(machine, self.clock.now()))
     }
 
-    /// Changes the machine, and the word with it.
+    /// Changes the machine and updates the word.
     #[inline]
     fn update<R>(&self, change: impl FnOnce(&mut breaker::BreakerMachine) -> R) -> R {
         let mut machine = lock(&self.machine);
@@ -174,7 +176,7 @@ impl Breaker {
         result
     }
 
-    /// Reports by the word alone, if its leeway allows.
+    /// Records by the word alone, if the fast path allows.
     #[inline]
     fn try_record_fast(&self, generation: Generation, report: CallOutcome, is_slow: bool) -> FastRecord {
         let mut word = self.word.load(Ordering::Acquire);
@@ -210,8 +212,8 @@ impl CallGuard for Breaker {
             NONE => self.acquire_slow()?,
             _ => decode_generation(word),
         };
-        let began = if self.settings.is_timed() { self.clock.now() } else { Micros::ZERO };
-        Ok(BreakerEntry { generation, started_at: began })
+        let started_at = if self.settings.is_timed() { self.clock.now() } else { Micros::ZERO };
+        Ok(BreakerEntry { generation, started_at })
     }
 }
 
@@ -235,25 +237,25 @@ impl fmt::Debug for Breaker {
     }
 }
 
-/// Whether a report has reached the machine, or need not.
+/// Whether an outcome is recorded, or needs the lock.
 #[derive(PartialEq)]
 enum FastRecord {
     Recorded,
     NeedsLock,
 }
 
-/// The lowest bits of the word, and what they say.
+/// The lowest bits of the word: the fast path.
 const FAST_PATH_MASK: u64 = 7;
 const NONE: u64 = 0;
 const ADMIT: u64 = 1;
 const COUNT_SUCCESS: u64 = 2;
 const SKIP_SUCCESS: u64 = 3;
 const SKIP_ALL: u64 = 4;
-/// The bits above them count successes: one, and the most. The next one takes the lock, and finds out whether all is
-/// well again.
+/// The bits above count successes: the unit and the maximum. One more takes the lock, which computes the fast
+/// path again.
 const SUCCESS_UNIT: u64 = FAST_PATH_MASK + 1;
 const SUCCESS_MASK: u64 = (1 << GENERATION_SHIFT) - SUCCESS_UNIT;
-/// The rest is the generation.
+/// The remaining bits are the generation.
 const GENERATION_SHIFT: u32 = u64::BITS - Generation::BITS;
 
 fn encode_fast_path(machine: &breaker::BreakerMachine) -> u64 {
@@ -266,8 +268,8 @@ fn encode_fast_path(machine: &breaker::BreakerMachine) -> u64 {
     }
 }
 
-fn encode_word(generation: Generation, leeway: u64) -> u64 {
-    generation.0 << GENERATION_SHIFT | leeway
+fn encode_word(generation: Generation, fast_path: u64) -> u64 {
+    generation.0 << GENERATION_SHIFT | fast_path
 }
 
 #[inline]

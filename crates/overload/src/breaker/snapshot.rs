@@ -1,23 +1,23 @@
-//! A breaker as it is at one moment.
+//! The state and numbers of a breaker at one time.
 
 use super::window::CallCounts;
 use std::fmt;
 use tidegate_core::{Micros, Percent};
 
-/// What a breaker does with calls.
+/// The state of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BreakerState {
-    /// All pass, and are watched.
+    /// All calls are admitted and recorded.
     Closed,
-    /// None pass, for some time.
+    /// All calls are rejected, for some time.
     Open,
-    /// A few pass, as probes.
+    /// A few calls are admitted as probes.
     HalfOpen,
-    /// None pass until a hand changes it.
+    /// All calls are rejected until it is changed manually.
     ForcedOpen,
-    /// All pass, and nothing is recorded.
+    /// All calls are admitted and nothing is recorded.
     Disabled,
-    /// All pass and are recorded, whatever the rates are.
+    /// All calls are admitted and recorded, whatever the rates are.
     MetricsOnly,
 }
 
@@ -35,23 +35,23 @@ impl fmt::Display for BreakerState {
     }
 }
 
-/// A breaker's numbers at one moment.
+/// The numbers of a breaker at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerSnapshot {
-    /// What it does with calls.
+    /// The state.
     pub state: BreakerState,
-    /// How often the state has changed.
+    /// The number of state changes.
     pub generation: u64,
-    /// What the rates are taken from. While the breaker is open, that is what opened it.
+    /// The counts behind the rates. While the breaker is open, those that opened it.
     pub counts: CallCounts,
-    /// The share of calls that failed; `None` while there are too few to tell.
+    /// The failure rate; `None` below the minimum number of calls.
     pub failure_rate: Option<Percent>,
-    /// The share of calls that were slow; `None` while there are too few to tell, or calls are not timed.
+    /// The rate of slow calls; `None` below the minimum number of calls, or if calls are not timed.
     pub slow_rate: Option<Percent>,
-    /// How many calls were rejected since the breaker was made.
+    /// The number of calls rejected since the breaker was created.
     pub rejected: u64,
-    /// How often it opened since it was last closed.
+    /// The number of times it opened since it was last closed.
     pub attempts: u32,
-    /// How long the open state, or the wait for probes, still lasts.
+    /// The remaining time of the open state, or of the wait for probes.
     pub remaining: Option<Micros>,
 }

@@ -1,4 +1,4 @@
-//! What a breaker remembers of past calls: the last so many, or those of the last seconds.
+//! The window of past calls of a breaker: a number of calls, or a time.
 
 use super::{
     FastPath,
@@ -7,7 +7,7 @@ use super::{
 use crate::rolling::RollingWindow;
 use tidegate_core::Micros;
 
-/// How a call ended, in two bits.
+/// The outcome of a call, in two bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PackedOutcome(u64);
 
@@ -30,14 +30,14 @@ impl PackedOutcome {
     }
 }
 
-/// Calls, and how many of them failed or were slow; a call can be both.
+/// The number of calls, of failures and of slow calls; a call can be both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallCounts {
     /// All calls.
     pub calls: u64,
-    /// Those that failed.
+    /// The calls that failed.
     pub failures: u64,
-    /// Those that were slow, whether they failed or not.
+    /// The slow calls, failed or not.
     pub slow: u64,
 }
 
@@ -77,7 +77,7 @@ impl CallWindow {
         }
     }
 
-    /// Adds a call, and tells what the window holds then.
+    /// Adds a call and returns the counts of the window.
     pub(super) fn record(&mut self, now: Micros, outcome: PackedOutcome) -> CallCounts {
         match self {
             Self::Calls(ring) => ring.push(outcome),
@@ -96,21 +96,21 @@ impl CallWindow {
         }
     }
 
-    /// What it holds at worst after one more call, if that does not depend on time.
+    /// The worst counts after one more call, if they do not depend on time.
     pub(super) fn worst_case(&self) -> Option<CallCounts> {
         let Self::Calls(OutcomeRing { size, counts, .. }) = self else { return None };
         let calls = (counts.calls + 1).min(*size as u64);
         Some(CallCounts { calls, failures: counts.failures + 1, slow: counts.slow + 1 })
     }
 
-    /// Quick successes, in a window that counts calls.
+    /// Adds fast successes to a count window.
     pub(super) fn record_successes(&mut self, calls: u64) {
         let Self::Calls(ring) = self else { return };
         (0..calls.min(ring.size as u64)).for_each(|_| ring.push(PackedOutcome::default()));
     }
 
-    /// In a full window a quick success replaces a call that was no better: no rate can rise. If all were as good, it
-    /// leaves everything as it is.
+    /// In a full window a fast success replaces a call that was no better, so no rate can rise. If all were
+    /// as good, nothing changes.
     pub(super) fn fast_path(&self) -> FastPath {
         match self {
             Self::Calls(OutcomeRing { size, counts, .. }) if counts.calls == *size as u64 => {
@@ -124,12 +124,12 @@ impl CallWindow {
     }
 }
 
-/// The last calls, two bits each.
+/// The most recent calls, two bits each.
 #[derive(Clone, Debug)]
 pub(super) struct OutcomeRing {
     words: Box<[u64]>,
     size: usize,
-    /// Where the next call goes; once the ring is full, the oldest one is there.
+    /// The index of the next call; in a full ring, that of the oldest one.
     next: usize,
     counts: CallCounts,
 }

@@ -1,4 +1,4 @@
-//! Requests are shed by chance, the more of them the fewer are accepted.
+//! Sheds requests at random; the fewer are accepted, the more are shed.
 
 use crate::{
     call_outcome::CallOutcome,
@@ -7,7 +7,7 @@ use crate::{
 };
 use tidegate_core::{Micros, Percent, SettingError};
 
-/// Settings of a [`ClientThrottleState`].
+/// The settings of a [`ClientThrottleState`].
 ///
 /// ```
 /// use tidegate_overload::ClientThrottleSettings;
@@ -30,12 +30,12 @@ pub struct ClientThrottleSettings {
     max_shed: Percent,
 }
 
-/// How many requests a backend may be sent for each that it accepts, at most.
+/// The maximum of the multiplier.
 const MAX_MULTIPLIER: f64 = 1_000.0;
 
 impl ClientThrottleSettings {
-    /// Settings to change: twice what was accepted in the last two minutes, from 20 requests on, and at most 90 %
-    /// are shed.
+    /// Creates a builder with the defaults: admits twice the requests accepted in the last two minutes,
+    /// starts at 20 requests, and sheds at most 90 %.
     pub fn builder() -> ClientThrottleBuilder {
         ClientThrottleBuilder {
             settings: Self {
@@ -49,7 +49,7 @@ impl ClientThrottleSettings {
     }
 }
 
-/// Collects the settings of a [`ClientThrottleState`].
+/// Builds the settings of a [`ClientThrottleState`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ClientThrottleBuilder {
@@ -57,70 +57,73 @@ pub struct ClientThrottleBuilder {
 }
 
 impl ClientThrottleBuilder {
-    /// How long requests are remembered; two minutes unless told otherwise.
+    /// Sets the window of requests; two minutes by default.
     pub fn window(self, window: impl Into<Micros>) -> Self {
         let window = window.into();
         Self { settings: ClientThrottleSettings { window, ..self.settings } }
     }
 
-    /// In how many steps they are forgotten; 24 unless told otherwise.
+    /// Sets the number of buckets of the window; 24 by default.
     pub fn buckets(self, buckets: u32) -> Self {
         Self { settings: ClientThrottleSettings { buckets, ..self.settings } }
     }
 
-    /// `K`: how many requests may be sent for each that is accepted; 2 unless told otherwise. The higher, the later
-    /// it sheds, and the sooner it sees a recovery.
+    /// Sets `K`, the number of requests that may be sent for each accepted one; 2 by default. A higher value
+    /// sheds later and detects a recovery sooner.
     pub fn multiplier(self, multiplier: f64) -> Self {
         Self { settings: ClientThrottleSettings { multiplier, ..self.settings } }
     }
 
-    /// Nothing is shed before so many requests; 20 unless told otherwise.
+    /// Sets the number of requests below which nothing is shed; 20 by default.
     pub fn min_requests(self, requests: u64) -> Self {
         Self { settings: ClientThrottleSettings { min_requests: requests, ..self.settings } }
     }
 
-    /// The largest share that is shed; 90 % unless told otherwise. The rest finds out when the backend recovers.
-    pub fn max_shed(self, most: Percent) -> Self {
-        Self { settings: ClientThrottleSettings { max_shed: most, ..self.settings } }
+    /// Sets the maximum share that is shed; 90 % by default. The remaining requests detect a recovery of the
+    /// backend.
+    pub fn max_shed(self, max: Percent) -> Self {
+        Self { settings: ClientThrottleSettings { max_shed: max, ..self.settings } }
     }
 
-    /// The settings, or the first thing that is wrong with them.
+    /// Returns the settings, or the first error in them.
     pub fn build(self) -> Result<ClientThrottleSettings, SettingError> {
         let settings = self.settings;
         check_window(settings.window, settings.buckets)?;
         SettingError::require_in_range("a multiplier", settings.multiplier, 1.0, MAX_MULTIPLIER)?;
         match settings.max_shed {
             Percent::ZERO => {
-                Err(SettingError::new("a throttle that sheds 0% at most", "give a share above zero"))
+                Err(SettingError::new("a maximum shed share of 0%", "give a percentage above zero"))
             }
             _ => Ok(settings),
         }
     }
 }
 
-/// Sheds requests by chance, the more of them the fewer are accepted.
+/// Sheds requests at random; the fewer are accepted, the more are shed.
 #[derive(Clone, Debug)]
 pub struct ClientThrottleState {
     settings: ClientThrottleSettings,
-    /// Requests, and those that were accepted.
+    /// Requests, and accepted ones.
     rolling: RollingWindow<2>,
 }
 
 impl ClientThrottleState {
-    /// A throttle that knows nothing yet, and so sheds nothing.
+    /// Creates a throttle with an empty window, which sheds nothing.
     pub fn new(settings: ClientThrottleSettings) -> Self {
         let rolling = RollingWindow::from_checked(settings.window, settings.buckets);
         Self { settings, rolling }
     }
 
-    /// Asks to make a request; the roll, from 0 to 1, is chance. Whoever passes reports exactly once how it ended.
+    /// Requests admission; `roll`, from 0 to 1, is the random input. The caller must record the outcome of an
+    /// admitted request exactly once.
     pub fn try_acquire(&mut self, now: Micros, roll: f64) -> Result<(), Rejection> {
-        let chance = self.shed_probability(now);
+        let probability = self.shed_probability(now);
         self.rolling.add(now, [1, 0]);
-        if roll < chance { Err(Rejection::Shed) } else { Ok(()) }
+        if roll < probability { Err(Rejection::Shed) } else { Ok(()) }
     }
 
-    /// Tells how the request that passed at `then` ended. One that tells nothing counts as if it had not been made.
+    /// Records the outcome of the request that was admitted at `then`. An ignored one is removed from the
+    /// count.
     pub fn record(&mut self, then: Micros, report: CallOutcome, now: Micros) {
         match report {
             CallOutcome::Success => self.rolling.add(now, [0, 1]),
@@ -129,18 +132,18 @@ impl ClientThrottleState {
         }
     }
 
-    /// How likely it is that a request at `now` is shed: from 0 to 1.
+    /// The probability, from 0 to 1, that a request at `now` is shed.
     pub fn shed_probability(&self, now: Micros) -> f64 {
         let [requests, accepts] = self.rolling.totals(now);
         if requests < self.settings.min_requests {
             return 0.0;
         }
         let (requests, accepts) = (requests as f64, accepts as f64);
-        let chance = (requests - self.settings.multiplier * accepts) / (requests + 1.0);
-        chance.clamp(0.0, self.settings.max_shed.as_f64())
+        let probability = (requests - self.settings.multiplier * accepts) / (requests + 1.0);
+        probability.clamp(0.0, self.settings.max_shed.as_f64())
     }
 
-    /// Requests, with those that were shed, and how many of them were accepted.
+    /// Requests, shed ones included, and accepted ones.
     pub fn counts(&self, now: Micros) -> [u64; 2] {
         self.rolling.totals(now)
     }
@@ -158,7 +161,7 @@ mod tests {
 
     fn with_history(mut throttle: ClientThrottleState, requests: u64, accepts: u64) -> ClientThrottleState {
         for request in 0..requests {
-            // A roll of one is never below a chance: all pass.
+            // A roll of one is never below the probability: all are admitted.
             throttle.try_acquire(NOW, 1.0).unwrap();
             let report = if request < accepts { CallOutcome::Success } else { CallOutcome::Failure };
             throttle.record(NOW, report, NOW);
@@ -166,7 +169,7 @@ mod tests {
         throttle
     }
 
-    /// The vectors of failsafe-go, whose threshold of successes is 1/K.
+    /// The test vectors of failsafe-go, whose success threshold is 1/K.
     #[test]
     fn shed_probability_matches_failsafe_go() {
         let settings = ClientThrottleSettings::builder()
@@ -181,16 +184,20 @@ mod tests {
             (99, 0, 0.0, 0.0),
             (100, 100, 0.0, 0.0),
         ] {
-            let chance = with_history(throttle(settings.clone()), requests, accepts).shed_probability(NOW);
+            let probability =
+                with_history(throttle(settings.clone()), requests, accepts).shed_probability(NOW);
             let expected = least - 1e-9..=most + 1e-9;
-            assert!(expected.contains(&chance), "{requests} requests, {accepts} accepted: {chance}");
+            assert!(
+                expected.contains(&probability),
+                "{requests} requests, {accepts} accepted: {probability}"
+            );
         }
     }
 
     #[test]
     fn sheds_when_roll_is_below_probability() {
         let throttle = with_history(throttle(ClientThrottleSettings::builder().min_requests(0)), 99, 0);
-        assert_eq!(throttle.shed_probability(NOW), 0.9, "99 in 100, but the most is 90 %");
+        assert_eq!(throttle.shed_probability(NOW), 0.9, "99 in 100, capped at 90 %");
         for (roll, shed) in [(0.0, true), (0.899, true), (0.9, false), (1.0, false), (f64::NAN, false)] {
             assert_eq!(throttle.clone().try_acquire(NOW, roll).is_err(), shed, "{roll}");
         }
@@ -206,11 +213,7 @@ mod tests {
         throttle.try_acquire(NOW, 1.0).unwrap();
         throttle.record(NOW, CallOutcome::Ignored, NOW.plus(Micros::from_secs(50)));
         assert_eq!(throttle.counts(NOW), [101, 40]);
-        assert_eq!(
-            throttle.shed_probability(NOW.plus(Micros::from_secs(120))),
-            0.0,
-            "two minutes later all is forgotten"
-        );
+        assert_eq!(throttle.shed_probability(NOW.plus(Micros::from_secs(120))), 0.0, "the window is over");
     }
 
     #[test]

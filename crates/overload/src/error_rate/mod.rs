@@ -1,19 +1,19 @@
-//! Fewer calls to what fails: by chance, or by a quota that holds only meanwhile.
+//! Admits fewer calls to a failing backend: at random, or by a quota that applies only meanwhile.
 //!
 //! ```text
-//!   chance ┤              ╭────── the most
-//!          │           ╭──╯                    requests − K · accepts
-//!          │        ╭──╯                 p  =  ──────────────────────
-//!        0 ┼────────╯                               requests + 1
-//!          0 %      1 − 1/K        100 %  of requests fail
+//!   probability ┤              ╭────── maximum
+//!               │           ╭──╯               requests − K · accepts
+//!               │        ╭──╯            p  =  ──────────────────────
+//!             0 ┼────────╯                          requests + 1
+//!               0 %      1 − 1/K        100 %  of requests fail
 //! ```
 //!
-//! [`ClientThrottle`] is the rule of Google's book on site reliability: with `K` = 2 a client sends twice what its
-//! backend accepts, and sheds the rest itself. Its surprise: requests that were shed count as requests, so that
-//! shedding goes on while the demand does; a backend that recovers is found by those that still pass.
+//! [`ClientThrottle`] implements the adaptive throttling of Google's SRE book: with `K` = 2 a client sends twice what its
+//! backend accepts, and sheds the remaining requests itself. Shed requests count as requests, so shedding lasts as long
+//! as the demand; the admitted requests detect when the backend recovers.
 //!
-//! [`ErrorRate`] is plainer: it says whether both the number of requests and their rate of errors are over what was
-//! set. Few requests say nothing, whatever their rate.
+//! [`ErrorRate`] is simpler: it reports whether both the number of requests and their error rate exceed their thresholds.
+//! A few requests are no evidence, whatever their rate.
 
 mod client_throttle;
 mod rate;

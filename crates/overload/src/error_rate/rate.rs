@@ -1,4 +1,4 @@
-//! Whether many requests come, and too many of them fail.
+//! Detects a high error rate among many requests.
 
 use crate::{
     call_outcome::CallOutcome,
@@ -6,7 +6,7 @@ use crate::{
 };
 use tidegate_core::{Micros, Percent, SettingError};
 
-/// Settings of an [`ErrorRate`].
+/// The settings of an [`ErrorRate`].
 ///
 /// ```
 /// use tidegate_overload::ErrorRateSettings;
@@ -28,7 +28,8 @@ pub struct ErrorRateSettings {
 }
 
 impl ErrorRateSettings {
-    /// Settings to change: more than 100 requests in 10 seconds, of which more than half fail.
+    /// Creates a builder with the defaults: more than 100 requests in 10 seconds, of which more than half
+    /// fail.
     pub fn builder() -> ErrorRateBuilder {
         ErrorRateBuilder {
             settings: Self {
@@ -41,7 +42,7 @@ impl ErrorRateSettings {
     }
 }
 
-/// Collects the settings of an [`ErrorRate`].
+/// Builds the settings of an [`ErrorRate`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ErrorRateBuilder {
@@ -49,62 +50,62 @@ pub struct ErrorRateBuilder {
 }
 
 impl ErrorRateBuilder {
-    /// How long requests are remembered; 10 seconds unless told otherwise.
+    /// Sets the window of requests; 10 seconds by default.
     pub fn window(self, window: impl Into<Micros>) -> Self {
         let window = window.into();
         Self { settings: ErrorRateSettings { window, ..self.settings } }
     }
 
-    /// In how many steps they are forgotten; 20 unless told otherwise.
+    /// Sets the number of buckets of the window; 20 by default.
     pub fn buckets(self, buckets: u32) -> Self {
         Self { settings: ErrorRateSettings { buckets, ..self.settings } }
     }
 
-    /// So many requests say nothing yet, but more do; 100 unless told otherwise.
+    /// Sets the number of requests that must be exceeded; 100 by default.
     pub fn request_threshold(self, requests: u64) -> Self {
         Self { settings: ErrorRateSettings { request_threshold: requests, ..self.settings } }
     }
 
-    /// This share of errors is fine, but more is not; 50 % unless told otherwise.
+    /// Sets the share of errors that must be exceeded; 50 % by default.
     pub fn error_threshold(self, errors: Percent) -> Self {
         Self { settings: ErrorRateSettings { error_threshold: errors, ..self.settings } }
     }
 
-    /// The settings, or the first thing that is wrong with them.
+    /// Returns the settings, or the first error in them.
     pub fn build(self) -> Result<ErrorRateSettings, SettingError> {
         let settings = self.settings;
         check_window(settings.window, settings.buckets)?;
         match settings.error_threshold {
             Percent::FULL => Err(SettingError::new(
-                format!("a rate of errors over {}", settings.error_threshold),
-                "give a share below 100%, for no rate is over that",
+                format!("an error threshold of {} cannot be exceeded", settings.error_threshold),
+                "give a percentage below 100%",
             )),
             _ => Ok(settings),
         }
     }
 }
 
-/// Tells whether many requests come and too many of them fail.
+/// Detects a high error rate among many requests.
 #[derive(Clone, Debug)]
 pub struct ErrorRate {
     settings: ErrorRateSettings,
-    /// Requests that came, that were answered, and that failed.
+    /// Requests, completed ones, and failed ones.
     rolling: RollingWindow<3>,
 }
 
 impl ErrorRate {
-    /// One that knows nothing yet.
+    /// Creates one with an empty window.
     pub fn new(settings: ErrorRateSettings) -> Self {
         let rolling = RollingWindow::from_checked(settings.window, settings.buckets);
         Self { settings, rolling }
     }
 
-    /// Counts a request, whether it is let through or not.
+    /// Counts a request, admitted or not.
     pub fn record_request(&mut self, now: Micros) {
         self.rolling.add(now, [1, 0, 0]);
     }
 
-    /// Tells how a request ended.
+    /// Records the outcome of a request.
     pub fn record(&mut self, report: CallOutcome, now: Micros) {
         match report {
             CallOutcome::Success => self.rolling.add(now, [0, 1, 0]),
@@ -113,18 +114,18 @@ impl ErrorRate {
         }
     }
 
-    /// Whether both the requests and their errors are over what was set. The rate is that of answered requests, so
-    /// that those which were refused do not make it look better.
+    /// Whether both the requests and their errors exceed the thresholds. The rate is that of completed
+    /// requests, so that rejected ones do not lower it.
     pub fn is_exceeded(&self, now: Micros) -> bool {
-        let [requests, answered, failed] = self.rolling.totals(now);
-        // More than a share failed if less than the rest of it went well.
-        let went_well = answered - failed.min(answered);
+        let [requests, completed, failed] = self.rolling.totals(now);
+        // The error share is exceeded if the successes are below its complement.
+        let succeeded = completed - failed.min(completed);
         requests > self.settings.request_threshold
-            && answered > 0
-            && !self.settings.error_threshold.complement().is_reached_by(went_well, answered)
+            && completed > 0
+            && !self.settings.error_threshold.complement().is_reached_by(succeeded, completed)
     }
 
-    /// Requests that came, that were answered, and that failed.
+    /// Requests, completed ones, and failed ones.
     pub fn counts(&self, now: Micros) -> [u64; 3] {
         self.rolling.totals(now)
     }
@@ -140,7 +141,7 @@ mod tests {
     fn rate_is_exceeded_only_above_both_thresholds() {
         let settings =
             ErrorRateSettings::builder().request_threshold(10).error_threshold(Percent::from_ratio(1, 2));
-        for (good, bad, over) in
+        for (good, bad, exceeded) in
             [(0, 10, false), (0, 11, true), (6, 6, false), (6, 7, true), (7, 6, false), (11, 0, false)]
         {
             let mut rate = ErrorRate::new(settings.clone().build().unwrap());
@@ -148,8 +149,8 @@ mod tests {
                 rate.record_request(NOW);
                 rate.record(if request < good { CallOutcome::Success } else { CallOutcome::Failure }, NOW);
             }
-            assert_eq!(rate.is_exceeded(NOW), over, "{good} good, {bad} bad");
-            assert!(!rate.is_exceeded(NOW.plus(Micros::from_secs(10))), "forgotten");
+            assert_eq!(rate.is_exceeded(NOW), exceeded, "{good} good, {bad} bad");
+            assert!(!rate.is_exceeded(NOW.plus(Micros::from_secs(10))), "the window is over");
         }
     }
 
@@ -175,7 +176,7 @@ mod tests {
         }
         assert!(
             rate().error_threshold(Percent::ZERO).request_threshold(0).build().is_ok(),
-            "any error at all"
+            "any error exceeds"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Throttles that follow errors, for threads to share: by chance, and by a quota.
+//! Thread-safe throttles that follow errors: at random, and by a quota.
 
 use crate::{
     CallOutcome, ClientThrottleSettings, ErrorRateSettings, Rejection,
@@ -12,7 +12,7 @@ use tidegate_limiter::{
     sync::{Mutex, lock},
 };
 
-/// Sheds calls by chance, the more of them the fewer are accepted; see [`error_rate`] for the rule.
+/// Sheds calls at random; the fewer are accepted, the more are shed. See [`error_rate`] for the formula.
 ///
 /// ```
 /// use tidegate_overload::{ClientThrottle, ClientThrottleSettings, CallGuard};
@@ -27,30 +27,30 @@ pub struct ClientThrottle {
     clock: Clock,
 }
 
-/// What a [`ClientThrottle`] must know of a call when it ends.
+/// The data about a call that a [`ClientThrottle`] needs when it ends.
 #[derive(Debug)]
 pub struct ClientThrottleEntry {
     started_at: Micros,
 }
 
 impl ClientThrottle {
-    /// A throttle on the machine's clock.
+    /// Creates a throttle on the system clock.
     pub fn new(settings: ClientThrottleSettings) -> Self {
         Self::with_clock(settings, Clock::default())
     }
 
-    /// A throttle on this clock.
+    /// Creates a throttle on this clock.
     pub fn with_clock(settings: ClientThrottleSettings, clock: Clock) -> Self {
         Self { state: Mutex::new(error_rate::ClientThrottleState::new(settings)), clock }
     }
 
-    /// How likely it is that the next call is shed: from 0 to 1.
+    /// The probability, from 0 to 1, that the next call is shed.
     pub fn shed_probability(&self) -> f64 {
         let machine = lock(&self.state);
         machine.shed_probability(self.clock.now())
     }
 
-    /// Calls in the window, with those that were shed, and how many of them were accepted.
+    /// Calls in the window, shed ones included, and accepted ones.
     pub fn counts(&self) -> [u64; 2] {
         let machine = lock(&self.state);
         machine.counts(self.clock.now())
@@ -61,9 +61,9 @@ impl CallGuard for ClientThrottle {
     fn admit(&self) -> Result<ClientThrottleEntry, Rejection> {
         let roll = fastrand::f64();
         let mut machine = lock(&self.state);
-        let began = self.clock.now();
-        machine.try_acquire(began, roll)?;
-        Ok(ClientThrottleEntry { started_at: began })
+        let started_at = self.clock.now();
+        machine.try_acquire(started_at, roll)?;
+        Ok(ClientThrottleEntry { started_at })
     }
 }
 
@@ -82,7 +82,8 @@ impl fmt::Debug for ClientThrottle {
     }
 }
 
-/// A quota that holds only while many calls come and too many of them fail. Otherwise all pass.
+/// A quota that applies only while there are many calls and too many of them fail. Otherwise all calls are
+/// admitted.
 ///
 /// ```
 /// use std::time::Duration;
@@ -108,7 +109,7 @@ pub struct ErrorThrottle {
 }
 
 impl ErrorThrottle {
-    /// A throttle on the machine's clock. The quota is one of rates: `10/s`.
+    /// Creates a throttle on the system clock. The quota must be a rate such as `10/s`.
     pub fn new<Q>(settings: ErrorRateSettings, quota: Q) -> Result<Self, BuildError>
     where
         Q: TryInto<Quota>,
@@ -117,7 +118,7 @@ impl ErrorThrottle {
         Self::with_clock(settings, quota, Clock::default())
     }
 
-    /// A throttle on this clock.
+    /// Creates a throttle on this clock.
     pub fn with_clock<Q>(settings: ErrorRateSettings, quota: Q, clock: Clock) -> Result<Self, BuildError>
     where
         Q: TryInto<Quota>,
@@ -128,32 +129,32 @@ impl ErrorThrottle {
 
     fn from_parts(settings: ErrorRateSettings, quota: Quota, clock: Clock) -> Result<Self, BuildError> {
         if matches!(quota.kind(), AlgorithmKind::Concurrency(_)) {
-            let problem = format!("a quota of `{quota}` while calls fail");
+            let problem = format!("a concurrency quota `{quota}` does not limit a rate");
             return Err(SettingError::new(problem, "give a rate, as in `10/s`").into());
         }
         let throttle = DirectLimiter::builder().clock(clock.clone()).build(quota)?;
         Ok(Self { rate: Mutex::new(error_rate::ErrorRate::new(settings)), throttle, clock })
     }
 
-    /// Whether the quota holds at this moment.
+    /// Whether the quota applies now.
     pub fn is_limiting(&self) -> bool {
         let machine = lock(&self.rate);
         machine.is_exceeded(self.clock.now())
     }
 
-    /// Calls in the window that came, that were answered, and that failed.
+    /// Calls in the window, completed ones, and failed ones.
     pub fn counts(&self) -> [u64; 3] {
         let machine = lock(&self.rate);
         machine.counts(self.clock.now())
     }
 
-    /// Counts a call, and tells whether the quota holds for it.
+    /// Counts a call and returns whether the quota applies to it.
     fn record_request(&self) -> bool {
         let mut machine = lock(&self.rate);
         let now = self.clock.now();
-        let is_over = machine.is_exceeded(now);
+        let is_exceeded = machine.is_exceeded(now);
         machine.record_request(now);
-        is_over
+        is_exceeded
     }
 }
 
@@ -183,7 +184,7 @@ impl RecordOutcome for ErrorThrottle {
 
 impl fmt::Debug for ErrorThrottle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limits = if self.is_limiting() { "limiting" } else { "idle" };
-        write!(f, "ErrorThrottle({limits}, {:?})", self.throttle)
+        let state = if self.is_limiting() { "limiting" } else { "idle" };
+        write!(f, "ErrorThrottle({state}, {:?})", self.throttle)
     }
 }

@@ -1,19 +1,19 @@
-//! Features that go off under load and come back in order.
+//! Feature flags that are disabled under load and recover in order.
 //!
 //! ```text
 //!   level    normal   busy        critical        normal
-//!   search   on ───────────────────off──────────────on ────────────── most important: back first
-//!   similar  on ───────off───────────────────────────────on ───────── then the next, a pause later
-//!   ads      on ───────off────────────────────────────────────on ──── least important: back last
+//!   search   on ───────────────────off──────────────on ────────────── most important: recovers first
+//!   similar  on ───────off───────────────────────────────on ───────── next, one recovery interval later
+//!   ads      on ───────off────────────────────────────────────on ──── least important: recovers last
 //! ```
 //!
-//! They go off at once, all that the level asks for. They come back one at a time, so that each can show what it
-//! costs before the next. What is set by hand stays as it was set, whatever the load.
+//! A level disables all its features at once. They recover one at a time, so that the cost of each shows before the next.
+//! A manual override applies whatever the load.
 
 use crate::load::LoadLevel;
 use tidegate_core::{Micros, SettingError, suggest};
 
-/// A feature that can be turned off.
+/// The configuration of a feature that can be disabled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeatureConfig {
     name: String,
@@ -21,47 +21,47 @@ pub struct FeatureConfig {
 }
 
 impl FeatureConfig {
-    /// A feature that goes off when the load reaches `level`.
+    /// Creates a feature that is disabled when the load reaches `level`.
     pub fn disabled_at(name: impl Into<String>, level: LoadLevel) -> Self {
         Self { name: name.into(), disable_level: Some(level) }
     }
 
-    /// A feature that only a hand turns off.
+    /// Creates a feature that is disabled only manually.
     pub fn manual(name: impl Into<String>) -> Self {
         Self { name: name.into(), disable_level: None }
     }
 
-    /// What it is called.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// What a hand says of a feature.
+/// The manual override of a feature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FeatureOverride {
     /// On, whatever the load.
     On,
     /// Off, whatever the load.
     Off,
-    /// As the load says.
+    /// Follows the load.
     #[default]
     Automatic,
 }
 
-/// Which features are on.
+/// The state of all features.
 ///
 /// ```
 /// use tidegate_overload::{FeatureOverride, LoadLevel, FeatureConfig, FeatureSet};
 /// use tidegate_core::Micros;
 ///
 /// let features = [FeatureConfig::disabled_at("search", LoadLevel::Critical), FeatureConfig::disabled_at("ads", LoadLevel::Busy)];
-/// let mut switches = FeatureSet::new(features, Micros::from_secs(10))?;
-/// switches.observe(Micros::ZERO, LoadLevel::Busy);
-/// assert!(switches.is_on("search")? && !switches.is_on("ads")?);
-/// switches.set("ads", FeatureOverride::On)?;
-/// assert!(switches.is_on("ads")?);
-/// assert_eq!(switches.is_on("add").unwrap_err().to_string(), "no feature `add`; did you mean `ads`?");
+/// let mut set = FeatureSet::new(features, Micros::from_secs(10))?;
+/// set.observe(Micros::ZERO, LoadLevel::Busy);
+/// assert!(set.is_on("search")? && !set.is_on("ads")?);
+/// set.set("ads", FeatureOverride::On)?;
+/// assert!(set.is_on("ads")?);
+/// assert_eq!(set.is_on("add").unwrap_err().to_string(), "unknown feature `add`; did you mean `ads`?");
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -85,31 +85,32 @@ enum FeatureState {
 }
 
 impl FeatureSet {
-    /// Features from the most important to the least, and the least time between two that come back.
+    /// Creates the set from the features, the most important first, and the minimum time between two
+    /// recoveries.
     pub fn new(
-        switches: impl IntoIterator<Item = FeatureConfig>,
-        pause: Micros,
+        configs: impl IntoIterator<Item = FeatureConfig>,
+        recovery_interval: Micros,
     ) -> Result<Self, SettingError> {
-        let on = |switch| FeatureEntry {
-            config: switch,
+        let on = |config| FeatureEntry {
+            config,
             manual_override: FeatureOverride::Automatic,
             load_state: FeatureState::On,
         };
-        let features: Vec<_> = switches.into_iter().map(on).collect();
-        for (place, FeatureEntry { config: switch, .. }) in features.iter().enumerate() {
-            if switch.name.is_empty() {
-                return Err(SettingError::new("a feature without a name", "give it one"));
+        let features: Vec<_> = configs.into_iter().map(on).collect();
+        for (index, FeatureEntry { config, .. }) in features.iter().enumerate() {
+            if config.name.is_empty() {
+                return Err(SettingError::new("feature name is empty", "give the feature a name"));
             }
-            if features.iter().take(place).any(|other| other.config.name == switch.name) {
+            if features.iter().take(index).any(|other| other.config.name == config.name) {
                 return Err(SettingError::new(
-                    format!("two features `{}`", switch.name),
-                    "give each a name of its own",
+                    format!("duplicate feature `{}`", config.name),
+                    "give each feature a unique name",
                 ));
             }
-            if switch.disable_level == Some(LoadLevel::Relaxed) {
+            if config.disable_level == Some(LoadLevel::Relaxed) {
                 return Err(SettingError::new(
-                    format!("`{}` would be off under any load", switch.name),
-                    "let it go off at normal or above, or by hand",
+                    format!("`{}` would be disabled at every load level", config.name),
+                    "disable it at normal or above, or manually",
                 ));
             }
         }
@@ -120,16 +121,16 @@ impl FeatureSet {
                 && first_level < second_level
             {
                 return Err(SettingError::new(
-                    format!("`{first}` goes off at {first_level}, before the less important `{second}`"),
-                    "list the most important first, and let it go off last",
+                    format!("`{first}` is disabled at {first_level}, before the less important `{second}`"),
+                    "list the most important feature first, with the highest level",
                 ));
             }
         }
-        Ok(Self { features, recovery_interval: pause, last_change: None })
+        Ok(Self { features, recovery_interval, last_change: None })
     }
 
-    /// Takes in the level of load at `now`. What must go off does; one that may come back does, if the last change was
-    /// long enough ago.
+    /// Updates the features to the level of load at `now`. Disables all features of that level; enables at
+    /// most one, if the last change is at least the recovery interval ago.
     pub fn observe(&mut self, now: Micros, level: LoadLevel) {
         for feature in &mut self.features {
             if feature.load_state == FeatureState::On && feature.should_disable(level) {
@@ -137,7 +138,7 @@ impl FeatureSet {
                 self.last_change = Some(now);
             }
         }
-        // A clock that steps back begins the pause anew.
+        // A clock that steps back restarts the interval.
         self.last_change = self.last_change.map(|changed| changed.min(now));
         if self.last_change.is_some_and(|changed| now.since(changed) < self.recovery_interval) {
             return;
@@ -151,32 +152,32 @@ impl FeatureSet {
         }
     }
 
-    /// Turns a feature on or off by hand, or leaves it to the load again.
-    pub fn set(&mut self, name: &str, lever: FeatureOverride) -> Result<(), SettingError> {
-        let place = self.position(name)?;
-        if let Some(feature) = self.features.get_mut(place) {
-            feature.manual_override = lever;
+    /// Sets or clears the manual override of a feature.
+    pub fn set(&mut self, name: &str, manual_override: FeatureOverride) -> Result<(), SettingError> {
+        let index = self.position(name)?;
+        if let Some(feature) = self.features.get_mut(index) {
+            feature.manual_override = manual_override;
         }
         Ok(())
     }
 
-    /// Whether a feature is on.
+    /// Whether a feature is enabled.
     pub fn is_on(&self, name: &str) -> Result<bool, SettingError> {
-        let place = self.position(name)?;
-        Ok(self.features.get(place).is_some_and(FeatureEntry::is_on))
+        let index = self.position(name)?;
+        Ok(self.features.get(index).is_some_and(FeatureEntry::is_on))
     }
 
-    /// Each feature in order, what the hand says of it, and whether it is on.
+    /// Each feature in order, with its override and whether it is enabled.
     pub fn iter(&self) -> impl Iterator<Item = (&str, FeatureOverride, bool)> {
         self.features.iter().map(|feature| (feature.config.name(), feature.manual_override, feature.is_on()))
     }
 
-    /// The place of a feature in the order.
+    /// The index of a feature.
     pub fn position(&self, name: &str) -> Result<usize, SettingError> {
-        let place = self.features.iter().position(|feature| feature.config.name == name);
-        place.ok_or_else(|| {
+        let index = self.features.iter().position(|feature| feature.config.name == name);
+        index.ok_or_else(|| {
             let names = self.features.iter().map(|feature| feature.config.name());
-            SettingError::new(format!("no feature `{name}`"), hint(name, names))
+            SettingError::new(format!("unknown feature `{name}`"), hint(name, names))
         })
     }
 }
@@ -195,13 +196,13 @@ impl FeatureEntry {
     }
 }
 
-/// The name that was meant, if one is near; else all of them.
+/// The closest known name, or all of them.
 fn hint<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
-    if let Some(meant) = suggest::closest(name, known.clone()) {
-        return format!("did you mean `{meant}`?");
+    if let Some(closest) = suggest::closest(name, known.clone()) {
+        return format!("did you mean `{closest}`?");
     }
     match known.collect::<Vec<_>>() {
-        none if none.is_empty() => "there are none".to_string(),
+        none if none.is_empty() => "no features are configured".to_string(),
         all => format!("use one of {}", all.join(", ")),
     }
 }
@@ -224,13 +225,13 @@ mod tests {
         FeatureSet::new(features, seconds(10)).unwrap()
     }
 
-    fn enabled_names(switches: &FeatureSet) -> Vec<&str> {
-        switches.iter().filter(|(_, _, is_on)| *is_on).map(|(name, ..)| name).collect()
+    fn enabled_names(set: &FeatureSet) -> Vec<&str> {
+        set.iter().filter(|(_, _, is_on)| *is_on).map(|(name, ..)| name).collect()
     }
 
     #[test]
     fn features_disable_together_and_recover_in_order() {
-        let mut switches = shop_features();
+        let mut set = shop_features();
         for (second, level, expected) in [
             (0, LoadLevel::Normal, &["beta", "search", "similar", "ads"][..]),
             (1, LoadLevel::Busy, &["beta", "search"]),
@@ -240,67 +241,67 @@ mod tests {
             (12, LoadLevel::Normal, &["beta", "search"]),
             (13, LoadLevel::Normal, &["beta", "search"]),
             (22, LoadLevel::Relaxed, &["beta", "search", "similar"]),
-            (23, LoadLevel::Busy, &["beta", "search"]), // back to where it was, and from the start
+            (23, LoadLevel::Busy, &["beta", "search"]), // disabled again; the recovery restarts
             (32, LoadLevel::Normal, &["beta", "search"]),
             (33, LoadLevel::Normal, &["beta", "search", "similar"]),
             (1_000, LoadLevel::Normal, &["beta", "search", "similar", "ads"]),
         ] {
-            switches.observe(seconds(second), level);
-            assert_eq!(enabled_names(&switches), expected, "at {second}s, {level}");
+            set.observe(seconds(second), level);
+            assert_eq!(enabled_names(&set), expected, "at {second}s, {level}");
         }
     }
 
     #[test]
     fn partial_load_drop_recovers_some_features() {
-        let mut switches = shop_features();
-        switches.observe(seconds(0), LoadLevel::Critical);
+        let mut set = shop_features();
+        set.observe(seconds(0), LoadLevel::Critical);
         for second in [10, 20, 30, 40] {
-            switches.observe(seconds(second), LoadLevel::Busy);
+            set.observe(seconds(second), LoadLevel::Busy);
         }
-        assert_eq!(enabled_names(&switches), ["beta", "search"]);
+        assert_eq!(enabled_names(&set), ["beta", "search"]);
     }
 
-    /// A clock that was ahead by mistake: what went off then must not wait until it is that late again.
+    /// A clock that was ahead by mistake must not delay recovery until that time.
     #[test]
     fn clock_step_back_restarts_recovery_interval() {
-        let mut switches = shop_features();
-        switches.observe(seconds(1_000_000), LoadLevel::Busy);
-        switches.observe(seconds(100), LoadLevel::Normal);
-        switches.observe(seconds(109), LoadLevel::Normal);
-        assert_eq!(enabled_names(&switches), ["beta", "search"]);
-        switches.observe(seconds(110), LoadLevel::Normal);
-        assert_eq!(enabled_names(&switches), ["beta", "search", "similar"]);
+        let mut set = shop_features();
+        set.observe(seconds(1_000_000), LoadLevel::Busy);
+        set.observe(seconds(100), LoadLevel::Normal);
+        set.observe(seconds(109), LoadLevel::Normal);
+        assert_eq!(enabled_names(&set), ["beta", "search"]);
+        set.observe(seconds(110), LoadLevel::Normal);
+        assert_eq!(enabled_names(&set), ["beta", "search", "similar"]);
     }
 
     #[test]
     fn manual_override_wins_over_load() {
-        let mut switches = shop_features();
-        switches.set("ads", FeatureOverride::On).unwrap();
-        switches.set("search", FeatureOverride::Off).unwrap();
-        switches.set("beta", FeatureOverride::Off).unwrap();
-        switches.observe(seconds(0), LoadLevel::Busy);
-        assert_eq!(enabled_names(&switches), ["ads"]);
-        switches.set("ads", FeatureOverride::Automatic).unwrap();
-        switches.set("search", FeatureOverride::Automatic).unwrap();
-        assert_eq!(enabled_names(&switches), ["search"]); // as the load has it meanwhile
+        let mut set = shop_features();
+        set.set("ads", FeatureOverride::On).unwrap();
+        set.set("search", FeatureOverride::Off).unwrap();
+        set.set("beta", FeatureOverride::Off).unwrap();
+        set.observe(seconds(0), LoadLevel::Busy);
+        assert_eq!(enabled_names(&set), ["ads"]);
+        set.set("ads", FeatureOverride::Automatic).unwrap();
+        set.set("search", FeatureOverride::Automatic).unwrap();
+        assert_eq!(enabled_names(&set), ["search"]); // follows the load again
     }
 
     #[test]
     fn invalid_features_are_rejected_by_name() {
         let busy = |name| FeatureConfig::disabled_at(name, LoadLevel::Busy);
-        let refuse = |switches: &[FeatureConfig]| {
-            FeatureSet::new(switches.to_vec(), Micros::ZERO).unwrap_err().problem().to_string()
+        let error = |configs: &[FeatureConfig]| {
+            FeatureSet::new(configs.to_vec(), Micros::ZERO).unwrap_err().problem().to_string()
         };
-        assert_eq!(refuse(&[busy("a"), busy("a")]), "two features `a`");
-        assert_eq!(refuse(&[busy("")]), "a feature without a name");
-        assert!(refuse(&[FeatureConfig::disabled_at("a", LoadLevel::Relaxed)]).contains("under any load"));
+        assert_eq!(error(&[busy("a"), busy("a")]), "duplicate feature `a`");
+        assert_eq!(error(&[busy("")]), "feature name is empty");
+        assert!(error(&[FeatureConfig::disabled_at("a", LoadLevel::Relaxed)]).contains("every load level"));
         assert_eq!(
-            refuse(&[
+            error(&[
                 busy("search"),
                 FeatureConfig::manual("beta"),
                 FeatureConfig::disabled_at("ads", LoadLevel::Critical)
             ]),
-            "`search` goes off at busy, before the less important `ads`"
+            "`search` is disabled at busy, before the less important `ads`"
         );
         let unknown =
             |name: &str| shop_features().set(name, FeatureOverride::Off).unwrap_err().fix().to_string();
@@ -315,7 +316,7 @@ mod tests {
         assert_eq!(unknown(&"x".repeat(1_000_000)), "use one of beta, search, similar, ads");
         assert_eq!(
             FeatureSet::new([], Micros::ZERO).unwrap().is_on("a").unwrap_err().fix(),
-            "there are none"
+            "no features are configured"
         );
     }
 }

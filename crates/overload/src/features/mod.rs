@@ -1,4 +1,4 @@
-//! Features that are turned off by hand or by load, and come back in order.
+//! Feature flags, disabled manually or by load, that recover in order.
 
 mod feature_set;
 
@@ -19,22 +19,22 @@ use std::{
 use tidegate_core::{Micros, SettingError};
 use tidegate_limiter::sync::{Mutex, lock};
 
-/// Named features, each on or off. Clones are the same board.
+/// Named features, each enabled or disabled. Clones share state.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tidegate_overload::{LoadLevel, FeatureConfig, Features};
 ///
 /// // The most important first.
-/// let board = Features::new(
+/// let features = Features::new(
 ///     [FeatureConfig::disabled_at("search", LoadLevel::Critical), FeatureConfig::disabled_at("similar", LoadLevel::Busy)],
 ///     Duration::from_secs(10),
 /// )?;
-/// let similar = board.feature("similar")?; // once; asking it is one atomic load
+/// let similar = features.feature("similar")?; // look it up once; `is_on` is one atomic load
 /// assert!(similar.is_on());
-/// board.turn_off("similar")?;
+/// features.turn_off("similar")?;
 /// assert!(!similar.is_on());
-/// board.clear_override("similar")?;
+/// features.clear_override("similar")?;
 /// assert!(similar.is_on());
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
@@ -43,7 +43,7 @@ pub struct Features {
     inner: Arc<FeaturesInner>,
 }
 
-/// One feature of a [`Features`], for the request path.
+/// One feature of [`Features`], for the request path.
 #[derive(Clone, Debug)]
 pub struct Feature {
     name: Arc<str>,
@@ -51,13 +51,13 @@ pub struct Feature {
 }
 
 impl Feature {
-    /// Whether it is on: one atomic load.
+    /// Whether it is enabled: one atomic load.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// What it is called.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -65,62 +65,65 @@ impl Feature {
 
 struct FeaturesInner {
     set: Mutex<FeatureSet>,
-    /// In the order of the switches.
+    /// In the order of the set.
     features: Box<[Feature]>,
 }
 
 impl Features {
-    /// Features from the most important to the least, all on, and the least time between two that come back.
+    /// Creates the features, the most important first, all enabled, and the minimum time between two
+    /// recoveries.
     pub fn new(
-        switches: impl IntoIterator<Item = FeatureConfig>,
-        pause: Duration,
+        configs: impl IntoIterator<Item = FeatureConfig>,
+        recovery_interval: Duration,
     ) -> Result<Self, SettingError> {
-        let switches = FeatureSet::new(switches, Micros::from(pause))?;
-        let features = switches
+        let set = FeatureSet::new(configs, Micros::from(recovery_interval))?;
+        let features = set
             .iter()
             .map(|(name, _, is_on)| Feature { name: name.into(), is_on: Arc::new(AtomicBool::new(is_on)) });
         let features = features.collect();
-        Ok(Self { inner: Arc::new(FeaturesInner { set: Mutex::new(switches), features }) })
+        Ok(Self { inner: Arc::new(FeaturesInner { set: Mutex::new(set), features }) })
     }
 
-    /// Follows the load that `monitor` sees, for as long as both live.
+    /// Follows the load that `monitor` measures, while both exist.
     pub fn follow(&self, monitor: &LoadMonitor) {
         monitor.subscribe(&self.inner);
     }
 
-    /// Takes in a level of load, for those without a monitor.
+    /// Updates the features to a level of load, for use without a monitor.
     pub fn observe(&self, now: Micros, level: LoadLevel) {
-        self.inner.update(|switches| switches.observe(now, level));
+        self.inner.update(|set| set.observe(now, level));
     }
 
-    /// A feature, to be asked at every request.
+    /// Returns a feature, to be checked on each request.
     pub fn feature(&self, name: &str) -> Result<Feature, SettingError> {
-        let place = lock(&self.inner.set).position(name)?;
-        // Every place has a feature.
-        let feature = self.inner.features.get(place).cloned();
-        feature.ok_or_else(|| SettingError::new(format!("no feature `{name}`"), "give it a switch"))
+        let index = lock(&self.inner.set).position(name)?;
+        // Every index has a feature.
+        let feature = self.inner.features.get(index).cloned();
+        feature.ok_or_else(|| {
+            SettingError::new(format!("unknown feature `{name}`"), "add it to the configured features")
+        })
     }
 
-    /// Turns a feature on, whatever the load.
+    /// Enables a feature, whatever the load.
     pub fn turn_on(&self, name: &str) -> Result<(), SettingError> {
-        self.inner.update(|switches| switches.set(name, FeatureOverride::On))
+        self.inner.update(|set| set.set(name, FeatureOverride::On))
     }
 
-    /// Turns a feature off, whatever the load.
+    /// Disables a feature, whatever the load.
     pub fn turn_off(&self, name: &str) -> Result<(), SettingError> {
-        self.inner.update(|switches| switches.set(name, FeatureOverride::Off))
+        self.inner.update(|set| set.set(name, FeatureOverride::Off))
     }
 
-    /// Leaves a feature to the load again.
+    /// Clears the override, so that the feature follows the load again.
     pub fn clear_override(&self, name: &str) -> Result<(), SettingError> {
-        self.inner.update(|switches| switches.set(name, FeatureOverride::Automatic))
+        self.inner.update(|set| set.set(name, FeatureOverride::Automatic))
     }
 
-    /// Each feature in order, and what the hand says of it; for operators.
+    /// Each feature in order, with its override.
     pub fn list(&self) -> Vec<(Feature, FeatureOverride)> {
-        let switches = lock(&self.inner.set);
-        let levers = switches.iter().map(|(_, lever, _)| lever);
-        self.inner.features.iter().cloned().zip(levers).collect()
+        let set = lock(&self.inner.set);
+        let overrides = set.iter().map(|(_, manual_override, _)| manual_override);
+        self.inner.features.iter().cloned().zip(overrides).collect()
     }
 }
 
@@ -132,18 +135,18 @@ impl fmt::Debug for Features {
 
 impl FeaturesInner {
     fn update<T>(&self, change: impl FnOnce(&mut FeatureSet) -> T) -> T {
-        let mut switches = lock(&self.set);
-        let end = change(&mut switches);
-        // Shown before the lock is given back, so that an older change never overwrites a newer one.
-        for (feature, (_, _, is_on)) in self.features.iter().zip(switches.iter()) {
+        let mut set = lock(&self.set);
+        let result = change(&mut set);
+        // Published under the lock, so that an older change never overwrites a newer one.
+        for (feature, (_, _, is_on)) in self.features.iter().zip(set.iter()) {
             feature.is_on.store(is_on, Ordering::Relaxed);
         }
-        end
+        result
     }
 }
 
 impl LoadObserver for FeaturesInner {
     fn on_load(&self, now: Micros, load: LoadReading) {
-        self.update(|switches| switches.observe(now, load.level));
+        self.update(|set| set.observe(now, load.level));
     }
 }

@@ -1,4 +1,4 @@
-//! Where the limits of this process are written: its cgroup and those around it.
+//! Finds the cgroup of this process and its ancestors, which contain its limits.
 //!
 //! ```text
 //!   version 2        /sys/fs/cgroup/app/worker
@@ -6,17 +6,17 @@
 //!   both             version 1, and version 2 at /sys/fs/cgroup/unified
 //! ```
 //!
-//! A container often sees its own cgroup as the root of the mount while the path names it as the host does; a folder
-//! that is not there is left out, and the root always is.
+//! A container often sees its own cgroup as the root of the mount, while the path is that of the host.
+//! Directories that do not exist are skipped; the root always exists.
 
 use super::host::{HostPaths, read_text};
 use std::path::{Component, Path, PathBuf};
 
-/// A cgroup of this process: its own, or one around it.
+/// A cgroup of this process, or an ancestor of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CgroupDir {
     pub(super) path: PathBuf,
-    /// Below the mount.
+    /// Relative to the mount.
     pub(super) relative_path: PathBuf,
     pub(super) version: CgroupVersion,
 }
@@ -27,8 +27,8 @@ pub(super) enum CgroupVersion {
     V2,
 }
 
-/// The folders that a controller of this process has, the innermost first: those of version 1 where it is in use there,
-/// else those of version 2.
+/// The directories of a controller of this process, innermost first: those of version 1 if the controller is
+/// mounted there, otherwise those of version 2.
 pub(super) fn find_dirs(host: &HostPaths, controller: &str) -> Vec<CgroupDir> {
     let Some(memberships) = read_text(host.proc("self/cgroup")) else { return Vec::new() };
     let first = memberships.lines().find_map(|line| {
@@ -40,12 +40,12 @@ pub(super) fn find_dirs(host: &HostPaths, controller: &str) -> Vec<CgroupDir> {
     first.unwrap_or_else(|| find_v2_dirs(host, &memberships))
 }
 
-/// The folders of version 2, the innermost first.
+/// The directories of version 2, innermost first.
 pub(super) fn find_unified_dirs(host: &HostPaths) -> Vec<CgroupDir> {
     read_text(host.proc("self/cgroup")).map_or_else(Vec::new, |memberships| find_v2_dirs(host, &memberships))
 }
 
-/// The folder of another controller of version 1 that mirrors this one.
+/// The directory of another version 1 controller for the same cgroup.
 pub(super) fn find_sibling_dir(host: &HostPaths, folder: &CgroupDir, controller: &str) -> Option<PathBuf> {
     let mount = find_mount(host, "cpu,cpuacct", controller)?;
     Some(mount.join(&folder.relative_path)).filter(|path| path.is_dir())
@@ -64,13 +64,13 @@ fn find_v2_dirs(host: &HostPaths, memberships: &str) -> Vec<CgroupDir> {
     }
 }
 
-/// `4:memory:/app/worker`; a path may hold colons.
+/// Parses `4:memory:/app/worker`; the path may contain colons.
 fn parse_membership(line: &str) -> Option<(&str, &str, &str)> {
     let mut parts = line.splitn(3, ':');
     Some((parts.next()?, parts.next()?, parts.next()?))
 }
 
-/// Controllers of version 1 that are mounted together have one folder with all their names.
+/// Version 1 controllers that are mounted together share a directory named after all of them.
 fn find_mount(host: &HostPaths, names: &str, controller: &str) -> Option<PathBuf> {
     let swapped = names.split(',').rev().collect::<Vec<_>>().join(",");
     let mounts = [controller, names, &swapped].map(|name| host.cgroup().join(name));
@@ -80,7 +80,7 @@ fn find_mount(host: &HostPaths, names: &str, controller: &str) -> Option<PathBuf
 fn ancestors(mount: &Path, path: &str, version: CgroupVersion) -> Vec<CgroupDir> {
     let parts = Path::new(path).components().filter(|part| *part != Component::RootDir);
     let parts: Vec<_> = parts.collect();
-    // A path that leads out of what is mounted here: only the root can be seen.
+    // The path leads out of the mount: only the root is visible.
     let depth = if parts.iter().all(|part| matches!(part, Component::Normal(_))) { parts.len() } else { 0 };
     let folders = (0..=depth).rev().map(|depth| {
         let within: PathBuf = parts.iter().take(depth).collect();

@@ -1,8 +1,8 @@
-//! How much of the processor time is used that this process may use.
+//! The share of the available CPU time that is used.
 //!
-//! In a cgroup with a quota, of itself or of one around it: what all in that cgroup used, of what they may; the fullest
-//! counts. Without one: how busy the processors are that this process may run on, whoever keeps them busy. Time that a
-//! hypervisor took away counts as busy; waiting for a disk does not.
+//! In a cgroup with a CPU quota, its own or that of an ancestor: the usage of the cgroup divided by its
+//! quota; the fullest one counts. Without a quota: the utilization of the CPUs that this process may run on,
+//! by all processes. Stolen time counts as busy; I/O wait does not.
 
 use super::{
     Probe,
@@ -12,7 +12,7 @@ use super::{
 use std::path::PathBuf;
 use tidegate_core::{Micros, Percent};
 
-/// The share of processor time that is used. The first reading only starts the count.
+/// Measures the share of CPU time in use. The first reading only sets the baseline.
 #[derive(Debug, Default)]
 pub struct CpuProbe {
     host: HostPaths,
@@ -20,7 +20,7 @@ pub struct CpuProbe {
     machine_ticks: Option<Ticks>,
 }
 
-/// A cgroup with a quota, and what it had used when last seen.
+/// A cgroup with a quota, and its usage at the last reading.
 #[derive(Debug)]
 struct CgroupUsage {
     path: PathBuf,
@@ -28,7 +28,7 @@ struct CgroupUsage {
     used: Micros,
 }
 
-/// Processor time in the kernel's ticks, over the processors that may be used.
+/// CPU time in kernel ticks, over the allowed CPUs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ticks {
     busy: u64,
@@ -36,12 +36,12 @@ struct Ticks {
 }
 
 impl CpuProbe {
-    /// The processor time of this machine, or of this process's cgroup.
+    /// Creates a probe for this machine, or for the cgroup of this process.
     pub fn new() -> Self {
         Self::with_host(HostPaths::local())
     }
 
-    /// The same of another place.
+    /// Creates a probe that reads the files of `host`.
     pub fn with_host(host: HostPaths) -> Self {
         Self { host, ..Self::default() }
     }
@@ -53,8 +53,8 @@ impl CpuProbe {
             let Some(used) = read_usage(&self.host, &folder) else { continue };
             let last = before.iter().find(|group| group.path == folder.path && used >= group.used);
             if let Some(last) = last.filter(|last| now > last.read_at) {
-                let may = quota.allowance(now.since(last.read_at), self.cpu_count());
-                fullest = fullest.max(Some(Percent::from_ratio(used.since(last.used).get(), may)));
+                let allowance = quota.allowance(now.since(last.read_at), self.cpu_count());
+                fullest = fullest.max(Some(Percent::from_ratio(used.since(last.used).get(), allowance)));
             }
             self.cgroups.push(CgroupUsage { path: folder.path, read_at: now, used });
         }
@@ -93,7 +93,7 @@ impl CpuProbe {
         if sum.total > 0 { Some(sum) } else { whole }
     }
 
-    /// The processors that this process may run on, as ranges: `0-1,4`.
+    /// The CPUs that this process may run on, as ranges: `0-1,4`.
     fn allowed_cpus(&self) -> Vec<(u64, u64)> {
         let Some(status) = host::read_text(self.host.proc("self/status")) else { return Vec::new() };
         let list =
@@ -105,7 +105,7 @@ impl CpuProbe {
         list.split(',').filter_map(range).collect()
     }
 
-    /// How many processors this process may run on, where that is known.
+    /// The number of CPUs that this process may run on, if known.
     fn cpu_count(&self) -> Option<u64> {
         let processors = self
             .allowed_cpus()
@@ -128,7 +128,8 @@ impl Probe for CpuProbe {
 }
 
 impl Ticks {
-    /// `user nice system idle iowait irq softirq steal guest guest_nice`, where guests are counted in user already.
+    /// Parses `user nice system idle iowait irq softirq steal`. The fields after these are already part of
+    /// `user` and `nice`.
     fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Option<Self> {
         let numbers: Vec<u64> = words.take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
         let all = numbers.iter().fold(0, |sum: u64, ticks| sum.saturating_add(*ticks));
@@ -137,7 +138,7 @@ impl Ticks {
     }
 }
 
-/// So much processor time in every period.
+/// CPU time per period.
 #[derive(Clone, Copy, Debug)]
 struct CpuQuota {
     time: u64,
@@ -153,7 +154,7 @@ impl CpuQuota {
                 let mut words = text.split_whitespace();
                 (words.next()?.parse().ok()?, words.next()?.parse().ok()?)
             }
-            // Without a quota it says -1, which is no number for us.
+            // Without a quota the file contains -1, which does not parse as a `u64`.
             CgroupVersion::V1 => (
                 host::read_number(folder.path.join("cpu.cfs_quota_us"))?,
                 host::read_number(folder.path.join("cpu.cfs_period_us"))?,
@@ -162,15 +163,15 @@ impl CpuQuota {
         (time > 0 && period > 0).then_some(Self { time, period })
     }
 
-    /// What may be used in `elapsed`: no more than there are processors.
+    /// The CPU time available in `elapsed`, limited by the number of CPUs.
     fn allowance(self, elapsed: Micros, processors: Option<u64>) -> u64 {
-        let may = u128::from(elapsed.get()) * u128::from(self.time) / u128::from(self.period);
-        let may = u64::try_from(may).unwrap_or(u64::MAX);
-        processors.map_or(may, |processors| may.min(elapsed.get().saturating_mul(processors)))
+        let allowance = u128::from(elapsed.get()) * u128::from(self.time) / u128::from(self.period);
+        let allowance = u64::try_from(allowance).unwrap_or(u64::MAX);
+        processors.map_or(allowance, |processors| allowance.min(elapsed.get().saturating_mul(processors)))
     }
 }
 
-/// The processor time that a cgroup has used since it was made.
+/// The CPU time that a cgroup has used since it was created.
 fn read_usage(host: &HostPaths, folder: &CgroupDir) -> Option<Micros> {
     let micros = match folder.version {
         CgroupVersion::V2 => {

@@ -1,4 +1,4 @@
-//! Whether anybody is turned away: the sign that a limit is used up.
+//! Detects denials, which show that a limit is used up.
 
 use super::Probe;
 use std::sync::{
@@ -7,8 +7,8 @@ use std::sync::{
 };
 use tidegate_core::{Decision, Micros, Percent};
 
-/// Remembers that a limiter of many keys denied somebody, so that [`super::ScaledLimit`] knows that its limit is used up.
-/// Clones share what they remember.
+/// Records denials of a limiter with many keys, so that [`super::ScaledLimit`] can detect that the limit is
+/// used up. Clones share the count.
 ///
 /// ```
 /// use tidegate_overload::load::DenialProbe;
@@ -25,12 +25,12 @@ pub struct DenialProbe {
 }
 
 impl DenialProbe {
-    /// None so far.
+    /// Creates a probe without denials.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes note of a decision, and hands it on. A grant costs nothing.
+    /// Records a decision and returns it. A grant costs nothing.
     #[inline]
     pub fn record(&self, decision: Decision) -> Decision {
         if !decision.is_granted() {
@@ -40,8 +40,8 @@ impl DenialProbe {
     }
 }
 
-/// All of the limit is used if somebody was denied since the last reading, else none: smoothed, the share of time in
-/// which it did not suffice.
+/// Returns 100 % if there was a denial since the last reading, otherwise 0 %: smoothed, the share of time in
+/// which the limit was used up.
 impl Probe for DenialProbe {
     fn read(&mut self, _now: Micros) -> Option<Percent> {
         match self.count.swap(0, Ordering::Relaxed) {

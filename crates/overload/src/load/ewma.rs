@@ -1,15 +1,15 @@
-//! A smoothed signal: what was seen fades by half in every half-life.
+//! A smoothed signal: an exponential average with a half-life.
 //!
 //! ```text
-//!   1 ┤    ┌──────────  seen
+//!   1 ┤    ┌──────────  signal
 //!     │    │   .──''''  average: half of the way after one half-life
 //!   0 ┼────┴─'────────▶ time
 //! ```
 //!
-//! Readings may come as irregularly as they like: each one stands for the time since the one before it, so that two
-//! readings of the same value weigh as much as one that stands for both spans.
+//! Readings may be irregular: each one covers the time since the previous one, so two readings of the same
+//! value weigh as much as one that covers both periods.
 //!
-//! Its surprise: a reading at the very moment of the one before it stands for no time, and so changes nothing.
+//! A reading at the time of the previous one covers no time, and changes nothing.
 
 use tidegate_core::{Micros, SettingError};
 
@@ -32,14 +32,13 @@ pub struct Ewma {
 }
 
 impl Ewma {
-    /// An average that has seen nothing, and forgets half of what it sees in every `half_life`.
+    /// Creates an empty average that decays by half in every `half_life`.
     pub fn new(half_life: Micros) -> Result<Self, SettingError> {
         SettingError::require_finite("a half-life", half_life)?;
         Ok(Self { half_life, last: None })
     }
 
-    /// Takes in a reading. One that makes no sense (not a number, negative, without an end) is ignored, and so is one
-    /// from before the last.
+    /// Adds a reading. An invalid one (NaN, negative, infinite) is ignored, and so is one before the last.
     pub fn observe(&mut self, now: Micros, value: f64) {
         if !value.is_finite() || value < 0.0 {
             return;
@@ -47,48 +46,48 @@ impl Ewma {
         match self.last {
             None => self.last = Some((now, value)),
             Some((at, old)) if now > at => {
-                let kept = decay(now.since(at), self.half_life);
-                self.last = Some((now, value + (old - value) * kept));
+                let weight = decay(now.since(at), self.half_life);
+                self.last = Some((now, value + (old - value) * weight));
             }
             Some(_) => {}
         }
     }
 
-    /// The average; `None` until something was seen.
+    /// The average; `None` without a reading.
     pub fn value(&self) -> Option<f64> {
         self.last.map(|(_, value)| value)
     }
 
-    /// Forgets all that was seen.
+    /// Removes all readings.
     pub fn clear(&mut self) {
         self.last = None;
     }
 }
 
-/// `2^(-elapsed / half_life)`: a half for each whole half-life, and for the rest one root of a half for each binary
-/// digit of the fraction.
+/// Computes `2^(-elapsed / half_life)`: a half for each whole half-life, and a root of one half for each
+/// binary digit of the fraction.
 fn decay(elapsed: Micros, half_life: Micros) -> f64 {
     let (elapsed, half_life) = (elapsed.get(), half_life.get().max(1));
     let (halves, rest) = (elapsed / half_life, elapsed % half_life);
-    let mut kept = 1.0;
+    let mut weight = 1.0;
     for _ in 0..halves.min(MAX_HALF_LIVES) {
-        kept *= 0.5;
+        weight *= 0.5;
     }
     let mut fraction = rest as f64 / half_life as f64;
     for root in ROOTS_OF_HALF {
         fraction *= 2.0;
         if fraction >= 1.0 {
             fraction -= 1.0;
-            kept *= root;
+            weight *= root;
         }
     }
-    kept
+    weight
 }
 
-/// After so many half-lives nothing is left that a double could add to a reading.
+/// After this number of half-lives, the remaining weight is below the precision of a double.
 const MAX_HALF_LIVES: u64 = 64;
 
-/// The square root of a half, the root of that, and so on: enough of them for seven digits.
+/// The square root of one half, the root of that, and so on: enough of them for seven digits.
 const ROOTS_OF_HALF: [f64; 24] = [
     core::f64::consts::FRAC_1_SQRT_2,
     0.840_896_415_253_714_5,
@@ -132,21 +131,21 @@ mod tests {
             (1_584_963, 1.0 / 3.0),
             (64_000_000_000, 0.0),
         ] {
-            let kept = decay(Micros::new(elapsed), SECOND);
-            assert!((kept - left).abs() < 1e-6, "{elapsed}us: {kept}");
+            let weight = decay(Micros::new(elapsed), SECOND);
+            assert!((weight - left).abs() < 1e-6, "{elapsed}us: {weight}");
         }
     }
 
     #[test]
     fn ignores_invalid_readings() {
         let mut average = Ewma::new(SECOND).unwrap();
-        for absurd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.1] {
-            average.observe(Micros::ZERO, absurd);
+        for invalid in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.1] {
+            average.observe(Micros::ZERO, invalid);
             assert_eq!(average.value(), None);
         }
         average.observe(SECOND, 0.25);
-        for absurd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.1] {
-            average.observe(Micros::from_secs(100), absurd);
+        for invalid in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.1] {
+            average.observe(Micros::from_secs(100), invalid);
         }
         average.observe(Micros::ZERO, 1.0);
         average.observe(SECOND, 1.0);

@@ -1,4 +1,4 @@
-//! How many of the file descriptors are open that this process may open.
+//! The share of the file descriptor limit that is in use.
 
 use super::{
     Probe,
@@ -7,7 +7,7 @@ use super::{
 use std::{fs, path::PathBuf};
 use tidegate_core::{Micros, Percent};
 
-/// The share of this process's file descriptors that are open.
+/// Measures the share of this process's file descriptor limit that is open.
 #[derive(Debug)]
 pub struct FileDescriptorProbe {
     host: HostPaths,
@@ -15,12 +15,12 @@ pub struct FileDescriptorProbe {
     method: CountMethod,
 }
 
-/// How the open ones are counted.
+/// How open file descriptors are counted.
 #[derive(Clone, Copy, Debug)]
 enum CountMethod {
-    /// Newer kernels (6.2) tell it as the size of the folder, whatever the number.
+    /// From Linux 6.2 on, the size of the directory is the count.
     DirSize,
-    /// One by one, which takes longer the more there are.
+    /// Lists the directory, which takes longer with more entries.
     Iterate,
 }
 
@@ -31,16 +31,16 @@ impl Default for FileDescriptorProbe {
 }
 
 impl FileDescriptorProbe {
-    /// Those of this process.
+    /// Creates a probe for this process.
     pub fn new() -> Self {
         Self::with_host(HostPaths::local())
     }
 
-    /// The same of another place.
+    /// Creates a probe that reads the files of `host`.
     pub fn with_host(host: HostPaths) -> Self {
         let folder = host.proc("self/fd");
         let mut it = Self { host, fd_dir: folder, method: CountMethod::DirSize };
-        // Believe the size only where it agrees with a count; counting opens one itself.
+        // Use the size only if it matches a count; listing opens one descriptor itself.
         let agree = |size: u64, counted: u64| size.abs_diff(counted) <= 1;
         if !it.open_count().is_some_and(|size| it.count_entries().is_some_and(|counted| agree(size, counted)))
         {
@@ -60,7 +60,7 @@ impl FileDescriptorProbe {
         fs::read_dir(&self.fd_dir).ok().map(|entries| entries.count() as u64)
     }
 
-    /// The soft limit; `None` if there is none.
+    /// The soft limit; `None` if it is unlimited.
     fn limit(&self) -> Option<u64> {
         let limits = host::read_text(self.host.proc("self/limits"))?;
         host::parse_field(&limits, "Max open files")

@@ -1,4 +1,4 @@
-//! Where the kernel tells of itself, and the plain reading of what it tells.
+//! The paths of the kernel's files, and functions to read them.
 
 use std::{
     fs::File,
@@ -6,14 +6,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where the kernel's files are. Those of another place are for tests, and for a container that shows its host's.
+/// The paths of the kernel's files. Other paths are for tests, and for containers that mount those of the
+/// host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPaths {
     proc: PathBuf,
     cgroup: PathBuf,
 }
 
-/// More than any file that is read here, even on a machine of a thousand processors.
+/// More than any of these files, even on a machine with a thousand CPUs.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
 impl HostPaths {
@@ -22,7 +23,7 @@ impl HostPaths {
         Self::new("/proc", "/sys/fs/cgroup")
     }
 
-    /// A machine whose files are mounted elsewhere.
+    /// Uses files that are mounted elsewhere.
     pub fn new(proc: impl Into<PathBuf>, cgroup: impl Into<PathBuf>) -> Self {
         Self { proc: proc.into(), cgroup: cgroup.into() }
     }
@@ -42,23 +43,23 @@ impl Default for HostPaths {
     }
 }
 
-/// The text of a file; `None` if there is none that can be read.
+/// The text of a file; `None` if it cannot be read.
 pub(super) fn read_text(path: impl AsRef<Path>) -> Option<String> {
     let mut text = String::new();
     File::open(path).ok()?.take(MAX_FILE_BYTES).read_to_string(&mut text).ok()?;
     Some(text)
 }
 
-/// A file that holds a number and nothing else.
+/// Reads a file that contains only a number.
 pub(super) fn read_number(path: impl AsRef<Path>) -> Option<u64> {
     read_text(path)?.trim().parse().ok()
 }
 
-/// The number behind a name, in lines such as `usage_usec 123` or `MemTotal: 123 kB`.
+/// The number after a name, in lines such as `usage_usec 123` or `MemTotal: 123 kB`.
 pub(super) fn parse_field(text: &str, name: &str) -> Option<u64> {
-    let rest = text.lines().find_map(|line| {
-        let rest = line.strip_prefix(name)?;
-        rest.starts_with([' ', '\t', ':']).then_some(rest)
+    let value = text.lines().find_map(|line| {
+        let value = line.strip_prefix(name)?;
+        value.starts_with([' ', '\t', ':']).then_some(value)
     })?;
-    rest.trim_start_matches(':').split_whitespace().next()?.parse().ok()
+    value.trim_start_matches(':').split_whitespace().next()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! How much load there is, in four words, without flapping.
+//! The load in four levels, with hysteresis.
 //!
 //! ```text
 //!   load      enter ─ ─ ─ ─ ─ ─┌───╲─ ─ ─ ─ ─ ─ ─ ─ ─
@@ -7,28 +7,28 @@
 //!   level     Normal ──────────┘ Busy       └ after the dwell: Normal
 //! ```
 //!
-//! Up it goes at once, over as many levels as the load says. Down it goes one level at a time, each after the load has
-//! stayed under the lower mark of that level for a whole dwell time.
+//! The level rises at once, over several levels if needed. It falls one level at a time, each after the load
+//! has stayed below the lower threshold of the level for the dwell time.
 
 use std::{fmt, str::FromStr};
 use tidegate_core::{Micros, Percent, SettingError};
 
-/// How much load there is.
+/// The level of load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LoadLevel {
-    /// There is room for more.
+    /// There is spare capacity.
     #[default]
     Relaxed,
-    /// All is as it should be.
+    /// Normal operation.
     Normal,
-    /// Leave out what can wait.
+    /// Leave out work that can wait.
     Busy,
-    /// Leave out all but the essential.
+    /// Leave out all but essential work.
     Critical,
 }
 
 impl LoadLevel {
-    /// All levels, from no load to too much.
+    /// All levels, from lowest to highest.
     pub const ALL: [Self; 4] = [Self::Relaxed, Self::Normal, Self::Busy, Self::Critical];
 
     fn next_lower(self) -> Self {
@@ -61,14 +61,14 @@ impl FromStr for LoadLevel {
             "busy" => Ok(Self::Busy),
             "critical" => Ok(Self::Critical),
             _ => Err(SettingError::new(
-                format!("`{text}` is not a level of load"),
+                format!("unknown load level `{text}`"),
                 "use one of relaxed, normal, busy, critical",
             )),
         }
     }
 }
 
-/// Where the levels begin and end.
+/// The thresholds of the levels.
 ///
 /// ```
 /// use tidegate_overload::{LoadLevel, LoadLevels};
@@ -94,7 +94,8 @@ struct LevelThreshold {
 }
 
 impl LoadLevels {
-    /// Has a level begin at `enter` and end below `leave`, which must be lower. Levels begin in their order.
+    /// Sets the thresholds at which a level starts and below which it ends. `leave` must be lower than
+    /// `enter`, and both must rise with the level.
     pub fn with_threshold(
         mut self,
         level: LoadLevel,
@@ -103,41 +104,41 @@ impl LoadLevels {
     ) -> Result<Self, SettingError> {
         if leave >= enter {
             return Err(SettingError::new(
-                format!("{level} begins at {enter} and ends at {leave}"),
-                "let it end at less than where it begins, or it flaps",
+                format!("{level} starts at {enter} and ends at {leave}"),
+                "set the lower threshold below the upper one to prevent flapping",
             ));
         }
-        let place = match level {
+        let index = match level {
             LoadLevel::Relaxed => {
                 return Err(SettingError::new(
-                    "relaxed has no mark of its own",
-                    "give those of normal: below them all is relaxed",
+                    "relaxed has no thresholds",
+                    "set those of normal: below them the level is relaxed",
                 ));
             }
             LoadLevel::Normal => 0,
             LoadLevel::Busy => 1,
             LoadLevel::Critical => 2,
         };
-        self.thresholds[place] = LevelThreshold { enter, leave };
+        self.thresholds[index] = LevelThreshold { enter, leave };
         let [normal, busy, critical] = self.thresholds;
         let in_order =
             |low: LevelThreshold, high: LevelThreshold| low.enter < high.enter && low.leave <= high.leave;
         if !in_order(normal, busy) || !in_order(busy, critical) {
             return Err(SettingError::new(
                 format!("{level} at {enter}/{leave} is out of order: {self}"),
-                "give marks that rise from normal to busy to critical",
+                "give thresholds that rise from normal to busy to critical",
             ));
         }
         Ok(self)
     }
 
-    /// How long the load must stay low before the level falls by one; five seconds unless told otherwise.
+    /// Sets how long the load must stay low before the level falls by one; five seconds by default.
     #[must_use]
     pub fn dwell(self, dwell: Micros) -> Self {
         Self { dwell, ..self }
     }
 
-    /// The mark of a level; `Relaxed` has none.
+    /// The thresholds of a level; `Relaxed` has none.
     fn threshold(&self, level: LoadLevel) -> Option<LevelThreshold> {
         let [normal, busy, critical] = self.thresholds;
         match level {
@@ -148,21 +149,25 @@ impl LoadLevels {
         }
     }
 
-    /// The highest level that such a load enters.
+    /// The highest level that this load enters.
     fn highest_entered(&self, load: Percent) -> LoadLevel {
-        let enters = |level: &LoadLevel| self.threshold(*level).is_none_or(|mark| load >= mark.enter);
+        let enters =
+            |level: &LoadLevel| self.threshold(*level).is_none_or(|threshold| load >= threshold.enter);
         LoadLevel::ALL.into_iter().rev().find(enters).unwrap_or_default()
     }
 }
 
-/// Normal from 50 %, busy from 75 %, critical from 90 %, each until 10 % less.
+/// Normal from 50 %, busy from 75 %, critical from 90 %, each down to 10 % less.
 impl Default for LoadLevels {
     fn default() -> Self {
-        let mark = |enter, leave| LevelThreshold {
+        let threshold = |enter, leave| LevelThreshold {
             enter: Percent::from_ratio(enter, 100),
             leave: Percent::from_ratio(leave, 100),
         };
-        Self { thresholds: [mark(50, 40), mark(75, 65), mark(90, 80)], dwell: Micros::from_secs(5) }
+        Self {
+            thresholds: [threshold(50, 40), threshold(75, 65), threshold(90, 80)],
+            dwell: Micros::from_secs(5),
+        }
     }
 }
 
@@ -177,7 +182,7 @@ impl fmt::Display for LoadLevels {
     }
 }
 
-/// The level of a load that is watched.
+/// Tracks the level of a load.
 ///
 /// ```
 /// use tidegate_overload::{LoadGauge, LoadLevel, LoadLevels};
@@ -186,7 +191,7 @@ impl fmt::Display for LoadLevels {
 /// let mut gauge = LoadGauge::new(LoadLevels::default());
 /// let mut at = |second, load: &str| gauge.observe(Micros::from_secs(second), load.parse().unwrap());
 /// assert_eq!(at(0, "80%"), LoadLevel::Busy);
-/// assert_eq!(at(1, "70%"), LoadLevel::Busy); // not yet under the lower mark
+/// assert_eq!(at(1, "70%"), LoadLevel::Busy); // not yet below the lower threshold
 /// assert_eq!(at(2, "60%"), LoadLevel::Busy); // not yet for long enough
 /// assert_eq!(at(7, "60%"), LoadLevel::Normal);
 /// ```
@@ -194,17 +199,17 @@ impl fmt::Display for LoadLevels {
 pub struct LoadGauge {
     levels: LoadLevels,
     level: LoadLevel,
-    /// Since when the load has been under the lower mark of the level.
+    /// Since when the load has been below the lower threshold of the level.
     low_since: Option<Micros>,
 }
 
 impl LoadGauge {
-    /// A gauge that has seen nothing yet: relaxed.
+    /// Creates a gauge at the level `Relaxed`.
     pub fn new(levels: LoadLevels) -> Self {
         Self { levels, level: LoadLevel::Relaxed, low_since: None }
     }
 
-    /// Takes in the load at `now`, and tells the level.
+    /// Updates the level to the load at `now`, and returns it.
     pub fn observe(&mut self, now: Micros, load: Percent) -> LoadLevel {
         let entered = self.levels.highest_entered(load);
         if entered > self.level {
@@ -212,22 +217,23 @@ impl LoadGauge {
             self.low_since = None;
             return self.level;
         }
-        if self.levels.threshold(self.level).is_none_or(|mark| load >= mark.leave) {
+        if self.levels.threshold(self.level).is_none_or(|threshold| load >= threshold.leave) {
             self.low_since = None;
             return self.level;
         }
-        // A clock that steps back begins the dwell anew.
+        // A clock that steps back restarts the dwell time.
         let since = self.low_since.unwrap_or(now).min(now);
         self.low_since = Some(since);
         if now.since(since) >= self.levels.dwell {
             self.level = self.level.next_lower();
-            // The next level has a dwell of its own.
-            self.low_since = self.levels.threshold(self.level).filter(|mark| load < mark.leave).map(|_| now);
+            // The next level has its own dwell time.
+            self.low_since =
+                self.levels.threshold(self.level).filter(|threshold| load < threshold.leave).map(|_| now);
         }
         self.level
     }
 
-    /// The level as of the last look.
+    /// The level at the last update.
     pub fn level(&self) -> LoadLevel {
         self.level
     }
@@ -256,7 +262,7 @@ mod tests {
             (10, 0, Busy),
             (14, 0, Busy),
             (15, 0, Normal),
-            (16, 40, Normal), // back at the mark: the dwell starts anew
+            (16, 40, Normal), // back at the threshold: the dwell time restarts
             (17, 39, Normal),
             (21, 39, Normal),
             (22, 39, Relaxed),

@@ -1,8 +1,9 @@
-//! How much of the memory is used that this process may use.
+//! The share of the available memory that is used.
 //!
-//! In a cgroup with a limit, of itself or of one around it: what is used of it; the fullest counts. Without one: what
-//! the kernel calls available, of the whole machine. Files that are only cached count as free, as the kernel counts
-//! them: it gives them up when memory is needed, and a busy file cache is no reason to turn callers away.
+//! In a cgroup with a memory limit, its own or that of an ancestor: the usage divided by the limit; the
+//! fullest one counts. Without a limit: the memory of the machine that the kernel does not call available.
+//! The page cache counts as free, as in the kernel: it is reclaimable, and a busy file cache is no reason to
+//! reject requests.
 
 use super::{
     Probe,
@@ -11,19 +12,19 @@ use super::{
 };
 use tidegate_core::{Micros, Percent};
 
-/// The share of memory that is used and cannot be given up.
+/// Measures the share of memory that is used and not reclaimable.
 #[derive(Debug, Default)]
 pub struct MemoryProbe {
     host: HostPaths,
 }
 
 impl MemoryProbe {
-    /// The memory of this machine, or of this process's cgroup.
+    /// Creates a probe for this machine, or for the cgroup of this process.
     pub fn new() -> Self {
         Self::with_host(HostPaths::local())
     }
 
-    /// The same of another place.
+    /// Creates a probe that reads the files of `host`.
     pub fn with_host(host: HostPaths) -> Self {
         Self { host }
     }
@@ -33,10 +34,10 @@ impl Probe for MemoryProbe {
     fn read(&mut self, _now: Micros) -> Option<Percent> {
         let machine = host::read_text(self.host.proc("meminfo"));
         let total = machine.as_deref().and_then(|text| host::parse_field(text, "MemTotal"));
-        // In version 1 "no limit" is a number too, larger than any machine.
-        let most = total.map_or(u64::MAX / 4, |kilobytes| kilobytes.saturating_mul(1_024));
+        // In version 1 "no limit" is a number larger than any machine.
+        let max = total.map_or(u64::MAX / 4, |kilobytes| kilobytes.saturating_mul(1_024));
         let of_folder = |folder: CgroupDir| {
-            let limit = read_limit(&folder).filter(|limit| *limit < most)?;
+            let limit = read_limit(&folder).filter(|limit| *limit < max)?;
             Some(Percent::from_ratio(read_usage(&folder)?, limit))
         };
         let fullest = cgroup::find_dirs(&self.host, "memory").into_iter().filter_map(of_folder).max();
@@ -47,7 +48,7 @@ impl Probe for MemoryProbe {
     }
 }
 
-/// Where a cgroup is throttled or stopped, whichever is first; `None` without a limit.
+/// The limit at which a cgroup is throttled or killed, whichever is lower; `None` without a limit.
 fn read_limit(folder: &CgroupDir) -> Option<u64> {
     let number = |name: &str| host::read_number(folder.path.join(name)).filter(|limit| *limit > 0);
     match folder.version {
@@ -56,7 +57,7 @@ fn read_limit(folder: &CgroupDir) -> Option<u64> {
     }
 }
 
-/// What a cgroup uses and cannot give up.
+/// The memory of a cgroup that is used and not reclaimable.
 fn read_usage(folder: &CgroupDir) -> Option<u64> {
     let (usage, cached) = match folder.version {
         CgroupVersion::V1 => {

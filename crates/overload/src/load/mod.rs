@@ -1,16 +1,16 @@
-//! How loaded this process and its machine are, and limits that follow it.
+//! Measures the load of this process and its machine, and adjusts limits to it.
 //!
 //! ```text
-//!   Cpu, Memory, Stall, Descriptors, EventLoopLag, yours
+//!   CpuProbe, MemoryProbe, PressureProbe, FileDescriptorProbe, EventLoopLag, your own
 //!        │ read off the request path, every 250 ms
 //!        ▼
-//!   LoadMonitor ──▶ an atomic word: Load { share, level }   one load on the request path
-//!        │ tells after each reading
-//!        ├──▶ Scaled: a limiter, throttle or gate by load and by time of day
-//!        └──▶ Switchboard: features off by level, back in order
+//!   LoadMonitor ──▶ an atomic word: LoadReading { share, level }   one load on the request path
+//!        │ notifies observers after each reading
+//!        ├──▶ ScaledLimit: a limiter or semaphore by load and by time of day
+//!        └──▶ Features: disabled by level, enabled in order
 //! ```
 //!
-//! A signal that this machine does not have is `None`, quietly; the others carry on.
+//! A signal that this machine does not provide is `None`; the others are still used.
 
 mod cgroup;
 mod cpu;
@@ -45,11 +45,11 @@ pub use schedule::{Schedule, ScheduleError};
 
 use tidegate_core::{Micros, Percent};
 
-/// Something whose use can be told as a share. Read by one thread, off the request path.
+/// A resource whose use can be measured as a share. Read by one thread, off the request path.
 ///
-/// A closure is one too: `|_now| Some(Share::ratio(queue.len() as u64, 1_000))`.
+/// A closure is one too: `|_now| Some(Percent::from_ratio(queue.len() as u64, 1_000))`.
 pub trait Probe: Send {
-    /// The share that is used, at `now`; `None` if there is no such signal, or not yet.
+    /// The share in use at `now`; `None` if there is no such signal, or not yet.
     fn read(&mut self, now: Micros) -> Option<Percent>;
 }
 
@@ -59,7 +59,7 @@ impl<F: FnMut(Micros) -> Option<Percent> + Send> Probe for F {
     }
 }
 
-/// A smoothed share, as a share again.
+/// The smoothed share as a percentage.
 fn smoothed_percent(average: &Ewma) -> Option<Percent> {
     average.value().map(|share| Percent::from_millionths((share * 1e6 + 0.5) as u32))
 }

@@ -1,4 +1,4 @@
-//! Reads the signals, smooths them, and leaves the answer where a request finds it at once.
+//! Reads and smooths the signals, and publishes the load for the request path.
 
 use super::{CpuProbe, FileDescriptorProbe, HostPaths, MemoryProbe, PressureProbe, Probe, smoothed_percent};
 use crate::{Ewma, LoadGauge, LoadLevel, LoadLevels};
@@ -20,7 +20,7 @@ use tidegate_limiter::{
     sync::{Mutex, lock},
 };
 
-/// Watches the load of this process and its machine.
+/// Monitors the load of this process and its machine.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,29 +38,30 @@ use tidegate_limiter::{
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// The load is that of the fullest signal. Clones watch together; when the last is dropped, the watching ends.
+/// The load is that of the fullest signal. Clones share one monitor, which stops when the last clone is
+/// dropped.
 #[derive(Clone)]
 pub struct LoadMonitor {
     handle: Arc<MonitorHandle>,
 }
 
-/// The load at one moment.
+/// The load at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadReading {
     /// The smoothed share of the fullest signal; `None` if there is no signal.
     pub share: Option<Percent>,
-    /// What that means, without flapping.
+    /// Its level, with hysteresis.
     pub level: LoadLevel,
 }
 
-/// Told of the load after each reading, off the request path.
+/// An observer of the load, called after each reading, off the request path.
 pub trait LoadObserver: Send + Sync {
-    /// The load at `now`.
+    /// Called with the load at `now`.
     fn on_load(&self, now: Micros, load: LoadReading);
 }
 
 impl LoadMonitor {
-    /// A monitor without signals yet.
+    /// Creates a builder without signals.
     pub fn builder() -> LoadMonitorBuilder {
         LoadMonitorBuilder {
             clock: None,
@@ -77,23 +78,23 @@ impl LoadMonitor {
         LoadReading::unpack(self.handle.state.load.load(Ordering::Relaxed))
     }
 
-    /// Each signal by name, smoothed; `None` if this machine does not have it.
+    /// Each signal by name, smoothed; `None` if this machine does not provide it.
     pub fn signals(&self) -> impl Iterator<Item = (&str, Option<Percent>)> {
         let signals = self.handle.state.signals.iter();
         signals.map(|signal| (&*signal.name, signal.share()))
     }
 
-    /// Reads all signals now. For a monitor that was built and not started; one that runs does it by itself.
+    /// Reads all signals now. For a monitor that was built and not started; a started one reads them itself.
     pub fn sample_once(&self) {
         self.handle.state.sample();
     }
 
-    /// Tells `follower` of the load after each reading, for as long as it lives.
-    pub fn subscribe(&self, follower: &Arc<impl LoadObserver + 'static>) {
-        let follower: Weak<dyn LoadObserver> = Arc::<_>::downgrade(follower) as Weak<dyn LoadObserver>;
-        let mut followers = lock(&self.handle.state.observers);
-        followers.retain(|follower| follower.strong_count() > 0);
-        followers.push(follower);
+    /// Notifies `observer` after each reading, for as long as it exists.
+    pub fn subscribe(&self, observer: &Arc<impl LoadObserver + 'static>) {
+        let observer: Weak<dyn LoadObserver> = Arc::<_>::downgrade(observer) as Weak<dyn LoadObserver>;
+        let mut observers = lock(&self.handle.state.observers);
+        observers.retain(|observer| observer.strong_count() > 0);
+        observers.push(observer);
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -118,37 +119,37 @@ pub struct LoadMonitorBuilder {
 }
 
 impl LoadMonitorBuilder {
-    /// The clock; the machine's exact one unless told otherwise.
+    /// Sets the clock; the exact system clock by default.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
     }
 
-    /// How often the signals are read; every 250 ms unless told otherwise.
+    /// Sets how often the signals are read; every 250 ms by default.
     #[must_use]
     pub fn interval(self, interval: Duration) -> Self {
         Self { interval: interval.into(), ..self }
     }
 
-    /// How fast the past is forgotten: by half in this time; one second unless told otherwise.
+    /// Sets the half-life of the smoothing; one second by default.
     #[must_use]
     pub fn half_life(self, half_life: Duration) -> Self {
         Self { half_life: half_life.into(), ..self }
     }
 
-    /// Where the levels begin and end.
+    /// Sets the thresholds of the levels.
     #[must_use]
     pub fn levels(self, levels: LoadLevels) -> Self {
         Self { levels, ..self }
     }
 
-    /// One more signal.
+    /// Adds a signal.
     #[must_use]
     pub fn probe(self, name: impl Into<String>, probe: impl Probe + 'static) -> Self {
         self.probe_with_saturation(name, Percent::FULL, probe)
     }
 
-    /// One more signal, that counts as full when it reads `full_at` already.
+    /// Adds a signal that counts as 100 % when it reads `full_at`.
     #[must_use]
     pub fn probe_with_saturation(
         mut self,
@@ -160,15 +161,15 @@ impl LoadMonitorBuilder {
         self
     }
 
-    /// The signals of this machine: `cpu`, `memory`, `descriptors`, and the stalls, of which those for a processor count
-    /// as full at 60 % of the time, those for disks at 50 % and those for memory at 20 %. Not the lag of an event loop,
-    /// which must be watched from inside of it.
+    /// Adds the signals of this machine: `cpu`, `memory`, `descriptors`, and the pressure stalls, which count
+    /// as 100 % at 60 % of the time for CPU, 50 % for I/O and 20 % for memory. It does not add the event loop
+    /// lag, which must be measured from inside the loop.
     #[must_use]
     pub fn machine(self) -> Self {
         self.machine_with_host(&HostPaths::local())
     }
 
-    /// The same of another place.
+    /// Like [`machine`](Self::machine), with the files of `host`.
     #[must_use]
     pub fn machine_with_host(self, host: &HostPaths) -> Self {
         self.probe("cpu", CpuProbe::with_host(host.clone()))
@@ -191,14 +192,14 @@ impl LoadMonitorBuilder {
             )
     }
 
-    /// A monitor that reads when [`LoadMonitor::sample_once`] is called, and never by itself.
+    /// Builds a monitor that reads only when [`LoadMonitor::sample_once`] is called.
     pub fn build(self) -> Result<LoadMonitor, SettingError> {
         let shared = self.into_state()?;
         Ok(LoadMonitor { handle: Arc::new(MonitorHandle { state: shared, stop: None }) })
     }
 
-    /// A monitor with a thread of its own, which ends when the last handle is dropped. The surest way: it also sees
-    /// an event loop that stands still.
+    /// Starts a monitor with its own thread, which ends when the last handle is dropped. Preferred, because
+    /// it also detects a blocked event loop.
     pub fn start(self) -> Result<LoadMonitor, SettingError> {
         let shared = self.into_state()?;
         let stop = Arc::new(StopSignal::default());
@@ -212,18 +213,18 @@ impl LoadMonitorBuilder {
         });
         thread.map_err(|error| {
             SettingError::new(
-                format!("no thread to watch the load: {error}"),
-                "let the process have more threads",
+                format!("cannot start the load monitor thread: {error}"),
+                "raise the thread limit of the process",
             )
         })?;
         Ok(LoadMonitor { handle: Arc::new(MonitorHandle { state: shared, stop: Some(stop) }) })
     }
 
-    /// A monitor that is a task of the runtime that this is called on, and ends when the last handle is dropped.
+    /// Starts a monitor as a task of the current runtime, which ends when the last handle is dropped.
     #[cfg(feature = "tokio")]
     pub fn start_on_tokio(self) -> Result<LoadMonitor, SettingError> {
         let runtime = tokio::runtime::Handle::try_current()
-            .map_err(|error| SettingError::new(error.to_string(), "start it on tokio's runtime"))?;
+            .map_err(|error| SettingError::new(error.to_string(), "call it on a tokio runtime"))?;
         let shared = self.into_state()?;
         let stop = Arc::new(StopSignal::default());
         let (task_state, task_stop) = (shared.clone(), stop.clone());
@@ -243,11 +244,14 @@ impl LoadMonitorBuilder {
         let mut signals = Vec::new();
         let mut meters = Vec::new();
         for (name, full_at, probe) in self.probes {
-            SettingError::require_nonzero(&format!("a full `{name}`"), full_at.millionths().into())?;
+            SettingError::require_nonzero(
+                &format!("the saturation of `{name}`"),
+                full_at.millionths().into(),
+            )?;
             if signals.iter().any(|signal: &LoadSignal| *signal.name == *name) {
                 return Err(SettingError::new(
-                    format!("two signals `{name}`"),
-                    "give each a name of its own",
+                    format!("duplicate signal `{name}`"),
+                    "give each signal a unique name",
                 ));
             }
             signals.push(LoadSignal { name: name.into(), share: AtomicU32::new(NO_SIGNAL) });
@@ -271,7 +275,7 @@ impl fmt::Debug for LoadMonitorBuilder {
     }
 }
 
-/// What the last of all clones takes down with it.
+/// Stops the monitor when the last clone is dropped.
 struct MonitorHandle {
     state: Arc<MonitorState>,
     stop: Option<Arc<StopSignal>>,
@@ -301,21 +305,21 @@ impl StopSignal {
 struct MonitorState {
     clock: Clock,
     interval: Micros,
-    /// A packed [`Load`], so that nobody sees half of one.
+    /// A packed [`LoadReading`], so that it is read and written atomically.
     load: AtomicU64,
     signals: Box<[LoadSignal]>,
     sampler: Mutex<Sampler>,
     observers: Mutex<Vec<Weak<dyn LoadObserver>>>,
 }
 
-/// A smoothed signal, for those who look.
+/// A published, smoothed signal.
 struct LoadSignal {
     name: Box<str>,
     /// In millionths.
     share: AtomicU32,
 }
 
-/// Instead of millionths: there is no such signal.
+/// The value for a missing signal, instead of millionths.
 const NO_SIGNAL: u32 = u32::MAX;
 
 impl LoadSignal {
@@ -342,7 +346,7 @@ struct SignalMeter {
 impl SignalMeter {
     /// The smoothed share; `None` if there is no reading now.
     fn read(&mut self, now: Micros) -> Option<Percent> {
-        // A probe that panics has no signal; the others must go on.
+        // A probe that panics counts as a missing signal; the others are still read.
         let reading = catch_unwind(AssertUnwindSafe(|| self.probe.read(now))).ok().flatten()?;
         let share = Percent::from_ratio(reading.millionths().into(), self.saturation.millionths().into());
         self.average.observe(now, share.as_f64());
@@ -361,25 +365,25 @@ impl MonitorState {
             signal.share.store(share.map_or(NO_SIGNAL, Percent::millionths), Ordering::Relaxed);
             fullest = fullest.max(share);
         }
-        // Without any signal there is no reason to hold on to a high level for ever.
+        // Without any signal the level falls, instead of staying high forever.
         let level = gauge.observe(now, fullest.unwrap_or(Percent::ZERO));
         let load = LoadReading { share: fullest, level };
         self.load.store(load.pack(), Ordering::Relaxed);
         drop(sampler);
 
-        let followers = std::mem::take(&mut *lock(&self.observers));
+        let observers = std::mem::take(&mut *lock(&self.observers));
         let alive: Vec<_> =
-            followers.into_iter().filter(|follower| notify_observer(follower, now, load)).collect();
-        // Those who came meanwhile are in the list already.
+            observers.into_iter().filter(|observer| notify_observer(observer, now, load)).collect();
+        // Observers that subscribed meanwhile are in the list already.
         lock(&self.observers).extend(alive);
     }
 }
 
-/// Tells a follower, if it still lives. One that panics must not end the watching.
-fn notify_observer(follower: &Weak<dyn LoadObserver>, now: Micros, load: LoadReading) -> bool {
-    let Some(follower) = follower.upgrade() else { return false };
-    // It may be the last to hold the follower, whose end is code of its own.
-    let _panicked = catch_unwind(AssertUnwindSafe(move || follower.on_load(now, load)));
+/// Notifies an observer; returns `false` if it was dropped. A panicking observer must not stop the monitor.
+fn notify_observer(observer: &Weak<dyn LoadObserver>, now: Micros, load: LoadReading) -> bool {
+    let Some(observer) = observer.upgrade() else { return false };
+    // This may be the last reference, and the observer's drop may panic too.
+    let _panicked = catch_unwind(AssertUnwindSafe(move || observer.on_load(now, load)));
     true
 }
 

@@ -1,10 +1,10 @@
-//! For which part of the time some task of this process's cgroup stood still for want of something.
+//! The share of time in which some task of this process's cgroup was stalled on a resource.
 //!
-//! The kernel's pressure stall information: that of the cgroup where the kernel keeps it (version 2), else that of the
-//! machine. It tells what use cannot: a processor can be fully used without anyone waiting for it.
+//! It reads the kernel's pressure stall information: that of the cgroup if available (version 2), otherwise
+//! that of the machine. It shows what utilization cannot: a CPU can be fully used while no task waits for it.
 //!
-//! Its surprise: the kernel's own averages are renewed only every two seconds. The share is taken from the running total
-//! of time instead, which is exact at every reading.
+//! The kernel updates its averages only every two seconds. The share is computed from the total stall time
+//! instead, which is exact at each reading.
 
 use super::{
     Probe, cgroup,
@@ -12,7 +12,8 @@ use super::{
 };
 use tidegate_core::{Micros, Percent};
 
-/// The share of time in which some task waited for a resource. The first reading only starts the count.
+/// Measures the share of time in which some task waited for a resource. The first reading only sets the
+/// baseline.
 #[derive(Debug)]
 pub struct PressureProbe {
     host: HostPaths,
@@ -21,28 +22,28 @@ pub struct PressureProbe {
 }
 
 impl PressureProbe {
-    /// Waiting for a processor.
+    /// Creates a probe for stalls on CPU.
     pub fn cpu() -> Self {
         Self { host: HostPaths::local(), resource: "cpu", last: None }
     }
 
-    /// Waiting for memory: for pages that were given up and are needed after all.
+    /// Creates a probe for stalls on memory: on pages that were reclaimed and are needed again.
     pub fn memory() -> Self {
         Self { resource: "memory", ..Self::cpu() }
     }
 
-    /// Waiting for disks.
+    /// Creates a probe for stalls on I/O.
     pub fn io() -> Self {
         Self { resource: "io", ..Self::cpu() }
     }
 
-    /// The same of another place.
+    /// Reads the files of `host` instead.
     #[must_use]
     pub fn with_host(self, host: HostPaths) -> Self {
         Self { host, last: None, ..self }
     }
 
-    /// The time in which some task stood still, since the kernel or the cgroup began.
+    /// The total stall time since the kernel or the cgroup started.
     fn read_stall_time(&self) -> Option<u64> {
         let own = cgroup::find_unified_dirs(&self.host).into_iter().next();
         let own =

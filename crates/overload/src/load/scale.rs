@@ -1,19 +1,19 @@
-//! A limit that follows the load: less under pressure, more while there is room and need for it.
+//! Scales a limit by load: down under pressure, up while there is spare capacity and demand.
 //!
 //! ```text
-//!   load 100% ┤  shrink, a step in every interval, down to the floor
+//!   load 100% ┤  shrink by one step per interval, down to the floor
 //!        high ┤─────────────────────────────────────────────────────
 //!             │  stay
 //!         low ┤─────────────────────────────────────────────────────
-//!          0% ┤  back to x1; beyond it only while the limit is used up, to the ceiling
+//!          0% ┤  back to x1; above it only while the limit is used up, up to the ceiling
 //! ```
 //!
-//! Between the marks it stays where it is, and does not return to x1: a load that a smaller limit brought down would
-//! rise again with the limit, and the two would chase each other. For the same reason one step may not lead from mark
-//! to mark, which is checked when the settings are made.
+//! Between the thresholds the factor does not change, and does not return to x1: the load that a lower limit brought down
+//! would rise again with the limit, and both would oscillate. For the same reason one step must not cross from one
+//! threshold to the other, which is validated.
 //!
-//! Its surprise: it never grows beyond x1 for a limit that nobody uses up, however idle the machine. Such a limit would
-//! only be higher when the flood comes; and one that was grown and is used no more comes back to x1.
+//! A limit that is not used up never grows above x1, however idle the machine: it would only admit more of a later burst.
+//! A grown limit that is no longer used up returns to x1.
 
 use tidegate_core::{Micros, Percent, Ratio, SettingError};
 
@@ -44,40 +44,41 @@ pub struct ScalePolicy {
 }
 
 impl ScalePolicy {
-    /// From `high` on the limit shrinks; up to `low` it may grow. 50 % and 80 % unless told otherwise.
+    /// Sets the load from which the limit shrinks (`high`) and up to which it may grow (`low`); 50 % and 80 %
+    /// by default.
     pub fn load_thresholds(self, low: Percent, high: Percent) -> Result<Self, SettingError> {
         Self { low, high, ..self }.validate()
     }
 
-    /// What one step down and one step up multiply by; x0.8 and x1.1 unless told otherwise.
+    /// Sets the factors of one step down and one step up; x0.8 and x1.1 by default.
     pub fn steps(self, shrink: Ratio, grow: Ratio) -> Result<Self, SettingError> {
         Self { shrink, grow, ..self }.validate()
     }
 
-    /// The least and the most that the limit is multiplied by; x0.1 and x2 unless told otherwise. A ceiling of x1
-    /// never gives more than was declared.
+    /// Sets the minimum and the maximum factor; x0.1 and x2 by default. With a ceiling of x1 the limit never
+    /// exceeds the declared one.
     pub fn factor_range(self, floor: Ratio, ceiling: Ratio) -> Result<Self, SettingError> {
         Self { floor, ceiling, ..self }.validate()
     }
 
-    /// Up to which share of its use a limit counts as unused, and from which as used up; 30 % and 70 % unless told
-    /// otherwise.
+    /// Sets the usage up to which a limit counts as unused, and from which it counts as used up; 30 % and 70
+    /// % by default.
     pub fn usage_thresholds(self, unused: Percent, used_up: Percent) -> Result<Self, SettingError> {
         Self { low_usage: unused, high_usage: used_up, ..self }.validate()
     }
 
-    /// The least time between two steps, in which the last one shows its effect; five seconds unless told otherwise.
-    /// Give the smoothing of the load a few half-lives.
+    /// Sets the minimum time between two steps, in which the effect of the last one shows; five seconds by
+    /// default. It should be several half-lives of the load's smoothing.
     pub fn interval(self, interval: Micros) -> Result<Self, SettingError> {
         Self { interval, ..self }.validate()
     }
 
-    /// The least that the limit is multiplied by.
+    /// The minimum factor.
     pub fn floor(&self) -> Ratio {
         self.floor
     }
 
-    /// The most that the limit is multiplied by.
+    /// The maximum factor.
     pub fn ceiling(&self) -> Ratio {
         self.ceiling
     }
@@ -92,33 +93,33 @@ impl ScalePolicy {
             ceiling,
             low_usage: unused,
             high_usage: used_up,
-            interval: every,
+            interval,
         } = self;
-        SettingError::require_finite("a time between two steps", every)?;
+        SettingError::require_finite("a step interval", interval)?;
         if low >= high || unused >= used_up {
             let (low, high) = if low >= high { (low, high) } else { (unused, used_up) };
             return Err(SettingError::new(
-                format!("a low mark of {low} and a high mark of {high}"),
-                "leave room between them, or the limit flaps",
+                format!("a low threshold of {low} and a high threshold of {high}"),
+                "set the low one below the high one to prevent flapping",
             ));
         }
         if shrink >= Ratio::ONE || grow <= Ratio::ONE {
             return Err(SettingError::new(
-                format!("a step down of {shrink} and one up of {grow}"),
-                "step down by less than x1 and up by more",
+                format!("a step down of {shrink} and a step up of {grow}"),
+                "give a step down below x1 and a step up above x1",
             ));
         }
         if floor > Ratio::ONE || ceiling < Ratio::ONE || floor < Ratio::from_thousandths(1) {
             return Err(SettingError::new(
                 format!("a floor of {floor} and a ceiling of {ceiling}"),
-                "give a floor from x0.001 to x1 and a ceiling from x1",
+                "give a floor from x0.001 to x1 and a ceiling of x1 or more",
             ));
         }
-        let (low_mark, high_mark) = (u64::from(low.millionths()), u64::from(high.millionths()));
-        if shrink.apply(high_mark) <= low_mark || grow.apply(low_mark) >= high_mark {
+        let (low_load, high_load) = (u64::from(low.millionths()), u64::from(high.millionths()));
+        if shrink.apply(high_load) <= low_load || grow.apply(low_load) >= high_load {
             return Err(SettingError::new(
-                format!("steps of {shrink} and {grow} lead from {high} to {low} or back at once"),
-                "take smaller steps, or marks that are further apart",
+                format!("one step of {shrink} or {grow} crosses from {high} to {low} or back"),
+                "use smaller steps, or thresholds that are further apart",
             ));
         }
         Ok(self)
@@ -142,7 +143,7 @@ impl Default for ScalePolicy {
     }
 }
 
-/// The factor of a limit that follows the load.
+/// Computes the factor of a limit that follows the load.
 ///
 /// ```
 /// use tidegate_overload::{ScalePolicy, Scaler};
@@ -155,7 +156,7 @@ impl Default for ScalePolicy {
 /// };
 /// assert_eq!(at(0, "90%", "100%"), "x0.8");
 /// assert_eq!(at(1, "90%", "100%"), "x0.8"); // one step in five seconds
-/// assert_eq!(at(5, "60%", "100%"), "x0.8"); // between the marks
+/// assert_eq!(at(5, "60%", "100%"), "x0.8"); // between the thresholds
 /// assert_eq!(at(6, "20%", "0%"), "x0.88"); // on the way back
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,10 +172,10 @@ impl Scaler {
         Self { scale, factor: Ratio::ONE, last_step: None }
     }
 
-    /// Takes in the load and how much of the limit is used at `now`, and tells the factor. Without a load, because
-    /// there is no signal, it goes back to x1.
+    /// Updates the factor to the load and the usage of the limit at `now`, and returns it. Without a load
+    /// signal it returns to x1.
     pub fn observe(&mut self, now: Micros, load: Option<Percent>, used: Percent) -> Ratio {
-        // A clock that steps back begins the wait anew.
+        // A clock that steps back restarts the interval.
         self.last_step = self.last_step.map(|stepped| stepped.min(now));
         if self.last_step.is_some_and(|stepped| now.since(stepped) < self.scale.interval) {
             return self.factor;
@@ -187,7 +188,7 @@ impl Scaler {
         self.factor
     }
 
-    /// The factor as of the last look.
+    /// The factor at the last update.
     pub fn factor(&self) -> Ratio {
         self.factor
     }
@@ -211,7 +212,7 @@ impl Scaler {
         }
     }
 
-    /// One step towards x1, and not past it.
+    /// One step towards x1, not past it.
     fn step_to_one(&self) -> Ratio {
         match self.factor < Ratio::ONE {
             true => self.step_up().min(Ratio::ONE),
@@ -219,7 +220,7 @@ impl Scaler {
         }
     }
 
-    /// Factors are kept in thousandths, so that they can be read, and amounts stay round.
+    /// Factors are rounded to thousandths, so that they stay readable and limits round.
     fn step_down(&self) -> Ratio {
         Ratio::from_thousandths(self.factor.multiply(self.scale.shrink).apply(1_000))
     }

@@ -1,11 +1,11 @@
 //! A limit that follows the load and the time of day.
 //!
 //! ```text
-//!   declared limit × Scaler(load, use) × Schedule(time)  ──▶  the limit, whenever the factor changes
+//!   declared limit × Scaler(load, usage) × Schedule(time)  ──▶  set_limit when the factor changes
 //! ```
 //!
-//! Nothing of this happens on the request path. Its surprise: a change of a [`Limiter`] goes through its whole table
-//! once, some 100 ns for each key, and keys that are new must wait for it; so the factor moves in steps, seconds apart.
+//! None of this happens on the request path. Changing a [`Limiter`] walks its whole table once, about 100 ns per key, and
+//! new keys wait for it; therefore the factor changes in steps, seconds apart.
 
 use super::{LoadMonitor, LoadObserver, LoadReading, Probe, smoothed_percent};
 use crate::{Ewma, ScalePolicy, Scaler, Schedule, priority::PriorityLimit};
@@ -16,30 +16,29 @@ use tidegate_limiter::{
     sync::{Mutex, lock},
 };
 
-/// Something whose limit can be changed while it runs.
+/// A limiter whose limit can be changed at run time.
 pub trait Scalable: Send + Sync + 'static {
-    /// How its limit is declared.
+    /// The type of its limit.
     type Limit: Clone + Send;
 
-    /// The limit it has now.
+    /// The current limit.
     fn limit(&self) -> Self::Limit;
 
-    /// So many times the limit; an error if there is no such limit, or if this could not be changed to it.
+    /// Multiplies the limit; an error if the result is invalid or could not be applied.
     fn scale(limit: &Self::Limit, factor: Ratio) -> Result<Self::Limit, BuildError>;
 
     /// Changes the limit.
     fn set_limit(&self, limit: &Self::Limit) -> Result<(), BuildError>;
 
-    /// How much of the limit is used right now; `None` if it cannot tell. Such a limit does not grow beyond what was
-    /// declared, unless [`ScaledLimitBuilder::with_usage_probe`] tells.
+    /// The share of the limit in use; `None` if unknown. Such a limit does not grow above the declared one,
+    /// unless [`ScaledLimitBuilder::with_usage_probe`] measures the usage.
     fn usage(&self) -> Option<Percent> {
         None
     }
 }
 
-/// Keys keep what they have used. In a store that a fleet shares, follow a schedule only: by its own load every process would count by
-/// another limit. With so many keys nobody can tell how much of the limit is used: note the
-/// [`super::DenialProbe`].
+/// Keys keep their usage. With a store that instances share, follow a schedule only: by their own load,
+/// instances would apply different limits. The usage over all keys is unknown; use a [`super::DenialProbe`].
 impl Scalable for Limiter {
     type Limit = Vec<Quota>;
 
@@ -77,7 +76,7 @@ impl Scalable for Semaphore {
     }
 }
 
-/// For one without a controller: a controller has the last word.
+/// For a limit without a controller: a controller overrides the change.
 impl Scalable for PriorityLimit {
     type Limit = u32;
 
@@ -107,7 +106,7 @@ impl Scalable for DirectLimiter {
 
     fn scale(limit: &Quota, factor: Ratio) -> Result<Quota, BuildError> {
         let scaled = limit.scale(factor)?;
-        // A longer log needs more state than there is room for.
+        // A longer log may need more state than there is room for.
         match scaled.state_len() > limit.state_len() {
             true => Err(BuildError::incompatible_quota(&[*limit], &[scaled])),
             false => Ok(scaled),
@@ -119,14 +118,14 @@ impl Scalable for DirectLimiter {
     }
 
     fn usage(&self) -> Option<Percent> {
-        let look = self.blocking().peek(0);
-        let (limit, left) = (look.limit(), look.remaining());
+        let decision = self.blocking().peek(0);
+        let (limit, left) = (decision.limit(), decision.remaining());
         Some(Percent::from_ratio(limit.saturating_sub(left), limit))
     }
 }
 
-/// A limiter, throttle or gate whose limit follows the load, the time of day, or both, for as long as this lives. When
-/// it is dropped, the declared limit is back.
+/// A limiter or semaphore whose limit follows the load, the time of day, or both, while this exists. Dropping
+/// it restores the declared limit.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -146,12 +145,12 @@ impl Scalable for DirectLimiter {
 /// ```
 pub struct ScaledLimit<T: Scalable> {
     inner: Arc<ScaledInner<T>>,
-    /// Kept, so that the watching does not end before the scaling does.
+    /// Keeps the monitor running for as long as the scaling.
     _monitor: LoadMonitor,
 }
 
 impl<T: Scalable> ScaledLimit<T> {
-    /// Begins to say what `target` follows.
+    /// Creates a builder that scales `target`.
     pub fn builder(target: Arc<T>) -> ScaledLimitBuilder<T> {
         ScaledLimitBuilder { target, scale: None, schedule: None, usage_probe: None }
     }
@@ -161,13 +160,13 @@ impl<T: Scalable> ScaledLimit<T> {
         lock(&self.inner.state).applied_factor
     }
 
-    /// Why the last change failed, if it did: the limit before it still holds.
+    /// The error of the last change, if it failed: the limit before it still applies.
     pub fn last_error(&self) -> Option<BuildError> {
         lock(&self.inner.state).failure.clone()
     }
 
-    /// Declares another limit, which is scaled from now on. A limit that is changed behind this one's back is
-    /// overwritten at the next change of the factor.
+    /// Declares another limit, which is scaled from now on. A limit that is changed directly on the target is
+    /// overwritten when the factor changes next.
     pub fn set_base_limit(&self, limit: T::Limit) -> Result<(), BuildError> {
         let mut state = lock(&self.inner.state);
         refuse_unscalable::<T>(&limit, state.factor_range)?;
@@ -183,8 +182,9 @@ impl<T: Scalable> Drop for ScaledLimit<T> {
         let mut state = lock(&self.inner.state);
         state.status = ScaleStatus::Stopped;
         if state.applied_factor != Ratio::ONE {
-            // It held this limit before, so it takes it again; there is nobody left to tell if it does not.
-            let _refused = self.inner.target.set_limit(&state.base_limit);
+            // The target had this limit before, so it accepts it again; an error could not be reported
+            // anyway.
+            let _error = self.inner.target.set_limit(&state.base_limit);
         }
     }
 }
@@ -195,7 +195,7 @@ impl<T: Scalable> fmt::Debug for ScaledLimit<T> {
     }
 }
 
-/// What a limit follows.
+/// The settings of a [`ScaledLimit`].
 pub struct ScaledLimitBuilder<T> {
     target: Arc<T>,
     scale: Option<ScalePolicy>,
@@ -210,32 +210,32 @@ impl<T: Scalable> ScaledLimitBuilder<T> {
         Self { scale: Some(scale), ..self }
     }
 
-    /// Follows the time of day, as the monitor's clock shows it: a machine whose wall clock is set right while this
-    /// runs is followed only from the next start on.
+    /// Follows the time of day on the monitor's clock: corrections of the system's wall clock apply only from
+    /// the next start on.
     #[must_use]
     pub fn with_schedule(self, schedule: Schedule) -> Self {
         Self { schedule: Some(schedule), ..self }
     }
 
-    /// Tells how much of the limit is used, where the target cannot.
+    /// Measures the usage of the limit, for targets that cannot.
     #[must_use]
     pub fn with_usage_probe(self, used: impl Probe + 'static) -> Self {
         Self { usage_probe: Some(Box::new(used)), ..self }
     }
 
-    /// Starts to follow. An error if the limit cannot be multiplied by the least and the most that may come.
+    /// Starts to follow. An error if the limit cannot be multiplied by the minimum or the maximum factor.
     pub fn start(self, monitor: &LoadMonitor) -> Result<ScaledLimit<T>, BuildError> {
         let Self { target, scale, schedule, usage_probe: used } = self;
         let factors = || schedule.iter().flat_map(Schedule::factors);
-        let least =
+        let min =
             factors().min().unwrap_or_default().multiply(scale.map_or(Ratio::ONE, |scale| scale.floor()));
-        let most =
+        let max =
             factors().max().unwrap_or_default().multiply(scale.map_or(Ratio::ONE, |scale| scale.ceiling()));
-        // Long enough that the noise of single readings goes, short beside the steps.
+        // Long enough to smooth single readings, short compared with the step interval.
         let usage = Ewma::new(Micros::from_secs(1)).ok();
         let state = ScaleState {
             base_limit: target.limit(),
-            factor_range: (least, most),
+            factor_range: (min, max),
             scaler: scale.map(Scaler::new),
             schedule,
             usage,
@@ -247,7 +247,7 @@ impl<T: Scalable> ScaledLimitBuilder<T> {
         refuse_unscalable::<T>(&state.base_limit, state.factor_range)?;
         let inner = Arc::new(ScaledInner { target, usage_probe: Mutex::new(used), state: Mutex::new(state) });
         let scaled = ScaledLimit { inner, _monitor: monitor.clone() };
-        // A schedule holds from the start, not from the first reading.
+        // A schedule applies from the start, not from the first reading.
         scaled.inner.on_load(monitor.clock().now(), LoadReading { share: None, ..monitor.load() });
         monitor.subscribe(&scaled.inner);
         Ok(scaled)
@@ -266,7 +266,7 @@ impl<T> fmt::Debug for ScaledLimitBuilder<T> {
 
 struct ScaledInner<T: Scalable> {
     target: Arc<T>,
-    /// Apart from the state: a probe takes its time, and may look at what it is a part of.
+    /// Not part of the state, because a probe may be slow and may read this limit.
     usage_probe: Mutex<Option<Box<dyn Probe>>>,
     state: Mutex<ScaleState<T::Limit>>,
 }
@@ -278,13 +278,13 @@ struct ScaleState<L> {
     schedule: Option<Schedule>,
     usage: Option<Ewma>,
     applied_factor: Ratio,
-    /// The factor that was last tried; one that failed is not tried again at every reading.
+    /// The factor that was tried last; one that failed is not retried at every reading.
     attempted_factor: Ratio,
     failure: Option<BuildError>,
     status: ScaleStatus,
 }
 
-/// A reading that is under way when all is over must change nothing any more.
+/// A reading in progress must not change the limit after the drop.
 #[derive(PartialEq)]
 enum ScaleStatus {
     Active,
@@ -303,9 +303,9 @@ impl<L> ScaleState<L> {
     }
 }
 
-/// Refuses a limit that could not follow all the way, from the least factor to the most.
-fn refuse_unscalable<T: Scalable>(limit: &T::Limit, (least, most): (Ratio, Ratio)) -> Result<(), BuildError> {
-    T::scale(limit, least).and_then(|_| T::scale(limit, most)).map(drop)
+/// Rejects a limit that cannot be scaled over the whole range of factors.
+fn refuse_unscalable<T: Scalable>(limit: &T::Limit, (min, max): (Ratio, Ratio)) -> Result<(), BuildError> {
+    T::scale(limit, min).and_then(|_| T::scale(limit, max)).map(drop)
 }
 
 impl<T: Scalable> LoadObserver for ScaledInner<T> {

@@ -6,14 +6,14 @@
 //!   x2   ┤            ┌───────────┐
 //!   x1   ┤      ┌─────┘           └─────┐
 //!   x0.5 ┤──────┘                       └───
-//!        └0─────6─────9──────────18────22──▶ on a Monday, eight hours before Greenwich
+//!        └0─────6─────9──────────18────22──▶ on a Monday, in UTC+8
 //! ```
 //!
-//! The first line that matches counts; where none does, the factor is x1. A time without days is for every day, days
-//! without a time are whole days. The offset from UTC is fixed: there is no summer time.
+//! The first entry that matches applies; without a match the factor is x1. An entry without days applies
+//! every day, one without a time the whole day. The UTC offset is fixed: there is no daylight saving time.
 //!
-//! Its surprise: a time over midnight belongs to the day on which it starts, so that `fri 22:00-06:00` ends on
-//! Saturday morning.
+//! A time range over midnight belongs to the day on which it starts: `fri 22:00-06:00` ends on Saturday
+//! morning.
 
 use std::{error, fmt, ops::Range, str::FromStr};
 use tidegate_core::{Micros, Ratio, span::TextSpan};
@@ -25,14 +25,14 @@ use tidegate_core::{Micros, Ratio, span::TextSpan};
 /// use tidegate_core::Micros;
 ///
 /// let schedule: Schedule = "mon-fri 09:00-18:00 x2; 22:00-06:00 x0.5".parse()?;
-/// let thursday_noon = Micros::from_secs(12 * 3_600); // time starts on a Thursday
+/// let thursday_noon = Micros::from_secs(12 * 3_600); // the epoch is a Thursday
 /// assert_eq!(schedule.factor_at(thursday_noon).to_string(), "x2");
 /// assert_eq!(schedule.next_change(thursday_noon), Some(Micros::from_secs(18 * 3_600)));
 /// # Ok::<(), tidegate_overload::ScheduleError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// What local clocks show more than UTC.
+    /// The UTC offset of local time.
     offset_minutes: i64,
     entries: Vec<ScheduleEntry>,
 }
@@ -41,7 +41,7 @@ pub struct Schedule {
 struct ScheduleEntry {
     /// One bit for each day, Monday first.
     days: u8,
-    /// In minutes of the day, the end not included; over midnight when it ends before it starts.
+    /// In minutes of the day, the end not included; over midnight when the end is before the start.
     start: u64,
     end: u64,
     factor: Ratio,
@@ -52,18 +52,18 @@ const MINUTES_PER_DAY: u64 = 24 * 60;
 const MINUTES_PER_WEEK: u64 = 7 * MINUTES_PER_DAY;
 const DAY_NAMES: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 const ALL_DAYS: u8 = 0b111_1111;
-/// Time starts on a Thursday.
+/// The epoch is a Thursday.
 const EPOCH_WEEKDAY: u64 = 3;
-/// More than anybody writes by hand; each look goes through all of them.
+/// More than a schedule needs; each lookup scans all entries.
 const MAX_ENTRIES: usize = 64;
 
 impl Schedule {
-    /// The factor at a moment since the Unix epoch.
+    /// The factor at a time since the Unix epoch.
     pub fn factor_at(&self, now: Micros) -> Ratio {
         self.factor_at_minute(self.minute_of_week(now))
     }
 
-    /// The first moment after `now` with another factor; `None` if there is none.
+    /// The first time after `now` with another factor; `None` if the factor is constant.
     pub fn next_change(&self, now: Micros) -> Option<Micros> {
         let minute = self.minute_of_week(now);
         let current = self.factor_at_minute(minute);
@@ -76,13 +76,13 @@ impl Schedule {
         Some(Micros::new((now.get() / MICROS_PER_MINUTE + wait) * MICROS_PER_MINUTE))
     }
 
-    /// Every factor that it may give.
+    /// All factors of the schedule.
     pub fn factors(&self) -> impl Iterator<Item = Ratio> {
-        self.entries.iter().map(|line| line.factor).chain([Ratio::ONE])
+        self.entries.iter().map(|entry| entry.factor).chain([Ratio::ONE])
     }
 
     fn factor_at_minute(&self, minute: u64) -> Ratio {
-        self.entries.iter().find(|line| line.contains(minute)).map_or(Ratio::ONE, |line| line.factor)
+        self.entries.iter().find(|entry| entry.contains(minute)).map_or(Ratio::ONE, |entry| entry.factor)
     }
 
     fn minute_of_week(&self, now: Micros) -> u64 {
@@ -91,11 +91,11 @@ impl Schedule {
         minutes.rem_euclid(MINUTES_PER_WEEK as i64) as u64
     }
 
-    /// The minutes of the week at which a line starts or ends.
+    /// The minutes of the week at which an entry starts or ends.
     fn boundaries(&self) -> impl Iterator<Item = u64> {
-        self.entries.iter().flat_map(|line| {
+        self.entries.iter().flat_map(|entry| {
             (0..7).flat_map(move |day| {
-                [line.start, line.end].map(|edge| (day * MINUTES_PER_DAY + edge) % MINUTES_PER_WEEK)
+                [entry.start, entry.end].map(|edge| (day * MINUTES_PER_DAY + edge) % MINUTES_PER_WEEK)
             })
         })
     }
@@ -118,12 +118,12 @@ impl FromStr for Schedule {
     fn from_str(text: &str) -> Result<Self, ScheduleError> {
         let mut schedule = Self { offset_minutes: 0, entries: Vec::new() };
         let mut from = 0;
-        for (place, piece) in text.split([';', '\n']).enumerate() {
-            let words = tokenize(piece, from);
-            from += piece.len() + 1;
+        for (index, part) in text.split([';', '\n']).enumerate() {
+            let words = tokenize(part, from);
+            from += part.len() + 1;
             match words.as_slice() {
                 [] => {}
-                [word] if place == 0 && word.text.starts_with(['+', '-']) => {
+                [word] if index == 0 && word.text.starts_with(['+', '-']) => {
                     schedule.offset_minutes =
                         parse_offset(*word).map_err(|error| error.with_span(text, word.span()))?;
                 }
@@ -132,19 +132,19 @@ impl FromStr for Schedule {
         }
         match schedule.entries.len() {
             0 => Err(ScheduleError::new(
-                "a schedule without a line",
+                "schedule has no entries",
                 "write one, as in `mon-fri 09:00-18:00 x2`",
             )),
             1..=MAX_ENTRIES => Ok(schedule),
-            lines => Err(ScheduleError::new(
-                format!("a schedule of {lines} lines"),
+            entries => Err(ScheduleError::new(
+                format!("a schedule of {entries} entries"),
                 format!("write at most {MAX_ENTRIES}"),
             )),
         }
     }
 }
 
-/// A word and where it starts.
+/// A word and its position.
 #[derive(Clone, Copy)]
 struct ScheduleToken<'a> {
     text: &'a str,
@@ -157,53 +157,55 @@ impl ScheduleToken<'_> {
     }
 }
 
-fn tokenize(piece: &str, from: usize) -> Vec<ScheduleToken<'_>> {
-    let start = |word: &str| from + (word.as_ptr() as usize - piece.as_ptr() as usize);
-    piece.split_whitespace().map(|text| ScheduleToken { text, start: start(text) }).collect()
+fn tokenize(part: &str, from: usize) -> Vec<ScheduleToken<'_>> {
+    let start = |word: &str| from + (word.as_ptr() as usize - part.as_ptr() as usize);
+    part.split_whitespace().map(|text| ScheduleToken { text, start: start(text) }).collect()
 }
 
-/// `mon-fri 09:00-18:00 x2`, where only the factor is needed.
+/// Parses `mon-fri 09:00-18:00 x2`; only the factor is mandatory.
 fn parse_entry(text: &str, words: &[ScheduleToken<'_>]) -> Result<ScheduleEntry, ScheduleError> {
     let [before @ .., last] = words else {
-        return Err(ScheduleError::new("a line without a word", "write one, as in `mon-fri 09:00-18:00 x2`"));
+        return Err(ScheduleError::new(
+            "schedule entry is empty",
+            "write one, as in `mon-fri 09:00-18:00 x2`",
+        ));
     };
     if !last.text.starts_with('x') {
         let end = last.span().end;
-        return Err(ScheduleError::new("missing: a factor", "end the line with one, as in `x2` or `x0.5`")
+        return Err(ScheduleError::new("missing factor", "end the entry with one, as in `x2` or `x0.5`")
             .with_span(text, end..end));
     }
     let factor: Ratio = last.text.parse().map_err(|error: tidegate_core::SettingError| {
         ScheduleError::new(error.problem(), error.fix()).with_span(text, last.span())
     })?;
-    let mut line = ScheduleEntry { days: ALL_DAYS, start: 0, end: MINUTES_PER_DAY, factor };
+    let mut entry = ScheduleEntry { days: ALL_DAYS, start: 0, end: MINUTES_PER_DAY, factor };
     let (days_word, times_word) = match before {
         [] => (None, None),
         [only] if only.text.starts_with(|first: char| first.is_ascii_digit()) => (None, Some(only)),
         [only] => (Some(only), None),
         [first, second] => (Some(first), Some(second)),
         [_, _, third, ..] => {
-            let problem = format!("`{}` does not belong here", third.text);
-            return Err(ScheduleError::new(problem, "write days, a time and a factor, in this order")
+            let problem = format!("unexpected `{}`", third.text);
+            return Err(ScheduleError::new(problem, "write days, a time range and a factor, in this order")
                 .with_span(text, third.span()));
         }
     };
     if let Some(word) = days_word {
-        line.days = parse_days(word.text).map_err(|error| error.with_span(text, word.span()))?;
+        entry.days = parse_days(word.text).map_err(|error| error.with_span(text, word.span()))?;
     }
     if let Some(word) = times_word {
-        (line.start, line.end) =
+        (entry.start, entry.end) =
             parse_time_range(word.text).map_err(|error| error.with_span(text, word.span()))?;
     }
-    Ok(line)
+    Ok(entry)
 }
 
 /// `+08:00`.
 fn parse_offset(word: ScheduleToken<'_>) -> Result<i64, ScheduleError> {
-    let refused = || {
-        ScheduleError::new(format!("`{}` is not an offset from UTC", word.text), "write one as in `+08:00`")
-    };
-    let (sign, time) = word.text.split_at_checked(1).ok_or_else(refused)?;
-    let minutes = parse_time_of_day(time).filter(|minutes| *minutes <= 14 * 60).ok_or_else(refused)? as i64;
+    let invalid =
+        || ScheduleError::new(format!("invalid UTC offset `{}`", word.text), "write one as in `+08:00`");
+    let (sign, time) = word.text.split_at_checked(1).ok_or_else(invalid)?;
+    let minutes = parse_time_of_day(time).filter(|minutes| *minutes <= 14 * 60).ok_or_else(invalid)? as i64;
     Ok(if sign == "-" { -minutes } else { minutes })
 }
 
@@ -213,7 +215,7 @@ fn parse_days(text: &str) -> Result<u8, ScheduleError> {
         let known = DAY_NAMES.iter().position(|day| *day == name);
         known.ok_or_else(|| {
             ScheduleError::new(
-                format!("`{name}` is not a day"),
+                format!("invalid day `{name}`"),
                 format!("use {}, as in `mon-fri` or `sat,sun`", DAY_NAMES.join(", ")),
             )
         })
@@ -231,20 +233,19 @@ fn parse_days(text: &str) -> Result<u8, ScheduleError> {
 
 /// `09:00-18:00`, `22:00-06:00`, `18:00-24:00`.
 fn parse_time_range(text: &str) -> Result<(u64, u64), ScheduleError> {
-    let fix = "write when it starts and ends, as in `09:00-18:00`";
+    let fix = "write the start and the end, as in `09:00-18:00`";
     let Some((start, end)) = text.split_once('-') else {
-        return Err(ScheduleError::new(format!("`{text}` is not a span of time"), fix));
+        return Err(ScheduleError::new(format!("invalid time range `{text}`"), fix));
     };
     let time = |text: &str| {
-        parse_time_of_day(text)
-            .ok_or_else(|| ScheduleError::new(format!("`{text}` is not a time of day"), fix))
+        parse_time_of_day(text).ok_or_else(|| ScheduleError::new(format!("invalid time `{text}`"), fix))
     };
     match (time(start)?, time(end)?) {
         (start, end) if start == end || start == MINUTES_PER_DAY => Err(ScheduleError::new(
-            format!("`{text}` has no length"),
-            "leave the time out for the whole day, or end it later",
+            format!("time range `{text}` is empty"),
+            "omit the time for the whole day, or give a later end",
         )),
-        // Midnight is the end of a day or the start of one, whichever is written.
+        // `00:00` as an end is the end of the day.
         (start, 0) => Ok((start, MINUTES_PER_DAY)),
         span => Ok(span),
     }
@@ -267,8 +268,8 @@ impl fmt::Display for Schedule {
             let sign = if self.offset_minutes < 0 { '-' } else { '+' };
             write!(f, "{sign}{}; ", TimeOfDay(self.offset_minutes.unsigned_abs()))?;
         }
-        for (place, line) in self.entries.iter().enumerate() {
-            write!(f, "{}{line}", if place == 0 { "" } else { "; " })?;
+        for (index, entry) in self.entries.iter().enumerate() {
+            write!(f, "{}{entry}", if index == 0 { "" } else { "; " })?;
         }
         Ok(())
     }
@@ -300,7 +301,7 @@ impl fmt::Display for ScheduleEntry {
     }
 }
 
-/// Minutes as a clock shows them.
+/// Minutes of the day, displayed as `09:30`.
 struct TimeOfDay(u64);
 
 impl fmt::Display for TimeOfDay {
@@ -309,7 +310,7 @@ impl fmt::Display for TimeOfDay {
     }
 }
 
-/// Why a schedule was refused. Prints the place in the text and the way out.
+/// An invalid schedule. Prints the position in the text and the fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduleError {
     problem: String,
@@ -326,17 +327,17 @@ impl ScheduleError {
         Self { location: Some(TextSpan::new(text, span)), ..self }
     }
 
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     pub fn problem(&self) -> &str {
         &self.problem
     }
 
-    /// What to do about it, in one line.
+    /// The fix, in one line.
     pub fn fix(&self) -> &str {
         &self.fix
     }
 
-    /// The bytes of the text that are at fault, where they can be named.
+    /// The invalid bytes of the text, if known.
     pub fn span(&self) -> Option<Range<usize>> {
         self.location.as_ref().map(TextSpan::span)
     }
@@ -346,7 +347,7 @@ impl fmt::Display for ScheduleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.location {
             None => write!(f, "{}; {}", self.problem, self.fix),
-            Some(place) => write!(f, "{}\n{place}\n{}", self.problem, self.fix),
+            Some(location) => write!(f, "{}\n{location}\n{}", self.problem, self.fix),
         }
     }
 }

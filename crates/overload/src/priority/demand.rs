@@ -1,47 +1,47 @@
-//! What a class asks for: how many at once, and how important they are.
+//! The demand of a class: the slots it needs, and the ranks of its requests.
 
 use tidegate_core::Micros;
 
-/// What was asked for lately.
+/// The recent demand of a class.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClassDemand {
-    /// When the current interval began.
+    /// When the current interval started.
     interval_start: Micros,
     arrivals: u32,
     admitted: u32,
     completed: u32,
     hold_time: u64,
-    /// Arrivals per microsecond, and how long one holds its slot: smoothed over some intervals.
+    /// Arrivals per microsecond, and the mean time that a slot is in use: smoothed over several intervals.
     arrival_rate: f64,
     mean_hold: f64,
-    /// The part of the arrivals that is to be turned away first, from 0 to 1.
+    /// The share of arrivals to shed first, from 0 to 1.
     excess_ratio: f64,
-    /// The ranks of the latest arrivals.
+    /// The ranks of the most recent arrivals.
     ranks: Vec<u16>,
     next_rank: usize,
     wanted_slots: u64,
 }
 
-/// Who finds the last slots closed, and how many of them.
+/// The threshold below which requests cannot use the last slots.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RankThreshold {
-    /// Arrivals of a lower rank do.
+    /// The minimum rank for the last slots.
     pub(super) rank: u16,
-    /// No more than the others will want within moments.
+    /// The number of last slots: at most what higher ranks need soon.
     pub(super) slots: u64,
 }
 
-/// How often the numbers are looked at.
+/// How often the numbers are updated.
 const UPDATE_INTERVAL: Micros = Micros::from_millis(100);
-/// After so many intervals without a word nothing is known any more.
+/// The number of idle intervals after which the statistics expire.
 const MAX_IDLE_INTERVALS: u64 = 20;
-/// How much of a lower value is taken over in each interval; a higher one is taken over at once.
+/// The weight of a lower value in each interval; a higher one is adopted at once.
 const DECAY: f64 = 0.3;
-/// Arrivals whose ranks are remembered.
+/// The number of recent arrivals whose ranks are stored.
 const RANK_SAMPLES: usize = 512;
 
 impl ClassDemand {
-    /// Somebody asks.
+    /// Records a request.
     pub(super) fn record_arrival(&mut self, rank: u16) {
         self.arrivals = self.arrivals.saturating_add(1);
         if self.ranks.is_empty() {
@@ -53,25 +53,25 @@ impl ClassDemand {
         self.next_rank = (self.next_rank + 1) % RANK_SAMPLES;
     }
 
-    /// Somebody was let in.
+    /// Records an admitted request.
     pub(super) fn record_admission(&mut self) {
         self.admitted = self.admitted.saturating_add(1);
     }
 
-    /// Somebody has left after `held`.
-    pub(super) fn record_completion(&mut self, held: Micros) {
+    /// Records a completed request that used its slot for `duration`.
+    pub(super) fn record_completion(&mut self, duration: Micros) {
         self.completed = self.completed.saturating_add(1);
-        self.hold_time = self.hold_time.saturating_add(held.get());
+        self.hold_time = self.hold_time.saturating_add(duration.get());
     }
 
-    /// How many slots it will want at once, most of the time.
+    /// The number of slots that the class needs most of the time.
     pub(super) fn wanted_slots(&self) -> u64 {
         self.wanted_slots
     }
 
-    /// Ends the interval if it is time; says which arrivals are to be turned away first.
+    /// Ends the interval if it is over, and returns the rank threshold.
     pub(super) fn advance(&mut self, now: Micros) -> Option<RankThreshold> {
-        // If time was set back, the interval begins again.
+        // If the clock was set back, the interval restarts.
         self.interval_start = self.interval_start.min(now);
         let elapsed = now.since(self.interval_start);
         if elapsed < UPDATE_INTERVAL {
@@ -87,20 +87,20 @@ impl ClassDemand {
             let hold = self.hold_time as f64 / f64::from(self.completed);
             self.mean_hold = hold.max(self.mean_hold + (hold - self.mean_hold) * DECAY);
         }
-        let turned_away = self.arrivals - self.admitted.min(self.arrivals);
-        self.excess_ratio = match turned_away {
+        let shed = self.arrivals - self.admitted.min(self.arrivals);
+        self.excess_ratio = match shed {
             0 => self.excess_ratio / 2.0,
-            _ => f64::from(turned_away) / f64::from(self.arrivals),
+            _ => f64::from(shed) / f64::from(self.arrivals),
         };
         let mean = (self.arrival_rate * self.mean_hold).min(1e9) as u64;
-        // Chance: as many as three times the spread of arrivals that know nothing of each other.
+        // Random variation: three standard deviations of independent arrivals.
         self.wanted_slots = mean + 3 * mean.isqrt() + u64::from(self.arrivals > 0);
         (self.interval_start, self.arrivals, self.admitted, self.completed, self.hold_time) =
             (now, 0, 0, 0, 0);
         Some(self.compute_threshold())
     }
 
-    /// The rank below which so many arrivals lie as are to be turned away, or more; but somebody is always above it.
+    /// The rank below which at least the share of arrivals to shed lies; some arrival is always above it.
     fn compute_threshold(&self) -> RankThreshold {
         let mut sorted = self.ranks.clone();
         sorted.sort_unstable();
@@ -110,7 +110,7 @@ impl ClassDemand {
             _ => return RankThreshold::default(),
         };
         let above = sorted.len() - sorted.partition_point(|it| *it < rank);
-        // Twice as many as they hold on average: nothing is kept for those who come once in a while.
+        // Twice the average use: no slots are reserved for rare requests.
         let wanted = 2.0 * self.arrival_rate * self.mean_hold * above as f64 / RANK_SAMPLES as f64;
         RankThreshold { rank, slots: wanted as u64 }
     }

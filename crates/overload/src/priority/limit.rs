@@ -1,4 +1,4 @@
-//! A concurrency limit that the important share with the rest, and lose last.
+//! A concurrency limit shared by classes of different priority.
 
 use crate::{
     CallOutcome, Rejection,
@@ -18,8 +18,8 @@ use tidegate_limiter::{
     sync::{Mutex, lock},
 };
 
-/// Slots for work in flight that several classes share, see [`crate::priority`]: each class has its share, what is
-/// left goes to the more important first, and what nobody asks for is lent to whoever does.
+/// A concurrency limit shared by several classes, see [`crate::priority`]: each class has a guaranteed share,
+/// free slots go to the more important classes first, and unused slots are lent to other classes.
 ///
 /// ```
 /// use tidegate_overload::{PriorityLimit, priority::{PriorityRequest, PriorityClass}};
@@ -29,14 +29,14 @@ use tidegate_limiter::{
 /// let limit = PriorityLimit::new(classes, 100)?;
 /// let paying = PriorityRequest::new(user).level(9).user(limit.hash_user("alice"));
 /// match limit.try_acquire(paying) {
-///     Ok(acquire) => acquire.succeed(),
-///     Err(rejection) => println!("not now: {rejection}"),
+///     Ok(permit) => permit.succeed(),
+///     Err(rejection) => println!("rejected: {rejection}"),
 /// }
-/// assert!(limit.try_acquire(PriorityRequest::new(batch)).is_ok(), "nobody else wants it");
+/// assert!(limit.try_acquire(PriorityRequest::new(batch)).is_ok(), "no other class needs the slot");
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// Share it by reference or in an `Arc`; see [`CallPermit`] for how to report.
+/// Share it by reference or in an `Arc`. [`CallPermit`] documents how to record outcomes.
 pub struct PriorityLimit {
     state: Mutex<PriorityState>,
     clock: Clock,
@@ -45,13 +45,13 @@ pub struct PriorityLimit {
 
 struct PriorityState {
     scheduler: PriorityScheduler,
-    /// Who sets the number of slots, if somebody does.
+    /// Sets the number of slots, if adaptive.
     controller: Option<Box<dyn Controller>>,
-    /// When somebody was last turned away for want of slots.
+    /// When a request was last shed for lack of slots.
     last_shed: Option<Micros>,
 }
 
-/// Settings of a [`PriorityLimit`].
+/// The settings of a [`PriorityLimit`].
 #[derive(Clone, Debug)]
 pub struct PriorityLimitBuilder {
     classes: Vec<PriorityClass>,
@@ -59,102 +59,106 @@ pub struct PriorityLimitBuilder {
 }
 
 impl PriorityLimit {
-    /// The classes, the most important first, and how many slots they share.
+    /// Creates a limit of `limit` slots for these classes, the most important first.
     pub fn new(classes: impl IntoIterator<Item = PriorityClass>, limit: u32) -> Result<Self, SettingError> {
         Self::builder(classes).build(limit)
     }
 
-    /// A limit with settings of its own, for these classes, the most important first.
+    /// Creates a builder for these classes, the most important first.
     pub fn builder(classes: impl IntoIterator<Item = PriorityClass>) -> PriorityLimitBuilder {
         PriorityLimitBuilder { classes: classes.into_iter().collect(), clock: None }
     }
 
-    /// A pass for one arrival, or why it was turned away.
-    pub fn try_acquire(&self, arrival: PriorityRequest) -> Result<CallPermit<&Self>, Rejection> {
-        self.admit(arrival).map(|seat| CallPermit::new(self, seat))
+    /// Returns a permit for one request, or the reason why it was shed.
+    pub fn try_acquire(&self, request: PriorityRequest) -> Result<CallPermit<&Self>, Rejection> {
+        self.admit(request).map(|permit| CallPermit::new(self, permit))
     }
 
-    /// A pass that borrows nothing, for futures that outlive their maker.
+    /// Returns a permit that borrows nothing, for futures that outlive the current scope.
     pub fn try_acquire_owned(
         self: &Arc<Self>,
-        arrival: PriorityRequest,
+        request: PriorityRequest,
     ) -> Result<CallPermit<Arc<Self>>, Rejection> {
-        self.admit(arrival).map(|seat| CallPermit::new(self.clone(), seat))
+        self.admit(request).map(|permit| CallPermit::new(self.clone(), permit))
     }
 
-    /// What stands for a user in an [`PriorityRequest`].
+    /// Hashes a user for a [`PriorityRequest`].
     pub fn hash_user<U: Hash + ?Sized>(&self, user: &U) -> u64 {
         self.hasher.hash_one(user)
     }
 
-    /// Changes the number of slots. What is taken stays taken. Where a controller sets the number, it does so again when
-    /// the next call ends.
+    /// Changes the number of slots. Slots in use stay in use. A controller overrides it when the next call
+    /// ends.
     pub fn resize(&self, limit: u32) -> Result<(), SettingError> {
         SettingError::require_nonzero("a number of slots", limit.into())?;
         lock(&self.state).scheduler.resize(limit);
         Ok(())
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     pub fn limit(&self) -> u32 {
         lock(&self.state).scheduler.limit()
     }
 
-    /// How many are in flight, of all classes.
+    /// The number of requests in flight, of all classes.
     pub fn in_flight(&self) -> u32 {
         lock(&self.state).scheduler.in_flight()
     }
 
-    /// How many of a class are in flight.
+    /// The number of requests in flight of one class.
     pub fn in_flight_of(&self, class: usize) -> u32 {
         lock(&self.state).scheduler.in_flight_of(class)
     }
 
-    fn admit(&self, arrival: PriorityRequest) -> Result<PriorityPermit, Rejection> {
+    fn admit(&self, request: PriorityRequest) -> Result<PriorityPermit, Rejection> {
         let mut state = lock(&self.state);
-        // Read under the lock, so that arrivals are in order.
+        // Read under the lock, so that requests are in order.
         let now = self.clock.now();
-        let answer = state.scheduler.try_acquire(now, arrival);
-        if answer.is_err_and(|shed| shed != ShedReason::UnknownClass) {
+        let result = state.scheduler.try_acquire(now, request);
+        if result.is_err_and(|shed| shed != ShedReason::UnknownClass) {
             state.last_shed = Some(now);
         }
-        answer.map_err(Rejection::PriorityShed)
+        result.map_err(Rejection::PriorityShed)
     }
 }
 
 impl RecordOutcome for PriorityLimit {
     type Entry = PriorityPermit;
 
-    fn record(&self, seat: PriorityPermit, report: CallOutcome) {
+    fn record(&self, permit: PriorityPermit, report: CallOutcome) {
         let mut state = lock(&self.state);
         let now = self.clock.now();
-        let PriorityState { scheduler: triage, controller, last_shed: refused } = &mut *state;
+        let PriorityState { scheduler, controller, last_shed } = &mut *state;
         if let Some(controller) = controller {
-            let start = seat.acquired_at();
-            // Slots that are kept free are in use as well: where some are refused, the limit is reached.
-            let is_reached = refused.is_some_and(|refused| refused >= start);
-            let least = if is_reached { triage.limit() } else { 0 };
-            let call =
-                CallSample { start, end: now, in_flight: seat.in_flight().max(least), outcome: report };
-            triage.resize(controller.record(call));
+            let start = permit.acquired_at();
+            // Reserved slots count as used: where requests are shed, the limit is reached.
+            let is_reached = last_shed.is_some_and(|shed_at| shed_at >= start);
+            let min_in_flight = if is_reached { scheduler.limit() } else { 0 };
+            let call = CallSample {
+                start,
+                end: now,
+                in_flight: permit.in_flight().max(min_in_flight),
+                outcome: report,
+            };
+            scheduler.resize(controller.record(call));
         }
-        triage.release(now, seat);
+        scheduler.release(now, permit);
     }
 }
 
 impl PriorityLimitBuilder {
-    /// The clock; the machine's unless told otherwise.
+    /// Sets the clock; the system clock by default.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
     }
 
-    /// So many slots.
+    /// Builds a limit of `limit` slots.
     pub fn build(self, limit: u32) -> Result<PriorityLimit, SettingError> {
         self.build_with(limit, None)
     }
 
-    /// As many slots as a controller finds.
+    /// Builds a limit whose number of slots a controller sets.
     pub fn build_adaptive(
         self,
         controller: impl Controller + 'static,
@@ -167,8 +171,8 @@ impl PriorityLimitBuilder {
         limit: u32,
         controller: Option<Box<dyn Controller>>,
     ) -> Result<PriorityLimit, SettingError> {
-        let triage = PriorityScheduler::new(self.classes, limit)?;
-        let state = Mutex::new(PriorityState { scheduler: triage, controller, last_shed: None });
+        let scheduler = PriorityScheduler::new(self.classes, limit)?;
+        let state = Mutex::new(PriorityState { scheduler, controller, last_shed: None });
         Ok(PriorityLimit { state, clock: self.clock.unwrap_or_default(), hasher: RandomState::default() })
     }
 }
@@ -177,7 +181,7 @@ impl fmt::Debug for PriorityLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = lock(&self.state);
         let classes = state.scheduler.classes().enumerate();
-        let held = classes.map(|(index, class)| (class.name(), state.scheduler.in_flight_of(index)));
-        write!(f, "PriorityLimit({:?} of {})", held.collect::<Vec<_>>(), state.scheduler.limit())
+        let in_flight = classes.map(|(index, class)| (class.name(), state.scheduler.in_flight_of(index)));
+        write!(f, "PriorityLimit({:?} of {})", in_flight.collect::<Vec<_>>(), state.scheduler.limit())
     }
 }

@@ -1,21 +1,19 @@
-//! Triage: who goes first when there is not enough for all.
+//! Priorities: which requests are admitted when there are not enough slots.
 //!
 //! ```text
 //!   slots ┤ user ▉▉▉▉▉▉▉▉▉│·····│ batch ▉▉▉▉▉▉│▒▒▒▒▒▒▒ borrowed
 //!         ┼───────────────┼─────┼─────────────┼────────▶
-//!          guaranteed to user  kept for what it asks for    what nobody asks for goes to whoever does
+//!          guaranteed to user  reserved for its demand    unused slots are lent to other classes
 //! ```
 //!
-//! Classes share the slots for work in flight. Each has a share that it gets whenever it asks for it. What is left goes to
-//! the more important first: so much is kept free for each class as it has lately been asking for, and a little more for
-//! chance, so that a less important one can fill the rest and still not be in its way. What nobody asks for can be used by
-//! all.
+//! Classes share the slots for requests in flight. Each class has a guaranteed share. Other slots go to the more important
+//! classes first: for each, the scheduler reserves its recent demand and a margin for random variation, so that a less
+//! important class can fill the remaining slots without delaying it. All classes can use slots without demand.
 //!
-//! Inside a class that has to turn some away, the less important levels go first, and of one level those users who have
-//! lately been given most. They find the last slots of the class closed: as many as arrive from the others within moments.
+//! Within a class that must shed requests, lower levels are shed first, and within a level the users that were recently
+//! admitted most. They cannot use the last slots of the class: as many as the other requests need soon.
 //!
-//! Its surprise: a class that was silent for seconds comes back to slots that others use. It gets its share as fast as they
-//! give theirs back, and not before.
+//! A class that was idle for seconds finds its slots in use by others. It gets its share as fast as they release slots.
 
 mod demand;
 mod limit;
@@ -28,7 +26,7 @@ use std::{error, fmt};
 use tidegate_core::{Micros, Percent, SettingError};
 use usage::UsageSketch;
 
-/// A class of requests, with the share of the slots that it is guaranteed.
+/// A class of requests with a guaranteed share of the slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PriorityClass {
     name: String,
@@ -36,55 +34,55 @@ pub struct PriorityClass {
 }
 
 impl PriorityClass {
-    /// A class by name, with its share.
+    /// Creates a class with a name and a share.
     pub fn new(name: impl Into<String>, share: Percent) -> Self {
         Self { name: name.into(), share }
     }
 
-    /// What it is called.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is guaranteed.
+    /// The guaranteed share.
     pub fn share(&self) -> Percent {
         self.share
     }
 }
 
-/// Somebody who wants a slot.
+/// A request for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PriorityRequest {
-    /// Which class, counted from zero, the most important first.
+    /// The index of the class; 0 is the most important.
     pub class: usize,
-    /// How important it is inside its class: the higher goes first.
+    /// The importance within the class: higher levels are admitted first.
     pub level: u8,
-    /// Who it is for, as a hash; `None` if all are alike.
+    /// A hash of the user; `None` if users are not distinguished.
     pub user: Option<u64>,
 }
 
 impl PriorityRequest {
-    /// Somebody of a class, of no particular level or user.
+    /// Creates a request of a class, with level 0 and without a user.
     pub const fn new(class: usize) -> Self {
         Self { class, level: 0, user: None }
     }
 
-    /// The same with a level.
+    /// Sets the level.
     #[must_use]
     pub const fn level(self, level: u8) -> Self {
         Self { level, ..self }
     }
 
-    /// The same for a user.
+    /// Sets the user.
     #[must_use]
     pub const fn user(self, user: u64) -> Self {
         Self { user: Some(user), ..self }
     }
 }
 
-/// A slot that was given to somebody.
+/// A slot in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a seat is taken until it is given back"]
+#[must_use = "a slot is in use until it is released"]
 pub struct PriorityPermit {
     class: usize,
     acquired_at: Micros,
@@ -92,45 +90,45 @@ pub struct PriorityPermit {
 }
 
 impl PriorityPermit {
-    /// When it was taken.
+    /// When it was acquired.
     pub fn acquired_at(&self) -> Micros {
         self.acquired_at
     }
 
-    /// How many were in flight then, itself included.
+    /// The number of requests in flight at that time, itself included.
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
 }
 
-/// Why somebody was turned away.
+/// The reason why a request was shed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ShedReason {
-    /// Every slot is taken.
+    /// All slots are in use.
     Full,
-    /// What is free is kept for other classes.
+    /// The free slots are reserved for other classes.
     Reserved,
-    /// What is left of its class is kept for those of a higher level, or who have been given less.
+    /// The remaining slots of the class are reserved for higher levels, or for users with less recent usage.
     Outranked,
-    /// There is no such class.
+    /// The class does not exist.
     UnknownClass,
 }
 
 impl fmt::Display for ShedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Full => "every slot is taken",
-            Self::Reserved => "what is free is kept for other classes",
-            Self::Outranked => "what is left of the class is kept for those who are more important",
-            Self::UnknownClass => "there is no such class",
+            Self::Full => "concurrency limit reached",
+            Self::Reserved => "remaining slots are reserved for other classes",
+            Self::Outranked => "remaining slots of the class are reserved for higher priorities",
+            Self::UnknownClass => "unknown priority class",
         })
     }
 }
 
 impl error::Error for ShedReason {}
 
-/// Gives slots to the important first.
+/// Assigns slots by priority.
 #[derive(Clone, Debug)]
 pub struct PriorityScheduler {
     limit: u64,
@@ -139,7 +137,7 @@ pub struct PriorityScheduler {
     usage: UsageSketch,
 }
 
-/// What is known of one class.
+/// The state of one class.
 #[derive(Clone, Debug)]
 struct ClassState {
     class: PriorityClass,
@@ -149,76 +147,76 @@ struct ClassState {
 }
 
 impl PriorityScheduler {
-    /// The classes, the most important first, and how many slots they share.
+    /// Creates a scheduler of `limit` slots for these classes, the most important first.
     pub fn new(classes: impl IntoIterator<Item = PriorityClass>, limit: u32) -> Result<Self, SettingError> {
-        let lanes: Vec<_> = classes.into_iter().map(ClassState::new).collect();
-        SettingError::require_nonzero("a number of classes", lanes.len() as u64)?;
+        let states: Vec<_> = classes.into_iter().map(ClassState::new).collect();
+        SettingError::require_nonzero("a number of classes", states.len() as u64)?;
         SettingError::require_nonzero("a number of slots", limit.into())?;
-        let all: u64 = lanes.iter().map(|lane| u64::from(lane.class.share.millionths())).sum();
+        let all: u64 = states.iter().map(|state| u64::from(state.class.share.millionths())).sum();
         if all > u64::from(Percent::FULL.millionths()) {
-            let problem = format!("shares of {}% in all", all / 10_000);
-            return Err(SettingError::new(problem, "give shares that are not more than 100% together"));
+            let problem = format!("shares add up to {}%", all / 10_000);
+            return Err(SettingError::new(problem, "give shares of at most 100% in total"));
         }
-        for (index, lane) in lanes.iter().enumerate() {
-            if lanes[..index].iter().any(|other| other.class.name == lane.class.name) {
-                let problem = format!("two classes called `{}`", lane.class.name);
-                return Err(SettingError::new(problem, "give each class a name of its own"));
+        for (index, state) in states.iter().enumerate() {
+            if states[..index].iter().any(|other| other.class.name == state.class.name) {
+                let problem = format!("duplicate class `{}`", state.class.name);
+                return Err(SettingError::new(problem, "give each class a unique name"));
             }
         }
-        Ok(Self { limit: limit.into(), in_flight: 0, classes: lanes, usage: UsageSketch::default() })
+        Ok(Self { limit: limit.into(), in_flight: 0, classes: states, usage: UsageSketch::default() })
     }
 
-    /// Gives a slot to an arrival, or says why not.
+    /// Acquires a slot for a request, or returns the reason why it is shed.
     pub fn try_acquire(
         &mut self,
         now: Micros,
-        arrival: PriorityRequest,
+        request: PriorityRequest,
     ) -> Result<PriorityPermit, ShedReason> {
         self.advance(now);
-        let rank = self.usage.rank(arrival);
-        let Some(lane) = self.classes.get_mut(arrival.class) else { return Err(ShedReason::UnknownClass) };
-        lane.demand.record_arrival(rank);
-        self.check_capacity(arrival.class, rank)?;
+        let rank = self.usage.rank(request);
+        let Some(state) = self.classes.get_mut(request.class) else { return Err(ShedReason::UnknownClass) };
+        state.demand.record_arrival(rank);
+        self.check_capacity(request.class, rank)?;
 
-        let lane = &mut self.classes[arrival.class];
-        lane.in_flight += 1;
-        lane.demand.record_admission();
+        let state = &mut self.classes[request.class];
+        state.in_flight += 1;
+        state.demand.record_admission();
         self.in_flight += 1;
-        self.usage.charge(arrival);
+        self.usage.charge(request);
         let in_flight = u32::try_from(self.in_flight).unwrap_or(u32::MAX);
-        Ok(PriorityPermit { class: arrival.class, acquired_at: now, in_flight })
+        Ok(PriorityPermit { class: request.class, acquired_at: now, in_flight })
     }
 
-    /// Takes a slot back.
-    pub fn release(&mut self, now: Micros, seat: PriorityPermit) {
-        if let Some(lane) = self.classes.get_mut(seat.class) {
-            lane.in_flight = lane.in_flight.saturating_sub(1);
-            lane.demand.record_completion(now.since(seat.acquired_at));
+    /// Releases a slot.
+    pub fn release(&mut self, now: Micros, permit: PriorityPermit) {
+        if let Some(state) = self.classes.get_mut(permit.class) {
+            state.in_flight = state.in_flight.saturating_sub(1);
+            state.demand.record_completion(now.since(permit.acquired_at));
             self.in_flight = self.in_flight.saturating_sub(1);
         }
     }
 
-    /// Changes the number of slots. What is taken stays taken.
+    /// Changes the number of slots. Slots in use stay in use.
     pub fn resize(&mut self, limit: u32) {
         self.limit = u64::from(limit).max(1);
     }
 
     /// The classes, the most important first.
     pub fn classes(&self) -> impl Iterator<Item = &PriorityClass> {
-        self.classes.iter().map(|lane| &lane.class)
+        self.classes.iter().map(|state| &state.class)
     }
 
-    /// How many are in flight, of all classes.
+    /// The number of requests in flight, of all classes.
     pub fn in_flight(&self) -> u32 {
         u32::try_from(self.in_flight).unwrap_or(u32::MAX)
     }
 
-    /// How many of a class are in flight.
+    /// The number of requests in flight of one class.
     pub fn in_flight_of(&self, class: usize) -> u32 {
-        self.classes.get(class).map_or(0, |lane| u32::try_from(lane.in_flight).unwrap_or(u32::MAX))
+        self.classes.get(class).map_or(0, |state| u32::try_from(state.in_flight).unwrap_or(u32::MAX))
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     pub fn limit(&self) -> u32 {
         u32::try_from(self.limit).unwrap_or(u32::MAX)
     }
@@ -227,37 +225,38 @@ impl PriorityScheduler {
         if self.in_flight >= self.limit {
             return Err(ShedReason::Full);
         }
-        let lane = &self.classes[class];
-        let guaranteed = lane.guaranteed_slots(self.limit);
+        let state = &self.classes[class];
+        let guaranteed = state.guaranteed_slots(self.limit);
         let free = self.limit - self.in_flight;
         let free_to_borrow = free.saturating_sub(self.reserved_for_others(class));
-        // Until its share is used up nobody else's wishes matter.
-        let allowance = free_to_borrow.max(guaranteed.saturating_sub(lane.in_flight).min(free));
+        // Within its guaranteed share, a class ignores the demand of others.
+        let allowance = free_to_borrow.max(guaranteed.saturating_sub(state.in_flight).min(free));
         if allowance == 0 {
             return Err(ShedReason::Reserved);
         }
-        let closed = (lane.in_flight + allowance).isqrt().min(lane.threshold.slots);
-        let is_outranked = rank < lane.threshold.rank && allowance <= closed;
+        let closed = (state.in_flight + allowance).isqrt().min(state.threshold.slots);
+        let is_outranked = rank < state.threshold.rank && allowance <= closed;
         if is_outranked { Err(ShedReason::Outranked) } else { Ok(()) }
     }
 
-    /// What a class must leave free for the others: for the less important no more than their share.
+    /// The slots a class must leave free for others: for less important classes, at most their guaranteed
+    /// share.
     fn reserved_for_others(&self, class: usize) -> u64 {
         let needs =
-            self.classes.iter().enumerate().filter(|(index, _)| *index != class).map(|(index, lane)| {
-                let wanted = lane.demand.wanted_slots();
+            self.classes.iter().enumerate().filter(|(index, _)| *index != class).map(|(index, state)| {
+                let wanted = state.demand.wanted_slots();
                 let wanted =
-                    if index > class { wanted.min(lane.guaranteed_slots(self.limit)) } else { wanted };
-                wanted.saturating_sub(lane.in_flight)
+                    if index > class { wanted.min(state.guaranteed_slots(self.limit)) } else { wanted };
+                wanted.saturating_sub(state.in_flight)
             });
         needs.sum()
     }
 
-    /// Looks at what was asked for since the last time, a few times a second.
+    /// Updates the demand, several times per second.
     fn advance(&mut self, now: Micros) {
-        for lane in &mut self.classes {
-            if let Some(bar) = lane.demand.advance(now) {
-                lane.threshold = bar;
+        for state in &mut self.classes {
+            if let Some(threshold) = state.demand.advance(now) {
+                state.threshold = threshold;
             }
         }
         self.usage.advance(now);

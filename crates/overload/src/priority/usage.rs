@@ -1,9 +1,9 @@
-//! How much each user was given lately, in a fixed amount of memory.
+//! The recent usage of each user, in a fixed amount of memory.
 
 use super::PriorityRequest;
 use tidegate_core::Micros;
 
-/// A sketch that may count too much for a user, and never too little.
+/// A count-min sketch: it may overestimate the usage of a user, but never underestimates it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UsageSketch {
     counters: Vec<u32>,
@@ -12,32 +12,32 @@ pub(super) struct UsageSketch {
 
 const ROWS: usize = 4;
 const COLUMNS: usize = 1_024;
-/// How fast the past fades.
+/// The half-life of the counts.
 const HALF_LIFE: Micros = Micros::from_secs(2);
-/// Steps of usage inside a level: four for each doubling.
+/// Steps of usage within a level: four per doubling.
 const USAGE_STEPS: u16 = 64;
 
 impl UsageSketch {
-    /// Where an arrival stands in its class: by level, then by how little it was given. The higher goes first.
-    pub(super) fn rank(&self, arrival: PriorityRequest) -> u16 {
-        let used = arrival.user.map_or(0, |user| self.estimate(user));
-        u16::from(arrival.level) * USAGE_STEPS + (USAGE_STEPS - 1 - usage_step(used))
+    /// The rank of a request within its class: by level, then by low usage. Higher ranks are admitted first.
+    pub(super) fn rank(&self, request: PriorityRequest) -> u16 {
+        let used = request.user.map_or(0, |user| self.estimate(user));
+        u16::from(request.level) * USAGE_STEPS + (USAGE_STEPS - 1 - usage_step(used))
     }
 
-    pub(super) fn charge(&mut self, arrival: PriorityRequest) {
-        let Some(user) = arrival.user else { return };
+    pub(super) fn charge(&mut self, request: PriorityRequest) {
+        let Some(user) = request.user else { return };
         if self.counters.is_empty() {
             self.counters = vec![0; ROWS * COLUMNS];
         }
-        for place in counter_indexes(user) {
-            if let Some(counter) = self.counters.get_mut(place) {
+        for index in counter_indexes(user) {
+            if let Some(counter) = self.counters.get_mut(index) {
                 *counter = counter.saturating_add(1);
             }
         }
     }
 
     pub(super) fn advance(&mut self, now: Micros) {
-        // If time was set back, the half-life begins again.
+        // If the clock was set back, the half-life restarts.
         self.last_halving = self.last_halving.min(now);
         let halvings = now.since(self.last_halving).get() / HALF_LIFE.get();
         if halvings > 0 {
@@ -48,11 +48,11 @@ impl UsageSketch {
     }
 
     fn estimate(&self, user: u64) -> u32 {
-        counter_indexes(user).filter_map(|place| self.counters.get(place).copied()).min().unwrap_or(0)
+        counter_indexes(user).filter_map(|index| self.counters.get(index).copied()).min().unwrap_or(0)
     }
 }
 
-/// A counter in each row.
+/// One counter per row.
 fn counter_indexes(user: u64) -> impl Iterator<Item = usize> {
     (0..ROWS).map(move |row| {
         let mixed = (user ^ row as u64)
@@ -63,7 +63,7 @@ fn counter_indexes(user: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A coarse logarithm: four steps for each doubling.
+/// A coarse logarithm: four steps per doubling.
 fn usage_step(used: u32) -> u16 {
     let used = u64::from(used) + 1;
     let doublings = used.ilog2();

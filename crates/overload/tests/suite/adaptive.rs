@@ -1,6 +1,6 @@
-//! Adaptive limits: the vectors of the models, and what the default must never do.
+//! Adaptive limits: reference vectors of the controllers, and invariants of the default.
 
-#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use proptest::prelude::*;
 use tidegate_core::Micros;
@@ -9,7 +9,7 @@ use tidegate_overload::{
     adaptive::{Aimd, Bounds, CallSample, Controller, Decrease, Gradient2, LatencyTarget, Vegas},
 };
 
-/// A call of `latency` that starts at once and had `in_flight` beside it.
+/// A call of `latency` that starts at time zero, with `in_flight` calls in flight.
 fn sample(latency: Micros, in_flight: u32) -> CallSample {
     CallSample { start: Micros::ZERO, end: latency, in_flight, outcome: CallOutcome::Success }
 }
@@ -27,7 +27,7 @@ fn record_all(controller: &mut dyn Controller, calls: impl IntoIterator<Item = C
     calls.into_iter().map(|call| controller.record(call)).collect()
 }
 
-// Netflix/concurrency-limits, AIMDLimit: the formula, by hand.
+// Netflix/concurrency-limits, AIMDLimit: computed from the formula.
 #[test]
 fn aimd_increases_by_one_and_decreases_by_a_tenth() {
     let mut aimd = Aimd::new(Bounds::new(20, 20, 200).unwrap());
@@ -89,10 +89,10 @@ fn gradient2_matches_reference() {
     assert_eq!(fallen, [27, 25, 23, 22, 20]);
 }
 
-/// concurrency-limits #137: calls that all run into the same timeout.
+/// concurrency-limits #137: all calls run into the same timeout.
 fn timeouts(report: CallOutcome, limit: impl Fn() -> u32, record: &mut dyn FnMut(CallSample)) {
     let timeout = Micros::from_secs(5);
-    // A closed loop: whenever one ends, the next is let in.
+    // A closed loop: when a call ends, the next one is admitted.
     for round in 0..200_u64 {
         let start = Micros::new(timeout.get() * round);
         for _ in 0..limit() {
@@ -107,13 +107,13 @@ fn constant_timeouts_grow_gradient2_and_shrink_latency_target() {
     timeouts(CallOutcome::Failure, || controller.borrow().limit(), &mut |call| {
         controller.borrow_mut().record(call);
     });
-    assert_eq!(controller.borrow().limit(), 200, "the defect that the default must not have");
+    assert_eq!(controller.borrow().limit(), 200, "Gradient2 grows despite the timeouts");
 
-    // Whether the caller calls them failures or not.
+    // Whether the caller records them as failures or not.
     for report in [CallOutcome::Failure, CallOutcome::Success] {
-        let anchored =
+        let controller =
             LatencyTarget::new(Micros::from_secs(1)).unwrap().bounds(Bounds::new(1, 20, 200).unwrap());
-        let controller = std::cell::RefCell::new(anchored);
+        let controller = std::cell::RefCell::new(controller);
         timeouts(report, || controller.borrow().limit(), &mut |call| {
             controller.borrow_mut().record(call);
         });
@@ -121,81 +121,85 @@ fn constant_timeouts_grow_gradient2_and_shrink_latency_target() {
     }
 }
 
-/// A backend that serves one call after the other, a millisecond each, and is never without work: all that is in flight
-/// beside one is a queue. The limit starts where latency is at the target.
+/// A backend that serves one call after the other, a millisecond each, and always has work: all calls in
+/// flight but one are a queue. The limit starts where the latency is at the target.
 #[test]
 fn failed_increase_is_not_retried_at_once() {
     let millisecond = Micros::from_millis(1);
-    let mut anchored = LatencyTarget::new(Micros::from_millis(20)).unwrap();
+    let mut controller = LatencyTarget::new(Micros::from_millis(20)).unwrap();
     let mut queue: std::collections::VecDeque<CallSample> = Default::default();
     let mut now = Micros::ZERO;
     for _ in 0..20_000 {
-        while queue.len() < anchored.limit() as usize {
+        while queue.len() < controller.limit() as usize {
             let in_flight = queue.len() as u32 + 1;
             queue.push_back(CallSample { start: now, end: now, in_flight, outcome: CallOutcome::Success });
         }
         now = now.plus(millisecond);
         let done = queue.pop_front().unwrap();
-        anchored.record(CallSample { end: now, ..done });
+        controller.record(CallSample { end: now, ..done });
     }
-    assert!(anchored.limit() <= 8, "{anchored:?}");
+    assert!(controller.limit() <= 8, "{controller:?}");
 }
 
-/// Two hundred seconds of calls, of which every `nth` is lost, with one place of the limit left free.
+/// Two hundred seconds of calls, every `nth` of which fails, with one slot of the limit free.
 fn limit_after_losing_every(nth: u64) -> u32 {
-    let mut anchored = LatencyTarget::new(Micros::from_millis(100)).unwrap();
+    let mut controller = LatencyTarget::new(Micros::from_millis(100)).unwrap();
     for index in 1..=20_000_u64 {
         let report = if index % nth == 0 { CallOutcome::Failure } else { CallOutcome::Success };
         let start = Micros::from_millis(10 * index);
         let end = start.plus(Micros::from_millis(5));
-        anchored.record(CallSample { start, end, in_flight: 19, outcome: report });
+        controller.record(CallSample { start, end, in_flight: 19, outcome: report });
     }
-    anchored.limit()
+    controller.limit()
 }
 
 #[test]
 fn losses_within_tolerance_keep_limit() {
-    assert_eq!(limit_after_losing_every(100), 20, "a round of 80 calls has one or none of them");
+    assert_eq!(limit_after_losing_every(100), 20, "a round of 80 calls has at most one failure");
     assert_eq!(
         limit_after_losing_every(20_000),
         20,
-        "one call is no reason, however few there are beside it"
+        "one failure does not change the limit, however few the calls"
     );
     assert_eq!(limit_after_losing_every(10), 1);
 }
 
-/// With few calls, too: one in three seconds.
+/// The same with few calls: one per three seconds.
 #[test]
 fn single_loss_keeps_limit_under_low_traffic() {
-    let mut anchored = LatencyTarget::new(Micros::from_millis(100)).unwrap();
+    let mut controller = LatencyTarget::new(Micros::from_millis(100)).unwrap();
     for second in (0..3_000).step_by(3) {
         let report = if second % 300 == 0 { CallOutcome::Failure } else { CallOutcome::Success };
         let start = Micros::from_secs(second);
-        anchored.record(CallSample {
+        controller.record(CallSample {
             start,
             end: start.plus(Micros::from_millis(5)),
             in_flight: 1,
             outcome: report,
         });
     }
-    assert_eq!(anchored.limit(), 20);
+    assert_eq!(controller.limit(), 20);
 }
 
-/// One call with an end in a far future is not the last that counts.
+/// A call that ends in the far future does not exclude later calls.
 #[test]
 fn clock_jump_does_not_stop_latency_target() {
-    let mut anchored = LatencyTarget::new(Micros::from_millis(100)).unwrap();
+    let mut controller = LatencyTarget::new(Micros::from_millis(100)).unwrap();
     record_all(
-        &mut anchored,
+        &mut controller,
         [failed_sample(1, 1), failed_sample(1, 1), CallSample { end: Micros::MAX, ..failed_sample(1, 1) }],
     );
-    let after_the_jump = anchored.limit();
+    let after_the_jump = controller.limit();
     assert!(after_the_jump < 20);
     for index in 0..1_000 {
         let start = Micros::from_millis(index);
-        anchored.record(CallSample { start, end: start.plus(Micros::from_millis(1)), ..failed_sample(1, 1) });
+        controller.record(CallSample {
+            start,
+            end: start.plus(Micros::from_millis(1)),
+            ..failed_sample(1, 1)
+        });
     }
-    assert_eq!(anchored.limit(), 1);
+    assert_eq!(controller.limit(), 1);
 }
 
 #[test]
@@ -204,9 +208,9 @@ fn rejects_invalid_settings() {
         assert!(Bounds::new(floor, initial, ceiling).is_err(), "{floor} {initial} {ceiling}");
     }
     assert!(LatencyTarget::new(Micros::ZERO).is_err() && LatencyTarget::new(Micros::MAX).is_err());
-    let anchored = LatencyTarget::new(Micros::from_secs(1)).unwrap();
+    let controller = LatencyTarget::new(Micros::from_secs(1)).unwrap();
     for tolerance in [0.9, 11.0, f64::NAN, f64::INFINITY, -1.0] {
-        assert!(anchored.clone().tolerance(tolerance).is_err(), "{tolerance}");
+        assert!(controller.clone().tolerance(tolerance).is_err(), "{tolerance}");
     }
     let aimd = Aimd::new(Bounds::default());
     assert!(aimd.clone().backoff(1.0).is_err() && aimd.clone().backoff(f64::NAN).is_err());
@@ -260,7 +264,7 @@ proptest! {
         for mut controller in controllers(Bounds::default()) {
             let before = format!("{controller:?}");
             for call in &calls {
-                // One that was given up late is lost in the eyes of the default.
+                // A late cancellation counts as a failure for the default controller.
                 let end = call.end.min(call.start.plus(Micros::from_millis(100)));
                 controller.record(CallSample { outcome: CallOutcome::Ignored, end, ..*call });
             }
@@ -268,18 +272,18 @@ proptest! {
         }
     }
 
-    /// As long as the limit is not reached and calls are fast, it stays: nothing is lowered to measure something.
+    /// While the limit is not reached and calls are fast, it stays: it is not lowered for measurements.
     #[test]
     fn latency_target_holds_limit_in_healthy_system(
         latencies in prop::collection::vec(1_000..90_000_u64, 1..2_000),
     ) {
-        let mut anchored = LatencyTarget::new(Micros::from_millis(100)).unwrap();
+        let mut controller = LatencyTarget::new(Micros::from_millis(100)).unwrap();
         let mut now = Micros::ZERO;
         for latency in latencies {
             let start = now;
             now = now.plus(Micros::new(latency / 10));
             let end = start.plus(Micros::new(latency));
-            let limit = anchored.record(CallSample { start, end, in_flight: 19, outcome: CallOutcome::Success });
+            let limit = controller.record(CallSample { start, end, in_flight: 19, outcome: CallOutcome::Success });
             prop_assert_eq!(limit, 20);
         }
     }

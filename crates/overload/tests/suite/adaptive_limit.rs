@@ -1,4 +1,4 @@
-//! An adaptive limit on slots, on a manual clock.
+//! An adaptive limit on a manual clock.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -19,25 +19,25 @@ fn adaptive_limit_follows_controller() {
     let limit =
         AdaptiveLimit::with_slots(controller.bounds(bounds), Semaphore::builder().clock(clock)).unwrap();
 
-    // Four at a time in ten milliseconds each: there is room for more.
+    // Four at a time, ten milliseconds each: there is capacity for more.
     for _ in 0..8 {
-        let passes: Vec<_> = std::iter::from_fn(|| limit.try_acquire().ok()).collect();
+        let permits: Vec<_> = std::iter::from_fn(|| limit.try_acquire().ok()).collect();
         manual_clock.advance(Duration::from_millis(10));
-        passes.into_iter().for_each(CallPermit::succeed);
+        permits.into_iter().for_each(CallPermit::succeed);
     }
     assert!(limit.limit() > 4, "{limit:?}");
 
-    // All are lost, by a panic, a late drop or a failure: back to the floor.
+    // All fail, by a panic, a late drop or a failure: the limit falls to the floor.
     for round in 0..60 {
-        let passes: Vec<_> = std::iter::from_fn(|| limit.try_acquire().ok()).collect();
+        let permits: Vec<_> = std::iter::from_fn(|| limit.try_acquire().ok()).collect();
         manual_clock.advance(Duration::from_millis(101));
-        for pass in passes {
+        for permit in permits {
             match round % 3 {
-                0 => pass.fail(),
-                1 => drop(pass),
+                0 => permit.fail(),
+                1 => drop(permit),
                 _ => {
                     let panic = catch_unwind(AssertUnwindSafe(|| {
-                        let _pass = pass;
+                        let _permit = permit;
                         std::panic::resume_unwind(Box::new("at work"));
                     }));
                     assert!(panic.is_err());

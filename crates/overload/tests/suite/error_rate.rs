@@ -1,6 +1,6 @@
-//! Throttles that follow errors: by chance, and by a quota.
+//! Throttles that follow errors: at random, and by a quota.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 use std::{sync::Arc, thread, time::Duration};
 use tidegate_core::{Percent, Retry};
@@ -18,7 +18,7 @@ fn client_throttle() -> (Arc<ClientThrottle>, ManualClock) {
     (Arc::new(ClientThrottle::with_clock(settings, clock)), manual_clock)
 }
 
-/// More than ten requests in ten seconds, of which more than half fail: then one per second.
+/// More than ten requests in ten seconds, more than half of which fail: then one per second.
 fn error_throttle() -> (ErrorThrottle, ManualClock) {
     let (clock, manual_clock) = Clock::manual();
     let settings = ErrorRateSettings::builder().request_threshold(10).build().unwrap();
@@ -29,27 +29,27 @@ fn error_throttle() -> (ErrorThrottle, ManualClock) {
 fn healthy_backend_sheds_nothing() {
     let (throttle, _manual_clock) = client_throttle();
     for call in 0..1_000 {
-        let pass = throttle.try_acquire().unwrap();
-        // Half of them fail, which a multiplier of two makes good.
-        pass.record(if call % 2 == 0 { CallOutcome::Success } else { CallOutcome::Failure });
+        let permit = throttle.try_acquire().unwrap();
+        // Half of them fail, which a multiplier of two tolerates.
+        permit.record(if call % 2 == 0 { CallOutcome::Success } else { CallOutcome::Failure });
         assert!(throttle.shed_probability() < 0.01);
     }
 }
 
-/// Chance has its say, but with these odds not once in the age of the universe another one.
+/// Random, but the probability of another result is negligible.
 #[test]
 fn failing_backend_gets_a_tenth_and_recovers() {
     let (throttle, manual_clock) = client_throttle();
-    let ask = |times: usize, report: CallOutcome| {
-        (0..times).filter_map(|_| throttle.try_acquire().ok()).map(|pass| pass.record(report)).count()
+    let call = |times: usize, report: CallOutcome| {
+        (0..times).filter_map(|_| throttle.try_acquire().ok()).map(|permit| permit.record(report)).count()
     };
-    let passed = ask(10_000, CallOutcome::Failure);
+    let passed = call(10_000, CallOutcome::Failure);
     assert!((500..2_000).contains(&passed), "{passed} of 10000");
     assert_eq!((throttle.shed_probability(), throttle.counts()), (0.9, [10_000, 0]), "shed ones count");
     // Within two windows: shed requests keep counting for one of them.
     let recovered = (0..240).position(|_| {
         manual_clock.advance(SECOND);
-        ask(1_000, CallOutcome::Success);
+        call(1_000, CallOutcome::Success);
         throttle.shed_probability() == 0.0
     });
     assert!(recovered.is_some(), "{:?}", throttle.counts());
@@ -60,7 +60,7 @@ fn client_throttle_records_drops_and_panics() {
     let (throttle, _manual_clock) = client_throttle();
     drop(throttle.try_acquire().unwrap());
     drop(throttle.try_acquire_owned().unwrap());
-    assert_eq!(throttle.counts(), [0, 0], "as if they had not been made");
+    assert_eq!(throttle.counts(), [0, 0], "dropped permits are not counted");
     assert_eq!(throttle.call(|| Err::<(), _>(1)), Err(CallError::Failed(1)));
     let ours = throttle.clone();
     let panicked = thread::spawn(move || ours.call(|| -> Result<(), ()> { panic!("on purpose") })).join();
@@ -93,8 +93,8 @@ fn quota_applies_while_both_thresholds_are_exceeded() {
 fn few_errors_do_not_enable_quota() {
     let (throttle, _manual_clock) = error_throttle();
     for call in 0..1_000 {
-        let pass = throttle.try_acquire().unwrap();
-        pass.record(if call % 2 == 0 { CallOutcome::Success } else { CallOutcome::Failure });
+        let permit = throttle.try_acquire().unwrap();
+        permit.record(if call % 2 == 0 { CallOutcome::Success } else { CallOutcome::Failure });
     }
     assert!(!throttle.is_limiting());
     assert_eq!(throttle.counts(), [1_000, 1_000, 500]);
@@ -114,7 +114,7 @@ fn rejects_invalid_quotas() {
     let settings = || ErrorRateSettings::builder().build().unwrap();
     assert!(matches!(ErrorThrottle::new(settings(), "10/s/s"), Err(BuildError::Quota(_))));
     let Err(BuildError::Setting(error)) = ErrorThrottle::new(settings(), "3 at once") else {
-        panic!("nobody would give slots back")
+        panic!("a concurrency quota is accepted")
     };
     assert!(error.to_string().contains("3 at once"), "{error}");
     assert!(ErrorRateSettings::builder().error_threshold(Percent::FULL).build().is_err());

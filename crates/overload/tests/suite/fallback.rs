@@ -1,6 +1,6 @@
-//! Another answer instead of none: which cause leads to which.
+//! Which cause leads to which fallback.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 use std::{convert::Infallible, time::Duration};
 use tidegate_core::{Decision, Micros};
@@ -19,7 +19,7 @@ fn denied_decision() -> Decision {
 fn call_errors() -> [(&'static str, CallError<String>); 7] {
     [
         ("limited", CallError::Limited(denied_decision())),
-        ("away", CallError::StoreUnavailable(Micros::from_secs(1))),
+        ("unavailable", CallError::StoreUnavailable(Micros::from_secs(1))),
         ("open", CallError::Rejected(Rejection::Open(Micros::from_secs(3)))),
         ("full", CallError::Refused(WaitError::QueueFull)),
         ("off", CallError::FeatureDisabled),
@@ -31,7 +31,7 @@ fn call_errors() -> [(&'static str, CallError<String>); 7] {
 fn variant_name<E>(cause: &CallError<E>) -> &'static str {
     match cause {
         CallError::Limited(_) => "limited",
-        CallError::StoreUnavailable(_) => "away",
+        CallError::StoreUnavailable(_) => "unavailable",
         CallError::Rejected(_) => "open",
         CallError::Refused(WaitError::QueueFull) => "full",
         CallError::FeatureDisabled => "off",
@@ -46,27 +46,27 @@ fn recover_receives_call_error() {
     for (expected, cause) in call_errors() {
         assert_eq!(CallResult::Err(cause).recover(|cause| variant_name(&cause)), expected);
     }
-    assert_eq!(CallResult::Ok("fine").recover(|_| "not asked"), "fine");
+    assert_eq!(CallResult::Ok("fine").recover(|_| "not used"), "fine");
 }
 
 #[test]
 fn recover_distinguishes_refusal_from_failure() {
     for (expected, cause) in call_errors() {
-        let refused = CallResult::Err(cause.clone())
+        let rejected = CallResult::Err(cause.clone())
             .recover_refused(|cause: CallError<Infallible>| variant_name(&cause));
-        let failed = CallResult::Err(cause.clone()).recover_failed(|_error| "mended");
+        let failed = CallResult::Err(cause.clone()).recover_failed(|_error| "recovered");
         match cause {
             CallError::Failed(error) => {
-                assert_eq!((refused, failed), (Err(error), Ok("mended")));
+                assert_eq!((rejected, failed), (Err(error), Ok("recovered")));
             }
             _ => {
-                assert_eq!(refused, Ok(expected));
+                assert_eq!(rejected, Ok(expected));
                 assert_eq!(failed.as_ref().map_err(variant_name), Err(expected));
             }
         }
     }
-    assert_eq!(CallResult::Ok("fine").recover_refused(|_| "not asked"), Ok("fine"));
-    assert_eq!(CallResult::Ok("fine").recover_failed(|_| "not asked"), Ok("fine"));
+    assert_eq!(CallResult::Ok("fine").recover_refused(|_| "not used"), Ok("fine"));
+    assert_eq!(CallResult::Ok("fine").recover_failed(|_| "not used"), Ok("fine"));
 }
 
 #[test]
@@ -86,21 +86,21 @@ fn denied_call_is_not_made() {
 
 #[test]
 fn every_guard_converts_to_call_error() {
-    let board = Features::new([tidegate_overload::FeatureConfig::manual("ads")], Duration::ZERO).unwrap();
-    board.turn_off("ads").unwrap();
+    let features = Features::new([tidegate_overload::FeatureConfig::manual("ads")], Duration::ZERO).unwrap();
+    features.turn_off("ads").unwrap();
     let throttle = DirectLimiter::builder().max_waiters(0).build("1 at once").unwrap();
-    let ads = board.feature("ads").unwrap();
-    let ask = || -> Result<(), CallError<String>> {
+    let ads = features.feature("ads").unwrap();
+    let call = || -> Result<(), CallError<String>> {
         CallError::check_enabled(&ads)?;
         let _permit = throttle.blocking().permit_queued(Waiter::new(1))?;
         Ok(())
     };
-    assert_eq!(ask(), Err(CallError::FeatureDisabled));
-    board.turn_on("ads").unwrap();
-    assert_eq!(ask(), Err(CallError::Refused(WaitError::QueueFull)));
+    assert_eq!(call(), Err(CallError::FeatureDisabled));
+    features.turn_on("ads").unwrap();
+    assert_eq!(call(), Err(CallError::Refused(WaitError::QueueFull)));
 }
 
-/// What is counted here instead of in a store is a limit; only who is to pass nobody without it is closed.
+/// A denial of the local fallback store is a limit; only a fail-closed decision reports an unavailable store.
 #[test]
 fn denial_is_limit_or_unavailable_store() {
     type Denial = CallError<Infallible>;
@@ -118,21 +118,21 @@ fn denial_is_limit_or_unavailable_store() {
 
 #[test]
 fn call_error_has_retry_after_and_message() {
-    let told: Vec<_> = call_errors().map(|(_, cause)| (cause.retry_after(), cause.to_string())).into();
+    let actual: Vec<_> = call_errors().map(|(_, cause)| (cause.retry_after(), cause.to_string())).into();
     let millis = |millis| Some(Duration::from_millis(millis));
     let expected = [
-        (millis(1_500), "over the limit of 10, try again in 1.5s"),
-        (millis(1_000), "the store that counts is away, try again in 1s"),
-        (millis(3_000), "the breaker is open; a probe may go in 3s"),
-        (None, "every place in the line is taken"),
-        (None, "the feature is turned off"),
+        (millis(1_500), "limit of 10 exceeded; retry in 1.5s"),
+        (millis(1_000), "store unavailable; retry in 1s"),
+        (millis(3_000), "circuit breaker open; next probe in 3s"),
+        (None, "wait queue full"),
+        (None, "feature disabled"),
         (None, "two quotas"),
         (None, "boom"),
     ];
-    assert_eq!(told, expected.map(|(retry, text)| (retry, text.to_string())));
+    assert_eq!(actual, expected.map(|(retry, text)| (retry, text.to_string())));
 }
 
-/// The futures can be sent to another thread, as servers do.
+/// The futures are `Send`, as servers require.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn recover_async_awaits_fallback() {
     let slow = |text: &'static str| async move {
@@ -140,19 +140,19 @@ async fn recover_async_awaits_fallback() {
         text
     };
     let task = tokio::spawn(async move {
-        let refused = attempt_async(denied_decision(), || async { Ok::<_, String>("not called") }).await;
+        let rejected = attempt_async(denied_decision(), || async { Ok::<_, String>("not called") }).await;
         let failed =
             attempt_async(Decision::unlimited(), || async { Err::<&str, _>("boom".to_string()) }).await;
         let fine = attempt_async(Decision::unlimited(), || async { Ok::<_, String>("fine") }).await;
         (
-            refused.clone().recover_async(|cause| slow(variant_name(&cause))).await,
-            refused.recover_refused_async(|cause| slow(variant_name(&cause))).await,
-            failed.clone().recover_refused_async(|_| slow("not asked")).await,
+            rejected.clone().recover_async(|cause| slow(variant_name(&cause))).await,
+            rejected.recover_refused_async(|cause| slow(variant_name(&cause))).await,
+            failed.clone().recover_refused_async(|_| slow("not used")).await,
             failed.recover_async(|cause| slow(variant_name(&cause))).await,
-            fine.clone().recover_async(|_| slow("not asked")).await,
-            fine.recover_refused_async(|_| slow("not asked")).await,
+            fine.clone().recover_async(|_| slow("not used")).await,
+            fine.recover_refused_async(|_| slow("not used")).await,
         )
     });
-    let told = task.await.unwrap();
-    assert_eq!(told, ("limited", Ok("limited"), Err("boom".to_string()), "failed", "fine", Ok("fine")));
+    let actual = task.await.unwrap();
+    assert_eq!(actual, ("limited", Ok("limited"), Err("boom".to_string()), "failed", "fine", Ok("fine")));
 }

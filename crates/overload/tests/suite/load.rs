@@ -1,6 +1,6 @@
-//! A monitor that is read by hand or by itself, and the limits and features that follow it.
+//! A monitor that is sampled manually or by its thread, and the limits and features that follow it.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use tidegate_overload::{
     load::{DenialProbe, LoadObserver, LoadReading, Probe, Scalable},
 };
 
-/// A signal that a test sets: percent, or none.
+/// A signal that a test sets: a percentage, or no signal.
 #[derive(Clone, Default)]
 struct TestSignal(Arc<AtomicU64>);
 
@@ -43,11 +43,11 @@ impl Probe for TestSignal {
     }
 }
 
-/// A monitor of one dial, without smoothing to speak of.
-fn monitor_signal(dial: &TestSignal) -> (LoadMonitor, ManualClock) {
+/// A monitor of one signal, practically without smoothing.
+fn monitor_signal(signal: &TestSignal) -> (LoadMonitor, ManualClock) {
     let (clock, manual_clock) = Clock::manual();
     let builder = LoadMonitor::builder().clock(clock).half_life(Duration::from_millis(1));
-    (builder.probe("dial", dial.clone()).build().unwrap(), manual_clock)
+    (builder.probe("signal", signal.clone()).build().unwrap(), manual_clock)
 }
 
 fn advance_and_sample(monitor: &LoadMonitor, manual_clock: &ManualClock, seconds: u64) {
@@ -77,7 +77,7 @@ fn load_is_highest_smoothed_signal() {
     one.set(100);
     advance_and_sample(&monitor, &manual_clock, 1);
     assert_eq!(monitor.load().share, percent(70));
-    // What falls away is left out, and comes back with what it remembers.
+    // A missing signal is left out, and resumes from its last average.
     one.set(NO_SIGNAL);
     advance_and_sample(&monitor, &manual_clock, 1);
     assert_eq!(monitor.signals().collect::<Vec<_>>(), [("one", None), ("other", percent(50))]);
@@ -90,11 +90,11 @@ fn load_is_highest_smoothed_signal() {
 
 #[test]
 fn level_falls_without_signal() {
-    let dial = TestSignal::new(95);
-    let (monitor, manual_clock) = monitor_signal(&dial);
+    let signal = TestSignal::new(95);
+    let (monitor, manual_clock) = monitor_signal(&signal);
     monitor.sample_once();
     assert_eq!(monitor.load().level, LoadLevel::Critical);
-    dial.set(NO_SIGNAL);
+    signal.set(NO_SIGNAL);
     for level in [LoadLevel::Critical, LoadLevel::Busy, LoadLevel::Normal, LoadLevel::Relaxed] {
         advance_and_sample(&monitor, &manual_clock, 5);
         assert_eq!(monitor.load().level, level);
@@ -112,17 +112,17 @@ fn panicking_probe_or_observer_stops_no_other() {
     let (clock, _manual_clock) = Clock::manual();
     let broken = |_now: Micros| -> Option<Percent> { panic!("broken") };
     let builder = LoadMonitor::builder().clock(clock).probe("broken", broken);
-    let monitor = builder.probe("dial", TestSignal::new(30)).build().unwrap();
-    let (grumpy, board) = (Arc::new(PanickingObserver), two_features());
-    monitor.subscribe(&grumpy);
-    board.follow(&monitor);
+    let monitor = builder.probe("signal", TestSignal::new(30)).build().unwrap();
+    let (observer, features) = (Arc::new(PanickingObserver), two_features());
+    monitor.subscribe(&observer);
+    features.follow(&monitor);
     for _ in 0..3 {
         monitor.sample_once();
-        assert_eq!(monitor.signals().collect::<Vec<_>>(), [("broken", None), ("dial", percent(30))]);
+        assert_eq!(monitor.signals().collect::<Vec<_>>(), [("broken", None), ("signal", percent(30))]);
     }
 }
 
-/// The last to hold a follower may be the monitor, while it tells it something.
+/// The monitor may have the last reference to an observer while it notifies it.
 #[test]
 fn observer_panicking_on_drop_stops_no_other() {
     struct PanicOnDropObserver(Mutex<Option<Arc<Self>>>);
@@ -137,10 +137,10 @@ fn observer_panicking_on_drop_stops_no_other() {
         }
     }
     let (monitor, _manual_clock) = monitor_signal(&TestSignal::new(90));
-    let leaver = Arc::new(PanicOnDropObserver(Mutex::new(None)));
-    monitor.subscribe(&leaver);
-    let own = leaver.clone();
-    *own.0.lock().unwrap() = Some(leaver);
+    let observer = Arc::new(PanicOnDropObserver(Mutex::new(None)));
+    monitor.subscribe(&observer);
+    let own = observer.clone();
+    *own.0.lock().unwrap() = Some(observer);
     drop(own);
     let throttle = Arc::new(DirectLimiter::new("100/s").unwrap());
     let _scaled = ScaledLimit::builder(throttle.clone())
@@ -163,7 +163,7 @@ fn rejects_invalid_settings() {
     assert!(builder().start_on_tokio().is_err(), "there is no runtime here");
 }
 
-/// Tells of every reading, and of its own end.
+/// Sends an event for each reading, and one when it is dropped.
 struct EventProbe(mpsc::Sender<&'static str>);
 
 impl Probe for EventProbe {
@@ -179,7 +179,7 @@ impl Drop for EventProbe {
     }
 }
 
-/// Moves the clock until the next event. The thread looks at it after a reading, so one move may come too early.
+/// Advances the clock until the next event. The thread reads it after a sample, so one step may be too early.
 fn next_event(manual_clock: &ManualClock, events: &mpsc::Receiver<&'static str>) -> Option<&'static str> {
     (0..10_000).find_map(|_| {
         manual_clock.advance(Duration::from_millis(250));
@@ -191,7 +191,7 @@ fn next_event(manual_clock: &ManualClock, events: &mpsc::Receiver<&'static str>)
 fn monitor_thread_samples_by_clock_and_stops_with_last_handle() {
     let (clock, manual_clock) = Clock::manual();
     let (sender, events) = mpsc::channel();
-    let monitor = LoadMonitor::builder().clock(clock).probe("witness", EventProbe(sender)).start().unwrap();
+    let monitor = LoadMonitor::builder().clock(clock).probe("events", EventProbe(sender)).start().unwrap();
     let other = monitor.clone();
     for _ in 0..4 {
         assert_eq!(next_event(&manual_clock, &events), Some("read"));
@@ -210,7 +210,7 @@ async fn monitor_task_samples_by_clock_and_stops_with_last_handle() {
     let (clock, manual_clock) = Clock::manual();
     let (sender, events) = mpsc::channel();
     let monitor =
-        LoadMonitor::builder().clock(clock).probe("witness", EventProbe(sender)).start_on_tokio().unwrap();
+        LoadMonitor::builder().clock(clock).probe("events", EventProbe(sender)).start_on_tokio().unwrap();
     for _ in 0..3 {
         while events.try_recv() != Ok("read") {
             tokio::task::yield_now().await;
@@ -231,7 +231,7 @@ async fn event_loop_lag_is_reported() {
     assert_eq!(lag.read(Micros::ZERO), None, "the task has not run yet");
     tokio::task::yield_now().await;
     assert_eq!(lag.read(Micros::ZERO), percent(0));
-    // The loop is held for 90 ms; the task was due after 50.
+    // The loop is blocked for 90 ms; the task was due after 50.
     tokio::time::advance(Duration::from_millis(90)).await;
     let share = lag.read(Micros::ZERO).unwrap();
     assert!(share >= Percent::from_ratio(39, 100) && share <= Percent::from_ratio(42, 100), "{share}");
@@ -255,8 +255,8 @@ fn event_loop_lag_ends_with_runtime() {
 
 #[test]
 fn throttle_scales_down_and_up_with_load() {
-    let dial = TestSignal::new(90);
-    let (monitor, manual_clock) = monitor_signal(&dial);
+    let signal = TestSignal::new(90);
+    let (monitor, manual_clock) = monitor_signal(&signal);
     let clock = Clock::manual().0;
     let throttle = Arc::new(DirectLimiter::builder().clock(clock).build("100/s").unwrap());
     let scaled = ScaledLimit::builder(throttle.clone())
@@ -271,11 +271,11 @@ fn throttle_scales_down_and_up_with_load() {
     assert_eq!(quota(), "80/s", "one step in five seconds");
     advance_and_sample(&monitor, &manual_clock, 5);
     assert_eq!(quota(), "64/s");
-    dial.set(10);
+    signal.set(10);
     for _ in 0..5 {
         advance_and_sample(&monitor, &manual_clock, 5);
     }
-    assert_eq!(quota(), "100/s", "nobody uses it up, so it does not grow");
+    assert_eq!(quota(), "100/s", "the limit is not used up, so it does not grow");
     throttle.check_cost(100);
     for expected in ["110/s", "121/s"] {
         advance_and_sample(&monitor, &manual_clock, 5);
@@ -284,15 +284,15 @@ fn throttle_scales_down_and_up_with_load() {
     assert_eq!(scaled.last_error(), None);
     drop(scaled);
     assert_eq!(quota(), "100/s");
-    dial.set(90);
+    signal.set(90);
     advance_and_sample(&monitor, &manual_clock, 5);
-    assert_eq!(quota(), "100/s", "nobody follows any more");
+    assert_eq!(quota(), "100/s", "the limit no longer follows the load");
 }
 
 #[test]
 fn limiter_grows_only_while_calls_are_denied() {
-    let dial = TestSignal::new(10);
-    let (monitor, manual_clock) = monitor_signal(&dial);
+    let signal = TestSignal::new(10);
+    let (monitor, manual_clock) = monitor_signal(&signal);
     let limiter = Arc::new(Limiter::new("10/min").unwrap());
     let denials = DenialProbe::new();
     let scaled = ScaledLimit::builder(limiter.clone())
@@ -313,13 +313,13 @@ fn limiter_grows_only_while_calls_are_denied() {
     for _ in 0..4 {
         advance_and_sample(&monitor, &manual_clock, 5);
     }
-    assert_eq!(amount(), 10, "and comes back when nobody is");
+    assert_eq!(amount(), 10, "the limit returns when there are no denials");
 }
 
 #[test]
 fn schedule_applies_at_start_and_multiplies_with_load() {
-    let dial = TestSignal::new(60);
-    let (monitor, manual_clock) = monitor_signal(&dial);
+    let signal = TestSignal::new(60);
+    let (monitor, manual_clock) = monitor_signal(&signal);
     let throttle = Arc::new(DirectLimiter::new("100/s").unwrap());
     let schedule: Schedule = "00:00-01:00 x2; 02:00-03:00 x0.5".parse().unwrap();
     let scaled = ScaledLimit::builder(throttle.clone())
@@ -328,10 +328,10 @@ fn schedule_applies_at_start_and_multiplies_with_load() {
     let scaled = scaled.start(&monitor).unwrap();
     let quota = || throttle.quota().to_string();
     assert_eq!(quota(), "200/s");
-    dial.set(90);
+    signal.set(90);
     monitor.sample_once();
     assert_eq!(quota(), "160/s");
-    dial.set(60);
+    signal.set(60);
     advance_and_sample(&monitor, &manual_clock, 3_600);
     assert_eq!(quota(), "80/s");
     advance_and_sample(&monitor, &manual_clock, 3_600);
@@ -366,20 +366,23 @@ fn unscalable_limit_is_rejected() {
     );
     let log = Arc::new(Limiter::new("100/min sliding-log").unwrap());
     let grows = ScaledLimit::builder(log.clone()).with_load_policy(ScalePolicy::default()).start(&monitor);
-    assert!(matches!(grows, Err(BuildError::IncompatibleQuota { .. })), "a log has room for no more");
+    assert!(
+        matches!(grows, Err(BuildError::IncompatibleQuota { .. })),
+        "the log has no room for more entries"
+    );
     let shrinks = ScalePolicy::default().factor_range("x0.1".parse().unwrap(), Ratio::ONE).unwrap();
     let scaled = ScaledLimit::builder(log).with_load_policy(shrinks).start(&monitor).unwrap();
     assert!(
         scaled.set_base_limit(vec!["9000/min sliding-window".parse().unwrap()]).is_err(),
-        "of another kind"
+        "another algorithm"
     );
 }
 
-/// Anything with a number that can be set: here one that refuses, once, to be smaller than it is.
+/// A limit that fails a number of changes.
 #[derive(Default)]
 struct TestLimit {
     size: AtomicU64,
-    refusals: AtomicU64,
+    failures: AtomicU64,
     attempts: AtomicU64,
 }
 
@@ -396,8 +399,8 @@ impl Scalable for TestLimit {
 
     fn set_limit(&self, limit: &u64) -> Result<(), BuildError> {
         self.attempts.fetch_add(1, Ordering::SeqCst);
-        if self.refusals.load(Ordering::SeqCst) > 0 {
-            self.refusals.fetch_sub(1, Ordering::SeqCst);
+        if self.failures.load(Ordering::SeqCst) > 0 {
+            self.failures.fetch_sub(1, Ordering::SeqCst);
             return Err(BuildError::ZeroCapacity);
         }
         self.size.store(*limit, Ordering::SeqCst);
@@ -407,19 +410,25 @@ impl Scalable for TestLimit {
 
 #[test]
 fn rejected_resize_is_not_retried_every_sample() {
-    let dial = TestSignal::new(90);
-    let (monitor, manual_clock) = monitor_signal(&dial);
-    let gate =
-        Arc::new(TestLimit { size: AtomicU64::new(50), refusals: AtomicU64::new(1), ..TestLimit::default() });
-    let scaled =
-        ScaledLimit::builder(gate.clone()).with_load_policy(ScalePolicy::default()).start(&monitor).unwrap();
+    let signal = TestSignal::new(90);
+    let (monitor, manual_clock) = monitor_signal(&signal);
+    let target =
+        Arc::new(TestLimit { size: AtomicU64::new(50), failures: AtomicU64::new(1), ..TestLimit::default() });
+    let scaled = ScaledLimit::builder(target.clone())
+        .with_load_policy(ScalePolicy::default())
+        .start(&monitor)
+        .unwrap();
     for _ in 0..10 {
         monitor.sample_once();
     }
-    assert_eq!((gate.limit(), gate.attempts.load(Ordering::SeqCst)), (50, 1), "tried once, not ten times");
+    assert_eq!(
+        (target.limit(), target.attempts.load(Ordering::SeqCst)),
+        (50, 1),
+        "tried once, not ten times"
+    );
     assert_eq!((scaled.last_error(), scaled.factor()), (Some(BuildError::ZeroCapacity), Ratio::ONE));
     advance_and_sample(&monitor, &manual_clock, 5);
-    assert_eq!((gate.limit(), scaled.last_error()), (32, None));
+    assert_eq!((target.limit(), scaled.last_error()), (32, None));
 }
 
 fn two_features() -> Features {
@@ -432,81 +441,85 @@ fn two_features() -> Features {
 
 #[test]
 fn features_disable_by_load_and_recover_in_order() {
-    let dial = TestSignal::new(95);
+    let signal = TestSignal::new(95);
     let (clock, manual_clock) = Clock::manual();
     let levels = LoadLevels::default().dwell(Micros::from_secs(1));
     let builder = LoadMonitor::builder().clock(clock).half_life(Duration::from_millis(1)).levels(levels);
-    let monitor = builder.probe("dial", dial.clone()).build().unwrap();
-    let board = two_features();
-    board.follow(&monitor);
-    let (search, ads) = (board.feature("search").unwrap(), board.feature("ads").unwrap());
+    let monitor = builder.probe("signal", signal.clone()).build().unwrap();
+    let features = two_features();
+    features.follow(&monitor);
+    let (search, ads) = (features.feature("search").unwrap(), features.feature("ads").unwrap());
     let on = || (search.is_on(), ads.is_on());
     assert_eq!(on(), (true, true));
     monitor.sample_once();
     assert_eq!(on(), (false, false));
-    dial.set(0);
-    let mut story = Vec::new();
+    signal.set(0);
+    let mut changes = Vec::new();
     for second in 1..30 {
         advance_and_sample(&monitor, &manual_clock, 1);
-        if story.last().is_none_or(|(_, last)| *last != on()) {
-            story.push((second, on()));
+        if changes.last().is_none_or(|(_, last)| *last != on()) {
+            changes.push((second, on()));
         }
     }
-    assert_eq!(story, [(1, (false, false)), (10, (true, false)), (20, (true, true))]);
+    assert_eq!(changes, [(1, (false, false)), (10, (true, false)), (20, (true, true))]);
 
-    board.turn_off("search").unwrap();
+    features.turn_off("search").unwrap();
     assert_eq!(on(), (false, true));
-    let list = board.list();
-    let list: Vec<_> =
-        list.iter().map(|(feature, lever)| (feature.name(), feature.is_on(), *lever)).collect();
+    let list = features.list();
+    let list: Vec<_> = list
+        .iter()
+        .map(|(feature, manual_override)| (feature.name(), feature.is_on(), *manual_override))
+        .collect();
     assert_eq!(list, [("search", false, FeatureOverride::Off), ("ads", true, FeatureOverride::Automatic)]);
-    board.observe(Micros::from_secs(100), LoadLevel::Critical);
-    board.turn_on("ads").unwrap();
-    assert_eq!(on(), (false, true), "what the manual_clock says wins");
-    board.clear_override("ads").unwrap();
+    features.observe(Micros::from_secs(100), LoadLevel::Critical);
+    features.turn_on("ads").unwrap();
+    assert_eq!(on(), (false, true), "the override wins");
+    features.clear_override("ads").unwrap();
     assert_eq!(on(), (false, false));
-    assert_eq!(board.feature("serch").unwrap_err().fix(), "did you mean `search`?");
+    assert_eq!(features.feature("serch").unwrap_err().fix(), "did you mean `search`?");
     assert!(
-        board.turn_on("serch").is_err() && board.turn_off("").is_err() && board.clear_override("x").is_err()
+        features.turn_on("serch").is_err()
+            && features.turn_off("").is_err()
+            && features.clear_override("x").is_err()
     );
 }
 
-/// Readers, hands and levels at once: what is shown is what the board has in the end.
+/// Readers, overrides and levels in parallel: the flags show the final state of the set.
 #[test]
 fn features_are_shared_between_threads() {
-    let board = two_features();
+    let features = two_features();
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let board = board.clone();
+            let features = features.clone();
             scope.spawn(move || {
-                let ads = board.feature("ads").unwrap();
+                let ads = features.feature("ads").unwrap();
                 for round in 0..2_000_u64 {
                     match (thread + round) % 4 {
-                        0 => board.turn_off("ads").unwrap(),
-                        1 => board.turn_on("ads").unwrap(),
-                        2 => board.observe(Micros::from_secs(round), LoadLevel::Busy),
+                        0 => features.turn_off("ads").unwrap(),
+                        1 => features.turn_on("ads").unwrap(),
+                        2 => features.observe(Micros::from_secs(round), LoadLevel::Busy),
                         _ => assert!(!ads.name().is_empty() || ads.is_on()),
                     }
                 }
             });
         }
     });
-    board.turn_off("ads").unwrap();
-    assert!(!board.feature("ads").unwrap().is_on() && board.feature("search").unwrap().is_on());
+    features.turn_off("ads").unwrap();
+    assert!(!features.feature("ads").unwrap().is_on() && features.feature("search").unwrap().is_on());
 }
 
-/// The monitor's thread may be in the middle of a reading: what it had in mind must not come after the drop.
+/// A sample in progress on the monitor's thread must not change the limit after the drop.
 #[test]
 fn drop_restores_limit_during_sample() {
     let (monitor, _manual_clock) = monitor_signal(&TestSignal::new(90));
     let throttle = Arc::new(DirectLimiter::new("100/s").unwrap());
     let (reads, reading) = mpsc::channel();
-    let (go_on, may_go_on) = mpsc::channel();
+    let (resume, may_resume) = mpsc::channel();
     let used = move |_now| {
         reads.send(()).unwrap();
-        may_go_on.recv().unwrap()
+        may_resume.recv().unwrap()
     };
-    go_on.send(percent(0)).unwrap();
+    resume.send(percent(0)).unwrap();
     let builder = ScaledLimit::builder(throttle.clone())
         .with_load_policy(ScalePolicy::default())
         .with_usage_probe(used);
@@ -515,15 +528,15 @@ fn drop_restores_limit_during_sample() {
     std::thread::scope(|scope| {
         scope.spawn(|| monitor.sample_once());
         reading.recv().unwrap();
-        assert_eq!(scaled.factor(), Ratio::ONE, "answers meanwhile");
+        assert_eq!(scaled.factor(), Ratio::ONE, "the factor can be read meanwhile");
         drop(scaled);
         throttle.change("50/s", CarryOver::Keep).unwrap();
-        go_on.send(percent(0)).unwrap();
+        resume.send(percent(0)).unwrap();
     });
     assert_eq!(throttle.quota().to_string(), "50/s");
 }
 
-/// Followers that are gone take no room, however many there were.
+/// Dropped observers are removed, however many there were.
 #[test]
 fn dropped_observers_are_removed() {
     let (monitor, _manual_clock) = monitor_signal(&TestSignal::new(10));

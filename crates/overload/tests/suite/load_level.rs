@@ -1,6 +1,6 @@
-//! Load and limits that follow it: no flapping, whatever the noise.
+//! Load levels and limits that follow the load: no flapping despite noise.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 use proptest::prelude::*;
 use tidegate_core::{Micros, Percent, Ratio};
@@ -15,11 +15,11 @@ fn ratio(text: &str) -> Ratio {
     text.parse().unwrap()
 }
 
-/// A reading stands for the time since the one before it, however that time is cut.
+/// A reading covers the time since the previous one, however that time is divided.
 #[test]
 fn ewma_is_independent_of_sample_rate() {
     let cuts = prop::collection::vec(1_u64..2_000_000, 1..30);
-    let law = |(half_life, first, then, cuts): (u64, f64, f64, Vec<u64>)| {
+    let property = |(half_life, first, then, cuts): (u64, f64, f64, Vec<u64>)| {
         let new = || Ewma::new(Micros::new(half_life)).unwrap();
         let (mut once, mut often) = (new(), new());
         once.observe(Micros::ZERO, first);
@@ -35,14 +35,14 @@ fn ewma_is_independent_of_sample_rate() {
         prop_assert!(once >= first.min(then) - 1e-9 && once <= first.max(then) + 1e-9);
         Ok(())
     };
-    runner().run(&(1_000_u64..5_000_000, 0.0_f64..1.0, 0.0_f64..1.0, cuts), law).unwrap();
+    runner().run(&(1_000_u64..5_000_000, 0.0_f64..1.0, 0.0_f64..1.0, cuts), property).unwrap();
 }
 
-/// However wild the load: a level is left only after a whole dwell, and one at a time.
+/// Whatever the load, a level is left only after the dwell time, and one level at a time.
 #[test]
 fn level_falls_one_step_per_dwell() {
     let loads = prop::collection::vec((1_u64..3_000, 0_u64..=100), 1..200);
-    let law = |loads: Vec<(u64, u64)>| {
+    let property = |loads: Vec<(u64, u64)>| {
         let dwell = Micros::from_secs(5);
         let mut gauge = LoadGauge::new(LoadLevels::default().dwell(dwell));
         let (mut now, mut last_change) = (Micros::ZERO, None);
@@ -60,14 +60,14 @@ fn level_falls_one_step_per_dwell() {
         }
         Ok(())
     };
-    runner().run(&loads, law).unwrap();
+    runner().run(&loads, property).unwrap();
 }
 
-/// Noise that stays between the two marks of a level never changes it twice.
+/// Noise between the two thresholds of a level changes it at most once.
 #[test]
 fn level_is_stable_within_hysteresis() {
     let noise = prop::collection::vec((1_u64..20_000, 650_000_u64..900_000), 1..300);
-    let law = |noise: Vec<(u64, u64)>| {
+    let property = |noise: Vec<(u64, u64)>| {
         let mut gauge = LoadGauge::new(LoadLevels::default());
         let (mut now, mut changes) = (Micros::ZERO, 0);
         gauge.observe(now, percent(60.0));
@@ -79,7 +79,7 @@ fn level_is_stable_within_hysteresis() {
         prop_assert!(changes <= 1, "{changes} changes");
         Ok(())
     };
-    runner().run(&noise, law).unwrap();
+    runner().run(&noise, property).unwrap();
 }
 
 #[test]
@@ -89,14 +89,14 @@ fn factor_follows_load_in_steps() {
     for (second, load, used, factor) in [
         (0, Some(60.0), 100.0, "x1"),
         (1, Some(80.0), 100.0, "x0.8"),
-        (5, Some(99.0), 100.0, "x0.8"), // a step in five seconds
+        (5, Some(99.0), 100.0, "x0.8"), // one step per five seconds
         (6, Some(99.0), 100.0, "x0.64"),
         (11, Some(99.0), 100.0, "x0.512"),
         (16, Some(99.0), 100.0, "x0.5"), // the floor
         (21, Some(99.0), 100.0, "x0.5"),
-        (22, Some(79.9), 100.0, "x0.5"), // between the marks it stays
+        (22, Some(79.9), 100.0, "x0.5"), // unchanged between the thresholds
         (23, Some(50.1), 0.0, "x0.5"),
-        (24, Some(50.0), 0.0, "x0.55"), // back to x1, used or not
+        (24, Some(50.0), 0.0, "x0.55"), // back to x1, whatever the usage
         (29, Some(0.0), 0.0, "x0.605"),
         (34, Some(0.0), 0.0, "x0.666"),
         (39, Some(0.0), 0.0, "x0.733"),
@@ -109,9 +109,9 @@ fn factor_follows_load_in_steps() {
         (70, Some(0.0), 50.0, "x1.1"),
         (71, Some(0.0), 70.0, "x1.2"), // the ceiling
         (76, Some(60.0), 0.0, "x1.2"),
-        (77, Some(20.0), 30.0, "x1"), // grown, and used no more
+        (77, Some(20.0), 30.0, "x1"), // grown, and no longer used
         (82, Some(90.0), 0.0, "x0.8"),
-        (87, None, 100.0, "x0.88"), // no signal, no reason
+        (87, None, 100.0, "x0.88"), // no signal: back to x1
     ] {
         let shown = scaler.observe(Micros::from_secs(second), load.map(percent), percent(used));
         assert_eq!(shown, ratio(factor), "at {second}s");
@@ -119,14 +119,15 @@ fn factor_follows_load_in_steps() {
     }
 }
 
-/// A signal that cannot touch both marks moves the factor one way only, and so a bounded number of times.
+/// A signal that cannot reach both thresholds moves the factor in one direction only, so a bounded number of
+/// times.
 #[test]
 fn noisy_load_does_not_oscillate_factor() {
     let noise = prop::collection::vec((1_u64..20_000, 0_u64..300_000, 0_u64..400_000), 1..400);
-    let law = |(base, used_base, start, noise): (u64, u64, bool, Vec<(u64, u64, u64)>)| {
+    let property = |(base, used_base, start, noise): (u64, u64, bool, Vec<(u64, u64, u64)>)| {
         let mut scaler = Scaler::new(ScalePolicy::default());
         let mut now = Micros::ZERO;
-        // Start from anywhere: pressed down, or grown.
+        // Start from any factor: shrunk or grown.
         for _ in 0..base % 9 {
             let load = if start { Percent::FULL } else { Percent::ZERO };
             scaler.observe(now, Some(load), Percent::FULL);
@@ -147,13 +148,13 @@ fn noisy_load_does_not_oscillate_factor() {
         prop_assert!(ups <= 33 && downs <= 14, "{ups} up and {downs} down");
         Ok(())
     };
-    runner().run(&(0_u64..700_000, 0_u64..600_000, any::<bool>(), noise), law).unwrap();
+    runner().run(&(0_u64..700_000, 0_u64..600_000, any::<bool>(), noise), property).unwrap();
 }
 
-/// A load that follows the limit, as a processor does: the factor settles and stays, whatever the demand.
+/// A load that is proportional to the limit, as CPU load is: the factor settles, whatever the demand.
 #[test]
 fn proportional_load_settles() {
-    let law = |(demand, noise): (f64, Vec<f64>)| {
+    let property = |(demand, noise): (f64, Vec<f64>)| {
         let mut scaler = Scaler::new(ScalePolicy::default());
         let mut average = Ewma::new(Micros::from_secs(1)).unwrap();
         let (mut turns, mut last) = (0, None);
@@ -169,12 +170,12 @@ fn proportional_load_settles() {
                 last = Some(after > before);
             }
         }
-        // The first readings may fool it once; after that it goes one way and rests.
+        // The first readings may cause one wrong step; after that it moves in one direction and settles.
         prop_assert!(turns <= 1, "{turns} turns");
         Ok(())
     };
     let noise = prop::collection::vec(-0.03_f64..0.03, 1..200);
-    runner().run(&(0.05_f64..3.0, noise), law).unwrap();
+    runner().run(&(0.05_f64..3.0, noise), property).unwrap();
 }
 
 #[test]
@@ -182,8 +183,8 @@ fn rejects_oscillating_scales() {
     let scale = ScalePolicy::default();
     let marks = |low, high| scale.load_thresholds(percent(low), percent(high));
     assert!(marks(50.0, 50.0).is_err() && marks(60.0, 50.0).is_err());
-    assert!(marks(70.0, 80.0).is_err(), "one step down leads from mark to mark");
-    assert!(scale.steps(ratio("x0.8"), ratio("x1.7")).is_err(), "one step up leads from mark to mark");
+    assert!(marks(70.0, 80.0).is_err(), "one step down crosses both thresholds");
+    assert!(scale.steps(ratio("x0.8"), ratio("x1.7")).is_err(), "one step up crosses both thresholds");
     for (shrink, grow) in [("x1", "x1.1"), ("x0.8", "x1"), ("x1.1", "x0.8")] {
         assert!(scale.steps(ratio(shrink), ratio(grow)).is_err(), "{shrink} {grow}");
     }
@@ -200,7 +201,7 @@ fn levels_are_ordered() {
     assert!(LoadLevel::ALL.is_sorted() && LoadLevel::default() == LoadLevel::Relaxed);
 }
 
-/// The largest factor there is does not wrap around to the least.
+/// The maximum factor does not wrap around.
 #[test]
 fn factor_growth_saturates() {
     let most = Ratio::new(u64::MAX, 1).unwrap();
@@ -213,7 +214,7 @@ fn factor_growth_saturates() {
     }
 }
 
-/// A clock that was ahead by mistake must not keep a limit small, or a level high, until it is that late again.
+/// A clock that was ahead by mistake must not keep a limit low, or a level high, until that time.
 #[test]
 fn clock_step_back_restarts_interval() {
     let at = Micros::from_secs;

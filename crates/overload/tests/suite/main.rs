@@ -1,6 +1,6 @@
-//! Tests of overload protection, in one program: it is built and linked once.
+//! Tests of overload protection, in one binary so that it is linked once.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 mod adaptive;
 mod adaptive_limit;

@@ -1,6 +1,6 @@
-//! The shell of triage: nothing leaks, threads agree, and a controller sets the number of slots.
+//! The thread-safe priority limit: no leaks, no races, and a controller that sets the number of slots.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -26,49 +26,49 @@ fn classes() -> [PriorityClass; 2] {
 #[test]
 fn permits_release_slots_on_every_outcome() {
     let limit = PriorityLimit::new(classes(), 3).unwrap();
-    let arrival = PriorityRequest::new(0);
-    limit.try_acquire(arrival).unwrap().succeed();
-    limit.try_acquire(arrival).unwrap().fail();
-    drop(limit.try_acquire(arrival).unwrap());
+    let request = PriorityRequest::new(0);
+    limit.try_acquire(request).unwrap().succeed();
+    limit.try_acquire(request).unwrap().fail();
+    drop(limit.try_acquire(request).unwrap());
     let panic = catch_unwind(AssertUnwindSafe(|| {
-        let _pass = limit.try_acquire(arrival).unwrap();
+        let _permit = limit.try_acquire(request).unwrap();
         std::panic::resume_unwind(Box::new("at work"));
     }));
     assert!(panic.is_err());
     assert_eq!(limit.in_flight_of(0), 0);
-    let all: Vec<_> = std::iter::from_fn(|| limit.try_acquire(arrival).ok()).collect();
+    let all: Vec<_> = std::iter::from_fn(|| limit.try_acquire(request).ok()).collect();
     assert_eq!(
-        (all.len(), limit.try_acquire(arrival).unwrap_err()),
+        (all.len(), limit.try_acquire(request).unwrap_err()),
         (3, Rejection::PriorityShed(ShedReason::Full))
     );
     assert!(limit.resize(0).is_err());
     limit.resize(4).unwrap();
-    assert!(limit.try_acquire(arrival).is_ok());
+    assert!(limit.try_acquire(request).is_ok());
 }
 
 #[test]
 fn concurrent_permits_stay_within_limit() {
     let limit = PriorityLimit::new(classes(), 5).unwrap();
-    let (inside, most, barrier) = (AtomicU32::new(0), AtomicU32::new(0), Barrier::new(16));
+    let (inside, max, barrier) = (AtomicU32::new(0), AtomicU32::new(0), Barrier::new(16));
     thread::scope(|scope| {
         for index in 0..16_usize {
-            let (limit, inside, most, barrier) = (&limit, &inside, &most, &barrier);
+            let (limit, inside, max, barrier) = (&limit, &inside, &max, &barrier);
             scope.spawn(move || {
                 barrier.wait();
-                for turn in 0..1_000_u64 {
-                    let arrival =
-                        PriorityRequest::new(index % 2).level(turn as u8 % 3).user(limit.hash_user(&turn));
-                    if let Ok(pass) = limit.try_acquire(arrival) {
-                        most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                for round in 0..1_000_u64 {
+                    let request =
+                        PriorityRequest::new(index % 2).level(round as u8 % 3).user(limit.hash_user(&round));
+                    if let Ok(permit) = limit.try_acquire(request) {
+                        max.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                         thread::yield_now();
                         inside.fetch_sub(1, Ordering::SeqCst);
-                        pass.succeed();
+                        permit.succeed();
                     }
                 }
             });
         }
     });
-    assert!((1..=5).contains(&most.into_inner()));
+    assert!((1..=5).contains(&max.into_inner()));
     assert_eq!((limit.in_flight_of(0), limit.in_flight_of(1)), (0, 0));
 }
 
@@ -80,19 +80,19 @@ fn controller_shrinks_limit_and_low_class_is_shed() {
     let limit = PriorityLimit::builder(classes()).clock(clock).build_adaptive(controller).unwrap();
     let (mut users, mut batches) = (0, 0);
     for _ in 0..200 {
-        let mut passes: Vec<_> =
+        let mut permits: Vec<_> =
             (0..40).filter_map(|_| limit.try_acquire(PriorityRequest::new(1)).ok()).collect();
-        batches = passes.len();
-        passes.extend((0..3).filter_map(|_| limit.try_acquire(PriorityRequest::new(0)).ok()));
-        users = passes.len() - batches;
+        batches = permits.len();
+        permits.extend((0..3).filter_map(|_| limit.try_acquire(PriorityRequest::new(0)).ok()));
+        users = permits.len() - batches;
         manual_clock.advance(Duration::from_millis(150));
-        passes.into_iter().for_each(CallPermit::succeed);
+        permits.into_iter().for_each(CallPermit::succeed);
     }
-    assert_eq!(limit.limit(), 4, "everything takes too long");
-    assert_eq!((users, batches), (3, 0), "all users; what is left is kept for one more of them");
+    assert_eq!(limit.limit(), 4, "all calls exceed the target");
+    assert_eq!((users, batches), (3, 0), "all users; the last slot is reserved for one more of them");
 }
 
-/// Slots that are kept for one class are not taken, and yet there are too few: those who are refused say so.
+/// Reserved slots are not in use, yet there are too few slots: the shed requests show it.
 #[test]
 fn reduced_limit_grows_with_reserved_slots() {
     let (clock, manual_clock) = Clock::manual();
@@ -101,12 +101,12 @@ fn reduced_limit_grows_with_reserved_slots() {
     let limit = PriorityLimit::builder(classes()).clock(clock).build_adaptive(controller).unwrap();
     for latency in [150, 10] {
         for _ in 0..400 {
-            let mut passes: Vec<_> =
+            let mut permits: Vec<_> =
                 (0..3).filter_map(|_| limit.try_acquire(PriorityRequest::new(0)).ok()).collect();
-            passes.extend((0..20).filter_map(|_| limit.try_acquire(PriorityRequest::new(1)).ok()));
+            permits.extend((0..20).filter_map(|_| limit.try_acquire(PriorityRequest::new(1)).ok()));
             manual_clock.advance(Duration::from_millis(latency));
-            passes.into_iter().for_each(CallPermit::succeed);
+            permits.into_iter().for_each(CallPermit::succeed);
         }
     }
-    assert!(limit.limit() > 20, "the backend is fast again, and calls are refused: {limit:?}");
+    assert!(limit.limit() > 20, "the backend is fast again, and calls are shed: {limit:?}");
 }

@@ -1,13 +1,13 @@
-//! What the kernel's files say, on machines made of a few files each.
+//! The probes on fake hosts of a few files each.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 use std::{fs, path::Path};
 use tempfile::TempDir;
 use tidegate_core::{Micros, Percent};
 use tidegate_overload::load::{CpuProbe, FileDescriptorProbe, HostPaths, MemoryProbe, PressureProbe, Probe};
 
-/// A machine of files: `proc/...` and `cgroup/...`.
+/// A host of files: `proc/...` and `cgroup/...`.
 struct FakeHost {
     root: TempDir,
 }
@@ -42,14 +42,15 @@ fn percent(percent: f64) -> Option<Percent> {
 
 const STAT_1: &str =
     "cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 50 0 50 400 0 0 0 0 0 0\ncpu1 50 0 50 400 0 0 0 0 0 0\nintr 1 2\n";
-/// In a hundred ticks more: one processor busy for 30 and robbed of 20, the other idle but for 10 of waiting for disks.
+/// A hundred ticks later: one CPU was busy for 30 and stolen for 20, the other idle except for 10 of I/O
+/// wait.
 const STAT_2: &str = "cpu  120 0 110 940 10 0 0 20 0 0\ncpu0 70 0 60 450 0 0 0 20 0 0\ncpu1 50 0 50 490 10 0 0 0 0 0\nintr 1 2\n";
 
 #[test]
 fn cpu_without_cgroups() {
     let machine = FakeHost::new(&[("proc/stat", STAT_1)]);
     let mut cpu = CpuProbe::with_host(machine.paths());
-    assert_eq!(cpu.read(seconds(0)), None, "the first reading starts the count");
+    assert_eq!(cpu.read(seconds(0)), None, "the first reading sets the baseline");
     machine.write(&[("proc/stat", STAT_2)]);
     assert_eq!(cpu.read(seconds(1)), percent(25.0));
     assert_eq!(cpu.read(seconds(2)), None, "no tick has passed");
@@ -90,14 +91,14 @@ fn cpu_quota_of_cgroup_v2_uses_fullest_ancestor() {
     ]);
     assert_eq!(cpu.read(seconds(1)), percent(90.0));
     machine.write(&[("cgroup/app/cpu.max", "max 100000\n")]);
-    assert_eq!(cpu.read(seconds(2)), percent(0.0), "only the worker's own is left, and idle");
-    // A counter that starts anew says nothing; a broken file says nothing either.
+    assert_eq!(cpu.read(seconds(2)), percent(0.0), "only the worker's own quota is left, and it is idle");
+    // A counter that restarts gives no reading; neither does a malformed file.
     machine.write(&[("cgroup/app/worker/cpu.stat", "usage_usec 5\n")]);
     assert_eq!(cpu.read(seconds(3)), None);
     machine.write(&[("cgroup/app/worker/cpu.stat", "usage_usec many\n")]);
     assert_eq!(cpu.read(seconds(4)), None);
     machine.write(&[("cgroup/app/worker/cpu.stat", "usage_usec 600005\n")]);
-    assert_eq!(cpu.read(seconds(5)), None, "starts anew");
+    assert_eq!(cpu.read(seconds(5)), None, "a new baseline");
     machine.write(&[("cgroup/app/worker/cpu.stat", "usage_usec 1600005\n")]);
     assert_eq!(cpu.read(seconds(6)), percent(50.0));
 }
@@ -173,7 +174,7 @@ fn memory_uses_tightest_limit_without_page_cache() {
     machine.write(&[("cgroup/app/worker/memory.current", "95000\n")]);
     assert_eq!(memory.read(seconds(1)), percent(95.0));
     machine.write(&[("cgroup/app/worker/memory.stat", "inactive_file 99999999\n")]);
-    assert_eq!(memory.read(seconds(2)), percent(80.0), "no less than nothing is used");
+    assert_eq!(memory.read(seconds(2)), percent(80.0), "usage does not go below zero");
 }
 
 #[test]
@@ -201,7 +202,7 @@ fn pressure_file(total: u64) -> String {
 
 #[test]
 fn pressure_of_cgroup_then_machine() {
-    // Kernels before 5.13 have no second line for the processor.
+    // Kernels before 5.13 have no second line for the CPU.
     let machine =
         FakeHost::new(&[("proc/pressure/cpu", "some avg10=0.00 avg60=0.00 avg300=0.00 total=1000\n")]);
     let mut cpu = PressureProbe::cpu().with_host(machine.paths());
@@ -245,7 +246,7 @@ fn file_descriptors_use_soft_limit() {
     assert_eq!(descriptors.read(seconds(0)), None);
 }
 
-/// Every file that a probe reads, full of every kind of nonsense: no signal, and no panic.
+/// Every file that a probe reads, with malformed content: no signal, and no panic.
 #[test]
 fn malformed_files_give_no_signal() {
     let files = [
@@ -290,8 +291,8 @@ fn malformed_files_give_no_signal() {
                 Box::new(FileDescriptorProbe::with_host(host)),
             ];
             for at in 0..3 {
-                for (place, probe) in probes.iter_mut().enumerate() {
-                    assert_eq!(probe.read(seconds(at)), None, "probe {place} of {nonsense:?}");
+                for (index, probe) in probes.iter_mut().enumerate() {
+                    assert_eq!(probe.read(seconds(at)), None, "probe {index} of {nonsense:?}");
                 }
             }
         }
@@ -303,7 +304,7 @@ fn malformed_files_give_no_signal() {
     assert_eq!(CpuProbe::with_host(nothing.paths()).read(seconds(0)), None);
 }
 
-/// On whatever machine this runs: a share, or nothing, and the same signals at every reading.
+/// On the machine of the test: a percentage or no signal at each reading.
 #[test]
 fn local_host_readings_are_plausible() {
     let mut probes: Vec<(&str, Box<dyn Probe>)> = vec![

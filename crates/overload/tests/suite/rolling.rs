@@ -1,16 +1,16 @@
-//! Rolling counters equal a list of what was counted, whichever way the clock jumps.
+//! Rolling counters equal a list of all counts, whichever way the clock jumps.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 use proptest::{collection::vec, prelude::*};
 use tidegate_core::Micros;
 use tidegate_overload::RollingWindow;
 use tidegate_testkit::strategy::runner_with_cases;
 
-/// When, how many of each kind, and how much later the totals are looked at.
+/// The time, the count of each kind, and how much later the totals are read.
 type WindowStep = (u64, u64, u64, u64);
 
-/// What was counted, each with its bucket; the latest bucket stands for all that come late.
+/// All counts with their buckets; late ones belong to the latest bucket.
 struct WindowModel {
     buckets: u64,
     latest: u64,
@@ -32,8 +32,8 @@ impl WindowModel {
             return [0, 0];
         }
         let current = number.max(self.latest);
-        let held = self.entries.iter().filter(|(at, _)| current - at < self.buckets);
-        held.fold([0, 0], |sum, (_, counts)| [sum[0] + counts[0], sum[1] + counts[1]])
+        let in_window = self.entries.iter().filter(|(at, _)| current - at < self.buckets);
+        in_window.fold([0, 0], |sum, (_, counts)| [sum[0] + counts[0], sum[1] + counts[1]])
     }
 }
 
@@ -41,22 +41,28 @@ impl WindowModel {
 fn totals_match_reference_list() {
     let times = prop_oneof![8 => 0_u64..2_000, 2 => 0_u64..1_000_000, 1 => Just(Micros::MAX.get())];
     let step = (times, 0_u64..5, 0_u64..5, 0_u64..500);
-    let law = |((window, buckets), steps): ((u64, u32), Vec<WindowStep>)| {
+    let property = |((window, buckets), steps): ((u64, u32), Vec<WindowStep>)| {
         let window = window.max(buckets.into());
         let width = window.div_ceil(buckets.into());
         let mut rolling = RollingWindow::<2>::new(Micros::new(window), buckets).unwrap();
         let mut list = WindowModel { buckets: buckets.into(), latest: 0, entries: Vec::new() };
         for (time, good, bad, later) in steps {
-            let seen = Micros::new(time + later);
+            let read_at = Micros::new(time + later);
             rolling.add(Micros::new(time), [good, bad]);
             list.add(time / width, [good, bad]);
-            prop_assert_eq!(rolling.totals(seen), list.totals(seen.get() / width), "{} + {}", time, later);
+            prop_assert_eq!(
+                rolling.totals(read_at),
+                list.totals(read_at.get() / width),
+                "{} + {}",
+                time,
+                later
+            );
             prop_assert_eq!(rolling.totals(Micros::new(time)), list.totals(time / width), "{}", time);
         }
         Ok(())
     };
     let settings = (1_u64..3_000, 1_u32..30);
     runner_with_cases(2_000)
-        .run(&(settings, vec(step, 1..120)), law)
-        .unwrap_or_else(|broken| panic!("{broken}"));
+        .run(&(settings, vec(step, 1..120)), property)
+        .unwrap_or_else(|failure| panic!("{failure}"));
 }

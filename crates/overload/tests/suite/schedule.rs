@@ -1,6 +1,6 @@
-//! Schedules as text, and the factors they give.
+//! Schedules as text, and their factors.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 use proptest::prelude::*;
 use tidegate_core::Micros;
@@ -11,7 +11,7 @@ const MINUTE: u64 = 60_000_000;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// A moment of the week that starts on Monday, the 5th of January 1970.
+/// A time of the week that starts on Monday, 5 January 1970.
 fn monday_plus(days: u64, hours: u64, minutes: u64) -> Micros {
     Micros::new((4 + days) * DAY + hours * HOUR + minutes * MINUTE)
 }
@@ -90,7 +90,7 @@ fn utc_offset_shifts_day() {
     assert_eq!(shanghai.factor_at(monday_plus(0, 0, 59)).to_string(), "x1");
     assert_eq!(shanghai.factor_at(monday_plus(0, 1, 0)).to_string(), "x2");
     assert_eq!(shanghai.next_change(monday_plus(0, 1, 0)), Some(monday_plus(0, 10, 0)));
-    let west = schedule("-10:00; wed x2"); // the first moment of time was a Wednesday there
+    let west = schedule("-10:00; wed x2"); // the epoch was a Wednesday there
     assert_eq!(west.factor_at(Micros::ZERO).to_string(), "x2");
     assert_eq!(west.next_change(Micros::ZERO), Some(Micros::new(10 * HOUR)));
 }
@@ -98,27 +98,27 @@ fn utc_offset_shifts_day() {
 #[test]
 fn errors_point_at_span() {
     for (text, at, problem) in [
-        ("", None, "a schedule without a line"),
-        (" ; \n", None, "a schedule without a line"),
-        ("+08:00", None, "a schedule without a line"),
-        ("mon-fri 09:00-18:00", Some("".len()..0), "missing: a factor"),
-        ("mon-fir x2", Some(0..7), "`fir` is not a day"),
-        ("Mon x2", Some(0..3), "`Mon` is not a day"),
-        ("mon, tue x2", Some(0..4), "`` is not a day"),
-        ("x2; 25:00-26:00 x2", Some(4..15), "`25:00` is not a time of day"),
-        ("9-18 x2", Some(0..4), "`9` is not a time of day"),
-        ("09:60-10:00 x2", Some(0..11), "`09:60` is not a time of day"),
-        ("09:0-10:00 x2", Some(0..10), "`09:0` is not a time of day"),
-        ("09:00 x2", Some(0..5), "`09:00` is not a span of time"),
-        ("09:00-09:00 x2", Some(0..11), "`09:00-09:00` has no length"),
-        ("24:00-06:00 x2", Some(0..11), "`24:00-06:00` has no length"),
-        ("mon 09:00-18:00 x0", Some(16..18), "a factor of zero"),
-        ("mon 09:00-18:00 x-2", Some(16..19), "`x-2` is not a factor"),
-        ("mon 09:00-18:00 busy x2", Some(16..20), "`busy` does not belong here"),
-        ("09:00-18:00 mon x2", Some(0..11), "`09:00` is not a day"),
-        ("+15:00; x2", Some(0..6), "`+15:00` is not an offset from UTC"),
-        ("+8; x2", Some(0..2), "`+8` is not an offset from UTC"),
-        ("x2; +08:00", Some(10..10), "missing: a factor"),
+        ("", None, "schedule has no entries"),
+        (" ; \n", None, "schedule has no entries"),
+        ("+08:00", None, "schedule has no entries"),
+        ("mon-fri 09:00-18:00", Some("".len()..0), "missing factor"),
+        ("mon-fir x2", Some(0..7), "invalid day `fir`"),
+        ("Mon x2", Some(0..3), "invalid day `Mon`"),
+        ("mon, tue x2", Some(0..4), "invalid day ``"),
+        ("x2; 25:00-26:00 x2", Some(4..15), "invalid time `25:00`"),
+        ("9-18 x2", Some(0..4), "invalid time `9`"),
+        ("09:60-10:00 x2", Some(0..11), "invalid time `09:60`"),
+        ("09:0-10:00 x2", Some(0..10), "invalid time `09:0`"),
+        ("09:00 x2", Some(0..5), "invalid time range `09:00`"),
+        ("09:00-09:00 x2", Some(0..11), "time range `09:00-09:00` is empty"),
+        ("24:00-06:00 x2", Some(0..11), "time range `24:00-06:00` is empty"),
+        ("mon 09:00-18:00 x0", Some(16..18), "a factor must not be zero"),
+        ("mon 09:00-18:00 x-2", Some(16..19), "invalid factor `x-2`"),
+        ("mon 09:00-18:00 busy x2", Some(16..20), "unexpected `busy`"),
+        ("09:00-18:00 mon x2", Some(0..11), "invalid day `09:00`"),
+        ("+15:00; x2", Some(0..6), "invalid UTC offset `+15:00`"),
+        ("+8; x2", Some(0..2), "invalid UTC offset `+8`"),
+        ("x2; +08:00", Some(10..10), "missing factor"),
     ] {
         let error = text.parse::<Schedule>().expect_err(text);
         assert_eq!(error.problem(), problem, "{text}");
@@ -130,7 +130,7 @@ fn errors_point_at_span() {
     let error = "x2\nmön-fri x2".parse::<Schedule>().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "`mön` is not a day\n  mön-fri x2\n  ^^^^^^^\nuse mon, tue, wed, thu, fri, sat, sun, as in `mon-fri` or \
+        "invalid day `mön`\n  mön-fri x2\n  ^^^^^^^\nuse mon, tue, wed, thu, fri, sat, sun, as in `mon-fri` or \
          `sat,sun`"
     );
     assert!("x2;".repeat(65).parse::<Schedule>().is_err() && "x2;".repeat(64).parse::<Schedule>().is_ok());
@@ -149,26 +149,26 @@ fn schedules() -> impl Strategy<Value = String> {
         }),
     ];
     let factor = prop::sample::select(vec!["x1", "x2", "x0.5", "x1/3"]);
-    let line = (days, times, factor).prop_map(|(days, times, factor)| format!("{days}{times}{factor}"));
+    let entry = (days, times, factor).prop_map(|(days, times, factor)| format!("{days}{times}{factor}"));
     let offset = prop::sample::select(vec!["", "+08:00; ", "-09:30; ", "+14:00; "]);
-    (offset, prop::collection::vec(line, 1..5))
-        .prop_map(|(offset, lines)| format!("{offset}{}", lines.join("; ")))
+    (offset, prop::collection::vec(entry, 1..5))
+        .prop_map(|(offset, entries)| format!("{offset}{}", entries.join("; ")))
 }
 
 #[test]
 fn any_schedule_display_round_trips() {
-    let law = |text: String| {
+    let property = |text: String| {
         let read = schedule(&text);
         prop_assert_eq!(&schedule(&read.to_string()), &read);
         Ok(())
     };
-    runner().run(&schedules(), law).unwrap();
+    runner().run(&schedules(), property).unwrap();
 }
 
-/// The factor holds until the next change, and not a microsecond longer.
+/// The factor applies exactly until the next change.
 #[test]
 fn next_change_is_exact() {
-    let law = |(text, start): (String, u64)| {
+    let property = |(text, start): (String, u64)| {
         let week = schedule(&text);
         let now = Micros::new(start);
         let current = week.factor_at(now);
@@ -187,7 +187,7 @@ fn next_change_is_exact() {
         }
         Ok(())
     };
-    runner().run(&(schedules(), 0_u64..2_000_000_000_000_000), law).unwrap();
+    runner().run(&(schedules(), 0_u64..2_000_000_000_000_000), property).unwrap();
 }
 
 #[test]

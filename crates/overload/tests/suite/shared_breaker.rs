@@ -1,6 +1,6 @@
-//! A breaker among callers: passes that are reported, dropped, cancelled or lost in a panic, and many threads.
+//! A shared breaker: permits that are recorded, dropped, cancelled or lost in a panic, and many threads.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -30,7 +30,7 @@ fn breaker(settings: BreakerBuilder) -> (Arc<Breaker>, ManualClock) {
     (Arc::new(Breaker::with_clock(settings.build().unwrap(), clock)), manual_clock)
 }
 
-/// A breaker whose next caller is a probe.
+/// A breaker whose next call is a probe.
 fn half_open_breaker(settings: BreakerBuilder) -> (Arc<Breaker>, ManualClock) {
     let (breaker, manual_clock) = breaker(settings);
     breaker.open_for(SECOND);
@@ -53,7 +53,7 @@ fn permit_records_every_outcome() {
     assert_eq!(failure_counts(&breaker), (3, 2));
 }
 
-/// The clock is read only for a report that may open the breaker: then it must be.
+/// The clock is read only for an outcome that may open the breaker.
 #[test]
 fn open_time_starts_when_breaker_opens() {
     let slow = settings().count_window(2).slow_calls(Percent::from_ratio(1, 2), SECOND);
@@ -61,29 +61,29 @@ fn open_time_starts_when_breaker_opens() {
         let (breaker, manual_clock) = breaker(settings);
         manual_clock.advance(SECOND * 1_000);
         breaker.try_acquire().unwrap().fail();
-        let pass = breaker.try_acquire().unwrap();
+        let permit = breaker.try_acquire().unwrap();
         manual_clock.advance(SECOND * 2);
-        pass.fail();
+        permit.fail();
         assert_eq!(breaker.try_acquire().unwrap_err(), Rejection::Open(SECOND.into()));
     }
     let (breaker, manual_clock) =
         breaker(settings().count_window(2).slow_calls(Percent::from_ratio(1, 2), SECOND));
     manual_clock.advance(SECOND * 1_000);
     (0..2).for_each(|_| breaker.try_acquire().unwrap().succeed());
-    let pass = breaker.try_acquire().unwrap();
+    let permit = breaker.try_acquire().unwrap();
     manual_clock.advance(SECOND * 2);
-    pass.succeed();
+    permit.succeed();
     assert_eq!(breaker.try_acquire().unwrap_err(), Rejection::Open(SECOND.into()));
 }
 
-/// A success of a generation before is not counted beside the lock either.
+/// A success of an older generation is not counted outside of the lock either.
 #[test]
 fn success_of_older_generation_is_not_counted() {
     let (breaker, _manual_clock) = breaker(settings());
-    let pass = breaker.try_acquire().unwrap();
+    let permit = breaker.try_acquire().unwrap();
     breaker.set_metrics_only();
     (0..2).for_each(|_| breaker.try_acquire().unwrap().fail());
-    pass.succeed();
+    permit.succeed();
     assert_eq!(failure_counts(&breaker), (2, 2));
 }
 
@@ -115,9 +115,9 @@ fn panic_counts_as_failure() {
 #[test]
 fn call_distinguishes_rejection_from_error() {
     let (breaker, manual_clock) = breaker(settings());
-    let fails = || Err::<(), _>("no answer");
-    assert_eq!(breaker.call(fails), Err(CallError::Failed("no answer")));
-    assert_eq!(breaker.call(fails).unwrap_err().split(), Err("no answer"));
+    let fails = || Err::<(), _>("no response");
+    assert_eq!(breaker.call(fails), Err(CallError::Failed("no response")));
+    assert_eq!(breaker.call(fails).unwrap_err().split(), Err("no response"));
     let Err(CallError::Rejected(rejection)) = breaker.call(fails) else { panic!("it is open") };
     assert_eq!(rejection, Rejection::Open(SECOND.into()));
     manual_clock.advance(SECOND);
@@ -134,8 +134,8 @@ fn classifier_decides_failure() {
         Err(_) => CallOutcome::Ignored,
     };
     for status in [Ok(200), Ok(503), Err("cancelled")] {
-        let answer = breaker.call_classified(classify, || status);
-        assert_eq!(answer.map_err(|error| error.split().unwrap_err()), status);
+        let result = breaker.call_classified(classify, || status);
+        assert_eq!(result.map_err(|error| error.split().unwrap_err()), status);
     }
     assert_eq!(failure_counts(&breaker), (2, 1));
 }
@@ -149,15 +149,15 @@ fn slow_call_limit_times_calls() {
         (SECOND * 2, BreakerState::Closed),
         (SECOND * 2, BreakerState::Open),
     ] {
-        let pass = breaker.try_acquire().unwrap();
+        let permit = breaker.try_acquire().unwrap();
         manual_clock.advance(took);
-        pass.succeed();
+        permit.succeed();
         assert_eq!(breaker.state(), state);
     }
     assert_eq!(breaker.snapshot().slow_rate, Some(Percent::FULL));
 }
 
-/// Through all shortcuts: a window that is full of successes, one that is not, and hands in between.
+/// Through all fast paths: a window full of successes, one with failures, and manual changes in between.
 #[test]
 fn manual_transition_applies_at_once() {
     let (breaker, manual_clock) = breaker(settings());
@@ -196,7 +196,7 @@ async fn async_calls_are_recorded_and_cancelled_ones_are_ignored() {
     let ours = breaker.clone();
     let task = tokio::spawn(async move { ours.call_async(std::future::pending::<Result<(), ()>>).await });
     tokio::task::yield_now().await;
-    assert!(breaker.try_acquire().is_err(), "the task has the only place");
+    assert!(breaker.try_acquire().is_err(), "the task has the only slot");
     task.abort();
     assert!(task.await.unwrap_err().is_cancelled());
     assert!(breaker.try_acquire().is_ok());
@@ -220,7 +220,7 @@ async fn owned_permit_in_task_records_panic_as_failure() {
     assert_eq!(breaker.state(), BreakerState::Open);
 }
 
-/// Sixteen threads, two hundred times: exactly as many pass as there are places.
+/// Sixteen threads, two hundred times: exactly the number of probes is admitted.
 #[test]
 fn concurrent_acquires_stay_within_probe_limit() {
     const THREADS: usize = 16;
@@ -235,18 +235,18 @@ fn concurrent_acquires_stay_within_probe_limit() {
             scope.spawn(|| {
                 for _ in 0..ROUNDS {
                     start.wait();
-                    let pass = breaker.try_acquire().ok();
-                    passed.fetch_add(u32::from(pass.is_some()), Ordering::Relaxed);
+                    let permit = breaker.try_acquire().ok();
+                    passed.fetch_add(u32::from(permit.is_some()), Ordering::Relaxed);
                     end.wait();
                     // All fail, so that the next round is another half-open period.
-                    if let Some(pass) = pass {
-                        pass.fail();
+                    if let Some(permit) = permit {
+                        permit.fail();
                     }
                     reported.wait();
                 }
             });
         }
-        // Looked at afterwards: a panic here would leave the threads waiting.
+        // Checked afterwards: a panic here would leave the threads waiting.
         for _ in 0..ROUNDS {
             start.wait();
             end.wait();
@@ -259,21 +259,21 @@ fn concurrent_acquires_stay_within_probe_limit() {
     assert_eq!(rounds, [(PROBES, BreakerState::Open); ROUNDS]);
 }
 
-/// Places that come and go: never are more of them taken than there are.
+/// Slots that are acquired and released never exceed the limit.
 #[test]
 fn concurrent_probes_stay_within_limit() {
     const PROBES: u32 = 2;
     let (breaker, _manual_clock) = half_open_breaker(settings().probes(PROBES));
-    let (held, passed) = (AtomicU32::new(0), AtomicU32::new(0));
+    let (in_flight, passed) = (AtomicU32::new(0), AtomicU32::new(0));
     thread::scope(|scope| {
         for _ in 0..16 {
             scope.spawn(|| {
                 for _ in 0..2_000 {
-                    if let Ok(pass) = breaker.try_acquire() {
-                        assert!(held.fetch_add(1, Ordering::SeqCst) < PROBES);
+                    if let Ok(permit) = breaker.try_acquire() {
+                        assert!(in_flight.fetch_add(1, Ordering::SeqCst) < PROBES);
                         passed.fetch_add(1, Ordering::Relaxed);
-                        held.fetch_sub(1, Ordering::SeqCst);
-                        drop(pass);
+                        in_flight.fetch_sub(1, Ordering::SeqCst);
+                        drop(permit);
                     }
                 }
             });
@@ -283,7 +283,7 @@ fn concurrent_probes_stay_within_limit() {
     assert_eq!(breaker.state(), BreakerState::HalfOpen);
 }
 
-/// No report is lost or counted twice, whichever way it takes.
+/// No outcome is lost or counted twice, on the fast or the slow path.
 #[test]
 fn concurrent_outcomes_are_all_counted() {
     for settings in [
@@ -312,7 +312,7 @@ fn concurrent_outcomes_are_all_counted() {
     }
 }
 
-/// Successes that are counted beside the lock push out exactly as many failures.
+/// Successes that are counted outside of the lock replace exactly as many failures.
 #[test]
 fn concurrent_successes_are_all_counted_in_full_window() {
     let (breaker, _manual_clock) = breaker(BreakerSettings::builder().count_window(10_000));

@@ -1,7 +1,6 @@
-//! A policy for rules that code declares: those of attributes, and those of layers that are built in code.
+//! Applies a policy to rules that are declared in code: by attributes, or by layers built in code.
 //!
-//! Such a rule is asked by the program, as the decision API is asked: its place in the code says which calls count, and the
-//! code gives the key. The policy replaces everything else.
+//! The code determines which calls such a rule counts, and provides the key. The policy replaces everything else.
 
 use super::{
     Compiler, PolicyError, breaker_settings,
@@ -15,7 +14,7 @@ use std::sync::Arc;
 use tidegate_core::SettingError;
 use tidegate_rule::{RuleSettings, request::AddressKey, site::SiteKey};
 
-/// The keys of a rule that apply to a rule declared in code. `key` and `mode` do in part.
+/// The policy keys that apply to a rule declared in code. `key` and `mode` do so in part.
 const SUPPORTED_KEYS: [&str; 13] = [
     "name",
     "key",
@@ -32,22 +31,22 @@ const SUPPORTED_KEYS: [&str; 13] = [
     "breaker",
 ];
 
-/// Those that have no meaning there, and change no decision.
+/// The policy keys that are ignored for a rule declared in code.
 const IGNORED_KEYS: [&str; 1] = ["match"];
 
 impl Compiler {
-    /// Applies a policy to the rules that code declares: all of it, or nothing if there is a problem. A rule of the policy
-    /// replaces the quotas, mode, store, on-outage, wait and message of the rule of the code with the same name; one that
-    /// code does not declare has no effect. What a rule of the code cannot honour is an error; if code declares that rule
-    /// later, it is logged then, and the rule stays as declared.
+    /// Applies a policy to the rules declared in code: completely, or not at all if there is a problem. A rule of the policy
+    /// replaces the quotas, mode, store, on-outage, wait and message of the rule with the same name in code; a rule that code
+    /// does not declare has no effect. A setting that a rule in code does not support is an error; if code declares that rule
+    /// later, the error is logged then, and the rule stays as declared.
     ///
-    /// Counters are kept as [`Rules::apply`](tidegate_rule::Rules::apply) describes.
+    /// [`Rules::apply`](tidegate_rule::Rules::apply) describes which counters are retained.
     pub fn apply(&self, policy: &Policy) -> Result<(), PolicyError> {
         let mut settings = CompiledPolicy::build(policy, self, None)?.settings;
         for rule in &policy.rules {
             // Invalid breakers were reported above.
-            if let Ok(its) = code_rule_settings(rule) {
-                settings = settings.rule(&rule.name, its);
+            if let Ok(rule_settings) = code_rule_settings(rule) {
+                settings = settings.rule(&rule.name, rule_settings);
             }
         }
         self.rules.apply(settings).map_err(|error| PolicyError::from_settings_error(&error))
@@ -71,22 +70,23 @@ fn code_rule_settings(rule: &RuleSpec) -> Result<RuleSettings, SettingError> {
         KeySpec::Part(KeyPart::Ip { bits: AddressKey::IPV6_PREFIX_BITS }) => settings.key = Some(SiteKey::Ip),
         KeySpec::Part(KeyPart::User) => settings.key = Some(SiteKey::User),
         _ => {
-            let problem = "this key is found in requests, and a rule declared in code has none";
-            let fix = "count by `ip` or `user`, or leave `key` out, and the code gives the key";
+            let problem = "this key needs an HTTP request, which a rule declared in code does not have";
+            let fix = "use `ip` or `user`, or remove `key` and provide the key in code";
             settings = settings.unsupported("key", SettingError::new(problem, fix));
         }
     }
     if let RuleEnforcement::Percent(_) = rule.enforcement {
-        let problem = "a rule declared in code is enforced for all keys or for none";
-        let fix = "write `enforce`, `shadow` or `off`";
+        let problem = "percentage of keys is not supported for a rule declared in code";
+        let fix = "use `enforce`, `shadow` or `off`";
         settings = settings.unsupported("mode", SettingError::new(problem, fix));
     }
     for key in RULE.present_keys(rule).filter(|key| !SUPPORTED_KEYS.contains(key)) {
         if IGNORED_KEYS.contains(&key) {
             settings.unused_keys.push(key);
         } else {
-            let problem = format!("`{key}` applies to requests, and a rule declared in code has none");
-            settings = settings.unsupported(key, SettingError::new(problem, "give it to a rule of its own"));
+            let problem =
+                format!("`{key}` needs an HTTP request, which a rule declared in code does not have");
+            settings = settings.unsupported(key, SettingError::new(problem, "move it to another rule"));
         }
     }
     Ok(settings)

@@ -1,4 +1,4 @@
-//! Evaluations of a policy whose caller sets the clock, as when a log is replayed.
+//! Dry runs of a policy at a time that the caller sets, as for replaying a log.
 
 use super::{
     PolicyGate,
@@ -8,17 +8,17 @@ use crate::matching::RequestView;
 use std::{fmt, ops::Range, time::Duration};
 use tidegate_rule::{Mode, PreparedCheck, RunMode, request::RequestHead};
 
-/// Which rules apply to each of some requests, and the keys of their limits.
+/// The rules that apply to each of several requests, and the keys of their limits.
 ///
-/// Both depend neither on other requests nor on the time, so that another thread may [prepare](PolicyGate::prepare) them.
+/// They depend neither on other requests nor on the time, so another thread may [prepare](PolicyGate::prepare) them.
 #[derive(Debug, Default)]
 pub struct Prefetch {
-    /// Of all requests, one after the other.
+    /// The rules of all requests, concatenated.
     rules: Vec<usize>,
     checks: Vec<PreparedCheck>,
-    /// Where those of each request end.
+    /// The ends of the rules and the checks of each request.
     ends: Vec<(usize, usize)>,
-    /// Of the request that is prepared.
+    /// The rules of the current request.
     matched: Vec<usize>,
     limits: Vec<usize>,
 }
@@ -30,24 +30,24 @@ impl Prefetch {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no requests.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The number of rules that apply, of all requests together.
+    /// The total number of applying rules over all requests.
     pub fn rule_count(&self) -> usize {
         self.rules.len()
     }
 
-    /// Forgets all requests, and keeps its memory.
+    /// Removes all requests, and keeps the allocated memory.
     pub fn clear(&mut self) {
         self.rules.clear();
         self.checks.clear();
         self.ends.clear();
     }
 
-    /// The indexes of all rules that match this one of the requests, whatever their mode.
+    /// The indexes of all rules that match this request, in any mode.
     #[inline]
     pub fn matched_rules(&self, at: usize) -> &[usize] {
         self.get(at).0
@@ -64,13 +64,13 @@ impl Prefetch {
     }
 }
 
-/// The result of a dry run. To be used again for the next request: it keeps its memory.
+/// The result of a dry run. Reuse it for the next request to keep the allocated memory.
 pub struct DryRun {
     state: EvaluationState,
 }
 
 impl DryRun {
-    /// For dry runs of this policy.
+    /// A result for dry runs of this policy.
     pub fn new(gate: &PolicyGate) -> Self {
         Self { state: EvaluationState::new(gate) }
     }
@@ -81,17 +81,17 @@ impl DryRun {
         self.state.admission.decisions()
     }
 
-    /// The index of the rule that denies the request, of several the one with the longest wait; `None` if it is admitted.
+    /// The index of the rule that denies the request; of several, the one with the longest wait. `None` if it is admitted.
     pub fn denied_by(&self) -> Option<usize> {
         self.state.denial.as_ref().map(|(rule, _)| *rule)
     }
 
-    /// What is done with the request, if it is denied.
+    /// The refusal, if the request is denied.
     pub fn refusal(&self, head: &dyn RequestHead) -> Option<Box<PolicyRefusal>> {
         self.state.refusal(head.header("accept"))
     }
 
-    /// How long the request waits before it proceeds.
+    /// The time that the request waits before it proceeds.
     pub fn delay(&self) -> Duration {
         let enforced = self.decisions().filter(|decision| decision.mode == Mode::Enforce);
         let delays = enforced.map(|decision| match decision.result {
@@ -101,7 +101,7 @@ impl DryRun {
         delays.max().unwrap_or_default()
     }
 
-    /// What the admitted request holds until its response, and in queues until its wait is over; `None` if that is nothing.
+    /// The permits of the admitted request until its response, and its places in queues until its wait is over; `None` without any.
     pub fn take_admission(&mut self) -> Option<Box<PolicyAdmission>> {
         let admission = &mut self.state.admission;
         admission.has_pending().then(|| {
@@ -120,7 +120,7 @@ impl PolicyGate {
         limits.clear();
         inner.index.find(view, found);
         rules.extend_from_slice(found);
-        let mut found = found.iter().filter_map(|place| inner.rules.get(*place));
+        let mut found = found.iter().filter_map(|index| inner.rules.get(*index));
         let is_plain = found.all(|rule| {
             limits.extend(rule.limit);
             rule.has_only_quotas()
@@ -131,16 +131,16 @@ impl PolicyGate {
         ends.push((rules.len(), checks.len()));
     }
 
-    /// Loads the counters of these requests into the processor's cache, all at the same time.
+    /// Prefetches the counters of these requests into the CPU cache.
     pub fn prefetch(&self, prefetch: &Prefetch, requests: Range<usize>) {
         requests.for_each(|at| self.inner.gate.prefetch(prefetch.get(at).1));
     }
 
-    /// Evaluates all rules for one of the requests that were [prepared](Self::prepare), at the time of their clock, which the
-    /// caller sets. No other thread may check this gate meanwhile, and the gate must be that of the [`DryRun`].
+    /// Evaluates all rules for one of the [prepared](Self::prepare) requests, at the time of the clock, which the caller sets. No
+    /// other thread may check this gate at the same time, and the gate must be that of the [`DryRun`].
     ///
-    /// The steps are those of [`evaluate`](Self::evaluate), but nothing is waited for: a wait for a quota is reported as a delay,
-    /// and a request that would wait for a slot is denied, since the time of its release is unknown.
+    /// The steps are those of [`evaluate`](Self::evaluate) without waiting: a wait for a quota is reported as a delay, and a
+    /// request that would wait for a slot is denied, because the time of its release is unknown.
     pub fn dry_run(&self, head: &dyn RequestHead, (prefetch, at): (&Prefetch, usize), dry_run: &mut DryRun) {
         let (rules, checks) = prefetch.get(at);
         dry_run.state.clear();

@@ -1,36 +1,36 @@
-//! Why a policy was not put in force.
+//! Errors of applying a policy.
 
 use crate::{document::Diagnostic, model::Policy};
 use std::{error, fmt};
 use tidegate_core::SettingError;
 use tidegate_rule::SettingsError;
 
-/// All that is wrong with a policy. Prints a line for each.
+/// The problems of a policy. Prints one line per problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError {
     problems: Vec<PolicyProblem>,
 }
 
-/// One thing that is wrong.
+/// A problem of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyProblem {
-    /// The rule, if it is one.
+    /// The rule, if the problem is in one.
     pub rule: Option<String>,
-    /// The keys that lead to it, from the rule, or from the policy where there is none.
+    /// The path of keys, relative to the rule, or to the policy without a rule.
     pub path: Vec<String>,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What to write instead.
+    /// The fix.
     pub fix: String,
 }
 
 impl PolicyError {
-    /// Each of them.
+    /// The problems.
     pub fn problems(&self) -> &[PolicyProblem] {
         &self.problems
     }
 
-    /// These.
+    /// Converts diagnostics.
     pub fn from_diagnostics(found: Vec<Diagnostic>) -> Self {
         let problem = |found: Diagnostic| PolicyProblem {
             rule: None,
@@ -41,7 +41,7 @@ impl PolicyError {
         Self { problems: found.into_iter().map(problem).collect() }
     }
 
-    /// Each of them, with its place in a policy.
+    /// The problems with their paths in a policy.
     pub fn diagnostics(&self, policy: &Policy) -> Vec<Diagnostic> {
         self.problems.iter().map(|problem| problem.diagnostic(policy)).collect()
     }
@@ -66,13 +66,13 @@ impl PolicyError {
 }
 
 impl PolicyProblem {
-    /// The same, with its place.
+    /// The problem with its path in a policy.
     pub(crate) fn diagnostic(&self, policy: &Policy) -> Diagnostic {
         let Self { rule, path: at, problem, fix } = self;
-        let place = rule.as_ref().and_then(|rule| policy.rules.iter().position(|known| known.name == *rule));
-        let (at, problem) = match (rule, place) {
-            (Some(rule), Some(place)) => {
-                let at = ["rules".to_owned(), place.to_string()].into_iter().chain(at.iter().cloned());
+        let index = rule.as_ref().and_then(|rule| policy.rules.iter().position(|known| known.name == *rule));
+        let (at, problem) = match (rule, index) {
+            (Some(rule), Some(index)) => {
+                let at = ["rules".to_owned(), index.to_string()].into_iter().chain(at.iter().cloned());
                 (at.collect(), format!("rule `{rule}`: {problem}"))
             }
             _ => (at.clone(), problem.clone()),
@@ -85,8 +85,8 @@ impl PolicyProblem {
 
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, problem) in self.problems.iter().enumerate() {
-            if place > 0 {
+        for (index, problem) in self.problems.iter().enumerate() {
+            if index > 0 {
                 f.write_str("\n")?;
             }
             problem.fmt(f)?;
@@ -109,7 +109,7 @@ impl fmt::Display for PolicyProblem {
 
 impl error::Error for PolicyError {}
 
-/// What was found so far.
+/// Collects problems.
 #[derive(Debug, Default)]
 pub(super) struct ProblemCollector(Vec<PolicyProblem>);
 
@@ -119,7 +119,7 @@ impl ProblemCollector {
         self.0.push(PolicyProblem { rule: rule.map(str::to_owned), path: Vec::new(), problem, fix });
     }
 
-    /// The same, of what these keys lead to.
+    /// Adds a problem at this path of keys.
     pub(super) fn add_at(&mut self, at: &[&str], error: &SettingError) {
         self.add(None, error);
         if let Some(last) = self.0.last_mut() {
@@ -127,9 +127,13 @@ impl ProblemCollector {
         }
     }
 
-    /// What could be made, or nothing and a note of why.
-    pub(super) fn ok_or_record<T>(&mut self, rule: Option<&str>, made: Result<T, SettingError>) -> Option<T> {
-        made.map_err(|error| self.add(rule, &error)).ok()
+    /// Returns the value, or records the error.
+    pub(super) fn ok_or_record<T>(
+        &mut self,
+        rule: Option<&str>,
+        result: Result<T, SettingError>,
+    ) -> Option<T> {
+        result.map_err(|error| self.add(rule, &error)).ok()
     }
 
     pub(super) fn into_result(self) -> Result<(), PolicyError> {

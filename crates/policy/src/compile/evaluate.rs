@@ -1,10 +1,10 @@
 //! The evaluation of a policy for one request.
 //!
-//! Access lists and bans come first, since they cost nothing; then breakers and adaptive limits, whose permits are released
-//! when a quota denies; then all quotas together. Where quotas are waited for, no permit is held meanwhile, and guards are
-//! checked again behind the wait; there they can be waited for, too.
+//! Access lists and bans are checked first, because they are cheap; then circuit breakers and adaptive limits, whose permits
+//! are released if a quota denies; then all quotas together. While a request waits for a quota it holds no permits of guards,
+//! and acquires them again after the wait, where it may wait for them, too.
 //!
-//! A dry run takes the same steps, and waits for nothing.
+//! A dry run takes the same steps without waiting.
 
 use super::{
     PolicyGate, PolicyGateInner,
@@ -28,13 +28,14 @@ use tidegate_rule::{
 /// Whether a request is admitted.
 #[derive(Debug)]
 pub enum PolicyResult {
-    /// It is, and holds this until its response.
+    /// The request is admitted, and holds this until its response.
     Admitted(PolicyAdmission),
-    /// It is not.
+    /// The request is denied.
     Refused(Box<PolicyRefusal>),
 }
 
-/// What an admitted request holds. Dropping it without a response releases its slots and charges what was reserved.
+/// The permits and reservations of an admitted request. Dropping it without a response releases its slots and charges the
+/// reservations.
 #[must_use = "dropping it releases the slots of the request"]
 pub struct PolicyAdmission {
     pub(super) gate: PolicyGate,
@@ -42,9 +43,9 @@ pub struct PolicyAdmission {
     pub(super) permits: Vec<GuardPermit>,
     /// Results of access lists, of guards, and of rules without quotas.
     pub(super) other_results: Vec<(usize, Mode, RuleResult)>,
-    /// How long it waited for its turn.
+    /// The time that it waited.
     wait_time: Micros,
-    /// How fast its bodies may move, where a rule limits that.
+    /// The byte rates of its bodies, if a rule limits them.
     bandwidth: Option<Box<BodyRates>>,
 }
 
@@ -54,22 +55,22 @@ struct BodyRates {
     up: Vec<Bandwidth>,
 }
 
-/// Why a request is denied, and what is done with it.
+/// The reason for denying a request, and the action.
 #[derive(Debug)]
 pub struct PolicyRefusal {
     /// The rule that denies it.
     pub rule: Arc<str>,
     /// Its index in the policy.
     pub index: usize,
-    /// Why.
+    /// The reason.
     pub reason: DenyReason,
-    /// What is done with the request.
+    /// The action of the rule.
     pub action: RejectAction,
-    /// When a retry is worthwhile, if that is known.
+    /// The time after which a retry can succeed, if known.
     pub retry_after: Option<Duration>,
-    /// How long it waited for its turn.
+    /// The time that it waited.
     pub wait_time: Micros,
-    /// The decision and its quota; `None` where no quota came to a decision.
+    /// The decision and its quota; `None` if no quota decided.
     pub decision: Option<(Decision, Option<Quota>)>,
 }
 
@@ -80,35 +81,35 @@ pub struct RuleDecision<'a> {
     pub rule: usize,
     /// Whether it is enforced for this request.
     pub mode: Mode,
-    /// What it decided.
+    /// The result.
     pub result: RuleResult,
-    /// The decision of its quotas, where it has some.
+    /// The decision of its quotas, if it has any.
     pub decision: Option<&'a Decision>,
-    /// Identifies the key in the rule's limiter, where it was prefetched.
+    /// The id of the key in the rule's limiter, if it was prefetched.
     pub key: Option<KeyId>,
 }
 
-/// What a rule decided.
+/// The result of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleResult {
     /// The request may proceed.
     Admitted,
     /// The request may proceed after this wait.
     Delayed(Duration),
-    /// It may not, or could not if the rule were enforced.
+    /// The request is denied, or would be if the rule were enforced.
     Denied(DenyReason),
 }
 
-/// Why a request is denied.
+/// The reason for denying a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenyReason {
     /// A quota is exceeded, or the wait for it timed out.
     Limited,
-    /// It lacks the key, or has it several times.
+    /// The request lacks the key, or has it several times.
     NoKey,
-    /// Its client is on a list that denies it.
+    /// The client is on a deny list.
     Denied,
-    /// Its client is banned for a time.
+    /// The client is banned.
     Banned,
     /// A breaker is open, or an adaptive limit is reached.
     Guarded,
@@ -120,7 +121,7 @@ impl PolicyGate {
         self.evaluate(&self.view_request(head))
     }
 
-    /// The same for a caller that has [looked at](Self::view_request) the request for its route, too.
+    /// Evaluates all rules that apply to this request. The caller can share the [view](Self::view_request) with its route lookup.
     pub fn evaluate(&self, view: &RequestView<'_>) -> Evaluation<PolicyResult> {
         let mut rules = Vec::new();
         self.inner.index.find(view, &mut rules);
@@ -140,11 +141,11 @@ pub(super) struct EvaluationState {
     guarded: Vec<(usize, usize)>,
     clients: Vec<(usize, AdmittedClient)>,
     pub(super) admission: PolicyAdmission,
-    /// The rule that denies the request, and why.
+    /// The rule that denies the request, and the reason.
     pub(super) denial: Option<(usize, RuleDenial)>,
 }
 
-/// Why a rule denies a request. The response is made of it only where it is sent.
+/// The reason why a rule denies a request. The response is built from it on demand.
 pub(super) enum RuleDenial {
     DuplicateKey,
     Access(Box<AccessDenied>),
@@ -163,7 +164,7 @@ impl EvaluationState {
         }
     }
 
-    /// Forgets the request, and keeps its memory for the next.
+    /// Clears the state for the next request, and keeps the allocated memory.
     pub(super) fn clear(&mut self) {
         self.limits.clear();
         self.guarded.clear();
@@ -184,7 +185,7 @@ impl EvaluationState {
         *bandwidth = None;
     }
 
-    /// The order of steps, whether it is a live or a dry run. Returns what has to be waited for: nothing in a dry run.
+    /// Evaluates all steps in order, for a live or a dry run. Returns the future to wait for, if any; never in a dry run.
     pub(super) fn evaluate(
         &mut self,
         inner: &PolicyGateInner,
@@ -199,16 +200,16 @@ impl EvaluationState {
             }
         }
         let mut is_queued = false;
-        for (place, class) in &self.guarded {
-            let Some(rule) = inner.rules.get(*place) else { continue };
+        for (index, class) in &self.guarded {
+            let Some(rule) = inner.rules.get(*index) else { continue };
             match rule.acquire_guards(*class, &mut self.admission.permits) {
                 Ok(()) => {}
                 Err(GuardRejection::MustWait) if matches!(run, RunMode::Live) => {
                     is_queued = true;
                     break;
                 }
-                Err(stopped) => {
-                    self.deny(*place, RuleDenial::Guard(stopped));
+                Err(rejection) => {
+                    self.deny(*index, RuleDenial::Guard(rejection));
                     return None;
                 }
             }
@@ -224,14 +225,14 @@ impl EvaluationState {
         }
     }
 
-    /// Checks the access list of one rule, and collects what else it has to check.
+    /// Checks the access list of a rule, and collects its other limits.
     fn check_access(
         &mut self,
         inner: &PolicyGateInner,
-        place: usize,
+        index: usize,
         head: &dyn RequestHead,
     ) -> Result<(), RuleDenial> {
-        let Some(rule) = inner.rules.get(place) else { return Ok(()) };
+        let Some(rule) = inner.rules.get(index) else { return Ok(()) };
         if rule.refuses_duplicates(head) {
             return Err(RuleDenial::DuplicateKey);
         }
@@ -244,22 +245,22 @@ impl EvaluationState {
             return Ok(());
         }
         let mut result = RuleResult::Admitted;
-        match rule.request_access.as_ref().map(|door| door.check(head)) {
-            Some(Err(barred)) if mode == Mode::Enforce => return Err(RuleDenial::Access(barred)),
-            Some(Err(barred)) => result = RuleResult::Denied(RuleDenial::Access(barred).reason()),
-            // No other limit of this rule applies.
+        match rule.request_access.as_ref().map(|access| access.check(head)) {
+            Some(Err(denied)) if mode == Mode::Enforce => return Err(RuleDenial::Access(denied)),
+            Some(Err(denied)) => result = RuleResult::Denied(RuleDenial::Access(denied).reason()),
+            // An allowed client is exempt from all other limits of this rule.
             Some(Ok(client)) if client.decision() == AccessDecision::Allowed => return Ok(()),
-            Some(Ok(client)) => self.clients.push((place, client)),
+            Some(Ok(client)) => self.clients.push((index, client)),
             None => {}
         }
         match rule.limit {
             // A rule that would deny the client does not count it.
             Some(limit) if result == RuleResult::Admitted => self.limits.push(limit),
-            Some(_) | None => self.admission.other_results.push((place, mode, result)),
+            Some(_) | None => self.admission.other_results.push((index, mode, result)),
         }
         if mode == Mode::Enforce {
             if rule.has_guards() {
-                self.guarded.push((place, rule.class_of(head)));
+                self.guarded.push((index, rule.class_of(head)));
             }
             let (down, up) = rule.bandwidth(head);
             if down.is_some() || up.is_some() {
@@ -278,12 +279,12 @@ impl EvaluationState {
         self.denial = Some((rule, denial));
     }
 
-    /// Applies the verdict of all quotas.
+    /// Applies the verdict of the quotas.
     fn apply_verdict(&mut self, inner: &PolicyGateInner) {
         let PolicyAdmission { verdict, permits, wait_time: waited, .. } = &mut self.admission;
         *waited = waited.plus(verdict.wait_time());
         if let Some(denial) = verdict.denial() {
-            // Every rule that denied counts it against its client.
+            // Every rule that denies the request records it for the bans of its client.
             let denies = |rule: &usize| {
                 verdict.denials().any(|denial| inner.limit_rules.get(denial.limit) == Some(rule))
             };
@@ -295,7 +296,8 @@ impl EvaluationState {
         }
     }
 
-    /// Permits of guards are released while quotas are waited for: a wait is no work. Their own queue comes last.
+    /// Waits for the quotas. Permits of guards are released meanwhile, because a waiting request does no work; their own queues
+    /// are entered last.
     fn wait(
         mut self,
         head: &dyn RequestHead,
@@ -303,22 +305,22 @@ impl EvaluationState {
     ) -> PendingEvaluation<PolicyResult> {
         let gate = self.admission.gate.clone();
         let accept = head.header("accept").map(<[u8]>::to_vec);
-        let queue = |(place, class)| {
-            let rule: &CompiledRule = gate.inner.rules.get(place)?;
-            Some((place, class, rule.key_queue(head)))
+        let queue = |(index, class)| {
+            let rule: &CompiledRule = gate.inner.rules.get(index)?;
+            Some((index, class, rule.key_queue(head)))
         };
         let guarded: Vec<_> = self.guarded.drain(..).filter_map(queue).collect();
         self.admission.permits.clear();
         Box::pin(async move {
             self.admission.verdict = verdict.await;
             self.apply_verdict(&gate.inner);
-            for (place, class, queue) in guarded {
-                let Some(rule) = gate.inner.rules.get(place).filter(|_| self.denial.is_none()) else { break };
+            for (index, class, queue) in guarded {
+                let Some(rule) = gate.inner.rules.get(index).filter(|_| self.denial.is_none()) else { break };
                 let PolicyAdmission { permits, wait_time: waited, .. } = &mut self.admission;
-                if let Err(stopped) =
+                if let Err(rejection) =
                     measure_wait(waited, rule.acquire_guards_queued(class, queue.as_ref(), permits)).await
                 {
-                    self.deny(place, RuleDenial::Guard(stopped));
+                    self.deny(index, RuleDenial::Guard(rejection));
                 }
             }
             self.into_result(accept.as_deref())
@@ -332,10 +334,10 @@ impl EvaluationState {
         }
     }
 
-    /// What is done with the request, if it is denied.
+    /// The refusal, if the request is denied.
     pub(super) fn refusal(&self, accept: Option<&[u8]>) -> Option<Box<PolicyRefusal>> {
-        let (place, denial) = self.denial.as_ref()?;
-        Some(denial.refusal(*place, &self.admission, accept))
+        let (index, denial) = self.denial.as_ref()?;
+        Some(denial.refusal(*index, &self.admission, accept))
     }
 }
 
@@ -343,7 +345,7 @@ impl RuleDenial {
     pub(super) fn reason(&self) -> DenyReason {
         match self {
             Self::DuplicateKey => DenyReason::NoKey,
-            Self::Access(barred) if barred.retry_after.is_some() => DenyReason::Banned,
+            Self::Access(denied) if denied.retry_after.is_some() => DenyReason::Banned,
             Self::Access(_) => DenyReason::Denied,
             Self::Guard(_) => DenyReason::Guarded,
             Self::Limit(reason) => *reason,
@@ -353,27 +355,27 @@ impl RuleDenial {
     #[cold]
     fn refusal(
         &self,
-        place: usize,
+        index: usize,
         admission: &PolicyAdmission,
         accept: Option<&[u8]>,
     ) -> Box<PolicyRefusal> {
         let inner = &admission.gate.inner;
-        let rule = inner.rules.get(place);
+        let rule = inner.rules.get(index);
         let mut name: Option<Arc<str>> = None;
         let (mut retry_after, mut decision) = (None, None);
         let default = match self {
             Self::DuplicateKey => RejectionResponse::duplicate_key(),
-            Self::Access(barred) => {
-                retry_after = barred.retry_after;
-                barred.response.clone()
+            Self::Access(denied) => {
+                retry_after = denied.retry_after;
+                denied.response.clone()
             }
-            Self::Guard(stopped) => {
-                let limited = stopped.to_limited(rule);
+            Self::Guard(rejection) => {
+                let limited = rejection.to_limited(rule);
                 retry_after = limited.retry_after();
-                let answer = RejectionResponse::from(&limited);
-                match answer.get("retry-after") {
-                    Some(_) => answer,
-                    None => answer.header("retry-after", "1"),
+                let response = RejectionResponse::from(&limited);
+                match response.get("retry-after") {
+                    Some(_) => response,
+                    None => response.header("retry-after", "1"),
                 }
             }
             Self::Limit(_) => {
@@ -386,7 +388,7 @@ impl RuleDenial {
         };
         Box::new(PolicyRefusal {
             rule: name.unwrap_or_else(|| rule.map_or("", CompiledRule::name).into()),
-            index: place,
+            index,
             reason: self.reason(),
             action: match rule {
                 Some(rule) => RejectAction::for_rule(&rule.source.on_limit, default, accept),
@@ -403,7 +405,7 @@ impl GuardRejection {
     fn to_limited(self, rule: Option<&CompiledRule>) -> Limited {
         let cause = match self {
             Self::Rejected(rejection) => CallError::Rejected(rejection),
-            Self::WaitFailed(refused) => CallError::Refused(refused),
+            Self::WaitFailed(error) => CallError::Refused(error),
             Self::MustWait => CallError::Rejected(Rejection::Full),
         };
         let message = rule.and_then(|rule| rule.source.message.as_deref()).map(Into::into);
@@ -427,7 +429,7 @@ fn rule_result(decision: &LimitDecision) -> RuleResult {
 }
 
 impl PolicyResult {
-    /// How long the request waited for its turn.
+    /// The time that the request waited.
     pub fn wait_time(&self) -> Micros {
         match self {
             Self::Admitted(admission) => admission.wait_time,
@@ -479,12 +481,12 @@ impl PolicyAdmission {
         &self.verdict
     }
 
-    /// Writes the header fields of what is left; see [`Verdict::write_headers`].
+    /// Writes the rate limit headers; see [`Verdict::write_headers`].
     pub fn write_headers(&self, each: impl FnMut(&'static str, &str)) {
         self.verdict.write_headers(&self.gate.inner.gate, each);
     }
 
-    /// Which header fields describe what is left.
+    /// The style of the rate limit headers.
     #[inline]
     pub fn header_style(&self) -> HeaderStyle {
         self.gate.inner.gate.header_style()
@@ -495,35 +497,35 @@ impl PolicyAdmission {
         &self.gate.inner.gate
     }
 
-    /// The byte rates of its response: all of them apply.
+    /// The byte rates of its response. All of them apply.
     pub fn response_rates(&self) -> &[Bandwidth] {
         self.bandwidth.as_deref().map_or(&[], |rates| &rates.down)
     }
 
-    /// The byte rates of its request body: all of them apply.
+    /// The byte rates of its request body. All of them apply.
     pub fn request_rates(&self) -> &[Bandwidth] {
         self.bandwidth.as_deref().map_or(&[], |rates| &rates.up)
     }
 
-    /// Whether anything is settled or released with the response.
+    /// Whether there are permits or reservations to settle with the response.
     pub fn has_pending(&self) -> bool {
         self.verdict.has_hold() || !self.permits.is_empty()
     }
 
-    /// Leaves the queues of a dry run: the wait is over.
+    /// Leaves the queues of a dry run, because the wait is over.
     pub fn leave_queues(&mut self) {
         self.verdict.leave_queues();
     }
 
-    /// Reports the response to its guards, and settles what was reserved. The result holds its slots; drop it when the body
-    /// has been sent.
+    /// Reports the response to its guards, and settles the reservations. The result holds its slots; drop it when the body has
+    /// been sent.
     pub fn settle(mut self, reply: &dyn ResponseHead) -> RequestPermits {
         let report = classify_client(Some(reply));
         self.permits.drain(..).for_each(|permit| permit.report(report));
         self.verdict.settle(&self.gate.inner.gate, reply)
     }
 
-    /// There was no response: reports a failure to its guards, and charges what was reserved.
+    /// Reports a failure without a response to its guards, and charges the reservations.
     pub fn fail(mut self) {
         self.permits.drain(..).for_each(|permit| permit.report(CallOutcome::Failure));
     }

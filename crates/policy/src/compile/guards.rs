@@ -1,4 +1,4 @@
-//! What one rule holds beside its quotas: lists, bans, a breaker, an adaptive limit, bandwidth.
+//! The limits of a rule besides its quotas: lists, bans, a circuit breaker, an adaptive limit, bandwidth.
 
 use super::{
     keys::{CLASSES, IndexFn, KeyCompiler, can_ban_by_key, class_priority, is_always_present},
@@ -26,22 +26,22 @@ use tidegate_rule::{
     request::{KeyValue, MissingKey, RequestHead, RequestKey, TrustedProxies},
 };
 
-/// A rule as it is asked.
+/// A compiled rule.
 pub(crate) struct CompiledRule {
     pub(crate) source: RuleSpec,
     pub(crate) matcher: Matcher,
-    /// Its place in the gate, if it has quotas.
+    /// Its index in the gate, if it has quotas.
     pub(crate) limit: Option<usize>,
     pub(crate) limiting: Option<RuleLimiting>,
     /// The expressions of its keys.
     pub(crate) expressions: Vec<Arc<CompiledExpression>>,
-    /// What the policy names.
+    /// The key of the policy.
     pub(crate) key: RequestKey,
-    /// The same, and what requests without it are counted by.
+    /// The key with the fallback for requests without it.
     pub(crate) counter_key: RequestKey,
-    /// What takes one value of a header, a cookie or a parameter: its key, its tiers, its cost, its priority.
+    /// The keys that read a single header, cookie or query parameter: for its key, tiers, cost and priority.
     pub(crate) single_value_keys: Vec<RequestKey>,
-    /// Whether its key may hold a credential.
+    /// Whether its key may be a credential.
     pub(crate) has_credential: bool,
     pub(crate) proxies: TrustedProxies,
     pub(crate) access_control: Option<Arc<AccessControl>>,
@@ -49,36 +49,36 @@ pub(crate) struct CompiledRule {
     pub(crate) breaker: Option<Arc<Breaker>>,
     pub(crate) adaptive: Option<InFlightLimit>,
     pub(crate) class: Option<Arc<IndexFn>>,
-    /// Who may wait, where anybody may.
+    /// The wait queue, if requests may wait.
     pub(crate) queue: Option<LimitQueue>,
     pub(crate) down: Option<Arc<KeyedBandwidth>>,
     pub(crate) up: Option<Arc<KeyedBandwidth>>,
 }
 
-/// A permit of a guard, which is reported how the call went.
+/// A permit of a guard. It records the outcome of the call.
 pub(crate) enum GuardPermit {
     Breaker(CallPermit<Arc<Breaker>>),
     Adaptive(CallPermit<Arc<AdaptiveLimit>>),
     Priority(CallPermit<Arc<PriorityLimit>>),
 }
 
-/// As many in flight as the upstream can take.
+/// A limit of requests in flight that adapts to the latency of the upstream.
 #[derive(Clone)]
 pub(crate) enum InFlightLimit {
-    /// The first who comes, or who waits in line: the more important first.
+    /// Admits requests in order of arrival. Waiting requests are ordered by priority.
     Adaptive(Arc<AdaptiveLimit>),
-    /// Nobody waits, and the less important are shed first.
+    /// Requests do not wait, and those of lower priority are shed first.
     Priority(Arc<PriorityLimit>),
 }
 
-/// Why a guard did not let a request through.
+/// The reason why a guard rejects a request.
 #[derive(Clone, Copy)]
 pub(crate) enum GuardRejection {
-    /// It must not be called.
+    /// The guard rejects the call.
     Rejected(Rejection),
-    /// There is a line to stand in.
+    /// The request has to wait in the queue.
     MustWait,
-    /// It stood in line.
+    /// The wait in the queue failed.
     WaitFailed(WaitError),
 }
 
@@ -91,9 +91,9 @@ impl From<Rejection> for GuardRejection {
 impl GuardPermit {
     pub(crate) fn report(self, report: CallOutcome) {
         match self {
-            Self::Breaker(pass) => pass.record(report),
-            Self::Adaptive(pass) => pass.record(report),
-            Self::Priority(pass) => pass.record(report),
+            Self::Breaker(permit) => permit.record(report),
+            Self::Adaptive(permit) => permit.record(report),
+            Self::Priority(permit) => permit.record(report),
         }
     }
 }
@@ -103,7 +103,7 @@ impl CompiledRule {
         &self.source.name
     }
 
-    /// How often an expression of it could not be worked out.
+    /// The number of failed expression evaluations.
     pub(crate) fn failures(&self) -> u64 {
         let keys = self.expressions.iter().map(|expression| expression.failures());
         keys.fold(self.matcher.failures(), u64::saturating_add)
@@ -117,7 +117,7 @@ impl CompiledRule {
         self.breaker.is_some() || self.adaptive.is_some()
     }
 
-    /// What it does with this request, apart from its quotas.
+    /// The mode for this request, for everything but quotas.
     pub(crate) fn mode(&self, head: &dyn RequestHead) -> Mode {
         match &self.source.enforcement {
             RuleEnforcement::All(mode) => *mode,
@@ -136,24 +136,24 @@ impl CompiledRule {
         }
     }
 
-    /// Whether a request has several values where this rule takes one, and is refused for it.
+    /// Whether a request repeats a value that this rule reads, and is rejected for it.
     pub(crate) fn refuses_duplicates(&self, head: &dyn RequestHead) -> bool {
         self.single_value_keys.iter().any(|key| key.has_duplicates(head)) && self.mode(head) == Mode::Enforce
     }
 
-    /// Whom a ban of this rule is for, by a request; `None` where that is not known.
+    /// The subject of a ban of this rule for a request; `None` if it is unknown.
     pub(crate) fn ban_subject(&self, head: &dyn RequestHead) -> Option<String> {
-        let door = self.request_access.as_ref()?;
-        let address = || door.client_key(head).map(|address| address.to_string());
-        door.ban_key(head).map(String::from).or_else(address)
+        let access = self.request_access.as_ref()?;
+        let address = || access.client_key(head).map(|address| address.to_string());
+        access.ban_key(head).map(String::from).or_else(address)
     }
 
-    /// The class of a request.
+    /// The priority class of a request.
     pub(crate) fn class_of(&self, head: &dyn RequestHead) -> usize {
         self.class.as_ref().map_or(NORMAL_CLASS, |class| class(head))
     }
 
-    /// Takes leave of all its guards. Who has not got all of them gives back what it has.
+    /// Acquires permits of all its guards. On error the caller must release those in `permits`.
     pub(crate) fn acquire_guards(
         &self,
         class: usize,
@@ -168,7 +168,7 @@ impl CompiledRule {
                 permits.push(GuardPermit::Priority(limit.try_acquire_owned(PriorityRequest::new(class))?));
             }
             Some(InFlightLimit::Adaptive(limit)) => match limit.try_acquire_owned() {
-                Ok(pass) => permits.push(GuardPermit::Adaptive(pass)),
+                Ok(permit) => permits.push(GuardPermit::Adaptive(permit)),
                 Err(rejection) if self.source.wait.is_zero() => return Err(rejection.into()),
                 Err(_) => return Err(GuardRejection::MustWait),
             },
@@ -176,13 +176,13 @@ impl CompiledRule {
         Ok(())
     }
 
-    /// Where a request of this key waits, if it may.
+    /// The queue for the key of a request, if it may wait.
     pub(crate) fn key_queue(&self, head: &dyn RequestHead) -> Option<KeyQueue> {
         let queue = self.queue.as_ref()?;
         Some(queue.for_key(&self.key_of(head).unwrap_or(KeyValue::All)))
     }
 
-    /// The same, standing in line where there is one.
+    /// Like [`acquire_guards`](Self::acquire_guards), but waits in the queue.
     pub(crate) async fn acquire_guards_queued(
         &self,
         class: usize,
@@ -192,8 +192,8 @@ impl CompiledRule {
         if let Some(InFlightLimit::Adaptive(limit)) =
             self.adaptive.as_ref().filter(|_| !self.source.wait.is_zero())
         {
-            let pass = match limit.try_acquire_owned() {
-                Ok(pass) => pass,
+            let permit = match limit.try_acquire_owned() {
+                Ok(permit) => permit,
                 Err(_) => {
                     let _waiting =
                         queue.map(KeyQueue::enter).transpose().map_err(GuardRejection::WaitFailed)?;
@@ -201,8 +201,8 @@ impl CompiledRule {
                     limit.acquire_owned(waiter).await.map_err(GuardRejection::WaitFailed)?
                 }
             };
-            permits.push(GuardPermit::Adaptive(pass));
-            // Asked last, so that no probe of it waits.
+            permits.push(GuardPermit::Adaptive(permit));
+            // Acquired last, so that a probe of the breaker does not wait.
             if let Some(breaker) = &self.breaker {
                 permits.push(GuardPermit::Breaker(breaker.try_acquire_owned()?));
             }
@@ -211,7 +211,7 @@ impl CompiledRule {
         self.acquire_guards(class, permits)
     }
 
-    /// The byte rates of this request: what it is sent, and what it sends.
+    /// The byte rates of this request: of its response, and of its body.
     pub(crate) fn bandwidth(&self, head: &dyn RequestHead) -> (Option<Bandwidth>, Option<Bandwidth>) {
         if self.down.is_none() && self.up.is_none() {
             return (None, None);
@@ -221,7 +221,7 @@ impl CompiledRule {
         (of(&self.down), of(&self.up))
     }
 
-    /// Takes over what lists say now.
+    /// Applies the current content of the lists.
     pub(crate) fn reload_lists(&self, lists: &Lists) -> Result<(), SettingError> {
         if let (Some(control), Some(access)) = (&self.access_control, &self.source.access) {
             control.replace(build_access_list(access, lists)?);
@@ -236,19 +236,19 @@ impl fmt::Debug for CompiledRule {
     }
 }
 
-/// How many may wait at once for a rule that does not say, over all keys.
+/// The default maximum number of waiting requests over all keys of a rule.
 const DEFAULT_MAX_WAITERS: u64 = 10_000;
 
-/// The class of requests that have none.
+/// The class of requests without a priority.
 pub(crate) const NORMAL_CLASS: usize = 2;
 
-/// What a rule holds, made anew or taken over from the rule of this name before.
+/// Compiles a rule, and reuses the state of the previous rule of the same name.
 pub(crate) struct RuleCompiler<'a> {
     pub(crate) previous: Option<&'a CompiledRule>,
     pub(crate) lists: &'a Lists,
     pub(crate) proxies: &'a TrustedProxies,
     pub(crate) clock: Option<&'a Clock>,
-    /// To be done when nothing can go wrong any more.
+    /// Changes to apply after the whole policy has compiled without errors.
     pub(crate) commits: &'a mut Vec<Box<dyn FnOnce()>>,
 }
 
@@ -261,7 +261,7 @@ impl RuleCompiler<'_> {
     ) -> Result<CompiledRule, SettingError> {
         let control = source.access.as_ref().map(|access| self.build_access_control(access)).transpose()?;
         let key = keys.compile(&source.key)?;
-        let door = control.as_ref().map(|control| {
+        let request_access = control.as_ref().map(|control| {
             let access = RequestAccess::new(control.clone()).trusted_proxies(self.proxies.clone());
             match can_ban_by_key(&source.key) {
                 true => access.ban_by(key.clone()),
@@ -289,9 +289,9 @@ impl RuleCompiler<'_> {
             single_value_keys: Vec::new(),
             has_credential: key_has_credential(&source.key, keys.user),
             access_control: control,
-            request_access: door,
-            breaker: source.breaker.as_ref().map(|terms| self.build_breaker(terms)).transpose()?,
-            adaptive: source.adaptive.as_ref().map(|terms| self.build_adaptive(terms, source)).transpose()?,
+            request_access,
+            breaker: source.breaker.as_ref().map(|spec| self.build_breaker(spec)).transpose()?,
+            adaptive: source.adaptive.as_ref().map(|spec| self.build_adaptive(spec, source)).transpose()?,
             class,
             queue: (!source.wait.is_zero()).then(|| self.build_queue(source.queue.as_ref())),
             down: rates
@@ -305,7 +305,7 @@ impl RuleCompiler<'_> {
         })
     }
 
-    /// Bans outlive a change of the list.
+    /// Builds the access control. Bans are retained when only the list changes.
     fn build_access_control(&mut self, access: &AccessSpec) -> Result<Arc<AccessControl>, SettingError> {
         let list = build_access_list(access, self.lists)?;
         let known =
@@ -322,12 +322,11 @@ impl RuleCompiler<'_> {
         if let Some(clock) = self.clock {
             bans = bans.clock(clock.clone());
         }
-        let bans =
-            bans.build().map_err(|error| to_setting_error(&error.to_string(), "give another `ban`"))?;
+        let bans = bans.build().map_err(|error| to_setting_error(&error.to_string(), "change the `ban`"))?;
         Ok(Arc::new(AccessControl::new(list, bans)))
     }
 
-    /// Whoever waits stays in line.
+    /// Builds the wait queue. Waiting requests stay in the existing queue.
     fn build_queue(&mut self, spec: Option<&model::QueueSpec>) -> LimitQueue {
         let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let max_per_key = spec.map_or(DEFAULT_MAX_WAITERS, |queue| queue.max);
@@ -344,33 +343,33 @@ impl RuleCompiler<'_> {
         }
     }
 
-    fn build_breaker(&self, terms: &BreakerSpec) -> Result<Arc<Breaker>, SettingError> {
-        let known = self.previous.filter(|rule| rule.source.breaker.as_ref() == Some(terms));
+    fn build_breaker(&self, spec: &BreakerSpec) -> Result<Arc<Breaker>, SettingError> {
+        let known = self.previous.filter(|rule| rule.source.breaker.as_ref() == Some(spec));
         if let Some(breaker) = known.and_then(|rule| rule.breaker.clone()) {
             return Ok(breaker);
         }
-        let settings = breaker_settings(terms)?;
+        let settings = breaker_settings(spec)?;
         Ok(Arc::new(match self.clock {
             Some(clock) => Breaker::with_clock(settings, clock.clone()),
             None => Breaker::new(settings),
         }))
     }
 
-    fn build_adaptive(&self, terms: &AdaptiveSpec, source: &RuleSpec) -> Result<InFlightLimit, SettingError> {
+    fn build_adaptive(&self, spec: &AdaptiveSpec, source: &RuleSpec) -> Result<InFlightLimit, SettingError> {
         let has_queue = !source.wait.is_zero() || source.priority.is_none();
         let known = self.previous.filter(|rule| {
             let had_queue = matches!(rule.adaptive, Some(InFlightLimit::Adaptive(_)));
-            rule.source.adaptive.as_ref() == Some(terms) && had_queue == has_queue
+            rule.source.adaptive.as_ref() == Some(spec) && had_queue == has_queue
         });
         if let Some(adaptive) = known.and_then(|rule| rule.adaptive.clone()) {
             return Ok(adaptive);
         }
-        let (least, most) = (to_u32(terms.min.unwrap_or(1))?, to_u32(terms.max.unwrap_or(1_000))?);
-        let initial = 20.clamp(least.min(most), most.max(least));
-        let target = Micros::from(terms.target);
-        let controller = LatencyTarget::new(target)?.bounds(Bounds::new(least, initial, most)?);
+        let (min, max) = (to_u32(spec.min.unwrap_or(1))?, to_u32(spec.max.unwrap_or(1_000))?);
+        let initial = 20.clamp(min.min(max), max.max(min));
+        let target = Micros::from(spec.target);
+        let controller = LatencyTarget::new(target)?.bounds(Bounds::new(min, initial, max)?);
         if has_queue {
-            // The queue of the rule says who may wait.
+            // The queue of the rule limits the number of waiting requests.
             let mut slots = Semaphore::builder().max_waiters(usize::MAX);
             if let Some(clock) = self.clock {
                 slots = slots.clock(clock.clone());
@@ -397,15 +396,15 @@ impl RuleCompiler<'_> {
         if let Some(clock) = self.clock {
             builder = builder.clock(clock.clone());
         }
-        // Made in any case: what cannot be is found out before anything changes.
-        let made = builder.build_keyed(rate);
-        let made =
-            made.map_err(|error| SettingError::new(format!("bandwidth `{rate}`: {error}"), "write `1MB/s`"))?;
+        // Built in any case, so that an invalid rate is found before anything changes.
+        let built = builder.build_keyed(rate);
+        let built = built
+            .map_err(|error| SettingError::new(format!("bandwidth `{rate}`: {error}"), "write `1MB/s`"))?;
         match before {
-            None => Ok(Arc::new(made)),
+            None => Ok(Arc::new(built)),
             Some(before) => {
                 let existing = before.clone();
-                // What it refused, `made` would have refused, too.
+                // Cannot fail: `built` has the same rate.
                 self.commits.push(Box::new(move || _ = existing.change(rate)));
                 Ok(before)
             }
@@ -415,35 +414,35 @@ impl RuleCompiler<'_> {
 
 fn to_u32(number: u64) -> Result<u32, SettingError> {
     u32::try_from(number)
-        .map_err(|_| SettingError::new(format!("{number} in flight"), "give a smaller number"))
+        .map_err(|_| SettingError::new(format!("number out of range: {number}"), "use a smaller number"))
 }
 
-/// The breaker that terms mean, which upstreams have, too.
-pub fn breaker_settings(terms: &BreakerSpec) -> Result<BreakerSettings, SettingError> {
+/// Converts the settings of a circuit breaker, of a rule or of an upstream.
+pub fn breaker_settings(spec: &BreakerSpec) -> Result<BreakerSettings, SettingError> {
     let mut settings = BreakerSettings::builder();
-    if let Some(rate) = terms.failure_rate {
+    if let Some(rate) = spec.failure_rate {
         settings = settings.failure_rate(rate);
     }
-    match (terms.slow_call_rate, terms.slow_call_duration) {
+    match (spec.slow_call_rate, spec.slow_call_duration) {
         (rate, Some(slow)) => settings = settings.slow_calls(rate.unwrap_or(Percent::FULL), slow),
         (Some(_), None) => {
             return Err(SettingError::new(
-                "a rate of slow calls, and nothing is slow",
-                "say from when: `slow: 1s`",
+                "`slow-rate` without `slow`",
+                "add the duration from which a call is slow, as in `slow: 1s`",
             ));
         }
         (None, None) => {}
     }
-    if let Some(calls) = terms.window_size {
+    if let Some(calls) = spec.window_size {
         settings = settings.count_window(to_u32(calls)?);
     }
-    if let Some(calls) = terms.min_calls {
+    if let Some(calls) = spec.min_calls {
         settings = settings.min_calls(calls);
     }
-    if let Some(time) = terms.open_duration {
+    if let Some(time) = spec.open_duration {
         settings = settings.open_for(time);
     }
-    if let Some(probes) = terms.half_open_calls {
+    if let Some(probes) = spec.half_open_calls {
         settings = settings.probes(to_u32(probes)?);
     }
     settings.build()

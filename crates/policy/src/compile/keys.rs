@@ -1,4 +1,4 @@
-//! For whom, at what cost, of which tier: what a policy says, as functions of a request.
+//! Compiles keys, costs, tiers and priorities to functions of a request.
 
 use crate::{
     matching::{CompiledExpression, ExpressionPurpose, Matcher, RequestView},
@@ -20,21 +20,21 @@ use tidegate_rule::{
     },
 };
 
-/// What keys of one rule are made from.
+/// Compiles the keys of a rule.
 pub(crate) struct KeyCompiler<'a> {
     pub(crate) proxies: &'a TrustedProxies,
     pub(crate) is_direct: bool,
     pub(crate) user: Option<&'a KeySpec>,
     pub(crate) matcher: &'a Matcher,
-    /// What happens to requests with several values where one is taken.
+    /// What happens to requests that repeat a value.
     pub(crate) duplicates: DuplicateKeys,
-    /// What takes one value of a header, a cookie or a parameter.
+    /// The keys that read a single header, cookie or query parameter.
     pub(crate) single_value_keys: RefCell<Vec<RequestKey>>,
-    /// The expressions of its keys, which count what they cannot work out.
+    /// The expressions of its keys, which count their failures.
     pub(crate) expressions: RefCell<Vec<Arc<CompiledExpression>>>,
 }
 
-/// Classes of requests, the most important first, and the share of an adaptive limit that each is sure of.
+/// The priority classes, highest first, with the share of an adaptive limit that is reserved for each.
 pub(crate) const CLASSES: [(&str, f64); 4] =
     [("critical", 20.0), ("high", 20.0), ("normal", 20.0), ("low", 5.0)];
 
@@ -85,8 +85,8 @@ impl KeyCompiler<'_> {
             KeyPart::Query(name) => self.add_single_value_key(key::query(name.as_str())),
             KeyPart::Capture(name) => {
                 if !self.matcher.paths().iter().any(|path| path.has_capture(name)) {
-                    let fix = format!("write `{{{name}}}` in the path of its `match`");
-                    return Err(SettingError::new(format!("no path has a `{name}` to be captured"), fix));
+                    let fix = format!("add `{{{name}}}` to the path of its `match`");
+                    return Err(SettingError::new(format!("no path captures `{name}`"), fix));
                 }
                 let (name, proxies): (Arc<str>, _) = (name.as_str().into(), self.proxies.clone());
                 key::custom(move |head| {
@@ -103,9 +103,9 @@ impl KeyCompiler<'_> {
         })
     }
 
-    /// The address of the client.
+    /// The key of the client address.
     pub(crate) fn client_key(&self) -> RequestKey {
-        // Quicker, and the same where nobody is trusted to say otherwise.
+        // Faster, and equivalent without trusted proxies.
         match self.is_direct {
             true => key::peer(),
             false => key::client(self.proxies.clone()),
@@ -120,21 +120,15 @@ impl KeyCompiler<'_> {
 
     fn user_key(&self) -> Result<RequestKey, SettingError> {
         let spec = self.user.ok_or_else(|| {
-            SettingError::new(
-                "nothing says who the user is",
-                "say it under `user`, as in `user: header x-user`",
-            )
+            SettingError::new("the policy does not define `user`", "define it, as in `user: header x-user`")
         })?;
         if contains_user(spec) {
-            return Err(SettingError::new(
-                "`user` says that the user is the user",
-                "name a header or a cookie there",
-            ));
+            return Err(SettingError::new("`user` refers to itself", "use a header or a cookie"));
         }
         self.compile(spec)
     }
 
-    /// `None` for a cost of one: most rules need not ask.
+    /// Compiles a cost; `None` for a cost of 1, which most rules have.
     pub(crate) fn compile_cost(&self, cost: &CostSpec) -> Result<Option<Arc<CostFn>>, SettingError> {
         Ok(match cost {
             CostSpec::Fixed(1) => None,
@@ -142,41 +136,41 @@ impl KeyCompiler<'_> {
                 let cost = *cost;
                 Some(Arc::new(move |_| cost))
             }
-            CostSpec::FromRequest { part, default: otherwise, max: most } => {
-                let (key, otherwise, most) = (self.compile_part(part)?, *otherwise, *most);
-                // Nobody makes a request free by saying so.
+            CostSpec::FromRequest { part, default, max } => {
+                let (key, default, max) = (self.compile_part(part)?, *default, *max);
+                // A client must not make its requests free.
                 Some(Arc::new(move |head| {
-                    key.find(head).as_ref().and_then(parse_number).unwrap_or(otherwise).clamp(1, most.max(1))
+                    key.find(head).as_ref().and_then(parse_number).unwrap_or(default).clamp(1, max.max(1))
                 }))
             }
         })
     }
 
-    /// The place of a request's tier; the last is that of all others.
+    /// Compiles the function that returns the index of a request's tier; the last index is the default tier.
     pub(crate) fn compile_tier(&self, tiers: &Tiers) -> Result<Arc<IndexFn>, SettingError> {
-        let by = self.compile(&tiers.key)?;
+        let key = self.compile(&tiers.key)?;
         let names: Vec<Arc<str>> = tiers.quotas.iter().map(|(name, _)| name.as_str().into()).collect();
         Ok(Arc::new(move |head| {
-            let found = by.find(head);
-            let place = found.and_then(|found| names.iter().position(|name| equals(&found, name)));
-            place.unwrap_or(names.len())
+            let found = key.find(head);
+            let index = found.and_then(|found| names.iter().position(|name| equals(&found, name)));
+            index.unwrap_or(names.len())
         }))
     }
 
-    /// The place of a request's class among [`CLASSES`].
+    /// Compiles the function that returns the index of a request's class in [`CLASSES`].
     pub(crate) fn compile_class(&self, class: &PrioritySpec) -> Result<Arc<IndexFn>, SettingError> {
         match class {
             PrioritySpec::Fixed(name) => {
-                let place = class_index(name)?;
-                Ok(Arc::new(move |_| place))
+                let index = class_index(name)?;
+                Ok(Arc::new(move |_| index))
             }
-            PrioritySpec::FromRequest { key: by, default: otherwise } => {
-                let (by, otherwise) = (self.compile(by)?, class_index(otherwise)?);
+            PrioritySpec::FromRequest { key, default } => {
+                let (key, default) = (self.compile(key)?, class_index(default)?);
                 Ok(Arc::new(move |head| {
-                    let found = by.find(head);
-                    let place =
+                    let found = key.find(head);
+                    let index =
                         found.and_then(|found| CLASSES.iter().position(|(name, _)| equals(&found, name)));
-                    place.unwrap_or(otherwise)
+                    index.unwrap_or(default)
                 }))
             }
         }
@@ -185,23 +179,23 @@ impl KeyCompiler<'_> {
 
 /// A number that depends on the request.
 pub(crate) type CostFn = dyn Fn(&dyn RequestHead) -> u64 + Send + Sync;
-/// A place that depends on the request.
+/// An index that depends on the request.
 pub(crate) type IndexFn = dyn Fn(&dyn RequestHead) -> usize + Send + Sync;
 
-/// Who goes first in a line: the more important.
+/// The priority of a class in a wait queue.
 pub(crate) fn class_priority(class: usize) -> WaitPriority {
     WaitPriority(u8::try_from(CLASSES.len().saturating_sub(class)).unwrap_or(0))
 }
 
 pub(crate) fn compile_charge(charge: &model::ChargeSpec) -> ChargePolicy {
     match charge {
-        model::ChargeSpec::If(dues) => {
-            let dues = dues.clone();
-            ChargePolicy::only_if(move |reply: &dyn ResponseHead| matches_status(&dues, reply.status()))
+        model::ChargeSpec::If(patterns) => {
+            let patterns = patterns.clone();
+            ChargePolicy::only_if(move |reply: &dyn ResponseHead| matches_status(&patterns, reply.status()))
         }
-        model::ChargeSpec::Unless(dues) => {
-            let dues = dues.clone();
-            ChargePolicy::refund_if(move |reply: &dyn ResponseHead| matches_status(&dues, reply.status()))
+        model::ChargeSpec::Unless(patterns) => {
+            let patterns = patterns.clone();
+            ChargePolicy::refund_if(move |reply: &dyn ResponseHead| matches_status(&patterns, reply.status()))
         }
         model::ChargeSpec::Header(name) => {
             let name = name.clone();
@@ -212,10 +206,10 @@ pub(crate) fn compile_charge(charge: &model::ChargeSpec) -> ChargePolicy {
     }
 }
 
-fn matches_status(dues: &[StatusPattern], status: u16) -> bool {
-    dues.iter().any(|due| match due {
+fn matches_status(patterns: &[StatusPattern], status: u16) -> bool {
+    patterns.iter().any(|pattern| match pattern {
         StatusPattern::Status(one) => *one == status,
-        // `4xx` is kept as 4 or as 400, whoever reads it.
+        // A class is stored as 4 or as 400.
         StatusPattern::Class(hundred) => *hundred == status / 100 || *hundred == status / 100 * 100,
     })
 }
@@ -250,7 +244,7 @@ fn contains_user(spec: &KeySpec) -> bool {
     }
 }
 
-/// Whether every request has such a key.
+/// Whether every request has this key.
 pub(crate) fn is_always_present(key: &KeySpec) -> bool {
     match key {
         KeySpec::All
@@ -261,8 +255,8 @@ pub(crate) fn is_always_present(key: &KeySpec) -> bool {
     }
 }
 
-/// Whether a ban follows this key. A ban of a `path` would be for everybody there, so it follows the address, as that of an `ip`
-/// does.
+/// Whether bans apply to this key. A ban of a `path` would affect all its clients, so it applies to the address instead, as for
+/// `ip`.
 pub(crate) fn can_ban_by_key(key: &KeySpec) -> bool {
     *key != KeySpec::Part(KeyPart::Ip { bits: AddressKey::IPV6_PREFIX_BITS }) && identifies_client(key)
 }

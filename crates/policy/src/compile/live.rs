@@ -1,4 +1,4 @@
-//! The policy that is in force now.
+//! The current policy, which can be replaced at run time.
 
 use super::{Compiler, PolicyError, PolicyGate, PolicyResult, error::ProblemCollector};
 use crate::model::{Fallback, OnLimit, Policy, RuleSpec};
@@ -11,47 +11,47 @@ use tidegate_core::{Micros, SettingError};
 use tidegate_limiter::Clock;
 use tidegate_rule::{Evaluation, request::RequestHead};
 
-/// The policy that is in force now, to be replaced while requests come in.
+/// The current policy, which can be replaced while requests are evaluated.
 ///
-/// Requests that were let in by the policy before are settled by it, and count in the same rules.
+/// Requests that the previous policy admitted are settled by it, and count in the same rules.
 #[derive(Debug)]
 pub struct LivePolicy {
     compiler: Compiler,
     current: ArcSwap<PolicyGate>,
-    /// One replaces it after the other.
+    /// Serializes replacements.
     target: Mutex<PolicyTarget>,
     clock: Clock,
-    /// When schedules are to be followed next, in microseconds of the clock.
+    /// The time of the next update of schedules, in microseconds of the clock.
     next_update: AtomicU64,
 }
 
-/// What is behind a policy.
+/// The kind of target that requests are forwarded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PolicyTarget {
     Upstreams,
     Service,
 }
 
-/// How often schedules are followed.
+/// The interval between updates of schedules.
 const SCHEDULE_INTERVAL: Micros = Micros::from_secs(1);
 
 impl LivePolicy {
-    /// Puts a first policy in force.
+    /// Applies the first policy.
     pub fn new(compiler: Compiler, policy: &Policy) -> Result<Self, PolicyError> {
         let gate = compiler.compile(policy, None)?;
         let clock = compiler.clock.clone().unwrap_or_default();
         let next = AtomicU64::new(clock.now().plus(SCHEDULE_INTERVAL).get());
-        let turn = Mutex::new(PolicyTarget::Upstreams);
-        Ok(Self { compiler, current: ArcSwap::from_pointee(gate), target: turn, clock, next_update: next })
+        let target = Mutex::new(PolicyTarget::Upstreams);
+        Ok(Self { compiler, current: ArcSwap::from_pointee(gate), target, clock, next_update: next })
     }
 
-    /// What is in force now.
+    /// The current policy.
     #[inline]
     pub fn current(&self) -> Guard<Arc<PolicyGate>> {
         self.current.load()
     }
 
-    /// Evaluates what is in force now. Its schedules have followed the time, without a call of
+    /// Evaluates the current policy. It updates schedules automatically, without a call of
     /// [`PolicyGate::update_schedules`].
     pub fn check(&self, head: &dyn RequestHead) -> Evaluation<PolicyResult> {
         let gate = self.current.load();
@@ -61,7 +61,7 @@ impl LivePolicy {
         gate.check(head)
     }
 
-    /// Puts another policy in force; one that is wrong changes nothing.
+    /// Applies another policy. A policy with problems changes nothing.
     pub fn replace(&self, policy: &Policy) -> Result<(), PolicyError> {
         let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
         if *target == PolicyTarget::Service {
@@ -72,8 +72,8 @@ impl LivePolicy {
         Ok(())
     }
 
-    /// Says that it stands in front of a service, where there are no upstreams: a policy in which a rule falls back to one is
-    /// refused, this one now and others when they are to replace it.
+    /// Declares that the policy protects a service without upstreams. A policy with a fallback to an upstream is rejected: this
+    /// one now, and others when they would replace it.
     pub fn forbid_upstream_fallbacks(&self) -> Result<(), PolicyError> {
         let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
         reject_upstream_fallbacks(self.current.load().inner.rules.iter().map(|rule| &rule.source))?;
@@ -81,7 +81,7 @@ impl LivePolicy {
         Ok(())
     }
 
-    /// Whoever comes first after a moment has schedules follow the time, once for all.
+    /// Updates schedules if the interval has passed. Only one of several concurrent callers does.
     fn update_schedules(&self, gate: &PolicyGate) {
         let (now, due) = (self.clock.now(), self.next_update.load(Ordering::Relaxed));
         let next = now.plus(SCHEDULE_INTERVAL).get();
@@ -97,10 +97,9 @@ fn reject_upstream_fallbacks<'a>(rules: impl IntoIterator<Item = &'a RuleSpec>) 
     let mut problems = ProblemCollector::default();
     for rule in rules {
         if let OnLimit::Fallback(Fallback::Upstream(name)) = &rule.on_limit {
-            let problem = format!(
-                "it falls back to the upstream `{name}`, and a policy in front of a service has none"
-            );
-            let fix = "give the fallback a `body`, or use `status` or `redirect`";
+            let problem =
+                format!("fallback to upstream `{name}`, but a policy for a service has no upstreams");
+            let fix = "use a fallback with `body`, or `status` or `redirect`";
             problems.add(Some(&rule.name), &SettingError::new(problem, fix));
         }
     }

@@ -1,9 +1,9 @@
-//! A policy in force: what a surface evaluates for every request.
+//! Compiled policies, which are evaluated for every request.
 //!
 //! ```text
 //!   Policy ──compile──▶ PolicyGate          request ──check──▶ admitted ──response──▶ settle
-//!      ▲                    │ swapped                     └──▶ refused: what to do instead
-//!      └── a new file ──────┘ as a whole, or not at all
+//!      ▲                    │ replaced                    └──▶ denied: the action of the rule
+//!      └── a new file ──────┘ completely, or not at all
 //! ```
 
 mod code;
@@ -27,7 +27,7 @@ pub use named::{NamedRule, QuotaKind};
 pub use reject::RejectAction;
 pub use view::{AdaptiveView, RuleView};
 
-/// JSON that borrows its strings from the text where nothing in them is escaped.
+/// JSON whose strings borrow from the source if they have no escapes.
 pub use serde_json_borrow::{ObjectAsVec as JsonObject, Value as JsonValue};
 
 use crate::{
@@ -52,7 +52,7 @@ use tidegate_rule::{
     request::{KeyValue, RequestHead, RequestKey, TrustedProxies},
 };
 
-/// Makes gates of policies: where their rules are, and what names in a policy start from.
+/// Compiles policies to gates.
 ///
 /// ```
 /// use tidegate_policy::{compile::Compiler, model::Policy};
@@ -60,7 +60,7 @@ use tidegate_rule::{
 ///
 /// let compiler = Compiler::new(Rules::new());
 /// let gate = compiler.compile(&Policy::default(), None)?;
-/// let next = compiler.compile(&Policy::default(), Some(&gate))?;    // counters stay
+/// let next = compiler.compile(&Policy::default(), Some(&gate))?;    // keeps the counters
 /// # Ok::<(), tidegate_policy::compile::PolicyError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -72,31 +72,32 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// One whose rules are among these: of all policies that it compiles, rules of the same name share their counters.
+    /// A compiler that registers rules here. Rules of the same name share their counters across all policies that it compiles.
     pub fn new(rules: Rules) -> Self {
         Self { rules, base: PathBuf::new(), clock: None, memory: rules::DEFAULT_MEMORY_BYTES }
     }
 
-    /// The folder that names of files start from; the current one unless told otherwise.
+    /// Sets the directory that file names are relative to; the current one by default.
     #[must_use]
     pub fn base(self, base: impl Into<PathBuf>) -> Self {
         Self { base: base.into(), ..self }
     }
 
-    /// The clock of everything that is counted in memory; the machine's unless told otherwise.
+    /// Sets the clock of counters in memory; the system clock by default.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
     }
 
-    /// How many bytes the tables of all rules may take together, each its part within reason; 1 GiB unless told otherwise.
+    /// Sets the total memory for the tables of all rules, in bytes; 1 GiB by default. Each rule gets an equal share from 1 to
+    /// 64 MiB.
     #[must_use]
     pub fn memory(self, memory: u64) -> Self {
         Self { memory, ..self }
     }
 
-    /// Connects to the stores of a policy that are not in use yet, before it is put in force; an error if one cannot be
-    /// reached.
+    /// Connects to the stores of a policy that are not in use yet, before it is applied. Returns an error if one is
+    /// unavailable.
     pub async fn connect_stores(&self, policy: &Policy) -> Result<(), PolicyError> {
         let mut problems = ProblemCollector::default();
         let settings = rules::build_settings(policy, self, &mut problems);
@@ -104,14 +105,14 @@ impl Compiler {
         self.rules.connect_stores(&settings).await.map_err(|error| PolicyError::from_settings_error(&error))
     }
 
-    /// Puts a policy in force, in place of the one before. All that is wrong with it is told, and then nothing has changed.
+    /// Compiles a policy and applies it in place of the previous one. If it has problems, returns all of them and changes nothing.
     ///
-    /// Counters of a rule that did not change stay, and those of one whose numbers did carry over what was used. Breakers,
-    /// adaptive limits and bans stay as long as what is said of them does. Whoever still holds the gate before can go on
-    /// asking it; it counts in the same rules.
+    /// Counters of an unchanged rule stay, and those of a rule with a changed quota carry over their usage. Breakers, adaptive
+    /// limits and bans stay while their settings are unchanged. The previous gate can still be used; it counts in the same
+    /// rules.
     pub fn compile(&self, policy: &Policy, before: Option<&PolicyGate>) -> Result<PolicyGate, PolicyError> {
         let made = CompiledPolicy::build(policy, self, before.map(|before| &*before.inner))?;
-        // A limiter is compared with what was declared, not with what a schedule has made of that.
+        // Limiters are compared by their declared quotas, not by those that a schedule has scaled.
         let paused = before.map(PolicyGate::pause_schedules);
         let declared = self.rules.redeclare(made.declarations, made.settings);
         let limits = match declared {
@@ -130,10 +131,10 @@ impl Compiler {
         let inner = PolicyGateInner {
             gate,
             names: named::index_names(
-                limited.clone().map(|(place, rule)| (place, &rule.source)),
+                limited.clone().map(|(index, rule)| (index, &rule.source)),
                 policy.user.as_ref(),
             ),
-            limit_rules: limited.map(|(place, _)| place).collect(),
+            limit_rules: limited.map(|(index, _)| index).collect(),
             index: made.index,
             rules: made.rules,
             routes: made.routes,
@@ -151,18 +152,18 @@ impl Compiler {
     }
 }
 
-/// A policy in force. Clones are the same gate.
+/// A compiled policy. Clones share their state.
 #[derive(Clone)]
 pub struct PolicyGate {
     inner: Arc<PolicyGateInner>,
 }
 
 pub(crate) struct PolicyGateInner {
-    /// All limits, one for each rule that has some.
+    /// The limits, one for each rule with quotas.
     gate: Gate,
-    /// Rules with quotas, by their names.
+    /// The rules with quotas, by name.
     names: named::RuleNames,
-    /// By the place of a limit, that of its rule.
+    /// The index of the rule of each limit.
     limit_rules: Vec<usize>,
     index: RuleIndex,
     rules: Vec<CompiledRule>,
@@ -170,7 +171,7 @@ pub(crate) struct PolicyGateInner {
     route_index: RuleIndex,
     proxies: TrustedProxies,
     lists: Lists,
-    /// What schedules follow; `None` where there are none.
+    /// The monitor that applies schedules; `None` without schedules.
     monitor: Option<LoadMonitor>,
     user: Option<RequestKey>,
     is_user_credential: bool,
@@ -182,7 +183,7 @@ pub(crate) struct PolicyGateInner {
 pub enum PolicyPart<'a> {
     /// The rule of this name.
     Rule(&'a str),
-    /// The route at this place, counted from zero.
+    /// The route at this index.
     Route(usize),
 }
 
@@ -190,23 +191,23 @@ impl fmt::Display for PolicyPart<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rule(name) => write!(f, "rule `{name}`"),
-            Self::Route(place) => write!(f, "routes[{place}]"),
+            Self::Route(index) => write!(f, "routes[{index}]"),
         }
     }
 }
 
 impl PolicyGate {
-    /// Its limits, each with the requests that it is about: to be asked by whoever needs nothing but limits.
+    /// The limits with their conditions, for callers that need only limits.
     pub fn gate(&self) -> &Gate {
         &self.inner.gate
     }
 
-    /// Where a request goes: the first route that matches.
+    /// Returns the first route that matches a request.
     pub fn find_route(&self, head: &dyn RequestHead) -> Option<&RouteSpec> {
-        self.find_route_index(&self.view_request(head)).and_then(|place| self.inner.routes.get(place))
+        self.find_route_index(&self.view_request(head)).and_then(|index| self.inner.routes.get(index))
     }
 
-    /// The same, as its place among [`routes`](Self::routes).
+    /// Returns the index of the first matching route in [`routes`](Self::routes).
     pub fn find_route_index(&self, view: &RequestView<'_>) -> Option<usize> {
         let index = &self.inner.route_index;
         match index.matchers().first().is_some_and(Matcher::is_unconditional) {
@@ -215,36 +216,36 @@ impl PolicyGate {
         }
     }
 
-    pub(crate) fn matcher(&self, place: usize) -> Option<&Matcher> {
-        self.rule(place).map(|rule| &rule.matcher)
+    pub(crate) fn matcher(&self, index: usize) -> Option<&Matcher> {
+        self.rule(index).map(|rule| &rule.matcher)
     }
 
-    /// The rule at this place of the policy.
-    pub(crate) fn rule(&self, place: usize) -> Option<&CompiledRule> {
-        self.inner.rules.get(place)
+    /// The rule at this index of the policy.
+    pub(crate) fn rule(&self, index: usize) -> Option<&CompiledRule> {
+        self.inner.rules.get(index)
     }
 
-    /// A request as this policy sees it. What rules and routes look at is worked out once.
+    /// Returns a view of a request, which computes the inputs of rules and routes only once.
     pub fn view_request<'a>(&'a self, head: &'a dyn RequestHead) -> RequestView<'a> {
         RequestView::new(head, &self.inner.proxies)
     }
 
-    /// All routes, in their order.
+    /// All routes, in order.
     pub fn routes(&self) -> &[RouteSpec] {
         &self.inner.routes
     }
 
-    /// Whose word on addresses of clients counts.
+    /// The trusted proxies.
     pub fn proxies(&self) -> &TrustedProxies {
         &self.inner.proxies
     }
 
-    /// The name of the user of a request, where the policy says where it is found.
+    /// The name of the user of a request, if the policy defines `user`.
     pub fn user_of<'a>(&self, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         self.inner.user.as_ref()?.find(head)
     }
 
-    /// Whether the name of a user may be a credential, which nobody is shown.
+    /// Whether the name of a user may be a credential, which must not be shown.
     pub fn is_user_credential(&self) -> bool {
         self.inner.is_user_credential
     }
@@ -254,16 +255,16 @@ impl PolicyGate {
         self.views().any(|view| view.name() == rule && view.has_credential())
     }
 
-    /// Its lists, whose files should be watched.
+    /// The address lists, whose files should be watched.
     pub fn lists(&self) -> &Lists {
         &self.inner.lists
     }
 
-    /// Reads the files of all lists again. What is wrong stays as it is, and is told.
+    /// Reloads the files of all lists. Lists with errors keep their content, and the errors are returned.
     pub fn reload_lists(&self) -> Result<(), PolicyError> {
         let mut problems = ProblemCollector::default();
-        if let Err(wrong) = self.inner.lists.reload() {
-            wrong.iter().for_each(|error| problems.add(None, error));
+        if let Err(errors) = self.inner.lists.reload() {
+            errors.iter().for_each(|error| problems.add(None, error));
         }
         for rule in &self.inner.rules {
             if let Err(error) = rule.reload_lists(&self.inner.lists) {
@@ -273,34 +274,34 @@ impl PolicyGate {
         problems.into_result()
     }
 
-    /// Has schedules follow the time; to be called every second or so. Nothing happens where there are none.
+    /// Applies the schedules for the current time. Call it about once per second.
     pub fn update_schedules(&self) {
         if let Some(monitor) = &self.inner.monitor {
             monitor.sample_once();
         }
     }
 
-    /// Whether there are schedules to follow.
+    /// Whether a rule has a schedule.
     pub fn has_schedules(&self) -> bool {
         self.inner.monitor.is_some()
     }
 
-    /// How often expressions of each rule and route failed; only of those where one did.
+    /// The number of failed expression evaluations of each rule and route with failures.
     pub fn expression_failures(&self) -> impl Iterator<Item = (PolicyPart<'_>, u64)> {
         let rules = self.inner.rules.iter().map(|rule| (PolicyPart::Rule(rule.name()), rule.failures()));
         let routes = self.inner.route_index.matchers().iter().enumerate();
-        let routes = routes.map(|(place, route)| (PolicyPart::Route(place), route.failures()));
+        let routes = routes.map(|(index, route)| (PolicyPart::Route(index), route.failures()));
         rules.chain(routes).filter(|(_, failures)| *failures > 0)
     }
 
-    /// Has all rules with a schedule follow it.
+    /// Applies the schedules of all rules from now on.
     fn attach_schedules(&self) {
         let Some(monitor) = &self.inner.monitor else { return };
         let mut scaled = self.inner.scaled_limiters.lock().unwrap_or_else(PoisonError::into_inner);
         for rule in &self.inner.rules {
-            let limiter = rule.limit.and_then(|place| self.inner.gate.limits().get(place)?.rule().limiter());
+            let limiter = rule.limit.and_then(|index| self.inner.gate.limits().get(index)?.rule().limiter());
             if let (Some(schedule), Some(limiter)) = (&rule.source.schedule, limiter) {
-                // That its quotas can be multiplied was tried before.
+                // Cannot fail: the compiler has checked that the quotas can be scaled.
                 scaled.extend(
                     ScaledLimit::builder(Arc::new(limiter))
                         .with_schedule(schedule.clone())
@@ -311,18 +312,18 @@ impl PolicyGate {
         }
     }
 
-    /// Has all rules be as they are declared, until this is dropped.
+    /// Restores the declared quotas of all rules until the result is dropped.
     fn pause_schedules(&self) -> PausedSchedules<'_> {
         self.inner.scaled_limiters.lock().unwrap_or_else(PoisonError::into_inner).clear();
         PausedSchedules(Some(self))
     }
 }
 
-/// A gate whose schedules are not followed for a moment.
+/// A gate whose schedules are paused.
 struct PausedSchedules<'a>(Option<&'a PolicyGate>);
 
 impl PausedSchedules<'_> {
-    /// Another gate follows its own.
+    /// Leaves the schedules detached, because another gate applies its own.
     fn disarm(mut self) {
         self.0 = None;
     }
@@ -342,12 +343,13 @@ impl fmt::Debug for PolicyGate {
     }
 }
 
-/// Whether a policy can be put in force, as far as can be told without its stores. Names of files are as they were read.
+/// Checks that a policy can be applied, without its stores. File names are relative to the current directory.
 pub fn check(policy: &Policy) -> Result<(), PolicyError> {
     CompiledPolicy::build(&without_stores(policy), &Compiler::new(Rules::new()), None).map(drop)
 }
 
-/// The same, with its stores: that variables of the environment are set, and that `connects` accepts each address. No store is asked.
+/// Checks a policy with its stores: environment variables must be set, and `connects` must accept each address. It does not
+/// connect to a store.
 pub fn check_with_stores(
     policy: &Policy,
     connects: &dyn Fn(&str) -> Result<(), String>,
@@ -361,21 +363,21 @@ pub fn check_with_stores(
         if let Ok(StoreAddress::Url(url)) = address
             && let Err(problem) = connects(&url)
         {
-            let fix = "write `memory`, or an address as in `redis://127.0.0.1:6379`";
+            let fix = "write `memory`, or a URL, as in `redis://127.0.0.1:6379`";
             problems.add_at(&at, &SettingError::new(problem, fix));
         }
     }
     problems.into_result()
 }
 
-/// The same, counted in memory: stores are not asked, and their addresses may name what is not known here.
+/// Returns the policy with all counters in memory. Addresses of stores may refer to unset environment variables.
 pub(crate) fn without_stores(policy: &Policy) -> Policy {
     let mut local_policy = Policy { stores: Stores::default(), ..policy.clone() };
     local_policy.rules.iter_mut().for_each(|rule| rule.store = None);
     local_policy
 }
 
-/// Whether quotas can be multiplied by every factor of a schedule.
+/// Checks that quotas can be scaled by every factor of a schedule.
 fn check_scalable(
     quotas: &Vec<tidegate_core::Quota>,
     factors: impl Iterator<Item = Ratio>,

@@ -1,6 +1,6 @@
-//! Rules asked by their names, without a request: by a program that knows for whom it asks.
+//! Checks of a rule by name, without an HTTP request, for callers that provide the key.
 //!
-//! What it says is made into the very key that a request would have had, so that both count together.
+//! The key is converted to the one that a request would have, so that both use the same counter.
 
 use super::{JsonValue, PolicyGate, PolicyGateInner};
 use crate::model::{KeyPart, KeySpec, Quotas, RuleSpec};
@@ -15,7 +15,7 @@ use tidegate_rule::{
     },
 };
 
-/// A rule that is asked by its name.
+/// A rule with quotas, found by name.
 #[derive(Clone, Copy)]
 pub struct NamedRule<'a> {
     index: usize,
@@ -24,10 +24,10 @@ pub struct NamedRule<'a> {
     key_form: &'a KeyForm,
 }
 
-/// By the name of a rule with quotas, its place, and what its keys look like.
+/// The rules with quotas by name, each with its index and the form of its keys.
 pub(super) type RuleNames = HashMap<String, (usize, KeyForm), RandomState>;
 
-/// What the keys of a rule look like, put together as [`tidegate_rule::request::RequestKey`] is.
+/// The form of the keys of a rule, with the structure of [`tidegate_rule::request::RequestKey`].
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum KeyForm {
     All,
@@ -35,21 +35,21 @@ pub(super) enum KeyForm {
         bits: u8,
     },
     Host,
-    /// What is text in a request.
+    /// A string.
     Text,
-    /// What an expression gives: a text or a number.
+    /// The value of an expression: a string or an integer.
     Any,
     Composite(Vec<Self>),
-    /// Each with what the policy calls it.
+    /// Each with its notation in the policy.
     First(Vec<(String, Self)>),
 }
 
-/// What a rule is asked for.
+/// The kind of quotas of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaKind {
-    /// Tokens, which are spent.
+    /// Rates, which take tokens.
     Tokens,
-    /// Slots, which are given back.
+    /// Concurrency limits, whose slots are released.
     Slots,
     /// Both.
     Both,
@@ -59,10 +59,10 @@ impl PolicyGate {
     /// The rule of this name, if it has quotas.
     pub fn rule_by_name(&self, name: &str) -> Option<NamedRule<'_>> {
         let PolicyGateInner { gate, rules, names, .. } = &*self.inner;
-        let (place, form) = names.get(name)?;
-        let rule = rules.get(*place)?;
+        let (index, form) = names.get(name)?;
+        let rule = rules.get(*index)?;
         let limit = gate.limits().get(rule.limit?)?;
-        Some(NamedRule { index: *place, limit, source: &rule.source, key_form: form })
+        Some(NamedRule { index: *index, limit, source: &rule.source, key_form: form })
     }
 
     /// The names of all rules with quotas, in the order of the policy.
@@ -72,7 +72,7 @@ impl PolicyGate {
 }
 
 impl<'a> NamedRule<'a> {
-    /// Its place in the policy.
+    /// The index in the policy.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -82,7 +82,7 @@ impl<'a> NamedRule<'a> {
         self.limit.rule()
     }
 
-    /// What it does with what it decides for this key.
+    /// The mode for this key.
     pub fn mode_for(&self, key: &KeyValue<'_>) -> Mode {
         match self.rule().mode() {
             Mode::Enforce if !self.limit.is_enforced_for(key) => Mode::Shadow,
@@ -90,7 +90,7 @@ impl<'a> NamedRule<'a> {
         }
     }
 
-    /// What its quotas are of.
+    /// The kind of its quotas.
     pub fn quota_kind(&self) -> QuotaKind {
         let is_slots = |quota: &tidegate_core::Quota| matches!(quota.kind(), AlgorithmKind::Concurrency(_));
         let quotas = self.rule().quotas();
@@ -101,24 +101,22 @@ impl<'a> NamedRule<'a> {
         }
     }
 
-    /// The key that a request would have had: a text, a list where there are several parts, `{"ip": "192.0.2.1"}` for one of
-    /// several choices, and nothing where all are counted together.
+    /// Parses a key: a string, a list for a key of several parts, `{"ip": "192.0.2.1"}` for one of several alternatives, and
+    /// nothing if all requests are counted together.
     pub fn parse_key<'g>(&self, json: Option<&'g JsonValue<'_>>) -> Result<KeyValue<'g>, SettingError> {
         let key = self.key_form.parse(json.unwrap_or(&JsonValue::Null))?;
         match key_len(&key) > MAX_KEY_BYTES {
-            true => {
-                Err(SettingError::new("the key is too long", format!("give {MAX_KEY_BYTES} bytes at most")))
-            }
+            true => Err(SettingError::new("key too long", format!("use at most {MAX_KEY_BYTES} bytes"))),
             false => Ok(key),
         }
     }
 
-    /// The place of the tier of this name; that of all others where none is named.
+    /// The index of the tier of this name; that of the default tier for `None`.
     pub fn tier_index(&self, named: Option<&str>) -> Result<usize, SettingError> {
         let Quotas::Tiers(tiers) = &self.source.quotas else {
             return match named {
                 None => Ok(0),
-                Some(_) => Err(SettingError::new("this rule has no tiers", "leave `tier` out")),
+                Some(_) => Err(SettingError::new("the rule has no tiers", "omit `tier`")),
             };
         };
         let Some(named) = named else { return Ok(tiers.quotas.len()) };
@@ -127,19 +125,19 @@ impl<'a> NamedRule<'a> {
             let all = known.clone().collect::<Vec<_>>().join("`, `");
             let fix = match suggest::closest(named, known) {
                 Some(near) => format!("did you mean `{near}`?"),
-                None => format!("use one of `{all}`, or leave it out"),
+                None => format!("use one of `{all}`, or omit it"),
             };
-            SettingError::new(format!("there is no tier `{}`", truncate(named)), fix)
+            SettingError::new(format!("unknown tier `{}`", truncate(named)), fix)
         })
     }
 }
 
-/// What the keys of all rules with quotas look like.
+/// Builds the index of all rules with quotas.
 pub(super) fn index_names<'a>(
     rules: impl Iterator<Item = (usize, &'a RuleSpec)>,
     user: Option<&KeySpec>,
 ) -> RuleNames {
-    rules.map(|(place, rule)| (rule.name.clone(), (place, KeyForm::new(&rule.key, user)))).collect()
+    rules.map(|(index, rule)| (rule.name.clone(), (index, KeyForm::new(&rule.key, user)))).collect()
 }
 
 impl KeyForm {
@@ -165,7 +163,7 @@ impl KeyForm {
     fn from_part(part: &KeyPart, user: Option<&KeySpec>) -> Self {
         match part {
             KeyPart::Ip { bits } => Self::Address { bits: *bits },
-            // One that is found by itself is no policy.
+            // The compiler rejects a `user` that refers to itself.
             KeyPart::User => user.map_or(Self::Text, |user| Self::new(user, None)),
             KeyPart::Host => Self::Host,
             KeyPart::Cel(_) => Self::Any,
@@ -180,7 +178,7 @@ impl KeyForm {
         }
     }
 
-    /// Choices of choices are choices.
+    /// Returns the alternatives of a key; nested alternatives are flattened.
     fn choices(spec: &KeySpec, user: Option<&KeySpec>) -> Vec<(String, Self)> {
         match Self::new(spec, user) {
             Self::First(choices) => choices,
@@ -202,12 +200,12 @@ impl KeyForm {
         match self {
             Self::All => match json {
                 JsonValue::Null => Ok(KeyValue::All),
-                _ => Err(SettingError::new("this rule counts all together", "leave `key` out")),
+                _ => Err(SettingError::new("the rule counts all requests together", "omit `key`")),
             },
             Self::Address { bits } => {
                 let text = require_text(json, "an address")?;
                 let address: std::net::IpAddr = text.parse().map_err(|_| {
-                    let problem = format!("`{}` is not an address", truncate(&text));
+                    let problem = format!("invalid address `{}`", truncate(&text));
                     SettingError::new(problem, "write one, as in `192.0.2.1` or `2001:db8::1`")
                 })?;
                 Ok(KeyValue::Address(AddressKey::with_prefix(address.to_canonical(), *bits)))
@@ -215,14 +213,13 @@ impl KeyForm {
             Self::Host => {
                 let text = require_text(json, "a host")?;
                 let host = normalize_host(&text).map(Cow::into_owned);
-                let missing =
-                    || SettingError::new("there is no host in it", "write one, as in `example.com`");
+                let missing = || SettingError::new("key without a host", "write one, as in `example.com`");
                 Ok(KeyValue::Text(host.ok_or_else(missing)?.into()))
             }
-            Self::Text => Ok(KeyValue::Text(require_text(json, "a text")?)),
+            Self::Text => Ok(KeyValue::Text(require_text(json, "a string")?)),
             Self::Any => match json.as_u64() {
                 Some(number) => Ok(KeyValue::Number(number)),
-                None => Ok(KeyValue::Text(require_text(json, "a text or a number")?)),
+                None => Ok(KeyValue::Text(require_text(json, "a string or an integer")?)),
             },
             Self::Composite(parts) => Self::parse_composite(parts, json),
             Self::First(choices) => parse_choice(choices, json),
@@ -233,8 +230,8 @@ impl KeyForm {
         let json = match json {
             JsonValue::Array(json) if json.len() == parts.len() => json,
             _ => {
-                let problem = format!("this rule counts by {} parts", parts.len());
-                return Err(SettingError::new(problem, format!("give a list of {} as `key`", parts.len())));
+                let problem = format!("the key of the rule has {} parts", parts.len());
+                return Err(SettingError::new(problem, format!("use a list of {} as `key`", parts.len())));
             }
         };
         let keys = parts.iter().zip(json).map(|(part, json)| part.parse(json));
@@ -242,23 +239,23 @@ impl KeyForm {
     }
 }
 
-/// One of several choices: the first, unless it is named.
+/// Parses one of several alternatives: the named one, or the first.
 fn parse_choice<'g>(
     choices: &[(String, KeyForm)],
     json: &'g JsonValue<'_>,
 ) -> Result<KeyValue<'g>, SettingError> {
-    let (place, json) = match json {
+    let (index, json) = match json {
         JsonValue::Object(named) => match &named.as_vec()[..] {
             [(name, json)] => (choices.iter().position(|(known, _)| *known == **name), json),
             _ => (None, json),
         },
         json => (Some(0), json),
     };
-    let form = place.and_then(|place| Some((place, &choices.get(place)?.1)));
-    let Some((place, form)) = form else {
+    let form = index.and_then(|index| Some((index, &choices.get(index)?.1)));
+    let Some((index, form)) = form else {
         let all = choices.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join("`, `");
         return Err(SettingError::new(
-            "this rule counts by one of several things",
+            "the key of the rule has several alternatives",
             format!(
                 "name one of `{all}`, as in {{\"{}\": \"…\"}}",
                 choices.last().map_or("", |last| &last.0)
@@ -266,13 +263,13 @@ fn parse_choice<'g>(
         ));
     };
     let key = form.parse(json)?;
-    Ok(match u8::try_from(place) {
+    Ok(match u8::try_from(index) {
         Ok(0) | Err(_) => key,
-        Ok(place) => KeyValue::Fallback(place, Box::new(key)),
+        Ok(index) => KeyValue::Fallback(index, Box::new(key)),
     })
 }
 
-/// What a policy calls it.
+/// The notation of a key in a policy.
 fn key_label(spec: &KeySpec) -> String {
     match spec {
         KeySpec::All => "all".to_owned(),
@@ -283,15 +280,15 @@ fn key_label(spec: &KeySpec) -> String {
     }
 }
 
-/// A text that is not empty; a number is the text that it is written as.
+/// Reads a non-empty string. A number is converted to its notation.
 fn require_text<'g>(json: &'g JsonValue<'_>, what: &str) -> Result<Cow<'g, str>, SettingError> {
     match json {
         JsonValue::Str(text) if !text.is_empty() => Ok(Cow::Borrowed(text)),
-        // The display of the borrowed number writes 1.0 as 1, which is another key.
+        // `Display` of the borrowed number writes 1.0 as 1, which is another key.
         JsonValue::Number(number) => Ok(serde_json::Number::from(*number).to_string().into()),
-        JsonValue::Null => Err(SettingError::new("there is no key", format!("give {what} as `key`"))),
-        JsonValue::Str(_) => Err(SettingError::new("the key is empty", format!("give {what} as `key`"))),
-        _ => Err(SettingError::new("the key is not what this rule counts by", format!("give {what}"))),
+        JsonValue::Null => Err(SettingError::new("missing key", format!("use {what} as `key`"))),
+        JsonValue::Str(_) => Err(SettingError::new("empty key", format!("use {what} as `key`"))),
+        _ => Err(SettingError::new("invalid type of the key", format!("use {what}"))),
     }
 }
 
@@ -304,7 +301,7 @@ fn key_len(key: &KeyValue<'_>) -> usize {
     }
 }
 
-/// What clients said is told to them, but not all of a megabyte.
+/// Truncates a value of the client for an error message.
 fn truncate(text: &str) -> String {
     const MAX_SHOWN_CHARS: usize = 60;
     match text.char_indices().nth(MAX_SHOWN_CHARS) {

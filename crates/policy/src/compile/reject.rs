@@ -1,4 +1,4 @@
-//! What is done with a denied request.
+//! Actions for denied requests, and responses of routes.
 
 use crate::{
     matching::RequestView,
@@ -7,19 +7,19 @@ use crate::{
 use std::sync::Arc;
 use tidegate_rule::RejectionResponse;
 
-/// What is done with a denied request.
+/// The action for a denied request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RejectAction {
-    /// It is answered so.
+    /// Send this response.
     Response(RejectionResponse),
-    /// This upstream answers it.
+    /// Forward the request to this upstream.
     Upstream(Arc<str>),
-    /// Its connection is closed without an answer; in HTTP/2, its stream is.
+    /// Close the connection without a response; in HTTP/2, the stream.
     Drop,
 }
 
 impl RejectAction {
-    /// What a rule says, where `usual` would be answered if it said nothing to a client that accepts this.
+    /// The action of a rule, based on the `default` response, for a client with this `Accept` header.
     pub(crate) fn for_rule(on_limit: &OnLimit, default: RejectionResponse, accept: Option<&[u8]>) -> Self {
         match on_limit {
             OnLimit::Reject(reject) => Self::Response(build_rejection(reject, default, accept)),
@@ -27,29 +27,29 @@ impl RejectAction {
                 Self::Response(RejectionResponse::new(*status).header("location", location.as_str()))
             }
             OnLimit::Fallback(Fallback::Body { status, headers, body }) => {
-                let answer = RejectionResponse::new(*status).text(body.as_str());
-                let add = |answer: RejectionResponse, (name, value): (&String, &String)| {
-                    answer.header(name, value.as_str())
+                let response = RejectionResponse::new(*status).text(body.as_str());
+                let add = |response: RejectionResponse, (name, value): (&String, &String)| {
+                    response.header(name, value.as_str())
                 };
-                Self::Response(headers.iter().fold(answer, add))
+                Self::Response(headers.iter().fold(response, add))
             }
             OnLimit::Fallback(Fallback::Upstream(name)) => Self::Upstream(name.as_str().into()),
             OnLimit::Drop => Self::Drop,
         }
     }
 
-    /// What a route answers to this request itself.
+    /// The action of a route with `respond`, for this request.
     pub fn for_route(respond: &Respond, view: &RequestView<'_>) -> Self {
         match respond {
             Respond::Status { status, headers, body } => {
-                let answer = match body.is_empty() {
+                let response = match body.is_empty() {
                     true => RejectionResponse::new(*status),
                     false => RejectionResponse::new(*status).text(body.as_str()),
                 };
-                let add = |answer: RejectionResponse, (name, value): (&String, &String)| {
-                    answer.header(name, value.as_str())
+                let add = |response: RejectionResponse, (name, value): (&String, &String)| {
+                    response.header(name, value.as_str())
                 };
-                Self::Response(headers.iter().fold(answer, add))
+                Self::Response(headers.iter().fold(response, add))
             }
             Respond::Redirect { location, status } => Self::Response(
                 RejectionResponse::new(*status).header("location", expand_location(location, view)),
@@ -59,7 +59,7 @@ impl RejectAction {
     }
 }
 
-/// A location with what its placeholders stand for.
+/// Replaces the placeholders of a location.
 fn expand_location(location: &str, view: &RequestView<'_>) -> String {
     let head = view.head();
     let (mut text, mut rest) = (String::with_capacity(location.len() + head.path().len()), location);
@@ -75,7 +75,7 @@ fn expand_location(location: &str, view: &RequestView<'_>) -> String {
                     text.extend(["?", query]);
                 }
             }
-            // The reader has refused all others.
+            // The reader has rejected all others.
             _ => {}
         }
         rest = behind;
@@ -84,23 +84,23 @@ fn expand_location(location: &str, view: &RequestView<'_>) -> String {
 }
 
 fn build_rejection(reject: &Reject, default: RejectionResponse, accept: Option<&[u8]>) -> RejectionResponse {
-    let mut answer = match reject.status {
+    let mut response = match reject.status {
         Some(status) => default.status(status),
         None => default,
     };
     let chosen = reject.bodies.iter().find(|(kind, _)| accepts(accept, kind));
-    answer = match (chosen, &reject.body) {
+    response = match (chosen, &reject.body) {
         (Some((kind, body)), _) => {
-            RejectionResponse { body: body.clone(), ..answer.header("content-type", kind.as_str()) }
+            RejectionResponse { body: body.clone(), ..response.header("content-type", kind.as_str()) }
         }
-        (None, Some(body)) => answer.text(body.as_str()),
-        (None, None) => answer,
+        (None, Some(body)) => response.text(body.as_str()),
+        (None, None) => response,
     };
-    reject.headers.iter().fold(answer, |answer, (name, value)| answer.header(name, value.as_str()))
+    reject.headers.iter().fold(response, |response, (name, value)| response.header(name, value.as_str()))
 }
 
-/// Whether a client takes this kind of content; one that does not say takes any. What it likes best does not matter, only
-/// what it takes: the order is that of the policy.
+/// Whether a client accepts this content type. Without an `Accept` header it accepts any. Weights above zero are ignored: the
+/// policy determines the order.
 fn accepts(accept: Option<&[u8]>, kind: &str) -> bool {
     let Some(accept) = accept else { return true };
     let accept = String::from_utf8_lossy(accept);
@@ -110,22 +110,22 @@ fn accepts(accept: Option<&[u8]>, kind: &str) -> bool {
     for range in accept.split(',') {
         let mut parts = range.split(';').map(|part| part.trim().to_ascii_lowercase());
         let named = parts.next().unwrap_or_default();
-        // The closest says whether: `text/html;q=0, */*` is anything but that.
-        let closeness = match named.strip_suffix("/*") {
+        // The most specific range applies: `text/html;q=0, */*` is anything but `text/html`.
+        let specificity = match named.strip_suffix("/*") {
             _ if named == kind => 3,
             Some("*") => 1,
             Some(named) if named == family => 2,
             _ => continue,
         };
-        let is_refused = parts.any(|part| {
+        let is_rejected = parts.any(|part| {
             part.strip_prefix("q=")
                 .is_some_and(|weight| weight.trim().parse().is_ok_and(|weight: f32| weight <= 0.0))
         });
-        if best.is_none_or(|(known, _)| closeness > known) {
-            best = Some((closeness, !is_refused));
+        if best.is_none_or(|(known, _)| specificity > known) {
+            best = Some((specificity, !is_rejected));
         }
     }
-    best.is_some_and(|(_, is_taken)| is_taken)
+    best.is_some_and(|(_, is_accepted)| is_accepted)
 }
 
 #[cfg(test)]
@@ -145,8 +145,8 @@ mod tests {
             (Some("*/*, text/html; Q=0.0"), "text/html", false),
             (Some(""), "text/html", false),
         ];
-        for (accept, kind, is_taken) in cases {
-            assert_eq!(accepts(accept.map(str::as_bytes), kind), is_taken, "{accept:?} {kind}");
+        for (accept, kind, is_accepted) in cases {
+            assert_eq!(accepts(accept.map(str::as_bytes), kind), is_accepted, "{accept:?} {kind}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Rules of a policy, as those of `tidegate-rule`.
+//! Compiles the rules of a policy to those of `tidegate-rule`.
 
 use super::{
     Compiler, PolicyGateInner, check_scalable,
@@ -23,7 +23,7 @@ use tidegate_rule::{
     request::{DuplicateKeys, RequestHead, RequestKey, TrustedProxies},
 };
 
-/// All that a policy was made into, before anything is changed.
+/// A compiled policy before it is applied.
 pub(crate) struct CompiledPolicy {
     pub(crate) rules: Vec<CompiledRule>,
     pub(super) index: RuleIndex,
@@ -35,13 +35,13 @@ pub(crate) struct CompiledPolicy {
     pub(super) settings: Settings,
     pub(super) commits: Vec<Box<dyn FnOnce()>>,
     pub(super) monitor: Option<LoadMonitor>,
-    /// Where the name of a user is found.
+    /// The key of the user name.
     pub(super) user: Option<RequestKey>,
-    /// Whether that may be a credential.
+    /// Whether the user name may be a credential.
     pub(super) is_user_credential: bool,
 }
 
-/// What the limiters of all rules may take together; each has its part of it, within reason.
+/// The default total memory of the limiters of all rules.
 pub(super) const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
 
 impl CompiledPolicy {
@@ -51,8 +51,8 @@ impl CompiledPolicy {
         before: Option<&PolicyGateInner>,
     ) -> Result<Self, PolicyError> {
         let mut problems = ProblemCollector::default();
-        let (lists, wrong) = Lists::read_all(policy, &compiler.base);
-        wrong.iter().for_each(|(list, error)| problems.add_at(&["lists", list], error));
+        let (lists, errors) = Lists::read_all(policy, &compiler.base);
+        errors.iter().for_each(|(list, error)| problems.add_at(&["lists", list], error));
         let proxies = TrustedProxies::from(policy.trusted_proxies.clone());
         let memory = compiler.memory / u64::try_from(policy.rules.len().max(1)).unwrap_or(u64::MAX);
         let memory = memory.clamp(1 << 20, 64 << 20);
@@ -60,7 +60,7 @@ impl CompiledPolicy {
         let (mut rules, mut declarations) = (Vec::new(), Vec::new());
         for source in &policy.rules {
             let name = Some(source.name.as_str());
-            let made = Matcher::new(&source.matching, &lists).and_then(|matcher| {
+            let compiled = Matcher::new(&source.matching, &lists).and_then(|matcher| {
                 let keys = KeyCompiler {
                     proxies: &proxies,
                     is_direct: policy.trusted_proxies.is_empty(),
@@ -91,13 +91,13 @@ impl CompiledPolicy {
                 rule.expressions = keys.expressions.take();
                 Ok(rule)
             });
-            rules.extend(problems.ok_or_record(name, made));
+            rules.extend(problems.ok_or_record(name, compiled));
         }
         let mut route_matchers = Vec::new();
         for route in &policy.routes {
             route_matchers.extend(problems.ok_or_record(None, Matcher::for_route(&route.matching, &lists)));
         }
-        // What is wrong with it is told by the rules that count by it.
+        // Its errors are reported by the rules that use it.
         let user =
             policy.user.as_ref().and_then(|user| compile_user_key(user, policy, &lists, &proxies).ok());
         let settings = build_settings(policy, compiler, &mut problems);
@@ -120,7 +120,7 @@ impl CompiledPolicy {
     }
 }
 
-/// Where the name of a user is found, whatever rule asks.
+/// Compiles the key of the user name, independently of a rule.
 fn compile_user_key(
     spec: &KeySpec,
     policy: &Policy,
@@ -140,7 +140,7 @@ fn compile_user_key(
     keys.compile(spec)
 }
 
-/// How the requests of a rule are counted.
+/// The functions of a request that its limit uses.
 pub(crate) struct RuleLimiting {
     cost: Option<Arc<CostFn>>,
     tier: Option<Arc<IndexFn>>,
@@ -148,18 +148,18 @@ pub(crate) struct RuleLimiting {
 }
 
 impl RuleLimiting {
-    /// What this request costs.
+    /// The cost of this request.
     pub(crate) fn cost_of(&self, head: &dyn RequestHead) -> u64 {
         self.cost.as_ref().map_or(1, |cost| cost(head))
     }
 
-    /// The place of this request's tier, if there are tiers.
+    /// The index of this request's tier, if the rule has tiers.
     pub(crate) fn tier_of(&self, head: &dyn RequestHead) -> Option<usize> {
         self.tier.as_ref().map(|tier| tier(head))
     }
 }
 
-/// The rules that were declared, each with the requests that it is about.
+/// Combines the declared rules with their conditions.
 pub(super) fn build_limits(declared: Vec<tidegate_rule::Rule>, rules: &[CompiledRule]) -> Vec<RequestLimit> {
     let limiting = rules.iter().filter_map(|rule| Some((rule, rule.limiting.as_ref()?)));
     declared
@@ -198,7 +198,7 @@ fn build_limit(declared: tidegate_rule::Rule, rule: &CompiledRule, limiting: &Ru
     }
 }
 
-/// What is declared of a rule with quotas.
+/// Builds the declaration of a rule with quotas.
 fn declare_limit(
     source: &RuleSpec,
     memory: u64,
@@ -223,8 +223,8 @@ fn declare_limit(
         }
     };
     if source.key == KeySpec::Part(KeyPart::Request) {
-        let fix = "count by `ip`, say; `request` is for `bandwidth`";
-        return Err(SettingError::new("a quota that each request has for itself limits nothing", fix));
+        let fix = "use another key, such as `ip`; `request` is for `bandwidth`";
+        return Err(SettingError::new("quota with the key `request` limits nothing", fix));
     }
     if let Some(schedule) = &source.schedule {
         check_scalable(&quotas, Schedule::factors(schedule)).map_err(|error| quota_error(&error))?;
@@ -238,7 +238,7 @@ fn declare_limit(
     if let Some(capacity) = source.capacity {
         declaration = declaration.capacity(capacity);
     }
-    // The queue of the rule says who may wait, and may be changed.
+    // The queue of the rule limits the number of waiting requests, and can change at run time.
     declaration = declaration.max_waiters(usize::MAX).carry_over(source.carry_over);
     if let Some(message) = &source.message {
         declaration = declaration.message(message.as_str());
@@ -249,11 +249,11 @@ fn declare_limit(
     Ok(Some((declaration, limiting)))
 }
 
-/// What names other parts of the policy.
+/// Checks references to other parts of the policy.
 fn check_rule(source: &RuleSpec, policy: &Policy) -> Result<(), SettingError> {
     let first = policy.rules.iter().find(|rule| rule.name == source.name);
     if first.is_some_and(|first| !std::ptr::eq(first, source)) {
-        return Err(SettingError::new("two rules have this name", "give one another name"));
+        return Err(SettingError::new("duplicate rule name", "rename one of the rules"));
     }
     if let OnLimit::Fallback(Fallback::Upstream(name)) = &source.on_limit
         && !policy.upstreams.contains_key(name)
@@ -265,7 +265,7 @@ fn check_rule(source: &RuleSpec, policy: &Policy) -> Result<(), SettingError> {
     Ok(())
 }
 
-/// Where counts are kept, and what each rule says of that.
+/// Builds the settings of stores, and of each rule.
 pub(super) fn build_settings(
     policy: &Policy,
     compiler: &Compiler,
@@ -300,7 +300,7 @@ pub(super) fn build_settings(
     policy.rules.iter().fold(settings, |settings, rule| settings.rule(&rule.name, build_rule_settings(rule)))
 }
 
-/// Where one rule is counted.
+/// Builds the store settings of a rule.
 pub(super) fn build_rule_settings(rule: &RuleSpec) -> RuleSettings {
     let mut settings = RuleSettings::new();
     if let Some(store) = &rule.store {
@@ -324,5 +324,5 @@ fn build_monitor(policy: &Policy, compiler: &Compiler) -> Result<Option<LoadMoni
 }
 
 fn quota_error(error: &tidegate_limiter::BuildError) -> SettingError {
-    to_setting_error(&error.to_string(), "give other quotas")
+    to_setting_error(&error.to_string(), "use other quotas")
 }

@@ -1,4 +1,4 @@
-//! A rule in force, for operators who look at it.
+//! Views of the rules of a compiled policy, for operators.
 
 use super::{PolicyGate, guards::CompiledRule, guards::InFlightLimit};
 use crate::model::{RuleEnforcement, RuleSpec};
@@ -11,55 +11,55 @@ use tidegate_rule::{
     request::{KeyValue, RequestHead},
 };
 
-/// A rule in force, as it is at this moment.
+/// The current state of a rule.
 #[derive(Clone, Copy)]
 pub struct RuleView<'a> {
     rule: &'a CompiledRule,
     limit: Option<&'a RequestLimit>,
 }
 
-/// How many may be in flight behind a rule, and how many are.
+/// The current state of an adaptive limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdaptiveView {
-    /// How many may be.
+    /// The maximum number of requests in flight.
     pub limit: u32,
-    /// How many are.
+    /// The number of requests in flight.
     pub in_flight: u32,
 }
 
 impl PolicyGate {
     /// All rules, in the order of the policy.
     pub fn views(&self) -> impl Iterator<Item = RuleView<'_>> {
-        (0..self.inner.rules.len()).filter_map(|place| self.view(place))
+        (0..self.inner.rules.len()).filter_map(|index| self.view(index))
     }
 
-    /// The rule at this place of the policy.
-    pub fn view(&self, place: usize) -> Option<RuleView<'_>> {
-        let rule = self.inner.rules.get(place)?;
+    /// The rule at this index of the policy.
+    pub fn view(&self, index: usize) -> Option<RuleView<'_>> {
+        let rule = self.inner.rules.get(index)?;
         let limit = rule.limit.and_then(|limit| self.inner.gate.limits().get(limit));
         Some(RuleView { rule, limit })
     }
 
-    /// The key of a request for the rule at this index, or the client that its lists check; `None` if it has no such key.
+    /// The key of a request for the rule at this index, or the client that its lists check; `None` if the request lacks it.
     pub fn key_at<'a>(&self, rule: usize, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         let rule = self.inner.rules.get(rule)?;
         match &rule.request_access {
-            Some(door) if rule.limit.is_none() => door.client_key(head),
+            Some(access) if rule.limit.is_none() => access.client_key(head),
             _ => rule.key_of(head),
         }
     }
 
-    /// Identifies the key of a request in the limiter of the rule at this index; `None` where it counts nothing in memory.
+    /// The id of the key of a request in the limiter of the rule at this index; `None` if it does not count in memory.
     pub fn key_id_at(&self, rule: usize, head: &dyn RequestHead) -> Option<KeyId> {
         self.inner.gate.key_id_at(self.inner.rules.get(rule)?.limit?, head)
     }
 
-    /// Identifies the key of all requests together in the rule at this index, where it counts in memory.
+    /// The id of the key of all requests together in the rule at this index, if it counts in memory.
     pub fn key_id_of_all(&self, rule: usize) -> Option<KeyId> {
         self.inner.gate.global_key_id(self.inner.rules.get(rule)?.limit?)
     }
 
-    /// Whether the request has the key of the rule at this index, and is not only counted with all others that lack it.
+    /// Whether the request has the key of the rule at this index. Otherwise it may be counted with others that lack it.
     pub fn has_key(&self, rule: usize, head: &dyn RequestHead) -> bool {
         self.inner.rules.get(rule).is_some_and(|rule| rule.key.find(head).is_some())
     }
@@ -69,7 +69,7 @@ impl PolicyGate {
         !self.overflows().is_empty()
     }
 
-    /// The rules whose tables were full for a key, and how often.
+    /// The rules whose tables were full, with the number of overflows.
     pub fn overflows(&self) -> Vec<(String, u64)> {
         let overflows = self.views().filter_map(|rule| {
             let size = rule.limiter()?.size()?;
@@ -85,17 +85,17 @@ impl PolicyGate {
 }
 
 impl<'a> RuleView<'a> {
-    /// Its name.
+    /// The name of the rule.
     pub fn name(&self) -> &'a str {
         self.rule.name()
     }
 
-    /// What the policy says of it.
+    /// The rule in the policy.
     pub fn source(&self) -> &'a RuleSpec {
         &self.rule.source
     }
 
-    /// What it does with what it decides; [`share`](Self::percent) says for whom.
+    /// The mode; [`percent`](Self::percent) is the share of keys that it applies to.
     pub fn mode(&self) -> Mode {
         match (self.limit, &self.rule.source.enforcement) {
             (Some(limit), _) => limit.rule().mode(),
@@ -104,7 +104,7 @@ impl<'a> RuleView<'a> {
         }
     }
 
-    /// The part of its keys for which it is enforced; `None` where that is all of them.
+    /// The share of keys that the rule is enforced for; `None` for all.
     pub fn percent(&self) -> Option<Percent> {
         match self.rule.source.enforcement {
             RuleEnforcement::All(_) => None,
@@ -112,27 +112,27 @@ impl<'a> RuleView<'a> {
         }
     }
 
-    /// Its quotas as they are now; none where it has none.
+    /// The current quotas; empty for a rule without quotas.
     pub fn quotas(&self) -> Vec<Quota> {
         self.limit.map(|limit| limit.rule().quotas()).unwrap_or_default()
     }
 
-    /// Where it is counted; `None` where it has no quotas.
+    /// The limiter; `None` for a rule without quotas.
     pub fn limiter(&self) -> Option<Limiter> {
         self.limit.and_then(|limit| limit.rule().limiter())
     }
 
-    /// How many wait for their turn; `None` where nobody may.
+    /// The number of waiting requests; `None` if requests may not wait.
     pub fn waiting(&self) -> Option<usize> {
         self.rule.queue.as_ref().map(tidegate_rule::LimitQueue::waiter_count)
     }
 
-    /// Its breaker; `None` where it has none.
+    /// The state of the circuit breaker, if the rule has one.
     pub fn breaker(&self) -> Option<BreakerSnapshot> {
         self.rule.breaker.as_ref().map(|breaker| breaker.snapshot())
     }
 
-    /// Its adaptive limit; `None` where it has none.
+    /// The state of the adaptive limit, if the rule has one.
     pub fn adaptive(&self) -> Option<AdaptiveView> {
         Some(match self.rule.adaptive.as_ref()? {
             InFlightLimit::Adaptive(limit) => {
@@ -144,22 +144,22 @@ impl<'a> RuleView<'a> {
         })
     }
 
-    /// Whom it has banned; `None` where it bans nobody.
+    /// The bans; `None` for a rule without access control.
     pub fn bans(&self) -> Option<&'a Bans> {
         self.rule.access_control.as_ref().map(|control| control.bans())
     }
 
-    /// For whom a request is counted.
+    /// The key that a request is counted by.
     pub fn key_for<'h>(&self, head: &'h dyn RequestHead) -> Option<KeyValue<'h>> {
         self.rule.key_of(head)
     }
 
-    /// Whether its keys may be credentials, which nobody is shown.
+    /// Whether its keys may be credentials, which must not be shown.
     pub fn has_credential(&self) -> bool {
         self.rule.has_credential
     }
 
-    /// What a request costs.
+    /// The cost of a request.
     pub fn cost_of(&self, head: &dyn RequestHead) -> u64 {
         self.rule.limiting.as_ref().map_or(1, |limiting| limiting.cost_of(head))
     }

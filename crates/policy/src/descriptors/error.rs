@@ -1,6 +1,6 @@
-//! Why files of descriptors were refused.
+//! Errors of descriptor files.
 
-/// Why files of descriptors were refused: `basic.yaml: descriptor has empty key`.
+/// An error in a descriptor file: `basic.yaml: descriptor has empty key`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {problem}")]
 pub struct DescriptorError {
@@ -9,12 +9,12 @@ pub struct DescriptorError {
 }
 
 impl DescriptorError {
-    /// The name of the file, or of what else it was read from.
+    /// The name of the file or of the xDS resource.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// What is wrong with it, in the words of envoyproxy/ratelimit where it knows the mistake.
+    /// The problem. Errors that envoyproxy/ratelimit reports, too, have the same text.
     pub fn problem(&self) -> &str {
         &self.problem
     }

@@ -1,19 +1,19 @@
-//! Limits by descriptors: what a decision service for Envoy is configured by.
+//! Descriptors: the configuration of a rate limit service for Envoy.
 //!
-//! A request names a domain and descriptors, each a list of entries (`key`, `value`). A domain is a tree of such entries, and a
-//! limit applies to a descriptor that ends exactly where the limit stands.
+//! A request names a domain and descriptors, each a list of entries (`key`, `value`). A domain is a tree of such entries. A
+//! limit applies to a descriptor whose last entry matches the node of the limit.
 //!
 //! ```text
 //!   domain shop ─▶ (user) ─▶ 100 per minute
 //!               ╰▶ (path, /search) ─▶ (user) ─▶ 5 per second
 //! ```
 //!
-//! | noun | is |
+//! | type | meaning |
 //! |---|---|
-//! | [`DescriptorSet`] | all domains, read from files of the form that envoyproxy/ratelimit reads |
+//! | [`DescriptorSet`] | all domains, read from files in the format of envoyproxy/ratelimit |
 //! | [`DescriptorEntry`] | a key and a value of a request |
-//! | [`DescriptorLimit`] | what a place in the tree says |
-//! | [`DescriptorMatch`] | a limit that applies, and as what it is counted |
+//! | [`DescriptorLimit`] | the limit of a node in the tree |
+//! | [`DescriptorMatch`] | a limit that applies, and the entries of its counter |
 
 mod error;
 mod model;

@@ -1,4 +1,4 @@
-//! What files of descriptors say.
+//! The data model of descriptors.
 
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 use tidegate_core::Quota;
@@ -12,44 +12,44 @@ pub struct DescriptorEntry {
     pub value: String,
 }
 
-/// What is said at one place of a tree.
+/// The limit of a node in the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DescriptorLimit {
-    /// Where it stands, as in `shop.path_/search.user`: domain, then keys with the values that the file says.
+    /// The path of the node, as in `shop.path_/search.user`: the domain, then keys with the values in the file.
     pub path: Arc<str>,
-    /// How much.
+    /// The amount.
     pub amount: DescriptorAmount,
-    /// `name`: what others call it in `replaces`, and what clients are told.
+    /// `name`: the name in `replaces` of other limits and in responses.
     pub name: Option<Arc<str>>,
-    /// `replaces`: names of limits that do not apply where this one does.
+    /// `replaces`: names of limits that do not apply if this one does.
     pub replaces: Vec<String>,
-    /// `lease`, which only we know: for how long tokens of a store may lie in a process that has taken them ahead.
+    /// `lease`, an extension of Tidegate: the time that a process may keep prefetched tokens of a store.
     pub lease: Option<Duration>,
-    /// What else it is.
+    /// The flags.
     pub flags: DescriptorFlags,
-    /// `metadata`: what Envoy is told of it, as JSON.
+    /// `metadata` for Envoy, as JSON.
     pub metadata: Option<Arc<serde_json::Value>>,
 }
 
-/// How much.
+/// The amount of a limit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DescriptorAmount {
     /// `unlimited: true`.
     Unlimited,
-    /// So many in each unit of the calendar; none at all where it is zero.
+    /// The number of requests in each calendar unit; 0 denies all requests.
     PerUnit {
         /// `requests_per_unit`.
         requests: u32,
         /// `unit`.
         unit: CalendarUnit,
     },
-    /// `quotas`, which only we know: any algorithm, any window, several of them; all are charged or none.
+    /// `quotas`, an extension of Tidegate: any algorithms and windows; either all are charged or none.
     Quotas(Vec<Quota>),
 }
 
-/// A unit of the calendar: fixed numbers of seconds, counted from the epoch.
+/// A calendar unit: a fixed number of seconds, aligned to the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "they are what they say")]
+#[allow(missing_docs, reason = "the names are self-explanatory")]
 pub enum CalendarUnit {
     Second,
     Minute,
@@ -60,17 +60,17 @@ pub enum CalendarUnit {
     Year,
 }
 
-/// What a limit is besides how much.
+/// The flags of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools, reason = "they are those of the file")]
+#[allow(clippy::struct_excessive_bools, reason = "the flags of the file format")]
 pub struct DescriptorFlags {
-    /// `shadow_mode`: counts, and denies nothing.
+    /// `shadow_mode`: counts requests, but denies none.
     pub shadow_mode: bool,
-    /// `quota_mode`: denies only if all limits of this kind in a request are over.
+    /// `quota_mode`: denies a request only if all its limits with this flag are exceeded.
     pub quota_mode: bool,
-    /// `detailed_metric`: metrics say the values of all entries.
+    /// `detailed_metric`: metric names contain the values of all entries.
     pub detailed_metric: bool,
-    /// `value_to_metric`: metrics say the value of this entry.
+    /// `value_to_metric`: metric names contain the value of this entry.
     pub value_to_metric: bool,
     /// `share_threshold`: all values that match the pattern are counted together.
     pub share_threshold: bool,
@@ -79,29 +79,29 @@ pub struct DescriptorFlags {
 /// A limit that applies to a descriptor.
 #[derive(Clone, Debug)]
 pub struct DescriptorMatch<'a> {
-    /// What applies.
+    /// The limit.
     pub limit: &'a Arc<DescriptorLimit>,
-    /// As what it is counted: the entries of the request, with the pattern in place of values that share a threshold.
+    /// The entries of the counter: those of the request, with the pattern instead of values that share a threshold.
     pub counter_entries: Cow<'a, [DescriptorEntry]>,
-    /// What metrics call it.
+    /// The name in metrics.
     pub metric: MetricName,
 }
 
-/// What metrics call a limit: its place, or one with values of the request in it (`detailed_metric`, `value_to_metric`).
+/// The name of a limit in metrics: its path, or a name with values of the request (`detailed_metric`, `value_to_metric`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MetricName {
-    /// [`DescriptorLimit::path`]: as many of them as the files have limits.
+    /// [`DescriptorLimit::path`]: one name per limit.
     Path,
-    /// One of as many as there are values: whoever counts by it must bound them.
+    /// A name with values of the request. Their number is unbounded, so the caller must limit it.
     Detailed(String),
 }
 
 impl CalendarUnit {
-    /// All of them.
+    /// All units.
     pub const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
-    /// How long it is: a month has 30 days, and a year 365.
+    /// The length in seconds. A month has 30 days, and a year 365.
     pub fn seconds(self) -> u64 {
         match self {
             Self::Second => 1,
@@ -114,12 +114,12 @@ impl CalendarUnit {
         }
     }
 
-    /// That of this name, in upper or lower case.
+    /// Returns the unit of this name, in upper or lower case.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
-    /// Its name in upper case, as the protocol has it.
+    /// The name in upper case, as in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             Self::Second => "SECOND",

@@ -1,12 +1,11 @@
-//! Descriptors as somebody says them, before they are checked: what files and xDS have in common. Texts are their own, or pieces
-//! of a file.
+//! Descriptors before validation, from files or xDS. Strings are owned, or borrowed from a file.
 
 use super::DescriptorFlags;
 
-/// A domain that was said, by a document of a file or a resource of xDS.
+/// A domain, from a document of a file or an xDS resource.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawDomain<T = String> {
-    /// What errors call it: the name of the file or of the resource.
+    /// The name of the file or of the resource, for errors.
     pub source: T,
     /// `domain`
     pub domain: T,
@@ -14,7 +13,7 @@ pub struct RawDomain<T = String> {
     pub descriptors: Vec<RawDescriptor<T>>,
 }
 
-/// A place of a tree that was said. Texts that were left out are empty.
+/// A node of a domain. Missing strings are empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawDescriptor<T = String> {
     /// `key`
@@ -23,7 +22,7 @@ pub struct RawDescriptor<T = String> {
     pub value: T,
     /// `rate_limit`
     pub rate_limit: Option<RawLimit<T>>,
-    /// `shadow_mode` and its like.
+    /// `shadow_mode` and other flags.
     pub flags: DescriptorFlags,
     /// `metadata`, as JSON.
     pub metadata: Option<serde_json::Value>,
@@ -31,12 +30,12 @@ pub struct RawDescriptor<T = String> {
     pub descriptors: Vec<Self>,
 }
 
-/// A limit that was said.
+/// A limit of a descriptor.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawLimit<T = String> {
     /// `unit`, in upper or lower case.
     pub unit: T,
-    /// `requests_per_unit`; none at all where it is left out.
+    /// `requests_per_unit`; 0 if `None`.
     pub requests_per_unit: Option<u32>,
     /// `unlimited`
     pub unlimited: bool,
@@ -46,6 +45,6 @@ pub struct RawLimit<T = String> {
     pub replaces: Vec<T>,
     /// `quotas`, such as `100/min burst 20`.
     pub quotas: Vec<T>,
-    /// `lease`, such as `200ms`; empty where it is left out.
+    /// `lease`, such as `200ms`; empty if missing.
     pub lease: T,
 }

@@ -1,7 +1,7 @@
-//! Reads files of descriptors: YAML as envoyproxy/ratelimit takes it, with its words for mistakes.
+//! Reads descriptor files: the YAML format of envoyproxy/ratelimit, with its error messages.
 //!
-//! Keys are checked first, all of them, then values are looked at. Any known key may stand anywhere, as it may there; what it
-//! says where nobody asks for it is not heard. A file may have several documents, each a domain.
+//! All keys are checked before values are read. As in envoyproxy/ratelimit, any known key is accepted anywhere, and ignored
+//! where it has no meaning. A file may have several documents, each with a domain.
 
 use super::{
     DescriptorError, DescriptorFile, DescriptorFlags, RawDescriptor, RawDomain, RawLimit,
@@ -13,10 +13,10 @@ use crate::source::{
 use serde_json::{Map, Number};
 use std::{borrow::Cow, collections::HashSet};
 
-/// A larger file is a mistake: a hundred thousand descriptors take less.
+/// The maximum size of a descriptor file. A hundred thousand descriptors take less.
 const MAX_DESCRIPTOR_FILE_BYTES: usize = 8 * 1024 * 1024;
 
-/// How deep maps and lists may be in each other, with what aliases stand for.
+/// The maximum nesting depth of maps and lists, with expanded aliases.
 const MAX_NESTING: usize = 4 * MAX_DESCRIPTOR_DEPTH;
 
 const KNOWN_KEYS: [&str; 16] = [
@@ -38,15 +38,15 @@ const KNOWN_KEYS: [&str; 16] = [
     "metadata",
 ];
 
-/// What only we know, and only in a `rate_limit`.
+/// Keys of `rate_limit` that envoyproxy/ratelimit does not have.
 const EXTENSION_KEYS: [&str; 3] = ["quota", "quotas", "lease"];
 
-/// The key of maps that a map is merged with.
+/// The merge key of YAML 1.1.
 const MERGE_KEY: &str = "<<";
 
-/// The domains of a file, one for each document.
+/// Reads the domains of a file, one per document.
 pub(super) fn read_domains(file: &DescriptorFile) -> Result<Vec<RawDomain<YamlText<'_>>>, DescriptorError> {
-    // The byte order mark of some editors says nothing.
+    // Some editors write a byte order mark.
     let text = file.text.strip_prefix('\u{feff}').unwrap_or(&file.text);
     let reader = DescriptorReader { file: &file.name, text };
     if text.len() > MAX_DESCRIPTOR_FILE_BYTES {
@@ -67,12 +67,12 @@ struct DescriptorReader<'t> {
     text: &'t str,
 }
 
-/// A piece of the text, where what is said stands there as it is.
+/// Text that borrows from the source where possible.
 type YamlText<'t> = Cow<'t, str>;
 type YamlNode<'t> = source::SyntaxNode<YamlText<'t>>;
 type YamlKey<'t> = source::SyntaxKey<YamlText<'t>>;
 
-/// The entries of a map, with those that it is merged with.
+/// The entries of a map, with merged ones.
 struct MergedEntries<'n, 't> {
     own: &'n [(YamlKey<'t>, YamlNode<'t>)],
     merged: Vec<(&'n YamlKey<'t>, &'n YamlNode<'t>)>,
@@ -85,7 +85,7 @@ impl<'n, 't> MergedEntries<'n, 't> {
     }
 }
 
-/// Where keys stand.
+/// The kind of map that a key is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeyContext {
     Limit,
@@ -95,7 +95,7 @@ enum KeyContext {
 impl<'t> DescriptorReader<'t> {
     fn read_domain(&self, root: &YamlNode<'t>) -> Result<RawDomain<YamlText<'t>>, DescriptorError> {
         self.check_keys(root, KeyContext::Other, 0)?;
-        let entries = self.map(root, "a file of descriptors")?;
+        let entries = self.map(root, "a descriptor file")?;
         Ok(RawDomain {
             source: self.file.into(),
             domain: self.string(&entries, "domain")?,
@@ -113,7 +113,7 @@ impl<'t> DescriptorReader<'t> {
             return Err(DescriptorError::new(self.file, problem));
         }
         let items = self.list(entries, "descriptors")?;
-        // There may be many: they are put where they stay.
+        // There may be many: allocate once.
         let mut descriptors = Vec::with_capacity(items.len());
         for item in items {
             descriptors.push(self.read_descriptor(item, depth)?);
@@ -185,20 +185,20 @@ impl<'t> DescriptorReader<'t> {
         }
     }
 
-    /// Whether all keys are known, and everything is of a kind that can be.
+    /// Checks that all keys are known, and that all values have a possible kind.
     fn check_keys(
         &self,
         node: &YamlNode<'t>,
-        place: KeyContext,
+        context: KeyContext,
         depth: usize,
     ) -> Result<(), DescriptorError> {
         let error = |problem: String| DescriptorError::new(self.file, format!("config error, {problem}"));
         if depth > MAX_NESTING {
             return Err(error(format!("maps and lists are more than {MAX_NESTING} levels deep")));
         }
-        for (name, node) in self.map(node, "a file of descriptors")?.iter() {
+        for (name, node) in self.map(node, "a descriptor file")?.iter() {
             let key = &*name.text;
-            let is_own = place == KeyContext::Limit && EXTENSION_KEYS.contains(&key);
+            let is_own = context == KeyContext::Limit && EXTENSION_KEYS.contains(&key);
             if !is_own && !KNOWN_KEYS.contains(&key) {
                 return Err(error(match self.is_string_key(name) {
                     true => format!("unknown key '{}'", truncate(key)),
@@ -222,7 +222,7 @@ impl<'t> DescriptorReader<'t> {
                 SyntaxValue::Number(number) if number.parse::<i64>().is_err() => {
                     let number = truncate(number);
                     let problem =
-                        format!("error checking config: {number} is no whole number; put it into quotes");
+                        format!("error checking config: {number} is not an integer; put it into quotes");
                     return Err(DescriptorError::new(self.file, problem));
                 }
                 SyntaxValue::Null | SyntaxValue::Bool(_) | SyntaxValue::Number(_) | SyntaxValue::Text(_) => {}
@@ -231,14 +231,14 @@ impl<'t> DescriptorReader<'t> {
         Ok(())
     }
 
-    /// The tree keeps keys as texts: one that was written without quotes and means something else is none.
+    /// Whether a key is a string in YAML. The tree stores all keys as strings, also numbers and booleans without quotes.
     fn is_string_key(&self, name: &YamlKey<'t>) -> bool {
         let written = self.text.get(name.span.start..name.span.end).unwrap_or_default().trim();
         matches!(parse_plain_scalar(written), SyntaxValue::Text(_) | SyntaxValue::Null)
     }
 
     fn map<'n>(&self, node: &'n YamlNode<'t>, what: &str) -> Result<MergedEntries<'n, 't>, DescriptorError> {
-        merge_entries(node).ok_or_else(|| self.kind_error(node, &format!("{what}, which is a map")))
+        merge_entries(node).ok_or_else(|| self.kind_error(node, &format!("{what}, which must be a map")))
     }
 
     fn list<'n>(
@@ -249,7 +249,7 @@ impl<'t> DescriptorReader<'t> {
         match find(entries, key).map(|node| (node, &node.value)) {
             None => Ok(&[]),
             Some((_, SyntaxValue::List(items))) => Ok(items),
-            Some((node, _)) => Err(self.kind_error(node, &format!("{key}, which is a list"))),
+            Some((node, _)) => Err(self.kind_error(node, &format!("{key}, which must be a list"))),
         }
     }
 
@@ -257,7 +257,7 @@ impl<'t> DescriptorReader<'t> {
         find(entries, key).map_or(Ok(YamlText::default()), |node| self.scalar_text(node))
     }
 
-    /// A word as it was written, whatever it means.
+    /// A scalar as written in the source, whatever its type.
     fn scalar_text(&self, node: &YamlNode<'t>) -> Result<YamlText<'t>, DescriptorError> {
         match &node.value {
             SyntaxValue::Text(text) | SyntaxValue::Number(text) => Ok(text.clone()),
@@ -271,7 +271,7 @@ impl<'t> DescriptorReader<'t> {
         }
     }
 
-    /// YAML 1.1 has more words for it than 1.2.
+    /// Reads a boolean. YAML 1.1 has more notations for it than 1.2.
     fn flag(&self, entries: &MergedEntries<'_, 't>, key: &str) -> Result<bool, DescriptorError> {
         let Some(node) = find(entries, key) else { return Ok(false) };
         match &node.value {
@@ -345,7 +345,7 @@ impl<'t> DescriptorReader<'t> {
     }
 }
 
-/// The entries of a map, then those of the maps under `<<` that it does not have itself; `None` where it is no map.
+/// The entries of a map, then those of the maps under `<<` with other keys; `None` if it is not a map.
 fn merge_entries<'n, 't>(node: &'n YamlNode<'t>) -> Option<MergedEntries<'n, 't>> {
     let SyntaxValue::Map(own) = &node.value else { return None };
     let mut merged = Vec::new();
@@ -353,15 +353,15 @@ fn merge_entries<'n, 't>(node: &'n YamlNode<'t>) -> Option<MergedEntries<'n, 't>
         return Some(MergedEntries { own, merged });
     };
     let mut known: HashSet<_> = own.iter().map(|(name, _)| &*name.text).collect();
-    let mut ahead = vec![&merge.value];
-    while let Some(value) = ahead.pop() {
+    let mut pending = vec![&merge.value];
+    while let Some(value) = pending.pop() {
         match value {
-            // The first of them is looked at first.
-            SyntaxValue::List(items) => ahead.extend(items.iter().rev().map(|item| &item.value)),
+            // The first item is processed first.
+            SyntaxValue::List(items) => pending.extend(items.iter().rev().map(|item| &item.value)),
             SyntaxValue::Map(other) => {
                 for (name, node) in other {
                     match name.text == MERGE_KEY {
-                        true => ahead.push(&node.value),
+                        true => pending.push(&node.value),
                         false if known.insert(&name.text) => merged.push((name, node)),
                         false => {}
                     }
@@ -373,14 +373,14 @@ fn merge_entries<'n, 't>(node: &'n YamlNode<'t>) -> Option<MergedEntries<'n, 't>
     Some(MergedEntries { own, merged })
 }
 
-/// What a key says; `null` says nothing.
+/// Returns the value of a key; `None` for `null`.
 fn find<'n, 't>(entries: &MergedEntries<'n, 't>, key: &str) -> Option<&'n YamlNode<'t>> {
     let own = entries.own.iter().find(|(name, _)| name.text == key).map(|(_, node)| node);
     let merged = || entries.merged.iter().find(|(name, _)| name.text == key).map(|(_, node)| *node);
     own.or_else(merged).filter(|node| !matches!(node.value, SyntaxValue::Null))
 }
 
-/// A whole number in any of the forms of YAML 1.1.
+/// Parses an integer in any notation of YAML 1.1.
 fn parse_integer(text: &str) -> Option<u32> {
     let digits = text.replace('_', "");
     let digits = digits.strip_prefix('+').unwrap_or(&digits);
@@ -403,14 +403,14 @@ fn parse_number(text: &str) -> Option<Number> {
     whole.ok().or_else(|| Number::from_f64(text.parse().ok()?))
 }
 
-/// A value in an error, as they show it.
+/// Formats a value for an error, as envoyproxy/ratelimit does.
 fn format_value(node: &YamlNode<'_>, depth: usize) -> String {
     match &node.value {
         SyntaxValue::Null => "<nil>".to_owned(),
         SyntaxValue::Bool(is) => is.to_string(),
         SyntaxValue::Number(text) | SyntaxValue::Text(text) => text.to_string(),
         SyntaxValue::Map(_) => "map[]".to_owned(),
-        // Nobody reads more of it.
+        // Bounds the length of the message.
         SyntaxValue::List(_) if depth > 2 => "[]".to_owned(),
         SyntaxValue::List(items) => {
             let items: Vec<_> = items.iter().take(8).map(|item| format_value(item, depth + 1)).collect();

@@ -1,4 +1,4 @@
-//! All domains.
+//! Builds the set of all domains.
 
 use super::{
     CalendarUnit, DescriptorAmount, DescriptorError, DescriptorLimit, Domain, RawDescriptor, RawDomain,
@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tidegate_core::Quota;
 
-/// All domains, read from files of the form that envoyproxy/ratelimit reads.
+/// All domains, read from files in the format of envoyproxy/ratelimit.
 ///
 /// ```
 /// use tidegate_policy::descriptors::{DescriptorEntry, DescriptorFile, DescriptorSet, DomainMerge};
@@ -39,33 +39,34 @@ pub struct DescriptorSet {
     by_name: HashMap<Box<str>, usize, RandomState>,
 }
 
-/// A file of descriptors.
+/// A descriptor file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescriptorFile {
-    /// What errors call it.
+    /// The name in errors.
     pub name: String,
-    /// What it says.
+    /// The content.
     pub text: String,
 }
 
-/// What becomes of a domain that several files speak of (`MERGE_DOMAIN_CONFIG`).
+/// What happens to a domain that several files define (`MERGE_DOMAIN_CONFIG`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DomainMerge {
-    /// It is an error.
+    /// The set is rejected.
     #[default]
     Reject,
-    /// What one says is added to what the others say.
+    /// The definitions are merged.
     Combine,
 }
 
-/// A tree that is deeper is a mistake, or is meant to overflow a stack.
+/// The maximum depth of a tree. It prevents stack overflows.
 pub(super) const MAX_DESCRIPTOR_DEPTH: usize = 32;
 
-/// What the names of all places may take, in bytes: each has those above it in it, so a long one far above many would unfold.
+/// The maximum size of the paths of all nodes, in bytes. Each path contains those of its parents, so a long key near the root
+/// would be copied many times.
 const MAX_NAME_BYTES: usize = 64 * 1024 * 1024;
 
 impl DescriptorSet {
-    /// Reads files: all of them, or the first error.
+    /// Reads all files, or returns the first error.
     pub fn read(files: &[DescriptorFile], merge: DomainMerge) -> Result<Self, DescriptorError> {
         let mut domains = Vec::new();
         for file in files {
@@ -74,7 +75,7 @@ impl DescriptorSet {
         Self::build(domains, merge)
     }
 
-    /// Takes what was said, if nothing is wrong with it.
+    /// Validates raw domains and builds the set.
     pub fn build<T: AsRef<str>>(
         domains: impl IntoIterator<Item = RawDomain<T>>,
         merge: DomainMerge,
@@ -86,12 +87,12 @@ impl DescriptorSet {
         Ok(builder.set)
     }
 
-    /// The domain of this name.
+    /// Returns the domain of this name.
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.domains.get(*self.by_name.get(name)?)
     }
 
-    /// All of them, in the order of the files.
+    /// All domains, in the order of the files.
     pub fn domains(&self) -> impl Iterator<Item = &Domain> {
         self.domains.iter()
     }
@@ -101,7 +102,7 @@ impl DescriptorSet {
         self.domains.iter().flat_map(Domain::limits)
     }
 
-    /// A line for each limit, as `/rlconfig` shows them.
+    /// One line per limit, as `/rlconfig` shows them.
     pub fn config_lines(&self) -> impl Iterator<Item = String> {
         self.limits().map(|limit| {
             let amount = match &limit.amount {
@@ -128,7 +129,7 @@ struct DescriptorSetBuilder {
     name_bytes: usize,
 }
 
-/// What is being added to.
+/// The parent of the descriptors that are being added.
 struct InsertPoint<'a> {
     source: &'a str,
     domain: usize,
@@ -159,65 +160,65 @@ impl DescriptorSetBuilder {
                 domain
             }
         };
-        let mut place = name.to_owned();
-        let spot = InsertPoint { source, domain, parent: Domain::ROOT, depth: 0 };
-        self.add_descriptors(&spot, &mut place, &raw.descriptors)
+        let mut path = name.to_owned();
+        let point = InsertPoint { source, domain, parent: Domain::ROOT, depth: 0 };
+        self.add_descriptors(&point, &mut path, &raw.descriptors)
     }
 
-    /// Adds descriptors below a place, of which `place` is the name.
+    /// Adds descriptors below a node with this path.
     fn add_descriptors<T: AsRef<str>>(
         &mut self,
-        spot: &InsertPoint<'_>,
-        place: &mut String,
+        point: &InsertPoint<'_>,
+        path: &mut String,
         descriptors: &[RawDescriptor<T>],
     ) -> Result<(), DescriptorError> {
-        let error = |problem: String| DescriptorError::new(spot.source, problem);
-        if spot.depth >= MAX_DESCRIPTOR_DEPTH && !descriptors.is_empty() {
+        let error = |problem: String| DescriptorError::new(point.source, problem);
+        if point.depth >= MAX_DESCRIPTOR_DEPTH && !descriptors.is_empty() {
             return Err(error(format!(
                 "descriptors are more than {MAX_DESCRIPTOR_DEPTH} levels deep; use fewer"
             )));
         }
-        let length = place.len();
+        let length = path.len();
         for raw in descriptors {
             let (key, value, flags) = (raw.key.as_ref(), raw.value.as_ref(), raw.flags);
             if key.is_empty() {
                 return Err(error("descriptor has empty key".to_owned()));
             }
-            push_step(place, key, value);
-            self.name_bytes += place.len();
+            push_step(path, key, value);
+            self.name_bytes += path.len();
             if self.name_bytes > MAX_NAME_BYTES {
                 let problem =
-                    "the names of all descriptors take more than 64 MiB; use shorter keys and values";
+                    "the paths of all descriptors take more than 64 MiB; use shorter keys and values";
                 return Err(error(problem.to_owned()));
             }
-            let Some(domain) = self.set.domains.get_mut(spot.domain) else { return Ok(()) };
-            let id = match domain.add(spot.parent, key, value, flags) {
+            let Some(domain) = self.set.domains.get_mut(point.domain) else { return Ok(()) };
+            let id = match domain.add(point.parent, key, value, flags) {
                 AddResult::New(id) => id,
                 AddResult::Duplicate => {
-                    return Err(error(format!("duplicate descriptor composite key '{place}'")));
+                    return Err(error(format!("duplicate descriptor composite key '{path}'")));
                 }
             };
             if let Some(limit) = &raw.rate_limit {
-                domain.set_limit(id, Arc::new(build_limit(limit, place, raw).map_err(&error)?));
+                domain.set_limit(id, Arc::new(build_limit(limit, path, raw).map_err(&error)?));
             }
-            let composite = place.get(length + 1..).unwrap_or_default();
+            let composite = path.get(length + 1..).unwrap_or_default();
             if flags.share_threshold && !composite.contains('*') {
                 return Err(error(format!(
                     "share_threshold can only be used with wildcard values (containing '*'), but found key '{composite}'"
                 )));
             }
-            let below = InsertPoint { parent: id, depth: spot.depth + 1, ..*spot };
-            self.add_descriptors(&below, place, &raw.descriptors)?;
-            place.truncate(length);
+            let below = InsertPoint { parent: id, depth: point.depth + 1, ..*point };
+            self.add_descriptors(&below, path, &raw.descriptors)?;
+            path.truncate(length);
         }
         Ok(())
     }
 }
 
-/// What a limit of a descriptor says, which stands at this place.
+/// Builds the limit of a descriptor with this path.
 fn build_limit<T: AsRef<str>>(
     limit: &RawLimit<T>,
-    place: &str,
+    path: &str,
     descriptor: &RawDescriptor<T>,
 ) -> Result<DescriptorLimit, String> {
     let amount = parse_amount(limit)?;
@@ -231,7 +232,7 @@ fn build_limit<T: AsRef<str>>(
         }
     }
     Ok(DescriptorLimit {
-        path: place.into(),
+        path: path.into(),
         lease: parse_lease(limit)?,
         amount,
         name: (!name.is_empty()).then(|| name.into()),
@@ -250,7 +251,7 @@ fn parse_amount<T: AsRef<str>>(raw: &RawLimit<T>) -> Result<DescriptorAmount, St
         }
         if !unit_name.is_empty() || raw.requests_per_unit.is_some() {
             return Err(
-                "should not specify quotas besides unit and requests_per_unit; leave either out".to_owned()
+                "should not specify quotas besides unit and requests_per_unit; remove either".to_owned()
             );
         }
         let quotas: Result<_, _> = raw.quotas.iter().map(|text| parse_quota(text.as_ref())).collect();
@@ -266,7 +267,7 @@ fn parse_amount<T: AsRef<str>>(raw: &RawLimit<T>) -> Result<DescriptorAmount, St
     }
 }
 
-/// How long tokens may lie elsewhere than in the store.
+/// Parses the time that a process may keep prefetched tokens.
 fn parse_lease<T: AsRef<str>>(raw: &RawLimit<T>) -> Result<Option<Duration>, String> {
     let text = raw.lease.as_ref();
     if text.is_empty() {
@@ -275,13 +276,13 @@ fn parse_lease<T: AsRef<str>>(raw: &RawLimit<T>) -> Result<Option<Duration>, Str
     if raw.quotas.is_empty() {
         return Err("should not specify lease without quotas; use quotas such as [100/min]".to_owned());
     }
-    // A time is written as the period of a quota.
+    // A duration has the notation of the period of a quota.
     let is_time = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let quota: Option<Quota> = format!("1 per {text}").parse().ok().filter(|_| is_time);
     let time = quota.and_then(|quota| Some(Duration::from(quota.rate()?.period())));
     match time.filter(|time| LEASE_RANGE.contains(time)) {
         Some(time) => Ok(Some(time)),
-        None => Err(format!("invalid lease '{text}'; use a time from 2ms to 1min, such as '200ms'")),
+        None => Err(format!("invalid lease '{text}'; use a duration from 2ms to 1min, such as '200ms'")),
     }
 }
 
@@ -293,9 +294,9 @@ fn parse_quota(text: &str) -> Result<Quota, String> {
     })?;
     match quota.rate() {
         Some(_) => Ok(quota),
-        // Nobody tells when a request of a descriptor has ended.
+        // The protocol does not report the end of a request, so concurrency cannot be limited.
         None => {
-            Err(format!("invalid quota '{text}': descriptors are counted by rate; use one such as '100/min'"))
+            Err(format!("invalid quota '{text}': descriptors support rates only; use one such as '100/min'"))
         }
     }
 }

@@ -1,12 +1,12 @@
-//! A domain: a tree of entries, each level found by hash.
+//! A domain: a tree of entries with a hash index per level.
 //!
 //! ```text
-//!   (path, /search)   exactly so           1st
+//!   (path, /search)   exact match          1st
 //!   (path, /s*)       patterns in order    2nd
-//!   (path)            whatever its value   3rd; then it goes on below what was found, and never back
+//!   (path)            any value            3rd; the search continues below the match, without backtracking
 //! ```
 //!
-//! Keys and values stay apart, so that `a_b` is never taken for `a` with the value `b`.
+//! Keys and values are separate, so that `a_b` is never confused with `a` and the value `b`.
 
 use super::{DescriptorEntry, DescriptorFlags, DescriptorLimit, DescriptorMatch, MetricName};
 use crate::{matching::GlobMatcher, model::Glob};
@@ -15,36 +15,36 @@ use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
 type StrMap<T> = HashMap<Arc<str>, T, RandomState>;
 
-/// All that is said of a domain.
+/// A domain with its limits.
 #[derive(Clone, Debug)]
 pub struct Domain {
     name: Arc<str>,
-    /// The first is the root; children come after their parents, and siblings in the order of the files.
+    /// The first node is the root. Children follow their parents, and siblings are in the order of the files.
     nodes: Vec<DescriptorNode>,
 }
 
-/// A place of the tree.
+/// A node of the tree.
 #[derive(Clone, Debug, Default)]
 struct DescriptorNode {
-    /// Texts that it shares with the tables that it is found by.
+    /// Shared with the hash index.
     key: Arc<str>,
-    /// Empty where any will do.
+    /// Empty for any value.
     value: Arc<str>,
     flags: DescriptorFlags,
     limit: Option<Arc<DescriptorLimit>>,
-    /// Most places have nothing below them.
+    /// `None` for most nodes.
     children: Option<Box<ChildIndex>>,
 }
 
-/// What leads on from a place.
+/// The index of the children of a node.
 #[derive(Clone, Debug, Default)]
 struct ChildIndex {
     by_key: StrMap<KeyChildren>,
-    /// Those whose key is a pattern.
+    /// Children whose key is a pattern.
     key_patterns: Vec<KeyPattern>,
 }
 
-/// Those below a place that have the same key.
+/// The children of a node with the same key.
 #[derive(Clone, Debug, Default)]
 struct KeyChildren {
     any_value: Option<usize>,
@@ -59,7 +59,7 @@ struct KeyPattern {
     node: usize,
 }
 
-/// How an entry came to be found.
+/// How an entry matched a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MatchKind {
     Exact,
@@ -67,7 +67,7 @@ enum MatchKind {
     KeyOnly,
 }
 
-/// Whether there was such a place already.
+/// The result of adding a node.
 pub(super) enum AddResult {
     New(usize),
     Duplicate,
@@ -80,7 +80,7 @@ impl Domain {
         Self { name: name.into(), nodes: vec![DescriptorNode::default()] }
     }
 
-    /// What requests call it.
+    /// The name in requests.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -90,29 +90,29 @@ impl Domain {
         self.nodes.iter().filter_map(|node| node.limit.as_ref())
     }
 
-    /// The limit that applies to a descriptor, if there is one: at exactly the depth of its last entry.
+    /// Finds the limit that applies to a descriptor: the one at the depth of its last entry.
     pub fn find<'a>(&'a self, entries: &'a [DescriptorEntry]) -> Option<DescriptorMatch<'a>> {
-        let (mut last, mut shares, mut tells) = (self.nodes.first()?, false, false);
+        let (mut last, mut has_shared, mut is_detailed) = (self.nodes.first()?, false, false);
         for entry in entries {
             let (node, how) = self.find_child(last, entry)?;
             let shared = node.is_shared(how);
-            shares |= shared;
-            tells |= node.flags.value_to_metric && how != MatchKind::Exact && !shared;
+            has_shared |= shared;
+            is_detailed |= node.flags.value_to_metric && how != MatchKind::Exact && !shared;
             last = node;
         }
         let limit = last.limit.as_ref()?;
-        let counted = match shares {
+        let counter_entries = match has_shared {
             false => Cow::Borrowed(entries),
             true => Cow::Owned(self.counter_entries(entries)),
         };
-        let metric = match limit.flags.detailed_metric || tells {
+        let metric = match limit.flags.detailed_metric || is_detailed {
             false => MetricName::Path,
             true => self.metric_name(entries, limit),
         };
-        Some(DescriptorMatch { limit, counter_entries: counted, metric })
+        Some(DescriptorMatch { limit, counter_entries, metric })
     }
 
-    /// Adds a place below another.
+    /// Adds a node below another.
     pub(super) fn add(&mut self, parent: usize, key: &str, value: &str, flags: DescriptorFlags) -> AddResult {
         let id = self.nodes.len();
         let Some(above) = self.nodes.get_mut(parent) else { return AddResult::Duplicate };
@@ -138,14 +138,14 @@ impl Domain {
         AddResult::New(id)
     }
 
-    /// Says what applies at a place.
+    /// Sets the limit of a node.
     pub(super) fn set_limit(&mut self, node: usize, limit: Arc<DescriptorLimit>) {
         if let Some(node) = self.nodes.get_mut(node) {
             node.limit = Some(limit);
         }
     }
 
-    /// What an entry leads to from a place.
+    /// Finds the child of a node that an entry matches.
     fn find_child(
         &self,
         from: &DescriptorNode,
@@ -175,7 +175,7 @@ impl Domain {
         Some((self.nodes.get(found.0)?, found.1))
     }
 
-    /// Each entry with what it led to.
+    /// Iterates over the entries with the nodes that they match.
     fn walk<'a>(
         &'a self,
         entries: &'a [DescriptorEntry],
@@ -199,9 +199,9 @@ impl Domain {
     fn metric_name(&self, entries: &[DescriptorEntry], limit: &DescriptorLimit) -> MetricName {
         let mut name = self.name.to_string();
         for (entry, node, how) in self.walk(entries) {
-            let tells = limit.flags.detailed_metric || node.flags.value_to_metric;
-            match tells && !node.is_shared(how) {
-                // The value is always part of a detailed name, also an empty one.
+            let is_detailed = limit.flags.detailed_metric || node.flags.value_to_metric;
+            match is_detailed && !node.is_shared(how) {
+                // A detailed name always contains the value, also an empty one.
                 true if limit.flags.detailed_metric => {
                     name.extend([".", &entry.key, "_", &entry.value]);
                 }
@@ -217,18 +217,18 @@ impl Domain {
 }
 
 impl DescriptorNode {
-    /// Whether all values that lead here in this way are counted together.
+    /// Whether all values that match in this way share a counter.
     fn is_shared(&self, how: MatchKind) -> bool {
         self.flags.share_threshold && how == MatchKind::Pattern
     }
 }
 
-/// Adds a step to the name of a place.
-pub(super) fn push_step(place: &mut String, key: &str, value: &str) {
-    place.push('.');
-    place.push_str(key);
+/// Appends an entry to the path of a node.
+pub(super) fn push_step(path: &mut String, key: &str, value: &str) {
+    path.push('.');
+    path.push_str(key);
     if !value.is_empty() {
-        place.push('_');
-        place.push_str(value);
+        path.push('_');
+        path.push_str(value);
     }
 }

@@ -1,10 +1,10 @@
-//! Another mode for one rule, in the text of a policy, of which every other byte stays.
+//! Changes the mode of a rule in the text of a policy, and leaves every other byte unchanged.
 //!
 //! ```text
-//!   name of a rule ──▶ its place in its file ──▶ one splice ──▶ read again: the same policy but for that mode
+//!   name of a rule ──▶ its position in its file ──▶ one splice ──▶ parse again: the same policy except for that mode
 //! ```
 //!
-//! Nothing is written here: whoever has an edit writes what it leaves.
+//! This module writes no files; the caller writes the new content.
 
 mod splice;
 
@@ -21,7 +21,7 @@ use std::{
 };
 use tidegate_core::suggest;
 
-/// Another mode for one rule: which bytes of which file say it.
+/// A change of the mode of a rule: the file and the bytes to replace.
 ///
 /// ```
 /// use std::path::Path;
@@ -37,53 +37,53 @@ use tidegate_core::suggest;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModeEdit {
-    /// The file that holds the rule: the policy, or one that it includes.
+    /// The file that contains the rule: the policy file, or one that it includes.
     pub file: PathBuf,
-    /// What that file says now.
+    /// The current content of that file.
     pub old_content: Vec<u8>,
-    /// What is changed in it; nothing where the rule is in that mode already.
+    /// The change; `None` if the rule already has that mode.
     pub splice: Option<Splice>,
-    /// The mode of the rule now.
+    /// The current mode of the rule.
     pub old_mode: RuleEnforcement,
-    /// The mode that it is to have.
+    /// The new mode of the rule.
     pub new_mode: RuleEnforcement,
-    /// The policy as it is now.
+    /// The current policy.
     pub policy: Policy,
 }
 
-/// Some bytes of a file in the place of others.
+/// A replacement of bytes in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Splice {
-    /// Where, in bytes.
+    /// The offset, in bytes.
     pub offset: usize,
-    /// What was there.
+    /// The bytes to remove.
     pub removed: String,
-    /// What is there instead.
+    /// The bytes to insert.
     pub inserted: String,
 }
 
-/// What keeps a mode from being changed in a text.
+/// The reason why a mode cannot be changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {
-    /// The policy is wrong as it is.
+    /// The current policy has problems.
     #[error("{0}")]
     Policy(Problems),
-    /// There is no such rule.
-    #[error("there is no rule `{name}`; {}", format_suggestion(.suggestion))]
+    /// The policy does not contain the rule.
+    #[error("unknown rule `{name}`; {}", format_suggestion(.suggestion))]
     NoRule {
-        /// The name that was given.
+        /// The requested name.
         name: String,
-        /// A name that is there and looks like it.
+        /// A similar name that exists.
         suggestion: Option<String>,
     },
-    /// It cannot be said at this place without saying more.
+    /// The mode cannot be changed at this position without other changes.
     #[error("{0}")]
     Unsupported(Problems),
 }
 
 impl ModeEdit {
-    /// Has this rule of a policy say this mode. What comes of it was read again, and is the same policy but for that.
+    /// Plans the change of the mode of a rule. The result is parsed again, and equals the policy except for the mode.
     pub fn plan(
         path: impl AsRef<Path>,
         files: &dyn FileSource,
@@ -94,20 +94,20 @@ impl ModeEdit {
         let recorded = RecordingFiles { files, contents: RefCell::default() };
         let (policy, root, sources) =
             Policy::read_with_sources(path, &recorded).map_err(EditError::Policy)?;
-        let Some((place, found)) = policy.rules.iter().enumerate().find(|(_, found)| found.name == rule)
+        let Some((index, found)) = policy.rules.iter().enumerate().find(|(_, found)| found.name == rule)
         else {
             let names = policy.rules.iter().map(|rule| rule.name.as_str());
-            let near = suggest::closest(rule, names).map(str::to_owned);
-            return Err(EditError::NoRule { name: rule.to_owned(), suggestion: near });
+            let suggestion = suggest::closest(rule, names).map(str::to_owned);
+            return Err(EditError::NoRule { name: rule.to_owned(), suggestion });
         };
-        let cannot = |at| {
-            let problem = format!("the mode of rule `{rule}` cannot be changed here without changing more");
-            let fault = SpannedError::new(at, problem, format!("write `mode: {to}` there by hand"));
+        let unsupported = |at| {
+            let problem = format!("cannot change the mode of rule `{rule}` here without other changes");
+            let fault = SpannedError::new(at, problem, format!("write `mode: {to}` manually"));
             EditError::Unsupported(Problems::from_errors(vec![fault], &sources))
         };
-        let node = rule_nodes(&root).get(place).copied();
+        let node = rule_nodes(&root).get(index).copied();
         let Some((node, source)) = node.and_then(|node| Some((node, sources.file(node.span)?))) else {
-            return Err(cannot(root.span));
+            return Err(unsupported(root.span));
         };
         let edit = Self {
             file: source.path.clone(),
@@ -121,15 +121,17 @@ impl ModeEdit {
             return Ok(edit);
         }
         let format = PolicyFormat::from_path(&source.path).unwrap_or(PolicyFormat::Yaml);
-        // A byte order mark is no part of the text.
+        // The parsed text has no byte order mark.
         let mark = edit.old_content.len().saturating_sub(source.text.len());
         let splices = splice::find_splices(&source.text, format, node, &to.to_string()).into_iter();
         let mut edits =
             splices.map(|splice| edit.with_splice(Splice { offset: splice.offset + mark, ..splice }));
-        edits.find(|edit| edit.changes_only_mode(path, &recorded, place)).ok_or_else(|| cannot(node.span))
+        edits
+            .find(|edit| edit.changes_only_mode(path, &recorded, index))
+            .ok_or_else(|| unsupported(node.span))
     }
 
-    /// What the file says with it.
+    /// The content of the file with the change.
     pub fn new_content(&self) -> Vec<u8> {
         match &self.splice {
             None => self.old_content.clone(),
@@ -141,14 +143,14 @@ impl ModeEdit {
         Self { splice: Some(splice), ..self.clone() }
     }
 
-    /// Whether what comes of it is the policy as it was but for the mode of the rule at this place.
-    fn changes_only_mode(&self, path: &Path, recorded: &RecordingFiles<'_>, place: usize) -> bool {
+    /// Whether the new content equals the policy except for the mode of this rule.
+    fn changes_only_mode(&self, path: &Path, recorded: &RecordingFiles<'_>, index: usize) -> bool {
         let files = |requested: &Path| match requested == self.file {
             true => Ok(self.new_content()),
             false => recorded.get(requested).ok_or_else(|| io::ErrorKind::NotFound.into()),
         };
         let mut expected = self.policy.clone();
-        if let Some(rule) = expected.rules.get_mut(place) {
+        if let Some(rule) = expected.rules.get_mut(index) {
             rule.enforcement = self.new_mode.clone();
         }
         Policy::read(path, &files).is_ok_and(|policy| policy == expected)
@@ -156,21 +158,21 @@ impl ModeEdit {
 }
 
 impl Splice {
-    /// These bytes with it; `None` where they are not those that it is for.
+    /// Applies the replacement; `None` if the bytes do not contain `removed` at the offset.
     pub fn apply(&self, bytes: &[u8]) -> Option<Vec<u8>> {
         let (before, rest) = bytes.split_at_checked(self.offset)?;
         let behind = rest.strip_prefix(self.removed.as_bytes())?;
         Some([before, self.inserted.as_bytes(), behind].concat())
     }
 
-    /// What takes it back.
+    /// The replacement that reverts this one.
     #[must_use]
     pub fn inverse(&self) -> Self {
         Self { offset: self.offset, removed: self.inserted.clone(), inserted: self.removed.clone() }
     }
 }
 
-/// The rules of a tree, in their order.
+/// The nodes of the rules of a tree, in order.
 fn rule_nodes(root: &SyntaxNode) -> Vec<&SyntaxNode> {
     let SyntaxValue::Map(entries) = &root.value else { return Vec::new() };
     match entries.iter().find(|(name, _)| name.text == "rules").map(|(_, node)| node) {
@@ -180,7 +182,7 @@ fn rule_nodes(root: &SyntaxNode) -> Vec<&SyntaxNode> {
     }
 }
 
-/// Keeps what was read, so that it is the same when it is read again.
+/// Records the content of each file, so that a second read returns the same.
 struct RecordingFiles<'a> {
     files: &'a dyn FileSource,
     contents: RefCell<HashMap<PathBuf, Vec<u8>>>,
@@ -201,5 +203,7 @@ impl FileSource for RecordingFiles<'_> {
 }
 
 fn format_suggestion(suggested: &Option<String>) -> String {
-    suggested.as_ref().map_or("name one of the policy's".to_owned(), |near| format!("did you mean `{near}`?"))
+    suggested
+        .as_ref()
+        .map_or("use the name of a rule in the policy".to_owned(), |near| format!("did you mean `{near}`?"))
 }

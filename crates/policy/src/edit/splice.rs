@@ -1,9 +1,9 @@
-//! Where a mode is written: over the one that is there, or beside the name of the rule.
+//! Finds the replacement that sets a mode: of the existing value, or after the name of the rule.
 
 use super::Splice;
 use crate::source::{PolicyFormat, SyntaxKey, SyntaxNode, SyntaxValue, line_and_column};
 
-/// Ways to have a rule say this mode, the nicest first. Whether they do is up to whoever tries them.
+/// Returns candidate replacements, best first. The caller must check that the result parses to the expected policy.
 pub(super) fn find_splices(text: &str, format: PolicyFormat, rule: &SyntaxNode, mode: &str) -> Vec<Splice> {
     let SyntaxValue::Map(entries) = &rule.value else { return Vec::new() };
     let entry = |key: &str| entries.iter().find(|(name, _)| name.text == key);
@@ -14,26 +14,26 @@ pub(super) fn find_splices(text: &str, format: PolicyFormat, rule: &SyntaxNode, 
     }
 }
 
-/// Over the value that is there, in the quotes that it has.
+/// Replaces the existing value, and keeps its quotes.
 fn replace_value(text: &str, format: PolicyFormat, value: &SyntaxNode, mode: &str) -> Vec<Splice> {
     let current = text.get(value.span.start..value.span.end).unwrap_or_default();
-    let (SyntaxValue::Text(said), whole) = (&value.value, current.trim_end()) else { return Vec::new() };
-    let splice = |removed: &str, put: String| Splice {
+    let (SyntaxValue::Text(old_mode), whole) = (&value.value, current.trim_end()) else { return Vec::new() };
+    let splice = |removed: &str, inserted: String| Splice {
         offset: value.span.start,
         removed: removed.to_owned(),
-        inserted: put,
+        inserted,
     };
     let Some(quote) = whole.chars().next().filter(|first| matches!(first, '"' | '\'')) else {
-        let is_plain = format == PolicyFormat::Yaml && (whole == said || whole.starts_with('*'));
+        let is_plain = format == PolicyFormat::Yaml && (whole == old_mode || whole.starts_with('*'));
         return is_plain.then(|| splice(whole, mode.to_owned())).into_iter().collect();
     };
-    // What is remarked behind it may count as a part of it.
+    // The span of the value may include a comment after it.
     let closed = whole.get(1..).and_then(|rest| whole.get(..rest.find(quote)? + 2));
-    let ways = closed.into_iter().chain(Some(whole).filter(|whole| whole.ends_with(quote)));
-    ways.map(|removed| splice(removed, format!("{quote}{mode}{quote}"))).collect()
+    let candidates = closed.into_iter().chain(Some(whole).filter(|whole| whole.ends_with(quote)));
+    candidates.map(|removed| splice(removed, format!("{quote}{mode}{quote}"))).collect()
 }
 
-/// Behind the name, written as that is.
+/// Inserts the mode after the name, in the same style.
 fn insert_after_name(
     text: &str,
     format: PolicyFormat,
@@ -43,7 +43,7 @@ fn insert_after_name(
 ) -> Vec<Splice> {
     let (key, value) = name;
     let end =
-        text.get(value.span.start..value.span.end).map_or(0, |said| value.span.start + said.trim_end().len());
+        text.get(value.span.start..value.span.end).map_or(0, |text| value.span.start + text.trim_end().len());
     let Some(from) = text.get(..key.span.start).map(|before| before.rfind('\n').map_or(0, |at| at + 1))
     else {
         return Vec::new();
@@ -52,7 +52,7 @@ fn insert_after_name(
     let entry = format_entry(text, format, name, mode);
     let put = |at: usize, put: String| Splice { offset: at, removed: String::new(), inserted: put };
     if !text.get(rule.span.start..).unwrap_or_default().starts_with('{') {
-        // A line of its own, below that of the name.
+        // A new line after that of the name.
         let indent = match format {
             PolicyFormat::Yaml => " ".repeat(line_and_column(text, key.span.start).1 - 1),
             PolicyFormat::Toml | PolicyFormat::Json => lead.to_owned(),
@@ -67,7 +67,7 @@ fn insert_after_name(
     }
     let (at, newline) = line_end(text, end);
     let behind = put(end, format!(",{newline}{lead}{entry}"));
-    // Behind what is remarked on the name, if another entry follows on the next line.
+    // After a comment on the name, if another entry follows on the next line.
     let rest = text.get(end..at).unwrap_or_default().trim_start();
     match rest.strip_prefix(',').map(str::trim_start) {
         Some(rest) if rest.is_empty() || rest.starts_with('#') => {
@@ -77,7 +77,7 @@ fn insert_after_name(
     }
 }
 
-/// `mode: shadow`, as the name is written.
+/// Formats `mode: shadow` in the style of the name.
 fn format_entry(
     text: &str,
     format: PolicyFormat,
@@ -106,7 +106,7 @@ fn format_entry(
     format!("{name}{between}{quote}{mode}{quote}")
 }
 
-/// Where the line ends that this byte is on, and how lines end.
+/// Returns the end of the line of this byte, and the line ending of the text.
 fn line_end(text: &str, from: usize) -> (usize, &'static str) {
     let rest = text.get(from..).unwrap_or_default();
     match rest.find('\n') {

@@ -1,6 +1,6 @@
-//! Which requests are meant by two matches: all of one by the other, or none by both.
+//! Compares the requests of two matches: whether one covers the other, and whether they are disjoint.
 //!
-//! Both are careful: what they say is so, and what they do not say may be so as well.
+//! Both checks are conservative: `true` is certain, `false` may be wrong.
 
 use crate::{
     matching::GlobMatcher,
@@ -8,7 +8,7 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// Whether every request that `inner` means is one that `outer` means.
+/// Whether `outer` matches every request that `inner` matches.
 pub(super) fn covers(outer: &Match, inner: &Match) -> bool {
     let is_method = outer.methods.is_empty()
         || !inner.methods.is_empty() && inner.methods.iter().all(|method| outer.methods.contains(method));
@@ -27,7 +27,7 @@ pub(super) fn covers(outer: &Match, inner: &Match) -> bool {
         && (outer.when.is_none() || outer.when == inner.when)
 }
 
-/// Whether no request is meant by both.
+/// Whether no request matches both.
 pub(super) fn are_disjoint(one: &Match, other: &Match) -> bool {
     let are_apart = |one: &[String], other: &[String]| {
         !one.is_empty() && !other.is_empty() && !one.iter().any(|method| other.contains(method))
@@ -42,12 +42,12 @@ pub(super) fn are_disjoint(one: &Match, other: &Match) -> bool {
         || !other.any.is_empty() && other.any.iter().all(|other| are_disjoint(one, other))
 }
 
-/// What is left out has nothing to do with these.
+/// Whether a `not` excludes no request of these.
 fn excludes_none_of(not: Option<&Match>, these: &Match) -> bool {
     not.is_some_and(|not| are_disjoint(not, these))
 }
 
-/// Where nothing is said, everything is meant.
+/// Whether each item of `inner` is covered by one of `outer`. An empty list matches everything.
 fn all_covered<T>(outer: &[T], inner: &[T], covers: fn(&T, &T) -> bool) -> bool {
     let is_covered = |inner: &T| outer.iter().any(|outer| covers(outer, inner));
     outer.is_empty() || !inner.is_empty() && inner.iter().all(is_covered)
@@ -68,11 +68,11 @@ fn values_cover(outer: &BTreeMap<String, ValueGlobs>, inner: &BTreeMap<String, V
 }
 
 fn glob_covers(outer: &Glob, inner: &Glob) -> bool {
-    // A star in the inner text is a sign like any other then, which only a star of the outer one fits.
+    // A star of the inner glob is compared as a literal, which only a star of the outer glob matches.
     outer == inner || outer.0 == "*" || GlobMatcher::new(outer).matches(inner.0.as_bytes())
 }
 
-/// Two texts differ, or a text is not such.
+/// Whether two literals differ, or a literal does not match a glob.
 fn globs_are_disjoint(one: &Glob, other: &Glob) -> bool {
     let (first, second) = (GlobMatcher::new(one), GlobMatcher::new(other));
     match (first.literal(), second.literal()) {
@@ -139,7 +139,7 @@ fn segments_are_disjoint(one: &Segment, other: &Segment) -> bool {
         Segment::Capture(_) => Glob("*".to_owned()),
     };
     match (one, other) {
-        // A star in a text is no star.
+        // A star in a literal is not a wildcard.
         (Segment::Text(one), Segment::Text(other)) => one != other,
         (one, other) => globs_are_disjoint(&glob(one), &glob(other)),
     }

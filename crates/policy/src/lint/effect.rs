@@ -1,4 +1,4 @@
-//! Keys that this kind of rule ignores.
+//! Finds policy keys without effect.
 
 use crate::{
     compile::is_always_present,
@@ -12,15 +12,15 @@ use tidegate_core::{AlgorithmKind, CarryOver, Quota};
 use tidegate_limiter::Overflow;
 use tidegate_rule::{Mode, request::MissingKey};
 
-/// A key without effect: where, why, and what to do about it.
+/// A key without effect, with the reason and the fix.
 pub(super) struct IneffectiveKey {
-    /// Dots part the keys.
+    /// The path of the key, separated by dots.
     pub(super) key: &'static str,
     pub(super) reason: String,
     pub(super) fix: String,
 }
 
-/// The keys of a rule that change nothing.
+/// Finds the keys of a rule that have no effect.
 pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<IneffectiveKey> {
     let quotas = all_quotas(rule);
     let mut found = Vec::new();
@@ -32,9 +32,9 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
 
     if let Some(key) = limit_behind_deny_all(rule) {
         let reason = format!(
-            "`{key}` beside `deny: all` has no effect: a client is denied, or allowed past all limits"
+            "`{key}` has no effect with `deny: all`: clients are either denied, or exempt from all limits"
         );
-        add(key, reason, "leave one of them out, or put it into a rule of its own");
+        add(key, reason, "remove one of them, or move it to another rule");
         return found;
     }
     if let Some(queue) = &rule.queue {
@@ -42,12 +42,13 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
             add(
                 "queue",
                 "`queue` has no effect without `wait`".to_owned(),
-                "say how long requests may wait, as in `wait: 1s`",
+                "set the maximum wait, as in `wait: 1s`",
             );
         } else if queue.order == QueueOrder::Priority && !waits_for_slots {
             let reason =
-                "`order: priority` has no effect on a rate, which is first come, first served".to_owned();
-            add("queue.order", reason, "leave it out, or limit a number at once, as in `quota: 20 at once`");
+                "`order: priority` has no effect on a rate, which admits requests in order of arrival"
+                    .to_owned();
+            add("queue.order", reason, "remove it, or use a concurrency limit, as in `quota: 20 at once`");
         }
     }
     let is_ordered = rule.queue.as_ref().is_some_and(|queue| queue.order == QueueOrder::Priority);
@@ -57,56 +58,51 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
         add(
             "priority",
             reason,
-            "use `adaptive`, or a number at once with `wait` and `queue: { order: priority }`",
+            "use `adaptive`, or a concurrency limit with `wait` and `queue: { order: priority }`",
         );
     }
     if let Some(queue) = quotas.iter().find_map(queue_beyond_delay)
         && rule.wait.is_zero()
     {
-        let reason =
-            format!("`queue {queue}` of its leaky bucket has no effect without `wait`: nobody waits");
-        add("quota", reason, "say how long requests may wait, as in `wait: 1s`, or write `queue 0`");
+        let reason = format!("`queue {queue}` of its leaky bucket has no effect without `wait`");
+        add("quota", reason, "set the maximum wait, as in `wait: 1s`, or use `queue 0`");
     }
     if rule.schedule.is_some() && rule.bandwidth.is_some() {
         let reason = "`schedule` does not change `bandwidth`".to_owned();
-        add("schedule", reason, "leave it out, or put the bandwidth into a rule of its own");
+        add("schedule", reason, "remove it, or move the bandwidth to another rule");
     } else if rule.schedule.is_some() && quotas.is_empty() {
-        add(
-            "schedule",
-            "`schedule` has no effect without a quota".to_owned(),
-            "leave it out, or give a quota",
-        );
+        add("schedule", "`schedule` has no effect without a quota".to_owned(), "remove it, or add a quota");
     }
     if !quotas.is_empty() && rule.key == KeySpec::All {
         let of_keys =
             [("capacity", rule.capacity.is_some()), ("overflow", rule.overflow != Overflow::default())];
-        for (key, _) in of_keys.into_iter().filter(|(_, is_there)| *is_there) {
+        for (key, _) in of_keys.into_iter().filter(|(_, is_set)| *is_set) {
             let reason = format!("`{key}` has no effect without a key: all requests are counted together");
-            add(key, reason, "leave it out, or count by a key, as in `key: ip`");
+            add(key, reason, "remove it, or add a key, as in `key: ip`");
         }
     }
     if rule.overflow == Overflow::Share && quotas.iter().any(is_concurrency) {
-        let reason = "`overflow: share` has no effect on a number at once: new keys are denied".to_owned();
-        add("overflow", reason, "write `overflow: deny`, or leave it out");
+        let reason = "`overflow: share` has no effect on a concurrency limit: new keys are denied".to_owned();
+        add("overflow", reason, "use `overflow: deny`, or remove it");
     }
     if rule.missing != MissingKey::default() && is_always_present(&rule.key) {
         let reason = "`missing` has no effect: every request has this key".to_owned();
-        add("missing", reason, "leave it out");
+        add("missing", reason, "remove it");
     }
     if rule.on_outage.is_some()
         && !quotas.is_empty()
         && counter_location(policy, rule) == CounterLocation::Memory
     {
         let reason = "`on-outage` has no effect in memory".to_owned();
-        add("on-outage", reason, "leave it out, or name a store, as in `store: redis://127.0.0.1:6379`");
+        add("on-outage", reason, "remove it, or add a store, as in `store: redis://127.0.0.1:6379`");
     }
-    let refuses =
+    let can_reject =
         !quotas.is_empty() || rule.adaptive.is_some() || rule.breaker.is_some() || rule.access.is_some();
-    for (key, is_there) in
+    for (key, is_set) in
         [("on-limit", rule.on_limit != OnLimit::default()), ("message", rule.message.is_some())]
     {
-        if is_there && !refuses {
-            add(key, format!("`{key}` has no effect: `bandwidth` refuses nothing"), "leave it out");
+        if is_set && !can_reject {
+            add(key, format!("`{key}` has no effect: `bandwidth` rejects no requests"), "remove it");
         }
     }
     let needs_quota = [
@@ -119,13 +115,13 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
         ("ban", rule.access.as_ref().is_some_and(|access| access.ban.is_some())),
         ("wait", !rule.wait.is_zero() && rule.adaptive.is_none()),
     ];
-    for (key, _) in needs_quota.into_iter().filter(|(_, is_there)| *is_there && quotas.is_empty()) {
-        add(key, format!("`{key}` has no effect without a quota"), "leave it out, or give a quota");
+    for (key, _) in needs_quota.into_iter().filter(|(_, is_set)| *is_set && quotas.is_empty()) {
+        add(key, format!("`{key}` has no effect without a quota"), "remove it, or add a quota");
     }
     found
 }
 
-/// Keys of a policy that say something of stores, where there is none.
+/// Finds settings of stores in a policy without stores.
 pub(super) fn find_unused_store_keys(policy: &Policy) -> Vec<&'static str> {
     let Stores { default, named, prefix, deadline, on_outage } = &policy.stores;
     if default.iter().chain(named.values()).any(|address| address != "memory") {
@@ -133,7 +129,7 @@ pub(super) fn find_unused_store_keys(policy: &Policy) -> Vec<&'static str> {
     }
     let settings =
         [("prefix", prefix.is_some()), ("deadline", deadline.is_some()), ("on-outage", on_outage.is_some())];
-    settings.into_iter().filter(|(_, is_there)| *is_there).map(|(key, _)| key).collect()
+    settings.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key).collect()
 }
 
 fn all_quotas(rule: &RuleSpec) -> Vec<Quota> {
@@ -143,7 +139,7 @@ fn all_quotas(rule: &RuleSpec) -> Vec<Quota> {
     }
 }
 
-/// Places in which nobody waits without a `wait`: those beyond what goes at once.
+/// The queue length of a leaky bucket, if it exceeds the requests that pass without delay. These need `wait`.
 fn queue_beyond_delay(quota: &Quota) -> Option<u64> {
     match quota.kind() {
         AlgorithmKind::LeakyBucket(bucket) if bucket.queue() > bucket.delay() => Some(bucket.queue()),
@@ -151,7 +147,7 @@ fn queue_beyond_delay(quota: &Quota) -> Option<u64> {
     }
 }
 
-/// The key of a limit that nobody reaches.
+/// Returns the key of a limit that `deny: all` makes unreachable.
 fn limit_behind_deny_all(rule: &RuleSpec) -> Option<&'static str> {
     let AccessSpec { deny, ban, .. } = rule.access.as_ref()?;
     let is_all = deny.iter().any(|network| matches!(network, Network::List(name) if name == "all"));

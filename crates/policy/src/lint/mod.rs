@@ -1,4 +1,4 @@
-//! Likely mistakes in a policy.
+//! Lints: warnings about likely mistakes in a policy.
 
 mod cover;
 mod effect;
@@ -17,41 +17,41 @@ use tidegate_core::{AlgorithmKind, Demand, Micros, Outcome, Quota, Retry, sugges
 use tidegate_limiter::{Capacity, FailureMode};
 use tidegate_rule::{Mode, request::MissingKey};
 
-/// A likely mistake: where, why, and what to do about it.
+/// A warning about a likely mistake, with its position, reason and fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LintWarning {
-    /// What it is.
+    /// The lint.
     pub lint: Lint,
-    /// The rule; empty where it is about all of the policy.
+    /// The rule; empty for a warning about the whole policy.
     pub rule: String,
-    /// The keys of the policy that lead to it: `rules`, `0`, `quota`.
+    /// The path of keys in the policy: `rules`, `0`, `quota`.
     pub path: Vec<String>,
-    /// Why.
+    /// The problem, in one line.
     pub reason: String,
-    /// What to do about it.
+    /// The fix, in one line.
     pub fix: String,
 }
 
-/// What is looked for.
+/// The kinds of warnings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lint {
     /// `unreachable`: another limit is always reached first.
     Unreachable,
-    /// `cost-over-burst`: a request costs more than is ever granted.
+    /// `cost-over-burst`: a request costs more than the quota ever grants.
     CostOverBurst,
-    /// `never-matches`: no request is meant.
+    /// `never-matches`: the rule matches no request.
     NeverMatches,
-    /// `open-login`: a guess at a password is not limited while a store is away.
+    /// `open-login`: password guesses are not limited while a store is unavailable.
     OpenLogin,
-    /// `key-not-carried`: requests do not have what they are counted by.
+    /// `key-not-carried`: requests do not have the key of the rule.
     KeyNotPresent,
-    /// `without-effect`: a key that this kind of rule ignores.
+    /// `without-effect`: a policy key that has no effect on this kind of rule.
     WithoutEffect,
     /// `may-fail`: an expression fails for some requests, to which the rule then applies.
     MayFail,
-    /// `small-capacity`: few clients are enough to fill it.
+    /// `small-capacity`: a few clients fill the memory of the rule.
     SmallCapacity,
-    /// `unknown-method`: a method that looks like another one.
+    /// `unknown-method`: an unknown method that resembles a known one.
     UnknownMethod,
 }
 
@@ -80,9 +80,9 @@ impl fmt::Display for LintWarning {
     }
 }
 
-/// A rule that counts clients and has room for fewer is full soon.
+/// A capacity below this number of keys is reported.
 const SMALL_CAPACITY_KEYS: u64 = 1_000;
-/// A key takes so many bytes at least.
+/// The minimum memory of a key, in bytes.
 const MIN_KEY_BYTES: u64 = 16;
 
 fn find_small_capacity(rule: &RuleSpec) -> Option<String> {
@@ -91,37 +91,38 @@ fn find_small_capacity(rule: &RuleSpec) -> Option<String> {
         Capacity::Bytes(bytes) => bytes / MIN_KEY_BYTES,
     };
     let is_small = room < SMALL_CAPACITY_KEYS && rule.key != KeySpec::All;
-    is_small.then(|| "a few clients fill its memory, and then others replace them or are denied".to_owned())
+    is_small
+        .then(|| "a few clients fill its capacity, and new ones then replace others or are denied".to_owned())
 }
 
-/// Looks for likely mistakes. It is careful: what it finds is so, and it does not find everything. Rules that are off are
-/// left alone.
+/// Finds likely mistakes in a policy. It avoids false positives, and does not find all mistakes. Rules that are off are
+/// skipped.
 pub fn lint(policy: &Policy) -> Vec<LintWarning> {
     let mut found = Vec::new();
-    for (place, rule) in policy.rules.iter().enumerate() {
+    for (index, rule) in policy.rules.iter().enumerate() {
         if rule.enforcement == RuleEnforcement::All(Mode::Off) {
             continue;
         }
         let mut add = |lint: Lint, key: &str, reason: String, fix: String| {
-            let keys = ["rules", &place.to_string()].map(str::to_owned).into_iter();
+            let keys = ["rules", &index.to_string()].map(str::to_owned).into_iter();
             let at = keys.chain(key.split('.').filter(|key| !key.is_empty()).map(str::to_owned)).collect();
             found.push(LintWarning { lint, rule: rule.name.clone(), path: at, reason, fix });
         };
         match find_never_matching(policy, rule) {
             Some((reason, fix)) => add(Lint::NeverMatches, "match", reason, fix.to_owned()),
             None => {
-                if let Some(reason) = find_shadowing_rule(policy, place) {
-                    let fix = format!("leave `{}` out, or give it a tighter quota", rule.name);
+                if let Some(reason) = find_shadowing_rule(policy, index) {
+                    let fix = format!("remove `{}`, or give it a lower quota", rule.name);
                     add(Lint::Unreachable, "", reason, fix);
                 }
             }
         }
         if let Some((quota, reason)) = find_redundant_quota(rule) {
-            let fix = format!("leave `{quota}` out of `{}`, or tighten it", rule.name);
+            let fix = format!("remove `{quota}` from `{}`, or lower it", rule.name);
             add(Lint::Unreachable, "quotas", reason, fix);
         }
         if let Some(reason) = find_cost_over_burst(rule) {
-            let fix = "give a burst that is as large, or a smaller cost".to_owned();
+            let fix = "use a larger burst, or a smaller cost".to_owned();
             add(Lint::CostOverBurst, "cost", reason, fix);
         }
         let outage = match counter_location(policy, rule) {
@@ -129,7 +130,7 @@ pub fn lint(policy: &Policy) -> Vec<LintWarning> {
             CounterLocation::DefaultStore(outage) | CounterLocation::Store(_, outage) => Some(outage),
         };
         if outage == Some(FailureMode::Open) && looks_like_login(rule) {
-            let reason = "while its store is away, passwords can be guessed without a limit".to_owned();
+            let reason = "password guesses are not limited while its store is unavailable".to_owned();
             add(Lint::OpenLogin, "on-outage", reason, "write `on-outage: local`, or `closed`".to_owned());
         }
         for (reason, fix) in find_missing_key_parts(policy, rule) {
@@ -139,36 +140,36 @@ pub fn lint(policy: &Policy) -> Vec<LintWarning> {
             add(Lint::WithoutEffect, key, reason, fix);
         }
         if let Some(reason) = find_small_capacity(rule) {
-            let fix = format!("give it room for {SMALL_CAPACITY_KEYS} keys at least, or leave it out");
+            let fix = format!("use a capacity of at least {SMALL_CAPACITY_KEYS} keys, or remove it");
             add(Lint::SmallCapacity, "capacity", reason, fix);
         }
         for reason in find_fallible_conditions(&rule.matching) {
-            let fix = "ask whether it is there first, as in `'x-plan' in request.headers && …`".to_owned();
+            let fix = "check that it is present first, as in `'x-plan' in request.headers && …`".to_owned();
             add(Lint::MayFail, "match.when", reason, fix);
         }
-        for (method, meant) in find_unknown_methods(&rule.matching) {
-            let reason = format!("`{method}` is no method that clients send");
-            add(Lint::UnknownMethod, "match.method", reason, format!("did you mean `{meant}`?"));
+        for (method, suggestion) in find_unknown_methods(&rule.matching) {
+            let reason = format!("unknown method `{method}`");
+            add(Lint::UnknownMethod, "match.method", reason, format!("did you mean `{suggestion}`?"));
         }
     }
     for key in effect::find_unused_store_keys(policy) {
         let reason = format!("`{key}` has no effect without a store");
-        let fix = "leave it out, or name a store, as in `store: redis://127.0.0.1:6379`".to_owned();
+        let fix = "remove it, or add a store, as in `store: redis://127.0.0.1:6379`".to_owned();
         let at = vec![key.to_owned()];
         found.push(LintWarning { lint: Lint::WithoutEffect, rule: String::new(), path: at, reason, fix });
     }
-    for (place, route) in policy.routes.iter().enumerate() {
-        for (method, meant) in find_unknown_methods(&route.matching) {
-            let at = ["routes", &place.to_string(), "method"].map(str::to_owned).to_vec();
-            let reason = format!("`{method}` is no method that clients send");
-            let fix = format!("did you mean `{meant}`?");
+    for (index, route) in policy.routes.iter().enumerate() {
+        for (method, suggestion) in find_unknown_methods(&route.matching) {
+            let at = ["routes", &index.to_string(), "method"].map(str::to_owned).to_vec();
+            let reason = format!("unknown method `{method}`");
+            let fix = format!("did you mean `{suggestion}`?");
             found.push(LintWarning { lint: Lint::UnknownMethod, rule: String::new(), path: at, reason, fix });
         }
     }
     found
 }
 
-/// The values that an expression fails without.
+/// Finds expressions that fail for requests without certain values.
 fn find_fallible_conditions(matching: &Match) -> Vec<String> {
     let inner = matching.not.iter().map(|not| &**not).chain(&matching.any).flat_map(find_fallible_conditions);
     let own = matching.when.as_ref().and_then(|when| {
@@ -184,7 +185,7 @@ fn find_fallible_conditions(matching: &Match) -> Vec<String> {
     own.into_iter().chain(inner).collect()
 }
 
-/// Methods of RFC 9110, RFC 5789, and of what clients send besides.
+/// The methods of RFC 9110, RFC 5789 and other specifications.
 const KNOWN_METHODS: [&str; 16] = [
     "GET",
     "HEAD",
@@ -212,53 +213,53 @@ fn find_unknown_methods(matching: &Match) -> Vec<(&str, &'static str)> {
         .collect()
 }
 
-/// No request is meant: by what the rule says itself, or since no route is for it.
+/// Finds a rule that matches no request, by its own conditions or because no route does.
 fn find_never_matching(policy: &Policy, rule: &RuleSpec) -> Option<(String, &'static str)> {
     let matching = &rule.matching;
     if matching.not.as_ref().is_some_and(|not| covers(not, matching)) {
-        return Some(("its `not` leaves out everything that it is about".to_owned(), "narrow the `not`"));
+        return Some(("its `not` excludes all requests that it matches".to_owned(), "narrow the `not`"));
     }
     if matching.headers.keys().any(|name| is_dropped_header(policy, name)) {
         return Some((DROPPED_HEADER_REASON.to_owned(), DROPPED_HEADER_FIX));
     }
     let is_dot = |segment: &Segment| matches!(segment, Segment::Text(text) if text == "." || text == "..");
-    let is_unspelled = |path: &crate::model::PathPattern| path.segments.iter().any(is_dot);
-    if !matching.paths.is_empty() && matching.paths.iter().all(is_unspelled) {
-        let reason = "paths are compared without `.` and `..`".to_owned();
-        return Some((reason, "write the path without them"));
+    let has_dots = |path: &crate::model::PathPattern| path.segments.iter().any(is_dot);
+    if !matching.paths.is_empty() && matching.paths.iter().all(has_dots) {
+        let reason = "request paths never contain `.` or `..` after normalization".to_owned();
+        return Some((reason, "remove them from the path"));
     }
     let empty = |values: &BTreeMap<String, crate::model::ValueGlobs>| {
         values.iter().find(|(_, values)| values.0.is_empty()).map(|(name, _)| name.clone())
     };
     let lists = [&matching.headers, &matching.queries, &matching.cookies];
     if let Some(name) = lists.into_iter().find_map(empty) {
-        return Some((format!("`{name}` has no value that would do"), "write `*` for any value"));
+        return Some((format!("`{name}` has an empty list of values"), "write `*` for any value"));
     }
     if !policy.routes.is_empty() && policy.routes.iter().all(|route| are_disjoint(&route.matching, matching))
     {
         return Some((
-            "no route is for such requests".to_owned(),
-            "write a route for them, or match what a route does",
+            "no route matches the requests of this rule".to_owned(),
+            "add a route for them, or change the `match`",
         ));
     }
     None
 }
 
-/// Another rule that is always asked as well, and is always reached first.
-fn find_shadowing_rule(policy: &Policy, place: usize) -> Option<String> {
-    let rule = policy.rules.get(place)?;
+/// Finds another rule that applies to all requests of this one, and whose quota is always exhausted first.
+fn find_shadowing_rule(policy: &Policy, index: usize) -> Option<String> {
+    let rule = policy.rules.get(index)?;
     let Quotas::All(quotas) = &rule.quotas else { return None };
     if quotas.is_empty() || !is_simple(rule) {
         return None;
     }
-    let other = policy.rules.iter().enumerate().find(|(other_place, other)| {
+    let other = policy.rules.iter().enumerate().find(|(other_index, other)| {
         let Quotas::All(others) = &other.quotas else { return false };
         let is_tighter = |quota: &Quota| others.iter().any(|other| is_tighter(other, quota));
-        // Of two that are the same in all of this, the first stays.
+        // Of two equivalent rules, the second is reported.
         let is_same =
             || quotas == others && covers(&rule.matching, &other.matching) && key_covers(rule, other);
-        *other_place != place
-            && (*other_place < place || !is_same())
+        *other_index != index
+            && (*other_index < index || !is_same())
             && other.enforcement == RuleEnforcement::All(Mode::Enforce)
             && is_simple(other)
             && other.charge.is_none()
@@ -268,10 +269,10 @@ fn find_shadowing_rule(policy: &Policy, place: usize) -> Option<String> {
             && key_covers(other, rule)
             && quotas.iter().all(is_tighter)
     })?;
-    Some(format!("`{}` is about the same requests and is always reached first", other.1.name))
+    Some(format!("`{}` matches the same requests, and its quota is always exhausted first", other.1.name))
 }
 
-/// A rule whose quotas are all there is to its counting.
+/// Whether a rule has a fixed cost and no schedule.
 fn is_simple(rule: &RuleSpec) -> bool {
     matches!(rule.cost, CostSpec::Fixed(_)) && rule.schedule.is_none()
 }
@@ -279,11 +280,11 @@ fn is_simple(rule: &RuleSpec) -> bool {
 fn max_cost(rule: &RuleSpec) -> u64 {
     match rule.cost {
         CostSpec::Fixed(cost) => cost,
-        CostSpec::FromRequest { max: most, .. } => most,
+        CostSpec::FromRequest { max, .. } => max,
     }
 }
 
-/// Whether the keys of `outer` put together what those of `inner` tell apart, or the same.
+/// Whether requests with the same key in `inner` always have the same key in `outer`.
 fn key_covers(outer: &RuleSpec, inner: &RuleSpec) -> bool {
     if is_shared_key(&outer.key) {
         return true;
@@ -293,27 +294,27 @@ fn key_covers(outer: &RuleSpec, inner: &RuleSpec) -> bool {
         key => vec![key.clone()],
     };
     let inner_parts = parts(&inner.key);
-    // Requests without a key may be counted by address, which `inner` may put together differently.
+    // Requests without a key may be counted by address, which `inner` may group differently.
     let is_same = || outer.key == inner.key && outer.missing == inner.missing;
     (outer.missing == MissingKey::Shared || is_always_present(&outer.key) || is_same())
         && parts(&outer.key).iter().all(|part| inner_parts.contains(part))
 }
 
-/// Two quotas of one rule, one of which is always reached first.
+/// Finds a quota of a rule that is never exhausted, because another quota of the rule always is first.
 fn find_redundant_quota(rule: &RuleSpec) -> Option<(Quota, String)> {
     let Quotas::All(quotas) = &rule.quotas else { return None };
-    quotas.iter().enumerate().find_map(|(place, quota)| {
-        let tighter = quotas.iter().enumerate().find(|(other_place, other)| {
-            *other_place != place && is_tighter(other, quota) && (*other != quota || *other_place < place)
+    quotas.iter().enumerate().find_map(|(index, quota)| {
+        let tighter = quotas.iter().enumerate().find(|(other_index, other)| {
+            *other_index != index && is_tighter(other, quota) && (*other != quota || *other_index < index)
         });
         tighter.map(|(_, other)| {
-            (*quota, format!("its quota `{quota}` is never reached, since `{other}` is before"))
+            (*quota, format!("its quota `{quota}` is never exhausted, because `{other}` always is first"))
         })
     })
 }
 
-/// Whether what `tight` lets through is never too much for `wide`: the same algorithm with no more at once and no higher
-/// rate. Windows are compared only where they are as long.
+/// Whether requests that `tight` allows never exceed `wide`: the same algorithm with no larger burst and no higher rate.
+/// Windows are compared only if they are equally long.
 fn is_tighter(tight: &Quota, wide: &Quota) -> bool {
     if mem::discriminant(tight.kind()) != mem::discriminant(wide.kind()) || tight.limit() > wide.limit() {
         return false;
@@ -336,17 +337,17 @@ fn is_tighter(tight: &Quota, wide: &Quota) -> bool {
 fn find_cost_over_burst(rule: &RuleSpec) -> Option<String> {
     let (cost, what) = match &rule.cost {
         CostSpec::Fixed(cost) => (*cost, "costs"),
-        CostSpec::FromRequest { default: otherwise, max: most, .. } => ((*otherwise).max(*most), "may cost"),
+        CostSpec::FromRequest { default, max, .. } => ((*default).max(*max), "may cost"),
     };
     let quotas: Vec<Quota> = match &rule.quotas {
         Quotas::All(quotas) => quotas.clone(),
         Quotas::Tiers(tiers) => tiers.quotas.iter().map(|(_, quota)| *quota).chain([tiers.default]).collect(),
     };
     let quota = quotas.iter().find(|quota| is_never_granted(quota, cost))?;
-    Some(format!("a request {what} {cost}, and `{quota}` never grants more than {}", quota.limit()))
+    Some(format!("a request {what} {cost}, but `{quota}` never grants more than {}", quota.limit()))
 }
 
-/// Asked of a state that nothing was taken from.
+/// Whether a quota denies this cost even in its initial state.
 fn is_never_granted(quota: &Quota, cost: u64) -> bool {
     let now = Micros::from_secs(1);
     let mut words = vec![0; quota.state_len()];
@@ -355,7 +356,7 @@ fn is_never_granted(quota: &Quota, cost: u64) -> bool {
     matches!(step.decision.outcome(), Outcome::Deny(Retry::Never))
 }
 
-/// Words by which places are known where secrets are checked.
+/// Words in paths and rule names that indicate a login.
 const LOGIN_WORDS: [&str; 14] = [
     "login", "signin", "sign-in", "logon", "auth", "token", "passw", "otp", "2fa", "mfa", "verify", "signup",
     "register", "reset",
@@ -375,7 +376,7 @@ fn looks_like_login(rule: &RuleSpec) -> bool {
     texts.chain([rule.name.as_str()]).any(is_like)
 }
 
-/// Parts of keys that the requests of a rule do not have.
+/// Finds parts of keys that the requests of a rule do not have.
 fn find_missing_key_parts(policy: &Policy, rule: &RuleSpec) -> Vec<(String, &'static str)> {
     let mut found = Vec::new();
     for_each_part(&rule.key, &mut |part| found.extend(find_missing_part(policy, rule, part)));
@@ -386,11 +387,11 @@ fn find_missing_key_parts(policy: &Policy, rule: &RuleSpec) -> Vec<(String, &'st
         found.extend(find_missing_part(policy, rule, part));
     }
     if let KeySpec::First(parts) = &rule.key
-        && let Some(place) = parts.iter().position(is_always_present)
-        && place + 1 < parts.len()
+        && let Some(index) = parts.iter().position(is_always_present)
+        && index + 1 < parts.len()
     {
-        let reason = "what stands behind a key that every request has is never looked at".to_owned();
-        found.push((reason, "put `ip` or `all` last in `first`"));
+        let reason = "keys in `first` after a key that every request has are never used".to_owned();
+        found.push((reason, "move `ip` or `all` to the end of `first`"));
     }
     found
 }
@@ -405,10 +406,10 @@ fn for_each_part(key: &KeySpec, each: &mut dyn FnMut(&KeyPart)) {
     }
 }
 
-const DROPPED_HEADER_REASON: &str = "a gateway drops headers with underscores in their names";
-const DROPPED_HEADER_FIX: &str = "write hyphens, or `underscores-in-headers: allow` in `connections`";
+const DROPPED_HEADER_REASON: &str = "the gateway drops headers with underscores in their names";
+const DROPPED_HEADER_FIX: &str = "use hyphens, or set `underscores-in-headers: allow` in `connections`";
 
-/// Whether a gateway drops a header with this name.
+/// Whether the gateway drops a header with this name.
 fn is_dropped_header(policy: &Policy, name: &str) -> bool {
     name.contains('_') && policy.connections.underscores == Underscores::Drop
 }
@@ -427,21 +428,19 @@ fn find_missing_part(policy: &Policy, rule: &RuleSpec, part: &KeyPart) -> Option
                 is_rest || path.segments.iter().any(is_it)
             };
             match paths.iter().filter(|path| has_name(path)).count() {
-                0 => Some((format!("none of its paths has a `{{{name}}}`"), "name a segment of its path so")),
-                some if some < paths.len() => Some((
-                    format!("only some of its paths have a `{{{name}}}`"),
-                    "name a segment in all of them",
-                )),
+                0 => Some((format!("none of its paths has `{{{name}}}`"), "add it to the path")),
+                some if some < paths.len() => {
+                    Some((format!("only some of its paths have `{{{name}}}`"), "add it to all of them"))
+                }
                 _ => None,
             }
         }
         KeyPart::Route if paths.is_empty() => {
-            Some(("it has no path that could be its `route`".to_owned(), "give it a path, or use `path`"))
+            Some(("`route` needs a path in `match`".to_owned(), "add a path, or use `path`"))
         }
-        KeyPart::User if policy.user.is_none() => Some((
-            "nothing says who the user is".to_owned(),
-            "say it under `user`, as in `user: header x-user`",
-        )),
+        KeyPart::User if policy.user.is_none() => {
+            Some(("the policy does not define `user`".to_owned(), "define it, as in `user: header x-user`"))
+        }
         KeyPart::Header(name) => find_excluded_value(&rule.matching, name, |not| &not.headers),
         KeyPart::Cookie(name) => find_excluded_value(&rule.matching, name, |not| &not.cookies),
         KeyPart::Query(name) => find_excluded_value(&rule.matching, name, |not| &not.queries),
@@ -449,7 +448,7 @@ fn find_missing_part(policy: &Policy, rule: &RuleSpec, part: &KeyPart) -> Option
     }
 }
 
-/// What the `not` of the rule leaves out, whatever its value.
+/// Finds a header, query parameter or cookie that the `not` of the rule excludes with any value.
 fn find_excluded_value(
     matching: &Match,
     name: &str,
@@ -458,15 +457,15 @@ fn find_excluded_value(
     let not = matching.not.as_deref()?;
     let excluded = values(not).get(name)?;
     let is_all = excluded.0.iter().any(|glob| glob.0 == "*");
-    // Only where nothing else must hold as well.
+    // Only if the `not` has no other condition.
     let mut rest =
         Match { headers: BTreeMap::new(), queries: BTreeMap::new(), cookies: BTreeMap::new(), ..not.clone() };
     rest.not = None;
     let is_alone = rest == Match::default() && not.headers.len() + not.queries.len() + not.cookies.len() == 1;
     (is_all && is_alone && not.not.is_none()).then(|| {
         (
-            format!("its `not` leaves out all requests that have `{name}`"),
-            "count by something that the others have",
+            format!("its `not` excludes all requests that have `{name}`"),
+            "use a key that the remaining requests have",
         )
     })
 }

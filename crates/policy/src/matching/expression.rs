@@ -1,9 +1,9 @@
-//! Expressions in CEL: compiled when a policy is loaded, asked only by rules that have one.
+//! CEL expressions, compiled when a policy is loaded.
 //!
-//! Nothing that a client sends may decide how long an expression takes. So there are no loops (`all`, `exists`, `map`,
-//! `filter`), no functions whose answer can be larger than what goes in (`replace`, `format`, `join`), no regular
-//! expressions, and a number of steps that is known when it is read. What it looks at is known then, too: only those
-//! headers, parameters and cookies are fetched that it names.
+//! The content of a request must not determine the evaluation time. Therefore there are no loops (`all`, `exists`, `map`,
+//! `filter`), no functions whose result can be larger than their input (`replace`, `format`, `join`), no regular
+//! expressions, and the number of steps is known at load time. The inputs are known then, too: only headers, parameters and
+//! cookies that the expression names are read.
 
 use super::{RequestView, types::Type};
 use crate::{model::Expression, source::truncate};
@@ -24,19 +24,19 @@ use std::{
 use tidegate_core::SettingError;
 use tidegate_rule::request::{KeyValue, for_each_cookie, for_each_query};
 
-/// An expression that can be asked.
+/// A compiled expression.
 ///
-/// | it sees | as |
+/// | input | value |
 /// |---|---|
-/// | `request.method`, `request.host` | text; the host in lower case and without a port |
-/// | `request.path` | text in its plain spelling, as patterns see it |
-/// | `request.size` | a number: what `Content-Length` says, zero without one |
-/// | `request.client` | text: the address of the client, empty where it is not known |
-/// | `request.headers['x-plan']`, `request.headers.accept` | text: the first value; `'x-plan' in request.headers` asks whether there is one |
-/// | `request.query['page']`, `request.cookies['session']` | the same |
+/// | `request.method`, `request.host` | a string; the host in lower case and without a port |
+/// | `request.path` | a string: the normalized path, as for patterns |
+/// | `request.size` | an integer: `Content-Length`, 0 without one |
+/// | `request.client` | a string: the address of the client, empty if unknown |
+/// | `request.headers['x-plan']`, `request.headers.accept` | a string: the first value; `'x-plan' in request.headers` checks that there is one |
+/// | `request.query['page']`, `request.cookies['session']` | likewise |
 ///
-/// An expression fails for a request that lacks what it looks at, such as a header. A key is missing then, and a `when` counts
-/// as its [`ExpressionPurpose`] says. Failures are counted.
+/// An expression fails for a request without one of its inputs, such as a header. A key is then missing, and a `when` has the
+/// value that its [`ExpressionPurpose`] defines. Failures are counted.
 pub(crate) struct CompiledExpression {
     program: Program,
     inputs: ExpressionInputs,
@@ -45,26 +45,26 @@ pub(crate) struct CompiledExpression {
     failures: AtomicU64,
 }
 
-/// What an expression is for.
+/// The purpose of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExpressionPurpose {
-    /// To tell whether a request is meant.
+    /// A condition of a match.
     Condition {
-        /// The value of one that fails.
+        /// The value if the evaluation fails.
         on_failure: bool,
     },
-    /// To count requests by.
+    /// The key of a rule.
     Key,
 }
 
-/// What of a request an expression looks at.
+/// The parts of a request that an expression reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ExpressionInputs {
     fields: BTreeSet<RequestField>,
     headers: BTreeSet<String>,
     queries: BTreeSet<String>,
     cookies: BTreeSet<String>,
-    /// Names that it only asks for, as in `'x-plan' in request.headers`.
+    /// Names whose presence it checks, as in `'x-plan' in request.headers`.
     tested: BTreeSet<(&'static str, String)>,
 }
 
@@ -86,7 +86,7 @@ pub(super) const FIELDS: [(&str, RequestField); 5] = [
 ];
 const TABLE_NAMES: [&str; 3] = ["headers", "query", "cookies"];
 
-/// What may be called: operators, and what gives no more than it is given.
+/// The allowed functions: operators, and functions whose result is not larger than their input.
 const ALLOWED_FUNCTIONS: [&str; 33] = [
     "_?_:_",
     "_&&_",
@@ -123,17 +123,16 @@ const ALLOWED_FUNCTIONS: [&str; 33] = [
     "charAt",
 ];
 
-/// The longest expression, in bytes.
+/// The maximum length of an expression, in bytes.
 const MAX_EXPRESSION_BYTES: usize = 1_000;
-/// How deep one may be nested: working it out takes some thirty kilobytes of the stack for each level where nothing is
-/// optimised, and a thread has two megabytes.
+/// The maximum nesting depth. Evaluation takes about 30 kB of stack per level in a debug build, and a thread has 2 MB.
 const MAX_NESTING: usize = 16;
-/// The stack that reading the deepest of the longest takes, in bytes and with some to spare; only what is used counts.
+/// The stack for parsing the deepest expression of maximum length, with some reserve. Unused pages take no memory.
 const PARSER_STACK_BYTES: usize = 256 << 20;
 
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
-    // The names are its own, so that there is nothing to clash with.
+    // Cannot fail: the names do not conflict with others.
     let _known = env.add_extension(extensions::strings);
     Arc::new(env)
 });
@@ -142,14 +141,11 @@ impl CompiledExpression {
     pub(crate) fn new(expression: &Expression, purpose: ExpressionPurpose) -> Result<Self, SettingError> {
         let text = &expression.0;
         if text.len() > MAX_EXPRESSION_BYTES {
-            let problem = format!("an expression of {} bytes", text.len());
-            return Err(SettingError::new(
-                problem,
-                format!("write one of {MAX_EXPRESSION_BYTES} bytes at most"),
-            ));
+            let problem = format!("expression of {} bytes", text.len());
+            return Err(SettingError::new(problem, format!("shorten it to {MAX_EXPRESSION_BYTES} bytes")));
         }
-        // The parser calls itself for each bracket, some thirty times, and a thousand brackets are more than a thread
-        // has room for. It is given as much as they take; what is nested that deep is refused there, too.
+        // The parser recurses about thirty times per bracket, and a thousand brackets overflow the stack of a usual thread.
+        // It therefore runs on a thread with a larger stack; deeply nested expressions are then rejected with an error.
         let builder = thread::Builder::new().stack_size(PARSER_STACK_BYTES);
         thread::scope(|scope| {
             let result = builder
@@ -158,8 +154,8 @@ impl CompiledExpression {
             match result {
                 Ok(Ok(read)) => read,
                 Ok(Err(_)) | Err(_) => {
-                    let problem = format!("`{}` cannot be read here", single_line(text));
-                    Err(SettingError::new(problem, "write a simpler one, or free some memory"))
+                    let problem = format!("cannot parse `{}`: out of memory", single_line(text));
+                    Err(SettingError::new(problem, "simplify it, or free some memory"))
                 }
             }
         })
@@ -169,28 +165,29 @@ impl CompiledExpression {
         let program = ENV.compile(text).map_err(|errors| {
             let first =
                 errors.errors.first().map(|error| error.msg.lines().next().unwrap_or_default().to_owned());
-            let problem = format!("`{}` is no expression: {}", single_line(text), first.unwrap_or_default());
-            SettingError::new(problem, "write one in CEL, such as `request.size > 1000`")
+            let problem =
+                format!("invalid expression `{}`: {}", single_line(text), first.unwrap_or_default());
+            SettingError::new(problem, "write CEL, such as `request.size > 1000`")
         })?;
-        let mut needs = ExpressionInputs::default();
-        needs.collect(program.expression(), 0)?;
+        let mut inputs = ExpressionInputs::default();
+        inputs.collect(program.expression(), 0)?;
         let found = Type::infer(program.expression())?;
         match purpose {
             ExpressionPurpose::Condition { .. } if !found.can_be_bool() => {
-                let problem = format!("`{}` is {found}, and `when` needs true or false", single_line(text));
+                let problem = format!("`{}` is {found}, but `when` needs a boolean", single_line(text));
                 return Err(SettingError::new(problem, "compare it, as in `request.size > 1000`"));
             }
             ExpressionPurpose::Key if !found.can_be_key() => {
                 let problem =
-                    format!("`{}` is {found}, and a key is a text or a whole number", single_line(text));
+                    format!("`{}` is {found}, but a key must be a string or an integer", single_line(text));
                 return Err(SettingError::new(problem, "convert it, as in `string(request.size)`"));
             }
             ExpressionPurpose::Condition { .. } | ExpressionPurpose::Key => {}
         }
-        Ok(Self { program, inputs: needs, purpose, text: text.clone(), failures: AtomicU64::new(0) })
+        Ok(Self { program, inputs, purpose, text: text.clone(), failures: AtomicU64::new(0) })
     }
 
-    /// What it looks at without asking whether it is there: it fails for requests that lack one of these.
+    /// The inputs whose presence the expression does not check. It fails for requests without one of them.
     pub(crate) fn unguarded_inputs(&self) -> Vec<String> {
         let ExpressionInputs { headers, queries, cookies, tested, .. } = &self.inputs;
         let tables = [("headers", headers), ("query", queries), ("cookies", cookies)];
@@ -201,22 +198,22 @@ impl CompiledExpression {
             .collect()
     }
 
-    /// How often it could not be worked out.
+    /// The number of failed evaluations.
     pub(crate) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Whether it is true of a request; where it fails, what its purpose says.
+    /// Whether it is true for a request; if it fails, the value that its purpose defines.
     pub(crate) fn is_true(&self, view: &RequestView<'_>) -> bool {
         let on_failure = matches!(self.purpose, ExpressionPurpose::Condition { on_failure: true });
         match self.evaluate(view) {
-            Some(Value::Bool(is_so)) => is_so,
+            Some(Value::Bool(value)) => value,
             Some(_) => self.record_failure().unwrap_or(on_failure),
             None => on_failure,
         }
     }
 
-    /// The text or the number that it gives for a request, to be a key.
+    /// Returns its value for a request as a key.
     pub(crate) fn evaluate_key(&self, view: &RequestView<'_>) -> Option<KeyValue<'static>> {
         match self.evaluate(view)? {
             Value::String(text) if text.is_empty() => None,
@@ -226,7 +223,7 @@ impl CompiledExpression {
                 Ok(number) => number.into(),
                 Err(_) => number.to_string().into(),
             }),
-            Value::Bool(is_so) => Some(is_so.to_string().into()),
+            Value::Bool(value) => Some(value.to_string().into()),
             _ => self.record_failure(),
         }
     }
@@ -254,10 +251,10 @@ impl fmt::Debug for CompiledExpression {
 }
 
 impl ExpressionInputs {
-    /// Notes what an expression looks at, and refuses what it must not have.
+    /// Collects the inputs of an expression, and rejects forbidden functions and constructs.
     fn collect(&mut self, at: &IdedExpr, depth: usize) -> Result<(), SettingError> {
         if depth > MAX_NESTING {
-            return Err(SettingError::new("an expression that is nested too deep", "write a simpler one"));
+            return Err(SettingError::new("expression nested too deeply", "simplify it"));
         }
         match &at.expr {
             Expr::Literal(_) => Ok(()),
@@ -274,7 +271,7 @@ impl ExpressionInputs {
             },
             Expr::Call(call) => {
                 if !ALLOWED_FUNCTIONS.contains(&&*call.func_name) {
-                    let problem = format!("an expression cannot call `{}`", call.func_name);
+                    let problem = format!("function `{}` is not allowed", call.func_name);
                     return Err(SettingError::new(
                         problem,
                         format!("use one of {}", ALLOWED_FUNCTIONS[18..].join(", ")),
@@ -284,8 +281,8 @@ impl ExpressionInputs {
                     ("_[_]", [of, name]) | ("@in", [name, of]) if table_name(of).is_some() => {
                         let Expr::Literal(LiteralValue::String(name)) = &name.expr else {
                             return Err(SettingError::new(
-                                "a name that is not known ahead",
-                                "name it, as in `request.headers['x-plan']`",
+                                "computed name in an expression",
+                                "write a literal name, as in `request.headers['x-plan']`",
                             ));
                         };
                         let table = table_name(of).unwrap_or_default();
@@ -301,18 +298,18 @@ impl ExpressionInputs {
                 }
             }
             Expr::Ident(name) if name == "request" => {
-                Err(SettingError::new("`request` as a whole", format!("use a part of it: {}", known_names())))
+                Err(SettingError::new("`request` without a field", format!("use one of {}", known_names())))
             }
             Expr::Ident(name) => Err(SettingError::new(
                 format!("unknown name `{name}`"),
                 format!("use one of {}", known_names()),
             )),
             Expr::Comprehension(_) => Err(SettingError::new(
-                "an expression with a loop (`all`, `exists`, `map`, `filter`)",
-                "write it without: a request must not decide how long it takes",
+                "loop in an expression (`all`, `exists`, `map`, `filter`)",
+                "remove it: the content of a request must not determine the evaluation time",
             )),
             Expr::Map(_) | Expr::Struct(_) | Expr::Unspecified => {
-                Err(SettingError::new("a table in an expression", "compare with texts, numbers or lists"))
+                Err(SettingError::new("map in an expression", "use strings, numbers or lists"))
             }
         }
     }
@@ -324,8 +321,8 @@ impl ExpressionInputs {
                 Ok(())
             }
             None if TABLE_NAMES.contains(&name) => Err(SettingError::new(
-                format!("`request.{name}` as a whole"),
-                format!("use one of them, as in `request.{name}['name']`"),
+                format!("`request.{name}` without a name"),
+                format!("write a name, as in `request.{name}['name']`"),
             )),
             None => Err(SettingError::new(
                 format!("unknown `request.{name}`"),
@@ -343,13 +340,13 @@ impl ExpressionInputs {
         if table == "headers" && name.bytes().any(|byte| byte.is_ascii_uppercase()) {
             let name = single_line(name);
             let fix = format!("write it in lower case: `{}`", name.to_ascii_lowercase());
-            return Err(SettingError::new(format!("a header `{name}`"), fix));
+            return Err(SettingError::new(format!("header `{name}` in upper case"), fix));
         }
         names.insert(name.to_owned());
         Ok(())
     }
 
-    /// Those parts of a request.
+    /// Reads the inputs from a request.
     fn extract(&self, view: &RequestView<'_>) -> HashMap<String, Value> {
         let head = view.head();
         let field = |(name, field): &(&str, RequestField)| {
@@ -388,7 +385,7 @@ impl ExpressionInputs {
     }
 }
 
-/// The beginning of a text, as part of a line.
+/// Truncates a text to one line.
 fn single_line(text: &str) -> String {
     truncate(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
@@ -401,7 +398,7 @@ pub(super) fn is_request(at: &IdedExpr) -> bool {
     matches!(&at.expr, Expr::Ident(name) if name == "request")
 }
 
-/// `headers` of `request.headers`.
+/// Returns `headers` for `request.headers`.
 pub(super) fn table_name(at: &IdedExpr) -> Option<&'static str> {
     match &at.expr {
         Expr::Select(select) if is_request(&select.operand) && !select.test => {
@@ -421,7 +418,7 @@ fn known_names() -> String {
 mod tests {
     use super::*;
 
-    /// Half of what a thread has.
+    /// Half of the stack of a usual thread.
     const SMALL_STACK_BYTES: usize = 1 << 20;
 
     #[test]
@@ -461,7 +458,7 @@ mod tests {
                 for compiled in &accepted {
                     let mut context = Context::with_env(ENV.clone());
                     context.add_variable_from_value("request", Value::Bool(true));
-                    let _worked_out = compiled.program.execute(&context);
+                    let _result = compiled.program.execute(&context);
                 }
                 drop(accepted);
             });

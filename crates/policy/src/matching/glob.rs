@@ -1,13 +1,13 @@
-//! Texts with `*` for any text.
+//! Globs: patterns with `*` for any text.
 
 use crate::model::Glob;
 
-/// A glob, taken apart at its stars.
+/// A glob, split at its stars.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GlobMatcher {
-    /// What stands before the first star; all of it if there is none.
+    /// The text before the first star; the whole glob if it has none.
     prefix: Box<[u8]>,
-    /// What stands behind each star.
+    /// The text after each star.
     parts: Box<[Box<[u8]>]>,
 }
 
@@ -17,19 +17,19 @@ impl GlobMatcher {
         Self { prefix: parts.next().unwrap_or_default(), parts: parts.collect() }
     }
 
-    /// The text, if there is no star in it.
+    /// The text, if the glob has no star.
     pub(crate) fn literal(&self) -> Option<&[u8]> {
         self.parts.is_empty().then_some(&*self.prefix)
     }
 
-    /// Whether the text is such. Each part is looked for where the one before it ended: a star takes as little as it can,
-    /// and only the last part has its place at the end. So the work is that of searching the text once for each part.
+    /// Whether the text matches. Each part is searched after the previous one, so a star takes as little as possible; the last
+    /// part must be at the end. The time is that of one search per part.
     pub(crate) fn matches(&self, text: &[u8]) -> bool {
         let Some(mut text) = text.strip_prefix(&*self.prefix) else { return false };
         let Some((last, between)) = self.parts.split_last() else { return text.is_empty() };
         for part in between {
             match find(text, part) {
-                Some(place) => text = &text[place + part.len()..],
+                Some(start) => text = &text[start + part.len()..],
                 None => return false,
             }
         }
@@ -53,7 +53,7 @@ mod tests {
         GlobMatcher::new(&Glob(glob.to_owned())).matches(text.as_bytes())
     }
 
-    /// The meaning, as slow as it is plain.
+    /// A slow reference implementation.
     fn naive_match(glob: &[u8], text: &[u8]) -> bool {
         match glob {
             [] => text.is_empty(),
@@ -80,8 +80,8 @@ mod tests {
             ("a**c", "ac", true),
             ("*ab", "aab", true),
         ];
-        for (glob, text, is_such) in cases {
-            assert_eq!(glob_matches(glob, text), is_such, "{glob} {text}");
+        for (glob, text, is_match) in cases {
+            assert_eq!(glob_matches(glob, text), is_match, "{glob} {text}");
         }
     }
 

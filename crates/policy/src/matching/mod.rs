@@ -1,6 +1,6 @@
-//! Which requests a rule is about: a `match`, compiled.
+//! Compiled matches: which requests a rule or a route applies to.
 //!
-//! Nothing here depends on how many rules there are; see [`RuleIndex`](crate::index::RuleIndex) for that.
+//! [`RuleIndex`](crate::index::RuleIndex) finds the matching rules among many.
 
 mod expression;
 mod glob;
@@ -26,17 +26,17 @@ use std::{fmt, sync::Arc};
 use tidegate_core::SettingError;
 use values::ValueCondition;
 
-/// A [`Match`], ready to be asked. Clones are the same.
+/// A compiled [`Match`]. Clones share their state.
 ///
-/// * `method`, `header`, `query` and `cookie` are compared as they are, with `*` for any text. Where a request has several
-///   headers, parameters or cookies of a name, one that fits is enough.
-/// * `path` is compared in its plain spelling, see [`RequestView`].
-/// * `host` is compared in lower case, without a port and a last dot.
-/// * `client` is the address of the client as trusted proxies tell it. A request whose client is not known is from nowhere.
-/// * `listener` is the name of the listener that the request came in through. Where that is not known, as in a middleware
-///   or a replayed log, no name matches.
-/// * `when` is an expression. One that fails for a request counts as true in the match of a rule, so that the rule applies, and
-///   as false in that of a route; under `not` the other way round. Failures are counted.
+/// * `method`, `header`, `query` and `cookie` are compared exactly, with `*` for any text. If a request repeats a header,
+///   parameter or cookie, one match is enough.
+/// * `path` is compared in its normalized form, see [`RequestView`].
+/// * `host` is compared in lower case, without a port and a trailing dot.
+/// * `client` is the address of the client as trusted proxies report it. A request with an unknown client matches no network.
+/// * `listener` is the name of the listener that received the request. If it is unknown, as in a middleware or a replayed log,
+///   no name matches.
+/// * `when` is an expression. If it fails for a request, it counts as true in the match of a rule, so that the rule applies,
+///   and as false in that of a route; under `not` the other way round. Failures are counted.
 #[derive(Clone, Debug)]
 pub struct Matcher {
     inner: Arc<MatcherInner>,
@@ -55,24 +55,24 @@ struct MatcherInner {
     when: Option<CompiledExpression>,
 }
 
-/// Why a request is none of those that are meant: the first that does not hold.
+/// The reason why a request does not match: the first condition that fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// Its method.
+    /// The method.
     Method,
-    /// Its path.
+    /// The path.
     Path,
-    /// Its host.
+    /// The host.
     Host,
-    /// A header, a parameter or a cookie: where, and which.
+    /// A header, query parameter or cookie: its source and its name.
     Value(&'static str, Arc<str>),
-    /// Its client.
+    /// The client address.
     Client,
-    /// The listener that it came in through.
+    /// The listener.
     Listener,
-    /// It is one of those that `not` leaves out.
+    /// `not` excludes the request.
     Not,
-    /// It is none of those in `any`.
+    /// No item of `any` matches.
     Any,
     /// The expression.
     When,
@@ -81,28 +81,28 @@ pub enum Mismatch {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Method => f.write_str("it is about other methods"),
-            Self::Path => f.write_str("it is about other paths"),
-            Self::Host => f.write_str("it is about other hosts"),
-            Self::Value(place, name) => write!(f, "it wants another {place} `{name}`"),
-            Self::Client => f.write_str("it is about clients from elsewhere"),
-            Self::Listener => f.write_str("it is about other listeners"),
-            Self::Not => f.write_str("its `not` leaves this out"),
-            Self::Any => f.write_str("it is none of those that its `any` names"),
-            Self::When => f.write_str("its `when` is not true"),
+            Self::Method => f.write_str("method does not match"),
+            Self::Path => f.write_str("path does not match"),
+            Self::Host => f.write_str("host does not match"),
+            Self::Value(source, name) => write!(f, "{source} `{name}` does not match"),
+            Self::Client => f.write_str("client address does not match"),
+            Self::Listener => f.write_str("listener does not match"),
+            Self::Not => f.write_str("excluded by its `not`"),
+            Self::Any => f.write_str("no item of its `any` matches"),
+            Self::When => f.write_str("its `when` is false"),
         }
     }
 }
 
 impl Matcher {
-    /// A match of a policy with these lists. An error names what cannot be, and what to write instead.
+    /// Compiles a match of a rule with these lists. An error has the problem and the fix.
     ///
-    /// A request for which an expression fails is meant.
+    /// A request for which an expression fails matches.
     pub fn new(matching: &Match, lists: &Lists) -> Result<Self, SettingError> {
         Self::build(matching, lists, true)
     }
 
-    /// The same for a route: a request for which an expression fails is not meant.
+    /// Compiles a match of a route. A request for which an expression fails does not match.
     pub(crate) fn for_route(matching: &Match, lists: &Lists) -> Result<Self, SettingError> {
         Self::build(matching, lists, false)
     }
@@ -137,13 +137,13 @@ impl Matcher {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Whether this request is meant.
+    /// Whether this request matches.
     #[inline]
     pub fn matches(&self, view: &RequestView<'_>) -> bool {
         self.mismatch(view).is_none()
     }
 
-    /// Why this request is not meant; `None` if it is. What costs least is looked at first.
+    /// Returns the reason why this request does not match; `None` if it does. The cheapest conditions are checked first.
     pub fn mismatch(&self, view: &RequestView<'_>) -> Option<Mismatch> {
         let paths = &self.inner.paths;
         if !self.has_method(view) {
@@ -155,7 +155,7 @@ impl Matcher {
         self.mismatch_except_path(view)
     }
 
-    /// Whether a request is meant whose path is known to be.
+    /// Whether a request matches whose path is known to match.
     pub(crate) fn matches_except_path(&self, view: &RequestView<'_>) -> bool {
         self.has_method(view) && self.mismatch_except_path(view).is_none()
     }
@@ -166,13 +166,12 @@ impl Matcher {
     }
 
     fn mismatch_except_path(&self, view: &RequestView<'_>) -> Option<Mismatch> {
-        let MatcherInner { hosts, value_conditions: wanted, clients, listeners, not, any, when, .. } =
-            &*self.inner;
+        let MatcherInner { hosts, value_conditions, clients, listeners, not, any, when, .. } = &*self.inner;
         let is_host = |host: &str| hosts.iter().any(|glob| glob.matches(host.as_bytes()));
         if !hosts.is_empty() && !view.host().is_some_and(is_host) {
             return Some(Mismatch::Host);
         }
-        if let Some(unmet) = wanted.iter().find(|wanted| !wanted.matches(view.head())) {
+        if let Some(unmet) = value_conditions.iter().find(|condition| !condition.matches(view.head())) {
             return Some(Mismatch::Value(unmet.source.name(), unmet.name.clone()));
         }
         let is_client = |clients: &Networks| view.client().is_some_and(|client| clients.contains(client));
@@ -192,19 +191,19 @@ impl Matcher {
         when.as_ref().is_some_and(|when| !when.is_true(view)).then_some(Mismatch::When)
     }
 
-    /// How often an expression in it could not be worked out.
+    /// The number of failed evaluations of its expressions.
     pub fn failures(&self) -> u64 {
         let when = self.inner.when.as_ref().map_or(0, CompiledExpression::failures);
         let not = self.inner.not.as_ref().map_or(0, Self::failures);
         self.inner.any.iter().map(Self::failures).fold(when.saturating_add(not), u64::saturating_add)
     }
 
-    /// What a name of the path that fits stands for.
+    /// The segment that a name captures in the matching path.
     pub(crate) fn capture<'s>(&self, name: &str, view: &'s RequestView<'_>) -> Option<&'s [u8]> {
         self.matching_path(view)?.capture(name, view.path())
     }
 
-    /// The pattern that fits.
+    /// The path pattern that matches.
     pub(crate) fn matching_path(&self, view: &RequestView<'_>) -> Option<&PathMatcher> {
         self.inner.paths.iter().find(|path| path.matches(view.path()))
     }
@@ -225,23 +224,14 @@ impl Matcher {
         &self.inner.any
     }
 
-    /// Whether all requests are meant.
+    /// Whether all requests match.
     pub(crate) fn is_unconditional(&self) -> bool {
-        let MatcherInner {
-            methods,
-            paths,
-            hosts,
-            value_conditions: wanted,
-            clients,
-            listeners,
-            not,
-            any,
-            when,
-        } = &*self.inner;
+        let MatcherInner { methods, paths, hosts, value_conditions, clients, listeners, not, any, when } =
+            &*self.inner;
         methods.is_empty()
             && paths.is_empty()
             && hosts.is_empty()
-            && wanted.is_empty()
+            && value_conditions.is_empty()
             && clients.is_none()
             && listeners.is_empty()
             && not.is_none()
@@ -250,12 +240,12 @@ impl Matcher {
     }
 }
 
-/// Whether an expression can be a `when`, and what to write instead if not.
+/// Checks that an expression can be a `when`. An error has the problem and the fix.
 pub fn check_condition(expression: &Expression) -> Result<(), SettingError> {
     CompiledExpression::new(expression, ExpressionPurpose::Condition { on_failure: true }).map(drop)
 }
 
-/// Whether an expression can be a key, and what to write instead if not.
+/// Checks that an expression can be a key. An error has the problem and the fix.
 pub fn check_key(expression: &Expression) -> Result<(), SettingError> {
     CompiledExpression::new(expression, ExpressionPurpose::Key).map(drop)
 }

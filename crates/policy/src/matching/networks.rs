@@ -1,4 +1,4 @@
-//! Networks of clients, and the lists that policies name them by.
+//! Networks of clients, and the address lists of a policy.
 
 use crate::model::{Network, Policy};
 use arc_swap::ArcSwap;
@@ -13,7 +13,7 @@ use std::{
 use tidegate_access::{AccessList, AccessListBuilder, AccessMatch, ListAction, Prefix};
 use tidegate_core::SettingError;
 
-/// The lists of a policy, as they are now: those from files can be read again. Clones are the same lists.
+/// The address lists of a policy. Lists from files can be reloaded. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
     lists: Arc<BTreeMap<String, NamedList>>,
@@ -26,51 +26,51 @@ struct NamedList {
     content: Arc<ArcSwap<ListContent>>,
 }
 
-/// What a list holds: to be looked up, and to be put into others.
+/// The content of a list: a table for lookups, and its prefixes for inclusion in other lists.
 #[derive(Debug, Default)]
 pub(crate) struct ListContent {
     access_list: AccessList,
     prefixes: Vec<(ListAction, Prefix)>,
 }
 
-/// The name that stands for everybody.
+/// The name of the list of all addresses.
 const ALL_LIST: &str = "all";
 
 impl Lists {
-    /// Those of a policy, with their files read; `base` is where names of files start from. All that is wrong is told.
+    /// Reads the lists of a policy and their files, which are relative to `base`. Returns all errors.
     pub fn read(policy: &Policy, base: &Path) -> Result<Self, Vec<SettingError>> {
-        let (lists, wrong) = Self::read_all(policy, base);
-        if wrong.is_empty() { Ok(lists) } else { Err(wrong.into_iter().map(|(_, error)| error).collect()) }
+        let (lists, errors) = Self::read_all(policy, base);
+        if errors.is_empty() { Ok(lists) } else { Err(errors.into_iter().map(|(_, error)| error).collect()) }
     }
 
-    /// The same, with an empty list for each that is wrong: whoever names it is not to blame.
+    /// Like [`Lists::read`], with an empty list for each invalid one, so that references to it cause no further errors.
     pub(crate) fn read_all(policy: &Policy, base: &Path) -> (Self, Vec<(String, SettingError)>) {
-        let (mut named, mut wrong) = (BTreeMap::new(), Vec::new());
+        let (mut named, mut errors) = (BTreeMap::new(), Vec::new());
         for (name, list) in &policy.lists {
             let files: Vec<_> = list.files.iter().map(|file| base.join(file)).collect();
             let content = load_list(name, &list.networks, &files).unwrap_or_else(|error| {
-                wrong.push((name.clone(), error));
+                errors.push((name.clone(), error));
                 ListContent::default()
             });
             let now = Arc::new(ArcSwap::from_pointee(content));
             named.insert(name.clone(), NamedList { networks: list.networks.clone(), files, content: now });
         }
-        (Self { lists: Arc::new(named) }, wrong)
+        (Self { lists: Arc::new(named) }, errors)
     }
 
-    /// Reads all files again. A list of which one is wrong stays as it is, and that is told.
+    /// Reloads all files. A list with an invalid file keeps its content, and its error is returned.
     pub fn reload(&self) -> Result<(), Vec<SettingError>> {
-        let mut wrong = Vec::new();
+        let mut errors = Vec::new();
         for (name, list) in self.lists.iter().filter(|(_, list)| !list.files.is_empty()) {
             match load_list(name, &list.networks, &list.files) {
                 Ok(content) => list.content.store(Arc::new(content)),
-                Err(error) => wrong.push(error),
+                Err(error) => errors.push(error),
             }
         }
-        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    /// The files that should be watched.
+    /// The files to watch for changes.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.lists.values().flat_map(|list| list.files.iter().map(PathBuf::as_path))
     }
@@ -82,24 +82,24 @@ impl Lists {
         })
     }
 
-    /// All that some networks stand for, as entries of a table.
+    /// Expands networks and lists to entries of a table.
     pub(crate) fn entries(
         &self,
         networks: &[Network],
-        stance: ListAction,
+        action: ListAction,
     ) -> Result<Vec<(ListAction, Prefix)>, SettingError> {
         let mut entries = Vec::new();
         for network in networks {
             match network {
-                Network::Prefix(prefix) => entries.push((stance, *prefix)),
+                Network::Prefix(prefix) => entries.push((action, *prefix)),
                 Network::List(name) if name == ALL_LIST => {
-                    entries.extend(all_prefixes().map(|prefix| (stance, prefix)));
+                    entries.extend(all_prefixes().map(|prefix| (action, prefix)));
                 }
                 Network::List(name) => {
                     let list = self.get(name)?.load();
-                    // What a list leaves out of its own networks is not meant by naming it.
+                    // Exclusions of a list (`!`) are not included.
                     let allowed = list.prefixes.iter().filter(|(listed, _)| *listed == ListAction::Allow);
-                    entries.extend(allowed.map(|(_, prefix)| (stance, *prefix)));
+                    entries.extend(allowed.map(|(_, prefix)| (action, *prefix)));
                 }
             }
         }
@@ -112,15 +112,15 @@ fn all_prefixes() -> impl Iterator<Item = Prefix> {
     all.into_iter().filter_map(|first| Prefix::new(first, 0).ok())
 }
 
-/// Reads a list: what is said, and its files, with one network on each line.
+/// Builds a list from its networks and its files, which have one network per line.
 fn load_list(name: &str, networks: &[Prefix], files: &[PathBuf]) -> Result<ListContent, SettingError> {
     let mut prefixes: Vec<_> = networks.iter().map(|prefix| (ListAction::Allow, *prefix)).collect();
     for file in files {
         let shown = file.display();
         let text = read_file(file).map_err(|error| {
             SettingError::new(
-                format!("list `{name}`: `{shown}` cannot be read: {error}"),
-                "name a file that can be",
+                format!("list `{name}`: cannot read `{shown}`: {error}"),
+                "check the path and its permissions",
             )
         })?;
         for (number, line) in (1..).zip(text.lines()) {
@@ -128,7 +128,7 @@ fn load_list(name: &str, networks: &[Prefix], files: &[PathBuf]) -> Result<ListC
             if line.is_empty() {
                 continue;
             }
-            let (stance, network) = match line.strip_prefix('!') {
+            let (action, network) = match line.strip_prefix('!') {
                 Some(network) => (ListAction::Deny, network.trim()),
                 None => (ListAction::Allow, line),
             };
@@ -136,7 +136,7 @@ fn load_list(name: &str, networks: &[Prefix], files: &[PathBuf]) -> Result<ListC
                 let problem = format!("list `{name}`: {shown}, line {number}: {}", error.problem());
                 SettingError::new(problem, error.fix())
             })?;
-            prefixes.push((stance, prefix));
+            prefixes.push((action, prefix));
         }
     }
     let table = access_list_from_entries(prefixes.iter().copied());
@@ -145,35 +145,35 @@ fn load_list(name: &str, networks: &[Prefix], files: &[PathBuf]) -> Result<ListC
     Ok(ListContent { access_list: table, prefixes })
 }
 
-/// No file of networks is this large by intent.
+/// The maximum size of a list file.
 const MAX_LIST_FILE_BYTES: u64 = 64 << 20;
 
-/// Devices and pipes have no end, or no beginning; a file may grow while it is read.
+/// Reads a regular file up to the maximum size. Devices and pipes could block or never end.
 fn read_file(path: &Path) -> io::Result<String> {
     if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is not a file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut text = String::new();
     fs::File::open(path)?.take(MAX_LIST_FILE_BYTES + 1).read_to_string(&mut text)?;
     match text.len() as u64 > MAX_LIST_FILE_BYTES {
-        true => Err(io::Error::other("it is larger than 64 MiB")),
+        true => Err(io::Error::other("file larger than 64 MiB")),
         false => Ok(text),
     }
 }
 
-/// Entries as one table, where the longest prefix wins.
+/// Builds a table from entries. The longest prefix wins.
 pub(crate) fn access_list_from_entries(
     entries: impl IntoIterator<Item = (ListAction, Prefix)>,
 ) -> Result<AccessList, SettingError> {
-    let add = |list: AccessListBuilder, (stance, prefix)| match stance {
+    let add = |list: AccessListBuilder, (action, prefix)| match action {
         ListAction::Allow => list.allow(prefix),
         ListAction::Deny => list.deny(prefix),
     };
     let built = entries.into_iter().fold(AccessList::builder(), add).build();
-    built.map_err(|error| to_setting_error(&error.to_string(), "leave one of them out"))
+    built.map_err(|error| to_setting_error(&error.to_string(), "remove one of them"))
 }
 
-/// An error in the engine's words, which often name the fix; else this one.
+/// Converts the message of an error, which often contains its fix; otherwise uses this fix.
 pub(crate) fn to_setting_error(text: &str, fix: &str) -> SettingError {
     let text = text.replace('\n', "; ");
     match text.rsplit_once("; ") {
@@ -182,7 +182,7 @@ pub(crate) fn to_setting_error(text: &str, fix: &str) -> SettingError {
     }
 }
 
-/// Where clients may be from.
+/// The networks of a `client` condition.
 #[derive(Clone, Debug)]
 pub(crate) struct Networks {
     inline: Option<Arc<AccessList>>,
@@ -195,7 +195,7 @@ impl Networks {
         for network in networks {
             match network {
                 Network::List(name) if name != ALL_LIST => named.push(lists.get(name)?.clone()),
-                here => inline.extend(lists.entries(std::slice::from_ref(here), ListAction::Allow)?),
+                network => inline.extend(lists.entries(std::slice::from_ref(network), ListAction::Allow)?),
             }
         }
         let inline = if inline.is_empty() { None } else { Some(Arc::new(access_list_from_entries(inline)?)) };

@@ -1,12 +1,12 @@
-//! The path of a request, normalized once: rules decide on it, and it is what is forwarded.
+//! Normalizes the path of a request once, for rules and for forwarding.
 //!
-//! Servers disagree on `/a/../b`, `/a/..;/b`, `/a%2f..%2fb`, `//a` and `/a\b`. A client could choose a spelling that rules
-//! read in one way and the server in another. What all servers agree on is rewritten to one spelling; the rest is refused.
+//! Servers interpret `/a/../b`, `/a/..;/b`, `/a%2f..%2fb`, `//a` and `/a\b` differently. A client could choose a spelling that
+//! rules and the server interpret differently. Unambiguous paths are normalized; ambiguous ones are rejected.
 
 use crate::model::EscapedSlashes;
 use std::{borrow::Cow, fmt};
 
-/// Why a path is refused.
+/// The reason for rejecting a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathError {
     /// `%` without two hexadecimal digits.
@@ -15,30 +15,30 @@ pub enum PathError {
     Nul,
     /// `\`, which some servers read as a slash.
     Backslash,
-    /// `..` that leads out of the root.
+    /// `..` above the root.
     AboveRoot,
-    /// A dot segment that is escaped, has parameters, or stands beside an escaped slash: `%2e%2e`, `..;`, `%2f..`.
+    /// A dot segment that is escaped, has parameters, or is next to an escaped slash: `%2e%2e`, `..;`, `%2f..`.
     DotSegment,
     /// A segment with parameters and no name: `/;a/`.
     EmptySegmentName,
-    /// `%2F`, where the policy rejects it.
+    /// `%2F`, if the policy rejects it.
     EscapedSlash,
-    /// It does not start with a slash.
+    /// The path does not start with a slash.
     Relative,
 }
 
 impl PathError {
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     pub fn message(self) -> &'static str {
         match self {
             Self::Escape => "invalid path: `%` without two hexadecimal digits",
             Self::Nul => "invalid path: `%00`",
-            Self::Backslash => "invalid path: a backslash; write it as `%5C`",
-            Self::AboveRoot => "invalid path: `..` leads out of the root",
-            Self::DotSegment => "ambiguous path: a dot segment that is escaped or has parameters",
-            Self::EmptySegmentName => "ambiguous path: a segment with parameters and no name",
-            Self::EscapedSlash => "ambiguous path: an escaped slash, `%2F`",
-            Self::Relative => "invalid path: it does not start with a slash",
+            Self::Backslash => "invalid path: backslash; write it as `%5C`",
+            Self::AboveRoot => "invalid path: `..` above the root",
+            Self::DotSegment => "ambiguous path: dot segment with escapes or parameters",
+            Self::EmptySegmentName => "ambiguous path: segment with parameters and no name",
+            Self::EscapedSlash => "ambiguous path: escaped slash, `%2F`",
+            Self::Relative => "invalid path: no leading slash",
         }
     }
 }
@@ -51,8 +51,8 @@ impl fmt::Display for PathError {
 
 impl std::error::Error for PathError {}
 
-/// Normalizes the path of a request (without its query), as RFC 3986 does it: dot segments are resolved, escapes of
-/// unreserved characters decoded, other escapes in upper case. Adjacent slashes are merged. `*` is a path, too.
+/// Normalizes the path of a request (without its query) by RFC 3986: resolves dot segments, decodes escapes of unreserved
+/// characters, and converts other escapes to upper case. Adjacent slashes are merged. `*` is a valid path.
 pub fn normalize_path(path: &str, slashes: EscapedSlashes) -> Result<Cow<'_, str>, PathError> {
     if is_normal(path.as_bytes()) || path == "*" {
         return Ok(path.into());
@@ -94,7 +94,7 @@ pub fn normalize_path(path: &str, slashes: EscapedSlashes) -> Result<Cow<'_, str
     Ok(normal.into())
 }
 
-/// Whether there is nothing to be changed or refused.
+/// Whether a path needs no change and no check.
 fn is_normal(path: &[u8]) -> bool {
     let Some((b'/', rest)) = path.split_first() else { return false };
     let mut before = b'/';
@@ -107,7 +107,7 @@ fn is_normal(path: &[u8]) -> bool {
     true
 }
 
-/// A segment with escapes of unreserved characters decoded, and those of others in upper case.
+/// Decodes escapes of unreserved characters, and converts other escapes to upper case.
 fn unescape(raw: &str) -> Result<Cow<'_, str>, PathError> {
     if !raw.contains('%') {
         return Ok(raw.into());
@@ -136,7 +136,7 @@ fn unescape(raw: &str) -> Result<Cow<'_, str>, PathError> {
     Ok(segment.into())
 }
 
-/// Refuses what servers read in different ways. `%2F` and `%5C` are slashes to some of them.
+/// Rejects segments that servers interpret differently. Some of them treat `%2F` and `%5C` as slashes.
 fn check_segment(segment: &str, slashes: EscapedSlashes) -> Result<(), PathError> {
     if segment.contains("%2F") && slashes == EscapedSlashes::Reject {
         return Err(PathError::EscapedSlash);
@@ -157,7 +157,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn paths_are_normalized_or_refused() {
+    fn paths_are_normalized_or_rejected() {
         use EscapedSlashes::{Keep, Reject, Unescape};
         for (path, slashes, expected) in [
             ("/", Reject, Ok("/")),
@@ -209,12 +209,12 @@ mod tests {
         for (path, message) in [
             ("/%zz", "invalid path: `%` without two hexadecimal digits"),
             ("/%00", "invalid path: `%00`"),
-            ("/a\\b", "invalid path: a backslash; write it as `%5C`"),
-            ("/..", "invalid path: `..` leads out of the root"),
-            ("/..;", "ambiguous path: a dot segment that is escaped or has parameters"),
-            ("/;a", "ambiguous path: a segment with parameters and no name"),
-            ("/%2f", "ambiguous path: an escaped slash, `%2F`"),
-            ("a", "invalid path: it does not start with a slash"),
+            ("/a\\b", "invalid path: backslash; write it as `%5C`"),
+            ("/..", "invalid path: `..` above the root"),
+            ("/..;", "ambiguous path: dot segment with escapes or parameters"),
+            ("/;a", "ambiguous path: segment with parameters and no name"),
+            ("/%2f", "ambiguous path: escaped slash, `%2F`"),
+            ("a", "invalid path: no leading slash"),
         ] {
             assert_eq!(normalize_path(path, EscapedSlashes::Reject).unwrap_err().to_string(), message);
         }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     proptest! {
-        /// A normalized path has one spelling: it stays as it is, and holds nothing that servers resolve.
+        /// Normalization is idempotent, and leaves no segment that servers resolve.
         #[test]
         fn normalized_paths_are_stable(path in "/([/.;%2eEfF5cC6a]|%2e|%2f|%5c|\\.\\.){0,12}", slashes in escaped_slash_modes()) {
             if let Ok(normal) = normalize_path(&path, slashes) {

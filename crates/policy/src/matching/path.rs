@@ -1,18 +1,18 @@
-//! Paths, in the one spelling in which patterns are compared with them.
+//! Normalized paths, and patterns that match them.
 //!
-//! A backend may read `/login`, `//login`, `/./login`, `/%6Cogin`, `/login/` and `/login;v=1` as the same. Whoever could
-//! choose a spelling that a rule does not know would choose that, so a rule sees what all of them have in common: escapes
-//! undone once, an escaped slash being a part of its segment; parameters behind a `;` left out; empty segments and `.` left
-//! out; and `..` takes away the segment before it. Large and small letters differ, as they do in most backends.
+//! A backend may treat `/login`, `//login`, `/./login`, `/%6Cogin`, `/login/` and `/login;v=1` as the same path. A client must
+//! not bypass a rule by a different spelling, so rules compare a normalized form: escapes are decoded once, with an escaped
+//! slash as part of its segment; parameters after `;`, empty segments and `.` are removed; `..` removes the previous segment.
+//! Paths are case-sensitive, as in most backends.
 //!
-//! The gateway normalizes a path before rules see it, and forwards it so: [`normalize_path`](super::normalize_path).
+//! The gateway normalizes a path before it evaluates rules, and forwards that form: [`normalize_path`](super::normalize_path).
 
 use super::glob::GlobMatcher;
 use crate::model::{PathPattern, PathTail, Segment};
 use std::{borrow::Cow, fmt};
 use tidegate_rule::request::{PlusDecoding, percent_decode};
 
-/// A path in its one spelling: segments with a slash between two of them, and none at either end.
+/// A normalized path: segments separated by slashes, without a slash at either end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NormalizedPath<'a>(Cow<'a, [u8]>);
 
@@ -27,23 +27,23 @@ impl<'a> NormalizedPath<'a> {
         }
     }
 
-    /// Its segments; `/` has none.
+    /// The segments; `/` has none.
     pub(crate) fn segments(&self) -> Segments<'_> {
         Segments(Some(&*self.0).filter(|text| !text.is_empty()))
     }
 
-    /// The same with a slash in front, as it would be written.
+    /// The path with a leading slash, for display.
     pub(crate) fn to_display(&self) -> String {
         format!("/{}", String::from_utf8_lossy(&self.0))
     }
 }
 
-/// What is left of a path, segment by segment.
+/// An iterator over the remaining segments of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segments<'a>(Option<&'a [u8]>);
 
 impl<'a> Segments<'a> {
-    /// All that is left.
+    /// The remaining path.
     pub(crate) fn remaining(self) -> &'a [u8] {
         self.0.unwrap_or_default()
     }
@@ -67,7 +67,7 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
-/// Whether there is nothing in it that could be spelled otherwise.
+/// Whether a path needs no normalization.
 fn is_normalized(inner: &[u8]) -> bool {
     let mut before = b'/';
     for byte in inner {
@@ -79,8 +79,8 @@ fn is_normalized(inner: &[u8]) -> bool {
     before != b'/' || inner.is_empty()
 }
 
-/// Parameters go before escapes are undone, since an escaped `;` is one that was meant; dots after it, since an escaped dot
-/// is a dot to most.
+/// Removes parameters before decoding, because an escaped `;` is a literal one, and resolves dots after decoding, because most
+/// backends treat an escaped dot as a dot.
 fn normalize(path: &[u8]) -> Vec<u8> {
     let mut plain: Vec<u8> = Vec::with_capacity(path.len());
     for segment in path.split(|byte| *byte == b'/') {
@@ -104,10 +104,10 @@ fn normalize(path: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// A slash inside of a segment.
+/// A slash within a segment.
 const ESCAPED_SLASH: &[u8] = b"%2F";
 
-/// A pattern that paths are compared with.
+/// A compiled path pattern.
 #[derive(Clone, Debug)]
 pub(crate) struct PathMatcher {
     segments: Box<[SegmentMatcher]>,
@@ -115,7 +115,7 @@ pub(crate) struct PathMatcher {
     pattern: String,
 }
 
-/// What one segment must be.
+/// A compiled segment of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentMatcher {
     Text(Box<[u8]>),
@@ -124,7 +124,7 @@ pub(crate) enum SegmentMatcher {
 }
 
 impl SegmentMatcher {
-    /// A glob does not stand for nothing, and there are no empty segments.
+    /// Whether a segment matches. Segments are never empty.
     pub(crate) fn matches(&self, segment: &[u8]) -> bool {
         match self {
             Self::Text(text) => **text == *segment,
@@ -135,7 +135,7 @@ impl SegmentMatcher {
 }
 
 impl PathMatcher {
-    /// A pattern is spelled in one way too: what it says of empty segments is that there are none.
+    /// Compiles a pattern, without its empty segments.
     pub(crate) fn new(pattern: &PathPattern) -> Self {
         let step = |segment: &Segment| match segment {
             Segment::Text(text) if text.is_empty() => None,
@@ -151,7 +151,7 @@ impl PathMatcher {
         (&self.segments, self.tail.as_ref())
     }
 
-    /// The pattern as it is written.
+    /// The notation of the pattern.
     pub(crate) fn pattern(&self) -> &str {
         &self.pattern
     }
@@ -162,7 +162,7 @@ impl PathMatcher {
             && (self.tail.is_some() || segments.next().is_none())
     }
 
-    /// What a name stands for in a path that fits.
+    /// The segment that a name captures in a matching path.
     pub(crate) fn capture<'p>(&self, name: &str, path: &'p NormalizedPath<'_>) -> Option<&'p [u8]> {
         let mut segments = path.segments();
         for step in &self.segments {
@@ -179,7 +179,7 @@ impl PathMatcher {
         }
     }
 
-    /// Whether it has such a name.
+    /// Whether the pattern has a capture of this name.
     pub(crate) fn has_capture(&self, name: &str) -> bool {
         let is_step =
             self.segments.iter().any(|step| matches!(step, SegmentMatcher::Capture(known) if known == name));
@@ -187,7 +187,7 @@ impl PathMatcher {
     }
 }
 
-/// A pattern as it is written.
+/// Displays the notation of a pattern.
 struct PatternDisplay<'a>(&'a PathPattern);
 
 impl fmt::Display for PatternDisplay<'_> {
@@ -260,7 +260,7 @@ mod tests {
         for path in same {
             assert!(login.matches(&NormalizedPath::new(path)), "{path}");
         }
-        // Letters differ by their case, and what is escaped twice is another text.
+        // Paths are case-sensitive, and escapes are decoded only once.
         for path in
             ["/LOGIN", "/login2", "/log", "/login/x", "/", "/%256cogin", "/login%20", "/login%2f", "/login\\"]
         {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is spelled plainly already is not changed, and nothing is quicker to say so than to see so.
+        /// The fast path returns the same result as full normalization.
         #[test]
         fn fast_path_agrees_with_full_normalization(path in "[/.;%2ef a]{0,12}") {
             let path = format!("/{path}");

@@ -1,14 +1,14 @@
-//! A request as matchers see it.
+//! The view of a request that matchers use.
 
 use super::NormalizedPath;
 use std::{borrow::Cow, cell::OnceCell, fmt, net::IpAddr};
 use tidegate_rule::request::{RequestHead, TrustedProxies, normalize_host};
 
-/// A request as matchers see it. What several of them look at is worked out once, and only if one does.
+/// A request with its normalized path, host and client address. Each is computed once, on first use.
 ///
-/// Its path is seen in one spelling, since a backend may read many as the same: escapes are undone once (an escaped slash
-/// stays a part of its segment), what stands behind a `;` in a segment is left out, empty segments and `.` are left out, and `..` takes away
-/// the segment before it. Large and small letters differ.
+/// The path is normalized, because a backend may treat many spellings as the same: escapes are decoded once (an escaped slash
+/// stays part of its segment), parameters after `;`, empty segments and `.` are removed, and `..` removes the previous segment.
+/// Paths are case-sensitive.
 pub struct RequestView<'a> {
     head: &'a dyn RequestHead,
     proxies: &'a TrustedProxies,
@@ -18,7 +18,7 @@ pub struct RequestView<'a> {
 }
 
 impl<'a> RequestView<'a> {
-    /// This request, whose client these proxies tell.
+    /// A view of this request. `proxies` are trusted to report its client address.
     pub fn new(head: &'a dyn RequestHead, proxies: &'a TrustedProxies) -> Self {
         Self { head, proxies, path: OnceCell::new(), host: OnceCell::new(), client: OnceCell::new() }
     }
@@ -28,12 +28,12 @@ impl<'a> RequestView<'a> {
         self.head
     }
 
-    /// Its client.
+    /// The address of the client.
     pub fn client(&self) -> Option<IpAddr> {
         *self.client.get_or_init(|| self.proxies.client_address(self.head))
     }
 
-    /// Its host, in lower case, without a port.
+    /// The host, in lower case, without a port.
     pub fn host(&self) -> Option<&str> {
         self.host.get_or_init(|| self.head.host().and_then(normalize_host)).as_deref()
     }

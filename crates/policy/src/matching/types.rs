@@ -1,14 +1,14 @@
-//! The type of an expression, inferred when a policy is loaded: one that can only fail is refused there.
+//! Infers the type of an expression when a policy is loaded, so that an expression that always fails is rejected.
 
 use super::expression::{FIELDS, RequestField, is_request, table_name};
 use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue};
 use std::fmt;
 use tidegate_core::SettingError;
 
-/// What an expression evaluates to.
+/// The type of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Type {
-    /// Not known before a request is evaluated.
+    /// Unknown until a request is evaluated.
     Any,
     Bool,
     Int,
@@ -21,7 +21,7 @@ pub(super) enum Type {
 }
 
 impl Type {
-    /// Infers the type. An error names the part that fails for every request.
+    /// Infers the type. Returns an error for a part that fails for every request.
     pub(super) fn infer(at: &IdedExpr) -> Result<Self, SettingError> {
         match &at.expr {
             Expr::Literal(literal) => Ok(match literal {
@@ -60,7 +60,7 @@ impl Type {
 
     fn infer_call(call: &CallExpr) -> Result<Self, SettingError> {
         let name = call.func_name.as_str();
-        // Names in tables were checked before, and are always texts.
+        // Names in tables have been checked, and are always strings.
         match (name, &call.args[..]) {
             ("_[_]", [of, _]) if table_name(of).is_some() => return Ok(Self::Text),
             ("@in", [_, of]) if table_name(of).is_some() => return Ok(Self::Bool),
@@ -68,7 +68,7 @@ impl Type {
         }
         let target = call.target.iter().map(|target| Self::infer(target));
         let args: Vec<Self> = target.chain(call.args.iter().map(Self::infer)).collect::<Result<_, _>>()?;
-        let refuse = |what: String| Err(type_error(&what));
+        let mismatch = |what: String| Err(type_error(&what));
         match (name, &args[..]) {
             ("_?_:_", [condition, yes, no]) => {
                 condition.expect_bool("?:")?;
@@ -86,7 +86,7 @@ impl Type {
             }
             ("_==_" | "_!=_", [left, right]) => match left.is_comparable(right) {
                 true => Ok(Self::Bool),
-                false => refuse(format!("{left} never equals {right}")),
+                false => mismatch(format!("{left} never equals {right}")),
             },
             ("_<_" | "_<=_" | "_>_" | "_>=_", [left, right]) => {
                 let is_ordered = |of: &Self| {
@@ -94,28 +94,28 @@ impl Type {
                 };
                 match left.is_comparable(right) && is_ordered(left) && is_ordered(right) {
                     true => Ok(Self::Bool),
-                    false => refuse(format!("{left} cannot be ordered against {right}")),
+                    false => mismatch(format!("{left} cannot be ordered against {right}")),
                 }
             }
             ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", [left, right]) => left.infer_arithmetic(name, right),
             ("-_", [of]) => match of {
                 Self::Any | Self::Int | Self::Double => Ok(of.clone()),
-                _ => refuse(format!("`-` of {of}")),
+                _ => mismatch(format!("`-` of {of}")),
             },
             ("_[_]", [of, at]) => match (of, at) {
                 (Self::Any, _) => Ok(Self::Any),
                 (Self::List(each), Self::Int | Self::UInt | Self::Any) => Ok((**each).clone()),
-                _ => refuse(format!("{of} has no element at {at}")),
+                _ => mismatch(format!("{of} has no element at {at}")),
             },
             ("@in", [of, list]) => match list {
                 Self::Any => Ok(Self::Bool),
                 Self::List(each) if of.is_comparable(each) => Ok(Self::Bool),
-                Self::List(each) => refuse(format!("{of} is never in a list of {each}")),
-                _ => refuse(format!("`in` needs a list, not {list}")),
+                Self::List(each) => mismatch(format!("{of} is never in a list of {each}")),
+                _ => mismatch(format!("`in` needs a list, not {list}")),
             },
             ("size", [of]) => match of {
                 Self::Any | Self::Text | Self::Bytes | Self::List(_) => Ok(Self::Int),
-                _ => refuse(format!("{of} has no size")),
+                _ => mismatch(format!("{of} has no size")),
             },
             ("contains" | "startsWith" | "endsWith", [of, part]) => {
                 of.expect_text(name)?;
@@ -135,7 +135,7 @@ impl Type {
             ("double", [_]) => Ok(Self::Double),
             ("string", [_]) => Ok(Self::Text),
             ("bool", [_]) => Ok(Self::Bool),
-            _ => refuse(format!("`{name}` with {} arguments", args.len())),
+            _ => mismatch(format!("`{name}` with {} arguments", args.len())),
         }
     }
 
@@ -151,12 +151,12 @@ impl Type {
         }
     }
 
-    /// Whether it can be true or false.
+    /// Whether the value can be a boolean.
     pub(super) fn can_be_bool(&self) -> bool {
         matches!(self, Self::Any | Self::Bool)
     }
 
-    /// Whether requests can be counted by it.
+    /// Whether the value can be a key.
     pub(super) fn can_be_key(&self) -> bool {
         matches!(self, Self::Any | Self::Bool | Self::Int | Self::UInt | Self::Text)
     }
@@ -180,21 +180,21 @@ impl Type {
     fn expect_bool(&self, sign: &str) -> Result<(), SettingError> {
         match self.can_be_bool() {
             true => Ok(()),
-            false => Err(type_error(&format!("`{sign}` needs true or false, not {self}"))),
+            false => Err(type_error(&format!("`{sign}` needs a boolean, not {self}"))),
         }
     }
 
     fn expect_text(&self, name: &str) -> Result<(), SettingError> {
         match self {
             Self::Any | Self::Text => Ok(()),
-            _ => Err(type_error(&format!("`{name}` needs a text, not {self}"))),
+            _ => Err(type_error(&format!("`{name}` needs a string, not {self}"))),
         }
     }
 }
 
 fn type_error(problem: &str) -> SettingError {
     SettingError::new(
-        format!("types in the expression do not fit: {problem}"),
+        format!("type error in the expression: {problem}"),
         "compare values of one type, as in `request.size > 1000` or `int(request.query['page']) > 2`",
     )
 }
@@ -203,9 +203,9 @@ impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Any => "any value",
-            Self::Bool => "true or false",
+            Self::Bool => "a boolean",
             Self::Int | Self::UInt | Self::Double => "a number",
-            Self::Text => "a text",
+            Self::Text => "a string",
             Self::Bytes => "bytes",
             Self::Null => "null",
             Self::List(_) => "a list",

@@ -1,11 +1,11 @@
-//! Values of headers, parameters and cookies.
+//! Conditions on headers, query parameters and cookies.
 
 use super::glob::GlobMatcher;
 use crate::model::ValueGlobs;
 use std::{collections::BTreeMap, sync::Arc};
 use tidegate_rule::request::{RequestHead, for_each_cookie, for_each_query};
 
-/// One thing that must have one of these values. Where a request says it several times, one of them is enough.
+/// A header, query parameter or cookie that must have one of these values. If a request repeats it, one match is enough.
 #[derive(Clone, Debug)]
 pub(crate) struct ValueCondition {
     pub(crate) source: ValueSource,
@@ -13,7 +13,7 @@ pub(crate) struct ValueCondition {
     globs: Box<[GlobMatcher]>,
 }
 
-/// Where it stands.
+/// The part of a request that contains the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ValueSource {
     Header,
@@ -33,11 +33,11 @@ impl ValueSource {
 
 impl ValueCondition {
     pub(crate) fn from_map(
-        place: ValueSource,
+        source: ValueSource,
         values: &BTreeMap<String, ValueGlobs>,
     ) -> impl Iterator<Item = Self> {
         values.iter().map(move |(name, values)| Self {
-            source: place,
+            source,
             name: name.as_str().into(),
             globs: values.0.iter().map(GlobMatcher::new).collect(),
         })
@@ -45,11 +45,11 @@ impl ValueCondition {
 
     pub(crate) fn matches(&self, head: &dyn RequestHead) -> bool {
         let mut is_met = false;
-        let mut look = |value: &[u8]| is_met = is_met || self.globs.iter().any(|glob| glob.matches(value));
+        let mut check = |value: &[u8]| is_met = is_met || self.globs.iter().any(|glob| glob.matches(value));
         match self.source {
-            ValueSource::Header => head.for_each_header(&self.name, &mut |value| look(value.trim_ascii())),
-            ValueSource::Query => for_each_query(head, &self.name, &mut |value| look(&value)),
-            ValueSource::Cookie => for_each_cookie(head, &self.name, &mut look),
+            ValueSource::Header => head.for_each_header(&self.name, &mut |value| check(value.trim_ascii())),
+            ValueSource::Query => for_each_query(head, &self.name, &mut |value| check(&value)),
+            ValueSource::Cookie => for_each_cookie(head, &self.name, &mut check),
         }
         is_met
     }

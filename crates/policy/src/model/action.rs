@@ -1,8 +1,8 @@
-//! What happens to requests over the limit.
+//! Actions for requests over the limit.
 
 use std::collections::BTreeMap;
 
-/// `on-limit`: what becomes of a request that is over the limit, after it has waited as long as `wait` lets it.
+/// `on-limit`: what happens to a request over the limit, after it has waited for at most `wait`.
 ///
 /// ```yaml
 /// on-limit: { status: 429, headers: { x-reason: quota }, body: "Slow down." }
@@ -14,18 +14,18 @@ use std::collections::BTreeMap;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OnLimit {
-    /// It is answered so.
+    /// The request is rejected with this response.
     Reject(Reject),
-    /// It is sent elsewhere.
+    /// The client is redirected.
     Redirect {
-        /// Where.
+        /// A URL or a path.
         location: String,
-        /// 303 unless told otherwise, so that whatever was asked, a page is fetched there.
+        /// 303 by default, so that the client follows with GET, whatever the method of the request.
         status: u16,
     },
-    /// It gets something else.
+    /// The client gets another response.
     Fallback(Fallback),
-    /// `drop`: the connection is closed without an answer (in HTTP/2, the stream is).
+    /// `drop`: the connection is closed without a response (in HTTP/2, the stream).
     Drop,
 }
 
@@ -35,23 +35,23 @@ impl Default for OnLimit {
     }
 }
 
-/// An answer; where nothing is said, it is the usual one: 429, a problem as in RFC 9457.
+/// A rejection; by default 429 with problem details (RFC 9457).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reject {
     /// `status`, from 400 to 599.
     pub status: Option<u16>,
-    /// `headers`, by names in lower case, besides the usual ones.
+    /// `headers` to add, by names in lower case.
     pub headers: BTreeMap<String, String>,
-    /// `body`, for whoever accepts none of `bodies`.
+    /// `body`, for clients that accept none of `bodies`.
     pub body: Option<String>,
-    /// `bodies`, by content type: the first that a client accepts.
+    /// `bodies`, by content type. The first one that the client accepts is sent.
     pub bodies: Vec<(String, String)>,
 }
 
-/// Something else than what was asked for.
+/// A response instead of a rejection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fallback {
-    /// `body`, with `status` (200 unless told otherwise) and `headers`.
+    /// `body`, with `status` (200 by default) and `headers`.
     Body {
         /// The status.
         status: u16,
@@ -60,6 +60,6 @@ pub enum Fallback {
         /// The body.
         body: String,
     },
-    /// `upstream`: what another one answers.
+    /// `upstream`: the response of another upstream.
     Upstream(String),
 }

@@ -1,4 +1,4 @@
-//! Where programs and operators come in, and what they must know.
+//! The admin API and the decision API.
 
 use super::Tls;
 use std::{fmt, net::SocketAddr};
@@ -6,35 +6,35 @@ use std::{fmt, net::SocketAddr};
 /// `admin`: `127.0.0.1:9091`, or `{ listen: 127.0.0.1:9091, token: $ADMIN_TOKEN }`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdminSpec {
-    /// `listen`: where operators come in; nowhere where it is left out.
+    /// `listen`: the address; the admin API is disabled if `None`.
     pub listen: Option<SocketAddr>,
-    /// `token`: what operators must know, here and wherever else an operator may do something.
+    /// `token`: the token that operators must send, also for operator endpoints on other listeners.
     pub token: Option<EnvVariable>,
-    /// `hosts`: names by which operators may come in, besides `localhost` and addresses.
+    /// `hosts`: host names that requests may use, besides `localhost` and IP addresses.
     pub hosts: Vec<String>,
 }
 
 /// `decisions`: `127.0.0.1:8090`, or `{ listen: 127.0.0.1:8090, tls: …, tokens: [{ name: web, token: $WEB_TOKEN }] }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decisions {
-    /// `listen`: where programs ask.
+    /// `listen`: the address.
     pub listen: SocketAddr,
-    /// `tls`; in plain text where it is left out.
+    /// `tls`; plain text if `None`.
     pub tls: Option<Tls>,
-    /// `tokens`: what programs must know, one of these; nothing where it is left out.
+    /// `tokens`: callers must send one of these; no token is required if empty.
     pub tokens: Vec<Token>,
 }
 
-/// One of `tokens`.
+/// An item of `tokens`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Token {
-    /// `name`: whose it is.
+    /// `name`: the name of the caller.
     pub name: String,
-    /// `token`: the variable that holds it.
+    /// `token`: the environment variable that contains it.
     pub token: EnvVariable,
 }
 
-/// `$NAME`: a variable of the environment that holds a secret. A policy never holds the secret itself.
+/// `$NAME`: an environment variable that contains a secret. A policy never contains the secret itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EnvVariable(pub String);
 

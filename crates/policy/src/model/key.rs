@@ -1,8 +1,8 @@
-//! For whom, and at what cost.
+//! Keys and costs of rules.
 
 use std::sync::Arc;
 
-/// `key`: what of a request names its bucket.
+/// `key`: the part of a request that selects its counter.
 ///
 /// ```yaml
 /// key: ip                                   # one part
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum KeySpec {
-    /// `all`: one bucket for all requests.
+    /// `all`: one counter for all requests.
     #[default]
     All,
     /// One part.
@@ -23,25 +23,25 @@ pub enum KeySpec {
     First(Vec<Self>),
 }
 
-/// One thing that can be found in a request.
+/// A value that is read from a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeyPart {
-    /// `ip`, or `ip/56`: the address of the client, as trusted proxies tell it, with so many bits of one of IPv6.
+    /// `ip`, or `ip/56`: the address of the client, as trusted proxies report it; for IPv6 a prefix of it.
     Ip {
-        /// The bits of an address of IPv6 that count.
+        /// The prefix length for IPv6 addresses.
         bits: u8,
     },
-    /// `user`, as the policy's `user` finds it.
+    /// `user`, by the key that the policy defines as `user`.
     User,
     /// `method`.
     Method,
     /// `host`.
     Host,
-    /// `request`: each request by itself. Only bandwidth has a use for that.
+    /// `request`: each request by itself. Only useful for bandwidth.
     Request,
-    /// `path`, as it came.
+    /// `path`, as received.
     Path,
-    /// `route`: the pattern of the rule's `match` that fits the path.
+    /// `route`: the path pattern of the rule's `match` that matches.
     Route,
     /// `header NAME`, in lower case.
     Header(String),
@@ -49,24 +49,24 @@ pub enum KeyPart {
     Cookie(String),
     /// `query NAME`.
     Query(String),
-    /// `capture NAME`: what a `{name}` of the rule's path stands for.
+    /// `capture NAME`: the segment that matches `{name}` in the rule's path.
     Capture(String),
-    /// An expression that gives a text or a number.
+    /// An expression that returns a string or an integer.
     Cel(Expression),
 }
 
-/// `cost`: what a request takes. One unless told otherwise.
+/// `cost`: the number of tokens that a request takes; 1 by default.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CostSpec {
-    /// Always so much.
+    /// The same cost for every request.
     Fixed(u64),
-    /// A number that is found in the request, and another where there is none.
+    /// A number that the request contains.
     FromRequest {
-        /// Where.
+        /// The part of the request that contains the number.
         part: KeyPart,
-        /// What it costs where there is none, or no number; `cost: { of: header x-cost, else: 1, most: 100 }`.
+        /// The cost of a request without a valid number: `cost: { of: header x-cost, else: 1, most: 100 }`.
         default: u64,
-        /// The most that a request can be made to cost.
+        /// The maximum cost of a request.
         max: u64,
     },
 }

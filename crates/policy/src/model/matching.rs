@@ -1,24 +1,24 @@
-//! Which requests.
+//! Conditions on requests.
 
 use super::Expression;
 use std::collections::BTreeMap;
 use tidegate_access::Prefix;
 
-/// `match`: which requests a rule or a route is about; all that is said must hold.
+/// `match`: the requests that a rule or a route applies to. All conditions must hold.
 ///
 /// ```yaml
 /// match:
 ///   method: [GET, HEAD]                # one of these
-///   path: /users/{id}/**               # * is within one segment, {id} is one, ** is any number of them at the end
+///   path: /users/{id}/**               # * matches within a segment, {id} one segment, ** any number at the end
 ///   host: "*.example.com"
-///   header: { x-plan: free }           # a value, with * for any text; "*" alone: it is there
+///   header: { x-plan: free }           # a value, with * for any text; "*" alone: the header is present
 ///   query: { debug: "*" }
 ///   cookie: { session: "*" }
-///   client: [10.0.0.0/8, office]       # networks, or names of lists
-///   listener: internal                 # the name of the listener that it came in through
-///   not: { path: /users/me/** }        # and nothing of this
+///   client: [10.0.0.0/8, internal]       # networks, or names of lists
+///   listener: internal                 # the name of the listener that received the request
+///   not: { path: /users/me/** }        # and does not match this
 ///   any: [{ path: /a }, { host: b.example.com }]    # and one of these
-///   when: request.size > 1000          # CEL, for the rest
+///   when: request.size > 1000          # CEL, for other conditions
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Match {
@@ -34,15 +34,15 @@ pub struct Match {
     pub queries: BTreeMap<String, ValueGlobs>,
     /// `cookie`: all of these.
     pub cookies: BTreeMap<String, ValueGlobs>,
-    /// `client`: from one of these; empty: from anywhere.
+    /// `client`: in one of these networks; empty: any.
     pub clients: Vec<Network>,
-    /// `listener`: came in through one of these; empty: any.
+    /// `listener`: received by one of these; empty: any.
     pub listeners: Vec<String>,
-    /// `not`: none of which this holds.
+    /// `not`: excludes requests that match this.
     pub not: Option<Box<Self>>,
-    /// `any`: of which one of these holds; empty: any.
+    /// `any`: at least one of these matches; empty: any.
     pub any: Vec<Self>,
-    /// `when`: of which this is true.
+    /// `when`: this expression is true.
     pub when: Option<Expression>,
 }
 
@@ -50,7 +50,7 @@ pub struct Match {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueGlobs(pub Vec<Glob>);
 
-/// A text with `*` for any text in it.
+/// A pattern with `*` for any text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob(pub String);
 
@@ -59,37 +59,37 @@ pub struct Glob(pub String);
 pub enum Network {
     /// These addresses.
     Prefix(Prefix),
-    /// Those of a list.
+    /// The addresses of a list.
     List(String),
 }
 
-/// A path, segment by segment: `/users/{id}/photos/*.jpg`, `/static/**`.
+/// A path pattern, segment by segment: `/users/{id}/photos/*.jpg`, `/static/**`.
 ///
-/// In the spelling in which paths are compared: escapes are undone, no segment is empty; `/` has none.
+/// It is normalized as request paths are: escapes are decoded, no segment is empty, and `/` has no segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern {
-    /// The segments, without what stands for the rest.
+    /// The segments, without the tail.
     pub segments: Vec<Segment>,
-    /// Whether anything may follow: `/**` at the end, which also fits where nothing does.
+    /// The tail `/**`, if the pattern has one. It matches any number of segments, also none.
     pub tail: Option<PathTail>,
 }
 
-/// What stands for the rest of a path.
+/// The tail of a path pattern, which matches the remaining segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathTail {
     /// `**`
     Any,
-    /// `{name**}`: the same, with a name.
+    /// `{name**}`: like `**`, and captures the remaining path.
     Capture(String),
 }
 
-/// What stands between two slashes of a path.
+/// A segment of a path pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Segment {
     /// Exactly this.
     Text(String),
-    /// This, with `*` for any text; `*` alone is a segment that is not empty.
+    /// This text, with `*` for any text; `*` alone matches any non-empty segment.
     Glob(Glob),
-    /// `{name}`: one that is not empty, and has a name.
+    /// `{name}`: matches any non-empty segment, and captures it.
     Capture(String),
 }

@@ -1,6 +1,6 @@
-//! What a policy says, as values: one type for each thing that a file can say.
+//! The data model of policies.
 //!
-//! Everything here was checked when it was read. Two files that say the same, in YAML, TOML or JSON, are equal values.
+//! The reader validates all values. Files with the same content in YAML, TOML or JSON are equal values.
 
 mod action;
 mod decisions;
@@ -30,58 +30,57 @@ use tidegate_access::Prefix;
 use tidegate_limiter::FailureMode;
 use tidegate_rule::HeaderStyle;
 
-/// All that a file says, with what it includes (`include: [more.yaml]`), and with `templates` written out.
+/// A policy, with included files merged and templates expanded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policy {
-    /// `listen`: where requests come in.
+    /// `listen`: the addresses that the gateway listens on.
     pub listen: Vec<ListenerSpec>,
-    /// `admin`: where operators come in, and what they must know.
+    /// `admin`: the admin API.
     pub admin: AdminSpec,
-    /// `decisions`: where programs ask for decisions, over HTTP.
+    /// `decisions`: the decision API over HTTP.
     pub decisions: Option<Decisions>,
-    /// `connections`: what a client may do before any rule is asked.
+    /// `connections`: limits of connections and requests that apply before any rule.
     pub connections: Connections,
-    /// `upstreams`: where requests go, by name.
+    /// `upstreams` by name.
     pub upstreams: BTreeMap<String, Upstream>,
-    /// `routes`: which requests go where; the first that matches.
+    /// `routes`. The first one that matches applies.
     pub routes: Vec<RouteSpec>,
-    /// `log`: what is written of each request.
+    /// `log`: the access log.
     pub log: AccessLogSpec,
-    /// `traces`: where spans of requests are sent.
+    /// `traces`: the export of spans.
     pub traces: Option<Traces>,
-    /// `metrics`: where all numbers are sent.
+    /// `metrics`: the export of metrics.
     pub metrics: Option<Metrics>,
-    /// `observe`: what is kept of single requests, for operators.
+    /// `observe`: what is recorded of single requests.
     pub observe: Observe,
-    /// `store` and `stores`: where counts are kept.
+    /// `store` and `stores`: the stores of the counters.
     pub stores: Stores,
-    /// `trusted-proxies`: whose word on addresses of clients counts.
+    /// `trusted-proxies`: the proxies whose forwarded headers determine the address of the client.
     pub trusted_proxies: Vec<Prefix>,
-    /// `introduce`: what servers are told of clients.
+    /// `introduce`: the headers that describe the client to upstream servers.
     pub forwarded_headers: ForwardedHeaders,
-    /// `user`: where the name of a user is found in a request; rules with the key `user` need it.
+    /// `user`: where a request carries the name of the user. Rules with the key `user` need it.
     pub user: Option<KeySpec>,
-    /// `headers`: how clients are told what is left.
+    /// `headers`: the style of the rate limit headers.
     pub headers: HeaderStyle,
-    /// `lists`: addresses by the name of their list.
+    /// `lists`: address lists by name.
     pub lists: BTreeMap<String, AddressList>,
-    /// `rules`, in their order.
+    /// `rules`, in order.
     pub rules: Vec<RuleSpec>,
 }
 
-/// Where counts are kept. Shows no addresses in [`Debug`](fmt::Debug), since they may hold passwords.
+/// The stores of the counters. [`Debug`](fmt::Debug) omits addresses, because they may contain passwords.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Stores {
-    /// `store`: that of rules that name none; memory where it is left out. An address as in settings, which may name
-    /// variables of the environment.
+    /// `store`: the default store; memory if `None`. An address as in settings, which may contain environment variables.
     pub default: Option<String>,
-    /// `stores`: others, by name.
+    /// `stores`: other stores by name.
     pub named: BTreeMap<String, String>,
-    /// `prefix`: what all keys in a store start with.
+    /// `prefix`: the prefix of all keys in a store.
     pub prefix: Option<String>,
-    /// `deadline`: how long a store may take.
+    /// `deadline`: the time that a decision waits for a store.
     pub deadline: Option<Duration>,
-    /// `on-outage`: what is decided when it is away.
+    /// `on-outage`: the decision while a store is unavailable.
     pub on_outage: Option<FailureMode>,
 }
 
@@ -97,11 +96,11 @@ impl fmt::Debug for Stores {
     }
 }
 
-/// Addresses, said here or in files: `office: [192.0.2.0/24]`, or `{ networks: 192.0.2.0/24, files: [office.txt] }`.
+/// An address list: `internal: [192.0.2.0/24]`, or `{ networks: 192.0.2.0/24, files: [internal.txt] }`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressList {
-    /// Networks that are said here.
+    /// Networks in the policy file.
     pub networks: Vec<Prefix>,
-    /// Files with one network on each line, which are read again when they change.
+    /// Files with one network per line. They are reloaded when they change.
     pub files: Vec<PathBuf>,
 }

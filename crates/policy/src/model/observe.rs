@@ -1,4 +1,4 @@
-//! What operators see: numbers that are sent to them, and what is kept of single requests.
+//! Metrics export, and records of single requests.
 
 use std::time::Duration;
 use tidegate_core::Percent;
@@ -6,23 +6,23 @@ use tidegate_core::Percent;
 /// `observe: { denials: 10000, keys: hashed, history: 10000, share: 10% }`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observe {
-    /// `denials`: how many of the last ones are kept, each with an id; none where it is left out.
+    /// `denials`: the number of recent denials to record, each with an id; 0 by default.
     pub denials: u64,
-    /// `keys`: what is shown of keys, addresses and users.
+    /// `keys`: how keys, addresses and users are shown.
     pub keys: KeyDisplay,
-    /// `history`: how many of the last requests are kept; none where it is left out.
+    /// `history`: the number of recent requests to record; 0 by default.
     pub history: u64,
-    /// `share`: of the clients of which requests are kept; all where it is left out.
+    /// `share`: the share of clients whose requests are recorded; all by default.
     pub share: Percent,
 }
 
-/// What operators see of keys.
+/// How keys are shown to operators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyDisplay {
-    /// `plain`: the keys.
+    /// `plain`: unchanged.
     #[default]
     Plain,
-    /// `hashed`: a number that stands for a key; the key itself is not kept.
+    /// `hashed`: as a hash; the key itself is not recorded.
     Hashed,
 }
 
@@ -35,11 +35,11 @@ impl Default for Observe {
 /// `metrics: http://127.0.0.1:4318`, or `{ endpoint: http://127.0.0.1:4318, every: 10s, service: shop }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metrics {
-    /// `endpoint`: a collector that speaks OTLP over HTTP; `/v1/metrics` is added.
+    /// `endpoint`: the URL of an OTLP collector over HTTP; `/v1/metrics` is added.
     pub endpoint: String,
-    /// `every`: how often.
+    /// `every`: the export interval.
     pub interval: Duration,
-    /// `service`: what the gateway is called in them.
+    /// `service`: the service name of the gateway.
     pub service: String,
 }
 

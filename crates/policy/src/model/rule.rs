@@ -1,4 +1,4 @@
-//! One rule.
+//! Rules.
 
 use super::{CostSpec, KeySpec, Match, Network, OnLimit};
 use std::{fmt, str::FromStr, time::Duration};
@@ -11,37 +11,36 @@ use tidegate_rule::{
     request::{DuplicateKeys, MissingKey},
 };
 
-/// One of `rules`: which requests, for whom, how much, and what happens then.
+/// An item of `rules`: the requests that it applies to, the key, the limits, and the action over the limit.
 ///
 /// ```yaml
 /// templates:
-///   usual: { key: ip, on-outage: closed }      # what several rules say alike
+///   usual: { key: ip, on-outage: closed }      # keys that several rules share
 /// rules:
 ///   - name: login
-///     use: usual                               # all that it says and the rule does not, key by key
+///     use: usual                               # provides the keys that the rule does not set
 ///     match: { method: POST, path: /login }
 ///     quota: 5/min
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuleSpec {
-    /// `name`: what headers, logs and counters call it; no two rules have the same.
+    /// `name`: the unique name in headers, logs and metrics.
     pub name: String,
-    /// `match`: which requests; all where it is left out.
+    /// `match`: the requests that the rule applies to; all by default.
     pub matching: Match,
-    /// `key`: for whom it counts; `all` where it is left out.
+    /// `key`: what requests are counted by; `all` by default.
     pub key: KeySpec,
-    /// `missing`: what becomes of requests in which the key is not found.
+    /// `missing`: what happens to requests without the key.
     pub missing: MissingKey,
-    /// `duplicates`: what becomes of requests with several values of a header, a cookie or a parameter that the rule takes
-    /// one of.
+    /// `duplicates`: what happens to requests that repeat a header, cookie or query parameter that the rule reads.
     pub duplicates: DuplicateKeys,
     /// `quota`, `quotas` or `tiers`.
     pub quotas: Quotas,
     /// `cost`.
     pub cost: CostSpec,
-    /// `charge`: what a request pays, knowing how it was answered.
+    /// `charge`: adjusts the cost of a request by its response.
     pub charge: Option<ChargeSpec>,
-    /// `adaptive`: as many in flight as the upstream can take.
+    /// `adaptive`: a concurrency limit that adapts to the latency of the upstream.
     pub adaptive: Option<AdaptiveSpec>,
     /// `bandwidth`: bytes per second for each key.
     pub bandwidth: Option<BandwidthSpec>,
@@ -49,34 +48,34 @@ pub struct RuleSpec {
     pub access: Option<AccessSpec>,
     /// `breaker`.
     pub breaker: Option<BreakerSpec>,
-    /// `priority`: who is shed first where a limit is full.
+    /// `priority`: requests of the lowest priority are shed first.
     pub priority: Option<PrioritySpec>,
-    /// `schedule`: factors of all quotas by time of day.
+    /// `schedule`: factors that multiply all quotas, by time of day.
     pub schedule: Option<Schedule>,
     /// `mode`.
     pub enforcement: RuleEnforcement,
-    /// `store`, by its name; the default one where it is left out.
+    /// `store`, by name; the default store if `None`.
     pub store: Option<String>,
-    /// `on-outage`; that of the policy where it is left out.
+    /// `on-outage`; that of the policy if `None`.
     pub on_outage: Option<FailureMode>,
-    /// `wait`: how long a request may wait for its turn.
+    /// `wait`: the maximum time that a request waits for capacity.
     pub wait: Duration,
-    /// `queue`: who waits, and in which order.
+    /// `queue`: the length and the order of the wait queue.
     pub queue: Option<QueueSpec>,
-    /// `message`: what to tell whoever is refused.
+    /// `message` to rejected clients.
     pub message: Option<String>,
     /// `on-limit`.
     pub on_limit: OnLimit,
-    /// `inherit`: what becomes of what was counted when a new policy gives the rule another quota; `keep`, or `reset`.
+    /// `inherit`: what happens to counters when a new policy changes the quota: `keep` or `reset`.
     pub carry_over: CarryOver,
-    /// `capacity`: how many keys it has room for in memory, as in `100000`, or how many bytes they may take, as in `16MB`.
+    /// `capacity`: the maximum number of keys in memory, as in `100000`, or their maximum size, as in `16MB`.
     pub capacity: Option<Capacity>,
-    /// `overflow`: what becomes of new keys when there is no room; `replace`, `share` or `deny`.
+    /// `overflow`: what happens to new keys when the memory is full: `replace`, `share` or `deny`.
     pub overflow: Overflow,
 }
 
 impl RuleSpec {
-    /// A rule that says nothing yet.
+    /// A rule with default values and no limit.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -107,38 +106,38 @@ impl RuleSpec {
     }
 }
 
-/// How much.
+/// The quotas of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Quotas {
-    /// `quota: 5/min`, or `quotas: [5/min, 100/h]`: all of them. A rule that only lists or shapes has none.
+    /// `quota: 5/min`, or `quotas: [5/min, 100/h]`: all of them apply. Empty for a rule with other limits only.
     All(Vec<Quota>),
-    /// `tiers`: the one that the request is of.
+    /// `tiers`: the quota of the tier of the request.
     Tiers(Tiers),
 }
 
 /// `tiers: { by: header x-plan, each: { gold: 1000/s, free: 10/s }, else: 1/s }`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiers {
-    /// `by`: what of a request names its tier.
+    /// `by`: the part of the request that names its tier.
     pub key: KeySpec,
-    /// `each`, in their order.
+    /// `each`, in order.
     pub quotas: Vec<(String, Quota)>,
-    /// `else`: that of requests that name none of these.
+    /// `else`: the quota of requests that name none of these tiers.
     pub default: Quota,
 }
 
-/// `charge`: what a request pays, knowing how it was answered.
+/// `charge`: adjusts the cost of a request by its response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChargeSpec {
-    /// `if-status: [401, 5xx]`: only if it was answered so.
+    /// `if-status: [401, 5xx]`: charges a request only if its response has one of these statuses.
     If(Vec<StatusPattern>),
-    /// `refund-status: [5xx]`: nothing if it was answered so.
+    /// `refund-status: [5xx]`: refunds a request if its response has one of these statuses.
     Unless(Vec<StatusPattern>),
-    /// `header: x-cost`: what a header of the answer says, in lower case.
+    /// `header: x-cost`: the response header with the cost, in lower case.
     Header(String),
 }
 
-/// A status, or a hundred of them.
+/// A status, or a class of statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusPattern {
     /// `404`
@@ -150,100 +149,100 @@ pub enum StatusPattern {
 /// `adaptive: { target: 250ms, least: 4, most: 200 }`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdaptiveSpec {
-    /// `target`: the latency that is promised.
+    /// `target`: the latency to keep.
     pub target: Duration,
-    /// `least`: the fewest in flight that it goes down to.
+    /// `least`: the lower bound of the concurrency limit.
     pub min: Option<u64>,
-    /// `most`: the most in flight that it goes up to.
+    /// `most`: the upper bound of the concurrency limit.
     pub max: Option<u64>,
 }
 
-/// `bandwidth: 1MB/s` for what is sent, or `{ down: 1MB/s, up: 200kB/s }`.
+/// `bandwidth: 1MB/s` for downloads, or `{ down: 1MB/s, up: 200kB/s }`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BandwidthSpec {
-    /// What clients are sent.
+    /// The rate from server to client.
     pub down: Option<Quota>,
-    /// What they send.
+    /// The rate from client to server.
     pub up: Option<Quota>,
 }
 
-/// Who is let in.
+/// `deny`, `allow` and `ban`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AccessSpec {
-    /// `deny`: nobody from these.
+    /// `deny`: clients from these networks are denied.
     pub deny: Vec<Network>,
-    /// `allow`: from these, and past all other limits of this rule; with `deny: [all]`, nobody else.
+    /// `allow`: clients from these networks are exempt from all other limits of this rule, also from `deny: [all]`.
     pub allow: Vec<Network>,
-    /// `ban: 10/min for 1h`: whoever is denied so often is shut out for so long.
+    /// `ban: 10/min for 1h`: bans clients that are denied this often, for this time.
     pub ban: Option<BanRule>,
 }
 
 /// `breaker: { failure-rate: 50%, over: 20, open: 5s, probes: 3 }`, for the upstream as a whole.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BreakerSpec {
-    /// `failure-rate`: from which it opens.
+    /// `failure-rate`: the share of failed calls at which the breaker opens.
     pub failure_rate: Option<Percent>,
-    /// `slow-rate`: the same for slow answers.
+    /// `slow-rate`: the share of slow calls at which the breaker opens.
     pub slow_call_rate: Option<Percent>,
-    /// `slow`: from when an answer is slow.
+    /// `slow`: the duration from which a call is slow.
     pub slow_call_duration: Option<Duration>,
-    /// `over`: of so many calls.
+    /// `over`: the number of recent calls that the shares are computed of.
     pub window_size: Option<u64>,
-    /// `least`: not before so many calls.
+    /// `least`: the minimum number of calls before the breaker can open.
     pub min_calls: Option<u64>,
-    /// `open`: how long before it is tried again.
+    /// `open`: the time that the breaker stays open before it admits probes.
     pub open_duration: Option<Duration>,
-    /// `probes`: with so many calls.
+    /// `probes`: the number of calls that are admitted while the breaker is half-open.
     pub half_open_calls: Option<u64>,
 }
 
-/// `priority: high`, or one that a request names itself: `{ by: header x-priority, else: low }`.
+/// `priority: high`, or a priority that the request names: `{ by: header x-priority, else: low }`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PrioritySpec {
-    /// Always this.
+    /// The same priority for every request.
     Fixed(String),
-    /// What is found in the request.
+    /// The priority that the request names.
     FromRequest {
-        /// `by`: where.
+        /// `by`: the part of the request that names it.
         key: KeySpec,
-        /// `else`: that of requests that name none.
+        /// `else`: the priority of requests that name none.
         default: String,
     },
 }
 
-/// `mode: enforce`, `shadow`, `off`, or `enforce 10%`: the rest of the keys in shadow.
+/// `mode: enforce`, `shadow`, `off`, or `enforce 10%` with the remaining keys in shadow mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleEnforcement {
     /// For all keys.
     All(Mode),
-    /// Enforced for so many of a hundred keys, always the same ones, and in shadow for the others.
+    /// Enforced for this share of the keys, always the same ones, and in shadow mode for the others.
     Percent(Percent),
 }
 
 impl RuleEnforcement {
-    /// This mode, for so many of a hundred keys; for all where it is not said, or 100.
+    /// This mode for a percentage of the keys; for all keys if that is `None` or 100.
     pub fn new(mode: Mode, percent: Option<f64>) -> Result<Self, SettingError> {
         match (mode, percent) {
             (mode, None) => Ok(Self::All(mode)),
             (Mode::Enforce, Some(percent)) => match Percent::new(percent)? {
                 Percent::FULL => Ok(Self::All(Mode::Enforce)),
                 Percent::ZERO => Err(SettingError::new(
-                    "enforced for no key at all",
-                    "say `shadow`, or a larger percentage",
+                    "enforced for 0 % of the keys",
+                    "use `shadow`, or a larger percentage",
                 )),
                 share => Ok(Self::Percent(share)),
             },
             (mode, Some(_)) => {
-                let problem = format!("a percentage of keys in mode `{mode}`");
+                let problem = format!("percentage of keys in mode `{mode}`");
                 Err(SettingError::new(
                     problem,
-                    "leave it out, or say `enforce`: the others are in shadow then",
+                    "remove it, or use `enforce`, which leaves the other keys in shadow mode",
                 ))
             }
         }
     }
 
-    /// What it does for the keys that are meant.
+    /// The mode for the selected keys.
     pub fn mode(&self) -> Mode {
         match self {
             Self::All(mode) => *mode,
@@ -261,7 +260,7 @@ impl RuleEnforcement {
         enforced(self) < enforced(other)
     }
 
-    /// The keys that are meant, where these are not all.
+    /// The share of selected keys; `None` for all.
     pub fn percent(&self) -> Option<Percent> {
         match self {
             Self::All(_) => None,
@@ -270,7 +269,7 @@ impl RuleEnforcement {
     }
 }
 
-/// As it is written in a policy.
+/// Writes the notation of policies.
 impl fmt::Display for RuleEnforcement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -296,20 +295,20 @@ impl FromStr for RuleEnforcement {
 /// `queue: { most: 100, in-all: 5000, order: fifo }`, or `queue: 100`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSpec {
-    /// `most`: how many may wait for one key.
+    /// `most`: the maximum number of waiting requests for one key.
     pub max: u64,
-    /// `in-all`: how many may wait over all keys; 10,000 where it is left out, or `most` if that is more.
+    /// `in-all`: the maximum number of waiting requests over all keys; by default 10,000, or `most` if that is larger.
     pub max_total: Option<u64>,
     /// `order`.
     pub order: QueueOrder,
 }
 
-/// Whose turn is next.
+/// The order in which waiting requests are admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueOrder {
-    /// Who came first.
+    /// In order of arrival.
     #[default]
     Fifo,
-    /// Who is more important.
+    /// By priority.
     Priority,
 }

@@ -1,51 +1,51 @@
-//! Where requests come in, and where they go.
+//! Listeners, connection limits, upstreams, routes, the access log and traces.
 
 use super::{BreakerSpec, Match};
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 use tidegate_core::Percent;
 
-/// One of `listen`: `127.0.0.1:8080`, or `{ address: 127.0.0.1:8443, tls: { certificate: a.pem, key: a.key } }`.
+/// An item of `listen`: `127.0.0.1:8080`, or `{ address: 127.0.0.1:8443, tls: { certificate: a.pem, key: a.key } }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerSpec {
-    /// `name`: what `match: { listener: … }` calls it. Several listeners may share a name.
+    /// `name`: the name that `match: { listener: … }` refers to. Several listeners may share a name.
     pub name: Option<String>,
     /// `address`.
     pub address: SocketAddr,
-    /// `tls`; in plain text where it is left out.
+    /// `tls`; plain text if `None`.
     pub tls: Option<Tls>,
 }
 
-/// `tls`: both are read again when they change.
+/// `tls`. The files are reloaded when they change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// `certificate`: the chain, in PEM.
+    /// `certificate`: the certificate chain (PEM).
     pub certificate: PathBuf,
-    /// `key`, in PEM.
+    /// `key`: the private key (PEM).
     pub key: PathBuf,
-    /// `clients`: authorities, in PEM; only clients with a certificate of one of them are let in. All where it is left out.
+    /// `clients`: CA certificates (PEM) used to verify client certificates. No client certificate is required if `None`.
     pub client_ca: Option<PathBuf>,
 }
 
-/// `connections`: what a client may do before any rule is asked.
+/// `connections`: limits of connections and requests that apply before any rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connections {
-    /// `most`: at the same time.
+    /// `most`: the maximum number of concurrent connections.
     pub max: u64,
-    /// `per-client`: at the same time from one address, or one network of IPv6.
+    /// `per-client`: the maximum number of concurrent connections from one IPv4 address or one IPv6 network.
     pub per_client: u64,
-    /// `header-timeout`: how long the head of a request may take to come.
+    /// `header-timeout`: the timeout for receiving the head of a request.
     pub header_timeout: Duration,
-    /// `body-timeout`: how long there may be nothing of a body that is on its way.
+    /// `body-timeout`: the timeout between two reads of a request body.
     pub body_timeout: Duration,
-    /// `idle-timeout`: how long a connection may wait for the next request.
+    /// `idle-timeout`: the timeout of an idle connection.
     pub idle_timeout: Duration,
-    /// `tunnel-timeout`: how long there may be nothing either way after an upgrade, as of WebSocket.
+    /// `tunnel-timeout`: the idle timeout of an upgraded connection, such as a WebSocket.
     pub tunnel_timeout: Duration,
-    /// `header-size`: bytes of the head of a request.
+    /// `header-size`: the maximum size of the head of a request, in bytes.
     pub header_size: u64,
-    /// `body-size`: bytes of its body; without an end where it is `none`.
+    /// `body-size`: the maximum size of the body of a request, in bytes; `none` for no limit.
     pub body_size: Option<u64>,
-    /// `drain`: how long requests in flight may take to end when the gateway does.
+    /// `drain`: the time that requests in flight get to finish at shutdown.
     pub drain_timeout: Duration,
     /// `escaped-slashes`: what happens to a path with `%2F`.
     pub escaped_slashes: EscapedSlashes,
@@ -53,13 +53,13 @@ pub struct Connections {
     pub underscores: Underscores,
 }
 
-/// What happens to a path with an escaped slash, `%2F`: some servers read it as a slash, others as a part of a segment.
+/// What happens to a path with an escaped slash, `%2F`. Some servers read it as a slash, others as part of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EscapedSlashes {
-    /// `reject`: the request is answered with 400.
+    /// `reject`: the request is rejected with 400.
     #[default]
     Reject,
-    /// `keep`: it is a part of its segment, for rules and for the server.
+    /// `keep`: it is part of its segment, for rules and for the server.
     Keep,
     /// `unescape`: it is a slash, for rules and for the server.
     Unescape,
@@ -68,24 +68,24 @@ pub enum EscapedSlashes {
 /// What happens to headers with an underscore in their name. CGI, WSGI and PHP read `X_User` and `X-User` as the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Underscores {
-    /// `drop`: neither rules nor servers see them.
+    /// `drop`: they are removed from the request.
     #[default]
     Drop,
-    /// `allow`: they are headers like any other.
+    /// `allow`: they stay in the request.
     Allow,
 }
 
-/// What servers are told of a client, and clients of the names of their requests.
+/// The headers that describe the client to upstream servers, and the request id.
 ///
-/// What a client says of itself in such headers is taken out in any case, unless it is a trusted proxy.
+/// Such headers in a request are removed, unless a trusted proxy sent it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForwardedHeaders {
-    /// `full`: `X-Forwarded-For`, `-Proto`, `-Host`, `Forwarded`, and `X-Request-Id`, which answers have, too.
+    /// `full`: `X-Forwarded-For`, `-Proto`, `-Host`, `Forwarded`, and `X-Request-Id`, which responses have, too.
     #[default]
     Full,
-    /// `x-forwarded`: the same without `Forwarded`.
+    /// `x-forwarded`: like `full`, without `Forwarded`.
     XForwarded,
-    /// `none`: nothing.
+    /// `none`: no such headers.
     None,
 }
 
@@ -107,7 +107,7 @@ impl Default for Connections {
     }
 }
 
-/// One of `upstreams`: an address, several, or all that can be said of it.
+/// An item of `upstreams`: a URL, a list of URLs, or a map.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Upstream {
     /// `servers`, each with its weight.
@@ -118,11 +118,11 @@ pub struct Upstream {
     pub protocol: Protocol,
     /// `timeouts`.
     pub timeouts: Timeouts,
-    /// `keep-alive`: idle connections that are kept for each server, by each worker.
+    /// `keep-alive`: the maximum number of idle connections to each server, per worker.
     pub keep_alive: u64,
-    /// `max-fails`: failures in a row after which a server is skipped while another one is available; 0: never.
+    /// `max-fails`: consecutive failures after which a server is skipped while another one is available; 0 for never.
     pub max_fails: u64,
-    /// `fail-timeout`: for how long it is skipped.
+    /// `fail-timeout`: the time that a failed server is skipped.
     pub fail_timeout: Duration,
     /// `health`.
     pub health: Option<HealthCheck>,
@@ -133,7 +133,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// These servers, with all else as usual.
+    /// An upstream with these servers and default settings.
     pub fn new(servers: Vec<UpstreamServer>) -> Self {
         Self {
             servers,
@@ -155,40 +155,40 @@ impl Upstream {
 pub struct UpstreamServer {
     /// `url`: a scheme, a host and a port.
     pub url: String,
-    /// `weight`: one unless told otherwise.
+    /// `weight`: 1 by default.
     pub weight: u64,
 }
 
-/// Which server is next.
+/// How a server is selected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Balance {
     /// `round-robin`, by weight.
     #[default]
     RoundRobin,
-    /// `least-requests`: the one of two random ones that has fewer in flight.
+    /// `least-requests`: of two random servers, the one with fewer requests in flight.
     LeastRequests,
-    /// `client`: always the same one for a client, as long as it is there.
+    /// `client`: the same server for each client, as long as it is available.
     Client,
 }
 
-/// How a server is spoken to.
+/// The protocol to the servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// `http1`
     #[default]
     Http1,
-    /// `http2`, from the first byte in plain text, by agreement in TLS.
+    /// `http2`: with prior knowledge in plain text, by ALPN over TLS.
     Http2,
 }
 
-/// `timeouts`: how long each phase may take.
+/// `timeouts` of the phases of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// `connect`.
     pub connect: Duration,
-    /// `response`: from the last byte of the request until the head of the answer is there.
+    /// `response`: from the last byte of the request to the head of the response.
     pub response: Duration,
-    /// `idle`: how long there may be nothing of a body that is on its way.
+    /// `idle`: between two reads of a response body.
     pub idle: Duration,
 }
 
@@ -205,15 +205,15 @@ impl Default for Timeouts {
 /// `health: { path: /healthz, every: 5s, timeout: 1s, failures: 3, successes: 2 }`, or `health: /healthz`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// `path` that is asked for.
+    /// `path` to request.
     pub path: String,
     /// `every`.
     pub interval: Duration,
     /// `timeout`.
     pub timeout: Duration,
-    /// `failures` in a row until a server gets nothing more.
+    /// `failures`: consecutive failures after which a server is unhealthy.
     pub unhealthy_threshold: u64,
-    /// `successes` in a row until it does again.
+    /// `successes`: consecutive successes after which a server is healthy again.
     pub healthy_threshold: u64,
 }
 
@@ -229,12 +229,12 @@ impl Default for HealthCheck {
     }
 }
 
-/// `retries: { most: 1, budget: 20% }`, or `retries: 1`: only of what is safe to be sent twice, and only while they are few.
+/// `retries: { most: 1, budget: 20% }`, or `retries: 1`. Only requests that are safe to repeat are retried.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retries {
-    /// `most`: for one request.
+    /// `most`: the maximum number of retries per request.
     pub max: u64,
-    /// `budget`: of all requests.
+    /// `budget`: the maximum share of retries among all requests.
     pub budget: Percent,
 }
 
@@ -244,11 +244,11 @@ impl Default for Retries {
     }
 }
 
-/// One of `routes`: `{ match: { path: /api/** }, upstream: app }`, `{ path: /api/**, upstream: app }`, or `app` alone;
-/// `{ path: /old/**, respond: { redirect: /new, status: 301 } }` is answered by the gateway.
+/// An item of `routes`: `{ match: { path: /api/** }, upstream: app }`, `{ path: /api/**, upstream: app }`, or `app` alone;
+/// with `{ path: /old/**, respond: { redirect: /new, status: 301 } }` the gateway itself responds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouteSpec {
-    /// `match`, or its parts beside `upstream` or `respond`.
+    /// `match`, or its keys next to `upstream` or `respond`.
     pub matching: Match,
     /// `upstream` or `respond`.
     pub action: RouteAction,
@@ -257,9 +257,9 @@ pub struct RouteSpec {
 /// What happens to the requests of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteAction {
-    /// `upstream`: they are forwarded, to the upstream of this name.
+    /// `upstream`: forwards requests to the upstream of this name.
     Forward(String),
-    /// `respond`: the gateway answers them.
+    /// `respond`: the gateway itself responds.
     Respond(Respond),
 }
 
@@ -272,28 +272,28 @@ pub enum Respond {
         status: u16,
         /// Headers, by names in lower case.
         headers: BTreeMap<String, String>,
-        /// The body; empty where it is left out.
+        /// The body; empty by default.
         body: String,
     },
-    /// `redirect`, with `status`: 301, 302, 303, 307 or 308; 302 where it is left out.
+    /// `redirect`, with `status`: 301, 302, 303, 307 or 308; 302 by default.
     Redirect {
-        /// A URL or a path. `{host}` stands for the host of the request without its port, `{path}` for its path and `{uri}`
-        /// for its path and query, as they would be forwarded.
+        /// A URL or a path. `{host}` is replaced by the host of the request without its port, `{path}` by its path and `{uri}`
+        /// by its path and query, as they would be forwarded.
         location: String,
         /// The status.
         status: u16,
     },
-    /// `drop`: the connection is closed without an answer (in HTTP/2, the stream is).
+    /// `drop`: the connection is closed without a response (in HTTP/2, the stream).
     Drop,
 }
 
 impl RouteSpec {
-    /// Requests of this match go to this upstream.
+    /// A route that forwards matching requests to this upstream.
     pub fn forward(matching: Match, upstream: impl Into<String>) -> Self {
         Self { matching, action: RouteAction::Forward(upstream.into()) }
     }
 
-    /// The upstream, if there is one.
+    /// The upstream, if the route forwards requests.
     pub fn upstream(&self) -> Option<&str> {
         match &self.action {
             RouteAction::Forward(upstream) => Some(upstream),
@@ -302,36 +302,36 @@ impl RouteSpec {
     }
 }
 
-/// `log: { format: json, file: access.log }`, or `log: json`: what is written of each request.
+/// `log: { format: json, file: access.log }`, or `log: json`: the access log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessLogSpec {
     /// `format`.
     pub format: AccessLogFormat,
-    /// `file`; standard output where it is left out.
+    /// `file`; standard output if `None`.
     pub file: Option<PathBuf>,
 }
 
-/// How a request is written down.
+/// The format of an entry of the access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessLogFormat {
-    /// `none`: nothing is.
+    /// `none`: no access log.
     #[default]
     None,
-    /// `json`, one object on a line.
+    /// `json`: one object per line.
     Json,
-    /// `combined`, as web servers do.
+    /// `combined`: the combined log format of Apache and nginx.
     Combined,
 }
 
-/// `traces: { endpoint: http://127.0.0.1:4318, sample: 10%, service: shop }`, or `traces: http://127.0.0.1:4318`: spans of
-/// requests, for a collector that speaks OTLP over HTTP.
+/// `traces: { endpoint: http://127.0.0.1:4318, sample: 10%, service: shop }`, or `traces: http://127.0.0.1:4318`: the export
+/// of spans to an OTLP collector over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traces {
     /// `endpoint`: a URL, to which `/v1/traces` is added.
     pub endpoint: String,
-    /// `sample`: of the requests of which nobody before has said whether they are traced; all unless told otherwise.
+    /// `sample`: the share of requests to trace, for requests without a sampling decision of an earlier hop; all by default.
     pub sample: Percent,
-    /// `service`: what the gateway is called in them; `tidegate` unless told otherwise.
+    /// `service`: the service name of the gateway; `tidegate` by default.
     pub service: String,
 }
 

@@ -1,4 +1,4 @@
-//! What happens to requests over the limit.
+//! Reads `on-limit` of rules and `respond` of routes.
 
 use super::{PolicyReader, matching::header_name, references::ReferenceTarget, values::unknown_word_error};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// `on-limit`, before it is known which of the four it is.
+/// The keys of `on-limit`, before they are converted to an [`OnLimit`].
 #[derive(Default)]
 pub(super) struct OnLimitMap {
     reject: Reject,
@@ -21,19 +21,19 @@ pub(super) static ON_LIMIT: MapSchema<OnLimitMap> = MapSchema {
     required: &[],
     keys: &[
         field!("status": ValueSchema::Integer, reject.status = status(300..=599) => write_status,
-            "The status of the answer, from 400 to 599, or of the redirection."),
+            "The status of the response, from 400 to 599, or of the redirect."),
         key(
             "headers",
-            "Headers of the answer, besides the usual ones.",
+            "Headers to add to the response.",
             ValueSchema::NamedMap(&ValueSchema::Scalar),
             |reader, node, it| it.reject.headers = reader.headers(node),
             |it| OutputValue::named_map(&it.reject.headers, OutputValue::text),
         ),
         field!("body": ValueSchema::Scalar, reject.body = scalar => OutputValue::text,
-            "The body of the answer, for whoever accepts none of `bodies`."),
+            "The body of the response if the client accepts none of `bodies`."),
         key(
             "bodies",
-            "Bodies by content type: the first that a client accepts.",
+            "Bodies by content type. The first one that the client accepts is sent.",
             ValueSchema::NamedMap(&ValueSchema::Scalar),
             |reader, node, it| {
                 reader.named_entries(node, "bodies", |reader, name, node| match name.text.split_once('/') {
@@ -41,8 +41,12 @@ pub(super) static ON_LIMIT: MapSchema<OnLimitMap> = MapSchema {
                         it.reject.bodies.extend(reader.scalar(node).map(|body| (name.text.clone(), body)));
                     }
                     _ => {
-                        let problem = format!("`{}` is not a content type", name.text);
-                        reader.report_error(name.span, problem, "write one, as in `application/json`");
+                        let problem = format!("invalid content type `{}`", name.text);
+                        reader.report_error(
+                            name.span,
+                            problem,
+                            "write a type and a subtype, as in `application/json`",
+                        );
                     }
                 });
             },
@@ -52,9 +56,9 @@ pub(super) static ON_LIMIT: MapSchema<OnLimitMap> = MapSchema {
             },
         ),
         field!("redirect": ValueSchema::Text(&["/busy.html"]), redirect = location => OutputValue::text,
-            "Where the client is sent instead."),
+            "The location that the client is redirected to."),
         field!("fallback": ValueSchema::Map(|| FALLBACK.outline()), fallback = fallback => write_fallback,
-            "What the client gets instead: a body, or what another upstream answers."),
+            "The response instead of a rejection: a body, or the response of another upstream."),
     ],
 };
 
@@ -70,27 +74,27 @@ static FALLBACK: MapSchema<FallbackMap> = MapSchema {
     name: "fallback",
     required: &[],
     keys: &[
-        field!("body": ValueSchema::Scalar, body = scalar => OutputValue::text, "The body."),
+        field!("body": ValueSchema::Scalar, body = scalar => OutputValue::text, "The body of the response."),
         key(
             "status",
-            "Its status; 200 where it is left out.",
+            "The status of the response; 200 by default.",
             ValueSchema::Integer,
             |reader, node, it| it.status = reader.status(node, 200..=599),
             |it| it.status.filter(|status| *status != 200).map(|status| OutputValue::Number(status.into())),
         ),
         key(
             "headers",
-            "Its headers.",
+            "The headers of the response.",
             ValueSchema::NamedMap(&ValueSchema::Scalar),
             |reader, node, it| it.headers = reader.headers(node),
             |it| OutputValue::named_map(&it.headers, OutputValue::text),
         ),
         field!("upstream": ValueSchema::Text(&["spare"]), upstream = upstream_name => OutputValue::text,
-            "The upstream that answers instead, by its name."),
+            "The name of the upstream that handles the request instead."),
     ],
 };
 
-/// `respond`, before it is known which it is.
+/// The keys of `respond`, before they are converted to a [`Respond`].
 #[derive(Default)]
 pub(super) struct RespondMap {
     status: Option<u16>,
@@ -104,21 +108,21 @@ pub(super) static RESPOND: MapSchema<RespondMap> = MapSchema {
     required: &[],
     keys: &[
         field!("status": ValueSchema::Integer, status = status(200..=599) => write_status,
-            "The status: from 200 to 599; of a redirection 301, 302, 303, 307 or 308, and 302 where it is left out."),
+            "The status, from 200 to 599. For a redirect 301, 302, 303, 307 or 308; 302 by default."),
         key(
             "headers",
-            "Headers of the answer.",
+            "The headers of the response.",
             ValueSchema::NamedMap(&ValueSchema::Scalar),
             |reader, node, it| it.headers = reader.headers(node),
             |it| OutputValue::named_map(&it.headers, OutputValue::text),
         ),
-        field!("body": ValueSchema::Scalar, body = scalar => OutputValue::text, "The body of the answer."),
+        field!("body": ValueSchema::Scalar, body = scalar => OutputValue::text, "The body of the response."),
         field!("redirect": ValueSchema::Text(&["https://{host}{uri}"]), redirect = redirect_target => OutputValue::text,
-            "Where the client is sent; `{host}`, `{path}` and `{uri}` (path and query) are those of the request."),
+            "The location that the client is redirected to; `{host}`, `{path}` and `{uri}` (path and query) are replaced by those of the request."),
     ],
 };
 
-/// What a `redirect` of a route can take from a request.
+/// The placeholders in `redirect` of a route.
 const PLACEHOLDERS: [&str; 3] = ["host", "path", "uri"];
 
 const REDIRECT_STATUSES: [u16; 5] = [301, 302, 303, 307, 308];
@@ -142,39 +146,35 @@ impl PolicyReader<'_> {
         }
         let OnLimitMap { reject, redirect, fallback } = map;
         let Reject { status, headers, body, bodies } = &reject;
-        let says_answer = !headers.is_empty() || body.is_some() || !bodies.is_empty();
+        let has_response = !headers.is_empty() || body.is_some() || !bodies.is_empty();
         match (redirect, fallback) {
             (None, None) if status.is_some_and(|status| status < 400) => {
                 self.report_error(
                     node.span,
-                    "a refusal with a status of redirections",
-                    "give one from 400 to 599",
+                    "redirect status in a rejection",
+                    "use a status from 400 to 599",
                 );
                 None
             }
             (None, None) => Some(OnLimit::Reject(reject)),
             (Some(_), None) if status.is_some_and(|status| !REDIRECT_STATUSES.contains(&status)) => {
-                self.report_error(
-                    node.span,
-                    "a redirection needs its own status",
-                    "give 301, 302, 303, 307 or 308",
-                );
+                self.report_error(node.span, "invalid redirect status", "use 301, 302, 303, 307 or 308");
                 None
             }
-            (Some(location), None) if !says_answer => {
+            (Some(location), None) if !has_response => {
                 Some(OnLimit::Redirect { location, status: status.unwrap_or(303) })
             }
-            (None, Some(fallback)) if !says_answer && status.is_none() => Some(OnLimit::Fallback(fallback)),
+            (None, Some(fallback)) if !has_response && status.is_none() => Some(OnLimit::Fallback(fallback)),
             _ => {
-                let place = self.describe_location("on-limit");
-                let fix = "say what is answered, or `redirect`, or `fallback`";
-                self.report_error(node.span, format!("{place} says several things at once"), fix);
+                let location = self.describe_location("on-limit");
+                let fix = "use either `status`, `headers` and a body, or `redirect`, or `fallback`";
+                self.report_error(node.span, format!("{location} has conflicting keys"), fix);
                 None
             }
         }
     }
 
-    /// `respond` of a route.
+    /// Reads `respond` of a route.
     pub(super) fn respond(&mut self, node: &SyntaxNode) -> Option<Respond> {
         if let SyntaxValue::Text(text) = &node.value {
             if text == "drop" {
@@ -195,28 +195,24 @@ impl PolicyReader<'_> {
                 Some(Respond::Status { status, headers, body: body.unwrap_or_default() })
             }
             RespondMap { status: None, redirect: None, .. } => {
-                self.report_error(node.span, "`respond` without a status", "write `status`, or `redirect`");
+                self.report_error(node.span, "`respond` without a status", "add `status`, or `redirect`");
                 None
             }
             RespondMap { redirect: Some(_), headers, body, .. } if !headers.is_empty() || body.is_some() => {
-                self.report_error(node.span, "a redirection with headers or a body", "leave them out");
+                self.report_error(node.span, "redirect with headers or a body", "remove them");
                 None
             }
             RespondMap { status, redirect: Some(location), .. } => match status.unwrap_or(302) {
                 status if REDIRECT_STATUSES.contains(&status) => Some(Respond::Redirect { location, status }),
                 _ => {
-                    self.report_error(
-                        node.span,
-                        "a redirection needs its own status",
-                        "give 301, 302, 303, 307 or 308",
-                    );
+                    self.report_error(node.span, "invalid redirect status", "use 301, 302, 303, 307 or 308");
                     None
                 }
             },
         }
     }
 
-    /// A location whose placeholders are known.
+    /// Reads a location and checks its placeholders.
     fn redirect_target(&mut self, node: &SyntaxNode) -> Option<String> {
         let location = self.location(node)?;
         let mut rest = location.as_str();
@@ -226,7 +222,7 @@ impl PolicyReader<'_> {
                 Some(name) => rest = &behind[name.len() + 1..],
                 None => {
                     let name = name.unwrap_or(behind);
-                    let problem = format!("unknown placeholder `{{{}}}` in a redirection", truncate(name));
+                    let problem = format!("unknown placeholder `{{{}}}` in a redirect", truncate(name));
                     self.report_error(node.span, problem, "use {host}, {path} or {uri}");
                     return None;
                 }
@@ -250,9 +246,13 @@ impl PolicyReader<'_> {
             }
             _ => {
                 if self.errors.len() == before {
-                    let place = self.describe_location("fallback");
-                    let fix = "say `body`, with `status` and `headers`, or `upstream`";
-                    self.report_error(node.span, format!("{place} must say exactly one thing"), fix);
+                    let location = self.describe_location("fallback");
+                    let fix = "use either `body`, with `status` and `headers`, or `upstream`";
+                    self.report_error(
+                        node.span,
+                        format!("{location} needs exactly one kind of response"),
+                        fix,
+                    );
                 }
                 None
             }
@@ -272,11 +272,7 @@ impl PolicyReader<'_> {
     fn location(&mut self, node: &SyntaxNode) -> Option<String> {
         let location = self.non_empty_text(node)?;
         if location.contains(|c: char| c.is_control() || c.is_whitespace()) {
-            self.report_error(
-                node.span,
-                "a space or a control character in a location",
-                "write a URL or a path",
-            );
+            self.report_error(node.span, "space or control character in a location", "write a URL or a path");
             return None;
         }
         Some(location)
@@ -289,13 +285,17 @@ impl PolicyReader<'_> {
             match header_name(&name.text) {
                 Err(mistake) => reader.report_error(name.span, mistake.problem, mistake.fix),
                 Ok(_) if value.chars().any(|c| c.is_control() && c != '\t') => {
-                    reader.report_error(node.span, "a control character in a header", "write it in one line");
+                    reader.report_error(
+                        node.span,
+                        "control character in a header",
+                        "write the value on one line",
+                    );
                 }
                 Ok(header) if headers.contains_key(&header) => {
                     reader.report_error(
                         name.span,
-                        format!("the header `{header}` is here twice"),
-                        "leave one out",
+                        format!("duplicate header `{header}`"),
+                        "remove one of them",
                     );
                 }
                 Ok(header) => {

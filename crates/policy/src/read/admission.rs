@@ -1,4 +1,4 @@
-//! Breakers, priorities, lines, and whether a rule is enforced.
+//! Reads circuit breakers, priorities, wait queues and modes.
 
 use super::{
     PolicyReader, ValueError,
@@ -18,7 +18,7 @@ use tidegate_rule::Mode;
 const QUEUE_ORDERS: [(&str, QueueOrder); 2] =
     [("fifo", QueueOrder::Fifo), ("priority", QueueOrder::Priority)];
 pub(super) const CLASS_SHAPE: ValueSchema = ValueSchema::Keyword(&["critical", "high", "normal", "low"]);
-/// More would wait longer than anybody wants to.
+/// The maximum length of a wait queue.
 const MAX_QUEUE_LEN: u64 = 1_000_000;
 
 pub(super) static BREAKER: MapSchema<BreakerSpec> = MapSchema {
@@ -26,15 +26,15 @@ pub(super) static BREAKER: MapSchema<BreakerSpec> = MapSchema {
     required: &[],
     keys: &[
         field!("failure-rate": ValueSchema::Text(&["50%"]), failure_rate = percent => OutputValue::text,
-            "From which share of failures it opens."),
+            "The share of failed calls at which the breaker opens."),
         field!("slow-rate": ValueSchema::Text(&["50%"]), slow_call_rate = percent => OutputValue::text,
-            "From which share of slow answers it opens."),
-        field!("slow": TIME, slow_call_duration = positive_duration => write_duration, "From when an answer is slow."),
-        field!("over": ValueSchema::Integer, window_size = integer(1..=1_000_000) => write_number, "Of so many calls."),
+            "The share of slow calls at which the breaker opens."),
+        field!("slow": TIME, slow_call_duration = positive_duration => write_duration, "The duration from which a call is slow."),
+        field!("over": ValueSchema::Integer, window_size = integer(1..=1_000_000) => write_number, "The number of recent calls that the shares are computed of."),
         field!("least": ValueSchema::Integer, min_calls = integer(1..=1_000_000) => write_number,
-            "Not before so many calls."),
-        field!("open": TIME, open_duration = positive_duration => write_duration, "How long before it is tried again."),
-        field!("probes": ValueSchema::Integer, half_open_calls = integer(1..=1_000_000) => write_number, "With so many calls."),
+            "The minimum number of calls before the breaker can open."),
+        field!("open": TIME, open_duration = positive_duration => write_duration, "The time that the breaker stays open before it admits probes."),
+        field!("probes": ValueSchema::Integer, half_open_calls = integer(1..=1_000_000) => write_number, "The number of calls that are admitted as probes while the breaker is half-open."),
     ],
 };
 
@@ -48,8 +48,8 @@ pub(super) static PRIORITY: MapSchema<PriorityMap> = MapSchema {
     name: "priority",
     required: &["by", "else"],
     keys: &[
-        field!("by": key::KEY_SHAPE, key = key => write_key, "What of a request names its priority."),
-        field!("else": CLASS_SHAPE, default = class => OutputValue::text, "That of requests that name none."),
+        field!("by": key::KEY_SHAPE, key = key => write_key, "The part of the request that names its priority."),
+        field!("else": CLASS_SHAPE, default = class => OutputValue::text, "The priority of requests that name none."),
     ],
 };
 
@@ -58,28 +58,23 @@ pub(super) static QUEUE: MapSchema<QueueSpec> = MapSchema {
     required: &["most"],
     keys: &[
         field!("most": ValueSchema::Integer, max = integer(1..=MAX_QUEUE_LEN) => write_number, always,
-            "How many may wait for one key."),
+            "The maximum number of waiting requests for one key."),
         field!("in-all": ValueSchema::Integer, max_total = integer(1..=MAX_QUEUE_LEN) => write_number,
-            "How many may wait over all keys; 10,000 where it is left out, or `most` if that is more."),
+            "The maximum number of waiting requests over all keys; by default 10,000, or `most` if that is larger."),
         field!("order": order in QUEUE_ORDERS,
-            "Whose turn is next, where a number at once or an adaptive limit is waited for."),
+            "The order in which waiting requests are admitted by a concurrency limit or an adaptive limit."),
     ],
 };
 
 impl PolicyReader<'_> {
     pub(super) fn breaker(&mut self, node: &SyntaxNode) -> Option<BreakerSpec> {
-        let mut terms = BreakerSpec::default();
+        let mut spec = BreakerSpec::default();
         let before = self.errors.len();
-        self.read_map(node, &BREAKER, &mut terms);
-        if terms.slow_call_rate.is_some() != terms.slow_call_duration.is_some() && self.errors.len() == before
-        {
-            self.report_error(
-                node.span,
-                "one of `slow` and `slow-rate` without the other",
-                "say both, or none",
-            );
+        self.read_map(node, &BREAKER, &mut spec);
+        if spec.slow_call_rate.is_some() != spec.slow_call_duration.is_some() && self.errors.len() == before {
+            self.report_error(node.span, "only one of `slow` and `slow-rate`", "write both, or none");
         }
-        Some(terms)
+        Some(spec)
     }
 
     pub(super) fn priority(&mut self, node: &SyntaxNode) -> Option<PrioritySpec> {
@@ -93,7 +88,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// One of the classes of requests.
+    /// Reads a priority class.
     fn class(&mut self, node: &SyntaxNode) -> Option<String> {
         self.keyword(node, &CLASSES.map(|(name, _)| (name, name))).map(str::to_owned)
     }
@@ -104,11 +99,12 @@ impl PolicyReader<'_> {
             SyntaxValue::Map(_) => {
                 let before = self.errors.len();
                 self.read_map(node, &QUEUE, &mut queue);
-                if let Some(in_all) = queue.max_total.filter(|in_all| *in_all < queue.max)
+                if let Some(max_total) = queue.max_total.filter(|max_total| *max_total < queue.max)
                     && self.errors.len() == before
                 {
-                    let problem = format!("{} in line for one key, but {in_all} for all of them", queue.max);
-                    self.report_error(node.span, problem, "give `in-all` at least as many as `most`");
+                    let problem =
+                        format!("`in-all` is {max_total}, less than `most`, which is {}", queue.max);
+                    self.report_error(node.span, problem, "use an `in-all` of at least `most`");
                 }
             }
             _ => queue.max = self.integer(node, 1..=MAX_QUEUE_LEN)?,
@@ -120,13 +116,13 @@ impl PolicyReader<'_> {
 pub(super) fn write_priority(priority: &PrioritySpec) -> OutputValue {
     match priority.clone() {
         PrioritySpec::Fixed(name) => OutputValue::Text(name),
-        PrioritySpec::FromRequest { key: by, default: otherwise } => {
-            PRIORITY.write(&PriorityMap { key: Some(by), default: Some(otherwise) })
+        PrioritySpec::FromRequest { key, default } => {
+            PRIORITY.write(&PriorityMap { key: Some(key), default: Some(default) })
         }
     }
 }
 
-/// `enforce`, `shadow`, `off`, `enforce 10%`
+/// Parses `enforce`, `shadow`, `off` or `enforce 10%`.
 pub(super) fn parse_mode(text: &str) -> Result<RuleEnforcement, ValueError> {
     if let Some(share) = text.strip_prefix("enforce ") {
         let share = share
@@ -137,6 +133,6 @@ pub(super) fn parse_mode(text: &str) -> Result<RuleEnforcement, ValueError> {
     }
     text.parse::<Mode>().map(RuleEnforcement::All).map_err(|_| {
         let (problem, fix) = unknown_word_error(text, ["enforce", "shadow", "off"].into_iter());
-        ValueError::new(problem.replace("word", "mode"), fix)
+        ValueError::new(problem.replacen("value", "mode", 1), fix)
     })
 }

@@ -1,4 +1,4 @@
-//! Where programs and operators come in.
+//! Reads `admin` and `decisions`.
 
 use super::{PolicyReader, server::TLS};
 use crate::{
@@ -17,13 +17,13 @@ static ADMIN: MapSchema<AdminSpec> = MapSchema {
         field!("listen": ValueSchema::Text(&["127.0.0.1:9091"]), listen = socket => OutputValue::text,
             "An address and a port."),
         field!("token": TOKEN_SHAPE, token = variable => OutputValue::text,
-            "What operators must know: the variable of the environment that holds it."),
+            "The environment variable with the token that operators must send."),
         field!("hosts": ValueSchema::OneOrMany(&ValueSchema::Text(&["gateway.internal"])), [hosts] = admin_host,
-            "Names by which operators may come in, besides `localhost` and addresses."),
+            "The host names that requests to the admin API may use, besides `localhost` and IP addresses."),
     ],
 };
 
-/// `admin` in a table.
+/// The value of `admin`.
 pub(super) const ADMIN_SHAPE: ValueSchema =
     ValueSchema::AnyOf(&[ValueSchema::Text(&["127.0.0.1:9091"]), ValueSchema::Map(|| ADMIN.outline())]);
 
@@ -41,14 +41,14 @@ static DECISIONS: MapSchema<DecisionsMap> = MapSchema {
         field!("listen": ValueSchema::Text(&["127.0.0.1:8090"]), listen = socket => OutputValue::text,
             "An address and a port."),
         field!("tls": ValueSchema::Map(|| TLS.outline()), tls = tls => |tls| TLS.write(tls),
-            "In TLS; in plain text where it is left out."),
+            "The TLS certificate and key; plain text by default."),
         field!("tokens": ValueSchema::OneOrMany(&ValueSchema::Map(|| TOKEN.outline())),
             [tokens] = token => |token| TOKEN.write(token),
-            "What programs must know, one of these; nothing where it is left out."),
+            "The tokens that callers must send one of; none by default."),
     ],
 };
 
-/// `decisions` in a table.
+/// The value of `decisions`.
 pub(super) const DECISIONS_SHAPE: ValueSchema =
     ValueSchema::AnyOf(&[ValueSchema::Text(&["127.0.0.1:8090"]), ValueSchema::Map(|| DECISIONS.outline())]);
 
@@ -56,9 +56,9 @@ static TOKEN: MapSchema<Token> = MapSchema {
     name: "token",
     required: &["name", "token"],
     keys: &[
-        field!("name": ValueSchema::Text(&["web"]), name = name => OutputValue::text, always, "Whose it is."),
+        field!("name": ValueSchema::Text(&["web"]), name = name => OutputValue::text, always, "The name of the caller."),
         field!("token": TOKEN_SHAPE, token = variable => OutputValue::text, always,
-            "The variable of the environment that holds it."),
+            "The environment variable that contains the token."),
     ],
 };
 
@@ -87,7 +87,7 @@ impl PolicyReader<'_> {
         Some(token)
     }
 
-    /// A name as browsers say it: in lower case, without a port.
+    /// Reads a host name in lower case, without a port.
     fn admin_host(&mut self, node: &SyntaxNode) -> Option<String> {
         let text = self.text(node)?.to_ascii_lowercase();
         let is_sign = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '-' | '.' | '_');
@@ -96,15 +96,15 @@ impl PolicyReader<'_> {
             false => {
                 self.report_error(
                     node.span,
-                    "this is no name of a host",
-                    "write it as in `gateway.internal`, without a port",
+                    "invalid host name",
+                    "write it without a port, as in `gateway.internal`",
                 );
                 None
             }
         }
     }
 
-    /// The name of a variable. What is none may be the secret itself, and is not told.
+    /// Reads the name of an environment variable. Errors do not show the value, because it may be the secret itself.
     fn variable(&mut self, node: &SyntaxNode) -> Option<EnvVariable> {
         let text = self.text(node)?;
         let name = text.strip_prefix('$').unwrap_or_default();
@@ -113,8 +113,8 @@ impl PolicyReader<'_> {
         match name.is_empty() || !name.chars().all(is_sign) {
             false => Some(EnvVariable(name.to_owned())),
             true => {
-                let fix = "name the variable of the environment that holds it, as in `$WEB_TOKEN`";
-                self.report_secret_error(node.span, "a token is not written into a policy", fix);
+                let fix = "name the environment variable that contains it, as in `$WEB_TOKEN`";
+                self.report_secret_error(node.span, "token in the policy file", fix);
                 None
             }
         }

@@ -1,7 +1,7 @@
-//! Several files as one.
+//! Merges a policy file with the files that it includes.
 //!
-//! What a file includes is appended to it, in the order in which it is named. A file counts once, however often it is
-//! included. What has a name, or can be said only once, is said in one of them.
+//! Included files are appended in the order of `include`. A file is read once, also if it is included several times. Named
+//! items and scalar keys must be defined in only one of the files.
 
 use crate::source::{
     FileSource, PolicyFormat, SourceSpan, Sources, SpannedError, SyntaxKey, SyntaxNode, SyntaxValue, truncate,
@@ -14,13 +14,13 @@ use std::{
 /// Keys whose lists are appended to each other.
 const APPENDED_KEYS: [&str; 4] = ["listen", "routes", "rules", "trusted-proxies"];
 
-/// Keys whose names are put together.
+/// Keys whose maps are merged.
 const MERGED_SECTIONS: [&str; 4] = ["upstreams", "stores", "lists", "templates"];
 
-/// Whoever includes more than this includes by accident.
+/// The maximum number of files; more are an accident.
 const MAX_FILES: usize = 64;
 
-/// The tree of a file and of all that it includes.
+/// Reads a file and all included files, and merges their trees.
 pub(super) fn load(
     path: &Path,
     files: &dyn FileSource,
@@ -42,14 +42,14 @@ pub(super) fn load(
     }
 }
 
-/// A text by itself has no place that others could be relative to.
+/// Rejects `include` in a policy from a string, which has no directory that paths could be relative to.
 pub(super) fn reject_include(root: &SyntaxNode) -> Result<(), Vec<SpannedError>> {
     let SyntaxValue::Map(entries) = &root.value else { return Ok(()) };
     match entries.iter().find(|(name, _)| name.text == "include") {
         None => Ok(()),
         Some((name, _)) => {
-            let fix = "read the policy from a file, or put everything into it";
-            Err(vec![SpannedError::new(name.span, "a text that comes from no file includes none", fix)])
+            let fix = "read the policy from a file, or remove `include`";
+            Err(vec![SpannedError::new(name.span, "`include` in a policy that is not a file", fix)])
         }
     }
 }
@@ -58,7 +58,7 @@ struct IncludeLoader<'a> {
     files: &'a dyn FileSource,
     sources: &'a mut Sources,
     roots: Vec<SyntaxNode>,
-    /// The files that include the one that is being read.
+    /// The chain of files that include the current one.
     include_stack: Vec<PathBuf>,
     loaded: HashSet<PathBuf>,
     errors: Vec<SpannedError>,
@@ -73,7 +73,7 @@ impl IncludeLoader<'_> {
                 Some(last) if *last != path => format!("{problem}, through `{}`", last.display()),
                 _ => problem,
             };
-            self.errors.push(SpannedError::new(at, problem, "leave it out"));
+            self.errors.push(SpannedError::new(at, problem, "remove it"));
             return;
         }
         if !self.loaded.insert(path.clone()) {
@@ -81,7 +81,11 @@ impl IncludeLoader<'_> {
         }
         if self.loaded.len() > MAX_FILES {
             let at = from.unwrap_or(SourceSpan { file: 0, start: 0, end: 0 });
-            self.errors.push(SpannedError::new(at, format!("more than {MAX_FILES} files"), "include fewer"));
+            self.errors.push(SpannedError::new(
+                at,
+                format!("more than {MAX_FILES} included files"),
+                "include fewer",
+            ));
             return;
         }
         let Some(root) = self.parse(&path, from) else { return };
@@ -98,14 +102,14 @@ impl IncludeLoader<'_> {
     fn parse(&mut self, path: &Path, from: Option<SourceSpan>) -> Option<SyntaxNode> {
         let read = match PolicyFormat::from_path(path) {
             None => Err((
-                format!("`{}` is neither YAML nor TOML nor JSON", path.display()),
-                "give it a name that ends with .yaml, .toml or .json",
+                format!("unknown file format of `{}`", path.display()),
+                "use the extension .yaml, .toml or .json",
             )),
             Some(format) => match self.files.read(path) {
                 Ok(bytes) => Ok((bytes, format)),
                 Err(error) => Err((
-                    format!("`{}` cannot be read: {error}", path.display()),
-                    "name a file that is there and may be read",
+                    format!("cannot read `{}`: {error}", path.display()),
+                    "check the path and its permissions",
                 )),
             },
         };
@@ -125,7 +129,7 @@ impl IncludeLoader<'_> {
         }
     }
 
-    /// The files that a file names.
+    /// Returns the paths in `include` of a file.
     fn includes(&mut self, root: &SyntaxNode) -> Vec<(String, SourceSpan)> {
         let SyntaxValue::Map(entries) = &root.value else { return Vec::new() };
         let Some((_, node)) = entries.iter().find(|(name, _)| name.text == "include") else {
@@ -140,8 +144,12 @@ impl IncludeLoader<'_> {
             match &item.value {
                 SyntaxValue::Text(name) if !name.trim().is_empty() => names.push((name.clone(), item.span)),
                 _ => {
-                    let problem = format!("the name of a file is needed here, not {}", item.kind_name());
-                    self.errors.push(SpannedError::new(item.span, problem, "write it as in `more.yaml`"));
+                    let problem = format!("expected a file name, found {}", item.kind_name());
+                    self.errors.push(SpannedError::new(
+                        item.span,
+                        problem,
+                        "write a path, as in `more.yaml`",
+                    ));
                 }
             }
         }
@@ -149,7 +157,7 @@ impl IncludeLoader<'_> {
     }
 }
 
-/// All trees as one.
+/// Merges all trees into one.
 fn merge_roots(roots: Vec<SyntaxNode>, sources: &Sources) -> Result<SyntaxNode, Vec<SpannedError>> {
     let mut roots = roots.into_iter();
     let Some(first) = roots.next() else { return Err(Vec::new()) };
@@ -165,12 +173,8 @@ fn merge_roots(roots: Vec<SyntaxNode>, sources: &Sources) -> Result<SyntaxNode, 
             SyntaxValue::Map(entries) => whole.add_entries(entries),
             SyntaxValue::Null => {}
             _ => {
-                let problem = format!("a policy is a map, not {}", root.kind_name());
-                whole.errors.push(SpannedError::new(
-                    root.span,
-                    problem,
-                    "write a key and a value for each thing it says",
-                ));
+                let problem = format!("a policy must be a map, not {}", root.kind_name());
+                whole.errors.push(SpannedError::new(root.span, problem, "write it as `key: value` pairs"));
             }
         }
     }
@@ -182,7 +186,7 @@ fn merge_roots(roots: Vec<SyntaxNode>, sources: &Sources) -> Result<SyntaxNode, 
 
 struct MergedTree<'a> {
     entries: Vec<(SyntaxKey, SyntaxNode)>,
-    /// Where a key, or a name under it, stands among the entries.
+    /// The index in `entries` and the position of each key, and of each name in a merged section.
     index: HashMap<(Option<&'static str>, String), (usize, SourceSpan)>,
     sources: &'a Sources,
     errors: Vec<SpannedError>,
@@ -191,7 +195,7 @@ struct MergedTree<'a> {
 impl MergedTree<'_> {
     fn add_entries(&mut self, entries: Vec<(SyntaxKey, SyntaxNode)>) {
         for (name, node) in entries {
-            // Nobody reads more than this, and to find the place of each takes its time.
+            // Bounds the work: finding the position of each error takes time.
             if self.errors.len() < MAX_FILES {
                 self.add(name, node);
             }
@@ -201,10 +205,10 @@ impl MergedTree<'_> {
     fn add(&mut self, name: SyntaxKey, node: SyntaxNode) {
         let section =
             MERGED_SECTIONS.into_iter().find(|key| *key == name.text).filter(|_| node.value.is_map());
-        let place = match self.index.get(&(None, name.text.clone())) {
+        let position = match self.index.get(&(None, name.text.clone())) {
             None => {
-                let place = self.entries.len();
-                self.index.insert((None, name.text.clone()), (place, name.span));
+                let position = self.entries.len();
+                self.index.insert((None, name.text.clone()), (position, name.span));
                 let empty = match section {
                     None => node.clone(),
                     Some(_) => SyntaxNode { value: SyntaxValue::Map(Vec::new()), span: node.span },
@@ -212,15 +216,15 @@ impl MergedTree<'_> {
                 self.entries.push((name.clone(), empty));
                 match section {
                     None => return,
-                    Some(_) => place,
+                    Some(_) => position,
                 }
             }
-            Some((place, _)) => *place,
+            Some((position, _)) => *position,
         };
-        let Some((_, known)) = self.entries.get_mut(place) else { return };
+        let Some((_, known)) = self.entries.get_mut(position) else { return };
         match (section, node.value) {
             (Some(section), SyntaxValue::Map(more)) if known.value.is_map() => {
-                self.add_names(place, section, more);
+                self.add_names(position, section, more);
             }
             (_, value) if APPENDED_KEYS.contains(&name.text.as_str()) => {
                 let listed = |value: SyntaxValue, at: SourceSpan| match value {
@@ -233,22 +237,23 @@ impl MergedTree<'_> {
             }
             _ if name.text == "include" => {}
             _ => {
-                let problem = format!("`{}` is said in two files", truncate(&name.text));
+                let problem = format!("duplicate key `{}` in two files", truncate(&name.text));
                 self.report_duplicate(&(None, name.text), name.span, problem);
             }
         }
     }
 
-    fn add_names(&mut self, place: usize, section: &'static str, more: Vec<(SyntaxKey, SyntaxNode)>) {
+    fn add_names(&mut self, position: usize, section: &'static str, more: Vec<(SyntaxKey, SyntaxNode)>) {
         for (name, node) in more {
             let key = (Some(section), name.text.clone());
             if self.index.contains_key(&key) {
-                let problem = format!("`{}` is defined twice in `{section}`", truncate(&name.text));
+                let problem = format!("duplicate name `{}` in `{section}`", truncate(&name.text));
                 self.report_duplicate(&key, name.span, problem);
                 continue;
             }
-            self.index.insert(key, (place, name.span));
-            if let Some((_, SyntaxNode { value: SyntaxValue::Map(names), .. })) = self.entries.get_mut(place)
+            self.index.insert(key, (position, name.span));
+            if let Some((_, SyntaxNode { value: SyntaxValue::Map(names), .. })) =
+                self.entries.get_mut(position)
             {
                 names.push((name, node));
             }
@@ -259,13 +264,13 @@ impl MergedTree<'_> {
         if self.errors.len() < MAX_FILES
             && let Some((_, first)) = self.index.get(key)
         {
-            let fix = format!("leave one out; the first is at {}", self.sources.location(*first));
+            let fix = format!("remove one of them; the first is at {}", self.sources.location(*first));
             self.errors.push(SpannedError::new(at, problem, fix));
         }
     }
 }
 
-/// A path without `.` and, where that can be told, without `..`: so that one file has one name.
+/// Removes `.` and, where possible, `..` from a path, so that each file has one name.
 fn normalize_path(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {

@@ -1,4 +1,4 @@
-//! For whom, and at what cost.
+//! Reads the key and the cost of a rule.
 
 use super::{
     PolicyReader, ValueError,
@@ -14,7 +14,7 @@ use crate::{
 };
 use std::fmt;
 
-/// The bits of an address of IPv6 that are one client, unless a key says otherwise.
+/// The default prefix length by which IPv6 addresses are grouped to one client.
 const DEFAULT_IPV6_BITS: u8 = 64;
 
 pub(super) static KEY_SCHEMA: ValueSchema = ValueSchema::AnyOf(&[
@@ -32,10 +32,10 @@ pub(super) static KEY_SCHEMA: ValueSchema = ValueSchema::AnyOf(&[
     ValueSchema::Map(|| KEY_MAP.outline()),
 ]);
 
-/// `key` in a table.
+/// The value of `key`.
 pub(super) const KEY_SHAPE: ValueSchema = ValueSchema::Reference("any-key", || &KEY_SCHEMA);
 
-/// A key that needs a map.
+/// The keys of a `key` map, before they are converted to a [`KeySpec`].
 #[derive(Default)]
 struct KeyMap {
     first: Option<KeySpec>,
@@ -48,7 +48,7 @@ static KEY_MAP: MapSchema<KeyMap> = MapSchema {
     keys: &[
         key(
             "first",
-            "The first of these that a request has.",
+            "The first of these keys that a request has.",
             ValueSchema::List(&KEY_SHAPE),
             |reader, node, it| it.first = reader.several_keys(node, KeySpec::First),
             |it| match &it.first {
@@ -58,7 +58,7 @@ static KEY_MAP: MapSchema<KeyMap> = MapSchema {
         ),
         field!("cel": ValueSchema::Text(&["request.path"]),
             cel = expression(check_key) => |cel| OutputValue::text(&cel.0),
-            "An expression in CEL that gives a text or a number."),
+            "A CEL expression that returns a string or an integer."),
     ],
 };
 
@@ -73,20 +73,20 @@ static COST: MapSchema<CostMap> = MapSchema {
     name: "cost",
     required: &["of", "most"],
     keys: &[
-        field!("of": KEY_SHAPE, source = single_part => write_part, "Where the number is found."),
+        field!("of": KEY_SHAPE, source = single_part => write_part, "The part of the request that contains the number."),
         key(
             "else",
-            "What a request costs in which there is no number; 1 unless told otherwise.",
+            "The cost of a request without the number; 1 by default.",
             ValueSchema::Integer,
             |reader, node, it| it.default = reader.integer(node, 0..=u64::MAX),
             |it| it.default.filter(|cost| *cost != 1).map(OutputValue::Number),
         ),
         field!("most": ValueSchema::Integer, max = integer(1..=u64::MAX) => write_number, always,
-            "The most that a request can be made to cost."),
+            "The maximum cost of a request."),
     ],
 };
 
-/// `cost` in a table.
+/// The value of `cost`.
 pub(super) const COST_SHAPE: ValueSchema =
     ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Map(|| COST.outline())]);
 
@@ -104,7 +104,7 @@ impl PolicyReader<'_> {
                     _ => {
                         if self.errors.len() == before {
                             let fix = "write `first: [user, ip]` or `cel: …`";
-                            self.report_error(node.span, "a key is one thing", fix);
+                            self.report_error(node.span, "expected either `first` or `cel`", fix);
                         }
                         None
                     }
@@ -129,14 +129,14 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// Several keys; the only one of a list stands for it.
+    /// Reads a list of keys. A list of one item is read as that item.
     fn several_keys(&mut self, node: &SyntaxNode, make: fn(Vec<KeySpec>) -> KeySpec) -> Option<KeySpec> {
         let is_all = |node: &SyntaxNode| matches!(&node.value, SyntaxValue::Text(text) if text == "all");
         if let SyntaxValue::List(items) = &node.value
             && let Some(all) = items.iter().find(|item| is_all(item))
             && matches!(make(Vec::new()), KeySpec::Composite(_))
         {
-            self.report_error(all.span, "`all` beside other keys", "leave it out: it adds nothing to them");
+            self.report_error(all.span, "`all` combined with other keys", "remove it: it has no effect");
         }
         let mut keys = self.one_or_many(node, Self::key);
         match keys.len() {
@@ -146,15 +146,15 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// A key that is one thing.
+    /// Reads a key with a single part.
     fn single_part(&mut self, node: &SyntaxNode) -> Option<KeyPart> {
         match self.key(node)? {
             KeySpec::Part(part) => Some(part),
             _ => {
                 self.report_error(
                     node.span,
-                    "one thing is needed here, not several",
-                    "write it as in `header x-cost`",
+                    "expected a single key, found several",
+                    "write one, as in `header x-cost`",
                 );
                 None
             }
@@ -166,8 +166,8 @@ impl PolicyReader<'_> {
             SyntaxValue::Map(_) => {
                 let mut found = CostMap::default();
                 self.read_map(node, &COST, &mut found);
-                let CostMap { source: of, default: otherwise, max: most } = found;
-                Some(CostSpec::FromRequest { part: of?, default: otherwise.unwrap_or(1), max: most })
+                let CostMap { source, default, max } = found;
+                Some(CostSpec::FromRequest { part: source?, default: default.unwrap_or(1), max })
             }
             _ => self.integer(node, 0..=u64::MAX).map(CostSpec::Fixed),
         }
@@ -194,8 +194,8 @@ pub(super) fn write_cost(cost: &CostSpec) -> Option<OutputValue> {
     match cost {
         CostSpec::Fixed(1) => None,
         CostSpec::Fixed(cost) => Some(OutputValue::Number(*cost)),
-        CostSpec::FromRequest { part, default: otherwise, max: most } => {
-            Some(COST.write(&CostMap { source: Some(part.clone()), default: Some(*otherwise), max: *most }))
+        CostSpec::FromRequest { part, default, max } => {
+            Some(COST.write(&CostMap { source: Some(part.clone()), default: Some(*default), max: *max }))
         }
     }
 }
@@ -206,9 +206,9 @@ const NAMED_KEYS: [&str; 4] = ["header", "cookie", "query", "capture"];
 fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
     let (first, rest) = text.split_once(' ').map_or((text, ""), |(first, rest)| (first, rest.trim()));
     let named = || match rest {
-        "" => Err(ValueError::new(format!("`{first}` without a name"), format!("write `{first} NAME`"))),
+        "" => Err(ValueError::new(format!("missing name after `{first}`"), format!("write `{first} NAME`"))),
         name if name.contains(|c: char| c.is_whitespace() || c.is_control()) => {
-            Err(ValueError::new("a name with a space in it", format!("write `{first} NAME`"))
+            Err(ValueError::new("name with a space", format!("write `{first} NAME`"))
                 .with_span(first.len() + 1..text.len()))
         }
         name => Ok(name.to_owned()),
@@ -229,25 +229,23 @@ fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
         (first, "") if first.starts_with("ip/") => match first["ip/".len()..].parse() {
             Ok(bits @ 1..=128) => KeyPart::Ip { bits },
             _ => {
-                let fix =
-                    "write how many bits of an address of IPv6 are one client, from 1 to 128, as in `ip/56`";
-                return Err(
-                    ValueError::new(format!("`{first}` has no such bits"), fix).with_span(3..first.len())
-                );
+                let fix = "write an IPv6 prefix length from 1 to 128, as in `ip/56`";
+                return Err(ValueError::new(format!("invalid prefix length in `{first}`"), fix)
+                    .with_span(3..first.len()));
             }
         },
         _ => {
             let (problem, fix) = unknown_word_error(first, PLAIN_KEYS.into_iter().chain(NAMED_KEYS));
             let (problem, fix) = match PLAIN_KEYS.contains(&first) {
-                true => (format!("`{first}` has no name"), format!("write `{first}` alone")),
-                false => (problem.replace("word", "key"), fix),
+                true => (format!("`{first}` takes no name"), format!("write only `{first}`")),
+                false => (problem.replacen("value", "key", 1), fix),
             };
             return Err(ValueError::new(problem, fix));
         }
     }))
 }
 
-/// As it is read; an expression as it is.
+/// Writes the notation that the parser accepts; for an expression, its text.
 impl fmt::Display for KeyPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! How much: tiers, charges, limits that find themselves, bytes.
+//! Reads tiers, charges, adaptive limits and bandwidth.
 
 use super::{
     PolicyReader, ValueError,
@@ -26,10 +26,10 @@ pub(super) static TIERS: MapSchema<TiersMap> = MapSchema {
     name: "tiers",
     required: &["by", "each", "else"],
     keys: &[
-        field!("by": key::KEY_SHAPE, key = key => write_key, "What of a request names its tier."),
+        field!("by": key::KEY_SHAPE, key = key => write_key, "The part of the request that names its tier."),
         key(
             "each",
-            "How much in each tier.",
+            "The quota of each tier.",
             ValueSchema::NamedMap(&QUOTA),
             |reader, node, it| {
                 reader.named_entries(node, "each", |reader, name, node| {
@@ -43,7 +43,7 @@ pub(super) static TIERS: MapSchema<TiersMap> = MapSchema {
             },
         ),
         field!("else": QUOTA, default = parse => OutputValue::text,
-            "How much for requests that name none of these."),
+            "The quota of requests that name none of these tiers."),
     ],
 };
 
@@ -61,10 +61,10 @@ pub(super) static CHARGE: MapSchema<ChargeMap> = MapSchema {
     name: "charge",
     required: &[],
     keys: &[
-        field!("if-status": STATUS_PATTERNS, [if_status] = read(parse_status_pattern) => write_status_pattern, "Only if it was answered so."),
-        field!("refund-status": STATUS_PATTERNS, [refund_status] = read(parse_status_pattern) => write_status_pattern, "Nothing if it was answered so."),
+        field!("if-status": STATUS_PATTERNS, [if_status] = read(parse_status_pattern) => write_status_pattern, "Charges a request only if its response has one of these statuses."),
+        field!("refund-status": STATUS_PATTERNS, [refund_status] = read(parse_status_pattern) => write_status_pattern, "Refunds a request if its response has one of these statuses."),
         field!("header": ValueSchema::Text(&["x-cost"]), header = read(header_name) => OutputValue::text,
-            "What this header of the answer says."),
+            "The response header that contains the cost."),
     ],
 };
 
@@ -73,11 +73,11 @@ pub(super) static ADAPTIVE: MapSchema<AdaptiveSpec> = MapSchema {
     required: &["target"],
     keys: &[
         field!("target": ValueSchema::Text(&["250ms"]), target = positive_duration => write_duration, always,
-            "The latency that is promised."),
+            "The latency to keep."),
         field!("least": ValueSchema::Integer, min = integer(1..=u64::MAX) => write_number,
-            "The fewest in flight that it goes down to."),
+            "The lower bound of the concurrency limit."),
         field!("most": ValueSchema::Integer, max = integer(1..=1_000_000) => write_number,
-            "The most in flight that it goes up to."),
+            "The upper bound of the concurrency limit."),
     ],
 };
 
@@ -87,8 +87,8 @@ pub(super) static BANDWIDTH: MapSchema<BandwidthSpec> = MapSchema {
     name: "bandwidth",
     required: &[],
     keys: &[
-        field!("down": BYTE_RATE, down = byte_rate => OutputValue::text, "What clients are sent."),
-        field!("up": BYTE_RATE, up = byte_rate => OutputValue::text, "What they send."),
+        field!("down": BYTE_RATE, down = byte_rate => OutputValue::text, "The rate from server to client."),
+        field!("up": BYTE_RATE, up = byte_rate => OutputValue::text, "The rate from client to server."),
     ],
 };
 
@@ -121,9 +121,9 @@ impl PolicyReader<'_> {
             }
             _ => {
                 if self.errors.len() == before {
-                    let place = self.describe_location("charge");
-                    let fix = "say `if-status`, `refund-status` or `header`";
-                    self.report_error(node.span, format!("{place} must say exactly one thing"), fix);
+                    let location = self.describe_location("charge");
+                    let fix = "write `if-status`, `refund-status` or `header`";
+                    self.report_error(node.span, format!("{location} needs exactly one key"), fix);
                 }
                 None
             }
@@ -133,13 +133,13 @@ impl PolicyReader<'_> {
     pub(super) fn adaptive(&mut self, node: &SyntaxNode) -> Option<AdaptiveSpec> {
         let mut adaptive = AdaptiveSpec { target: Duration::ZERO, min: None, max: None };
         self.read_map(node, &ADAPTIVE, &mut adaptive);
-        if let (Some(least), Some(most)) = (adaptive.min, adaptive.max)
-            && least > most
+        if let (Some(min), Some(max)) = (adaptive.min, adaptive.max)
+            && min > max
         {
             self.report_error(
                 node.span,
-                format!("at least {least} and at most {most}"),
-                "give a `most` that is not below `least`",
+                format!("`least` is {min} and `most` is {max}"),
+                "use a `most` of at least `least`",
             );
         }
         Some(adaptive)
@@ -149,7 +149,7 @@ impl PolicyReader<'_> {
         let mut bandwidth = BandwidthSpec::default();
         match &node.value {
             SyntaxValue::Map(entries) if entries.is_empty() => {
-                self.report_error(node.span, "a bandwidth of nothing", "say `down`, `up` or both");
+                self.report_error(node.span, "empty `bandwidth`", "add `down`, `up` or both");
             }
             SyntaxValue::Map(_) => self.read_map(node, &BANDWIDTH, &mut bandwidth),
             _ => bandwidth.down = self.byte_rate(node),
@@ -159,8 +159,8 @@ impl PolicyReader<'_> {
 }
 
 pub(super) fn write_tiers(tiers: &Tiers) -> OutputValue {
-    let Tiers { key: by, quotas: each, default: otherwise } = tiers.clone();
-    TIERS.write(&TiersMap { key: Some(by), quotas: each, default: Some(otherwise) })
+    let Tiers { key, quotas, default } = tiers.clone();
+    TIERS.write(&TiersMap { key: Some(key), quotas, default: Some(default) })
 }
 
 pub(super) fn write_charge(charge: &ChargeSpec) -> OutputValue {
@@ -178,14 +178,14 @@ fn write_status_pattern(due: &StatusPattern) -> OutputValue {
     }
 }
 
-/// `404`, or `4xx`.
+/// Parses `404` or `4xx`.
 fn parse_status_pattern(text: &str) -> Result<StatusPattern, ValueError> {
     let hundred = text.strip_suffix("xx").and_then(|digit| digit.parse().ok());
     match (hundred, text.parse()) {
         (Some(hundred @ 1..=5), _) => Ok(StatusPattern::Class(hundred)),
         (_, Ok(status @ 100..=599)) => Ok(StatusPattern::Status(status)),
         _ => Err(ValueError::new(
-            format!("`{}` is not a status", truncate(text)),
+            format!("invalid status `{}`", truncate(text)),
             "write one, as in `401` or `5xx`",
         )),
     }

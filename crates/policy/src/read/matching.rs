@@ -1,4 +1,4 @@
-//! Which requests.
+//! Reads `match` of rules and routes.
 
 use super::{PolicyReader, ValueError, path::parse_path, references::ReferenceTarget};
 use crate::{
@@ -17,7 +17,7 @@ pub(crate) static MATCH: MapSchema<Match> = MapSchema {
         field!("method": ValueSchema::OneOrMany(&ValueSchema::Text(&["GET", "POST"])), [methods] = method,
             "One of these methods."),
         field!("path": ValueSchema::OneOrMany(&ValueSchema::Text(&["/login", "/users/{id}/**"])), [paths] = read(parse_path),
-            "One of these paths: `*` is within a segment, `{name}` is one, `**` is any number of them at the end."),
+            "One of these paths: `*` matches text within a segment, `{name}` one segment, and `**` any number of segments at the end."),
         field!("host": ValueSchema::OneOrMany(&ValueSchema::Text(&["api.example.com", "*.example.com"])),
             [hosts] = read(parse_host) => |host| OutputValue::text(&host.0),
             "One of these hosts, with `*` for any text, without a port."),
@@ -31,8 +31,8 @@ pub(crate) static MATCH: MapSchema<Match> = MapSchema {
                     Ok(header) if it.headers.contains_key(&header) => {
                         reader.report_error(
                             name.span,
-                            format!("the header `{header}` is here twice"),
-                            "leave one out",
+                            format!("duplicate header `{header}`"),
+                            "remove one of them",
                         );
                     }
                     Ok(header) => {
@@ -45,7 +45,7 @@ pub(crate) static MATCH: MapSchema<Match> = MapSchema {
         ),
         key(
             "query",
-            "All of these parameters of the query have one of these values.",
+            "All of these query parameters have one of these values.",
             ValueSchema::NamedMap(&ValueSchema::OneOrMany(&ValueSchema::Scalar)),
             |reader, node, it| it.queries = reader.values_by_name(node, "query"),
             |it| OutputValue::named_map(&it.queries, write_values),
@@ -60,13 +60,13 @@ pub(crate) static MATCH: MapSchema<Match> = MapSchema {
         key(
             "client",
             "The address of the client is in one of these networks, or lists.",
-            ValueSchema::OneOrMany(&ValueSchema::Text(&["10.0.0.0/8", "office"])),
+            ValueSchema::OneOrMany(&ValueSchema::Text(&["10.0.0.0/8", "internal"])),
             |reader, node, it| it.clients = reader.networks(node),
             |it| OutputValue::text_list(&it.clients),
         ),
         key(
             "listener",
-            "It came in through a listener of one of these names.",
+            "The request arrived at a listener with one of these names.",
             ValueSchema::OneOrMany(&ValueSchema::Text(&["internal"])),
             |reader, node, it| {
                 it.listeners = reader.one_or_many(node, |reader, node| {
@@ -79,7 +79,7 @@ pub(crate) static MATCH: MapSchema<Match> = MapSchema {
         ),
         key(
             "not",
-            "None for which this holds.",
+            "Excludes requests that match this.",
             ValueSchema::Map(|| MATCH.outline()),
             |reader, node, it| {
                 let mut not = Match::default();
@@ -88,8 +88,8 @@ pub(crate) static MATCH: MapSchema<Match> = MapSchema {
                     SyntaxValue::Map(entries) if entries.is_empty() => {
                         reader.report_error(
                             node.span,
-                            "`not` of everything leaves nothing",
-                            "say which, or leave it out",
+                            "empty `not` excludes all requests",
+                            "add a condition, or remove it",
                         );
                     }
                     _ => it.not = Some(Box::new(not)),
@@ -99,7 +99,7 @@ pub(crate) static MATCH: MapSchema<Match> = MapSchema {
         ),
         key(
             "any",
-            "One of these holds as well.",
+            "At least one of these matches as well.",
             ValueSchema::OneOrMany(&ValueSchema::Map(|| MATCH.outline())),
             |reader, node, it| {
                 it.any = reader.one_or_many(node, |reader, node| {
@@ -107,8 +107,8 @@ pub(crate) static MATCH: MapSchema<Match> = MapSchema {
                     if let SyntaxValue::Map(entries) = &node.value
                         && entries.is_empty()
                     {
-                        let problem = "one of `any` is everything, so that the others say nothing";
-                        reader.report_error(node.span, problem, "say which, or leave `any` out");
+                        let problem = "empty item in `any` matches all requests";
+                        reader.report_error(node.span, problem, "add a condition, or remove `any`");
                     }
                     Some(matching)
                 });
@@ -117,7 +117,7 @@ pub(crate) static MATCH: MapSchema<Match> = MapSchema {
         ),
         key(
             "when",
-            "An expression in CEL that is true.",
+            "A CEL expression that is true.",
             ValueSchema::Text(&["request.size > 1000"]),
             |reader, node, it| it.when = reader.expression(node, check_condition),
             |it| it.when.as_ref().map(|when| OutputValue::text(&when.0)),
@@ -148,7 +148,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// Networks and names of lists; `all` is every address.
+    /// Reads networks and names of lists; `all` matches every address.
     pub(super) fn networks(&mut self, node: &SyntaxNode) -> Vec<Network> {
         self.one_or_many(node, |reader, node| {
             let text = reader.text(node)?;
@@ -169,10 +169,9 @@ impl PolicyReader<'_> {
     fn method(&mut self, node: &SyntaxNode) -> Option<String> {
         self.read(node, |text| match is_token(text) {
             true => Ok(text.to_ascii_uppercase()),
-            false => Err(ValueError::new(
-                format!("`{}` is not a method", truncate(text)),
-                "write one, as in `GET`",
-            )),
+            false => {
+                Err(ValueError::new(format!("invalid method `{}`", truncate(text)), "write one, as in `GET`"))
+            }
         })
     }
 
@@ -194,41 +193,41 @@ fn write_values(values: &ValueGlobs) -> OutputValue {
         .unwrap_or(OutputValue::List(Vec::new()))
 }
 
-/// The name of a header, in lower case.
+/// Parses the name of a header, and converts it to lower case.
 pub(super) fn header_name(text: &str) -> Result<String, ValueError> {
     match is_token(text) {
         true => Ok(text.to_ascii_lowercase()),
         false => Err(ValueError::new(
-            format!("`{}` is not a name of a header", truncate(text)),
+            format!("invalid header name `{}`", truncate(text)),
             "write one, as in `x-plan`",
         )),
     }
 }
 
-/// What names of headers and methods are made of.
+/// Whether a string is a token of HTTP, as header names and methods are.
 pub(super) fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }
 
-/// Whether a host can be written down and read again.
+/// Whether a host can be printed in a policy and parsed again.
 pub fn is_host(text: &str) -> bool {
     parse_host(text).is_ok_and(|read| read.0 == text)
 }
 
 fn parse_host(text: &str) -> Result<Glob, ValueError> {
-    let fix = "write a name, as in `api.example.com` or `*.example.com`, without a scheme and a port";
+    let fix = "write a host name without scheme and port, as in `api.example.com` or `*.example.com`";
     let is_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '*');
     let is_v6 = text.starts_with('[') && text.ends_with(']');
     match text.find(|c: char| !(is_name(c) || is_v6 && matches!(c, '[' | ']' | ':'))) {
         None if !text.is_empty() => Ok(Glob(text.to_lowercase())),
         at => {
-            let mistake = ValueError::new(format!("`{}` is not a host", truncate(text)), fix);
+            let mistake = ValueError::new(format!("invalid host `{}`", truncate(text)), fix);
             Err(at.map_or(mistake.clone(), |at| mistake.with_span(at..text.len())))
         }
     }
 }
 
-/// A prefix, or the name of a list.
+/// Writes the prefix, or the name of the list.
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! Makes a policy of trees, and finds all that is wrong with them at once.
+//! Reads a policy from syntax trees, and reports all problems at once.
 
 mod action;
 mod admission;
@@ -38,8 +38,8 @@ use std::{collections::HashMap, path::Path, str::FromStr};
 use tidegate_core::suggest;
 
 impl Policy {
-    /// What a file says, and the files that it includes. The end of its name tells its language: `.yaml`, `.yml`, `.toml` or
-    /// `.json`. Paths in a file are relative to it.
+    /// Reads a policy file and the files that it includes. The file extension selects the format: `.yaml`, `.yml`, `.toml`
+    /// or `.json`. Paths in a file are relative to that file.
     ///
     /// ```
     /// use std::{io, path::Path};
@@ -58,7 +58,7 @@ impl Policy {
         Self::read_with_sources(path.as_ref(), files).map(|(policy, _, _)| policy)
     }
 
-    /// The same, with the texts and the tree that it was made of.
+    /// Like [`Policy::read`], and returns the syntax tree and the source texts as well.
     pub(crate) fn read_with_sources(
         path: &Path,
         files: &dyn FileSource,
@@ -70,12 +70,12 @@ impl Policy {
         }
     }
 
-    /// The same, from the disk.
+    /// Reads a policy file from disk, and the files that it includes.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Problems> {
         Self::read(path, &DiskFiles)
     }
 
-    /// What a text says, which includes no files.
+    /// Parses a policy from a string, which cannot include files.
     pub fn parse(text: &str, format: PolicyFormat) -> Result<Self, Problems> {
         let mut sources = Sources::default();
         let node = sources.parse(Path::new(""), text.as_bytes(), format);
@@ -96,15 +96,15 @@ impl Policy {
             expanded_bytes: 0,
         };
         let mut policy = Self::default();
-        // An empty file says nothing.
-        let mut strays = UnknownKeys::default();
+        // An empty file is an empty policy.
+        let mut unknown = UnknownKeys::default();
         if root.value != SyntaxValue::Null
             && let Some(entries) = reader.entries(root, POLICY.name)
         {
             let entries = entries.iter().map(|(name, node)| (name, node));
-            strays = reader.read_entries(entries, root.span, &POLICY, &mut policy);
+            unknown = reader.read_entries(entries, root.span, &POLICY, &mut policy);
         }
-        reader.check_references(&strays);
+        reader.check_references(&unknown);
         match reader.errors.is_empty() {
             true => Ok(policy),
             false => Err(Problems::from_errors(reader.errors, sources)),
@@ -112,7 +112,7 @@ impl Policy {
     }
 }
 
-/// What a text in YAML says.
+/// Parses YAML.
 impl FromStr for Policy {
     type Err = Problems;
 
@@ -125,28 +125,28 @@ impl FromStr for Policy {
 pub(crate) struct PolicyReader<'a> {
     sources: &'a Sources,
     errors: Vec<SpannedError>,
-    /// What is being read, the whole first: ``rule `login` ``.
+    /// The items being read, outermost first: ``rule `login` ``.
     scope: Vec<String>,
     references: References,
     templates: HashMap<&'a str, &'a SyntaxNode>,
     reporting: ErrorReporting,
-    /// What templates have added so far, in bytes.
+    /// The bytes that templates have added so far.
     expanded_bytes: usize,
 }
 
-/// Whether faults are told.
+/// Whether errors are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ErrorReporting {
     Enabled,
-    /// What is read again was blamed when it was read first.
+    /// For entries that are read a second time: their errors were recorded the first time.
     Suppressed,
 }
 
-/// The unknown keys of a map. What is missing because its key was mistyped is not missing.
+/// The unknown keys of a map. A required key that was mistyped is not reported as missing, too.
 #[derive(Default)]
 struct UnknownKeys {
     has_any: bool,
-    /// The keys that they were to be, as far as one can tell.
+    /// The known keys that they resemble.
     suggested: Vec<&'static str>,
 }
 
@@ -162,14 +162,14 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// The same, without showing what is at fault.
+    /// Like [`Self::report_error`], without showing the value.
     fn report_secret_error(&mut self, at: SourceSpan, problem: &str, fix: &str) {
         if self.reporting == ErrorReporting::Enabled {
             self.errors.push(SpannedError::new(at, problem, fix).hide_value());
         }
     }
 
-    /// Whether more was blamed than anybody reads, so that advice is not worth its time.
+    /// Whether there are too many errors, so that searching for suggestions is not worth the time.
     fn has_too_many_errors(&self) -> bool {
         self.errors.len() > 1_000
     }
@@ -181,7 +181,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// The same, of entries that come from several places.
+    /// Reads entries, which may come from several maps.
     fn read_entries<'n, T>(
         &mut self,
         entries: impl Iterator<Item = (&'n SyntaxKey, &'n SyntaxNode)>,
@@ -190,38 +190,38 @@ impl PolicyReader<'_> {
         into: &mut T,
     ) -> UnknownKeys {
         let mut missing: Vec<_> = table.required.to_vec();
-        let mut strays = UnknownKeys::default();
+        let mut unknown = UnknownKeys::default();
         for (name, node) in entries {
             match table.key(&name.text) {
                 Some(key) => (key.read)(self, node, into),
                 None => {
-                    strays.has_any = true;
-                    strays.suggested.extend(self.report_unknown_key(name, table.name, table.names()));
+                    unknown.has_any = true;
+                    unknown.suggested.extend(self.report_unknown_key(name, table.name, table.names()));
                 }
             }
             missing.retain(|required| *required != name.text);
         }
-        missing.retain(|required| !strays.suggested.contains(required));
+        missing.retain(|required| !unknown.suggested.contains(required));
         for name in missing {
-            let place = self.describe_location(table.name);
-            self.report_error(at, format!("`{name}` is missing in {place}"), format!("say `{name}`"));
+            let location = self.describe_location(table.name);
+            self.report_error(at, format!("missing key `{name}` in {location}"), format!("add `{name}`"));
         }
-        strays
+        unknown
     }
 
     fn entries<'n>(&mut self, node: &'n SyntaxNode, what: &str) -> Option<&'n [(SyntaxKey, SyntaxNode)]> {
         match &node.value {
             SyntaxValue::Map(entries) => Some(entries),
             _ => {
-                let place = self.describe_location(what);
-                let problem = format!("{place} is a map, not {}", node.kind_name());
-                self.report_error(node.span, problem, "write a key and a value for each thing it says");
+                let location = self.describe_location(what);
+                let problem = format!("{location} must be a map, not {}", node.kind_name());
+                self.report_error(node.span, problem, "write it as `key: value` pairs");
                 None
             }
         }
     }
 
-    /// Returns the key that it was to be, if there is one like it.
+    /// Returns the known key that resembles it most, if one does.
     fn report_unknown_key(
         &mut self,
         name: &SyntaxKey,
@@ -229,25 +229,25 @@ impl PolicyReader<'_> {
         known: impl Iterator<Item = &'static str> + Clone,
     ) -> Option<&'static str> {
         if self.has_too_many_errors() {
-            self.report_error(name.span, "an unknown key", "leave it out");
+            self.report_error(name.span, "unknown key", "remove it");
             return None;
         }
         let suggested = suggest::closest(&name.text, known.clone());
         let fix = match suggested {
             Some(known) => format!("did you mean `{known}`?"),
-            None => format!("there are: {}", known.collect::<Vec<_>>().join(", ")),
+            None => format!("use one of {}", known.collect::<Vec<_>>().join(", ")),
         };
-        let place = self.describe_location(what);
+        let location = self.describe_location(what);
         let shown = if name.text.contains('@') { "…".to_owned() } else { truncate(&name.text) };
-        self.report_error(name.span, format!("unknown key `{shown}` in {place}"), fix);
+        self.report_error(name.span, format!("unknown key `{shown}` in {location}"), fix);
         suggested
     }
 
-    /// Where one is: `` `match` of rule `login` ``.
+    /// Describes a map by its name and scope: `` `match` of rule `login` ``.
     fn describe_location(&self, what: &str) -> String {
         match self.scope.last() {
             Some(scope) if scope.trim_start_matches("a ").starts_with(what) => scope.clone(),
-            // A template says what a rule says.
+            // A template has the keys of a rule.
             Some(scope) if what == "rule" => scope.clone(),
             Some(scope) => format!("`{what}` of {scope}"),
             None if what == "policy" => "the policy".to_owned(),
@@ -256,7 +256,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// Reads something that errors shall name.
+    /// Calls `read` with a scope that errors name.
     fn with_scope<T>(&mut self, scope: String, read: impl FnOnce(&mut Self) -> T) -> T {
         self.scope.push(scope);
         let read = read(self);

@@ -1,4 +1,4 @@
-//! What is kept of single requests, and where metrics and spans are sent.
+//! Reads `observe`, `metrics` and `traces`.
 
 use super::{
     PolicyReader, ValueError,
@@ -14,7 +14,7 @@ use crate::{
 const ENDPOINT: ValueSchema = ValueSchema::Text(&["http://127.0.0.1:4318"]);
 const KEY_DISPLAYS: [(&str, KeyDisplay); 2] = [("plain", KeyDisplay::Plain), ("hashed", KeyDisplay::Hashed)];
 
-/// The most that is kept of either kind: memory is bounded, and so is the time to look through it.
+/// The maximum number of recorded denials or requests. It bounds the memory and the time to search them.
 const MAX_RECORDS: u64 = 1_000_000;
 
 pub(super) static OBSERVE: MapSchema<Observe> = MapSchema {
@@ -22,13 +22,13 @@ pub(super) static OBSERVE: MapSchema<Observe> = MapSchema {
     required: &[],
     keys: &[
         field!("denials": ValueSchema::Integer, denials = integer(0..=MAX_RECORDS) => write_number, default Observe::default(),
-            "How many of the last denials are kept, each with an id that its client is told; none where it is left out."),
+            "The number of recent denials to record, each with an id that the response contains; 0 by default."),
         field!("keys": keys in KEY_DISPLAYS,
-            "What is shown of keys, addresses and users; `plain` where it is left out."),
+            "How keys, addresses and users are shown; `plain` by default."),
         field!("history": ValueSchema::Integer, history = integer(0..=MAX_RECORDS) => write_number, default Observe::default(),
-            "How many of the last requests are kept; none where it is left out."),
+            "The number of recent requests to record; 0 by default."),
         field!("share": ValueSchema::Text(&["10%"]), share = percent => OutputValue::text, default Observe::default(),
-            "Of the clients of which all requests are kept in the history; all where it is left out."),
+            "The share of clients whose requests are recorded in the history; all by default."),
     ],
 };
 
@@ -37,15 +37,15 @@ pub(super) static METRICS: MapSchema<Metrics> = MapSchema {
     required: &["endpoint"],
     keys: &[
         field!("endpoint": ENDPOINT, endpoint = endpoint => OutputValue::text, always,
-            "A collector that speaks OTLP over HTTP; `/v1/metrics` is added."),
+            "The URL of an OTLP collector over HTTP; `/v1/metrics` is added."),
         field!("every": ValueSchema::Text(&["10s"]), interval = positive_duration => write_duration, default Metrics::default(),
-            "How often; every 10s where it is left out."),
+            "The export interval; 10s by default."),
         field!("service": ValueSchema::Text(&["shop"]), service = name => OutputValue::text, default Metrics::default(),
-            "What the gateway is called in them; `tidegate` where it is left out."),
+            "The service name of the gateway; `tidegate` by default."),
     ],
 };
 
-/// `metrics` in a table.
+/// The value of `metrics`.
 pub(super) const METRICS_SHAPE: ValueSchema =
     ValueSchema::AnyOf(&[ENDPOINT, ValueSchema::Map(|| METRICS.outline())]);
 
@@ -54,15 +54,15 @@ pub(super) static TRACES: MapSchema<Traces> = MapSchema {
     required: &["endpoint"],
     keys: &[
         field!("endpoint": ENDPOINT, endpoint = endpoint => OutputValue::text, always,
-            "A collector that speaks OTLP over HTTP; `/v1/traces` is added."),
+            "The URL of an OTLP collector over HTTP; `/v1/traces` is added."),
         field!("sample": ValueSchema::Text(&["10%"]), sample = percent => OutputValue::text, default Traces::default(),
-            "Of the requests of which nobody before has said whether they are traced; all where it is left out."),
+            "The share of requests to trace, for requests without a sampling decision of an earlier hop; all by default."),
         field!("service": ValueSchema::Text(&["shop"]), service = name => OutputValue::text, default Traces::default(),
-            "What the gateway is called in them; `tidegate` where it is left out."),
+            "The service name of the gateway; `tidegate` by default."),
     ],
 };
 
-/// `traces` in a table.
+/// The value of `traces`.
 pub(super) const TRACES_SHAPE: ValueSchema =
     ValueSchema::AnyOf(&[ENDPOINT, ValueSchema::Map(|| TRACES.outline())]);
 
@@ -85,35 +85,35 @@ impl PolicyReader<'_> {
         Some(traces)
     }
 
-    /// A collector that speaks OTLP over HTTP.
+    /// Reads the URL of an OTLP collector.
     pub(super) fn endpoint(&mut self, node: &SyntaxNode) -> Option<String> {
         if let SyntaxValue::Text(text) = &node.value
             && text.contains('@')
         {
-            let fix = "leave them out, as in `http://127.0.0.1:4318`";
-            self.report_secret_error(node.span, "a collector has no user and no password", fix);
+            let fix = "remove them, as in `http://127.0.0.1:4318`";
+            self.report_secret_error(node.span, "user or password in a collector URL", fix);
             return None;
         }
         self.read(node, parse_endpoint)
     }
 }
 
-/// `http://127.0.0.1:4318`, `https://collector.internal/otlp`
+/// Parses `http://127.0.0.1:4318` or `https://collector.internal/otlp`.
 fn parse_endpoint(text: &str) -> Result<String, ValueError> {
-    let fix = "write it as in `http://127.0.0.1:4318`";
+    let fix = "write a URL, as in `http://127.0.0.1:4318`";
     if let Some(at) = text.find(|c: char| matches!(c, '?' | '#') || !c.is_ascii_graphic()) {
-        let problem = "an endpoint is a host, a port and a path";
-        return Err(ValueError::new(problem, "leave this out").with_span(at..text.len()));
+        let problem = "query, fragment or invalid character in an endpoint";
+        return Err(ValueError::new(problem, "use only a host, a port and a path").with_span(at..text.len()));
     }
     let scheme = SCHEMES.into_iter().find(|scheme| text.starts_with(scheme)).map_or(0, str::len);
     let text = &text[..scheme + text[scheme..].trim_end_matches('/').len()];
     for added in ["/v1/traces", "/v1/metrics"] {
         if let Some(base) = text.strip_suffix(added) {
-            let problem = format!("`{added}` is added by itself");
-            return Err(ValueError::new(problem, "leave it out").with_span(base.len()..text.len()));
+            let problem = format!("`{added}` is added automatically");
+            return Err(ValueError::new(problem, "remove it").with_span(base.len()..text.len()));
         }
     }
-    let place = text[scheme..].split('/').next().unwrap_or_default();
-    check_authority(text, scheme, place, fix)?;
+    let authority = text[scheme..].split('/').next().unwrap_or_default();
+    check_authority(text, scheme, authority, fix)?;
     Ok(text.to_owned())
 }

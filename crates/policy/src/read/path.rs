@@ -1,7 +1,7 @@
-//! Paths: `/users/{id}/photos/*.jpg`, `/static/**`.
+//! Parses path patterns: `/users/{id}/photos/*.jpg`, `/static/**`.
 //!
-//! A request can spell a path in many ways, which are all compared as one: without empty segments, with escapes undone. So a
-//! pattern is kept in that spelling too, whatever it was written as: `/a%20b/` is `/a b`.
+//! Request paths are normalized before they are compared: empty segments are removed, and escapes are decoded. Patterns are
+//! therefore stored in the same form: `/a%20b/` is `/a b`.
 
 use super::ValueError;
 use crate::{
@@ -10,29 +10,29 @@ use crate::{
 };
 use std::fmt::{self, Write as _};
 
-/// No path is longer.
+/// The maximum number of segments in a pattern.
 const MAX_SEGMENTS: usize = 128;
 
 pub(super) fn parse_path(text: &str) -> Result<PathPattern, ValueError> {
     let Some(rest) = text.strip_prefix('/') else {
         return Err(ValueError::new(
-            format!("`{}` does not start with a slash", truncate(text)),
-            "write a path, as in `/users/{id}`",
+            format!("path `{}` does not start with a slash", truncate(text)),
+            "start it with a slash, as in `/users/{id}`",
         ));
     };
     if let Some(at) = text.find(['?', '#']) {
-        let fix = "match what is behind the question mark with `query`";
-        return Err(ValueError::new("a path has no query", fix).with_span(at..text.len()));
+        let fix = "match query parameters with `query`";
+        return Err(ValueError::new("query or fragment in a path", fix).with_span(at..text.len()));
     }
     if let Some(at) = text.find(|c: char| c == ';' || c.is_control()) {
-        let fix = "leave it out: what is behind a `;` of a segment is not compared; or write %3B";
+        let fix = "remove it: text after `;` is ignored in comparisons; or write %3B";
         return Err(
-            ValueError::new("a semicolon or a control character in a path", fix).with_span(at..text.len())
+            ValueError::new("semicolon or control character in a path", fix).with_span(at..text.len())
         );
     }
     if rest.split('/').count() > MAX_SEGMENTS {
-        let problem = format!("a path of more than {MAX_SEGMENTS} segments");
-        return Err(ValueError::new(problem, "write `/**` for the rest of it"));
+        let problem = format!("path with more than {MAX_SEGMENTS} segments");
+        return Err(ValueError::new(problem, "shorten it, and end it with `/**`"));
     }
     let mut pattern = PathPattern { segments: Vec::new(), tail: None };
     let mut from = 1;
@@ -40,31 +40,34 @@ pub(super) fn parse_path(text: &str) -> Result<PathPattern, ValueError> {
         let span = from..from + part.len();
         from = span.end + 1;
         if pattern.tail.is_some() && !part.is_empty() {
-            let problem = "more segments behind what stands for the rest";
-            return Err(ValueError::new(problem, "end the path with `**`").with_span(span));
+            let problem = "segment after `**`";
+            return Err(ValueError::new(problem, "write `**` only at the end of the path").with_span(span));
         }
         add_segment(&mut pattern, part).map_err(|mistake| mistake.with_span(span))?;
     }
     Ok(pattern)
 }
 
-/// Whether a pattern can be written down and read again.
+/// Whether a pattern can be printed in a policy and parsed again.
 pub fn is_path(pattern: &PathPattern) -> bool {
     parse_path(&pattern.to_string()).is_ok_and(|read| read == *pattern)
 }
 
-/// Adds what stands between two slashes.
+/// Parses the text between two slashes, and adds it to the pattern.
 fn add_segment(pattern: &mut PathPattern, part: &str) -> Result<(), ValueError> {
     match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
         Some(name) => {
             let (name, is_rest) = name.strip_suffix("**").map_or((name, false), |name| (name, true));
             if !is_capture_name(name) {
-                let problem = format!("`{}` is not a name for a part of a path", truncate(part));
-                return Err(ValueError::new(problem, "write letters, digits and hyphens, as in `{user-id}`"));
+                let problem = format!("invalid name of a path segment `{}`", truncate(part));
+                return Err(ValueError::new(
+                    problem,
+                    "use letters, digits, hyphens and underscores, as in `{user-id}`",
+                ));
             }
             if pattern.captures().any(|known| known == name) {
-                let problem = format!("the name `{name}` is here twice");
-                return Err(ValueError::new(problem, "give each part of the path its own"));
+                let problem = format!("duplicate name `{name}` in a path");
+                return Err(ValueError::new(problem, "give each segment its own name"));
             }
             match is_rest {
                 true => pattern.tail = Some(PathTail::Capture(name.to_owned())),
@@ -74,19 +77,22 @@ fn add_segment(pattern: &mut PathPattern, part: &str) -> Result<(), ValueError> 
         None if part.is_empty() => {}
         None if part == "**" => pattern.tail = Some(PathTail::Any),
         None if part.contains(['{', '}']) => {
-            let problem = "braces that are not around a whole segment";
-            return Err(ValueError::new(problem, "write `/{name}/`, from slash to slash"));
+            let problem = "braces within a path segment";
+            return Err(ValueError::new(problem, "put a whole segment into braces, as in `/{name}/`"));
         }
         None if part.contains("**") => {
-            let problem = "`**` inside a segment";
-            return Err(ValueError::new(problem, "write `*` for any text in it, or `/**` at the end"));
+            let problem = "`**` within a path segment";
+            return Err(ValueError::new(
+                problem,
+                "write `*` for any text within a segment, or `/**` at the end",
+            ));
         }
         None => {
             let plain = unescape(part)?;
             pattern.segments.push(match part.contains('*') {
                 true if plain.matches('*').count() > part.matches('*').count() => {
-                    let fix = "write `*` for any text, or %2A for a star, and not both in one segment";
-                    return Err(ValueError::new("a star that is one beside a star that is not", fix));
+                    let fix = "use `*` (any text) or %2A (a literal star), not both in one segment";
+                    return Err(ValueError::new("both `*` and %2A in a path segment", fix));
                 }
                 true => Segment::Glob(Glob(plain)),
                 false => Segment::Text(plain),
@@ -96,7 +102,7 @@ fn add_segment(pattern: &mut PathPattern, part: &str) -> Result<(), ValueError> 
     Ok(())
 }
 
-/// A segment with its escapes undone.
+/// Decodes the escapes of a segment.
 fn unescape(part: &str) -> Result<String, ValueError> {
     let fix = "write `%` and two hexadecimal digits, or %25 for a percent sign";
     let mut bytes = Vec::with_capacity(part.len());
@@ -105,20 +111,23 @@ fn unescape(part: &str) -> Result<String, ValueError> {
         bytes.extend_from_slice(before.as_bytes());
         let digits = behind.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
         let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        bytes.push(byte.ok_or_else(|| ValueError::new("half of an escape", fix))?);
+        bytes.push(byte.ok_or_else(|| ValueError::new("incomplete escape in a path", fix))?);
         rest = behind.get(2..).unwrap_or_default();
     }
     bytes.extend_from_slice(rest.as_bytes());
     match String::from_utf8(bytes) {
         Ok(dots) if matches!(dots.as_str(), "." | "..") => {
-            Err(ValueError::new("dots instead of a segment", "write the path that they lead to"))
+            Err(ValueError::new("`.` or `..` in a path", "write the resolved path"))
         }
         Ok(plain) if plain.contains('/') => Err(ValueError::new(
-            "an escaped slash",
-            "write a slash: a gateway refuses escaped ones, or decodes them",
+            "escaped slash in a path",
+            "write a slash: the gateway rejects or decodes escaped ones",
         )),
         Ok(plain) => Ok(plain),
-        Err(_) => Err(ValueError::new("escapes that are not UTF-8", "write `*` for that segment")),
+        Err(_) => Err(ValueError::new(
+            "path segment is not valid UTF-8 after decoding",
+            "write `*` for that segment",
+        )),
     }
 }
 
@@ -127,7 +136,7 @@ fn is_capture_name(text: &str) -> bool {
 }
 
 impl PathPattern {
-    /// The names of its parts.
+    /// The names of the captured segments.
     pub fn captures(&self) -> impl Iterator<Item = &str> {
         let segments = self.segments.iter().filter_map(|segment| match segment {
             Segment::Capture(name) => Some(name.as_str()),
@@ -141,7 +150,7 @@ impl PathPattern {
     }
 }
 
-/// `/users/{id}/**`, as it is read.
+/// Writes the notation that the parser accepts, such as `/users/{id}/**`.
 impl fmt::Display for PathPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for segment in &self.segments {
@@ -161,7 +170,7 @@ impl fmt::Display for PathPattern {
     }
 }
 
-/// Writes a segment with escapes for what would mean something else.
+/// Writes a segment, and escapes characters that have a special meaning in patterns.
 fn write_escaped(f: &mut fmt::Formatter<'_>, text: &str, signs: &str) -> fmt::Result {
     for c in text.chars() {
         match c.is_control() || signs.contains(c) {

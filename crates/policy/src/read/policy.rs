@@ -1,4 +1,4 @@
-//! All that a file says.
+//! The top-level keys of a policy.
 
 use super::{
     PolicyReader,
@@ -37,25 +37,25 @@ pub(crate) static POLICY: MapSchema<Policy> = MapSchema {
     keys: &[
         key(
             "include",
-            "More files, relative to this one, of which everything is appended.",
+            "Files to include, relative to this one. Their content is appended.",
             ValueSchema::OneOrMany(&ValueSchema::Text(&["more.yaml"])),
             |_, _, _| {},
             |_| None,
         ),
-        field!("listen": LISTEN_SHAPE, [listen] = listener => write_listener, "Where requests come in."),
+        field!("listen": LISTEN_SHAPE, [listen] = listener => write_listener, "The addresses that the gateway listens on."),
         key(
             "admin",
-            "Where operators come in.",
+            "The address of the admin API.",
             ADMIN_SHAPE,
             |reader, node, it| it.admin = reader.admin(node),
             |it| write_admin(&it.admin),
         ),
         field!("decisions": DECISIONS_SHAPE, decisions = decisions => write_decisions,
-            "Where programs ask for decisions, over HTTP."),
-        field!("connections": connections { CONNECTIONS }, "What a client may do before any rule is asked."),
+            "The address of the decision API, which other programs call over HTTP."),
+        field!("connections": connections { CONNECTIONS }, "Limits of connections and requests that apply before any rule."),
         key(
             "upstreams",
-            "Where requests go, by name.",
+            "Upstreams by name: groups of servers that requests are forwarded to.",
             ValueSchema::NamedMap(&UPSTREAM_SHAPE),
             |reader, node, it| {
                 reader.named_entries(node, "upstreams", |reader, name, node| {
@@ -68,7 +68,7 @@ pub(crate) static POLICY: MapSchema<Policy> = MapSchema {
         ),
         key(
             "routes",
-            "Which requests go where; the first that matches.",
+            "The routes. The first one that matches a request applies.",
             ValueSchema::OneOrMany(&ValueSchema::AnyOf(&[
                 ValueSchema::Text(&["app"]),
                 ValueSchema::Map(route_outline),
@@ -78,7 +78,7 @@ pub(crate) static POLICY: MapSchema<Policy> = MapSchema {
         ),
         key(
             "log",
-            "What is written of each request.",
+            "The access log.",
             ValueSchema::AnyOf(&[
                 ValueSchema::Keyword(&["none", "json", "combined"]),
                 ValueSchema::Map(|| LOG.outline()),
@@ -87,12 +87,12 @@ pub(crate) static POLICY: MapSchema<Policy> = MapSchema {
             |it| LOG.write_non_empty(&it.log),
         ),
         field!("traces": TRACES_SHAPE, traces = traces => |traces| TRACES.write(traces),
-            "Where spans of requests are sent, by OTLP over HTTP; a URL, or more."),
+            "Where traces are exported to, by OTLP over HTTP: a URL, or a map."),
         field!("metrics": METRICS_SHAPE, metrics = metrics => |metrics| METRICS.write(metrics),
-            "Where all numbers are sent, by OTLP over HTTP; a URL, or more."),
-        field!("observe": observe { OBSERVE }, "What is kept of single requests, for operators."),
+            "Where metrics are exported to, by OTLP over HTTP: a URL, or a map."),
+        field!("observe": observe { OBSERVE }, "What is recorded of single requests, for operators."),
         field!("store": STORE, stores.default = address => OutputValue::text,
-            "Where counts are kept, unless a rule names another store; may name variables of the environment."),
+            "The store of the counters, unless a rule names another one. May contain environment variables."),
         key(
             "stores",
             "Other stores, by name.",
@@ -107,26 +107,26 @@ pub(crate) static POLICY: MapSchema<Policy> = MapSchema {
             |it| OutputValue::named_map(&it.stores.named, OutputValue::text),
         ),
         field!("prefix": ValueSchema::Text(&["shop"]), stores.prefix = name => OutputValue::text,
-            "What all keys in a store start with, `tidegate` by default."),
+            "The prefix of all keys in a store; `tidegate` by default."),
         field!("deadline": ValueSchema::Text(&["20ms"]), stores.deadline = positive_duration => write_duration,
-            "How long a decision waits for a store, `500ms` by default."),
+            "The time that a decision waits for a store; `500ms` by default."),
         field!("on-outage": ValueSchema::Text(&["open", "closed", "local 4"]),
             stores.on_outage = failure_mode => write_failure_mode,
-            "What is decided while a store is unavailable: `open`, `closed`, or `local N` where N processes share the quota."),
+            "The decision while a store is unavailable: `open` allows, `closed` denies, `local N` counts in memory, for N processes that share the quota."),
         key(
             "trusted-proxies",
-            "Whose word on addresses of clients counts.",
+            "The proxies whose forwarded headers determine the address of the client.",
             ValueSchema::OneOrMany(&PREFIX),
             |reader, node, it| it.trusted_proxies = reader.zero_or_more(node, PolicyReader::parse),
             |it| OutputValue::text_list(&it.trusted_proxies),
         ),
-        field!("introduce": forwarded_headers in FORWARDED_HEADERS, "What servers are told of clients."),
+        field!("introduce": forwarded_headers in FORWARDED_HEADERS, "The headers that describe the client to upstream servers."),
         field!("user": key::KEY_SHAPE, user = user_key => write_key,
-            "Where the name of a user is found in a request."),
-        field!("headers": headers in HEADER_STYLES, "How clients are told what is left."),
+            "Where a request carries the name of the user."),
+        field!("headers": headers in HEADER_STYLES, "The style of the rate limit headers in responses."),
         key(
             "lists",
-            "Addresses, by the name of their list.",
+            "Address lists by name.",
             ValueSchema::NamedMap(&ValueSchema::AnyOf(&[
                 ValueSchema::OneOrMany(&PREFIX),
                 ValueSchema::Map(|| LIST.outline()),
@@ -134,8 +134,12 @@ pub(crate) static POLICY: MapSchema<Policy> = MapSchema {
             |reader, node, it| {
                 reader.named_entries(node, "lists", |reader, name, node| {
                     if name.text == "all" || name.text.contains(['/', ':']) {
-                        let problem = format!("a list cannot be called `{}`", name.text);
-                        reader.report_error(name.span, problem, "give it a name that is no network");
+                        let problem = format!("invalid list name `{}`", name.text);
+                        reader.report_error(
+                            name.span,
+                            problem,
+                            "use a name that is neither `all` nor a network",
+                        );
                     }
                     let scope = format!("list `{}`", name.text);
                     let list = reader.with_scope(scope, |reader| reader.list(node));
@@ -146,14 +150,14 @@ pub(crate) static POLICY: MapSchema<Policy> = MapSchema {
         ),
         key(
             "templates",
-            "What several rules say alike, by name.",
+            "Templates by name: keys that several rules share.",
             ValueSchema::NamedMap(&ValueSchema::Map(template_outline)),
             |reader, node, _| reader.check_templates(node),
             |_| None,
         ),
         key(
             "rules",
-            "Which requests are limited, by what, and what happens then.",
+            "The rules: which requests are limited, by which key and quota, and what happens over the limit.",
             ValueSchema::OneOrMany(&ValueSchema::Map(|| RULE.outline())),
             |reader, node, it| it.rules = reader.zero_or_more(node, PolicyReader::rule),
             |it| match it.rules.is_empty() {
@@ -168,13 +172,13 @@ static LIST: MapSchema<AddressList> = MapSchema {
     name: "list",
     required: &[],
     keys: &[
-        field!("networks": ValueSchema::OneOrMany(&PREFIX), [networks] = parse, "Networks that are said here."),
+        field!("networks": ValueSchema::OneOrMany(&PREFIX), [networks] = parse, "The networks of the list."),
         field!("files": ValueSchema::OneOrMany(&ValueSchema::Text(&["deny.txt"])), [files] = path => write_path,
-            "Files with one network on each line, which are read again when they change."),
+            "Files with one network per line. They are reloaded when they change."),
     ],
 };
 
-/// A rule without what only a rule can say.
+/// The keys of a rule without `name` and `use`.
 fn template_outline() -> MapOutline {
     let mut outline = RULE.outline();
     outline.name = "template";
@@ -183,7 +187,7 @@ fn template_outline() -> MapOutline {
 }
 
 impl PolicyReader<'_> {
-    /// Each of one or several, or of none.
+    /// Reads one item or a list of items, which may be empty.
     fn zero_or_more<T>(
         &mut self,
         node: &SyntaxNode,
@@ -204,14 +208,14 @@ impl PolicyReader<'_> {
         list
     }
 
-    /// The address of a store, which is never told: it may hold a password.
+    /// Reads the address of a store. Errors never show it, because it may contain a password.
     fn address(&mut self, node: &SyntaxNode) -> Option<String> {
         let text = self.text(node)?;
         match text == "memory" || text.contains("://") || text.starts_with('$') {
             true => Some(text.to_owned()),
             false => {
-                let fix = "write `memory`, or an address as in `redis://127.0.0.1:6379`";
-                self.report_secret_error(node.span, "not an address of a store", fix);
+                let fix = "write `memory`, or a URL, as in `redis://127.0.0.1:6379`";
+                self.report_secret_error(node.span, "invalid store address", fix);
                 None
             }
         }
@@ -224,8 +228,8 @@ impl PolicyReader<'_> {
             self.drop_path_references(since);
             self.report_error(
                 node.span,
-                "`user` cannot be found by `user`",
-                "say where it is, as in `header x-user`",
+                "`user` refers to itself",
+                "name where the request carries it, as in `header x-user`",
             );
             return None;
         }

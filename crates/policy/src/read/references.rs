@@ -1,4 +1,4 @@
-//! Names that stand for something that is said elsewhere.
+//! Checks references by name: upstreams, stores, lists, listeners, templates, `user` and captures.
 
 use super::{ErrorReporting, PolicyReader, UnknownKeys};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 use std::collections::{HashMap, HashSet};
 use tidegate_core::suggest;
 
-/// What can be referred to.
+/// The kinds of items that a reference can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum ReferenceTarget {
     Upstream,
@@ -19,18 +19,18 @@ pub(super) enum ReferenceTarget {
     Template,
     /// The policy's `user`.
     User,
-    /// A part of the rule's path with a name.
+    /// A named segment of the rule's path.
     Capture,
     /// The rule's path itself.
     Path,
 }
 
-/// What was referred to, and what there is.
+/// The references of a policy, and the names that it defines.
 #[derive(Default)]
 pub(super) struct References {
     known: HashMap<ReferenceTarget, HashSet<String>>,
     pending: Vec<Reference>,
-    /// Where the rule of a name stands.
+    /// The position of each rule, by name.
     rules: HashMap<String, SourceSpan>,
 }
 
@@ -42,7 +42,7 @@ struct Reference {
 }
 
 impl References {
-    /// What a tree defines, whether or not it can be read.
+    /// Collects the names that a tree defines, also those whose definition has errors.
     pub(super) fn from_root(root: &SyntaxNode) -> Self {
         let sections = [
             ("upstreams", ReferenceTarget::Upstream),
@@ -71,7 +71,7 @@ impl References {
     }
 }
 
-/// The names that listeners have.
+/// The names of the listeners.
 fn listener_names(node: &SyntaxNode) -> Vec<String> {
     match &node.value {
         SyntaxValue::List(items) => items.iter().flat_map(listener_names).collect(),
@@ -88,7 +88,7 @@ fn listener_names(node: &SyntaxNode) -> Vec<String> {
 }
 
 impl PolicyReader<'_> {
-    /// Remembers a reference, to be checked when all is read.
+    /// Records a reference, to be checked after the whole policy is read.
     pub(super) fn add_reference(&mut self, target: ReferenceTarget, name: &str, at: SourceSpan) {
         let is_of_rule =
             matches!(target, ReferenceTarget::Capture | ReferenceTarget::Path | ReferenceTarget::User);
@@ -99,12 +99,12 @@ impl PolicyReader<'_> {
         self.references.pending.push(Reference { target, name: name.to_owned(), span: at, scope });
     }
 
-    /// How far references were made, for [`PolicyReader::check_captures`].
+    /// The number of recorded references, for [`PolicyReader::check_captures`].
     pub(super) fn reference_count(&self) -> usize {
         self.references.pending.len()
     }
 
-    /// Forgets what was said of paths since then.
+    /// Drops references to paths, captures and `user` recorded since then.
     pub(super) fn drop_path_references(&mut self, since: usize) {
         let mut index = 0;
         self.references.pending.retain(|reference| {
@@ -117,27 +117,27 @@ impl PolicyReader<'_> {
         });
     }
 
-    /// Checks what a rule said of its own path since then.
+    /// Checks the references of a rule to its own path recorded since then.
     pub(super) fn check_captures(&mut self, since: usize, matching: &Match) {
         let pending = self.references.pending.split_off(since.min(self.references.pending.len()));
         let mut known: Vec<&str> = matching.paths.iter().flat_map(PathPattern::captures).collect();
         known.dedup();
         for reference in pending {
             let Reference { target, name, span: at, .. } = &reference;
-            let place = self.scope.last().cloned().unwrap_or_default();
+            let location = self.scope.last().cloned().unwrap_or_default();
             match target {
                 ReferenceTarget::Path if matching.paths.is_empty() => {
                     self.report_error(
                         *at,
-                        format!("`route` in {place}, which matches no path"),
-                        "give its `match` a `path`",
+                        format!("`route` in {location}, which has no path"),
+                        "add `path` to its `match`",
                     );
                 }
                 ReferenceTarget::Capture if !known.contains(&name.as_str()) => {
-                    let problem = format!("no path of {place} has `{{{}}}`", truncate(name));
+                    let problem = format!("no path of {location} has `{{{}}}`", truncate(name));
                     let fix = match suggest::closest(name, known.iter().copied()) {
                         Some(known) => format!("did you mean `capture {known}`?"),
-                        None => format!("write it into its path, as in `/users/{{{}}}`", truncate(name)),
+                        None => format!("add it to the path, as in `/users/{{{}}}`", truncate(name)),
                     };
                     self.report_error(*at, problem, fix);
                 }
@@ -147,31 +147,28 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// Remembers a rule, of which there must be one of each name.
+    /// Records a rule, and reports a duplicate name.
     pub(super) fn define_rule(&mut self, name: &str, at: SourceSpan) {
         match self.references.rules.get(name) {
             None => {
                 self.references.rules.insert(name.to_owned(), at);
             }
             Some(_) if self.has_too_many_errors() => {
-                self.report_error(at, "another rule of the same name", "rename it");
+                self.report_error(at, "duplicate rule name", "rename it");
             }
             Some(first) => {
-                let fix = format!(
-                    "give one of them another name; the first is at {}",
-                    self.sources.location(*first)
-                );
-                self.report_error(at, format!("two rules are called `{}`", truncate(name)), fix);
+                let fix = format!("rename one of them; the first is at {}", self.sources.location(*first));
+                self.report_error(at, format!("duplicate rule name `{}`", truncate(name)), fix);
             }
         }
     }
 
-    /// Checks all that was referred to; not what a mistyped section may have defined.
-    pub(super) fn check_references(&mut self, strays: &UnknownKeys) {
-        let References { known, pending: asked, .. } = std::mem::take(&mut self.references);
+    /// Checks all references, except those that a mistyped section may define.
+    pub(super) fn check_references(&mut self, unknown: &UnknownKeys) {
+        let References { known, pending, .. } = std::mem::take(&mut self.references);
         let nothing = HashSet::new();
-        for Reference { target, name, span: at, scope } in asked {
-            let place = scope.unwrap_or_else(|| "the policy".to_owned());
+        for Reference { target, name, span: at, scope } in pending {
+            let location = scope.unwrap_or_else(|| "the policy".to_owned());
             let (what, section) = match target {
                 ReferenceTarget::Upstream => ("upstream", "upstreams"),
                 ReferenceTarget::Store => ("store", "stores"),
@@ -179,30 +176,31 @@ impl PolicyReader<'_> {
                 ReferenceTarget::Listener => ("listener", "listen"),
                 ReferenceTarget::Template => ("template", "templates"),
                 ReferenceTarget::User
-                    if known.contains_key(&target) || strays.suggested.contains(&"user") =>
+                    if known.contains_key(&target) || unknown.suggested.contains(&"user") =>
                 {
                     continue;
                 }
                 ReferenceTarget::User => {
-                    let problem = format!("{place} counts by `user`, but the policy has no `user`");
-                    let fix = "say where the name of a user is found, as in `user: header x-user`";
+                    let problem =
+                        format!("{location} uses the key `user`, but the policy does not define `user`");
+                    let fix = "define it, as in `user: header x-user`";
                     self.report_error(at, problem, fix);
                     continue;
                 }
                 ReferenceTarget::Capture | ReferenceTarget::Path => {
-                    let problem = format!("`{}` where there is no path of a rule", truncate(&name));
+                    let problem = format!("`{}` outside of a rule with a path", truncate(&name));
                     self.report_error(at, problem, "use it in the key of a rule");
                     continue;
                 }
             };
             let known = known.get(&target).unwrap_or(&nothing);
-            if known.contains(&name) || strays.suggested.contains(&section) {
+            if known.contains(&name) || unknown.suggested.contains(&section) {
                 continue;
             }
             if self.has_too_many_errors() {
                 self.report_error(
                     at,
-                    format!("no {what} `{}`", truncate(&name)),
+                    format!("unknown {what} `{}`", truncate(&name)),
                     format!("define it under `{section}`"),
                 );
                 continue;
@@ -212,14 +210,12 @@ impl PolicyReader<'_> {
             let fix = match suggest::closest(&name, names.iter().copied()) {
                 Some(known) => format!("did you mean `{known}`?"),
                 None if names.is_empty() => format!("define it under `{section}`"),
-                None if names.len() <= 8 => format!("there are: {}", names.join(", ")),
-                None => format!("define it under `{section}`, or use one of those {}", names.len()),
+                None if names.len() <= 8 => format!("use one of {}", names.join(", ")),
+                None => {
+                    format!("define it under `{section}`, or use one of the {} defined there", names.len())
+                }
             };
-            self.report_error(
-                at,
-                format!("{place} names the {what} `{}`, which there is not", truncate(&name)),
-                fix,
-            );
+            self.report_error(at, format!("unknown {what} `{}` in {location}", truncate(&name)), fix);
         }
     }
 }

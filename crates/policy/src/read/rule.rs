@@ -1,4 +1,4 @@
-//! One rule.
+//! Reads a rule.
 
 use super::{
     ErrorReporting, PolicyReader,
@@ -25,7 +25,7 @@ use tidegate_rule::{
 pub(super) const QUOTA: ValueSchema =
     ValueSchema::Text(&["100/min burst 20", "5/min", "3 at once", "1000/h sliding-window"]);
 pub(super) const TIME: ValueSchema = ValueSchema::Text(&["50ms", "10s"]);
-const NETWORKS: ValueSchema = ValueSchema::OneOrMany(&ValueSchema::Text(&["10.0.0.0/8", "office", "all"]));
+const NETWORKS: ValueSchema = ValueSchema::OneOrMany(&ValueSchema::Text(&["10.0.0.0/8", "internal", "all"]));
 const MISSING: [(&str, MissingKey); 4] = [
     ("ip", MissingKey::Address),
     ("share", MissingKey::Shared),
@@ -43,36 +43,36 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
     required: &[],
     keys: &[
         field!("name": ValueSchema::Text(&["login"]), name = name => OutputValue::text, always,
-            "What headers, logs and counters call it; no two rules have the same."),
+            "The name in headers, logs and metrics. It is unique."),
         key(
             "use",
-            "The template that says what this rule does not say itself.",
+            "The template that provides the keys that this rule does not set.",
             ValueSchema::Text(&["api"]),
             |_, _, _| {},
             |_| None,
         ),
         key(
             "match",
-            "Which requests; all where it is left out.",
+            "Which requests the rule applies to; all by default.",
             ValueSchema::Map(|| MATCH.outline()),
             |reader, node, it| it.matching = reader.matching(node),
             |it| MATCH.write_non_empty(&it.matching),
         ),
         key_with_default(
             "key",
-            "For whom it counts; `all` where it is left out.",
+            "What requests are counted by; `all` counts all of them together.",
             key::KEY_SHAPE,
             |reader, node, it| it.key = reader.key(node).unwrap_or_default(),
             |it| (it.key != KeySpec::All).then(|| write_key(&it.key)),
             || write_key(&KeySpec::All),
         ),
         field!("missing": missing in MISSING,
-            "How requests without the key are counted: by the address of the client (the default), all in one bucket, not at all, or refused."),
+            "What happens to requests without the key: `ip` counts them by client address (the default), `share` all together, `skip` not at all, and `refuse` rejects them."),
         field!("duplicates": duplicates in DUPLICATES,
-            "What becomes of requests with several values of a header, a cookie or a parameter that the rule takes one of: they are refused, or the first or the last one counts."),
+            "What happens to requests that repeat a header, cookie or query parameter that the rule reads: `refuse` rejects them, `first` and `last` select the value that counts."),
         key(
             "quota",
-            "How much.",
+            "The quota.",
             ValueSchema::OneOrMany(&QUOTA),
             |reader, node, it| it.quotas = Quotas::All(reader.one_or_many(node, PolicyReader::quota)),
             |it| match &it.quotas {
@@ -82,7 +82,7 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
         ),
         key(
             "quotas",
-            "How much, of which all hold.",
+            "Several quotas. A request must satisfy all of them.",
             ValueSchema::OneOrMany(&QUOTA),
             |reader, node, it| it.quotas = Quotas::All(reader.one_or_many(node, PolicyReader::quota)),
             |it| match &it.quotas {
@@ -92,7 +92,7 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
         ),
         key(
             "tiers",
-            "How much, by what a request says.",
+            "Quotas by tier, which a part of the request selects.",
             ValueSchema::Map(|| TIERS.outline()),
             |reader, node, it| {
                 if let Some(tiers) = reader.tiers(node) {
@@ -106,7 +106,7 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
         ),
         key(
             "cost",
-            "What a request takes; 1 where it is left out.",
+            "The number of tokens that a request takes; 1 by default.",
             key::COST_SHAPE,
             |reader, node, it| {
                 if let Some(cost) = reader.cost(node) {
@@ -116,46 +116,46 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
             |it| write_cost(&it.cost),
         ),
         field!("charge": ValueSchema::Map(|| CHARGE.outline()), charge = charge => write_charge,
-            "What a request pays, knowing how it was answered."),
+            "Adjusts the cost of a request by its response."),
         field!("adaptive": ValueSchema::Map(|| ADAPTIVE.outline()),
             adaptive = adaptive => |adaptive| ADAPTIVE.write(adaptive),
-            "As many in flight as the upstream can take."),
+            "A concurrency limit that adapts to the latency of the upstream."),
         field!("bandwidth": ValueSchema::AnyOf(&[BYTE_RATE, ValueSchema::Map(|| BANDWIDTH.outline())]),
             bandwidth = bandwidth => |bandwidth| BANDWIDTH.write(bandwidth),
-            "Bytes per second for each key: of what is sent, or of both ways."),
+            "Bytes per second for each key: a rate for downloads, or a map for both directions."),
         key(
             "deny",
-            "Nobody from these networks or lists; `all` is everywhere.",
+            "Denies clients from these networks or lists; `all` matches every address.",
             NETWORKS,
             |reader, node, it| it.access.get_or_insert_default().deny = reader.networks(node),
             |it| OutputValue::text_list(&it.access.as_ref()?.deny),
         ),
         key(
             "allow",
-            "From these networks or lists, past all other limits of this rule.",
+            "Exempts clients from these networks or lists from all other limits of this rule.",
             NETWORKS,
             |reader, node, it| it.access.get_or_insert_default().allow = reader.networks(node),
             |it| OutputValue::text_list(&it.access.as_ref()?.allow),
         ),
         key(
             "ban",
-            "Bans who is denied this often, for this long: the key of the rule, or the address where the key names no client.",
+            "Bans clients that are denied this often, for this time. Bans apply to the key of the rule, or to the address if the key does not identify a client.",
             ValueSchema::Text(&["10/min for 1h", "10/min for 1h growing 2 up to 1d"]),
             |reader, node, it| it.access.get_or_insert_default().ban = reader.ban(node),
             |it| it.access.as_ref()?.ban.as_ref().map(OutputValue::text),
         ),
         field!("breaker": ValueSchema::Map(|| BREAKER.outline()),
             breaker = breaker => |breaker| BREAKER.write(breaker),
-            "Keeps requests from an upstream that fails."),
+            "A circuit breaker: rejects requests while the upstream fails."),
         field!("priority": ValueSchema::AnyOf(&[CLASS_SHAPE, ValueSchema::Map(|| PRIORITY.outline())]),
             priority = priority => write_priority,
-            "Who is shed first where a limit is full."),
+            "The priority of requests. The lowest priority is shed first."),
         field!("schedule": ValueSchema::Text(&["+08:00; mon-fri 09:00-18:00 x2; 22:00-06:00 x0.5"]),
             schedule = parse => OutputValue::text,
-            "Factors of all quotas by time of day."),
+            "Factors that multiply all quotas, by time of day."),
         key_with_default(
             "mode",
-            "Whether it is enforced; `enforce 10%` for so many of a hundred keys, the others in shadow.",
+            "Whether the rule is enforced; `enforce 10%` enforces it for 10 % of the keys, with the others in shadow mode.",
             ValueSchema::Text(&["enforce", "shadow", "off", "enforce 10%"]),
             |reader, node, it| {
                 if let Some(mode) = reader.read(node, parse_mode) {
@@ -170,7 +170,7 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
         ),
         key(
             "store",
-            "The store it is counted in, by its name.",
+            "The name of the store for the counters of this rule.",
             ValueSchema::Text(&["sessions"]),
             |reader, node, it| {
                 it.store = reader.name(node);
@@ -181,10 +181,10 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
             |it| it.store.as_ref().map(OutputValue::text),
         ),
         field!("on-outage": ValueSchema::Text(&["open", "closed", "local 4"]), on_outage = failure_mode => write_failure_mode,
-            "What is decided when the store is away: `open`, `closed`, or `local N` where N processes share the quota."),
+            "The decision while the store is unavailable: `open` allows, `closed` denies, `local N` counts in memory, for N processes that share the quota."),
         key_with_default(
             "wait",
-            "How long a request may wait for its turn.",
+            "The maximum time that a request waits for capacity.",
             TIME,
             |reader, node, it| it.wait = reader.duration(node).unwrap_or_default(),
             |it| (!it.wait.is_zero()).then(|| write_duration(&it.wait)),
@@ -192,12 +192,12 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
         ),
         field!("queue": ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Map(|| QUEUE.outline())]),
             queue = queue => |queue| QUEUE.write(queue),
-            "Who waits, and in which order."),
+            "The length and the order of the wait queue."),
         field!("message": ValueSchema::Scalar, message = non_empty_text => OutputValue::text,
-            "What to tell whoever is refused."),
+            "The message to rejected clients."),
         key(
             "on-limit",
-            "What becomes of a request over the limit.",
+            "What happens to a request over the limit.",
             ValueSchema::AnyOf(&[ValueSchema::Keyword(&["drop"]), ValueSchema::Map(|| ON_LIMIT.outline())]),
             |reader, node, it| {
                 if let Some(on_limit) = reader.on_limit(node) {
@@ -206,16 +206,16 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
             },
             |it| action::write_on_limit(&it.on_limit),
         ),
-        field!("inherit": carry_over in CARRY_OVERS, "Whether what was counted is kept when the quota changes."),
+        field!("inherit": carry_over in CARRY_OVERS, "Whether counters are retained when the quota changes."),
         key(
             "capacity",
-            "How many keys it has room for in memory, or how many bytes they may take; 64MiB where it is left out, less with many rules.",
+            "The maximum number of keys in memory, or their maximum size in bytes; 64MiB by default, less with many rules.",
             ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Text(&["16MB"])]),
             |reader, node, it| it.capacity = reader.capacity(node),
             |it| {
                 it.capacity.map(|capacity| match capacity {
                     Capacity::Keys(keys) => OutputValue::Number(keys),
-                    // A number would be one of keys.
+                    // A plain number is a number of keys.
                     Capacity::Bytes(bytes) => match write_size(&bytes) {
                         OutputValue::Number(bytes) => OutputValue::text(format!("{bytes}B")),
                         size => size,
@@ -224,15 +224,15 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
             },
         ),
         field!("overflow": overflow in OVERFLOW,
-            "What becomes of new keys when there is no room: they replace keys that have used least, share a counter, or are denied."),
+            "What happens to new keys when the memory is full: they replace the keys with the lowest usage, share a counter, or are denied."),
     ],
 };
 
-/// The most keys that a rule may have room for.
+/// The maximum `capacity` of a rule, in keys.
 const MAX_KEYS: u64 = 1 << 32;
 
 impl PolicyReader<'_> {
-    /// `100000` keys, or `16MB`.
+    /// Reads `100000` (keys) or `16MB`.
     fn capacity(&mut self, node: &SyntaxNode) -> Option<Capacity> {
         match &node.value {
             SyntaxValue::Number(_) => self.integer(node, 1..=MAX_KEYS).map(Capacity::Keys),
@@ -240,7 +240,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// One of `rules`.
+    /// Reads an item of `rules`.
     pub(super) fn rule(&mut self, node: &SyntaxNode) -> Option<RuleSpec> {
         let entries = self.entries(node, "rule")?;
         let name_node = entries.iter().find(|(key, _)| key.text == "name").map(|(_, node)| node);
@@ -254,7 +254,7 @@ impl PolicyReader<'_> {
             let more = reader.template_entries(entries);
             reader.reject_conflicting_quotas(entries);
             let all = entries.iter().map(|(name, node)| (name, node));
-            let strays = reader.read_entries(all, node.span, &RULE, &mut rule);
+            let unknown = reader.read_entries(all, node.span, &RULE, &mut rule);
             let before = reader.reporting;
             reader.reporting = ErrorReporting::Suppressed;
             reader.read_entries(more.iter().copied(), node.span, &RULE, &mut rule);
@@ -262,29 +262,24 @@ impl PolicyReader<'_> {
             match name_node {
                 Some(at) if !rule.name.is_empty() => reader.define_rule(&rule.name, at.span),
                 Some(_) => {}
-                None if strays.suggested.contains(&"name") => {}
-                None => reader.report_error(
-                    node.span,
-                    "a rule without a name",
-                    "give it one, as in `name: login`",
-                ),
+                None if unknown.suggested.contains(&"name") => {}
+                None => reader.report_error(node.span, "rule without a name", "add one, as in `name: login`"),
             }
-            let says = |key: &str| {
+            let has_key = |key: &str| {
                 entries.iter().any(|(name, _)| name.text == key)
                     || more.iter().any(|(name, _)| name.text == key)
             };
-            // A template that is not there may have said it, and so may a mistyped key.
-            let may_say = says("use") && more.is_empty() || strays.has_any;
-            // The mode of a rule whose quota is declared in code, which says nothing of requests.
+            // An undefined template or a mistyped key may have been meant to define the limit.
+            let may_have_limit = has_key("use") && more.is_empty() || unknown.has_any;
+            // A rule that only sets the mode refers to a rule declared in code, which has the quota.
             let is_for_code =
-                says("mode") && !["match", "key", "cost", "on-limit"].iter().any(|key| says(key));
-            let may_say = may_say || is_for_code;
-            if !may_say && !LIMIT_KEYS.iter().any(|key| says(key)) {
-                let place = reader.describe_location("rule");
+                has_key("mode") && !["match", "key", "cost", "on-limit"].iter().any(|key| has_key(key));
+            if !may_have_limit && !is_for_code && !LIMIT_KEYS.iter().any(|key| has_key(key)) {
+                let location = reader.describe_location("rule");
                 reader.report_error(
                     node.span,
-                    format!("{place} limits nothing"),
-                    format!("give it one of {}", LIMIT_KEYS.join(", ")),
+                    format!("{location} has no limit"),
+                    format!("add one of {}", LIMIT_KEYS.join(", ")),
                 );
             }
             reader.check_captures(since, &rule.matching);
@@ -292,19 +287,19 @@ impl PolicyReader<'_> {
         })
     }
 
-    /// Of what says the same, one.
+    /// Reports a rule with more than one of `quota`, `quotas` and `tiers`.
     fn reject_conflicting_quotas(&mut self, entries: &[(SyntaxKey, SyntaxNode)]) {
         let mut quota_keys =
             entries.iter().filter(|(key, _)| matches!(key.text.as_str(), "quota" | "quotas" | "tiers"));
         let Some((first, _)) = quota_keys.next() else { return };
         for (second, _) in quota_keys {
-            let place = self.describe_location("rule");
-            let problem = format!("both `{}` and `{}` in {place}", first.text, second.text);
-            self.report_error(second.span, problem, "put all quotas into `quotas`, or all into `tiers`");
+            let location = self.describe_location("rule");
+            let problem = format!("both `{}` and `{}` in {location}", first.text, second.text);
+            self.report_error(second.span, problem, "move all quotas into `quotas`, or all into `tiers`");
         }
     }
 }
 
-/// What makes a rule one.
+/// The keys that define a limit. A rule has at least one of them.
 const LIMIT_KEYS: [&str; 9] =
     ["quota", "quotas", "tiers", "adaptive", "bandwidth", "deny", "allow", "ban", "breaker"];

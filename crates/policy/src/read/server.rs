@@ -1,4 +1,4 @@
-//! Where requests come in, and where they go.
+//! Reads listeners, connection limits, routes and the access log.
 
 use super::{
     PolicyReader, ValueError,
@@ -43,15 +43,15 @@ static LISTENER: MapSchema<ListenerMap> = MapSchema {
     required: &["address"],
     keys: &[
         field!("name": ValueSchema::Text(&["internal"]), name = name => OutputValue::text,
-            "What `listener` in a `match` calls it; several may share a name."),
+            "The name that `listener` in a `match` refers to. Several listeners may share a name."),
         field!("address": ValueSchema::Text(&["127.0.0.1:8443"]), address = socket => OutputValue::text,
             "An address and a port."),
         field!("tls": ValueSchema::Map(|| TLS.outline()), tls = tls => |tls| TLS.write(tls),
-            "In TLS; in plain text where it is left out."),
+            "The TLS certificate and key; plain text by default."),
     ],
 };
 
-/// `listen` in a table.
+/// The value of `listen`.
 pub(super) const LISTEN_SHAPE: ValueSchema = ValueSchema::OneOrMany(&ValueSchema::AnyOf(&[
     ValueSchema::Text(&["127.0.0.1:8080"]),
     ValueSchema::Map(|| LISTENER.outline()),
@@ -62,11 +62,11 @@ pub(super) static TLS: MapSchema<Tls> = MapSchema {
     required: &["certificate", "key"],
     keys: &[
         field!("certificate": ValueSchema::Text(&["server.pem"]), certificate = path => write_path, always,
-            "A file with the chain, in PEM."),
+            "The file with the certificate chain (PEM)."),
         field!("key": ValueSchema::Text(&["server.key"]), key = path => write_path, always,
-            "A file with the key, in PEM."),
+            "The file with the private key (PEM)."),
         field!("clients": ValueSchema::Text(&["clients.pem"]), client_ca = path => write_path,
-            "A file with authorities, in PEM: only clients with a certificate of one of them are let in."),
+            "The file with CA certificates (PEM). Clients must present a certificate that one of them has issued."),
     ],
 };
 
@@ -75,22 +75,22 @@ pub(super) static CONNECTIONS: MapSchema<Connections> = MapSchema {
     required: &[],
     keys: &[
         field!("most": ValueSchema::Integer, max = integer(1..=u64::MAX) => write_number, default default_connections(),
-            "Connections at the same time."),
+            "The maximum number of concurrent connections."),
         field!("per-client": ValueSchema::Integer, per_client = integer(1..=u64::MAX) => write_number, default default_connections(),
-            "Connections at the same time from one address, or one network of IPv6."),
+            "The maximum number of concurrent connections from one IPv4 address or one IPv6 network."),
         field!("header-timeout": TIME, header_timeout = positive_duration => write_duration, default default_connections(),
-            "How long the head of a request may take to come."),
+            "The timeout for receiving the head of a request."),
         field!("body-timeout": TIME, body_timeout = positive_duration => write_duration, default default_connections(),
-            "How long there may be nothing of a body that is on its way."),
+            "The timeout between two reads of a request body."),
         field!("idle-timeout": TIME, idle_timeout = positive_duration => write_duration, default default_connections(),
-            "How long a connection may wait for the next request."),
+            "The timeout of an idle connection."),
         field!("tunnel-timeout": TIME, tunnel_timeout = positive_duration => write_duration, default default_connections(),
-            "How long there may be nothing either way after an upgrade, as of WebSocket."),
+            "The idle timeout of an upgraded connection, such as a WebSocket."),
         field!("header-size": SIZE, header_size = size => write_size, default default_connections(),
-            "Bytes of the head of a request."),
+            "The maximum size of the head of a request."),
         key_with_default(
             "body-size",
-            "Bytes of the body of a request; without an end where it is `none`.",
+            "The maximum size of the body of a request; `none` for no limit.",
             ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Text(&["none", "10MB"])]),
             |reader, node, it| {
                 it.body_size = match &node.value {
@@ -102,11 +102,11 @@ pub(super) static CONNECTIONS: MapSchema<Connections> = MapSchema {
             || default_connections().body_size.as_ref().map_or_else(|| OutputValue::text("none"), write_size),
         ),
         field!("drain": TIME, drain_timeout = duration => write_duration, default default_connections(),
-            "How long requests in flight may take to end when the gateway does."),
+            "The time that requests in flight get to finish at shutdown."),
         field!("escaped-slashes": escaped_slashes in ESCAPED_SLASHES,
-            "What happens to a path with an escaped slash (`%2F`): `reject` answers 400, `keep` takes it for a part of its segment, `unescape` for a slash."),
+            "What happens to a path with an escaped slash (`%2F`): `reject` responds with 400, `keep` treats it as part of its segment, `unescape` as a slash."),
         field!("underscores-in-headers": underscores in UNDERSCORES,
-            "What happens to headers with an underscore in their name: `drop` hides them from rules and servers, `allow` does not."),
+            "What happens to headers with an underscore in their name: `drop` removes them from the request, `allow` keeps them."),
     ],
 };
 
@@ -114,7 +114,7 @@ fn default_connections() -> Connections {
     Connections::default()
 }
 
-/// A route, before it is known what happens to its requests.
+/// The keys of a route, before they are converted to a [`RouteSpec`].
 #[derive(Default)]
 pub(super) struct RouteMap {
     matching: Match,
@@ -128,17 +128,17 @@ pub(super) static ROUTE: MapSchema<RouteMap> = MapSchema {
     keys: &[
         key(
             "upstream",
-            "Where these requests go, by its name.",
+            "The name of the upstream that requests are forwarded to.",
             ValueSchema::Text(&["app"]),
             |reader, node, it| it.upstream = Some(reader.upstream_name(node).unwrap_or_default()),
             |it| it.upstream.as_ref().map(OutputValue::text),
         ),
         field!("respond": ValueSchema::AnyOf(&[ValueSchema::Keyword(&["drop"]), ValueSchema::Map(|| RESPOND.outline())]),
             respond = respond => write_respond,
-            "What the gateway answers itself: a status, a redirection, or `drop`."),
+            "The response of the gateway itself: a status, a redirect, or `drop`."),
         key(
             "match",
-            "Which requests; all where it is left out. Its keys may also stand here themselves.",
+            "Which requests the route matches; all by default. The keys of `match` may also be keys of the route.",
             ValueSchema::Map(|| MATCH.outline()),
             |reader, node, it| it.matching = reader.matching(node),
             |it| MATCH.write_non_empty(&it.matching),
@@ -155,7 +155,7 @@ pub(super) fn write_route(route: &RouteSpec) -> OutputValue {
     ROUTE.write(&map)
 }
 
-/// A route, with the keys of its `match` beside its own.
+/// The keys of a route, with those of its `match`.
 pub(super) fn route_outline() -> MapOutline {
     let mut outline = ROUTE.outline();
     outline.keys.extend(MATCH.outline().keys);
@@ -166,9 +166,9 @@ pub(super) static LOG: MapSchema<AccessLogSpec> = MapSchema {
     name: "log",
     required: &[],
     keys: &[
-        field!("format": format in LOG_FORMATS, "How a request is written down."),
+        field!("format": format in LOG_FORMATS, "The format of an entry."),
         field!("file": ValueSchema::Text(&["access.log"]), file = path => write_path,
-            "The file; standard output where it is left out."),
+            "The file; standard output by default."),
     ],
 };
 
@@ -185,8 +185,11 @@ impl PolicyReader<'_> {
     pub(super) fn socket(&mut self, node: &SyntaxNode) -> Option<SocketAddr> {
         self.read(node, |text| {
             text.parse().map_err(|_| {
-                let problem = format!("`{}` is not an address and a port", truncate(text));
-                ValueError::new(problem, "write them as in `127.0.0.1:8080` or `[::1]:8080`")
+                let problem = format!("invalid address `{}`", truncate(text));
+                ValueError::new(
+                    problem,
+                    "write an IP address and a port, as in `127.0.0.1:8080` or `[::1]:8080`",
+                )
             })
         })
     }
@@ -210,8 +213,8 @@ impl PolicyReader<'_> {
         {
             self.report_error(
                 part.span,
-                format!("`match`, and `{}` beside it", part.text),
-                "put it into `match`",
+                format!("both `match` and `{}` in a route", part.text),
+                "move it into `match`",
             );
         }
         self.with_scope("a route".to_owned(), |reader| {
@@ -230,10 +233,10 @@ impl PolicyReader<'_> {
             (upstream, _) => {
                 if self.errors.len() == before {
                     let (problem, fix) = match upstream {
-                        Some(_) => ("a route with `upstream` and `respond`", "leave one out"),
+                        Some(_) => ("route with both `upstream` and `respond`", "remove one of them"),
                         None => (
-                            "a route that goes nowhere",
-                            "write `upstream`, or `respond` for what the gateway answers itself",
+                            "route without a target",
+                            "add `upstream`, or `respond` for a response of the gateway itself",
                         ),
                     };
                     self.report_error(node.span, problem, fix);

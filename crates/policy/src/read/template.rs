@@ -1,7 +1,6 @@
-//! Templates: what several rules say alike.
+//! Applies templates to rules.
 //!
-//! A rule that says `use: NAME` says everything that the template says and it does not say itself, key by key. Templates use
-//! no others.
+//! A rule with `use: NAME` takes each key of the template that it does not set itself. Templates cannot use other templates.
 
 use super::{PolicyReader, references::ReferenceTarget, rule::RULE};
 use crate::{
@@ -10,10 +9,10 @@ use crate::{
 };
 use std::collections::HashMap;
 
-/// Keys of which one stands for all.
+/// The keys that exclude each other: a rule that sets one takes none of them from its template.
 const QUOTA_KEYS: [&str; 3] = ["quota", "quotas", "tiers"];
 
-/// The templates of a tree, by their names.
+/// Collects the templates of a tree by name.
 pub(super) fn collect_templates(root: &SyntaxNode) -> HashMap<&str, &SyntaxNode> {
     let SyntaxValue::Map(entries) = &root.value else { return HashMap::new() };
     let section = entries.iter().find(|(name, _)| name.text == "templates");
@@ -26,30 +25,30 @@ pub(super) fn collect_templates(root: &SyntaxNode) -> HashMap<&str, &SyntaxNode>
 }
 
 impl<'a> PolicyReader<'a> {
-    /// Finds what is wrong with templates, also with those that nobody uses.
+    /// Reports the errors of all templates, also of unused ones.
     pub(super) fn check_templates(&mut self, node: &SyntaxNode) {
         self.named_entries(node, "templates", |reader, name, node| {
             reader.with_scope(format!("template `{}`", name.text), |reader| {
                 let Some(entries) = reader.entries(node, "template") else { return };
                 for (key, _) in entries {
                     let problem = match key.text.as_str() {
-                        "use" => "a template that uses another",
-                        "name" => "a template that names a rule",
+                        "use" => "`use` in a template",
+                        "name" => "`name` in a template",
                         _ => continue,
                     };
-                    reader.report_error(key.span, problem, "leave it to the rules that use it");
+                    reader.report_error(key.span, problem, "move it to the rules that use the template");
                 }
                 let since = reader.reference_count();
                 let others = entries.iter().filter(|(key, _)| !matches!(key.text.as_str(), "use" | "name"));
                 let entries = others.map(|(key, node)| (key, node));
                 reader.read_entries(entries, node.span, &RULE, &mut RuleSpec::new(""));
-                // What it says of paths is only wrong in a rule that has none.
+                // References to paths are checked in the rules that use the template.
                 reader.drop_path_references(since);
             });
         });
     }
 
-    /// What the template of a rule says that the rule does not say itself.
+    /// Returns the entries of the template of a rule whose keys the rule does not set.
     pub(super) fn template_entries(
         &mut self,
         entries: &[(SyntaxKey, SyntaxNode)],
@@ -60,15 +59,15 @@ impl<'a> PolicyReader<'a> {
         let Some(template) = self.templates.get(name.as_str()).copied() else { return Vec::new() };
         self.expanded_bytes += template.estimated_bytes();
         if self.expanded_bytes > MAX_EXPANDED_BYTES {
-            self.report_error(using.span, "templates that unfold to more than 16 MiB", "use smaller ones");
+            self.report_error(using.span, "templates expand to more than 16 MiB", "use smaller templates");
             return Vec::new();
         }
         let SyntaxValue::Map(more) = &template.value else { return Vec::new() };
-        let says = |key: &str| entries.iter().any(|(name, _)| name.text == key);
-        let says_how_much = QUOTA_KEYS.iter().any(|key| says(key));
-        let is_left_open = |key: &str| {
-            !(says(key) || matches!(key, "name" | "use") || says_how_much && QUOTA_KEYS.contains(&key))
+        let has_key = |key: &str| entries.iter().any(|(name, _)| name.text == key);
+        let has_quota = QUOTA_KEYS.iter().any(|key| has_key(key));
+        let is_inherited = |key: &str| {
+            !(has_key(key) || matches!(key, "name" | "use") || has_quota && QUOTA_KEYS.contains(&key))
         };
-        more.iter().filter(|(name, _)| is_left_open(&name.text)).map(|(name, node)| (name, node)).collect()
+        more.iter().filter(|(name, _)| is_inherited(&name.text)).map(|(name, node)| (name, node)).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Where requests go.
+//! Reads upstreams.
 
 use super::{
     PolicyReader, ValueError,
@@ -27,21 +27,21 @@ pub(super) static UPSTREAM: MapSchema<Upstream> = MapSchema {
     required: &["servers"],
     keys: &[
         field!("servers": ValueSchema::OneOrMany(&ValueSchema::AnyOf(&[URL, ValueSchema::Map(|| SERVER.outline())])),
-            [servers] = server => write_server, "Where it is."),
-        field!("balance": balance in BALANCES, "Which server is next."),
-        field!("protocol": protocol in PROTOCOLS, "How a server is spoken to."),
-        field!("timeouts": timeouts { TIMEOUTS }, "How long each phase may take."),
+            [servers] = server => write_server, "The servers of the upstream."),
+        field!("balance": balance in BALANCES, "How a server is selected."),
+        field!("protocol": protocol in PROTOCOLS, "The protocol to the servers."),
+        field!("timeouts": timeouts { TIMEOUTS }, "The timeout of each phase."),
         field!("keep-alive": ValueSchema::Integer,
             keep_alive = integer(0..=1_000_000) => write_number, default default_upstream(),
-            "Idle connections that are kept for each server, by each worker."),
+            "The maximum number of idle connections to each server, per worker."),
         field!("max-fails": ValueSchema::Integer,
             max_fails = integer(0..=1_000_000) => write_number, default default_upstream(),
-            "Failures in a row after which a server is skipped while another one is available; 0: never."),
+            "The number of consecutive failures after which a server is skipped while another one is available; 0 for never."),
         field!("fail-timeout": TIME, fail_timeout = positive_duration => write_duration, default default_upstream(),
-            "For how long it is skipped."),
+            "The time that a failed server is skipped."),
         key(
             "health",
-            "How its servers are asked whether they are well; a path, or more.",
+            "The active health check: a path, or a map.",
             ValueSchema::AnyOf(&[ValueSchema::Text(&["/healthz"]), ValueSchema::Map(|| HEALTH.outline())]),
             |reader, node, it| {
                 let mut health = HealthCheck::default();
@@ -57,10 +57,10 @@ pub(super) static UPSTREAM: MapSchema<Upstream> = MapSchema {
         ),
         field!("breaker": ValueSchema::Map(|| BREAKER.outline()),
             breaker = breaker => |breaker| BREAKER.write(breaker),
-            "A breaker for each server."),
+            "A circuit breaker for each server."),
         key(
             "retries",
-            "How often what is safe to be sent twice is sent again.",
+            "Retries of requests that are safe to repeat: a number, or a map.",
             ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Map(|| RETRIES.outline())]),
             |reader, node, it| match &node.value {
                 SyntaxValue::Number(_) => it.retries.max = reader.integer(node, 0..=10).unwrap_or_default(),
@@ -71,7 +71,7 @@ pub(super) static UPSTREAM: MapSchema<Upstream> = MapSchema {
     ],
 };
 
-/// One of `upstreams` in a table.
+/// An item of `upstreams`.
 pub(super) const UPSTREAM_SHAPE: ValueSchema =
     ValueSchema::AnyOf(&[ValueSchema::OneOrMany(&URL), ValueSchema::Map(|| UPSTREAM.outline())]);
 
@@ -81,7 +81,7 @@ static SERVER: MapSchema<UpstreamServer> = MapSchema {
     keys: &[
         field!("url": URL, url = read(parse_url) => OutputValue::text, always, "A scheme, a host and a port."),
         field!("weight": ValueSchema::Integer, weight = integer(1..=1_000) => write_number, default default_server(),
-            "How many requests it gets for one that others get; 1 where it is left out."),
+            "The weight of the server, relative to the others; 1 by default."),
     ],
 };
 
@@ -90,11 +90,11 @@ static TIMEOUTS: MapSchema<Timeouts> = MapSchema {
     required: &[],
     keys: &[
         field!("connect": TIME, connect = positive_duration => write_duration, default Timeouts::default(),
-            "Until there is a connection."),
+            "The timeout for establishing a connection."),
         field!("response": TIME, response = positive_duration => write_duration, default Timeouts::default(),
-            "From the last byte of the request until the head of the answer is there."),
+            "The timeout from the last byte of the request to the head of the response."),
         field!("idle": TIME, idle = positive_duration => write_duration, default Timeouts::default(),
-            "How long there may be nothing of a body that is on its way."),
+            "The timeout between two reads of a response body."),
     ],
 };
 
@@ -103,16 +103,16 @@ static HEALTH: MapSchema<HealthCheck> = MapSchema {
     required: &["path"],
     keys: &[
         field!("path": ValueSchema::Text(&["/healthz"]), path = read(parse_health_path) => OutputValue::text, always,
-            "What is asked for."),
-        field!("every": TIME, interval = positive_duration => write_duration, default HealthCheck::default(), "How often."),
+            "The path to request."),
+        field!("every": TIME, interval = positive_duration => write_duration, default HealthCheck::default(), "The interval between two checks."),
         field!("timeout": TIME, timeout = positive_duration => write_duration, default HealthCheck::default(),
-            "How long an answer may take."),
+            "The timeout of a check."),
         field!("failures": ValueSchema::Integer,
             unhealthy_threshold = integer(1..=1_000) => write_number, default HealthCheck::default(),
-            "So many in a row until a server gets nothing more."),
+            "The number of consecutive failures after which a server is unhealthy."),
         field!("successes": ValueSchema::Integer,
             healthy_threshold = integer(1..=1_000) => write_number, default HealthCheck::default(),
-            "So many in a row until it does again."),
+            "The number of consecutive successes after which a server is healthy again."),
     ],
 };
 
@@ -121,9 +121,9 @@ static RETRIES: MapSchema<Retries> = MapSchema {
     required: &[],
     keys: &[
         field!("most": ValueSchema::Integer, max = integer(0..=10) => write_number, default Retries::default(),
-            "For one request."),
+            "The maximum number of retries per request."),
         field!("budget": ValueSchema::Text(&["20%"]), budget = percent => OutputValue::text, default Retries::default(),
-            "Of all requests."),
+            "The maximum share of retries among all requests."),
     ],
 };
 
@@ -154,7 +154,7 @@ fn write_server(server: &UpstreamServer) -> OutputValue {
     }
 }
 
-/// A server that gets as many requests as others.
+/// A server with the default weight.
 fn default_server() -> UpstreamServer {
     UpstreamServer { url: String::new(), weight: 1 }
 }
@@ -167,52 +167,55 @@ fn parse_health_path(text: &str) -> Result<String, ValueError> {
     match text.starts_with('/') && !text.contains(|c: char| c.is_whitespace() || c.is_control()) {
         true => Ok(text.to_owned()),
         false => {
-            Err(ValueError::new(format!("`{}` is not a path", truncate(text)), "write one, as in `/healthz`"))
+            Err(ValueError::new(format!("invalid path `{}`", truncate(text)), "write one, as in `/healthz`"))
         }
     }
 }
 
-/// Whether an address can be written down and read again.
+/// Whether the URL of a server can be printed in a policy and parsed again.
 pub fn is_upstream_url(text: &str) -> bool {
     parse_url(text).is_ok_and(|read| read == text)
 }
 
-/// `http://127.0.0.1:9000`, `https://app.internal`, `http://[::1]:80`
+/// Parses `http://127.0.0.1:9000`, `https://app.internal` or `http://[::1]:80`.
 fn parse_url(text: &str) -> Result<String, ValueError> {
-    let fix = "write it as in `http://127.0.0.1:9000`";
+    let fix = "write a URL, as in `http://127.0.0.1:9000`";
     let scheme = SCHEMES.into_iter().find(|scheme| text.starts_with(scheme));
     if text.contains('@') {
-        return Err(ValueError::new("an upstream has no user and no password", fix));
+        return Err(ValueError::new("user or password in an upstream URL", fix));
     }
     let scheme = scheme.map_or(0, str::len);
-    let place = &text[scheme..];
-    let place = place.strip_suffix('/').unwrap_or(place);
-    if let Some(at) = place.find(['/', '?', '#']).filter(|_| scheme > 0) {
-        let problem = "an upstream has no path";
-        return Err(
-            ValueError::new(problem, "leave it out: requests keep theirs").with_span(scheme + at..text.len())
-        );
+    let authority = &text[scheme..];
+    let authority = authority.strip_suffix('/').unwrap_or(authority);
+    if let Some(at) = authority.find(['/', '?', '#']).filter(|_| scheme > 0) {
+        let problem = "path in an upstream URL";
+        return Err(ValueError::new(problem, "remove it: requests keep their own path")
+            .with_span(scheme + at..text.len()));
     }
-    check_authority(text, scheme, place, fix)?;
-    Ok(format!("{}{place}", &text[..scheme]))
+    check_authority(text, scheme, authority, fix)?;
+    Ok(format!("{}{authority}", &text[..scheme]))
 }
 
-/// Checks the host and the port of a URL, which stand behind so many bytes of its scheme; none where that is none of HTTP.
-pub(super) fn check_authority(text: &str, scheme: usize, place: &str, fix: &str) -> Result<(), ValueError> {
+/// Checks the host and the port of a URL. `scheme` is the length of its scheme; 0 if that is not `http://` or `https://`.
+pub(super) fn check_authority(
+    text: &str,
+    scheme: usize,
+    authority: &str,
+    fix: &str,
+) -> Result<(), ValueError> {
     if scheme == 0 {
-        let problem = format!("`{}` does not start with http:// or https://", truncate(text));
+        let problem = format!("URL `{}` does not start with http:// or https://", truncate(text));
         return Err(ValueError::new(problem, fix));
     }
-    let (host, port) = match place.rsplit_once(':') {
+    let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
-        _ => (place, None),
+        _ => (authority, None),
     };
     if port.is_some_and(|port| !matches!(port.parse::<u16>(), Ok(1..))) {
         let from = scheme + host.len() + 1;
-        let problem = "not a port";
-        return Err(
-            ValueError::new(problem, "write a number from 1 to 65535").with_span(from..scheme + place.len())
-        );
+        let problem = "invalid port";
+        return Err(ValueError::new(problem, "write a number from 1 to 65535")
+            .with_span(from..scheme + authority.len()));
     }
     let is_v6 = host
         .strip_prefix('[')
@@ -222,7 +225,7 @@ pub(super) fn check_authority(text: &str, scheme: usize, place: &str, fix: &str)
         !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
     match is_v6 || is_name {
         true => Ok(()),
-        false => Err(ValueError::new(format!("`{}` is not a host", truncate(host)), fix)
+        false => Err(ValueError::new(format!("invalid host `{}`", truncate(host)), fix)
             .with_span(scheme..scheme + host.len())),
     }
 }

@@ -1,4 +1,4 @@
-//! Single values: texts, numbers, times, sizes, and lists of them.
+//! Reads scalar values: strings, numbers, durations, sizes, and lists of them.
 
 use super::PolicyReader;
 use crate::{
@@ -16,12 +16,12 @@ use tidegate_core::{LARGEST_EXACT, Micros, Percent, Quota, QuotaError, RateUnit,
 use tidegate_limiter::FailureMode;
 use tidegate_overload::ScheduleError;
 
-/// What is wrong with a text, where in it, and what to write instead.
+/// An error in a string value: the problem, the fix, and the bytes at fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValueError {
     pub(crate) problem: String,
     pub(crate) fix: String,
-    /// The bytes of the text that are at fault; all of it where that is not known.
+    /// The bytes at fault; `None` for the whole string.
     pub(crate) span: Option<Range<usize>>,
 }
 
@@ -34,7 +34,7 @@ impl ValueError {
         Self { span: Some(span), ..self }
     }
 
-    /// The same, of a text that stands behind so many bytes of another.
+    /// Shifts the span for a string that starts `bytes` bytes into another one.
     fn offset_by(self, bytes: usize, length: usize) -> Self {
         let span = self.span.unwrap_or(0..length);
         Self { span: Some(span.start + bytes..span.end + bytes), ..self }
@@ -60,25 +60,25 @@ impl From<SettingError> for ValueError {
 }
 
 impl PolicyReader<'_> {
-    /// A text; a number is the text that it was written as.
+    /// Reads a string. A number is read as the string that it was written as.
     pub(super) fn text<'n>(&mut self, node: &'n SyntaxNode) -> Option<&'n str> {
         match &node.value {
             SyntaxValue::Text(text) | SyntaxValue::Number(text) => Some(text),
             _ => {
                 let fix = match &node.value {
-                    SyntaxValue::Null => "say something behind the key, or leave it out",
+                    SyntaxValue::Null => "add a value, or remove the key",
                     SyntaxValue::List(_) | SyntaxValue::Map(_) => {
-                        "write a text, in quotes if it has signs in it"
+                        "write a string, in quotes if it contains special characters"
                     }
                     _ => "put it in quotes",
                 };
-                self.report_error(node.span, format!("a text is needed here, not {}", node.kind_name()), fix);
+                self.report_error(node.span, format!("expected a string, found {}", node.kind_name()), fix);
                 None
             }
         }
     }
 
-    /// A text, or what is written without quotes for one.
+    /// Reads a string; numbers and booleans without quotes are accepted.
     pub(super) fn scalar(&mut self, node: &SyntaxNode) -> Option<String> {
         match &node.value {
             SyntaxValue::Bool(is) => Some(is.to_string()),
@@ -86,7 +86,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// A text as something else says what it means.
+    /// Reads a string and parses it with `read`.
     pub(super) fn read<T>(
         &mut self,
         node: &SyntaxNode,
@@ -96,28 +96,31 @@ impl PolicyReader<'_> {
         read(text).map_err(|mistake| self.report_value_error(node.span, text, mistake)).ok()
     }
 
-    /// The same, where no address belongs: one may hold a password, and is not told.
+    /// Parses a string that is not an address. An address may contain a password, so its text is not passed to the parser's errors.
     pub(super) fn parse<T>(&mut self, node: &SyntaxNode) -> Option<T>
     where
         T: FromStr,
         ValueError: From<T::Err>,
     {
         self.read(node, |text| match text.contains("://") || text.contains('@') {
-            true => Err(ValueError::new("an address does not belong here", "write it where it is asked for")),
+            true => Err(ValueError::new(
+                "unexpected URL or `@` in a value",
+                "use a URL only for keys that take one",
+            )),
             false => Ok(text.parse::<T>()?),
         })
     }
 
-    /// A quota; what nginx and others write for one is understood well enough to name the right spelling.
+    /// Reads a quota. Notations of nginx and others are rejected with the equivalent quota as a suggestion.
     pub(super) fn quota(&mut self, node: &SyntaxNode) -> Option<Quota> {
         let text = self.text(node)?;
         match (text.parse::<Quota>(), suggest_quota(text)) {
-            (Err(_), Some(meant)) => {
-                let problem = format!("`{}` is not a quota", truncate(text));
+            (Err(_), Some(suggestion)) => {
+                let problem = format!("invalid quota `{}`", truncate(text));
                 self.report_value_error(
                     node.span,
                     text,
-                    ValueError::new(problem, format!("did you mean `{meant}`?")),
+                    ValueError::new(problem, format!("did you mean `{suggestion}`?")),
                 );
                 None
             }
@@ -138,7 +141,7 @@ impl PolicyReader<'_> {
         self.report_error(at, problem, fix);
     }
 
-    /// Each of one or several; an empty list is a slip.
+    /// Reads one item or a list of items, which must not be empty.
     pub(super) fn one_or_many<T>(
         &mut self,
         node: &SyntaxNode,
@@ -146,7 +149,7 @@ impl PolicyReader<'_> {
     ) -> Vec<T> {
         match &node.value {
             SyntaxValue::List(items) if items.is_empty() => {
-                self.report_error(node.span, "an empty list", "put something in, or leave the key out");
+                self.report_error(node.span, "empty list", "add an item, or remove the key");
                 Vec::new()
             }
             SyntaxValue::List(items) => items.iter().filter_map(|item| read(self, item)).collect(),
@@ -154,7 +157,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// Each of a map with names that the file chooses.
+    /// Reads each entry of a map whose keys are names chosen by the user.
     pub(super) fn named_entries(
         &mut self,
         node: &SyntaxNode,
@@ -170,15 +173,15 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// A name of something.
+    /// Reads a name.
     pub(super) fn name(&mut self, node: &SyntaxNode) -> Option<String> {
         self.read(node, |text| check_name(text).map(str::to_owned))
     }
 
-    /// A text that says something.
+    /// Reads a string that is not blank.
     pub(super) fn non_empty_text(&mut self, node: &SyntaxNode) -> Option<String> {
         self.read(node, |text| match text.trim().is_empty() {
-            true => Err(ValueError::new("an empty text", "write something, or leave the key out")),
+            true => Err(ValueError::new("empty string", "write a value, or remove the key")),
             false => Ok(text.to_owned()),
         })
     }
@@ -196,13 +199,13 @@ impl PolicyReader<'_> {
                         format!("`{}` is out of range", truncate(text))
                     }
                     SyntaxValue::Number(text) => {
-                        format!("a whole number is needed here, not `{}`", truncate(text))
+                        format!("expected an integer, found `{}`", truncate(text))
                     }
-                    _ => format!("a whole number is needed here, not {}", node.kind_name()),
+                    _ => format!("expected an integer, found {}", node.kind_name()),
                 };
                 let fix = match *range.end() {
-                    u64::MAX => format!("write one, {} or more", range.start()),
-                    most => format!("write one from {} to {most}", range.start()),
+                    u64::MAX => format!("write an integer of at least {}", range.start()),
+                    max => format!("write an integer from {} to {max}", range.start()),
                 };
                 self.report_error(node.span, problem, fix);
                 None
@@ -210,15 +213,15 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// A length of time, which may be none.
+    /// Reads a duration, which may be zero.
     pub(super) fn duration(&mut self, node: &SyntaxNode) -> Option<Duration> {
         self.parse::<Micros>(node).map(Into::into)
     }
 
-    /// A length of time above zero.
+    /// Reads a duration above zero.
     pub(super) fn positive_duration(&mut self, node: &SyntaxNode) -> Option<Duration> {
         let time = self.parse::<Micros>(node)?;
-        match SettingError::require_finite("a time", time) {
+        match SettingError::require_finite("a duration", time) {
             Ok(()) => Some(time.into()),
             Err(error) => {
                 self.report_error(node.span, error.problem(), error.fix());
@@ -227,12 +230,12 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// Bytes: `32KiB`, `1.5MB`, or a number of them.
+    /// Reads a size: `32KiB`, `1.5MB`, or a number of bytes.
     pub(super) fn size(&mut self, node: &SyntaxNode) -> Option<u64> {
         self.read(node, parse_size)
     }
 
-    /// One of a few words.
+    /// Reads one of several keywords.
     pub(super) fn keyword<T: Copy>(&mut self, node: &SyntaxNode, words: &[(&'static str, T)]) -> Option<T> {
         let text = self.scalar(node)?;
         match words.iter().find(|(word, _)| *word == text) {
@@ -245,7 +248,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// A path, relative to the file that names it.
+    /// Reads a path, which is relative to the policy file that contains it.
     pub(super) fn path(&mut self, node: &SyntaxNode) -> Option<PathBuf> {
         let path = self.non_empty_text(node)?;
         let file = self.sources.file(node.span)?;
@@ -255,13 +258,13 @@ impl PolicyReader<'_> {
         })
     }
 
-    /// Bytes per second.
+    /// Reads a rate in bytes per second.
     pub(super) fn byte_rate(&mut self, node: &SyntaxNode) -> Option<Quota> {
         let quota: Quota = self.parse(node)?;
         match quota.rate().map(tidegate_core::Rate::unit) {
             Some(RateUnit::Bytes) => Some(quota),
             _ => {
-                let problem = format!("`{quota}` counts no bytes");
+                let problem = format!("`{quota}` is not a byte rate");
                 self.report_error(node.span, problem, "write bytes per second, as in `1MB/s`");
                 None
             }
@@ -276,7 +279,7 @@ impl PolicyReader<'_> {
         self.read(node, parse_failure_mode)
     }
 
-    /// `10/min for 1h`: points at the part that is wrong.
+    /// Reads a ban rule, such as `10/min for 1h`. The span of an error covers the invalid part only.
     pub(super) fn ban(&mut self, node: &SyntaxNode) -> Option<BanRule> {
         self.read(node, |text| {
             text.parse::<BanRule>().map_err(|error| {
@@ -302,7 +305,7 @@ impl PolicyReader<'_> {
     }
 }
 
-/// `10r/s`, `100rps`, `5 req/min`: the quota that is meant.
+/// Returns the quota for a notation such as `10r/s`, `100rps` or `5 req/min`.
 fn suggest_quota(text: &str) -> Option<String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).filter(|digits| *digits > 0)?;
     let (number, rest) = text.split_at(digits);
@@ -319,57 +322,56 @@ fn suggest_quota(text: &str) -> Option<String> {
     suggestion.parse::<Quota>().is_ok().then_some(suggestion)
 }
 
-/// What a word that is none of these is told.
+/// The problem and the fix for a value that is not one of the known keywords.
 pub(super) fn unknown_word_error<'k>(
     text: &str,
     known: impl Iterator<Item = &'k str> + Clone,
 ) -> (String, String) {
     let all = known.clone().collect::<Vec<_>>().join(", ");
     let fix = match suggest::closest(text, known) {
-        Some(known) => format!("did you mean `{known}`? There are: {all}"),
+        Some(known) => format!("did you mean `{known}`? Use one of {all}"),
         None => format!("use one of {all}"),
     };
-    (format!("unknown word `{}`", truncate(text)), fix)
+    (format!("unknown value `{}`", truncate(text)), fix)
 }
 
 fn check_name(text: &str) -> Result<&str, ValueError> {
     const MAX_NAME_CHARS: usize = 256;
     match text {
-        "" => Err(ValueError::new("an empty name", "give it one")),
+        "" => Err(ValueError::new("empty name", "write a name")),
         text if text.trim() != text || text.chars().any(char::is_control) => Err(ValueError::new(
-            "a name with spaces around it or control characters in it",
-            "write a word or a few",
+            "name with leading or trailing spaces or with control characters",
+            "remove them",
         )),
-        text if text.chars().count() > MAX_NAME_CHARS => Err(ValueError::new(
-            format!("a name of more than {MAX_NAME_CHARS} characters"),
-            "write a shorter one",
-        )),
+        text if text.chars().count() > MAX_NAME_CHARS => {
+            Err(ValueError::new(format!("name longer than {MAX_NAME_CHARS} characters"), "shorten it"))
+        }
         text if text.contains("://") => Err(ValueError::new(
-            "an address where a name belongs",
-            "write the name in front, and the address behind it",
+            "expected a name, found a URL",
+            "write the name as the key, and the URL as its value",
         )),
         text => Ok(text),
     }
 }
 
 fn parse_size(text: &str) -> Result<u64, ValueError> {
-    let fix = "write bytes, as in `32KiB` or `1.5MB`";
+    let fix = "write a number of bytes, as in `32KiB` or `1.5MB`";
     if let Ok(bytes) = text.parse() {
         return Ok(bytes);
     }
-    // Sizes are written as in quotas, and read by the same reader: any whole number of bytes per microsecond is exact.
+    // The quota parser reads sizes too: any whole number of bytes per microsecond is exact.
     let error = |error: QuotaError| {
-        let problem = format!("`{}` is not a size", truncate(text));
+        let problem = format!("invalid size `{}`", truncate(text));
         ValueError { problem, fix: fix.to_owned(), span: error.span().filter(|span| span.end <= text.len()) }
     };
     let quota = format!("{text}/us").parse::<Quota>().map_err(error)?;
     match quota.rate() {
         Some(rate) if rate.unit() == RateUnit::Bytes && rate.period() == Micros::new(1) => Ok(rate.amount()),
-        _ => Err(ValueError::new(format!("`{}` is not a size", truncate(text)), fix)),
+        _ => Err(ValueError::new(format!("invalid size `{}`", truncate(text)), fix)),
     }
 }
 
-/// `open`, `closed`, `local`, or `local N` where so many processes share the quota.
+/// Parses `open`, `closed`, `local`, or `local N` for N processes that share the quota.
 fn parse_failure_mode(text: &str) -> Result<FailureMode, ValueError> {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     match (word, rest.trim()) {
@@ -379,8 +381,8 @@ fn parse_failure_mode(text: &str) -> Result<FailureMode, ValueError> {
         ("local", nodes) => match nodes.parse() {
             Ok(nodes) if nodes > 0 => Ok(FailureMode::Local { nodes }),
             _ => Err(ValueError::new(
-                format!("`{}` is not a number of processes", truncate(nodes)),
-                "write `local N`, where N processes share the quota",
+                format!("invalid number of processes `{}`", truncate(nodes)),
+                "write `local N` with the number of processes that share the quota",
             )
             .with_span(word.len() + 1..text.len())),
         },
@@ -391,17 +393,17 @@ fn parse_failure_mode(text: &str) -> Result<FailureMode, ValueError> {
     }
 }
 
-/// A length of time, to be printed.
+/// Prints a duration.
 pub(super) fn write_duration(time: &Duration) -> OutputValue {
     OutputValue::text(Micros::from(*time))
 }
 
-/// A size, to be printed.
+/// Prints a size.
 pub(super) fn write_size(bytes: &u64) -> OutputValue {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
     match *bytes {
-        // Larger ones are read only as plain numbers.
+        // The parser accepts larger sizes only as plain numbers.
         0 | LARGEST_EXACT.. => OutputValue::Number(*bytes),
         bytes if bytes.is_multiple_of(MIB) => OutputValue::text(format!("{}MiB", bytes / MIB)),
         bytes if bytes.is_multiple_of(KIB) => OutputValue::text(format!("{}KiB", bytes / KIB)),
@@ -425,7 +427,7 @@ pub(super) fn write_path<P: AsRef<Path>>(path: &P) -> OutputValue {
     OutputValue::text(path.as_ref().display())
 }
 
-/// The words themselves, for the schema.
+/// Returns the keywords, for the schema.
 pub(crate) const fn keyword_names<T, const N: usize>(words: &[(&'static str, T); N]) -> [&'static str; N] {
     let mut names = [""; N];
     let mut at = 0;
@@ -436,7 +438,7 @@ pub(crate) const fn keyword_names<T, const N: usize>(words: &[(&'static str, T);
     names
 }
 
-/// The word for a value, to be printed; none for the usual one.
+/// Prints the keyword for a value; `None` for the default value.
 pub(crate) fn write_keyword<T: PartialEq + Default>(
     value: &T,
     words: &[(&'static str, T)],
@@ -445,7 +447,7 @@ pub(crate) fn write_keyword<T: PartialEq + Default>(
     (*value != T::default()).then(|| OutputValue::text(word))
 }
 
-/// The word for the default, for the schema.
+/// Returns the keyword for the default value, for the schema.
 pub(crate) fn default_keyword<T: PartialEq + Default>(words: &[(&'static str, T)]) -> OutputValue {
     let default = T::default();
     OutputValue::text(words.iter().find(|(_, known)| *known == default).map_or("", |(word, _)| word))

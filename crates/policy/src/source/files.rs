@@ -1,4 +1,4 @@
-//! Where files come from.
+//! Sources of files.
 
 use super::MAX_FILE_BYTES;
 use std::{
@@ -7,10 +7,10 @@ use std::{
     path::Path,
 };
 
-/// Gives the contents of files, so that nothing here touches a disk by itself. A closure does it too; one that keeps the
-/// paths knows which files a policy was read from.
+/// Provides the contents of files. It is implemented for closures, which can, for example, record the paths that a policy
+/// was read from.
 pub trait FileSource {
-    /// The contents of one.
+    /// Returns the content of a file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 }
 
@@ -20,12 +20,12 @@ impl<F: Fn(&Path) -> io::Result<Vec<u8>>> FileSource for F {
     }
 }
 
-/// Files as they are on the disk.
+/// Files on disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskFiles;
 
 impl FileSource for DiskFiles {
-    /// No more of one than shows that it is too large.
+    /// Reads at most one byte more than the maximum size, so that the caller can reject larger files.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         fs::File::open(path)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;

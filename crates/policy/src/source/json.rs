@@ -1,5 +1,5 @@
-//! Reads JSON as in RFC 8259, and keeps the places. `serde_json` parses; a value that is kept raw is a piece of the text, which says where
-//! it stands.
+//! Parses JSON (RFC 8259) with positions. `serde_json` parses; a `RawValue` borrows from the source, so its address gives its
+//! position.
 
 use super::{
     DuplicateKeyCheck, MAX_DEPTH, SourceSpan, SpannedError, SyntaxKey, SyntaxNode, SyntaxValue,
@@ -12,7 +12,7 @@ use serde::{
 use serde_json::value::RawValue;
 use std::fmt;
 
-const JSON_FIX: &str = "write JSON, or name the file .yaml";
+const JSON_FIX: &str = "write valid JSON, or use the extension .yaml";
 
 pub(super) fn parse(file: usize, text: &str) -> Result<SyntaxNode, SpannedError> {
     let source = JsonReader { file, text };
@@ -54,7 +54,7 @@ impl<'a> JsonReader<'a> {
     fn read_map(self, text: &'a str, depth: usize) -> Result<SyntaxValue, SpannedError> {
         let JsonEntries(raw) = self.parse_piece(text)?;
         let (mut entries, mut keys) = (Vec::new(), DuplicateKeyCheck::default());
-        // A key starts at the first quote behind the value before it.
+        // A key starts at the first quote after the previous value.
         let mut end = self.span_of(text).start;
         for (key, value) in raw {
             let start = end + self.text[end..].find('"').unwrap_or_default();
@@ -68,7 +68,7 @@ impl<'a> JsonReader<'a> {
         Ok(SyntaxValue::Map(entries))
     }
 
-    /// Reads a piece of the text.
+    /// Parses a part of the source.
     fn parse_piece<T: Deserialize<'a>>(self, piece: &'a str) -> Result<T, SpannedError> {
         serde_json::from_str(piece).map_err(|error| {
             let lines = piece.split_inclusive('\n').take(error.line().saturating_sub(1));
@@ -81,21 +81,21 @@ impl<'a> JsonReader<'a> {
         })
     }
 
-    /// Where a piece of the text stands in it.
+    /// The span of a part of the source.
     fn span_of(self, piece: &str) -> SourceSpan {
         let start = piece.as_ptr().addr() - self.text.as_ptr().addr();
         SourceSpan { file: self.file, start, end: start + piece.len() }
     }
 }
 
-/// The entries of a map in their order, also where a key is there twice.
+/// The entries of a map in order, including duplicate keys.
 struct JsonEntries<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for JsonEntries<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct JsonEntriesVisitor;
+        struct JsonEntriesReader;
 
-        impl<'de> Visitor<'de> for JsonEntriesVisitor {
+        impl<'de> Visitor<'de> for JsonEntriesReader {
             type Value = JsonEntries<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -111,6 +111,6 @@ impl<'de> Deserialize<'de> for JsonEntries<'de> {
             }
         }
 
-        deserializer.deserialize_map(JsonEntriesVisitor)
+        deserializer.deserialize_map(JsonEntriesReader)
     }
 }

@@ -1,4 +1,4 @@
-//! Texts as trees: YAML, TOML and JSON become the same nodes, of which each knows where it stands.
+//! Parses YAML, TOML and JSON into the same syntax trees. Each node has its position.
 
 mod files;
 mod json;
@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// In which language a text is written.
+/// The format of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PolicyFormat {
     /// YAML 1.2, with the types of its core schema.
@@ -28,10 +28,10 @@ pub enum PolicyFormat {
 }
 
 impl PolicyFormat {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 3] = [Self::Yaml, Self::Toml, Self::Json];
 
-    /// That of a file, by the end of its name.
+    /// Returns the format of a file by its extension.
     pub fn from_path(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()? {
             "yaml" | "yml" => Some(Self::Yaml),
@@ -42,45 +42,45 @@ impl PolicyFormat {
     }
 }
 
-/// A larger file is a mistake.
+/// The maximum size of a policy file.
 pub(crate) const MAX_FILE_BYTES: usize = 1024 * 1024;
 
-/// Nobody nests deeper; whoever does wants a stack to overflow.
+/// The maximum nesting depth. It prevents stack overflows.
 const MAX_DEPTH: usize = 64;
 
-/// No name is longer.
+/// The maximum length of a key.
 const MAX_KEY_CHARS: usize = 256;
 
-/// What aliases and templates may add to what is written out, in bytes: so that no small file unfolds to a large one.
+/// The maximum number of bytes that aliases and templates may add, so that a small file cannot expand to a huge policy.
 pub(crate) const MAX_EXPANDED_BYTES: usize = 16 * 1024 * 1024;
 
-/// All texts that a policy is read from.
+/// The source files of a policy.
 #[derive(Debug, Default)]
 pub struct Sources {
     files: Vec<SourceFile>,
 }
 
-/// One text.
+/// A source file.
 #[derive(Debug)]
 pub struct SourceFile {
-    /// Its file; empty where it has none.
+    /// The path; empty for a string.
     pub path: PathBuf,
-    /// What it says.
+    /// The content.
     pub text: String,
 }
 
-/// Some bytes of one of the texts.
+/// A range of bytes in a source file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceSpan {
-    /// The text, by its place among the others.
+    /// The index of the file in [`Sources`].
     pub file: usize,
     /// The first byte.
     pub start: usize,
-    /// Behind the last byte.
+    /// The byte after the last one.
     pub end: usize,
 }
 
-/// What the texts of a tree are: their own, or pieces of the text that it was read from.
+/// The string type of a tree: owned, or borrowed from the source.
 pub(crate) trait SourceText<'a>:
     Clone + Deref<Target = str> + From<&'a str> + From<Cow<'a, str>>
 {
@@ -90,33 +90,33 @@ impl SourceText<'_> for String {}
 
 impl<'a> SourceText<'a> for Cow<'a, str> {}
 
-/// One value, and where it stands.
+/// A value and its position.
 #[derive(Clone, Debug)]
 pub(crate) struct SyntaxNode<T = String> {
     pub(crate) value: SyntaxValue<T>,
     pub(crate) span: SourceSpan,
 }
 
-/// What a value can be.
+/// A value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum SyntaxValue<T = String> {
     Null,
     Bool(bool),
-    /// As it was written, in decimal.
+    /// The decimal notation of the source.
     Number(T),
     Text(T),
     List(Vec<SyntaxNode<T>>),
     Map(Vec<(SyntaxKey<T>, SyntaxNode<T>)>),
 }
 
-/// The key of a map, and where it stands.
+/// The key of a map and its position.
 #[derive(Clone, Debug)]
 pub(crate) struct SyntaxKey<T = String> {
     pub(crate) text: T,
     pub(crate) span: SourceSpan,
 }
 
-/// What is wrong with some bytes, and what to do about it.
+/// An error at a position, with its fix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpannedError {
     pub(crate) span: SourceSpan,
@@ -125,22 +125,22 @@ pub struct SpannedError {
     pub(crate) secrecy: Secrecy,
 }
 
-/// Whether the line of a fault may be shown.
+/// Whether the value at the position of an error may be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Secrecy {
-    /// As it is, but for what looks like a password.
+    /// Shown, except for parts that look like a password.
     Shown,
-    /// What is at fault may be one.
+    /// Hidden, because the value may be a password.
     Hidden,
 }
 
 impl SpannedError {
-    /// What is wrong there, and the fix.
+    /// An error at this position.
     pub fn new(at: SourceSpan, problem: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { span: at, problem: problem.into(), fix: fix.into(), secrecy: Secrecy::Shown }
     }
 
-    /// The same, without showing what is at fault.
+    /// Hides the value at the position.
     pub(crate) fn hide_value(self) -> Self {
         Self { secrecy: Secrecy::Hidden, ..self }
     }
@@ -152,7 +152,7 @@ impl<T> SyntaxValue<T> {
     }
 }
 
-/// Values are the same whether or not they stand at the same place.
+/// Compares values and ignores positions.
 impl<T: PartialEq> PartialEq for SyntaxNode<T> {
     fn eq(&self, other: &Self) -> bool {
         self.value == other.value
@@ -166,7 +166,7 @@ impl<T: PartialEq> PartialEq for SyntaxKey<T> {
 }
 
 impl<T: Deref<Target = str>> SyntaxNode<T> {
-    /// What a copy of it takes, about.
+    /// The approximate size of a copy.
     pub(crate) fn estimated_bytes(&self) -> usize {
         const NODE_BYTES: usize = 64;
         NODE_BYTES
@@ -180,13 +180,13 @@ impl<T: Deref<Target = str>> SyntaxNode<T> {
             }
     }
 
-    /// Its kind, for people.
+    /// The kind of the value, for messages.
     pub(crate) fn kind_name(&self) -> &'static str {
         match self.value {
-            SyntaxValue::Null => "nothing",
-            SyntaxValue::Bool(_) => "true or false",
+            SyntaxValue::Null => "null",
+            SyntaxValue::Bool(_) => "a boolean",
             SyntaxValue::Number(_) => "a number",
-            SyntaxValue::Text(_) => "a text",
+            SyntaxValue::Text(_) => "a string",
             SyntaxValue::List(_) => "a list",
             SyntaxValue::Map(_) => "a map",
         }
@@ -194,7 +194,7 @@ impl<T: Deref<Target = str>> SyntaxNode<T> {
 }
 
 impl Sources {
-    /// Takes a text in, and gives its tree; whatever is wrong with its syntax is an error.
+    /// Adds a source and parses it.
     pub(crate) fn parse(
         &mut self,
         path: &Path,
@@ -210,42 +210,46 @@ impl Sources {
         }
     }
 
-    /// Takes a text in, by its place among the others.
+    /// Adds a source and returns its index.
     pub fn add(&mut self, path: &Path, bytes: &[u8]) -> Result<usize, SpannedError> {
         let file = self.files.len();
         let lossy = String::from_utf8_lossy(bytes);
         let whole = SourceSpan { file, start: 0, end: 0 };
-        // The byte order mark of some editors says nothing.
+        // Some editors write a byte order mark.
         let text = lossy.strip_prefix('\u{feff}').unwrap_or(&lossy);
         if bytes.len() > MAX_FILE_BYTES {
             self.files.push(SourceFile { path: path.to_owned(), text: String::new() });
-            let problem = format!("{} bytes are too many for a policy", bytes.len());
-            return Err(SpannedError::new(whole, problem, "split it with `include`, each file up to 1 MiB"));
+            let problem = format!("policy file too large ({} bytes)", bytes.len());
+            return Err(SpannedError::new(
+                whole,
+                problem,
+                "split it into files of up to 1 MiB with `include`",
+            ));
         }
         self.files.push(SourceFile { path: path.to_owned(), text: text.to_owned() });
         if let Err(error) = std::str::from_utf8(bytes) {
             let start = error.valid_up_to().saturating_sub(lossy.len() - text.len());
             return Err(SpannedError::new(
                 SourceSpan { file, start, end: start + 1 },
-                "not UTF-8",
+                "invalid UTF-8",
                 "save the file as UTF-8",
             ));
         }
         Ok(file)
     }
 
-    /// A file that could not be read has a name and no text.
+    /// Adds a file that could not be read, without content.
     pub fn add_unreadable(&mut self, path: &Path) -> SourceSpan {
         self.files.push(SourceFile { path: path.to_owned(), text: String::new() });
         SourceSpan { file: self.files.len() - 1, start: 0, end: 0 }
     }
 
-    /// The text that has these bytes.
+    /// The source file of a span.
     pub fn file(&self, at: SourceSpan) -> Option<&SourceFile> {
         self.files.get(at.file)
     }
 
-    /// The bytes of a text that stands there as it is, without escapes: from where an error inside it can be shown.
+    /// The span of a string without its quotes, if it has no escapes. Errors can then point inside the string.
     pub(crate) fn unquoted_span(&self, at: SourceSpan, text: &str) -> Option<SourceSpan> {
         let raw = self.file(at)?.text.get(at.start..at.end)?;
         let quotes = raw.find(text)?;
@@ -259,7 +263,7 @@ impl Sources {
         })
     }
 
-    /// `policy.yaml:3:9`
+    /// Formats a position: `policy.yaml:3:9`.
     pub(crate) fn location(&self, at: SourceSpan) -> String {
         let Some(source) = self.file(at) else { return String::new() };
         let (line, column) = line_and_column(&source.text, at.start);
@@ -270,14 +274,14 @@ impl Sources {
     }
 }
 
-/// All documents of a text in YAML, which is not kept; what is wrong with it has its line.
+/// Parses all documents of a YAML string. Errors have their line.
 pub(crate) fn parse_documents<'a, T: SourceText<'a>>(
     text: &'a str,
 ) -> Result<Vec<SyntaxNode<T>>, (usize, SpannedError)> {
     yaml::parse_documents(0, text).map_err(|fault| (line_and_column(text, fault.span.start).0, fault))
 }
 
-/// Line and column of a byte, counted from one, the column in characters.
+/// Returns the line and the column of a byte, counted from one; the column is in characters.
 pub fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {
@@ -287,18 +291,18 @@ pub fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     (text[..from].matches('\n').count() + 1, text[from..at].chars().count() + 1)
 }
 
-/// Takes the keys of a map, and refuses what is there twice.
+/// Rejects duplicate keys of a map.
 #[derive(Default)]
 struct DuplicateKeyCheck {
-    /// Of a map that is large; a small one is looked through.
+    /// The positions by key, for large maps only.
     starts: HashMap<String, usize>,
 }
 
 impl DuplicateKeyCheck {
-    /// Names to look through: for so few a table costs more.
+    /// Maps up to this size are searched linearly, which is faster than hashing.
     const LINEAR_SEARCH_MAX: usize = 16;
 
-    /// Takes the next name of a map that has these entries.
+    /// Checks the next key of a map with these entries.
     fn check<T: Deref<Target = str>>(
         &mut self,
         text: &str,
@@ -306,8 +310,8 @@ impl DuplicateKeyCheck {
         name: &SyntaxKey<T>,
     ) -> Result<(), SpannedError> {
         if name.text.len() > MAX_KEY_CHARS && name.text.chars().count() > MAX_KEY_CHARS {
-            let problem = format!("a key of {} characters", name.text.chars().count());
-            return Err(SpannedError::new(name.span, problem, format!("write up to {MAX_KEY_CHARS}")));
+            let problem = format!("key of {} characters", name.text.chars().count());
+            return Err(SpannedError::new(name.span, problem, format!("shorten it to {MAX_KEY_CHARS}")));
         }
         let first = if entries.len() < Self::LINEAR_SEARCH_MAX {
             entries.iter().find(|(known, _)| *known.text == *name.text).map(|(known, _)| known.span.start)
@@ -322,18 +326,18 @@ impl DuplicateKeyCheck {
             None => Ok(()),
             Some(first) => {
                 let (line, _) = line_and_column(text, first);
-                let problem = format!("the key `{}` is here twice", truncate(&name.text));
+                let problem = format!("duplicate key `{}`", truncate(&name.text));
                 Err(SpannedError::new(
                     name.span,
                     problem,
-                    format!("leave one out; the first is on line {line}"),
+                    format!("remove one of them; the first is on line {line}"),
                 ))
             }
         }
     }
 }
 
-/// A text in an error: nobody reads all of a long one.
+/// Truncates a string for an error message.
 pub fn truncate(text: &str) -> String {
     const MAX_SHOWN_CHARS: usize = 60;
     match text.char_indices().nth(MAX_SHOWN_CHARS) {
@@ -343,7 +347,7 @@ pub fn truncate(text: &str) -> String {
 }
 
 fn too_deep_error(at: SourceSpan) -> SpannedError {
-    SpannedError::new(at, format!("more than {MAX_DEPTH} levels deep"), "say it with fewer levels")
+    SpannedError::new(at, format!("more than {MAX_DEPTH} levels deep"), "use fewer levels")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Texts that are trees, and texts that are not.
+//! Tests of the parsers: valid and invalid sources.
 
 use super::{PolicyFormat, Sources, SyntaxNode, SyntaxValue};
 use std::path::Path;
@@ -22,7 +22,7 @@ fn yaml_json_and_toml_parse_to_one_tree() {
     let (yaml, json) = (parse(yaml, PolicyFormat::Yaml), parse(json, PolicyFormat::Json));
     assert!(yaml.is_ok());
     assert_eq!(yaml, json);
-    // There is nothing in TOML, which has no null.
+    // TOML has no null.
     let toml = parse(toml, PolicyFormat::Toml).unwrap();
     let SyntaxValue::Map(entries) = &toml.value else { panic!("{toml:?}") };
     let names: Vec<_> = entries.iter().map(|(name, _)| name.text.as_str()).collect();
@@ -80,21 +80,21 @@ fn syntax_errors_have_position_and_fix() {
         (
             PolicyFormat::Yaml,
             "a: 1\nb: 2\na: 3\n",
-            "p:3:1: the key `a` is here twice; leave one out; the first is on line 1",
+            "p:3:1: duplicate key `a`; remove one of them; the first is on line 1",
         ),
         (
             PolicyFormat::Json,
             "{\"a\": 1,\n \"a\": 2}",
-            "p:2:2: the key `a` is here twice; leave one out; the first is on line 1",
+            "p:2:2: duplicate key `a`; remove one of them; the first is on line 1",
         ),
         (
             PolicyFormat::Toml,
             "a = 1\na = 2\n",
-            "p:2:1: duplicate key; write TOML, with text in quotes: quota = \"5/min\"",
+            "p:2:1: duplicate key; write valid TOML, with strings in quotes: quota = \"5/min\"",
         ),
         (PolicyFormat::Yaml, "a:\n\tb: 1\n", "p:2:"),
-        (PolicyFormat::Yaml, &deep, "p:1:65: more than 64 levels deep; say it with fewer levels"),
-        (PolicyFormat::Json, &deep_json, "p:1:65: more than 64 levels deep; say it with fewer levels"),
+        (PolicyFormat::Yaml, &deep, "p:1:65: more than 64 levels deep; use fewer levels"),
+        (PolicyFormat::Json, &deep_json, "p:1:65: more than 64 levels deep; use fewer levels"),
         (PolicyFormat::Json, &deeper_json, "p:1:65: more than 64 levels deep"),
         (PolicyFormat::Json, &deeper, "p:1:"),
         (PolicyFormat::Yaml, &deeper, "p:1:"),
@@ -102,41 +102,41 @@ fn syntax_errors_have_position_and_fix() {
         (
             PolicyFormat::Yaml,
             &bomb,
-            "p:6:10: aliases that unfold to more than 16 MiB; write less, or use `templates`",
+            "p:6:10: aliases expand to more than 16 MiB; use fewer aliases, or `templates`",
         ),
-        (
-            PolicyFormat::Yaml,
-            &large,
-            "p:1:1: 2097152 bytes are too many for a policy; split it with `include`",
-        ),
-        (PolicyFormat::Yaml, &long, "p:1:1: a key of 300 characters; write up to 256"),
+        (PolicyFormat::Yaml, &large, "p:1:1: policy file too large (2097152 bytes); split it into files"),
+        (PolicyFormat::Yaml, &long, "p:1:1: key of 300 characters; shorten it to 256"),
         (PolicyFormat::Yaml, "a: *b\n", "p:1:4: "),
-        (PolicyFormat::Yaml, "a: 1\n---\nb: 2\n", "p:2:1: a second document; write one only"),
-        (PolicyFormat::Yaml, "? [a]\n: 1\n", "p:1:3: a key that is a list; write a word"),
-        (PolicyFormat::Yaml, "a: !secret 5\n", "p:1:4: the tag `!secret`; leave it out"),
+        (PolicyFormat::Yaml, "a: 1\n---\nb: 2\n", "p:2:1: more than one document; write only one"),
+        (PolicyFormat::Yaml, "? [a]\n: 1\n", "p:1:3: expected a string as key, found a list; write a string"),
+        (PolicyFormat::Yaml, "a: !secret 5\n", "p:1:4: unsupported tag `!secret`; remove it"),
         (PolicyFormat::Yaml, "a: [1, 2\n", "p:1:4: `[` is not closed; close it with `]`"),
         (PolicyFormat::Yaml, "a: b: c\n", "p:1:5: "),
         (PolicyFormat::Yaml, "a: \"b\n", "p:"),
-        (PolicyFormat::Json, "", "p:1:1: EOF while parsing a value; write JSON, or name the file .yaml"),
-        (PolicyFormat::Json, "{'a': 1}", "p:1:2: key must be a string; write JSON"),
-        (PolicyFormat::Json, "{\"a\" 1}", "p:1:6: expected `:`; write JSON"),
-        (PolicyFormat::Json, "{\"a\": 1,}", "p:1:9: key must be a string; write JSON"),
-        (PolicyFormat::Json, "[1 2]", "p:1:4: expected `,` or `]`; write JSON"),
-        (PolicyFormat::Json, "[01]", "p:1:3: invalid number; write JSON"),
-        (PolicyFormat::Json, "[+1]", "p:1:2: expected value; write JSON"),
+        (
+            PolicyFormat::Json,
+            "",
+            "p:1:1: EOF while parsing a value; write valid JSON, or use the extension .yaml",
+        ),
+        (PolicyFormat::Json, "{'a': 1}", "p:1:2: key must be a string; write valid JSON"),
+        (PolicyFormat::Json, "{\"a\" 1}", "p:1:6: expected `:`; write valid JSON"),
+        (PolicyFormat::Json, "{\"a\": 1,}", "p:1:9: key must be a string; write valid JSON"),
+        (PolicyFormat::Json, "[1 2]", "p:1:4: expected `,` or `]`; write valid JSON"),
+        (PolicyFormat::Json, "[01]", "p:1:3: invalid number; write valid JSON"),
+        (PolicyFormat::Json, "[+1]", "p:1:2: expected value; write valid JSON"),
         (PolicyFormat::Json, "[\"a\nb\"]", "p:1:"),
         (PolicyFormat::Json, "[\"a\\x\"]", "p:1:"),
         (PolicyFormat::Json, "[\"\\ud800\"]", "p:1:"),
         (PolicyFormat::Json, "[\"a", "p:1:"),
-        (PolicyFormat::Json, "{} x", "p:1:4: trailing characters; write JSON"),
+        (PolicyFormat::Json, "{} x", "p:1:4: trailing characters; write valid JSON"),
         (PolicyFormat::Yaml, &anchors, "p:1:1"),
         (PolicyFormat::Json, "[\"\u{1}\"]", "p:1:"),
         (
             PolicyFormat::Toml,
             "a = 0xffff_ffff_ffff_ffff_f\n",
-            "p:1:5: a number with too many digits; write fewer",
+            "p:1:5: number out of range; use a smaller number",
         ),
-        (PolicyFormat::Toml, "a = 1979-05-27\n", "p:1:5: a date; write a text in quotes"),
+        (PolicyFormat::Toml, "a = 1979-05-27\n", "p:1:5: date is not supported; write a string in quotes"),
         (PolicyFormat::Toml, "a = b\nc = d\n", "p:1:5: string values must be quoted"),
     ];
     for (format, text, expected) in cases {
@@ -149,7 +149,7 @@ fn syntax_errors_have_position_and_fix() {
     assert!(parse("\u{feff}a: 1", PolicyFormat::Yaml).is_ok());
 }
 
-/// What JSON is, and what it says, is what another reader of it thinks.
+/// The parser accepts the same texts as `serde_json`, and returns the same values.
 #[test]
 fn json_parser_agrees_with_serde_json() {
     use proptest::prelude::*;
@@ -211,9 +211,9 @@ fn json_parser_agrees_with_serde_json() {
             (parse(&text, PolicyFormat::Json), serde_json::from_str::<serde_json::Value>(&text));
         match (&ours, &other) {
             (Ok(ours), Ok(other)) => prop_assert!(is_same(ours, other), "{text}"),
-            (Err(error), Ok(_)) => prop_assert!(error.contains("twice"), "{text}: {error}"),
+            (Err(error), Ok(_)) => prop_assert!(error.contains("duplicate key"), "{text}: {error}"),
             (Err(_), Err(_)) => {}
-            // Numbers are kept as they are written, however large.
+            // Numbers keep the notation of the source, however large.
             (Ok(_), Err(error)) => {
                 prop_assert!(error.to_string().contains("out of range"), "{text}: {error}");
             }

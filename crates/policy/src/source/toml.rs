@@ -1,4 +1,4 @@
-//! Reads TOML, and keeps the places.
+//! Parses TOML with positions.
 
 use super::{
     DuplicateKeyCheck, MAX_DEPTH, SourceSpan, SpannedError, SyntaxKey, SyntaxNode, SyntaxValue,
@@ -16,7 +16,7 @@ pub(super) fn parse(file: usize, text: &str) -> Result<SyntaxNode, Vec<SpannedEr
         let fault = |error: &toml::de::Error| {
             let at = to_span(file, &error.span().unwrap_or(0..0));
             let message = error.message().lines().next().unwrap_or_default();
-            SpannedError::new(at, message, "write TOML, with text in quotes: quota = \"5/min\"")
+            SpannedError::new(at, message, "write valid TOML, with strings in quotes: quota = \"5/min\"")
         };
         return Err(errors.iter().map(fault).collect());
     }
@@ -43,7 +43,7 @@ impl TomlReader<'_> {
             keys.check(self.text, &entries, &name)?;
             entries.push((name, self.read_value(value, depth)?));
         }
-        // In the order in which they are written, which the table does not keep.
+        // The table does not keep the order of the source.
         entries.sort_by_key(|(name, _)| name.span.start);
         Ok(entries)
     }
@@ -60,10 +60,12 @@ impl TomlReader<'_> {
                 10 => SyntaxValue::Number(number.as_str().replace('_', "")),
                 radix => i64::from_str_radix(&number.as_str().replace('_', ""), radix)
                     .map(|number| SyntaxValue::Number(number.to_string()))
-                    .map_err(|_| SpannedError::new(at, "a number with too many digits", "write fewer"))?,
+                    .map_err(|_| SpannedError::new(at, "number out of range", "use a smaller number"))?,
             },
             DeValue::Float(number) => SyntaxValue::Number(number.as_str().replace('_', "")),
-            DeValue::Datetime(_) => return Err(SpannedError::new(at, "a date", "write a text in quotes")),
+            DeValue::Datetime(_) => {
+                return Err(SpannedError::new(at, "date is not supported", "write a string in quotes"));
+            }
             DeValue::Array(items) => SyntaxValue::List(
                 items.iter().map(|item| self.read_value(item, depth + 1)).collect::<Result<_, _>>()?,
             ),

@@ -1,7 +1,7 @@
-//! Reads YAML 1.2, and keeps the places.
+//! Parses YAML 1.2 with positions.
 //!
-//! Words are what the core schema makes of them: `off` and `no` are texts, `true` is not. Aliases are followed while what
-//! they unfold to stays small; tags, keys that are no words, and more documents than are wanted are refused.
+//! Plain scalars have the types of the core schema: `off` and `no` are strings, `true` is a boolean. Aliases are expanded up
+//! to a size limit; tags, keys that are not scalars, and extra documents are rejected.
 
 use super::{
     DuplicateKeyCheck, MAX_DEPTH, MAX_EXPANDED_BYTES, SourceSpan, SourceText, SpannedError, SyntaxKey,
@@ -10,13 +10,13 @@ use super::{
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span as Marked, Tag};
 use std::{borrow::Cow, collections::HashMap, ops::Deref};
 
-/// The only document of a text.
+/// Parses a source with at most one document.
 pub(super) fn parse(file: usize, text: &str) -> Result<SyntaxNode, SpannedError> {
     let root = parse_with_limit(file, text, DocumentLimit::One)?.pop();
     Ok(root.unwrap_or(SyntaxNode { value: SyntaxValue::Null, span: SourceSpan { file, start: 0, end: 0 } }))
 }
 
-/// All documents of a text.
+/// Parses all documents of a source.
 pub(super) fn parse_documents<'a, T: SourceText<'a>>(
     file: usize,
     text: &'a str,
@@ -24,7 +24,7 @@ pub(super) fn parse_documents<'a, T: SourceText<'a>>(
     parse_with_limit(file, text, DocumentLimit::Any)
 }
 
-/// How many documents a text may have.
+/// The number of documents that a source may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DocumentLimit {
     One,
@@ -49,7 +49,7 @@ fn parse_with_limit<'a, T: SourceText<'a>>(
     };
     for event in Parser::new_from_str(text) {
         let (event, marked) = event.map_err(|error| {
-            // A quote that is not closed hides what closes a bracket.
+            // An unclosed quote hides the closing bracket.
             if let Some(fault) = builder.find_unclosed().filter(|_| !error.info().contains("quoted scalar")) {
                 return fault;
             }
@@ -61,30 +61,33 @@ fn parse_with_limit<'a, T: SourceText<'a>>(
     Ok(builder.roots)
 }
 
-/// What most often helps.
+/// Returns the most likely fix for an error of the parser.
 fn suggest_fix(info: &str) -> &'static str {
     const KNOWN_FIXES: [(&str, &str); 7] = [
         ("tab", "indent with spaces"),
-        ("unknown anchor", "put a text that starts with `*` into quotes"),
-        ("mapping values", "put a text with a colon in it into quotes, and each key on a line of its own"),
-        ("expected ',' or", "put a text with braces, brackets, commas or colons in it into quotes"),
-        ("block", "indent it as deep as what it belongs to"),
-        ("unexpected character", "put a text that starts with a sign into quotes"),
-        ("quoted scalar", "end the text with the quote that it starts with, and have no other of it inside"),
+        ("unknown anchor", "put a string that starts with `*` into quotes"),
+        ("mapping values", "put a string with a colon into quotes, and each key on its own line"),
+        ("expected ',' or", "put a string with braces, brackets, commas or colons into quotes"),
+        ("block", "indent it like the other items"),
+        ("unexpected character", "put a string that starts with a special character into quotes"),
+        ("quoted scalar", "end the string with its opening quote, and double or escape such quotes inside"),
     ];
     let known = KNOWN_FIXES.iter().find(|(part, _)| info.contains(part));
-    known.map_or("write YAML, with texts in quotes where they have signs in them", |(_, advice)| advice)
+    known.map_or(
+        "write valid YAML, with strings in quotes if they contain special characters",
+        |(_, advice)| advice,
+    )
 }
 
-/// Whether the bracket that a text starts with is closed in it. What is quoted or remarked does not count.
+/// Whether the bracket at the start of a text is closed. Quotes and comments are skipped.
 fn is_bracket_closed(text: &str) -> bool {
-    let (mut depth, mut quote, mut is_remark, mut before) = (0_usize, None, false, ' ');
+    let (mut depth, mut quote, mut is_comment, mut before) = (0_usize, None, false, ' ');
     for sign in text.chars() {
         match (quote, sign) {
-            _ if is_remark => is_remark = sign != '\n',
+            _ if is_comment => is_comment = sign != '\n',
             (Some(open), sign) if open == sign && before != '\\' => quote = None,
             (None, '"' | '\'') if matches!(before, ' ' | '{' | '[' | ',' | '\n' | ':') => quote = Some(sign),
-            (None, '#') if before.is_whitespace() => is_remark = true,
+            (None, '#') if before.is_whitespace() => is_comment = true,
             (None, '{' | '[') => depth += 1,
             (None, '}' | ']') => depth = depth.saturating_sub(1),
             (Some(_) | None, _) => {}
@@ -102,7 +105,7 @@ struct YamlTreeBuilder<'a, T> {
     offsets: ByteOffsets<'a>,
     documents: DocumentLimit,
     stack: Vec<OpenCollection<T>>,
-    /// What open lists and maps hold so far, those of the innermost last. Each takes what it needs when it ends.
+    /// The items of open lists and the entries of open maps, innermost last. Each collection takes its own when it ends.
     items: Vec<SyntaxNode<T>>,
     entries: Vec<(SyntaxKey<T>, SyntaxNode<T>)>,
     roots: Vec<SyntaxNode<T>>,
@@ -110,7 +113,7 @@ struct YamlTreeBuilder<'a, T> {
     expanded_bytes: usize,
 }
 
-/// A list or a map whose end was not seen yet.
+/// A list or a map that has not ended yet.
 struct OpenCollection<T> {
     anchor: usize,
     span: SourceSpan,
@@ -123,7 +126,7 @@ enum CollectionKind<T> {
 }
 
 impl<'a, T: SourceText<'a>> YamlTreeBuilder<'a, T> {
-    /// The bracket that was opened last and is never closed.
+    /// Finds the innermost bracket that is never closed.
     fn find_unclosed(&self) -> Option<SpannedError> {
         self.stack.iter().rev().find_map(|open| {
             let rest = self.text.get(open.span.start..)?;
@@ -142,7 +145,7 @@ impl<'a, T: SourceText<'a>> YamlTreeBuilder<'a, T> {
         let at = self.offsets.span(marked);
         match event {
             Event::DocumentStart(_) if self.documents == DocumentLimit::One && !self.roots.is_empty() => {
-                Err(SpannedError::new(at, "a second document", "write one only"))
+                Err(SpannedError::new(at, "more than one document", "write only one"))
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let value = parse_scalar(self.borrow_scalar(text, at), style, tag.as_deref(), at)?;
@@ -156,18 +159,18 @@ impl<'a, T: SourceText<'a>> YamlTreeBuilder<'a, T> {
                 CollectionKind::List { first: self.items.len() },
             ),
             Event::MappingStart(anchor, tag) => {
-                let holds = CollectionKind::Map {
+                let kind = CollectionKind::Map {
                     first: self.entries.len(),
                     keys: DuplicateKeyCheck::default(),
                     pending_key: None,
                 };
-                self.open_collection(anchor, at, tag.as_deref(), "map", holds)
+                self.open_collection(anchor, at, tag.as_deref(), "map", kind)
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                let Some(OpenCollection { anchor, span: start, kind: holds }) = self.stack.pop() else {
+                let Some(OpenCollection { anchor, span: start, kind }) = self.stack.pop() else {
                     return Ok(());
                 };
-                let value = match holds {
+                let value = match kind {
                     CollectionKind::List { first } => SyntaxValue::List(self.items.split_off(first)),
                     CollectionKind::Map { first, .. } => SyntaxValue::Map(self.entries.split_off(first)),
                 };
@@ -180,14 +183,14 @@ impl<'a, T: SourceText<'a>> YamlTreeBuilder<'a, T> {
                 let Some(known) = self.anchors.get(&anchor) else {
                     return Err(SpannedError::new(
                         at,
-                        "an alias inside of what it stands for",
-                        "write it out",
+                        "alias inside of its own anchor",
+                        "write the value instead",
                     ));
                 };
                 self.expanded_bytes += known.estimated_bytes();
                 if self.expanded_bytes > MAX_EXPANDED_BYTES {
-                    let problem = "aliases that unfold to more than 16 MiB";
-                    return Err(SpannedError::new(at, problem, "write less, or use `templates`"));
+                    let problem = "aliases expand to more than 16 MiB";
+                    return Err(SpannedError::new(at, problem, "use fewer aliases, or `templates`"));
                 }
                 let node = SyntaxNode { value: known.value.clone(), span: at };
                 self.add_node(node, 0)
@@ -200,8 +203,8 @@ impl<'a, T: SourceText<'a>> YamlTreeBuilder<'a, T> {
         }
     }
 
-    /// A word as a piece of the text, if it stands there like that. The parser gives each word a buffer of its own, which is
-    /// larger than most words.
+    /// Borrows a scalar from the source if it has no escapes. The parser allocates a buffer for each scalar, which is larger
+    /// than most scalars.
     fn borrow_scalar(&self, word: Cow<'a, str>, at: SourceSpan) -> Cow<'a, str> {
         let written = self.text.get(at.start..at.end).unwrap_or_default();
         let unquoted =
@@ -233,10 +236,10 @@ impl<'a, T: SourceText<'a>> YamlTreeBuilder<'a, T> {
 
     fn add_node(&mut self, node: SyntaxNode<T>, anchor: usize) -> Result<(), SpannedError> {
         if anchor > 0 {
-            // A map in which an anchor stands may be aliased too: what is kept for both is bounded with what is unfolded.
+            // Anchors can be nested, so their copies count towards the expansion limit, too.
             self.expanded_bytes += node.estimated_bytes();
             if self.expanded_bytes > MAX_EXPANDED_BYTES {
-                return Err(SpannedError::new(node.span, "anchors of more than 16 MiB", "write less"));
+                return Err(SpannedError::new(node.span, "anchors larger than 16 MiB", "use smaller ones"));
             }
             self.anchors.insert(anchor, node.clone());
         }
@@ -251,8 +254,8 @@ impl<'a, T: SourceText<'a>> YamlTreeBuilder<'a, T> {
                         SyntaxValue::Text(text) | SyntaxValue::Number(text) => text,
                         SyntaxValue::Bool(is) => T::from(if is { "true" } else { "false" }),
                         SyntaxValue::Null | SyntaxValue::List(_) | SyntaxValue::Map(_) => {
-                            let problem = format!("a key that is {}", node.kind_name());
-                            return Err(SpannedError::new(at, problem, "write a word"));
+                            let problem = format!("expected a string as key, found {}", node.kind_name());
+                            return Err(SpannedError::new(at, problem, "write a string"));
                         }
                     };
                     let name = SyntaxKey { text, span: at };
@@ -265,7 +268,7 @@ impl<'a, T: SourceText<'a>> YamlTreeBuilder<'a, T> {
     }
 }
 
-/// What a word is.
+/// Converts a scalar to a value.
 fn parse_scalar<'a, T: SourceText<'a>>(
     text: Cow<'a, str>,
     style: ScalarStyle,
@@ -285,7 +288,7 @@ fn parse_scalar<'a, T: SourceText<'a>>(
     })
 }
 
-/// What a word without quotes is in the core schema.
+/// Converts a plain scalar to a value of the core schema.
 pub(crate) fn parse_plain_scalar<T: Deref<Target = str>>(text: T) -> SyntaxValue<T> {
     match &*text {
         "" | "~" | "null" | "Null" | "NULL" => SyntaxValue::Null,
@@ -296,7 +299,7 @@ pub(crate) fn parse_plain_scalar<T: Deref<Target = str>>(text: T) -> SyntaxValue
     }
 }
 
-/// Most words are none by their first sign.
+/// A fast check of the first character.
 fn may_be_number(text: &str) -> bool {
     matches!(text.as_bytes(), [b'0'..=b'9' | b'+' | b'-' | b'.', ..])
 }
@@ -318,14 +321,14 @@ fn is_number(text: &str) -> bool {
 fn tag_error(tag: &Tag, at: SourceSpan) -> SpannedError {
     let handle = if tag.is_yaml_core_schema() { "!!" } else { &tag.handle };
     let name = super::truncate(&format!("{handle}{}", tag.suffix));
-    SpannedError::new(at, format!("the tag `{name}`"), "leave it out")
+    SpannedError::new(at, format!("unsupported tag `{name}`"), "remove it")
 }
 
-/// Makes bytes of characters, in which the parser counts.
+/// Converts the character offsets of the parser to byte offsets.
 struct ByteOffsets<'a> {
     file: usize,
     text: &'a str,
-    /// Where each character starts; empty where each is one byte.
+    /// The byte offset of each character; empty for ASCII.
     starts: Vec<usize>,
 }
 

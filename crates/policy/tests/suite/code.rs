@@ -1,4 +1,4 @@
-//! Policy files for rules that code declares: what they replace, what is refused, and what a reload keeps.
+//! Policy files for rules declared in code: what they replace, which are rejected, and what a reload keeps.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -13,7 +13,7 @@ use tidegate_policy::{
 use tidegate_rule::{Mode, Rule, RuleConfig, Rules, site::SiteKey};
 use tidegate_testkit::servers::wait_until;
 
-/// A policy file in a folder of its own.
+/// A policy file in its own directory.
 struct TestFile {
     _folder: TempDir,
     path: PathBuf,
@@ -84,7 +84,7 @@ rules:
     let search = rules.declare(declare("api::search", "1/s")).unwrap();
     assert_eq!((search.mode(), quotas(&search).as_str()), (Mode::Shadow, "7/s burst 9"));
 
-    // What the file no longer has is as declared.
+    // Rules that the file no longer contains are as declared.
     file.write("rules: []");
     file.apply(&rules).unwrap();
     assert_eq!((quotas(&login).as_str(), login.wait(), login.message()), ("1/s, 2/s", Duration::ZERO, None));
@@ -106,14 +106,14 @@ fn invalid_files_are_rejected_with_position_and_fix() {
         ),
         (
             "rules: [{ name: login, match: { path: /login }, mode: enforce }]",
-            "policy.yaml:1:9: rule `login` limits nothing; give it one of quota, ",
+            "policy.yaml:1:9: rule `login` has no limit; add one of quota, ",
         ),
-        ("rules: [{ name: login }]", "policy.yaml:1:9: rule `login` limits nothing; give it one of quota, "),
+        ("rules: [{ name: login }]", "policy.yaml:1:9: rule `login` has no limit; add one of quota, "),
         (
             "store: redis://:$TIDEGATE_NO_SUCH_VARIABLE@db",
             "policy.yaml:1:8: the variable TIDEGATE_NO_SUCH_VARIABLE is not set; set ",
         ),
-        ("store: redis://db", "policy.yaml:1:8: an address of a store, but nothing to connect to it; "),
+        ("store: redis://db", "policy.yaml:1:8: no connector for store addresses; "),
     ];
     for (text, expected) in table {
         let file = TestFile::new(text);
@@ -124,12 +124,12 @@ fn invalid_files_are_rejected_with_position_and_fix() {
         "rulse: []\nrules:\n  - { name: a, quota: 5/mni }\n  - { name: b, quota: 5/s, mode: x }\n",
     );
     let lines: Vec<_> = file.apply(&rules).unwrap_err().iter().map(Problem::line).collect();
-    assert_eq!(lines, [Some(1), Some(3), Some(4)], "all of them, in their order");
+    assert_eq!(lines, [Some(1), Some(3), Some(4)], "all problems, in order");
     fs::remove_file(&file.path).unwrap();
     assert!(file.problems(&rules).starts_with("policy.yaml:"), "{}", file.problems(&rules));
 }
 
-/// What does not fit the code is found when the policy is applied, and has its place all the same.
+/// A mismatch with the code is found when the policy is applied, and has a position, too.
 #[test]
 fn rules_incompatible_with_code_are_rejected_with_position() {
     let rules = Rules::new();
@@ -138,8 +138,9 @@ fn rules_incompatible_with_code_are_rejected_with_position() {
     let jobs = rules.declare(declare("jobs", "3 at once")).unwrap();
     let _all = rules.declare(declare("all", "3/s").key(SiteKey::All)).unwrap();
     let _by_ip = rules.declare(declare("by ip", "3/s").key(SiteKey::Ip)).unwrap();
-    let requests = "applies to requests, and a rule declared in code has none; give it to a rule of its own";
-    // The rule, the value that is pointed at, and the problem.
+    let requests =
+        "needs an HTTP request, which a rule declared in code does not have; move it to another rule";
+    // The rule, the value at the position, and the problem.
     let table = [
         (
             "{ name: api, quotas: [1/s] }",
@@ -149,7 +150,7 @@ fn rules_incompatible_with_code_are_rejected_with_position() {
         (
             "{ name: api, quotas: [1/s, 1/s sliding-log] }",
             "[1/s, 1/s sliding-log]",
-            "rule `api`: tiers `1/s` and `1/s sliding-log` count by different algorithms".to_owned(),
+            "rule `api`: tiers `1/s` and `1/s sliding-log` use different algorithms".to_owned(),
         ),
         (
             "{ name: jobs, quota: 3/s }",
@@ -160,14 +161,14 @@ fn rules_incompatible_with_code_are_rejected_with_position() {
         (
             "{ name: jobs, quota: 3 at once, key: header x-tenant }",
             "header x-tenant",
-            "rule `jobs`: this key is found in requests, and a rule declared in code has none; \
-             count by `ip` or `user`, or leave `key` out, and the code gives the key"
+            "rule `jobs`: this key needs an HTTP request, which a rule declared in code does not have; \
+             use `ip` or `user`, or remove `key` and provide the key in code"
                 .to_owned(),
         ),
         (
             "{ name: jobs, quota: 3 at once, key: ip/56 }",
             "ip/56",
-            "rule `jobs`: this key is found in requests".to_owned(),
+            "rule `jobs`: this key needs an HTTP request".to_owned(),
         ),
         (
             "{ name: all, quota: 3/s, key: ip }",
@@ -178,14 +179,15 @@ fn rules_incompatible_with_code_are_rejected_with_position() {
         (
             "{ name: by ip, quota: 3/s, key: ip, mode: enforce 10% }",
             "enforce 10%",
-            "rule `by ip`: a rule declared in code is enforced for all keys or for none; \
-             write `enforce`, `shadow` or `off`"
+            "rule `by ip`: percentage of keys is not supported for a rule declared in code; \
+             use `enforce`, `shadow` or `off`"
                 .to_owned(),
         ),
         (
             "{ name: by ip, quota: 3/s, cost: 2 }",
             "2 }",
-            "rule `by ip`: `cost` applies to requests, and a rule declared in code has none; give".to_owned(),
+            "rule `by ip`: `cost` needs an HTTP request, which a rule declared in code does not have; move"
+                .to_owned(),
         ),
         (
             "{ name: by ip, tiers: { by: header x-plan, each: { gold: 5/h }, else: 1/h } }",
@@ -247,7 +249,7 @@ fn reload_keeps_counters_and_rejected_file_keeps_the_policy() {
     load(&mut policy).unwrap();
     assert_eq!(quotas(&login), "8/min");
     let left = (0..10).filter(|_| login.admit_blocking("alice", 1).is_ok()).count();
-    assert_eq!(left, 3, "what was used stays used");
+    assert_eq!(left, 3, "usage is carried over");
 
     file.write("rules: [{ name: login, quota: 8/mni }]");
     let problems = load(&mut policy).unwrap_err().to_string();
@@ -263,7 +265,7 @@ fn reload_keeps_counters_and_rejected_file_keeps_the_policy() {
     load(&mut policy).unwrap_err();
     assert!(!policy.has_changed() && !policy.has_changed());
 
-    // As editors do, and Kubernetes: another file by the same name.
+    // Editors and Kubernetes replace the file.
     let other = file.path.with_extension("new");
     fs::write(&other, "rules: [{ name: login, quota: 9/min }]").unwrap();
     fs::rename(&other, &file.path).unwrap();
@@ -274,12 +276,12 @@ fn reload_keeps_counters_and_rejected_file_keeps_the_policy() {
 
 #[test]
 fn included_files_and_lists_are_watched() {
-    let file = TestFile::new("include: [more.yaml]\nlists: { office: { files: [office.txt] } }\n");
+    let file = TestFile::new("include: [more.yaml]\nlists: { internal: { files: [internal.txt] } }\n");
     let folder = file.path.parent().unwrap();
     fs::write(folder.join("more.yaml"), "rules: [{ name: a, quota: 1/s }]").unwrap();
-    fs::write(folder.join("office.txt"), "192.0.2.0/24\n").unwrap();
+    fs::write(folder.join("internal.txt"), "192.0.2.0/24\n").unwrap();
     let mut policy = WatchedPolicyFile::new(&file.path);
-    for name in ["more.yaml", "office.txt"] {
+    for name in ["more.yaml", "internal.txt"] {
         policy.load(|_| Ok(())).unwrap();
         assert!(!policy.has_changed());
         let text = fs::read_to_string(folder.join(name)).unwrap();
@@ -302,10 +304,10 @@ fn live_policy_follows_its_file() {
     let fallback = "upstreams: { a: 'http://127.0.0.1:1' }\nrules: [{ name: login, quota: 1/s, on-limit: { fallback: { upstream: a } } }]";
     file.write(fallback);
     let error = LivePolicy::from_file(&file.path, Compiler::new(Rules::new())).unwrap_err().to_string();
-    assert!(error.contains(":2:9: rule `login`: it falls back to the upstream `a`"), "{error}");
+    assert!(error.contains(":2:9: rule `login`: fallback to upstream `a`"), "{error}");
 }
 
-/// One file for code and for requests: what it says of requests only concerns no rule of the code.
+/// One file for code and for a gateway: rules for requests do not affect rules in code.
 #[test]
 fn gateway_policy_applies_to_code_without_its_rules() {
     let text = "

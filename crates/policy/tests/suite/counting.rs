@@ -1,4 +1,4 @@
-//! For whom requests are counted, at what cost, and of which tier.
+//! Keys, costs, tiers and charges.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -43,17 +43,17 @@ fn matching_rules_count_requests() {
     let (page, login) = (PolicyTestRequest::new("GET /page"), PolicyTestRequest::new("POST //%6Cogin/;x"));
     assert_eq!([refusing_rule(&gate, &login), refusing_rule(&gate, &login)], ["", ""]);
     assert_eq!(refusing_rule(&gate, &login), "login");
-    // What one refuses, the others have not been charged for.
+    // A request that one rule denies is not charged by the others.
     assert_eq!([refusing_rule(&gate, &page), refusing_rule(&gate, &page)], ["", ""]);
     assert_eq!(refusing_rule(&gate, &page), "everybody");
     let refusal = refusal(&gate, &login).unwrap();
     assert_eq!((&*refusal.rule, refusal.reason), ("login", DenyReason::Limited), "the longer wait");
-    let RejectAction::Response(answer) = refusal.action else { panic!("an answer") };
+    let RejectAction::Response(answer) = refusal.action else { panic!("expected a response") };
     assert_eq!((answer.status, answer.get("retry-after")), (429, Some("30")));
     assert_eq!(refusing_rule(&gate, &page.clone().with_peer("192.0.2.2")), "");
 }
 
-/// A rule with this key tells two requests apart, or it does not.
+/// For each key: whether two requests have different values.
 #[test]
 fn keys_are_read_from_their_source() {
     let part = |part: KeyPart| KeySpec::Part(part);
@@ -119,18 +119,18 @@ fn keys_are_read_from_their_source() {
         ),
     ];
     for (key, other, differs) in cases {
-        let said = RuleSpec { key, ..rule("one", &["1/min"]) };
-        let said = RuleSpec { matching: any_request().path("/users/{id}/**").path("/{rest**}"), ..said };
-        let policy = Policy { user: Some(header("x-user")), ..policy([said.clone()]) };
+        let spec = RuleSpec { key, ..rule("one", &["1/min"]) };
+        let spec = RuleSpec { matching: any_request().path("/users/{id}/**").path("/{rest**}"), ..spec };
+        let policy = Policy { user: Some(header("x-user")), ..policy([spec.clone()]) };
         let gate = gate(&policy);
         assert_eq!(refusing_rule(&gate, &plain), "");
         assert_eq!(refusing_rule(&gate, &plain), "one");
-        assert_eq!(refusing_rule(&gate, &other).is_empty(), differs, "{:?} {other:?}", said.key);
+        assert_eq!(refusing_rule(&gate, &other).is_empty(), differs, "{:?} {other:?}", spec.key);
     }
 }
 
 #[test]
-fn missing_key_is_shared_skipped_or_refused() {
+fn missing_key_is_shared_skipped_or_rejected() {
     let gate_of =
         |missing| gate(&policy([RuleSpec { key: header("x-user"), missing, ..rule("one", &["1/min"]) }]));
     let request = PolicyTestRequest::new("GET /");
@@ -143,16 +143,16 @@ fn missing_key_is_shared_skipped_or_refused() {
 
 #[test]
 fn per_request_quota_is_rejected() {
-    let said = policy([RuleSpec { key: KeySpec::Part(KeyPart::Request), ..rule("one", &["1/min"]) }]);
-    let error = Compiler::new(Rules::new()).compile(&said, None).unwrap_err().to_string();
-    assert!(error.contains("a quota that each request has for itself limits nothing"), "{error}");
+    let spec = policy([RuleSpec { key: KeySpec::Part(KeyPart::Request), ..rule("one", &["1/min"]) }]);
+    let error = Compiler::new(Rules::new()).compile(&spec, None).unwrap_err().to_string();
+    assert!(error.contains("quota with the key `request` limits nothing"), "{error}");
     let rates = BandwidthSpec { down: Some("1kB/s".parse().unwrap()), up: None };
-    let said = policy([RuleSpec {
+    let spec = policy([RuleSpec {
         key: KeySpec::Part(KeyPart::Request),
         bandwidth: Some(rates),
         ..rule("one", &[])
     }]);
-    let gate = gate(&said);
+    let gate = gate(&spec);
     let rates = || match expect_ready(gate.check(&PolicyTestRequest::new("GET /"))) {
         PolicyResult::Admitted(admission) => admission.response_rates().to_vec(),
         PolicyResult::Refused(refusal) => panic!("{refusal:?}"),
@@ -199,7 +199,7 @@ fn charge_depends_on_response() {
         let PolicyResult::Admitted(admission) =
             expect_ready(gate.check(&PolicyTestRequest::new("POST /login")))
         else {
-            panic!("let through")
+            panic!("expected an admission")
         };
         drop(admission.settle(&reply));
         3 - count_admitted(&gate, &PolicyTestRequest::new("POST /login"))
@@ -269,30 +269,27 @@ fn single_ip_rule_keeps_fast_path() {
 
 #[test]
 fn compile_reports_all_problems() {
-    let said = policy([
+    let spec = policy([
         RuleSpec { key: KeySpec::Part(KeyPart::User), ..rule("user", &["1/min"]) },
         RuleSpec { key: KeySpec::Part(KeyPart::Capture("id".to_owned())), ..rule("capture", &["1/min"]) },
         RuleSpec { matching: any_request().when("size ("), ..rule("when", &["1/min"]) },
-        RuleSpec { matching: any_request().client("office"), ..rule("list", &["1/min"]) },
+        RuleSpec { matching: any_request().client("internal"), ..rule("list", &["1/min"]) },
         rule("fine", &["1/min"]),
         rule("fine", &[]),
     ]);
-    let error = Compiler::new(Rules::new()).compile(&said, None).unwrap_err();
+    let error = Compiler::new(Rules::new()).compile(&spec, None).unwrap_err();
     let message = error.to_string();
     let lines: Vec<_> = message.lines().collect();
     assert_eq!(lines.len(), 5, "{message}");
-    assert_eq!(lines[4], "rule `fine`: two rules have this name; give one another name");
+    assert_eq!(lines[4], "rule `fine`: duplicate rule name; rename one of the rules");
     assert_eq!(
         lines[0],
-        "rule `user`: nothing says who the user is; say it under `user`, as in `user: header x-user`"
+        "rule `user`: the policy does not define `user`; define it, as in `user: header x-user`"
     );
-    assert_eq!(
-        lines[1],
-        "rule `capture`: no path has a `id` to be captured; write `{id}` in the path of its `match`"
-    );
-    assert!(lines[2].starts_with("rule `when`: `size (` is no expression"), "{}", lines[2]);
-    assert_eq!(lines[3], "rule `list`: unknown list `office`; use one of all");
-    let elsewhere = policy([RuleSpec { store: Some("far".to_owned()), ..rule("one", &["1/min"]) }]);
-    let error = Compiler::new(Rules::new()).compile(&elsewhere, None).unwrap_err();
-    assert!(error.to_string().contains("rule `one` names the store `far`"), "{error}");
+    assert_eq!(lines[1], "rule `capture`: no path captures `id`; add `{id}` to the path of its `match`");
+    assert!(lines[2].starts_with("rule `when`: invalid expression `size (`"), "{}", lines[2]);
+    assert_eq!(lines[3], "rule `list`: unknown list `internal`; use one of all");
+    let other_store = policy([RuleSpec { store: Some("far".to_owned()), ..rule("one", &["1/min"]) }]);
+    let error = Compiler::new(Rules::new()).compile(&other_store, None).unwrap_err();
+    assert!(error.to_string().contains("rule `one`: unknown store `far`"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Another mode for one rule, in the text: nothing else of it changes.
+//! Changes of the mode of a rule leave the remaining text unchanged.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -23,7 +23,7 @@ fn edit(disk: &TestFiles, main: &str, rule: &str, to: &str) -> Result<ModeEdit, 
     ModeEdit::plan(main, &files, rule, &to.parse().unwrap())
 }
 
-/// The text with another mode for rule `a`, or what is wrong.
+/// The text with another mode for rule `a`, or the error.
 fn edit_mode(name: &'static str, text: &str, to: &str) -> String {
     match edit(&TestFiles::from([(name, text.as_bytes().to_vec())]), name, "a", to) {
         Ok(edit) => String::from_utf8(edit.new_content()).unwrap(),
@@ -34,7 +34,7 @@ fn edit_mode(name: &'static str, text: &str, to: &str) -> String {
 #[test]
 fn mode_edit_keeps_formatting() {
     let cases = [
-        // Over the one that is there, in its quotes, with what is remarked on it.
+        // Replaces the existing value, and keeps its quotes and comments.
         (
             "p.yaml",
             "rules:\n  - name: a\n    mode: shadow   # since May\n    quota: 5/min\n",
@@ -89,7 +89,7 @@ fn mode_edit_keeps_formatting() {
             "enforce 0.5%",
             r#"{"rules": [{"name": "a", "quota": "5/min", "mode": "enforce 0.5%"}]}"#,
         ),
-        // Beside the name, where it is not said.
+        // Inserts the mode after the name.
         (
             "p.yaml",
             "# mine\nrules:\n  - name: a # first\n    # how much\n    quota: 5/min\n  - name: b\n    quota: 1/s\n",
@@ -213,11 +213,11 @@ fn unsupported_edit_reports_reason() {
     let cases = [
         (
             "rules:\n  - { name: a, quota: 5/min, mode: &m shadow }\n  - { name: b, quota: 1/s, mode: *m }\n",
-            "p.yaml:2:5: the mode of rule `a` cannot be changed here without changing more; write `mode: off` there by hand",
+            "p.yaml:2:5: cannot change the mode of rule `a` here without other changes; write `mode: off` manually",
         ),
-        ("rules: [{ quota: 5/min }]", "p.yaml:1:9: a rule without a name; give it one, as in `name: login`"),
-        ("rules: [{ name: aa, quota: 5/min }]", "there is no rule `a`; did you mean `aa`?"),
-        ("rules: []", "there is no rule `a`; name one of the policy's"),
+        ("rules: [{ quota: 5/min }]", "p.yaml:1:9: rule without a name; add one, as in `name: login`"),
+        ("rules: [{ name: aa, quota: 5/min }]", "unknown rule `a`; did you mean `aa`?"),
+        ("rules: []", "unknown rule `a`; use the name of a rule in the policy"),
     ];
     for (text, expected) in cases {
         let message = edit_mode("p.yaml", text, "off");
@@ -257,12 +257,15 @@ fn percentage_requires_enforce_mode() {
     assert_eq!(of(Mode::Shadow, None), "shadow");
     assert_eq!(
         of(Mode::Enforce, Some(0.0)),
-        "enforced for no key at all; say `shadow`, or a larger percentage"
+        "enforced for 0 % of the keys; use `shadow`, or a larger percentage"
     );
-    assert_eq!(of(Mode::Enforce, Some(120.0)), "a share of 120 %; give a number from 0 to 100");
+    assert_eq!(
+        of(Mode::Enforce, Some(120.0)),
+        "a percentage of 120 is out of range; give a number from 0 to 100"
+    );
     assert_eq!(
         of(Mode::Shadow, Some(5.0)),
-        "a percentage of keys in mode `shadow`; leave it out, or say `enforce`: the others are in shadow then"
+        "percentage of keys in mode `shadow`; remove it, or use `enforce`, which leaves the other keys in shadow mode"
     );
     let error = "shadwo".parse::<RuleEnforcement>().unwrap_err().to_string();
     assert_eq!(error, "unknown mode `shadwo`; use one of enforce, shadow, off");
@@ -276,7 +279,7 @@ fn modes() -> impl Strategy<Value = RuleEnforcement> {
     ]
 }
 
-/// Remarks on some lines, where they change nothing.
+/// Adds comments to some lines, if they do not change the policy.
 fn add_comments(text: String, format: PolicyFormat, places: &[Index]) -> String {
     if format == PolicyFormat::Json {
         return text;
@@ -319,7 +322,7 @@ fn edit_changes_only_the_mode() {
             expected.rules[place].enforcement = to;
             let after = String::from_utf8(edit.new_content()).unwrap();
             prop_assert_eq!(Policy::parse(&after, format).unwrap(), expected, "{}", after);
-            // Every line is there as it was, but for the one that says the mode.
+            // Every line is unchanged, except for the one with the mode.
             let removed: Vec<&str> = text.lines().filter(|line| !after.contains(*line)).collect();
             prop_assert!(removed.len() <= 1, "{removed:?}\n{text}\n{after}");
             prop_assert_eq!(text.matches("# mode: off").count(), after.matches("# mode: off").count());

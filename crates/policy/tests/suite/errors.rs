@@ -1,4 +1,4 @@
-//! What a wrong file is told: each problem with its place, its line, and what to do about it.
+//! The problems of invalid files: each has a position, an excerpt and a fix.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use tidegate_policy::{
 };
 use tidegate_testkit::error_texts;
 
-/// A file with the mistake, and what is said of it.
+/// The problems of a policy, as text.
 fn problems_of(text: &str) -> String {
     match Policy::parse(text, PolicyFormat::Yaml) {
         Ok(policy) => format!("no problem:\n{policy}"),
@@ -35,12 +35,12 @@ fn problem_has_position_and_fix() {
         \x20     quota: 5/mni\n\
         \x20              ^^^"
     );
-    let places: Vec<_> = problems.iter().map(|problem| (problem.line(), problem.column())).collect();
-    assert_eq!(places, [(Some(4), Some(5)), (Some(5), Some(14))]);
+    let positions: Vec<_> = problems.iter().map(|problem| (problem.line(), problem.column())).collect();
+    assert_eq!(positions, [(Some(4), Some(5)), (Some(5), Some(14))]);
 }
 
-/// Every error: the file, and the first lines of what is said, without the excerpts. What can be read is put in force, as far as
-/// that goes, and looked through; what is found wrong then is told, too. A first line of `%toml` or `%json` says the language.
+/// Every error: the policy, and the first line of each message, without the excerpts. A valid policy is compiled and linted,
+/// and its messages are listed, too. A first line of `%toml` or `%json` selects the format.
 #[test]
 fn error_messages_match_errors_txt() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors.txt");
@@ -64,44 +64,41 @@ fn all_messages(text: &str) -> Vec<String> {
         Ok(()) => Vec::new(),
         Err(error) => error.problems().iter().map(|problem| format!("in force: {problem}")).collect(),
     };
-    messages.extend(lint(&policy).iter().map(|advice| format!("advice: {advice}")));
+    messages.extend(lint(&policy).iter().map(|warning| format!("advice: {warning}")));
     if messages.is_empty() {
         messages.push("no problem".to_owned());
     }
     messages
 }
 
-/// Texts that are no case of `errors.txt`, and where they are shown.
+/// Texts that are not in `errors.txt`, and the reason.
 const TESTED_ELSEWHERE: [(&str, &str); 19] = [
-    ("they are what they say", "a word to the linter"),
-    ("they are those of the file", "a word to the linter"),
-    ("dropping it releases the slots of the request", "a warning of the compiler"),
-    ("whatever prints can be given, by reference or not", "a word to the linter"),
-    (
-        "it falls back to the upstream `{name}`, and a policy in front of a service has none",
-        "the tests of layers",
-    ),
-    ("give the fallback a `body`, or use `status` or `redirect`", "the tests of layers"),
-    ("`{}` cannot be read here", "a machine without memory"),
-    ("write a simpler one, or free some memory", "a machine without memory"),
-    ("it is larger than 64 MiB", "a file of that size"),
-    ("give another `ban`", "what the engine would refuse without a fix of its own"),
-    ("give other quotas", "what the engine would refuse without a fix of its own"),
-    ("leave one of them out", "what the engine would refuse without a fix of its own"),
-    ("bandwidth `{rate}`: {error}", "what the engine would refuse of a rate that was read"),
-    ("list `{name}`: {}", "what the engine would refuse of a list that was read"),
+    ("the names are self-explanatory", "a reason for the linter"),
+    ("the flags of the file format", "a reason for the linter"),
+    ("dropping it releases the slots of the request", "a compiler warning"),
+    ("callers pass values or references", "a reason for the linter"),
+    ("fallback to upstream `{name}`, but a policy for a service has no upstreams", "the tests of layers"),
+    ("use a fallback with `body`, or `status` or `redirect`", "the tests of layers"),
+    ("cannot parse `{}`: out of memory", "a machine without memory"),
+    ("simplify it, or free some memory", "a machine without memory"),
+    ("file larger than 64 MiB", "a file of that size"),
+    ("change the `ban`", "an error of the engine without its own fix"),
+    ("use other quotas", "an error of the engine without its own fix"),
+    ("remove one of them", "an error of the engine without its own fix"),
+    ("bandwidth `{rate}`: {error}", "an error of the engine for a valid rate"),
+    ("list `{name}`: {}", "an error of the engine for a valid list"),
     ("\n\nand {more} more", "the test of large files"),
-    ("an unknown key", "beyond the thousand problems that are told"),
+    ("unknown key", "beyond the thousand reported problems"),
     ("policy rejected, keeping the previous one", "a log event"),
-    ("no thread to watch the policy file; it is not reloaded", "a log event of a machine without threads"),
-    ("another rule of the same name", "beyond the thousand problems that are told"),
+    ("cannot watch the policy file; changes are not applied", "a log event"),
+    ("duplicate rule name", "beyond the thousand reported problems"),
 ];
 
-/// A test shows every error message of the crate, so that somebody has read it.
+/// Every error message of the crate occurs in a test.
 #[test]
 fn every_error_message_is_tested() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // `explain` reports no errors, and its page has a test of its own.
+    // `explain` reports no errors, and has its own tests.
     error_texts::assert_all_tested(root, &["tests/errors.txt"], &TESTED_ELSEWHERE, &["explain.rs"], 250);
 }
 
@@ -144,25 +141,25 @@ fn problems_redact_secrets() {
     assert!(!format!("{policy:?}").contains("hunter2"));
 }
 
-/// Small files must not unfold to large ones, and many mistakes must not take forever.
+/// A small file must not expand to a huge policy, and reporting many problems must not take long.
 #[test]
 fn large_files_and_many_problems_are_bounded() {
     let big = format!("templates: {{ t: {{ quota: 5/min, message: '{}' }} }}\nrules:\n", "x".repeat(500_000));
     let rules: String = (0..20_000).map(|i| format!("- {{name: r{i}, use: t}}\n")).collect();
     assert!(
-        problems_of(&(big + &rules)).contains("templates that unfold to more than 16 MiB; use smaller ones")
+        problems_of(&(big + &rules)).contains("templates expand to more than 16 MiB; use smaller templates")
     );
 
     let path = "/{a}".repeat(200);
     let message = problems_of(&format!("rules: [{{ name: a, quota: 5/min, match: {{ path: '{path}' }} }}]"));
     assert!(
-        message.contains("1:50: a path of more than 128 segments; write `/**` for the rest of it"),
+        message.contains("1:50: path with more than 128 segments; shorten it, and end it with `/**`"),
         "{message}"
     );
 
-    let wrong: String = (0..30_000).map(|i| format!("- {{name: a, store: s{i}}}\n")).collect();
+    let invalid: String = (0..30_000).map(|i| format!("- {{name: a, store: s{i}}}\n")).collect();
     let named: String = (0..15_000).map(|i| format!("  t{i}: memory\n")).collect();
-    let problems = format!("stores:\n{named}rules:\n{wrong}").parse::<Policy>().unwrap_err();
+    let problems = format!("stores:\n{named}rules:\n{invalid}").parse::<Policy>().unwrap_err();
     assert!(problems.count() > 50_000, "{}", problems.count());
     assert_eq!(problems.iter().count(), 1_000);
     assert!(problems.to_string().contains("\n\nand "));
@@ -202,7 +199,7 @@ fn files_include_others() {
     let names: Vec<_> = policy.rules.iter().map(|rule| rule.name.as_str()).collect();
     assert_eq!(names, ["a", "b", "c"]);
     assert_eq!(policy.rules[1].wait.as_secs(), 5);
-    // Paths are relative to the file that names them.
+    // Paths are relative to the file that contains them.
     assert_eq!(policy.lists["bad"].files, [Path::new("etc/bad.txt")]);
 }
 
@@ -211,22 +208,22 @@ fn include_errors_have_position_and_fix() {
     let cases: &[(&[(&str, &str)], &str)] = &[
         (
             &[],
-            "etc/policy.yaml: `etc/policy.yaml` cannot be read: entity not found; name a file that is there and may be read",
+            "etc/policy.yaml: cannot read `etc/policy.yaml`: entity not found; check the path and its permissions",
         ),
         (
             &[("etc/policy.yaml", "include: [a.yaml, b.txt, 5, 'c.yaml']\n"), ("etc/c.yaml", "rules: [\n")],
-            "etc/policy.yaml:1:11: `etc/a.yaml` cannot be read: entity not found; name a file that is there and may be read\n\
-             etc/policy.yaml:1:19: `etc/b.txt` is neither YAML nor TOML nor JSON; give it a name that ends with .yaml, .toml or .json\n\
-             etc/policy.yaml:1:26: the name of a file is needed here, not a number; write it as in `more.yaml`\n\
+            "etc/policy.yaml:1:11: cannot read `etc/a.yaml`: entity not found; check the path and its permissions\n\
+             etc/policy.yaml:1:19: unknown file format of `etc/b.txt`; use the extension .yaml, .toml or .json\n\
+             etc/policy.yaml:1:26: expected a file name, found a number; write a path, as in `more.yaml`\n\
              etc/c.yaml:1:8: `[` is not closed; close it with `]`",
         ),
         (
             &[("etc/policy.yaml", "include: a.yaml\n"), ("etc/a.yaml", "include: ./policy.yaml\n")],
-            "etc/a.yaml:1:10: `etc/policy.yaml` includes itself, through `etc/a.yaml`; leave it out",
+            "etc/a.yaml:1:10: `etc/policy.yaml` includes itself, through `etc/a.yaml`; remove it",
         ),
         (
             &[("etc/policy.yaml", "include: policy.yaml\n")],
-            "etc/policy.yaml:1:10: `etc/policy.yaml` includes itself; leave it out",
+            "etc/policy.yaml:1:10: `etc/policy.yaml` includes itself; remove it",
         ),
         (
             &[
@@ -236,19 +233,19 @@ fn include_errors_have_position_and_fix() {
                 ),
                 ("etc/a.yaml", "store: memory\nstores:\n  x: memory\n"),
             ],
-            "etc/a.yaml:1:1: `store` is said in two files; leave one out; the first is at etc/policy.yaml:2:1\n\
-             etc/a.yaml:3:3: `x` is defined twice in `stores`; leave one out; the first is at etc/policy.yaml:4:3",
+            "etc/a.yaml:1:1: duplicate key `store` in two files; remove one of them; the first is at etc/policy.yaml:2:1\n\
+             etc/a.yaml:3:3: duplicate name `x` in `stores`; remove one of them; the first is at etc/policy.yaml:4:3",
         ),
         (
             &[
                 ("etc/policy.yaml", "include: a.yaml\nrules:\n  - { name: r, quota: 1/s }\n"),
                 ("etc/a.yaml", "rules:\n  - { name: r, quota: 1/s }\n"),
             ],
-            "etc/a.yaml:2:13: two rules are called `r`; give one of them another name; the first is at etc/policy.yaml:3:13",
+            "etc/a.yaml:2:13: duplicate rule name `r`; rename one of them; the first is at etc/policy.yaml:3:13",
         ),
         (
             &[("etc/policy.yaml", "include: a.yaml\n"), ("etc/a.yaml", "- 1\n")],
-            "etc/a.yaml:1:1: a policy is a map, not a list; write a key and a value for each thing it says",
+            "etc/a.yaml:1:1: a policy must be a map, not a list; write it as `key: value` pairs",
         ),
     ];
     for (files, expected) in cases {
@@ -260,7 +257,7 @@ fn include_errors_have_position_and_fix() {
         _ => Ok(Vec::new()),
     };
     let problems = Policy::read("policy.yaml", &files).unwrap_err();
-    assert!(problems.to_string().contains("more than 64 files; include fewer"));
+    assert!(problems.to_string().contains("more than 64 included files; include fewer"));
 }
 
 #[test]
@@ -291,7 +288,7 @@ rules:
     assert_eq!(policy, plain);
 }
 
-/// What no file can say, and a program that makes policies can.
+/// Policies that a file cannot express, but a program can build.
 #[test]
 fn invalid_policy_built_in_code_is_reported() {
     let rule = |make: fn(&mut RuleSpec)| {
@@ -300,15 +297,15 @@ fn invalid_policy_built_in_code_is_reported() {
         make(&mut rule);
         let policy =
             Policy { user: Some(KeySpec::Part(KeyPart::User)), rules: vec![rule], ..Policy::default() };
-        let advice = lint(&policy).into_iter().map(|advice| advice.to_string());
+        let warnings = lint(&policy).into_iter().map(|warning| warning.to_string());
         let error = compile::check(&policy).err().map(|error| error.to_string());
-        error.into_iter().chain(advice).collect::<Vec<_>>().join("\n")
+        error.into_iter().chain(warnings).collect::<Vec<_>>().join("\n")
     };
     let cases = [
         (
             rule(|rule| rule.priority = Some(PrioritySpec::Fixed("urgent".to_owned()))),
             "rule `a`: unknown priority `urgent`; use one of critical, high, normal, low\n\
-             rule `a`: `priority` has no effect on a plain quota; use `adaptive`, or a number at once with `wait` and `queue: { order: \
+             rule `a`: `priority` has no effect on a plain quota; use `adaptive`, or a concurrency limit with `wait` and `queue: { order: \
              priority }` (without-effect)",
         ),
         (
@@ -316,41 +313,41 @@ fn invalid_policy_built_in_code_is_reported() {
                 let slow_rate = "50%".parse().ok();
                 rule.breaker = Some(BreakerSpec { slow_call_rate: slow_rate, ..BreakerSpec::default() });
             }),
-            "rule `a`: a rate of slow calls, and nothing is slow; say from when: `slow: 1s`",
+            "rule `a`: `slow-rate` without `slow`; add the duration from which a call is slow, as in `slow: 1s`",
         ),
         (
             rule(|rule| rule.key = KeySpec::Part(KeyPart::User)),
-            "rule `a`: `user` says that the user is the user; name a header or a cookie there",
+            "rule `a`: `user` refers to itself; use a header or a cookie",
         ),
         (
             rule(|rule| {
                 let target = Duration::from_secs(1);
                 rule.adaptive = Some(AdaptiveSpec { target, min: None, max: Some(1 << 40) });
             }),
-            "rule `a`: 1099511627776 in flight; give a smaller number",
+            "rule `a`: number out of range: 1099511627776; use a smaller number",
         ),
         (
             rule(|rule| _ = rule.matching.headers.insert("x-plan".to_owned(), ValueGlobs(Vec::new()))),
-            "rule `a`: `x-plan` has no value that would do; write `*` for any value (never-matches)",
+            "rule `a`: `x-plan` has an empty list of values; write `*` for any value (never-matches)",
         ),
         (
             rule(|rule| {
                 let segments = vec![Segment::Text("..".to_owned())];
                 rule.matching.paths = vec![PathPattern { segments, tail: None }];
             }),
-            "rule `a`: paths are compared without `.` and `..`; write the path without them (never-matches)",
+            "rule `a`: request paths never contain `.` or `..` after normalization; remove them from the path (never-matches)",
         ),
         (
             rule(|rule| rule.key = KeySpec::Part(KeyPart::Route)),
-            "rule `a`: it has no path that could be its `route`; give it a path, or use `path` (key-not-carried)",
+            "rule `a`: `route` needs a path in `match`; add a path, or use `path` (key-not-carried)",
         ),
     ];
-    for (told, expected) in cases {
-        assert_eq!(told, expected);
+    for (found, expected) in cases {
+        assert_eq!(found, expected);
     }
 }
 
-/// What is too large to be written down here.
+/// Input that is too large for `errors.txt`.
 #[test]
 fn oversized_input_is_rejected() {
     let when = |text: &str| format!("rules: [{{ name: a, quota: 5/min, match: {{ when: '{text}' }} }}]");
@@ -363,15 +360,15 @@ fn oversized_input_is_rejected() {
     let cases = [
         (
             when(&format!("{}1{}", "[".repeat(70), "]".repeat(70))),
-            "1:50: an expression that is nested too deep; write a simpler one",
+            "1:50: expression nested too deeply; simplify it",
         ),
-        (when(&"1+".repeat(501)), "1:50: an expression of 1002 bytes; write one of 1000 bytes at most"),
+        (when(&"1+".repeat(501)), "1:50: expression of 1002 bytes; shorten it to 1000 bytes"),
         (
             format!("rules: [{{ name: {}, quota: 5/min }}]", "a".repeat(300)),
-            "1:17: a name of more than 256 characters; write a shorter one",
+            "1:17: name longer than 256 characters; shorten it",
         ),
-        (bomb, "aliases that unfold to more than 16 MiB; write less, or use `templates`"),
-        (anchors, "anchors of more than 16 MiB; write less"),
+        (bomb, "aliases expand to more than 16 MiB; use fewer aliases, or `templates`"),
+        (anchors, "anchors larger than 16 MiB; use smaller ones"),
     ];
     for (text, expected) in cases {
         let message = problems_of(&text);
@@ -383,35 +380,35 @@ fn oversized_input_is_rejected() {
         let message = Policy::read("p.yaml", &files).unwrap_err().to_string();
         message.lines().next().unwrap().to_owned()
     };
-    assert!(read(vec![b' '; (1 << 20) + 1]).ends_with("split it with `include`, each file up to 1 MiB"));
+    assert!(read(vec![b' '; (1 << 20) + 1]).ends_with("split it into files of up to 1 MiB with `include`"));
     assert!(read(b"rules: \xff".to_vec()).ends_with("save the file as UTF-8"));
 }
 
-/// Why a rule says nothing to a request, in the words of `explain`.
+/// `explain` reports why a rule does not apply.
 #[test]
 fn explain_reports_mismatch_reason() {
     let cases = [
-        ("method: POST", "it is about other methods"),
-        ("path: /b", "it is about other paths"),
-        ("host: b.test", "it is about other hosts"),
-        ("client: 10.0.0.0/8", "it is about clients from elsewhere"),
-        ("not: { path: /a }", "its `not` leaves this out"),
-        ("any: [{ path: /b }, { method: POST }]", "it is none of those that its `any` names"),
-        ("when: request.size > 5", "its `when` is not true"),
+        ("method: POST", "method does not match"),
+        ("path: /b", "path does not match"),
+        ("host: b.test", "host does not match"),
+        ("client: 10.0.0.0/8", "client address does not match"),
+        ("not: { path: /a }", "excluded by its `not`"),
+        ("any: [{ path: /b }, { method: POST }]", "no item of its `any` matches"),
+        ("when: request.size > 5", "its `when` is false"),
     ];
-    for (said, told) in cases {
+    for (matching, expected) in cases {
         let policy: Policy =
-            format!("rules: [{{ name: a, quota: 5/min, match: {{ {said} }} }}]").parse().unwrap();
+            format!("rules: [{{ name: a, quota: 5/min, match: {{ {matching} }} }}]").parse().unwrap();
         let request = crate::requests::PolicyTestRequest::new("GET a.test/a");
         let explained = tidegate_policy::explain(&policy, &request, Path::new("")).unwrap().to_string();
-        assert!(explained.contains(told), "{explained}");
+        assert!(explained.contains(expected), "{explained}");
     }
 }
 
-/// Words of a file may have signs in them that a terminal obeys, or that make two lines of one in a log.
+/// Values of a file may contain control characters, which would manipulate a terminal or split a log line.
 #[test]
 fn problems_escape_control_characters() {
-    for (format, text, wanted) in [
+    for (format, text, expected) in [
         (
             PolicyFormat::Json,
             r#"{"rules": [{"name": "a", "quota": "1/s", "i\n-all\u001b[2J": 1}]}"#,
@@ -421,7 +418,7 @@ fn problems_escape_control_characters() {
     ] {
         let problems = Policy::parse(text, format).unwrap_err();
         let problem = problems.iter().next().unwrap();
-        assert!(problem.problem().contains(wanted), "{problem}");
+        assert!(problem.problem().contains(expected), "{problem}");
         assert!(!problems.to_string().replace('\n', "").contains(char::is_control), "{problems}");
     }
 }

@@ -1,4 +1,4 @@
-//! Who is let through a policy, and what becomes of the others.
+//! Which requests a policy admits, and what happens to denied ones.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -43,8 +43,8 @@ fn denial_response(gate: &PolicyGate, request: &PolicyTestRequest) -> RejectionR
 fn on_limit_action_is_applied() {
     let over = |on_limit: OnLimit| {
         let upstreams = BTreeMap::from([("spare".to_owned(), upstream())]);
-        let said = Policy { upstreams, ..policy([RuleSpec { on_limit, ..rule("one", &["1/min"]) }]) };
-        let gate = gate(&said);
+        let spec = Policy { upstreams, ..policy([RuleSpec { on_limit, ..rule("one", &["1/min"]) }]) };
+        let gate = gate(&spec);
         assert_eq!(refusing_rule(&gate, &PolicyTestRequest::new("GET /")), "");
         gate
     };
@@ -59,7 +59,7 @@ fn on_limit_action_is_applied() {
         ],
     };
     let rejecting = over(OnLimit::Reject(reject));
-    let told = |accept: &str| {
+    let response = |accept: &str| {
         let answer = denial_response(&rejecting, &request.clone().with_header("accept", accept));
         assert_eq!(
             (answer.status, answer.get("x-reason"), answer.get("retry-after")),
@@ -67,13 +67,13 @@ fn on_limit_action_is_applied() {
         );
         (answer.get("content-type").unwrap().to_owned(), answer.body)
     };
-    assert_eq!(told("text/html, */*;q=0.1").0, "application/json", "the first that it takes");
-    assert_eq!(told("text/html").1, "<p>Slow down.</p>");
-    assert_eq!(told("image/png"), ("text/plain; charset=utf-8".to_owned(), "Slow down.".to_owned()));
+    assert_eq!(response("text/html, */*;q=0.1").0, "application/json", "the first that the client accepts");
+    assert_eq!(response("text/html").1, "<p>Slow down.</p>");
+    assert_eq!(response("image/png"), ("text/plain; charset=utf-8".to_owned(), "Slow down.".to_owned()));
 
-    let elsewhere =
+    let redirect =
         denial_response(&over(OnLimit::Redirect { location: "/busy".to_owned(), status: 303 }), &request);
-    assert_eq!((elsewhere.status, elsewhere.get("location")), (303, Some("/busy")));
+    assert_eq!((redirect.status, redirect.get("location")), (303, Some("/busy")));
     let headers = BTreeMap::from([("content-type".to_owned(), "application/json".to_owned())]);
     let empty = OnLimit::Fallback(Fallback::Body { status: 200, headers, body: "[]".to_owned() });
     let empty = denial_response(&over(empty), &request);
@@ -81,14 +81,14 @@ fn on_limit_action_is_applied() {
         (empty.status, empty.get("content-type"), &*empty.body),
         (200, Some("application/json"), "[]")
     );
-    let instead = |on_limit: OnLimit| refusal(&over(on_limit), &request).unwrap().action;
-    assert_eq!(instead(OnLimit::Drop), RejectAction::Drop);
+    let action_of = |on_limit: OnLimit| refusal(&over(on_limit), &request).unwrap().action;
+    assert_eq!(action_of(OnLimit::Drop), RejectAction::Drop);
     let spare = OnLimit::Fallback(Fallback::Upstream("spare".to_owned()));
-    assert_eq!(instead(spare), RejectAction::Upstream("spare".into()));
+    assert_eq!(action_of(spare), RejectAction::Upstream("spare".into()));
 
     let nowhere = OnLimit::Fallback(Fallback::Upstream("nowhere".to_owned()));
-    let said = policy([RuleSpec { on_limit: nowhere, ..rule("one", &["1/min"]) }]);
-    let error = Compiler::new(Rules::new()).compile(&said, None).unwrap_err();
+    let spec = policy([RuleSpec { on_limit: nowhere, ..rule("one", &["1/min"]) }]);
+    let error = Compiler::new(Rules::new()).compile(&spec, None).unwrap_err();
     assert!(error.to_string().starts_with("rule `one`: unknown upstream `nowhere`"), "{error}");
 }
 
@@ -111,10 +111,10 @@ fn upstream() -> tidegate_policy::model::Upstream {
 #[test]
 fn access_lists_apply_before_limits() {
     let lists = access(&["198.51.100.0/24"], &["198.51.100.7"], None);
-    let office = access(&["all"], &["10.0.0.0/8"], None);
+    let internal = access(&["all"], &["10.0.0.0/8"], None);
     let gate = gate(&policy([
         RuleSpec { key: ip(), access: Some(lists), ..rule("everybody", &["2/min"]) },
-        RuleSpec { matching: any_request().path("/admin/**"), access: Some(office), ..rule("admin", &[]) },
+        RuleSpec { matching: any_request().path("/admin/**"), access: Some(internal), ..rule("admin", &[]) },
     ]));
     let from = |peer: &str| PolicyTestRequest::new("GET /").with_peer(peer);
     assert_eq!(count_admitted(&gate, &from("192.0.2.1")), 2);
@@ -128,7 +128,7 @@ fn access_lists_apply_before_limits() {
     assert_eq!(
         refusing_rule(&gate, &PolicyTestRequest { peer: None, ..admin }),
         "everybody",
-        "nobody knows who it is"
+        "unknown client"
     );
 }
 
@@ -136,50 +136,50 @@ fn access_lists_apply_before_limits() {
 fn repeated_denials_ban_client() {
     let (clock, manual_clock) = Clock::manual();
     let banning = access(&[], &[], Some("3/min for 1h"));
-    let said = policy([RuleSpec { key: ip(), access: Some(banning), ..rule("login", &["1/s"]) }]);
-    let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &said).unwrap();
+    let spec = policy([RuleSpec { key: ip(), access: Some(banning), ..rule("login", &["1/s"]) }]);
+    let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &spec).unwrap();
     let request = PolicyTestRequest::new("POST /login");
-    let why = || refusal(&live.current(), &request).map(|refusal| refusal.reason);
-    let said_to = [why(), why(), why(), why(), why()];
+    let reason = || refusal(&live.current(), &request).map(|refusal| refusal.reason);
+    let reasons = [reason(), reason(), reason(), reason(), reason()];
     let limited = Some(DenyReason::Limited);
-    assert_eq!(said_to[..3], [None, limited, limited]);
-    assert_eq!(said_to[4], Some(DenyReason::Banned), "{said_to:?}");
-    // A ban outlives a change of the policy, and ends in its time.
-    live.replace(&policy([RuleSpec { message: Some("No.".to_owned()), ..said.rules[0].clone() }])).unwrap();
-    assert_eq!(why(), Some(DenyReason::Banned));
+    assert_eq!(reasons[..3], [None, limited, limited]);
+    assert_eq!(reasons[4], Some(DenyReason::Banned), "{reasons:?}");
+    // A ban survives a change of the policy, and expires on time.
+    live.replace(&policy([RuleSpec { message: Some("No.".to_owned()), ..spec.rules[0].clone() }])).unwrap();
+    assert_eq!(reason(), Some(DenyReason::Banned));
     manual_clock.advance(Duration::from_secs(3_600));
-    assert_eq!(why(), None);
+    assert_eq!(reason(), None);
 }
 
 #[test]
 fn ban_follows_the_key_of_its_rule() {
     let banning = || Some(access(&[], &[], Some("2/min for 1h")));
     let user = RuleSpec { key: header("x-user"), access: banning(), ..rule("login", &["1/s"]) };
-    let asked = |gate: &PolicyGate, request: PolicyTestRequest| {
+    let repeat = |gate: &PolicyGate, request: PolicyTestRequest| {
         (0..5).fold(None, |_, _| refusal(gate, &request).map(|refusal| refusal.reason))
     };
     let request = |name: &str| PolicyTestRequest::new("POST /login").with_header("x-user", name);
     let login = gate(&policy([user]));
-    assert_eq!(asked(&login, request("mallory")), Some(DenyReason::Banned));
+    assert_eq!(repeat(&login, request("mallory")), Some(DenyReason::Banned));
     assert_eq!(refusing_rule(&login, &request("ann")), "", "another user behind the same address");
     assert_eq!(
         refusal(&login, &request("mallory").with_peer("203.0.113.9")).unwrap().reason,
         DenyReason::Banned,
-        "the same user from elsewhere",
+        "the same user from another address",
     );
     // Without the key, the address is counted and banned.
-    assert_eq!(asked(&login, PolicyTestRequest::new("POST /login")), Some(DenyReason::Banned));
+    assert_eq!(repeat(&login, PolicyTestRequest::new("POST /login")), Some(DenyReason::Banned));
     assert_eq!(refusing_rule(&login, &PolicyTestRequest::new("POST /login").with_peer("203.0.113.9")), "");
     assert_eq!(refusing_rule(&login, &request("bob")), "");
 
-    // Nobody is banned for what others do: a key that names no client bans addresses.
+    // A client is not banned for the requests of others: a key that identifies no client bans addresses.
     let paths =
         [KeySpec::All, KeySpec::Part(KeyPart::Path), KeySpec::First(vec![header("x-user"), KeySpec::All])];
     for key in paths {
         let shared = RuleSpec { key: key.clone(), access: banning(), ..rule("all", &["1/s"]) };
         let shared = gate(&policy([shared]));
         assert_eq!(
-            asked(&shared, PolicyTestRequest::new("POST /login")),
+            repeat(&shared, PolicyTestRequest::new("POST /login")),
             Some(DenyReason::Banned),
             "{key:?}"
         );
@@ -191,9 +191,9 @@ fn ban_follows_the_key_of_its_rule() {
 
 #[test]
 fn requests_without_a_key_are_counted_by_address() {
-    let said = |missing| policy([RuleSpec { key: header("x-user"), missing, ..rule("one", &["1/min"]) }]);
+    let spec = |missing| policy([RuleSpec { key: header("x-user"), missing, ..rule("one", &["1/min"]) }]);
     let by_default =
-        Policy { trusted_proxies: vec!["10.0.0.1/32".parse().unwrap()], ..said(MissingKey::default()) };
+        Policy { trusted_proxies: vec!["10.0.0.1/32".parse().unwrap()], ..spec(MissingKey::default()) };
     let gate_of = gate;
     let gate = gate_of(&by_default);
     let from = |client: &str| {
@@ -207,15 +207,15 @@ fn requests_without_a_key_are_counted_by_address() {
     );
     assert_eq!(refusing_rule(&gate, &from("192.0.2.1")), "one");
     assert_eq!(refusing_rule(&gate, &from("192.0.2.9").with_header("x-user", "192.0.2.3")), "");
-    assert_eq!(refusing_rule(&gate, &from("192.0.2.3")), "", "no user is counted as an address");
-    let shared = gate_of(&said(MissingKey::Shared));
+    assert_eq!(refusing_rule(&gate, &from("192.0.2.3")), "", "users and addresses have separate counters");
+    let shared = gate_of(&spec(MissingKey::Shared));
     assert_eq!(refusing_rule(&shared, &PolicyTestRequest::new("GET /").with_peer("192.0.2.1")), "");
     assert_eq!(refusing_rule(&shared, &PolicyTestRequest::new("GET /").with_peer("192.0.2.2")), "one");
 }
 
 #[test]
 fn breaker_opens_after_failures() {
-    let terms = BreakerSpec {
+    let breaker = BreakerSpec {
         failure_rate: Some(Percent::new(50.0).unwrap()),
         slow_call_rate: None,
         slow_call_duration: None,
@@ -224,12 +224,12 @@ fn breaker_opens_after_failures() {
         open_duration: Some(Duration::from_secs(5)),
         half_open_calls: Some(1),
     };
-    let said = policy([RuleSpec { breaker: Some(terms), ..rule("app", &["100/min"]) }]);
-    let gate = gate(&said);
+    let spec = policy([RuleSpec { breaker: Some(breaker), ..rule("app", &["100/min"]) }]);
+    let gate = gate(&spec);
     let request = PolicyTestRequest::new("GET /");
     for reply in [StatusResponse(200), StatusResponse(500)] {
         let PolicyResult::Admitted(admission) = expect_ready(gate.check(&request)) else {
-            panic!("let through")
+            panic!("expected an admission")
         };
         assert!(admission.has_pending());
         drop(admission.settle(&reply));
@@ -245,7 +245,7 @@ fn low_priority_is_shed_first() {
     let by = PrioritySpec::FromRequest { key: crate::rules::header("x-class"), default: "low".to_owned() };
     let gate = gate(&policy([RuleSpec { adaptive: Some(adaptive), priority: Some(by), ..rule("app", &[]) }]));
     let mut admissions = Vec::new();
-    let mut ask = |class: &str| match expect_ready(
+    let mut send = |class: &str| match expect_ready(
         gate.check(&PolicyTestRequest::new("GET /").with_header("x-class", class)),
     ) {
         PolicyResult::Admitted(admission) => {
@@ -258,9 +258,9 @@ fn low_priority_is_shed_first() {
         }
     };
     for _ in 0..20 {
-        ask("critical");
+        send("critical");
     }
-    assert!(!ask("nonsense"));
+    assert!(!send("nonsense"));
     admissions.clear();
     assert!(matches!(expect_ready(gate.check(&PolicyTestRequest::new("GET /"))), PolicyResult::Admitted(_)));
 }
@@ -268,81 +268,81 @@ fn low_priority_is_shed_first() {
 #[test]
 fn bandwidth_is_limited_per_key() {
     let rates = BandwidthSpec { down: Some("1MB/s".parse().unwrap()), up: None };
-    let said = policy([RuleSpec { key: ip(), bandwidth: Some(rates), ..rule("slow", &[]) }]);
-    let live = LivePolicy::new(Compiler::new(Rules::new()), &said).unwrap();
+    let spec = policy([RuleSpec { key: ip(), bandwidth: Some(rates), ..rule("slow", &[]) }]);
+    let live = LivePolicy::new(Compiler::new(Rules::new()), &spec).unwrap();
     let PolicyResult::Admitted(admission) =
         expect_ready(live.current().check(&PolicyTestRequest::new("GET /")))
     else {
-        panic!("let through")
+        panic!("expected an admission")
     };
     assert_eq!((admission.response_rates().len(), admission.request_rates().len()), (1, 0));
     let faster = BandwidthSpec { down: Some("2MB/s".parse().unwrap()), up: Some("1kB/s".parse().unwrap()) };
-    live.replace(&policy([RuleSpec { bandwidth: Some(faster), ..said.rules[0].clone() }])).unwrap();
+    live.replace(&policy([RuleSpec { bandwidth: Some(faster), ..spec.rules[0].clone() }])).unwrap();
     let rate = admission.response_rates()[0].quota().rate().unwrap();
-    assert_eq!(rate.amount(), 2_000_000, "those under way are told");
+    assert_eq!(rate.amount(), 2_000_000, "transfers in progress use the new rate");
 }
 
 #[tokio::test(start_paused = true)]
 async fn queued_request_holds_no_guard_permits() {
     let adaptive = AdaptiveSpec { target: Duration::from_millis(100), min: Some(2), max: Some(2) };
     let queue = QueueSpec { max: 1, max_total: None, order: QueueOrder::Fifo };
-    let said = policy([RuleSpec {
+    let spec = policy([RuleSpec {
         adaptive: Some(adaptive),
         wait: Duration::from_secs(5),
         queue: Some(queue),
         ..rule("one", &["1 at once"])
     }]);
-    let gate = Compiler::new(Rules::new()).compile(&said, None).unwrap();
-    let ask = || match gate.check(&PolicyTestRequest::new("GET /")) {
-        Evaluation::Pending(asking) => asking,
-        Evaluation::Ready(passage) => panic!("{passage:?}"),
+    let gate = Compiler::new(Rules::new()).compile(&spec, None).unwrap();
+    let send = || match gate.check(&PolicyTestRequest::new("GET /")) {
+        Evaluation::Pending(pending) => pending,
+        Evaluation::Ready(result) => panic!("{result:?}"),
     };
-    let PolicyResult::Admitted(first) = ask().await else { panic!("there is room") };
-    // Were those who wait in flight, the third would be one too many.
-    let (second, third) = (tokio::spawn(ask()), tokio::spawn(ask()));
+    let PolicyResult::Admitted(first) = send().await else { panic!("expected an admission") };
+    // If waiting requests counted as in flight, the third would exceed the limit.
+    let (second, third) = (tokio::spawn(send()), tokio::spawn(send()));
     tokio::task::yield_now().await;
     drop(first.settle(&StatusResponse(200)));
     let (second, third) = (second.await.unwrap(), third.await.unwrap());
     let waited = [second, third];
-    let is_limited = |passage: &&PolicyResult| matches!(passage, PolicyResult::Refused(refusal) if refusal.reason == DenyReason::Limited);
+    let is_limited = |result: &&PolicyResult| matches!(result, PolicyResult::Refused(refusal) if refusal.reason == DenyReason::Limited);
     assert_eq!(waited.iter().filter(is_limited).count(), 1);
-    let admitted = waited.iter().filter(|passage| matches!(passage, PolicyResult::Admitted(_))).count();
-    assert_eq!(admitted, 1, "one place in line: {waited:?}");
+    let admitted = waited.iter().filter(|result| matches!(result, PolicyResult::Admitted(_))).count();
+    assert_eq!(admitted, 1, "queue of one: {waited:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn full_adaptive_limit_queues_by_priority() {
     let adaptive = AdaptiveSpec { target: Duration::from_secs(100), min: Some(1), max: Some(1) };
     let by = PrioritySpec::FromRequest { key: crate::rules::header("x-class"), default: "low".to_owned() };
-    let said = policy([RuleSpec {
+    let spec = policy([RuleSpec {
         adaptive: Some(adaptive),
         priority: Some(by),
         wait: Duration::from_secs(5),
         ..rule("app", &["100/min"])
     }]);
-    let gate = Compiler::new(Rules::new()).clock(Clock::tokio()).compile(&said, None).unwrap();
-    let ask = |class: &str| gate.check(&PolicyTestRequest::new("GET /").with_header("x-class", class));
-    let PolicyResult::Admitted(first) = expect_ready(ask("low")) else { panic!("there is room") };
-    let wait = |class: &str| match ask(class) {
-        Evaluation::Pending(asking) => tokio::spawn(asking),
-        Evaluation::Ready(passage) => panic!("{passage:?}"),
+    let gate = Compiler::new(Rules::new()).clock(Clock::tokio()).compile(&spec, None).unwrap();
+    let send = |class: &str| gate.check(&PolicyTestRequest::new("GET /").with_header("x-class", class));
+    let PolicyResult::Admitted(first) = expect_ready(send("low")) else { panic!("expected an admission") };
+    let wait = |class: &str| match send(class) {
+        Evaluation::Pending(pending) => tokio::spawn(pending),
+        Evaluation::Ready(result) => panic!("{result:?}"),
     };
     let (low, high) = (wait("low"), wait("high"));
     tokio::time::sleep(Duration::from_secs(1)).await;
     drop(first.settle(&StatusResponse(200)));
-    let PolicyResult::Admitted(high) = high.await.unwrap() else { panic!("its turn has come") };
+    let PolicyResult::Admitted(high) = high.await.unwrap() else { panic!("expected an admission") };
     assert!(!low.is_finished());
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let PolicyResult::Refused(low) = low.await.unwrap() else { panic!("its turn has not come") };
+    let PolicyResult::Refused(low) = low.await.unwrap() else { panic!("expected a timeout") };
     assert_eq!(low.reason, DenyReason::Guarded);
     drop(high.settle(&StatusResponse(200)));
-    assert!(matches!(expect_ready(ask("low")), PolicyResult::Admitted(_)));
+    assert!(matches!(expect_ready(send("low")), PolicyResult::Admitted(_)));
 }
 
 #[test]
 fn reload_keeps_unchanged_state() {
     let (clock, _manual_clock) = Clock::manual();
-    let terms = BreakerSpec {
+    let breaker = BreakerSpec {
         failure_rate: None,
         slow_call_rate: None,
         slow_call_duration: None,
@@ -351,33 +351,34 @@ fn reload_keeps_unchanged_state() {
         open_duration: None,
         half_open_calls: None,
     };
-    let guarded = RuleSpec { matching: any_request().path("/app"), breaker: Some(terms), ..rule("app", &[]) };
-    let said = |quota: &str| {
+    let guarded =
+        RuleSpec { matching: any_request().path("/app"), breaker: Some(breaker), ..rule("app", &[]) };
+    let spec = |quota: &str| {
         policy([
             RuleSpec { matching: any_request().path("/same"), ..rule("same", &["3/min"]) },
             RuleSpec { matching: any_request().path("/more"), ..rule("more", &[quota]) },
             guarded.clone(),
         ])
     };
-    let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &said("3/min")).unwrap();
+    let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &spec("3/min")).unwrap();
     let count = |path: &str| count_admitted(&live.current(), &PolicyTestRequest::new(&format!("GET {path}")));
     assert_eq!([count("/same"), count("/more")], [3, 3]);
     let PolicyResult::Admitted(app) = expect_ready(live.current().check(&PolicyTestRequest::new("GET /app")))
     else {
-        panic!("let through")
+        panic!("expected an admission")
     };
     app.fail();
     assert_eq!(count("/app"), 0);
 
     for _ in 0..3 {
-        live.replace(&said("5/min")).unwrap();
-        live.replace(&said("3/min")).unwrap();
+        live.replace(&spec("5/min")).unwrap();
+        live.replace(&spec("3/min")).unwrap();
     }
     assert_eq!([count("/same"), count("/more"), count("/app")], [0, 0, 0]);
-    live.replace(&said("5/min")).unwrap();
-    assert_eq!([count("/same"), count("/more")], [0, 2], "what was used is carried over");
+    live.replace(&spec("5/min")).unwrap();
+    assert_eq!([count("/same"), count("/more")], [0, 2], "usage is carried over");
 
-    let mut wrong = said("100/min");
+    let mut wrong = spec("100/min");
     wrong.rules[0].quotas = tidegate_policy::model::Quotas::All(vec!["100/min".parse().unwrap()]);
     wrong.rules[2].store = Some("nowhere".to_owned());
     assert!(live.replace(&wrong).is_err());
@@ -386,14 +387,14 @@ fn reload_keeps_unchanged_state() {
     assert_eq!([count("/same"), count("/more"), count("/app")], [0, 0, 0], "nothing has changed");
 
     live.replace(&policy([])).unwrap();
-    live.replace(&said("3/min")).unwrap();
-    assert_eq!([count("/same"), count("/more")], [3, 3], "what was gone is forgotten");
+    live.replace(&spec("3/min")).unwrap();
+    assert_eq!([count("/same"), count("/more")], [3, 3], "counters of removed rules are dropped");
 }
 
 #[test]
 fn reload_under_load_keeps_counters() {
     let (clock, _manual_clock) = Clock::manual();
-    let said = |other: usize| {
+    let spec = |other: usize| {
         let busy = RuleSpec {
             key: ip(),
             matching: any_request().path("/busy"),
@@ -407,7 +408,7 @@ fn reload_under_load_keeps_counters() {
             },
         ])
     };
-    let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &said(0)).unwrap();
+    let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &spec(0)).unwrap();
     let admitted = std::sync::atomic::AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -424,7 +425,7 @@ fn reload_under_load_keeps_counters() {
             });
         }
         for other in 1..=100 {
-            live.replace(&said(other)).unwrap();
+            live.replace(&spec(other)).unwrap();
         }
     });
     assert_eq!(admitted.into_inner(), 300);
@@ -448,7 +449,7 @@ fn schedule_scales_quotas_across_reload() {
     assert_eq!(quota(), "6/min");
     live.replace(&scheduled("3/min", "09:00-18:00 x3")).unwrap();
     assert_eq!(quota(), "9/min");
-    // What cannot be changes nothing, not even for a moment that anybody would see.
+    // A rejected policy changes nothing, not even temporarily.
     let mut wrong = scheduled("4/min", "09:00-18:00 x3");
     wrong.rules[0].store = Some("nowhere".to_owned());
     assert!(live.replace(&wrong).is_err());
@@ -461,13 +462,13 @@ fn schedule_scales_quotas_across_reload() {
 #[test]
 fn shadow_and_off_rules_deny_nothing() {
     for mode in [Mode::Shadow, Mode::Off] {
-        let barred = access(&["all"], &[], None);
-        let said = RuleSpec {
-            access: Some(barred),
+        let denied = access(&["all"], &[], None);
+        let spec = RuleSpec {
+            access: Some(denied),
             enforcement: RuleEnforcement::All(mode),
             ..rule("one", &["1/min"])
         };
-        assert_eq!(count_admitted(&gate(&policy([said])), &PolicyTestRequest::new("GET /")), 10, "{mode}");
+        assert_eq!(count_admitted(&gate(&policy([spec])), &PolicyTestRequest::new("GET /")), 10, "{mode}");
     }
 }
 
@@ -480,13 +481,13 @@ fn first_matching_route_is_used() {
         route(any_request(), "rest"),
     ];
     let gate = gate(&Policy { routes, ..Policy::default() });
-    let goes = |request: &str| {
+    let upstream_of = |request: &str| {
         gate.find_route(&PolicyTestRequest::new(request))
             .and_then(|route| route.upstream().map(str::to_owned))
             .unwrap()
     };
     assert_eq!(
-        [goes("GET a.test//api/x"), goes("GET a.test/"), goes("GET b.test/apis")],
+        [upstream_of("GET a.test//api/x"), upstream_of("GET a.test/"), upstream_of("GET b.test/apis")],
         ["api", "a", "rest"]
     );
     assert!(crate::rules::gate(&Policy::default()).find_route(&PolicyTestRequest::new("GET /")).is_none());

@@ -1,4 +1,4 @@
-//! What a policy would do with a request, in words.
+//! Explanations of what a policy does with a request.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -57,46 +57,46 @@ fn explain_describes_every_rule() {
     let text = explain(&sample_policy(), &request, Path::new("")).unwrap().to_string();
     let expected = "\
 POST a.test//login from 192.0.2.1
-  goes to `app`
+  forwarded to `app`
 rule `login` applies
   path     /login
   key      192.0.2.1
   mode     enforce
   cost     1
-  counted  in the default store: the bound holds for all processes together; while it is unavailable nothing is admitted
+  counted  in the default store: the bound holds for all processes together; while it is unavailable all requests are denied
   quota    5/min
     bound  at most 5 at once and 5/min on top: 10 in any 1min
-    spent  429, retry-after: 12, content-type: application/problem+json
+    over   429, retry-after: 12, content-type: application/problem+json
   quota    20/h fixed-window
     bound  at most 40 in any 1h
-    spent  429, retry-after: 3599, content-type: application/problem+json
+    over   429, retry-after: 3599, content-type: application/problem+json
 rule `plans` applies
-  key      not there: counted by the address 192.0.2.1
+  key      missing: counted by the address 192.0.2.1
   mode     enforce
   tier     gold
   cost     1
   counted  in the default store: the bound holds for all processes together; while it is unavailable each \
-process counts by itself what it admits: at worst the bound times the number of processes
+process counts its own requests: at worst the bound times the number of processes
   quota    1000/s
     bound  at most 1000 at once and 1000/s on top: 2000 in any 1s
-    spent  the connection is closed
+    over   the connection is closed
 rule `all` applies
-  key      everybody together
+  key      all requests together
   mode     shadow
   cost     1
   counted  in the store `far`: the bound holds for all processes together; while it is unavailable each \
-process counts by itself what it admits: at worst the bound times the number of processes
+process counts its own requests: at worst the bound times the number of processes
   quota    3 at once
     bound  at most 3 in flight
-    spent  let through, and noted
+    over   admitted, and recorded
 rule `lists` applies
-  key      everybody together
+  key      all requests together
   mode     enforce
-  lists    on none of them
+  lists    no match
 ";
     assert!(text.starts_with(expected), "{text}");
     assert!(text.contains("rule `old` is off\n"), "{text}");
-    assert!(text.ends_with("rule `free` does not apply: it wants another header `x-plan`\n"), "{text}");
+    assert!(text.ends_with("rule `free` does not apply: header `x-plan` does not match\n"), "{text}");
     assert!(!text.contains("redis") && !text.contains("hunter2") && !text.contains("SECRET"), "{text}");
 }
 
@@ -120,26 +120,26 @@ rules:
     let request = PolicyTestRequest::new("POST /login").with_header("x-user", "ann");
     let text = explain(&policy, &request, Path::new("")).unwrap().to_string();
     for line in [
-        "  charge   only if answered with 401, 5xx; otherwise refunded",
-        "  ban      10/min sliding-log for 1h: `ann`, who is not banned now",
+        "  charge   only if the status is 401, 5xx; otherwise refunded",
+        "  ban      10/min sliding-log for 1h: `ann`, not banned now",
         "  quota    20/min by the schedule, 10/min without it",
         "    bound  at most 20 at once and 20/min on top: 40 in any 1min",
-        "  bandwidth down 1MB/s: slowed down, never refused",
-        "  adaptive starts at 20 in flight, then 4 to 200 by the latency, target 250ms; beyond that 503",
+        "  bandwidth down 1MB/s: slowed down, never rejected",
+        "  adaptive starts at 20 in flight, then 4 to 200 depending on latency, target 250ms; over the limit 503",
     ] {
-        assert!(text.lines().any(|told| told == line), "no line {line}: {text}");
+        assert!(text.lines().any(|found| found == line), "no line {line}: {text}");
     }
     let without =
         explain(&policy, &PolicyTestRequest::new("POST /login"), Path::new("")).unwrap().to_string();
-    assert!(without.contains("  key      not there: counted by the address 192.0.2.1\n"), "{without}");
+    assert!(without.contains("  key      missing: counted by the address 192.0.2.1\n"), "{without}");
 }
 
 #[test]
 fn explain_evaluates_lists_and_keys() {
     let policy: Policy = "\
-lists: { office: [203.0.113.0/24] }
+lists: { internal: [203.0.113.0/24] }
 rules:
-  - { name: closed, match: { path: /internal/** }, deny: all, allow: office }
+  - { name: closed, match: { path: /internal/** }, deny: all, allow: internal }
   - { name: wanted, match: { path: /api/** }, key: header x-user, missing: refuse, quota: 5/min }
   - { name: dear, match: { path: /dear }, quota: 5/min, cost: 6 }
   - { name: watched, match: { path: /watched }, deny: all, mode: shadow }
@@ -151,10 +151,10 @@ rules:
             explain(&policy, &PolicyTestRequest::new(request).with_peer(peer), Path::new("")).unwrap();
         (explained.outcome.status(), explained.outcome.rule().unwrap_or_default().to_owned())
     };
-    let nowhere = (Some(404), String::new());
+    let no_route = (Some(404), String::new());
     assert_eq!(outcome("GET /internal/x", "192.0.2.1"), (Some(403), "closed".to_owned()));
-    assert_eq!(outcome("GET /internal/x", "203.0.113.7"), nowhere);
+    assert_eq!(outcome("GET /internal/x", "203.0.113.7"), no_route);
     assert_eq!(outcome("GET /api/x", "192.0.2.1"), (Some(400), "wanted".to_owned()));
     assert_eq!(outcome("GET /dear", "192.0.2.1"), (Some(429), "dear".to_owned()));
-    assert_eq!(outcome("GET /watched", "192.0.2.1"), nowhere);
+    assert_eq!(outcome("GET /watched", "192.0.2.1"), no_route);
 }

@@ -1,4 +1,4 @@
-//! A policy decides as its limits do when each is looked at.
+//! A policy makes the same decisions as a scan of all its limits, and as a dry run.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -41,7 +41,7 @@ fn rule_sets() -> impl Strategy<Value = Vec<RuleSpec>> {
     })
 }
 
-/// The same with rules in shadow mode, or in shadow mode for some keys, and with costs that a header says.
+/// Rule sets with rules in shadow mode, for all or some keys, and with costs from a header.
 fn rule_sets_with_modes() -> impl Strategy<Value = Vec<RuleSpec>> {
     let mode = prop_oneof![
         4 => Just((Mode::Enforce, None)),
@@ -77,7 +77,7 @@ fn requests() -> impl Strategy<Value = Vec<PolicyTestRequest>> {
     proptest::collection::vec(one, 1..30)
 }
 
-/// The same, some with several values of the headers that rules read.
+/// Requests, some with repeated headers that rules read.
 fn requests_with_duplicates() -> impl Strategy<Value = Vec<PolicyTestRequest>> {
     let more = prop_oneof![
         6 => Just(vec![]),
@@ -114,7 +114,7 @@ proptest! {
         let (indexed, scanned) = (gate(&policy(rules.clone())), gate(&policy(rules)));
         for request in &requests {
             let one = refusal(&indexed, request).map(|refusal| refusal.rule.to_string());
-            let Evaluation::Ready(verdict) = scanned.gate().check(request) else { panic!("everything is at manual_clock") };
+            let Evaluation::Ready(verdict) = scanned.gate().check(request) else { panic!("expected an immediate result") };
             let other = verdict.denial().map(|one| one.rule(scanned.gate()).unwrap().name().to_owned());
             prop_assert_eq!(one, other, "{:?}", request);
         }

@@ -1,4 +1,4 @@
-//! The index finds what looking at every rule finds.
+//! The index finds the same rules as a scan.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,4 +1,4 @@
-//! What is hardly meant, and what is fine.
+//! Policies with likely mistakes, and policies without.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -18,7 +18,7 @@ use tidegate_policy::{
 use tidegate_rule::Mode;
 
 fn run_lint(policy: &Policy) -> Vec<(String, Lint)> {
-    lint(policy).into_iter().map(|advice| (advice.rule, advice.lint)).collect()
+    lint(policy).into_iter().map(|warning| (warning.rule, warning.lint)).collect()
 }
 
 fn capture(name: &str) -> KeySpec {
@@ -40,11 +40,11 @@ fn limit_behind_tighter_one_is_unreachable() {
     assert_eq!(
         unreachable(vec![all(), login("10/min")]),
         expected,
-        "of two that are the same, the wider stays"
+        "of two equal quotas, the narrower rule is reported"
     );
     assert_eq!(unreachable(vec![login("10/min"), all()]), expected);
     let twice = vec![RuleSpec { name: "first".to_owned(), ..login("10/min") }, login("10/min")];
-    assert_eq!(unreachable(twice), expected, "and else the first");
+    assert_eq!(unreachable(twice), expected, "of two equal rules, the second is reported");
     let together = RuleSpec { key: KeySpec::All, ..all() };
     assert_eq!(unreachable(vec![together, login("20/min")]), expected);
     let by_both = RuleSpec { key: KeySpec::Composite(vec![header("x-user"), ip()]), ..login("20/min") };
@@ -90,14 +90,13 @@ fn cost_over_burst_is_reported() {
     let costs = |cost: CostSpec, quota: &str| {
         !run_lint(&policy([RuleSpec { cost, ..rule("one", &[quota]) }])).is_empty()
     };
-    let header =
-        |most| CostSpec::FromRequest { part: KeyPart::Header("x-cost".to_owned()), default: 1, max: most };
+    let header = |max| CostSpec::FromRequest { part: KeyPart::Header("x-cost".to_owned()), default: 1, max };
     assert!(costs(CostSpec::Fixed(11), "100/min burst 10"));
     assert!(!costs(CostSpec::Fixed(10), "100/min burst 10"));
     assert!(costs(header(11), "10/min fixed-window"));
     assert!(!costs(header(10), "10/min fixed-window"));
     assert!(costs(CostSpec::Fixed(4), "3 at once"));
-    assert!(!costs(CostSpec::Fixed(400), "3/s smooth"), "it is waited for");
+    assert!(!costs(CostSpec::Fixed(400), "3/s smooth"), "a request waits for it");
 }
 
 #[test]
@@ -122,12 +121,12 @@ fn rule_that_never_matches_is_reported() {
     ];
     let route = RouteSpec::forward(any_request().host("a.test").path("/api/**").method("GET"), "app");
     let second = RouteSpec::forward(any_request().path("/a/**"), "app");
-    for (matching, is_told) in cases {
+    for (matching, is_reported) in cases {
         let rules = policy([RuleSpec { matching: matching.clone(), ..rule("one", &["1/s"]) }]);
         let routed = Policy { routes: vec![route.clone(), second.clone()], ..rules };
         assert_eq!(
             run_lint(&routed).contains(&("one".to_owned(), Lint::NeverMatches)),
-            is_told,
+            is_reported,
             "{matching:?}"
         );
     }
@@ -141,47 +140,43 @@ fn open_login_is_reported() {
         ..Stores::default()
     };
     let login = RuleSpec { matching: any_request().path("/api/Sign-In"), ..rule("one", &["5/min"]) };
-    let said =
+    let lints_of =
         |rule: RuleSpec, stores: &Stores| run_lint(&Policy { stores: stores.clone(), ..policy([rule]) });
-    assert_eq!(said(login.clone(), &stores), [("one".to_owned(), Lint::OpenLogin)]);
-    assert_eq!(said(RuleSpec { on_outage: Some(FailureMode::Closed), ..login.clone() }, &stores), []);
-    assert_eq!(said(rule("search", &["5/min"]), &stores), []);
+    assert_eq!(lints_of(login.clone(), &stores), [("one".to_owned(), Lint::OpenLogin)]);
+    assert_eq!(lints_of(RuleSpec { on_outage: Some(FailureMode::Closed), ..login.clone() }, &stores), []);
+    assert_eq!(lints_of(rule("search", &["5/min"]), &stores), []);
     assert_eq!(
-        said(rule("password-reset", &["5/min"]), &stores),
+        lints_of(rule("password-reset", &["5/min"]), &stores),
         [("password-reset".to_owned(), Lint::OpenLogin)]
     );
     let without = [(String::new(), Lint::WithoutEffect)];
-    assert_eq!(said(login, &Stores { default: None, ..stores }), without, "memory is never away");
+    assert_eq!(lints_of(login, &Stores { default: None, ..stores }), without, "memory is never unavailable");
 }
 
 #[test]
 fn key_missing_in_requests_is_reported() {
     let warnings = |key: KeySpec, matching: Match| {
-        let said = policy([RuleSpec { key, matching, ..rule("one", &["5/min"]) }]);
-        lint(&said).iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        let policy = policy([RuleSpec { key, matching, ..rule("one", &["5/min"]) }]);
+        lint(&policy).iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
     assert_eq!(
         warnings(capture("id"), any_request().path("/users/{name}")),
-        "rule `one`: none of its paths has a `{id}`; name a segment of its path so (key-not-carried)"
+        "rule `one`: none of its paths has `{id}`; add it to the path (key-not-carried)"
     );
     assert!(
         warnings(capture("id"), any_request().path("/users/{id}").path("/users"))
             .contains("only some of its paths")
     );
     assert_eq!(warnings(capture("id"), any_request().path("/users/{id}").path("/a/{id**}")), "");
-    assert!(warnings(KeySpec::Part(KeyPart::User), any_request()).contains("nothing says who the user is"));
-    assert!(
-        warnings(KeySpec::Part(KeyPart::Route), any_request()).contains("no path that could be its `route`")
-    );
+    assert!(warnings(KeySpec::Part(KeyPart::User), any_request()).contains("does not define `user`"));
+    assert!(warnings(KeySpec::Part(KeyPart::Route), any_request()).contains("`route` needs a path"));
     let session = KeySpec::Part(KeyPart::Cookie("session".to_owned()));
     assert!(
         warnings(session.clone(), any_request().without(any_request().cookie("session", "*")))
-            .contains("leaves out all requests")
+            .contains("excludes all requests")
     );
     assert_eq!(warnings(session, any_request().without(any_request().cookie("session", "*").path("/x"))), "");
-    assert!(
-        warnings(KeySpec::First(vec![ip(), header("x-user")]), any_request()).contains("is never looked at")
-    );
+    assert!(warnings(KeySpec::First(vec![ip(), header("x-user")]), any_request()).contains("are never used"));
     assert_eq!(warnings(KeySpec::First(vec![header("x-user"), ip()]), any_request()), "");
 }
 
@@ -221,14 +216,14 @@ fn requests() -> impl Strategy<Value = PolicyTestRequest> {
 }
 
 proptest! {
-    /// Without the rules that are said to be dead, everything is decided as before.
+    /// Removing the rules that are reported as unreachable changes no decision.
     #[test]
     fn removing_unreachable_rules_changes_nothing(
         rules in proptest::collection::vec((matches(), 1..4_u64), 2..5),
         requests in proptest::collection::vec(requests(), 1..40),
     ) {
-        let rules = rules.into_iter().enumerate().map(|(place, (matching, limit))| RuleSpec {
-            matching, ..rule(&format!("rule-{place}"), &[&format!("{limit}/min")])
+        let rules = rules.into_iter().enumerate().map(|(index, (matching, limit))| RuleSpec {
+            matching, ..rule(&format!("rule-{index}"), &[&format!("{limit}/min")])
         });
         let policy = policy(rules);
         let dead = run_lint(&policy);

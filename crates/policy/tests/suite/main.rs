@@ -1,4 +1,4 @@
-//! Policies, in one program: it is built and linked once.
+//! The tests of this crate as one program, which is compiled and linked once.
 
 mod code;
 mod counting;

@@ -1,4 +1,4 @@
-//! Which requests a match is about.
+//! Which requests a match applies to.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -18,7 +18,7 @@ fn mismatch(matching: &Match, request: &PolicyTestRequest) -> Option<Mismatch> {
 
 #[test]
 fn match_requires_all_conditions() {
-    let value = |place, name: &str| Some(Mismatch::Value(place, name.into()));
+    let value = |source, name: &str| Some(Mismatch::Value(source, name.into()));
     let get = any_request().method("GET").method("HEAD");
     let host = any_request().host("example.com").host("*.example.com");
     let plan = any_request().header("x-plan", "free|trial*");
@@ -90,15 +90,15 @@ fn client_is_resolved_through_trusted_proxies() {
     let inside =
         Matcher::new(&any_request().client("10.0.0.0/8").client("2001:db8::/32"), &Lists::default()).unwrap();
     let proxies = TrustedProxies::new(["192.0.2.1"]).unwrap();
-    let told = |peer: &str, forwarded: &str| {
+    let request = |peer: &str, forwarded: &str| {
         PolicyTestRequest::new("GET /").with_peer(peer).with_header("x-forwarded-for", forwarded)
     };
     let cases = [
-        (told("192.0.2.1", "10.1.2.3"), true),
-        (told("192.0.2.1", "10.1.2.3, 198.51.100.1"), false),
-        (told("198.51.100.1", "10.1.2.3"), false),
-        (told("::ffff:10.9.9.9", ""), true),
-        (told("2001:db8::1", ""), true),
+        (request("192.0.2.1", "10.1.2.3"), true),
+        (request("192.0.2.1", "10.1.2.3, 198.51.100.1"), false),
+        (request("198.51.100.1", "10.1.2.3"), false),
+        (request("::ffff:10.9.9.9", ""), true),
+        (request("2001:db8::1", ""), true),
         (PolicyTestRequest { peer: None, ..PolicyTestRequest::new("GET /") }, false),
     ];
     for (request, is_inside) in cases {
@@ -110,17 +110,17 @@ fn client_is_resolved_through_trusted_proxies() {
 fn list_reload_is_atomic() {
     let folder = std::env::temp_dir().join(format!("tidegate-lists-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("office.txt");
-    fs::write(&file, "# the office\n10.0.0.0/8\n!10.1.0.0/16\n").unwrap();
+    let file = folder.join("internal.txt");
+    fs::write(&file, "# the internal\n10.0.0.0/8\n!10.1.0.0/16\n").unwrap();
     let list =
-        AddressList { networks: vec!["192.0.2.0/24".parse().unwrap()], files: vec!["office.txt".into()] };
-    let policy = Policy { lists: BTreeMap::from([("office".to_owned(), list)]), ..Policy::default() };
+        AddressList { networks: vec!["192.0.2.0/24".parse().unwrap()], files: vec!["internal.txt".into()] };
+    let policy = Policy { lists: BTreeMap::from([("internal".to_owned(), list)]), ..Policy::default() };
     let lists = Lists::read(&policy, &folder).unwrap();
     assert_eq!(lists.files().collect::<Vec<_>>(), [file.as_path()]);
 
-    let office = Matcher::new(&any_request().client("office"), &lists).unwrap();
+    let internal = Matcher::new(&any_request().client("internal"), &lists).unwrap();
     let is_in = |peer: &str| {
-        office.matches(&RequestView::new(
+        internal.matches(&RequestView::new(
             &PolicyTestRequest::new("GET /").with_peer(peer),
             &TrustedProxies::none(),
         ))
@@ -128,10 +128,10 @@ fn list_reload_is_atomic() {
     assert_eq!([is_in("10.2.0.1"), is_in("10.1.0.1"), is_in("192.0.2.9")], [true, false, true]);
 
     fs::write(&file, "10.0.0.0/8\n10.0.0.1/8\n").unwrap();
-    let wrong = lists.reload().unwrap_err();
-    let told = wrong[0].to_string();
-    assert!(told.contains("office.txt, line 2") && told.contains("write `10.0.0.0/8`"), "{told}");
-    assert_eq!([is_in("10.2.0.1"), is_in("10.1.0.1")], [true, false], "it stays as it was");
+    let errors = lists.reload().unwrap_err();
+    let error = errors[0].to_string();
+    assert!(error.contains("internal.txt, line 2") && error.contains("write `10.0.0.0/8`"), "{error}");
+    assert_eq!([is_in("10.2.0.1"), is_in("10.1.0.1")], [true, false], "the list is unchanged");
 
     fs::write(&file, "198.51.100.0/24\n").unwrap();
     lists.reload().unwrap();
@@ -139,9 +139,9 @@ fn list_reload_is_atomic() {
     fs::remove_dir_all(&folder).unwrap();
 
     let missing = Lists::read(&policy, Path::new("/nowhere")).unwrap_err();
-    assert!(missing[0].to_string().contains("cannot be read"), "{missing:?}");
-    let unknown = Matcher::new(&any_request().client("offices"), &lists).unwrap_err();
-    assert_eq!(unknown.to_string(), "unknown list `offices`; use one of office, all");
+    assert!(missing[0].to_string().contains("cannot read"), "{missing:?}");
+    let unknown = Matcher::new(&any_request().client("networks"), &lists).unwrap_err();
+    assert_eq!(unknown.to_string(), "unknown list `networks`; use one of internal, all");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn when_expression_matches_requests() {
         ("has(request.headers.accept) && !has(request.cookies.t)", true),
         ("int(request.query['page']) == 2 || request.query['none'] == 'x'", true),
         ("request.path.split('/')[1] == 'a' ? true : false", true),
-        // One that fails counts as true: the rule applies.
+        // An expression that fails counts as true, so that the rule applies.
         ("request.headers['x-none'] == 'a'", true),
         ("request.path.split('/')[9] == 'a'", true),
         ("request.size / 0 == 1", true),
@@ -202,22 +202,22 @@ fn failing_expression_makes_the_rule_apply() {
 }
 
 #[test]
-fn expression_of_the_wrong_type_is_refused() {
+fn expression_of_the_wrong_type_is_rejected() {
     let conditions = [
-        ("request.size", "`request.size` is a number, and `when` needs true or false"),
-        ("request.path", "`request.path` is a text, and `when` needs true or false"),
-        ("request.path.split('/')", "is a list, and `when` needs true or false"),
-        ("request.method == 'GET' ? 1 : 2", "is a number, and `when` needs true or false"),
-        ("request.size + 'x' == 'y'", "types in the expression do not fit: `+` of a number and a text"),
-        ("request.size == '1'", "a number never equals a text"),
-        ("request.headers['x-n'] > 5", "a text cannot be ordered against a number"),
-        ("request.path && true", "`&&` needs true or false, not a text"),
-        ("!request.path", "`!` needs true or false, not a text"),
-        ("request.size in ['1']", "a number is never in a list of a text"),
-        ("request.size.startsWith('1')", "`startsWith` needs a text, not a number"),
+        ("request.size", "`request.size` is a number, but `when` needs a boolean"),
+        ("request.path", "`request.path` is a string, but `when` needs a boolean"),
+        ("request.path.split('/')", "is a list, but `when` needs a boolean"),
+        ("request.method == 'GET' ? 1 : 2", "is a number, but `when` needs a boolean"),
+        ("request.size + 'x' == 'y'", "type error in the expression: `+` of a number and a string"),
+        ("request.size == '1'", "a number never equals a string"),
+        ("request.headers['x-n'] > 5", "a string cannot be ordered against a number"),
+        ("request.path && true", "`&&` needs a boolean, not a string"),
+        ("!request.path", "`!` needs a boolean, not a string"),
+        ("request.size in ['1']", "a number is never in a list of a string"),
+        ("request.size.startsWith('1')", "`startsWith` needs a string, not a number"),
         ("size(request.size) > 1", "a number has no size"),
-        ("request.path.split('/')['a'] == 'a'", "a list has no element at a text"),
-        ("-request.path == 'a'", "`-` of a text"),
+        ("request.path.split('/')['a'] == 'a'", "a list has no element at a string"),
+        ("-request.path == 'a'", "`-` of a string"),
     ];
     for (expression, expected) in conditions {
         let error = check_condition(&Expression(expression.into())).unwrap_err().to_string();
@@ -225,7 +225,7 @@ fn expression_of_the_wrong_type_is_refused() {
     }
     for key in ["request.path.split('/')", "1.5", "null"] {
         let error = check_key(&Expression(key.into())).unwrap_err().to_string();
-        assert!(error.contains("a key is a text or a whole number"), "{key}: {error}");
+        assert!(error.contains("a key must be a string or an integer"), "{key}: {error}");
     }
     for key in ["request.path.split('/')[1]", "request.size", "request.size > 5", "request.path + 'x'"] {
         check_key(&Expression(key.into())).unwrap();
@@ -236,24 +236,24 @@ fn expression_of_the_wrong_type_is_refused() {
 fn unbounded_expressions_are_rejected() {
     let long = format!("'{}' == 'a'", "a".repeat(1_000));
     let cases = [
-        ("[1, 2].all(x, x > 0)", "an expression with a loop"),
-        ("request.path.split('').map(x, x).size() > 0", "an expression with a loop"),
-        ("request.path.replace('a', request.path) == ''", "an expression cannot call `replace`"),
-        ("request.path.matches('(a+)+')", "an expression cannot call `matches`"),
-        ("request.headers[request.path] == ''", "a name that is not known ahead"),
-        ("request.headers == 1", "`request.headers` as a whole"),
+        ("[1, 2].all(x, x > 0)", "loop in an expression"),
+        ("request.path.split('').map(x, x).size() > 0", "loop in an expression"),
+        ("request.path.replace('a', request.path) == ''", "function `replace` is not allowed"),
+        ("request.path.matches('(a+)+')", "function `matches` is not allowed"),
+        ("request.headers[request.path] == ''", "computed name in an expression"),
+        ("request.headers == 1", "`request.headers` without a name"),
         ("request.headers['X-Plan'] == ''", "write it in lower case: `x-plan`"),
         ("request.body == ''", "unknown `request.body`; use one of request.method"),
         ("path == '/'", "unknown name `path`; use one of request.method"),
-        ("request == 1", "`request` as a whole"),
-        ("{'a': 1}.a == 1", "a table in an expression"),
-        ("request.size >", "is no expression"),
-        ("", "is no expression"),
-        (&long, "an expression of 1009 bytes; write one of 1000 bytes at most"),
+        ("request == 1", "`request` without a field"),
+        ("{'a': 1}.a == 1", "map in an expression"),
+        ("request.size >", "invalid expression"),
+        ("", "invalid expression"),
+        (&long, "expression of 1009 bytes; shorten it to 1000 bytes"),
     ];
-    for (expression, told) in cases {
+    for (expression, expected) in cases {
         let error = check_condition(&Expression(expression.into())).unwrap_err().to_string();
-        assert!(error.contains(told), "{expression}: {error}");
+        assert!(error.contains(expected), "{expression}: {error}");
         assert!(!error.contains('\n'), "{error}");
     }
 }
@@ -261,7 +261,7 @@ fn unbounded_expressions_are_rejected() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Whatever is written, there is an answer.
+    /// Compiling and evaluating any expression does not panic.
     #[test]
     fn expressions_never_panic(
         words in proptest::collection::vec(
@@ -289,15 +289,15 @@ fn listener_is_compared_by_its_name() {
     let matcher = Matcher::new(&matching, &Lists::default()).unwrap();
     let proxies = TrustedProxies::none();
     let cases = [(Some("internal"), true), (Some("public"), false), (None, false)];
-    for (listener, is_meant) in cases {
+    for (listener, is_match) in cases {
         let request = PolicyTestRequest {
             listener: listener.map(str::to_owned),
             ..PolicyTestRequest::new("GET a.test/")
         };
         let mismatch = matcher.mismatch(&RequestView::new(&request, &proxies));
-        assert_eq!(mismatch.is_none(), is_meant, "{listener:?}");
+        assert_eq!(mismatch.is_none(), is_match, "{listener:?}");
         if let Some(mismatch) = mismatch {
-            assert_eq!(mismatch.to_string(), "it is about other listeners");
+            assert_eq!(mismatch.to_string(), "listener does not match");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Rules asked by their names: keys are those that requests would have had.
+//! Rules checked by name: keys equal those of requests.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -28,12 +28,12 @@ fn gate() -> PolicyGate {
     Compiler::new(Rules::new()).compile(&policy, None).unwrap()
 }
 
-/// The key as a store has it, or what is wrong.
-fn key(gate: &PolicyGate, rule: &str, given: &Value) -> String {
-    let text = given.to_string();
-    let given: JsonValue<'_> = serde_json::from_str(&text).unwrap();
+/// The key as in a store, or the error.
+fn key(gate: &PolicyGate, rule: &str, value: &Value) -> String {
+    let text = value.to_string();
+    let json: JsonValue<'_> = serde_json::from_str(&text).unwrap();
     let key =
-        gate.rule_by_name(rule).unwrap().parse_key(Some(&given).filter(|given| **given != JsonValue::Null));
+        gate.rule_by_name(rule).unwrap().parse_key(Some(&json).filter(|json| **json != JsonValue::Null));
     key.map_or_else(|error| error.to_string(), |key| key.to_string())
 }
 
@@ -56,34 +56,34 @@ fn named_key_equals_request_key() {
         ("first", json!({"header x-user": "ann"}), "ann"),
         ("first", json!({"cookie user": "ann"}), "\u{1}1?ann"),
         ("first", json!({"ip": "192.0.2.1"}), "\u{1}2?192.0.2.1"),
-        ("all", json!("a"), "this rule counts all together; leave `key` out"),
-        ("ip", json!("a"), "`a` is not an address; write one, as in `192.0.2.1` or `2001:db8::1`"),
-        ("ip", json!(null), "there is no key; give an address as `key`"),
-        ("host", json!(":80"), "there is no host in it; write one, as in `example.com`"),
-        ("host", json!(""), "the key is empty; give a host as `key`"),
-        ("path", json!(["a"]), "the key is not what this rule counts by; give a text"),
-        ("cel", json!(null), "there is no key; give a text or a number as `key`"),
-        ("pair", json!("a"), "this rule counts by 2 parts; give a list of 2 as `key`"),
+        ("all", json!("a"), "the rule counts all requests together; omit `key`"),
+        ("ip", json!("a"), "invalid address `a`; write one, as in `192.0.2.1` or `2001:db8::1`"),
+        ("ip", json!(null), "missing key; use an address as `key`"),
+        ("host", json!(":80"), "key without a host; write one, as in `example.com`"),
+        ("host", json!(""), "empty key; use a host as `key`"),
+        ("path", json!(["a"]), "invalid type of the key; use a string"),
+        ("cel", json!(null), "missing key; use a string or an integer as `key`"),
+        ("pair", json!("a"), "the key of the rule has 2 parts; use a list of 2 as `key`"),
         (
             "first",
             json!({"a": "b"}),
-            "this rule counts by one of several things; name one of `header x-user`, `cookie user`, `ip`, as in {\"ip\": \"…\"}",
+            "the key of the rule has several alternatives; name one of `header x-user`, `cookie user`, `ip`, as in {\"ip\": \"…\"}",
         ),
-        ("path", json!("a".repeat(4_097)), "the key is too long; give 4096 bytes at most"),
+        ("path", json!("a".repeat(4_097)), "key too long; use at most 4096 bytes"),
     ];
-    for (rule, given, meant) in cases {
-        assert_eq!(key(&gate, rule, &given), meant, "{rule}");
+    for (rule, value, expected) in cases {
+        assert_eq!(key(&gate, rule, &value), expected, "{rule}");
     }
 }
 
 #[test]
 fn named_rule_reports_quota_kind_and_tier() {
     let gate = gate();
-    assert!(gate.rule_by_name("lists").is_none() && gate.rule_by_name("nobody").is_none());
+    assert!(gate.rule_by_name("lists").is_none() && gate.rule_by_name("unknown").is_none());
     assert_eq!(gate.rule_names().last(), Some("plans"));
-    let holds = |name: &str| gate.rule_by_name(name).unwrap().quota_kind();
+    let kind = |name: &str| gate.rule_by_name(name).unwrap().quota_kind();
     assert_eq!(
-        (holds("ip"), holds("path"), holds("cel")),
+        (kind("ip"), kind("path"), kind("cel")),
         (QuotaKind::Tokens, QuotaKind::Slots, QuotaKind::Both)
     );
 
@@ -91,17 +91,17 @@ fn named_rule_reports_quota_kind_and_tier() {
         gate.rule_by_name(rule)
             .unwrap()
             .tier_index(name)
-            .map_or_else(|error| error.to_string(), |place| place.to_string())
+            .map_or_else(|error| error.to_string(), |index| index.to_string())
     };
     let cases = [
         ("ip", None, "0"),
-        ("ip", Some("gold"), "this rule has no tiers; leave `tier` out"),
+        ("ip", Some("gold"), "the rule has no tiers; omit `tier`"),
         ("plans", None, "2"),
         ("plans", Some("silver"), "1"),
-        ("plans", Some("glod"), "there is no tier `glod`; did you mean `gold`?"),
-        ("plans", Some("z"), "there is no tier `z`; use one of `gold`, `silver`, or leave it out"),
+        ("plans", Some("glod"), "unknown tier `glod`; did you mean `gold`?"),
+        ("plans", Some("z"), "unknown tier `z`; use one of `gold`, `silver`, or omit it"),
     ];
-    for (rule, name, meant) in cases {
-        assert_eq!(tier(rule, name), meant, "{rule} {name:?}");
+    for (rule, name, expected) in cases {
+        assert_eq!(tier(rule, name), expected, "{rule} {name:?}");
     }
 }

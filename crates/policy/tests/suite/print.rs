@@ -1,4 +1,4 @@
-//! What is printed is read again as it was, in every language; and nothing that is read makes the reader fall over.
+//! Printed policies parse to the same policy in every format, and malformed input never panics.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,7 +8,7 @@ use tidegate_testkit::strategy::runner_with_cases;
 
 #[test]
 fn printed_policies_round_trip() {
-    let law = |policy: Policy| {
+    let property = |policy: Policy| {
         for format in PolicyFormat::ALL {
             let text = policy.print(format);
             let read = Policy::parse(&text, format);
@@ -17,12 +17,12 @@ fn printed_policies_round_trip() {
                 Err(problems) => prop_assert!(false, "{format:?}: {problems}\n{text}"),
             }
         }
-        // The text is canonical: it prints as itself.
+        // The output is canonical: parsing and printing it again returns the same text.
         let text = policy.to_string();
         prop_assert_eq!(text.parse::<Policy>().unwrap().to_string(), text);
         Ok(())
     };
-    runner_with_cases(1_000).run(&crate::strategies::policies(), law).unwrap();
+    runner_with_cases(1_000).run(&crate::strategies::policies(), property).unwrap();
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn malformed_input_yields_valid_problems() {
             .prop_map(|all| all.into_iter().collect()),
     ];
     let noise = (noise, prop::sample::select(PolicyFormat::ALL.to_vec()));
-    let law = |(text, format): (String, PolicyFormat)| {
+    let property = |(text, format): (String, PolicyFormat)| {
         if let Err(problems) = Policy::parse(&text, format) {
             prop_assert!(problems.count() > 0);
             for problem in &problems {
@@ -68,6 +68,6 @@ fn malformed_input_yields_valid_problems() {
         }
         Ok(())
     };
-    runner_with_cases(1_500).run(&changed, law).unwrap();
-    runner_with_cases(6_000).run(&noise, law).unwrap();
+    runner_with_cases(1_500).run(&changed, property).unwrap();
+    runner_with_cases(6_000).run(&noise, property).unwrap();
 }

@@ -1,4 +1,4 @@
-//! What stays when a policy is replaced, and who may wait.
+//! State that is retained when a policy is replaced, and wait queues.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -24,7 +24,7 @@ fn remaining(live: &LivePolicy) -> usize {
     (0..200).take_while(|_| refusal(&live.current(), &PolicyTestRequest::new("GET /")).is_none()).count()
 }
 
-/// Ten are allowed and four are used, when a new file allows twenty, or five.
+/// Four of ten requests are used when a new policy allows twenty, or five.
 #[test]
 fn reload_carries_over_counters_as_configured() {
     let cases = [
@@ -32,7 +32,7 @@ fn reload_carries_over_counters_as_configured() {
         (CarryOver::Keep, "5/h", 1),
         (CarryOver::Reset, "20/h", 20),
         (CarryOver::Reset, "5/h", 5),
-        // The same quota is the same counter, whatever would be done with another.
+        // The same quota keeps its counter in any case.
         (CarryOver::Reset, "10/h", 6),
     ];
     for (inherit, quota, expected) in cases {
@@ -45,7 +45,7 @@ fn reload_carries_over_counters_as_configured() {
     }
 }
 
-/// Several quotas of a rule are inherited one by one, and those of another algorithm start anew.
+/// Each quota of a rule is carried over separately. A quota with another algorithm starts with an empty counter.
 #[test]
 fn reload_carries_over_each_quota() {
     let (live, _manual_clock) = live_policy(&policy([rule("one", &["10/h", "8/d"])]));
@@ -56,11 +56,11 @@ fn reload_carries_over_each_quota() {
     live.replace(&policy([next])).unwrap();
     assert_eq!(remaining(&live), 5);
     live.replace(&policy([rule("one", &["7/h fixed-window", "12/d"])])).unwrap();
-    // All nine of the day are used; of the window, none.
+    // All nine requests of the day are used, and none of the window.
     assert_eq!(remaining(&live), 3);
 }
 
-/// What a rule counted by another algorithm, by fewer quotas or in a shorter log is found again.
+/// Usage is retained when the algorithm, the number of quotas or the length of the log changes.
 #[test]
 fn reload_that_replaces_a_limiter_keeps_counters() {
     let used = |quotas: &[&str]| {
@@ -80,7 +80,7 @@ fn reload_that_replaces_a_limiter_keeps_counters() {
         live.replace(&policy([rule("one", &then)])).unwrap();
         assert_eq!(remaining(&live), expected, "{first:?} to {then:?}");
     }
-    // There and back again.
+    // A change and its reversal.
     for between in [vec!["10/h sliding-log"], vec!["10/min fixed-window"], vec!["10/h", "20/d sliding-log"]] {
         let (live, _manual_clock) = used(&["10/h"]);
         live.replace(&policy([rule("one", &between)])).unwrap();
@@ -100,12 +100,12 @@ impl ResponseHead for OkResponse {
     }
 }
 
-/// What a request meets that comes when others wait already: it waits, too, or is refused at once.
+/// Sends a request, and returns whether it is admitted, waits, or is denied.
 async fn send_request(gate: &PolicyGate, from: &str) -> RequestOutcome {
     match gate.check(&PolicyTestRequest::new("GET /").with_peer(from)) {
-        Evaluation::Ready(passage) => request_outcome(passage),
-        Evaluation::Pending(asking) => {
-            let waiting = tokio::spawn(asking);
+        Evaluation::Ready(result) => request_outcome(result),
+        Evaluation::Pending(pending) => {
+            let waiting = tokio::spawn(pending);
             for _ in 0..8 {
                 tokio::task::yield_now().await;
             }
@@ -130,46 +130,46 @@ fn request_outcome(result: PolicyResult) -> RequestOutcome {
     }
 }
 
-/// A rule by address that waits, with a queue of two for each and three in all: for tokens, for a slot, for an adaptive limit.
+/// A rule with the key `ip` and a queue of two per key and three in total: for a rate, a concurrency limit and an adaptive limit.
 #[tokio::test(start_paused = true)]
 async fn queue_is_bounded_per_key_and_in_total() {
     let adaptive = AdaptiveSpec { target: Duration::from_secs(100), min: Some(1), max: Some(1) };
-    let waits = |most, in_all| {
-        let queue = QueueSpec { max: most, max_total: in_all, order: QueueOrder::Fifo };
+    let waits = |max, max_total| {
+        let queue = QueueSpec { max, max_total, order: QueueOrder::Fifo };
         RuleSpec { key: ip(), wait: Duration::from_secs(60), queue: Some(queue), ..RuleSpec::new("one") }
     };
     let with = |quota: &str, from: RuleSpec| RuleSpec { quotas: rule("", &[quota]).quotas, ..from };
     let cases = [
-        // Each address has a token of its own, so that one of each passes.
+        // Each address has its own token, so one request of each is admitted.
         (with("1 per 10s", waits(2, Some(3))), 2),
         (with("1 per 10s leaky-bucket queue 50", waits(2, Some(3))), 2),
         (with("1 at once", waits(2, Some(3))), 2),
         (with("5/s", RuleSpec { adaptive: Some(adaptive), ..waits(2, Some(3)) }), 1),
     ];
-    for (said, passing) in cases {
+    for (spec, passing) in cases {
         let (gate, what) = (
-            Compiler::new(Rules::new()).clock(Clock::tokio()).compile(&policy([said.clone()]), None).unwrap(),
-            format!("{:?} {:?}", said.quotas, said.adaptive),
+            Compiler::new(Rules::new()).clock(Clock::tokio()).compile(&policy([spec.clone()]), None).unwrap(),
+            format!("{:?} {:?}", spec.quotas, spec.adaptive),
         );
         let (mut passes, mut waits, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         for from in ["192.0.2.1"; 4].into_iter().chain(["192.0.2.2"; 4]) {
             match send_request(&gate, from).await {
-                RequestOutcome::Admitted(passage) => passes.push(passage),
+                RequestOutcome::Admitted(result) => passes.push(result),
                 RequestOutcome::Waiting(waiting) => waits.push((from, waiting)),
-                RequestOutcome::Refused(why) => refused.push((from, why)),
+                RequestOutcome::Refused(reason) => refused.push((from, reason)),
             }
         }
         let of = |from: &str| waits.iter().filter(|(waiting, _)| *waiting == from).count();
         assert_eq!(passes.len(), passing, "{what}");
         assert_eq!((of("192.0.2.1"), of("192.0.2.2")), (2, 1), "{what}");
         assert_eq!(refused.len(), 8 - passing - 3, "{what}");
-        // One who leaves makes room for one of the others, of whichever key.
+        // A canceled request makes room for another one, of any key.
         let (_, left) = waits.pop().unwrap();
         left.abort();
         _ = left.await;
         assert!(matches!(send_request(&gate, "192.0.2.2").await, RequestOutcome::Waiting(_)), "{what}");
-        for passage in passes {
-            if let PolicyResult::Admitted(admission) = passage {
+        for result in passes {
+            if let PolicyResult::Admitted(admission) = result {
                 drop(admission.settle(&OkResponse));
             }
         }
@@ -182,45 +182,45 @@ async fn queue_is_bounded_per_key_and_in_total() {
     }
 }
 
-/// Where nobody waits, the shortest queue is long enough for whoever need not wait.
+/// Requests that need not wait take no place in the queue.
 #[tokio::test(start_paused = true)]
 async fn admitted_requests_use_no_queue_slots() {
     let queue = QueueSpec { max: 1, max_total: Some(1), order: QueueOrder::Fifo };
-    let said = RuleSpec { wait: Duration::from_secs(5), queue: Some(queue), ..rule("one", &["3 at once"]) };
-    let gate = Compiler::new(Rules::new()).clock(Clock::tokio()).compile(&policy([said]), None).unwrap();
+    let spec = RuleSpec { wait: Duration::from_secs(5), queue: Some(queue), ..rule("one", &["3 at once"]) };
+    let gate = Compiler::new(Rules::new()).clock(Clock::tokio()).compile(&policy([spec]), None).unwrap();
     let mut admissions = Vec::new();
     for _ in 0..3 {
-        let RequestOutcome::Admitted(passage) = send_request(&gate, "192.0.2.1").await else {
-            panic!("there is room")
+        let RequestOutcome::Admitted(result) = send_request(&gate, "192.0.2.1").await else {
+            panic!("expected an admission")
         };
-        admissions.push(passage);
+        admissions.push(result);
     }
     assert!(matches!(send_request(&gate, "192.0.2.1").await, RequestOutcome::Waiting(_)));
     assert!(matches!(send_request(&gate, "192.0.2.1").await, RequestOutcome::Refused(DenyReason::Limited)));
 }
 
-/// A new file may change who may wait; whoever waits stays.
+/// A new policy can resize the queue. Waiting requests stay.
 #[tokio::test(start_paused = true)]
 async fn queue_resizes_with_waiters() {
-    let said = |most| {
-        let queue = QueueSpec { max: most, max_total: None, order: QueueOrder::Fifo };
+    let spec = |max| {
+        let queue = QueueSpec { max, max_total: None, order: QueueOrder::Fifo };
         policy([RuleSpec {
             wait: Duration::from_secs(60),
             queue: Some(queue),
             ..rule("one", &["1 at once"])
         }])
     };
-    let live = LivePolicy::new(Compiler::new(Rules::new()).clock(Clock::tokio()), &said(2)).unwrap();
+    let live = LivePolicy::new(Compiler::new(Rules::new()).clock(Clock::tokio()), &spec(2)).unwrap();
     let RequestOutcome::Admitted(first) = send_request(&live.current(), "192.0.2.1").await else {
-        panic!("there is room")
+        panic!("expected an admission")
     };
     let mut waits = Vec::new();
-    for (most, fits) in [(2, true), (2, true), (2, false), (3, true), (3, false), (1, false)] {
-        live.replace(&said(most)).unwrap();
+    for (max, fits) in [(2, true), (2, true), (2, false), (3, true), (3, false), (1, false)] {
+        live.replace(&spec(max)).unwrap();
         match send_request(&live.current(), "192.0.2.1").await {
             RequestOutcome::Waiting(waiting) if fits => waits.push(waiting),
             RequestOutcome::Refused(DenyReason::Limited) if !fits => {}
-            _ => panic!("{most} {fits}"),
+            _ => panic!("{max} {fits}"),
         }
     }
     drop(first);

@@ -1,4 +1,4 @@
-//! A request that is nothing but its head, and matches as they are written in a file.
+//! Helpers: a request head, and a builder of matches.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -6,7 +6,7 @@ use std::{any::Any, net::IpAddr};
 use tidegate_policy::model::{Expression, Glob, Match, Network, PathPattern, PathTail, Segment, ValueGlobs};
 use tidegate_rule::request::RequestHead;
 
-/// A request as a test writes it down: `POST example.com/login?next=1`.
+/// A request, written as `POST example.com/login?next=1`.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyTestRequest {
     pub(crate) method: String,
@@ -89,7 +89,7 @@ impl RequestHead for PolicyTestRequest {
     }
 }
 
-/// A pattern as it is written.
+/// Parses a path pattern.
 pub(crate) fn path(text: &str) -> PathPattern {
     let (mut segments, mut rest) = (Vec::new(), None);
     for part in text.split('/').filter(|part| !part.is_empty()) {
@@ -106,7 +106,7 @@ pub(crate) fn path(text: &str) -> PathPattern {
     PathPattern { segments, tail: rest }
 }
 
-/// Matches, in parts.
+/// A builder for matches.
 pub(crate) trait MatchExt {
     fn method(self, method: &str) -> Self;
     fn path(self, path: &str) -> Self;
@@ -177,7 +177,7 @@ impl MatchExt for Match {
     }
 }
 
-/// A match of anything.
+/// A match of all requests.
 pub(crate) fn any_request() -> Match {
     Match::default()
 }

@@ -1,4 +1,4 @@
-//! Rules as a file would say them.
+//! Helpers that build rules, policies and gates.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -8,7 +8,7 @@ use tidegate_policy::{
 };
 use tidegate_rule::{Evaluation, Rules, request::RequestHead};
 
-/// A rule with this name and these quotas, for everybody together.
+/// A rule with this name and these quotas, which counts all requests together.
 pub(crate) fn rule(name: &str, quotas: &[&str]) -> RuleSpec {
     let quotas = quotas.iter().map(|quota| quota.parse().unwrap()).collect();
     RuleSpec { quotas: Quotas::All(quotas), ..RuleSpec::new(name) }
@@ -45,12 +45,12 @@ pub(crate) fn gate(policy: &Policy) -> PolicyGate {
 
 pub(crate) fn expect_ready(evaluation: Evaluation<PolicyResult>) -> PolicyResult {
     match evaluation {
-        Evaluation::Ready(passage) => passage,
-        Evaluation::Pending(_) => panic!("everything is at manual_clock"),
+        Evaluation::Ready(result) => result,
+        Evaluation::Pending(_) => panic!("expected an immediate result"),
     }
 }
 
-/// Why a request is not let through; `None` if it is.
+/// The refusal of a request; `None` if it is admitted.
 pub(crate) fn refusal(gate: &PolicyGate, request: &dyn RequestHead) -> Option<PolicyRefusal> {
     match expect_ready(gate.check(request)) {
         PolicyResult::Admitted(_) => None,
@@ -58,12 +58,12 @@ pub(crate) fn refusal(gate: &PolicyGate, request: &dyn RequestHead) -> Option<Po
     }
 }
 
-/// The rule that refuses a request, or nothing.
+/// The name of the rule that denies a request; empty if it is admitted.
 pub(crate) fn refusing_rule(gate: &PolicyGate, request: &dyn RequestHead) -> String {
     refusal(gate, request).map(|refusal| refusal.rule.to_string()).unwrap_or_default()
 }
 
-/// How many of ten are let through.
+/// The number of admitted requests out of ten.
 pub(crate) fn count_admitted(gate: &PolicyGate, request: &dyn RequestHead) -> usize {
     (0..10).filter(|_| refusal(gate, request).is_none()).count()
 }

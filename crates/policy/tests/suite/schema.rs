@@ -1,4 +1,4 @@
-//! The schema that editors use: it is the one that is published, and it knows what the reader knows.
+//! The JSON schema: the published one is current, and agrees with the reader and the documentation.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, env, fs, iter, path::Path};
 use tidegate_policy::{Policy, PolicyFormat, schema::json_schema};
 use tidegate_testkit::strategy::runner_with_cases;
 
-/// Set `TIDEGATE_BLESS` to write it anew.
+/// Set `TIDEGATE_BLESS` to regenerate it.
 #[test]
 fn published_schema_is_current() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/policy.schema.json");
@@ -18,20 +18,20 @@ fn published_schema_is_current() {
     let published = fs::read_to_string(&path).unwrap();
     assert!(
         published == json_schema(),
-        "docs/policy.schema.json is old; run this test with TIDEGATE_BLESS=1"
+        "docs/policy.schema.json is outdated; run this test with TIDEGATE_BLESS=1"
     );
 }
 
 #[test]
 fn random_policies_validate_against_schema() {
     let schema: Value = serde_json::from_str(&json_schema()).unwrap();
-    let law = |policy: Policy| {
+    let property = |policy: Policy| {
         let value: Value = serde_json::from_str(&policy.print(PolicyFormat::Json)).unwrap();
         let wrong = validate(&schema, &schema, &value, "");
         prop_assert_eq!(wrong, None);
         Ok(())
     };
-    runner_with_cases(300).run(&crate::strategies::policies(), law).unwrap();
+    runner_with_cases(300).run(&crate::strategies::policies(), property).unwrap();
 }
 
 #[test]
@@ -56,14 +56,14 @@ fn schema_rejects_invalid_policies() {
     }
 }
 
-/// Every table of the schema, with its name, and its keys.
+/// All object schemas with their names and keys.
 fn object_schemas(schema: &Value) -> Vec<(&str, &Map<String, Value>)> {
     let definitions = schema["$defs"].as_object().unwrap().iter().map(|(name, table)| (name.as_str(), table));
     let all = iter::once(("policy", schema)).chain(definitions);
     all.filter_map(|(name, table)| Some((name, table.get("properties")?.as_object()?))).collect()
 }
 
-/// The keys that a page shows: as `key:` in an example, or as `key` or `table.key` in backticks. Comments show nothing.
+/// The keys that a page documents: as `key:` in an example, or as `key` or `table.key` in backticks. Comments do not count.
 fn documented_keys(page: &str) -> BTreeSet<&str> {
     let mut shown = BTreeSet::new();
     for (index, block) in page.split("```").enumerate() {
@@ -97,7 +97,7 @@ fn every_key_of_the_schema_is_documented() {
     assert!(["Prose", "d", "e", "g", "h"].iter().all(|key| !shown.contains(key)), "{shown:?}");
 }
 
-/// The tables of the page say what the schema says.
+/// The tables of the page have the defaults of the schema.
 #[test]
 fn documented_defaults_are_those_of_the_schema() {
     let schema: Value = serde_json::from_str(&json_schema()).unwrap();
@@ -124,7 +124,7 @@ fn documented_defaults_are_those_of_the_schema() {
     assert!(compared >= 27, "{compared}");
 }
 
-/// A policy that says all defaults means what one means that says none.
+/// A policy with all defaults written out equals one without them.
 #[test]
 fn defaults_of_the_schema_are_those_of_the_reader() {
     let schema: Value = serde_json::from_str(&json_schema()).unwrap();
@@ -148,7 +148,7 @@ fn defaults_of_the_schema_are_those_of_the_reader() {
     });
     let endpoint = json!({ "endpoint": "http://127.0.0.1:4318" });
     let rule = json!({ "name": "a", "quota": "1/s", "queue": with("queue", json!({ "most": 5 })) });
-    let said = with(
+    let explicit = with(
         "policy",
         json!({
             "connections": defaults("connections"),
@@ -160,17 +160,17 @@ fn defaults_of_the_schema_are_those_of_the_reader() {
             "rules": [with("rule", rule)],
         }),
     );
-    let unsaid = json!({
+    let implicit = json!({
         "traces": endpoint,
         "metrics": endpoint,
         "upstreams": { "app": { "servers": "http://127.0.0.1:9000", "health": health } },
         "rules": [{ "name": "a", "quota": "1/s", "queue": { "most": 5 } }],
     });
     let read = |value: String| Policy::parse(&value, PolicyFormat::Json).unwrap();
-    assert_eq!(read(Value::Object(said).to_string()), read(unsaid.to_string()));
+    assert_eq!(read(Value::Object(explicit).to_string()), read(implicit.to_string()));
 }
 
-/// Where a value is not as a schema says, as far as ours go.
+/// Returns the path of the first value that violates the schema. Supports the keywords that our schema uses.
 fn validate(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {
     for (word, rule) in schema.as_object().unwrap() {
         let is_wrong = match word.as_str() {
@@ -219,11 +219,15 @@ fn validate(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<Str
             "default" => {
                 let mut schema = schema.clone();
                 schema.as_object_mut().unwrap().remove("default");
-                assert_eq!(validate(root, &schema, rule, at), None, "the default {rule} is no value of {at}");
+                assert_eq!(
+                    validate(root, &schema, rule, at),
+                    None,
+                    "the default {rule} is not valid at {at}"
+                );
                 false
             }
             "$schema" | "$defs" | "title" | "description" | "examples" => false,
-            other => panic!("the schema says `{other}`, which this test does not know"),
+            other => panic!("unsupported schema keyword `{other}`"),
         };
         if is_wrong {
             return Some(at.to_owned());

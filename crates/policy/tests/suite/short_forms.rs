@@ -1,4 +1,4 @@
-//! What can be said shortly, and at length: both are the same policy, in every language.
+//! Short forms equal their long forms, in every format.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ fn read(text: &str) -> Policy {
 
 #[test]
 fn short_forms_equal_long_forms() {
-    let rule = |says: &str| format!("rules: [{{ name: a, quota: 5/min, {says} }}]");
+    let rule = |keys: &str| format!("rules: [{{ name: a, quota: 5/min, {keys} }}]");
     let cases = [
         ("listen: 127.0.0.1:80".into(), "listen: [{ address: 127.0.0.1:80 }]".into()),
         ("upstreams: { a: http://b }".into(), "upstreams: { a: { servers: [{ url: http://b, weight: 1 }] } }".into()),
@@ -58,7 +58,7 @@ fn short_forms_equal_long_forms() {
     }
 }
 
-/// All that the page on policies shows.
+/// The examples in docs/policy.md.
 #[test]
 fn documented_example_parses_and_round_trips() {
     let page = include_str!("../../../../docs/policy.md");
@@ -77,7 +77,7 @@ fn documented_example_parses_and_round_trips() {
     assert_eq!(photos.matching.paths[0].tail, Some(PathTail::Capture("file".to_owned())));
     assert_eq!(photos.matching.paths[0].segments[1], Segment::Capture("id".to_owned()));
     assert_eq!(photos.matching.hosts[0].0, "*.example.com");
-    assert_eq!(photos.matching.clients[1], Network::List("office".to_owned()));
+    assert_eq!(photos.matching.clients[1], Network::List("internal".to_owned()));
     assert!(matches!(&photos.priority, Some(PrioritySpec::FromRequest { default, .. }) if default == "low"));
     assert_eq!((photos.matching.any.len(), &downloads.key), (2, &KeySpec::Part(KeyPart::Request)));
     assert!(matches!(&backend.on_limit, OnLimit::Reject(reject) if reject.status == Some(503)));

@@ -1,4 +1,4 @@
-//! Random policies that say everything a policy can say.
+//! Strategies for random policies that use all keys.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,11 +14,20 @@ use tidegate_rule::{
 };
 use tidegate_testkit::strategy::any_sample;
 
-/// Any policy that holds together.
+/// Random valid policies.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     (server_sections(), stores(), rules_and_lists()).prop_map(|(server, stores, (user, lists, rules))| {
-        let (listen, (admin, decisions), connections, upstreams, routes, log, traced, told, trusted_proxies) =
-            server;
+        let (
+            listen,
+            (admin, decisions),
+            connections,
+            upstreams,
+            routes,
+            log,
+            traced,
+            header_settings,
+            trusted_proxies,
+        ) = server;
         let (traces, metrics, observe) = traced;
         let (mut stores, mut rules) = (stores, rules);
         for (index, rule) in rules.iter_mut().enumerate() {
@@ -40,9 +49,9 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             observe,
             stores,
             trusted_proxies,
-            forwarded_headers: told.1,
+            forwarded_headers: header_settings.1,
             user,
-            headers: told.0,
+            headers: header_settings.0,
             lists,
             rules,
         };
@@ -51,7 +60,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     })
 }
 
-/// Whatever is referred to is there.
+/// Defines everything that the policy refers to.
 fn define_upstreams(policy: &mut Policy) {
     let fallbacks = policy.rules.iter().filter_map(|rule| match &rule.on_limit {
         OnLimit::Fallback(Fallback::Upstream(name)) => Some(name.clone()),
@@ -66,7 +75,7 @@ fn define_upstreams(policy: &mut Policy) {
     }
 }
 
-/// Texts of all sorts: such as look like something else, and such as need quotes.
+/// Strings of all kinds: some look like other types, and some need quotes.
 fn texts() -> BoxedStrategy<String> {
     let odd = [
         "",
@@ -135,7 +144,7 @@ fn texts() -> BoxedStrategy<String> {
 }
 
 fn non_empty_texts() -> BoxedStrategy<String> {
-    texts().prop_filter("says nothing", |text| !text.trim().is_empty()).boxed()
+    texts().prop_filter("blank", |text| !text.trim().is_empty()).boxed()
 }
 
 fn names() -> BoxedStrategy<String> {
@@ -196,7 +205,7 @@ fn classes() -> BoxedStrategy<String> {
     select(vec!["critical", "high", "normal", "low"]).prop_map(str::to_owned).boxed()
 }
 
-const LISTS: [&str; 3] = ["office", "bad ones", "ötztal"];
+const LISTS: [&str; 3] = ["internal", "bad ones", "ötztal"];
 
 fn networks() -> BoxedStrategy<Vec<Network>> {
     let network = prop_oneof![
@@ -276,7 +285,7 @@ fn matches() -> BoxedStrategy<Match> {
         .boxed()
 }
 
-/// Keys; those that need a path or a user only where there may be one.
+/// Keys. Those that need a path or a user are generated only if there may be one.
 fn keys(more: Vec<KeyPart>) -> BoxedStrategy<KeySpec> {
     let part = prop_oneof![
         (1_u8..=128).prop_map(|bits| KeyPart::Ip { bits }),

@@ -1,4 +1,4 @@
-// Mistakes in a body are shown where they are.
+// Errors in a body keep their spans.
 
 use tidegate::{Limited, breaker, concurrency, limit};
 

@@ -19,7 +19,7 @@ fn no_such_field(user: Account) -> Result<u64, Limited> {
     Ok(user.id)
 }
 
-#[limit("10/s", key = somebody)]
+#[limit("10/s", key = missing)]
 fn no_such_argument(user: Account) -> Result<u64, Limited> {
     Ok(user.id)
 }

@@ -1,4 +1,4 @@
-// Nothing that is generated gives cause for a warning.
+// The generated code causes no warnings.
 
 #![deny(
     warnings,

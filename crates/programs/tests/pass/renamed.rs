@@ -1,4 +1,4 @@
-// The crate may be known under another name.
+// The crate may be re-exported under another name.
 
 mod mine {
     pub mod gate {
@@ -26,7 +26,7 @@ impl From<Limited> for AliasedError {
     }
 }
 
-// An alias of `Result` is one.
+// An alias of `Result` works too.
 #[rate("10/h burst 1", crate = mine::gate)]
 fn aliased() -> AliasedResult<u8> {
     Ok(1)

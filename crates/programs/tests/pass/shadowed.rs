@@ -1,4 +1,4 @@
-// What is generated names nothing that its surroundings can give another meaning to.
+// The generated code does not depend on names that the surrounding code can redefine.
 
 #![no_implicit_prelude]
 #![deny(warnings)]

@@ -1,4 +1,5 @@
-//! Numbers of fields are Envoy's: both of our sides would agree on wrong ones, so they are compared with bytes written by hand.
+//! The field numbers are those of Envoy. A round trip cannot detect wrong ones, so they are compared with manually
+//! written bytes.
 
 use prost::{Message, Name};
 use prost_types::{Duration, Struct};
@@ -10,12 +11,12 @@ use tidegate_proto::{
     },
 };
 
-/// A field of one byte, written as protobuf does: its number and kind, then what it holds.
+/// A one-byte varint field: its tag and its value.
 fn varint_field(field: u8, value: u8) -> Vec<u8> {
     vec![field << 3, value]
 }
 
-/// A field with something of a length in it: text, bytes or a message.
+/// A length-delimited field: text, bytes or a message.
 fn bytes_field(field: u8, content: impl AsRef<[u8]>) -> Vec<u8> {
     let content = content.as_ref();
     [&[field << 3 | 2, u8::try_from(content.len()).unwrap()], content].concat()
@@ -151,14 +152,14 @@ fn discovery_field_numbers() {
         error_detail: Some(discovery::Status { code: 3, message: "m".to_owned(), details: Vec::new() }),
     };
     let node = [bytes_field(1, "i"), bytes_field(2, "c"), bytes_field(6, "u")].concat();
-    let refused = [varint_field(1, 3), bytes_field(2, "m")].concat();
+    let error = [varint_field(1, 3), bytes_field(2, "m")].concat();
     let bytes = [
         bytes_field(1, "1"),
         bytes_field(2, node),
         bytes_field(3, "r"),
         bytes_field(4, "t"),
         bytes_field(5, "x"),
-        bytes_field(6, refused),
+        bytes_field(6, error),
     ]
     .concat();
     assert_eq!(request.encode_to_vec(), bytes);

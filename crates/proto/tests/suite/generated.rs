@@ -1,9 +1,9 @@
-//! What is checked in is what the files under `proto` say now.
+//! The generated code is current.
 
 use prost::Message;
 use std::{collections::BTreeMap, env, fs, path::Path};
 
-/// What services are for; everything else is what they need.
+/// The files with services; the others are their imports.
 const PROTO_ROOTS: [&str; 3] = [
     "envoy/service/ratelimit/v3/rls.proto",
     "envoy/service/discovery/v3/ads.proto",
@@ -26,14 +26,11 @@ fn checked_in_code_is_current() {
     let (now_names, names): (Vec<_>, Vec<_>) = (now.keys().collect(), before.keys().collect());
     assert_eq!(names, now_names, "files under src/generated; TIDEGATE_BLESS=1 writes them");
     for (name, content) in &now {
-        assert!(
-            before[name] == *content,
-            "{name} is not what the files under proto say; TIDEGATE_BLESS=1 writes it"
-        );
+        assert!(before[name] == *content, "{name} is out of date; TIDEGATE_BLESS=1 writes it");
     }
 }
 
-/// Names and contents of all that is generated.
+/// The names and contents of all generated files.
 fn generate(from: &Path) -> BTreeMap<String, Vec<u8>> {
     let into = tempfile::tempdir().unwrap();
     let all = protox::compile(PROTO_ROOTS, [from]).unwrap();
@@ -46,7 +43,7 @@ fn generate(from: &Path) -> BTreeMap<String, Vec<u8>> {
         .unwrap();
     let mut generated = read_files(into.path());
 
-    // For whoever asks the service what it is: without comments, and without what it does not serve.
+    // For gRPC reflection: without comments, and only the served files.
     let mut service = protox::compile([PROTO_ROOTS[0]], [from]).unwrap();
     service.file.iter_mut().for_each(|file| file.source_code_info = None);
     generated.insert("rls.bin".to_owned(), service.encode_to_vec());
@@ -55,7 +52,7 @@ fn generate(from: &Path) -> BTreeMap<String, Vec<u8>> {
 
 fn read_files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
-    // `type` is a word of the language; in the name of a file it may be what it is.
+    // `type` is a keyword and therefore escaped, which file names do not need.
     let name = |file: &fs::DirEntry| file.file_name().into_string().unwrap().replace("r#", "");
     files.map(|file| (name(&file), fs::read(file.path()).unwrap())).collect()
 }

@@ -1,4 +1,4 @@
-//! Messages as text.
+//! Messages as JSON.
 
 use prost_types::{Duration, Struct, Value, value::Kind};
 use tidegate_proto::{

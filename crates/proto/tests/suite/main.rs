@@ -1,11 +1,6 @@
-//! Generated code is what the files say, and what Envoy says.
+//! The generated code matches the `.proto` files, and the messages match Envoy's.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a story ends where it goes wrong"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "this is how a test fails")]
 
 mod field_numbers;
 mod generated;

@@ -1,4 +1,4 @@
-//! Who has which slot.
+//! The slot map: which node serves which slot.
 
 use crate::node::RedisNode;
 use redis::{ConnectionAddr, ConnectionInfo, Value};
@@ -9,21 +9,21 @@ const SLOT_COUNT: usize = 16_384;
 /// A host and a port.
 pub(super) type HostPort = (String, u16);
 
-/// The nodes, and the slots that each of them has.
+/// The nodes and the slots that each serves.
 #[derive(Clone, Default)]
 pub(super) struct SlotMap {
     pub(super) nodes: HashMap<HostPort, Arc<RedisNode>>,
     /// The node of each slot.
     slots: Vec<Option<Arc<RedisNode>>>,
-    /// How often nodes went away that are no longer among these.
+    /// The outages of nodes that are no longer in the map.
     pub(super) past_outages: u64,
 }
 
-/// Slots that follow each other, and who has them.
+/// A range of slots and its primary.
 pub(super) struct SlotRange {
     pub(super) first: usize,
     pub(super) last: usize,
-    /// Without a host where the node that was asked does not know its own address.
+    /// The host is empty if the node that replied does not know its own address.
     pub(super) primary: HostPort,
 }
 
@@ -50,7 +50,7 @@ impl SlotMap {
     }
 }
 
-/// The slot of a key: a checksum of what stands in its braces.
+/// The slot of a key: a checksum of its hash tag, which is the part in braces, or of the whole key.
 fn key_slot(key: &str) -> usize {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let tag = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
@@ -66,7 +66,7 @@ pub(super) fn host_port(info: &ConnectionInfo) -> Option<HostPort> {
     }
 }
 
-/// A server at another address that is reached in the same way.
+/// The connection info of a server at another address, with the same login and TLS settings.
 pub(super) fn with_host_port(like: &ConnectionInfo, (host, port): &HostPort) -> ConnectionInfo {
     let address = match like.addr() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
@@ -80,14 +80,14 @@ pub(super) fn with_host_port(like: &ConnectionInfo, (host, port): &HostPort) -> 
     like.clone().set_addr(address)
 }
 
-/// What `MOVED` and `ASK` name: a host, which may be left out or hold colons itself, and a port.
+/// Parses the address in `MOVED` and `ASK`: a host, which may be empty or contain colons, and a port.
 pub(super) fn parse_redirect(text: &str) -> Option<HostPort> {
     let (host, port) = text.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-/// The ranges of slots and their primaries, as `CLUSTER SLOTS` tells them.
+/// Parses the reply of `CLUSTER SLOTS`.
 pub(super) fn parse_slots(reply: &Value) -> Option<Vec<SlotRange>> {
     let Value::Array(ranges) = reply else { return None };
     let range = |range: &Value| {

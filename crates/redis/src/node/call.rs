@@ -1,4 +1,4 @@
-//! One call: the script that is run, and what it says of each request.
+//! One call: runs the script and decodes the reply to each request.
 
 use super::{ConnIndex, KeyPassing, NodeError, NodeResult, RedisNode};
 use crate::{
@@ -11,19 +11,19 @@ use tidegate_limiter::{StoreError, store::StoreRequest};
 use tokio::time::timeout;
 
 impl RedisNode {
-    /// A call that nobody waits for any more when the server is as good as away.
+    /// Makes a call and gives up after the reply timeout.
     pub(super) async fn call_with_timeout(
         &self,
         conn: ConnIndex,
         requests: &[StoreRequest],
         now: Option<Micros>,
     ) -> Vec<NodeResult> {
-        let patience = self.reply_timeout();
-        match timeout(patience, self.call(conn, requests, now)).await {
+        let reply_timeout = self.reply_timeout();
+        match timeout(reply_timeout, self.call(conn, requests, now)).await {
             Ok(answers) => answers,
             Err(_) => {
                 vec![
-                    Err(StoreError::Unavailable(format!("no answer within {patience:?}")).into());
+                    Err(StoreError::Unavailable(format!("no reply within {reply_timeout:?}")).into());
                     requests.len()
                 ]
             }
@@ -50,33 +50,33 @@ impl RedisNode {
         requests: &[StoreRequest],
         now: Option<Micros>,
     ) -> Vec<Result<ScriptReply, NodeError>> {
-        match FastPathMessage::try_new(requests, now, |place| self.key_names.key(place)) {
-            Some(express) => self.call_fast_path(conn, requests, &express, now).await,
+        match FastPathMessage::try_new(requests, now, |key_ref| self.key_names.key(key_ref)) {
+            Some(message) => self.call_fast_path(conn, requests, &message, now).await,
             None => Box::pin(self.call_decide(conn, requests, now)).await,
         }
     }
 
-    /// The short way, and the long one for those that turn out to need it.
+    /// Runs the fast-path script, and the full script for the requests that it cannot decide.
     async fn call_fast_path(
         &self,
         conn: ConnIndex,
         requests: &[StoreRequest],
-        express: &FastPathMessage,
+        message: &FastPathMessage,
         now: Option<Micros>,
     ) -> Vec<Result<ScriptReply, NodeError>> {
         let script = script::fast_path_script();
-        let value = match self.run_script(conn, script, express.keys(), express.arguments()).await {
+        let value = match self.run_script(conn, script, message.keys(), message.arguments()).await {
             Ok(value) => value,
             Err(error) => return vec![Err(error.into()); requests.len()],
         };
         let Ok(replies) = FastPathMessage::decode(&value, requests) else {
             return vec![Err(malformed_reply().into()); requests.len()];
         };
-        let unusual = replies.iter().zip(requests).filter(|(reply, _)| reply.is_none());
-        let unusual: Vec<_> = unusual.map(|(_, request)| request.clone()).collect();
-        let mut fallbacks = match unusual.is_empty() {
+        let undecided = replies.iter().zip(requests).filter(|(reply, _)| reply.is_none());
+        let undecided: Vec<_> = undecided.map(|(_, request)| request.clone()).collect();
+        let mut fallbacks = match undecided.is_empty() {
             true => Vec::new(),
-            false => Box::pin(self.call_decide(conn, &unusual, now)).await,
+            false => Box::pin(self.call_decide(conn, &undecided, now)).await,
         }
         .into_iter();
         let outcome = replies.into_iter().map(|reply| match reply {
@@ -93,7 +93,7 @@ impl RedisNode {
         now: Option<Micros>,
     ) -> Vec<Result<ScriptReply, NodeError>> {
         let mut message = Message::default();
-        requests.iter().for_each(|request| message.add(request, |place| self.key_names.key(place)));
+        requests.iter().for_each(|request| message.add(request, |key_ref| self.key_names.key(key_ref)));
         message.append_foreign(&self.key_names.foreign_quotas());
         let script = script::decide_script(message.kinds());
         let bytes = message.encode(now);
@@ -110,7 +110,7 @@ impl RedisNode {
             .collect()
     }
 
-    /// Runs a script. One that the server does not know has not run: it is loaded, and run then.
+    /// Runs a script and returns its reply.
     async fn run_script<'a>(
         &self,
         conn: ConnIndex,
@@ -132,11 +132,11 @@ impl RedisNode {
         }
         match self.send_eval(conn, script, &command).await.map_err(|error| self.convert_error(&error))? {
             Value::BulkString(bytes) => Ok(bytes),
-            other => Err(StoreError::Rejected(format!("an answer that is not ours: {other:?}"))),
+            other => Err(StoreError::Rejected(format!("unexpected script reply: {other:?}"))),
         }
     }
 
-    /// Sends what runs a script; one that the server does not know is loaded first.
+    /// Sends an `EVALSHA`; on `NOSCRIPT` loads the script and sends it again, because it did not run.
     pub(super) async fn send_eval(
         &self,
         conn: ConnIndex,
@@ -152,20 +152,19 @@ impl RedisNode {
         }
     }
 
-    /// Tells the server a script.
     async fn load_script(&self, conn: ConnIndex, script: &Script) -> Result<Value, RedisError> {
         self.send_on(conn, redis::cmd("SCRIPT").arg("LOAD").arg(script.text())).await
     }
 }
 
 pub(super) fn malformed_reply() -> StoreError {
-    StoreError::Rejected("an answer that cannot be read".to_owned())
+    StoreError::Rejected("malformed script reply".to_owned())
 }
 
-/// What a node of a cluster says of a key that it does not have.
+/// The error of a cluster node when a script uses a key of another node.
 const NON_LOCAL_KEY_ERROR: &str = "non local key";
 
-/// What a request is answered with; a refusal names its keys.
+/// Converts the script's reply to a request; a rejection names the keys.
 pub(super) fn resolve_reply(
     outcome: Result<ScriptReply, NodeError>,
     keys: impl FnOnce() -> String,

@@ -1,7 +1,7 @@
-//! One server: a connection, the requests that wait for it, and whether it is there.
+//! One server: its connections, its request queue and its availability.
 //!
-//! A lone request goes out at once, in the task that asks. While it is on its way others gather, and go together in
-//! one call as soon as an answer comes back: the busier the server, the larger the calls. Nobody waits for a timer.
+//! With an idle connection a request is sent at once, in the caller's task. Otherwise it is queued, and the next reply
+//! sends all queued requests in one call: the busier the server, the larger the batches. No request waits for a timer.
 
 mod call;
 mod queue;
@@ -29,29 +29,29 @@ use tidegate_limiter::{
 };
 use tokio::time::timeout;
 
-/// Connections to one server, each of which carries one call at a time. A server answers all calls that it finds on a
-/// connection before it sends any of the answers; on two, one side works on a call while the other works on the next.
+/// The connections to one server, each with one call in flight. A server executes all calls that it has read from a
+/// connection before it sends any reply; with two connections client and server work in parallel.
 const CONN_INDEXES: std::ops::Range<ConnIndex> = 0..2;
-/// Which of them.
+/// The index of a connection.
 type ConnIndex = usize;
-/// The lane of everything that is not a decision.
+/// The connection for everything that is not a decision.
 const CONTROL_CONN: ConnIndex = 0;
 
-/// How a script is told its keys.
+/// How a script receives its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyPassing {
-    /// As Redis wants it.
+    /// In `KEYS`, as Redis requires.
     Keys,
-    /// As arguments: the keys of one call may be of any slots that the node of a cluster has.
+    /// In `ARGV`, so that one call can use keys of all slots of a cluster node.
     Argv,
 }
 
-/// Who asks.
+/// The runtime of the calling task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallOrigin {
-    /// A task of the runtime that the connections live on: it may make a call itself.
+    /// The runtime of the connections: the task can make the call itself.
     SameRuntime,
-    /// One of another runtime, which may end or stand still at any time: its calls are made for it.
+    /// Another runtime, which may stop or block at any time: a task on the connections' runtime makes the call.
     OtherRuntime,
 }
 
@@ -62,26 +62,25 @@ pub(crate) struct RedisNode {
     connector: Connector,
     deadline: Duration,
     key_passing: KeyPassing,
-    /// One for each lane, or none at all.
+    /// One for each index, or empty while disconnected.
     connections: RwLock<Vec<MultiplexedConnection>>,
-    /// Whether idle connections are kept in use.
-    is_kept_alive: AtomicBool,
+    /// Whether the keep-alive task runs.
+    has_keep_alive: AtomicBool,
     queue: Mutex<RequestQueue>,
     health: RedisHealth,
     clock: Clock,
 }
 
-/// What became of a request.
+/// The result of a request.
 pub(crate) type NodeResult = Result<StoreReply, NodeError>;
 
-/// Why there is no answer.
+/// Why a request has no reply.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeError {
-    /// The store has none.
     Store(StoreError),
-    /// The key belongs to another node of the cluster. Nothing was done.
+    /// The key belongs to another node of the cluster. Nothing was charged.
     NotLocal,
-    /// Its state was written by a quota with this tag, which is not known here. Nothing was done.
+    /// An unknown quota with this tag wrote the state. Nothing was charged.
     UnknownTag(u16),
 }
 
@@ -106,7 +105,7 @@ impl RedisNode {
             health: RedisHealth::new(connector.display_name().to_owned(), modes.clone()),
             connector,
             connections: RwLock::default(),
-            is_kept_alive: AtomicBool::new(false),
+            has_keep_alive: AtomicBool::new(false),
             queue: Mutex::default(),
             clock: Clock::system(),
         })
@@ -116,12 +115,12 @@ impl RedisNode {
         &self.health
     }
 
-    /// The server as it may be shown.
+    /// The server's name for messages, without credentials.
     pub(crate) fn display_name(&self) -> &str {
         self.connector.display_name()
     }
 
-    /// Connects, or says why it cannot.
+    /// Opens the connections and starts the keep-alive task.
     pub(crate) async fn connect(self: &Arc<Self>) -> Result<(), RedisError> {
         let connections = self.connector.connect(CONN_INDEXES.len()).await?;
         *self.connections.write().unwrap_or_else(PoisonError::into_inner) = connections;
@@ -129,12 +128,12 @@ impl RedisNode {
         Ok(())
     }
 
-    /// Leaves its connections to the calls that still wait on them.
+    /// Drops the connections; calls in flight keep theirs until they end.
     pub(super) fn disconnect(&self) {
         self.connections.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Waits up to the deadline while the server is being connected to.
+    /// Waits for the first connection attempt, up to the deadline.
     pub(crate) async fn ready(&self) -> Result<(), StoreError> {
         match timeout(self.deadline, self.health.ready()).await {
             Ok(Ok(())) => Ok(()),
@@ -143,12 +142,12 @@ impl RedisNode {
         }
     }
 
-    /// Does what is asked about a key whose slot is moving here. It is alone, so that nothing comes between the two
-    /// commands that this takes.
+    /// Executes a request about a key whose slot is migrating to this node. It is not batched, because `ASKING` applies
+    /// only to the next command.
     pub(crate) async fn submit_asking(self: &Arc<Self>, request: &StoreRequest) -> NodeResult {
         self.ready().await?;
         let mut message = Message::default();
-        message.add(request, |place| self.key_names.key(place));
+        message.add(request, |key_ref| self.key_names.key(key_ref));
         message.append_foreign(&self.key_names.foreign_quotas());
         let script = script::decide_script(message.kinds());
         let mut eval = redis::cmd("EVAL");
@@ -167,7 +166,7 @@ impl RedisNode {
         }
     }
 
-    /// Sends one command about a key whose slot is moving here.
+    /// Sends one command about a key whose slot is migrating to this node.
     pub(crate) async fn send_asking(&self, command: &Cmd) -> Result<Value, RedisError> {
         let Some(mut connection) = self.connection(CONTROL_CONN) else {
             return Err((ErrorKind::Io, "not connected").into());
@@ -178,7 +177,7 @@ impl RedisNode {
         values.pop().unwrap_or(Value::Nil).extract_error()
     }
 
-    /// Sends a plain command by the deadline.
+    /// Sends one command within the deadline.
     pub(crate) async fn send_command(self: &Arc<Self>, command: &Cmd) -> Result<Value, StoreError> {
         self.ready().await?;
         let reply = match timeout(self.deadline, self.send(command)).await {
@@ -189,16 +188,16 @@ impl RedisNode {
         reply
     }
 
-    /// Sends plain commands together, by the deadline. What the server says of each is in its answer.
+    /// Sends commands as one pipeline within the deadline. An error of one command is in its value.
     pub(crate) async fn send_pipeline(
         self: &Arc<Self>,
         commands: &Pipeline,
     ) -> Result<Vec<Value>, StoreError> {
         self.ready().await?;
         let Some(mut connection) = self.connection(CONTROL_CONN) else {
-            let away = StoreError::Unavailable("not connected".to_owned());
-            self.record_result(Some(&away));
-            return Err(away);
+            let unavailable = StoreError::Unavailable("not connected".to_owned());
+            self.record_result(Some(&unavailable));
+            return Err(unavailable);
         };
         let sent = connection.send_packed_commands(commands, 0, commands.len());
         let reply = match timeout(self.deadline, sent).await {
@@ -213,7 +212,7 @@ impl RedisNode {
         self.connection(CONTROL_CONN).is_some()
     }
 
-    /// What is asked, at a moment that the caller names: for checks of the store itself.
+    /// Executes requests at the given time instead of the server's, for tests of the store.
     pub(crate) async fn submit_at(
         self: &Arc<Self>,
         requests: &[StoreRequest],
@@ -227,24 +226,24 @@ impl RedisNode {
         self.with_timeout(self.send_on(CONTROL_CONN, command)).await
     }
 
-    /// An answer, or that there is none in any reasonable time.
+    /// Fails with an I/O error after the reply timeout.
     async fn with_timeout<T>(
         &self,
-        answer: impl Future<Output = Result<T, RedisError>>,
+        reply: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, RedisError> {
-        let late = || RedisError::from((ErrorKind::Io, "no answer"));
-        timeout(self.reply_timeout(), answer).await.unwrap_or_else(|_| Err(late()))
+        let timed_out = || RedisError::from((ErrorKind::Io, "no reply"));
+        timeout(self.reply_timeout(), reply).await.unwrap_or_else(|_| Err(timed_out()))
     }
 
-    /// How long an answer may take before the server counts as unavailable.
+    /// The time without a reply after which the server counts as unavailable.
     fn reply_timeout(&self) -> Duration {
         MIN_REPLY_TIMEOUT.max(self.deadline * 2)
     }
 
-    /// The keys in the server that a request is about, for messages.
+    /// The server keys of a request, for messages.
     fn describe_keys(&self, request: &StoreRequest) -> String {
         let keys: Vec<_> =
-            key_refs(request).map(|place| format!("`{}`", self.key_names.key(place))).collect();
+            key_refs(request).map(|key_ref| format!("`{}`", self.key_names.key(key_ref))).collect();
         keys.join(", ")
     }
 
@@ -255,7 +254,7 @@ impl RedisNode {
         connection.send_packed_command(command).await.and_then(Value::extract_error)
     }
 
-    /// The error, and whether the connection is of any more use.
+    /// Converts an error, and drops the connections if they are unusable.
     pub(crate) fn convert_error(&self, error: &RedisError) -> StoreError {
         let is_wrong_server = matches!(
             error.kind(),
@@ -280,17 +279,17 @@ impl RedisNode {
     }
 }
 
-/// How long an answer may take before the server counts as unavailable, unless a decision may take half as long.
+/// The least reply timeout; a longer deadline raises it to twice the deadline.
 const MIN_REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The keys that a request is about.
+/// The keys of a request.
 pub(crate) fn key_refs(request: &StoreRequest) -> impl Iterator<Item = &KeyRef> {
-    let (asks, place): (&[_], Option<&KeyRef>) = match request {
-        StoreRequest::Decide(asks) => (asks, None),
-        StoreRequest::TakeUpTo(ask) => (std::slice::from_ref(ask), None),
-        StoreRequest::Refund { key_ref: place, .. }
-        | StoreRequest::Reset(place)
-        | StoreRequest::Renew { key_ref: place, .. } => (&[], Some(place)),
+    let (checks, key_ref): (&[_], Option<&KeyRef>) = match request {
+        StoreRequest::Decide(checks) => (checks, None),
+        StoreRequest::TakeUpTo(check) => (std::slice::from_ref(check), None),
+        StoreRequest::Refund { key_ref, .. }
+        | StoreRequest::Reset(key_ref)
+        | StoreRequest::Renew { key_ref, .. } => (&[], Some(key_ref)),
     };
-    asks.iter().map(|ask| &ask.key_ref).chain(place)
+    checks.iter().map(|check| &check.key_ref).chain(key_ref)
 }

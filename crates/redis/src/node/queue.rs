@@ -1,4 +1,4 @@
-//! Requests that go out alone or together, and those that wait for a lane.
+//! The request queue: sends requests alone or in batches, and refunds charges whose reply is late.
 
 use super::{CONN_INDEXES, CallOrigin, ConnIndex, NodeResult, RedisNode};
 use std::{
@@ -15,17 +15,17 @@ use tidegate_limiter::{
 };
 use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
-/// Requests in one call. The server does nothing else while it works on one.
+/// The maximum number of requests in one call. A script blocks the server while it runs.
 const MAX_BATCH: usize = 128;
-/// Refunds that wait for a server to be available again.
+/// The maximum number of refunds deferred until the server is available again.
 const MAX_PENDING_REFUNDS: usize = 4_096;
 
 #[derive(Debug)]
 pub(super) struct RequestQueue {
-    /// Lanes on which nothing is on its way.
+    /// Connections without a call in flight.
     idle_connections: Vec<ConnIndex>,
     pending: Vec<QueuedRequest>,
-    /// To be sent when the server is available again: nobody waits for them.
+    /// Deferred until the server is available again; no caller waits for them.
     refunds: Vec<StoreRequest>,
 }
 
@@ -35,7 +35,7 @@ struct QueuedRequest {
     answer: oneshot::Sender<NodeResult>,
 }
 
-/// All lanes are free at first.
+/// All connections are idle at first.
 impl Default for RequestQueue {
     fn default() -> Self {
         Self { idle_connections: CONN_INDEXES.rev().collect(), pending: Vec::new(), refunds: Vec::new() }
@@ -48,7 +48,7 @@ enum Submission {
 }
 
 impl RedisNode {
-    /// Does what is asked, alone or together with others, by the deadline.
+    /// Executes a request within the deadline, alone or in a batch.
     pub(crate) async fn submit(self: &Arc<Self>, request: StoreRequest, caller: CallOrigin) -> NodeResult {
         if !self.health.is_available()
             && let Err(error) = Box::pin(self.ready()).await
@@ -68,10 +68,12 @@ impl RedisNode {
         answer.unwrap_or(Err(StoreError::Timeout.into()))
     }
 
-    /// How long a request may take: a decision has a caller who waits for it, the rest has to arrive.
+    /// The time limit of a request. A caller waits for a decision; other requests must reach the server.
     fn timeout_for(&self, request: &StoreRequest) -> Duration {
         match request {
-            StoreRequest::Decide(asks) if asks.iter().all(|ask| ask.demand.overdraft != Overdraft::Force) => {
+            StoreRequest::Decide(checks)
+                if checks.iter().all(|check| check.demand.overdraft != Overdraft::Force) =>
+            {
                 self.deadline
             }
             StoreRequest::TakeUpTo(_) => self.deadline,
@@ -90,15 +92,15 @@ impl RedisNode {
         queue.pending.push(QueuedRequest { request, answer });
         drop(queue);
         if let Some(conn) = conn {
-            // Who else asks before it begins goes along.
+            // Requests that are queued before the task starts join its first batch.
             let guard = RedisConnGuard { node: self.clone(), conn, is_released: false };
             drop(tokio::spawn(Self::run_batches(guard, Vec::new())));
         }
         Submission::Queued(receiver)
     }
 
-    /// Those who go next, or the end of a turn. Whoever does not wait any more has its answer already: that it took
-    /// too long. It is not charged on top of that.
+    /// Takes the next batch; releases the connection if the queue is empty. Drops requests whose caller has timed out, so
+    /// that they are not charged.
     fn next_batch(&self, conn: ConnIndex) -> Option<Vec<QueuedRequest>> {
         let mut queue = self.queue();
         queue.pending.retain(|one| !one.answer.is_closed());
@@ -112,7 +114,7 @@ impl RedisNode {
         Some(queue.pending.drain(..MAX_BATCH).collect())
     }
 
-    /// Makes calls on a lane for as long as anybody waits: these first, if there are any.
+    /// Makes calls on a connection until the queue is empty, starting with `first` unless it is empty.
     async fn run_batches(mut guard: RedisConnGuard, first: Vec<QueuedRequest>) {
         let node = guard.node.clone();
         let mut next = if first.is_empty() { node.next_batch(guard.conn) } else { Some(first) };
@@ -123,29 +125,29 @@ impl RedisNode {
             let sent = node.clock.now();
             let answered = node.call_and_record(guard.conn, requests.clone()).await;
             for ((answer, one), request) in answers.into_iter().zip(answered).zip(requests.iter()) {
-                // Nobody may be waiting for it any more.
+                // The caller has timed out or was dropped.
                 if let Err(late) = answer.send(one) {
                     node.refund_late_reply(request, late, sent);
                 }
             }
-            // Those who were answered may ask again: let them, so that they go together.
+            // Lets callers with a reply queue their next request, so that it joins the next batch.
             tokio::task::yield_now().await;
             next = node.next_batch(guard.conn);
         }
         guard.is_released = true;
     }
 
-    /// Makes a call and records how it went. When the server counts as unavailable before it answers, its connection is
-    /// left to this call alone: what the answer took is given back whenever it comes.
+    /// Makes a call and records its result. After the reply timeout the call keeps its connection, waits for the late
+    /// reply in the background and refunds what it charged.
     async fn call_and_record(
         self: &Arc<Self>,
         conn: ConnIndex,
         requests: Arc<[StoreRequest]>,
     ) -> Vec<NodeResult> {
-        let (count, sent, patience) = (requests.len(), self.clock.now(), self.reply_timeout());
+        let (count, sent, reply_timeout) = (requests.len(), self.clock.now(), self.reply_timeout());
         let (node, batch) = (self.clone(), requests.clone());
         let mut call = Box::pin(async move { node.call(conn, &batch, None).await });
-        let answers = match timeout(patience, &mut call).await {
+        let answers = match timeout(reply_timeout, &mut call).await {
             Ok(answers) => answers,
             Err(_) => {
                 self.disconnect();
@@ -158,14 +160,14 @@ impl RedisNode {
                         }
                     }));
                 }
-                vec![Err(StoreError::Unavailable(format!("no answer within {patience:?}")).into()); count]
+                vec![Err(StoreError::Unavailable(format!("no reply within {reply_timeout:?}")).into()); count]
             }
         };
         self.record_call(&answers, self.clock.now().since(sent).into());
         answers
     }
 
-    /// Gives back what an answer took that came when nobody waited for it any more.
+    /// Refunds the charges of a reply whose caller no longer waits.
     fn refund_late_reply(self: &Arc<Self>, request: &StoreRequest, answer: NodeResult, sent: Micros) {
         let (Ok(reply), Ok(runtime)) = (answer, Handle::try_current()) else { return };
         let refunds = refunds_for(request, reply);
@@ -177,16 +179,15 @@ impl RedisNode {
             let _ = timeout(LATE_REPLY_TIMEOUT, node.health.wait_until_available()).await;
             for refund in refunds {
                 let refund = node.stamp_charge_time(refund, sent).await;
-                // An answer that never comes leaves it charged: twice given back would be tokens out of nothing.
+                // A refund without a reply is not repeated: refunding twice would add tokens.
                 let _ = node.submit(refund, CallOrigin::SameRuntime).await;
             }
         }));
     }
 
-    /// Gives a refund the earliest time at which it can have been charged, where the answer had none: what has drained
-    /// since then is not given back.
+    /// Sets the earliest possible charge time in receipts without one, so that tokens drained since are not refunded.
     async fn stamp_charge_time(self: &Arc<Self>, refund: StoreRequest, sent: Micros) -> StoreRequest {
-        let StoreRequest::Refund { key_ref: place, mut charge, cost } = refund else { return refund };
+        let StoreRequest::Refund { key_ref, mut charge, cost } = refund else { return refund };
         let is_untimed = |receipt: &tidegate_core::Receipt| receipt.cost > 0 && receipt.at == Micros::ZERO;
         if charge.receipts.iter().any(is_untimed)
             && let Ok(time) = self.send(&redis::cmd("TIME")).await
@@ -198,20 +199,20 @@ impl RedisNode {
                 receipt.at = earliest;
             }
         }
-        StoreRequest::Refund { key_ref: place, charge, cost }
+        StoreRequest::Refund { key_ref, charge, cost }
     }
 
     /// Keeps a refund until the server is available again.
     fn defer_refund(&self, refund: StoreRequest) -> NodeResult {
         let mut queue = self.queue();
         if queue.refunds.len() >= MAX_PENDING_REFUNDS {
-            return Err(StoreError::Unavailable("too many refunds wait for it".to_owned()).into());
+            return Err(StoreError::Unavailable("too many pending refunds".to_owned()).into());
         }
         queue.refunds.push(refund);
         Ok(StoreReply::Done)
     }
 
-    /// Sends the refunds that waited.
+    /// Sends the deferred refunds.
     pub(super) fn send_refunds(self: &Arc<Self>) {
         let refunds = mem::take(&mut self.queue().refunds);
         for refund in refunds {
@@ -225,26 +226,28 @@ impl RedisNode {
     }
 }
 
-/// How long an answer is waited for after the server counts as unavailable.
+/// How long a call waits for a late reply after the reply timeout.
 const LATE_REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What undoes a request that was granted; nothing where it was denied, only looked, or settled a cost.
+/// The requests that undo a granted request; none for a denial, a probe or a forced charge.
 fn refunds_for(request: &StoreRequest, reply: StoreReply) -> Vec<StoreRequest> {
-    let asks = match request {
-        StoreRequest::Decide(asks) if asks.iter().all(|ask| ask.demand.overdraft != Overdraft::Force) => {
-            &asks[..]
+    let checks = match request {
+        StoreRequest::Decide(checks)
+            if checks.iter().all(|check| check.demand.overdraft != Overdraft::Force) =>
+        {
+            &checks[..]
         }
-        StoreRequest::TakeUpTo(ask) => std::slice::from_ref(ask),
-        // The holder knows only the slot that it had before: it takes another.
-        StoreRequest::Renew { key_ref: place, .. } => {
+        StoreRequest::TakeUpTo(check) => std::slice::from_ref(check),
+        // The holder has only the receipt of its previous slot and acquires a new one.
+        StoreRequest::Renew { key_ref, .. } => {
             let StoreReply::Renewed(Some(receipt)) = reply else { return Vec::new() };
-            let is_slot = |index: usize| place.limit.quotas()[index].rate().is_none();
-            let receipts = place
+            let is_slot = |index: usize| key_ref.limit.quotas()[index].rate().is_none();
+            let receipts = key_ref
                 .quota_indices()
                 .map(|index| if is_slot(index) { receipt } else { <_>::default() })
                 .collect();
             let charge = tidegate_limiter::store::StoreCharge { receipts, generation: 0 };
-            return vec![StoreRequest::Refund { key_ref: place.clone(), charge, cost: receipt.cost }];
+            return vec![StoreRequest::Refund { key_ref: key_ref.clone(), charge, cost: receipt.cost }];
         }
         _ => return Vec::new(),
     };
@@ -252,15 +255,15 @@ fn refunds_for(request: &StoreRequest, reply: StoreReply) -> Vec<StoreRequest> {
     if !answers.iter().flat_map(|answer| &answer.steps).all(|step| step.decision.is_granted()) {
         return Vec::new();
     }
-    let charged = asks.iter().zip(answers).map(|(ask, answer)| (ask.key_ref.clone(), answer.charge()));
-    let refunds = charged.map(|(place, charge)| {
+    let charged = checks.iter().zip(answers).map(|(check, answer)| (check.key_ref.clone(), answer.charge()));
+    let refunds = charged.map(|(key_ref, charge)| {
         let cost = charge.receipts.iter().map(|receipt| receipt.cost).max().unwrap_or(0);
-        StoreRequest::Refund { key_ref: place, charge, cost }
+        StoreRequest::Refund { key_ref, charge, cost }
     });
     refunds.filter(|refund| matches!(refund, StoreRequest::Refund { cost: 1.., .. })).collect()
 }
 
-/// A lone call. When its caller leaves it goes on, and what its answer takes is given back.
+/// A call with one request. If the caller drops it, it continues in the background and refunds its charge.
 struct InFlightCall {
     node: Arc<RedisNode>,
     request: StoreRequest,
@@ -273,7 +276,7 @@ impl InFlightCall {
         let guard = RedisConnGuard { node: node.clone(), conn, is_released: false };
         let (caller, requests) = (node.clone(), Arc::from([request.clone()]));
         let call = async move {
-            let _turn = guard;
+            let _guard = guard;
             caller.call_and_record(conn, requests).await.pop().unwrap_or_else(dropped_call_error)
         };
         Self { sent_at: node.clock.now(), node, request, call: Some(Box::pin(call)) }
@@ -293,7 +296,7 @@ impl Future for InFlightCall {
 
 impl Drop for InFlightCall {
     fn drop(&mut self) {
-        // Without a runtime nobody can wait for it: the lane is left to others.
+        // Without a runtime the call cannot continue; dropping it releases the connection.
         let (Some(call), Ok(runtime)) = (self.call.take(), Handle::try_current()) else { return };
         let (node, request, sent) = (self.node.clone(), self.request.clone(), self.sent_at);
         drop(runtime.spawn(async move {
@@ -303,11 +306,11 @@ impl Drop for InFlightCall {
     }
 }
 
-/// A turn at the server: when it ends, also because its caller gave up, those who wait go.
+/// Exclusive use of a connection. Dropping it, also when the caller gives up, sends the queued requests.
 struct RedisConnGuard {
     node: Arc<RedisNode>,
     conn: ConnIndex,
-    /// Nobody waited when it ended.
+    /// The connection is already idle, or another guard has it.
     is_released: bool,
 }
 
@@ -315,7 +318,7 @@ impl Drop for RedisConnGuard {
     fn drop(&mut self) {
         while !self.is_released {
             let Some(waiting) = self.node.next_batch(self.conn) else { return };
-            // Without a runtime nobody can serve them: they hear that the call was given up.
+            // Without a runtime the batch is dropped, and its callers get "call cancelled".
             if let Ok(runtime) = Handle::try_current() {
                 let guard = Self { node: self.node.clone(), conn: self.conn, is_released: false };
                 self.is_released = true;
@@ -326,15 +329,15 @@ impl Drop for RedisConnGuard {
 }
 
 fn dropped_call_error() -> NodeResult {
-    Err(StoreError::Unavailable("the call was given up".to_owned()).into())
+    Err(StoreError::Unavailable("call cancelled".to_owned()).into())
 }
 
-/// The answer as it was asked for: receipts only where the caller wants them.
+/// Removes the receipts that the caller did not request.
 pub(crate) fn strip_unrequested_receipts(request: &StoreRequest, answer: NodeResult) -> NodeResult {
-    let StoreRequest::Decide(asks) = request else { return answer };
+    let StoreRequest::Decide(checks) = request else { return answer };
     let mut answer = answer;
     if let Ok(StoreReply::Decided(answers)) = &mut answer {
-        for (_, answer) in asks.iter().zip(answers).filter(|(ask, _)| !ask.receipt) {
+        for (_, answer) in checks.iter().zip(answers).filter(|(check, _)| !check.receipt) {
             answer.generation = 0;
             answer.steps.iter_mut().for_each(|step| step.receipt = <_>::default());
         }

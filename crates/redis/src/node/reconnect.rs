@@ -1,4 +1,4 @@
-//! Whether the server is there, and of use.
+//! Checks the server, reconnects after a failure, and keeps idle connections alive.
 
 use super::{CONN_INDEXES, CONTROL_CONN, ConnIndex, KeyPassing, NodeError, NodeResult, RedisNode};
 use crate::{error::ConnectError, script};
@@ -10,19 +10,19 @@ use std::{
 use tidegate_limiter::StoreError;
 use tokio::time::timeout;
 
-/// How often a server that is unavailable is looked for.
+/// The pause between two reconnection attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// How long connecting may take.
+/// The time limit of one reconnection attempt.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(4);
-/// How often idle connections are used.
+/// The interval between two `PING`s on a connection.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl RedisNode {
-    /// Says what makes this server of no use as a store, if anything does.
+    /// Returns an error if the server is not usable as a store.
     pub(crate) async fn inspect(&self) -> Result<(), ConnectError> {
         let info = match self.send(&redis::cmd("INFO")).await {
             Ok(info) => redis::from_redis_value::<String>(info).unwrap_or_default(),
-            // Who may not know may still count.
+            // A user without permission for INFO may still run the scripts.
             Err(error) if error.code() == Some("NOPERM") => return self.inspect_scripts().await,
             Err(error) => return Err(ConnectError::connection_failed(self.display_name(), &error)),
         };
@@ -30,7 +30,7 @@ impl RedisNode {
         if self.key_passing == KeyPassing::Argv && !has_line("cluster_enabled:1") {
             return Err(ConnectError::new(
                 format!("{} is a single server, not a node of a cluster", self.display_name()),
-                "write redis:// instead of redis+cluster://",
+                "use redis:// instead of redis+cluster://",
             ));
         }
         if self.key_passing == KeyPassing::Argv {
@@ -39,13 +39,13 @@ impl RedisNode {
         if has_line("role:slave") {
             return Err(ConnectError::new(
                 format!("{} is a read-only replica", self.display_name()),
-                "connect to its primary, or through redis+sentinel://",
+                "connect to its primary, or use redis+sentinel://",
             ));
         }
         if has_line("cluster_enabled:1") {
             return Err(ConnectError::new(
                 format!("{} is a node of a cluster", self.display_name()),
-                "write redis+cluster:// instead of redis://",
+                "use redis+cluster:// instead of redis://",
             ));
         }
         self.inspect_scripts().await
@@ -56,20 +56,20 @@ impl RedisNode {
         probe.map_err(|error| ConnectError::unusable(self.display_name(), &error))
     }
 
-    /// Tries out whether the server can count.
+    /// Runs the probe script.
     async fn probe(&self, conn: ConnIndex) -> Result<(), RedisError> {
         let script = script::probe_script();
         let mut command = redis::cmd("EVALSHA");
         command.arg(script.hash());
         match self.key_passing {
             KeyPassing::Keys => command.arg(1).arg(self.key_names.probe_key()),
-            // Which keys a node of a cluster has is not its own doing.
+            // The probe key may belong to another node of the cluster.
             KeyPassing::Argv => command.arg(0),
         };
         self.send_eval(conn, script, &command).await.map(|_| ())
     }
 
-    /// Takes note of what was wrong with an answer, if anything was.
+    /// Records the result of a request.
     pub(crate) fn record_result(self: &Arc<Self>, error: Option<&StoreError>) {
         match error {
             Some(StoreError::Unavailable(cause)) => self.mark_unavailable(cause),
@@ -79,7 +79,7 @@ impl RedisNode {
         }
     }
 
-    /// Takes note of a call, and of how long it took.
+    /// Records the results and the latency of a call.
     pub(super) fn record_call(self: &Arc<Self>, answers: &[NodeResult], took: Duration) {
         for answer in answers {
             match answer {
@@ -87,9 +87,9 @@ impl RedisNode {
                 Ok(_) | Err(_) => self.record_result(None),
             }
         }
-        let is_away =
+        let is_unavailable =
             |answer: &NodeResult| matches!(answer, Err(NodeError::Store(StoreError::Unavailable(_))));
-        if !answers.iter().any(is_away) && self.health.record_latency(took, self.deadline) {
+        if !answers.iter().any(is_unavailable) && self.health.record_latency(took, self.deadline) {
             self.reconnect();
         }
     }
@@ -100,11 +100,11 @@ impl RedisNode {
         }
     }
 
-    /// Tries to reach the server until it is available.
+    /// Reconnects in the background until the server is available.
     pub(crate) fn reconnect(self: &Arc<Self>) {
         let node = Arc::downgrade(self);
         drop(tokio::spawn(async move {
-            // A node that nobody needs any more is not looked for.
+            // The task ends when the node is dropped.
             while let Some(node) = node.upgrade() {
                 match node.try_reconnect().await {
                     Ok(()) if node.health.is_hold_off_over() => {
@@ -120,7 +120,7 @@ impl RedisNode {
         }));
     }
 
-    /// Returns why the server still is of no use, if it is not.
+    /// Probes the server, over new connections if necessary.
     async fn try_reconnect(self: &Arc<Self>) -> Result<(), ConnectError> {
         let in_time = async {
             for conn in CONN_INDEXES {
@@ -128,11 +128,11 @@ impl RedisNode {
             }
             Ok::<_, RedisError>(())
         };
-        // An answer that was lost leaves a connection out of step, so that it never has the right one again.
+        // After a lost reply a connection is out of step: it would match replies to the wrong requests.
         if matches!(timeout(self.deadline, in_time).await, Ok(Ok(()))) {
             return Ok(());
         }
-        let late = |time: Duration| ConnectError::from_message(&format!("no answer within {time:?}"));
+        let late = |time: Duration| ConnectError::from_message(&format!("no reply within {time:?}"));
         let connecting = async {
             self.connect()
                 .await
@@ -146,10 +146,10 @@ impl RedisNode {
         }
     }
 
-    /// Uses idle connections now and then: a server does not close them for being idle, and one that is gone is found
-    /// out before the next decision needs it.
+    /// Sends `PING` on all connections at an interval, so that the server does not close idle ones, and a lost
+    /// connection is detected before the next decision uses it.
     pub(super) fn keep_alive(self: &Arc<Self>) {
-        if self.is_kept_alive.swap(true, Ordering::Relaxed) {
+        if self.has_keep_alive.swap(true, Ordering::Relaxed) {
             return;
         }
         let node = Arc::downgrade(self);

@@ -1,4 +1,4 @@
-//! What both sides make of a step.
+//! Compares the result of a step in Redis with the result in memory.
 
 use super::{
     VerifyDifference, VerifyReport,
@@ -9,7 +9,7 @@ use tidegate_core::{ChargeResult, Decision, Demand, Micros, Receipt};
 use tidegate_limiter::store::{StoreCharge, StoreDecision, StoreReply};
 
 impl ComparedKey {
-    /// Does the step in this process, and compares.
+    /// Executes the step in memory and compares the result with the reply.
     pub(super) fn compare(
         &mut self,
         now: Micros,
@@ -21,7 +21,7 @@ impl ComparedKey {
             (VerifyOp::Check(cost), StoreReply::Decided(answers)) => {
                 self.record_step(format!("at {}us check {cost}", now.get()));
                 let mut steps = self.decide(now, Demand::new(*cost));
-                // Nobody asked for receipts.
+                // The request did not ask for receipts.
                 steps.iter_mut().for_each(|step| step.receipt = Receipt::default());
                 done.checks += 1;
                 self.compare_decisions(&steps, &answers[0], done)
@@ -71,7 +71,7 @@ impl ComparedKey {
                 }
                 Ok(())
             }
-            (_, reply) => Err(self.build_difference(&"an answer of its kind", &reply)),
+            (_, reply) => Err(self.build_difference(&"a reply of the matching kind", &reply)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! One key in both places, and what is done to it.
+//! A key that exists in Redis and in memory, and the random operations on it.
 
 use super::{VerifyReport, format_quotas, rng::Rng};
 use std::{collections::VecDeque, sync::Arc};
@@ -7,24 +7,24 @@ use tidegate_limiter::store::{
     KeyRef, QuotaSelection, SlotMode, StoreCharge, StoreCheck, StoreLimit, StoreRequest,
 };
 
-/// One key in both places.
+/// A key that exists in Redis and in memory.
 pub(super) struct ComparedKey {
     pub(super) limit: Arc<StoreLimit>,
-    /// Limits that the key was counted by before. As in a fleet whose quotas are being changed, any of them may count it again.
+    /// Earlier limits of the key. Any of them may be used again, as in a fleet during a rollout of new quotas.
     pub(super) previous_limits: Vec<Arc<StoreLimit>>,
     pub(super) key: String,
-    /// Of all quotas that it ever had.
+    /// The tags of all quotas that the key ever had.
     pub(super) tags: Vec<u16>,
     pub(super) entries: StateEntries,
     pub(super) open_charges: Vec<ComparedCharge>,
-    /// What was taken before a reset, and cannot be given back.
+    /// Charges from before a reset; their refund has no effect.
     pub(super) settled_charges: Vec<ComparedCharge>,
     pub(super) last_wait: Micros,
     pub(super) last_reset: Micros,
     pub(super) history: VecDeque<String>,
 }
 
-/// A charge as both sides know it.
+/// A charge with its receipts in Redis and in memory.
 #[derive(Clone)]
 pub(super) struct ComparedCharge {
     pub(super) key_ref: KeyRef,
@@ -33,13 +33,13 @@ pub(super) struct ComparedCharge {
 }
 
 impl ComparedCharge {
-    /// Whether it is a slot and nothing else.
+    /// Whether the charge is a concurrency permit only.
     fn is_slot(&self) -> bool {
         matches!(self.key_ref.limit.quotas(), [quota] if is_concurrency(quota))
     }
 }
 
-/// What one step does.
+/// The operation of one step.
 pub(super) enum VerifyOp {
     Check(u64),
     Decide(Demand),
@@ -53,10 +53,10 @@ pub(super) enum VerifyOp {
 impl ComparedKey {
     pub(super) fn new(rng: &mut Rng, round: u64, index: usize) -> Self {
         let count = if rng.one_in(5) { 1 + rng.next_below(3) as usize } else { 1 };
-        // Often several levels together, which go the shorter way.
+        // Several buckets together are frequent, because they use the fast path.
         let kind = rng.one_in(2).then_some(0);
         let quotas: Vec<_> = (0..count).map(|_| rng.pick_quota(kind.filter(|_| count > 1))).collect();
-        // A rule of its own: two quotas in a few tens of thousands have the same tag.
+        // Each key has its own rule: tags have 16 bits, so quotas of one rule could collide.
         let name = format!("verify-{round}-{index}");
         let limit = StoreLimit::new(&name, quotas, QuotaSelection::All, CarryOver::Keep);
         let tags = limit.tags().to_vec();
@@ -79,7 +79,7 @@ impl ComparedKey {
         KeyRef { limit: self.limit.clone(), key: self.key.clone(), tier: 0 }
     }
 
-    /// A time until the next step that is worth a look.
+    /// A pause before the next step, often at an edge of the algorithm.
     pub(super) fn pick_pause(&self, rng: &mut Rng, now: Micros) -> Micros {
         let quota = &self.limit.quotas()[0];
         let period = quota.rate().map_or(Micros::from_secs(1), Rate::period);
@@ -118,7 +118,7 @@ impl ComparedKey {
             6 => limit,
             _ => limit.saturating_add(1 + rng.next_below(3)),
         };
-        let patience = match rng.next_below(3) {
+        let max_wait = match rng.next_below(3) {
             0 => Micros::new(rng.next_below(2_000_000)),
             1 => self.last_wait,
             _ => Micros::MAX,
@@ -127,9 +127,9 @@ impl ComparedKey {
             return VerifyOp::Check(cost);
         }
         match rng.next_below(20) {
-            9 | 10 => VerifyOp::Decide(Demand::with_max_wait(cost, patience)),
-            11 => VerifyOp::Decide(Demand::with_max_wait(cost, patience).with_overdraft()),
-            // What was settled may be any cost.
+            9 | 10 => VerifyOp::Decide(Demand::with_max_wait(cost, max_wait)),
+            11 => VerifyOp::Decide(Demand::with_max_wait(cost, max_wait).with_overdraft()),
+            // A forced charge may have any cost.
             12 => VerifyOp::Decide(Demand::forced(match rng.next_below(6) {
                 0 => limit.saturating_mul(2_000),
                 1 => 1 << 40,
@@ -155,7 +155,7 @@ impl ComparedKey {
         }
     }
 
-    /// Goes on under other quotas, mostly of the same algorithms.
+    /// Replaces the quotas, mostly by others of the same algorithms.
     fn change_quotas(&mut self, rng: &mut Rng) {
         let how = if rng.one_in(6) { CarryOver::Reset } else { CarryOver::Keep };
         let kind = |quota: &Quota| quota.kind().index() as u64;
@@ -165,7 +165,7 @@ impl ComparedKey {
             .iter()
             .map(|old| {
                 let same = (!rng.one_in(6)).then(|| kind(old));
-                // Tags are short: two quotas in a few tens of thousands have the same one.
+                // Tags have 16 bits; a collision would make two quotas share a state.
                 loop {
                     let quota = rng.pick_quota(same);
                     if !self.tags.contains(&quota.tag()) {
@@ -182,13 +182,13 @@ impl ComparedKey {
         self.retain_slots();
     }
 
-    /// Only permits are given back after another quota has counted: what became of tokens then depends on it.
+    /// Drops all charges except permits: after a change of quotas the effect of refunding tokens is not defined.
     fn retain_slots(&mut self) {
         self.open_charges.retain(ComparedCharge::is_slot);
         self.settled_charges.retain(ComparedCharge::is_slot);
     }
 
-    /// Goes on under one of the limits before.
+    /// Switches to one of the earlier limits.
     fn switch_limit(&mut self, rng: &mut Rng) {
         let other = rng.next_below(self.previous_limits.len() as u64) as usize;
         std::mem::swap(&mut self.limit, &mut self.previous_limits[other]);
@@ -200,7 +200,7 @@ impl ComparedKey {
         ));
     }
 
-    /// What is outstanding cannot be given back any more.
+    /// Marks the open charges as settled.
     pub(super) fn settle_charges(&mut self) {
         self.settled_charges.append(&mut self.open_charges);
         self.settled_charges.truncate(4);
@@ -214,26 +214,21 @@ impl ComparedKey {
     }
 
     pub(super) fn request_for(&self, op: &VerifyOp) -> StoreRequest {
-        let place = self.key_ref();
+        let key_ref = self.key_ref();
         let slots = SlotMode::Acquire;
         match op {
             VerifyOp::Check(cost) => {
                 let (demand, slots) = (Demand::new(*cost), SlotMode::Peek);
-                StoreRequest::Decide(vec![StoreCheck {
-                    key_ref: place,
-                    demand,
-                    slot_mode: slots,
-                    receipt: false,
-                }])
+                StoreRequest::Decide(vec![StoreCheck { key_ref, demand, slot_mode: slots, receipt: false }])
             }
             VerifyOp::Decide(demand) => StoreRequest::Decide(vec![StoreCheck {
-                key_ref: place,
+                key_ref,
                 demand: *demand,
                 slot_mode: slots,
                 receipt: true,
             }]),
             VerifyOp::TakeUpTo(most) => StoreRequest::TakeUpTo(StoreCheck {
-                key_ref: place,
+                key_ref,
                 demand: Demand::new(*most),
                 slot_mode: slots,
                 receipt: true,
@@ -251,7 +246,7 @@ impl ComparedKey {
                     cost,
                 }
             }
-            VerifyOp::Reset => StoreRequest::Reset(place),
+            VerifyOp::Reset => StoreRequest::Reset(key_ref),
             VerifyOp::Renew(charge) => {
                 StoreRequest::Renew { key_ref: charge.key_ref.clone(), receipt: charge.memory_receipts[0] }
             }

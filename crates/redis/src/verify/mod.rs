@@ -1,6 +1,6 @@
-//! The twin check: random traces of every algorithm, decided by the server and by this process side by side.
+//! Verifies a server: random traces of every algorithm, decided by the Lua scripts and by the in-memory algorithms.
 //!
-//! Both are told the same time, so any difference is a mistake: in a twin, in the server, or in what lies between.
+//! Both use the same time, so any difference is a bug in a script, in the server or in the connection.
 
 mod compare;
 mod compared_key;
@@ -13,64 +13,64 @@ use std::{error, fmt, ops::ControlFlow};
 use tidegate_core::{Micros, Quota};
 use tidegate_limiter::StoreError;
 
-/// How much to compare.
+/// The options of [`verify()`].
 #[derive(Clone, Copy, Debug)]
 pub struct VerifyOptions {
-    /// Steps over all algorithms.
+    /// The number of steps over all algorithms.
     pub steps: u64,
-    /// The same seed tells the same traces.
+    /// The seed of the traces; the same seed generates the same traces.
     pub seed: u64,
 }
 
-/// What was compared, without a difference.
+/// The result of a verification without a difference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// All steps.
+    /// The number of steps.
     pub steps: u64,
-    /// Questions that were answered.
+    /// The number of compared decisions.
     pub decisions: u64,
-    /// Of these, how many went the short way, without receipts.
+    /// The number of decisions without receipts, which use the fast path.
     pub checks: u64,
-    /// Of these, how many were denied.
+    /// The number of denied decisions.
     pub denied: u64,
-    /// Of these, how many were granted after a delay.
+    /// The number of decisions granted after a delay.
     pub delayed: u64,
-    /// Charges that were given back.
+    /// The number of refunds.
     pub refunds: u64,
-    /// Keys that were forgotten.
+    /// The number of key resets.
     pub resets: u64,
-    /// Quotas that were replaced by others.
+    /// The number of times that the quotas of a key were replaced.
     pub quota_changes: u64,
-    /// Turns of quotas that count the same key side by side.
+    /// The number of switches between limits that count the same key.
     pub limit_switches: u64,
-    /// Permits that were renewed.
+    /// The number of permit renewals.
     pub renewals: u64,
-    /// Quotas that were tried.
+    /// The number of generated quotas.
     pub quotas: u64,
 }
 
-/// Why a check ended early.
+/// Why a verification ended early.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// The server decided otherwise.
+    /// The server and the in-memory algorithm returned different results.
     Difference(Box<VerifyDifference>),
-    /// The server did not answer.
+    /// The server returned an error or did not reply.
     Store(StoreError),
-    /// It was stopped after so many steps.
+    /// The caller stopped it after this number of steps.
     Stopped(u64),
 }
 
-/// Two answers to one question.
+/// Two different results of the same step.
 #[derive(Debug)]
 pub struct VerifyDifference {
-    /// The quotas that applied.
+    /// The quotas of the key.
     pub quotas: Vec<Quota>,
-    /// The last steps, the one that differs last.
+    /// The last steps; the final one differs.
     pub history: Vec<String>,
-    /// What this process says.
+    /// The result of the in-memory algorithm.
     pub memory: String,
-    /// What the server says.
+    /// The result of the server.
     pub redis: String,
 }
 
@@ -91,15 +91,20 @@ impl fmt::Display for VerifyError {
 
 impl error::Error for VerifyError {}
 
-/// Keys that are compared at a time.
+/// The number of keys compared at the same time.
 const PARALLEL_KEYS: usize = 64;
-/// Time has an end; no story gets there.
+/// The longest pause between two steps, so that a trace stays within the range of `Micros`.
 const MAX_PAUSE: Micros = Micros::from_secs(400 * 86_400);
-/// Steps of one key before it starts over with other quotas.
+/// The number of steps of one key; the next key has other quotas.
 const STEPS_PER_KEY: u64 = 48;
 
-/// Runs random traces against the server and against this process, and removes its keys afterwards. `progress` gets how many
-/// steps are done, and says whether to go on.
+/// Runs random traces against the server and in memory, compares the results, and deletes its keys afterwards.
+///
+/// `progress` receives the number of completed steps and returns whether to continue.
+///
+/// # Errors
+///
+/// Returns the first difference, an error of the store, or [`VerifyError::Stopped`] if `progress` breaks.
 pub async fn verify(
     store: &RedisStore,
     options: VerifyOptions,
@@ -117,9 +122,9 @@ pub async fn verify(
             (0..PARALLEL_KEYS).map(|index| ComparedKey::new(&mut rng, round, index)).collect();
         done.quotas += pairs.iter().map(|pair| pair.limit.quotas().len() as u64).sum::<u64>();
         let ended = run_round(store, &mut pairs, &mut rng, &mut done, &mut progress).await;
-        let places: Vec<_> = pairs.iter().map(ComparedKey::key_ref).collect();
+        let keys: Vec<_> = pairs.iter().map(ComparedKey::key_ref).collect();
         let tags = pairs.iter().flat_map(|pair| pair.tags.iter().map(|tag| (pair.limit.name(), *tag)));
-        if let Err(error) = store.remove(&places, tags).await {
+        if let Err(error) = store.remove(&keys, tags).await {
             break Err(VerifyError::Store(error));
         }
         if let Err(error) = ended {
@@ -129,7 +134,7 @@ pub async fn verify(
     outcome.map(|()| done)
 }
 
-/// One story for each pair, all at the same times.
+/// Runs one trace per key, all at the same times.
 async fn run_round(
     store: &RedisStore,
     pairs: &mut [ComparedKey],
@@ -141,11 +146,11 @@ async fn run_round(
     for _ in 0..STEPS_PER_KEY {
         let pause = pairs[rng.next_below(PARALLEL_KEYS as u64) as usize].pick_pause(rng, now);
         now = now.plus(pause.min(MAX_PAUSE));
-        // Plain questions about one quota go a shorter way, if there are no others among them.
+        // A batch uses the fast path only if all its requests qualify.
         let fast_path = rng.one_in(3);
         let mut indexes = Vec::new();
         for (index, _) in pairs.iter().enumerate().filter(|(_, pair)| !fast_path || pair.is_fast_path()) {
-            // There some keys are asked several times in a row, and some again later.
+            // On the fast path some keys repeat consecutively, and some again later.
             let repeats = if fast_path && rng.one_in(3) { 1 + rng.next_below(4) as usize } else { 1 };
             indexes.extend(std::iter::repeat_n(index, repeats));
             if fast_path && index > 0 && rng.one_in(8) {

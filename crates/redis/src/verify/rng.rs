@@ -1,4 +1,4 @@
-//! Chance, and the quotas that it makes up.
+//! A random number generator and random quotas.
 
 use tidegate_core::{
     AlgorithmKind, LARGEST_EXACT, Micros, Quota, Rate,
@@ -8,7 +8,7 @@ use tidegate_core::{
     },
 };
 
-/// Chance that can be repeated: xorshift64*.
+/// A seeded random number generator: xorshift64*.
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
@@ -49,7 +49,7 @@ impl Rng {
         Rate::new(self.pick(&amounts), Micros::new(self.pick(&periods)))
     }
 
-    /// A quota of the algorithm with this place in [`AlgorithmKind::key_names`], or of any.
+    /// A random quota of the algorithm with this index in [`AlgorithmKind::names`], or of any algorithm.
     pub(super) fn pick_quota(&mut self, kind: Option<u64>) -> Quota {
         let names = AlgorithmKind::names().count() as u64;
         loop {
@@ -79,7 +79,7 @@ impl Rng {
                 }
                 _ => Concurrency::with_lease(few, rate.period()).map(AlgorithmKind::Concurrency),
             };
-            // A cost that no double holds exactly is beyond what both can agree on.
+            // Beyond this, Lua's doubles are not exact and the results may differ.
             if let Some(kind) = made.ok().filter(|kind| kind.limit() < LARGEST_EXACT / 4) {
                 return kind.into();
             }

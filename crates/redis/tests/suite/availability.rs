@@ -1,4 +1,4 @@
-//! Late is not down: what a missed deadline decides, what a late answer gives back, and how much an outage admits.
+//! Missed deadlines and outages: the decision without a reply, the refund of a late reply, and the bound of an outage.
 
 #![cfg(target_os = "linux")]
 
@@ -11,19 +11,19 @@ use tidegate_limiter::{FailureMode, Limiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 
-/// Longer than any answer of a server that runs, even on a busy machine.
+/// Longer than any reply of a running server, even on a busy machine.
 const DEADLINE: Duration = Duration::from_millis(300);
 
 async fn connect_short_deadline(server: &RedisServer) -> RedisStore {
     RedisStore::builder().deadline(DEADLINE).connect(&server.url()).await.unwrap()
 }
 
-/// Lets the server know the scripts and the quota, so that what is late later is a decision.
+/// Loads the script and announces the quota, so that the late reply is a decision.
 async fn wait_until_decides(limiter: &Limiter) {
     poll_until("the store decides", async || !limiter.decide("other", 1).await.is_degraded()).await;
 }
 
-/// How long the server stands still while one request is late.
+/// How long the server is paused while a request misses its deadline.
 #[derive(Clone, Copy, Debug)]
 enum PauseLength {
     /// Until the request has missed its deadline.
@@ -32,7 +32,7 @@ enum PauseLength {
     Long,
 }
 
-/// One request misses its deadline; then the server goes on.
+/// Pauses the server until a request misses its deadline, then resumes it.
 async fn miss_deadline<T>(
     server: &RedisServer,
     store: &RedisStore,
@@ -40,12 +40,12 @@ async fn miss_deadline<T>(
     request: impl Future<Output = T>,
 ) -> T {
     server.pause().unwrap();
-    let answer = request.await;
+    let result = request.await;
     if let PauseLength::Long = pause {
         poll_until("the store is unavailable", async || store.last_error().is_some()).await;
     }
     server.resume().unwrap();
-    answer
+    result
 }
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn one_missed_deadline_is_not_an_outage() {
         wait_until_decides(&limiter).await;
         let missed = miss_deadline(&server, &store, PauseLength::Short, limiter.decide("a", 1)).await;
         assert!(missed.is_degraded() && summarize(&missed).starts_with(expected), "{mode:?} {missed:?}");
-        poll_until("it decides", async || !limiter.key("a").peek(1).await.is_degraded()).await;
+        poll_until("the store decides", async || !limiter.key("a").peek(1).await.is_degraded()).await;
         assert_eq!((store.last_error(), store.outages()), (None, 0), "{mode:?}");
     }
 }
@@ -89,11 +89,11 @@ async fn slot_released_during_an_outage_is_given_back_after_it() {
     let limiter = build_limiter_with(&store, "released", "1 at once lease 1h", FailureMode::Closed);
     poll_until("the store decides", async || limiter.key("other").permit().await.decision().is_granted())
         .await;
-    let held = limiter.key("a").permit().await;
-    assert!(held.decision().is_granted());
+    let permit = limiter.key("a").permit().await;
+    assert!(permit.decision().is_granted());
     server.pause().unwrap();
     poll_until("the store is unavailable", async || store.last_error().is_some()).await;
-    drop(held);
+    drop(permit);
     tokio::task::yield_now().await;
     server.resume().unwrap();
     poll_until("the slot is free", async || limiter.key("a").permit().await.decision().is_granted()).await;
@@ -152,15 +152,15 @@ async fn default_mode_admits_no_more_than_the_bound_in_each_process() {
     for _ in 0..10 {
         admitted += u32::from(limiter.decide("a", 1).await.is_granted());
     }
-    assert_eq!(admitted, 10, "what the store had granted counts");
-    // It comes back with nothing, and would grant everything again.
+    assert_eq!(admitted, 10, "grants of the store count");
+    // The server restarts without data and would grant the whole limit again.
     server.restart().unwrap();
     poll_until("the store is available", async || store.last_error().is_none()).await;
     for _ in 0..10 {
         admitted += u32::from(limiter.decide("a", 1).await.is_granted());
         admitted += u32::from(limiter.key("a").reserve(1, Duration::ZERO).await.keep().is_granted());
     }
-    assert_eq!(admitted, 10, "what was granted without the store counts");
+    assert_eq!(admitted, 10, "grants during the outage count");
     assert!(limiter.decide("another", 1).await.is_granted());
 }
 
@@ -171,16 +171,16 @@ async fn default_mode_holds_no_more_slots_than_the_limit_in_each_process() {
     let limiter = build_limiter_with(&store, "slots", "3 at once", FailureMode::default());
     poll_until("the store decides", async || limiter.key("other").permit().await.decision().is_granted())
         .await;
-    let mut held = Vec::new();
+    let mut permits = Vec::new();
     for _ in 0..2 {
-        held.push(limiter.key("a").permit().await);
+        permits.push(limiter.key("a").permit().await);
     }
-    assert!(held.iter().all(|permit| permit.decision().is_granted()));
+    assert!(permits.iter().all(|permit| permit.decision().is_granted()));
     server.kill();
     poll_until("the store is unavailable", async || store.last_error().is_some()).await;
     let more = [limiter.key("a").permit().await, limiter.key("a").permit().await];
     assert_eq!(more.iter().filter(|permit| permit.decision().is_granted()).count(), 1);
-    drop(held);
+    drop(permits);
     let last =
         [limiter.key("a").permit().await, limiter.key("a").permit().await, limiter.key("a").permit().await];
     assert_eq!(last.iter().filter(|permit| permit.decision().is_granted()).count(), 2);
@@ -190,21 +190,21 @@ async fn default_mode_holds_no_more_slots_than_the_limit_in_each_process() {
 async fn slots_are_registered_again_after_data_loss() {
     let server = RedisServer::start().unwrap();
     let (ours, observer) = (connect_short_deadline(&server).await, connect_store(&server.url()).await);
-    let ours = build_limiter(&ours, "held", "2 at once lease 1h");
-    let observed = build_limiter(&observer, "held", "2 at once lease 1h");
+    let ours = build_limiter(&ours, "registered", "2 at once lease 1h");
+    let observed = build_limiter(&observer, "registered", "2 at once lease 1h");
     poll_until("the store decides", async || ours.key("other").permit().await.decision().is_granted()).await;
-    let held = ours.key("a").permit().await;
-    assert!(held.decision().is_granted());
+    let permit = ours.key("a").permit().await;
+    assert!(permit.decision().is_granted());
     server.kill();
     server.restart().unwrap();
-    let look = async || {
+    let is_registered = async || {
         let decision = observed.key("a").peek(1).await;
         !decision.is_degraded() && decision.remaining() == 1
     };
-    poll_until("the slot is known again", look).await;
-    assert!(!held.is_lost());
-    drop(held);
-    poll_until("it is given back", async || observed.key("a").peek(1).await.remaining() == 2).await;
+    poll_until("the slot is registered again", is_registered).await;
+    assert!(!permit.is_lost());
+    drop(permit);
+    poll_until("the slot is released", async || observed.key("a").peek(1).await.remaining() == 2).await;
 }
 
 #[tokio::test]
@@ -214,7 +214,8 @@ async fn idle_connection_that_was_closed_degrades_no_decision() {
     let limiter = build_limiter(&store, "idle", FIVE_PER_YEAR);
     wait_until_decides(&limiter).await;
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
-    poll_until("it is found out", async || store.outages() == 1 && store.last_error().is_none()).await;
+    poll_until("the store has reconnected", async || store.outages() == 1 && store.last_error().is_none())
+        .await;
     assert_eq!(summarize(&limiter.decide("a", 1).await), "allow 4 of 5");
     assert_eq!(limiter.degraded_count(), 0);
 }

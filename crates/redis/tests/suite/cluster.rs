@@ -1,7 +1,7 @@
-//! A store in a cluster that loses nodes and moves slots.
+//! The store in a cluster: failovers and slot migrations.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use crate::common::poll_until;
 use std::{
@@ -30,7 +30,7 @@ use tokio::{
     task::{JoinSet, block_in_place},
 };
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,12 +51,12 @@ async fn every_primary_decides_and_calls_span_slots() {
     assert_eq!(admitted, [3; KEYS]);
     assert_eq!(limiter.degraded_count(), 0);
 
-    let mut made = 0;
+    let mut calls = 0;
     for primary in &cluster.nodes()[..3] {
         assert!(primary.command(&["DBSIZE"]).unwrap().integer().unwrap() > 0, "a primary has no keys");
-        made += count_calls(primary, "evalsha");
+        calls += count_calls(primary, "evalsha");
     }
-    assert!(made < 4 * KEYS as u64, "{made} calls for {} decisions", 4 * KEYS);
+    assert!(calls < 4 * KEYS as u64, "{calls} calls for {} decisions", 4 * KEYS);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,30 +75,30 @@ async fn multi_node_request_is_all_or_nothing() {
     .enumerate()
     {
         let limit = build_limit(&format!("rule-{index}"), quota);
-        let places = keys_on_each_primary(&cluster, &store, &limit);
-        let [_, _, full] = &places;
+        let key_refs = keys_on_each_primary(&cluster, &store, &limit);
+        let [_, _, full] = &key_refs;
         assert!(is_granted(&decide(&store, std::slice::from_ref(full), Demand::new(4)).await[0]), "{quota}");
 
         for order in [[0, 1, 2], [0, 2, 1], [2, 1, 0]] {
-            let asked = order.map(|index| places[index].clone());
-            let answers = decide(&store, &asked, Demand::new(2)).await;
-            assert_eq!(answers.len(), 3, "{quota}: an answer to each question");
+            let ordered = order.map(|index| key_refs[index].clone());
+            let answers = decide(&store, &ordered, Demand::new(2)).await;
+            assert_eq!(answers.len(), 3, "{quota}: one decision per check");
             for (index, answer) in order.iter().zip(&answers) {
                 assert_eq!(is_granted(answer), *index != 2, "{quota}, {order:?}");
                 assert!(
                     answer.steps.iter().all(|step| step.receipt.cost == 0),
-                    "nothing to give back is left"
+                    "a receipt is left after the refund"
                 );
             }
-            assert_eq!(remaining(&store, &places).await, [4, 4, 0], "{quota}, {order:?}");
+            assert_eq!(remaining(&store, &key_refs).await, [4, 4, 0], "{quota}, {order:?}");
         }
 
         execute(&store, StoreRequest::Reset(full.clone())).await;
-        assert!(decide(&store, &places, Demand::new(3)).await.iter().all(is_granted), "{quota}");
-        assert_eq!(remaining(&store, &places).await, [1, 1, 1], "{quota}");
-        let looked = decide(&store, &places, Demand::probe(2)).await;
-        assert!(looked.len() == 3 && !looked.iter().any(is_granted), "{quota}");
-        assert_eq!(remaining(&store, &places).await, [1, 1, 1], "{quota}");
+        assert!(decide(&store, &key_refs, Demand::new(3)).await.iter().all(is_granted), "{quota}");
+        assert_eq!(remaining(&store, &key_refs).await, [1, 1, 1], "{quota}");
+        let probed = decide(&store, &key_refs, Demand::probe(2)).await;
+        assert!(probed.len() == 3 && !probed.iter().any(is_granted), "{quota}");
+        assert_eq!(remaining(&store, &key_refs).await, [1, 1, 1], "{quota}");
     }
 }
 
@@ -108,15 +108,15 @@ async fn denied_multi_node_slots_are_released() {
     let store = connect(&cluster).await;
     let quotas = vec![Quota::concurrency_with_lease(2, Duration::from_secs(600)).unwrap()];
     let limit = Arc::new(StoreLimit::new("downloads", quotas, QuotaSelection::All, CarryOver::default()));
-    let places = keys_on_each_primary(&cluster, &store, &limit);
-    let [_, _, full] = &places;
+    let key_refs = keys_on_each_primary(&cluster, &store, &limit);
+    let [_, _, full] = &key_refs;
     for _ in 0..2 {
         assert!(is_granted(&decide(&store, std::slice::from_ref(full), Demand::new(1)).await[0]));
     }
     for _ in 0..5 {
-        assert!(!decide(&store, &places, Demand::new(1)).await.iter().all(is_granted));
+        assert!(!decide(&store, &key_refs, Demand::new(1)).await.iter().all(is_granted));
     }
-    assert_eq!(remaining(&store, &places).await, [2, 2, 0]);
+    assert_eq!(remaining(&store, &key_refs).await, [2, 2, 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -124,24 +124,24 @@ async fn canceled_multi_node_call_is_refunded() {
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
     let limit = build_limit("rule", "1000 per 52w fixed-window");
-    let places = keys_on_each_primary(&cluster, &store, &limit);
-    assert_eq!(remaining(&store, &places).await, [1000; 3]);
+    let key_refs = keys_on_each_primary(&cluster, &store, &limit);
+    assert_eq!(remaining(&store, &key_refs).await, [1000; 3]);
     let before = Handle::current().metrics().num_alive_tasks();
     for _ in 0..200 {
-        let asks = places.iter().map(|place| build_check(place, Demand::new(1))).collect();
-        let mut request = store.execute(StoreRequest::Decide(asks));
+        let checks = key_refs.iter().map(|key_ref| build_check(key_ref, Demand::new(1))).collect();
+        let mut request = store.execute(StoreRequest::Decide(checks));
         let polled = poll_fn(|context| Poll::Ready(request.as_mut().poll(context))).await;
-        assert!(polled.is_pending(), "it was asked only once");
+        assert!(polled.is_pending(), "one poll is not enough");
         drop(request);
         tokio::task::yield_now().await;
     }
     poll_until("all calls have ended", async || Handle::current().metrics().num_alive_tasks() <= before)
         .await;
-    assert_eq!(remaining(&store, &places).await, [1000; 3]);
+    assert_eq!(remaining(&store, &key_refs).await, [1000; 3]);
 }
 
-/// A primary answers before its replica knows. A failover may forget what was admitted in the last moments, so a key
-/// may get as much again; one that was quiet gets exactly what it had left, and so does one on another node.
+/// A primary replies before its replica has the write, so a failover may lose the latest charges and a key may get its
+/// limit again. An idle key, or a key on another node, gets exactly its remaining tokens.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn primary_failover_under_load_keeps_limits() {
     const KEYS: usize = 96;
@@ -158,7 +158,7 @@ async fn primary_failover_under_load_keeps_limits() {
     let on_victim = |key: &str| cluster.primary_of(slot_of(key)).unwrap().port() == victim.port();
     let keys: Vec<_> = (0..KEYS).map(|index| format!("key-{index}")).collect();
     let may_repeat: Vec<_> = keys.iter().map(|key| on_victim(key)).collect();
-    wait_until("the replica knows", || check_replicated(victim)).unwrap();
+    wait_until("the replica has all writes", || check_replicated(victim)).unwrap();
     let tasks_before = Handle::current().metrics().num_alive_tasks();
 
     let counts = || -> Arc<Vec<AtomicU64>> { Arc::new((0..KEYS).map(|_| AtomicU64::new(0)).collect()) };
@@ -178,7 +178,7 @@ async fn primary_failover_under_load_keeps_limits() {
                 if decision.is_allowed() {
                     admitted[key].fetch_add(1, Ordering::Relaxed);
                 }
-                // The server may have counted it, and died before it could say so.
+                // The server may have charged it and died before its reply.
                 if decision.is_degraded() {
                     unknown[key].fetch_add(1, Ordering::Relaxed);
                 }
@@ -187,19 +187,19 @@ async fn primary_failover_under_load_keeps_limits() {
             }
         });
     }
-    poll_until("the load is on", async || answers.load(Ordering::Relaxed) > 1_000).await;
+    poll_until("the load has started", async || answers.load(Ordering::Relaxed) > 1_000).await;
     block_in_place(|| {
         victim.kill();
         cluster.wait_until_ok()
     })
     .unwrap();
     poll_until("all keys are decided", async || are_all_decided(&limiter, &keys).await).await;
-    let then = answers.load(Ordering::Relaxed);
-    poll_until("everybody goes on", async || answers.load(Ordering::Relaxed) > then + 1_000).await;
+    let before = answers.load(Ordering::Relaxed);
+    poll_until("the load continues", async || answers.load(Ordering::Relaxed) > before + 1_000).await;
     is_over.store(true, Ordering::Relaxed);
     tasks.join_all().await;
 
-    assert!(limiter.degraded_count() > 0, "nothing was decided in between");
+    assert!(limiter.degraded_count() > 0, "no decision during the outage");
     assert!(store.outages() > 0);
     for (((key, admitted), unknown), may_repeat) in keys.iter().zip(&*admitted).zip(&*unknown).zip(may_repeat)
     {
@@ -211,7 +211,7 @@ async fn primary_failover_under_load_keeps_limits() {
     assert_eq!(count_granted(&limiter, "quiet", 20).await, LIMIT - 4);
     assert_eq!(store.last_error(), None);
 
-    // The dead node has left, and nobody looks for it.
+    // The dead node is no longer in the map, and no task tries to reconnect to it.
     poll_until("no task is left", async || Handle::current().metrics().num_alive_tasks() <= tasks_before)
         .await;
     let listener = TcpListener::bind(victim.address()).unwrap();
@@ -224,7 +224,7 @@ async fn primary_failover_under_load_keeps_limits() {
     assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
 }
 
-/// Nobody asks for a key of the dead node: what a health check sees gets well all the same.
+/// The store recovers although no request uses a key of the dead node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn store_recovers_without_traffic() {
     let cluster = RedisCluster::start().unwrap();
@@ -236,8 +236,8 @@ async fn store_recovers_without_traffic() {
     limiter.decide("a", 1).await;
     assert!(store.last_error().is_some());
     block_in_place(|| cluster.wait_until_ok()).unwrap();
-    poll_until("all is well", async || store.last_error().is_none()).await;
-    assert_eq!(store.outages(), 1, "what a node that has left went through still counts");
+    poll_until("the store has no error", async || store.last_error().is_none()).await;
+    assert_eq!(store.outages(), 1, "outages of removed nodes count");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -253,7 +253,7 @@ async fn slot_migration_under_load_keeps_counts() {
     let mut counts = BTreeMap::new();
     take_concurrently(&limiter, &[moved.clone(), stays.clone()], 10, &mut counts).await;
 
-    // Between two nodes: those that moved, those that did not, and those that are new.
+    // During the migration: a key that moved, one that did not, and a new one.
     let migration = cluster.begin_migration(slot, to).unwrap();
     migration.move_key(&store.key(&key_ref(&limit, &moved))).unwrap();
     take_concurrently(&limiter, &keys[..3], 10, &mut counts).await;
@@ -262,7 +262,7 @@ async fn slot_migration_under_load_keeps_counts() {
     keys[..3].iter().for_each(|key| *counts.entry(key.clone()).or_default() += 2);
     assert_eq!(limiter.degraded_count(), 0);
 
-    // It arrives under load.
+    // The migration finishes under load.
     let load = tokio::spawn({
         let (limiter, keys) = (limiter.clone(), keys.clone());
         async move {
@@ -286,7 +286,7 @@ async fn slot_migration_under_load_keeps_counts() {
     assert_eq!(store.outages(), 0);
 }
 
-/// The usual way to grow: a node without slots joins, and gets one.
+/// A node without slots joins the cluster and gets a slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slot_migration_to_new_node_keeps_counts() {
     let cluster = RedisCluster::start().unwrap();
@@ -303,7 +303,7 @@ async fn slot_migration_to_new_node_keeps_counts() {
     newcomer.command(&["CLUSTER", "MEET", "127.0.0.1", &cluster.nodes()[0].port().to_string()]).unwrap();
     let migration = block_in_place(|| {
         cluster.wait_until_ok()?;
-        wait_until("all know the newcomer", || cluster.begin_migration(slot, newcomer))
+        wait_until("all nodes know the new one", || cluster.begin_migration(slot, newcomer))
     })
     .unwrap();
     migration.move_key(&store.key(&key_ref(&limit, &moved))).unwrap();
@@ -315,7 +315,7 @@ async fn slot_migration_to_new_node_keeps_counts() {
     assert_eq!((limiter.degraded_count(), store.outages()), (0, 0));
 }
 
-/// A process that starts in the middle of a move must be able to tell the others of its quota.
+/// A process that starts during a migration can announce its quota.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn quota_is_announced_during_slot_migration() {
     let cluster = RedisCluster::start().unwrap();
@@ -350,9 +350,9 @@ async fn finished_migrations_are_discovered() {
         cluster.migrate_slot(slot, cluster.primaries_without(slot).unwrap()[0]).unwrap();
     }
 
-    // All at once: those that moved, and those that share a call with them.
-    let places: Vec<_> = neighbours.iter().map(|key| key_ref(&limit, key)).collect();
-    assert!(decide(&store, &places, Demand::new(1)).await.iter().all(is_granted));
+    // In one request: keys that moved, and keys that share a call with them.
+    let key_refs: Vec<_> = neighbours.iter().map(|key| key_ref(&limit, key)).collect();
+    assert!(decide(&store, &key_refs, Demand::new(1)).await.iter().all(is_granted));
     for key in &neighbours {
         assert_eq!(count_granted(&limiter, key, 20).await, 5, "{key}");
     }
@@ -374,21 +374,22 @@ async fn cluster_restart_keeps_counts() {
     for key in &keys {
         assert_eq!(count_granted(&limiter, key, 20).await, 6, "{key}");
     }
-    poll_until("all is well", async || store.last_error().is_none()).await;
+    poll_until("the store has no error", async || store.last_error().is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn store_opens_before_cluster() {
     let cluster = RedisCluster::start().unwrap();
     cluster.nodes().iter().for_each(RedisServer::kill);
-    let refused = RedisStore::connect(&cluster_url(&cluster)).await.unwrap_err().to_string();
-    assert!(refused.contains("is a server running there"), "{refused}");
+    let error = RedisStore::connect(&cluster_url(&cluster)).await.unwrap_err().to_string();
+    assert!(error.contains("check that a server is running"), "{error}");
 
     let store = RedisStore::builder().deadline(DEADLINE).open(&cluster_url(&cluster)).unwrap();
     let limiter = build_limiter(&store, "10 per 52w");
     assert!(limiter.decide("a", 1).await.is_degraded());
     let cause = store.last_error().unwrap();
-    assert!(cause.contains("Connection refused") && cause.contains("is a server running there"), "{cause}");
+    assert!(cause.contains("Connection refused"), "{cause}");
+    assert!(cause.contains("check that a server is running"), "{cause}");
 
     block_in_place(|| {
         cluster.nodes().iter().try_for_each(RedisServer::restart)?;
@@ -397,10 +398,10 @@ async fn store_opens_before_cluster() {
     .unwrap();
     let keys: Vec<_> = (0..12).map(|index| format!("key-{index}")).collect();
     poll_until("all keys are decided", async || are_all_decided(&limiter, &keys).await).await;
-    poll_until("all is well", async || store.last_error().is_none()).await;
+    poll_until("the store has no error", async || store.last_error().is_none()).await;
 }
 
-/// However much is asked while a node is away, the others are asked ten times a second who has what, and not more.
+/// While a node is unavailable, `CLUSTER SLOTS` is sent at most ten times a second, regardless of the load.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slot_queries_are_rate_limited() {
     let cluster = RedisCluster::start().unwrap();
@@ -408,12 +409,12 @@ async fn slot_queries_are_rate_limited() {
     let limiter = build_limiter(&store, "10 per 52w");
     limiter.decide("a", 1).await;
     let slot = RedisCluster::slot_of(store.key(&key_ref(&build_limit("rule", "10 per 52w"), "a")));
-    let questions = || -> u64 {
-        let living = cluster.nodes().iter().filter(|node| node.state() == RedisServerState::Running);
-        living.map(|node| count_calls(node, "cluster|slots")).sum()
+    let slot_queries = || -> u64 {
+        let running = cluster.nodes().iter().filter(|node| node.state() == RedisServerState::Running);
+        running.map(|node| count_calls(node, "cluster|slots")).sum()
     };
     cluster.kill_primary_of(slot).unwrap();
-    let before = questions();
+    let before = slot_queries();
     poll_until("the replica decides", async || {
         for _ in 0..100 {
             limiter.decide("a", 1).await;
@@ -422,9 +423,9 @@ async fn slot_queries_are_rate_limited() {
         !limiter.decide("a", 1).await.is_degraded()
     })
     .await;
-    let (asked, questions) = (limiter.degraded_count(), questions() - before);
-    assert!(asked > 1_000, "{asked}");
-    assert!(questions < 400, "{questions} questions in {asked} decisions");
+    let (decisions, queries) = (limiter.degraded_count(), slot_queries() - before);
+    assert!(decisions > 1_000, "{decisions}");
+    assert!(queries < 400, "{queries} queries in {decisions} decisions");
 }
 
 fn cluster_url(cluster: &RedisCluster) -> String {
@@ -439,7 +440,7 @@ async fn connect(cluster: &RedisCluster) -> RedisStore {
     RedisStore::builder().deadline(DEADLINE).connect(&cluster_url(cluster)).await.unwrap()
 }
 
-/// Without the store it denies, so that all that is admitted was counted there.
+/// Fails closed, so that the store has counted everything that is allowed.
 fn build_limiter(store: &RedisStore, quota: &str) -> Limiter {
     Limiter::builder()
         .name("rule")
@@ -457,30 +458,30 @@ fn key_ref(limit: &Arc<StoreLimit>, key: &str) -> KeyRef {
     KeyRef { limit: limit.clone(), key: key.to_owned(), tier: 0 }
 }
 
-fn build_check(place: &KeyRef, demand: Demand) -> StoreCheck {
-    StoreCheck { key_ref: place.clone(), demand, slot_mode: SlotMode::Acquire, receipt: false }
+fn build_check(key_ref: &KeyRef, demand: Demand) -> StoreCheck {
+    StoreCheck { key_ref: key_ref.clone(), demand, slot_mode: SlotMode::Acquire, receipt: false }
 }
 
 async fn execute(store: &RedisStore, request: StoreRequest) -> StoreReply {
     store.execute(request).await.unwrap()
 }
 
-async fn decide(store: &RedisStore, places: &[KeyRef], demand: Demand) -> Vec<StoreDecision> {
-    let asks = places.iter().map(|place| build_check(place, demand)).collect();
-    match execute(store, StoreRequest::Decide(asks)).await {
+async fn decide(store: &RedisStore, key_refs: &[KeyRef], demand: Demand) -> Vec<StoreDecision> {
+    let checks = key_refs.iter().map(|key_ref| build_check(key_ref, demand)).collect();
+    match execute(store, StoreRequest::Decide(checks)).await {
         StoreReply::Decided(answers) => answers,
         other => panic!("{other:?}"),
     }
 }
 
-/// How much each place would be granted.
-async fn remaining<const N: usize>(store: &RedisStore, places: &[KeyRef; N]) -> [u64; N] {
+/// The remaining tokens of each key.
+async fn remaining<const N: usize>(store: &RedisStore, key_refs: &[KeyRef; N]) -> [u64; N] {
     let mut left = [0; N];
-    for (place, left) in places.iter().zip(&mut left) {
-        let limit = place.limit.quotas()[0].limit();
+    for (key_ref, left) in key_refs.iter().zip(&mut left) {
+        let limit = key_ref.limit.quotas()[0].limit();
         while *left < limit {
             let next = if limit < 10 { *left + 1 } else { limit };
-            let answer = decide(store, std::slice::from_ref(place), Demand::probe(next)).await;
+            let answer = decide(store, std::slice::from_ref(key_ref), Demand::probe(next)).await;
             if !is_granted(&answer[0]) {
                 break;
             }
@@ -496,11 +497,12 @@ fn is_granted(answer: &StoreDecision) -> bool {
 
 /// A key on each primary.
 fn keys_on_each_primary(cluster: &RedisCluster, store: &RedisStore, limit: &Arc<StoreLimit>) -> [KeyRef; 3] {
-    let owner = |place: &KeyRef| cluster.primary_of(RedisCluster::slot_of(store.key(place))).unwrap().port();
+    let owner =
+        |key_ref: &KeyRef| cluster.primary_of(RedisCluster::slot_of(store.key(key_ref))).unwrap().port();
     let mut found: BTreeMap<u16, KeyRef> = BTreeMap::new();
     for index in 0.. {
-        let place = key_ref(limit, &format!("key-{index}"));
-        found.entry(owner(&place)).or_insert(place);
+        let key_ref = key_ref(limit, &format!("key-{index}"));
+        found.entry(owner(&key_ref)).or_insert(key_ref);
         if found.len() == 3 {
             break;
         }
@@ -524,7 +526,7 @@ async fn count_granted(limiter: &Limiter, key: &str, tries: u64) -> u64 {
     granted
 }
 
-/// Takes so many of each key, all at once. All must be granted.
+/// Takes `count` tokens of each key concurrently; all must be granted.
 async fn take_concurrently(
     limiter: &Arc<Limiter>,
     keys: &[String],
@@ -553,7 +555,7 @@ async fn are_all_decided(limiter: &Limiter, keys: &[String]) -> bool {
     true
 }
 
-/// How often a server was sent a command.
+/// The number of calls of a command in a server.
 fn count_calls(server: &RedisServer, command: &str) -> u64 {
     let info = server.command(&["INFO", "commandstats"]).unwrap();
     let name = format!("cmdstat_{command}:calls=");
@@ -561,7 +563,7 @@ fn count_calls(server: &RedisServer, command: &str) -> u64 {
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
-/// Whether all that was written has reached the replica.
+/// Whether the replica has all writes.
 fn check_replicated(primary: &RedisServer) -> Result<(), String> {
     let role = primary.command(&["ROLE"])?;
     let [_, RespValue::Integer(written), replicas] = role.items() else { return Err(format!("{role}")) };

@@ -1,7 +1,7 @@
-//! The store conformance kit on a real server: the laws that hold in memory, and the stories of all peers.
+//! The conformance kit and the traces of other limiters, run against a real server.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use crate::common::connect_store;
 use std::{
@@ -28,7 +28,7 @@ use tidegate_testkit::{
 };
 use tokio::runtime::Runtime;
 
-/// A key that no story had before, at times that the story tells.
+/// A new key in Redis, at the times of a trace.
 struct RedisSubject {
     runtime: Arc<Runtime>,
     store: RedisStore,
@@ -45,9 +45,9 @@ impl RedisSubject {
 
 impl Subject for RedisSubject {
     fn decide(&mut self, now: Micros, demand: Demand) -> ChargeResult {
-        let ask =
+        let check =
             StoreCheck { key_ref: self.key_ref.clone(), demand, slot_mode: SlotMode::Acquire, receipt: true };
-        let StoreReply::Decided(answers) = self.execute(StoreRequest::Decide(vec![ask]), now) else {
+        let StoreReply::Decided(answers) = self.execute(StoreRequest::Decide(vec![check]), now) else {
             panic!("no decision")
         };
         self.generation = answers[0].generation;
@@ -63,16 +63,16 @@ impl Subject for RedisSubject {
         let quota = self.store.effective_quota(quota);
         let limit = StoreLimit::new(self.key_ref.limit.name(), vec![quota], QuotaSelection::All, how);
         self.key_ref.limit = Arc::new(limit);
-        // A key is carried over when it is next asked for.
+        // A key is carried over at its next check.
         self.decide(now, Demand::probe(0));
     }
 
     fn create(&mut self, _now: Micros) {
-        panic!("a store has no limiter that is created")
+        panic!("a store does not create limiters")
     }
 }
 
-/// Makes keys in one server.
+/// Creates keys in one server.
 struct SubjectFactory {
     runtime: Arc<Runtime>,
     store: RedisStore,
@@ -89,13 +89,8 @@ impl SubjectFactory {
     fn create_key(&self, quota: Quota) -> RedisSubject {
         let key = self.next_id.fetch_add(1, Ordering::Relaxed).to_string();
         let limit = Arc::new(StoreLimit::new("kit", vec![quota], QuotaSelection::All, CarryOver::Keep));
-        let place = KeyRef { limit, key, tier: 0 };
-        RedisSubject {
-            runtime: self.runtime.clone(),
-            store: self.store.clone(),
-            key_ref: place,
-            generation: 0,
-        }
+        let key_ref = KeyRef { limit, key, tier: 0 };
+        RedisSubject { runtime: self.runtime.clone(), store: self.store.clone(), key_ref, generation: 0 }
     }
 }
 
@@ -106,8 +101,8 @@ fn redis_key_conforms() {
     conformance::check(24, PermitLifetime::Leased, |quota| keys.create_key(quota));
 }
 
-/// All stories but those of a limiter that is created, of which a store has none; of permits that nobody gives back; and
-/// of a clock that goes back: a server's may, and then a key has less left than it would have, never more.
+/// Runs all traces except those that create a limiter, have permits without a lease, or set the clock back. If a
+/// server's clock goes back, a key has fewer tokens than in the trace, never more.
 #[test]
 fn peer_traces_hold_in_redis() {
     let server = RedisServer::start().unwrap();

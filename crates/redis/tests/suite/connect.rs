@@ -1,11 +1,11 @@
-//! Every way to a server, and what is said when there is none: one line that names the fix, and never a password.
+//! Every kind of address, and the connection errors: one line with the fix, and never a password.
 
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "this is how a test fails, and what it did"
+    reason = "tests fail by panicking and print their progress"
 )]
 
 use crate::common::{
@@ -18,7 +18,7 @@ use tidegate_testkit::servers::{NetworkFault, Proxy, RedisCluster, RedisSentinel
 
 const SECRET: &str = "s3cr3t";
 
-/// What is said instead of a connection.
+/// The error text of a failed connection.
 async fn connect_error(url: &str) -> String {
     let error = RedisStore::connect(url).await.unwrap_err();
     let text = error.to_string();
@@ -43,7 +43,7 @@ async fn assert_counts(store: &RedisStore) -> Limiter {
 
 #[tokio::test]
 async fn invalid_urls_are_rejected() {
-    let none = [
+    let invalid = [
         "",
         "localhost",
         "localhost:6379",
@@ -63,9 +63,9 @@ async fn invalid_urls_are_rejected() {
         "redis+unix://",
         "рéдис://🗝",
     ];
-    for url in none {
+    for url in invalid {
         let text = connect_error(url).await;
-        assert_contains(&text, &["is not the address of a Redis", "redis://host:6379"]);
+        assert_contains(&text, &["invalid Redis address", "redis://host:6379"]);
         assert!(RedisStore::open(url).is_err(), "{url}");
     }
     let secret = [
@@ -93,12 +93,12 @@ async fn unreachable_server_is_reported() {
     let url = format!("redis://user:{SECRET}@{}", server.address());
     assert_contains(
         &connect_error(&url).await,
-        &[&server.address().to_string(), "is a server running there"],
+        &[&server.address().to_string(), "check that a server is running"],
     );
     let url = format!("redis+cluster://user:{SECRET}@{}", server.address());
     assert_contains(
         &connect_error(&url).await,
-        &[&server.address().to_string(), "is a server running there"],
+        &[&server.address().to_string(), "check that a server is running"],
     );
     let url = format!("redis+sentinel://user:{SECRET}@{}/mymaster", server.address());
     assert_contains(&connect_error(&url).await, &["mymaster"]);
@@ -123,7 +123,7 @@ async fn wrong_password_is_reported() {
     for url in [
         format!("redis://{address}"),
         format!("redis://:wrong-{SECRET}@{address}"),
-        format!("redis://nobody:{SECRET}@{address}"),
+        format!("redis://unknown:{SECRET}@{address}"),
     ] {
         assert_contains(&connect_error(&url).await, &["check user and password"]);
     }
@@ -137,7 +137,7 @@ async fn wrong_password_is_reported() {
 #[tokio::test]
 async fn missing_permissions_are_reported() {
     let with = |rights: &str| RedisServer::builder().user("app", SECRET, rights).start().unwrap();
-    // What the error tells to grant is enough.
+    // The permissions that the error lists are sufficient.
     let enough = with("~tidegate:* +@read +@write +@scripting +time");
     let limiter = assert_counts(&connect_store(&enough.url()).await).await;
     limiter.key("key").reserve(1, LONG_DEADLINE).await.cancel().await;
@@ -180,11 +180,11 @@ async fn replica_is_rejected() {
 async fn cluster_and_server_urls_are_distinguished() {
     let server = RedisServer::start().unwrap();
     let text = connect_error(&format!("redis+cluster://{}", server.address())).await;
-    assert_contains(&text, &["is a single server", "write redis:// instead"]);
+    assert_contains(&text, &["is a single server", "use redis:// instead"]);
 
     let cluster = RedisCluster::start().unwrap();
     let text = connect_error(&cluster.url()).await;
-    assert_contains(&text, &["is a node of a cluster", "write redis+cluster://"]);
+    assert_contains(&text, &["is a node of a cluster", "use redis+cluster://"]);
     let url = cluster.url().replace("redis://", "redis+cluster://");
     assert_counts(&connect_store(&url).await).await;
 }
@@ -200,8 +200,8 @@ async fn sentinel_url_resolves_primary() {
     primary.command(&["SELECT", "2"]).unwrap();
     assert_eq!(primary.command(&["EXISTS", "tidegate:{rule:key}:1"]).unwrap().integer(), Some(1));
 
-    let text = connect_error(&format!("redis+sentinel://:{SECRET}@{hosts}/nobody")).await;
-    assert_contains(&text, &["nobody", "the sentinels know no primary by it"]);
+    let text = connect_error(&format!("redis+sentinel://:{SECRET}@{hosts}/unknown")).await;
+    assert_contains(&text, &["unknown", "the sentinels have no primary with this name"]);
     let text = connect_error(&format!("redis+sentinel://:wrong-{SECRET}@{hosts}/{name}")).await;
     assert_contains(&text, &["check user and password"]);
 }
@@ -219,14 +219,12 @@ async fn unix_socket_and_database_are_used() {
     connection.command(&["SELECT", "3"]).unwrap();
     assert_eq!(connection.command(&["EXISTS", "tidegate:{rule:key}:1"]).unwrap().integer(), Some(1));
 
-    // A connection that was lost comes back to the same database.
+    // A reconnection selects the same database.
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
-    poll_until("it is back", async || !limiter.key("key").peek(1).await.is_degraded()).await;
+    poll_until("the store is available again", async || !limiter.key("key").peek(1).await.is_degraded())
+        .await;
     assert_eq!(limiter.key("key").peek(1).await.remaining(), 3);
-    assert_contains(
-        &connect_error(&format!("{}/999", server.url())).await,
-        &["check the number of the database"],
-    );
+    assert_contains(&connect_error(&format!("{}/999", server.url())).await, &["check the database number"]);
 }
 
 #[tokio::test]
@@ -243,10 +241,10 @@ async fn tls_trusts_only_given_ca() {
     let text = builder().connect(&format!("{url}?ca=/no/such/file")).await.unwrap_err().to_string();
     assert_contains(&text, &["/no/such/file", "check its path"]);
     let text = builder().connect(&format!("{}?ca={file}", server.url())).await.unwrap_err().to_string();
-    assert_contains(&text, &["without TLS", "rediss://"]);
+    assert_contains(&text, &["requires TLS", "rediss://"]);
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
     let again = build_limiter(&store, "rule", FIVE_PER_YEAR);
-    poll_until("it is back", async || !again.key("key").peek(1).await.is_degraded()).await;
+    poll_until("the store is available again", async || !again.key("key").peek(1).await.is_degraded()).await;
 
     for builder in [builder(), builder().tls_authority(&authority(&other))] {
         let text = builder.connect(&url).await.unwrap_err().to_string();
@@ -256,25 +254,25 @@ async fn tls_trusts_only_given_ca() {
     let text = builder().tls_authority(b"not a certificate").connect(&url).await.unwrap_err().to_string();
     println!("{text}");
     assert_contains(&text, &["-----BEGIN CERTIFICATE-----"]);
-    // A server that speaks no TLS there.
+    // The server does not use TLS on this port.
     let plain = server.url().replace("redis://", "rediss://");
     let text = connect_error(&plain).await;
     assert_contains(&text, &[&server.address().to_string()]);
-    // Without TLS the authority does not matter.
+    // Without TLS the CA is ignored.
     builder().tls_authority(&authority(&server)).connect(&server.url()).await.unwrap();
 }
 
-/// Has a server show a certificate that is signed by itself, for this name, and returns it.
+/// Makes a server present a self-signed certificate for this name, and returns the certificate.
 fn use_self_signed_certificate(server: &RedisServer, name: &str) -> Vec<u8> {
     let path = |end: &str| server.directory().join(format!("{name}.{end}")).display().to_string();
     let (certificate, key) = (path("crt"), path("key"));
-    let made = Command::new("openssl")
+    let output = Command::new("openssl")
         .args(["req", "-x509", "-days", "2", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
         .args(["-noenc", "-subj", "/CN=redis", "-addext", &format!("subjectAltName=DNS:{name}")])
         .args(["-keyout", &key, "-out", &certificate])
         .output()
         .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let set = ["CONFIG", "SET", "tls-cert-file", &certificate, "tls-key-file", &key];
     server.command(&set).unwrap();
     fs::read(certificate).unwrap()
@@ -293,7 +291,7 @@ async fn self_signed_certificate_is_accepted_as_ca() {
         let text = builder.connect(&url).await.unwrap_err().to_string();
         assert_contains(&text, &["certificate"]);
     }
-    // For another name: only where names are not looked at, and still of no other authority.
+    // For another name: accepted only without the host name check, and still only from a trusted CA.
     let own = use_self_signed_certificate(&server, "elsewhere.example.org");
     let text = builder().tls_authority(&own).connect(&url).await.unwrap_err().to_string();
     assert_contains(&text, &["certificate"]);

@@ -1,7 +1,7 @@
-//! Numbers that others add to as well.
+//! Counters that other programs increment too.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use crate::common::{LONG_DEADLINE, connect_store, count_calls, integer_reply};
 use std::{fs, time::Duration};
@@ -28,14 +28,14 @@ async fn counters_include_increments_of_others() {
     assert_eq!(store.add(additions).await.unwrap(), [5, 3, 7]);
     assert_eq!((count_calls(&server, "incrby") - before, count_calls(&server, "expire")), (3, 3));
     assert_eq!(server.command(&["GET", "shop_user_alice_0"]).unwrap().text(), Some("7"));
-    let kept = integer_reply(&server, &["TTL", "shop_user_alice_0"]);
-    assert!((1..=3_600).contains(&kept), "{kept}");
+    let ttl = integer_reply(&server, &["TTL", "shop_user_alice_0"]);
+    assert!((1..=3_600).contains(&ttl), "{ttl}");
 
     assert_eq!(
         store.add(vec![increment("shop_user_alice_0", 0), increment("shop_user_bob_0", -2)]).await.unwrap(),
         [7, 1]
     );
-    store.delete(vec!["shop_user_alice_0".to_owned(), "nobody".to_owned()]).await.unwrap();
+    store.delete(vec!["shop_user_alice_0".to_owned(), "missing".to_owned()]).await.unwrap();
     assert_eq!(store.add(vec![increment("shop_user_alice_0", 1)]).await.unwrap(), [1]);
     assert_eq!(store.add(Vec::new()).await.unwrap(), [0_i64; 0]);
 }
@@ -45,12 +45,12 @@ async fn wrong_type_and_dead_server_are_errors() {
     let server = RedisServer::start().unwrap();
     let store = connect_store(&server.url()).await;
     server.command(&["LPUSH", "list", "a"]).unwrap();
-    let refused = store.add(vec![increment("list", 1)]).await.unwrap_err();
-    assert!(matches!(refused, StoreError::Rejected(_)), "{refused:?}");
+    let rejected = store.add(vec![increment("list", 1)]).await.unwrap_err();
+    assert!(matches!(rejected, StoreError::Rejected(_)), "{rejected:?}");
     assert_eq!(store.add(vec![increment("number", 1)]).await.unwrap(), [1]);
     server.kill();
-    let away = store.add(vec![increment("number", 1)]).await.unwrap_err();
-    assert!(matches!(away, StoreError::Unavailable(_)), "{away:?}");
+    let unavailable = store.add(vec![increment("number", 1)]).await.unwrap_err();
+    assert!(matches!(unavailable, StoreError::Unavailable(_)), "{unavailable:?}");
     assert!(store.last_error().is_some());
 }
 
@@ -61,22 +61,22 @@ async fn cluster_counters_follow_their_slots() {
     let store = RedisStore::builder().deadline(LONG_DEADLINE).connect(&url).await.unwrap();
     let keys: Vec<String> = (0..60).map(|number| format!("shop_user_{number}_1606925760")).collect();
     let primary = |key: &str| cluster.primary_of(RedisCluster::slot_of(key)).unwrap();
-    for (place, key) in keys.iter().enumerate() {
-        primary(key).command(&["INCRBY", key, &place.to_string()]).unwrap();
+    for (index, key) in keys.iter().enumerate() {
+        primary(key).command(&["INCRBY", key, &index.to_string()]).unwrap();
     }
     let add = || keys.iter().map(|key| increment(key, 1)).collect::<Vec<_>>();
     let expected: Vec<i64> = (1..=60).collect();
-    assert_eq!(store.add(add()).await.unwrap(), expected, "they are told in the order of the question");
+    assert_eq!(store.add(add()).await.unwrap(), expected, "in the order of the increments");
 
-    // A slot that moves takes its number along, and nobody counts twice.
+    // A slot that migrates takes its counters along, and no increment counts twice.
     let moved = RedisCluster::slot_of(&keys[7]);
     let target = cluster.primaries_without(moved).unwrap()[0];
     tokio::task::block_in_place(|| cluster.migrate_slot(moved, target)).unwrap();
     let expected: Vec<i64> = (2..=61).collect();
     assert_eq!(store.add(add()).await.unwrap(), expected);
     assert_eq!(target.command(&["GET", &keys[7]]).unwrap().text(), Some("9"));
-    let kept = target.command(&["TTL", &keys[7]]).unwrap();
-    assert!(matches!(kept, RespValue::Integer(1..=3_600)), "{kept:?}");
+    let ttl = target.command(&["TTL", &keys[7]]).unwrap();
+    assert!(matches!(ttl, RespValue::Integer(1..=3_600)), "{ttl:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,11 +1,11 @@
-//! Several processes that count in one place.
+//! Several processes that share one server.
 
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "this is how a test fails, and how a process tells what it was allowed"
+    reason = "tests fail by panicking, and the child processes print their results"
 )]
 
 use std::{
@@ -23,10 +23,10 @@ use tokio::task::JoinSet;
 const PROCESS_COUNT: usize = 4;
 const TASKS_PER_PROCESS: u64 = 64;
 const CHECKS_PER_TASK: u64 = 15;
-/// So many times each key is asked for.
+/// The number of checks of each key.
 const TOTAL_CHECKS: u64 = PROCESS_COUNT as u64 * TASKS_PER_PROCESS * CHECKS_PER_TASK;
 
-/// At least one of each algorithm; all of them deny most of what is asked.
+/// At least one quota of each algorithm; all of them deny most checks.
 const QUOTAS: [&str; 13] = [
     "100/min burst 50",
     "100/s burst 20",
@@ -43,24 +43,24 @@ const QUOTAS: [&str; 13] = [
     "30 at once lease 10m",
 ];
 
-/// How far ahead tokens are taken.
+/// The lifetime of prefetched tokens.
 const PREFETCH_TTL: Duration = Duration::from_millis(200);
 
-/// Where a process of the fleet finds its server, and how it counts there.
+/// The environment variables that pass the server's address and the mode to a child process.
 const ADDRESS_ENV: &str = "TIDEGATE_FLEET";
 const MODE_ENV: &str = "TIDEGATE_FLEET_MODE";
 
 /// How the fleet counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FleetMode {
-    /// Every decision in the server, those of many tasks together in one call.
+    /// The server makes every decision, in batches.
     Strict,
-    /// With tokens that were taken ahead.
+    /// With prefetched tokens.
     Prefetched,
 }
 
 impl FleetMode {
-    /// The most that the fleet may be allowed.
+    /// The maximum number of allowed checks of the fleet.
     fn max_admitted(self, quota: &Quota, window: Micros) -> u64 {
         let is_leased = self == Self::Prefetched && quota.rate().is_some();
         let ahead = if is_leased { PREFETCH_TTL.into() } else { Micros::ZERO };
@@ -80,7 +80,7 @@ fn four_processes_share_one_bound() {
     }
 }
 
-/// No clock but that of the server counts: processes whose clocks are hours apart get as much as any.
+/// Only the server's clock matters: processes whose clocks differ by hours share the same bound.
 #[test]
 fn wrong_process_clocks_change_nothing() {
     if Command::new("faketime").arg("--version").output().is_err() {
@@ -91,15 +91,15 @@ fn wrong_process_clocks_change_nothing() {
     let children = ["-1h", "+0", "+1h", "+24h"].map(|offset| {
         let mut command = Command::new("faketime");
         command.args(["-f", offset]).arg(env::current_exe().unwrap());
-        // A wall clock may be set; a monotonic one is not.
+        // Only the wall clock can be set; the monotonic clock stays right.
         spawn(command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1"), &server)
     });
     let clocks = check_bounds(children, FleetMode::Strict);
     let apart = clocks.iter().max().unwrap() - clocks.iter().min().unwrap();
-    assert!(apart > 24 * 3_600, "the clocks were right: {clocks:?}");
+    assert!(apart > 24 * 3_600, "faketime has no effect: {clocks:?}");
 }
 
-/// One of the processes: says what time it thinks it is, and what it was allowed of each quota.
+/// A child process: prints its wall clock, and the number of allowed checks of each quota.
 #[test]
 #[ignore = "other tests start it"]
 fn fleet_process() {
@@ -140,7 +140,7 @@ async fn run_checks(limiter: Arc<Limiter>) -> u64 {
         if counts_permits {
             let permit = limiter.key("key").permit().await;
             allowed += u64::from(permit.decision().is_allowed());
-            // Never given back: all of them are in flight at once.
+            // Never released, so that all permits are in flight.
             std::mem::forget(permit);
         } else {
             allowed += u64::from(limiter.decide("key", 1).await.is_allowed());
@@ -149,7 +149,7 @@ async fn run_checks(limiter: Arc<Limiter>) -> u64 {
     allowed
 }
 
-/// Compares what all were allowed with what the quotas promise; returns the clocks of the processes.
+/// Compares the allowed checks of all processes with the bounds of the quotas; returns the processes' clocks.
 fn check_bounds(children: [Child; PROCESS_COUNT], mode: FleetMode) -> Vec<u64> {
     let mut clocks = Vec::new();
     let mut sums = [(0, u64::MAX, 0); QUOTAS.len()];
@@ -166,7 +166,7 @@ fn check_bounds(children: [Child; PROCESS_COUNT], mode: FleetMode) -> Vec<u64> {
         assert_eq!(result.len(), QUOTAS.len(), "{text}");
         for ((sum, first, last), result) in sums.iter_mut().zip(result) {
             let [allowed, 0, from, to] = result[..] else {
-                panic!("not all was decided by the store: {result:?}")
+                panic!("some decisions are degraded: {result:?}")
             };
             (*sum, *first, *last) = (*sum + allowed, from.min(*first), to.max(*last));
         }
@@ -179,7 +179,7 @@ fn check_bounds(children: [Child; PROCESS_COUNT], mode: FleetMode) -> Vec<u64> {
         assert!(sum < TOTAL_CHECKS, "{quota}: nothing was denied");
     }
     let (slots, ..) = sums[QUOTAS.len() - 1];
-    assert_eq!(slots, 30, "every slot was taken once");
+    assert_eq!(slots, 30, "each slot is acquired once");
     clocks
 }
 
@@ -199,7 +199,7 @@ fn server_time(connection: &mut RespConnection) -> u64 {
     number(&result.items()[0]) * 1_000_000 + number(&result.items()[1])
 }
 
-#[allow(clippy::disallowed_methods, reason = "to show that it is wrong")]
+#[allow(clippy::disallowed_methods, reason = "the test proves that the wall clock is ignored")]
 fn wall_clock() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
 }

@@ -1,4 +1,4 @@
-//! What the store logs: one event with cause and advice when something is wrong, and nothing per request.
+//! The log events of the store: one event with cause and advice per problem, and none per request.
 
 #![cfg(target_os = "linux")]
 
@@ -18,7 +18,7 @@ use tracing::{
     subscriber::{DefaultGuard, set_default},
 };
 
-/// What is logged on this thread from now on.
+/// The events logged on this thread since `start`.
 struct CapturedLog {
     lines: Arc<Mutex<Vec<String>>>,
     _guard: DefaultGuard,
@@ -41,9 +41,9 @@ impl CapturedLog {
 
 struct LogSubscriber(Arc<Mutex<Vec<String>>>);
 
-struct EventVisitor(String);
+struct EventFormatter(String);
 
-impl Visit for EventVisitor {
+impl Visit for EventFormatter {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let _ = write!(self.0, "{field}={value:?} ");
     }
@@ -63,7 +63,7 @@ impl Subscriber for LogSubscriber {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = EventVisitor(String::new());
+        let mut line = EventFormatter(String::new());
         event.record(&mut line);
         self.0.lock().unwrap().push(line.0);
     }
@@ -87,7 +87,7 @@ async fn healthy_start_logs_nothing() {
     }
 }
 
-/// One event, however many requests come and however often connecting is tried.
+/// Asserts that there is one event, regardless of the number of requests and connection attempts.
 async fn assert_logged_once(url: &str, cause: &str, advice: &str) {
     let log = CapturedLog::start();
     let store = RedisStore::builder().deadline(LONG_DEADLINE).open(url).unwrap();
@@ -95,16 +95,16 @@ async fn assert_logged_once(url: &str, cause: &str, advice: &str) {
     for _ in 0..20 {
         assert!(limiter.decide("a", 1).await.is_degraded());
     }
-    poll_until("the store has been tried again", async || {
-        store.last_error().is_some_and(|why| why.contains(cause))
+    poll_until("the store has retried", async || {
+        store.last_error().is_some_and(|error| error.contains(cause))
     })
     .await;
     let lines = log.lines();
     assert_eq!(lines.len(), 1, "{lines:#?}");
-    let says = |part: &str| assert!(lines[0].contains(part), "no {part:?} in {}", lines[0]);
+    let assert_part = |part: &str| assert!(lines[0].contains(part), "no {part:?} in {}", lines[0]);
     ["message=store unavailable", "store=", "cause=", "mode=closed", cause, advice]
         .into_iter()
-        .for_each(says);
+        .for_each(assert_part);
     assert!(!lines[0].contains("wr0ng"), "{}", lines[0]);
 }
 
@@ -119,25 +119,19 @@ async fn misconfigured_store_logs_its_cause_and_advice_once() {
     )
     .await;
     assert_logged_once(&format!("redis://{address}"), "NOAUTH", "check user and password").await;
-    assert_logged_once(
-        &format!("redis://:right@{address}/999"),
-        "DB index",
-        "check the number of the database",
-    )
-    .await;
+    assert_logged_once(&format!("redis://:right@{address}/999"), "DB index", "check the database number")
+        .await;
     assert_logged_once(
         &format!("rediss://:right@{address}"),
-        "no connection to",
-        "a rediss:// address needs a server that speaks TLS",
+        "cannot connect to",
+        "a rediss:// address needs a server that uses TLS",
     )
     .await;
 
     let plain = RedisServer::start().unwrap();
     let cluster_url = format!("redis+cluster://{}", plain.address());
-    assert_logged_once(&cluster_url, "is a single server", "write redis:// instead of redis+cluster://")
-        .await;
-    assert_logged_once("redis://no-such-host.invalid:6379", "no connection to", "check the name of the host")
-        .await;
+    assert_logged_once(&cluster_url, "is a single server", "use redis:// instead of redis+cluster://").await;
+    assert_logged_once("redis://no-such-host.invalid:6379", "cannot connect to", "check the host name").await;
     plain.command(&["ACL", "SETUSER", "poor", "on", ">wr0ng", "~*", "+get", "+info", "+ping"]).unwrap();
     assert_logged_once(&format!("redis://poor:wr0ng@{}", plain.address()), "NoPerm", "grant the user").await;
     let primary = server.port().to_string();
@@ -147,7 +141,7 @@ async fn misconfigured_store_logs_its_cause_and_advice_once() {
 
     let cluster = tokio::task::spawn_blocking(|| RedisCluster::start().unwrap()).await.unwrap();
     let node = cluster.nodes()[0].url();
-    assert_logged_once(&node, "is a node of a cluster", "write redis+cluster:// instead of redis://").await;
+    assert_logged_once(&node, "is a node of a cluster", "use redis+cluster:// instead of redis://").await;
 }
 
 #[tokio::test]
@@ -176,9 +170,12 @@ async fn cause_that_changes_is_logged_again() {
     server.kill();
     let url = format!("redis://:wr0ng@{}", server.address());
     let store = RedisStore::builder().deadline(LONG_DEADLINE).open(&url).unwrap();
-    poll_until("it is refused", async || store.last_error().is_some_and(|why| why.contains("refused"))).await;
+    poll_until("the connection is refused", async || {
+        store.last_error().is_some_and(|error| error.contains("refused"))
+    })
+    .await;
     server.restart().unwrap();
-    poll_until("it wants a password", async || log.count("check user and password") == 1).await;
+    poll_until("the missing password is logged", async || log.count("check user and password") == 1).await;
     assert_eq!(log.count("message=store unavailable"), 2, "{:#?}", log.lines());
 }
 
@@ -200,14 +197,18 @@ async fn wrong_type_names_the_key_and_does_not_flood_the_log() {
         match rule {
             "short" => {
                 assert_eq!(lines.len(), 1, "{lines:#?}");
-                let says = |part: &str| assert!(lines[0].contains(part), "no {part:?} in {}", lines[0]);
-                ["message=store rejects decisions", "WRONGTYPE", &key, "advice="].into_iter().for_each(says);
+                let assert_part =
+                    |part: &str| assert!(lines[0].contains(part), "no {part:?} in {}", lines[0]);
+                ["message=store rejects decisions", "WRONGTYPE", &key, "advice="]
+                    .into_iter()
+                    .for_each(assert_part);
             }
             // The same cause within the same minute.
             _ => assert_eq!(lines, [""; 0]),
         }
-        let why = limiter.decide("a", 1).await;
-        assert!(why.is_degraded() && store.last_error().unwrap().contains(&key), "{:?}", store.last_error());
+        let decision = limiter.decide("a", 1).await;
+        assert!(decision.is_degraded());
+        assert!(store.last_error().unwrap().contains(&key), "{:?}", store.last_error());
     }
 }
 
@@ -220,7 +221,7 @@ async fn store_that_relapses_does_not_flood_the_log() {
     let log = CapturedLog::start();
     for times in 1..=4 {
         server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
-        poll_until("it is noticed", async || {
+        poll_until("the outage is detected", async || {
             limiter.key("a").peek(1).await;
             store.outages() == times
         })

@@ -1,6 +1,6 @@
-//! The store against real servers, in one program: it is built and linked once.
+//! Tests of the store against real servers, in one program, so that it is linked once.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod availability;
 mod cluster;

@@ -1,11 +1,11 @@
-//! Memory and Redis decide alike, on every kind of server.
+//! Redis and the in-memory store make the same decisions, on every kind of server.
 
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "this is how a test fails, and what it did"
+    reason = "tests fail by panicking and print their progress"
 )]
 
 use std::{env, ops::ControlFlow, time::Duration};
@@ -15,7 +15,7 @@ use tidegate_testkit::{
     strategy::seed,
 };
 
-/// How many steps to compare: a quarter of a million, or as many as `TIDEGATE_STEPS` says.
+/// A share of `TIDEGATE_STEPS`, which is 250,000 by default.
 fn step_count(of_a_million: u64) -> u64 {
     let all: u64 = env::var("TIDEGATE_STEPS").map_or(250_000, |steps| steps.parse().unwrap());
     all / 1_000 * of_a_million / 1_000
@@ -23,11 +23,12 @@ fn step_count(of_a_million: u64) -> u64 {
 
 async fn compare(url: &str, steps: u64) -> VerifyReport {
     let store = RedisStore::builder().deadline(Duration::from_secs(60)).connect(url).await.unwrap();
-    let plan = VerifyOptions { steps, seed: seed() };
-    let compared =
-        verify(&store, plan, |_| ControlFlow::Continue(())).await.unwrap_or_else(|error| panic!("{error}"));
-    println!("{compared:?}");
-    compared
+    let options = VerifyOptions { steps, seed: seed() };
+    let report = verify(&store, options, |_| ControlFlow::Continue(()))
+        .await
+        .unwrap_or_else(|error| panic!("{error}"));
+    println!("{report:?}");
+    report
 }
 
 #[tokio::test]
@@ -50,7 +51,7 @@ async fn random_steps_match_memory() {
     for count in
         [decisions, denied, delayed, refunds, resets, quota_changes, limit_switches, renewals, checks]
     {
-        assert!(count > done / 1_000, "a kind of step was hardly ever tried");
+        assert!(count > done / 1_000, "a kind of step was rarely executed");
     }
     let left = server.command(&["KEYS", "tidegate:{*"]).unwrap();
     assert_eq!(left.items().len(), 0, "keys were left behind");

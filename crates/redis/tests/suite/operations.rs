@@ -1,11 +1,11 @@
-//! Everything that can be done with a limiter, counted in Redis, and that it is what memory does.
+//! All operations of a limiter in Redis, with the same results as in memory.
 
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "this is how a test fails, and what it did"
+    reason = "tests fail by panicking and print their progress"
 )]
 
 use crate::common::{
@@ -22,7 +22,7 @@ use tidegate_limiter::{Limiter, WaitError, WaitPriority, Waiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 
-/// Five in a year, counted in every way there is.
+/// Five per year, with every algorithm.
 const ALGORITHMS: [&str; 10] = [
     "5 per 52w",
     "5 per 52w burst 3",
@@ -36,9 +36,9 @@ const ALGORITHMS: [&str; 10] = [
     "5 per 52w warm-up 4s cold 3",
 ];
 
-/// Does everything, and tells what the answers were.
+/// Executes every operation and returns the results.
 async fn record_transcript(limiter: &Limiter) -> Vec<String> {
-    let patience = Duration::from_secs(52 * 7 * 86_400);
+    let max_wait = Duration::from_secs(52 * 7 * 86_400);
     let mut lines = Vec::new();
     lines.push(format!("peek {}", summarize(&limiter.key("a").peek(1).await)));
     lines.push(format!("check {}", summarize(&limiter.decide("a", 1).await)));
@@ -53,14 +53,14 @@ async fn record_transcript(limiter: &Limiter) -> Vec<String> {
     lines.push(format!("huge {}", summarize(&limiter.decide("a", u64::MAX).await)));
     lines
         .push(format!("try {}", summarize(&limiter.key("a").try_acquire(1, Duration::from_micros(1)).await)));
-    lines.push(format!("wait {}", summarize(limiter.key("a").reserve(1, patience).await.decision())));
+    lines.push(format!("wait {}", summarize(limiter.key("a").reserve(1, max_wait).await.decision())));
 
     let reserved = limiter.key("b").reserve(2, Duration::ZERO).await;
     lines.push(format!("reserve {}", summarize(reserved.decision())));
     reserved.cancel().await;
     lines.push(format!("cancelled {}", summarize(&limiter.key("b").peek(1).await)));
     limiter.key("b").reserve(1, Duration::ZERO).await.keep();
-    lines.push(format!("kept {}", summarize(&limiter.key("b").peek(1).await)));
+    lines.push(format!("charged {}", summarize(&limiter.key("b").peek(1).await)));
     limiter.key("c").reserve(3, Duration::ZERO).await.commit(1).await;
     lines.push(format!("less {}", summarize(&limiter.key("c").peek(1).await)));
     limiter.key("d").reserve(1, Duration::ZERO).await.commit(3).await;
@@ -86,13 +86,13 @@ async fn answers_match_memory() {
         assert_eq!(redis.degraded_count(), 0);
     }
     for key in matching_keys(&server, "*") {
-        assert!(integer_reply(&server, &["PTTL", &key]) > 0, "{key} stays for ever");
+        assert!(integer_reply(&server, &["PTTL", &key]) > 0, "{key} has no TTL");
     }
     assert_eq!(store.last_error(), None);
 }
 
-/// A key never goes before it is as good as new, and stays no more than two seconds longer; whether it is made, written
-/// in place, or told anew when to go.
+/// A key expires no earlier than its state resets and at most two seconds later, whether it is created, written in place
+/// or given a new TTL.
 #[tokio::test]
 async fn key_expiry_follows_reset_time() {
     let server = RedisServer::start().unwrap();
@@ -110,16 +110,17 @@ async fn key_expiry_follows_reset_time() {
             assert!(decision.is_allowed() && !decision.is_degraded());
             let last = limiter.key("key").peek(0).await.reset_after();
             let after = server_time(&server);
-            let goes = integer_reply(&server, &["PEXPIRETIME", &format!("tidegate:{{{name}:key}}:1")]) as u64
+            let expires_at = integer_reply(&server, &["PEXPIRETIME", &format!("tidegate:{{{name}:key}}:1")])
+                as u64
                 * 1_000;
             let (earliest, latest) = (before + last.get(), after + decision.reset_after().get() + 2_001_000);
             assert!(
-                (earliest..=latest).contains(&goes),
-                "{quotas:?}: {goes} is not in {earliest}..={latest}"
+                (earliest..=latest).contains(&expires_at),
+                "{quotas:?}: {expires_at} is not in {earliest}..={latest}"
             );
         }
     }
-    assert!(count_calls(&server, "setrange") > 0, "nothing was written in place");
+    assert!(count_calls(&server, "setrange") > 0, "no key was written in place");
 }
 
 /// The server's clock, in microseconds.
@@ -145,7 +146,7 @@ async fn several_quotas_are_charged_together_or_not_at_all() {
         let denied = limiter.decide("a", 1).await;
         assert_eq!((summarize(&denied), denied.quota()), ("deny 0 of 2".to_owned(), 1));
     }
-    // Were the denied ones charged to the first quota, it would have nothing left by now.
+    // If the denied checks were charged to the first quota, it would have no tokens left.
     let wider: Vec<Quota> = ["5 per 52w", "9 per 52w sliding-log", "9 per 52w fixed-window from-first-hit"]
         .map(|quota| quota.parse().unwrap())
         .to_vec();
@@ -162,7 +163,7 @@ async fn dropped_reservation_is_refunded() {
     assert!(reserved.decision().is_allowed());
     assert!(!limiter.decide("a", 1).await.is_granted());
     drop(reserved);
-    poll_until("it is given back", async || limiter.key("a").peek(1).await.remaining() == 5).await;
+    poll_until("it is refunded", async || limiter.key("a").peek(1).await.remaining() == 5).await;
 }
 
 #[tokio::test]
@@ -200,10 +201,10 @@ async fn permit_lease_is_renewed() {
     let limiter = build_limiter(&store, "renewed", "1 at once lease 2s");
     let permit = limiter.key("a").permit().await;
     let key = &matching_keys(&server, "tidegate:{*")[0];
-    // The key's own end moves with every renewal.
-    let end = || integer_reply(&server, &["PEXPIRETIME", key]);
-    let first = end();
-    poll_until("it was renewed twice", async || end() >= first + 1_000).await;
+    // Every renewal extends the TTL of the key.
+    let expires_at = || integer_reply(&server, &["PEXPIRETIME", key]);
+    let first = expires_at();
+    poll_until("the lease was renewed twice", async || expires_at() >= first + 1_000).await;
     assert!(!permit.is_lost());
     assert!(!limiter.key("a").permit().await.decision().is_granted());
 }
@@ -218,7 +219,7 @@ async fn permit_lease_is_renewed_with_other_quotas() {
         let limiter = Limiter::builder().name(&name).store(store.clone()).build_all(&quotas).unwrap();
         let permit = limiter.key("a").permit().await;
         assert!(permit.decision().is_allowed());
-        // A renewal is the only thing that writes here.
+        // Only renewals write here.
         let calls = || count_calls(&server, "psetex");
         let before = calls();
         poll_until("it was renewed twice", async || calls() >= before + 2).await;
@@ -229,7 +230,7 @@ async fn permit_lease_is_renewed_with_other_quotas() {
         for _ in 0..8 {
             assert!(limiter.decide("a", 1).await.is_allowed(), "{quotas:?}");
         }
-        assert!(!limiter.decide("a", 1).await.is_allowed(), "{quotas:?}: a renewal forgot what was used");
+        assert!(!limiter.decide("a", 1).await.is_allowed(), "{quotas:?}: a renewal reset the usage");
     }
 }
 
@@ -240,7 +241,7 @@ fn lease_of_dead_holder_expires() {
     let process = runtime();
     process.block_on(async {
         let limiter = build_limiter(&connect_store(&server.url()).await, "dead", "2 at once lease 400ms");
-        // As a process that is killed leaves them.
+        // Like a killed process, without a release.
         std::mem::forget((limiter.key("a").permit().await, limiter.key("a").permit().await));
         std::mem::forget(limiter);
     });
@@ -257,19 +258,19 @@ fn lease_of_dead_holder_expires() {
 async fn quota_change_keeps_usage() {
     let server = RedisServer::start().unwrap();
     let store = connect_store(&server.url()).await;
-    for (inherit, left) in [(CarryOver::Keep, 17), (CarryOver::Reset, 20)] {
+    for (carry_over, left) in [(CarryOver::Keep, 17), (CarryOver::Reset, 20)] {
         let memory = Limiter::builder().name("change").build(FIVE_PER_YEAR).unwrap();
-        let redis = build_limiter(&store, &format!("change-{inherit:?}"), FIVE_PER_YEAR);
+        let redis = build_limiter(&store, &format!("change-{carry_over:?}"), FIVE_PER_YEAR);
         for limiter in [&memory, &redis] {
             limiter.decide("a", 3).await;
-            limiter.change_all(&["20 per 52w".parse().unwrap()], inherit).unwrap();
-            assert_eq!(limiter.key("a").peek(1).await.remaining(), left, "{inherit:?} {limiter:?}");
+            limiter.change_all(&["20 per 52w".parse().unwrap()], carry_over).unwrap();
+            assert_eq!(limiter.key("a").peek(1).await.remaining(), left, "{carry_over:?} {limiter:?}");
             assert_eq!(summarize(&limiter.decide("a", 1).await), format!("allow {} of 20", left - 1));
         }
     }
 }
 
-/// Two processes: nothing is shared but the server.
+/// Two stores stand for two processes: they share only the server.
 #[tokio::test]
 async fn processes_with_different_quotas_share_state() {
     let server = RedisServer::start().unwrap();
@@ -282,7 +283,7 @@ async fn processes_with_different_quotas_share_state() {
     assert!(!old.decide("a", 1).await.is_granted());
     assert!(!new.decide("a", 1).await.is_granted());
 
-    // Other algorithms have states of their own beside each other: nobody is locked out while both are in use.
+    // Different algorithms have separate states, so neither denies because of the other.
     let log = build_limiter(&connect_store(&server.url()).await, "login", "5 per 52w sliding-log");
     assert_eq!(summarize(&log.decide("b", 1).await), "allow 4 of 5");
     assert_eq!(summarize(&old.decide("b", 1).await), "allow 4 of 5");
@@ -291,7 +292,7 @@ async fn processes_with_different_quotas_share_state() {
     assert_eq!(old.degraded_count() + new.degraded_count() + log.degraded_count(), 0);
 }
 
-/// Each node counts by itself while there are few quotas; with more than a key has entries for, they share states.
+/// With few quotas each process has its own state; with more quotas than a key has entries, they share states.
 #[tokio::test]
 async fn carry_over_reset_is_per_process() {
     let server = RedisServer::start().unwrap();
@@ -307,11 +308,11 @@ async fn carry_over_reset_is_per_process() {
         };
         let nodes: Vec<_> = quotas.iter().enumerate().map(build).collect();
         let (mut model, now, mut admitted) = (StateEntries::new(), Micros::from_secs(1_000), 0);
-        for turn in 0..300 {
-            let (node, quota) = (&nodes[turn % nodes.len()], quotas[turn % nodes.len()]);
+        for step in 0..300 {
+            let (node, quota) = (&nodes[step % nodes.len()], quotas[step % nodes.len()]);
             let expected = model.decide(&[quota], CarryOver::Reset, now, Demand::new(1)).remove(0).decision;
             let decision = node.decide("a", 1).await;
-            assert_eq!(summarize(&decision), summarize(&expected), "{quota}, turn {turn}");
+            assert_eq!(summarize(&decision), summarize(&expected), "{quota}, step {step}");
             admitted += u64::from(decision.is_allowed());
         }
         let sum: u64 = quotas.iter().map(Quota::limit).sum();
@@ -327,10 +328,10 @@ async fn different_quotas_recover_after_flush() {
     let (old, new) = (build_limiter(&old, "login", FIVE_PER_YEAR), build_limiter(&new, "login", "8 per 52w"));
     assert!(old.decide("a", 1).await.is_allowed() && new.decide("b", 1).await.is_allowed());
     server.command(&["FLUSHALL"]).unwrap();
-    // Nobody can tell who wrote this: it is no reason to fail.
+    // The quota that wrote the state is unknown; decisions do not fail.
     assert_eq!(summarize(&old.decide("a", 1).await), "allow 4 of 5");
     assert_eq!(summarize(&new.decide("a", 1).await), "allow 7 of 8");
-    // As soon as the quotas are announced again, they do.
+    // Once the quotas are announced again, the states are shared again.
     let again = build_limiter(&connect_store(&server.url()).await, "login", FIVE_PER_YEAR);
     let anew = build_limiter(&connect_store(&server.url()).await, "login", "8 per 52w");
     assert!(again.decide("c", 1).await.is_allowed() && anew.decide("d", 1).await.is_allowed());
@@ -353,7 +354,7 @@ async fn any_text_is_a_valid_key() {
     let written = matching_keys(&server, "tidegate:{*");
     assert_eq!(written.len(), names.len());
     assert!(written.iter().all(|key| key.len() < 300));
-    // What stands for a long key is not that key's only by chance.
+    // A key equal to the hash of a long key does not share its state.
     let hash = written.iter().find_map(|key| key.strip_prefix("tidegate:{keys:#")?.strip_suffix("}:1"));
     for key in written.iter().filter(|key| key.contains('#')) {
         let name = &key["tidegate:{keys:".len()..key.len() - "}:1".len()];
@@ -389,7 +390,7 @@ async fn unused_state_is_not_stored() {
         let limiter = build_limiter(&store, &format!("idle-{index}"), quota);
         limiter.key("a").peek(1).await;
         limiter.key("a").reset().await.unwrap();
-        // Shapers grant any cost to a key that was never seen.
+        // Shapers grant any cost to a new key.
         if !quota.contains("smooth") && !quota.contains("warm-up") {
             limiter.decide("a", 1_000).await;
         }
@@ -412,13 +413,13 @@ async fn queued_permits_follow_priority_and_deadline() {
     let near = Arc::new(build_limiter(&store, "line", "1 at once"));
     let far = build_limiter(&store, "line", "1 at once");
 
-    // Too late, and too much.
+    // A deadline that passes, and a cost above the limit.
     let permit = far.key("a").permit().await;
     let hurried = Waiter::new(1).deadline(Duration::from_millis(20));
     assert_eq!(near.key("a").permit_queued(hurried).await.unwrap_err(), WaitError::DeadlineExceeded);
     assert_eq!(near.key("a").permit_queued(Waiter::new(2)).await.unwrap_err(), WaitError::ExceedsLimit);
 
-    // What another process gives back is found by asking; among our own the important go first.
+    // A release by another process is found by polling; waiters of this process are served by priority.
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for priority in [0, 9, 5] {
@@ -431,15 +432,15 @@ async fn queued_permits_follow_priority_and_deadline() {
         }));
         tokio::task::yield_now().await;
     }
-    // All stand in line, and those who were first for a moment have had their answer.
+    // Wait until all are queued, and the checks of those that were first only temporarily have their reply.
     let calls = count_calls(&server, "evalsha");
-    poll_until("the first asks again and again", async || count_calls(&server, "evalsha") >= calls + 4).await;
+    poll_until("the first waiter polls", async || count_calls(&server, "evalsha") >= calls + 4).await;
     drop(permit);
     for task in tasks {
         task.await.unwrap();
     }
     assert_eq!(*order.lock().unwrap(), [9, 5, 0]);
-    // Nobody is left in line, and nothing is held.
+    // The queue is empty, and the slot is free.
     poll_until("the slot is free", async || far.key("a").permit().await.decision().is_allowed()).await;
 }
 
@@ -453,14 +454,14 @@ fn bound_store_serves_other_runtimes() {
     let store = main_runtime.block_on(store.connect(&server.url())).unwrap();
     let limiter = Limiter::builder().name("resident").store(store).build("10 per 1h").unwrap();
     let limiter = Arc::new(limiter);
-    // No timers here; and nothing of it is left behind when it ends.
+    // A runtime without timers, which ends after the call.
     let other_runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
     for left in [9, 8] {
         let decision = other_runtime().block_on(limiter.decide("a", 1));
         assert!(decision.is_allowed() && !decision.is_degraded());
         assert_eq!(decision.remaining(), left);
     }
-    // Many at once, from several threads, each of which may be given up.
+    // Many concurrent calls from several threads.
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let limiter = limiter.clone();

@@ -1,11 +1,11 @@
-//! A server that goes away, in every way that there is, and comes back.
+//! Outages of every kind, and the recovery from them.
 
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "this is how a test fails, and what it did"
+    reason = "tests fail by panicking and print their progress"
 )]
 
 use crate::common::{
@@ -26,7 +26,7 @@ use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{NetworkFault, Proxy, RedisServer};
 use tokio::task::JoinSet;
 
-/// Short enough for a test that lets it pass often, long enough for a busy machine to answer most of the time.
+/// Short enough for a test that often waits for it, long enough for most replies on a busy machine.
 const DEADLINE: Duration = Duration::from_millis(100);
 
 const LARGE_QUOTA: &str = "1000 per 52w";
@@ -39,8 +39,7 @@ async fn wait_until_decides(limiter: &Limiter) {
     poll_until("the store decides", async || !limiter.key("health").peek(1).await.is_degraded()).await;
 }
 
-/// One story for every kind of trouble: it begins, decisions are made without the store, it ends, and the store is
-/// back by itself.
+/// Runs an outage: it begins, the failure mode decides, it ends, and the store recovers by itself.
 async fn assert_outage(url: &str, begin: impl Fn(), end: impl Fn()) {
     for outage in [FailureMode::Open, FailureMode::Closed, FailureMode::Local { nodes: 2 }] {
         let store = connect_short_deadline(url).await;
@@ -48,7 +47,7 @@ async fn assert_outage(url: &str, begin: impl Fn(), end: impl Fn()) {
         wait_until_decides(&limiter).await;
 
         begin();
-        // A late answer is not an outage yet.
+        // One late reply is not an outage.
         poll_until("the store is unavailable", async || {
             limiter.key("other").peek(1).await.is_degraded() && store.last_error().is_some()
         })
@@ -69,9 +68,9 @@ async fn assert_outage(url: &str, begin: impl Fn(), end: impl Fn()) {
             FailureMode::Local { .. } => 2,
         };
         assert_eq!((allowed, limiter.degraded_count()), (expected, before + 10), "{outage:?}");
-        poll_until("the store says why", async || {
+        poll_until("the store reports the cause", async || {
             limiter.decide("a", 1).await;
-            store.last_error().is_some_and(|why| !why.is_empty())
+            store.last_error().is_some_and(|error| !error.is_empty())
         })
         .await;
         assert!(store.outages() >= 1);
@@ -79,7 +78,7 @@ async fn assert_outage(url: &str, begin: impl Fn(), end: impl Fn()) {
 
         end();
         wait_until_decides(&limiter).await;
-        poll_until("the trouble is over", async || {
+        poll_until("the outage is over", async || {
             limiter.key("health").peek(1).await;
             store.last_error().is_none()
         })
@@ -118,7 +117,7 @@ async fn lost_requests_are_an_outage() {
     assert_fault_outage(NetworkFault::DropRequests).await;
 }
 
-/// An answer that never comes puts a connection out of step, while the others go on.
+/// A lost reply puts one connection out of step, while the other works.
 #[tokio::test]
 async fn connection_out_of_step_is_replaced() {
     let server = RedisServer::start().unwrap();
@@ -168,7 +167,7 @@ async fn paused_server_is_an_outage() {
     assert_outage(&server.url(), || server.pause().unwrap(), || server.resume().unwrap()).await;
 }
 
-/// The first thing that a new limiter says is what its quota is. That must not hide that the server is gone.
+/// A new limiter first announces its quota. A failure of that must be detected as an outage too.
 #[tokio::test]
 async fn limiter_created_in_outage_recovers() {
     let server = RedisServer::start().unwrap();
@@ -177,7 +176,7 @@ async fn limiter_created_in_outage_recovers() {
         let store = connect_short_deadline(proxy.url()).await;
         proxy.inject(fault);
         let new = build_limiter(&store, &format!("{fault:?}"), FIVE_PER_YEAR);
-        poll_until("it is known that the server is away", async || {
+        poll_until("the outage is detected", async || {
             assert!(new.decide("a", 1).await.is_degraded());
             store.last_error().is_some()
         })
@@ -208,7 +207,10 @@ async fn store_opens_before_server() {
     let store = RedisStore::builder().deadline(LONG_DEADLINE).open(&server.url()).unwrap();
     let limiter = build_limiter_with(&store, "early", FIVE_PER_YEAR, FailureMode::Closed);
     assert!(limiter.decide("a", 1).await.is_degraded());
-    poll_until("it says why", async || store.last_error().is_some_and(|why| why.contains("refused"))).await;
+    poll_until("the cause is reported", async || {
+        store.last_error().is_some_and(|error| error.contains("refused"))
+    })
+    .await;
 
     server.restart().unwrap();
     wait_until_decides(&limiter).await;
@@ -222,16 +224,16 @@ async fn wrong_password_is_reported_after_open() {
     let url = format!("redis://:wr0ng@{}", server.address());
     let store = RedisStore::builder().deadline(LONG_DEADLINE).open(&url).unwrap();
     let limiter = build_limiter_with(&store, "early", FIVE_PER_YEAR, FailureMode::Closed);
-    poll_until("it says why", async || {
+    poll_until("the cause is reported", async || {
         assert!(limiter.decide("a", 1).await.is_degraded());
-        store.last_error().is_some_and(|why| why.contains("WRONGPASS") || why.contains("uthentication"))
+        store.last_error().is_some_and(|error| error.contains("WRONGPASS") || error.contains("uthentication"))
     })
     .await;
     assert!(!store.last_error().unwrap().contains("wr0ng"));
     assert!(!format!("{store:?} {limiter:?}").contains("wr0ng"));
 }
 
-/// A reply that is cut leaves it open whether the request was charged; it was once at most.
+/// After a truncated reply it is unknown whether the request was charged; it was charged at most once.
 #[tokio::test]
 async fn request_is_charged_at_most_once() {
     let server = RedisServer::start().unwrap();
@@ -239,15 +241,15 @@ async fn request_is_charged_at_most_once() {
     let observer = build_limiter(&connect_store(&server.url()).await, "once", LARGE_QUOTA);
     let (mut sent, mut counted) = (0, 0);
     for after in 0..25 {
-        // Another connection each time: one that is lost again and again is tried less and less often.
+        // A new store each time: one that relapses has an ever longer hold-off.
         let limiter = build_limiter_with(
             &connect_short_deadline(proxy.url()).await,
             "once",
             LARGE_QUOTA,
             FailureMode::Open,
         );
-        // The server knows the script from then on: what is cut is an answer.
-        poll_until("the script is known", async || !limiter.decide("b", 1).await.is_degraded()).await;
+        // The script is loaded before the fault, so that the truncated reply is a decision.
+        poll_until("the script is loaded", async || !limiter.decide("b", 1).await.is_degraded()).await;
         proxy.inject(NetworkFault::CutReplies { after });
         for _ in 0..2 {
             let decision = limiter.decide("a", 1).await;
@@ -257,8 +259,8 @@ async fn request_is_charged_at_most_once() {
         proxy.heal();
     }
     let used = 1_000 - observer.key("a").peek(1).await.remaining();
-    println!("sent {sent}, answered {counted}, charged {used}");
-    assert!(counted <= used && used <= sent, "sent {sent}, answered {counted}, charged {used}");
+    println!("sent {sent}, decided {counted}, charged {used}");
+    assert!(counted <= used && used <= sent, "sent {sent}, decided {counted}, charged {used}");
     assert!(used > 0);
 }
 
@@ -270,11 +272,11 @@ async fn canceled_calls_do_not_block_queue() {
     wait_until_decides(&limiter).await;
     for _ in 0..5 {
         server.pause().unwrap();
-        let ask = |_| {
+        let call = |_| {
             let limiter = limiter.clone();
             tokio::spawn(async move { limiter.decide("a", 1).await })
         };
-        let calls: Vec<_> = (0..50).map(ask).collect();
+        let calls: Vec<_> = (0..50).map(call).collect();
         tokio::task::yield_now().await;
         calls.iter().for_each(tokio::task::JoinHandle::abort);
         for call in calls {
@@ -286,7 +288,7 @@ async fn canceled_calls_do_not_block_queue() {
     assert_eq!((store.last_error(), store.outages()), (None, 0));
 }
 
-/// Futures may be dropped anywhere; those of others who wait must not suffer, nor may the thread.
+/// Futures may be dropped outside a runtime; that must neither block other callers nor panic.
 #[test]
 fn calls_dropped_outside_runtime_do_not_block_queue() {
     let server = RedisServer::start().unwrap();
@@ -309,7 +311,7 @@ fn calls_dropped_outside_runtime_do_not_block_queue() {
     }
 }
 
-/// A limiter that outlives the runtime it was used in, as a static one does in tests.
+/// A limiter outlives the runtime it was used in, like a static one in tests.
 #[test]
 fn ended_runtime_does_not_block_queue() {
     let server = RedisServer::start().unwrap();
@@ -333,7 +335,7 @@ fn ended_runtime_does_not_block_queue() {
         server.resume().unwrap();
         first.block_on(wait_until_decides(&limiter));
     }
-    // Even the runtime that the connection lived in.
+    // Also the runtime of the connection.
     drop(first);
     runtime().block_on(wait_until_decides(&limiter));
 }
@@ -369,7 +371,7 @@ async fn every_call_is_answered_under_faults() {
         for next_fault in [Some(fault), None] {
             next_fault.map_or_else(|| proxy.heal(), |fault| proxy.inject(fault));
             let before = answers.load(Ordering::Relaxed);
-            poll_until("some were answered", async || answers.load(Ordering::Relaxed) > before + 1_000).await;
+            poll_until("calls return", async || answers.load(Ordering::Relaxed) > before + 1_000).await;
         }
     }
     is_over.store(true, Ordering::Relaxed);
@@ -378,5 +380,5 @@ async fn every_call_is_answered_under_faults() {
     }
     wait_until_decides(&limiter).await;
     let (degraded, outages) = (limiter.degraded_count(), store.outages());
-    println!("{answers:?} answers, {degraded} of them degraded, {outages} outages");
+    println!("{answers:?} decisions, {degraded} of them degraded, {outages} outages");
 }

@@ -1,11 +1,11 @@
-//! A server that answers, and will not count: decisions are made without it, and never as if it had counted.
+//! A reachable server that rejects commands: the failure mode decides, and the decisions are marked as degraded.
 
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "this is how a test fails, and what it did"
+    reason = "tests fail by panicking and print their progress"
 )]
 
 use crate::common::{
@@ -18,7 +18,7 @@ use tidegate_limiter::{FailureMode, Limiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisServer, wait_until};
 
-/// The same quota for each way to go on without the store.
+/// A limiter with the same quota for each failure mode.
 struct LimitersByMode {
     open: Limiter,
     closed: Limiter,
@@ -35,7 +35,7 @@ impl LimitersByMode {
         }
     }
 
-    /// Everything is decided without the store, in the way that was declared.
+    /// Asserts that the failure modes decide, without the store.
     async fn assert_degraded(&self, key: &str) {
         for _ in 0..3 {
             let decision = self.open.decide(key, 1).await;
@@ -60,7 +60,7 @@ impl LimitersByMode {
         );
     }
 
-    /// The store decides, for all of them.
+    /// Asserts that the store decides for all limiters.
     async fn assert_decided(&self, key: &str) {
         for (limiter, left) in [(&self.open, 4), (&self.closed, 3), (&self.local, 2)] {
             assert_eq!(summarize(&limiter.decide(key, 1).await), format!("allow {left} of 5"));
@@ -76,7 +76,7 @@ async fn full_memory_degrades_decisions() {
     modes.assert_decided("before").await;
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
     modes.assert_degraded("a").await;
-    // One that was never announced meets the same wall elsewhere.
+    // For a new limiter, the announcement of its quota fails.
     let new = build_limiter_with(&store, "new", FIVE_PER_YEAR, FailureMode::Closed);
     assert!(new.decide("a", 1).await.is_degraded());
     let error = store.last_error().unwrap();
@@ -87,7 +87,7 @@ async fn full_memory_degrades_decisions() {
     assert_eq!((store.last_error(), store.outages()), (None, 0));
 }
 
-/// A batch that cannot be written as a whole is not refused as a whole: what needs no writing is decided.
+/// If some keys of a batch cannot be written, requests without a write are still decided.
 #[tokio::test]
 async fn full_memory_rejects_only_writes() {
     let server = RedisServer::start().unwrap();
@@ -134,14 +134,14 @@ async fn wrong_type_key_degrades_only_itself() {
     modes.assert_decided("good").await;
     server.command(&["LPUSH", "tidegate:{modes:a}:1", "not", "ours"]).unwrap();
     modes.assert_degraded("a").await;
-    // Together with others, it is the only one that suffers.
-    let limiter = std::sync::Arc::new(build_limiter(&store, "crowd", "100 per 52w"));
-    server.command(&["LPUSH", "tidegate:{crowd:7}:1", "not", "ours"]).unwrap();
-    let ask = |index: u32| {
+    // In a batch, it is the only key that is degraded.
+    let limiter = std::sync::Arc::new(build_limiter(&store, "batch", "100 per 52w"));
+    server.command(&["LPUSH", "tidegate:{batch:7}:1", "not", "ours"]).unwrap();
+    let call = |index: u32| {
         let limiter = limiter.clone();
         tokio::spawn(async move { limiter.decide(&index.to_string(), 1).await.is_degraded() })
     };
-    let calls: Vec<_> = (0..50).map(ask).collect();
+    let calls: Vec<_> = (0..50).map(call).collect();
     for (index, calls) in calls.into_iter().enumerate() {
         assert_eq!(calls.await.unwrap(), index == 7);
     }
@@ -150,7 +150,7 @@ async fn wrong_type_key_degrades_only_itself() {
     modes.assert_decided("a").await;
 }
 
-/// Bytes that somebody else wrote are no state: the key is as good as new, or says what it can.
+/// Bytes that another program wrote are not a state: decisions treat the key as new or return an error.
 #[tokio::test]
 async fn corrupt_key_is_answered_and_reset() {
     let server = RedisServer::start().unwrap();
@@ -172,18 +172,18 @@ async fn corrupt_key_is_answered_and_reset() {
         let limiter = build_limiter_with(&store, &name, quota, FailureMode::Closed);
         let tag = quota.parse::<Quota>().unwrap().tag().to_be_bytes();
         limiter.decide("fresh", 1).await;
-        let fresh = summarize(&limiter.key("never seen").peek(1).await);
+        let fresh = summarize(&limiter.key("unused").peek(1).await);
         let key = format!("tidegate:{{{name}:a}}:1");
         for bytes in corrupt_values(tag) {
             write_raw(&server, &key, &bytes);
-            // Nothing panics, and everything is answered.
+            // No operation panics or hangs.
             limiter.key("a").peek(1).await;
             limiter.decide("a", 1).await;
             limiter.key("a").take_up_to(3).await;
             drop(limiter.key("a").permit().await);
             limiter.key("a").reserve(1, Duration::from_secs(1)).await.cancel().await;
             limiter.key("a").reserve(1, Duration::from_secs(1)).await.commit(2).await;
-            // And an operator can mend it.
+            // An operator can repair the key with a reset.
             write_raw(&server, &key, &bytes);
             limiter.key("a").reset().await.unwrap_or_else(|error| panic!("{quota} {bytes:02x?}: {error}"));
             if !quota.contains("at once") {
@@ -197,7 +197,7 @@ async fn corrupt_key_is_answered_and_reset() {
     }
 }
 
-/// Of many lengths, some of which look like ours.
+/// Values of many lengths, some with a valid header.
 fn corrupt_values(tag: [u8; 2]) -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = Vec::new();
     for length in [0, 1, 2, 3, 5, 8, 9, 10, 11, 12, 16, 17, 24, 40, 64, 300] {
@@ -248,9 +248,9 @@ async fn demoted_server_degrades_decisions() {
     modes.assert_degraded("a").await;
     let error = store.last_error().unwrap();
     assert!(error.contains("READONLY") || error.contains("read only"), "{error}");
-    // It stays away for as long as it is one.
+    // The store stays unavailable while the server is a replica.
     let before = count_calls(&server, "evalsha");
-    poll_until("the store looked again", async || count_calls(&server, "evalsha") >= before + 4).await;
+    poll_until("the store has probed again", async || count_calls(&server, "evalsha") >= before + 4).await;
     assert_eq!(store.outages(), 1);
     assert!(matching_keys(&other, "*").is_empty());
 

@@ -1,7 +1,7 @@
-//! A store behind sentinels, whose primary changes.
+//! The store behind sentinels: failovers of the primary.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use crate::common::poll_until;
 use std::{
@@ -16,7 +16,7 @@ use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisSentinel, RedisServer, RespValue, wait_until};
 use tokio::task::{JoinSet, block_in_place};
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(10);
 const LIMIT: u64 = 10;
 
@@ -37,16 +37,16 @@ async fn url_login_and_database_apply_to_servers() {
     for (url, expected) in [
         (format!("redis+sentinel://:wrong@{hosts}/tidegate"), "check user and password"),
         (format!("redis+sentinel://{hosts}/tidegate"), "check user and password"),
-        (format!("redis+sentinel://:s3cret%2F%40@{hosts}/nobody"), "the sentinels know no primary"),
-        (format!("redis+sentinel://:s3cret%2F%40@{hosts}"), "is missing"),
+        (format!("redis+sentinel://:s3cret%2F%40@{hosts}/unknown"), "the sentinels have no primary"),
+        (format!("redis+sentinel://:s3cret%2F%40@{hosts}"), "missing name of the primary"),
         (format!("redis+sentinel://:s3cret%2F%40@{hosts}/tidegate/x"), "not a number"),
     ] {
-        let refused = connect(url).await.unwrap_err().to_string();
-        assert!(refused.contains(expected), "{refused}");
-        assert!(!refused.contains("s3cret"), "{refused}");
+        let error = connect(url).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert!(!error.contains("s3cret"), "{error}");
     }
 
-    // The sentinel that is named first may be gone.
+    // The first sentinel of the address may be unavailable.
     sentinel.sentinels()[0].kill();
     let store = connect(format!("redis+sentinel://:s3cret%2F%40@{hosts}/tidegate/3")).await.unwrap();
     assert_eq!(count_granted(&self::build_limiter(&store), "a").await, 0);
@@ -62,7 +62,7 @@ async fn failovers_under_load_keep_counts() {
         assert!(limiter.decide("quiet", 1).await.is_allowed());
     }
     let first = sentinel.primary().unwrap();
-    wait_until("the replica knows", || check_replicated(first)).unwrap();
+    wait_until("the replica has all writes", || check_replicated(first)).unwrap();
 
     let load = SentinelLoad::start(&limiter);
     load.wait_for_progress().await;
@@ -71,11 +71,11 @@ async fn failovers_under_load_keep_counts() {
     load.wait_for_progress().await;
     let second = sentinel.primary().unwrap();
     assert_ne!(second.port(), first.port());
-    assert_eq!(connected_clients(first), 0, "nobody is with the old primary any more");
+    assert_eq!(connected_clients(first), 0, "a client is still connected to the old primary");
     assert!(connected_clients(second) > 0);
 
     block_in_place(|| {
-        wait_until("the replica knows", || check_replica_linked(first))?;
+        wait_until("the replica is connected", || check_replica_linked(first))?;
         sentinel.kill_primary()?;
         sentinel.wait_until_ok()
     })
@@ -83,9 +83,9 @@ async fn failovers_under_load_keep_counts() {
     wait_until_recovered(&store, &limiter).await;
     load.wait_for_progress().await;
     let degraded = limiter.degraded_count();
-    assert!(degraded > 0, "nothing was decided in between");
+    assert!(degraded > 0, "no decision during the failover");
     load.wait_for_progress().await;
-    assert_eq!(limiter.degraded_count(), degraded, "the store decides again, and goes on");
+    assert_eq!(limiter.degraded_count(), degraded, "the store no longer decides");
     load.stop().await;
 
     assert_eq!(sentinel.primary().unwrap().port(), first.port());
@@ -94,7 +94,7 @@ async fn failovers_under_load_keep_counts() {
     assert!(store.outages() >= 2);
 }
 
-/// A primary that is made a replica keeps its clients: it says `READONLY` to who decides there.
+/// A demoted primary keeps its clients connected and returns `READONLY` to their writes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn demoted_primary_is_left() {
     let sentinel = RedisSentinel::start().unwrap();
@@ -105,13 +105,13 @@ async fn demoted_primary_is_left() {
         assert!(limiter.decide("quiet", 1).await.is_allowed());
     }
     let old = sentinel.primary().unwrap();
-    wait_until("the replica knows", || check_replicated(old)).unwrap();
+    wait_until("the replica has all writes", || check_replicated(old)).unwrap();
     let new = block_in_place(|| {
         wait_until("the sentinels make the replica the primary", || {
             let new = sentinel.primary()?;
             if new.port() == old.port() {
                 sentinel.sentinels()[0].command(&["SENTINEL", "FAILOVER", "tidegate"])?;
-                return Err("they began".into());
+                return Err("the failover has started".into());
             }
             Ok(new)
         })
@@ -119,7 +119,7 @@ async fn demoted_primary_is_left() {
     .unwrap();
     old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]).unwrap();
 
-    // What is denied is not written, so a denial would not show where it comes from.
+    // A denial writes nothing, so it would not show which server decided.
     let mut admitted = 4;
     poll_until("decisions come from the new primary", async || {
         let decision = limiter.decide("quiet", 1).await;
@@ -135,7 +135,7 @@ async fn demoted_primary_is_left() {
     assert_eq!(new.command(&["EXISTS", key]).unwrap(), RespValue::Integer(1));
 }
 
-/// Many tasks that ask for many keys.
+/// Many tasks that check many keys.
 struct SentinelLoad {
     tasks: JoinSet<()>,
     answers: Arc<AtomicU64>,
@@ -163,8 +163,9 @@ impl SentinelLoad {
     }
 
     async fn wait_for_progress(&self) {
-        let now = self.answers.load(Ordering::Relaxed);
-        poll_until("everybody goes on", async || self.answers.load(Ordering::Relaxed) > now + 1_000).await;
+        let before = self.answers.load(Ordering::Relaxed);
+        poll_until("the load continues", async || self.answers.load(Ordering::Relaxed) > before + 1_000)
+            .await;
     }
 
     async fn stop(self) {
@@ -178,7 +179,7 @@ fn sentinel_hosts(sentinel: &RedisSentinel) -> String {
     hosts.join(",")
 }
 
-/// Without the store it denies, so that all that is admitted was counted there.
+/// Fails closed, so that the store has counted everything that is allowed.
 fn build_limiter(store: &RedisStore) -> Limiter {
     let builder = Limiter::builder().name("rule").store(store.clone()).failure_mode(FailureMode::Closed);
     builder.build(&*format!("{LIMIT} per 52w")).unwrap()
@@ -199,7 +200,7 @@ async fn wait_until_recovered(store: &RedisStore, limiter: &Limiter) {
     .await;
 }
 
-/// Whether all that was written has reached the replica.
+/// Whether the replica has all writes.
 fn check_replicated(primary: &RedisServer) -> Result<(), String> {
     let role = primary.command(&["ROLE"])?;
     let [_, RespValue::Integer(written), replicas] = role.items() else { return Err(format!("{role}")) };
@@ -207,7 +208,7 @@ fn check_replicated(primary: &RedisServer) -> Result<(), String> {
     if known >= Some(*written) { Ok(()) } else { Err(format!("{known:?} of {written}")) }
 }
 
-/// Whether a replica has a link to its primary.
+/// Whether a replica is connected to its primary.
 fn check_replica_linked(replica: &RedisServer) -> Result<(), String> {
     let role = replica.command(&["ROLE"])?;
     match role.items() {
@@ -216,7 +217,7 @@ fn check_replica_linked(replica: &RedisServer) -> Result<(), String> {
     }
 }
 
-/// Clients that run scripts.
+/// The number of clients whose last command is a script call.
 fn connected_clients(server: &RedisServer) -> usize {
     let reply = server.command(&["CLIENT", "LIST", "TYPE", "normal"]).unwrap();
     reply.text().unwrap().lines().filter(|line| line.contains("cmd=evalsha")).count()

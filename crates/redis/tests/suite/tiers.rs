@@ -1,7 +1,7 @@
-//! Tiers in a real server: a key is limited by the one that a call names, and keeps its history when that is another.
+//! Tiers in a real server: each call selects the tier that limits a key, and all tiers share its history.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use crate::common::{build_limiter, connect_store, summarize};
 use proptest::{prelude::*, test_runner::TestCaseResult};
@@ -19,11 +19,10 @@ use tidegate_limiter::{
 };
 use tidegate_testkit::{servers::RedisServer, strategy::*};
 
-/// When, for how much, under which tier, how patient; and in one of eight cases what was taken last is given back first,
-/// in another the key is forgotten.
+/// The pause, the cost, the tier, the longest wait and an operation: 0 refunds the last charge first, 1 resets the key.
 type TierStep = (CallPause, CallCost, usize, MaxWait, u8);
 
-/// Random stories, told at the same times to the memory of this process and to the server.
+/// Runs random traces at the same times in memory and in the server.
 #[test]
 fn redis_tiers_match_memory() {
     let server = RedisServer::start().unwrap();
@@ -42,21 +41,21 @@ fn redis_tiers_match_memory() {
             let key = next_key.fetch_add(1, Ordering::Relaxed).to_string();
             let mut call_clock = CallClock::new(&samples[0]);
             let mut last_charge = None;
-            for (pause, cost, tier, patience, op) in steps {
+            for (pause, cost, tier, max_wait, op) in steps {
                 let tier = tier % quotas.len();
                 call_clock.advance(pause);
                 manual_clock.set(call_clock.now);
-                let place = |tier| KeyRef { limit: limit.clone(), key: key.clone(), tier };
-                let perform = |request| {
+                let key_ref = |tier| KeyRef { limit: limit.clone(), key: key.clone(), tier };
+                let execute = |request| {
                     runtime.block_on(store.execute_at(&[request], call_clock.now)).pop().unwrap().unwrap()
                 };
                 match (op, last_charge.take()) {
                     (0, Some((reservation, tier, charge, cost))) => {
-                        perform(StoreRequest::Refund { key_ref: place(tier), charge, cost });
+                        execute(StoreRequest::Refund { key_ref: key_ref(tier), charge, cost });
                         drop::<Reservation>(reservation);
                     }
                     (1, _) => {
-                        perform(StoreRequest::Reset(place(tier)));
+                        execute(StoreRequest::Reset(key_ref(tier)));
                         memory.blocking().key("k").reset().unwrap();
                     }
                     (_, Some((reservation, ..))) => {
@@ -64,11 +63,11 @@ fn redis_tiers_match_memory() {
                     }
                     _ => {}
                 }
-                let caller = CallStep { pause: CallPause::None, cost, max_wait: patience };
+                let caller = CallStep { pause: CallPause::None, cost, max_wait };
                 let demand = caller.demand(&samples[tier]);
-                let ask =
-                    StoreCheck { key_ref: place(tier), demand, slot_mode: SlotMode::Peek, receipt: true };
-                let StoreReply::Decided(answers) = perform(StoreRequest::Decide(vec![ask])) else {
+                let check =
+                    StoreCheck { key_ref: key_ref(tier), demand, slot_mode: SlotMode::Peek, receipt: true };
+                let StoreReply::Decided(answers) = execute(StoreRequest::Decide(vec![check])) else {
                     panic!("no decision")
                 };
                 let bucket = memory.blocking().key("k").tier(tier).unwrap();
@@ -81,13 +80,13 @@ fn redis_tiers_match_memory() {
             }
             Ok(())
         };
-        if let Err(broken) = runner_with_cases(24).run(&inputs, property) {
-            panic!("{name}: {broken}");
+        if let Err(failure) = runner_with_cases(24).run(&inputs, property) {
+            panic!("{name}: {failure}");
         }
     }
 }
 
-/// The same words in memory, in the server, and when it is away.
+/// The same results in memory and in the server; during an outage the decisions are degraded.
 #[tokio::test]
 async fn call_selects_its_tier() {
     let server = RedisServer::start().unwrap();

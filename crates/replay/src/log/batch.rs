@@ -1,4 +1,4 @@
-//! Requests of a log, as they are passed on: a piece of its text, and where in it things are.
+//! Batches of requests: a part of the text of a log, and the spans of the fields in it.
 
 use super::field::MAX_HEADERS;
 use std::{any::Any, net::IpAddr};
@@ -6,21 +6,21 @@ use tidegate_core::Micros;
 use tidegate_policy::compile::{PolicyGate, Prefetch};
 use tidegate_rule::request::RequestHead;
 
-/// A part of the text of a batch. Nothing is copied from a line unless it was escaped.
+/// A part of the text of a batch. Only escaped values are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchSpan {
     start: u32,
     len: u32,
 }
 
-/// Set in spans of what was unescaped, which is kept beside the text.
+/// Set in spans of the buffer of unescaped values.
 const UNESCAPED_BIT: u32 = 1 << 31;
 
 impl BatchSpan {
-    /// So many bytes of the text.
+    /// Creates a span of the text.
     #[inline]
     pub(super) fn new(start: usize, len: usize) -> Self {
-        // A batch is of a few megabytes.
+        // A batch has a few megabytes, so offsets fit into 31 bits.
         Self { start: start as u32, len: len as u32 }
     }
 
@@ -28,19 +28,19 @@ impl BatchSpan {
         Self { start: start as u32 | UNESCAPED_BIT, len: len as u32 }
     }
 
-    /// All but its first bytes.
+    /// Returns the span without its first bytes.
     #[inline]
     pub(super) fn skip(self, skip: usize) -> Self {
         Self { start: self.start + skip as u32, len: self.len.saturating_sub(skip as u32) }
     }
 
-    /// Its first bytes.
+    /// Returns the first bytes of the span.
     #[inline]
     pub(super) fn prefix(self, len: usize) -> Self {
         Self { len: self.len.min(len as u32), ..self }
     }
 
-    /// Whether there is nothing.
+    /// Whether the span is empty.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.len == 0
@@ -51,7 +51,7 @@ impl BatchSpan {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogRecord {
     pub(super) time: u64,
-    /// Whether that is when it had been answered, and not when it came.
+    /// Whether `time` is the time of the response, not of the request.
     pub(super) is_completion_time: bool,
     pub(super) ip: Option<IpAddr>,
     pub(super) method: BatchSpan,
@@ -61,18 +61,18 @@ pub struct LogRecord {
     pub(super) user: BatchSpan,
     pub(super) headers: [BatchSpan; MAX_HEADERS],
     pub(super) status: u16,
-    /// How long it took, in microseconds.
+    /// The duration in microseconds.
     pub(super) duration: Option<u32>,
 }
 
 impl LogRecord {
-    /// When it came.
+    /// The arrival time.
     #[inline]
     pub fn time(&self) -> Micros {
         Micros::new(self.time)
     }
 
-    /// Goes back to when it came, where the line tells when it had been answered, and how long that took.
+    /// Subtracts the duration if the time is the time of the response.
     #[inline]
     pub(super) fn shift_to_arrival(&mut self) {
         if self.is_completion_time {
@@ -82,37 +82,37 @@ impl LogRecord {
     }
 }
 
-/// Lines that were read together.
+/// A batch of lines.
 #[derive(Debug, Default)]
 pub struct LogBatch {
     pub(super) text: String,
     pub(super) unescaped: String,
-    /// In the order of time.
+    /// Ordered by time.
     pub(super) records: Vec<LogRecord>,
-    /// What policies have to know of the first of these requests, of all or of none of them; one for each policy.
+    /// The prepared requests of each policy: a prefix of the records.
     pub(super) prefetch: Vec<Prefetch>,
     pub(super) counts: BatchCounts,
 }
 
-/// For how many rules requests are prepared in one batch. That bounds what a batch takes, however many rules are
-/// about each request.
+/// The maximum number of rules for which requests are prepared in one batch. It bounds the memory of a batch if many
+/// rules match each request.
 const MAX_PREPARED_RULES: usize = 1 << 17;
 
-/// What is told of the lines of a batch.
+/// The line statistics of a batch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BatchCounts {
     pub(super) lines: u64,
     pub(super) broken: u64,
-    /// Lines that were put back into the order of time.
+    /// Lines that were out of order and are sorted.
     pub(super) reordered: u64,
-    /// By the place of a format.
+    /// The number of lines by format index.
     pub(super) formats: Vec<u64>,
-    /// The first few, with their numbers.
+    /// The first broken lines with their line numbers.
     pub(super) samples: Vec<(u64, String)>,
 }
 
 impl LogBatch {
-    /// Finds out what these policies have to know of its requests.
+    /// Prepares the requests for these policies.
     pub(super) fn prepare(&mut self, gates: &[PolicyGate], headers: &[String], user_header: Option<&str>) {
         let mut all = std::mem::take(&mut self.prefetch);
         all.resize_with(gates.len(), Prefetch::default);
@@ -152,23 +152,23 @@ pub struct LoggedRequest<'a> {
 }
 
 impl<'a> LoggedRequest<'a> {
-    /// When it was.
+    /// The arrival time.
     #[inline]
     pub fn time(&self) -> Micros {
         self.record.time()
     }
 
-    /// How long it took, if the log says so.
+    /// The duration, if the log has it.
     pub fn duration(&self) -> Option<Micros> {
         self.record.duration.map(|took| Micros::new(took.into()))
     }
 
-    /// How it was answered; zero if the log does not say so.
+    /// The status of the response; zero if the log does not have it.
     pub fn status(&self) -> u16 {
         self.record.status
     }
 
-    /// The user, if the log says so.
+    /// The user, if the log has one.
     pub fn user(&self) -> Option<&'a str> {
         self.text_at(self.record.user)
     }

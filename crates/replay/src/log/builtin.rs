@@ -1,12 +1,12 @@
-//! What nginx, Apache, Envoy and writers of JSON call the fields of a log.
+//! The names of log fields in nginx, Apache, Envoy and JSON logs.
 
 use super::{field::LogField, time::TimeFormat};
 
-/// Notes the name of a header, and gives its place.
+/// Registers the name of a header, and returns its index.
 pub(super) type HeaderIndex<'a> = dyn FnMut(&str) -> Option<usize> + 'a;
 
 pub(super) const COMBINED_FORMAT: &str = r#"%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i""#;
-/// What nginx is packaged with.
+/// The `main` format of the nginx packages.
 pub(super) const MAIN_FORMAT: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent" "$http_x_forwarded_for""#;
 pub(super) const VHOST_FORMAT: &str = r#"%v:%p %h %l %u %t "%r" %>s %O "%{Referer}i" "%{User-Agent}i""#;
 pub(super) const COMMON_FORMAT: &str = r#"%h %l %u %t "%r" %>s %b"#;
@@ -15,7 +15,7 @@ pub(super) const ENVOY_FORMAT: &str = r#"[%START_TIME%] "%REQ(:METHOD)% %REQ(X-E
 const MICROS_PER_SECOND: u64 = 1_000_000;
 const MICROS_PER_MILLI: u64 = 1_000;
 
-/// What nginx's `$name` says.
+/// Returns the field of nginx's `$name`.
 pub(super) fn nginx_field(name: &str, place: &mut HeaderIndex<'_>) -> LogField {
     match name {
         "remote_addr" | "realip_remote_addr" | "binary_remote_addr" => LogField::Ip,
@@ -39,7 +39,7 @@ pub(super) fn nginx_field(name: &str, place: &mut HeaderIndex<'_>) -> LogField {
     }
 }
 
-/// What Apache's `%x` or `%{argument}x` says. The text in front of it may be `>` or `<`.
+/// Returns the field of Apache's `%x` or `%{argument}x`. The letter may have a `>` or `<` in front.
 pub(super) fn apache_field(letter: &str, argument: Option<&str>, place: &mut HeaderIndex<'_>) -> LogField {
     match (letter, argument) {
         ("h" | "a", _) => LogField::Ip,
@@ -63,7 +63,7 @@ pub(super) fn apache_field(letter: &str, argument: Option<&str>, place: &mut Hea
     }
 }
 
-/// What Envoy's `%NAME(argument)%` says.
+/// Returns the field of Envoy's `%NAME(argument)%`.
 pub(super) fn envoy_field(name: &str, argument: Option<&str>, place: &mut HeaderIndex<'_>) -> LogField {
     match (name, argument) {
         ("START_TIME", _) => LogField::Time(TimeFormat::Any),
@@ -85,7 +85,7 @@ pub(super) fn envoy_field(name: &str, argument: Option<&str>, place: &mut Header
     }
 }
 
-/// What members of JSON are called that nobody has named: those of Envoy, of nginx's usual recipes, of this gateway.
+/// The default names of JSON members: those of Envoy, of common nginx configurations, and of this gateway.
 pub(super) const JSON_FIELDS: &[(&str, &str)] = &[
     ("time", "time"),
     ("timestamp", "time"),
@@ -132,10 +132,10 @@ pub(super) const JSON_FIELDS: &[(&str, &str)] = &[
     ("http_referer", "header referer"),
 ];
 
-/// The names that a person gives fields of JSON.
+/// The field names of `--field`.
 pub(super) const FIELD_NAMES: &str = "time, answered, ip, method, path, query, request, host, status, user, seconds, milliseconds, microseconds, `header NAME`";
 
-/// What a person calls a field.
+/// Returns the field of a name in `--field`.
 pub(super) fn field_by_name(name: &str, place: &mut HeaderIndex<'_>) -> Option<LogField> {
     Some(match name {
         "time" => LogField::Time(TimeFormat::Any),

@@ -1,39 +1,39 @@
-//! Why a log could not be read.
+//! Errors of reading a log.
 
 use std::io;
 
-/// Why a log could not be read, in words for a person.
+/// An error of reading a log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// A file could not be opened or read.
     #[error("cannot read {name}: {error}")]
     Read {
-        /// What it is called.
+        /// The name of the file.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         error: io::Error,
     },
-    /// No line is of a format that is known.
+    /// No format matches the first lines.
     #[error(
-        "{name}:{line}: this is in no format that was tried\n  {text}{}\nsay how lines look with --format, as in \
+        "{name}:{line}: unknown log format\n  {text}{}\nwrite the format with --format, for example \
          '$remote_addr [$time_local] \"$request\" $status'",
         .attempts.iter().map(|(format, why)| format!("\n  {format}: {why}")).collect::<String>()
     )]
     UnknownFormat {
-        /// What the file is called.
+        /// The name of the file.
         name: String,
         /// The number of the first line.
         line: u64,
-        /// The line, or the beginning of it.
+        /// The line, possibly truncated.
         text: String,
-        /// What was tried, and where each gave up.
+        /// The formats that were tried, with the reason why each does not match.
         attempts: Vec<(String, String)>,
     },
-    /// There is no request in it.
-    #[error("{}: there is no request in it; give a log with at least one", .names.join(", "))]
+    /// The log has no requests.
+    #[error("{}: no requests found; use a log with at least one request", .names.join(", "))]
     Empty {
-        /// What the files are called.
+        /// The names of the files.
         names: Vec<String>,
     },
 }

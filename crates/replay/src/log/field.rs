@@ -1,4 +1,4 @@
-//! What a field of a line says of a request.
+//! The fields of a line, and how their values are parsed.
 
 use super::{
     batch::{BatchSpan, LogRecord},
@@ -6,56 +6,56 @@ use super::{
 };
 use std::net::{IpAddr, Ipv4Addr};
 
-/// How many headers a log may carry.
+/// The maximum number of headers in a log.
 pub const MAX_HEADERS: usize = 8;
 
-/// What a field of a line says of a request.
+/// The meaning of a field of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogField {
-    /// Nothing that is looked at.
+    /// Any text; ignored.
     Other,
-    /// A number that is not looked at, or `-`; it helps to tell one format from another.
+    /// A number or `-`; ignored, but distinguishes formats.
     Number,
-    /// The address of the client, with or without a port; or its name, which is no address.
+    /// The address of the client, with or without a port; or its host name, which has no address.
     Ip,
     /// `GET /path HTTP/1.1`
     Request,
     /// `GET`
     Method,
-    /// The path and what follows it.
+    /// The path and the query.
     Target,
-    /// What stands behind the `?`, with or without it.
+    /// The query, with or without the `?`.
     Query,
-    /// The host that was asked for.
+    /// The host of the request.
     Host,
     /// The user.
     User,
-    /// The moment at which it came.
+    /// The time of the request.
     Time(TimeFormat),
-    /// The moment at which it had been answered.
+    /// The time of the response.
     CompletionTime(TimeFormat),
-    /// The status of the answer.
+    /// The status of the response.
     Status,
-    /// How long it took; so many microseconds are one.
+    /// The duration, in units of this number of microseconds.
     Duration(u64),
-    /// A header of the request, by its place among those that are known.
+    /// A request header, by its index among the known headers.
     Header(usize),
-    /// The same, which also tells the address where nothing else does: the last of a list.
+    /// A request header whose last list element is the client address if no other field has it.
     ForwardedFor(usize),
 }
 
 impl LogField {
-    /// Whether it may be any text.
+    /// Whether the field may be any text.
     pub(super) fn is_text(self) -> bool {
         matches!(self, Self::Other | Self::Header(_))
     }
 
-    /// Whether it is one word.
+    /// Whether the field is one word.
     pub(super) fn is_word(self) -> bool {
         matches!(self, Self::Other | Self::User)
     }
 
-    /// Notes down what this field says. `None` if it cannot say that. `at` is where the value stands.
+    /// Parses the value into the record. `None` if the value is invalid. `at` is the span of the value.
     #[inline]
     pub(super) fn parse_into(self, value: &[u8], at: BatchSpan, record: &mut LogRecord) -> Option<()> {
         match self {
@@ -104,7 +104,7 @@ impl LogField {
     }
 }
 
-/// A dash stands for nothing.
+/// Returns an empty span for a dash, which stands for a missing value.
 #[inline]
 fn non_dash_span(value: &[u8], at: BatchSpan) -> BatchSpan {
     match value {
@@ -125,7 +125,7 @@ fn parse_request(value: &[u8], at: BatchSpan, record: &mut LogRecord) -> Option<
     let blank = memchr::memchr(b' ', value)?;
     record.method = parse_method(&value[..blank], at.slice(0, blank))?;
     let rest = &value[blank + 1..];
-    // A path with blanks in it is no reason to lose the request.
+    // Accept a path with spaces.
     let end = match memchr::memrchr(b' ', rest) {
         Some(end) if rest[end + 1..].starts_with(b"HTTP/") => end,
         _ => rest.len(),
@@ -149,7 +149,7 @@ fn parse_target(value: &[u8], at: BatchSpan, record: &mut LogRecord) -> Option<(
     Some(())
 }
 
-/// `http://host/path`, `*`, or `host:443` of a `CONNECT`.
+/// Parses `http://host/path`, `*`, or `host:443` of a `CONNECT`.
 #[cold]
 fn parse_absolute_target<'v>(
     value: &'v [u8],
@@ -176,7 +176,7 @@ fn parse_status(value: &[u8]) -> Option<u16> {
     }
 }
 
-/// An address, with or without a port.
+/// Parses an address, with or without a port.
 #[inline]
 pub(super) fn parse_address(value: &[u8]) -> Option<IpAddr> {
     match parse_ipv4(value) {
@@ -185,7 +185,7 @@ pub(super) fn parse_address(value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Four numbers with dots between them, and what follows.
+/// Parses an IPv4 address, and returns the remaining bytes.
 #[inline]
 fn parse_ipv4(value: &[u8]) -> Option<(Ipv4Addr, &[u8])> {
     let mut octets = [0_u8; 4];
@@ -220,19 +220,19 @@ fn parse_ipv6(value: &[u8]) -> Option<IpAddr> {
         Some(inner) => inner.split_once(']')?.0,
         None => text,
     };
-    // What an address means within one machine, `fe80::1%eth0`.
+    // Ignore the zone of `fe80::1%eth0`.
     let text = text.split_once('%').map_or(text, |(address, _)| address);
     text.parse().ok()
 }
 
-/// Whether this may be the name of a host.
+/// Whether the value can be a host name.
 fn is_host_name(value: &[u8]) -> bool {
     let is_of_names = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
     !value.is_empty() && value.len() < 256 && value.iter().all(is_of_names)
 }
 
 impl BatchSpan {
-    /// A part of it.
+    /// Returns a part of the span.
     #[inline]
     pub(super) fn slice(self, from: usize, len: usize) -> Self {
         self.skip(from).prefix(len)

@@ -1,4 +1,4 @@
-//! How lines are read: formats that are known, or one that somebody has written down.
+//! Line formats: the built-in ones, or a custom one.
 
 use super::{
     builtin::{self, HeaderIndex},
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::log::{LogField, MAX_HEADERS};
 
-/// One way to read a line.
+/// A line format.
 #[derive(Clone, Debug)]
 pub struct LineFormat {
     pub(super) name: String,
@@ -21,28 +21,28 @@ pub(super) enum FormatKind {
 }
 
 impl LineFormat {
-    /// What it is called.
+    /// The name of the format.
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// All formats that are tried on a line, and the headers that they name.
+/// The formats that are tried on a line, and the headers that they contain.
 #[derive(Clone, Debug)]
 pub struct LineFormats {
     pub(super) list: Vec<LineFormat>,
     pub(super) headers: Vec<String>,
 }
 
-/// What is wrong with a format.
+/// A format is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct FormatError(String);
 
 impl LineFormats {
-    /// Whatever is known: combined, common, both with the name of a host in front, Envoy's, and lines of JSON.
+    /// Returns all built-in formats: combined, main, common, vhost, Envoy, and JSON lines.
     ///
-    /// `fields` name members of JSON, as in `("ip", "client.address")`.
+    /// `fields` map fields to JSON members, for example `("ip", "client.address")`.
     pub fn builtin(fields: &[(String, String)]) -> Result<Self, FormatError> {
         let mut formats = Self { list: Vec::new(), headers: Vec::new() };
         for name in ["combined", "main", "vhost", "common", "envoy"] {
@@ -52,7 +52,7 @@ impl LineFormats {
         Ok(formats)
     }
 
-    /// One format, by its name or written down as nginx, Apache or Envoy do.
+    /// Returns one format, by its name or in the syntax of nginx, Apache or Envoy.
     pub fn single(text: &str, fields: &[(String, String)]) -> Result<Self, FormatError> {
         let mut formats = Self { list: Vec::new(), headers: Vec::new() };
         match text {
@@ -62,12 +62,12 @@ impl LineFormats {
         Ok(formats)
     }
 
-    /// The names of all headers that lines may tell.
+    /// The names of all headers that lines may contain.
     pub fn headers(&self) -> &[String] {
         &self.headers
     }
 
-    /// The formats, in the order in which they are tried.
+    /// The formats, in the order of attempts.
     pub fn list(&self) -> &[LineFormat] {
         &self.list
     }
@@ -91,8 +91,8 @@ impl LineFormats {
             parse_apache(text, &mut place)?
         } else {
             return Err(FormatError(format!(
-                "unknown format `{text}`; use combined, main, common, vhost, envoy, json, or write it down as nginx ($…), \
-                 Apache (%…) or Envoy (%…%) do"
+                "unknown format `{text}`; use combined, main, common, vhost, envoy, json, or the syntax of nginx ($…), \
+                 Apache (%…) or Envoy (%…%)"
             )));
         };
         let shape = TextFormat::from_tokens(pieces)
@@ -112,7 +112,7 @@ impl LineFormats {
             members.push((path.clone(), field));
         }
         for (path, name) in builtin::JSON_FIELDS {
-            // There is one time, whatever it is the time of.
+            // A record has one time, so a configured time replaces both kinds.
             let are_times =
                 |configured: &str| [configured, name].iter().all(|name| matches!(*name, "time" | "answered"));
             let is_named = |(configured, _): &(String, String)| configured == name || are_times(configured);
@@ -136,7 +136,7 @@ fn header_index(headers: &mut Vec<String>, name: &str) -> Option<usize> {
     Some(headers.len() - 1)
 }
 
-/// `$name` and `${name}`, as in nginx's `log_format`.
+/// Parses `$name` and `${name}`, as in nginx's `log_format`.
 fn parse_nginx(text: &str, place: &mut HeaderIndex<'_>) -> Vec<FormatToken> {
     let mut pieces = Vec::new();
     let mut rest = text;
@@ -155,7 +155,7 @@ fn parse_nginx(text: &str, place: &mut HeaderIndex<'_>) -> Vec<FormatToken> {
     pieces
 }
 
-/// `%h`, `%>s`, `%{Referer}i`, `%400,501{Referer}i`, as in Apache's `AccessLogFormat`.
+/// Parses `%h`, `%>s`, `%{Referer}i`, `%400,501{Referer}i`, as in Apache's `LogFormat`.
 fn parse_apache(text: &str, place: &mut HeaderIndex<'_>) -> Result<Vec<FormatToken>, FormatError> {
     let text = text.replace("\\\"", "\"");
     let mut pieces = Vec::new();
@@ -184,7 +184,7 @@ fn parse_apache(text: &str, place: &mut HeaderIndex<'_>) -> Result<Vec<FormatTok
         let field = builtin::apache_field(letter, argument, place);
         let name =
             argument.map_or_else(|| format!("%{letter}"), |argument| format!("%{{{argument}}}{letter}"));
-        // Apache puts the moment in brackets by itself.
+        // Apache writes brackets around `%t`.
         let in_brackets = letter == "t" && argument.is_none();
         if in_brackets {
             pieces.push(FormatToken::Text(vec![b'[']));
@@ -199,19 +199,19 @@ fn parse_apache(text: &str, place: &mut HeaderIndex<'_>) -> Result<Vec<FormatTok
     Ok(pieces)
 }
 
-/// `%START_TIME%`, `%REQ(:METHOD)%`, as Envoy writes them.
+/// Parses `%START_TIME%`, `%REQ(:METHOD)%`, as in Envoy.
 fn parse_envoy(text: &str, place: &mut HeaderIndex<'_>) -> Result<Vec<FormatToken>, FormatError> {
     let mut pieces = Vec::new();
     let mut rest = text.trim_end_matches("\\n");
     while let Some((front, behind)) = rest.split_once('%') {
         pieces.push(FormatToken::Text(front.as_bytes().to_vec()));
-        // What is in parentheses may have percent signs of its own.
+        // The argument in parentheses may contain percent signs.
         let is_of_names = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let open = behind.find('(').filter(|open| behind[..*open].chars().all(is_of_names));
         let close = open.and_then(|open| Some(open + behind[open..].find(')')?)).unwrap_or(0);
         let end = behind[close..].find('%').map(|end| close + end);
         let Some(end) = end else {
-            return Err(FormatError(format!("format `{text}`: `%{behind}` has no `%` behind it")));
+            return Err(FormatError(format!("format `{text}`: `%{behind}` has no closing `%`")));
         };
         let name = &behind[..end];
         let (operator, argument) = match name.split_once('(') {

@@ -1,4 +1,4 @@
-//! Files, standard input and bytes, packed or not, read by a thread of their own.
+//! Inputs: files, standard input and bytes, compressed or not. Each is read by its own thread.
 
 use super::{LineFormats, LogError, LogParser, batch::LogBatch};
 use flate2::bufread::MultiGzDecoder;
@@ -17,12 +17,12 @@ use std::{
 };
 use tidegate_policy::compile::PolicyGate;
 
-/// How much of a log is read at once. A line that is longer is broken.
+/// The number of bytes that are read at once. A longer line counts as broken.
 pub(super) const BATCH_BYTES: usize = 1 << 20;
-/// Batches that are read ahead.
+/// The number of batches that are read ahead.
 const PREFETCHED_BATCHES: usize = 2;
 
-/// Where a log comes from.
+/// The source of a log.
 pub struct LogInput {
     name: String,
     source: InputSource,
@@ -36,7 +36,7 @@ enum InputSource {
 }
 
 impl LogInput {
-    /// A file, or standard input for `-`.
+    /// Reads a file, or standard input for `-`.
     pub fn from_path(path: &str) -> Self {
         match path {
             "-" => Self { name: "standard input".to_owned(), source: InputSource::Stdin },
@@ -44,22 +44,22 @@ impl LogInput {
         }
     }
 
-    /// What is already here.
+    /// Reads bytes from memory.
     pub fn from_bytes(name: impl Into<String>, bytes: impl Into<Arc<[u8]>>) -> Self {
         Self { name: name.into(), source: InputSource::Bytes(bytes.into()) }
     }
 
-    /// Whatever gives bytes.
+    /// Reads a stream.
     pub fn from_stream(name: impl Into<String>, stream: impl Read + Send + 'static) -> Self {
         Self { name: name.into(), source: InputSource::Stream(Box::new(stream)) }
     }
 
-    /// What it is called.
+    /// The name for reports and errors.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How many bytes there are to read, packed as they are; `None` if nobody knows.
+    /// The size in bytes, before decompression; `None` if unknown.
     pub fn size(&self) -> Option<u64> {
         match &self.source {
             InputSource::File(path) => {
@@ -70,7 +70,7 @@ impl LogInput {
         }
     }
 
-    /// The same once more, if it can be read from its start again.
+    /// Returns a second input from the start, if the source can be read again.
     pub fn reopen(&self) -> Option<Self> {
         let from = match &self.source {
             InputSource::File(path) => self.size().map(|_| InputSource::File(path.clone())),
@@ -99,18 +99,18 @@ impl fmt::Debug for LogInput {
     }
 }
 
-/// One log, read by a thread of its own.
+/// One log and the thread that reads it.
 #[derive(Debug)]
 pub(super) struct LogReader {
     pub(super) name: String,
     batches: Receiver<Result<LogBatch, LogError>>,
-    /// How many of them nobody has taken yet.
+    /// The number of batches that are sent but not received yet.
     ready: Arc<AtomicUsize>,
-    /// Batches to be filled again.
+    /// Returns used batches to the thread.
     free_batches: Sender<LogBatch>,
 }
 
-/// Where batches go.
+/// The sending end of the reader thread.
 struct BatchSender {
     batches: SyncSender<Result<LogBatch, LogError>>,
     ready: Arc<AtomicUsize>,
@@ -118,25 +118,25 @@ struct BatchSender {
 }
 
 impl BatchSender {
-    /// Whether somebody may be waiting for the next one.
+    /// Whether the receiver may be waiting for the next batch.
     fn is_receiver_idle(&self) -> bool {
         self.ready.load(Ordering::Relaxed) == 0
     }
 
-    /// `Err` if nobody listens any more.
+    /// Sends a batch; `Err` if the receiver is closed.
     fn send(&self, batch: Result<LogBatch, LogError>) -> Result<(), ReceiverClosed> {
         self.ready.fetch_add(1, Ordering::Relaxed);
         self.batches.send(batch).map_err(|_| ReceiverClosed)
     }
 }
 
-/// Nobody listens any more.
+/// The receiver is closed.
 struct ReceiverClosed;
 
-/// The policies that requests are read for; nobody knows them before the first request.
+/// The policies to prepare requests for; set after the log is opened.
 pub(super) type SharedGates = Arc<OnceLock<Vec<PolicyGate>>>;
 
-/// Finds out what policies have to know of requests.
+/// Prepares requests for policies in the reader thread.
 #[derive(Debug)]
 pub(super) struct BatchPreparer {
     pub(super) gates: SharedGates,
@@ -153,10 +153,10 @@ impl BatchPreparer {
 }
 
 impl LogReader {
-    /// Opens it. `read` counts the bytes that were read, packed as they are.
+    /// Opens the input and starts its thread. `read` counts the bytes before decompression.
     pub(super) fn start(
         input: LogInput,
-        scout: BatchPreparer,
+        preparer: BatchPreparer,
         read: Arc<AtomicU64>,
     ) -> Result<Self, LogError> {
         let name = input.name.clone();
@@ -170,7 +170,7 @@ impl LogReader {
         thread::Builder::new()
             .name("log".to_owned())
             .spawn(move || {
-                if let Err(error) = read_all(&of_thread, source, &scout, &outlet) {
+                if let Err(error) = read_all(&of_thread, source, &preparer, &outlet) {
                     let _ = outlet.send(Err(error));
                 }
             })
@@ -178,7 +178,7 @@ impl LogReader {
         Ok(Self { name, batches, ready, free_batches: back })
     }
 
-    /// The next lines; `None` at the end.
+    /// Returns the next batch; `None` at the end.
     pub(super) fn next_batch(&mut self) -> Result<Option<LogBatch>, LogError> {
         let batch = self.batches.recv().ok().transpose()?;
         if batch.is_some() {
@@ -187,9 +187,9 @@ impl LogReader {
         Ok(batch)
     }
 
-    /// Gives a batch back that nobody looks at any more.
+    /// Returns a used batch to the thread.
     pub(super) fn recycle(&mut self, batch: LogBatch) {
-        // The thread may have come to its end.
+        // The thread may have ended.
         let _ = self.free_batches.send(batch);
     }
 }
@@ -197,12 +197,12 @@ impl LogReader {
 fn read_all(
     name: &str,
     source: impl Read + Send,
-    scout: &BatchPreparer,
+    preparer: &BatchPreparer,
     outlet: &BatchSender,
 ) -> Result<(), LogError> {
     let failed = |error| LogError::Read { name: name.to_owned(), error };
     let mut text = decompress(source).map_err(failed)?;
-    let mut parser = LogParser::new(scout.formats.clone());
+    let mut parser = LogParser::new(preparer.formats.clone());
     let mut rest = Vec::new();
     let mut is_within_long = false;
     loop {
@@ -217,7 +217,7 @@ fn read_all(
         match memchr::memrchr(b'\n', &bytes) {
             _ if is_end => {}
             Some(end) => rest.extend(bytes.drain(end + 1..)),
-            // A line that has no end: what is left of it is lost, up to the next one.
+            // The line is longer than a batch: skip up to the next line.
             None => {
                 if !is_within_long {
                     parser.record_too_long();
@@ -235,9 +235,9 @@ fn read_all(
             let text = String::from_utf8(bytes)
                 .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
             parser.parse(name, text, &mut batch)?;
-            // Whoever has time does it: somebody who waits for these lines can look ahead as well.
+            // Prepare requests only if the receiver is busy; an idle receiver prepares them itself.
             if !outlet.is_receiver_idle() {
-                scout.prepare(&mut batch);
+                preparer.prepare(&mut batch);
             }
             if outlet.send(Ok(batch)).is_err() {
                 return Ok(());
@@ -249,7 +249,7 @@ fn read_all(
     }
 }
 
-/// Undoes gzip and zstd, whatever the name of the file says.
+/// Decompresses gzip and zstd, detected by their magic numbers.
 fn decompress<'r>(source: impl Read + Send + 'r) -> io::Result<Box<dyn Read + Send + 'r>> {
     let mut source = BufReader::with_capacity(1 << 17, source);
     let start = source.fill_buf()?;
@@ -260,7 +260,7 @@ fn decompress<'r>(source: impl Read + Send + 'r) -> io::Result<Box<dyn Read + Se
     })
 }
 
-/// Frame after frame, as `zstd` writes when files are put together.
+/// Decodes concatenated zstd frames.
 struct ZstdReader<R: BufRead> {
     source: Option<R>,
     frame: Option<StreamingDecoder<R, ruzstd::decoding::FrameDecoder>>,
@@ -286,7 +286,7 @@ impl<R: BufRead> Read for ZstdReader<R> {
     }
 }
 
-/// Counts what was read.
+/// Counts the bytes that are read.
 struct CountingReader<R> {
     inner: R,
     bytes_read: Arc<AtomicU64>,

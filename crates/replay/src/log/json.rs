@@ -1,18 +1,18 @@
-//! Lines of JSON, read member by member without building anything of them.
+//! JSON lines, parsed member by member without building a tree.
 
 use super::{
     batch::{BatchSpan, LogRecord},
     field::LogField,
 };
 
-/// Which members say what.
+/// The fields of JSON members.
 #[derive(Clone, Debug)]
 pub(super) struct JsonFormat {
-    /// By the name of a member, with dots between those that are nested.
+    /// Member paths, with dots between nested names, and their fields.
     members: Vec<(String, LogField)>,
 }
 
-/// How deep members are looked for.
+/// The maximum depth of members.
 const MAX_DEPTH: usize = 6;
 
 impl JsonFormat {
@@ -20,7 +20,7 @@ impl JsonFormat {
         Self { members }
     }
 
-    /// Reads a line that starts at `at`; what is escaped goes to `aside`. `Err` names what is wrong.
+    /// Parses a line that starts at `at`; unescaped values are appended to `aside`. `Err` explains the failure.
     pub(super) fn parse(
         &self,
         line: &[u8],
@@ -29,7 +29,7 @@ impl JsonFormat {
         unescaped: &mut String,
     ) -> Result<(), &'static str> {
         if line.first() != Some(&b'{') {
-            return Err("it does not start with `{`");
+            return Err("the line does not start with `{`");
         }
         record.time = u64::MAX;
         let mut scan = JsonScanner {
@@ -41,15 +41,15 @@ impl JsonFormat {
             record,
             unescaped,
         };
-        scan.parse_object(0).ok_or("it is not JSON, or a value makes no sense")?;
+        scan.parse_object(0).ok_or("invalid JSON or an invalid value")?;
         scan.skip_whitespace();
         if scan.position != line.len() {
-            return Err("there is something behind the last `}`");
+            return Err("unexpected text after the last `}`");
         }
         let LogRecord { time, path, .. } = *scan.record;
         match (time, path.is_empty()) {
-            (u64::MAX, _) => Err("no member tells the time"),
-            (_, true) => Err("no member tells the path"),
+            (u64::MAX, _) => Err("no time field"),
+            (_, true) => Err("no path field"),
             _ => Ok(()),
         }
     }
@@ -60,7 +60,7 @@ struct JsonScanner<'a> {
     position: usize,
     offset: usize,
     members: &'a [(String, LogField)],
-    /// The names that lead here.
+    /// The path of the current member.
     path: Vec<u8>,
     record: &'a mut LogRecord,
     unescaped: &'a mut String,
@@ -130,7 +130,7 @@ impl JsonScanner<'_> {
         field.parse_into(value, BatchSpan::unescaped(from, value.len()), self.record)
     }
 
-    /// Where the text between two quotes is.
+    /// Returns the range of a quoted string.
     fn parse_string(&mut self) -> Option<(usize, usize)> {
         self.expect(b'"')?;
         let start = self.position;
@@ -145,7 +145,7 @@ impl JsonScanner<'_> {
         Some((start, self.position - 1))
     }
 
-    /// Past a value that nobody looks at.
+    /// Skips a value.
     fn skip_value(&mut self, depth: usize) -> Option<()> {
         self.skip_whitespace();
         match self.line.get(self.position)? {
@@ -205,7 +205,7 @@ fn unescape(value: &[u8], into: &mut String) -> Option<()> {
     Some(())
 }
 
-/// Four digits, or twice that with `\u` between them.
+/// Parses the digits of `\uXXXX`, or a surrogate pair.
 fn parse_unicode_escape(text: &str) -> Option<(char, &str)> {
     let four = |text: &str| u32::from_str_radix(text.get(..4)?, 16).ok();
     let high = four(text)?;

@@ -1,7 +1,7 @@
-//! The requests of several files in the order of time.
+//! Merges the requests of several files by time.
 //!
-//! Two batches of each file are looked at together, so that a line may stand a whole batch too late and is still in its
-//! place. One that comes later than that is passed on late: the clock stands, since time never goes back.
+//! Two batches of each file are merged, so a line may be up to one batch late and is still sorted. A line that is later
+//! than that is replayed at the time of the line before it, because the clock never goes back.
 
 use super::{
     LineFormats, LogError, LogInput, LoggedRequest,
@@ -15,61 +15,61 @@ use std::sync::{
 use tidegate_core::Micros;
 use tidegate_policy::compile::{PolicyGate, Prefetch};
 
-/// The requests of several files, in the order of time.
+/// The requests of several files, ordered by time.
 #[derive(Debug)]
 pub struct RequestLog {
     formats: Arc<LineFormats>,
     user_header: Option<Arc<str>>,
     gates: SharedGates,
-    /// What it can be read from again; nothing where it cannot.
+    /// Inputs for reading the log again; `None` if that is not possible.
     inputs: Option<Vec<LogInput>>,
     sources: Vec<MergeSource>,
     bytes_read: Arc<AtomicU64>,
     size: Option<u64>,
     stats: LogStats,
-    /// The moment of the last request.
+    /// The time of the last request.
     now: u64,
 }
 
-/// What is told of a log.
+/// The statistics of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
-    /// What the files are called.
+    /// The names of the files.
     pub names: Vec<String>,
-    /// All lines.
+    /// The number of lines.
     pub lines: u64,
-    /// Lines that are requests.
+    /// The number of requests.
     pub requests: u64,
-    /// Lines that no format could read.
+    /// Lines that match no format.
     pub broken: u64,
-    /// The first few of them: file, number, text.
+    /// The first broken lines: file, line number, text.
     pub samples: Vec<(String, u64, String)>,
-    /// How many lines were of each format; only those that there were.
+    /// The number of lines of each format; formats without lines are omitted.
     pub formats: Vec<(String, u64)>,
-    /// Lines that stood too late, and were put where they belong.
+    /// Lines that were out of order and are sorted.
     pub reordered: u64,
-    /// Lines that stood too late for that: their time was taken to be that of the line before.
+    /// Lines that were too late to be sorted and are replayed at the time of the line before.
     pub late: u64,
-    /// By how much they were late at most.
+    /// The maximum lateness of those.
     pub max_lateness: Micros,
-    /// The first moment.
+    /// The time of the first request.
     pub start: Option<Micros>,
-    /// The last moment.
+    /// The time of the last request.
     pub end: Option<Micros>,
 }
 
-/// How many broken lines are shown.
+/// The number of broken lines that are reported.
 const MAX_SAMPLES: usize = 5;
 
 #[derive(Debug)]
 struct MergeSource {
     reader: LogReader,
-    /// Lines that are passed on, and those that may have to go between them.
+    /// The batch that is returned, and the next one, whose lines may precede lines of the first.
     current: BatchCursor,
     lookahead: BatchCursor,
 }
 
-/// What is left of a batch.
+/// A batch and the position in it.
 #[derive(Debug, Default)]
 struct BatchCursor {
     batch: LogBatch,
@@ -83,39 +83,39 @@ impl BatchCursor {
     }
 }
 
-/// Requests that follow each other.
+/// A run of consecutive requests.
 #[derive(Clone, Copy, Debug)]
 pub struct LoggedRequests<'a> {
     batch: &'a LogBatch,
-    /// Where they begin in it.
+    /// The index of the first record in the batch.
     offset: usize,
     records: &'a [LogRecord],
-    /// The moment of the last request before.
+    /// The time of the request before the first one.
     previous_time: u64,
     headers: &'a [String],
     user_header: Option<&'a str>,
 }
 
 impl<'a> LoggedRequests<'a> {
-    /// How many they are.
+    /// The number of requests.
     #[inline]
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether there are none, which no log gives.
+    /// Whether the run is empty. A log never returns an empty run.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// What was found out ahead for [one of the policies](RequestLog::set_prefetch_policies), and where they begin in it; `None` if nobody
-    /// had the time.
+    /// The requests prepared for [one of the policies](RequestLog::set_prefetch_policies), and the index of the first one;
+    /// `None` if the reader thread did not prepare them.
     pub fn prefetch(&self, policy: usize) -> Option<(&'a Prefetch, usize)> {
         let prefetch = self.batch.prefetch.get(policy)?;
         (prefetch.len() >= self.offset + self.len()).then_some((prefetch, self.offset))
     }
 
-    /// Each of them, with the time that it is.
+    /// Returns the requests with the time of the replay.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = (LoggedRequest<'a>, Micros)> + use<'a> {
         let Self { batch, records, previous_time: mut since, headers, user_header, .. } = *self;
@@ -126,7 +126,7 @@ impl<'a> LoggedRequests<'a> {
     }
 }
 
-/// Where the next request is.
+/// The batch of the next request.
 #[derive(Clone, Copy)]
 enum CursorKind {
     Current,
@@ -134,7 +134,11 @@ enum CursorKind {
 }
 
 impl RequestLog {
-    /// Opens all of them. `user_header` is the header that names the user, where a log has a field for that.
+    /// Opens all inputs. `user_header` is the header that the user field of the log stands for.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if an input cannot be read, or if its first lines match no format.
     pub fn open(
         inputs: Vec<LogInput>,
         formats: LineFormats,
@@ -143,7 +147,7 @@ impl RequestLog {
         Self::open_with(inputs, Arc::new(formats), user_header.map(Into::into))
     }
 
-    /// The same log from its start, if it can be read again.
+    /// Opens the log again from its start, if that is possible.
     pub fn reopen(&self) -> Option<Result<Self, LogError>> {
         let inputs = self.inputs.as_ref()?.iter().map(LogInput::reopen).collect::<Option<Vec<_>>>()?;
         Some(Self::open_with(inputs, self.formats.clone(), self.user_header.clone()))
@@ -197,30 +201,33 @@ impl RequestLog {
         Ok(log)
     }
 
-    /// From now on, what these policies have to know of requests is found out where they are read, as long as that is faster
-    /// than whoever takes them. To be called once.
+    /// Lets the reader threads prepare requests for these policies while the consumer is busy. Call it once.
     pub fn set_prefetch_policies(&self, gates: Vec<PolicyGate>) {
         let _ = self.gates.set(gates);
     }
 
-    /// Whether it can be read from its start again.
+    /// Whether the log can be read again from its start.
     pub fn can_reopen(&self) -> bool {
         self.inputs.is_some()
     }
 
-    /// The moment of the first request, or that there is none.
+    /// Returns the time of the first request.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LogError::Empty`] if the log has no requests.
     pub fn start_time(&self) -> Result<Micros, LogError> {
         let first = self.sources.iter().filter_map(MergeSource::next).map(|(time, _)| time).min();
         first.map(Micros::new).ok_or_else(|| LogError::Empty { names: self.stats.names.clone() })
     }
 
-    /// The next request, and the time that it is; `None` at the end.
+    /// Returns the next request and the time of the replay; `None` at the end.
     #[inline]
     pub fn next_request(&mut self) -> Result<Option<(LoggedRequest<'_>, Micros)>, LogError> {
         Ok(self.next_requests(1)?.and_then(|lines| lines.iter().next()))
     }
 
-    /// The next requests: at most so many, and at least one unless there are no more.
+    /// Returns between one and `most` requests; `None` at the end.
     #[inline]
     pub fn next_requests(&mut self, most: usize) -> Result<Option<LoggedRequests<'_>>, LogError> {
         let place = match self.sources.len() {
@@ -241,7 +248,7 @@ impl RequestLog {
             CursorKind::Lookahead => &mut source.lookahead,
         };
         let rest = run.batch.records.get(run.position..).unwrap_or_default();
-        // The first is the next one, whatever others there are.
+        // The first record is always next; the following ones must precede all other sources.
         let others = rest.iter().take(most).skip(1).take_while(|record| record.time < before);
         let records = &rest[..1 + others.count()];
         let first = run.position;
@@ -265,7 +272,7 @@ impl RequestLog {
         }))
     }
 
-    /// Before which moment the next requests of a run come for certain.
+    /// The earliest time of any other request; records before it are next.
     fn merge_limit(&self, place: usize, which: CursorKind) -> u64 {
         let elsewhere = self.sources.iter().enumerate().filter(|(other, _)| *other != place);
         let elsewhere = elsewhere.filter_map(|(_, source)| Some(source.next()?.0));
@@ -277,12 +284,12 @@ impl RequestLog {
         elsewhere.chain(beside).min().unwrap_or(u64::MAX)
     }
 
-    /// Bytes that were read, and how many there are in all if that is known.
+    /// Returns the number of bytes read, and the total if known.
     pub fn progress(&self) -> (u64, Option<u64>) {
         (self.bytes_read.load(Ordering::Relaxed), self.size)
     }
 
-    /// What there is to tell of what was read so far.
+    /// Returns the statistics so far.
     pub fn stats(&self) -> LogStats {
         let mut stats = self.stats.clone();
         stats.formats.retain(|(_, lines)| *lines > 0);
@@ -298,7 +305,7 @@ impl RequestLog {
 }
 
 impl MergeSource {
-    /// The time of the next line. Before a later one comes, all that may go before it has to be read.
+    /// Returns the time of the next record and its batch.
     #[inline]
     fn next(&self) -> Option<(u64, CursorKind)> {
         match (self.current.time(), self.lookahead.time()) {
@@ -309,7 +316,7 @@ impl MergeSource {
         }
     }
 
-    /// What was later is early now, and another batch is later.
+    /// Moves the lookahead batch to the current one, and reads the next one.
     fn refill(&mut self, stats: &mut LogStats) -> Result<(), LogError> {
         while self.current.time().is_none() {
             let next = self.reader.next_batch()?;

@@ -1,4 +1,4 @@
-//! Access logs: formats, files, and the order of time.
+//! Access logs: formats, files, and merging by time.
 
 mod batch;
 mod builtin;

@@ -1,4 +1,4 @@
-//! Lines to records, in the format that the last line had, or else in another that is known.
+//! Parses lines into records. The format of the previous line is tried first.
 
 use super::{
     LogError,
@@ -8,40 +8,44 @@ use super::{
 use std::sync::Arc;
 use tidegate_policy::compile::Prefetch;
 
-/// How many broken lines are kept to be shown.
+/// The number of broken lines that are reported.
 const MAX_SAMPLES: usize = 5;
-/// How much of a line is shown.
+/// The number of characters of a broken line that are reported.
 const MAX_SAMPLE_CHARS: usize = 160;
 
-/// Reads the lines of one file.
+/// Parses the lines of one file.
 #[derive(Clone, Debug)]
 pub struct LogParser {
     formats: Arc<LineFormats>,
-    /// The format that is tried first.
+    /// The index of the format that is tried first.
     last_format: usize,
-    /// Lines before the next batch.
+    /// The number of lines before the next batch.
     lines: u64,
-    /// Whether any line was read.
+    /// Whether any line was parsed.
     has_read: bool,
-    /// Lines that were too long, to be told with the next batch.
+    /// Lines that were too long; counted in the next batch.
     too_long: u64,
 }
 
-/// What no format could read: where each of them gave up.
+/// The formats that were tried on a line, with the reason why each does not match.
 pub type FormatAttempts = Vec<(String, String)>;
 
 impl LogParser {
-    /// One for these formats.
+    /// Creates a parser for these formats.
     pub fn new(formats: Arc<LineFormats>) -> Self {
         Self { formats, last_format: 0, lines: 0, has_read: false, too_long: 0 }
     }
 
-    /// Notes a line that was too long to be read.
+    /// Counts a line that is too long.
     pub(super) fn record_too_long(&mut self) {
         self.too_long += 1;
     }
 
-    /// Reads all lines of a text into a batch, in the order of time. Whatever was in the batch is gone.
+    /// Parses all lines of a text into a batch, ordered by time. Replaces the content of the batch.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LogError::UnknownFormat`] if no line so far matches a format.
     pub fn parse(&mut self, name: &str, text: String, batch: &mut LogBatch) -> Result<(), LogError> {
         batch.records.clear();
         batch.unescaped.clear();
@@ -57,7 +61,7 @@ impl LogParser {
             let end = memchr::memchr(b'\n', &bytes[start..]).map_or(bytes.len(), |end| start + end);
             let line = bytes[start..end].strip_suffix(b"\r").unwrap_or(&bytes[start..end]);
             batch.counts.lines += 1;
-            // A record in place, since most lines are fine.
+            // Parse in place, because most lines are valid.
             let mut record = LogRecord::default();
             match self.parse_line(line, start, &mut record, &mut batch.unescaped) {
                 Some(format) => {
@@ -90,7 +94,7 @@ impl LogParser {
         Ok(())
     }
 
-    /// The place of the format that reads this line.
+    /// Returns the index of the format that matches the line.
     #[inline]
     fn parse_line(
         &mut self,
@@ -113,7 +117,7 @@ impl LogParser {
         None
     }
 
-    /// Where each format gave up.
+    /// Returns the reason why each format does not match.
     fn collect_attempts(&self, line: &[u8]) -> FormatAttempts {
         let each = self.formats.list.iter().map(|format| {
             let (mut record, mut unescaped) = (LogRecord::default(), String::new());
@@ -135,14 +139,14 @@ impl LineFormat {
     ) -> Result<(), String> {
         match &self.kind {
             FormatKind::Text(text) => {
-                text.parse(line, at, record).map_err(|field| format!("no {field} where it should be"))
+                text.parse(line, at, record).map_err(|field| format!("expected {field}"))
             }
             FormatKind::Json(json) => json.parse(line, at, record, unescaped).map_err(str::to_owned),
         }
     }
 }
 
-/// Sorts records by time, and says how many were earlier than one before them.
+/// Sorts records by time, and returns how many were out of order.
 fn sort_by_time(records: &mut [LogRecord]) -> u64 {
     let mut latest = 0;
     let mut late = 0;
@@ -153,7 +157,7 @@ fn sort_by_time(records: &mut [LogRecord]) -> u64 {
         }
     }
     if late > 0 {
-        // Lines of one moment stay in the order in which they were written.
+        // The sort is stable, so lines of the same time keep their order.
         records.sort_by_key(|record| record.time);
     }
     late

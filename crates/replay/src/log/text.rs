@@ -8,12 +8,12 @@ use super::{
 /// Fields with fixed text between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TextFormat {
-    /// What a line starts with.
+    /// The fixed text at the start of a line.
     prefix: Box<[u8]>,
     fields: Vec<FormatField>,
 }
 
-/// A field, and what follows it.
+/// A field and the delimiter after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FormatField {
     field: LogField,
@@ -21,7 +21,7 @@ struct FormatField {
     delimiter: Box<[u8]>,
 }
 
-/// A piece of a format while it is read.
+/// A token of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FormatToken {
     Text(Vec<u8>),
@@ -29,7 +29,7 @@ pub(super) enum FormatToken {
 }
 
 impl TextFormat {
-    /// Of these pieces; `Err` tells what is wrong with them.
+    /// Builds a format from its tokens; `Err` explains why it is invalid.
     pub(super) fn from_tokens(pieces: Vec<FormatToken>) -> Result<Self, String> {
         let mut format = Self { prefix: Box::default(), fields: Vec::new() };
         for piece in pieces {
@@ -40,7 +40,7 @@ impl TextFormat {
                 (FormatToken::Text(text), None) => format.prefix = [&format.prefix, &*text].concat().into(),
                 (FormatToken::Field(_, name), Some(part)) if part.delimiter.is_empty() => {
                     return Err(format!(
-                        "nobody can tell where `{}` ends and `{name}` begins; put something between them",
+                        "`{}` and `{name}` are not separated; put a delimiter between them",
                         part.name
                     ));
                 }
@@ -51,15 +51,15 @@ impl TextFormat {
         }
         let has = |is: fn(&LogField) -> bool| format.fields.iter().any(|part| is(&part.field));
         if !has(|field| matches!(field, LogField::Time(_) | LogField::CompletionTime(_))) {
-            return Err("there is no time in it".to_owned());
+            return Err("no time field".to_owned());
         }
         if !has(|field| matches!(field, LogField::Request | LogField::Target)) {
-            return Err("there is no request in it, and no path".to_owned());
+            return Err("no request field and no path field".to_owned());
         }
         Ok(format)
     }
 
-    /// Reads a line that starts at `at`. `Err` names the field that it does not have.
+    /// Parses a line that starts at `at`. `Err` names the field that does not match.
     #[inline]
     pub(super) fn parse<'f>(&'f self, line: &[u8], at: usize, record: &mut LogRecord) -> Result<(), &'f str> {
         if !line.starts_with(&self.prefix) {
@@ -70,14 +70,14 @@ impl TextFormat {
             let rest = &line[from..];
             let end = match find_delimiter(rest, behind) {
                 Some(end) => end,
-                // A line that was cut off within its last field is a request all the same.
+                // Accept a line that was truncated within its last text field.
                 None if place + 1 == self.fields.len() && field.is_text() => {
                     field.parse_into(rest, BatchSpan::new(at + from, rest.len()), record);
                     return Ok(());
                 }
                 None => return Err(name),
             };
-            // What is not in quotes has no blanks, or one format would be taken for another.
+            // An unquoted word has no spaces; otherwise formats would be ambiguous.
             if behind.first() == Some(&b' ')
                 && field.is_word()
                 && memchr::memchr(b' ', &rest[..end]).is_some()
@@ -96,7 +96,7 @@ impl TextFormat {
     }
 }
 
-/// Where this text is. A quote behind a backslash does not end anything.
+/// Finds the delimiter. An escaped quote does not match.
 #[inline]
 fn find_delimiter(line: &[u8], text: &[u8]) -> Option<usize> {
     let Some((first, rest)) = text.split_first() else { return Some(line.len()) };

@@ -1,8 +1,8 @@
-//! Moments as logs write them.
+//! Timestamps of logs.
 
 use tidegate_core::Utc;
 
-/// How a log writes a moment.
+/// The format of a timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeFormat {
     /// `17/May/2015:10:05:03 +0000`
@@ -13,11 +13,11 @@ pub enum TimeFormat {
     Seconds,
     /// `1431857103125`
     Millis,
-    /// Any of these: numbers are seconds, or thousandths or millionths of them, by how large they are.
+    /// Any of these: the size of a number decides whether it is in seconds, milliseconds or microseconds.
     Any,
 }
 
-/// Microseconds since the epoch.
+/// Parses a timestamp to microseconds since the epoch.
 pub(super) fn parse(form: TimeFormat, text: &[u8]) -> Option<u64> {
     match form {
         TimeFormat::Common => parse_common(text),
@@ -32,7 +32,7 @@ pub(super) fn parse(form: TimeFormat, text: &[u8]) -> Option<u64> {
     }
 }
 
-/// The year 33658 in seconds: later moments are in smaller units.
+/// The year 33658 in seconds: larger numbers are in smaller units.
 const MAX_EPOCH_SECONDS: u64 = 1_000_000_000_000;
 
 fn parse_epoch(text: &[u8]) -> Option<u64> {
@@ -47,7 +47,7 @@ fn parse_epoch(text: &[u8]) -> Option<u64> {
 const MONTHS: [&[u8; 3]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
-/// `17/May/2015:10:05:03 +0000`, and without a zone in UTC.
+/// Parses `17/May/2015:10:05:03 +0000`; the default zone is UTC.
 fn parse_common(text: &[u8]) -> Option<u64> {
     let [d, d2, b'/', m, m2, m3, b'/', year @ .., b':', h, h2, b':', min, min2, b':', s, s2] =
         text.get(..20)?
@@ -72,7 +72,7 @@ fn parse_common(text: &[u8]) -> Option<u64> {
     )
 }
 
-/// `2015-05-17T10:05:03.125Z`, with a blank instead of the `T`, and with `+02:00` instead of the `Z`.
+/// Parses `2015-05-17T10:05:03.125Z`, also with a space instead of the `T` and with `+02:00` instead of the `Z`.
 fn parse_iso(text: &[u8]) -> Option<u64> {
     let [year @ .., b'-', m, m2, b'-', d, d2, b'T' | b' ' | b't', h, h2, b':', min, min2, b':', s, s2] =
         text.get(..19)?
@@ -100,12 +100,12 @@ fn to_epoch_micros(days: u64, second: u64, micros: u64, offset: i64) -> Option<u
     u64::try_from(seconds).ok()?.checked_mul(1_000_000)?.checked_add(micros)
 }
 
-/// The seconds of a day. One more than sixty is a leap second, and counts as the one before.
+/// Returns the second of the day. A leap second counts as the second before it.
 fn second_of_day(hour: u64, minute: u64, second: u64) -> Option<u64> {
     (hour < 24 && minute < 60 && second <= 60).then(|| hour * 3_600 + minute * 60 + second.min(59))
 }
 
-/// `.125` as microseconds, and what follows it.
+/// Parses `.125` to microseconds, and returns the remaining bytes.
 fn parse_fraction(text: &[u8]) -> Option<(u64, &[u8])> {
     let Some((b'.' | b',', rest)) = text.split_first() else { return Some((0, text)) };
     let end = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
@@ -116,7 +116,7 @@ fn parse_fraction(text: &[u8]) -> Option<(u64, &[u8])> {
     (end > 0).then_some((micros, &rest[end..]))
 }
 
-/// Seconds east of Greenwich.
+/// Parses a zone offset to seconds east of UTC.
 fn parse_offset(zone: &[u8]) -> Option<i64> {
     let (sign, hours, minutes) = match zone {
         b"" | b"Z" | b"z" | b"UTC" | b"GMT" => return Some(0),
@@ -135,7 +135,7 @@ fn parse_two_digits(tens: u8, ones: u8) -> Option<u64> {
         .then(|| u64::from(tens - b'0') * 10 + u64::from(ones - b'0'))
 }
 
-/// A whole number.
+/// Parses an integer.
 #[inline]
 pub(super) fn parse_digits(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 18 {
@@ -152,7 +152,7 @@ pub(super) fn parse_digits(text: &[u8]) -> Option<u64> {
     Some(number)
 }
 
-/// A number with or without a fraction, multiplied.
+/// Parses a number with an optional fraction, and multiplies it.
 pub(super) fn parse_decimal(text: &[u8], times: u64) -> Option<u64> {
     let dot = text.iter().position(|byte| *byte == b'.');
     let Some(dot) = dot else {
@@ -174,7 +174,7 @@ pub(super) fn parse_decimal(text: &[u8], times: u64) -> Option<u64> {
     whole.checked_add(rest)
 }
 
-/// `1.431857103e9`, as some programs write numbers.
+/// Parses scientific notation, for example `1.431857103e9`.
 fn parse_scientific(text: &[u8], times: u64) -> Option<u64> {
     let number: f64 = str::from_utf8(text).ok()?.parse().ok()?;
     let number = number * times as f64;
@@ -212,8 +212,8 @@ mod tests {
             (TimeFormat::Any, "2015-05-17T10:05:03Z", Some(EXPECTED_MICROS)),
             (TimeFormat::Any, "yesterday", None),
         ];
-        for (form, text, moment) in cases {
-            assert_eq!(parse(form, text.as_bytes()), moment, "{text}");
+        for (form, text, expected) in cases {
+            assert_eq!(parse(form, text.as_bytes()), expected, "{text}");
         }
     }
 }

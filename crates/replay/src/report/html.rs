@@ -1,4 +1,4 @@
-//! A report as one file: no other file is needed, and nothing is fetched.
+//! The report as one self-contained HTML page that fetches nothing.
 
 use super::{
     HumanDuration, ReplayReport, TOP_KEYS, count_denials, describe_episodes, describe_log, format_percent,
@@ -27,11 +27,11 @@ figure{margin:.6rem 0}figure svg{width:100%;height:11rem;display:block;border-bo
 figcaption{text-align:right;font-size:.8rem}.go{fill:var(--go)}.wait{fill:var(--wait)}.no{fill:var(--no)}.shade{fill:var(--shade)}\
 .faint,.ends,figcaption{color:var(--faint)}.named{margin-right:1rem;white-space:nowrap}.key{display:inline-block;width:.8em;height:.8em;margin-right:.35em}";
 
-/// The report as a page.
+/// Returns the report as an HTML page.
 pub fn to_html(report: &ReplayReport<'_>) -> String {
     let mut page = String::new();
     let title = format!("{} on {}", report.policy, report.result.log.names.join(", "));
-    // Writing to a string does not fail. The page may fetch nothing, whatever a log says.
+    // Writing to a string does not fail. The CSP forbids requests, even if text of a log is not escaped.
     let _ = write!(
         page,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" \
@@ -44,22 +44,22 @@ pub fn to_html(report: &ReplayReport<'_>) -> String {
         let _ = writeln!(page, "<p class=\"faint\">{}</p>", HtmlEscaped(&line));
     }
     write_table(&mut page, "all rules", (report.policy, &report.result.stats));
-    page.push_str("<h2>When</h2>\n");
+    page.push_str("<h2>Timeline</h2>\n");
     write_legend(&mut page);
     write_chart(&mut page, "requests over time", &report.result.stats.timeline);
     for rule in &report.result.stats.rules {
         write_rule(&mut page, rule);
     }
-    if let (Some(name), Some((tally, difference))) = (report.baseline, &report.result.comparison) {
-        let _ = writeln!(page, "<h2>Against {}</h2>", HtmlEscaped(name));
-        write_table(&mut page, "all rules that it is compared with", (name, tally));
+    if let (Some(name), Some((stats, difference))) = (report.baseline, &report.result.comparison) {
+        let _ = writeln!(page, "<h2>Compared with {}</h2>", HtmlEscaped(name));
+        write_table(&mut page, "all rules of the other policy", (name, stats));
         write_difference(&mut page, difference);
     }
     page.push_str("</main></body></html>\n");
     page
 }
 
-/// Begins a table that is moved sideways where it is too wide; its label says what it is about.
+/// Begins a table that scrolls horizonstats if it is too wide. The label describes it to assistive technology.
 fn begin_table(page: &mut String, label: &str, columns: &[&str]) {
     let _ = write!(
         page,
@@ -72,21 +72,21 @@ fn begin_table(page: &mut String, label: &str, columns: &[&str]) {
 
 const TABLE_END: &str = "</tbody></table></div>\n";
 
-fn write_table(page: &mut String, label: &str, (name, tally): (&str, &PolicyStats)) {
+fn write_table(page: &mut String, label: &str, (name, stats): (&str, &PolicyStats)) {
     begin_table(page, label, &[name, "requests", "admitted", "delayed", "denied", "shadow", "share"]);
     let mut row = |name: &str, numbers: [u64; 5]| {
         let _ = write!(page, "<tr><th scope=\"row\">{}</th>", HtmlEscaped(name));
         numbers.iter().for_each(|number| _ = write!(page, "<td>{number}</td>"));
         let _ = writeln!(page, "<td>{}</td></tr>", format_percent(numbers[3] + numbers[4], numbers[0]));
     };
-    row("all", [tally.requests(), tally.admitted, tally.delayed, tally.denied, tally.shadow]);
-    for rule in &tally.rules {
+    row("all", [stats.requests(), stats.admitted, stats.delayed, stats.denied, stats.shadow]);
+    for rule in &stats.rules {
         row(&rule.name, [rule.requests, rule.admitted, rule.delayed, rule.denied, rule.shadow]);
     }
     page.push_str(TABLE_END);
-    for rule in tally.rules.iter().filter(|rule| rule.requests == 0) {
+    for rule in stats.rules.iter().filter(|rule| rule.requests == 0) {
         let name = HtmlEscaped(&rule.name);
-        let _ = writeln!(page, "<p class=\"faint\">Rule {name} was about no request of the log.</p>");
+        let _ = writeln!(page, "<p class=\"faint\">Rule {name} matched no request.</p>");
     }
 }
 
@@ -104,7 +104,7 @@ fn write_legend(page: &mut String) {
 const CHART_WIDTH: f64 = 960.0;
 const CHART_HEIGHT: f64 = 180.0;
 
-/// Bars on top of each other, one for each bin. What is written stands below, where it keeps its size on a phone.
+/// Writes stacked bars, one for each bin. The text is outside of the SVG, which scales with the screen.
 fn write_chart(page: &mut String, about: &str, timeline: &Timeline) {
     let bins = timeline.bins();
     let height = |bin: &TimelineBin| bin.requests() + bin.shadow;
@@ -157,13 +157,17 @@ fn write_rule(page: &mut String, rule: &RuleStats) {
         if rule.shadow > 0 { ", or would have been" } else { "" }
     );
     if rule.delayed > 0 {
-        let _ =
-            writeln!(page, "<p>{} waited, at most {}.</p>", rule.delayed, HumanDuration(rule.longest_wait));
+        let _ = writeln!(
+            page,
+            "<p>{} delayed, by at most {}.</p>",
+            rule.delayed,
+            HumanDuration(rule.longest_wait)
+        );
     }
     if rule.denied_by_other_rules() > 0 {
         let _ = writeln!(
             page,
-            "<p>{} that it let through were denied by others.</p>",
+            "<p>{} admitted by this rule were denied by other rules.</p>",
             rule.denied_by_other_rules()
         );
     }
@@ -173,16 +177,16 @@ fn write_rule(page: &mut String, rule: &RuleStats) {
     if !top.is_empty() {
         write_key_table(page, &rule.name, &top, all);
     }
-    if let Some(stayed) = describe_episodes(rule) {
-        let _ = writeln!(page, "<p>Stayed denied {}.</p>", HtmlEscaped(&stayed));
+    if let Some(episodes) = describe_episodes(rule) {
+        let _ = writeln!(page, "<p>Denial episodes: {}.</p>", HtmlEscaped(&episodes));
     }
     page.push_str("</section>\n");
 }
 
-/// A row for each key.
+/// Writes a row for each key.
 fn write_key_table(page: &mut String, rule: &str, top: &[TopKey], all: u64) {
     let most = top.first().map_or(1, TopKey::min_count).max(1);
-    begin_table(page, &format!("who was denied by {rule}"), &["who", "denied", "share", "as a bar"]);
+    begin_table(page, &format!("keys denied by {rule}"), &["key", "denied", "share", "bar"]);
     for key in top {
         let wide = key.min_count() as f64 * 100.0 / most as f64;
         let _ = writeln!(
@@ -200,19 +204,19 @@ fn write_key_table(page: &mut String, rule: &str, top: &[TopKey], all: u64) {
 
 fn write_difference(page: &mut String, difference: &PolicyDifference) {
     if difference.is_empty() {
-        page.push_str("<p>Both do the same to every request.</p>\n");
+        page.push_str("<p>Both policies make the same decision for every request.</p>\n");
         return;
     }
     let _ = writeln!(
         page,
-        "<p>{} are denied now, {} no longer; {} by both. {} wait now, {} no longer.</p>",
+        "<p>{} newly denied, {} no longer denied, {} denied by both, {} newly delayed, {} no longer delayed.</p>",
         difference.newly_denied,
         difference.no_longer_denied,
         difference.denied_by_both,
         difference.newly_delayed,
         difference.no_longer_delayed
     );
-    begin_table(page, "the difference of each key", &["rule and key", "denied now", "no longer"]);
+    begin_table(page, "changes by key", &["rule and key", "newly denied", "no longer denied"]);
     for key in &difference.keys {
         let (newly, no_longer) = (key.newly_denied, key.no_longer_denied);
         let key = HtmlEscaped(&key.key);
@@ -221,7 +225,7 @@ fn write_difference(page: &mut String, difference: &PolicyDifference) {
     page.push_str(TABLE_END);
 }
 
-/// Text that came from a log or a file.
+/// Escapes text from a log or a file.
 struct HtmlEscaped<'a>(&'a str);
 
 impl fmt::Display for HtmlEscaped<'_> {

@@ -1,4 +1,4 @@
-//! A report for programs.
+//! The report as JSON.
 
 use super::{ReplayReport, TOP_KEYS, count_denials, share};
 use crate::{
@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 use tidegate_core::Micros;
 use tidegate_limiter::TopKey;
 
-/// The report as JSON. Moments are seconds since the epoch, lengths of time are seconds.
+/// Returns the report as JSON. Times are seconds since the epoch, durations are seconds.
 pub fn to_json(report: &ReplayReport<'_>) -> Value {
     let mut value = json!({
         "log": log_to_json(&report.result.log),
         "policy": policy_to_json(report.policy, &report.result.stats),
         "notes": report.result.notes,
     });
-    if let (Some(name), Some((tally, difference))) = (report.baseline, &report.result.comparison) {
-        value["against"] = policy_to_json(name, tally);
+    if let (Some(name), Some((stats, difference))) = (report.baseline, &report.result.comparison) {
+        value["against"] = policy_to_json(name, stats);
         value["difference"] = self::difference_to_json(difference);
     }
     value
@@ -48,19 +48,19 @@ fn log_to_json(log: &LogStats) -> Value {
     })
 }
 
-fn policy_to_json(name: &str, tally: &PolicyStats) -> Value {
+fn policy_to_json(name: &str, stats: &PolicyStats) -> Value {
     json!({
         "name": name,
         "total": {
-            "requests": tally.requests(),
-            "admitted": tally.admitted,
-            "delayed": tally.delayed,
-            "denied": tally.denied,
-            "shadow": tally.shadow,
-            "waited": to_seconds(tally.total_wait),
+            "requests": stats.requests(),
+            "admitted": stats.admitted,
+            "delayed": stats.delayed,
+            "denied": stats.denied,
+            "shadow": stats.shadow,
+            "waited": to_seconds(stats.total_wait),
         },
-        "timeline": timeline_to_json(&tally.timeline),
-        "rules": tally.rules.iter().map(rule_to_json).collect::<Vec<_>>(),
+        "timeline": timeline_to_json(&stats.timeline),
+        "rules": stats.rules.iter().map(rule_to_json).collect::<Vec<_>>(),
     })
 }
 

@@ -1,4 +1,4 @@
-//! What came of a log, for people, for programs, and for whoever gets a file by mail.
+//! The report of a replay as text, JSON and HTML.
 
 mod html;
 mod json;
@@ -13,21 +13,21 @@ pub use timestamp::{HumanDuration, format_timestamp};
 
 use crate::run::{ReplayResult, RuleStats};
 
-/// A play, and what its policies are called.
+/// The result of a replay, and the names of its policies.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayReport<'a> {
-    /// What came of the log.
+    /// The result.
     pub result: &'a ReplayResult,
-    /// What the policy is called.
+    /// The name of the policy.
     pub policy: &'a str,
-    /// What the policy is called that it is compared with.
+    /// The name of the policy that it is compared with.
     pub baseline: Option<&'a str>,
 }
 
-/// How many keys of a rule are told.
+/// The number of keys of a rule that are reported.
 const TOP_KEYS: usize = 10;
 
-/// A part of a whole, in hundredths.
+/// Returns a share in percent.
 fn share(part: u64, whole: u64) -> f64 {
     match whole {
         0 => 0.0,
@@ -35,7 +35,7 @@ fn share(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// A share for people: small ones are not rounded to nothing.
+/// Formats a share. Small shares are not rounded to zero.
 fn format_percent(part: u64, whole: u64) -> String {
     match share(part, whole) {
         0.0 => "0 %".to_owned(),
@@ -45,7 +45,7 @@ fn format_percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// So many of them.
+/// Formats a count with its noun.
 pub(crate) fn pluralize(count: u64, noun: &str) -> String {
     match count {
         1 => format!("1 {noun}"),
@@ -53,18 +53,18 @@ pub(crate) fn pluralize(count: u64, noun: &str) -> String {
     }
 }
 
-/// Those that a rule denies, or would deny were it enforced.
+/// The number of requests that a rule denies, or would deny if it were enforced.
 fn count_denials(rule: &RuleStats) -> u64 {
     rule.denied + rule.shadow
 }
 
-/// How long episodes were, in a sentence. `None` if there were none.
+/// Describes the lengths of denial episodes. `None` if there are none.
 fn describe_episodes(rule: &RuleStats) -> Option<String> {
     let (lengths, open, longest, missed) = rule.episodes.summarize();
     let mut sentences = Vec::new();
     if lengths.count() > 0 {
         sentences.push(format!(
-            "{} times until the next request that passed: half within {}, 9 of 10 within {}, at most {}",
+            "{} ended, p50 {}, p90 {}, max {}",
             lengths.count(),
             HumanDuration(lengths.percentile(50)),
             HumanDuration(lengths.percentile(90)),
@@ -72,15 +72,15 @@ fn describe_episodes(rule: &RuleStats) -> Option<String> {
         ));
     }
     if open > 0 {
-        sentences.push(format!("{open} never passed again, the longest for {}", HumanDuration(longest)));
+        sentences.push(format!("{open} did not end, the longest lasted {}", HumanDuration(longest)));
     }
     if missed > 0 {
-        sentences.push(format!("{missed} more denials were of keys that there was no room to follow"));
+        sentences.push(format!("{missed} denials of untracked keys"));
     }
     (!sentences.is_empty()).then(|| sentences.join("; "))
 }
 
-/// What is told of the log itself: one sentence each.
+/// Describes the log, one sentence each.
 fn describe_log(report: &ReplayReport<'_>) -> Vec<String> {
     let log = &report.result.log;
     let mut sentences = Vec::new();
@@ -100,8 +100,7 @@ fn describe_log(report: &ReplayReport<'_>) -> Vec<String> {
         formats.join(", ")
     ));
     if log.broken > 0 {
-        let first =
-            log.samples.first().map(|(name, line, text)| format!("; the first is {name}:{line}: {text}"));
+        let first = log.samples.first().map(|(name, line, text)| format!("; first: {name}:{line}: {text}"));
         sentences.push(format!(
             "{} could not be read{}",
             pluralize(log.broken, "line"),
@@ -110,12 +109,12 @@ fn describe_log(report: &ReplayReport<'_>) -> Vec<String> {
     }
     if log.reordered > 0 {
         let lines = pluralize(log.reordered, "line");
-        sentences.push(format!("{lines} stood behind later ones, and were put in the order of time"));
+        sentences.push(format!("{lines} out of order, sorted by time"));
     }
     if log.late > 0 {
         let (late, latest) = (pluralize(log.late, "line"), HumanDuration(log.max_lateness));
         sentences.push(format!(
-            "{late} stood too far behind later ones, by up to {latest}: these count as of then"
+            "{late} out of order by up to {latest}, too late to sort; replayed at the time of the line before"
         ));
     }
     sentences.extend(report.result.notes.iter().cloned());

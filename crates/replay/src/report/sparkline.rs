@@ -1,8 +1,8 @@
-//! Figures of a line of text.
+//! Charts in one line of text.
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// One sign for each value, as high as it is large. Nothing is a blank.
+/// Returns one block character for each value; zero is a space.
 pub(super) fn sparkline(values: &[u64]) -> String {
     let most = values.iter().copied().max().unwrap_or(0).max(1);
     let sign = |value: &u64| match value {
@@ -12,7 +12,7 @@ pub(super) fn sparkline(values: &[u64]) -> String {
     values.iter().map(sign).collect()
 }
 
-/// So many values at most, those that stand together added up.
+/// Sums adjacent values so that at most `width` remain.
 pub(super) fn downsample(values: impl Iterator<Item = u64>, width: usize) -> Vec<u64> {
     let values: Vec<u64> = values.collect();
     let each = values.len().div_ceil(width.max(1)).max(1);

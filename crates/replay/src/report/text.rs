@@ -1,4 +1,4 @@
-//! A report for the terminal.
+//! The report as text for a terminal.
 
 use super::{
     HumanDuration, ReplayReport, TOP_KEYS, count_denials, describe_episodes, describe_log, format_percent,
@@ -10,12 +10,12 @@ use crate::{
 };
 use std::fmt::Write as _;
 
-/// How wide figures are.
+/// The width of charts in characters.
 const SPARKLINE_WIDTH: usize = 60;
-/// How many keys are told whose treatment differs.
+/// The number of changed keys that are reported.
 const MAX_CHANGES: usize = 15;
 
-/// The report as text.
+/// Returns the report as text.
 pub fn to_text(report: &ReplayReport<'_>) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -25,15 +25,15 @@ pub fn to_text(report: &ReplayReport<'_>) -> String {
     for rule in &report.result.stats.rules {
         write_rule(&mut text, rule);
     }
-    if let (Some(name), Some((tally, difference))) = (report.baseline, &report.result.comparison) {
-        write_table(&mut text, name, tally);
+    if let (Some(name), Some((stats, difference))) = (report.baseline, &report.result.comparison) {
+        write_table(&mut text, name, stats);
         write_difference(&mut text, report, name, difference);
     }
     text
 }
 
-fn write_table(text: &mut String, name: &str, tally: &PolicyStats) {
-    let wide = tally.rules.iter().map(|rule| rule.name.chars().count()).max().unwrap_or(0);
+fn write_table(text: &mut String, name: &str, stats: &PolicyStats) {
+    let wide = stats.rules.iter().map(|rule| rule.name.chars().count()).max().unwrap_or(0);
     let wide = wide.max(name.chars().count()).max(12);
     let heads = ["requests", "admitted", "delayed", "denied", "shadow"];
     let _ = write!(text, "\n{name:wide$}");
@@ -43,26 +43,26 @@ fn write_table(text: &mut String, name: &str, tally: &PolicyStats) {
         numbers.iter().for_each(|number| _ = write!(text, " {number:>10}"));
         let _ = write!(text, "  {}", format_percent(numbers[3] + numbers[4], numbers[0]));
     };
-    row("all", [tally.requests(), tally.admitted, tally.delayed, tally.denied, tally.shadow]);
-    for rule in &tally.rules {
+    row("all", [stats.requests(), stats.admitted, stats.delayed, stats.denied, stats.shadow]);
+    for rule in &stats.rules {
         row(&rule.name, [rule.requests, rule.admitted, rule.delayed, rule.denied, rule.shadow]);
     }
     text.push('\n');
-    for rule in tally.rules.iter().filter(|rule| rule.requests == 0) {
-        let _ = writeln!(text, "rule `{}` was about no request of the log", rule.name);
+    for rule in stats.rules.iter().filter(|rule| rule.requests == 0) {
+        let _ = writeln!(text, "rule `{}` matched no request", rule.name);
     }
 }
 
-fn write_timeline(text: &mut String, tally: &PolicyStats) {
-    let bins = tally.timeline.bins();
+fn write_timeline(text: &mut String, stats: &PolicyStats) {
+    let bins = stats.timeline.bins();
     let each = bins.len().div_ceil(SPARKLINE_WIDTH).max(1) as u64;
-    let width = tidegate_core::Micros::new(tally.timeline.width().get() * each);
-    let _ = writeln!(text, "\nwhen, in steps of {}", HumanDuration(width));
+    let width = tidegate_core::Micros::new(stats.timeline.width().get() * each);
+    let _ = writeln!(text, "\ntimeline in steps of {}", HumanDuration(width));
     let mut row = |name: &str, of: fn(&crate::run::TimelineBin) -> u64| {
         let values = downsample(bins.iter().map(of), SPARKLINE_WIDTH);
         let most = values.iter().copied().max().unwrap_or(0);
         if most > 0 {
-            let _ = writeln!(text, "  {name:9} {}  most {most}", sparkline(&values));
+            let _ = writeln!(text, "  {name:9} {}  max {most}", sparkline(&values));
         }
     };
     row("requests", crate::run::TimelineBin::requests);
@@ -75,7 +75,7 @@ fn write_rule(text: &mut String, rule: &RuleStats) {
     if all + rule.delayed == 0 {
         return;
     }
-    let verb = if rule.shadow > 0 { "denied or would have" } else { "denied" };
+    let verb = if rule.shadow > 0 { "denied or would have denied" } else { "denied" };
     let _ = writeln!(
         text,
         "\nrule `{}`: {verb} {all} of {} ({})",
@@ -84,11 +84,14 @@ fn write_rule(text: &mut String, rule: &RuleStats) {
         format_percent(all, rule.requests)
     );
     if rule.denied_by_other_rules() > 0 {
-        let _ =
-            writeln!(text, "  {} that it let through were denied by others", rule.denied_by_other_rules());
+        let _ = writeln!(
+            text,
+            "  {} admitted by this rule were denied by other rules",
+            rule.denied_by_other_rules()
+        );
     }
     if rule.delayed > 0 {
-        let _ = writeln!(text, "  {} waited, at most {}", rule.delayed, HumanDuration(rule.longest_wait));
+        let _ = writeln!(text, "  {} delayed, by at most {}", rule.delayed, HumanDuration(rule.longest_wait));
     }
     let mut top = rule.keys.top();
     top.truncate(TOP_KEYS);
@@ -101,8 +104,8 @@ fn write_rule(text: &mut String, rule: &RuleStats) {
     if rule.keys.len() > top.len() {
         let _ = writeln!(text, "  and {} other keys", rule.keys.len() - top.len());
     }
-    if let Some(stayed) = describe_episodes(rule) {
-        let _ = writeln!(text, "  stayed denied {stayed}");
+    if let Some(episodes) = describe_episodes(rule) {
+        let _ = writeln!(text, "  denial episodes: {episodes}");
     }
 }
 
@@ -114,16 +117,16 @@ fn write_difference(
 ) {
     let ReplayReport { policy, .. } = report;
     if difference.is_empty() {
-        let _ = writeln!(text, "\n{policy} and {against} do the same to every request");
+        let _ = writeln!(text, "\n{policy} and {against} make the same decision for every request");
         return;
     }
     let _ = writeln!(text, "\n{policy} against {against}");
     for (count, what) in [
-        (difference.newly_denied, "are denied now"),
-        (difference.no_longer_denied, "are no longer denied"),
-        (difference.denied_by_both, "are denied by both"),
-        (difference.newly_delayed, "wait now"),
-        (difference.no_longer_delayed, "no longer wait"),
+        (difference.newly_denied, "newly denied"),
+        (difference.no_longer_denied, "no longer denied"),
+        (difference.denied_by_both, "denied by both"),
+        (difference.newly_delayed, "newly delayed"),
+        (difference.no_longer_delayed, "no longer delayed"),
     ] {
         if count > 0 {
             let _ = writeln!(text, "  {count:>8} {what}");

@@ -1,15 +1,15 @@
-//! Moments and lengths of time as people read them.
+//! Formats timestamps and durations.
 
 use std::fmt;
 use tidegate_core::{Micros, Utc};
 
-/// `2015-05-17 10:05:03`, in UTC.
-pub fn format_timestamp(moment: Micros) -> String {
-    let Utc { year, month, day, hour, minute, second, .. } = moment.into();
+/// Formats a time as `2015-05-17 10:05:03`, in UTC.
+pub fn format_timestamp(time: Micros) -> String {
+    let Utc { year, month, day, hour, minute, second, .. } = time.into();
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
 }
 
-/// A length of time in its two largest units.
+/// Displays a duration in its two largest units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HumanDuration(pub Micros);
 

@@ -1,15 +1,15 @@
-//! How long clients stay denied.
+//! Denial episodes: how long keys stay denied.
 //!
-//! An episode starts with the first request of a key that is denied, and ends with the next one of it that is not. One that
-//! has no such end lasts until its last denial, and is told apart.
+//! An episode starts with the first denied request of a key, and ends with the next request of the key that is not denied.
+//! An episode without an end lasts until the last denial, and is reported separately.
 
 use foldhash::HashMap;
 use tidegate_core::Micros;
 
-/// How many keys can be in an episode at once.
+/// The maximum number of open episodes.
 const MAX_OPEN_EPISODES: usize = 1 << 16;
 
-/// Episodes of one rule.
+/// The episodes of one rule.
 #[derive(Clone, Debug, Default)]
 pub struct Episodes {
     open: HashMap<u64, OpenEpisode>,
@@ -23,7 +23,7 @@ struct OpenEpisode {
     last: Micros,
 }
 
-/// How long episodes were: counted by powers of two of a microsecond, each in four parts.
+/// A histogram of episode lengths, with four buckets for each power of two microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpisodeLengths {
     counts: Vec<u64>,
@@ -38,13 +38,13 @@ impl Default for EpisodeLengths {
 }
 
 impl Episodes {
-    /// Whether no key is in an episode, so that nobody needs to know who was let through.
+    /// Whether no episode is open, so admitted requests need not be recorded.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// A request of this key was denied.
+    /// Records a denied request of a key.
     pub fn record_denied(&mut self, key: u64, now: Micros) {
         if self.open.len() >= MAX_OPEN_EPISODES && !self.open.contains_key(&key) {
             self.untracked += 1;
@@ -53,14 +53,15 @@ impl Episodes {
         self.open.entry(key).or_insert(OpenEpisode { first: now, last: now }).last = now;
     }
 
-    /// A request of this key was let through.
+    /// Records an admitted request of a key.
     pub fn record_admitted(&mut self, key: u64, now: Micros) {
         if let Some(open) = self.open.remove(&key) {
             self.lengths.add(now.since(open.first));
         }
     }
 
-    /// How long those were that have ended; how many have not, and the longest of them; how many there was no room for.
+    /// Returns the lengths of ended episodes, the number of open ones, the longest open one, and the number of untracked
+    /// denials.
     pub fn summarize(&self) -> (EpisodeLengths, u64, Micros, u64) {
         let longest = self.open.values().map(|open| open.last.since(open.first)).max();
         (self.lengths.clone(), self.open.len() as u64, longest.unwrap_or(Micros::ZERO), self.untracked)
@@ -74,23 +75,23 @@ impl EpisodeLengths {
         self.longest = self.longest.max(length);
     }
 
-    /// How many there were.
+    /// The number of episodes.
     pub fn count(&self) -> u64 {
         self.total
     }
 
-    /// The longest.
+    /// The length of the longest episode.
     pub fn longest(&self) -> Micros {
         self.longest
     }
 
-    /// So many of a hundred were not longer than this, to a fifth.
+    /// Returns a percentile of the lengths, with an error of at most a fifth.
     pub fn percentile(&self, percent: u64) -> Micros {
         let wanted = (self.total * percent).div_ceil(100).max(1);
-        let mut seen = 0;
+        let mut counted = 0;
         for (place, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if seen >= wanted {
+            counted += count;
+            if counted >= wanted {
                 return Micros::new(bucket_max(place)).min(self.longest);
             }
         }

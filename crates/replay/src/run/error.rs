@@ -1,24 +1,24 @@
-//! Why a log was not replayed.
+//! Errors of a replay.
 
 use crate::log::LogError;
 use std::{error, fmt};
 use tidegate_policy::compile::PolicyError;
 
-/// Why a log was not replayed.
+/// An error of a replay.
 #[derive(Debug)]
 pub enum ReplayError {
     /// The log could not be read.
     Log(LogError),
-    /// The policy cannot be put in force.
+    /// The policy cannot be compiled.
     Policy(PolicyError),
-    /// No line of the log has what a rule counts by.
+    /// No request of the log has the key of a rule.
     NoKey {
         /// The rule.
         rule: String,
-        /// What it counts by, as a policy says it.
+        /// Its key, in the syntax of a policy.
         key: String,
     },
-    /// What is suggested cannot be said in a policy.
+    /// The suggestion cannot be written as a policy.
     Suggestion(String),
 }
 
@@ -27,11 +27,10 @@ impl fmt::Display for ReplayError {
         match self {
             Self::Log(error) => error.fmt(f),
             Self::Policy(error) => error.fmt(f),
-            Self::Suggestion(problem) => write!(f, "what was found cannot be said in a policy: {problem}"),
+            Self::Suggestion(problem) => write!(f, "cannot write the suggestion as a policy: {problem}"),
             Self::NoKey { rule, key } => write!(
                 f,
-                "no request of the log has what rule `{rule}` counts by ({key}); have it logged, or say where it is with \
-                 --format or --field"
+                "no request in the log has the key of rule `{rule}` ({key}); log it, or name its field with --format or --field"
             ),
         }
     }

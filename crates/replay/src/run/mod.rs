@@ -1,4 +1,4 @@
-//! One policy, asked line by line on the log's own clock.
+//! Evaluates a policy for the requests of a log, on the clock of the log.
 
 mod episodes;
 mod error;

@@ -21,7 +21,8 @@ use tidegate_rule::{
     request::{MissingKey, ResponseHead},
 };
 
-/// One policy and its clock, which shows the time of the log. Counts are kept in memory, whatever the policy says of stores.
+/// One policy and its clock, which shows the time of the log. All counters are in memory; the stores of the policy are
+/// ignored.
 pub struct Replay {
     gate: PolicyGate,
     clock: ManualClock,
@@ -30,48 +31,53 @@ pub struct Replay {
     dry_run: DryRun,
     stats: PolicyStats,
     key_hasher: KeyHasher,
-    /// Requests that hold something, by when that ends.
+    /// Requests with permits, ordered by the time at which they end.
     in_flight: BinaryHeap<Reverse<ReplayedRequest>>,
     next_sequence: u64,
-    /// When schedules are followed next; never where there are none.
+    /// The time of the next schedule update; `None` without schedules.
     next_schedule_check: Option<Micros>,
-    /// For each rule what it counts by.
+    /// The key of each rule.
     keys: Vec<RuleKey>,
 }
 
-/// What a rule counts by.
+/// The key of a rule.
 struct RuleKey {
-    /// As a policy says it.
+    /// The key in the syntax of a policy.
     text: String,
-    /// What stands for those that have no such thing, where they are counted together.
+    /// The key of requests without a key, if they are counted together.
     missing_key_id: Option<KeyId>,
-    /// Whether those are counted by their addresses.
+    /// Whether requests without a key are counted by their client address.
     has_fallback: bool,
 }
 
-/// What became of a request.
+/// The decision for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayVerdict {
-    /// It went at once.
+    /// Admitted without a delay.
     Admitted,
-    /// It went after a wait.
+    /// Admitted after a delay.
     Delayed,
-    /// It did not go because of the rule at this place.
+    /// Denied by the rule at this index.
     Denied(usize),
 }
 
-/// How many requests can hold something at once; beyond that, the first of them ends early.
+/// The maximum number of requests with permits; beyond that, the oldest one ends early.
 const MAX_IN_FLIGHT: usize = 1 << 20;
-/// How often schedules are followed.
+/// The interval of schedule updates.
 const SCHEDULE_INTERVAL: Micros = Micros::from_secs(1);
 
 impl Replay {
-    /// A policy from this moment on. Names of files in it start from `base`; its tables take so many bytes at most.
+    /// Compiles a policy with a clock that shows `start`. `base` is the base of relative file names; `memory` is the
+    /// maximum size of the tables in bytes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the policy cannot be compiled.
     pub fn new(policy: &Policy, base: &Path, start: Micros, memory: u64) -> Result<Self, ReplayError> {
         let mut policy = Policy { stores: Stores::default(), ..policy.clone() };
         policy.rules.iter_mut().for_each(|rule| rule.store = None);
         let (clock, manual_clock) = Clock::manual();
-        // Before anything is made: what is counted is counted from when it was made.
+        // Set the clock first, because counters start at the time of their creation.
         manual_clock.set(start);
         let compiler = Compiler::new(Rules::new()).base(base).clock(clock).memory(memory);
         let gate = compiler.compile(&policy, None)?;
@@ -101,7 +107,7 @@ impl Replay {
         })
     }
 
-    /// The header that names the user of a policy, where it is one.
+    /// Returns the header that names the user of a policy, if it is a header.
     pub fn user_header(policy: &Policy) -> Option<String> {
         match policy.user.as_ref()? {
             KeySpec::Part(KeyPart::Header(name)) => Some(name.clone()),
@@ -109,22 +115,22 @@ impl Replay {
         }
     }
 
-    /// Whether there was no room for a key, so that it was counted with others.
+    /// Whether the key table of a rule has overflowed, so that keys share counters.
     pub fn has_overflowed(&self) -> bool {
         self.gate.has_overflowed()
     }
 
-    /// Whether it matters how long requests take.
+    /// Whether the durations of requests affect the decisions.
     pub fn has_concurrency_rules(&self) -> bool {
         self.gate.has_in_flight_limits()
     }
 
-    /// What became of all requests so far.
+    /// The statistics so far.
     pub fn stats(&self) -> &PolicyStats {
         &self.stats
     }
 
-    /// For whom a request is counted by the rule at this place, as it is shown; and a number that stands for it.
+    /// Returns the hash and the displayed text of a request's key under a rule.
     pub fn key_of(&self, rule: usize, line: &LoggedRequest<'_>) -> (u64, String) {
         match self.gate.key_at(rule, line) {
             Some(key) => (self.key_hasher.0.hash_one(&key), display_key(&key.to_string())),
@@ -132,13 +138,13 @@ impl Replay {
         }
     }
 
-    /// The policy, for whoever finds out ahead what it has to know of requests.
+    /// The compiled policy, for preparing requests ahead of time.
     pub fn gate(&self) -> &PolicyGate {
         &self.gate
     }
 
-    /// Evaluates the policy for requests that follow each other; none is before those of the call before. `known` are the
-    /// prepared requests, and where these are among them. `verdicts` is emptied first, and gets the result of each.
+    /// Evaluates the policy for consecutive requests, which must not precede those of the previous call. `known` are
+    /// prepared requests and the index of the first of these. `verdicts` is replaced with the verdicts.
     pub fn evaluate(
         &mut self,
         lines: LoggedRequests<'_>,
@@ -165,12 +171,16 @@ impl Replay {
         self.prefetch = own;
     }
 
-    /// Ends all that still holds something, and says what became of it all; or that a rule never found what it counts by.
+    /// Releases all permits and returns the statistics.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ReplayError::NoKey`] if no request has the key of a rule.
     pub fn finish(mut self) -> Result<PolicyStats, ReplayError> {
         self.in_flight.clear();
-        let lost =
+        let without_key =
             self.stats.rules.iter().position(|rule| rule.requests > 0 && rule.keyless == rule.requests);
-        match lost {
+        match without_key {
             None => Ok(self.stats),
             Some(place) => Err(ReplayError::NoKey {
                 rule: self.stats.rules[place].name.clone(),
@@ -179,26 +189,24 @@ impl Replay {
         }
     }
 
-    /// What has to be told of what it counted: requests without a key, and keys without room.
+    /// Returns notes about requests without a key and about full key tables.
     pub fn notes(&self) -> Vec<String> {
         let rules = self.stats.rules.iter().zip(&self.keys).filter(|(rule, _)| rule.keyless > 0);
         let keyless = rules.map(|(rule, RuleKey { text: key, has_fallback, .. })| {
-            let (name, keyless, asked) = (&rule.name, rule.keyless, rule.requests);
-            let how = if *has_fallback { "by their addresses" } else { "together" };
-            format!(
-                "{keyless} of the {asked} requests of rule `{name}` have no {key}, and were counted {how}"
-            )
+            let (name, keyless, all) = (&rule.name, rule.keyless, rule.requests);
+            let how = if *has_fallback { "by client address" } else { "together" };
+            format!("{keyless} of {all} requests of rule `{name}` have no {key}; they are counted {how}")
         });
         let overflows = self.gate.overflows().into_iter().map(|(rule, times)| {
             format!(
-                "rule `{rule}` had no room for a new key {times} times, and counted those with others, as a gateway does: it \
-                 denied more than its quota says"
+                "rule `{rule}`: the key table was full for {times} new keys; these share counters, as in a gateway, so the rule \
+                 denied more than its quota"
             )
         });
         keyless.chain(overflows).collect()
     }
 
-    /// Moves the clock, and has everything happen that was due before.
+    /// Advances the clock, and ends requests and updates schedules that are due.
     #[inline]
     fn advance(&mut self, now: Micros) {
         if now <= self.now && self.in_flight.is_empty() && self.next_schedule_check.is_none() {
@@ -222,40 +230,40 @@ impl Replay {
     /// Counts the decisions of a dry run. Returns its delay, too.
     #[inline]
     fn record(&mut self, line: &LoggedRequest<'_>, now: Micros) -> (ReplayVerdict, Micros) {
-        let Self { gate, dry_run, stats: tally, key_hasher: identities, keys, .. } = self;
+        let Self { gate, dry_run, stats, key_hasher: identities, keys, .. } = self;
         let (denied_by, mut is_shadowed, mut delay) = (dry_run.denied_by(), false, Micros::ZERO);
         for decision in dry_run.decisions() {
-            record_rule(gate, tally, (&*identities, &keys[..]), &decision, denied_by.is_some(), line, now);
+            record_rule(gate, stats, (&*identities, &keys[..]), &decision, denied_by.is_some(), line, now);
             match (decision.mode, decision.result) {
                 (Mode::Enforce, RuleResult::Delayed(wait)) => delay = delay.max(wait.into()),
                 (Mode::Shadow | Mode::Off, RuleResult::Denied(_)) => is_shadowed = true,
                 _ => {}
             }
         }
-        tally.shadow += u64::from(denied_by.is_none() && is_shadowed);
-        let bin = tally.timeline.bin_at(now);
+        stats.shadow += u64::from(denied_by.is_none() && is_shadowed);
+        let bin = stats.timeline.bin_at(now);
         let verdict = match denied_by {
             Some(rule) => {
                 bin.denied += 1;
-                tally.denied += 1;
+                stats.denied += 1;
                 ReplayVerdict::Denied(rule)
             }
             None if delay == Micros::ZERO => {
                 bin.admitted += 1;
-                tally.admitted += 1;
+                stats.admitted += 1;
                 ReplayVerdict::Admitted
             }
             None => {
                 bin.delayed += 1;
-                tally.delayed += 1;
-                tally.total_wait = tally.total_wait.plus(delay);
+                stats.delayed += 1;
+                stats.total_wait = stats.total_wait.plus(delay);
                 ReplayVerdict::Delayed
             }
         };
         (verdict, delay)
     }
 
-    /// Keeps what a request holds until its time is over.
+    /// Holds the permits of a request until its delay and its duration are over.
     fn track_in_flight(
         &mut self,
         admission: Box<PolicyAdmission>,
@@ -263,17 +271,17 @@ impl Replay {
         line: &LoggedRequest<'_>,
         now: Micros,
     ) {
-        let gone = now.plus(delay);
-        let answered = gone.plus(line.duration().unwrap_or(Micros::ZERO));
+        let started_at = now.plus(delay);
+        let completed_at = started_at.plus(line.duration().unwrap_or(Micros::ZERO));
         let request = ReplayedRequest {
-            ends_at: gone,
+            ends_at: started_at,
             sequence: self.next_sequence,
-            completed_at: answered,
+            completed_at,
             status: line.status(),
             admission,
         };
         self.next_sequence += 1;
-        match gone > now {
+        match started_at > now {
             true => self.in_flight.push(Reverse(request)),
             false => self.advance_request(request),
         }
@@ -284,7 +292,7 @@ impl Replay {
         }
     }
 
-    /// A wait is over, or a request has been answered.
+    /// Ends the delay of a request, or the request.
     fn advance_request(&mut self, mut request: ReplayedRequest) {
         request.admission.leave_queues();
         if request.completed_at > request.ends_at {
@@ -300,7 +308,7 @@ impl Replay {
 #[inline]
 fn record_rule(
     gate: &PolicyGate,
-    tally: &mut PolicyStats,
+    stats: &mut PolicyStats,
     (identities, keys): (&KeyHasher, &[RuleKey]),
     decision: &RuleDecision<'_>,
     is_denied: bool,
@@ -308,51 +316,51 @@ fn record_rule(
     now: Micros,
 ) {
     let rule = decision.rule;
-    let Some(tally) = tally.rules.get_mut(rule) else { return };
-    tally.requests += 1;
+    let Some(stats) = stats.rules.get_mut(rule) else { return };
+    stats.requests += 1;
     let is_keyless = match (decision.key, keys.get(rule)) {
         (Some(mark), Some(key)) if !key.has_fallback => key.missing_key_id == Some(mark),
         _ => !gate.has_key(rule, line),
     };
-    tally.keyless += u64::from(is_keyless);
+    stats.keyless += u64::from(is_keyless);
     match decision.result {
         RuleResult::Denied(_) => {
             let hash = identities.hash(gate, decision, line);
             let key = || gate.key_at(rule, line);
             let text = || key().map_or_else(|| "(none)".to_owned(), |key| display_key(&key.to_string()));
-            tally.keys.add(hash, 1, text);
-            tally.episodes.record_denied(hash, now);
-            let bin = tally.timeline.bin_at(now);
+            stats.keys.add(hash, 1, text);
+            stats.episodes.record_denied(hash, now);
+            let bin = stats.timeline.bin_at(now);
             match decision.mode {
                 Mode::Enforce => {
                     bin.denied += 1;
-                    tally.denied += 1;
+                    stats.denied += 1;
                 }
                 Mode::Shadow | Mode::Off => {
                     bin.shadow += 1;
-                    tally.shadow += 1;
+                    stats.shadow += 1;
                 }
             }
         }
         _ if is_denied => {}
         granted => {
-            if !tally.episodes.is_idle() {
-                tally.episodes.record_admitted(identities.hash(gate, decision, line), now);
+            if !stats.episodes.is_idle() {
+                stats.episodes.record_admitted(identities.hash(gate, decision, line), now);
             }
-            let bin = tally.timeline.bin_at(now);
+            let bin = stats.timeline.bin_at(now);
             if let RuleResult::Delayed(delay) = granted {
                 bin.delayed += 1;
-                tally.delayed += 1;
-                tally.longest_wait = tally.longest_wait.max(delay.into());
+                stats.delayed += 1;
+                stats.longest_wait = stats.longest_wait.max(delay.into());
             } else {
                 bin.admitted += 1;
-                tally.admitted += 1;
+                stats.admitted += 1;
             }
         }
     }
 }
 
-/// Numbers that stand for keys, the same for one key of one rule each time.
+/// Hashes keys, with the same result for the same key of a rule.
 #[derive(Default)]
 struct KeyHasher(FixedState);
 
@@ -366,7 +374,7 @@ impl KeyHasher {
     }
 }
 
-/// A request that holds something.
+/// A request with permits.
 struct ReplayedRequest {
     ends_at: Micros,
     sequence: u64,
@@ -401,7 +409,7 @@ impl Ord for ReplayedRequest {
     }
 }
 
-/// An answer of which only the status is known.
+/// A response of which only the status is known.
 struct LoggedStatus(u16);
 
 impl ResponseHead for LoggedStatus {
@@ -414,7 +422,7 @@ impl ResponseHead for LoggedStatus {
     }
 }
 
-/// A key as reports display it, cut after 120 characters. All requests together have an empty key.
+/// Formats a key for reports, truncated to 120 characters. The key of all requests together is empty.
 fn display_key(key: &str) -> String {
     if key.is_empty() {
         return "(all)".to_owned();
@@ -427,7 +435,7 @@ fn display_key(key: &str) -> String {
     text
 }
 
-/// A key as a policy says it.
+/// Formats a key in the syntax of a policy.
 fn describe_key(key: &KeySpec, user: Option<&KeySpec>) -> String {
     match key {
         KeySpec::All => "all".to_owned(),

@@ -1,4 +1,4 @@
-//! A whole log through one policy or two.
+//! Replays a whole log through one or two policies.
 
 use super::{PolicyStats, Replay, ReplayError};
 use crate::{
@@ -8,42 +8,42 @@ use crate::{
 use std::path::Path;
 use tidegate_policy::Policy;
 
-/// What came of a log.
+/// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayResult {
-    /// What is told of the log.
+    /// The statistics of the log.
     pub log: LogStats,
-    /// What the policy did.
+    /// The statistics of the policy.
     pub stats: PolicyStats,
-    /// What the policy did that it is compared with, and where they differ.
+    /// The statistics of the baseline policy, and the differences.
     pub comparison: Option<(PolicyStats, PolicyDifference)>,
-    /// What does not follow from the log.
+    /// Limits of the accuracy, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// How far it is.
+/// The progress of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayProgress {
-    /// Requests that were asked about.
+    /// Requests that were evaluated.
     pub requests: u64,
-    /// Bytes that were read, packed as they are.
+    /// Bytes that were read, before decompression.
     pub bytes_read: u64,
-    /// All of them, if that is known.
+    /// The size of the log in bytes, if known.
     pub total_bytes: Option<u64>,
 }
 
-/// How many requests go by before progress is told.
+/// The number of requests between two progress reports.
 const PROGRESS_INTERVAL: u64 = 1 << 14;
 
-/// How many requests are looked at together, so that what is known of them comes from memory at the same time.
+/// The number of requests that are evaluated together, so that their memory accesses overlap.
 const REQUESTS_PER_BATCH: usize = 32;
 
-/// What the tables of all rules may take together.
+/// The memory for the tables of all rules.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MemoryBudget {
-    /// Little: keys lie close to each other then, which is far faster, and few logs need more.
+    /// A small budget, which is faster because of cache locality, and enough for most logs.
     Small,
-    /// As much as in a gateway.
+    /// The budget of a gateway.
     Full,
 }
 
@@ -56,9 +56,13 @@ impl MemoryBudget {
     }
 }
 
-/// Plays a whole log through a policy, and beside it through another one.
+/// Replays a whole log through a policy, and optionally through a baseline policy.
 ///
-/// Each policy comes with the folder that names of files in it start from.
+/// The path beside each policy is the base of relative file names in it.
+///
+/// # Errors
+///
+/// Returns an error if the log cannot be read, a policy cannot be compiled, or no request has the key of a rule.
 pub fn replay_log(
     mut log: RequestLog,
     policy: (&Policy, &Path),
@@ -66,19 +70,19 @@ pub fn replay_log(
     mut on_progress: impl FnMut(ReplayProgress),
 ) -> Result<ReplayResult, ReplayError> {
     if log.can_reopen() {
-        let mut playing = ReplayRun::new(&log, policy, against, MemoryBudget::Small)?;
-        if playing.run(&mut log, &mut on_progress)? == RunEnd::EndOfLog {
-            return playing.finish(&log);
+        let mut run = ReplayRun::new(&log, policy, against, MemoryBudget::Small)?;
+        if run.run(&mut log, &mut on_progress)? == RunEnd::EndOfLog {
+            return run.finish(&log);
         }
-        // There are more keys than that: from the start again, with room for them.
+        // A table overflowed: replay again from the start with the full budget.
         log = log.reopen().transpose()?.unwrap_or(log);
     }
-    let mut playing = ReplayRun::new(&log, policy, against, MemoryBudget::Full)?;
-    playing.run(&mut log, &mut on_progress)?;
-    playing.finish(&log)
+    let mut run = ReplayRun::new(&log, policy, against, MemoryBudget::Full)?;
+    run.run(&mut log, &mut on_progress)?;
+    run.finish(&log)
 }
 
-/// A log that is being played.
+/// A replay in progress.
 struct ReplayRun {
     memory: MemoryBudget,
     replay: Replay,
@@ -86,7 +90,7 @@ struct ReplayRun {
     has_durations: bool,
 }
 
-/// Why a log is not played any further.
+/// Why a run has ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RunEnd {
     EndOfLog,
@@ -119,7 +123,7 @@ impl ReplayRun {
         let gates = [Some(replay.gate()), against.as_ref().map(Comparison::gate)];
         log.set_prefetch_policies(gates.into_iter().flatten().cloned().collect());
         let mut verdicts = Vec::with_capacity(REQUESTS_PER_BATCH);
-        let (mut requests, mut tell_at) = (0, PROGRESS_INTERVAL);
+        let (mut requests, mut next_report) = (0, PROGRESS_INTERVAL);
         while let Some(lines) = log.next_requests(REQUESTS_PER_BATCH)? {
             replay.evaluate(lines, lines.prefetch(0), &mut verdicts);
             if let Some(other) = against {
@@ -128,8 +132,8 @@ impl ReplayRun {
             self.has_durations =
                 self.has_durations || lines.iter().any(|(line, _)| line.duration().is_some());
             requests += lines.len() as u64;
-            if requests >= tell_at {
-                tell_at += PROGRESS_INTERVAL;
+            if requests >= next_report {
+                next_report += PROGRESS_INTERVAL;
                 let (read, size) = log.progress();
                 on_progress(ReplayProgress { requests, bytes_read: read, total_bytes: size });
                 if self.memory == MemoryBudget::Small && has_overflowed(replay, against.as_ref()) {
@@ -149,17 +153,17 @@ impl ReplayRun {
         let mut notes = Vec::new();
         if self.replay.has_concurrency_rules() && !self.has_durations {
             notes.push(
-                "the log does not tell how long requests took, so that one is in flight only while it waits; log \
-                 $request_time, %D or %DURATION%"
+                "the log has no request durations, so a request is in flight only while it waits; log $request_time, %D \
+                 or %DURATION%"
                     .to_owned(),
             );
         }
         notes.extend(self.replay.notes());
         let others = self.comparison.iter().flat_map(Comparison::notes);
         notes.extend(others.map(|note| format!("in the other policy, {note}")));
-        let tally = self.replay.finish()?;
+        let stats = self.replay.finish()?;
         let against = self.comparison.map(Comparison::finish).transpose()?;
-        Ok(ReplayResult { log: log.stats(), stats: tally, comparison: against, notes })
+        Ok(ReplayResult { log: log.stats(), stats, comparison: against, notes })
     }
 }
 

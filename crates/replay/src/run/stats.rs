@@ -1,60 +1,60 @@
-//! What a policy has done to a log.
+//! The statistics of a policy on a log.
 
 use super::{episodes::Episodes, timeline::Timeline};
 use tidegate_core::Micros;
 use tidegate_limiter::TopKeys;
 
-/// What a policy has done to a log.
+/// The statistics of a policy on a log.
 #[derive(Clone, Debug)]
 pub struct PolicyStats {
-    /// All requests together.
+    /// All requests over time.
     pub timeline: Timeline,
-    /// Went at once.
+    /// Requests admitted without a delay.
     pub admitted: u64,
-    /// Went after a wait.
+    /// Requests admitted after a delay.
     pub delayed: u64,
-    /// Did not go.
+    /// Requests denied.
     pub denied: u64,
-    /// Went, though some rule that is not enforced would have denied them: a part of the admitted and delayed ones.
+    /// Admitted or delayed requests that a rule in shadow mode would have denied.
     pub shadow: u64,
-    /// How long those waited that did, in all.
+    /// The sum of all delays.
     pub total_wait: Micros,
-    /// What each rule did, in the order of the policy.
+    /// The statistics of each rule, in the order of the policy.
     pub rules: Vec<RuleStats>,
 }
 
-/// What one rule has done.
+/// The statistics of one rule.
 #[derive(Clone, Debug)]
 pub struct RuleStats {
-    /// Its name.
+    /// The name of the rule.
     pub name: String,
-    /// Requests that it was asked about.
+    /// Requests that the rule matched.
     pub requests: u64,
-    /// Went at once, as far as this rule goes.
+    /// Requests that this rule admitted without a delay, and no rule denied.
     pub admitted: u64,
-    /// Went, and this rule had them wait.
+    /// Requests that this rule delayed, and no rule denied.
     pub delayed: u64,
-    /// Did not go because of it.
+    /// Requests that this rule denied.
     pub denied: u64,
-    /// Went, but only since it is not enforced.
+    /// Requests that this rule would have denied if it were enforced.
     pub shadow: u64,
-    /// The longest that it had a request wait.
+    /// The longest delay by this rule.
     pub longest_wait: Micros,
-    /// Who was denied, in shadow too.
+    /// The denied keys, including those in shadow mode.
     pub keys: TopKeys,
-    /// How long they stayed denied.
+    /// How long keys stayed denied.
     pub episodes: Episodes,
-    /// When.
+    /// The decisions over time.
     pub timeline: Timeline,
-    /// Requests that did not have what it counts by, and were counted together or by their addresses.
+    /// Requests without the key of the rule. They are counted together or by their client address.
     pub keyless: u64,
 }
 
-/// The keys that are tracked for each rule.
+/// The number of keys that are tracked for each rule.
 const TRACKED_KEYS: usize = 2_000;
 
 impl PolicyStats {
-    /// Nothing so far.
+    /// Creates empty statistics.
     pub fn new(names: impl Iterator<Item = String>, start: Micros) -> Self {
         let rules = names.map(|name| RuleStats {
             name,
@@ -73,14 +73,14 @@ impl PolicyStats {
         Self { timeline: all, admitted: 0, delayed: 0, denied: 0, shadow: 0, total_wait: Micros::ZERO, rules }
     }
 
-    /// All requests.
+    /// The number of all requests.
     pub fn requests(&self) -> u64 {
         self.admitted + self.delayed + self.denied
     }
 }
 
 impl RuleStats {
-    /// Requests that this rule let through and another one did not.
+    /// Requests that this rule admitted and another rule denied.
     pub fn denied_by_other_rules(&self) -> u64 {
         self.requests.saturating_sub(self.admitted + self.delayed + self.denied + self.shadow)
     }

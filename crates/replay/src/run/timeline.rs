@@ -1,15 +1,15 @@
-//! What happened when, in a bounded number of bins.
+//! Decisions over time, in a bounded number of bins.
 
 use tidegate_core::Micros;
 
-/// How many bins there are at most.
+/// The maximum number of bins.
 const MAX_BINS: usize = 120;
 const MICROS_PER_SECOND: u64 = 1_000_000;
-/// Widths that people can read.
+/// Readable bin widths, in seconds.
 const BIN_WIDTHS: [u64; 15] =
     [1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400];
 
-/// What happened when. When there are too many bins, they become wider.
+/// Decisions over time. If there are too many bins, they become wider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
     start: u64,
@@ -17,16 +17,16 @@ pub struct Timeline {
     bins: Vec<TimelineBin>,
 }
 
-/// What happened in a part of the time.
+/// The decisions in one bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimelineBin {
-    /// Went at once.
+    /// Requests admitted without a delay.
     pub admitted: u64,
-    /// Went after a wait.
+    /// Requests admitted after a delay.
     pub delayed: u64,
-    /// Did not go.
+    /// Requests denied.
     pub denied: u64,
-    /// Would not have gone, were the rule enforced.
+    /// Requests that would have been denied if the rule were enforced.
     pub shadow: u64,
 }
 
@@ -38,14 +38,14 @@ impl TimelineBin {
         self.shadow += other.shadow;
     }
 
-    /// All of them; what is only in shadow goes, and is counted there.
+    /// The number of requests. Shadow denials are among the admitted and delayed ones.
     pub fn requests(&self) -> u64 {
         self.admitted + self.delayed + self.denied
     }
 }
 
 impl Timeline {
-    /// One that starts with the bin of this moment.
+    /// Creates a timeline that starts at this time.
     pub fn new(start: Micros) -> Self {
         Self {
             start: start.get() / MICROS_PER_SECOND * MICROS_PER_SECOND,
@@ -54,40 +54,40 @@ impl Timeline {
         }
     }
 
-    /// The bin of a moment; time does not go back.
+    /// Returns the bin of a time, which must not be before the start.
     #[inline]
-    pub fn bin_at(&mut self, moment: Micros) -> &mut TimelineBin {
-        let since = moment.get().saturating_sub(self.start);
+    pub fn bin_at(&mut self, time: Micros) -> &mut TimelineBin {
+        let since = time.get().saturating_sub(self.start);
         if since / self.width >= MAX_BINS as u64 {
-            self.widen(moment);
+            self.widen(time);
         }
-        let place = (moment.get().saturating_sub(self.start) / self.width) as usize;
+        let place = (time.get().saturating_sub(self.start) / self.width) as usize;
         if place >= self.bins.len() {
             self.bins.resize(place + 1, TimelineBin::default());
         }
         &mut self.bins[place]
     }
 
-    /// When it starts.
+    /// The start time.
     pub fn start(&self) -> Micros {
         Micros::new(self.start)
     }
 
-    /// How long a bin is.
+    /// The width of a bin.
     pub fn width(&self) -> Micros {
         Micros::new(self.width)
     }
 
-    /// What happened in each.
+    /// The bins.
     pub fn bins(&self) -> &[TimelineBin] {
         &self.bins
     }
 
-    /// Bins start at round moments, so that they can be put together.
+    /// Widens the bins. Bins start at multiples of their width, so they can be merged.
     #[cold]
-    fn widen(&mut self, moment: Micros) {
+    fn widen(&mut self, time: Micros) {
         let (start, width) = (self.start, self.width);
-        let fits = |width: u64| (moment.get() - start / width * width) / width < MAX_BINS as u64;
+        let fits = |width: u64| (time.get() - start / width * width) / width < MAX_BINS as u64;
         let readable =
             BIN_WIDTHS.iter().map(|seconds| seconds * MICROS_PER_SECOND).filter(|wider| wider % width == 0);
         let next = readable

@@ -1,11 +1,11 @@
-//! How much at once: as little as the target allows, once the rate is known.
+//! Finds the smallest burst within the target for a chosen rate.
 
 use super::{
     target::Allowance,
     trial::{Candidate, Trial, round_quota},
 };
 
-/// For each group, the rate that was chosen with smaller bursts.
+/// Returns the chosen rate of each group with smaller bursts.
 pub(super) fn smaller_bursts(chosen: &[Trial]) -> Vec<Vec<Candidate>> {
     let of_group = |chosen: &Trial| {
         let parts = [0.75, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05];
@@ -21,7 +21,7 @@ pub(super) fn smaller_bursts(chosen: &[Trial]) -> Vec<Vec<Candidate>> {
     chosen.iter().map(of_group).collect()
 }
 
-/// The smallest burst that denies little enough, or what was chosen before.
+/// Returns the trial with the smallest burst within the target, or the previous choice.
 pub(super) fn choose(chosen: &[Trial], bursts: &[Vec<Trial>], allowed: &[Allowance]) -> Vec<Trial> {
     let of_group = |((chosen, bursts), allowed): ((&Trial, &Vec<Trial>), &Allowance)| {
         let within = bursts.iter().filter(|trial| allowed.permits(trial));

@@ -1,4 +1,4 @@
-//! Which requests belong together: by the beginning of their paths, as far as many have it in common.
+//! Groups requests by common path prefixes.
 
 use crate::{
     log::RequestLog,
@@ -7,31 +7,31 @@ use crate::{
 use foldhash::HashMap;
 use tidegate_rule::request::RequestHead as _;
 
-/// Requests that belong together.
+/// A group of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathGroup {
-    /// What the rule is called.
+    /// The name of the rule.
     pub name: String,
-    /// The beginning of their paths, `/blog/**`; `None` for whatever is in no other group.
+    /// The path prefix, for example `/blog/**`; `None` for requests in no other group.
     pub path: Option<String>,
-    /// What belongs to other groups all the same.
+    /// Path prefixes within it that belong to other groups.
     pub except: Vec<String>,
 }
 
-/// How many segments of a path are looked at.
+/// The number of path segments that are considered.
 const MAX_SEGMENTS: usize = 3;
-/// How many different segments are followed behind the same beginning; all others are one.
+/// The number of different segments that are tracked after the same prefix; all others are merged.
 const MAX_CHILDREN: usize = 64;
-/// How many beginnings are followed in all.
+/// The total number of prefixes that are tracked.
 const MAX_NODES: usize = 4_096;
-/// The part of all requests that a group has at least, one in so many.
+/// A group has at least one in this many of all requests.
 const MIN_SHARE_DIVISOR: u64 = 20;
-/// How many requests a group has at least: what fewer do says little.
+/// The minimum number of requests of a group, for a meaningful sample.
 const MIN_GROUP_REQUESTS: u64 = 100;
-/// How many groups there are, beside the one of all others.
+/// The maximum number of groups, without the group of all other requests.
 const MAX_GROUPS: usize = 5;
 
-/// A segment that stands for many.
+/// A segment that matches many.
 const WILDCARD: &str = "*";
 
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ fn add_path(tree: &mut Vec<PathNode>, path: &str) {
     }
 }
 
-/// The segment, or what stands for all that look like a number, a hash or something that somebody has typed.
+/// Returns the segment, or the wildcard if it looks like a number, a hash or user input.
 fn fold_segment(segment: &str) -> &str {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'~');
     let digits = segment.bytes().filter(u8::is_ascii_digit).count();
@@ -105,7 +105,7 @@ fn fold_segment(segment: &str) -> &str {
     }
 }
 
-/// The beginnings that many requests have, as long as many have them; and what they leave of a shorter one, if that is much.
+/// Picks the longest prefixes with at least `least` requests. A shorter prefix is picked, too, if enough requests remain.
 fn pick_prefixes(
     tree: &[PathNode],
     at: usize,
@@ -130,7 +130,7 @@ fn pick_prefixes(
     tree[at].count
 }
 
-/// Groups for these beginnings. A request that two of them would have belongs to the one that says more of its path.
+/// Builds groups for these prefixes. A request that matches two belongs to the more specific one.
 fn name_groups(paths: &[String]) -> Vec<PathGroup> {
     let mut groups: Vec<PathGroup> = Vec::new();
     for (place, path) in paths.iter().enumerate() {
@@ -141,7 +141,7 @@ fn name_groups(paths: &[String]) -> Vec<PathGroup> {
         let except = paths.iter().enumerate().filter(goes_first).map(|(_, other)| other.clone()).collect();
         groups.push(PathGroup { name: group_name(path, &groups), path: Some(path.clone()), except });
     }
-    // What is within another group need not be named beside it.
+    // A prefix within another one need not be excluded separately.
     let is_within = |path: &String| paths.iter().any(|other| other != path && covers(other, path));
     let outer = paths.iter().filter(|path| !is_within(path)).cloned().collect();
     let name = if groups.is_empty() { "everything" } else { "everything-else" };
@@ -149,24 +149,24 @@ fn name_groups(paths: &[String]) -> Vec<PathGroup> {
     groups
 }
 
-/// The segments of a beginning.
+/// Returns the segments of a prefix.
 fn segments(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|segment| !segment.is_empty() && *segment != "**")
 }
 
-/// How many segments say what they must be, and how many there are.
+/// Returns the number of literal segments and of all segments.
 fn specificity(path: &str) -> (usize, usize) {
     (segments(path).filter(|segment| *segment != WILDCARD).count(), segments(path).count())
 }
 
-/// Whether a request can have both beginnings.
+/// Whether a request can match both prefixes.
 fn overlaps(one: &str, other: &str) -> bool {
     segments(one)
         .zip(segments(other))
         .all(|(one, other)| one == other || one == WILDCARD || other == WILDCARD)
 }
 
-/// Whether all requests with the second beginning have the first.
+/// Whether all requests of `inner` match `outer`.
 fn covers(outer: &str, inner: &str) -> bool {
     let mut inner = segments(inner);
     segments(outer).all(|outer| inner.next().is_some_and(|inner| outer == WILDCARD || outer == inner))

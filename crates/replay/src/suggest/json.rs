@@ -1,9 +1,9 @@
-//! A suggestion for programs.
+//! A suggestion as JSON.
 
 use super::{GroupSuggestion, SuggestTarget, Suggestion, Trial, WINDOWS, text};
 use serde_json::{Value, json as value};
 
-/// The suggestion as JSON.
+/// Returns the suggestion as JSON.
 pub fn to_json(suggestion: &Suggestion) -> Value {
     let Suggestion { request, log, groups, policy } = suggestion;
     value!({

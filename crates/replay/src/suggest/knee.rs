@@ -1,18 +1,18 @@
-//! Where the usual ends and the others begin.
+//! Finds the knee in the distribution of rates: the point between typical and heavy keys.
 
-/// Where the usual ends: most keys are up to here, and few are far beyond.
+/// The knee of a distribution of rates: most keys are at or below it, and a few are far above.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Knee {
-    /// The most that the usual do.
+    /// The rate at the knee.
     pub rate: u64,
-    /// The part of all keys that do no more.
+    /// The share of keys at or below it.
     pub share: f64,
-    /// The keys that do more.
+    /// The number of keys above it.
     pub above: u64,
 }
 
-/// Of all keys, in rising order: the point that is farthest below the straight line from the first to the last, on a scale of
-/// powers.
+/// Finds the point that is farthest below the straight line from the first to the last rate, on a logarithmic scale. The
+/// rates must be in ascending order.
 pub(super) fn find_knee(rising: &[u64]) -> Knee {
     let (Some(first), Some(last)) = (rising.first(), rising.last()) else { return Knee::default() };
     let height = |rate: u64| (rate.max(1) as f64).ln();

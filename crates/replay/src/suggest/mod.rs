@@ -1,11 +1,11 @@
-//! Quotas for a log, with the evidence.
+//! Suggests quotas for a log, with the evidence.
 //!
 //! ```text
 //!   paths ──▶ groups ──▶ rates of keys ──▶ candidates, tried on the log ──▶ policy, tried on the log ──▶ suggestion
 //! ```
 //!
-//! The log is read several times. What a suggestion says that it denies is what the policy that is written has denied when it
-//! was replayed, not an estimate.
+//! The log is read several times. The number of denials of a suggestion is measured by a replay of the suggested
+//! policy, not estimated.
 
 mod burst;
 mod group;
@@ -37,68 +37,71 @@ use tidegate_core::{Percent, Quota};
 use tidegate_policy::{Policy, model::KeySpec};
 use tidegate_rule::Mode;
 
-/// What is asked for.
+/// The parameters of a suggestion.
 #[derive(Clone, Debug)]
 pub struct SuggestRequest {
-    /// For whom quotas count.
+    /// The key of the rules.
     pub key: KeySpec,
-    /// How it was written.
+    /// The text of the key.
     pub key_text: String,
-    /// How much may be denied.
+    /// The share that may be denied.
     pub target: SuggestTarget,
-    /// How much larger a quota is than what the log needed.
+    /// By how much a quota exceeds the smallest one within the target.
     pub headroom: Percent,
 }
 
-/// Quotas for a log.
+/// Suggested quotas for a log.
 #[derive(Clone, Debug)]
 pub struct Suggestion {
-    /// What was asked for.
+    /// The parameters.
     pub request: SuggestRequest,
-    /// What is told of the log.
+    /// The statistics of the log.
     pub log: LogStats,
-    /// What is suggested for each group.
+    /// The suggestion for each group.
     pub groups: Vec<GroupSuggestion>,
     /// The policy, in shadow mode.
     pub policy: Policy,
 }
 
-/// What is suggested for the requests of one group.
+/// The suggestion for one group of requests.
 #[derive(Clone, Debug)]
 pub struct GroupSuggestion {
-    /// Which requests.
+    /// The group.
     pub group: PathGroup,
-    /// How many there were.
+    /// The number of requests.
     pub requests: u64,
-    /// How many keys there were, as far as they were followed.
+    /// The number of keys; an estimate if keys were sampled.
     pub keys: u64,
-    /// How fast keys were, for each of the [`WINDOWS`].
+    /// The peaks of keys for each of the [`WINDOWS`].
     pub peaks: Vec<Peaks>,
-    /// Where the usual end and the others begin, for the window of the quota.
+    /// The knee of the peaks in the window of the quota.
     pub knee: Knee,
-    /// The keys that do far more than all others, which the target leaves out: the first of them, each with its most in the
-    /// window of the quota.
+    /// The largest outliers, which are excluded from the target, each with its peak in the window of the quota.
     pub outliers: Vec<(String, u64)>,
-    /// How many outliers there are, as far as keys were followed.
+    /// The number of outliers; an estimate if keys were sampled.
     pub outlier_count: u64,
-    /// The key that makes most of the requests, with their number, if they are more than a quarter of all.
+    /// The key with the most requests, with their number, if it has more than a quarter of all.
     pub dominant: Option<(String, u64)>,
-    /// All that was tried, with what it would have denied.
+    /// All candidates with their results.
     pub trials: Vec<Trial>,
-    /// The least that stays within the target on this log.
+    /// The smallest quota within the target on this log.
     pub min_quota: Quota,
-    /// What is suggested: that with headroom.
+    /// The suggested quota, with headroom.
     pub quota: Quota,
-    /// The window of the quota, by its place among [`WINDOWS`].
+    /// The window of the quota, as an index of [`WINDOWS`].
     pub window: usize,
-    /// What it denies of this log.
+    /// The number of requests of this log that the quota denies.
     pub denied: u64,
-    /// Whether there was anything that denies as little as was asked for.
+    /// Whether any candidate is within the target.
     pub is_within_target: bool,
 }
 
 impl SuggestRequest {
-    /// Reads what is asked for, in the words of a policy: `ip`, `header x-api-key`, `[ip, path]`.
+    /// Parses a key in the syntax of a policy: `ip`, `header x-api-key`, `[ip, path]`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the problem of an invalid key.
     pub fn parse(key: &str, target: SuggestTarget, headroom: Percent) -> Result<Self, String> {
         let text = key.trim();
         if text.contains('\n') {
@@ -109,8 +112,7 @@ impl SuggestRequest {
         let policy: Policy =
             probe.parse().map_err(|problems| format!("--key {text}: {}", first_line(&problems)))?;
         tidegate_policy::compile::check(&policy).map_err(|error| format!("--key {text}: {error}"))?;
-        let rule =
-            policy.rules.into_iter().next().ok_or_else(|| format!("--key {text}: there is no key in it"))?;
+        let rule = policy.rules.into_iter().next().ok_or_else(|| format!("--key {text}: no key found"))?;
         Ok(Self { key: rule.key, key_text: text.to_owned(), target, headroom })
     }
 }
@@ -118,11 +120,15 @@ impl SuggestRequest {
 fn first_line(problems: &tidegate_policy::Problems) -> String {
     let text = problems.to_string();
     let line = text.lines().next().unwrap_or_default();
-    // The place is one in a file that nobody has written.
+    // The position refers to a generated file, so remove it.
     line.splitn(3, ':').last().unwrap_or(line).trim().to_owned()
 }
 
-/// Reads a log several times and suggests quotas for it. `open` opens it anew each time.
+/// Reads a log several times and suggests quotas for it. `open` opens the log from its start.
+///
+/// # Errors
+///
+/// Returns an error if the log cannot be read, or if no request has the key.
 pub fn suggest(
     request: SuggestRequest,
     open: impl Fn() -> Result<RequestLog, LogError>,
@@ -139,8 +145,7 @@ pub fn suggest(
     let mut trials: Vec<Vec<Trial>> = first.into_iter().zip(second).map(|(a, b)| [a, b].concat()).collect();
     let choose = |(trials, allowed): (&Vec<Trial>, &Allowance)| trial::choose(trials, *allowed);
     let needed: Option<Vec<Trial>> = trials.iter().zip(&allowed).map(choose).collect();
-    let needed =
-        needed.ok_or_else(|| ReplayError::Suggestion("there is nothing to choose from".to_owned()))?;
+    let needed = needed.ok_or_else(|| ReplayError::Suggestion("no candidate quotas".to_owned()))?;
     let bursts = trial::run(&request, &found, burst::smaller_bursts(&needed), open()?, &mut on_progress)?;
     let needed = burst::choose(&needed, &bursts, &allowed);
     let with_headroom = trial::with_headroom(&needed, request.headroom);

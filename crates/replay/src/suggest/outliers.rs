@@ -1,15 +1,15 @@
-//! Keys that do far more than all others: a quota that follows them protects against nobody.
+//! Outliers: keys with far more requests than all others. A quota that admits them does not protect against abuse.
 
-/// The part of all keys that may be outliers, one in this many; at least one key may be.
+/// At most one in this many keys is an outlier; at least one key may be.
 const OUTLIER_SHARE_DIVISOR: usize = 50;
-/// With fewer keys nobody can be told from the others.
+/// The minimum number of keys for outliers to be detected.
 const MIN_KEYS: usize = 20;
-/// How many times more than the others an outlier does.
+/// An outlier has more than this many times the requests of the others.
 const OUTLIER_FACTOR: u64 = 4;
-/// An outlier does at least this much: three requests among ones are no abuse.
+/// An outlier has more requests than this: three requests are not abuse, even if all others send one.
 const MIN_REQUESTS: u64 = 20;
 
-/// The most that a key may do in a window without being an outlier, given the most of each key in rising order.
+/// Returns the largest peak of a key that is not an outlier, given the peaks of all keys in ascending order.
 pub(super) fn outlier_threshold(rising: &[u64]) -> u64 {
     let others = rising.len() - (rising.len() / OUTLIER_SHARE_DIVISOR).max(1).min(rising.len());
     match others.checked_sub(1).and_then(|last| rising.get(last)) {
@@ -33,9 +33,9 @@ mod tests {
         };
         assert_eq!(with(63, &[1_200]), 1);
         assert_eq!(with(198, &[60, 150, 400, 1_000]), 4);
-        assert_eq!(with(63, &[39]), 0, "four times as much is not far");
-        assert_eq!(with(63, &[500, 600]), 0, "two of 65 are not few");
-        assert_eq!(with(10, &[1_200]), 0, "too few to compare with");
+        assert_eq!(with(63, &[39]), 0, "less than four times the others");
+        assert_eq!(with(63, &[500, 600]), 0, "two of 65 keys are too many");
+        assert_eq!(with(10, &[1_200]), 0, "too few keys");
         assert_eq!(with(0, &[]), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The policy that a suggestion is.
+//! Builds the policy of a suggestion.
 
 use super::{PathGroup, SuggestRequest};
 use crate::run::ReplayError;
@@ -10,7 +10,7 @@ use tidegate_policy::{
 };
 use tidegate_rule::Mode;
 
-/// One rule for each group. It is put together in the words of a file, so that nothing is said that a file could not say.
+/// Builds one rule for each group. The policy is written as YAML and parsed, so it is valid in a file.
 pub(super) fn build_policy<'g>(
     request: &SuggestRequest,
     rules: impl Iterator<Item = (&'g PathGroup, Quota)>,
@@ -42,7 +42,7 @@ pub(super) fn build_policy<'g>(
     Ok(policy)
 }
 
-/// The same, enforced.
+/// Returns the policy with all rules in enforce mode.
 pub(super) fn enforce_all(policy: &Policy) -> Policy {
     let mut policy = policy.clone();
     policy.rules.iter_mut().for_each(|rule| rule.enforcement = RuleEnforcement::All(Mode::Enforce));

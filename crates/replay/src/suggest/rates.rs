@@ -1,6 +1,6 @@
-//! How fast keys are: the most requests of each in windows of several lengths.
+//! Measures the peak number of requests of each key in windows of several lengths.
 //!
-//! Where there are too many keys, an even part of them is followed, chosen by their hashes, and each of those exactly.
+//! If there are too many keys, a sample of them, selected by hash, is measured exactly.
 
 use super::{
     GroupSuggestion, PathGroup, SuggestRequest, Trial,
@@ -14,29 +14,29 @@ use crate::{
 };
 use foldhash::{HashMap, HashSet};
 
-/// The windows that are looked at, in seconds, with their names.
+/// The windows, in seconds, with their names.
 pub const WINDOWS: [(u64, &str); 5] =
     [(1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3_600, "1 h")];
 
-/// How many keys of a group are followed.
+/// The maximum number of keys of a group that are tracked.
 const MAX_KEYS: usize = 1 << 14;
-/// How many outliers are reported.
+/// The number of outliers that are reported.
 const REPORTED_OUTLIERS: usize = 5;
-/// The windows in which outliers are looked for: a minute and an hour.
+/// The windows in which outliers are detected: a minute and an hour.
 const OUTLIER_WINDOWS: [usize; 2] = [2, 4];
-/// A key with more than this part of all requests, in percent, dominates its group.
+/// A key with more than this percentage of all requests dominates its group.
 const DOMINANT_PERCENT: u64 = 25;
 
-/// The most requests of keys in one window.
+/// Percentiles of the peak numbers of requests of keys in one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peaks {
-    /// Half of all keys do no more.
+    /// The median.
     pub p50: u64,
-    /// Nine of ten.
+    /// The 90th percentile.
     pub p90: u64,
-    /// Ninety-nine of a hundred.
+    /// The 99th percentile.
     pub p99: u64,
-    /// None does more.
+    /// The maximum.
     pub max: u64,
 }
 
@@ -49,22 +49,22 @@ impl Peaks {
     }
 }
 
-/// What was measured.
+/// The measured groups.
 pub(super) struct MeasuredGroups {
     pub(super) groups: Vec<GroupRates>,
 }
 
-/// How fast the keys of a group are.
+/// The rates of the keys of a group.
 pub(super) struct GroupRates {
     pub(super) group: PathGroup,
     pub(super) requests: u64,
     keys: HashMap<u64, KeyRate>,
     outliers: HashSet<u64>,
-    /// Keys are followed whose hash is a multiple of this.
+    /// Only keys whose hash is a multiple of this are tracked.
     pub(super) sample_divisor: u64,
 }
 
-/// How fast one key is, for each window.
+/// The rates of one key, for each window.
 struct KeyRate {
     key: String,
     requests: u64,
@@ -78,7 +78,7 @@ struct WindowCount {
     max: u64,
 }
 
-/// Goes through the log once.
+/// Reads the log once and measures all groups.
 pub(super) fn measure(
     request: &SuggestRequest,
     groups: &[PathGroup],
@@ -106,7 +106,7 @@ pub(super) fn measure(
 }
 
 impl GroupRates {
-    /// How many keys there were, as far as they were followed.
+    /// The estimated number of keys.
     pub(super) fn keys(&self) -> u64 {
         self.keys.len() as u64 * self.sample_divisor
     }
@@ -125,10 +125,10 @@ impl GroupRates {
             }
         }
         let new = || KeyRate { key: step.key.to_string(), requests: 0, windows: Default::default() };
-        let pace = self.keys.entry(step.hash).or_insert_with(new);
-        pace.requests += 1;
+        let rate = self.keys.entry(step.hash).or_insert_with(new);
+        rate.requests += 1;
         let second = step.now.get() / 1_000_000;
-        for (window, (seconds, _)) in pace.windows.iter_mut().zip(WINDOWS) {
+        for (window, (seconds, _)) in rate.windows.iter_mut().zip(WINDOWS) {
             let at = second / seconds;
             if window.index != at {
                 (window.index, window.count) = (at, 0);
@@ -138,13 +138,13 @@ impl GroupRates {
         }
     }
 
-    /// Marks the keys that do far more than all others in any of the windows.
+    /// Marks the outliers of any window.
     fn find_outliers(&mut self) {
         let bounds = OUTLIER_WINDOWS
             .map(|window| (window, outliers::outlier_threshold(&self.sorted_peaks(window, |_| true))));
         let is_beyond =
-            |pace: &KeyRate| bounds.iter().any(|(window, bound)| pace.windows[*window].max > *bound);
-        let beyond = self.keys.iter().filter(|(_, pace)| is_beyond(pace));
+            |rate: &KeyRate| bounds.iter().any(|(window, bound)| rate.windows[*window].max > *bound);
+        let beyond = self.keys.iter().filter(|(_, rate)| is_beyond(rate));
         self.outliers = beyond.map(|(hash, _)| *hash).collect();
     }
 
@@ -152,32 +152,32 @@ impl GroupRates {
         self.outliers.contains(&hash)
     }
 
-    /// How many keys are no outliers.
+    /// The number of keys without outliers.
     pub(super) fn typical_keys(&self) -> u64 {
         self.keys().saturating_sub(self.outliers.len() as u64 * self.sample_divisor)
     }
 
-    /// How many requests are not those of outliers.
+    /// The number of requests without those of outliers.
     pub(super) fn typical_requests(&self) -> u64 {
         let of_outliers =
-            self.outliers.iter().filter_map(|hash| self.keys.get(hash)).map(|pace| pace.requests);
+            self.outliers.iter().filter_map(|hash| self.keys.get(hash)).map(|rate| rate.requests);
         self.requests.saturating_sub(of_outliers.sum())
     }
 
-    /// The most of each key in a window, in rising order, for the keys that are wanted.
-    fn sorted_peaks(&self, window: usize, is_wanted: impl Fn(u64) -> bool) -> Vec<u64> {
-        let wanted = self.keys.iter().filter(|(hash, _)| is_wanted(**hash));
-        let mut rising: Vec<u64> = wanted.map(|(_, pace)| pace.windows[window].max).collect();
+    /// Returns the peaks of the selected keys in a window, in ascending order.
+    fn sorted_peaks(&self, window: usize, is_selected: impl Fn(u64) -> bool) -> Vec<u64> {
+        let selected = self.keys.iter().filter(|(hash, _)| is_selected(**hash));
+        let mut rising: Vec<u64> = selected.map(|(_, rate)| rate.windows[window].max).collect();
         rising.sort_unstable();
         rising
     }
 
-    /// What the keys do that are no outliers.
+    /// Returns the peaks of the keys without outliers.
     pub(super) fn typical_peaks(&self, window: usize) -> Peaks {
         Peaks::from_sorted(&self.sorted_peaks(window, |hash| !self.is_outlier(hash)))
     }
 
-    /// All that is told of the group. `needed` is the least that stays within the target, `chosen` has headroom.
+    /// Builds the suggestion. `needed` is the smallest quota within the target, `chosen` has headroom.
     pub(super) fn suggest(
         self,
         trials: Vec<Trial>,
@@ -191,13 +191,13 @@ impl GroupRates {
             .outliers
             .iter()
             .filter_map(|hash| self.keys.get(hash))
-            .map(|pace| (pace.key.clone(), pace.windows[window].max))
+            .map(|rate| (rate.key.clone(), rate.windows[window].max))
             .collect();
         outliers.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         let outlier_count = outliers.len() as u64 * self.sample_divisor;
         outliers.truncate(REPORTED_OUTLIERS);
-        let loudest = self.keys.values().max_by(|a, b| a.requests.cmp(&b.requests).then(b.key.cmp(&a.key)));
-        let dominant = loudest.filter(|pace| pace.requests * 100 > self.requests * DOMINANT_PERCENT);
+        let busiest = self.keys.values().max_by(|a, b| a.requests.cmp(&b.requests).then(b.key.cmp(&a.key)));
+        let dominant = busiest.filter(|rate| rate.requests * 100 > self.requests * DOMINANT_PERCENT);
         GroupSuggestion {
             requests: self.requests,
             keys: self.keys(),
@@ -207,7 +207,7 @@ impl GroupRates {
             knee: find_knee(&self.sorted_peaks(window, all)),
             outliers,
             outlier_count,
-            dominant: dominant.map(|pace| (pace.key.clone(), pace.requests)),
+            dominant: dominant.map(|rate| (rate.key.clone(), rate.requests)),
             trials,
             min_quota: needed.quota,
             quota: chosen.quota,

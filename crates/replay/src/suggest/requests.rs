@@ -1,4 +1,4 @@
-//! Each request of a log with its group and its key.
+//! Iterates over the requests of a log with their groups and keys.
 
 use super::{PathGroup, SuggestRequest, policy};
 use crate::{
@@ -11,17 +11,17 @@ use tidegate_core::{Micros, Quota};
 use tidegate_policy::compile::{Compiler, Prefetch};
 use tidegate_rule::{Mode, Rules, request::KeyValue};
 
-/// One request.
+/// A request with its group and its key.
 pub(super) struct GroupedRequest<'a> {
-    /// The place of its group.
+    /// The index of its group.
     pub(super) group: usize,
-    /// A number that stands for its key: the same in every run.
+    /// The hash of its key, which is the same in every run.
     pub(super) hash: u64,
     pub(super) key: KeyValue<'a>,
     pub(super) now: Micros,
 }
 
-/// Goes through a log. Groups are told apart as the policy will tell them apart, and keys are found as it will find them.
+/// Calls `each` for all requests. Groups and keys are determined by a compiled policy, as in the suggested one.
 pub(super) fn for_each_request(
     request: &SuggestRequest,
     groups: &[&PathGroup],
@@ -30,7 +30,7 @@ pub(super) fn for_each_request(
     mut each: impl FnMut(GroupedRequest<'_>),
 ) -> Result<(), ReplayError> {
     log.start_time()?;
-    // Rules that are off: it only matters which of them is about a request.
+    // The rules are off, because only matching and keys are needed.
     let any = Quota::per_second(1).quota().map_err(|error| ReplayError::Suggestion(error.to_string()))?;
     let rules = groups.iter().map(|group| (*group, any));
     let policy = policy::build_policy(request, rules, Mode::Off)?;

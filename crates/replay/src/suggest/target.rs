@@ -1,19 +1,19 @@
-//! How much a suggestion may deny.
+//! The target of a suggestion: how much a quota may deny.
 
 use super::{rates::GroupRates, trial::Trial};
 use std::fmt;
 use tidegate_core::Percent;
 
-/// How much a quota may deny of a group. Outliers are left out on both sides.
+/// How much of a group a quota may deny. Outliers are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuggestTarget {
-    /// The part of its keys that must never be denied.
+    /// The share of keys that must never be denied.
     Keys(Percent),
-    /// The part of its requests that may be denied.
+    /// The share of requests that may be denied.
     Requests(Percent),
 }
 
-/// What that means for one group.
+/// The target as an absolute number for one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Allowance {
     /// Keys that may be denied.

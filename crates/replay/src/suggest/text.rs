@@ -1,18 +1,18 @@
-//! A suggestion in words.
+//! A suggestion as text.
 
 use super::{GroupSuggestion, Suggestion, WINDOWS};
 use crate::report::{format_timestamp, pluralize};
 use std::fmt::Write as _;
 
-/// Fewer requests or keys than this are a small sample.
+/// A sample with fewer requests or keys is small.
 const MIN_REQUESTS: u64 = 300;
 const MIN_KEYS: u64 = 50;
 /// A day, in microseconds.
 const DAY_MICROS: u64 = 86_400_000_000;
-/// How many candidates of a group are told.
+/// The number of candidates of a group that are reported.
 const MAX_CANDIDATES: usize = 12;
 
-/// The suggestion as text.
+/// Returns the suggestion as text.
 pub fn to_text(suggestion: &Suggestion) -> String {
     let Suggestion { request, log, groups, .. } = suggestion;
     let span = match (log.start, log.end) {
@@ -36,7 +36,7 @@ pub fn to_text(suggestion: &Suggestion) -> String {
     let (denied, requests): (u64, u64) =
         groups.iter().fold((0, 0), |sum, group| (sum.0 + group.denied, sum.1 + group.requests));
     let share = format_share(denied, requests);
-    let _ = writeln!(text, "\nall together deny {denied} of {requests} requests ({share}) of this log");
+    let _ = writeln!(text, "\nall rules together deny {denied} of {requests} requests ({share})");
     text
 }
 
@@ -44,7 +44,7 @@ fn write_group(text: &mut String, group: &GroupSuggestion) {
     let path = group.group.path.as_deref().unwrap_or("all other paths");
     let _ =
         writeln!(text, "\n{} ({path}): {} requests of {} keys", group.group.name, group.requests, group.keys);
-    let _ = writeln!(text, "  most of a key in    half   90 %   99 %    all");
+    let _ = writeln!(text, "  peak per key in        p50    p90    p99    max");
     for (peaks, (_, name)) in group.peaks.iter().zip(WINDOWS) {
         let (half, ninety, last, most) = (peaks.p50, peaks.p90, peaks.p99, peaks.max);
         let _ = writeln!(text, "    {name:<14} {half:>8} {ninety:>6} {last:>6} {most:>6}");
@@ -61,7 +61,7 @@ fn write_group(text: &mut String, group: &GroupSuggestion) {
     explain_quota(group).iter().for_each(|reason| _ = writeln!(text, "  {reason}"));
 }
 
-/// The candidates around the one that was chosen.
+/// Returns the candidates closest to the chosen one.
 fn nearest_trials(group: &GroupSuggestion) -> Vec<&super::Trial> {
     let distance = |trial: &&super::Trial| {
         let ratio = (trial.denied.max(1) as f64 / group.denied.max(1) as f64).ln().abs();
@@ -75,7 +75,7 @@ fn nearest_trials(group: &GroupSuggestion) -> Vec<&super::Trial> {
     near
 }
 
-/// Why this quota, in a few lines.
+/// Explains the choice of the quota, one sentence each.
 pub(super) fn explain_quota(group: &GroupSuggestion) -> Vec<String> {
     let window = WINDOWS[group.window].1;
     let unit = window.trim_start_matches("1 ");
@@ -83,20 +83,20 @@ pub(super) fn explain_quota(group: &GroupSuggestion) -> Vec<String> {
     let mut reasons = Vec::new();
     if knee.above > 0 {
         reasons.push(format!(
-            "the knee is at {} in {window}: {:.1} % of keys stay within, {} go beyond",
+            "knee at {} in {window}: {:.1} % of keys are at or below it, {} above",
             knee.rate,
             knee.share * 100.0,
             knee.above
         ));
     } else {
-        reasons.push(format!("there is no knee: no key does more than {} in {window}", knee.rate));
+        reasons.push(format!("no knee: no key exceeds {} in {window}", knee.rate));
     }
     if !group.outliers.is_empty() {
         let each = group.outliers.iter().map(|(key, most)| format!("{} ({most})", key.escape_debug()));
         let rest = group.outlier_count.saturating_sub(group.outliers.len() as u64);
         let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
         reasons.push(format!(
-            "{}, left out of the target, by their most in {window}: {}{rest}",
+            "{} excluded from the target, with peaks in {window}: {}{rest}",
             pluralize(group.outlier_count, "outlier"),
             each.collect::<Vec<_>>().join(", ")
         ));
@@ -110,39 +110,39 @@ pub(super) fn explain_quota(group: &GroupSuggestion) -> Vec<String> {
     let share = format_share(group.denied, group.requests);
     match group.is_within_target {
         true => reasons.push(format!(
-            "{}: {} is the least per {unit} that stays within the target, with the smallest burst that does; the rest is \
-             headroom. It denies {} ({share}), of {affected}",
+            "{}: {} is the smallest quota per {unit} within the target, with the smallest burst; the remainder is headroom. It \
+             denies {} ({share}), of {affected}",
             group.quota, group.min_quota, group.denied
         )),
         false => reasons.push(format!(
-            "{}: no candidate stays within the target; {} denies the fewest keys, the rest is headroom. It denies {} \
+            "{}: no candidate is within the target; {} denies the fewest keys, the remainder is headroom. It denies {} \
              ({share}), of {affected}",
             group.quota, group.min_quota, group.denied
         )),
     }
     if group.trials.iter().any(|trial| trial.overflowed > 0) {
         reasons.push(
-            "there was no room for all keys: some candidates are told to deny more than they would; the suggestion was \
-             replayed with more room"
+            "the key tables of some candidates were full, so their denials are overestimated; the suggestion was replayed \
+             with a larger table"
                 .to_owned(),
         );
     }
     reasons
 }
 
-/// Why a log says little, in a line each.
+/// Returns warnings about the log, one sentence each.
 pub(super) fn log_warnings(suggestion: &Suggestion) -> Vec<String> {
     let span = match (suggestion.log.start, suggestion.log.end) {
         (Some(start), Some(end)) => end.get().saturating_sub(start.get()),
         _ => 0,
     };
     match span < DAY_MICROS {
-        true => vec!["the log covers less than a day; peaks at other times are not in it".to_owned()],
+        true => vec!["the log covers less than a day; it may miss peaks at other times".to_owned()],
         false => Vec::new(),
     }
 }
 
-/// Why the quota of a group may be wrong, in a line each.
+/// Returns warnings about the sample of a group, one sentence each.
 pub(super) fn group_warnings(group: &GroupSuggestion) -> Vec<String> {
     let mut warnings = Vec::new();
     if group.requests < MIN_REQUESTS || group.keys < MIN_KEYS {

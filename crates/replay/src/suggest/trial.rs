@@ -1,4 +1,4 @@
-//! Candidates, tried on the log.
+//! Tries candidate quotas on the log.
 
 use super::{
     SuggestRequest,
@@ -15,30 +15,30 @@ use std::time::Duration;
 use tidegate_core::{Percent, Quota};
 use tidegate_limiter::{Capacity, Clock, Limiter};
 
-/// A quota that was tried, and what it would have denied.
+/// A candidate quota and its denials on the log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
     /// The quota.
     pub quota: Quota,
-    /// Its window, by its place among [`WINDOWS`].
+    /// The window, as an index of [`WINDOWS`].
     pub window: usize,
-    /// How many it lets through in a window, and at once.
+    /// The number of requests per window.
     pub rate: u64,
-    /// See `rate`.
+    /// The burst.
     pub burst: u64,
-    /// Requests that it would have denied.
+    /// Denied requests.
     pub denied: u64,
-    /// Those of them that are not of outliers.
+    /// Denied requests without those of outliers.
     pub typical_denied: u64,
-    /// Keys of which it would have denied any, without outliers.
+    /// Keys with denied requests, without outliers.
     pub keys: u64,
-    /// Outliers of which it would have denied any.
+    /// Outliers with denied requests.
     pub outliers: u64,
-    /// How often there was no room for a key, so that it was counted with others.
+    /// The number of key table overflows; those keys shared counters.
     pub overflowed: u64,
 }
 
-/// A quota to be tried: the place of its window, what it lets through in one, and at once.
+/// A quota to try: the index of its window, the number of requests per window, and the burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Candidate {
     pub(super) window: usize,
@@ -46,18 +46,18 @@ pub(super) struct Candidate {
     pub(super) burst: u64,
 }
 
-/// The windows that quotas are tried with.
+/// The windows of candidate quotas.
 const TRIED_WINDOWS: [usize; 3] = [0, 2, 4];
-/// How many quotas are tried for each of them at once.
+/// The number of candidates per window in one pass.
 const RATE_STEPS: u32 = 8;
-/// What the counts of one candidate may take at least: some 160,000 keys at once.
+/// The minimum memory for the counters of a candidate, enough for about 150,000 keys.
 const MIN_TRIAL_MEMORY: u64 = 4 << 20;
-/// What those of all that are tried together may take.
+/// The memory for the counters of all candidates of a pass.
 const TOTAL_MEMORY: u64 = 1 << 30;
-/// What a key takes.
+/// The memory per key.
 const BYTES_PER_KEY: u64 = 28;
 
-/// For each group and window, quotas from what half of the keys need to twice what any needs, without outliers.
+/// Returns candidates for each group and window, from the median peak to twice the maximum, without outliers.
 pub(super) fn initial_candidates(found: &MeasuredGroups) -> Vec<Vec<Candidate>> {
     let of_group = |group: &GroupRates| {
         let each = TRIED_WINDOWS.iter().flat_map(|window| {
@@ -69,7 +69,7 @@ pub(super) fn initial_candidates(found: &MeasuredGroups) -> Vec<Vec<Candidate>> 
     found.groups.iter().map(of_group).collect()
 }
 
-/// For each group and window, quotas between the largest that denies too much and the smallest that does not.
+/// Returns candidates for each group and window, between the largest one outside of the target and the next larger one.
 pub(super) fn refined_candidates(tried: &[Vec<Trial>], allowed: &[Allowance]) -> Vec<Vec<Candidate>> {
     let of_group = |(trials, allowed): (&Vec<Trial>, &Allowance)| {
         let each = TRIED_WINDOWS.iter().flat_map(|window| {
@@ -85,7 +85,7 @@ pub(super) fn refined_candidates(tried: &[Vec<Trial>], allowed: &[Allowance]) ->
     tried.iter().zip(allowed).map(of_group).collect()
 }
 
-/// Round numbers from `low` to `high`, each larger than the one before by about the same factor.
+/// Returns rounded rates from `low` to `high` in a geometric progression.
 fn rates_between(window: usize, low: u64, high: u64) -> Vec<Candidate> {
     let factor = (high as f64 / low as f64).powf(1.0 / f64::from(RATE_STEPS - 1));
     let rates =
@@ -96,7 +96,7 @@ fn rates_between(window: usize, low: u64, high: u64) -> Vec<Candidate> {
     candidates
 }
 
-/// Each of these with more room, for what the log has not seen.
+/// Adds headroom for traffic that is not in the log.
 pub(super) fn with_headroom(needed: &[Trial], headroom: Percent) -> Vec<Vec<Candidate>> {
     let more = |number: u64| round_quota((number as f64 * (1.0 + headroom.as_f64())).ceil());
     let of_group = |needed: &Trial| {
@@ -106,7 +106,7 @@ pub(super) fn with_headroom(needed: &[Trial], headroom: Percent) -> Vec<Vec<Cand
     needed.iter().map(of_group).collect()
 }
 
-/// Two digits are enough for a quota.
+/// Rounds up to two significant digits.
 pub(super) fn round_quota(number: f64) -> u64 {
     let number = number.round().max(1.0) as u64;
     let mut unit = 1;
@@ -116,7 +116,7 @@ pub(super) fn round_quota(number: f64) -> u64 {
     number.div_ceil(unit) * unit
 }
 
-/// Goes through the log once, and asks all candidates about each request of their group.
+/// Reads the log once, and checks each request against all candidates of its group.
 pub(super) fn run(
     request: &SuggestRequest,
     found: &MeasuredGroups,
@@ -207,8 +207,8 @@ impl Trial {
     }
 }
 
-/// Of all that deny little enough, the smallest of each window; of those, the one that denies the most outliers. Where nothing
-/// denies little enough, that which denies least.
+/// Chooses among the smallest candidates within the target, one per window, the one that denies the most outliers. If none
+/// is within the target, chooses the one that denies the fewest keys.
 pub(super) fn choose(trials: &[Trial], allowed: Allowance) -> Option<Trial> {
     let of_window = |window: &usize| {
         let ours = || trials.iter().filter(|trial| trial.window == *window);
@@ -216,8 +216,8 @@ pub(super) fn choose(trials: &[Trial], allowed: Allowance) -> Option<Trial> {
         ours().filter(|trial| trial.rate > low).min_by_key(|trial| trial.rate)
     };
     let within = TRIED_WINDOWS.iter().filter_map(of_window);
-    // A window that denies more of the outliers is better. Between equals a minute is what people expect, and closer to what is
-    // needed than a second.
+    // Prefer more denied outliers. Among equals, prefer a minute, which users expect and which fits bursts better than a
+    // second.
     let rank = |trial: &&Trial| {
         (std::cmp::Reverse(trial.outliers), trial.window.abs_diff(2), trial.keys, trial.window)
     };
@@ -227,7 +227,7 @@ pub(super) fn choose(trials: &[Trial], allowed: Allowance) -> Option<Trial> {
         .cloned()
 }
 
-/// In the order of windows and quotas, each once.
+/// Sorts trials by window and quota, and removes duplicates.
 pub(super) fn sort_and_dedup(trials: &mut Vec<Trial>) {
     trials.sort_by_key(Trial::candidate);
     trials.dedup_by_key(|trial| trial.candidate());

@@ -1,4 +1,4 @@
-//! Two policies on the same log.
+//! Comparisons of two policies on the same log.
 
 use crate::support::{REAL_LOG, common_log, replay_compared};
 use tidegate_replay::report::{ReplayReport, to_text};
@@ -12,30 +12,30 @@ rules:
 
 #[test]
 fn policy_equals_itself() {
-    let play = replay_compared(REAL_LOG, POLICY, POLICY);
-    let (against, difference) = play.comparison.as_ref().unwrap();
+    let result = replay_compared(REAL_LOG, POLICY, POLICY);
+    let (against, difference) = result.comparison.as_ref().unwrap();
     assert!(difference.is_empty() && difference.keys.is_empty(), "{difference:?}");
     assert!(difference.denied_by_both > 1_000);
-    for (rule, other) in play.stats.rules.iter().zip(&against.rules) {
+    for (rule, other) in result.stats.rules.iter().zip(&against.rules) {
         let numbers = |rule: &tidegate_replay::RuleStats| {
             (rule.requests, rule.admitted, rule.delayed, rule.denied, rule.shadow)
         };
         assert_eq!(numbers(rule), numbers(other), "{}", rule.name);
     }
-    let output = to_text(&ReplayReport { result: &play, policy: "a", baseline: Some("b") });
-    assert!(output.contains("a and b do the same to every request"), "{output}");
+    let output = to_text(&ReplayReport { result: &result, policy: "a", baseline: Some("b") });
+    assert!(output.contains("a and b make the same decision for every request"), "{output}");
 }
 
 #[test]
 fn difference_is_reported_by_key() {
-    let visits: Vec<(u64, &str, &str, u16)> = (0..6)
+    let requests: Vec<(u64, &str, &str, u16)> = (0..6)
         .flat_map(|at| [(at, "192.0.2.1", "GET /", 200), (at, "192.0.2.2", "GET /login", 200)])
         .collect();
     let strict = "rules: [{ name: each, key: ip, quota: 3/h }]";
     let other = "rules: [{ name: login, match: { path: /login }, key: ip, quota: 1/h }]";
-    let play = replay_compared(common_log(&visits).as_bytes(), strict, other);
-    let (_, difference) = play.comparison.unwrap();
-    // Three each are denied by the first; of the second address the other one denies five.
+    let result = replay_compared(common_log(&requests).as_bytes(), strict, other);
+    let (_, difference) = result.comparison.unwrap();
+    // The first policy denies three requests of each address; the second one denies five of the second address.
     assert_eq!((difference.newly_denied, difference.no_longer_denied), (3, 2));
     assert_eq!(difference.denied_by_both, 3);
     let keys: Vec<_> =

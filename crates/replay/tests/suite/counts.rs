@@ -1,4 +1,4 @@
-//! A replay of the real log counts what plain reimplementations count, for each algorithm.
+//! A replay of the real log has the same counts as a simple reference implementation of each algorithm.
 
 use crate::{
     reference::{
@@ -22,12 +22,12 @@ fn real_requests() -> Vec<RealRequest> {
     parse_log(&text)
 }
 
-/// Went, waited, was turned away.
-fn count_expected<C: ReferenceCounter>(visits: &[RealRequest], make: fn() -> C) -> (u64, u64, u64) {
+/// Returns the numbers of admitted, delayed and denied requests.
+fn count_expected<C: ReferenceCounter>(requests: &[RealRequest], make: fn() -> C) -> (u64, u64, u64) {
     let mut each = PerKey::new(make);
     let mut counts = (0, 0, 0);
-    for visit in visits {
-        match each.check(&visit.ip, visit.time) {
+    for request in requests {
+        match each.check(&request.ip, request.time) {
             ReferenceDecision::Admit => counts.0 += 1,
             ReferenceDecision::Delay => counts.1 += 1,
             ReferenceDecision::Deny => counts.2 += 1,
@@ -37,22 +37,25 @@ fn count_expected<C: ReferenceCounter>(visits: &[RealRequest], make: fn() -> C) 
 }
 
 fn replay_counts(rule: &str) -> (u64, u64, u64) {
-    let play = replay(REAL_LOG, &format!("rules: [{{ name: each, key: ip, {rule} }}]")).unwrap();
-    let RuleStats { admitted, delayed, denied, shadow, requests: asked, .. } = play.stats.rules[0].clone();
+    let result = replay(REAL_LOG, &format!("rules: [{{ name: each, key: ip, {rule} }}]")).unwrap();
+    let RuleStats { admitted, delayed, denied, shadow, requests: asked, .. } = result.stats.rules[0].clone();
     assert_eq!((asked, shadow), (10_000, 0));
-    assert_eq!((admitted, delayed, denied), (play.stats.admitted, play.stats.delayed, play.stats.denied));
+    assert_eq!(
+        (admitted, delayed, denied),
+        (result.stats.admitted, result.stats.delayed, result.stats.denied)
+    );
     (admitted, delayed, denied)
 }
 
 #[test]
 fn real_log_is_read_completely() {
-    let play = replay(REAL_LOG, "rules: [{ name: each, key: ip, quota: 1000000/s }]").unwrap();
-    assert_eq!((play.log.lines, play.log.requests, play.log.broken), (10_000, 10_000, 0));
-    assert_eq!(play.stats.admitted, 10_000);
+    let result = replay(REAL_LOG, "rules: [{ name: each, key: ip, quota: 1000000/s }]").unwrap();
+    assert_eq!((result.log.lines, result.log.requests, result.log.broken), (10_000, 10_000, 0));
+    assert_eq!(result.stats.admitted, 10_000);
     assert_eq!(real_requests().len(), 10_000);
-    // It is known for lines that are not in the order of time.
-    assert!(play.log.reordered > 1_000);
-    assert_eq!(play.log.late, 0);
+    // The lines of this log are not in the order of time.
+    assert!(result.log.reordered > 1_000);
+    assert_eq!(result.log.late, 0);
 }
 
 #[test]
@@ -67,22 +70,22 @@ fn totals_count_shadow_denials_once_per_request() {
 
 #[test]
 fn token_bucket_matches_reference() {
-    let visits = real_requests();
-    let expected = count_expected(&visits, || ReferenceTokenBucket::full(3, MINUTE, 3));
+    let requests = real_requests();
+    let expected = count_expected(&requests, || ReferenceTokenBucket::full(3, MINUTE, 3));
     assert!(expected.2 > 100, "{expected:?}");
     assert_eq!(replay_counts("quota: 3/min"), expected);
     assert_eq!(
         replay_counts("quota: 10/h burst 4"),
-        count_expected(&visits, || ReferenceTokenBucket::full(10, HOUR, 4))
+        count_expected(&requests, || ReferenceTokenBucket::full(10, HOUR, 4))
     );
 }
 
 #[test]
 fn leaky_bucket_matches_reference() {
-    let visits = real_requests();
-    // Ten a minute is one in six seconds.
+    let requests = real_requests();
+    // Ten per minute is one in six seconds.
     let line = || ReferenceLeakyBucket { interval: 6 * SECOND, queue_len: 5, max_wait: 20 * SECOND, next: 0 };
-    let expected = count_expected(&visits, line);
+    let expected = count_expected(&requests, line);
     assert!(expected.1 > 100 && expected.2 > 100, "{expected:?}");
     assert_eq!(replay_counts("quota: 10/min leaky-bucket queue 5, wait: 20s"), expected);
 }
@@ -144,10 +147,10 @@ fn warm_up_limit_matches_reference() {
     assert_eq!(replay_counts("quota: 1/s warm-up 10s cold 3"), expected);
 }
 
-/// Two rules at once: all are charged or none is, and each rule counts what it refused.
+/// Two rules are charged atomically, and each rule counts its own denials.
 #[test]
 fn several_rules_are_charged_together() {
-    let play = replay(
+    let result = replay(
         REAL_LOG,
         "rules:
   - { name: each, key: ip, quota: 10/h burst 10 }
@@ -157,86 +160,88 @@ fn several_rules_are_charged_together() {
     let mut each: HashMap<String, ReferenceTokenBucket> = HashMap::new();
     let mut pages: HashMap<String, ReferenceTokenBucket> = HashMap::new();
     let (mut by_each, mut by_pages, mut went) = (0, 0, 0);
-    for visit in real_requests() {
-        let tokens = each.entry(visit.ip.clone()).or_insert_with(|| ReferenceTokenBucket::full(10, HOUR, 10));
-        let is_page = visit.method == "GET" && (visit.path == "/blog" || visit.path.starts_with("/blog/"));
-        let before = tokens.units_at(visit.time);
+    for request in real_requests() {
+        let tokens =
+            each.entry(request.ip.clone()).or_insert_with(|| ReferenceTokenBucket::full(10, HOUR, 10));
+        let is_page =
+            request.method == "GET" && (request.path == "/blog" || request.path.starts_with("/blog/"));
+        let before = tokens.units_at(request.time);
         let first = before >= tokens.period;
         let second = if is_page {
             let tokens =
-                pages.entry(visit.ip.clone()).or_insert_with(|| ReferenceTokenBucket::full(2, MINUTE, 2));
-            let has = tokens.units_at(visit.time) >= tokens.period;
+                pages.entry(request.ip.clone()).or_insert_with(|| ReferenceTokenBucket::full(2, MINUTE, 2));
+            let has = tokens.units_at(request.time) >= tokens.period;
             if has && first {
-                tokens.check(visit.time);
+                tokens.check(request.time);
             }
             has
         } else {
             true
         };
         if first && second {
-            each.entry(visit.ip.clone()).and_modify(|tokens| _ = tokens.check(visit.time));
+            each.entry(request.ip.clone()).and_modify(|tokens| _ = tokens.check(request.time));
             went += 1;
         }
         by_each += u64::from(!first);
         by_pages += u64::from(!second);
     }
     assert!(by_each > 100 && by_pages > 100, "{by_each} {by_pages}");
-    let denied: Vec<u64> = play.stats.rules.iter().map(|rule| rule.denied).collect();
-    assert_eq!((denied, play.stats.admitted), (vec![by_each, by_pages], went));
+    let denied: Vec<u64> = result.stats.rules.iter().map(|rule| rule.denied).collect();
+    assert_eq!((denied, result.stats.admitted), (vec![by_each, by_pages], went));
 }
 
-/// A charge that depends on the answer, which the log tells.
+/// A charge that depends on the status in the log.
 #[test]
 fn only_matching_statuses_are_charged() {
     let rule = "quota: 1/d fixed-window, charge: { if-status: [404] }";
     let mut used: HashMap<(String, u64), u64> = HashMap::new();
     let mut expected = (0, 0, 0);
-    for visit in real_requests() {
-        let used = used.entry((visit.ip.clone(), visit.time / (24 * HOUR))).or_default();
+    for request in real_requests() {
+        let used = used.entry((request.ip.clone(), request.time / (24 * HOUR))).or_default();
         if *used >= 1 {
             expected.2 += 1;
         } else {
             expected.0 += 1;
-            *used += u64::from(visit.status == 404);
+            *used += u64::from(request.status == 404);
         }
     }
     assert!(expected.2 > 50, "{expected:?}");
     assert_eq!(replay_counts(rule), expected);
 }
 
-/// What is only watched refuses nothing, and counts as if it did.
+/// A rule in shadow mode denies nothing, and counts what it would deny.
 #[test]
 fn shadow_rules_count_what_they_would_deny() {
     let expected = count_expected(&real_requests(), || ReferenceTokenBucket::full(3, MINUTE, 3));
-    let play = replay(REAL_LOG, "rules: [{ name: each, key: ip, quota: 3/min, mode: shadow }]").unwrap();
-    let rule = &play.stats.rules[0];
+    let result = replay(REAL_LOG, "rules: [{ name: each, key: ip, quota: 3/min, mode: shadow }]").unwrap();
+    let rule = &result.stats.rules[0];
     assert_eq!((rule.admitted, rule.shadow, rule.denied), (expected.0, expected.2, 0));
-    assert_eq!(play.stats.admitted, 10_000);
+    assert_eq!(result.stats.admitted, 10_000);
 }
 
-/// Who, with exact counts: there are fewer keys than there is room for.
+/// The counts of denied keys are exact if all keys fit.
 #[test]
 fn top_denied_keys_are_exact() {
-    let play = replay(REAL_LOG, "rules: [{ name: each, key: ip, quota: 3/min }]").unwrap();
+    let result = replay(REAL_LOG, "rules: [{ name: each, key: ip, quota: 3/min }]").unwrap();
     let mut denied: HashMap<String, u64> = HashMap::new();
     let mut each = PerKey::new(|| ReferenceTokenBucket::full(3, MINUTE, 3));
-    for visit in real_requests() {
-        if each.check(&visit.ip, visit.time) == ReferenceDecision::Deny {
-            *denied.entry(visit.ip).or_default() += 1;
+    for request in real_requests() {
+        if each.check(&request.ip, request.time) == ReferenceDecision::Deny {
+            *denied.entry(request.ip).or_default() += 1;
         }
     }
-    for key in play.stats.rules[0].keys.top() {
+    for key in result.stats.rules[0].keys.top() {
         assert_eq!((key.min_count(), key.error), (denied[&key.name], 0), "{}", key.name);
     }
-    assert_eq!(play.stats.rules[0].keys.len(), denied.len());
-    let when: u64 = play.stats.rules[0].timeline.bins().iter().map(|bin| bin.denied).sum();
+    assert_eq!(result.stats.rules[0].keys.len(), denied.len());
+    let when: u64 = result.stats.rules[0].timeline.bins().iter().map(|bin| bin.denied).sum();
     assert_eq!(when, denied.values().sum::<u64>());
 }
 
-/// A log with more keys than there is room for at first is counted as if there had been room from the start.
+/// A log with more keys than the small budget is replayed again with the full budget.
 #[test]
 fn log_with_many_keys_is_counted_per_key() {
-    // Each of very many rules has a small part of the memory.
+    // Each of many rules has a small part of the memory.
     let rules: String =
         (0..24).map(|place| format!("  - {{ name: r{place}, quota: 1000000/s }}\n")).collect();
     let text = format!("rules:\n{rules}  - {{ name: each, key: ip, quota: 1/h }}\n");
@@ -250,7 +255,7 @@ fn log_with_many_keys_is_counted_per_key() {
     let played = replay(log.as_bytes(), &text).unwrap();
     let each = &played.stats.rules[24];
     assert_eq!((each.requests, each.admitted, each.denied), (160_000, 80_000, 80_000));
-    // What cannot be read again has room from the start.
+    // A stream cannot be read again, so it has the full budget from the start.
     let policy = parse_policy(&text);
     let stream = LogInput::from_stream("a stream", std::io::Cursor::new(log.into_bytes()));
     let opened = RequestLog::open(vec![stream], builtin_formats(), None).unwrap();
@@ -258,7 +263,7 @@ fn log_with_many_keys_is_counted_per_key() {
     assert_eq!((streamed.stats.admitted, streamed.stats.denied), (80_000, 80_000));
 }
 
-/// A table of a million bytes has no room for so many keys; what comes of that is told.
+/// A full key table is noted in the result.
 #[test]
 fn table_overflow_is_noted() {
     let line = |at: u32| {
@@ -266,18 +271,19 @@ fn table_overflow_is_noted() {
         format!("10.{a}.{b}.{c} - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n")
     };
     let log: String = (0..200_000).map(line).collect();
-    // Of many rules, each has a small part of the memory.
+    // Each of many rules has a small part of the memory.
     let rules: String = (0..1_100)
         .map(|at| format!("  - {{ name: r{at}, key: ip, quota: 1/d, match: {{ path: /{at} }} }}\n"))
         .collect();
-    let crowded = format!("rules:\n  - {{ name: each, key: ip, quota: 1/d sliding-window }}\n{rules}");
-    let play = replay(log.as_bytes(), &crowded).unwrap();
-    assert!(play.stats.denied > 0);
+    let many_rules = format!("rules:\n  - {{ name: each, key: ip, quota: 1/d sliding-window }}\n{rules}");
+    let result = replay(log.as_bytes(), &many_rules).unwrap();
+    assert!(result.stats.denied > 0);
     assert!(
-        play.notes.iter().any(|note| note.starts_with("rule `each` had no room for a new key")),
+        result.notes.iter().any(|note| note.starts_with("rule `each`: the key table was full for ")),
         "{:?}",
-        play.notes
+        result.notes
     );
-    let play = replay(log.as_bytes(), "rules: [{ name: each, key: ip, quota: 1/d sliding-window }]").unwrap();
-    assert_eq!((play.stats.denied, play.notes), (0, Vec::<String>::new()));
+    let result =
+        replay(log.as_bytes(), "rules: [{ name: each, key: ip, quota: 1/d sliding-window }]").unwrap();
+    assert_eq!((result.stats.denied, result.notes), (0, Vec::<String>::new()));
 }

@@ -1,4 +1,4 @@
-//! What docs/replay.md shows is what comes out. `TIDEGATE_BLESS=1 cargo test -p tidegate-replay` writes it anew.
+//! docs/replay.md shows the real output. `TIDEGATE_BLESS=1 cargo test -p tidegate-replay` rewrites it.
 
 use crate::support::{REAL_LOG, builtin_formats, parse_policy};
 use std::{env, fs, path::Path};
@@ -20,12 +20,12 @@ fn replay_document_matches_output() {
     let document = fs::read_to_string(DOCUMENT_PATH).unwrap();
     let (_, rest) = document.split_once("```yaml\n").unwrap();
     let (rules, _) = rest.split_once("```").unwrap();
-    let play = replay_log(open_log(), (&parse_policy(rules), Path::new("")), None, |_| {}).unwrap();
-    let replayed = to_text(&ReplayReport { result: &play, policy: "policy.yaml", baseline: None });
-    let wish =
+    let result = replay_log(open_log(), (&parse_policy(rules), Path::new("")), None, |_| {}).unwrap();
+    let replayed = to_text(&ReplayReport { result: &result, policy: "policy.yaml", baseline: None });
+    let parameters =
         SuggestRequest::parse("ip", SuggestTarget::Keys("99%".parse().unwrap()), "50%".parse().unwrap())
             .unwrap();
-    let suggestion = suggest(wish, || Ok(open_log()), |_| {}).unwrap();
+    let suggestion = suggest(parameters, || Ok(open_log()), |_| {}).unwrap();
     let suggested = format!("{}\n{}", suggest::to_text(&suggestion), suggestion.policy);
     let mut expected = document.clone();
     for (name, output) in [("replay", replayed), ("suggest", suggested)] {
@@ -40,6 +40,6 @@ fn replay_document_matches_output() {
     assert_eq!(
         fs::read_to_string(DOCUMENT_PATH).unwrap(),
         expected,
-        "run with TIDEGATE_BLESS=1 to write it anew"
+        "run with TIDEGATE_BLESS=1 to rewrite it"
     );
 }

@@ -1,4 +1,4 @@
-//! Formats, packed or not, one file or several.
+//! Formats, compression, and several files.
 
 use crate::support::{builtin_formats, open_logs, parse_policy};
 use std::{io::Write as _, path::Path};
@@ -15,7 +15,7 @@ fn replay_with_formats(formats: LineFormats, log: &[u8], text: &str) -> Result<R
     replay_log(open_logs(&[log], formats, &policy)?, (&policy, Path::new("")), None, |_| {})
 }
 
-/// Three requests of one address, in every format that is known by itself.
+/// Three requests of one address in every built-in format.
 #[test]
 fn builtin_formats_are_detected() {
     let cases = [
@@ -47,11 +47,11 @@ fn builtin_formats_are_detected() {
     ];
     for (name, line) in cases {
         let log: String = (1..=3).map(|second| line.replace('N', &second.to_string()) + "\n").collect();
-        let play = replay_with_formats(builtin_formats(), log.as_bytes(), PER_IP_POLICY)
+        let result = replay_with_formats(builtin_formats(), log.as_bytes(), PER_IP_POLICY)
             .unwrap_or_else(|failure| panic!("{name}: {failure}"));
-        assert_eq!(play.log.formats, [(name.to_owned(), 3)]);
-        assert_eq!((play.stats.admitted, play.stats.denied), (2, 1), "{line}");
-        assert_eq!(play.stats.rules[0].keys.top()[0].name, "192.0.2.1", "{line}");
+        assert_eq!(result.log.formats, [(name.to_owned(), 3)]);
+        assert_eq!((result.stats.admitted, result.stats.denied), (2, 1), "{line}");
+        assert_eq!(result.stats.rules[0].keys.top()[0].name, "192.0.2.1", "{line}");
     }
 }
 
@@ -74,21 +74,21 @@ fn custom_formats_are_parsed() {
     for (format, line) in cases {
         let log: String = ["one", "one", "two"].map(|key| line.replace("KEY", key) + "\n").concat();
         let formats = LineFormats::single(format, &[]);
-        // A query of Apache comes with its `?`, so that nobody can tell where the path ends.
+        // Apache logs the query with its `?`, so path and query have no delimiter.
         if format.contains("%U%q") {
-            assert!(formats.unwrap_err().to_string().contains("put something between them"));
+            assert!(formats.unwrap_err().to_string().contains("put a delimiter between them"));
             continue;
         }
         let policy =
             "rules: [{ name: each, key: header x-api-key, match: { method: POST, path: /a }, quota: 1/h }]";
-        let play = replay_with_formats(formats.unwrap(), log.as_bytes(), policy)
+        let result = replay_with_formats(formats.unwrap(), log.as_bytes(), policy)
             .unwrap_or_else(|failure| panic!("{failure}"));
-        assert_eq!((play.stats.admitted, play.stats.denied), (2, 1), "{format}");
+        assert_eq!((result.stats.admitted, result.stats.denied), (2, 1), "{format}");
     }
     for (format, expected) in [
         ("squid", "unknown format `squid`"),
-        ("$remote_addr", "there is no time in it"),
-        ("[$time_local] $status", "there is no request in it"),
+        ("$remote_addr", "no time field"),
+        ("[$time_local] $status", "no request field and no path field"),
         ("%h %t %", "ends with a `%`"),
     ] {
         let error = LineFormats::single(format, &[]).unwrap_err().to_string();
@@ -111,15 +111,15 @@ fn json_fields_are_configurable() {
     let fields = pairs.map(|(name, member)| (name.to_owned(), member.to_owned()));
     let policy =
         "rules: [{ name: each, key: header x-key, quota: 1/h }, { name: addresses, key: ip, quota: 1/h }]";
-    let play =
+    let result =
         replay_with_formats(LineFormats::single("json", &fields).unwrap(), log.as_bytes(), policy).unwrap();
-    assert_eq!((play.stats.rules[0].denied, play.stats.rules[1].denied), (1, 0));
+    assert_eq!((result.stats.rules[0].denied, result.stats.rules[1].denied), (1, 0));
     let wrong =
         LineFormats::single("json", &[("colour".to_owned(), "c".to_owned())]).unwrap_err().to_string();
     assert!(wrong.contains("unknown field `colour`; use one of time, answered, ip"), "{wrong}");
 }
 
-/// nginx tells when a request had been answered: it came as much earlier as it took. Apache and Envoy tell when it came.
+/// nginx logs the time of the response, so the duration is subtracted. Apache and Envoy log the time of the request.
 #[test]
 fn request_time_is_arrival_time() {
     let policy = "rules: [{ name: one, quota: 1 at once }]";
@@ -129,50 +129,51 @@ fn request_time_is_arrival_time() {
     let log: String = lines
         .map(|(at, took)| format!("192.0.2.1 [2024-02-01T{at}+00:00] \"GET / HTTP/1.1\" {took}\n"))
         .concat();
-    let play = replay_with_formats(LineFormats::single(nginx, &[]).unwrap(), log.as_bytes(), policy).unwrap();
-    assert_eq!((play.stats.admitted, play.stats.denied), (3, 1), "nginx");
+    let result =
+        replay_with_formats(LineFormats::single(nginx, &[]).unwrap(), log.as_bytes(), policy).unwrap();
+    assert_eq!((result.stats.admitted, result.stats.denied), (3, 1), "nginx");
 
     let json: String = lines
         .map(|(at, took)| {
             format!("{{\"time_iso8601\":\"2024-02-01T{at}+00:00\",\"path\":\"/\",\"request_time\":{took}}}\n")
         })
         .concat();
-    let play = replay_with_formats(builtin_formats(), json.as_bytes(), policy).unwrap();
-    assert_eq!((play.stats.admitted, play.stats.denied), (3, 1), "JSON");
+    let result = replay_with_formats(builtin_formats(), json.as_bytes(), policy).unwrap();
+    assert_eq!((result.stats.admitted, result.stats.denied), (3, 1), "JSON");
 
     let lines = [("12:00:00", 10), ("12:00:10", 1), ("12:01:00", 10), ("12:01:01", 9)];
     let log: String = lines
         .map(|(at, took)| format!("192.0.2.1 [01/Feb/2024:{at} +0000] \"GET / HTTP/1.1\" {took}\n"))
         .concat();
-    let play =
+    let result =
         replay_with_formats(LineFormats::single("%h %t \"%r\" %T", &[]).unwrap(), log.as_bytes(), policy)
             .unwrap();
-    assert_eq!((play.stats.admitted, play.stats.denied), (3, 1), "Apache");
+    assert_eq!((result.stats.admitted, result.stats.denied), (3, 1), "Apache");
 }
 
-/// What nginx is packaged with is found out.
+/// The `main` format of the nginx packages is detected.
 #[test]
 fn nginx_main_format_is_detected() {
     let line = "192.0.2.1 - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"curl/8\" \"203.0.113.9\"\n";
-    let play = replay_with_formats(builtin_formats(), line.repeat(3).as_bytes(), PER_IP_POLICY).unwrap();
-    assert_eq!((play.stats.admitted, play.stats.denied), (2, 1));
-    assert_eq!(play.log.formats, [("main".to_owned(), 3)]);
+    let result = replay_with_formats(builtin_formats(), line.repeat(3).as_bytes(), PER_IP_POLICY).unwrap();
+    assert_eq!((result.stats.admitted, result.stats.denied), (2, 1));
+    assert_eq!(result.log.formats, [("main".to_owned(), 3)]);
 }
 
-/// The user of a log is the one that the policy finds in a header.
+/// The user field of a log stands for the user header of the policy.
 #[test]
 fn log_user_is_policy_user() {
     let line =
         |user: &str| format!("192.0.2.1 - {user} [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
     let log = [line("alice"), line("bob"), line("alice")].concat();
-    let play = replay_with_formats(
+    let result = replay_with_formats(
         builtin_formats(),
         log.as_bytes(),
         "user: header x-user\nrules: [{ name: each, key: user, quota: 1/h }]",
     )
     .unwrap();
-    assert_eq!(play.stats.denied, 1);
-    assert_eq!(play.stats.rules[0].keys.top()[0].name, "alice");
+    assert_eq!(result.stats.denied, 1);
+    assert_eq!(result.stats.rules[0].keys.top()[0].name, "alice");
 }
 
 #[test]
@@ -188,18 +189,18 @@ fn compressed_logs_are_read() {
     let zstd = |text: &str| {
         ruzstd::encoding::compress_to_vec(text.as_bytes(), ruzstd::encoding::CompressionLevel::Fastest)
     };
-    // Two pieces one behind the other, as `cat a.gz b.gz` gives them.
+    // Two concatenated streams, as `cat a.gz b.gz` writes them.
     for packed in [[gzip(&first), gzip(&second)].concat(), [zstd(&first), zstd(&second)].concat()] {
-        let play = replay_with_formats(builtin_formats(), &packed, PER_IP_POLICY).unwrap();
-        assert_eq!((play.stats.admitted, play.stats.denied), (2, 1));
+        let result = replay_with_formats(builtin_formats(), &packed, PER_IP_POLICY).unwrap();
+        assert_eq!((result.stats.admitted, result.stats.denied), (2, 1));
     }
     let broken = &gzip(&first)[..20];
     let failure = replay_with_formats(builtin_formats(), broken, PER_IP_POLICY).unwrap_err().to_string();
     assert!(failure.starts_with("cannot read log0: "), "{failure}");
 }
 
-/// The first file has every even second, the second every odd one; a limit of one in two seconds tells whether they were
-/// put together.
+/// The first file has the even seconds, the second the odd ones; a limit of one per second with a burst of one shows
+/// whether they were merged.
 #[test]
 fn files_are_merged_by_time() {
     let line = |second: u64| {
@@ -210,17 +211,17 @@ fn files_are_merged_by_time() {
     let odd: String = (1..600).step_by(2).map(line).collect();
     let policy = parse_policy("rules: [{ name: each, key: ip, quota: 1/s burst 1 }]");
     let log = open_logs(&[even.as_bytes(), odd.as_bytes()], builtin_formats(), &policy).unwrap();
-    let play = replay_log(log, (&policy, Path::new("")), None, |_| {}).unwrap();
-    assert_eq!((play.stats.admitted, play.stats.denied, play.log.late), (600, 0, 0));
-    assert_eq!(play.log.names, ["log0", "log1"]);
+    let result = replay_log(log, (&policy, Path::new("")), None, |_| {}).unwrap();
+    assert_eq!((result.stats.admitted, result.stats.denied, result.log.late), (600, 0, 0));
+    assert_eq!(result.log.names, ["log0", "log1"]);
 }
 
-/// A file that is read in many batches gives the same as one that is read at once.
+/// A file that is read in many batches has the same result as one that is read at once.
 #[test]
 fn batched_reading_equals_whole_reading() {
     let mut log = String::new();
     for place in 0..60_000_u64 {
-        // Every hundredth line stands seven seconds too late.
+        // Every hundredth line is seven seconds late.
         let at = place / 50 - if place % 100 == 99 && place > 1_000 { 7 } else { 0 };
         let (minute, second) = (at / 60, at % 60);
         let ip = place % 250;
@@ -232,11 +233,11 @@ fn batched_reading_equals_whole_reading() {
     let policy = parse_policy("rules: [{ name: each, key: ip, quota: 6/min }]");
     let input = LogInput::from_stream("a stream", std::io::Cursor::new(log.clone().into_bytes()));
     let opened = RequestLog::open(vec![input], builtin_formats(), None).unwrap();
-    let mut seen = 0;
-    let play =
-        replay_log(opened, (&policy, Path::new("")), None, |progress| seen = progress.requests).unwrap();
-    assert_eq!((play.log.requests, play.log.late, seen), (60_000, 0, 60_000));
-    assert_eq!(play.log.reordered, 590);
+    let mut reported = 0;
+    let result =
+        replay_log(opened, (&policy, Path::new("")), None, |progress| reported = progress.requests).unwrap();
+    assert_eq!((result.log.requests, result.log.late, reported), (60_000, 0, 60_000));
+    assert_eq!(result.log.reordered, 590);
     let mut lines: Vec<&str> = log.lines().collect();
     lines.sort_by_key(|line| line[line.find('[').unwrap()..line.find(']').unwrap()].to_owned());
     let sorted = lines.join("\n");
@@ -246,6 +247,6 @@ fn batched_reading_equals_whole_reading() {
         "rules: [{ name: each, key: ip, quota: 6/min }]",
     )
     .unwrap();
-    assert_eq!((again.stats.denied, again.log.reordered), (play.stats.denied, 0));
-    assert!(play.stats.denied > 1_000);
+    assert_eq!((again.stats.denied, again.log.reordered), (result.stats.denied, 0));
+    assert!(result.stats.denied > 1_000);
 }

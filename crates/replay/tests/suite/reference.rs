@@ -1,4 +1,4 @@
-//! The algorithms once more, in plain words: whole seconds become microseconds, and everything is kept that ever happened.
+//! Simple reference implementations of the algorithms, in microseconds and with the complete history.
 
 use std::collections::HashMap;
 
@@ -15,11 +15,11 @@ pub(crate) struct RealRequest {
     pub(crate) status: u16,
 }
 
-/// The real log, read with string functions and put in the order of time.
+/// Parses the real log with string functions, and sorts it by time.
 pub(crate) fn parse_log(log: &str) -> Vec<RealRequest> {
-    let mut visits: Vec<RealRequest> = log.lines().filter_map(parse_line).collect();
-    visits.sort_by_key(|visit| visit.time);
-    visits
+    let mut requests: Vec<RealRequest> = log.lines().filter_map(parse_line).collect();
+    requests.sort_by_key(|request| request.time);
+    requests
 }
 
 fn parse_line(line: &str) -> Option<RealRequest> {
@@ -39,7 +39,7 @@ fn parse_line(line: &str) -> Option<RealRequest> {
     })
 }
 
-/// `17/May/2015:10:05:03 +0000`; all of it is in one month, in UTC.
+/// Parses `17/May/2015:10:05:03 +0000`; the whole log is in one month, in UTC.
 fn parse_time(text: &str) -> Option<u64> {
     let rest = text.strip_suffix(" +0000")?;
     let (date, clock) = rest.split_once(':')?;
@@ -51,7 +51,7 @@ fn parse_time(text: &str) -> Option<u64> {
     Some((days * 86_400 + hour * 3_600 + minute * 60 + second) * SECOND)
 }
 
-/// What a request gets.
+/// The decision for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReferenceDecision {
     Admit,
@@ -59,9 +59,9 @@ pub(crate) enum ReferenceDecision {
     Deny,
 }
 
-/// Each key's own state under a quota.
+/// The state of one key under a quota.
 pub(crate) trait ReferenceCounter {
-    /// Whether a request of now goes, and if it does, remembers it.
+    /// Checks a request, and records it if it is admitted.
     fn check(&mut self, now: u64) -> ReferenceDecision;
 }
 
@@ -81,8 +81,8 @@ impl<C: ReferenceCounter> PerKey<C> {
     }
 }
 
-/// A bucket of tokens that starts full: `rate` of them come in each period, up to `burst`. Counted in parts of a token, one
-/// for each microsecond of the period.
+/// A token bucket that starts full: `rate` tokens are added per period, up to `burst`. A token has one unit for each
+/// microsecond of the period.
 pub(crate) struct ReferenceTokenBucket {
     pub(crate) rate: u128,
     pub(crate) period: u128,
@@ -111,31 +111,31 @@ impl ReferenceCounter for ReferenceTokenBucket {
     }
 }
 
-/// A queue that is worked off at a steady pace: one is served at once, others wait behind it, and when there is no place
-/// left they go away. Whoever waits is served when its turn comes, unless that takes longer than it has patience.
+/// A queue that is drained at a constant rate. A request is denied if the queue is full or its wait would exceed
+/// `max_wait`.
 pub(crate) struct ReferenceLeakyBucket {
-    /// Microseconds between two turns.
+    /// Microseconds between two admitted requests.
     pub(crate) interval: u64,
     pub(crate) queue_len: u64,
     pub(crate) max_wait: u64,
-    /// When the next turn is.
+    /// The time of the next free slot.
     pub(crate) next: u64,
 }
 
 impl ReferenceCounter for ReferenceLeakyBucket {
     fn check(&mut self, now: u64) -> ReferenceDecision {
-        let turn = self.next.max(now);
-        let wait = turn - now;
-        // As many turns as lie ahead are places that are taken.
+        let slot = self.next.max(now);
+        let wait = slot - now;
+        // The number of slots ahead is the number of queued requests.
         if wait > self.queue_len * self.interval || wait > self.max_wait {
             return ReferenceDecision::Deny;
         }
-        self.next = turn + self.interval;
+        self.next = slot + self.interval;
         if wait == 0 { ReferenceDecision::Admit } else { ReferenceDecision::Delay }
     }
 }
 
-/// So many in each window of the calendar.
+/// At most `limit` requests in each calendar window.
 pub(crate) struct ReferenceFixedWindow {
     pub(crate) limit: u64,
     pub(crate) period: u64,
@@ -157,12 +157,12 @@ impl ReferenceCounter for ReferenceFixedWindow {
     }
 }
 
-/// This window of the calendar, and as much of the one before as still reaches into the last period. The part of the window
-/// before is rounded up: a fraction of a request is in the way as a whole one.
+/// The current calendar window, plus the share of the previous one that overlaps the last period. That share is rounded up
+/// to whole requests.
 pub(crate) struct ReferenceSlidingWindow {
     pub(crate) limit: u64,
     pub(crate) period: u64,
-    /// How many went, by window.
+    /// Admitted requests by window.
     pub(crate) counts: HashMap<u64, u64>,
 }
 
@@ -173,7 +173,7 @@ impl ReferenceCounter for ReferenceSlidingWindow {
             |window: Option<u64>| window.and_then(|window| self.counts.get(&window)).copied().unwrap_or(0);
         let left = self.period - now % self.period;
         let faded = of(window.checked_sub(1)) * left;
-        // count + faded / period + 1 <= limit, without a fraction.
+        // count + faded / period + 1 <= limit, in integers.
         if (of(Some(window)) + 1) * self.period + faded > self.limit * self.period {
             return ReferenceDecision::Deny;
         }
@@ -182,7 +182,7 @@ impl ReferenceCounter for ReferenceSlidingWindow {
     }
 }
 
-/// Every moment at which one went: no more than the limit in any period.
+/// The times of all admitted requests: at most `limit` in any period.
 pub(crate) struct ReferenceSlidingLog {
     pub(crate) limit: usize,
     pub(crate) period: u64,
@@ -191,7 +191,7 @@ pub(crate) struct ReferenceSlidingLog {
 
 impl ReferenceCounter for ReferenceSlidingLog {
     fn check(&mut self, now: u64) -> ReferenceDecision {
-        let recent = self.admitted.iter().filter(|moment| now - **moment < self.period).count();
+        let recent = self.admitted.iter().filter(|time| now - **time < self.period).count();
         if recent >= self.limit {
             return ReferenceDecision::Deny;
         }
@@ -200,13 +200,13 @@ impl ReferenceCounter for ReferenceSlidingLog {
     }
 }
 
-/// So many parts of a period, counted each by itself. All that reach into the last period count as a whole, the oldest of
-/// them too: never more than the limit, whatever the moment.
+/// A period in sub-windows with separate counters. All sub-windows that overlap the last period count completely, so the
+/// limit is never exceeded in any period.
 pub(crate) struct ReferenceSlidingStrict {
     pub(crate) limit: u64,
     pub(crate) sub_window: u64,
     pub(crate) sub_windows: u64,
-    /// How many went, by part.
+    /// Admitted requests by sub-window.
     pub(crate) counts: HashMap<u64, u64>,
 }
 
@@ -223,8 +223,8 @@ impl ReferenceCounter for ReferenceSlidingStrict {
     }
 }
 
-/// Guava's smooth limiter, asked by somebody who does not wait: whoever comes before the next free moment is turned away;
-/// whoever goes pays with what was saved up while nobody came, a second's worth at most, and else with the time of the next.
+/// Guava's `SmoothBursty` without waiting: requests before the next free time are denied. An admitted request uses a stored
+/// permit, of which at most one second's worth is stored, or else delays the next request.
 pub(crate) struct ReferenceSmooth {
     pub(crate) per_second: f64,
     pub(crate) stored: f64,
@@ -251,21 +251,20 @@ impl ReferenceCounter for ReferenceSmooth {
 }
 
 impl ReferenceTokenBucket {
-    /// The parts of tokens that there would be then.
+    /// Returns the units at a time.
     pub(crate) fn units_at(&self, now: u64) -> u128 {
         (self.units + u128::from(now - self.last) * self.rate).min(self.burst * self.period)
     }
 }
 
 impl ReferenceSmooth {
-    /// Nobody has come for a long time.
+    /// Returns the state after a long idle time.
     pub(crate) fn idle(per_second: f64) -> Self {
         Self { per_second, stored: per_second, next: 0.0, has_started: false }
     }
 }
 
-/// Guava's limiter that warms up, asked by somebody who does not wait: what is saved up costs more the more of it there is,
-/// up to a factor.
+/// Guava's `SmoothWarmingUp` without waiting: stored permits cost more the more of them are stored, up to a factor.
 pub(crate) struct ReferenceWarmUp {
     interval: f64,
     warm_up: f64,
@@ -277,7 +276,7 @@ pub(crate) struct ReferenceWarmUp {
 }
 
 impl ReferenceWarmUp {
-    /// Nobody has come for a long time.
+    /// Returns the state after a long idle time.
     pub(crate) fn cold(per_second: f64, warm_up: f64, factor: f64) -> Self {
         let (between, warm_up) = (1e6 / per_second, warm_up * 1e6);
         let threshold = 0.5 * warm_up / between;
@@ -286,7 +285,7 @@ impl ReferenceWarmUp {
         Self { interval: between, warm_up, max_stored: most, threshold, slope, stored: most, next: None }
     }
 
-    /// What taking `count` costs beyond a free one: the area under the line from what is stored downwards.
+    /// Returns the time that `count` stored permits cost: the area under the cost function.
     fn cost(&self, count: f64) -> f64 {
         let above = (self.stored - self.threshold).max(0.0);
         let taken = above.min(count);

@@ -1,4 +1,4 @@
-//! What a suggestion says is what it does.
+//! The reported numbers of a suggestion match a replay of its policy.
 
 use crate::support::{REAL_LOG, builtin_formats, common_log, open_logs, parse_policy, replay};
 use std::{collections::BTreeSet, io::Read as _, path::Path};
@@ -26,21 +26,21 @@ fn requests_target(share: &str) -> SuggestTarget {
     SuggestTarget::Requests(share.parse().unwrap())
 }
 
-/// The trial of the quota that is suggested.
+/// Returns the trial of the suggested quota.
 fn chosen_trial(group: &GroupSuggestion) -> &Trial {
     group.trials.iter().find(|trial| trial.quota == group.quota).unwrap()
 }
 
-/// The suggested policy, enforced on a log: the keys that it denies.
+/// Returns the keys that the suggested policy denies on a log if it is enforced.
 fn denied_keys(suggestion: &Suggestion, log: &str) -> BTreeSet<String> {
     let mut policy = suggestion.policy.clone();
     policy.rules.iter_mut().for_each(|rule| rule.enforcement = RuleEnforcement::All(Mode::Enforce));
     let log = open_logs(&[log.as_bytes()], builtin_formats(), &policy).unwrap();
-    let play = replay_log(log, (&policy, Path::new("")), None, |_| {}).unwrap();
-    play.stats.rules.iter().flat_map(|rule| rule.keys.top()).map(|key| key.name).collect()
+    let result = replay_log(log, (&policy, Path::new("")), None, |_| {}).unwrap();
+    result.stats.rules.iter().flat_map(|rule| rule.keys.top()).map(|key| key.name).collect()
 }
 
-/// The policy that is written, read again and enforced on the same log.
+/// The printed policy is parsed again and enforced on the same log.
 #[test]
 fn suggestion_denies_reported_count() {
     for target in [keys_target("99%"), keys_target("90%"), requests_target("5%")] {
@@ -53,14 +53,14 @@ fn suggestion_denies_reported_count() {
         let shadow = replay(REAL_LOG, &written.print(PolicyFormat::Yaml)).unwrap();
         written.rules.iter_mut().for_each(|rule| rule.enforcement = RuleEnforcement::All(Mode::Enforce));
         let log = open_logs(&[REAL_LOG], builtin_formats(), &written).unwrap();
-        let play = replay_log(log, (&written, Path::new("")), None, |_| {}).unwrap();
+        let result = replay_log(log, (&written, Path::new("")), None, |_| {}).unwrap();
         let mut expected_denied = 0;
         for ((group, rule), watched) in
-            suggestion.groups.iter().zip(&play.stats.rules).zip(&shadow.stats.rules)
+            suggestion.groups.iter().zip(&result.stats.rules).zip(&shadow.stats.rules)
         {
             assert_eq!((rule.requests, rule.denied), (group.requests, group.denied), "{}", rule.name);
             assert_eq!(watched.shadow, group.denied, "{}", rule.name);
-            // What its candidate denied when it was tried, too.
+            // The trial of the candidate has the same number of denials.
             let tried = chosen_trial(group);
             assert_eq!(tried.denied, group.denied, "{}", rule.name);
             assert!(group.is_within_target, "{group:?}");
@@ -74,48 +74,48 @@ fn suggestion_denies_reported_count() {
             }
             expected_denied += group.denied;
         }
-        assert_eq!(play.stats.denied, expected_denied);
+        assert_eq!(result.stats.denied, expected_denied);
         assert!(expected_denied > 0, "{target}");
         let requests: u64 = suggestion.groups.iter().map(|group| group.requests).sum();
         assert_eq!(requests, 10_000, "every request is in one group");
     }
 }
 
-/// A hundred people, each once a minute, and a robot that asks for more than all of them.
+/// A hundred clients with one request per minute, and a bot with more requests than all of them.
 #[test]
 fn suggestion_does_not_follow_an_abuser() {
-    let mut visits = Vec::new();
+    let mut requests = Vec::new();
     for minute in 0..30_u64 {
         for person in 0..100_u64 {
-            visits.push((minute * 60 + person % 60, format!("192.0.2.{person}")));
+            requests.push((minute * 60 + person % 60, format!("192.0.2.{person}")));
         }
     }
-    let people = visits.clone();
+    let people = requests.clone();
     for second in 0..1_800 {
-        (0..5).for_each(|_| visits.push((second, "198.51.100.1".to_owned())));
+        (0..5).for_each(|_| requests.push((second, "198.51.100.1".to_owned())));
     }
-    let log = |visits: &[(u64, String)]| {
-        let visits: Vec<_> =
-            visits.iter().map(|(at, ip)| (*at, ip.as_str(), "GET /shop/list", 200)).collect();
-        common_log(&visits)
+    let log = |requests: &[(u64, String)]| {
+        let requests: Vec<_> =
+            requests.iter().map(|(at, ip)| (*at, ip.as_str(), "GET /shop/list", 200)).collect();
+        common_log(&requests)
     };
-    let (alone, beside) = (log(&people), log(&visits));
+    let (alone, beside) = (log(&people), log(&requests));
     for target in [keys_target("99.9%"), requests_target("0.1%")] {
         let suggestion = suggest_for(beside.as_bytes(), "ip", target).unwrap();
         let without = suggest_for(alone.as_bytes(), "ip", target).unwrap();
         let group = suggestion.groups.iter().max_by_key(|group| group.requests).unwrap();
-        assert_eq!(group.quota, without.groups[0].quota, "the robot changes nothing: {group:?}");
+        assert_eq!(group.quota, without.groups[0].quota, "the bot changes nothing: {group:?}");
         assert_eq!(group.outliers, [("198.51.100.1".to_owned(), 300)], "{group:?}");
         assert_eq!(
             (chosen_trial(group).keys, chosen_trial(group).outliers),
             (0, 1),
-            "only the robot is denied: {group:?}"
+            "only the bot is denied: {group:?}"
         );
         assert_eq!(denied_keys(&suggestion, &beside), BTreeSet::from(["198.51.100.1".to_owned()]));
         let output = to_text(&suggestion);
         for part in [
-            "the knee is at 1 in 1 min: 99.0 % of keys stay within, 1 go beyond",
-            "1 outlier, left out of the target, by their most in 1 min: 198.51.100.1 (300)",
+            "knee at 1 in 1 min: 99.0 % of keys are at or below it, 1 above",
+            "1 outlier excluded from the target, with peaks in 1 min: 198.51.100.1 (300)",
             "warning: one key dominates: 198.51.100.1 makes 75.00 % of the requests",
             "warning: the log covers less than a day",
         ] {
@@ -130,8 +130,8 @@ fn suggestion_does_not_follow_an_abuser() {
 
 #[test]
 fn small_sample_of_one_key_warns() {
-    let visits: Vec<_> = (0..49).map(|second| (second, "192.0.2.1", "GET /", 200)).collect();
-    let suggestion = suggest_for(common_log(&visits).as_bytes(), "ip", keys_target("99.9%")).unwrap();
+    let requests: Vec<_> = (0..49).map(|second| (second, "192.0.2.1", "GET /", 200)).collect();
+    let suggestion = suggest_for(common_log(&requests).as_bytes(), "ip", keys_target("99.9%")).unwrap();
     let output = to_text(&suggestion);
     assert!(output.contains("warning: small sample: 49 requests of 1 key"), "{output}");
     assert!(
@@ -142,33 +142,33 @@ fn small_sample_of_one_key_warns() {
     assert_eq!(warnings, Some(2));
 }
 
-/// People who come in visits of a few pages, some more eager than others, and one who never stops.
+/// Clients with sessions of a few requests each, of different lengths, and one abuser with constant traffic.
 fn generate_day(seed: u64, people: u64) -> String {
     let mut state = seed;
     let mut random = |below: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % below
     };
-    let mut visits = Vec::new();
+    let mut requests = Vec::new();
     for person in 0..people {
         let ip = format!("10.0.{}.{}", person / 250, person % 250);
         for _ in 0..1 + random(3) {
             let mut at = random(9 * 3_600);
-            // Half leave after a page, half of the others after two, and so on.
+            // The session length has a geometric distribution.
             let mut pages = 1 + random(4);
             while random(2) == 0 && pages < 40 {
                 pages += 1 + random(4);
             }
             for _ in 0..pages {
-                visits.push((at, ip.clone()));
+                requests.push((at, ip.clone()));
                 at += random(5);
             }
         }
     }
-    (0..4 * 3_600).for_each(|second| visits.push((second, "198.51.100.1".to_owned())));
-    visits.sort();
-    let visits: Vec<_> = visits.iter().map(|(at, ip)| (*at, ip.as_str(), "GET /", 200)).collect();
-    common_log(&visits)
+    (0..4 * 3_600).for_each(|second| requests.push((second, "198.51.100.1".to_owned())));
+    requests.sort();
+    let requests: Vec<_> = requests.iter().map(|(at, ip)| (*at, ip.as_str(), "GET /", 200)).collect();
+    common_log(&requests)
 }
 
 #[test]
@@ -203,20 +203,21 @@ fn target_of_one_half_of_a_real_log_holds_on_the_other() {
     }
 }
 
-/// Paths of one kind beside one that stands out: each request counts in one group, and is denied as it was said.
+/// Overlapping path prefixes: each request counts in one group, and the denials are as reported.
 #[test]
 fn groups_share_no_request() {
-    let mut visits = Vec::new();
+    let mut requests = Vec::new();
     for second in 0..1_200_u64 {
         let path = if second % 4 == 0 {
             "GET /shop/list".to_owned()
         } else {
             format!("GET /shop/item{}x", second % 97)
         };
-        visits.push((second / 4, "192.0.2.1", path));
+        requests.push((second / 4, "192.0.2.1", path));
     }
-    let visits: Vec<_> = visits.iter().map(|(at, ip, request)| (*at, *ip, request.as_str(), 200)).collect();
-    let suggestion = suggest_for(common_log(&visits).as_bytes(), "ip", requests_target("50%")).unwrap();
+    let requests: Vec<_> =
+        requests.iter().map(|(at, ip, request)| (*at, *ip, request.as_str(), 200)).collect();
+    let suggestion = suggest_for(common_log(&requests).as_bytes(), "ip", requests_target("50%")).unwrap();
     assert!(suggestion.groups.len() > 1, "{:?}", suggestion.groups);
     assert_eq!(suggestion.groups.iter().map(|group| group.requests).sum::<u64>(), 1_200);
     for group in &suggestion.groups {
@@ -239,14 +240,14 @@ fn zero_target_denies_nothing() {
 fn invalid_suggestion_inputs_are_errors() {
     let log = common_log(&[(0, "192.0.2.1", "GET /", 200)]);
     let error = suggest_for(log.as_bytes(), "header x-tenant", keys_target("99%")).unwrap_err();
-    assert!(error.starts_with("no request of the log has what"), "{error}");
+    assert!(error.starts_with("no request in the log has the key of"), "{error}");
     let error = suggest_for(b"", "ip", keys_target("99%")).unwrap_err();
-    assert_eq!(error, "log: there is no request in it; give a log with at least one");
-    let said = suggest_for(log.as_bytes(), "ipp", keys_target("99%")).unwrap_err();
-    assert!(said.starts_with("--key ipp: ") && said.contains("did you mean `ip`"), "{said}");
+    assert_eq!(error, "log: no requests found; use a log with at least one request");
+    let error = suggest_for(log.as_bytes(), "ipp", keys_target("99%")).unwrap_err();
+    assert!(error.starts_with("--key ipp: ") && error.contains("did you mean `ip`"), "{error}");
 }
 
-/// Lines of a gateway's own history.
+/// Lines of the history of a gateway.
 #[test]
 fn gateway_history_is_readable() {
     let line = |second: u64, user: &str| {

@@ -1,4 +1,4 @@
-//! A log through a policy, in a line.
+//! Helpers that replay a log through a policy.
 
 use std::path::Path;
 use tidegate_policy::Policy;
@@ -8,7 +8,7 @@ use tidegate_replay::{
     replay_log,
 };
 
-/// The log that comes with the tests: 10,000 real requests.
+/// A log of 10,000 real requests.
 pub(crate) const REAL_LOG: &[u8] = include_bytes!("../data/access-apache-10k.log.gz");
 
 pub(crate) fn parse_policy(text: &str) -> Policy {
@@ -19,7 +19,7 @@ pub(crate) fn builtin_formats() -> LineFormats {
     LineFormats::builtin(&[]).unwrap()
 }
 
-/// Several logs, each in one piece.
+/// Opens several logs from memory.
 pub(crate) fn open_logs(
     logs: &[&[u8]],
     formats: LineFormats,
@@ -30,20 +30,20 @@ pub(crate) fn open_logs(
     Ok(RequestLog::open(inputs.collect(), formats, Replay::user_header(policy))?)
 }
 
-/// A log through a policy.
+/// Replays a log through a policy.
 pub(crate) fn replay(log: &[u8], text: &str) -> Result<ReplayResult, ReplayError> {
     let policy = parse_policy(text);
     replay_log(open_logs(&[log], builtin_formats(), &policy)?, (&policy, Path::new("")), None, |_| {})
 }
 
-/// The same beside another policy.
+/// Replays a log through a policy and a baseline.
 pub(crate) fn replay_compared(log: &[u8], text: &str, against: &str) -> ReplayResult {
     let (policy, against) = (parse_policy(text), self::parse_policy(against));
     let log = open_logs(&[log], builtin_formats(), &policy).unwrap();
     replay_log(log, (&policy, Path::new("")), Some((&against, Path::new(""))), |_| {}).unwrap()
 }
 
-/// Lines of the common format: seconds after noon, address, method and path, status.
+/// Formats lines of the common format: seconds after noon, address, method and path, status.
 pub(crate) fn common_log(lines: &[(u64, &str, &str, u16)]) -> String {
     let line = |(at, ip, request, status): &(u64, &str, &str, u16)| {
         let (hour, minute, second) = (12 + at / 3_600, at / 60 % 60, at % 60);

@@ -1,19 +1,19 @@
-//! What a request pays, knowing how it was answered.
+//! What a request is charged, depending on its response.
 
 use crate::request::ResponseHead;
 use std::{fmt, sync::Arc};
 
-/// What a request pays, knowing how it was answered.
+/// What a request is charged, depending on its response.
 ///
-/// Its cost is always taken before the call, so that a hundred at once cannot slip through while none of them has been
-/// answered; what it need not pay is given back then. A call that ends without an answer, because it failed or because the
-/// client went away, pays what was taken: hanging up is no way around a limit.
+/// The cost is always charged before the call, so that concurrent requests cannot exceed the limit while
+/// their responses are pending; afterwards the difference is refunded. A call without a response, because it
+/// failed or because the client disconnected, is charged in full: disconnecting does not evade a limit.
 ///
 /// ```
 /// use tidegate_rule::{ChargePolicy, request::ResponseHead};
 ///
 /// let failed_logins = ChargePolicy::only_if(|reply: &dyn ResponseHead| reply.status() == 401);
-/// let not_our_faults = ChargePolicy::refund_if(|reply: &dyn ResponseHead| reply.status() >= 500);
+/// let client_errors_only = ChargePolicy::refund_if(|reply: &dyn ResponseHead| reply.status() >= 500);
 /// ```
 #[derive(Clone, Default)]
 pub struct ChargePolicy {
@@ -33,34 +33,35 @@ type ResponseTest = dyn Fn(&dyn ResponseHead) -> bool + Send + Sync;
 type ResponseCost = dyn Fn(&dyn ResponseHead) -> Option<u64> + Send + Sync;
 
 impl ChargePolicy {
-    /// Its cost, whatever the answer is. The default.
+    /// Charges the cost, whatever the response is. The default.
     pub fn upfront() -> Self {
         Self::default()
     }
 
-    /// Its cost, unless the answer is such: nobody pays for an error of the server, say.
+    /// Charges the cost, and refunds it if the response satisfies this test: an error of the server, for
+    /// example.
     pub fn refund_if(test: impl Fn(&dyn ResponseHead) -> bool + Send + Sync + 'static) -> Self {
         Self { timing: ChargeTiming::RefundIf(Arc::new(test)) }
     }
 
-    /// Nothing, unless the answer is such: only logins that failed count, say.
+    /// Charges the cost only if the response satisfies this test: a failed login, for example.
     pub fn only_if(test: impl Fn(&dyn ResponseHead) -> bool + Send + Sync + 'static) -> Self {
         Self { timing: ChargeTiming::OnlyIf(Arc::new(test)) }
     }
 
-    /// What the answer says that it was worth, in a header for example; its cost if it says nothing. What is missing is
-    /// charged even if those who come later must repay it.
+    /// Charges the cost that the response states, in a header for example; the original cost if it states
+    /// none. A higher cost is charged even if it exceeds the quota: later requests wait until it is repaid.
     pub fn actual(price: impl Fn(&dyn ResponseHead) -> Option<u64> + Send + Sync + 'static) -> Self {
         Self { timing: ChargeTiming::Actual(Arc::new(price)) }
     }
 
-    /// Whether it can be settled before there is an answer.
+    /// Whether it is final before there is a response.
     #[inline]
     pub(super) fn is_upfront(&self) -> bool {
         matches!(self.timing, ChargeTiming::Upfront)
     }
 
-    /// What a call of this cost pays after all.
+    /// The final cost of a call.
     pub(super) fn final_cost(&self, cost: u64, reply: &dyn ResponseHead) -> u64 {
         match &self.timing {
             ChargeTiming::Upfront => cost,

@@ -4,7 +4,7 @@
 //!   find the key ──▶ build a check of each limit ──▶ decide all of them jointly ──▶ limits in shadow mode ──▶ settle
 //! ```
 //!
-//! There is one order of steps. A [`RunMode`] says what happens where a step would have to wait.
+//! There is one order of steps. A [`RunMode`] determines what happens when a step must wait.
 
 use super::{
     Gate, RequestLimit,
@@ -22,11 +22,11 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 use tidegate_core::Decision;
 use tidegate_limiter::{Bucket, Check, Limiter, Waiter, background, store::QuotaSelection};
 
-/// The result of an evaluation, or a future of it that owns all it needs.
+/// The result of an evaluation, or a future of it that owns everything it needs.
 pub enum Evaluation<T> {
     /// Everything was decided at once.
     Ready(T),
-    /// A store has to be asked, or a turn waited for. Dropping it gives back what it has reserved.
+    /// A store must be queried, or the request must wait. Dropping it releases its reservations.
     Pending(PendingEvaluation<T>),
 }
 
@@ -57,25 +57,25 @@ impl<T: fmt::Debug> fmt::Debug for Evaluation<T> {
 pub enum LimitSelection<'a> {
     /// Those whose methods, routes and conditions match the request.
     Matching,
-    /// Those at these indexes in [`Gate::limits`], for a caller whose index has found them.
+    /// Those at these indexes in [`Gate::limits`], for a caller that has looked them up.
     Indexes(&'a [usize]),
 }
 
 /// How an evaluation treats waits and stores.
 #[derive(Clone, Copy, Debug)]
 pub enum RunMode<'a> {
-    /// Waits for turns and asks stores, in a future.
+    /// Waits and queries stores, in a future.
     Live,
-    /// Cannot wait. A limit that is declared to wait decides at once; limits in a store deny, as with an unavailable store that
-    /// is closed.
+    /// Cannot wait. A limit that is declared to wait decides at once; limits in a store deny, as with an
+    /// unavailable store that fails closed.
     Immediate,
-    /// Waits for nothing: a delay is reported, and its place in a queue is held until [`Verdict::leave_queues`]; a full queue or
-    /// a slot in use denies. The caller sets the clock, and no other thread may check these limits meanwhile. The checks are those
-    /// of [`Gate::prepare`] for the same limits, or none.
+    /// Does not wait: a delay is reported, and its queue entry stays until [`Verdict::leave_queues`]; a
+    /// full queue or a slot in use denies. The caller sets the clock, and no other thread may check these
+    /// limits meanwhile. The checks are those of [`Gate::prepare`] for the same limits, or empty.
     DryRun(&'a [PreparedCheck]),
 }
 
-/// Evaluates limits into `verdict`; `Some` if it has to be waited for.
+/// Evaluates limits into `verdict`; `Some` if it has to wait.
 #[inline]
 pub(super) fn evaluate(
     gate: &Gate,
@@ -103,7 +103,7 @@ pub(super) fn evaluate(
     evaluate_all(gate, head, limits, run, verdict)
 }
 
-/// Evaluates the limits that match. A verdict of one decision is made where it is used, since most requests return one.
+/// Evaluates the limits that match. A verdict of one decision, the most common result, is built in place.
 #[inline]
 pub(super) fn check(gate: &Gate, head: &dyn RequestHead) -> Evaluation<Verdict> {
     match decide_fast(gate, head, LimitSelection::Matching) {
@@ -121,8 +121,8 @@ fn check_all(gate: &Gate, head: &dyn RequestHead) -> Evaluation<Verdict> {
     }
 }
 
-/// The fast path: the only limit decides by itself. `None` if there are others, or more has to be known; nothing is charged
-/// then.
+/// The fast path: a single limit decides. `None` if there are several, or its decision is not final; then nothing is
+/// charged.
 #[inline]
 fn decide_fast(gate: &Gate, head: &dyn RequestHead, limits: LimitSelection<'_>) -> Option<LimitDecision> {
     if let Some(bits) = gate.inner.peer_bits
@@ -163,7 +163,7 @@ fn decide_single(
     let limit = all.get(index)?;
     let limiter = limit.rule().fast_limiter().filter(|_| limit.is_plain())?;
     let (cost, tier) = (limit.compute_cost(head), limit.select_tier(head));
-    // The most common key is hashed as what it is: the same hash as that of the value that `find_key` makes of it.
+    // The most common key is hashed directly, with the same hash as the value of `find_key`.
     let decision = match limit.key_source().0.peer_bits().zip(head.peer()) {
         Some((bits, peer)) => check_key(limiter, &AddressKey::with_prefix(peer, bits), cost, tier),
         None => {
@@ -209,14 +209,14 @@ pub(super) fn find_key<'a>(limit: &RequestLimit, head: &'a dyn RequestHead) -> K
     }
 }
 
-/// What is checked of one limit.
+/// The check of one limit.
 pub(super) struct LimitCheck {
     pub(super) limit: usize,
     pub(super) mode: Mode,
     pub(super) check: Check,
-    /// A slot that is waited for in line, with the tokens beside it.
+    /// A wait for a slot, together with the tokens of the check.
     pub(super) slot_wait: Option<(Bucket, Waiter)>,
-    /// The queue in which it waits, if it may.
+    /// The queue in which it may wait.
     pub(super) queue: Option<KeyQueue>,
 }
 
@@ -243,17 +243,17 @@ fn evaluate_all(
         }
     };
     let is_live = matches!(run, RunMode::Live);
-    let has_line = enforced.iter().any(|check| check.slot_wait.is_some());
-    let is_later = is_live && (has_line || !shadow.iter().all(|check| check.check.is_in_memory()));
-    let reserved = if is_later { None } else { reserve_in_memory(&enforced) };
+    let must_queue = enforced.iter().any(|check| check.slot_wait.is_some());
+    let is_deferred = is_live && (must_queue || !shadow.iter().all(|check| check.check.is_in_memory()));
+    let reserved = if is_deferred { None } else { reserve_in_memory(&enforced) };
     let mut claims = RequestClaims::default();
     match reserved {
         Some(reserved) => claims.add(&enforced, reserved),
         None if is_live => {
-            let (ours, limits) = (gate.clone(), limit_indexes(&enforced));
+            let (gate, limits) = (gate.clone(), limit_indexes(&enforced));
             return Some(box_pending(limits, async move {
                 claims.reserve(enforced, shadow).await;
-                claims.into_verdict(&ours)
+                claims.into_verdict(&gate)
             }));
         }
         None => {
@@ -263,11 +263,11 @@ fn evaluate_all(
     }
     claims.enter_queues(&enforced);
     if is_live && !claims.is_ready() {
-        let (ours, limits) = (gate.clone(), limit_indexes(&enforced));
+        let (gate, limits) = (gate.clone(), limit_indexes(&enforced));
         return Some(box_pending(limits, async move {
             claims.wait_ready().await;
             claims.add_shadow(&shadow);
-            claims.into_verdict(&ours)
+            claims.into_verdict(&gate)
         }));
     }
     claims.add_shadow(&shadow);
@@ -316,22 +316,22 @@ fn build_check(
         RunMode::Live | RunMode::DryRun(_) => limit.rule().wait(),
         RunMode::Immediate => Duration::ZERO,
     };
-    // A limit in shadow mode delays nobody, but takes the turn that would have been waited for: otherwise it would count other
-    // requests as denied than it would deny.
+    // A limit in shadow mode delays no request, but reserves as if it waited: otherwise its counts would differ from those
+    // of an enforced limit.
     let check = limiter.prepare(key).cost(cost).tier(tier).max_wait(max_wait);
     let may_wait = mode == Mode::Enforce && !max_wait.is_zero();
-    // Lines know no tiers: a tier of slots is decided at once.
-    let has_line =
+    // Wait queues do not support tiers: a tier of slots is decided at once.
+    let has_slots =
         limit.rule().selection() == QuotaSelection::All && limiter.quotas().iter().any(is_concurrency);
-    let is_line = matches!(run, RunMode::Live) && may_wait && cost > 0 && has_line;
+    let waits_for_slot = matches!(run, RunMode::Live) && may_wait && cost > 0 && has_slots;
     let queue = limit.wait_queue().filter(|_| may_wait).map(|queue| queue.for_key(key));
-    let line = is_line.then(|| {
+    let slot_wait = waits_for_slot.then(|| {
         (limiter.key(key), Waiter::new(cost).deadline(max_wait).priority(limit.compute_priority(head)))
     });
-    LimitCheck { limit: index, mode, check, slot_wait: line, queue }
+    LimitCheck { limit: index, mode, check, slot_wait, queue }
 }
 
-/// On this runtime or else on our own: stores and waits need a timer.
+/// Runs on the current runtime, or else on our own: stores and waits need a timer.
 fn box_pending(
     limits: Vec<usize>,
     verdict: impl Future<Output = Verdict> + Send + 'static,

@@ -1,4 +1,4 @@
-//! One rule, and which requests it is about.
+//! A rule applied to requests.
 
 use super::{charge::ChargePolicy, queue::LimitQueue, rollout::is_in_rollout, route::RoutePattern};
 use crate::{
@@ -9,7 +9,7 @@ use std::{borrow::Cow, fmt, sync::Arc};
 use tidegate_core::{AlgorithmKind, Percent, Quota};
 use tidegate_limiter::{BuildError, WaitPriority};
 
-/// A rule applied to requests: to which, counted for whom, at what cost.
+/// A rule applied to requests: which requests, by which key, at which cost.
 ///
 /// ```
 /// use tidegate_rule::{ChargePolicy, RuleConfig, RequestLimit, request::{RequestHead, ResponseHead, key}};
@@ -25,8 +25,8 @@ use tidegate_limiter::{BuildError, WaitPriority};
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
-/// A quota of a number at once (`3 at once`) holds its slots until the body of the answer has been sent or dropped; a
-/// request holds as many as its cost.
+/// A concurrency quota (`3 at once`) holds its slots until the body of the response has been sent or dropped;
+/// a request holds as many as its cost.
 #[derive(Clone)]
 pub struct RequestLimit {
     rule: Rule,
@@ -40,9 +40,9 @@ pub struct RequestLimit {
     charge: ChargePolicy,
     priority: Option<Arc<RequestPriorityFn>>,
     queue: Option<LimitQueue>,
-    /// The part of its keys for which it is enforced; all of them where there is none.
+    /// The share of the keys for which it is enforced; `None` for all.
     rollout: Option<Percent>,
-    /// Whether what is at hand says everything: there is nothing to settle later, and no slot to hold.
+    /// Whether the in-memory decision is final: nothing to settle later, and no slot to hold.
     is_plain: bool,
 }
 
@@ -52,7 +52,7 @@ type RequestTier = dyn Fn(&dyn RequestHead) -> usize + Send + Sync;
 type RequestPriorityFn = dyn Fn(&dyn RequestHead) -> WaitPriority + Send + Sync;
 
 impl RequestLimit {
-    /// A rule for all requests, counted together, at a cost of one each.
+    /// Creates a limit on all requests together, at a cost of one each.
     pub fn new(rule: Rule) -> Self {
         let is_plain = !rule.quotas().iter().any(is_concurrency);
         Self {
@@ -72,64 +72,65 @@ impl RequestLimit {
         }
     }
 
-    /// The same of a rule that is declared here, among those of [`Rules::global`].
-    pub fn from_config(declaration: RuleConfig) -> Result<Self, BuildError> {
-        Rules::global().declare(declaration).map(Self::new)
+    /// Like [`new`](Self::new), with a rule that is declared in [`Rules::global`].
+    pub fn from_config(config: RuleConfig) -> Result<Self, BuildError> {
+        Rules::global().declare(config).map(Self::new)
     }
 
-    /// For whom it counts.
+    /// Sets the key that requests are counted by.
     #[must_use]
     pub fn key(self, key: RequestKey) -> Self {
         Self { key, ..self }
     }
 
-    /// What becomes of requests in which the key is not found.
+    /// Sets how requests without the key are treated.
     #[must_use]
     pub fn missing(self, missing: MissingKey) -> Self {
         Self { missing, ..self }
     }
 
-    /// Only requests with one of these methods.
+    /// Limits only requests with one of these methods.
     #[must_use]
     pub fn methods<M: Into<Cow<'static, str>>>(mut self, methods: impl IntoIterator<Item = M>) -> Self {
         self.methods = methods.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Only requests to one of these routes, as the router names them: `/users/{id}`, or `/admin/*` for everything below.
-    /// Where no router has matched, the path is compared as it came: who spells it in another way is not meant.
+    /// Limits only requests to one of these routes, as the router names them: `/users/{id}`, or `/admin/*`
+    /// for everything below. Without a matched route the raw path is compared, so another spelling of the
+    /// path does not match.
     #[must_use]
     pub fn routes<R: Into<Cow<'static, str>>>(mut self, routes: impl IntoIterator<Item = R>) -> Self {
         self.routes = routes.into_iter().map(|route| RoutePattern::parse(route.into())).collect();
         self
     }
 
-    /// Only requests of which this is true.
+    /// Limits only requests that satisfy this test.
     #[must_use]
     pub fn condition(self, test: impl Fn(&dyn RequestHead) -> bool + Send + Sync + 'static) -> Self {
         Self { condition: Some(Arc::new(test)), ..self }
     }
 
-    /// What a request costs. One that costs nothing is let through while anything at all would be.
+    /// Sets the cost of a request. A cost of zero is admitted while any request would be.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&dyn RequestHead) -> u64 + Send + Sync + 'static) -> Self {
         Self { cost: Some(Arc::new(cost)), ..self }
     }
 
-    /// Which of the rule's tiers a request is counted by, from zero; the first if there is no such tier. Tiers that are
-    /// numbers at once do not wait for a slot, whatever the rule says of waiting.
+    /// Sets the tier of the rule that a request is counted by, from zero; the first if the index is invalid.
+    /// Tiers of concurrency quotas do not wait for a slot, whatever the wait of the rule.
     #[must_use]
     pub fn tier(self, tier: impl Fn(&dyn RequestHead) -> usize + Send + Sync + 'static) -> Self {
         Self { tier: Some(Arc::new(tier)), ..self }
     }
 
-    /// What a request pays, knowing how it was answered.
+    /// Sets what a request is charged, depending on its response.
     #[must_use]
     pub fn charge(self, charge: ChargePolicy) -> Self {
         Self { charge, ..self }
     }
 
-    /// Who of those that wait for a slot goes first; the first who came unless told otherwise.
+    /// Sets the priority of a request that waits for a slot; first come, first served by default.
     #[must_use]
     pub fn priority(
         self,
@@ -138,25 +139,27 @@ impl RequestLimit {
         Self { priority: Some(Arc::new(priority)), ..self }
     }
 
-    /// How many may wait, where the rule has a wait; as many as want to for a rate, unless told otherwise.
+    /// Sets how many requests may wait, if the rule has a wait; by default, a rate does not limit their
+    /// number.
     #[must_use]
     pub fn queue(self, queue: LimitQueue) -> Self {
         Self { queue: Some(queue), ..self }
     }
 
-    /// Is enforced for this part of its keys only, and in shadow mode for the others. Which ones is decided by a hash of the
-    /// name of the rule and the key: always the same, in every process, and as the part grows none of them is left out.
+    /// Enforces the limit for this share of its keys only; for other keys it is in shadow mode. A hash of the
+    /// rule name and the key selects them: the same in every process, and a larger share includes the keys of
+    /// a smaller one.
     #[must_use]
     pub fn rollout(self, share: Percent) -> Self {
         Self { rollout: Some(share), is_plain: false, ..self }
     }
 
-    /// Whether it would be enforced for this key, as far as the part of its keys goes.
+    /// Whether it would be enforced for this key according to its rollout.
     pub fn is_enforced_for(&self, key: &KeyValue<'_>) -> bool {
         self.rollout.is_none_or(|share| is_in_rollout(self.rule.name(), key, share))
     }
 
-    /// For whom this request is counted; `None` if it is not, or must not be without a key.
+    /// The key of this request; `None` if it is not counted, or if the key is required and missing.
     pub fn resolve_key<'a>(&self, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         match (self.key.find(head), self.missing) {
             (None, MissingKey::Address) => Some(address_key(head)),
@@ -192,7 +195,7 @@ impl RequestLimit {
         self.tier.as_ref().map_or(0, |tier| tier(head))
     }
 
-    /// What is not enforced for this key is in shadow mode.
+    /// A limit that is not enforced for this key is in shadow mode.
     pub(super) fn effective_mode(&self, mode: Mode, key: &KeyValue<'_>) -> Mode {
         match mode {
             Mode::Enforce if !self.is_enforced_for(key) => Mode::Shadow,
@@ -212,14 +215,14 @@ impl RequestLimit {
         &self.charge
     }
 
-    /// The bits of the peer's address that it counts by, if it reads nothing else of a request.
+    /// The prefix bits of the peer address, if it is the only input of this limit.
     pub(super) fn peer_key_bits(&self) -> Option<u8> {
         let is_for_all = self.methods.is_empty() && self.routes.is_empty() && self.condition.is_none();
         let has_functions = self.cost.is_some() || self.tier.is_some() || self.priority.is_some();
         self.key.peer_bits().filter(|_| is_for_all && !has_functions && self.is_plain())
     }
 
-    /// Whether a decision by what is at hand is all that has to be known.
+    /// Whether the in-memory decision is final.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.is_plain && self.charge.is_upfront()
@@ -241,7 +244,7 @@ impl fmt::Debug for RequestLimit {
     }
 }
 
-/// For whom a request is counted that has no key. No key that a client chooses reads like it.
+/// The key of a request that lacks its key. No key chosen by a client equals it.
 pub(super) fn address_key<'a>(head: &dyn RequestHead) -> KeyValue<'a> {
     match head.peer() {
         Some(peer) => KeyValue::Fallback(u8::MAX, Box::new(KeyValue::Address(AddressKey::new(peer)))),

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   request ──check──▶ Verdict ──▶ admitted ──▶ call ──response──▶ settle ──▶ slots, until the body has been sent
-//!                         └──────▶ denied   ──▶ Answer
+//!                         └──────▶ denied   ──▶ RejectionResponse
 //! ```
 //!
-//! A gate knows no wire: a surface shows it the [`RequestHead`](crate::request::RequestHead) of a request, and the
-//! [`ResponseHead`](crate::request::ResponseHead) to it.
+//! A gate is independent of frameworks: middleware passes it the [`RequestHead`](crate::request::RequestHead) of a
+//! request and the [`ResponseHead`](crate::request::ResponseHead) of its response.
 
 mod charge;
 mod evaluate;
@@ -35,8 +35,8 @@ use crate::{
 use std::{fmt, net::IpAddr, sync::Arc};
 use tidegate_core::Decision;
 
-/// Rules for requests. Those that apply to a request are evaluated together: all are charged, or none is. Clones are the same
-/// gate.
+/// A set of limits on requests. Those that apply to a request are evaluated together: all are charged, or
+/// none is. Clones share state.
 ///
 /// ```
 /// use tidegate_rule::{RuleConfig, Gate, RequestLimit, Rules, request::key};
@@ -51,9 +51,9 @@ use tidegate_core::Decision;
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
-/// Rules that are counted in memory are decided jointly, and so are those of one store, in one round trip. Where a request
-/// spans several of these, memory comes first, and a later denial gives back what was reserved before. A rule in shadow mode
-/// is checked after the others, for requests that they admit, and denies nothing.
+/// Rules in memory are decided jointly, and so are those of one store, in one round trip. If a request
+/// involves several of these, memory is checked first, and a later denial releases earlier reservations. A
+/// rule in shadow mode is checked after the others, for requests that they admit, and denies nothing.
 #[derive(Clone)]
 pub struct Gate {
     inner: Arc<GateInner>,
@@ -62,7 +62,7 @@ pub struct Gate {
 #[derive(Clone)]
 struct GateInner {
     limits: Vec<RequestLimit>,
-    /// The bits of the peer's address, if its only limit reads nothing else of a request.
+    /// The prefix bits of the peer address, if it is the only input of its only limit.
     peer_bits: Option<u8>,
     header_style: HeaderStyle,
     make_rejection: Option<Arc<MakeRejection>>,
@@ -71,7 +71,7 @@ struct GateInner {
 type MakeRejection = dyn Fn(&Gate, &Verdict) -> RejectionResponse + Send + Sync;
 
 impl Gate {
-    /// A gate of these rules.
+    /// Creates a gate of these rules.
     pub fn new(limits: impl IntoIterator<Item = RequestLimit>) -> Self {
         let limits: Vec<RequestLimit> = limits.into_iter().collect();
         let peer_bits = match &limits[..] {
@@ -88,24 +88,24 @@ impl Gate {
         }
     }
 
-    /// The same, with a response of your own to denied requests. The function gets this gate and the verdict.
+    /// Replaces the response to denied requests. The function gets this gate and the verdict.
     #[must_use]
     pub fn with_rejection(
         mut self,
-        answer: impl Fn(&Self, &Verdict) -> RejectionResponse + Send + Sync + 'static,
+        make_rejection: impl Fn(&Self, &Verdict) -> RejectionResponse + Send + Sync + 'static,
     ) -> Self {
-        Arc::make_mut(&mut self.inner).make_rejection = Some(Arc::new(answer));
+        Arc::make_mut(&mut self.inner).make_rejection = Some(Arc::new(make_rejection));
         self
     }
 
-    /// The same, with other headers to tell clients what is left.
+    /// Sets the style of the rate limit headers.
     #[must_use]
-    pub fn with_header_style(mut self, fields: HeaderStyle) -> Self {
-        Arc::make_mut(&mut self.inner).header_style = fields;
+    pub fn with_header_style(mut self, style: HeaderStyle) -> Self {
+        Arc::make_mut(&mut self.inner).header_style = style;
         self
     }
 
-    /// Its rules, in their order.
+    /// Its limits, in order.
     pub fn limits(&self) -> &[RequestLimit] {
         &self.inner.limits
     }
@@ -116,8 +116,8 @@ impl Gate {
         evaluate::check(self, head)
     }
 
-    /// Evaluates these limits for a request. The result replaces `verdict`, whose memory is used again; `None` if it is there,
-    /// else its future.
+    /// Evaluates these limits for a request. The result replaces `verdict`, whose memory is reused; returns
+    /// `None` if it is complete, otherwise its future.
     #[inline]
     pub fn evaluate(
         &self,
@@ -129,20 +129,20 @@ impl Gate {
         evaluate::evaluate(self, head, limits, run, verdict)
     }
 
-    /// The key of a request from this peer, if its rules read nothing else of a request.
+    /// The key of a request from this peer, if the peer address is the only input of its limits.
     #[inline]
     pub fn peer_key(&self, peer: impl FnOnce() -> Option<IpAddr>) -> Option<AddressKey> {
         self.inner.peer_bits.and_then(|bits| Some(AddressKey::with_prefix(peer()?, bits)))
     }
 
-    /// Checks a request by its [`peer_key`](Self::peer_key). `None` if that is not enough: then nothing is charged, and its
-    /// head has to be [checked](Self::check).
+    /// Checks a request by its [`peer_key`](Self::peer_key). `None` if that is not enough: then nothing is
+    /// charged, and the request must be [checked](Self::check) by its head.
     #[inline]
     pub fn check_peer(&self, peer: AddressKey) -> Option<Decision> {
         evaluate::check_peer(self, peer)
     }
 
-    /// Which headers tell clients what is left.
+    /// The style of the rate limit headers.
     #[inline]
     pub fn header_style(&self) -> HeaderStyle {
         self.inner.header_style
@@ -152,7 +152,7 @@ impl Gate {
     #[cold]
     pub fn rejection_response(&self, verdict: &Verdict) -> RejectionResponse {
         match &self.inner.make_rejection {
-            Some(answer) => answer(self, verdict),
+            Some(make_rejection) => make_rejection(self, verdict),
             None => verdict.rejection_response(self),
         }
     }

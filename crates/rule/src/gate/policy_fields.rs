@@ -1,11 +1,11 @@
-//! The quotas of a rule as headers speak of them, written once.
+//! The quotas of a rule as rate limit headers, formatted once.
 
 use bytes::Bytes;
 use std::{any::Any, sync::OnceLock};
 use tidegate_core::{Quota, header::PolicyField};
 use tidegate_limiter::store::QuotaSelection;
 
-/// The quotas of a rule as headers speak of them: written when they change, and then used for every answer.
+/// The quotas of a rule as rate limit headers: formatted when they change, and used for every response.
 #[derive(Debug, Default)]
 pub struct PolicyFields {
     entries: Vec<(PolicyField, Bytes)>,
@@ -16,8 +16,8 @@ pub struct PolicyFields {
 }
 
 impl PolicyFields {
-    pub(crate) fn new(rule: &str, quotas: &[Quota], choice: QuotaSelection) -> Self {
-        let label = |(place, quota)| PolicyField::for_indexed_quota(rule, place, quota);
+    pub(crate) fn new(rule: &str, quotas: &[Quota], selection: QuotaSelection) -> Self {
+        let label = |(index, quota)| PolicyField::for_indexed_quota(rule, index, quota);
         let labels: Vec<PolicyField> = quotas.iter().enumerate().map(label).collect();
         let all = labels.iter().map(PolicyField::policy).collect::<Vec<_>>().join(", ").into();
         let bytes = |label: PolicyField| {
@@ -28,47 +28,48 @@ impl PolicyFields {
             entries: labels.into_iter().map(bytes).collect(),
             quotas: quotas.iter().map(|quota| quota.to_string().into()).collect(),
             joined: all,
-            selection: choice,
+            selection,
             cache: OnceLock::new(),
         }
     }
 
-    /// Something that a surface makes of them once, such as headers of its own type. `None` if another surface was first.
+    /// A value that a framework integration derives once, such as headers of its own type. `None` if another
+    /// integration was first.
     #[inline]
     pub fn get_or_cache<T: Any + Send + Sync>(&self, make: impl FnOnce(&Self) -> T) -> Option<&T> {
         self.cache.get_or_init(|| Box::new(make(self))).downcast_ref()
     }
 
-    /// Whether all of them apply to a call, or one that it chooses.
+    /// Whether all of the quotas apply to a call, or one tier that it selects.
     #[inline]
     pub fn selection(&self) -> QuotaSelection {
         self.selection
     }
 
-    /// That of the quota at this place in the rule.
+    /// The field of the quota at this index.
     #[inline]
     pub fn get(&self, quota: usize) -> Option<&PolicyField> {
         self.entries.get(quota).map(|(label, _)| label)
     }
 
-    /// The quota at this place in the rule, as it is written.
+    /// The quota at this index, as text.
     #[inline]
     pub fn quota(&self, quota: usize) -> Option<&str> {
         self.quotas.get(quota).map(|quota| &**quota)
     }
 
-    /// All of them, in the order of the quotas.
+    /// All fields, in the order of the quotas.
     pub fn iter(&self) -> impl Iterator<Item = &PolicyField> {
         self.entries.iter().map(|(label, _)| label)
     }
 
-    /// The items of `RateLimit-Policy` for all quotas, to be copied without a copy.
+    /// The items of `RateLimit-Policy` for all quotas, as shared bytes.
     #[inline]
     pub fn policy(&self) -> &Bytes {
         &self.joined
     }
 
-    /// The item of one.
+    /// The `RateLimit-Policy` item of one quota.
     #[inline]
     pub fn policy_at(&self, quota: usize) -> Option<&Bytes> {
         self.entries.get(quota).map(|(_, policy)| policy)

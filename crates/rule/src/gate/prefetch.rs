@@ -1,4 +1,4 @@
-//! Keys that are found before their limits are checked, so that memory is fetched ahead of a replay.
+//! Keys that are resolved before their limits are checked, so that a replay prefetches memory.
 
 use super::{
     Gate, RequestLimit,
@@ -12,7 +12,7 @@ use crate::{
 };
 use tidegate_limiter::{KeyId, KeyIdBucket, Limiter};
 
-/// A check of one plain limit whose key was found ahead; see [`Gate::prepare`].
+/// A check of one plain limit whose key was resolved in advance; see [`Gate::prepare`].
 #[derive(Clone, Copy, Debug)]
 pub struct PreparedCheck {
     limit: usize,
@@ -22,8 +22,8 @@ pub struct PreparedCheck {
 }
 
 impl Gate {
-    /// Finds the keys of a request for the limits at these indexes, and adds them to `prepared`; adds nothing where one of
-    /// them is more than a plain limit in memory.
+    /// Resolves the keys of a request for the limits at these indexes, and adds them to `prepared`; adds
+    /// nothing if one of them is more than a plain limit in memory.
     pub fn prepare(&self, head: &dyn RequestHead, limits: &[usize], prepared: &mut Vec<PreparedCheck>) {
         let before = prepared.len();
         for limit in limits {
@@ -47,21 +47,21 @@ impl Gate {
         })
     }
 
-    /// Loads the counters of these keys into the processor's cache. Calls for several requests in a row load them all at the
-    /// same time.
+    /// Loads the counters of these keys into the CPU cache. Calls for several requests in a row load them in
+    /// parallel.
     #[inline]
     pub fn prefetch(&self, prepared: &[PreparedCheck]) {
         prepared.iter().filter_map(|check| self.bucket(check)).for_each(|bucket| bucket.prefetch());
     }
 
-    /// Identifies the key of a request in the limit at this index, where it counts in memory.
+    /// Identifies the key of a request in the limit at this index, if it counts in memory.
     pub fn key_id_at(&self, limit: usize, head: &dyn RequestHead) -> Option<KeyId> {
         let limit = self.limits().get(limit)?;
         let KeyLookup::Found(key) = find_key(limit, head) else { return None };
         limit.rule().limiter()?.key_id(&key)
     }
 
-    /// Identifies the key of all requests together in the limit at this index, where it counts in memory.
+    /// Identifies the key of all requests together in the limit at this index, if it counts in memory.
     pub fn global_key_id(&self, limit: usize) -> Option<KeyId> {
         self.limits().get(limit)?.rule().limiter()?.key_id(&KeyValue::All)
     }
@@ -71,9 +71,9 @@ impl Gate {
         self.limits().iter().any(|limit| limit.rule().quotas().iter().any(is_concurrency))
     }
 
-    /// Decides checks of plain limits that no other thread checks meanwhile, without locks: looks at all but the last, which is
-    /// charged if none of the others denies; then charges the others. `None` if a limit is no longer plain; nothing is
-    /// charged then.
+    /// Decides checks of plain limits without locks; no other thread may check them meanwhile. Peeks at all
+    /// but the last, which is charged if none of the others denies; then charges the others. `None` if a
+    /// limit is no longer plain; then nothing is charged.
     #[inline]
     pub(super) fn decide_prepared(&self, prepared: &[PreparedCheck], verdict: &mut Verdict) -> Option<()> {
         let Some((last, others)) = prepared.split_last() else { return Some(()) };
@@ -99,7 +99,7 @@ impl Gate {
         Some(())
     }
 
-    /// A limit that decides by itself, with nothing to settle and nothing to hold.
+    /// A limit whose in-memory decision is final.
     #[inline]
     fn plain_limit(&self, index: usize) -> Option<(&RequestLimit, &Limiter)> {
         let limit = self.limits().get(index)?;

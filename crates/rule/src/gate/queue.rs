@@ -1,4 +1,4 @@
-//! Who may wait for a turn: so many of one key, so many of all.
+//! Limits the number of waiting requests, per key and in total.
 
 use crate::RuleKey;
 use std::{
@@ -12,8 +12,8 @@ use std::{
 use tidegate_core::Micros;
 use tidegate_limiter::{Clock, WaitError};
 
-/// Places for those who wait for their turn, whatever they wait for: so many for each key, so that nobody fills the line of
-/// others, and so many over all keys, so that many keys do not fill the memory. Clones are the same queue.
+/// Limits the number of waiting requests: per key, so that one key cannot fill the queue, and in total, so
+/// that many keys cannot fill the memory. Clones share state.
 ///
 /// ```
 /// use tidegate_limiter::WaitError;
@@ -42,29 +42,29 @@ struct QueueState {
     max_per_key: usize,
     max_total: usize,
     total: usize,
-    /// By the hash of the key; none is kept for whom nobody waits.
+    /// By the hash of the key; keys without waiters have no entry.
     per_key: HashMap<u64, usize>,
 }
 
 impl LimitQueue {
-    /// So many places for one key, and so many over all keys.
+    /// Creates a queue with a maximum per key and a maximum over all keys.
     pub fn new(max_per_key: usize, max_total: usize) -> Self {
-        let waiting = QueueState { max_per_key, max_total, total: 0, per_key: HashMap::new() };
-        Self { inner: Arc::new(QueueInner { hasher: RandomState::new(), state: Mutex::new(waiting) }) }
+        let state = QueueState { max_per_key, max_total, total: 0, per_key: HashMap::new() };
+        Self { inner: Arc::new(QueueInner { hasher: RandomState::new(), state: Mutex::new(state) }) }
     }
 
-    /// So many from now on; whoever waits stays.
+    /// Changes the maximums; requests that are state stay.
     pub fn set_limits(&self, max_per_key: usize, max_total: usize) {
-        let mut waiting = self.inner.lock();
-        (waiting.max_per_key, waiting.max_total) = (max_per_key, max_total);
+        let mut state = self.inner.lock();
+        (state.max_per_key, state.max_total) = (max_per_key, max_total);
     }
 
-    /// How many wait.
+    /// The number of waiting requests.
     pub fn waiter_count(&self) -> usize {
         self.inner.lock().total
     }
 
-    /// The line of one key.
+    /// The queue of one key.
     pub fn for_key<K: RuleKey + ?Sized>(&self, key: &K) -> KeyQueue {
         KeyQueue { queue: self.clone(), key: self.inner.hasher.hash_one(key) }
     }
@@ -76,7 +76,7 @@ impl QueueInner {
     }
 }
 
-/// The line of one key.
+/// The queue of one key.
 #[derive(Clone)]
 pub struct KeyQueue {
     queue: LimitQueue,
@@ -84,26 +84,26 @@ pub struct KeyQueue {
 }
 
 impl KeyQueue {
-    /// Whether nobody waits for this key.
+    /// Whether no request waits for this key.
     pub fn is_empty(&self) -> bool {
         !self.queue.inner.lock().per_key.contains_key(&self.key)
     }
 
-    /// Takes a place, if there is one left.
+    /// Enters the queue, unless it is full.
     pub fn enter(&self) -> Result<QueueGuard, WaitError> {
-        let mut waiting = self.queue.inner.lock();
-        let of_key = waiting.per_key.get(&self.key).copied().unwrap_or(0);
-        if waiting.total >= waiting.max_total || of_key >= waiting.max_per_key {
+        let mut state = self.queue.inner.lock();
+        let key_count = state.per_key.get(&self.key).copied().unwrap_or(0);
+        if state.total >= state.max_total || key_count >= state.max_per_key {
             return Err(WaitError::QueueFull);
         }
-        waiting.total += 1;
-        waiting.per_key.insert(self.key, of_key + 1);
-        drop(waiting);
+        state.total += 1;
+        state.per_key.insert(self.key, key_count + 1);
+        drop(state);
         Ok(QueueGuard { queue: self.clone() })
     }
 }
 
-/// One who waits, until it is dropped.
+/// An entry in a queue; dropping it leaves the queue.
 #[must_use = "dropping it leaves the queue"]
 #[derive(Debug)]
 pub struct QueueGuard {
@@ -112,37 +112,37 @@ pub struct QueueGuard {
 
 impl Drop for QueueGuard {
     fn drop(&mut self) {
-        let mut waiting = self.queue.queue.inner.lock();
-        waiting.total = waiting.total.saturating_sub(1);
-        match waiting.per_key.get_mut(&self.queue.key) {
-            Some(of_key) if *of_key > 1 => *of_key -= 1,
-            _ => _ = waiting.per_key.remove(&self.queue.key),
+        let mut state = self.queue.queue.inner.lock();
+        state.total = state.total.saturating_sub(1);
+        match state.per_key.get_mut(&self.queue.key) {
+            Some(key_count) if *key_count > 1 => *key_count -= 1,
+            _ => _ = state.per_key.remove(&self.queue.key),
         }
     }
 }
 
-/// Runs a future, and adds how long it kept its caller waiting; nothing where it was ready at once.
+/// Runs a future, and adds the time it was pending to `waited`; nothing if it was ready at once.
 pub async fn measure_wait<F: Future>(waited: &mut Micros, future: F) -> F::Output {
     let clock = Clock::system();
-    let (mut future, mut begun) = (pin!(future), None);
+    let (mut future, mut started_at) = (pin!(future), None);
     let output = poll_fn(|context| {
         let polled = future.as_mut().poll(context);
         if polled.is_pending() {
-            begun.get_or_insert_with(|| clock.now());
+            started_at.get_or_insert_with(|| clock.now());
         }
         polled
     });
     let output = output.await;
-    if let Some(begun) = begun {
-        *waited = waited.plus(clock.now().since(begun));
+    if let Some(started_at) = started_at {
+        *waited = waited.plus(clock.now().since(started_at));
     }
     output
 }
 
 impl fmt::Debug for LimitQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waiting = self.inner.lock();
-        write!(f, "LimitQueue({} of {})", waiting.total, waiting.max_total)
+        let state = self.inner.lock();
+        write!(f, "LimitQueue({} of {})", state.total, state.max_total)
     }
 }
 

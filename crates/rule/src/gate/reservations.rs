@@ -1,4 +1,4 @@
-//! What a request has reserved while its limits are evaluated.
+//! The reservations of a request while its limits are evaluated.
 
 use super::{
     Gate,
@@ -10,13 +10,13 @@ use std::{slice, time::Duration};
 use tidegate_core::Micros;
 use tidegate_limiter::{BlockingLimiter, Check, CombinedReservation, reserve_all};
 
-/// Decides checks that are all in memory; `None` if one of them is not: nothing is decided then.
+/// Decides checks that are all in memory; `None` if one of them is not: then nothing is decided.
 pub(super) fn reserve_in_memory(checks: &[LimitCheck]) -> Option<Vec<Option<CombinedReservation>>> {
     let checks: Vec<Check> = checks.iter().map(|check| check.check.clone()).collect();
     checks.iter().all(Check::is_in_memory).then(|| BlockingLimiter::reserve_all(&checks))
 }
 
-/// The decisions so far, and what they reserved. Dropping it gives everything back.
+/// The decisions so far and their reservations. Dropping it releases them.
 #[derive(Default)]
 pub(super) struct RequestClaims {
     decisions: Vec<LimitDecision>,
@@ -49,17 +49,17 @@ impl RequestClaims {
         }
     }
 
-    /// Reserves everything, where a store or a line has to be waited for.
+    /// Reserves everything, including checks that wait for a store or in a queue.
     pub(super) async fn reserve(&mut self, enforced: Vec<LimitCheck>, shadow: Vec<LimitCheck>) {
-        let (lines, rest): (Vec<_>, Vec<_>) =
+        let (queued, direct): (Vec<_>, Vec<_>) =
             enforced.into_iter().partition(|check| check.slot_wait.is_some());
-        for check in lines {
+        for check in queued {
             self.wait_in_queue(check).await;
         }
         if !self.is_denied() {
-            let checks = rest.iter().map(|check| check.check.clone()).collect();
-            self.add(&rest, reserve_all(checks).await);
-            self.enter_queues(&rest);
+            let checks = direct.iter().map(|check| check.check.clone()).collect();
+            self.add(&direct, reserve_all(checks).await);
+            self.enter_queues(&direct);
             self.wait_ready().await;
         }
         if !self.is_denied() {
@@ -70,7 +70,7 @@ impl RequestClaims {
         }
     }
 
-    /// Takes a place in the queue of each limit whose turn is later.
+    /// Enters the queue of each limit that delays the request.
     pub(super) fn enter_queues(&mut self, checks: &[LimitCheck]) {
         for check in checks {
             let waits = |(limit, claim): &(usize, CombinedReservation)| {
@@ -80,10 +80,10 @@ impl RequestClaims {
                 continue;
             };
             match queue.enter() {
-                Ok(waiting) => self.queue_entries.push(waiting),
-                Err(full) => {
+                Ok(entry) => self.queue_entries.push(entry),
+                Err(error) => {
                     let ours = self.decisions.iter_mut().filter(|one| one.limit == check.limit);
-                    ours.for_each(|one| one.outcome = LimitOutcome::Refused(full));
+                    ours.for_each(|one| one.outcome = LimitOutcome::Refused(error));
                 }
             }
         }
@@ -93,13 +93,13 @@ impl RequestClaims {
         if self.is_denied() {
             return;
         }
-        let waiting = match &check.queue {
+        let entry = match &check.queue {
             None => None,
-            // With an empty queue, a request that need not wait takes no place from those that must.
+            // With an empty queue, a request that need not wait takes no entry from those that must.
             Some(queue) if queue.is_empty() && self.reserve_now(&check).await => return,
             Some(queue) => match queue.enter() {
-                Ok(waiting) => Some(waiting),
-                Err(full) => return self.push_decision(&check, LimitOutcome::Refused(full)),
+                Ok(entry) => Some(entry),
+                Err(error) => return self.push_decision(&check, LimitOutcome::Refused(error)),
             },
         };
         let Some((bucket, waiter)) = check.slot_wait.take() else { return };
@@ -109,9 +109,9 @@ impl RequestClaims {
                 self.claims.push((check.limit, claim));
                 LimitOutcome::Decided(decision)
             }
-            Err(refused) => LimitOutcome::Refused(refused),
+            Err(error) => LimitOutcome::Refused(error),
         };
-        drop(waiting);
+        drop(entry);
         self.push_decision(&check, outcome);
     }
 
@@ -134,7 +134,7 @@ impl RequestClaims {
         self.is_denied() || self.claims.iter().all(|(_, claim)| claim.wait().is_zero())
     }
 
-    /// Waits for all of them, each by the clock of its rule, and leaves the queues.
+    /// Waits for all reservations, each on the clock of its rule, and leaves the queues.
     pub(super) async fn wait_ready(&mut self) {
         let each: Vec<_> = match self.is_denied() {
             true => Vec::new(),
@@ -146,24 +146,24 @@ impl RequestClaims {
         self.queue_entries.clear();
     }
 
-    /// Charges what is charged ahead, and keeps what is settled with the response.
+    /// Commits upfront charges, and keeps those that the response settles.
     pub(super) fn into_verdict(self, gate: &Gate) -> Verdict {
-        let mut held = RequestHold::default();
+        let mut hold = RequestHold::default();
         if !self.is_denied() {
-            held.queue_entries = self.queue_entries;
+            hold.queue_entries = self.queue_entries;
             for (limit, claim) in self.claims {
                 let (tokens, slots) = claim.into_parts();
-                held.permits.extend(slots);
+                hold.permits.extend(slots);
                 let Some(tokens) = tokens else { continue };
                 if gate.limits()[limit].charge_policy().is_upfront() {
                     tokens.keep();
                 } else {
-                    held.tokens.push((limit, tokens));
+                    hold.tokens.push((limit, tokens));
                 }
             }
         }
         let mut decisions = self.decisions;
         decisions.sort_by_key(|one| one.limit);
-        Verdict::from_parts(decisions, held, self.wait_time)
+        Verdict::from_parts(decisions, hold, self.wait_time)
     }
 }

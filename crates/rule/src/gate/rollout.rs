@@ -1,23 +1,23 @@
-//! A part of all keys, always the same one.
+//! A deterministic share of all keys.
 
 use std::fmt::{self, Write as _};
 use tidegate_core::{Fnv, Percent};
 
-/// Whether a key is in this part of a rule's keys: always the same ones, in every process. A key that is in one part is in
-/// every larger one, too.
+/// Whether a key is in this share of a rule's keys. The selection is the same in every process, and a larger
+/// share includes the keys of a smaller one.
 pub fn is_in_rollout(rule: &str, key: &dyn fmt::Display, share: Percent) -> bool {
-    let place = (u128::from(key_hash(rule, key)) * 1_000_000) >> 64;
-    place < u128::from(share.millionths())
+    let position = (u128::from(key_hash(rule, key)) * 1_000_000) >> 64;
+    position < u128::from(share.millionths())
 }
 
-/// A number that stands for a key of a rule where the key itself is not told: the same in every process and on every
-/// machine. Whoever can guess the key can tell that it is this one.
+/// A hash that identifies a key of a rule where the key itself must not be shown: the same in every process
+/// and on every machine. It can be verified by guessing the key.
 pub fn key_hash(rule: &str, key: &dyn fmt::Display) -> u64 {
     let mut hash = Fnv::default();
-    // It cannot fail.
-    let _written = write!(hash, "{rule}\0{key}");
+    // Writing to a hash does not fail.
+    let _result = write!(hash, "{rule}\0{key}");
     let hash = hash.finish();
-    // The low bits of this hash alone would follow those of the last letter.
+    // The low bits of the hash alone would follow those of the last character.
     (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
@@ -43,7 +43,7 @@ mod tests {
         let other = rollout_keys("search", percent(10.0));
         assert!(
             tenth.iter().filter(|key| other.contains(key)).count() < 200,
-            "rules choose apart from each other"
+            "rules select keys independently"
         );
     }
 
@@ -52,6 +52,6 @@ mod tests {
         assert_eq!(rollout_keys("login", percent(0.05)), EXPECTED_KEYS);
     }
 
-    /// Another program must find these, too.
+    /// Other implementations must select the same keys.
     const EXPECTED_KEYS: [u32; 7] = [2090, 3069, 3759, 6011, 6934, 7923, 9139];
 }

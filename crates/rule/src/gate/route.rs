@@ -1,9 +1,9 @@
-//! Which requests a rule is about, by their method and route.
+//! Route patterns of a rule.
 
 use crate::request::RequestHead;
 use std::borrow::Cow;
 
-/// A route that a rule is about: one, or everything below one.
+/// A route that a rule applies to: one, or everything below one.
 #[derive(Clone, Debug)]
 pub(super) enum RoutePattern {
     Exact(Cow<'static, str>),
@@ -18,14 +18,14 @@ impl RoutePattern {
         }
     }
 
-    /// The route as the router names it; the path where none has matched.
+    /// Compares the route as the router names it, or the path without a matched route.
     pub(super) fn matches(&self, head: &dyn RequestHead) -> bool {
         let route = head.route().unwrap_or_else(|| head.path());
         match self {
             Self::Exact(one) => route == one,
             Self::Prefix(root) => {
-                let rest = route.strip_prefix(&**root);
-                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                let suffix = route.strip_prefix(&**root);
+                suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('/'))
             }
         }
     }

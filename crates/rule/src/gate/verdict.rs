@@ -26,13 +26,13 @@ pub struct LimitDecision {
     pub limit: usize,
     /// Whether it was enforced.
     pub mode: Mode,
-    /// What it decided.
+    /// The outcome of its check.
     pub outcome: LimitOutcome,
     /// Identifies the key in its limiter, where it was [prefetched](Gate::prepare).
     pub key: Option<KeyId>,
 }
 
-/// What a limit decided.
+/// The outcome of the check of a limit.
 #[derive(Clone, Copy, Debug)]
 pub enum LimitOutcome {
     /// Its quotas decided this.
@@ -49,12 +49,12 @@ pub(super) struct RequestHold {
     /// Tokens that are settled with the response, each with the index of its limit.
     pub(super) tokens: Vec<(usize, Reservation)>,
     pub(super) permits: Vec<Permit>,
-    /// Places in queues, where the caller of a dry run says when the wait is over.
+    /// Queue entries, for a dry run whose caller ends the wait.
     pub(super) queue_entries: Vec<QueueGuard>,
 }
 
 impl LimitDecision {
-    /// That of an enforced limit, by its quotas.
+    /// Creates the decision of an enforced limit by its quotas.
     #[inline]
     pub fn enforced(limit: usize, decision: Decision) -> Self {
         Self::new(limit, Mode::Enforce, LimitOutcome::Decided(decision))
@@ -77,7 +77,7 @@ impl LimitDecision {
         self.decision().is_none_or(|decision| !decision.is_granted())
     }
 
-    /// The decision of its quotas; `None` if it did not come to one.
+    /// The decision of its quotas; `None` without a decision.
     #[inline]
     pub fn decision(&self) -> Option<&Decision> {
         match &self.outcome {
@@ -100,7 +100,7 @@ impl LimitDecision {
         gate.limits().get(self.limit).map(RequestLimit::rule)
     }
 
-    /// The quota that the decision is of: the one that denied, or else the one with the least left.
+    /// The quota of the decision: the one that denied, or else the one with the least remaining.
     pub fn quota(&self, gate: &Gate) -> Option<Quota> {
         self.rule(gate)?.quotas().get(self.decision()?.quota()).copied()
     }
@@ -109,8 +109,8 @@ impl LimitDecision {
         let rule = self.rule(gate)?;
         match &self.outcome {
             LimitOutcome::Decided(decision) => Some(rule.to_limited(decision)),
-            LimitOutcome::Refused(refused) => {
-                Some(Limited::new(rule.name(), CallError::from(*refused)).with_message(rule.message()))
+            LimitOutcome::Refused(error) => {
+                Some(Limited::new(rule.name(), CallError::from(*error)).with_message(rule.message()))
             }
             LimitOutcome::MissingKey => None,
         }
@@ -119,13 +119,13 @@ impl LimitDecision {
     fn retry_after(&self) -> Option<Duration> {
         let cause: CallError = match &self.outcome {
             LimitOutcome::Decided(decision) => CallError::from_denial(*decision),
-            LimitOutcome::Refused(refused) => CallError::from(*refused),
+            LimitOutcome::Refused(error) => CallError::from(*error),
             LimitOutcome::MissingKey => return None,
         };
         cause.retry_after()
     }
 
-    /// Orders denials by how long the request has to wait: never comes last.
+    /// Orders denials by the wait they require; denials without a possible retry are the most severe.
     fn severity(&self) -> (u8, Micros) {
         match self.decision().map(Decision::outcome) {
             None => (3, Micros::ZERO),
@@ -138,21 +138,21 @@ impl LimitDecision {
 }
 
 impl Verdict {
-    pub(super) fn from_parts(decisions: Vec<LimitDecision>, held: RequestHold, waited: Micros) -> Self {
+    pub(super) fn from_parts(decisions: Vec<LimitDecision>, hold: RequestHold, wait_time: Micros) -> Self {
         let mut decisions = decisions.into_iter();
-        let is_empty = held.tokens.is_empty() && held.permits.is_empty() && held.queue_entries.is_empty();
-        let held = if is_empty { None } else { Some(Box::new(held)) };
-        Self { first: decisions.next(), more: decisions.collect(), hold: held, wait_time: waited }
+        let is_empty = hold.tokens.is_empty() && hold.permits.is_empty() && hold.queue_entries.is_empty();
+        let hold = if is_empty { None } else { Some(Box::new(hold)) };
+        Self { first: decisions.next(), more: decisions.collect(), hold, wait_time }
     }
 
-    /// Where there is nothing to ask a store with.
+    /// The verdict if there is no runtime to query a store on.
     pub(super) fn store_unavailable(limits: impl IntoIterator<Item = usize>) -> Self {
         let outcome = LimitOutcome::Decided(Decision::fail_closed(0, Micros::from_secs(1)));
         let closed = limits.into_iter().map(|limit| LimitDecision::new(limit, Mode::Enforce, outcome));
         Self::from_parts(closed.collect(), RequestHold::default(), Micros::ZERO)
     }
 
-    /// Forgets everything, and keeps its memory.
+    /// Removes all decisions, and keeps the memory.
     #[inline]
     pub fn clear(&mut self) {
         self.first = None;
@@ -208,7 +208,8 @@ impl Verdict {
         self.denial()?.limited(gate)
     }
 
-    /// When a retry is worthwhile, if that is known: the longest of all waits. `None` where a limit will never admit it.
+    /// The time after which a retry makes sense, if known: the longest of all waits. `None` if a limit will
+    /// never admit it.
     pub fn retry_after(&self) -> Option<Duration> {
         let never = |one: &LimitDecision| {
             matches!(one.decision().map(Decision::outcome), Some(Outcome::Deny(Retry::Never)))
@@ -219,8 +220,9 @@ impl Verdict {
         }
     }
 
-    /// The default response to a denied request: 429 with the header fields of its quotas, 503 if the store is unavailable
-    /// or the wait timed out, or 400 if it lacks its key. [`Gate::rejection_response`] returns the gate's own where it has one.
+    /// The default response to a denied request: 429 with the rate limit headers, 503 if the store is
+    /// unavailable or the wait timed out, or 400 if its key is missing. [`Gate::rejection_response`] returns
+    /// the gate's own response, if set.
     pub fn rejection_response(&self, gate: &Gate) -> RejectionResponse {
         match self.to_limited(gate) {
             Some(limited) => {
@@ -235,8 +237,8 @@ impl Verdict {
         }
     }
 
-    /// Writes the header fields of what is left: calls `each` with a name in lower case and a value. Rules in shadow mode are
-    /// left out.
+    /// Writes the rate limit headers: calls `each` with a name in lower case and a value. Rules in shadow
+    /// mode are left out.
     pub fn write_headers(&self, gate: &Gate, mut each: impl FnMut(&'static str, &str)) {
         let (fields, quotas) = (gate.header_style(), self.quotas(gate));
         fields.write_policies(quotas.iter().flat_map(QuotaHeaders::policies), &mut each);
@@ -252,7 +254,7 @@ impl Verdict {
         quotas.collect()
     }
 
-    /// How long the request waited for its turn. The time that a store takes to answer is no wait.
+    /// How long the request waited. The latency of a store is not included.
     #[inline]
     pub fn wait_time(&self) -> Micros {
         self.wait_time
@@ -264,20 +266,20 @@ impl Verdict {
         self.hold.is_some()
     }
 
-    /// Leaves the queues of a dry run: the wait is over.
+    /// Leaves the queues of a dry run when the wait is over.
     pub fn leave_queues(&mut self) {
-        if let Some(held) = &mut self.hold {
-            held.queue_entries.clear();
+        if let Some(hold) = &mut self.hold {
+            hold.queue_entries.clear();
         }
     }
 
-    /// Settles what was reserved with the response: refunds what it need not pay, or charges what is missing. The result
-    /// holds the slots of the request; drop it when the body has been sent.
+    /// Settles the reservations with the response: refunds or charges the difference. The result holds the
+    /// slots of the request; drop it when the body has been sent.
     #[inline]
-    pub fn settle(mut self, gate: &Gate, reply: &dyn ResponseHead) -> RequestPermits {
+    pub fn settle(mut self, gate: &Gate, response: &dyn ResponseHead) -> RequestPermits {
         match self.hold.take() {
             None => RequestPermits::default(),
-            Some(held) => held.settle(gate, reply),
+            Some(hold) => hold.settle(gate, response),
         }
     }
 }
@@ -290,24 +292,24 @@ impl From<LimitDecision> for Verdict {
     }
 }
 
-/// The quotas of one rule, as header fields describe them.
+/// The quotas of one rule as rate limit headers.
 struct QuotaHeaders<'a> {
     labels: Arc<PolicyFields>,
     decision: Option<&'a Decision>,
 }
 
 impl QuotaHeaders<'_> {
-    /// All that apply.
+    /// The policies that apply.
     fn policies(&self) -> impl Iterator<Item = &PolicyField> {
-        let chosen = match (self.labels.selection(), self.decision) {
+        let selected = match (self.labels.selection(), self.decision) {
             (QuotaSelection::Tier, Some(decision)) => Some(decision.quota()),
             _ => None,
         };
-        let applies = move |quota: usize| chosen.is_none_or(|chosen| chosen == quota);
+        let applies = move |quota: usize| selected.is_none_or(|selected| selected == quota);
         self.labels.iter().enumerate().filter(move |(quota, _)| applies(*quota)).map(|(_, label)| label)
     }
 
-    /// The quota of the decision, and what is left of it; unknown without its store.
+    /// The quota of the decision and its remaining tokens; `None` if the store is unavailable.
     fn remaining(&self) -> Option<(&PolicyField, &Decision)> {
         let decision = self.decision.filter(|decision| !decision.is_fail_closed())?;
         self.labels.get(decision.quota()).map(|label| (label, decision))
@@ -315,12 +317,12 @@ impl QuotaHeaders<'_> {
 }
 
 impl RequestHold {
-    fn settle(mut self, gate: &Gate, reply: &dyn ResponseHead) -> RequestPermits {
+    fn settle(mut self, gate: &Gate, response: &dyn ResponseHead) -> RequestPermits {
         background::enter(|| {
             for (limit, tokens) in self.tokens.drain(..) {
                 match gate.limits().get(limit) {
                     Some(limit) => {
-                        let due = limit.charge_policy().final_cost(tokens.cost(), reply);
+                        let due = limit.charge_policy().final_cost(tokens.cost(), response);
                         tokens.commit(due);
                     }
                     None => {
@@ -333,7 +335,7 @@ impl RequestHold {
     }
 }
 
-/// Without a response, what was reserved is charged.
+/// Without a response, the reservations are charged.
 impl Drop for RequestHold {
     fn drop(&mut self) {
         for (_, tokens) in self.tokens.drain(..) {
@@ -343,7 +345,7 @@ impl Drop for RequestHold {
     }
 }
 
-/// The slots of a request, until it is dropped.
+/// The slots of a request; dropping it releases them.
 #[must_use = "dropping it releases the slots"]
 #[derive(Default)]
 pub struct RequestPermits {
@@ -357,7 +359,7 @@ impl RequestPermits {
     }
 }
 
-/// A slot in a store is released on a runtime: on ours where there is none.
+/// A slot in a store is released on the current runtime, or otherwise on our own.
 impl Drop for RequestPermits {
     #[inline]
     fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Refusals and answers as responses of actix-web: a handler may return `Result<_, Limited>`.
+//! Rejections as responses of actix-web: a handler may return `Result<_, Limited>`.
 
 use crate::{Limited, RejectionResponse};
 use actix_web::{
@@ -10,12 +10,12 @@ use actix_web::{
     },
 };
 
-/// The answer as it stands. A header that HTTP does not allow is left out.
+/// Converts the response. Headers that HTTP does not allow are left out.
 impl From<RejectionResponse> for HttpResponse {
-    fn from(answer: RejectionResponse) -> Self {
-        let status = StatusCode::from_u16(answer.final_status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-        let mut response = Self::with_body(status, BoxBody::new(answer.body));
-        for (name, value) in answer.headers {
+    fn from(rejection: RejectionResponse) -> Self {
+        let status = StatusCode::from_u16(rejection.final_status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+        let mut response = Self::with_body(status, BoxBody::new(rejection.body));
+        for (name, value) in rejection.headers {
             let name = HeaderName::from_bytes(name.as_bytes());
             if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value.as_bytes())) {
                 response.headers_mut().append(name, value);
@@ -25,7 +25,7 @@ impl From<RejectionResponse> for HttpResponse {
     }
 }
 
-/// The answer as it stands.
+/// Converts the response.
 impl Responder for RejectionResponse {
     type Body = BoxBody;
 
@@ -34,7 +34,7 @@ impl Responder for RejectionResponse {
     }
 }
 
-/// The default answer; see [`RejectionResponse`].
+/// The default response; see [`RejectionResponse`].
 impl ResponseError for Limited {
     fn status_code(&self) -> StatusCode {
         StatusCode::from_u16(RejectionResponse::from(self).status).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
@@ -52,16 +52,16 @@ mod tests {
 
     #[test]
     fn limited_converts_to_actix_response() {
-        let refused: actix_web::Error = fixtures::rate_limited().into();
-        let response = refused.error_response();
+        let error: actix_web::Error = fixtures::rate_limited().into();
+        let response = error.error_response();
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers().get("retry-after").unwrap(), "3");
         assert_eq!(response.headers().get("content-type").unwrap(), "application/problem+json");
         assert_eq!(fixtures::breaker_open().status_code(), 503);
         assert_eq!(fixtures::store_unavailable().status_code(), 503);
 
-        let answer = HttpResponse::from(RejectionResponse::new(0).header("x-note", "a\r\nb: c"));
-        assert_eq!(answer.status(), 429);
-        assert_eq!(answer.headers().get("x-note").unwrap(), "ab: c");
+        let response = HttpResponse::from(RejectionResponse::new(0).header("x-note", "a\r\nb: c"));
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers().get("x-note").unwrap(), "ab: c");
     }
 }

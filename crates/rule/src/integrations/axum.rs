@@ -1,16 +1,16 @@
-//! Refusals and answers as responses of axum: a handler may return `Result<_, Limited>`.
+//! Rejections as responses of axum: a handler may return `Result<_, Limited>`.
 
 use crate::{Limited, RejectionResponse};
 use axum_core::response::{IntoResponse, Response};
 
-/// The answer as it stands.
+/// Converts the response.
 impl IntoResponse for RejectionResponse {
     fn into_response(self) -> Response {
         self.into()
     }
 }
 
-/// The default answer; see [`RejectionResponse`].
+/// The default response; see [`RejectionResponse`].
 impl IntoResponse for Limited {
     fn into_response(self) -> Response {
         self.into()
@@ -24,8 +24,8 @@ mod tests {
 
     #[test]
     fn limited_converts_to_axum_response() {
-        let refused: Result<&str, Limited> = Err(fixtures::rate_limited());
-        let response = refused.into_response();
+        let result: Result<&str, Limited> = Err(fixtures::rate_limited());
+        let response = result.into_response();
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()["retry-after"], "3");
         assert_eq!(RejectionResponse::redirect("/wait").into_response().headers()["location"], "/wait");

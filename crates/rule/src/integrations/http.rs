@@ -1,17 +1,17 @@
-//! Refusals and answers as responses of the crate `http`: for hyper, tower and whatever else speaks it.
+//! Rejections as responses of the crate `http`: for hyper, tower and other users of it.
 
 use crate::{Limited, RejectionResponse};
 use ::http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use bytes::Bytes;
 use std::borrow::Cow;
 
-/// The answer as it stands. A header that HTTP does not allow is left out.
+/// Converts the response. Headers that HTTP does not allow are left out.
 impl<B: From<String>> From<RejectionResponse> for Response<B> {
-    fn from(answer: RejectionResponse) -> Self {
-        let status = answer.final_status();
-        let mut response = Self::new(answer.body.into());
+    fn from(rejection: RejectionResponse) -> Self {
+        let status = rejection.final_status();
+        let mut response = Self::new(rejection.body.into());
         *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-        for (name, value) in answer.headers {
+        for (name, value) in rejection.headers {
             let value = match value {
                 Cow::Borrowed(value) => HeaderValue::from_maybe_shared(Bytes::from_static(value.as_bytes())),
                 Cow::Owned(value) => HeaderValue::from_maybe_shared(Bytes::from(value)),
@@ -24,7 +24,7 @@ impl<B: From<String>> From<RejectionResponse> for Response<B> {
     }
 }
 
-/// Those that refusals have are known, and need not be read.
+/// The usual headers of rejections are constants that need no parsing.
 fn header_name(name: &str) -> Option<HeaderName> {
     match name {
         "retry-after" => Some(header::RETRY_AFTER),
@@ -33,7 +33,7 @@ fn header_name(name: &str) -> Option<HeaderName> {
     }
 }
 
-/// The default answer; see [`RejectionResponse`].
+/// The default response; see [`RejectionResponse`].
 impl<B: From<String>> From<Limited> for Response<B> {
     fn from(limited: Limited) -> Self {
         RejectionResponse::from(limited).into()
@@ -75,10 +75,10 @@ mod tests {
 
     #[test]
     fn invalid_headers_are_dropped() {
-        let mut answer = RejectionResponse::new(99).header("x-note", "é").text("wait");
-        answer.headers.push(("x bad".into(), "a".into()));
-        answer.headers.push(("x-bad".into(), "a\r\nset-cookie: b".into()));
-        let response: Response<String> = answer.into();
+        let mut rejection = RejectionResponse::new(99).header("x-note", "é").text("wait");
+        rejection.headers.push(("x bad".into(), "a".into()));
+        rejection.headers.push(("x-bad".into(), "a\r\nset-cookie: b".into()));
+        let response: Response<String> = rejection.into();
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers().len(), 2);
         assert_eq!(response.headers()["x-note"].as_bytes(), "é".as_bytes());

@@ -1,4 +1,4 @@
-//! Refusals as a status of gRPC.
+//! Rejections as gRPC status.
 
 use crate::{HeaderStyle, Limited, RejectionResponse};
 use ::tonic::{
@@ -8,10 +8,9 @@ use ::tonic::{
 use tidegate_overload::CallError;
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-/// `RESOURCE_EXHAUSTED` for a limit, which the details name, and `SERVICE_UNAVAILABLE` for what protects the server or a store that is
-/// away. When it is
-/// worth trying again is in the details as `RetryInfo`, to the microsecond, and in the metadata as `retry-after`; without
-/// it clients should not try again.
+/// `RESOURCE_EXHAUSTED` for a limit, which the details name, and `UNAVAILABLE` for overload or an unavailable
+/// store. The retry time is in the details as `RetryInfo`, to the microsecond, and in the metadata as
+/// `retry-after`; without it clients should not retry.
 impl From<Limited> for Status {
     fn from(limited: Limited) -> Self {
         let mut details = ErrorDetails::new();
@@ -30,10 +29,10 @@ impl From<Limited> for Status {
     }
 }
 
-/// What an answer over HTTP would say in its headers, but for the type of its body.
-fn metadata(answer: &RejectionResponse) -> MetadataMap {
+/// The headers of the HTTP response as metadata, without the content type.
+fn metadata(rejection: &RejectionResponse) -> MetadataMap {
     let mut metadata = MetadataMap::new();
-    for (name, value) in answer.headers.iter().filter(|(name, _)| name != "content-type") {
+    for (name, value) in rejection.headers.iter().filter(|(name, _)| name != "content-type") {
         let name = AsciiMetadataKey::from_bytes(name.as_bytes());
         if let (Ok(name), Ok(value)) = (name, AsciiMetadataValue::try_from(&**value)) {
             metadata.append(name, value);

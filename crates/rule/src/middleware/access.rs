@@ -1,4 +1,4 @@
-//! Whom a list and bans keep out.
+//! Access control by a list and bans.
 
 use super::options::MiddlewareOptions;
 use crate::{
@@ -10,7 +10,7 @@ use tidegate_access::{AccessControl, AccessDecision, AccessMatch, ListAction};
 use tidegate_core::header::ceil_seconds;
 use tidegate_overload::CallOutcome;
 
-/// A list and bans in front of requests, and bans for whoever is denied too often further inside.
+/// An access list and bans in front of requests; clients that are denied too often are banned.
 ///
 /// ```
 /// use tidegate_access::{AccessControl, Bans};
@@ -24,15 +24,15 @@ use tidegate_overload::CallOutcome;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Whoever is kept out is answered with 403, and a ban says in `Retry-After` when it ends. A request whose sender is not known
-/// is kept out too: a list that nobody is held against would go unnoticed. See [`on_unknown`](Self::on_unknown).
+/// Denied requests get 403; for a ban, `Retry-After` is its end. A request without a known address or key is
+/// denied too: otherwise the list would silently have no effect. See [`on_unknown`](Self::on_unknown).
 ///
-/// Bans of addresses of IPv6 hold for the network of 64 bits that a client has to itself. Clones share the list and the bans.
+/// Bans of IPv6 addresses apply to the 64-bit network of the client. Clones share the list and the bans.
 #[derive(Clone)]
 pub struct RequestAccess {
     control: Arc<AccessControl>,
     client: ClientSource,
-    /// Whom bans hold for, where that is not who the list is asked about.
+    /// The key of bans, if it differs from what the list checks.
     ban_by: Option<RequestKey>,
     unknown_action: ListAction,
     warning: PeerWarning,
@@ -50,8 +50,8 @@ type FindAddress = dyn Fn(&dyn RequestHead) -> Option<IpAddr> + Send + Sync;
 type MakeAccessResponse = dyn Fn(AccessDecision) -> RejectionResponse + Send + Sync;
 
 impl RequestAccess {
-    /// Asks for the address at the other end of the connection. Behind a proxy that is the proxy: see
-    /// [`behind`](Self::trusted_proxies).
+    /// Checks the peer address. Behind a proxy that is the proxy: see
+    /// [`trusted_proxies`](Self::trusted_proxies).
     pub fn new(control: impl Into<Arc<AccessControl>>) -> Self {
         Self {
             control: control.into(),
@@ -67,83 +67,80 @@ impl RequestAccess {
         }
     }
 
-    /// Asks for the address of the client, as these proxies tell it.
+    /// Checks the address of the client according to these proxies.
     #[must_use]
     pub fn trusted_proxies(self, proxies: TrustedProxies) -> Self {
         self.address(move |head| proxies.client_address(head))
     }
 
-    /// Asks for an address that a function finds.
+    /// Checks an address that a function finds.
     #[must_use]
     pub fn address(self, find: impl Fn(&dyn RequestHead) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
         Self { client: ClientSource::Address(Arc::new(find)), ..self }
     }
 
-    /// Asks for a key instead of an address: the `key` lines of a list, and bans of keys.
+    /// Checks a key instead of an address: the `key` lines of a list, and bans of keys.
     #[must_use]
     pub fn key(self, key: RequestKey) -> Self {
         Self { client: ClientSource::Key(key), ..self }
     }
 
-    /// Has bans hold for a key, and counts denials by it, while the list is asked about the address: users who share an
-    /// address are banned one by one. A request without the key is banned by its address.
+    /// Bans by a key, and counts denials by it, while the list checks the address: users who share an address
+    /// are banned individually. A request without the key is banned by its address.
     #[must_use]
     pub fn ban_by(self, key: RequestKey) -> Self {
         Self { ban_by: Some(key), ..self }
     }
 
-    /// What becomes of a request without an address or a key; it is kept out unless told otherwise.
+    /// Sets how a request without an address or a key is treated; denied by default.
     #[must_use]
-    pub fn on_unknown(self, stance: ListAction) -> Self {
-        Self { unknown_action: stance, ..self }
+    pub fn on_unknown(self, action: ListAction) -> Self {
+        Self { unknown_action: action, ..self }
     }
 
-    /// Counts an answer as a denial where this says so, and has the bans' own rule decide on a ban: a limit further inside
-    /// that answers with 429, say.
+    /// Counts a response as a denial if it satisfies this test, such as a 429 of an inner limit; the rule of
+    /// the bans decides on a ban.
     #[must_use]
     pub fn ban_on(mut self, is_denial: impl Fn(&dyn ResponseHead) -> bool + Send + Sync + 'static) -> Self {
         Arc::make_mut(&mut self.options).classify =
-            Arc::new(move |reply| match reply.is_some_and(&is_denial) {
+            Arc::new(move |response| match response.is_some_and(&is_denial) {
                 true => CallOutcome::Failure,
                 false => CallOutcome::Ignored,
             });
         self
     }
 
-    /// What to answer to whoever is kept out. Who is unknown stands as denied.
+    /// Sets the response to denied requests. An unknown client counts as denied.
     #[must_use]
     pub fn with_response(
         self,
-        answer: impl Fn(AccessDecision) -> RejectionResponse + Send + Sync + 'static,
+        response: impl Fn(AccessDecision) -> RejectionResponse + Send + Sync + 'static,
     ) -> Self {
-        Self { make_response: Arc::new(answer), ..self }
+        Self { make_response: Arc::new(response), ..self }
     }
 
-    /// Lets a request in, or says why not.
+    /// Admits a request, or returns the reason of the denial.
     pub fn check(&self, head: &dyn RequestHead) -> Result<AdmittedClient, Box<AccessDenied>> {
-        let (visitor, ban_key) = (self.identify(head), self.ban_key(head));
-        let standing =
-            visitor.check(ban_key.as_deref(), &self.control).unwrap_or(match self.unknown_action {
+        let (identity, ban_key) = (self.identify(head), self.ban_key(head));
+        let decision =
+            identity.check(ban_key.as_deref(), &self.control).unwrap_or(match self.unknown_action {
                 ListAction::Allow => AccessDecision::Unlisted,
                 ListAction::Deny => AccessDecision::Denied,
             });
-        match standing {
-            AccessDecision::Allowed | AccessDecision::Unlisted => Ok(AdmittedClient {
-                identity: visitor,
-                ban_key,
-                decision: standing,
-                control: self.control.clone(),
-            }),
-            AccessDecision::Denied | AccessDecision::Banned(_) => Err(Box::new(self.deny(standing))),
+        match decision {
+            AccessDecision::Allowed | AccessDecision::Unlisted => {
+                Ok(AdmittedClient { identity, ban_key, decision, control: self.control.clone() })
+            }
+            AccessDecision::Denied | AccessDecision::Banned(_) => Err(Box::new(self.deny(decision))),
         }
     }
 
-    /// How it judges the answers to those whom it lets in: a failure is a denial further inside.
+    /// How responses to admitted requests are classified: a failure is an inner denial.
     pub fn options(&self) -> &Arc<MiddlewareOptions> {
         &self.options
     }
 
-    /// Whom it judges by a request; `None` if that does not tell.
+    /// The key that the list checks; `None` if the request does not have it.
     pub fn client_key<'a>(&self, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         match &self.client {
             ClientSource::Address(find) => {
@@ -167,54 +164,54 @@ impl RequestAccess {
         found.unwrap_or(ClientIdentity::Unknown)
     }
 
-    /// Whom bans hold for, where that is not who the list is asked about.
+    /// The key of bans, if it differs from what the list checks.
     pub fn ban_key(&self, head: &dyn RequestHead) -> Option<Box<str>> {
         self.ban_by.as_ref()?.find(head).map(|key| key.to_string().into())
     }
 
     #[cold]
-    fn deny(&self, standing: AccessDecision) -> AccessDenied {
-        let retry_after = match standing {
+    fn deny(&self, decision: AccessDecision) -> AccessDenied {
+        let retry_after = match decision {
             AccessDecision::Banned(wait) => Some(wait.to_duration()),
             _ => None,
         };
         AccessDenied {
-            response: (self.make_response)(standing),
-            reason: denial_reason(standing),
+            response: (self.make_response)(decision),
+            reason: denial_reason(decision),
             retry_after,
         }
     }
 }
 
-/// What is told to whoever is not let in.
+/// A denied request.
 #[derive(Debug)]
 pub struct AccessDenied {
-    /// The answer.
+    /// The response.
     pub response: RejectionResponse,
-    /// The reason in a few words, without telling more than that.
+    /// A short reason for clients, without details.
     pub reason: &'static str,
-    /// When it is worth asking again, if that is known.
+    /// The time after which a retry makes sense, if known.
     pub retry_after: Option<Duration>,
 }
 
-/// 403, and when a ban ends.
-fn forbidden_response(standing: AccessDecision) -> RejectionResponse {
-    let answer = RejectionResponse::forbidden(denial_reason(standing));
-    match standing {
-        AccessDecision::Banned(wait) => answer.header("retry-after", ceil_seconds(wait).to_string()),
-        _ => answer,
+/// 403, with `Retry-After` for a ban.
+fn forbidden_response(decision: AccessDecision) -> RejectionResponse {
+    let response = RejectionResponse::forbidden(denial_reason(decision));
+    match decision {
+        AccessDecision::Banned(wait) => response.header("retry-after", ceil_seconds(wait).to_string()),
+        _ => response,
     }
 }
 
-/// What to say of it, without telling more than that.
-fn denial_reason(standing: AccessDecision) -> &'static str {
-    match standing {
-        AccessDecision::Banned(_) => "banned for a time",
-        _ => "not let in",
+/// A short reason for clients, without details.
+fn denial_reason(decision: AccessDecision) -> &'static str {
+    match decision {
+        AccessDecision::Banned(_) => "temporarily banned",
+        _ => "access denied",
     }
 }
 
-/// Who a request is from, as lists and bans know it.
+/// The client of a request, as lists and bans identify it.
 #[derive(Clone, Debug)]
 enum ClientIdentity {
     Address(IpAddr),
@@ -223,9 +220,9 @@ enum ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// Where it stands; `None` for one of whom nothing is known.
+    /// The access decision; `None` for an unknown client.
     ///
-    /// A client of IPv6 has a whole network to itself, so bans hold for that; lists say for themselves how far they reach.
+    /// Bans apply to the whole network of an IPv6 client; list entries define their own prefix.
     fn check(&self, ban_key: Option<&str>, control: &AccessControl) -> Option<AccessDecision> {
         match (self, ban_key) {
             (Self::Address(address), Some(key)) => Some(match control.list().check(*address) {
@@ -248,7 +245,7 @@ impl ClientIdentity {
     }
 }
 
-/// A visitor who was let in.
+/// An admitted client.
 #[derive(Clone)]
 pub struct AdmittedClient {
     identity: ClientIdentity,
@@ -258,13 +255,13 @@ pub struct AdmittedClient {
 }
 
 impl AdmittedClient {
-    /// Whether it is on the list, or only not kept out.
+    /// Whether it is allowed by the list, or unlisted.
     pub fn decision(&self) -> AccessDecision {
         self.decision
     }
 
-    /// It was answered, and that counts as this: a failure is a denial further inside, and the bans' own rule decides whether
-    /// it is banned for that.
+    /// Records the classified response: a failure is an inner denial, and the rule of the bans decides on a
+    /// ban.
     pub fn record_response(self, report: CallOutcome) {
         if report == CallOutcome::Failure {
             self.record_denial();
@@ -272,10 +269,10 @@ impl AdmittedClient {
     }
 
     fn record_denial(self) {
-        let Self { identity: visitor, ban_key, control, decision: standing } = self;
-        match (visitor, ban_key) {
+        let Self { identity, ban_key, control, decision } = self;
+        match (identity, ban_key) {
             (ClientIdentity::Address(_), Some(key)) => {
-                if standing == AccessDecision::Unlisted {
+                if decision == AccessDecision::Unlisted {
                     control.bans().record_denial(&*key);
                 }
             }
@@ -310,6 +307,6 @@ impl fmt::Debug for RequestAccess {
 
 impl fmt::Debug for AdmittedClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Guest").field(&self.identity).finish()
+        f.debug_tuple("AdmittedClient").field(&self.identity).finish()
     }
 }

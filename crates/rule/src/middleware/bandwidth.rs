@@ -1,17 +1,17 @@
-//! How fast bodies move, and whose they are.
+//! Bandwidth limits of bodies.
 
 use crate::request::{RequestHead, RequestKey};
 use std::sync::Arc;
 use tidegate_bandwidth::{Bandwidth, KeyedBandwidth};
 
-/// A bandwidth for the bodies of requests or of their answers: all of them together, or all of a client's.
+/// A bandwidth limit on request or response bodies: all together, or per client.
 ///
 /// ```
 /// use tidegate_bandwidth::{Bandwidth, KeyedBandwidth};
 /// use tidegate_rule::{request::key, middleware::RequestBandwidth};
 ///
 /// let machine = RequestBandwidth::new(Bandwidth::new("100MB/s")?);
-/// let each = RequestBandwidth::by_key(KeyedBandwidth::new("1MB/s")?, key::peer());
+/// let per_client = RequestBandwidth::by_key(KeyedBandwidth::new("1MB/s")?, key::peer());
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct RequestBandwidth {
     source: BandwidthSource,
 }
 
-/// Whose bandwidth it is.
+/// The bandwidth to use.
 #[derive(Clone, Debug)]
 enum BandwidthSource {
     Shared(Bandwidth),
@@ -27,12 +27,12 @@ enum BandwidthSource {
 }
 
 impl RequestBandwidth {
-    /// One bandwidth for all bodies together.
+    /// Creates one bandwidth for all bodies together.
     pub fn new(bandwidth: Bandwidth) -> Self {
         Self { source: BandwidthSource::Shared(bandwidth) }
     }
 
-    /// A bandwidth for each key. Requests without one share a bandwidth.
+    /// Creates a bandwidth per key. Requests without a key share one.
     pub fn by_key(bandwidths: impl Into<Arc<KeyedBandwidth>>, key: RequestKey) -> Self {
         Self { source: BandwidthSource::ByKey(bandwidths.into(), key) }
     }

@@ -1,23 +1,23 @@
-//! How an answer counts for whoever guards a service, and when a call is over.
+//! Classifies responses for guards.
 
 use crate::request::ResponseHead;
 use tidegate_overload::CallOutcome;
 
-/// Until when a call is in flight.
+/// When a call stops being in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InFlightEnd {
-    /// Until the answer's head is there.
+    /// At the head of the response.
     #[default]
     Head,
-    /// Until the answer's body has ended, or was given up. A body that breaks off counts as an error instead of an answer,
-    /// and a status of gRPC in the trailers as the answer's.
+    /// At the end of the body of the response, or when it is dropped. An aborted body counts as an error
+    /// instead of a response, and a gRPC status in the trailers as that of the response.
     Body,
 }
 
-/// How an answer counts on the side of a server; `None` stands for an error instead of an answer.
+/// Classifies a response on the server side; `None` is an error instead of a response.
 ///
-/// A status of 500 or above is a failure, and so is an error; `429` says nothing, since a limit further inside gave it.
-/// Everything else was served, a mistake of the client's too. Of gRPC it is the code that counts.
+/// A status of 500 or above is a failure, and so is an error; `429` is ignored, since an inner limit caused
+/// it. All others are successes, client errors included. For gRPC the status code counts.
 pub fn classify_server(reply: Option<&dyn ResponseHead>) -> CallOutcome {
     match reply.map(response_class) {
         None | Some(ResponseClass::Failure) => CallOutcome::Failure,
@@ -26,8 +26,8 @@ pub fn classify_server(reply: Option<&dyn ResponseHead>) -> CallOutcome {
     }
 }
 
-/// How an answer counts on the side of a client, or where it comes from somebody else, as in a gateway. The same as
-/// [`classify_server`], but for `429`: a backend that has had enough is one to be spared.
+/// Classifies a response on the client side, or of another server, as in a gateway. Like [`classify_server`],
+/// but `429` is a failure: an overloaded backend should get fewer calls.
 pub fn classify_client(reply: Option<&dyn ResponseHead>) -> CallOutcome {
     match reply.map(response_class) {
         None | Some(ResponseClass::Failure | ResponseClass::Exhausted) => CallOutcome::Failure,

@@ -1,4 +1,4 @@
-//! How many at once, and who may wait.
+//! A concurrency limit on requests.
 
 use super::{
     classify::InFlightEnd,
@@ -9,7 +9,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use tidegate_limiter::{Semaphore, SemaphorePermit, WaitPriority, Waiter};
 use tidegate_overload::{CallError, Rejection};
 
-/// So many requests at once. Each holds its slot until the body of its answer has ended, or it was given up.
+/// Limits requests in flight. Each holds its slot until the body of its response has ended or was dropped.
 ///
 /// ```
 /// use std::time::Duration;
@@ -17,12 +17,12 @@ use tidegate_overload::{CallError, Rejection};
 /// use tidegate_rule::middleware::RequestConcurrency;
 ///
 /// let slots = Semaphore::builder().max_waiters(200).build(64)?;
-/// let at_once = RequestConcurrency::new(slots).wait(Duration::from_millis(500));
+/// let concurrency = RequestConcurrency::new(slots).wait(Duration::from_millis(500));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// For so many at once of each client, use a rule with a quota such as `3 at once`. Clones share the slots, and so does what
-/// else uses them.
+/// For a limit per client, use a rule with a quota such as `3 at once`. Clones share the slots, also with
+/// other users of the semaphore.
 #[derive(Clone)]
 pub struct RequestConcurrency {
     slots: Semaphore,
@@ -34,20 +34,20 @@ pub struct RequestConcurrency {
 type SlotPriorityFn = dyn Fn(&dyn RequestHead) -> WaitPriority + Send + Sync;
 
 impl RequestConcurrency {
-    /// As many as there are slots. Nobody waits unless told otherwise.
+    /// Creates a limit with the slots of the semaphore. Requests do not wait by default.
     pub fn new(slots: Semaphore) -> Self {
-        let terms =
+        let options =
             MiddlewareOptions { in_flight_end: InFlightEnd::Body, ..MiddlewareOptions::new("concurrency") };
-        Self { slots, max_wait: Duration::ZERO, priority: None, options: Arc::new(terms) }
+        Self { slots, max_wait: Duration::ZERO, priority: None, options: Arc::new(options) }
     }
 
-    /// How long a request may wait in line for a slot. The line has as many places as the slots say.
+    /// Sets how long a request may wait for a slot. The semaphore limits the number of waiters.
     #[must_use]
-    pub fn wait(self, longest: Duration) -> Self {
-        Self { max_wait: longest, ..self }
+    pub fn wait(self, max_wait: Duration) -> Self {
+        Self { max_wait, ..self }
     }
 
-    /// Who of those in line goes first; whoever came first unless told otherwise.
+    /// Sets the priority of a waiting request; first come, first served by default.
     #[must_use]
     pub fn priority(
         self,
@@ -58,7 +58,7 @@ impl RequestConcurrency {
 
     option_methods!();
 
-    /// Takes a slot for this request, or a place in line if it may wait.
+    /// Acquires a slot for this request, or enters the wait queue if it may wait.
     pub fn acquire(&self, head: &dyn RequestHead) -> SlotAcquisition {
         if let Some(slot) = self.slots.try_acquire_owned() {
             return SlotAcquisition::Ready(Ok(slot));
@@ -72,12 +72,12 @@ impl RequestConcurrency {
     }
 }
 
-/// When it is a request's turn.
+/// The result of acquiring a slot.
 #[derive(Debug)]
 pub enum SlotAcquisition {
-    /// Now, or never: there is no slot, and it may not wait.
+    /// A slot, or an error: there is no slot, and the request may not wait.
     Ready(Result<SemaphorePermit, CallError>),
-    /// After those before it.
+    /// The request must wait for a slot.
     Waiting(SlotWait),
 }
 
@@ -89,7 +89,8 @@ pub struct SlotWait {
 }
 
 impl SlotWait {
-    /// Its slot, when it is its turn. It is in line from the first poll on; dropping the future leaves the line.
+    /// Waits for the slot. The request is in the queue from the first poll on; dropping the future leaves the
+    /// queue.
     pub async fn wait(self) -> Result<SemaphorePermit, CallError> {
         self.slots.acquire_owned(self.waiter).await.map_err(CallError::from)
     }
@@ -103,7 +104,7 @@ impl From<Semaphore> for RequestConcurrency {
 
 impl fmt::Debug for RequestConcurrency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { slots, max_wait: patience, options: terms, .. } = self;
-        f.debug_tuple("RequestSlots").field(slots).field(patience).field(terms).finish()
+        let Self { slots, max_wait, options, .. } = self;
+        f.debug_tuple("RequestConcurrency").field(slots).field(max_wait).field(options).finish()
     }
 }

@@ -1,4 +1,4 @@
-//! How to find out who sent a request.
+//! Determines the facts about a request.
 
 use crate::{
     Facts,
@@ -6,7 +6,7 @@ use crate::{
 };
 use std::{fmt, sync::Arc};
 
-/// How to find out who sent a request: the address at the other end of the connection, and no user, unless told otherwise.
+/// Determines the facts about a request: by default, the peer address and no user.
 ///
 /// ```
 /// use tidegate_rule::{request::TrustedProxies, middleware::RequestFacts};
@@ -27,31 +27,32 @@ type UserLookup = dyn Fn(&dyn RequestHead) -> Option<Arc<str>> + Send + Sync;
 type AddFacts = dyn Fn(&dyn RequestHead, Facts) -> Facts + Send + Sync;
 
 impl RequestFacts {
-    /// Knows the address at the other end of the connection, and no user.
+    /// Creates the default: the peer address and no user.
     pub fn new() -> Self {
         Self { proxies: TrustedProxies::none(), user: None, extenders: Vec::new() }
     }
 
-    /// Finds the address of the client, as these proxies tell it.
+    /// Resolves the client address through these proxies.
     #[must_use]
     pub fn trusted_proxies(self, proxies: TrustedProxies) -> Self {
         Self { proxies, ..self }
     }
 
-    /// Finds the user: in what the application has already decoded and checked, such as claims among the extensions.
+    /// Finds the user: in what the application has already decoded and verified, such as claims in the
+    /// extensions.
     #[must_use]
     pub fn user(self, find: impl Fn(&dyn RequestHead) -> Option<Arc<str>> + Send + Sync + 'static) -> Self {
         Self { user: Some(Arc::new(find)), ..self }
     }
 
-    /// Adds what a function knows.
+    /// Adds facts by a function.
     #[must_use]
     pub fn extend(mut self, add: impl Fn(&dyn RequestHead, Facts) -> Facts + Send + Sync + 'static) -> Self {
         self.extenders.push(Arc::new(add));
         self
     }
 
-    /// What is known of this request.
+    /// The facts about this request.
     pub fn find(&self, head: &dyn RequestHead) -> Facts {
         let user = self.user.as_ref().and_then(|find| find(head));
         let facts = Facts::from_head(head, &self.proxies, user);
@@ -67,6 +68,6 @@ impl Default for RequestFacts {
 
 impl fmt::Debug for RequestFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RequestFacts").field("behind", &self.proxies).finish_non_exhaustive()
+        f.debug_struct("RequestFacts").field("trusted_proxies", &self.proxies).finish_non_exhaustive()
     }
 }

@@ -15,21 +15,21 @@ use tidegate_overload::{CallError, CallGuard, CallPermit};
 /// use tidegate_overload::{Breaker, BreakerSettings};
 /// use tidegate_rule::{request::key, middleware::{Guards, RequestGuard}};
 ///
-/// // A client: a breaker for each host.
+/// // A client: one breaker per host.
 /// let settings = BreakerSettings::builder().count_window(100).build()?;
 /// let breakers = Guards::builder().max_keys(100).build(move || Breaker::new(settings.clone()));
 /// let guard = RequestGuard::by_key(breakers, key::host()).for_client_calls();
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// A call is in flight until the head of its answer is there, unless told otherwise; one that is given up is ignored. Clones
-/// share the guard.
+/// A call is in flight until the head of its response by default; a cancelled one is ignored. Clones share
+/// the guard.
 pub struct RequestGuard<G> {
     source: GuardSource<G>,
     options: Arc<MiddlewareOptions>,
 }
 
-/// Whose guard it is that a request is shown to.
+/// The guard of a request.
 enum GuardSource<G> {
     Shared(Arc<G>),
     ByKey(Arc<Guards<G>>, RequestKey),
@@ -39,17 +39,17 @@ enum GuardSource<G> {
 type ChooseGuard<G> = dyn Fn(&dyn RequestHead) -> Arc<G> + Send + Sync;
 
 impl<G> RequestGuard<G> {
-    /// One guard for all requests.
+    /// Creates one guard for all requests.
     pub fn new(guard: Arc<G>) -> Self {
         Self::from_source(GuardSource::Shared(guard))
     }
 
-    /// A guard for each key. Requests without one share a guard.
+    /// Creates one guard per key. Requests without a key share a guard.
     pub fn by_key(guards: impl Into<Arc<Guards<G>>>, key: RequestKey) -> Self {
         Self::from_source(GuardSource::ByKey(guards.into(), key))
     }
 
-    /// The guard that is chosen for each request: that of its tenant, say.
+    /// Selects the guard of each request by a function: that of its tenant, for example.
     pub fn by_request(choose: impl Fn(&dyn RequestHead) -> Arc<G> + Send + Sync + 'static) -> Self {
         Self::from_source(GuardSource::ByRequest(Arc::new(choose)))
     }
@@ -60,13 +60,13 @@ impl<G> RequestGuard<G> {
 
     option_methods!(classify);
 
-    /// Stands in front of calls to somebody else: an answer of 429 is a failure too; see [`classify_client`].
+    /// Guards calls to another server: a 429 is a failure too; see [`classify_client`].
     #[must_use]
     pub fn for_client_calls(self) -> Self {
         self.classify(classify_client)
     }
 
-    /// Lets this request in, or not.
+    /// Admits or rejects this request.
     pub fn try_acquire(&self, head: &dyn RequestHead) -> Result<CallPermit<Arc<G>>, CallError>
     where
         G: CallGuard,
@@ -101,7 +101,7 @@ impl<G> Clone for RequestGuard<G> {
 impl<G> fmt::Debug for RequestGuard<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let source = match &self.source {
-            GuardSource::Shared(_) => "one for all".to_owned(),
+            GuardSource::Shared(_) => "shared".to_owned(),
             GuardSource::ByKey(guards, key) => format!("{guards:?} by {key:?}"),
             GuardSource::ByRequest(_) => "by a function".to_owned(),
         };

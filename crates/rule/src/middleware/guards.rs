@@ -1,7 +1,7 @@
-//! One guard for each key: a breaker for each host, an adaptive limit for each route.
+//! One guard per key: a breaker per host, an adaptive limit per route.
 //!
-//! No flood of keys may make a guard forget what it knows, or take memory without end. So guards that are full of others'
-//! keys give newcomers one guard that they share, and only a guard that has long been idle makes room.
+//! A flood of keys must neither evict the state of a guard nor use unbounded memory. Therefore new keys share
+//! one guard when the table is full, and only idle guards are removed.
 
 use std::{
     collections::{HashMap, hash_map::RandomState},
@@ -13,7 +13,7 @@ use std::{
 use tidegate_core::Micros;
 use tidegate_limiter::Clock;
 
-/// A guard for each key.
+/// One guard per key.
 ///
 /// ```
 /// use tidegate_overload::{Breaker, BreakerSettings, CallGuard as _};
@@ -28,7 +28,7 @@ use tidegate_limiter::Clock;
 /// ```
 pub struct Guards<G> {
     table: Mutex<GuardTable<G>>,
-    /// For keys that there is no room for.
+    /// The guard of keys without an entry when the table is full.
     fallback: Arc<G>,
     make: Box<dyn Fn() -> G + Send + Sync>,
     settings: GuardsBuilder,
@@ -37,7 +37,7 @@ pub struct Guards<G> {
 
 struct GuardTable<G> {
     guards: HashMap<u64, GuardEntry<G>>,
-    /// Looking for idle ones before this is not worth it.
+    /// When to look for idle guards again.
     next_sweep: Micros,
 }
 
@@ -46,7 +46,7 @@ struct GuardEntry<G> {
     last_used: Micros,
 }
 
-/// Settings of [`Guards`].
+/// The settings of [`Guards`].
 #[derive(Clone, Debug)]
 pub struct GuardsBuilder {
     max_keys: usize,
@@ -54,39 +54,39 @@ pub struct GuardsBuilder {
     clock: Clock,
 }
 
-/// Of no kind yet: what is built says which.
+/// The type parameter is determined by [`GuardsBuilder::build`].
 impl Guards<()> {
-    /// Guards with settings of their own.
+    /// Creates a builder.
     pub fn builder() -> GuardsBuilder {
         GuardsBuilder { max_keys: 1_024, idle_timeout: Micros::from_secs(600), clock: Clock::default() }
     }
 }
 
 impl<G> Guards<G> {
-    /// The guard of one key, the same for all who ask while it is in use.
+    /// The guard of a key: the same one as long as it is in use.
     pub fn get<K: Hash + ?Sized>(&self, key: &K) -> Arc<G> {
         let fingerprint = self.hasher.hash_one(key);
         let now = self.settings.clock.now();
-        let mut known = self.lock();
-        if let Some(entry) = known.guards.get_mut(&fingerprint) {
+        let mut table = self.lock();
+        if let Some(entry) = table.guards.get_mut(&fingerprint) {
             entry.last_used = now;
             return entry.guard.clone();
         }
-        if known.guards.len() >= self.settings.max_keys && now >= known.next_sweep {
-            // Looked for at most sixty-four times in the time that makes one idle, however many keys come.
-            known.next_sweep = now.plus(Micros::new(self.settings.idle_timeout.get() / 64));
+        if table.guards.len() >= self.settings.max_keys && now >= table.next_sweep {
+            // At most 64 sweeps per idle timeout, however many keys arrive.
+            table.next_sweep = now.plus(Micros::new(self.settings.idle_timeout.get() / 64));
             let idle = self.settings.idle_timeout;
-            known.guards.retain(|_, entry| entry.is_in_use() || now.since(entry.last_used) < idle);
+            table.guards.retain(|_, entry| entry.is_in_use() || now.since(entry.last_used) < idle);
         }
-        if known.guards.len() >= self.settings.max_keys {
+        if table.guards.len() >= self.settings.max_keys {
             return self.fallback.clone();
         }
         let guard = Arc::new((self.make)());
-        known.guards.insert(fingerprint, GuardEntry { guard: guard.clone(), last_used: now });
+        table.guards.insert(fingerprint, GuardEntry { guard: guard.clone(), last_used: now });
         guard
     }
 
-    /// How many keys have a guard of their own.
+    /// The number of keys with their own guard.
     pub fn count(&self) -> usize {
         self.lock().guards.len()
     }
@@ -97,37 +97,37 @@ impl<G> Guards<G> {
 }
 
 impl<G> GuardEntry<G> {
-    /// Whether somebody has a pass of it, or holds it.
+    /// Whether it is referenced, by a permit for example.
     fn is_in_use(&self) -> bool {
         Arc::strong_count(&self.guard) > 1
     }
 }
 
 impl GuardsBuilder {
-    /// How many keys may have a guard of their own, 1024 unless told otherwise. The others share one.
+    /// Sets the maximum number of keys with their own guard, 1024 by default. Other keys share one.
     #[must_use]
     pub fn max_keys(self, keys: usize) -> Self {
         Self { max_keys: keys, ..self }
     }
 
-    /// After how long without a call a guard makes room for others; ten minutes unless told otherwise. Longer than a
-    /// breaker stays open, or it would be closed by that.
+    /// Sets the time without a call after which a guard may be removed; ten minutes by default. It must
+    /// exceed the open time of a breaker, or the removal would close it.
     #[must_use]
     pub fn idle_timeout(self, time: Duration) -> Self {
         Self { idle_timeout: time.into(), ..self }
     }
 
-    /// The clock by which a guard is idle; the machine's unless told otherwise.
+    /// Sets the clock; the system clock by default.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock, ..self }
     }
 
-    /// Guards that are made by `make` when their key is first asked for. It must not ask these guards itself.
+    /// Builds the guards; `make` creates one when its key is first used. It must not use these guards itself.
     pub fn build<G>(self, make: impl Fn() -> G + Send + Sync + 'static) -> Guards<G> {
-        let known = GuardTable { guards: HashMap::new(), next_sweep: Micros::ZERO };
+        let table = GuardTable { guards: HashMap::new(), next_sweep: Micros::ZERO };
         Guards {
-            table: Mutex::new(known),
+            table: Mutex::new(table),
             fallback: Arc::new(make()),
             make: Box::new(make),
             settings: self,
@@ -151,25 +151,25 @@ mod tests {
         let (clock, manual_clock) = Clock::manual();
         let guards = Guards::builder().max_keys(3).clock(clock).build(|| ());
         let mine = guards.get("mine");
-        let kept = Arc::as_ptr(&mine);
+        let expected = Arc::as_ptr(&mine);
         drop(mine);
         let shared =
             (0..1_000).map(|key| Arc::as_ptr(&guards.get(&key))).collect::<std::collections::HashSet<_>>();
         assert_eq!(guards.count(), 3);
-        assert_eq!(shared.len(), 3, "two of their own, and one for all the others");
-        assert_eq!(Arc::as_ptr(&guards.get("mine")), kept);
+        assert_eq!(shared.len(), 3, "two with their own guard, and one for all others");
+        assert_eq!(Arc::as_ptr(&guards.get("mine")), expected);
 
         manual_clock.advance(Duration::from_secs(599));
         let in_use = guards.get("mine");
         manual_clock.advance(Duration::from_secs(1));
         let newcomer = guards.get("newcomer");
-        assert_eq!(guards.count(), 2, "the idle made room");
-        assert_eq!(Arc::as_ptr(&guards.get("mine")), kept);
+        assert_eq!(guards.count(), 2, "idle guards are removed");
+        assert_eq!(Arc::as_ptr(&guards.get("mine")), expected);
         manual_clock.advance(Duration::from_secs(6_000));
         for key in 0..10 {
             guards.get(&key);
         }
-        assert_eq!(Arc::as_ptr(&guards.get("mine")), kept, "somebody holds it");
+        assert_eq!(Arc::as_ptr(&guards.get("mine")), expected, "it is referenced");
         drop((in_use, newcomer));
     }
 }

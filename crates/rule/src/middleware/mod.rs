@@ -1,4 +1,4 @@
-//! What stands in front of a service beside a gate, said without a wire: to whom it applies, whom it lets in, how it judges.
+//! Framework-independent settings of middleware other than gates.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -6,26 +6,26 @@
 //! use tidegate_overload::{AdaptiveLimit, adaptive::LatencyTarget};
 //! use tidegate_rule::middleware::{RequestGuard, InFlightEnd};
 //!
-//! // As much in flight as the promised latency allows, until the bodies are sent.
+//! // As many requests in flight as the latency target allows, until the bodies are sent.
 //! let limit = Arc::new(AdaptiveLimit::new(LatencyTarget::new(Micros::from_millis(250))?)?);
 //! let guard = RequestGuard::new(limit).name("api").in_flight_end(InFlightEnd::Body);
 //! // tower: GuardLayer::new(guard); actix-web: GuardMiddleware::new(guard)
 //! # Ok::<(), tidegate_core::SettingError>(())
 //! ```
 //!
-//! | noun | is |
+//! | noun | meaning |
 //! |---|---|
-//! | [`RequestGuard`] | a guard in front of requests: breakers, adaptive limits, throttles that follow errors |
-//! | [`RequestConcurrency`] | so many requests at once |
-//! | [`RequestPriority`] | the same, where the important lose last |
-//! | [`RequestAccess`] | a list and bans |
-//! | [`RequestBandwidth`] | how fast bodies move |
-//! | [`RequestFacts`] | who sent a request |
-//! | [`Guards`] | a guard for each key |
-//! | [`MiddlewareOptions`] | what is said to whoever is not let in, and how the answers to the others count |
+//! | [`RequestGuard`] | a guard in front of requests: a breaker, an adaptive limit, an error throttle |
+//! | [`RequestConcurrency`] | a concurrency limit |
+//! | [`RequestPriority`] | a concurrency limit that sheds the least important requests first |
+//! | [`RequestAccess`] | an access list and bans |
+//! | [`RequestBandwidth`] | a bandwidth limit on bodies |
+//! | [`RequestFacts`] | determines the client of a request |
+//! | [`Guards`] | one guard per key |
+//! | [`MiddlewareOptions`] | the response to rejected requests, and the classification of responses |
 //!
-//! A layer or a middleware takes one of them, shows it the [`RequestHead`](crate::request::RequestHead) of each request, and does as it
-//! says: an option is written here, and every wire has it.
+//! A layer or middleware takes one of them and passes it the [`RequestHead`](crate::request::RequestHead) of each request, so
+//! that every framework has the same options.
 
 mod access;
 mod bandwidth;

@@ -1,30 +1,31 @@
-//! What a surface says to whoever it does not let in, and how it judges the answers of those whom it does.
+//! The response to rejected requests, and the classification of responses.
 
 use super::classify::{InFlightEnd, classify_server};
 use crate::{Limited, RejectionResponse, request::ResponseHead};
 use std::{borrow::Cow, fmt, sync::Arc};
 use tidegate_overload::{CallError, CallOutcome};
 
-/// What a surface says to whoever it does not let in, and how it judges the answers of those whom it does.
+/// The response to rejected requests, and the classification of responses.
 #[derive(Clone)]
 pub struct MiddlewareOptions {
-    /// The name by which it is called in answers.
+    /// The name in error messages and responses.
     pub name: Cow<'static, str>,
-    /// What to answer to whoever is not let in.
+    /// Makes the response to a rejected request.
     pub make_response: Arc<MakeResponse>,
-    /// How an answer counts, or an error instead of one (`None`).
+    /// Classifies a response, or an error instead of one (`None`).
     pub classify: Arc<Classify>,
-    /// InFlightEnd when a call is in flight.
+    /// When a call stops being in flight.
     pub in_flight_end: InFlightEnd,
 }
 
 type MakeResponse = dyn Fn(&Limited) -> RejectionResponse + Send + Sync;
 
-/// How an answer counts, or an error instead of one (`None`).
+/// Classifies a response, or an error instead of one (`None`).
 pub type Classify = dyn Fn(Option<&dyn ResponseHead>) -> CallOutcome + Send + Sync;
 
 impl MiddlewareOptions {
-    /// Answers with 503 and when to come back, judges as [`classify_server`] does, and is done when the head of an answer is there.
+    /// Responds with 503 and `Retry-After`, classifies like [`classify_server`], and ends a call at the head
+    /// of its response.
     pub fn new(name: &'static str) -> Self {
         Self {
             name: name.into(),
@@ -34,12 +35,12 @@ impl MiddlewareOptions {
         }
     }
 
-    /// The error of a request that was not let in, and the answer to it.
+    /// The error of a rejected request, and the response to it.
     #[cold]
     pub fn refuse(&self, cause: CallError) -> (Limited, RejectionResponse) {
         let limited = Limited::new(&*self.name, cause);
-        let answer = (self.make_response)(&limited);
-        (limited, answer)
+        let response = (self.make_response)(&limited);
+        (limited, response)
     }
 }
 
@@ -47,17 +48,17 @@ impl fmt::Debug for MiddlewareOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MiddlewareOptions")
             .field("name", &self.name)
-            .field("until", &self.in_flight_end)
+            .field("in_flight_end", &self.in_flight_end)
             .finish_non_exhaustive()
     }
 }
 
-/// The part of a surface that is its [`MiddlewareOptions`], said once for all of them: the name it goes by, until when a call is in
-/// flight, what is answered. `judged` adds how answers count, where that is asked for.
+/// The builder methods for [`MiddlewareOptions`], defined once: the name, when a call stops being in flight,
+/// and the response. `classify` adds the classification of responses.
 macro_rules! option_methods {
     (classify) => {
-        /// How an answer counts, or an error instead of one (`None`) where the wire has that; as
-        /// [`served`](crate::middleware::classify_server) says unless told otherwise.
+        /// Classifies a response, or an error instead of one (`None`) if the framework has them; like
+        /// [`classify_server`](crate::middleware::classify_server) by default.
         #[must_use]
         pub fn classify(
             mut self,
@@ -73,21 +74,21 @@ macro_rules! option_methods {
         $crate::middleware::options::option_methods!();
     };
     () => {
-        /// The name by which it is called in answers.
+        /// Sets the name in error messages and responses.
         #[must_use]
         pub fn name(mut self, name: impl Into<::std::borrow::Cow<'static, str>>) -> Self {
             self.options_mut().name = name.into();
             self
         }
 
-        /// InFlightEnd when a call is in flight.
+        /// Sets when a call stops being in flight.
         #[must_use]
         pub fn in_flight_end(mut self, in_flight_end: $crate::middleware::InFlightEnd) -> Self {
             self.options_mut().in_flight_end = in_flight_end;
             self
         }
 
-        /// What to answer to whoever is not let in; 503 and when to come back unless told otherwise.
+        /// Sets the response to rejected requests; 503 with `Retry-After` by default.
         #[must_use]
         pub fn with_response(
             mut self,
@@ -97,7 +98,7 @@ macro_rules! option_methods {
             self
         }
 
-        /// What it says to whoever is not let in, and how it judges.
+        /// The response to rejected requests, and the classification of responses.
         pub fn options(&self) -> &::std::sync::Arc<$crate::middleware::MiddlewareOptions> {
             &self.options
         }
@@ -109,11 +110,11 @@ macro_rules! option_methods {
 }
 pub(super) use option_methods;
 
-/// 503, and when to come back: in a second, where nothing better is known.
+/// 503 with `Retry-After`: one second, if the time is unknown.
 fn overloaded_response(limited: &Limited) -> RejectionResponse {
-    let answer = RejectionResponse::from(limited).status(503);
-    match answer.get("retry-after") {
-        Some(_) => answer,
-        None => answer.header("retry-after", "1"),
+    let response = RejectionResponse::from(limited).status(503);
+    match response.get("retry-after") {
+        Some(_) => response,
+        None => response.header("retry-after", "1"),
     }
 }

@@ -1,4 +1,4 @@
-//! Who matters how much.
+//! A priority limit on requests.
 
 use super::{
     classify::InFlightEnd,
@@ -8,7 +8,7 @@ use crate::request::RequestHead;
 use std::{fmt, sync::Arc};
 use tidegate_overload::{CallError, CallPermit, PriorityLimit, priority::PriorityRequest};
 
-/// A limit in front of requests that sheds the least important first.
+/// A concurrency limit on requests that sheds the least important first.
 ///
 /// ```
 /// use tidegate_overload::{PriorityLimit, priority::{PriorityRequest, PriorityClass}};
@@ -23,7 +23,7 @@ use tidegate_overload::{CallError, CallPermit, PriorityLimit, priority::Priority
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// A request is in flight until the body of its answer has ended, unless told otherwise. Clones share the limit.
+/// A request is in flight until the body of its response has ended, by default. Clones share the limit.
 #[derive(Clone)]
 pub struct RequestPriority {
     limit: Arc<PriorityLimit>,
@@ -34,22 +34,22 @@ pub struct RequestPriority {
 type PriorityRequestFn = dyn Fn(&dyn RequestHead, &PriorityLimit) -> PriorityRequest + Send + Sync;
 
 impl RequestPriority {
-    /// A limit, and how a request arrives at it: its class, its level and its user.
+    /// Creates a limit; `make_request` determines the class, the level and the user of a request.
     pub fn new(
         limit: impl Into<Arc<PriorityLimit>>,
-        arrival: impl Fn(&dyn RequestHead, &PriorityLimit) -> PriorityRequest + Send + Sync + 'static,
+        make_request: impl Fn(&dyn RequestHead, &PriorityLimit) -> PriorityRequest + Send + Sync + 'static,
     ) -> Self {
-        let terms =
+        let options =
             MiddlewareOptions { in_flight_end: InFlightEnd::Body, ..MiddlewareOptions::new("priority") };
-        Self { limit: limit.into(), make_request: Arc::new(arrival), options: Arc::new(terms) }
+        Self { limit: limit.into(), make_request: Arc::new(make_request), options: Arc::new(options) }
     }
 
     option_methods!(classify);
 
-    /// Lets this request in, or sheds it.
+    /// Admits this request or sheds it.
     pub fn try_acquire(&self, head: &dyn RequestHead) -> Result<CallPermit<Arc<PriorityLimit>>, CallError> {
-        let arrival = (self.make_request)(head, &self.limit);
-        self.limit.try_acquire_owned(arrival).map_err(CallError::from)
+        let request = (self.make_request)(head, &self.limit);
+        self.limit.try_acquire_owned(request).map_err(CallError::from)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which header fields tell of quotas.
+//! The style of rate limit headers.
 
 use std::fmt;
 use tidegate_core::{
@@ -6,23 +6,23 @@ use tidegate_core::{
     header::{PolicyField, SmallString, write_number},
 };
 
-/// Which header fields tell clients of quotas, on answers and on refusals.
+/// Which rate limit headers responses and rejections contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeaderStyle {
     /// `RateLimit-Policy` and `RateLimit`, as in draft-ietf-httpapi-ratelimit-headers-10, of every quota.
     #[default]
     Ietf,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, of the quota that is closest to its end. The last is in seconds from
-    /// now; some servers send a time of day there.
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, of the most restrictive quota. `-Reset` is in seconds
+    /// from now; some servers send a timestamp there.
     Legacy,
-    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, as in draft 03, of the quota that is closest to its end.
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, as in draft 03, of the most restrictive quota.
     Draft03,
-    /// None of them.
+    /// No headers.
     None,
 }
 
 impl HeaderStyle {
-    /// Writes the fields of an answer: calls `each` with a name in lower case and a value.
+    /// Writes the headers of a response: calls `each` with a name in lower case and a value.
     ///
     /// ```
     /// use tidegate_core::{Decision, Quota, header::PolicyField};
@@ -44,7 +44,7 @@ impl HeaderStyle {
         self.write_remaining(decisions, each);
     }
 
-    /// Writes those fields that stay the same for as long as the quotas do: they can be kept.
+    /// Writes the headers that depend only on the quotas, so that they can be cached.
     pub fn write_policies<'a, L>(self, labels: L, mut each: impl FnMut(&'static str, &str))
     where
         L: IntoIterator<Item = &'a PolicyField>,
@@ -64,7 +64,7 @@ impl HeaderStyle {
         }
     }
 
-    /// Writes those fields that tell of this request.
+    /// Writes the headers of this request.
     pub fn write_remaining<'a, T>(self, decisions: T, mut each: impl FnMut(&'static str, &str))
     where
         T: IntoIterator<Item = (&'a PolicyField, &'a Decision)>,
@@ -84,12 +84,12 @@ impl HeaderStyle {
         };
         let Some((label, decision)) = most_restrictive(decisions) else { return };
         let left = label.remaining(decision);
-        // Where time alone brings nothing back, there is no time to tell.
+        // If the quota does not refill with time, there is no reset time.
         let reset = left.refill_after.or_else(|| label.window().map(|_| 0));
         for (name, number) in names.into_iter().zip([Some(label.limit()), Some(left.remaining), reset]) {
             let Some(number) = number else { continue };
             let mut text = SmallString::default();
-            // Writing to a text does not fail.
+            // Writing to a string does not fail.
             let _ = match name {
                 "ratelimit-limit" => label.write_limit_draft_03(&mut text),
                 _ => write_number(&mut text, number),
@@ -99,7 +99,7 @@ impl HeaderStyle {
     }
 }
 
-/// What is written of each, with commas between.
+/// Writes all items, separated by commas.
 fn write_list<I>(
     items: impl IntoIterator<Item = I>,
     mut write: impl FnMut(I, &mut SmallString) -> fmt::Result,
@@ -109,13 +109,14 @@ fn write_list<I>(
         if !text.is_empty() {
             let _ = fmt::Write::write_str(&mut text, ", ");
         }
-        // Writing to a text does not fail.
+        // Writing to a string does not fail.
         let _ = write(item, &mut text);
     }
     text
 }
 
-/// The one that denied, or else the one that leaves least; of several, the one that takes longest.
+/// The quota that denied, or else the one with the least remaining; of several, the one with the longest
+/// refill time.
 fn most_restrictive<'a>(
     decisions: impl IntoIterator<Item = (&'a PolicyField, &'a Decision)>,
 ) -> Option<(&'a PolicyField, &'a Decision)> {

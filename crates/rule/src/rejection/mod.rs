@@ -1,4 +1,4 @@
-//! What to answer instead, in words that every wire can translate.
+//! Responses to rejected requests, independent of frameworks.
 
 mod header_style;
 mod problem;
@@ -14,12 +14,11 @@ use tidegate_core::{
 };
 use tidegate_overload::CallError;
 
-/// An answer to a request that was not let through: a status, headers and a body, for a surface to translate.
+/// The response to a rejected request: a status, headers and a body, for a framework integration to convert.
 ///
-/// The one that is given unless told otherwise is 429 with `Retry-After`, the fields that [`HeaderStyle`] chooses, and a
-/// problem as in RFC 9457. What is refused to protect a server (an open breaker, a full line, a feature that is off), or
-/// because a store is away and its rules are closed without it, is 503, since it is not for the client to mend. In gRPC the
-/// one is `RESOURCE_EXHAUSTED`, the other `SERVICE_UNAVAILABLE`.
+/// The default is 429 with `Retry-After`, the headers of the [`HeaderStyle`], and problem details as in RFC
+/// 9457. Rejections that the client did not cause (an open breaker, a full queue, a disabled feature, a store
+/// that is unavailable and fails closed) are 503. In gRPC they are `RESOURCE_EXHAUSTED` and `UNAVAILABLE`.
 ///
 /// ```
 /// use tidegate_rule::{RejectionResponse, RuleConfig, Rules};
@@ -29,14 +28,14 @@ use tidegate_overload::CallError;
 /// login.admit("alice", 1).await?;
 /// let limited = login.admit("alice", 1).await.unwrap_err();
 ///
-/// let answer = RejectionResponse::from(&limited);
-/// assert_eq!(answer.status, 429);
-/// assert_eq!(answer.get("retry-after"), Some("60"));
-/// assert_eq!(answer.get("ratelimit-policy"), Some(r#""login";q=1;w=60"#));
-/// assert_eq!(answer.get("ratelimit"), Some(r#""login";r=0;t=60"#));
-/// assert!(answer.body.contains(r#""detail":"Too many attempts.""#));
+/// let response = RejectionResponse::from(&limited);
+/// assert_eq!(response.status, 429);
+/// assert_eq!(response.get("retry-after"), Some("60"));
+/// assert_eq!(response.get("ratelimit-policy"), Some(r#""login";q=1;w=60"#));
+/// assert_eq!(response.get("ratelimit"), Some(r#""login";r=0;t=60"#));
+/// assert!(response.body.contains(r#""detail":"Too many attempts.""#));
 ///
-/// let plain = RejectionResponse::from(&limited).status(503).text("Come back later.");
+/// let plain = RejectionResponse::from(&limited).status(503).text("Try again later.");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```
@@ -50,38 +49,38 @@ pub struct RejectionResponse {
     pub body: String,
 }
 
-/// The status of an answer to whoever did too much.
+/// The status if the client exceeded a limit.
 const TOO_MANY_REQUESTS: u16 = 429;
-/// The status of an answer when it is the server that cannot.
+/// The status if the server is overloaded or unavailable.
 const SERVICE_UNAVAILABLE: u16 = 503;
 
 const PROBLEM_JSON: &str = "application/problem+json";
 
 impl RejectionResponse {
-    /// An answer without headers and body.
+    /// Creates a response without headers and body.
     pub fn new(status: u16) -> Self {
         Self { status, headers: Vec::new(), body: String::new() }
     }
 
-    /// An answer that sends the client elsewhere, with 303, so that whatever was asked, a page is fetched there.
+    /// Redirects the client with 303, so that the target is fetched with GET.
     pub fn redirect(location: impl Into<String>) -> Self {
         Self::new(303).header("location", location)
     }
 
-    /// An answer that contains a problem, with the problem's status.
+    /// Creates a response from problem details, with their status.
     pub fn from_problem(problem: &ProblemDetails<'_>) -> Self {
         Self::new(problem.status).with_problem(problem)
     }
 
-    /// The answer to a request that lacks what it is counted by: 400.
+    /// The response to a request without its key: 400.
     pub fn missing_key() -> Self {
-        Self::bad_request("The request lacks what its limit is counted by.")
+        Self::bad_request("The request does not contain the key of a limit.")
     }
 
-    /// The answer to a request with several values where a rule takes one: 400.
+    /// The response to a request with several values of its key: 400.
     pub fn duplicate_key() -> Self {
         Self::bad_request(
-            "The request has several values of a header, a cookie or a parameter that is counted by.",
+            "The request repeats a header, cookie or query parameter that is the key of a limit.",
         )
     }
 
@@ -89,20 +88,20 @@ impl RejectionResponse {
         Self::from_problem(&ProblemDetails { detail, ..ProblemDetails::new(400, "Bad Request") })
     }
 
-    /// The answer to somebody who is not let in at all: 403.
+    /// The response to a client without access: 403.
     pub(crate) fn forbidden(detail: &str) -> Self {
         Self::from_problem(&ProblemDetails { detail, ..ProblemDetails::new(403, "Forbidden") })
     }
 
-    /// The answer to a refused request, with these fields of the quota that refused.
+    /// The response to a rejected request, with the headers of the quota that denied it.
     pub fn from_limited(limited: &Limited, fields: HeaderStyle) -> Self {
         let label = limited.label();
         let decision = label.as_ref().zip(limited.decision());
         Self::from_decisions(limited, decision, fields)
     }
 
-    /// The answer to a refused request that was asked about by several quotas, with these fields of all of them. The
-    /// longest wait among them is told; none, where one of them will never grant it.
+    /// The response to a rejected request that several quotas checked, with the headers of all of them.
+    /// `Retry-After` is the longest wait; absent if one of them will never admit the request.
     pub fn from_decisions<'a, T>(limited: &Limited, decisions: T, fields: HeaderStyle) -> Self
     where
         T: IntoIterator<Item = (&'a PolicyField, &'a Decision), IntoIter: Clone>,
@@ -118,46 +117,46 @@ impl RejectionResponse {
             .max()
             .filter(|_| !is_hopeless);
 
-        let mut answer = Self::new(response_status(limited));
+        let mut response = Self::new(response_status(limited));
         if let Some(seconds) = retry_after {
-            answer.headers.push(("retry-after".into(), seconds.to_string().into()));
+            response.headers.push(("retry-after".into(), seconds.to_string().into()));
         }
         fields.write(decisions.clone(), |name, value| {
-            answer.headers.push((name.into(), value.to_owned().into()));
+            response.headers.push((name.into(), value.to_owned().into()));
         });
 
         let mut violated: Vec<_> = denied().map(|(label, _)| label.name()).collect();
         if violated.is_empty() && limited.decision().is_some() {
             violated.push(limited.rule());
         }
-        answer.with_problem(&problem_details(limited, &violated, retry_after))
+        response.with_problem(&problem_details(limited, &violated, retry_after))
     }
 
-    /// The same with another status. What is no status of an answer is sent as 429.
+    /// Sets the status. An invalid status is sent as 429.
     #[must_use]
     pub fn status(self, status: u16) -> Self {
         Self { status, ..self }
     }
 
-    /// The same with this header, in place of others of its name. Signs that could end a header are left out of its value;
-    /// a name that is none leaves the answer as it is.
+    /// Sets a header, replacing others of the same name. Control characters are removed from the value; an
+    /// invalid name is ignored.
     #[must_use]
     pub fn header(mut self, name: &str, value: impl Into<String>) -> Self {
         let Ok(name) = crate::request::parse_name(name, "header") else { return self };
         let mut value = value.into();
-        value.retain(|sign| !sign.is_control() || sign == '\t');
-        self.headers.retain(|(known, _)| *known != name);
+        value.retain(|c| !c.is_control() || c == '\t');
+        self.headers.retain(|(existing, _)| *existing != name);
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// The same with this text as its body.
+    /// Sets a text body.
     #[must_use]
     pub fn text(self, body: impl Into<String>) -> Self {
         Self { body: body.into(), ..self.header("content-type", "text/plain; charset=utf-8") }
     }
 
-    /// The same with this body, which is JSON already.
+    /// Sets a JSON body.
     #[must_use]
     pub fn json(self, body: impl Into<String>) -> Self {
         Self { body: body.into(), ..self.header("content-type", "application/json") }
@@ -165,10 +164,10 @@ impl RejectionResponse {
 
     /// The first value of a header, by its name in lower case.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+        self.headers.iter().find(|(existing, _)| existing == name).map(|(_, value)| &**value)
     }
 
-    /// The status, where it is one that an answer may have.
+    /// The status, or 429 if it is invalid.
     pub fn final_status(&self) -> u16 {
         match self.status {
             200..=599 => self.status,
@@ -176,35 +175,35 @@ impl RejectionResponse {
         }
     }
 
-    /// Adds the `instance` member to an answer that contains a problem; other answers stay as they are.
+    /// Adds the `instance` member to problem details; other responses are unchanged.
     pub fn set_instance(&mut self, instance: &str) {
         if self.get("content-type") == Some(PROBLEM_JSON) {
             problem::insert_instance(&mut self.body, instance);
         }
     }
 
-    /// Of an answer that has no body yet.
+    /// Sets problem details as the body of a response without one.
     fn with_problem(mut self, problem: &ProblemDetails<'_>) -> Self {
         self.headers.push(("content-type".into(), PROBLEM_JSON.into()));
         Self { body: problem.to_json(), ..self }
     }
 }
 
-/// The answer with the fields of the current draft.
+/// The response with the headers of the current draft.
 impl From<&Limited> for RejectionResponse {
     fn from(limited: &Limited) -> Self {
         Self::from_limited(limited, HeaderStyle::default())
     }
 }
 
-/// The answer with the fields of the current draft.
+/// The response with the headers of the current draft.
 impl From<Limited> for RejectionResponse {
     fn from(limited: Limited) -> Self {
         Self::from(&limited)
     }
 }
 
-/// What a client can mend is 429, and what it cannot is 503.
+/// 429 for limits that the client exceeded, 503 for everything else.
 fn response_status(limited: &Limited) -> u16 {
     match limited.cause() {
         CallError::Limited(_) => TOO_MANY_REQUESTS,
@@ -217,13 +216,13 @@ fn problem_details<'a>(
     violated_policies: &'a [&'a str],
     retry_after: Option<u64>,
 ) -> ProblemDetails<'a> {
-    let (problem, otherwise) = match response_status(limited) {
+    let (problem, default_detail) = match response_status(limited) {
         TOO_MANY_REQUESTS => (ProblemDetails::quota_exceeded(), "The quota is used up."),
-        // How a server protects itself is not for clients to know.
+        // Details about the protection of the server are not disclosed to clients.
         _ => (ProblemDetails::reduced_capacity(), "The server cannot take this request now."),
     };
     ProblemDetails {
-        detail: limited.message().unwrap_or(otherwise),
+        detail: limited.message().unwrap_or(default_detail),
         violated_policies,
         retry_after,
         ..problem

@@ -69,7 +69,7 @@ impl<'a> ProblemDetails<'a> {
         Self { kind: QUOTA_EXCEEDED, ..Self::new(429, "Quota exceeded") }
     }
 
-    /// The server cannot take the request now: 503.
+    /// The server cannot process the request now: 503.
     pub const fn reduced_capacity() -> Self {
         Self { kind: REDUCED_CAPACITY, ..Self::new(503, "Temporarily reduced capacity") }
     }
@@ -89,7 +89,7 @@ impl<'a> ProblemDetails<'a> {
         members.into_iter().flatten()
     }
 
-    /// The problem as JSON. Floods of requests are refused with it, so it is assembled without a tree of values.
+    /// Formats the problem as JSON. It is written directly, because floods of requests are rejected with it.
     pub fn to_json(&self) -> String {
         let names: usize = self.violated_policies.iter().map(|name| name.len() + 3).sum();
         let texts = self.kind.len() + self.title.len() + self.detail.len();
@@ -136,8 +136,8 @@ pub(super) fn insert_instance(json: &mut String, instance: &str) {
 fn quote(text: &str, json: &mut String) {
     json.push('"');
     let mut rest = text;
-    while let Some(place) = rest.bytes().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)) {
-        let (plain, special) = rest.split_at(place);
+    while let Some(index) = rest.bytes().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)) {
+        let (plain, special) = rest.split_at(index);
         json.push_str(plain);
         let (special, after) = special.split_at(1);
         rest = after;

@@ -1,28 +1,30 @@
-//! The address of a client, as a key.
+//! The address of a client as a key.
 
 use std::{
     fmt,
     net::{IpAddr, Ipv6Addr},
 };
 
-/// An address as a key: one IPv4 address, or one network of IPv6, since a single client has all the addresses of its own.
+/// An address as a key: one IPv4 address, or one IPv6 network, since a client can use all addresses of its
+/// network.
 ///
-/// One number, which is hashed quicker than bytes: an IPv4 address is that of IPv6 which stands for it, and which is none of
-/// its own here.
+/// A single integer, which hashes faster than bytes: an IPv4 address is stored as the IPv4-mapped IPv6
+/// address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressKey(u128);
 
 impl AddressKey {
-    /// The bits of an address of IPv6 that are one client unless told otherwise: a client is given a network of this size
-    /// at least. Many are given one of 56 or 48, and have as many keys as those hold networks.
+    /// The default prefix length of an IPv6 client: clients get a network of at least this size. Many get a
+    /// /56 or /48, and so have several keys.
     pub const IPV6_PREFIX_BITS: u8 = 64;
 
-    /// The key of a client: an IPv4 address, or the first 64 bits of one of IPv6. IPv4 in the clothes of IPv6 is IPv4.
+    /// Creates the key of a client: an IPv4 address, or the first 64 bits of an IPv6 address. IPv4-mapped
+    /// IPv6 counts as IPv4.
     pub fn new(address: IpAddr) -> Self {
         Self::with_prefix(address, Self::IPV6_PREFIX_BITS)
     }
 
-    /// The same, with so many bits of an address of IPv6; 128 at most.
+    /// Creates a key with this number of bits of an IPv6 address; at most 128.
     #[inline]
     pub fn with_prefix(address: IpAddr, bits: u8) -> Self {
         match address {
@@ -35,7 +37,7 @@ impl AddressKey {
         }
     }
 
-    /// The address that stands for all of them.
+    /// The base address of the network.
     pub(crate) fn network_address(self) -> IpAddr {
         Ipv6Addr::from_bits(self.0).to_canonical()
     }

@@ -2,7 +2,7 @@
 
 use super::RequestHead;
 
-/// Calls `each` with every value of a cookie, without quotes if it has any; the name is compared as it is.
+/// Calls `each` with every value of a cookie, without quotes; names are case-sensitive.
 pub fn for_each_cookie<'a>(head: &'a dyn RequestHead, name: &str, each: &mut dyn FnMut(&'a [u8])) {
     head.for_each_header("cookie", &mut |line| {
         line.split(|byte| *byte == b';').filter_map(|pair| parse_value(pair, name)).for_each(&mut *each);

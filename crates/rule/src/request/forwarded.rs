@@ -1,7 +1,8 @@
-//! Who sent a request, as trusted proxies tell it: `X-Forwarded-For` and `Forwarded`, from right to left.
+//! The client address according to trusted proxies: `X-Forwarded-For` and `Forwarded`, read from right to
+//! left.
 //!
-//! Everything left of what the outermost trusted proxy wrote is from the client, and may be anything. So nothing is ever
-//! read from the left: not to find the start of a quoted string, and not to count.
+//! Everything left of the entry of the outermost trusted proxy is from the client, and may be anything.
+//! Therefore nothing is read from the left: neither to find the start of a quoted string nor to count.
 
 use super::{AddressHeader, RequestHead};
 use std::{
@@ -9,15 +10,15 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-/// Entries that are looked at.
+/// The maximum number of entries that are read.
 const MAX_ENTRIES: usize = 32;
-/// Bytes of an entry that are looked at; one that is longer is no address.
+/// The maximum length of an entry; a longer one is not an address.
 const MAX_ENTRY_BYTES: usize = 1_024;
 
-/// Reads the last entry that is left.
+/// Reads the last remaining entry.
 type ReadEntry = fn(&mut HeaderLines<'_>) -> Option<IpAddr>;
 
-/// The client, where the peer is trusted.
+/// Resolves the client of a trusted peer.
 pub(super) fn resolve_client(
     head: &dyn RequestHead,
     header: &AddressHeader,
@@ -45,7 +46,7 @@ pub(super) fn resolve_client(
     last
 }
 
-/// The one address of a header that a proxy sets. Two of them, or a list, were not written by one proxy.
+/// The address in a header that one proxy sets. Several lines or a list do not come from one proxy.
 fn single_address(head: &dyn RequestHead, name: &str) -> Option<IpAddr> {
     let (mut found, mut lines) = (None, 0_usize);
     head.for_each_header(name, &mut |line| {
@@ -55,11 +56,11 @@ fn single_address(head: &dyn RequestHead, name: &str) -> Option<IpAddr> {
     found.filter(|_| lines == 1)
 }
 
-/// The last lines of a header. Each has an entry at least, so that more need not be kept.
+/// The last lines of a header. Each has at least one entry, so more are not needed.
 struct HeaderLines<'a> {
     lines: [&'a [u8]; MAX_ENTRIES],
     count: usize,
-    /// What is left of the line that is being read.
+    /// The unread part of the current line.
     rest: Option<&'a [u8]>,
 }
 
@@ -86,23 +87,23 @@ impl<'a> HeaderLines<'a> {
         })
     }
 
-    /// The last entry that is left, up to a comma.
+    /// The last remaining entry, up to a comma.
     fn pop(&mut self) -> Option<&'a [u8]> {
         let line = self.next_line()?;
-        let least = line.len().saturating_sub(MAX_ENTRY_BYTES);
-        let comma = line[least..].iter().rposition(|byte| *byte == b',').map(|place| least + place);
+        let start = line.len().saturating_sub(MAX_ENTRY_BYTES);
+        let comma = line[start..].iter().rposition(|byte| *byte == b',').map(|index| start + index);
         self.split(line, comma)
     }
 
-    /// The last entry that is left, up to a comma that does not stand in quotes.
+    /// The last remaining entry, up to a comma outside of quotes.
     fn pop_quoted(&mut self) -> Option<&'a [u8]> {
         let line = self.next_line()?;
-        let least = line.len().saturating_sub(MAX_ENTRY_BYTES);
+        let start = line.len().saturating_sub(MAX_ENTRY_BYTES);
         let mut is_quoted = false;
-        for place in (least..line.len()).rev() {
-            match line[place] {
-                b'"' if !is_escaped(&line[least..place]) => is_quoted = !is_quoted,
-                b',' if !is_quoted => return self.split(line, Some(place)),
+        for index in (start..line.len()).rev() {
+            match line[index] {
+                b'"' if !is_escaped(&line[start..index]) => is_quoted = !is_quoted,
+                b',' if !is_quoted => return self.split(line, Some(index)),
                 _ => {}
             }
         }
@@ -120,12 +121,12 @@ impl<'a> HeaderLines<'a> {
     }
 }
 
-/// Whether what follows has a backslash of its own in front.
+/// Whether the next byte is escaped by a backslash.
 fn is_escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 
-/// The address of a `for=` in an entry of `Forwarded`.
+/// The address of `for=` in an entry of `Forwarded`.
 fn parse_forwarded_for(entry: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     let mut rest = entry;
@@ -135,7 +136,7 @@ fn parse_forwarded_for(entry: &[u8]) -> Option<IpAddr> {
         rest = rest.get(end + 1..).unwrap_or_default();
         let equals = pair.iter().position(|byte| *byte == b'=')?;
         if pair[..equals].eq_ignore_ascii_case(b"for") {
-            // Two of them are not what one proxy saw.
+            // One proxy writes it only once.
             if found.is_some() {
                 return None;
             }
@@ -145,22 +146,22 @@ fn parse_forwarded_for(entry: &[u8]) -> Option<IpAddr> {
     found
 }
 
-/// Where a pair ends: at a semicolon that does not stand in quotes.
+/// The end of a pair: a semicolon outside of quotes.
 fn find_pair_end(text: &[u8]) -> usize {
     let (mut is_quoted, mut is_escaped) = (false, false);
-    for (place, byte) in text.iter().enumerate() {
+    for (index, byte) in text.iter().enumerate() {
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' if is_quoted => is_escaped = true,
             b'"' => is_quoted = !is_quoted,
-            b';' if !is_quoted => return place,
+            b';' if !is_quoted => return index,
             _ => {}
         }
     }
     text.len()
 }
 
-/// A value without its quotes, if it has some; `None` if it has only one.
+/// Removes the quotes of a value, if any; `None` if they are unbalanced.
 fn unquote(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     let Some(inner) = value.strip_prefix(b"\"") else { return Some(value.into()) };
     let inner = inner.strip_suffix(b"\"").filter(|inner| !is_escaped(inner))?;
@@ -178,7 +179,7 @@ fn unquote(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     Some(plain.into())
 }
 
-/// An address, with or without a port and brackets. A port may be any name, as RFC 7239 has it.
+/// Parses an address, with or without a port and brackets. RFC 7239 allows obfuscated ports.
 fn parse_address(text: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(text).ok()?;
     let address = match text.strip_prefix('[') {
@@ -199,9 +200,9 @@ fn parse_address(text: &[u8]) -> Option<IpAddr> {
 }
 
 fn is_port(text: &str) -> bool {
-    let is_sign = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let is_port_char = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     match text.strip_prefix('_') {
-        Some(hidden) => !hidden.is_empty() && hidden.bytes().all(is_sign),
+        Some(hidden) => !hidden.is_empty() && hidden.bytes().all(is_port_char),
         None => matches!(text.len(), 1..=5) && text.bytes().all(|byte| byte.is_ascii_digit()),
     }
 }

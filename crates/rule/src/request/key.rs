@@ -1,4 +1,4 @@
-//! For whom: what of a request names a bucket.
+//! Keys of requests: which part of a request identifies its bucket.
 //!
 //! ```
 //! use tidegate_rule::request::{TrustedProxies, key};
@@ -14,45 +14,45 @@ use crate::Facts;
 use std::{borrow::Cow, fmt, net::IpAddr, sync::Arc};
 use tidegate_core::SettingError;
 
-/// For whom a rule counts: finds what names a bucket in a request, or nothing.
+/// The key of a rule: finds the value that identifies a bucket in a request, if any.
 ///
-/// What is empty counts as not there. What is longer than [`MAX_KEY_BYTES`] bytes counts by a hash: keys are remembered and sent to
-/// stores, and a client must not decide how much of that there is.
+/// An empty value counts as missing. A value longer than [`MAX_KEY_BYTES`] is replaced by its hash: keys are
+/// stored and sent to stores, and clients must not control their size.
 #[derive(Clone)]
 pub struct RequestKey {
     source: KeySource,
 }
 
-/// What happens to requests that have no such key.
+/// How requests without the key are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingKey {
-    /// They are counted by the address at the other end of the connection; where that is not known, in one bucket.
+    /// Counts them by the peer address; if that is unknown, in one bucket.
     #[default]
     Address,
-    /// They share one bucket, so that leaving the key out gains nothing.
+    /// Counts them in one bucket, so that omitting the key gains nothing.
     Shared,
-    /// The rule does not apply to them.
+    /// Does not apply the rule to them.
     Skip,
-    /// They are answered with 400.
+    /// Rejects them with 400.
     Reject,
 }
 
-/// What happens to requests that have several values where a key takes one: headers, cookies or parameters of one name.
+/// How requests with several values of a key are treated: repeated headers, cookies or parameters.
 ///
-/// Servers do not agree which of them counts. Whoever could have a rule see one value and the server another would pass for
-/// somebody else, and a key of all values together would be a new one for each value that is added.
+/// Servers disagree on which value counts. A client that makes a rule read one value and the server another
+/// could impersonate others, and a key of all values would change with each added value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DuplicateKeys {
-    /// They are answered with 400.
+    /// Rejects them with 400.
     #[default]
     Reject,
-    /// The first value counts, as it does for the server.
+    /// The first value counts, as for the server.
     First,
-    /// The last value counts, as it does for the server.
+    /// The last value counts, as for the server.
     Last,
 }
 
-/// The most bytes of a key that is not hashed: enough for a signed token.
+/// The maximum length of a key that is not hashed: enough for a signed token.
 pub const MAX_KEY_BYTES: usize = 4_096;
 
 type FindKey = dyn for<'a> Fn(&'a dyn RequestHead) -> Option<KeyValue<'a>> + Send + Sync;
@@ -82,17 +82,17 @@ pub fn all() -> RequestKey {
     RequestKey { source: KeySource::All }
 }
 
-/// The address at the other end of the connection. Behind a proxy that is the proxy; see [`client`].
+/// The peer address of the connection. Behind a proxy that is the proxy; see [`client`].
 ///
-/// The server must record it: axum does with `into_make_service_with_connect_info::<SocketAddr>()`. Where it is not
-/// recorded, all requests are without a key, [`MissingKey`] applies to them, and an error is logged once.
+/// The server must record it: axum does with `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise
+/// all requests are without a key, [`MissingKey`] applies to them, and an error is logged once.
 pub fn peer() -> RequestKey {
     RequestKey {
         source: KeySource::Peer { bits: AddressKey::IPV6_PREFIX_BITS, warning: PeerWarning::default() },
     }
 }
 
-/// The address of the client, as these proxies tell it. The server must record the address of its peer, as for [`peer`].
+/// The client address according to these proxies. The server must record the peer address, as for [`peer`].
 pub fn client(proxies: TrustedProxies) -> RequestKey {
     RequestKey {
         source: KeySource::Client {
@@ -103,26 +103,26 @@ pub fn client(proxies: TrustedProxies) -> RequestKey {
     }
 }
 
-/// The value of a header, without white space around it. Whoever sends the request chooses it, so it limits only where
-/// something else checks it. Requests with several are refused by default: [`RequestKey::duplicates`].
+/// The value of a header, without surrounding white space. Clients choose it, so it limits only if something
+/// else verifies it. Requests with several values are rejected by default: [`RequestKey::duplicates`].
 pub fn header(name: &str) -> Result<RequestKey, SettingError> {
     Ok(RequestKey {
         source: KeySource::Header(super::parse_name(name, "header")?.into(), DuplicateKeys::default()),
     })
 }
 
-/// A cookie, without quotes if it has any. Whoever sends the request chooses it.
+/// The value of a cookie, without quotes. Clients choose it.
 pub fn cookie(name: &str) -> Result<RequestKey, SettingError> {
     super::parse_name(name, "cookie")?;
     Ok(RequestKey { source: KeySource::Cookie(name.into(), DuplicateKeys::default()) })
 }
 
-/// A parameter behind the `?` of the address. Whoever sends the request chooses it.
+/// The value of a query parameter. Clients choose it.
 pub fn query(name: impl Into<Arc<str>>) -> RequestKey {
     RequestKey { source: KeySource::Query(name.into(), DuplicateKeys::default()) }
 }
 
-/// The host that was asked for, in lower case, without a port.
+/// The requested host, in lower case, without a port.
 pub fn host() -> RequestKey {
     RequestKey { source: KeySource::Host }
 }
@@ -132,31 +132,30 @@ pub fn method() -> RequestKey {
     RequestKey { source: KeySource::Method }
 }
 
-/// The path as it came. `/users/7` and `/users/%37` are different keys, and every path that a client makes up is one:
-/// where there is a router, [`route`] is the better key.
+/// The raw path. `/users/7` and `/users/%37` are different keys, and clients can make up paths: with a
+/// router, [`route`] is the better key.
 pub fn path() -> RequestKey {
     RequestKey { source: KeySource::Path }
 }
 
-/// The route that matched, such as `/users/{id}`, or else the path.
+/// The matched route, such as `/users/{id}`, or else the path.
 pub fn route() -> RequestKey {
     RequestKey { source: KeySource::Route }
 }
 
-/// The name by which the application knows the client, from the [`Facts`] of the request.
+/// The user name from the [`Facts`] of the request.
 pub fn user() -> RequestKey {
     RequestKey { source: KeySource::User }
 }
 
-/// The name by which the application knows the client, found by a function of yours: in claims that are already decoded,
-/// say.
+/// The user name, found by a function: in decoded claims, for example.
 pub fn user_from(
     find: impl for<'a> Fn(&'a dyn RequestHead) -> Option<Cow<'a, str>> + Send + Sync + 'static,
 ) -> RequestKey {
     RequestKey { source: KeySource::UserFn(Arc::new(find)) }
 }
 
-/// Whatever a function of yours finds.
+/// A key found by a function.
 pub fn custom(
     find: impl for<'a> Fn(&'a dyn RequestHead) -> Option<KeyValue<'a>> + Send + Sync + 'static,
 ) -> RequestKey {
@@ -164,14 +163,14 @@ pub fn custom(
 }
 
 impl RequestKey {
-    /// A key of your own; the same as [`custom`].
+    /// A key found by a function; the same as [`custom`].
     pub fn custom(
         find: impl for<'a> Fn(&'a dyn RequestHead) -> Option<KeyValue<'a>> + Send + Sync + 'static,
     ) -> Self {
         custom(find)
     }
 
-    /// What this request has; `None` if it has no such thing.
+    /// The key of this request; `None` if it has none.
     #[inline]
     pub fn find<'a>(&self, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         match &self.source {
@@ -185,7 +184,7 @@ impl RequestKey {
         }
     }
 
-    /// The bits of an address of IPv6 that count, if this is the address of the peer and nothing else.
+    /// The prefix bits of an IPv6 address, if this is the peer address and nothing else.
     #[inline]
     pub(crate) fn peer_bits(&self) -> Option<u8> {
         match self.source {
@@ -194,7 +193,7 @@ impl RequestKey {
         }
     }
 
-    /// Both, for requests that have both: different pairs are different keys.
+    /// Combines both keys, for requests that have both: different pairs are different keys.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let mut keys = match self.source {
@@ -205,8 +204,8 @@ impl RequestKey {
         Self { source: KeySource::Joined(keys) }
     }
 
-    /// This, or the other one for requests that do not have this. Nobody gets at a bucket of the other one by what they
-    /// choose for this.
+    /// Uses the other key for requests without this one. No value of this key can select a bucket of the
+    /// other one.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let choices = |key: Self| match key.source {
@@ -218,8 +217,8 @@ impl RequestKey {
         Self { source: KeySource::FirstOf(keys) }
     }
 
-    /// What happens to requests with several values of a header, a cookie or a parameter that this key takes one of. Gates
-    /// refuse them by default.
+    /// Sets how requests with several values of a header, cookie or parameter of this key are treated. Gates
+    /// reject them by default.
     #[must_use]
     pub fn duplicates(self, duplicates: DuplicateKeys) -> Self {
         let all = |keys: Vec<Self>| keys.into_iter().map(|key| key.duplicates(duplicates)).collect();
@@ -234,7 +233,7 @@ impl RequestKey {
         Self { source }
     }
 
-    /// Whether a request has several values where this key takes one, and is to be refused for it.
+    /// Whether a request has several values of this key and must be rejected.
     pub fn has_duplicates(&self, head: &dyn RequestHead) -> bool {
         let mut values = 0_usize;
         match &self.source {
@@ -255,8 +254,8 @@ impl RequestKey {
         values > 1
     }
 
-    /// How many bits of an address of IPv6 are one client, where this key is an address or has one in it; 64 unless told
-    /// otherwise, and 128 at most. Addresses of IPv4 stay whole.
+    /// Sets the prefix length of an IPv6 client in the addresses of this key; 64 by default, at most 128.
+    /// IPv4 addresses are used in full.
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         let all = |keys: Vec<Self>| keys.into_iter().map(|key| key.ipv6_prefix(bits)).collect();
@@ -306,16 +305,16 @@ impl KeySource {
                 keys.iter().map(|key| key.find(head)).collect::<Option<_>>().map(KeyValue::Joined)
             }
             Self::FirstOf(keys) => {
-                (0..=u8::MAX).zip(keys).find_map(|(place, key)| match (place, key.find(head)?) {
+                (0..=u8::MAX).zip(keys).find_map(|(index, key)| match (index, key.find(head)?) {
                     (0, value) => Some(value),
-                    (place, value) => Some(KeyValue::Fallback(place, Box::new(value))),
+                    (index, value) => Some(KeyValue::Fallback(index, Box::new(value))),
                 })
             }
         }
     }
 }
 
-/// The address, after a warning where there is none.
+/// Returns the address; warns if it is missing.
 #[inline]
 fn require_address(address: Option<IpAddr>, head: &dyn RequestHead, warning: &PeerWarning) -> Option<IpAddr> {
     if address.is_none() {
@@ -325,18 +324,18 @@ fn require_address(address: Option<IpAddr>, head: &dyn RequestHead, warning: &Pe
 }
 
 impl DuplicateKeys {
-    /// The value that counts, of all that are given.
+    /// Selects the value that counts.
     fn select<T>(self, values: impl FnOnce(&mut dyn FnMut(T))) -> Option<T> {
-        let mut chosen = None;
+        let mut selected = None;
         values(&mut |value| match self {
-            Self::Last => chosen = Some(value),
-            Self::Reject | Self::First => chosen = chosen.take().or(Some(value)),
+            Self::Last => selected = Some(value),
+            Self::Reject | Self::First => selected = selected.take().or(Some(value)),
         });
-        chosen
+        selected
     }
 }
 
-/// From the facts beside the request, or else from those of the task.
+/// From the facts of the request, or else from those of the task.
 fn find_user(head: &dyn RequestHead) -> Option<Cow<'_, str>> {
     let user = match head.facts().and_then(Facts::user) {
         Some(user) => Cow::Borrowed(user),
@@ -345,7 +344,7 @@ fn find_user(head: &dyn RequestHead) -> Option<Cow<'_, str>> {
     Some(user).filter(|user| !user.is_empty())
 }
 
-/// The one name of a host: clients may write `Example.com`, `example.com.` and `example.com:80`.
+/// The canonical name of a host: clients may write `Example.com`, `example.com.` and `example.com:80`.
 pub fn normalize_host(host: &str) -> Option<Cow<'_, str>> {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -373,7 +372,7 @@ impl fmt::Debug for RequestKey {
             KeySource::Path => f.write_str("path"),
             KeySource::Route => f.write_str("route"),
             KeySource::User | KeySource::UserFn(_) => f.write_str("user"),
-            KeySource::Custom(_) => f.write_str("by a function"),
+            KeySource::Custom(_) => f.write_str("custom"),
             KeySource::Joined(keys) => f.debug_set().entries(keys).finish(),
             KeySource::FirstOf(keys) => f.debug_list().entries(keys).finish(),
         }

@@ -1,4 +1,4 @@
-//! What names a bucket, found in a request.
+//! Key values found in a request.
 
 use super::AddressKey;
 use crate::key_hash;
@@ -11,10 +11,10 @@ use std::{
 };
 use tidegate_limiter::EscapeWriter;
 
-/// What names a bucket, found in a request.
+/// A key value found in a request.
 ///
-/// It hashes as what it holds does, and is written out as that is, so that an attribute whose key is a `&str`, a `u64`, an
-/// [`AddressKey`] or a pair of these means the same bucket of the same rule, in memory and in a store:
+/// It hashes and formats like its content, so that an attribute whose key is a `&str`, a `u64`, an
+/// [`AddressKey`] or a pair of these refers to the same bucket of the same rule, in memory and in a store:
 ///
 /// ```
 /// use tidegate_rule::{KeyPair, request::KeyValue};
@@ -24,7 +24,7 @@ use tidegate_limiter::EscapeWriter;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyValue<'a> {
-    /// The same for everybody. It hashes and reads as the empty text.
+    /// The same key for all requests. It hashes and formats as the empty string.
     All,
     /// A client, by its address.
     Address(AddressKey),
@@ -32,21 +32,21 @@ pub enum KeyValue<'a> {
     Number(u64),
     /// Text.
     Text(Cow<'a, str>),
-    /// Bytes that are not text. They are written out as no text is.
+    /// Bytes that are not UTF-8. Their format differs from that of any text.
     Bytes(Cow<'a, [u8]>),
-    /// Several of these, as [`KeyPair`](crate::KeyPair) nests them to the right: `(a, (b, c))`.
+    /// Several values, like a right-nested [`KeyPair`](crate::KeyPair): `(a, (b, c))`.
     Joined(Vec<Self>),
-    /// What a request has that lacks what came first, by its place among the choices. Whoever may choose a name must not
-    /// be able to choose the bucket of an address with it, so it is written out as nothing else is.
+    /// The value of an alternative key, by its index among the alternatives. A client that chooses a name
+    /// must not be able to select the bucket of an address, so its format is distinct from all others.
     Fallback(u8, Box<Self>),
 }
 
-/// What no text starts with that is written out as it is: behind it comes another one, `x` and bytes in hexadecimal, a
-/// place, `?` and a value, or `|` and parts of which the first is such a value.
+/// No text in its usual format starts with it: it is followed by another one, by `x` and hexadecimal bytes,
+/// by an index, `?` and a value, or by `|` and parts of which the first is such a value.
 const ESCAPE_CHAR: char = '\u{1}';
 
 impl<'a> KeyValue<'a> {
-    /// Text if it is that, else the bytes.
+    /// Creates text if the bytes are UTF-8, otherwise bytes.
     pub fn from_bytes(bytes: impl Into<Cow<'a, [u8]>>) -> Self {
         match bytes.into() {
             Cow::Borrowed(bytes) => match str::from_utf8(bytes) {
@@ -60,7 +60,7 @@ impl<'a> KeyValue<'a> {
         }
     }
 
-    /// Both of them.
+    /// Combines both values.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         match self {
@@ -72,7 +72,7 @@ impl<'a> KeyValue<'a> {
         }
     }
 
-    /// The same, without borrowing from the request.
+    /// Converts it into a value that borrows nothing.
     pub fn into_owned(self) -> KeyValue<'static> {
         match self {
             Self::All => KeyValue::All,
@@ -81,16 +81,16 @@ impl<'a> KeyValue<'a> {
             Self::Text(text) => KeyValue::Text(text.into_owned().into()),
             Self::Bytes(bytes) => KeyValue::Bytes(bytes.into_owned().into()),
             Self::Joined(parts) => KeyValue::Joined(parts.into_iter().map(Self::into_owned).collect()),
-            Self::Fallback(place, value) => KeyValue::Fallback(place, Box::new(value.into_owned())),
+            Self::Fallback(index, value) => KeyValue::Fallback(index, Box::new(value.into_owned())),
         }
     }
 
-    /// A hash of it, which is no key that a client could choose.
+    /// A hash of the value, which no client can choose as a key.
     pub(crate) fn to_hashed(&self) -> KeyValue<'static> {
         KeyValue::Fallback(u8::MAX, Box::new(KeyValue::Number(key_hash("", self))))
     }
 
-    /// The bytes of text in it, roughly.
+    /// The approximate number of bytes of text.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::All => 0,
@@ -113,17 +113,17 @@ impl Hash for KeyValue<'_> {
             Self::Bytes(bytes) => bytes.hash(state),
             // Not as a vector, which hashes its length first.
             Self::Joined(parts) => parts.iter().for_each(|part| part.hash(state)),
-            Self::Fallback(place, value) => {
-                // A byte that no text has, or whoever chooses a text would choose the place as well.
+            Self::Fallback(index, value) => {
+                // A byte that no text contains, so that text cannot imitate the index.
                 state.write_u8(u8::MAX);
-                place.hash(state);
+                index.hash(state);
                 value.hash(state);
             }
         }
     }
 }
 
-/// As it is in the key of a store.
+/// The format in the keys of a store.
 impl fmt::Display for KeyValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -141,12 +141,12 @@ impl fmt::Display for KeyValue<'_> {
                 bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
             Self::Joined(parts) => NestedParts(parts).fmt(f),
-            Self::Fallback(place, value) => write!(f, "{ESCAPE_CHAR}{place}?{value}"),
+            Self::Fallback(index, value) => write!(f, "{ESCAPE_CHAR}{index}?{value}"),
         }
     }
 }
 
-/// Parts, as [`KeyPair`](crate::KeyPair) would write them if it were nested to the right.
+/// Formats parts like a right-nested [`KeyPair`](crate::KeyPair).
 struct NestedParts<'v, 'a>(&'v [KeyValue<'a>]);
 
 impl fmt::Display for NestedParts<'_, '_> {
@@ -155,7 +155,7 @@ impl fmt::Display for NestedParts<'_, '_> {
             [] => Ok(()),
             [only] => only.fmt(f),
             [first, rest @ ..] => {
-                // Else it would look like a choice of which all of this is the value.
+                // Otherwise it would read as an alternative whose value is everything after it.
                 if matches!(first, KeyValue::Fallback(..)) {
                     write!(f, "{ESCAPE_CHAR}|")?;
                 }
@@ -195,7 +195,7 @@ impl From<Arc<str>> for KeyValue<'_> {
     }
 }
 
-/// The text if it is that, else the bytes.
+/// Text if the bytes are UTF-8, otherwise bytes.
 impl<'a> From<&'a [u8]> for KeyValue<'a> {
     fn from(bytes: &'a [u8]) -> Self {
         Self::from_bytes(bytes)
@@ -216,7 +216,7 @@ impl From<AddressKey> for KeyValue<'_> {
     }
 }
 
-/// The address, as [`AddressKey::new`] makes it a key.
+/// The address, as the key of [`AddressKey::new`].
 impl From<IpAddr> for KeyValue<'_> {
     fn from(address: IpAddr) -> Self {
         Self::Address(AddressKey::new(address))
@@ -230,7 +230,7 @@ impl From<Ipv4Addr> for KeyValue<'_> {
     }
 }
 
-/// The address, as [`AddressKey::new`] makes it a key.
+/// The address, as the key of [`AddressKey::new`].
 impl From<Ipv6Addr> for KeyValue<'_> {
     fn from(address: Ipv6Addr) -> Self {
         IpAddr::from(address).into()
@@ -255,7 +255,7 @@ mod tests {
         simple.prop_recursive(2, 8, 3, |part| {
             prop_oneof![
                 (part.clone(), part.clone()).prop_map(|(a, b)| a.and(b)),
-                (0_u8..3, part).prop_map(|(place, value)| KeyValue::Fallback(place, Box::new(value))),
+                (0_u8..3, part).prop_map(|(index, value)| KeyValue::Fallback(index, Box::new(value))),
             ]
         })
     }
@@ -291,33 +291,33 @@ mod tests {
         same(&found, seed.hash_one(four), &four.to_string());
     }
 
-    /// Values of which one may be chosen instead of another.
+    /// Values that can be alternatives.
     fn plain_values() -> impl Strategy<Value = KeyValue<'static>> {
-        values().prop_filter("it is chosen already", |value| !matches!(value, KeyValue::Fallback(..)))
+        values().prop_filter("already an alternative", |value| !matches!(value, KeyValue::Fallback(..)))
     }
 
     proptest! {
-        /// Where a request may have one thing or another, no two of them look the same: see [`super::super::RequestKey::or`].
+        /// Alternatives have distinct formats: see [`super::super::RequestKey::or`].
         #[test]
         fn fallback_keys_have_distinct_text(a in plain_values(), b in plain_values(), i in 0_u8..4, step in 1_u8..4) {
             let j = (i + step) % 4;
-            let at = |place: u8, value: &KeyValue<'static>| match place {
+            let at = |index: u8, value: &KeyValue<'static>| match index {
                 0 => value.clone(),
-                place => KeyValue::Fallback(place, Box::new(value.clone())),
+                index => KeyValue::Fallback(index, Box::new(value.clone())),
             };
             prop_assert_ne!(at(i, &a).to_string(), at(j, &b).to_string());
         }
 
-        /// Nor do they hash the same: in memory, that is the bucket.
+        /// Alternatives have distinct hashes: in memory, the hash identifies the bucket.
         #[test]
-        fn fallback_keys_have_distinct_hashes(place in 1_u8..4, text in "[\u{1}-\u{3}a]{0,3}") {
+        fn fallback_keys_have_distinct_hashes(index in 1_u8..4, text in "[\u{1}-\u{3}a]{0,3}") {
             let seed = std::hash::RandomState::new();
-            let chosen = KeyValue::from(format!("{}{text}", char::from(place)));
-            let other = KeyValue::Fallback(place, Box::new(text.into()));
+            let chosen = KeyValue::from(format!("{}{text}", char::from(index)));
+            let other = KeyValue::Fallback(index, Box::new(text.into()));
             prop_assert_ne!(seed.hash_one(&chosen), seed.hash_one(&other));
         }
 
-        /// Text and bytes differ wherever what they hold does.
+        /// Text and bytes have distinct formats if their content differs.
         #[test]
         fn text_and_byte_keys_are_distinct(
             a in proptest::collection::vec(prop_oneof![Just(1_u8), Just(b'x'), any::<u8>()], 0..6),
@@ -328,7 +328,7 @@ mod tests {
             prop_assert_eq!(one.clone().into_owned(), one);
         }
 
-        /// Pairs of text differ wherever their parts do.
+        /// Pairs of text have distinct formats if their parts differ.
         #[test]
         fn joined_keys_are_distinct(
             (a, b) in ("[a|\\\\\u{1}]{0,4}", "[a|\\\\]{0,4}"),

@@ -1,4 +1,4 @@
-//! A request as rules see it, whatever wire it came by.
+//! Requests as rules see them, independent of frameworks.
 
 mod address;
 mod cookie;
@@ -21,14 +21,14 @@ pub use trusted_proxies::{AddressHeader, TrustedProxies};
 
 use tidegate_core::SettingError;
 
-/// The name of a header or a cookie, in lower case.
+/// Validates the name of a header or a cookie, and converts it to lower case.
 pub(crate) fn parse_name(name: &str, what: &str) -> Result<String, SettingError> {
-    let is_sign = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    match !name.is_empty() && name.len() <= 256 && name.bytes().all(is_sign) {
+    let is_name_char = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    match !name.is_empty() && name.len() <= 256 && name.bytes().all(is_name_char) {
         true => Ok(name.to_ascii_lowercase()),
         false => Err(SettingError::new(
-            format!("`{}` is not the name of a {what}", name.escape_debug()),
-            "write letters, digits and dashes, as in `x-api-key`",
+            format!("invalid {what} name `{}`", name.escape_debug()),
+            "use letters, digits and dashes, as in `x-api-key`",
         )),
     }
 }

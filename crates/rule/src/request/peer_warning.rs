@@ -1,12 +1,13 @@
-//! A layer that counts by the client's address, on a server that does not record it.
+//! A warning for limits by client address on a server that does not record the peer address.
 
 use super::RequestHead;
+use crate::events;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
 };
 
-/// Reports once that requests carry no peer address. Clones report together.
+/// Logs once that requests have no peer address. Clones share the state.
 #[derive(Clone, Default)]
 pub(crate) struct PeerWarning {
     is_reported: Arc<AtomicBool>,
@@ -22,10 +23,7 @@ impl PeerWarning {
         if let Some(fix) = head.peer_hint()
             && !self.is_reported.swap(true, Ordering::Relaxed)
         {
-            tracing::error!(
-                fix,
-                "requests carry no client address; clients cannot be told apart, and each counts as one without a key"
-            );
+            events::PeerAddressMissing { fix }.emit();
         }
     }
 }

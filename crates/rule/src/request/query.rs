@@ -1,9 +1,10 @@
-//! Parameters behind the `?` of a request.
+//! Query parameters of a request.
 
 use super::RequestHead;
 use std::borrow::Cow;
 
-/// The parameters of a query in their order, with decoded names and raw values: `a` has `1` and `2+3` in `a=1&b&a=2+3`.
+/// The parameters of a query in order, with decoded names and raw values: `a` has `1` and `2+3` in
+/// `a=1&b&a=2+3`.
 pub fn query_parameters(query: &str) -> impl Iterator<Item = (Cow<'_, [u8]>, &[u8])> {
     query.split('&').map(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -14,21 +15,21 @@ pub fn query_parameters(query: &str) -> impl Iterator<Item = (Cow<'_, [u8]>, &[u
 /// Calls `each` with every value of a parameter, decoded once. A parameter without `=` has an empty value.
 pub fn for_each_query<'a>(head: &'a dyn RequestHead, name: &str, each: &mut dyn FnMut(Cow<'a, [u8]>)) {
     let parameters = query_parameters(head.query().unwrap_or_default());
-    for (_, value) in parameters.filter(|(known, _)| **known == *name.as_bytes()) {
+    for (_, value) in parameters.filter(|(parameter, _)| **parameter == *name.as_bytes()) {
         each(percent_decode(value, PlusDecoding::Space));
     }
 }
 
-/// What a `+` stands for.
+/// How `+` is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlusDecoding {
     /// Itself, as in a path.
     Literal,
-    /// A space, as forms write it.
+    /// A space, as in form encoding.
     Space,
 }
 
-/// Text without its escapes: `%2F` is `/`. They are undone once, and what is none stays as it is.
+/// Decodes percent escapes once: `%2F` becomes `/`. Invalid escapes are left unchanged.
 pub fn percent_decode(text: &[u8], plus: PlusDecoding) -> Cow<'_, [u8]> {
     let is_escaped = |byte: &u8| *byte == b'%' || (*byte == b'+' && plus == PlusDecoding::Space);
     let Some(first) = text.iter().position(is_escaped) else { return text.into() };

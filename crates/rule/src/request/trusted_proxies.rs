@@ -1,28 +1,27 @@
-//! Which proxies are believed when they say who the client is.
+//! The proxies that are trusted to report the client address.
 
 use super::{RequestHead, forwarded, parse_name};
 use std::{fmt, net::IpAddr, sync::Arc};
 use tidegate_access::{AccessList, AccessMatch, Prefix};
 use tidegate_core::SettingError;
 
-/// The proxies in front of a program, and the header in which they say who the client is.
+/// The trusted proxies in front of a program, and the header in which they report the client address.
 ///
 /// ```text
 ///   client ──▶ proxy 10.0.0.2 ──▶ proxy 10.0.0.1 ──▶ here        X-Forwarded-For: anything, 203.0.113.7, 10.0.0.2
 ///                                  the peer                                        └ the client
 /// ```
 ///
-/// The walk starts at the peer. As long as an address is that of a trusted proxy, that proxy is believed, and the next
-/// address to the left is what it saw. The first address that is not trusted is the client: whatever stands left of it was
-/// written by the client itself, and is never read.
+/// Resolution starts at the peer. While an address belongs to a trusted proxy, the next address to the left
+/// is the one that this proxy saw. The first address that is not trusted is the client: everything left of it
+/// was written by the client itself, and is never read.
 ///
 /// * A peer that is not trusted is the client, whatever its headers say.
-/// * A peer that nobody noted down is no client: there is no key.
-/// * Where a trusted proxy wrote nothing, `unknown`, a hidden name or what is no address, that proxy is the client. So its
-///   clients share a bucket, and nobody can pass for somebody else.
-/// * If all are trusted, the left-most is the client. No more than 32 are looked at.
-/// * Only the one header that was declared is read. A proxy writes one of them and passes the others on as the client wrote
-///   them.
+/// * If the peer address was not recorded, there is no client address.
+/// * If a trusted proxy wrote nothing, `unknown`, an obfuscated name or an invalid address, that proxy counts as the
+///   client. Its clients share a bucket, and none can impersonate another.
+/// * If all addresses are trusted, the left-most is the client. At most 32 are read.
+/// * Only the declared header is read. A proxy writes one of them and forwards the others as the client sent them.
 ///
 /// ```
 /// use tidegate_rule::request::TrustedProxies;
@@ -36,12 +35,12 @@ use tidegate_core::SettingError;
 #[derive(Clone)]
 pub struct TrustedProxies {
     networks: Arc<[Prefix]>,
-    /// The same to be looked up, where there are too many to look at each.
+    /// A lookup table, if there are too many networks to scan.
     table: Option<Arc<AccessList>>,
     header: AddressHeader,
 }
 
-/// The header in which proxies say who the client is.
+/// The header in which proxies report the client address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AddressHeader {
     /// `X-Forwarded-For`: each proxy appends the address that it saw.
@@ -53,7 +52,7 @@ pub enum AddressHeader {
     Single(Arc<str>),
 }
 
-/// Where not everybody is on a network of their own: loopback, private networks, link-local and unique local addresses.
+/// Loopback, private networks, link-local and unique local addresses.
 const PRIVATE_NETWORKS: [&str; 8] = [
     "127.0.0.0/8",
     "::1",
@@ -65,31 +64,32 @@ const PRIVATE_NETWORKS: [&str; 8] = [
     "fe80::/10",
 ];
 
-/// More networks than this are looked up in a table.
+/// The maximum number of networks that are scanned; more use a table.
 const MAX_LINEAR_NETWORKS: usize = 16;
 
 impl TrustedProxies {
-    /// Proxies with these addresses, or in these networks: `10.0.0.0/8`, `::1`.
+    /// Trusts these addresses or networks: `10.0.0.0/8`, `::1`.
     pub fn new<P: AsRef<str>>(networks: impl IntoIterator<Item = P>) -> Result<Self, SettingError> {
         Self::none().with_networks(networks)
     }
 
-    /// No proxies: the peer is the client.
+    /// Trusts no proxies: the peer is the client.
     pub fn none() -> Self {
         Self { networks: Arc::default(), table: None, header: AddressHeader::default() }
     }
 
-    /// Proxies on this machine.
+    /// Trusts proxies on this machine.
     pub fn loopback() -> Self {
         PRIVATE_NETWORKS[..2].iter().flat_map(|network| network.parse()).collect::<Vec<_>>().into()
     }
 
-    /// Proxies on this machine and in private networks. Only where no client can be in one of those too.
+    /// Trusts proxies on this machine and in private networks. Use it only if no client can be in one of
+    /// these networks.
     pub fn private() -> Self {
         PRIVATE_NETWORKS.iter().flat_map(|network| network.parse()).collect::<Vec<_>>().into()
     }
 
-    /// These proxies, and those with these addresses or in these networks.
+    /// Also trusts these addresses or networks.
     pub fn with_networks<P: AsRef<str>>(
         self,
         networks: impl IntoIterator<Item = P>,
@@ -101,26 +101,26 @@ impl TrustedProxies {
         Ok(Self { header: self.header, ..Self::from(all) })
     }
 
-    /// The header in which they say who the client is; `X-Forwarded-For` unless told otherwise.
+    /// Sets the header in which they report the client address; `X-Forwarded-For` by default.
     #[must_use]
     pub fn header(self, header: AddressHeader) -> Self {
         Self { header, ..self }
     }
 
-    /// They write `Forwarded`, as in RFC 7239.
+    /// Reads `Forwarded`, as in RFC 7239.
     #[must_use]
     pub fn forwarded(self) -> Self {
         self.header(AddressHeader::Forwarded)
     }
 
-    /// They write the one address of the client in a header of its own, such as `x-real-ip` or `cf-connecting-ip`, and
-    /// overwrite what a client wrote there.
+    /// Reads the client address from a header of its own, such as `x-real-ip` or `cf-connecting-ip`, which
+    /// the proxies must overwrite.
     pub fn single_header(self, header: &str) -> Result<Self, SettingError> {
         Ok(self.header(AddressHeader::Single(parse_name(header, "header")?.into())))
     }
 
-    /// The address of whoever sent this request; `None` if the other end of the connection is not known. An address that
-    /// the surface [has resolved](RequestHead::client) is returned as it is.
+    /// The client address of this request; `None` if the peer address is unknown. An address that the
+    /// framework integration [has resolved](RequestHead::client) is returned unchanged.
     pub fn client_address(&self, head: &dyn RequestHead) -> Option<IpAddr> {
         if let Some(client) = head.client() {
             return Some(client);
@@ -134,7 +134,7 @@ impl TrustedProxies {
         }
     }
 
-    /// Whether this is the address of such a proxy.
+    /// Whether this is the address of a trusted proxy.
     pub fn is_trusted(&self, address: IpAddr) -> bool {
         match &self.table {
             Some(table) => table.check(address) == AccessMatch::Allowed,
@@ -143,7 +143,7 @@ impl TrustedProxies {
     }
 }
 
-/// Proxies in these networks, which write `X-Forwarded-For`.
+/// Trusts proxies in these networks, which write `X-Forwarded-For`.
 impl From<Vec<Prefix>> for TrustedProxies {
     fn from(mut networks: Vec<Prefix>) -> Self {
         networks.sort_unstable();
@@ -151,7 +151,7 @@ impl From<Vec<Prefix>> for TrustedProxies {
         let table = (networks.len() > MAX_LINEAR_NETWORKS).then(|| {
             networks.iter().fold(AccessList::builder(), |list, network| list.allow(*network)).build()
         });
-        // What no table can hold is looked at one by one.
+        // Networks that a table cannot represent are scanned.
         let table = table.and_then(Result::ok).map(Arc::new);
         Self { networks: networks.into(), table, header: AddressHeader::default() }
     }

@@ -1,6 +1,6 @@
-//! A place that is guarded by a breaker.
+//! A site with a breaker.
 
-use crate::{Limited, Mode, Rule, RuleConfig, Rules};
+use crate::{Limited, Mode, Rule, RuleConfig, Rules, events};
 use arc_swap::ArcSwap;
 use std::{
     collections::BTreeMap,
@@ -10,20 +10,20 @@ use tidegate_core::SettingError;
 use tidegate_limiter::Clock;
 use tidegate_overload::{Breaker, BreakerSettings, CallError, CallGuard, CallOutcome, CallPermit};
 
-/// A place that is guarded by a breaker.
+/// A site with a breaker.
 pub struct BreakerSite {
     declare: fn() -> Result<(RuleConfig, BreakerSettings), SettingError>,
     breaker: OnceLock<Option<SiteBreaker>>,
 }
 
-/// The breaker that has the name.
+/// The breaker with the declared name.
 struct SiteBreaker {
     breaker: Arc<NamedBreaker>,
-    /// Why it is not that of the place: calls are refused while it is enforced.
+    /// The conflict with the declaration of the site: calls are rejected while the breaker is enforced.
     conflict: Option<Arc<str>>,
 }
 
-/// A breaker, and what settings say of it.
+/// A breaker with its rule and settings.
 struct NamedBreaker {
     declaration: RuleConfig,
     settings: BreakerSettings,
@@ -32,33 +32,33 @@ struct NamedBreaker {
     current: ArcSwap<ConfiguredBreaker>,
 }
 
-/// A breaker with the settings of the policy that it was made with; `None` for those of the code.
+/// A breaker and the policy settings that it was created with; `None` for the declared ones.
 struct ConfiguredBreaker {
     policy: Option<Arc<BreakerSettings>>,
     breaker: Arc<Breaker>,
 }
 
 impl BreakerSite {
-    /// A site whose breaker is made when it is first passed.
+    /// Creates a site whose breaker is declared on the first call.
     pub const fn new(declare: fn() -> Result<(RuleConfig, BreakerSettings), SettingError>) -> Self {
         Self { declare, breaker: OnceLock::new() }
     }
 
-    /// Leave to make one call, or `None` where nobody wants to hear how it ends.
+    /// Returns a permit for one call, or `None` if the outcome is not recorded.
     #[inline]
     pub fn try_acquire(&'static self) -> Result<Option<CallPermit<Arc<Breaker>>>, Limited> {
         let guarded = self.breaker.get().unwrap_or_else(|| self.init());
         let Some(SiteBreaker { breaker: guarded, conflict }) = guarded else { return Ok(None) };
-        let terms = guarded.rule.state();
-        let mode = terms.mode;
+        let state = guarded.rule.state();
+        let mode = state.mode;
         if mode == Mode::Off {
             return Ok(None);
         }
         if let Some(error) = conflict {
             return conflict_result(mode, guarded, error);
         }
-        match (guarded.breaker(terms.breaker.as_ref()).try_acquire_owned(), mode) {
-            (Ok(pass), _) => Ok(Some(pass)),
+        match (guarded.breaker(state.breaker.as_ref()).try_acquire_owned(), mode) {
+            (Ok(permit), _) => Ok(Some(permit)),
             (Err(_), Mode::Shadow | Mode::Off) => Ok(None),
             (Err(rejection), Mode::Enforce) => {
                 let limited = Limited::new(guarded.rule.name(), CallError::Rejected(rejection));
@@ -67,7 +67,7 @@ impl BreakerSite {
         }
     }
 
-    /// Makes the breaker before it is put here: whoever is told of it may pass this place itself.
+    /// Declares the breaker before the cell is set, because a log subscriber may call this site itself.
     #[cold]
     fn init(&self) -> &Option<SiteBreaker> {
         let (guarded, error) = match self.find() {
@@ -75,18 +75,18 @@ impl BreakerSite {
             Err(error) => (None, Some(error)),
         };
         if let (Ok(()), Some(error)) = (self.breaker.set(guarded), error) {
-            tracing::error!(error, "a breaker cannot be made, and stops nothing");
+            events::BreakerDeclarationFailed { error: &error }.emit();
         }
         self.breaker.get().unwrap_or(&None)
     }
 
-    /// The breaker with the declared name, which may be that of another place already.
+    /// The breaker with the declared name, which may be shared with another site.
     fn find(&self) -> Result<Option<SiteBreaker>, String> {
         static KNOWN: LazyLock<Mutex<BTreeMap<String, Arc<NamedBreaker>>>> = LazyLock::new(Mutex::default);
         let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let (declaration, settings) = (self.declare)().map_err(|error| error.to_string())?;
         let name = &declaration.name;
-        // Nothing is locked while anything is logged.
+        // Nothing is logged under the lock.
         let found = known().get(&**name).cloned();
         let guarded = match found {
             Some(guarded) => guarded,
@@ -95,24 +95,24 @@ impl BreakerSite {
                 let rule = rule.map_err(|error| format!("{name}: {error}"))?;
                 let clock = Rules::global().clock().unwrap_or_default();
                 let breaker = Arc::new(Breaker::with_clock(settings.clone(), clock.clone()));
-                let now = ArcSwap::from_pointee(ConfiguredBreaker { policy: None, breaker });
+                let current = ArcSwap::from_pointee(ConfiguredBreaker { policy: None, breaker });
                 let (declaration, settings) = (declaration.clone(), settings.clone());
-                let made = Arc::new(NamedBreaker { declaration, settings, rule, clock, current: now });
-                // Another place may have been quicker.
-                known().entry(name.clone().into_owned()).or_insert(made).clone()
+                let declared = Arc::new(NamedBreaker { declaration, settings, rule, clock, current });
+                // Another thread may have inserted it first.
+                known().entry(name.clone().into_owned()).or_insert(declared).clone()
             }
         };
         let Some(error) = guarded.check_conflict(&declaration, &settings) else {
             return Ok(Some(SiteBreaker { breaker: guarded, conflict: None }));
         };
-        tracing::error!(breaker = &**name, %error, "conflicting breaker declarations, calls are refused");
-        // An attribute with `shadow` refuses nothing, whatever is wrong with it.
+        events::BreakerConflict { breaker: name, error: &error }.emit();
+        // An attribute with `shadow` rejects nothing, even if it conflicts.
         let is_enforced = declaration.mode == Mode::Enforce;
         Ok(is_enforced.then(|| SiteBreaker { breaker: guarded, conflict: Some(error.to_string().into()) }))
     }
 }
 
-/// What a call gets whose breaker is declared in two ways.
+/// The result of a call whose breaker has conflicting declarations.
 #[cold]
 fn conflict_result(
     mode: Mode,
@@ -128,26 +128,28 @@ fn conflict_result(
 }
 
 impl NamedBreaker {
-    /// The breaker with the settings of the policy, or with those of the code where it has none.
+    /// The breaker with the settings of the policy, or with the declared ones.
     fn breaker(&self, policy: Option<&Arc<BreakerSettings>>) -> Arc<Breaker> {
-        let now = self.current.load();
-        match (&now.policy, policy) {
-            (None, None) => now.breaker.clone(),
-            (Some(now_policy), Some(policy)) if Arc::ptr_eq(now_policy, policy) => now.breaker.clone(),
+        let current = self.current.load();
+        match (&current.policy, policy) {
+            (None, None) => current.breaker.clone(),
+            (Some(current_policy), Some(policy)) if Arc::ptr_eq(current_policy, policy) => {
+                current.breaker.clone()
+            }
             _ => self.reconfigure(policy),
         }
     }
 
-    /// Starts again with other settings. The same settings, read again, keep what was counted.
+    /// Replaces the breaker if the settings changed. Unchanged settings keep the recorded calls.
     #[cold]
     fn reconfigure(&self, policy: Option<&Arc<BreakerSettings>>) -> Arc<Breaker> {
-        self.current.rcu(|now| {
+        self.current.rcu(|current| {
             let settings = |policy: Option<&Arc<BreakerSettings>>| {
                 policy.map_or(&self.settings, |policy| policy).clone()
             };
-            let (old, new) = (settings(now.policy.as_ref()), settings(policy));
+            let (old, new) = (settings(current.policy.as_ref()), settings(policy));
             let breaker = match old == new {
-                true => now.breaker.clone(),
+                true => current.breaker.clone(),
                 false => Arc::new(Breaker::with_clock(new, self.clock.clone())),
             };
             ConfiguredBreaker { policy: policy.cloned(), breaker }
@@ -155,7 +157,7 @@ impl NamedBreaker {
         self.current.load().breaker.clone()
     }
 
-    /// Why this cannot be the breaker of another place as well, with both places; `None` if it can.
+    /// The conflict with the declaration of another site, with both locations; `None` if they agree.
     fn check_conflict(&self, other: &RuleConfig, settings: &BreakerSettings) -> Option<SettingError> {
         let first = &self.declaration;
         let (name, here, there) = (&first.name, first.location, other.location);
@@ -163,23 +165,23 @@ impl NamedBreaker {
             return Some(first.name_conflict_error(other));
         }
         (self.settings != *settings).then(|| {
-            let problem = format!("breaker `{name}` has other settings at {there} than at {here}");
+            let problem = format!("breaker `{name}` has different settings at {there} and at {here}");
             SettingError::new(
                 problem,
-                "write the same settings at both places, or give one of them another name",
+                "declare the same settings at both places, or give one of them another name",
             )
         })
     }
 }
 
-/// What tells by itself whether a call went well.
+/// A result that can be classified as a success or a failure.
 #[diagnostic::on_unimplemented(
-    message = "a breaker cannot tell from `{Self}` whether the call failed",
-    label = "neither `Ok` nor `Err`",
-    note = "return a `Result`, or say what is a failure: `failure = |answer| Report::…`"
+    message = "a breaker cannot classify `{Self}` as a success or a failure",
+    label = "not a `Result`",
+    note = "return a `Result`, or classify the result: `failure = |result| CallOutcome::…`"
 )]
 pub trait ClassifyOutcome {
-    /// How the call ended.
+    /// The outcome of the call.
     fn outcome(&self) -> CallOutcome;
 }
 
@@ -190,8 +192,8 @@ impl<T, E> ClassifyOutcome for Result<T, E> {
     }
 }
 
-/// What a function of the caller's says about how a call ended, for `failure = …`.
+/// Classifies a result with a function, for `failure = …`.
 #[inline]
-pub fn classify<R>(answer: &R, judge: impl FnOnce(&R) -> CallOutcome) -> CallOutcome {
-    judge(answer)
+pub fn classify<R>(result: &R, classify: impl FnOnce(&R) -> CallOutcome) -> CallOutcome {
+    classify(result)
 }

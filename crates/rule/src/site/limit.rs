@@ -1,10 +1,10 @@
-//! A place that is limited, by a rate or by a number at once.
+//! A site with a rate or a concurrency limit.
 //!
-//! A question is asked before anything is awaited, and what is awaited owns all that it needs: the key may be anything that
-//! lives only as long as the question, and the future of the function stays as `Send` as it was.
+//! The check starts before anything is awaited, and the future owns everything it needs: the key may be a
+//! short-lived borrow, and the future of the function stays `Send`.
 
 use crate::{
-    Limited, Mode, Rule, RuleConfig, RuleKey, RulePermit, Rules,
+    Limited, Mode, Rule, RuleConfig, RuleKey, RulePermit, Rules, events,
     rule::{self, CheckPath},
     rules::SiteRule,
 };
@@ -20,66 +20,66 @@ use tidegate_core::{Decision, Micros};
 use tidegate_limiter::{Bucket, BuildError, Limiter, Reservation, background};
 use tidegate_overload::CallError;
 
-/// A place that is limited.
+/// A site with a limit.
 pub struct LimitSite {
     declare: fn() -> Result<RuleConfig, BuildError>,
     state: OnceLock<SiteState>,
 }
 
-/// The rule of a place.
+/// The rule of a site.
 enum SiteState {
-    /// The limiter that most rules have for good is kept beside it, one step nearer.
+    /// The limiter in memory is copied here to avoid an indirection.
     Rule { rule: Rule, limiter: Option<Limiter> },
-    /// The rule that has the name is declared in another way: calls are refused while it is enforced.
+    /// The rule with this name has a conflicting declaration: calls are rejected while it is enforced.
     Conflict { rule: Rule, error: Arc<str> },
     /// There is no rule.
     None,
 }
 
-/// A rule that has something to say.
+/// A site whose rule must be checked.
 #[derive(Clone, Copy)]
 pub struct ActiveSite<'a> {
     rule: &'a Rule,
-    /// Decides by itself.
+    /// The limiter that alone decides.
     fast_limiter: Option<&'a Limiter>,
-    /// Why every call is refused.
+    /// The conflict because of which every call is rejected.
     conflict: Option<&'a Arc<str>>,
 }
 
-/// A call that may not go on, or not yet.
+/// A call that is rejected, or must wait.
 pub enum AdmitError<T> {
-    /// It was refused.
+    /// It was rejected.
     Limited(Limited),
-    /// It has to wait: for its turn, or for a store.
+    /// It must wait: for the limit or for a store.
     Pending(PendingAdmit<T>),
 }
 
-/// What such a call waits for.
+/// The future of a call that must wait.
 pub struct PendingAdmit<T> {
-    /// Never locked: it makes the function's future no less `Sync` than it was.
+    /// Never locked: it keeps the function's future `Sync`.
     future: Mutex<AdmitFuture<T>>,
 }
 
 type AdmitFuture<T> = Pin<Box<dyn Future<Output = Result<T, Limited>> + Send>>;
 
-/// Tokens that are given back if the call is refused further on.
-#[must_use = "dropping it gives the tokens back"]
+/// Reserved tokens; dropping it refunds them.
+#[must_use = "dropping it refunds the tokens"]
 pub struct SiteReservation {
     reservation: Option<Reservation>,
 }
 
 impl LimitSite {
-    /// A site whose rule is declared when it is first passed.
+    /// Creates a site whose rule is declared on the first call.
     pub const fn new(declare: fn() -> Result<RuleConfig, BuildError>) -> Self {
         Self { declare, state: OnceLock::new() }
     }
 
-    /// Its rule; `None` if that is off, or has no numbers.
+    /// Its rule; `None` if it is off, or has no quota.
     #[inline]
     pub fn open(&self) -> Option<ActiveSite<'_>> {
         match self.state.get().unwrap_or_else(|| self.init()) {
-            SiteState::Rule { rule, limiter: here } => match rule.check_path() {
-                CheckPath::Fast => Some(ActiveSite { rule, fast_limiter: here.as_ref(), conflict: None }),
+            SiteState::Rule { rule, limiter } => match rule.check_path() {
+                CheckPath::Fast => Some(ActiveSite { rule, fast_limiter: limiter.as_ref(), conflict: None }),
                 CheckPath::Slow => Some(ActiveSite { rule, fast_limiter: None, conflict: None }),
                 CheckPath::Idle => None,
             },
@@ -92,8 +92,8 @@ impl LimitSite {
         }
     }
 
-    /// Makes the rule before it is put here: whoever is told of it may pass this place itself. If several do that at once,
-    /// they get the same rule.
+    /// Declares the rule before the cell is set, because a log subscriber may call this site itself.
+    /// Concurrent declarations return the same rule.
     #[cold]
     fn init(&self) -> &SiteState {
         let declared = (self.declare)();
@@ -102,26 +102,26 @@ impl LimitSite {
             Err(_) => (Cow::default(), Mode::Enforce),
         };
         let rule = declared.and_then(|declaration| Rules::global().declare_site(declaration));
-        let (made, error) = match rule {
+        let (state, error) = match rule {
             Ok(SiteRule { rule, conflict: None }) => {
                 (SiteState::Rule { limiter: rule.local_limiter().cloned(), rule }, None)
             }
             Ok(SiteRule { rule, conflict: Some(error) }) if mode == Mode::Enforce => {
                 (SiteState::Conflict { rule, error: error.to_string().into() }, None)
             }
-            // An attribute with `shadow` refuses nothing, whatever is wrong with it.
+            // An attribute with `shadow` rejects nothing, even if it conflicts.
             Ok(SiteRule { .. }) => (SiteState::None, None),
             Err(error) => (SiteState::None, Some(error)),
         };
-        if let (Ok(()), Some(error)) = (self.state.set(made), error) {
-            tracing::error!(rule = &*name, %error, "a rule cannot be made, and limits nothing");
+        if let (Ok(()), Some(error)) = (self.state.set(state), error) {
+            events::RuleDeclarationFailed { rule: &name, error: &error }.emit();
         }
         self.state.get().unwrap_or(&SiteState::None)
     }
 }
 
 impl ActiveSite<'_> {
-    /// Takes `cost` for `key`.
+    /// Charges `cost` to `key`.
     #[inline]
     pub fn admit<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), AdmitError<()>> {
         match self.fast_limiter {
@@ -133,7 +133,7 @@ impl ActiveSite<'_> {
         }
     }
 
-    /// Takes `cost` for `key`, blocking where there is something to wait for.
+    /// Charges `cost` to `key`, blocking while it waits.
     #[inline]
     pub fn admit_blocking<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Limited> {
         match self.fast_limiter {
@@ -156,78 +156,79 @@ impl ActiveSite<'_> {
     #[inline(never)]
     fn admit_slow<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), AdmitError<()>> {
         self.check_conflict().map_err(AdmitError::Limited)?;
-        let terms = self.rule.state();
-        let Some(limiter) = terms.active_limiter() else { return Ok(()) };
-        self.rule.expect_rates(&terms);
-        let (rule, patience, mode) = (self.rule.clone(), terms.max_wait(), terms.mode);
-        if limiter.is_in_memory() && patience.is_zero() {
+        let state = self.rule.state();
+        let Some(limiter) = state.active_limiter() else { return Ok(()) };
+        self.rule.expect_rates(&state);
+        let (rule, max_wait, mode) = (self.rule.clone(), state.max_wait(), state.mode);
+        if limiter.is_in_memory() && max_wait.is_zero() {
             return rule.apply_mode(mode, limiter.check_cost(key, cost)).map_err(AdmitError::Limited);
         }
-        let asked = rule::acquire_tokens(limiter.key(key), cost, patience);
-        Err(AdmitError::pending(async move { rule.apply_mode(mode, asked.await) }))
+        let decision = rule::acquire_tokens(limiter.key(key), cost, max_wait);
+        Err(AdmitError::pending(async move { rule.apply_mode(mode, decision.await) }))
     }
 
-    /// Takes `cost` for `key`, to be kept or given back.
+    /// Reserves `cost` for `key`, to be committed or refunded.
     pub fn reserve<K: RuleKey + ?Sized>(
         self,
         key: &K,
         cost: u64,
     ) -> Result<SiteReservation, AdmitError<SiteReservation>> {
         self.check_conflict().map_err(AdmitError::Limited)?;
-        let terms = self.rule.state();
-        let Some(limiter) = terms.active_limiter() else { return Ok(SiteReservation::empty()) };
-        self.rule.expect_rates(&terms);
-        let (rule, patience, mode) = (self.rule.clone(), terms.max_wait(), terms.mode);
-        if limiter.is_in_memory() && patience.is_zero() {
-            let taken = limiter.blocking().key(key).reserve(cost, patience);
-            return rule.apply_mode_to_reservation(mode, Some(taken)).map_err(AdmitError::Limited);
+        let state = self.rule.state();
+        let Some(limiter) = state.active_limiter() else { return Ok(SiteReservation::empty()) };
+        self.rule.expect_rates(&state);
+        let (rule, max_wait, mode) = (self.rule.clone(), state.max_wait(), state.mode);
+        if limiter.is_in_memory() && max_wait.is_zero() {
+            let reservation = limiter.blocking().key(key).reserve(cost, max_wait);
+            return rule.apply_mode_to_reservation(mode, Some(reservation)).map_err(AdmitError::Limited);
         }
-        let waiting = reserve_tokens(limiter.key(key), cost, patience);
+        let waiting = reserve_tokens(limiter.key(key), cost, max_wait);
         Err(AdmitError::pending(async move { rule.apply_mode_to_reservation(mode, waiting.await) }))
     }
 
-    /// Takes `cost` for `key`, to be kept or given back, blocking where there is something to wait for.
+    /// Reserves `cost` for `key`, to be committed or refunded, blocking while it waits.
     pub fn reserve_blocking<K: RuleKey + ?Sized>(
         self,
         key: &K,
         cost: u64,
     ) -> Result<SiteReservation, Limited> {
         self.check_conflict()?;
-        let terms = self.rule.state();
-        let Some(limiter) = terms.active_limiter() else { return Ok(SiteReservation::empty()) };
-        self.rule.expect_rates(&terms);
-        let (bucket, patience) = (limiter.blocking().key(key), terms.max_wait());
-        let reservation = match patience.is_zero() {
-            true => bucket.reserve(cost, patience),
-            false => bucket.acquire_reserved(cost, Some(patience)),
+        let state = self.rule.state();
+        let Some(limiter) = state.active_limiter() else { return Ok(SiteReservation::empty()) };
+        self.rule.expect_rates(&state);
+        let (bucket, max_wait) = (limiter.blocking().key(key), state.max_wait());
+        let reservation = match max_wait.is_zero() {
+            true => bucket.reserve(cost, max_wait),
+            false => bucket.acquire_reserved(cost, Some(max_wait)),
         };
-        self.rule.apply_mode_to_reservation(terms.mode, Some(reservation))
+        self.rule.apply_mode_to_reservation(state.mode, Some(reservation))
     }
 
-    /// Takes a slot of `key`.
+    /// Acquires a slot of `key`.
     pub fn acquire<K: RuleKey + ?Sized>(self, key: &K) -> Result<RulePermit, AdmitError<RulePermit>> {
         self.check_conflict().map_err(AdmitError::Limited)?;
-        let terms = self.rule.state();
-        let Some(limiter) = terms.active_limiter() else { return Ok(RulePermit::empty()) };
-        self.rule.expect_slots(&terms);
-        if limiter.is_in_memory() && terms.waiter().is_none() {
+        let state = self.rule.state();
+        let Some(limiter) = state.active_limiter() else { return Ok(RulePermit::empty()) };
+        self.rule.expect_slots(&state);
+        if limiter.is_in_memory() && state.waiter().is_none() {
             let permit = limiter.blocking().key(key).permit();
             return self
                 .rule
-                .apply_mode_to_permit(&terms, Ok(RulePermit::new(permit)))
+                .apply_mode_to_permit(&state, Ok(RulePermit::new(permit)))
                 .map_err(AdmitError::Limited);
         }
-        let (rule, waiting) = (self.rule.clone(), rule::acquire_permit(limiter.key(key), terms.waiter()));
-        Err(AdmitError::pending(async move { rule.apply_mode_to_permit(&terms, waiting.await) }))
+        let (rule, waiting) = (self.rule.clone(), rule::acquire_permit(limiter.key(key), state.waiter()));
+        Err(AdmitError::pending(async move { rule.apply_mode_to_permit(&state, waiting.await) }))
     }
 
-    /// Takes a slot of `key`, blocking where there is something to wait for.
+    /// Acquires a slot of `key`, blocking while it waits.
     pub fn acquire_blocking<K: RuleKey + ?Sized>(self, key: &K) -> Result<RulePermit, Limited> {
         self.check_conflict()?;
         self.rule.acquire_blocking(key)
     }
 
-    /// Refuses the call if code declares the rule in two ways. Without the message of the rule, which would hide the error.
+    /// Rejects the call if the rule has conflicting declarations. The message of the rule is not used,
+    /// because it would hide the error.
     fn check_conflict(self) -> Result<(), Limited> {
         match self.conflict {
             Some(error) => {
@@ -239,13 +240,13 @@ impl ActiveSite<'_> {
 }
 
 impl Rule {
-    /// What was taken, or why nothing was. A rule that is not enforced lets everybody go on.
+    /// Applies the mode to a reservation.
     fn apply_mode_to_reservation(
         &self,
         mode: Mode,
         reservation: Option<Reservation>,
     ) -> Result<SiteReservation, Limited> {
-        // Without an answer nothing is known: as when a store is away and the rule says closed.
+        // Without a reply the decision fails closed, as for an unavailable store.
         let decision = match &reservation {
             Some(reservation) => *reservation.decision(),
             None => Decision::fail_closed(0, Micros::from_secs(1)),
@@ -254,19 +255,20 @@ impl Rule {
     }
 }
 
-/// Waits for tokens; a store is asked on this runtime, or else on our own. `None` if there is neither.
-async fn reserve_tokens(bucket: Bucket, cost: u64, patience: Duration) -> Option<Reservation> {
+/// Waits for tokens; a store is queried on the current runtime, or else on our own. `None` if there is
+/// neither.
+async fn reserve_tokens(bucket: Bucket, cost: u64, max_wait: Duration) -> Option<Reservation> {
     let is_in_memory = bucket.is_in_memory();
-    let taking = async move { bucket.acquire_reserved(cost, Some(patience)).await };
-    if is_in_memory { Some(taking.await) } else { background::run_in_runtime(taking).await }
+    let acquiring = async move { bucket.acquire_reserved(cost, Some(max_wait)).await };
+    if is_in_memory { Some(acquiring.await) } else { background::run_in_runtime(acquiring).await }
 }
 
 impl<T> AdmitError<T> {
-    fn pending(answer: impl Future<Output = Result<T, Limited>> + Send + 'static) -> Self {
-        Self::Pending(PendingAdmit { future: Mutex::new(Box::pin(answer)) })
+    fn pending(future: impl Future<Output = Result<T, Limited>> + Send + 'static) -> Self {
+        Self::Pending(PendingAdmit { future: Mutex::new(Box::pin(future)) })
     }
 
-    /// How it ends.
+    /// Waits for the result.
     pub async fn resolve(self) -> Result<T, Limited> {
         match self {
             Self::Limited(limited) => Err(limited),
@@ -279,8 +281,8 @@ impl<T> Future for PendingAdmit<T> {
     type Output = Result<T, Limited>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = self.get_mut().future.get_mut().unwrap_or_else(PoisonError::into_inner);
-        answer.as_mut().poll(context)
+        let future = self.get_mut().future.get_mut().unwrap_or_else(PoisonError::into_inner);
+        future.as_mut().poll(context)
     }
 }
 
@@ -289,7 +291,7 @@ impl SiteReservation {
         Self { reservation: None }
     }
 
-    /// Spends the tokens.
+    /// Charges the tokens.
     pub fn keep(mut self) {
         if let Some(reservation) = self.reservation.take() {
             reservation.keep();
@@ -297,7 +299,7 @@ impl SiteReservation {
     }
 }
 
-/// What was taken in a store is given back on a runtime: on ours where there is none.
+/// Reserved tokens in a store are refunded on the current runtime, or otherwise on our own.
 impl Drop for SiteReservation {
     fn drop(&mut self) {
         if let Some(reservation) = self.reservation.take() {
@@ -308,6 +310,6 @@ impl Drop for SiteReservation {
 
 impl fmt::Debug for SiteReservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Taken")
+        f.write_str("SiteReservation")
     }
 }

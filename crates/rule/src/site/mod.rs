@@ -1,11 +1,11 @@
-//! What attributes expand to: one static for each place in the code.
+//! The expansion of attributes: one static per site in the code.
 //!
-//! A site makes its rule when it is first passed, under the settings as they are then, and the rule follows them from there
-//! on. Nothing here is meant to be written by hand.
+//! A site declares its rule on its first call, under the settings at that time; later settings apply to the rule too. This
+//! module is for generated code only.
 //!
 //! ```text
-//!   policy file ──▶ Settings ──Rules::apply──▶ rules of all sites that were passed
-//!                      └──────────────────────▶ rules of other sites, when they are first passed
+//!   policy file ──▶ Settings ──Rules::apply──▶ rules of sites that were called
+//!                      └──────────────────────▶ rules of other sites, on their first call
 //! ```
 
 mod breaker;
@@ -22,7 +22,7 @@ pub use tidegate_limiter::{BuildError, Capacity};
 pub use tidegate_overload::BreakerSettings;
 
 use crate::{
-    Facts, Limited,
+    Facts, Limited, events,
     request::{AddressKey, KeyValue},
 };
 use std::{
@@ -36,11 +36,11 @@ use std::{
     },
 };
 
-/// The variable that names the policy file of a program that does not name one itself.
+/// The environment variable with the path of the policy file, for programs that do not set one.
 pub const POLICY_VARIABLE: &str = "TIDEGATE_POLICY";
 
-/// Loads the policy file that [`POLICY_VARIABLE`] names, once, before the first attribute declares its rule. `load` is
-/// `None` in a program that cannot read policy files.
+/// Loads the policy file of [`POLICY_VARIABLE`] once, before the first attribute declares its rule. `load` is
+/// `None` if the program cannot read policy files.
 pub fn load_policy(load: Option<fn(&Path)>) {
     static LOADED: Once = Once::new();
     thread_local!(static IS_LOADING: Cell<bool> = const { Cell::new(false) });
@@ -52,7 +52,7 @@ pub fn load_policy(load: Option<fn(&Path)>) {
         let Some(path) = env::var_os(POLICY_VARIABLE).filter(|path| !path.is_empty()) else { return };
         match load {
             Some(load) => load(Path::new(&path)),
-            None => tracing::error!("{POLICY_VARIABLE} is set, but the feature `policy` is off"),
+            None => events::PolicyFeatureDisabled { variable: POLICY_VARIABLE }.emit(),
         }
     });
     IS_LOADING.set(false);
@@ -61,7 +61,7 @@ pub fn load_policy(load: Option<fn(&Path)>) {
 /// The key that calls of an attribute are counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SiteKey {
-    /// None: one bucket for all calls.
+    /// One bucket for all calls.
     All,
     /// `key = ip`: the address of the client.
     Ip,
@@ -72,7 +72,8 @@ pub enum SiteKey {
 }
 
 impl SiteKey {
-    /// Whether an attribute with the key `site` counts by this key of a policy. An expression is taken to.
+    /// Whether an attribute with the key `site` can count by this policy key. For an expression this is
+    /// assumed.
     pub(crate) fn matches(self, site: Self) -> bool {
         self == site || site == Self::Expression
     }
@@ -98,7 +99,7 @@ impl fmt::Display for SiteKey {
     }
 }
 
-/// Everybody, for `key = method`: the key that [`KeyValue::All`] is.
+/// The key of all calls, for `key = method`: equal to [`KeyValue::All`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalKey;
 
@@ -115,7 +116,7 @@ impl fmt::Display for GlobalKey {
     }
 }
 
-/// The client by its address, for `key = ip`. All callers of whom none is known share one key; the first is logged.
+/// The client address, for `key = ip`. All calls without one share one key; the first is logged.
 pub fn ip() -> KeyValue<'static> {
     match Facts::with_current(Facts::ip).flatten() {
         Some(ip) => KeyValue::Address(AddressKey::new(ip)),
@@ -130,31 +131,28 @@ pub fn ip() -> KeyValue<'static> {
 fn report_unknown_ip() {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if !IS_REPORTED.swap(true, Ordering::Relaxed) {
-        tracing::warn!(
-            fix = "put `FactsLayer` or `FactsMiddleware` around the service, on a server that records the peer's address",
-            "no client address for `key = ip`; all such calls share one bucket"
-        );
+        events::ClientAddressUnknown.emit();
     }
 }
 
-/// The client by its name, for `key = user`. All callers of whom none is known share one key.
+/// The user name, for `key = user`. All calls without one share one key.
 pub fn user() -> Arc<str> {
     Facts::with_current(Facts::shared_user).flatten().unwrap_or_default()
 }
 
-/// One of several parts of a key.
+/// One part of a combined key.
 #[inline]
 pub fn key_part<K: RuleKey + ?Sized>(part: &K) -> &K {
     part
 }
 
-/// What a function makes of a refusal, for `or = …`.
+/// Converts a rejection with a function, for `or = …`.
 #[cold]
 pub fn refuse<E>(limited: Limited, or: impl FnOnce(Limited) -> E) -> E {
     or(limited)
 }
 
-/// Calls once: what is called may then give away what it captured.
+/// Calls a function once, so that it may move its captures.
 #[inline]
 pub fn call<R>(call: impl FnOnce() -> R) -> R {
     call()

@@ -1,5 +1,5 @@
-//! The name of a limit that its attribute does not name: that of the function, with the module or the type that it belongs
-//! to. It depends on nothing but where the function is written.
+//! The default name of a limit: the name of the function with its module or type. It depends only on the path
+//! of the function.
 //!
 //! | declared in | named |
 //! |---|---|
@@ -12,14 +12,14 @@
 use super::RuleConfig;
 use std::any::type_name;
 
-/// The declaration of the function that `within` was declared in, with a suffix that tells its attributes apart.
+/// The declaration for the function that contains `within`; the suffix distinguishes its attributes.
 #[track_caller]
 pub fn config_for_function<T>(_within: T, suffix: &str) -> RuleConfig {
     let path = function_path(type_name::<T>());
     RuleConfig::for_function(format!("{}{suffix}", default_name(&path)), format!("{path}{suffix}"))
 }
 
-/// The declaration of the type that this function is a method of.
+/// The declaration for the type of which the function is a method.
 #[track_caller]
 pub fn config_for_type<T>(_within: T, suffix: &str) -> RuleConfig {
     let path = function_path(type_name::<T>());
@@ -31,19 +31,19 @@ pub fn config_for_type<T>(_within: T, suffix: &str) -> RuleConfig {
     RuleConfig::for_function(format!("{name}{suffix}"), format!("{owner_path}{suffix}"))
 }
 
-/// The name of a function by its path.
+/// The default name of a function with this path.
 fn default_name(path: &str) -> String {
     let mut segments = segments(path);
     // Unnamed constants.
     segments.retain(|segment| *segment != "_");
     let Some((function, before)) = segments.split_last() else { return path.to_owned() };
-    // actix-web makes a type of a handler, and puts the function into one of its methods.
+    // actix-web turns a handler into a type, and moves the function into one of its methods.
     let mut types = before.iter().filter_map(|segment| self_type(segment));
     if let Some(handler) = types.find(|handler| last_name(handler) == *function) {
         return default_name(handler);
     }
     let owner = match *before {
-        // The name of the crate is the same for all.
+        // The crate name is left out.
         [] | [_] => before.last().and_then(|owner| self_type(owner)),
         [.., owner] => Some(self_type(owner).unwrap_or(owner)),
     };
@@ -61,7 +61,7 @@ fn function_path(path: &str) -> String {
     named.join("::")
 }
 
-/// The segments of a path; what stands in angle brackets belongs to its segment.
+/// The segments of a path; angle brackets are part of their segment.
 fn segments(path: &str) -> Vec<&str> {
     let (mut segments, mut depth, mut start) = (Vec::new(), 0_u32, 0);
     let bytes = path.as_bytes();
@@ -80,8 +80,8 @@ fn segments(path: &str) -> Vec<&str> {
     segments
 }
 
-/// The type that a block is for: `Orders` of `<Orders as Sells>`, `<impl Sells for Orders>` and `<impl Orders>`. `None` if
-/// the segment has a plain name.
+/// The self type of an impl block: `Orders` of `<Orders as Sells>`, `<impl Sells for Orders>` and `<impl
+/// Orders>`. `None` if the segment is a plain name.
 fn self_type(segment: &str) -> Option<&str> {
     let inner = segment.strip_prefix('<')?.strip_suffix('>')?;
     Some(match inner.strip_prefix("impl ") {

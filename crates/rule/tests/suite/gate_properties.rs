@@ -1,6 +1,7 @@
-//! The law of a gate: it lets nobody in whom one of its rules would refuse, and who is refused has paid nothing.
+//! Properties of a gate: it admits a request only if all its rules do, and a denied request is charged
+//! nothing.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 use crate::common::TestRequest;
 use proptest::{collection::vec, prelude::*, sample::select};
@@ -24,7 +25,7 @@ const QUOTAS: [&[&str]; 8] = [
     &["2/s", "9/min"],
 ];
 
-/// Which quotas, what a request costs, and what it pays after all.
+/// The index of the quotas, the cost of a request, and its final charge.
 type LimitParams = (usize, u64, ChargeKind);
 
 #[derive(Clone, Copy, Debug)]
@@ -39,13 +40,14 @@ enum GateStep {
     Wait {
         millis: u64,
     },
-    /// A request from one of two clients, to which this subset of the rules applies, and what it is answered.
+    /// A request from one of two clients, to which this subset of the rules applies, and the status of its
+    /// response.
     Check {
         client: usize,
         limit_mask: u8,
         status: u16,
     },
-    /// The first body that is still being sent has ended.
+    /// The oldest body that is still being sent ends.
     End,
 }
 
@@ -78,13 +80,13 @@ fn charge_kind() -> impl Strategy<Value = ChargeKind> {
     ]
 }
 
-fn limit(rules: &Rules, place: usize, (quotas, cost, payment): LimitParams) -> RequestLimit {
+fn limit(rules: &Rules, index: usize, (quotas, cost, payment): LimitParams) -> RequestLimit {
     let declared =
-        QUOTAS[quotas].iter().fold(RuleConfig::new(NAMES[place]), |it, quota| it.quota(*quota).unwrap());
+        QUOTAS[quotas].iter().fold(RuleConfig::new(NAMES[index]), |it, quota| it.quota(*quota).unwrap());
     let limit = RequestLimit::new(rules.declare(declared).unwrap())
         .key(key::peer())
         .cost(move |_| cost)
-        .condition(move |head: &dyn RequestHead| head.header("to").is_some_and(|to| to[0] >> place & 1 == 1));
+        .condition(move |head: &dyn RequestHead| head.header("to").is_some_and(|to| to[0] >> index & 1 == 1));
     match payment {
         ChargeKind::Upfront => limit,
         ChargeKind::OnlyFailures => {
@@ -101,7 +103,7 @@ fn peek(limit: &RequestLimit, client: usize, cost: u64) -> Decision {
     limiter.blocking().key(&AddressKey::new(CLIENTS[client].parse().unwrap())).peek(cost)
 }
 
-/// Everything that all rules count.
+/// The state of all counters.
 fn counters(gate: &Gate) -> Vec<Decision> {
     let each = gate.limits().iter().flat_map(|limit| [0, 1].map(|client| peek(limit, client, 0)));
     each.collect()
@@ -110,7 +112,7 @@ fn counters(gate: &Gate) -> Vec<Decision> {
 fn check_gate(gate: &Gate, client: usize, to: u8) -> Verdict {
     match gate.check(&TestRequest::from_peer(CLIENTS[client]).header("to", [to])) {
         Evaluation::Ready(verdict) => verdict,
-        Evaluation::Pending(_) => panic!("nobody waits, and there is no store"),
+        Evaluation::Pending(_) => panic!("there is no wait and no store"),
     }
 }
 
@@ -118,13 +120,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
     #[test]
     fn rules_charge_all_or_none(
-        ruled in vec((0..QUOTAS.len(), 0..4_u64, charge_kind()), 1..=NAMES.len()),
+        params in vec((0..QUOTAS.len(), 0..4_u64, charge_kind()), 1..=NAMES.len()),
         steps in vec(step(), 1..60),
     ) {
         let (clock, manual_clock) = Clock::manual();
         let rules = Rules::new();
         rules.apply(Settings::new().clock(clock)).unwrap();
-        let gate = Gate::new(ruled.iter().enumerate().map(|(place, ruled)| limit(&rules, place, *ruled)));
+        let gate = Gate::new(params.iter().enumerate().map(|(index, params)| limit(&rules, index, *params)));
         let mut bodies: Vec<RequestPermits> = Vec::new();
         for step in steps {
             match step {
@@ -132,12 +134,12 @@ proptest! {
                 GateStep::End if bodies.is_empty() => {}
                 GateStep::End => drop(bodies.remove(0)),
                 GateStep::Check { client, limit_mask, status } => {
-                    let each = gate.limits().iter().zip(&ruled).enumerate();
-                    let asked = each.filter(|(place, _)| limit_mask >> place & 1 == 1);
+                    let each = gate.limits().iter().zip(&params).enumerate();
+                    let selected = each.filter(|(index, _)| limit_mask >> index & 1 == 1);
                     let grants = |(_, (limit, (_, cost, _))): (usize, (&RequestLimit, &LimitParams))| {
                         peek(limit, client, *cost).is_granted()
                     };
-                    let expected = asked.into_iter().all(grants);
+                    let expected = selected.into_iter().all(grants);
                     let before = counters(&gate);
                     let verdict = check_gate(&gate, client, limit_mask);
                     prop_assert_eq!(verdict.is_admitted(), expected, "{:?}", verdict);
@@ -153,33 +155,33 @@ proptest! {
         }
     }
 
-    /// Whoever waits for as long as it is told is let in, to the microsecond and in whole seconds.
+    /// A request is admitted after the advised wait, in microseconds and in whole seconds.
     #[test]
     fn request_is_admitted_after_retry_after(
-        ruled in vec((0..QUOTAS.len(), 0..4_u64), 1..=NAMES.len()),
+        params in vec((0..QUOTAS.len(), 0..4_u64), 1..=NAMES.len()),
         waits in vec(0..900_u64, 1..40),
     ) {
         let (clock, manual_clock) = Clock::manual();
         let rules = Rules::new();
         rules.apply(Settings::new().clock(clock)).unwrap();
-        let of = |(place, (quotas, cost)): (usize, &(usize, u64))| limit(&rules, place, (*quotas, *cost, ChargeKind::Upfront));
-        let gate = Gate::new(ruled.iter().enumerate().map(of));
-        for (turn, millis) in waits.into_iter().enumerate() {
+        let of = |(index, (quotas, cost)): (usize, &(usize, u64))| limit(&rules, index, (*quotas, *cost, ChargeKind::Upfront));
+        let gate = Gate::new(params.iter().enumerate().map(of));
+        for (round, millis) in waits.into_iter().enumerate() {
             manual_clock.advance(Duration::from_millis(millis));
             let verdict = check_gate(&gate, 0, 15);
                         if verdict.is_admitted() {
                 continue;
             }
-            let told: Option<u64> = verdict.rejection_response(&gate).get("retry-after").map(|wait| wait.parse().unwrap());
+            let seconds: Option<u64> = verdict.rejection_response(&gate).get("retry-after").map(|wait| wait.parse().unwrap());
             let exact = verdict.retry_after();
-            prop_assert_eq!(told, exact.map(|wait| wait.as_secs_f64().ceil().max(1.0) as u64));
-            let (Some(told), Some(exact)) = (told, exact) else {
-                // More than is ever granted at once.
+            prop_assert_eq!(seconds, exact.map(|wait| wait.as_secs_f64().ceil().max(1.0) as u64));
+            let (Some(seconds), Some(exact)) = (seconds, exact) else {
+                // The cost exceeds the quota.
                 manual_clock.advance(Duration::from_secs(3_600));
                 prop_assert!(!check_gate(&gate, 0, 15).is_admitted());
                 return Ok(());
             };
-            manual_clock.advance(if turn % 2 == 0 { exact } else { Duration::from_secs(told) });
+            manual_clock.advance(if round % 2 == 0 { exact } else { Duration::from_secs(seconds) });
             prop_assert!(check_gate(&gate, 0, 15).is_admitted(), "{:?} after {:?}", verdict, exact);
         }
     }

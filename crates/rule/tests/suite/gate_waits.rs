@@ -1,6 +1,6 @@
-//! A gate waits by the clock of its rules, for tokens and for slots, and whoever leaves has taken nothing.
+//! A gate waits for tokens and slots on the clock of its rules, and a cancelled wait charges nothing.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 use crate::common::TestRequest;
 use std::{
@@ -46,21 +46,21 @@ fn check_gate(gate: &Gate) -> Evaluation<Verdict> {
     gate.check(&TestRequest::from_peer("192.0.2.1"))
 }
 
-/// What is said on the spot, or as soon as it is asked for.
+/// The verdict, if it is available at once or at the first poll.
 async fn check_now(gate: &Gate) -> Verdict {
-    let mut asking = match check_gate(gate) {
+    let mut pending = match check_gate(gate) {
         Evaluation::Ready(verdict) => return verdict,
-        Evaluation::Pending(asking) => asking,
+        Evaluation::Pending(pending) => pending,
     };
-    match poll_once(&mut asking).await {
+    match poll_once(&mut pending).await {
         Poll::Ready(verdict) => verdict,
-        Poll::Pending => panic!("it waits"),
+        Poll::Pending => panic!("still waiting"),
     }
 }
 
 fn check_pending(gate: &Gate) -> PendingEvaluation<Verdict> {
     match check_gate(gate) {
-        Evaluation::Pending(asking) => asking,
+        Evaluation::Pending(pending) => pending,
         Evaluation::Ready(verdict) => panic!("{verdict:?}"),
     }
 }
@@ -69,7 +69,7 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
 }
 
-/// What each quota of the only rule has left.
+/// The remaining tokens of the only rule.
 fn remaining(gate: &Gate) -> u64 {
     let limiter = gate.limits()[0].rule().limiter().unwrap();
     limiter.blocking().key("").peek(0).remaining()
@@ -81,89 +81,89 @@ fn to_limited(gate: &Gate, verdict: &Verdict) -> Limited {
 
 #[tokio::test]
 async fn manual_clock_wakes_token_waiters() {
-    let world = wait_fixture();
-    let gate = world.gate(&["1/s"], SECOND * 5);
+    let fixture = wait_fixture();
+    let gate = fixture.gate(&["1/s"], SECOND * 5);
     assert!(check_now(&gate).await.is_admitted());
     let mut waits = check_pending(&gate);
     assert!(poll_once(&mut waits).await.is_pending());
-    world.clock.advance(SECOND - Duration::from_micros(1));
+    fixture.clock.advance(SECOND - Duration::from_micros(1));
     assert!(poll_once(&mut waits).await.is_pending());
-    world.clock.advance(Duration::from_micros(1));
+    fixture.clock.advance(Duration::from_micros(1));
     let Poll::Ready(verdict) = poll_once(&mut waits).await else { panic!("it was time") };
     assert!(verdict.is_admitted());
 }
 
-/// What it would refuse were it enforced, and nothing else.
+/// The decisions are those of an enforced rule.
 #[tokio::test]
 async fn shadow_rule_consumes_tokens_without_wait() {
-    let world = wait_fixture();
+    let fixture = wait_fixture();
     let jobs = RuleConfig::new("jobs").quota("1/s leaky-bucket queue 2").unwrap().wait(SECOND * 5);
-    let gate = Gate::from(RequestLimit::new(world.rules.declare(jobs.mode(Mode::Shadow)).unwrap()));
-    let mut said = Vec::new();
+    let gate = Gate::from(RequestLimit::new(fixture.rules.declare(jobs.mode(Mode::Shadow)).unwrap()));
+    let mut outcomes = Vec::new();
     for _ in 0..4 {
         let verdict = check_now(&gate).await;
         assert!(verdict.is_admitted());
-        said.extend(verdict.decisions().map(|ruling| ruling.decision().unwrap().outcome()));
+        outcomes.extend(verdict.decisions().map(|decision| decision.decision().unwrap().outcome()));
     }
     let delay = |count: u64| Outcome::Delay(Micros::from_secs(count));
-    assert_eq!(said[..3], [Outcome::Allow, delay(1), delay(2)]);
-    assert!(matches!(said[3], Outcome::Deny(_)), "{said:?}");
+    assert_eq!(outcomes[..3], [Outcome::Allow, delay(1), delay(2)]);
+    assert!(matches!(outcomes[3], Outcome::Deny(_)), "{outcomes:?}");
 }
 
-/// Nobody polls it by hand: the clock wakes its task.
+/// Not polled manually: the clock wakes the task.
 #[tokio::test]
 async fn manual_clock_wakes_task() {
-    let world = wait_fixture();
-    let gate = world.gate(&["1/s"], SECOND * 5);
+    let fixture = wait_fixture();
+    let gate = fixture.gate(&["1/s"], SECOND * 5);
     drop(check_now(&gate).await);
     let task = tokio::spawn(check_pending(&gate));
     tokio::task::yield_now().await;
     assert!(!task.is_finished());
-    world.clock.advance(SECOND);
+    fixture.clock.advance(SECOND);
     assert!(task.await.unwrap().is_admitted());
 }
 
 #[tokio::test]
 async fn rate_with_concurrency_waits_for_slot() {
-    let world = wait_fixture();
-    let gate = world.gate(&["10/s", "1 at once"], SECOND * 5);
+    let fixture = wait_fixture();
+    let gate = fixture.gate(&["10/s", "1 at once"], SECOND * 5);
     let first = check_now(&gate).await;
     assert!(first.is_admitted());
     let mut second = check_pending(&gate);
     assert!(poll_once(&mut second).await.is_pending());
-    world.clock.advance(SECOND);
-    assert!(poll_once(&mut second).await.is_pending(), "time alone brings no slot");
+    fixture.clock.advance(SECOND);
+    assert!(poll_once(&mut second).await.is_pending(), "a slot does not depend on time");
     drop(first);
     let Poll::Ready(second) = poll_once(&mut second).await else { panic!("there is a slot") };
     assert!(second.is_admitted());
     drop(second);
-    assert!(check_now(&gate).await.is_admitted(), "and it is back");
+    assert!(check_now(&gate).await.is_admitted(), "the slot is released");
 }
 
 #[tokio::test]
 async fn rate_with_concurrency_waits_for_token() {
-    let world = wait_fixture();
-    let gate = world.gate(&["1/s", "2 at once"], SECOND * 5);
+    let fixture = wait_fixture();
+    let gate = fixture.gate(&["1/s", "2 at once"], SECOND * 5);
     let _first = check_now(&gate).await;
     let mut second = check_pending(&gate);
     assert!(poll_once(&mut second).await.is_pending());
-    world.clock.advance(SECOND);
+    fixture.clock.advance(SECOND);
     let Poll::Ready(second) = poll_once(&mut second).await else { panic!("there is a token") };
     assert!(second.is_admitted());
     let mut third = check_pending(&gate);
-    world.clock.advance(SECOND);
-    assert!(poll_once(&mut third).await.is_pending(), "two hold all slots");
+    fixture.clock.advance(SECOND);
+    assert!(poll_once(&mut third).await.is_pending(), "all slots are in use");
     drop(second);
     assert!(poll_once(&mut third).await.is_ready());
 }
 
-/// A slot was there, and its token still to come; or the other way round.
+/// The slot is available but not the token, and the other way round.
 #[tokio::test]
 async fn cancelled_wait_refunds_everything() {
     for (quotas, whole) in [(["2/min", "9 at once"], 2), (["2/min", "1 at once"], 1)] {
-        let world = wait_fixture();
-        let gate = world.gate(&quotas, SECOND * 120);
-        let held: Vec<_> = match whole {
+        let fixture = wait_fixture();
+        let gate = fixture.gate(&quotas, SECOND * 120);
+        let verdicts: Vec<_> = match whole {
             1 => vec![check_now(&gate).await],
             _ => vec![check_now(&gate).await, check_now(&gate).await],
         };
@@ -172,24 +172,24 @@ async fn cancelled_wait_refunds_everything() {
             assert!(poll_once(&mut waits).await.is_pending());
             drop(waits);
         }
-        drop(held);
-        world.clock.advance(SECOND * 60);
+        drop(verdicts);
+        fixture.clock.advance(SECOND * 60);
         assert_eq!(remaining(&gate), whole, "{quotas:?}: no token and no slot is lost");
     }
 }
 
 #[tokio::test]
 async fn timed_out_wait_charges_nothing() {
-    let world = wait_fixture();
-    // The token would come after an hour: that is a limit, and told at once.
-    let gate = world.gate(&["1/h", "5 at once"], SECOND * 5);
+    let fixture = wait_fixture();
+    // The token would need an hour: that is a limit, and denied at once.
+    let gate = fixture.gate(&["1/h", "5 at once"], SECOND * 5);
     drop(check_now(&gate).await);
-    let refused = check_now(&gate).await;
-    let refused = to_limited(&gate, &refused);
-    assert_eq!(refused.retry_after(), Some(SECOND * 3_600));
-    assert_eq!(RejectionResponse::from(&refused).status, 429);
+    let limited = check_now(&gate).await;
+    let limited = to_limited(&gate, &limited);
+    assert_eq!(limited.retry_after(), Some(SECOND * 3_600));
+    assert_eq!(RejectionResponse::from(&limited).status, 429);
 
-    // The slot does not come in time: that is the server's own trouble, and told when the time is over.
+    // The slot is not available in time: that is overload of the server, rejected at the deadline.
     let another = self::wait_fixture();
     let gate = another.gate(&["10/s", "1 at once"], SECOND * 5);
     let first = check_now(&gate).await;
@@ -197,36 +197,36 @@ async fn timed_out_wait_charges_nothing() {
     assert!(poll_once(&mut second).await.is_pending());
     another.clock.advance(SECOND * 5);
     let Poll::Ready(second) = poll_once(&mut second).await else { panic!("the time is over") };
-    let refused = to_limited(&gate, &second);
-    assert_eq!(*refused.cause(), CallError::Refused(WaitError::DeadlineExceeded));
-    assert_eq!(RejectionResponse::from(&refused).status, 503);
+    let limited = to_limited(&gate, &second);
+    assert_eq!(*limited.cause(), CallError::Refused(WaitError::DeadlineExceeded));
+    assert_eq!(RejectionResponse::from(&limited).status, 503);
     drop(first);
     assert_eq!(remaining(&gate), 1);
 }
 
-/// The same for attributes that hold: the rule may have got a rate by its settings.
+/// The same for attributes that hold slots: settings may have added a rate.
 #[tokio::test]
 async fn acquire_waits_for_rate_and_concurrency() {
-    let world = wait_fixture();
-    let rule = world.rule(&["1/min", "1 at once"], SECOND * 120);
+    let fixture = wait_fixture();
+    let rule = fixture.rule(&["1/min", "1 at once"], SECOND * 120);
     let remaining = || rule.limiter().unwrap().blocking().key("alice").peek(1);
     let first = rule.acquire("alice").await.unwrap();
     let mut waits = Box::pin(rule.acquire("alice"));
     assert!(poll_once(&mut waits).await.is_pending());
-    world.clock.advance(SECOND * 60);
-    assert!(poll_once(&mut waits).await.is_pending(), "the slot is taken");
+    fixture.clock.advance(SECOND * 60);
+    assert!(poll_once(&mut waits).await.is_pending(), "the slot is in use");
     drop(waits);
     drop(first);
-    assert!(remaining().is_allowed(), "who gave up took no token");
+    assert!(remaining().is_allowed(), "a cancelled wait charges no token");
 
     let second = rule.acquire("alice").await.unwrap();
     let mut waits = Box::pin(rule.acquire("alice"));
     assert!(poll_once(&mut waits).await.is_pending());
     drop(second);
-    assert!(poll_once(&mut waits).await.is_pending(), "the slot is there, the token is not");
+    assert!(poll_once(&mut waits).await.is_pending(), "the slot is free, but there is no token");
     drop(waits);
-    world.clock.advance(SECOND * 60);
-    assert!(remaining().is_allowed(), "who gave up gave its token back");
+    fixture.clock.advance(SECOND * 60);
+    assert!(remaining().is_allowed(), "a cancelled wait refunds its token");
     let mut waits = Box::pin(rule.acquire("alice"));
     assert!(poll_once(&mut waits).await.is_ready());
 }

@@ -1,6 +1,6 @@
-//! For whom a request counts: what is found, what is not, and what cannot be mistaken for something else.
+//! Keys of requests: which are found, which are missing, and which cannot be imitated.
 
-#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use crate::common::TestRequest;
 use tidegate_rule::{
@@ -8,7 +8,7 @@ use tidegate_rule::{
     request::{AddressKey, KeyValue, MissingKey, RequestKey, TrustedProxies, key},
 };
 
-/// As a store would see it.
+/// The key as in a store.
 fn key_text(key: &RequestKey, request: &TestRequest) -> Option<String> {
     key.find(request).map(|value| value.to_string())
 }
@@ -79,7 +79,7 @@ fn finds_every_key_source() {
     }
 }
 
-/// A client that sends a long value is counted, also where requests without the key are not.
+/// A client that sends a long value is counted, even if requests without the key are not.
 #[test]
 fn long_keys_are_hashed() {
     let long = |text: &'static str| key::custom(move |_| Some(text.repeat(5_000).into()));
@@ -149,8 +149,8 @@ fn user_is_found_in_task_facts() {
 fn invalid_names_are_rejected() {
     for name in ["", "x y", "x:y", "x\r\ny", "é", "x\0", "(x)"] {
         let error = key::header(name).unwrap_err();
-        assert!(error.problem().contains("is not the name of a header"), "{error}");
-        assert!(key::cookie(name).unwrap_err().problem().contains("of a cookie"));
+        assert!(error.problem().contains("invalid header name"), "{error}");
+        assert!(key::cookie(name).unwrap_err().problem().contains("invalid cookie name"));
     }
     assert!(key::header(&"x".repeat(1_000)).is_err());
 }

@@ -1,7 +1,7 @@
-//! Rules, gates and settings, in one program: it is built and linked once. What is about the rules of a whole program, or
-//! about who listens in it, lies beside this folder.
+//! Tests of rules, gates and settings, in one binary so that it is linked once. Tests of global rules and of
+//! log subscribers are separate binaries.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 mod common;
 mod gate;

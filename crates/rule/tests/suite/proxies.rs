@@ -1,6 +1,6 @@
-//! Who the client is, and that nobody can pass for somebody else: the matrix of forwarded headers.
+//! The client address from forwarded headers, and that no client can impersonate another.
 
-#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use crate::common::TestRequest;
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn proxies() -> TrustedProxies {
 }
 
 fn client_text(proxies: &TrustedProxies, request: &TestRequest) -> String {
-    proxies.client_address(request).map_or("nobody".to_owned(), |address| address.to_string())
+    proxies.client_address(request).map_or("none".to_owned(), |address| address.to_string())
 }
 
 const CLIENT: &str = "203.0.113.7";
@@ -25,13 +25,13 @@ const PROXY: &str = "10.0.0.1";
 #[test]
 fn x_forwarded_for_client() {
     for (peer, lines, found) in [
-        // A peer that is not trusted is the client, whatever it writes.
+        // A peer that is not trusted is the client, whatever it sends.
         (CLIENT, &[][..], CLIENT),
         (CLIENT, &["198.51.100.1"], CLIENT),
         (CLIENT, &["198.51.100.1, 10.0.0.1"], CLIENT),
         (CLIENT, &["10.0.0.1"], CLIENT),
         ("2001:db8::7", &["198.51.100.1"], "2001:db8::7"),
-        // A trusted peer is believed, and what the client wrote before it is not.
+        // The entry of a trusted peer is used, and what the client wrote before it is not.
         (PROXY, &["203.0.113.7"], CLIENT),
         (PROXY, &["198.51.100.1, 203.0.113.7"], CLIENT),
         (PROXY, &["10.0.0.9, 203.0.113.7"], CLIENT),
@@ -46,7 +46,7 @@ fn x_forwarded_for_client() {
         // If all are trusted, the left-most.
         (PROXY, &["10.0.0.4, 10.0.0.3, 10.0.0.2"], "10.0.0.4"),
         (PROXY, &["10.0.0.1"], PROXY),
-        // A trusted proxy that did not say what it saw is the client.
+        // A trusted proxy that did not report an address is the client.
         (PROXY, &[], PROXY),
         (PROXY, &[""], PROXY),
         (PROXY, &[","], PROXY),
@@ -76,7 +76,7 @@ fn x_forwarded_for_client() {
         (PROXY, &["[2001:db8::7]4711"], PROXY),
         (PROXY, &["[203.0.113.7]"], PROXY),
         (PROXY, &["[]"], PROXY),
-        // IPv4 in the clothes of IPv6 is IPv4, on either side.
+        // IPv4-mapped IPv6 addresses are IPv4, on either side.
         (PROXY, &["::ffff:203.0.113.7"], CLIENT),
         (PROXY, &["[::ffff:203.0.113.7]:4711"], CLIENT),
         (PROXY, &["203.0.113.7, ::ffff:10.0.0.2"], CLIENT),
@@ -107,17 +107,17 @@ fn forwarded_client() {
         (&["for=198.51.100.1, for=203.0.113.7, for=10.0.0.2"], CLIENT),
         (&["for=198.51.100.1", "for=203.0.113.7", "for=10.0.0.2"], CLIENT),
         (&["for=\"[::ffff:203.0.113.7]\""], CLIENT),
-        // A comma or a semicolon in quotes separates nothing.
+        // A comma or a semicolon in quotes is not a separator.
         (&["for=203.0.113.7;host=\"a,for=198.51.100.1\""], CLIENT),
         (&["for=203.0.113.7;host=\"a;for=198.51.100.1\""], CLIENT),
         (&["for=203.0.113.7;host=\"a\\\", for=198.51.100.1;b=\\\"\""], CLIENT),
         (&["for=203.0.113.7;host=\"a\\\\\", for=10.0.0.2"], CLIENT),
-        // What a client wrote reaches no further than the comma behind it.
+        // What a client wrote ends at the comma after it.
         (&["for=\"198.51.100.1, for=203.0.113.7"], CLIENT),
         (&["for=\"198.51.100.1\\, for=203.0.113.7"], CLIENT),
         (&["\"\"\", for=203.0.113.7, for=10.0.0.2"], CLIENT),
         (&["for=\"", "for=203.0.113.7"], CLIENT),
-        // A proxy that does not say, or hides it, is the client.
+        // A proxy that reports no address, or an obfuscated one, counts as the client.
         (&["for=203.0.113.7, for=unknown"], PROXY),
         (&["for=203.0.113.7, for=_hidden, for=10.0.0.2"], "10.0.0.2"),
         (&["for=203.0.113.7, proto=https"], PROXY),
@@ -251,7 +251,7 @@ fn long_headers_are_read_from_the_end() {
         (format!("{}, 203.0.113.7", megabyte("198.51.100.1, ")), CLIENT),
         (megabyte("a"), PROXY),
         (megabyte(","), PROXY),
-        // No more than 32 proxies in a row are believed, and the last of them is then the client.
+        // At most 32 proxies in a row are trusted, and the last of them counts as the client.
         (format!("203.0.113.7{}", megabyte(", 10.0.0.2")), "10.0.0.2"),
     ] {
         let request = TestRequest::from_peer(PROXY).header("x-forwarded-for", &line);
@@ -286,7 +286,7 @@ fn non_utf8_headers_are_ignored() {
     }
 }
 
-/// What clients write, from noise to what nearly makes sense.
+/// Spoofed headers, from noise to nearly valid ones.
 fn spoofed_header() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..40),
@@ -295,7 +295,7 @@ fn spoofed_header() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// How the outermost proxy puts its word behind that of the client.
+/// How the outermost proxy appends its entry to that of the client.
 #[derive(Clone, Copy, Debug)]
 enum AppendStyle {
     Comma,
@@ -304,17 +304,18 @@ enum AppendStyle {
 }
 
 proptest! {
-    /// A client behind any number of trusted proxies is what the outermost of them saw, whatever the client wrote.
+    /// Behind any number of trusted proxies, the client is the address that the outermost one saw, whatever
+    /// the client wrote.
     #[test]
     fn spoofed_headers_never_change_client(
         lines in proptest::collection::vec(spoofed_header(), 0..3),
         append in prop_oneof![Just(AppendStyle::Comma), Just(AppendStyle::CommaNoSpace), Just(AppendStyle::Line)],
-        seen in prop_oneof![any::<IpAddr>(), Just("203.0.113.7".parse().unwrap())],
+        client in prop_oneof![any::<IpAddr>(), Just("203.0.113.7".parse().unwrap())],
         hops in 0_u8..20,
         format in 0_u8..3,
     ) {
-        let seen = seen.to_canonical();
-        prop_assume!(!proxies().is_trusted(seen));
+        let client = client.to_canonical();
+        prop_assume!(!proxies().is_trusted(client));
         let is_forwarded = format > 0;
         let entry = |address: IpAddr| match (format, address) {
             (0, address) => address.to_string(),
@@ -324,7 +325,7 @@ proptest! {
             (_, IpAddr::V6(address)) => format!("host=\"\\\",\";for=\"[{address}]:_p\";proto=http"),
         };
         let mut lines = lines;
-        for address in std::iter::once(seen).chain((0..hops).map(|hop| IpAddr::from([10, 0, 1, hop]))) {
+        for address in std::iter::once(client).chain((0..hops).map(|hop| IpAddr::from([10, 0, 1, hop]))) {
             let entry = entry(address).into_bytes();
             match (append, lines.last_mut()) {
                 (AppendStyle::Comma, Some(last)) => last.extend([b", ".to_vec(), entry].concat()),
@@ -335,10 +336,10 @@ proptest! {
         let name = if is_forwarded { "forwarded" } else { "x-forwarded-for" };
         let proxies = if is_forwarded { proxies().forwarded() } else { proxies() };
         let request = lines.iter().fold(TestRequest::from_peer(PROXY), |request, line| request.header(name, line));
-        prop_assert_eq!(proxies.client_address(&request), Some(seen));
+        prop_assert_eq!(proxies.client_address(&request), Some(client));
     }
 
-    /// Whatever is written, a trusted peer has a client, and one that is not trusted is it.
+    /// Whatever the headers, a trusted peer has a client, and an untrusted peer is the client.
     #[test]
     fn any_header_resolves_a_client(lines in proptest::collection::vec(spoofed_header(), 0..5)) {
         for proxies in [proxies(), proxies().forwarded(), proxies().single_header("x-forwarded-for").unwrap()] {

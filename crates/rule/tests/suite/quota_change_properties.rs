@@ -1,6 +1,7 @@
-//! The law of changes: whatever settings come one after the other, no more is admitted than the largest of them allows.
+//! A property of quota changes: for any sequence of settings, no more is admitted than the largest quota
+//! allows.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use proptest::{collection::vec, prelude::*};
 use std::time::Duration;
@@ -13,7 +14,7 @@ enum SettingsStep {
     Change {
         limit: u64,
     },
-    /// Settings that are wrong in one of a few ways.
+    /// Invalid settings of several kinds.
     Invalid {
         limit: u64,
         mistake: u8,
@@ -29,13 +30,13 @@ enum SettingsStep {
 fn step() -> impl Strategy<Value = SettingsStep> {
     prop_oneof![
         2 => (1..40_u64).prop_map(|limit| SettingsStep::Change { limit }),
-        1 => (1..400_u64, 0..3_u8).prop_map(|(limit, way)| SettingsStep::Invalid { limit, mistake: way }),
+        1 => (1..400_u64, 0..3_u8).prop_map(|(limit, mistake)| SettingsStep::Invalid { limit, mistake }),
         2 => (0..2_000_u64).prop_map(|millis| SettingsStep::Wait { millis }),
         6 => (1..6_u64).prop_map(|cost| SettingsStep::Call { cost }),
     ]
 }
 
-/// The same algorithm with another number, and the most that it ever admits in a second.
+/// The same algorithm with another limit, and the maximum that it admits in any second.
 fn quota(algorithm: usize, limit: u64) -> (String, u64) {
     match algorithm {
         0 => (format!("{limit}/s"), 2 * limit),
@@ -52,21 +53,21 @@ proptest! {
         let (clock, manual_clock) = Clock::manual();
         let rules = Rules::new();
         let of = |limit| {
-            let (text, most) = quota(algorithm, limit);
-            (Settings::new().clock(clock.clone()).quota("rule", text.as_str()).unwrap(), most)
+            let (text, bound) = quota(algorithm, limit);
+            (Settings::new().clock(clock.clone()).quota("rule", text.as_str()).unwrap(), bound)
         };
-        let (settings, mut most) = of(10);
+        let (settings, mut max) = of(10);
         rules.apply(settings).unwrap();
         let rule = rules.declare(RuleConfig::new("rule").quota("1/s").unwrap().capacity(Capacity::Keys(16))).unwrap();
         let _other = rules.declare(RuleConfig::new("other").quota("1 at once").unwrap().capacity(Capacity::Keys(16))).unwrap();
-        // What was admitted, and when.
+        // The admitted costs with their times.
         let (mut now, mut admitted) = (0_u64, Vec::new());
         for step in steps {
             match step {
                 SettingsStep::Change { limit } => {
                     let (settings, bound) = of(limit);
                     rules.apply(settings).unwrap();
-                    most = most.max(bound);
+                    max = max.max(bound);
                 }
                 SettingsStep::Invalid { limit, mistake } => {
                     let before = (rule.quotas(), rule.mode());
@@ -93,7 +94,7 @@ proptest! {
         for (index, (start, _)) in admitted.iter().enumerate() {
             let within = admitted[index..].iter().take_while(|(at, _)| at - start < 1_000);
             let sum: u64 = within.map(|(_, cost)| cost).sum();
-            prop_assert!(sum <= most, "{} in one second from {} ms, but at most {}", sum, start, most);
+            prop_assert!(sum <= max, "{} in one second from {} ms, but at most {}", sum, start, max);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Rules that are declared anew as a whole, and gates that are told which of them apply.
+//! Rules that are declared again as a whole, and gates with selected limits.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 use crate::common::TestRequest;
 use tidegate_core::{Percent, Quota};
@@ -19,7 +19,7 @@ fn rule_config(name: &'static str, quotas: &[&str]) -> RuleConfig {
     quotas.iter().fold(RuleConfig::new(name), |declaration, quota| declaration.quota(*quota).unwrap())
 }
 
-/// How many of ten calls are let through.
+/// The number of ten calls that are admitted.
 fn admitted_count(rule: &Rule) -> usize {
     (0..10).filter(|_| rule.admit_blocking("alice", 1).is_ok()).count()
 }
@@ -44,17 +44,21 @@ fn redeclare_keeps_counters_of_unchanged_rules() {
         rule_config("new", &["1/min"]),
     ])
     .unwrap();
-    // What was used is carried over, also to another number of quotas.
+    // Usage carries over, also to another number of quotas.
     assert_eq!(second.iter().map(admitted_count).collect::<Vec<_>>(), [2, 0, 1, 1]);
     assert!(second.iter().all(|rule| rule.fast_limiter().is_some()));
-    assert_eq!(first[2].quotas().len(), 1, "whoever holds the old one goes on with it");
+    assert_eq!(first[2].quotas().len(), 1, "holders of the old rule keep using it");
 
     drop(first);
     let third = redeclare(vec![rule_config("gone", &["2/min"])]).unwrap();
-    assert_eq!(admitted_count(&third[0]), 2, "nobody held it any more");
+    assert_eq!(admitted_count(&third[0]), 2, "it was dropped");
     drop(second);
     redeclare(Vec::new()).unwrap();
-    assert_eq!(rules.list().iter().map(Rule::name).collect::<Vec<_>>(), ["gone"], "this test holds it");
+    assert_eq!(
+        rules.list().iter().map(Rule::name).collect::<Vec<_>>(),
+        ["gone"],
+        "still referenced by this test"
+    );
 }
 
 #[test]
@@ -68,7 +72,7 @@ fn invalid_redeclaration_changes_nothing() {
     assert_eq!(error.to_string(), "rule `login`: two rules have this name; give one another name");
     let elsewhere = settings(&clock).rule("new", RuleSettings::new().store("nowhere"));
     let both = vec![rule_config("login", &["9/min"]), rule_config("new", &["9/min"])];
-    assert!(rules.redeclare(both, elsewhere).unwrap_err().to_string().contains("names the store `nowhere`"));
+    assert!(rules.redeclare(both, elsewhere).unwrap_err().to_string().contains("unknown store `nowhere`"));
     let mixed: [Quota; 2] = ["3/min".parse().unwrap(), "3 at once".parse().unwrap()];
     let tiers = vec![rule_config("login", &["9/min"]), RuleConfig::new("tiers").tiers(mixed)];
     assert!(rules.redeclare(tiers, settings(&clock)).is_err());
@@ -84,18 +88,18 @@ fn only_selected_limits_are_checked() {
     let limits = Rules::new().redeclare(names.into(), settings(&clock)).unwrap();
     let gate = Gate::new(limits.into_iter().map(RequestLimit::new));
     let request = TestRequest::from_peer("192.0.2.1");
-    let asked = |places: &[usize]| {
+    let check = |indexes: &[usize]| {
         let mut verdict = Verdict::default();
-        let pending = gate.evaluate(&request, LimitSelection::Indexes(places), RunMode::Live, &mut verdict);
+        let pending = gate.evaluate(&request, LimitSelection::Indexes(indexes), RunMode::Live, &mut verdict);
         assert!(pending.is_none(), "everything is in memory");
         let names = verdict.decisions().map(|one| one.rule(&gate).unwrap().name().to_owned());
         (names.collect::<String>(), verdict.is_admitted())
     };
-    assert_eq!(asked(&[]), (String::new(), true));
-    assert_eq!(asked(&[1]), ("b".to_owned(), true));
-    assert_eq!(asked(&[0, 2]), ("ac".to_owned(), true));
-    assert_eq!(asked(&[1]), ("b".to_owned(), false));
-    assert_eq!(asked(&[7]), (String::new(), true), "there is no such rule");
+    assert_eq!(check(&[]), (String::new(), true));
+    assert_eq!(check(&[1]), ("b".to_owned(), true));
+    assert_eq!(check(&[0, 2]), ("ac".to_owned(), true));
+    assert_eq!(check(&[1]), ("b".to_owned(), false));
+    assert_eq!(check(&[7]), (String::new(), true), "there is no such rule");
 }
 
 #[test]
@@ -105,18 +109,18 @@ fn rollout_enforces_part_of_keys() {
         Rules::new().redeclare(vec![rule_config("login", &["1/min"])], settings(&clock)).unwrap().remove(0);
     let half = RequestLimit::new(rule).key(key::peer()).rollout(Percent::new(50.0).unwrap());
     let gate = Gate::new([half]);
-    let mut refused = 0;
+    let mut denied = 0;
     for last in 0..100 {
         let request = TestRequest::from_peer(&format!("192.0.2.{last}"));
         let is_admitted = || match gate.check(&request) {
             Evaluation::Ready(verdict) => verdict.is_admitted(),
-            Evaluation::Pending(_) => panic!("everything is at manual_clock"),
+            Evaluation::Pending(_) => panic!("everything is in memory"),
         };
         assert!(is_admitted());
-        let is_refused = !is_admitted();
-        let chosen = gate.limits()[0].is_enforced_for(&KeyValue::from(request.peer.unwrap()));
-        assert_eq!(is_refused, chosen, "{request:?}");
-        refused += usize::from(is_refused);
+        let is_denied = !is_admitted();
+        let selected = gate.limits()[0].is_enforced_for(&KeyValue::from(request.peer.unwrap()));
+        assert_eq!(is_denied, selected, "{request:?}");
+        denied += usize::from(is_denied);
     }
-    assert!((30..70).contains(&refused), "{refused}");
+    assert!((30..70).contains(&denied), "{denied}");
 }

@@ -1,6 +1,6 @@
-//! What is answered to whoever was refused, in all its choices, and that nothing can be smuggled into it.
+//! Responses to rejected requests, with all their options, and protection against header injection.
 
-#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use proptest::prelude::*;
 use std::time::Duration;
@@ -13,18 +13,18 @@ fn policy_field(name: &str, quota: &str) -> PolicyField {
     PolicyField::new(name, &quota.parse().unwrap())
 }
 
-/// What a quota says to so much at once, when it was never asked before.
+/// The decision of a new quota on this cost.
 fn decide(quota: &str, cost: u64) -> Decision {
     let quota: Quota = quota.parse().unwrap();
     quota.decide(vec![0; quota.state_len()].as_mut_slice(), Micros::ZERO, Demand::new(cost)).decision
 }
 
-fn headers(answer: &RejectionResponse) -> Vec<String> {
-    answer.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect()
+fn headers(response: &RejectionResponse) -> Vec<String> {
+    response.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect()
 }
 
-fn body(answer: &RejectionResponse) -> serde_json::Value {
-    serde_json::from_str(&answer.body).unwrap()
+fn body(response: &RejectionResponse) -> serde_json::Value {
+    serde_json::from_str(&response.body).unwrap()
 }
 
 fn limited(wait: Duration) -> Limited {
@@ -34,16 +34,16 @@ fn limited(wait: Duration) -> Limited {
 
 #[test]
 fn messages_round_durations() {
-    for (wait, told) in [
-        (Duration::from_micros(3_599_999_963), "login: over the limit of 5, try again in 1h"),
-        (Duration::from_micros(49_001), "login: over the limit of 5, try again in 50ms"),
-        (Duration::from_secs(5_400), "login: over the limit of 5, try again in 1h 30min"),
+    for (wait, expected) in [
+        (Duration::from_micros(3_599_999_963), "login: limit of 5 exceeded; retry in 1h"),
+        (Duration::from_micros(49_001), "login: limit of 5 exceeded; retry in 50ms"),
+        (Duration::from_secs(5_400), "login: limit of 5 exceeded; retry in 1h 30min"),
     ] {
-        assert_eq!(limited(wait).to_string(), told);
-        assert_eq!(limited(wait).client_message(), told);
+        assert_eq!(limited(wait).to_string(), expected);
+        assert_eq!(limited(wait).client_message(), expected);
     }
     let open = Limited::new("orders", CallError::Rejected(Rejection::Open(Micros::new(59_999_999))));
-    assert_eq!(open.to_string(), "orders: the breaker is open; a probe may go in 1min");
+    assert_eq!(open.to_string(), "orders: circuit breaker open; next probe in 1min");
 }
 
 #[test]
@@ -117,8 +117,8 @@ fn server_side_refusal_is_503() {
         (CallError::FeatureDisabled, 503, None),
         (CallError::Misconfigured("src/shop.rs:1:1".into()), 503, None),
     ] {
-        let answer = RejectionResponse::from(Limited::new("x", cause.clone()));
-        assert_eq!((answer.status, answer.get("retry-after")), (status, retry), "{cause}");
+        let response = RejectionResponse::from(Limited::new("x", cause.clone()));
+        assert_eq!((response.status, response.get("retry-after")), (status, retry), "{cause}");
     }
     assert_eq!(
         (RejectionResponse::missing_key().status, &body(&RejectionResponse::missing_key())["status"]),
@@ -128,70 +128,77 @@ fn server_side_refusal_is_503() {
 
 #[test]
 fn response_lists_several_quotas() {
-    let told = [
+    let decisions = [
         (policy_field("login", "5/min"), Decision::deny(5, Micros::from_secs(3))),
         (policy_field("login.2", "20/h"), Decision::deny(20, Micros::from_secs(90))),
         (policy_field("api", "3 at once"), Decision::from_in_flight(3, 1)),
     ];
-    let each = || told.iter().map(|(label, decision)| (label, decision));
+    let each = || decisions.iter().map(|(label, decision)| (label, decision));
     let limited = limited(Duration::from_secs(3));
 
-    let answer = RejectionResponse::from_decisions(&limited, each(), HeaderStyle::Ietf);
-    assert_eq!(answer.get("retry-after"), Some("90"));
+    let response = RejectionResponse::from_decisions(&limited, each(), HeaderStyle::Ietf);
+    assert_eq!(response.get("retry-after"), Some("90"));
     assert_eq!(
-        answer.get("ratelimit-policy"),
+        response.get("ratelimit-policy"),
         Some(r#""login";q=5;w=60, "login.2";q=20;w=3600, "api";q=3;qu="concurrent-requests""#)
     );
-    assert_eq!(answer.get("ratelimit"), Some(r#""login";r=0;t=3, "login.2";r=0;t=90, "api";r=2"#));
-    assert_eq!(body(&answer)["violated-policies"], serde_json::json!(["login", "login.2"]));
+    assert_eq!(response.get("ratelimit"), Some(r#""login";r=0;t=3, "login.2";r=0;t=90, "api";r=2"#));
+    assert_eq!(body(&response)["violated-policies"], serde_json::json!(["login", "login.2"]));
 
-    let answer = RejectionResponse::from_decisions(&limited, each(), HeaderStyle::Legacy);
-    assert_eq!((answer.get("x-ratelimit-limit"), answer.get("x-ratelimit-reset")), (Some("20"), Some("90")));
+    let response = RejectionResponse::from_decisions(&limited, each(), HeaderStyle::Legacy);
+    assert_eq!(
+        (response.get("x-ratelimit-limit"), response.get("x-ratelimit-reset")),
+        (Some("20"), Some("90"))
+    );
     assert_eq!(RejectionResponse::from_decisions(&limited, [], HeaderStyle::Ietf).get("ratelimit"), None);
 }
 
-/// Who waits for one quota and then still asks for more than another one ever grants was sent on a fool's errand.
+/// A retry after one quota would still exceed what another one can ever admit.
 #[test]
 fn no_retry_after_when_retry_cannot_succeed() {
-    let told = [
+    let decisions = [
         (policy_field("login", "5/min"), Decision::deny(5, Micros::from_secs(3))),
         (policy_field("uploads", "5/min"), decide("5/min", 6)),
     ];
-    let each = told.iter().map(|(label, decision)| (label, decision));
-    let answer = RejectionResponse::from_decisions(&limited(Duration::from_secs(3)), each, HeaderStyle::Ietf);
-    assert_eq!((answer.status, answer.get("retry-after")), (429, None));
-    assert_eq!(body(&answer).get("retry-after"), None);
+    let each = decisions.iter().map(|(label, decision)| (label, decision));
+    let response =
+        RejectionResponse::from_decisions(&limited(Duration::from_secs(3)), each, HeaderStyle::Ietf);
+    assert_eq!((response.status, response.get("retry-after")), (429, None));
+    assert_eq!(body(&response).get("retry-after"), None);
 }
 
 #[test]
 fn admitted_response_has_quota_headers() {
-    let told = [
+    let decisions = [
         (policy_field("burst", "100/min burst 20"), decide("100/min burst 20", 18)),
         (policy_field("day", "1000/d fixed-window"), decide("1000/d fixed-window", 1)),
     ];
-    let written = |fields: HeaderStyle, told: &[(PolicyField, Decision)]| {
+    let written = |fields: HeaderStyle, decisions: &[(PolicyField, Decision)]| {
         let mut written = Vec::new();
-        let told = told.iter().map(|(label, decision)| (label, decision));
-        fields.write(told, |name, value| written.push(format!("{name}: {value}")));
+        let decisions = decisions.iter().map(|(label, decision)| (label, decision));
+        fields.write(decisions, |name, value| written.push(format!("{name}: {value}")));
         written
     };
     assert_eq!(
-        written(HeaderStyle::Ietf, &told),
+        written(HeaderStyle::Ietf, &decisions),
         [
             r#"ratelimit-policy: "burst";q=20;w=12, "day";q=1000;w=86400"#,
             r#"ratelimit: "burst";r=2;t=1, "day";r=999;t=86400"#
         ]
     );
     let least = ["x-ratelimit-limit: 20", "x-ratelimit-remaining: 2", "x-ratelimit-reset: 1"];
-    assert_eq!(written(HeaderStyle::Legacy, &told), least);
+    assert_eq!(written(HeaderStyle::Legacy, &decisions), least);
     let untouched = [(policy_field("burst", "5/min"), decide("5/min", 0))];
     assert_eq!(
         written(HeaderStyle::Draft03, &untouched),
         ["ratelimit-limit: 5, 5;w=60", "ratelimit-remaining: 5", "ratelimit-reset: 0"]
     );
-    let held = [(policy_field("held", "3 at once"), Decision::from_in_flight(3, 3))];
-    assert_eq!(written(HeaderStyle::Legacy, &held), ["x-ratelimit-limit: 3", "x-ratelimit-remaining: 0"]);
-    assert!(written(HeaderStyle::None, &told).is_empty() && written(HeaderStyle::Ietf, &[]).is_empty());
+    let in_flight = [(policy_field("slots", "3 at once"), Decision::from_in_flight(3, 3))];
+    assert_eq!(
+        written(HeaderStyle::Legacy, &in_flight),
+        ["x-ratelimit-limit: 3", "x-ratelimit-remaining: 0"]
+    );
+    assert!(written(HeaderStyle::None, &decisions).is_empty() && written(HeaderStyle::Ietf, &[]).is_empty());
 }
 
 #[tokio::test]
@@ -200,21 +207,21 @@ async fn limited_names_denying_quota() {
     rules.apply(Settings::new().clock(tidegate_limiter::Clock::manual().0)).unwrap();
     let rule = rules.declare(RuleConfig::new("login").quota("9/min").unwrap().quota("2/h").unwrap()).unwrap();
     rule.admit("alice", 2).await.unwrap();
-    let answer = RejectionResponse::from(rule.admit("alice", 1).await.unwrap_err());
-    assert_eq!(answer.get("ratelimit"), Some(r#""login.2";r=0;t=1800"#));
-    assert_eq!(body(&answer)["violated-policies"], serde_json::json!(["login.2"]));
+    let response = RejectionResponse::from(rule.admit("alice", 1).await.unwrap_err());
+    assert_eq!(response.get("ratelimit"), Some(r#""login.2";r=0;t=1800"#));
+    assert_eq!(body(&response)["violated-policies"], serde_json::json!(["login.2"]));
 }
 
 #[test]
 fn custom_rejection_response() {
-    let answer = RejectionResponse::from(&limited(Duration::from_secs(1)))
+    let response = RejectionResponse::from(&limited(Duration::from_secs(1)))
         .status(420)
         .header("X-Note", "hi")
         .text("Calm down.");
-    assert_eq!((answer.status, &*answer.body), (420, "Calm down."));
-    assert_eq!(answer.get("content-type"), Some("text/plain; charset=utf-8"));
-    assert_eq!((answer.get("x-note"), answer.get("retry-after")), (Some("hi"), Some("1")));
-    assert_eq!(answer.headers.iter().filter(|(name, _)| name == "content-type").count(), 1);
+    assert_eq!((response.status, &*response.body), (420, "Calm down."));
+    assert_eq!(response.get("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!((response.get("x-note"), response.get("retry-after")), (Some("hi"), Some("1")));
+    assert_eq!(response.headers.iter().filter(|(name, _)| name == "content-type").count(), 1);
     assert_eq!(RejectionResponse::new(429).json("{}").get("content-type"), Some("application/json"));
     let elsewhere = RejectionResponse::redirect("/wait");
     assert_eq!((elsewhere.status, elsewhere.get("location")), (303, Some("/wait")));
@@ -224,22 +231,22 @@ fn custom_rejection_response() {
 }
 
 proptest! {
-    /// Whatever a rule is called and whatever it says: no header can be ended, and no other begun.
+    /// Whatever the name and the message of a rule: no header can be terminated, and no other one injected.
     #[test]
     fn header_values_cannot_inject_lines(name in "(?s).*", text in "(?s).*") {
         let limited = limited(Duration::from_secs(1)).with_message(Some(text.as_str().into()));
         let denied = Decision::deny(5, Micros::from_secs(1));
         let label = policy_field(&name, "5/min");
-        let answer = RejectionResponse::from_decisions(&limited, [(&label, &denied)], HeaderStyle::Ietf)
+        let response = RejectionResponse::from_decisions(&limited, [(&label, &denied)], HeaderStyle::Ietf)
             .header("x-note", &text)
             .header(&name, "value")
             .header("location", format!("/{text}\r\nset-cookie: a=b"));
-        for (name, value) in &answer.headers {
-            prop_assert!(!value.chars().any(|sign| sign.is_control() && sign != '\t'));
+        for (name, value) in &response.headers {
+            prop_assert!(!value.chars().any(|c| c.is_control() && c != '\t'));
             prop_assert!(!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':'));
         }
-        prop_assert_eq!(answer.get("set-cookie"), None);
-        prop_assert_eq!(&body(&answer)["detail"], &text);
-        prop_assert_eq!(&body(&answer)["violated-policies"][0], &name);
+        prop_assert_eq!(response.get("set-cookie"), None);
+        prop_assert_eq!(&body(&response)["detail"], &text);
+        prop_assert_eq!(&body(&response)["violated-policies"][0], &name);
     }
 }

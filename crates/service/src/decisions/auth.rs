@@ -1,10 +1,9 @@
-//! `/v1/auth`: whether a proxy may let a request through: nginx (`auth_request`), Traefik (`ForwardAuth`), Caddy
+//! `/v1/auth`: external authorization for proxies: nginx (`auth_request`), Traefik (`ForwardAuth`), Caddy
 //! (`forward_auth`), Envoy (`ext_authz` over HTTP, which puts the path of the request behind `/v1/auth/envoy`).
 //!
-//! The request that is judged is the one that the proxy tells of, by the whole policy. What the proxy says is believed, since
-//! it is what this listener is for; so nobody else should reach it. A client may send the headers of another kind of proxy
-//! than is there, and that one would pass them on: whoever tells of a request in both ways is refused, unless `?proxy=` says
-//! which one counts.
+//! The whole policy decides on the request that the proxy describes in headers. The listener trusts these headers, so only
+//! proxies should reach it. A client may send the headers of another kind of proxy, and the real proxy would pass them on.
+//! So a request described in both dialects is rejected, unless `?proxy=` selects one.
 
 use super::{ApiResponse, state::AppState};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, request};
@@ -18,7 +17,7 @@ use tidegate_policy::{
 };
 use tidegate_rule::{Evaluation, HeaderStyle};
 
-/// Which headers tell of a request.
+/// The headers that describe the original request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     /// `X-Original-URI`, `X-Original-Method`, `X-Real-IP`.
@@ -29,15 +28,15 @@ pub(super) enum Dialect {
     Envoy,
 }
 
-/// What Envoy puts in front of the path of a request.
+/// The prefix that Envoy puts before the path of a request.
 pub(super) const ENVOY_PATH_PREFIX: &str = "/v1/auth/envoy";
 
-/// Which status a refusal has.
+/// The status of a denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AuthDenyStatus {
-    /// The one that the policy says.
+    /// The status of the policy.
     Policy,
-    /// This; 403 unless told otherwise, since nginx takes nothing else for a refusal.
+    /// This status; 403 by default, since nginx treats only 401 and 403 as a denial.
     Status(StatusCode),
 }
 
@@ -53,7 +52,7 @@ pub(super) async fn handle(
     let (original, client) = original_request(parts, dialect)?;
     let active = state.active();
     let result = match active.gate.check(&HttpRequestHead::new(&original, client)) {
-        Evaluation::Ready(passage) => passage,
+        Evaluation::Ready(result) => result,
         Evaluation::Pending(evaluation) => evaluation.await,
     };
     let denial = active.recorder.record_decision(
@@ -67,7 +66,7 @@ pub(super) async fn handle(
     })
 }
 
-/// What was taken is paid; slots are given back at once, since nobody says when the request has ended.
+/// Keeps the charge and releases permits at once, since the proxy does not report the end of a request.
 fn allow_response(admission: &PolicyAdmission) -> ApiResponse {
     let mut response = ApiResponse::default();
     if admission.header_style() != HeaderStyle::None {
@@ -81,13 +80,13 @@ fn allow_response(admission: &PolicyAdmission) -> ApiResponse {
 }
 
 fn deny_response(mut refusal: PolicyRefusal, denial: Option<DenialId>, deny: AuthDenyStatus) -> ApiResponse {
-    if let (Some(id), RejectAction::Response(answer)) = (&denial, &mut refusal.action) {
-        answer.set_instance(&id.uri());
+    if let (Some(id), RejectAction::Response(rejection)) = (&denial, &mut refusal.action) {
+        rejection.set_instance(&id.uri());
     }
     let retry = refusal.retry_after.map(|wait| tidegate_core::header::ceil_seconds(wait.into()));
     let mut response: ApiResponse = match refusal.action {
-        RejectAction::Response(answer) => http::Response::<String>::from(answer).map(Full::from),
-        // Another upstream, or a connection that is closed: a proxy can do neither for us.
+        RejectAction::Response(rejection) => http::Response::<String>::from(rejection).map(Full::from),
+        // The proxy can neither switch to another upstream nor close the connection on request.
         RejectAction::Upstream(_) | RejectAction::Drop => {
             let mut response = ApiResponse::default();
             *response.status_mut() = match refusal.reason {
@@ -118,7 +117,7 @@ fn deny_response(mut refusal: PolicyRefusal, denial: Option<DenialId>, deny: Aut
     response
 }
 
-/// The request that is meant, and its client.
+/// Returns the request that the proxy describes, and the address of its client.
 fn original_request(
     parts: request::Parts,
     dialect: Option<Dialect>,
@@ -128,7 +127,7 @@ fn original_request(
         Some(dialect) => dialect,
         None => detect_dialect(&headers)?,
     };
-    // A token is ours; `Authorization` is the client's where the token stands elsewhere.
+    // Remove the API token. `Authorization` belongs to the client if the token is in its own header.
     let has_token_header = headers.remove(TOKEN_HEADER).is_some();
     let is_token_in_authorization =
         parts.extensions.get::<TokenInAuthorization>().is_some() && bearer_token(&headers).is_some();
@@ -163,7 +162,7 @@ fn original_request(
     };
     let client_address = match dialect {
         Dialect::Nginx | Dialect::Envoy => single_header(&headers, client)?,
-        // The last one is whom the proxy saw; those before are what that one says.
+        // The proxy appends the peer address; the addresses before it are not trustworthy.
         Dialect::Forwarded => last_header_value(&headers, client),
     };
     let client_address = client_address.ok_or_else(|| missing_header(client))?;
@@ -183,7 +182,7 @@ fn original_request(
     Ok((original, client))
 }
 
-/// Set beside a request whose `Authorization` is a token of ours.
+/// Request extension: `Authorization` carries the API token.
 #[derive(Clone, Copy)]
 pub(super) struct TokenInAuthorization;
 
@@ -192,11 +191,12 @@ fn detect_dialect(headers: &HeaderMap) -> Result<Dialect, ApiError> {
         (true, false) => Ok(Dialect::Nginx),
         (false, true) => Ok(Dialect::Forwarded),
         (true, true) => Err(ApiError::bad_request(
-            "both `X-Original-URI` and `X-Forwarded-Uri` tell of a request; have the proxy ask with `?proxy=nginx` or \
+            "both `X-Original-URI` and `X-Forwarded-Uri` are present; configure the proxy to use `?proxy=nginx` or \
              `?proxy=forwarded`",
         )),
         (false, false) => Err(ApiError::bad_request(
-            "nothing tells of the request; have the proxy send `X-Original-URI` (nginx) or `X-Forwarded-Uri` (Traefik, Caddy)",
+            "no header describes the request; configure the proxy to send `X-Original-URI` (nginx) or `X-Forwarded-Uri` \
+             (Traefik, Caddy)",
         )),
     }
 }
@@ -206,7 +206,7 @@ fn single_header(headers: &HeaderMap, name: &str) -> Result<Option<String>, ApiE
     let first = values.next();
     if values.next().is_some() {
         return Err(ApiError::bad_request(format!(
-            "`{name}` is there twice; have the proxy set it, not add to it"
+            "duplicate header `{name}`; configure the proxy to replace it, not to add to it"
         )));
     }
     Ok(first.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()))
@@ -219,9 +219,9 @@ fn last_header_value(headers: &HeaderMap, name: &str) -> Option<String> {
 }
 
 fn missing_header(name: &str) -> ApiError {
-    ApiError::bad_request(format!("`{name}` is missing; have the proxy send it"))
+    ApiError::bad_request(format!("missing header `{name}`; configure the proxy to send it"))
 }
 
 fn invalid_header(name: &str, value: &str, expected: &str) -> ApiError {
-    ApiError::bad_request(format!("`{name}` is `{}`; have the proxy send {expected}", truncate(value)))
+    ApiError::bad_request(format!("invalid header `{name}`: `{}`; send {expected}", truncate(value)))
 }

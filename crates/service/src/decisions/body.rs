@@ -1,4 +1,4 @@
-//! What a body asks: one thing, a list of things, or several that belong together.
+//! Parses request bodies: one query, a list of queries, or a batch.
 
 use crate::reservations::{DEFAULT_EXPIRY, MAX_EXPIRY};
 use std::{fmt, time::Duration};
@@ -6,34 +6,34 @@ use tidegate_core::{LARGEST_EXACT, suggest};
 use tidegate_http_server::{ApiError, truncate};
 use tidegate_policy::compile::{JsonObject, JsonValue};
 
-/// What a body asks.
+/// The queries of a request body.
 #[derive(Debug, PartialEq)]
 pub struct QueryBatch<'a> {
     pub(super) form: BatchForm,
     pub(super) items: Vec<JsonMembers<'a>>,
 }
 
-/// How it is asked, and so how it is answered.
+/// The form of the body, which decides the form of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchForm {
-    /// `{…}`: one answer.
+    /// `{…}`: one result.
     Single,
-    /// `[…]`: a list of answers.
+    /// `[…]`: a list of results.
     List,
-    /// `{"asks": […]}`: a list of answers, each on its own.
+    /// `{"asks": […]}`: a list of independent results.
     Batch,
-    /// `{"asks": […], "all-or-nothing": true}`: all are charged, or none.
+    /// `{"asks": […], "all-or-nothing": true}`: all queries are charged, or none.
     AllOrNothing,
 }
 
-/// The members of one thing that is asked.
+/// The members of one query.
 #[derive(Debug, PartialEq)]
 pub struct JsonMembers<'a> {
     pub(super) position: QueryPosition,
     object: JsonObject<'a>,
 }
 
-/// Where it stands in the body, for whoever reads what is wrong; nothing if it is the only one.
+/// The position of a query in the body, as the prefix of an error; empty for a single query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueryPosition(BatchForm, usize);
 
@@ -48,14 +48,14 @@ impl fmt::Display for QueryPosition {
     }
 }
 
-/// The most that can be asked at once.
+/// The maximum number of queries in one body.
 pub(super) const MAX_QUERIES: usize = 1_000;
 
 impl<'a> QueryBatch<'a> {
-    /// Reads it. Each thing may have these members and no others.
+    /// Parses a body. Each query may have the members in `known` and no others.
     pub fn parse(body: &'a [u8], known: &[&'static str]) -> Result<Self, ApiError> {
         let value = serde_json::from_slice(body).map_err(|error| {
-            ApiError::bad_request(format!("the body is not JSON: {error}; send an object or a list"))
+            ApiError::bad_request(format!("invalid JSON body: {error}; send an object or a list"))
         })?;
         let (form, items) = match value {
             JsonValue::Object(members) if members.contains_key("asks") => parse_batch(members)?,
@@ -66,13 +66,13 @@ impl<'a> QueryBatch<'a> {
             }
         };
         if items.len() > MAX_QUERIES {
-            let problem = format!("{} things are asked at once; ask for {MAX_QUERIES} at most", items.len());
+            let problem = format!("too many queries: {}; send at most {MAX_QUERIES}", items.len());
             return Err(ApiError::bad_request(problem));
         }
         let members = items
             .into_iter()
             .enumerate()
-            .map(|(index, given)| JsonMembers::from_value(given, QueryPosition(form, index), known));
+            .map(|(index, value)| JsonMembers::from_value(value, QueryPosition(form, index), known));
         Ok(Self { form, items: members.collect::<Result<_, _>>()? })
     }
 }
@@ -81,13 +81,11 @@ fn parse_batch(members: JsonObject<'_>) -> Result<(BatchForm, Vec<JsonValue<'_>>
     let (mut form, mut items) = (BatchForm::Batch, JsonValue::Null);
     for (name, value) in members.into_vec() {
         match (&*name, value) {
-            ("asks", given) => items = given,
+            ("asks", value) => items = value,
             ("all-or-nothing", JsonValue::Bool(true)) => form = BatchForm::AllOrNothing,
             ("all-or-nothing", JsonValue::Bool(false)) => form = BatchForm::Batch,
             ("all-or-nothing", _) => {
-                return Err(ApiError::bad_request(
-                    "`all-or-nothing` is no answer to yes or no; say true or false",
-                ));
+                return Err(ApiError::bad_request("`all-or-nothing` is not a boolean; use true or false"));
             }
             (name, _) => {
                 return Err(unknown_member(
@@ -100,32 +98,31 @@ fn parse_batch(members: JsonObject<'_>) -> Result<(BatchForm, Vec<JsonValue<'_>>
     }
     match items {
         JsonValue::Array(list) => Ok((form, list)),
-        _ => Err(ApiError::bad_request("`asks` is no list; say what is asked in `[…]`")),
+        _ => Err(ApiError::bad_request("`asks` is not a list; put the queries in `[…]`")),
     }
 }
 
 impl<'a> QueryBatch<'a> {
-    /// What is said of each thing.
+    /// The members of each query.
     pub fn items(&self) -> &[JsonMembers<'a>] {
         &self.items
     }
 }
 
-/// Whether a caller has confirmed what it asks for.
+/// Whether the body confirms a risky operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirmation {
-    /// It has.
+    /// `confirm` is `true`.
     Confirmed,
-    /// It has not.
+    /// `confirm` is absent or `false`.
     Missing,
 }
 
 impl<'a> JsonMembers<'a> {
-    /// Those of a body that asks one thing.
+    /// Parses a body with exactly one query.
     pub fn parse(body: &'a [u8], known: &[&'static str]) -> Result<Self, ApiError> {
-        let value = serde_json::from_slice(body).map_err(|error| {
-            ApiError::bad_request(format!("the body is not JSON: {error}; send an object"))
-        })?;
+        let value = serde_json::from_slice(body)
+            .map_err(|error| ApiError::bad_request(format!("invalid JSON body: {error}; send an object")))?;
         Self::from_value(value, QueryPosition(BatchForm::Single, 0), known)
     }
 
@@ -136,7 +133,7 @@ impl<'a> JsonMembers<'a> {
     ) -> Result<Self, ApiError> {
         let JsonValue::Object(object) = value else {
             return Err(ApiError::bad_request(format!(
-                "{position}an object is needed here; write {{\"{}\": …}}",
+                "{position}expected an object; write {{\"{}\": …}}",
                 known[0]
             )));
         };
@@ -146,29 +143,29 @@ impl<'a> JsonMembers<'a> {
         Ok(Self { position, object })
     }
 
-    /// What is said of it; the last, where it is said twice.
+    /// Returns the value of a member; the last value if the member is duplicated.
     pub fn get(&self, name: &str) -> Option<&JsonValue<'a>> {
-        self.object.as_vec().iter().rev().find(|(said, _)| **said == *name).map(|(_, given)| given)
+        self.object.as_vec().iter().rev().find(|(member, _)| **member == *name).map(|(_, value)| value)
     }
 
-    /// A text that must be there.
+    /// Returns a required string.
     pub fn text(&self, name: &str) -> Result<&str, ApiError> {
         match self.optional_text(name)? {
             Some(text) => Ok(text),
-            None => Err(self.invalid(name, "is missing; say it")),
+            None => Err(self.invalid(name, "is missing; add it")),
         }
     }
 
-    /// A text, if it is there.
+    /// Returns an optional string.
     pub fn optional_text(&self, name: &str) -> Result<Option<&str>, ApiError> {
         match self.get(name) {
             None | Some(JsonValue::Null) => Ok(None),
             Some(JsonValue::Str(text)) => Ok(Some(text)),
-            Some(_) => Err(self.invalid(name, "is not a text; put it in quotes")),
+            Some(_) => Err(self.invalid(name, "is not a string; put it in quotes")),
         }
     }
 
-    /// A whole number, where there is one.
+    /// Returns an optional whole number.
     pub fn whole_number(&self, name: &str) -> Result<Option<u64>, ApiError> {
         match self.get(name) {
             None | Some(JsonValue::Null) => Ok(None),
@@ -179,8 +176,7 @@ impl<'a> JsonMembers<'a> {
         }
     }
 
-    /// A cost; `otherwise` where it is not said, if it need not be.
-    /// Whether `confirm` is `true`: what weakens protection, or cuts off very many, has to be meant.
+    /// Returns whether `confirm` is `true`. Operations that weaken protection or deny many clients require it.
     pub fn confirmation(&self) -> Result<Confirmation, ApiError> {
         match self.get("confirm") {
             None | Some(JsonValue::Null | JsonValue::Bool(false)) => Ok(Confirmation::Missing),
@@ -189,10 +185,11 @@ impl<'a> JsonMembers<'a> {
         }
     }
 
+    /// Returns the cost; `default` if it is absent. Without a default the cost is required.
     pub(super) fn cost(&self, default: Option<u64>) -> Result<u64, ApiError> {
         let cost = match self.get("cost") {
             None | Some(JsonValue::Null) => {
-                default.ok_or_else(|| self.invalid("cost", "is missing; say it"))?
+                default.ok_or_else(|| self.invalid("cost", "is missing; add it"))?
             }
             Some(cost) => whole_number(cost)
                 .filter(|cost| *cost <= LARGEST_EXACT)
@@ -201,21 +198,21 @@ impl<'a> JsonMembers<'a> {
         Ok(cost)
     }
 
-    /// How long something is held that nobody settles.
+    /// Returns how long an unsettled reservation or permit lives.
     pub(super) fn expires(&self) -> Result<Duration, ApiError> {
         let time = self.seconds("expires", DEFAULT_EXPIRY, |seconds| seconds > 0.0);
         time.ok_or_else(|| {
-            self.invalid("expires", "is no such time; write seconds, more than 0 and 3600 at most")
+            self.invalid("expires", "is out of range; write seconds, more than 0 and at most 3600")
         })
     }
 
-    /// How long whoever asks would wait for its turn.
+    /// Returns how long the caller accepts to wait for capacity.
     pub(super) fn max_wait(&self) -> Result<Duration, ApiError> {
         let time = self.seconds("within", Duration::ZERO, |seconds| seconds >= 0.0);
-        time.ok_or_else(|| self.invalid("within", "is no such time; write seconds, from 0 to 3600"))
+        time.ok_or_else(|| self.invalid("within", "is out of range; write seconds, from 0 to 3600"))
     }
 
-    /// Seconds, `otherwise` where they are not said; `None` if that is no time.
+    /// Parses seconds; `default` if the member is absent, `None` if the value is invalid.
     fn seconds(&self, name: &str, default: Duration, is_valid: impl Fn(f64) -> bool) -> Option<Duration> {
         let seconds = match self.get(name) {
             None | Some(JsonValue::Null) => return Some(default),
@@ -230,11 +227,11 @@ impl<'a> JsonMembers<'a> {
     }
 }
 
-/// A whole number, however it is written: 2.0 is one.
+/// Converts a JSON number to a whole number; 2.0 is one too.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "it is whole, and in these bounds"
+    reason = "the number is whole and within bounds"
 )]
 fn whole_number(value: &JsonValue<'_>) -> Option<u64> {
     let JsonValue::Number(number) = value else { return None };

@@ -1,4 +1,4 @@
-//! `/v1/check` takes, `/v1/peek` looks.
+//! `/v1/check` charges, `/v1/peek` only reads.
 
 use super::{
     ApiResponse,
@@ -29,8 +29,8 @@ pub(super) async fn handle(
         BatchForm::AllOrNothing => Box::pin(charge_all_or_none(state, &queries)).await,
         _ if queries.iter().any(RuleQuery::can_wait) => {
             let mut responses = Vec::with_capacity(queries.len());
-            for question in queries.chunks(1) {
-                responses.extend(Box::pin(charge_all_or_none(state, question)).await);
+            for query in queries.chunks(1) {
+                responses.extend(Box::pin(charge_all_or_none(state, query)).await);
             }
             responses
         }
@@ -42,89 +42,90 @@ pub(super) async fn handle(
     Ok(batch_response(batch.form, responses, active.gate.gate().header_style(), deny))
 }
 
-/// Decides each on its own, in the order in which they were asked: those for one key follow each other.
-async fn execute_each<'a>(questions: &'a [RuleQuery<'a>], op: QueryOp) -> Vec<RuleResponse<'a>> {
+/// Decides each query independently and in order, since queries for the same key depend on each other.
+async fn execute_each<'a>(queries: &'a [RuleQuery<'a>], op: QueryOp) -> Vec<RuleResponse<'a>> {
     let mut pending = Vec::new();
-    let mut responses: Vec<RuleResponse<'a>> = Vec::with_capacity(questions.len());
-    for question in questions {
-        let decision = match question.execute(op) {
+    let mut responses: Vec<RuleResponse<'a>> = Vec::with_capacity(queries.len());
+    for query in queries {
+        let decision = match query.execute(op) {
             QueryResult::Decided(decision) => decision,
             QueryResult::Pending(bucket) => {
                 pending.push((responses.len(), bucket));
                 None
             }
         };
-        responses.push(RuleResponse::new(question, decision));
+        responses.push(RuleResponse::new(query, decision));
     }
     if !pending.is_empty() {
-        let checks = pending.iter().map(|(place, bucket)| questions[*place].execute_in_store(bucket, op));
+        let checks = pending.iter().map(|(index, bucket)| queries[*index].execute_in_store(bucket, op));
         let decisions = Box::pin(join_all(checks)).await;
-        for ((place, _), decision) in pending.iter().zip(decisions) {
-            responses[*place] = RuleResponse::new(&questions[*place], Some(decision));
+        for ((index, _), decision) in pending.iter().zip(decisions) {
+            responses[*index] = RuleResponse::new(&queries[*index], Some(decision));
         }
     }
     responses
 }
 
-/// What is asked of which rules.
+/// Parses the queries and looks up their rules.
 pub(super) fn parse_queries<'a>(
     batch: &'a QueryBatch<'_>,
     gate: &'a PolicyGate,
 ) -> Result<Vec<RuleQuery<'a>>, ApiError> {
-    let mut questions = Vec::with_capacity(batch.items.len());
+    let mut queries = Vec::with_capacity(batch.items.len());
     for members in &batch.items {
-        questions.push(RuleQuery::parse(members, gate)?);
+        queries.push(RuleQuery::parse(members, gate)?);
     }
-    Ok(questions)
+    Ok(queries)
 }
 
-/// Decides all of them or none; those that only watch come last, and are in nobody's way. The claims are those of the
-/// questions, in their order.
+/// Reserves all queries or none. Queries in shadow mode follow the enforced ones, so they cannot block them. Returns one
+/// reservation per query, in the order of the queries.
 pub(super) async fn reserve_all_or_none<'a>(
     state: &AppState,
-    questions: &'a [RuleQuery<'a>],
+    queries: &'a [RuleQuery<'a>],
 ) -> (Vec<Option<CombinedReservation>>, Vec<RuleResponse<'a>>) {
-    let enforced = reserve_in_mode(state, questions, Mode::Enforce).await;
-    let mut claims: Vec<Option<CombinedReservation>> = questions.iter().map(|_| None).collect();
-    let mut responses: Vec<Option<RuleResponse<'a>>> = questions.iter().map(|_| None).collect();
+    let enforced = reserve_in_mode(state, queries, Mode::Enforce).await;
+    let mut claims: Vec<Option<CombinedReservation>> = queries.iter().map(|_| None).collect();
+    let mut responses: Vec<Option<RuleResponse<'a>>> = queries.iter().map(|_| None).collect();
     let put = |outcomes: Vec<(usize, Option<CombinedReservation>)>,
                claims: &mut Vec<Option<CombinedReservation>>,
-               told: &mut Vec<Option<RuleResponse<'a>>>| {
-        for (place, claim) in outcomes {
-            told[place] = Some(match &claim {
-                Some(claim) => RuleResponse::new(&questions[place], Some(*claim.decision())),
-                None => RuleResponse::skipped(&questions[place]),
+               responses: &mut Vec<Option<RuleResponse<'a>>>| {
+        for (index, claim) in outcomes {
+            responses[index] = Some(match &claim {
+                Some(claim) => RuleResponse::new(&queries[index], Some(*claim.decision())),
+                None => RuleResponse::skipped(&queries[index]),
             });
-            claims[place] = claim;
+            claims[index] = claim;
         }
     };
     put(enforced, &mut claims, &mut responses);
     if responses.iter().flatten().all(RuleResponse::is_allowed) {
-        for place in 0..questions.len() {
-            if questions[place].mode == Mode::Shadow {
-                let shadowed = reserve_in_mode(state, &questions[place..=place], Mode::Shadow).await;
-                let watched = shadowed.into_iter().map(|(_, claim)| (place, claim)).collect();
-                put(watched, &mut claims, &mut responses);
+        for index in 0..queries.len() {
+            if queries[index].mode == Mode::Shadow {
+                let shadowed = reserve_in_mode(state, &queries[index..=index], Mode::Shadow).await;
+                let outcomes = shadowed.into_iter().map(|(_, claim)| (index, claim)).collect();
+                put(outcomes, &mut claims, &mut responses);
             }
         }
     } else {
         claims.iter_mut().for_each(|claim| *claim = None);
     }
-    let rest = responses.into_iter().zip(questions);
-    let responses =
-        rest.map(|(told, question)| told.unwrap_or_else(|| RuleResponse::new(question, None))).collect();
+    let responses = responses.into_iter().zip(queries);
+    let responses = responses
+        .map(|(response, query)| response.unwrap_or_else(|| RuleResponse::new(query, None)))
+        .collect();
     (claims, responses)
 }
 
-/// Asks all questions of this mode together; each with its place.
+/// Reserves all queries of this mode together; returns each reservation with the index of its query.
 async fn reserve_in_mode(
     state: &AppState,
     queries: &[RuleQuery<'_>],
     mode: Mode,
 ) -> Vec<(usize, Option<CombinedReservation>)> {
-    let in_mode = queries.iter().enumerate().filter(|(_, question)| question.mode == mode);
+    let in_mode = queries.iter().enumerate().filter(|(_, query)| query.mode == mode);
     let (indices, checks): (Vec<usize>, Vec<Check>) =
-        in_mode.filter_map(|(place, question)| Some((place, question.to_check()?))).unzip();
+        in_mode.filter_map(|(index, query)| Some((index, query.to_check()?))).unzip();
     let claims = match checks.iter().all(Check::is_in_memory) {
         true => reserve_all(checks).await,
         false => state.spawn_detached(reserve_all(checks)).await.unwrap_or_default(),
@@ -132,32 +133,31 @@ async fn reserve_in_mode(
     indices.into_iter().zip(claims.into_iter().chain(std::iter::repeat_with(|| None))).collect()
 }
 
-/// Decides all of them or none, and takes it for good.
-async fn charge_all_or_none<'a>(desk: &AppState, queries: &'a [RuleQuery<'a>]) -> Vec<RuleResponse<'a>> {
-    let (claims, responses) = reserve_all_or_none(desk, queries).await;
+/// Charges all queries or none.
+async fn charge_all_or_none<'a>(state: &AppState, queries: &'a [RuleQuery<'a>]) -> Vec<RuleResponse<'a>> {
+    let (claims, responses) = reserve_all_or_none(state, queries).await;
     for claim in claims.into_iter().flatten() {
         claim.keep();
     }
     responses
 }
 
-/// The answer to one question, or to several.
+/// Builds the response to one query or to several.
 pub(super) fn batch_response(
     form: BatchForm,
-    mut told: Vec<RuleResponse<'_>>,
-    fields: HeaderStyle,
+    mut responses: Vec<RuleResponse<'_>>,
+    header_style: HeaderStyle,
     deny: DenyStatus,
 ) -> ApiResponse {
     if form == BatchForm::Single
-        && let Some(only) = told.pop()
+        && let Some(only) = responses.pop()
     {
-        return only.into_response(fields, deny);
+        return only.into_response(header_style, deny);
     }
-    let answers = BatchResponse { form, responses: told };
-    json_response(StatusCode::OK, "application/json", &answers)
+    json_response(StatusCode::OK, "application/json", &BatchResponse { form, responses })
 }
 
-/// Several answers.
+/// The responses to several queries.
 struct BatchResponse<'a> {
     form: BatchForm,
     responses: Vec<RuleResponse<'a>>,

@@ -1,4 +1,4 @@
-//! The listener of the decision API, with threads of its own.
+//! The listener of the decision API, which has its own threads.
 
 use super::{routes, state::AppState};
 use hyper::{body::Incoming, service::service_fn};
@@ -15,7 +15,7 @@ pub fn bind(
     ThreadedListener::bind(&listener, existing)
 }
 
-/// The server of the decision API.
+/// Returns the HTTP server of the decision API.
 pub fn server(
     state: &Arc<AppState>,
     connections: &Connections,

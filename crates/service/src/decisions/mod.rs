@@ -1,11 +1,11 @@
-//! Limits for every language, over plain HTTP.
+//! The decision API: rate limits over plain HTTP, for programs in any language.
 //!
 //! ```text
-//!   POST /v1/check ──▶ token? ──▶ Body (what is asked) ──▶ Question (rule, key, cost) ──▶ limiter of the rule ──▶ Told
-//!   GET  /v1/auth  ──▶ token? ──▶ the request that is meant ─────────────────────────────▶ the whole policy
+//!   POST /v1/check ──▶ token? ──▶ QueryBatch ──▶ RuleQuery (rule, key, cost) ──▶ limiter of the rule ──▶ RuleResponse
+//!   GET  /v1/auth  ──▶ token? ──▶ original request ──▶ the whole policy
 //! ```
 //!
-//! | file | answers |
+//! | file | serves |
 //! |---|---|
 //! | `check` | `/v1/check`, `/v1/peek` |
 //! | `reserve` | `/v1/reserve`, `/v1/commit`, `/v1/cancel`, `/v1/acquire`, `/v1/release` |
@@ -13,8 +13,8 @@
 //! | `auth` | `/v1/auth` |
 //! | `routes` | `/v1/openapi.json` |
 //!
-//! Rules are those of the policy, counted where the gateway counts them: a request and a question for the same key are one
-//! count.
+//! The rules are those of the policy. The API and the gateway share their counters: a request and a query for the same key
+//! charge the same quota.
 
 mod auth;
 mod body;
@@ -36,5 +36,5 @@ pub use listener::{bind, server};
 pub use reset::{MEMBERS as RESET, handle as reset};
 pub use state::AppState;
 
-/// What is answered: all of it is there.
+/// A response with a buffered body.
 pub(crate) type ApiResponse = http::Response<Full<Bytes>>;

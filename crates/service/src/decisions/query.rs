@@ -1,4 +1,4 @@
-//! What is asked of one rule.
+//! One query: a rule, a key and a cost.
 
 use super::body::{JsonMembers, QueryPosition};
 use http::StatusCode;
@@ -9,34 +9,34 @@ use tidegate_limiter::{Bucket, Check, Limiter};
 use tidegate_policy::compile::{NamedRule, PolicyGate, QuotaKind};
 use tidegate_rule::{Mode, Rule, request::KeyValue};
 
-/// What is asked of one rule.
+/// One query: a rule, a key and a cost.
 pub(super) struct RuleQuery<'a> {
     named: NamedRule<'a>,
     pub(super) mode: Mode,
     cost: u64,
-    /// How long whoever asks would wait for its turn.
+    /// How long the caller accepts to wait for capacity.
     max_wait: Duration,
     key: KeyValue<'a>,
     tier: usize,
 }
 
-/// Whether anything is taken.
+/// Whether a query charges the quota.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum QueryOp {
     Check,
     Peek,
 }
 
-/// What comes of a question.
+/// The result of a query.
 pub(super) enum QueryResult {
-    /// This was decided; nothing, where there was nothing to be asked.
+    /// A decision from memory; `None` if the rule is off.
     Decided(Option<Decision>),
-    /// A store has to be asked.
+    /// A remote store has to decide.
     Pending(Bucket),
 }
 
 impl<'a> RuleQuery<'a> {
-    /// The members that say it, where nothing is taken.
+    /// The members of a query that does not charge.
     pub(super) const MEMBERS: [&'static str; 4] = ["rule", "key", "cost", "tier"];
 
     pub(super) fn parse(members: &'a JsonMembers<'_>, gate: &'a PolicyGate) -> Result<Self, ApiError> {
@@ -51,7 +51,7 @@ impl<'a> RuleQuery<'a> {
         self.named.rule()
     }
 
-    /// Where the rule is in the policy.
+    /// The index of the rule in the policy.
     pub(super) fn rule_index(&self) -> usize {
         self.named.index()
     }
@@ -64,29 +64,29 @@ impl<'a> RuleQuery<'a> {
         self.cost
     }
 
-    /// Whether it may be answered with a time to wait.
+    /// Whether the caller accepts a decision with a delay.
     pub(super) fn can_wait(&self) -> bool {
         !self.max_wait.is_zero()
     }
 
-    /// The quota of its rule at this place.
+    /// The quota of its rule at this index.
     pub(super) fn quota(&self, index: usize) -> Option<Quota> {
         self.rule().quotas().get(index).copied()
     }
 
-    /// What the quotas of its rule are of.
+    /// What the quotas of its rule count: tokens or slots.
     pub(super) fn quota_kind(&self) -> QuotaKind {
         self.named.quota_kind()
     }
 
-    /// Takes its cost, now or not at all, or looks. A slot is looked at, and not held.
-    pub(super) fn execute(&self, touch: QueryOp) -> QueryResult {
+    /// Charges the cost without waiting, or peeks. Slots are checked and not acquired.
+    pub(super) fn execute(&self, op: QueryOp) -> QueryResult {
         if let Some(limiter) = self.rule().fast_limiter() {
-            return QueryResult::Decided(Some(self.execute_in_memory(limiter, touch)));
+            return QueryResult::Decided(Some(self.execute_in_memory(limiter, op)));
         }
         let Some(limiter) = self.limiter() else { return QueryResult::Decided(None) };
         if limiter.is_in_memory() {
-            return QueryResult::Decided(Some(self.execute_in_memory(&limiter, touch)));
+            return QueryResult::Decided(Some(self.execute_in_memory(&limiter, op)));
         }
         let bucket = limiter.key(&self.key);
         QueryResult::Pending(bucket.clone().tier(self.tier).unwrap_or(bucket))
@@ -101,7 +101,7 @@ impl<'a> RuleQuery<'a> {
         }
     }
 
-    /// The same, where a store has to be asked.
+    /// Same as [`execute`](Self::execute), with a remote store.
     pub(super) async fn execute_in_store(&self, bucket: &Bucket, op: QueryOp) -> Decision {
         match op {
             QueryOp::Check => bucket.check(self.cost).await,
@@ -109,19 +109,19 @@ impl<'a> RuleQuery<'a> {
         }
     }
 
-    /// It as one of several that are decided together.
+    /// Returns this query as a check that can be combined with others.
     pub(super) fn to_check(&self) -> Option<Check> {
         let check = self.limiter()?.prepare(&self.key).cost(self.cost).tier(self.tier);
         Some(check.max_wait(self.max_wait))
     }
 
-    /// Where it is counted; `None` if nothing is to be asked.
+    /// The limiter of the rule; `None` if the rule is off or has none.
     fn limiter(&self) -> Option<Limiter> {
         self.rule().limiter().filter(|_| self.mode != Mode::Off)
     }
 }
 
-/// The rule that is named, and the key.
+/// Returns the rule and the key that a query names.
 pub(super) fn find_rule<'a>(
     members: &'a JsonMembers<'_>,
     gate: &'a PolicyGate,
@@ -139,7 +139,7 @@ fn invalid_value(error: &SettingError, position: QueryPosition) -> ApiError {
 fn unknown_rule(position: QueryPosition, name: &str, gate: &PolicyGate) -> ApiError {
     let fix = match suggest::closest(name, gate.rule_names()) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => "name one of the policy's that has quotas".to_owned(),
+        None => "use a rule of the policy that has quotas".to_owned(),
     };
-    ApiError::new(StatusCode::NOT_FOUND, format!("{position}there is no rule `{}`; {fix}", truncate(name)))
+    ApiError::new(StatusCode::NOT_FOUND, format!("{position}unknown rule `{}`; {fix}", truncate(name)))
 }

@@ -1,8 +1,8 @@
-//! `/v1/reserve` holds tokens, `/v1/commit` settles what they were worth, `/v1/cancel` gives them back. `/v1/acquire` takes
-//! slots, `/v1/release` gives them back.
+//! `/v1/reserve` reserves tokens, `/v1/commit` charges the actual cost, `/v1/cancel` refunds them. `/v1/acquire` acquires
+//! slots, `/v1/release` releases them.
 //!
-//! Tokens that are not settled in time are spent: a program that crashed may have done what it reserved for. Slots that are
-//! not released in time are free again: a program that crashed is not at work any more.
+//! An expired reservation stays charged: a client that crashed may have done the work. An expired permit is released: a
+//! client that crashed does no more work.
 
 use super::{
     ApiResponse,
@@ -24,7 +24,7 @@ pub(super) const COMMIT_MEMBERS: [&str; 2] = ["id", "cost"];
 pub(super) const CANCEL_MEMBERS: [&str; 1] = ["id"];
 pub(super) const RELEASE_MEMBERS: [&str; 1] = ["id"];
 
-/// What becomes of a reservation.
+/// How a reservation is settled.
 #[derive(Clone, Copy)]
 pub(super) enum SettleOp {
     Commit,
@@ -38,7 +38,7 @@ pub(super) async fn reserve(
     caller: &ApiCaller,
 ) -> Result<ApiResponse, ApiError> {
     let tokens = |claim: Option<CombinedReservation>| claim.and_then(|claim| claim.into_parts().0);
-    let unsupported = (QuotaKind::Slots, "counts what is held at once; ask /v1/acquire");
+    let unsupported = (QuotaKind::Slots, "limits concurrency; use /v1/acquire");
     reserve_batch((state, &state.reservations, caller), batch, deny, unsupported, tokens).await
 }
 
@@ -50,17 +50,18 @@ pub(super) async fn acquire(
 ) -> Result<ApiResponse, ApiError> {
     let slots = |claim: Option<CombinedReservation>| {
         let (tokens, slots) = claim.map(CombinedReservation::into_parts).unwrap_or_default();
-        // What is counted beside the slots was used.
+        // Rate quotas of the same rule stay charged.
         if let Some(tokens) = tokens {
             tokens.keep();
         }
         slots
     };
-    let unsupported = (QuotaKind::Tokens, "has no number `at once`; ask /v1/reserve or /v1/check");
+    let unsupported = (QuotaKind::Tokens, "has no `at once` quota; use /v1/reserve or /v1/check");
     reserve_batch((state, &state.permits, caller), batch, deny, unsupported, slots).await
 }
 
-/// Takes what is asked for, and holds a part of it. Rules that hold only what is unfit are refused.
+/// Reserves each query and stores the part of the reservation that `take_part` selects. Rejects rules whose quotas are only
+/// of the kind `unsupported`.
 async fn reserve_batch<T>(
     (state, reservations, caller): (&AppState, &Reservations<T>, &ApiCaller),
     batch: QueryBatch<'_>,
@@ -71,12 +72,12 @@ async fn reserve_batch<T>(
     let active = state.active();
     let queries = parse_queries(&batch, &active.gate)?;
     let mut expiries = Vec::with_capacity(queries.len());
-    for (question, members) in queries.iter().zip(&batch.items) {
-        if question.quota_kind() == unsupported {
+    for (query, members) in queries.iter().zip(&batch.items) {
+        if query.quota_kind() == unsupported {
             return Err(ApiError::bad_request(format!(
                 "{}rule `{}` {reason}",
                 members.position,
-                question.rule().name()
+                query.rule().name()
             )));
         }
         expiries.push(members.expires()?);
@@ -88,17 +89,17 @@ async fn reserve_batch<T>(
     };
     let (mut responses, mut times) = (Vec::with_capacity(queries.len()), expiries.into_iter());
     for group in groups {
-        let (claims, mut answers) = reserve_all_or_none(state, group).await;
-        active.record(&mut answers, deny);
-        let is_allowed = answers.iter().all(RuleResponse::is_allowed);
-        for ((answer, claim), time) in answers.into_iter().zip(claims).zip(times.by_ref()) {
+        let (claims, mut results) = reserve_all_or_none(state, group).await;
+        active.record(&mut results, deny);
+        let is_allowed = results.iter().all(RuleResponse::is_allowed);
+        for ((response, claim), time) in results.into_iter().zip(claims).zip(times.by_ref()) {
             responses.push(match is_allowed {
                 true => {
                     let entry = slots.fill(take_part(claim), time, caller);
                     let entry = entry.map_err(|_| reservations.capacity_error())?;
-                    answer.with_reservation(entry)
+                    response.with_reservation(entry)
                 }
-                false => answer,
+                false => response,
             });
         }
     }
@@ -123,7 +124,7 @@ pub(super) async fn settle(
     for (id, cost) in settlements {
         answers.push(match (state.reservations.take(id, caller), cost) {
             (Ok(Some(reserved)), Some(cost)) => {
-                // To its end, even if whoever asked hangs up meanwhile.
+                // Detached: the commit completes even if the client disconnects.
                 let _ = state.spawn_detached(async move { reserved.commit(cost).await }).await;
                 Ok(json!({ "committed": cost }))
             }
@@ -152,7 +153,7 @@ pub(super) fn release(
     settled_response(batch.form, ids.into_iter().map(release).collect())
 }
 
-/// The answer to those who give back.
+/// Builds the response to `commit`, `cancel`, `release` and `reset`.
 pub(super) fn settled_response(
     form: BatchForm,
     answers: Vec<Result<Value, ApiError>>,

@@ -1,14 +1,14 @@
-//! `/v1/reset` forgets what was counted for a key. Only operators may.
+//! `/v1/reset` resets the counters of a key. It requires the operator token.
 
 use super::{ApiResponse, body::QueryBatch, query::find_rule, reserve::settled_response, state::AppState};
 use http::StatusCode;
 use serde_json::json;
 use tidegate_http_server::ApiError;
 
-/// The members of a question.
+/// The members of a query.
 pub const MEMBERS: [&str; 2] = ["rule", "key"];
 
-/// Resets the keys that are asked for.
+/// Resets the keys in the batch.
 pub async fn handle(state: &AppState, batch: QueryBatch<'_>) -> Result<ApiResponse, ApiError> {
     let mut targets = Vec::with_capacity(batch.items.len());
     let active = state.active();
@@ -25,7 +25,7 @@ pub async fn handle(state: &AppState, batch: QueryBatch<'_>) -> Result<ApiRespon
         answers.push(match reset {
             Ok(()) => Ok(json!({ "reset": true })),
             Err(_) => {
-                let problem = "the store that counts is away; try again later";
+                let problem = "store unavailable; try again later";
                 Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, problem))
             }
         });

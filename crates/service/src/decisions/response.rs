@@ -1,4 +1,4 @@
-//! What is answered: the numbers of a decision, as JSON and as headers.
+//! Responses: a decision as JSON and as headers.
 
 use super::{ApiResponse, query::RuleQuery};
 use crate::reservations::NewReservation;
@@ -12,15 +12,14 @@ use tidegate_observe::{DenialId, RequestRecorder, RuleOutcome};
 use tidegate_policy::compile::PolicyGate;
 use tidegate_rule::{HeaderStyle, Mode, ProblemDetails, ProblemMember};
 
-/// What is answered to one question.
+/// The response to one query.
 pub(super) struct RuleResponse<'a> {
     query: &'a RuleQuery<'a>,
     decision: Option<Decision>,
-    /// Whether it was asked at all: where all are charged or none, it may not have come to that.
+    /// Skipped if an all-or-nothing batch was denied before this query.
     evaluation: QueryEvaluation,
-    /// What is held for it.
     reservation: Option<NewReservation>,
-    /// What its denial is known by.
+    /// The id under which the denial is recorded.
     denial_id: Option<DenialId>,
     deny_status: DenyStatus,
 }
@@ -31,19 +30,19 @@ enum QueryEvaluation {
     Skipped,
 }
 
-/// Which status a denial has.
+/// The HTTP status of a denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DenyStatus {
-    /// 429, or 503 where a store is away.
+    /// 429, or 503 if the store is unavailable.
     Default,
-    /// This.
+    /// The status in `?deny=`.
     Status(StatusCode),
 }
 
 const POLICY_HEADER: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 impl<'a> RuleResponse<'a> {
-    /// This was decided; nothing, where there was nothing to be asked.
+    /// The response for a decision; `None` if the rule is off.
     pub(super) fn new(query: &'a RuleQuery<'a>, decision: Option<Decision>) -> Self {
         Self {
             query,
@@ -55,7 +54,7 @@ impl<'a> RuleResponse<'a> {
         }
     }
 
-    /// Another was denied before it was asked.
+    /// The response for a query that was not evaluated, since another one of the batch was denied.
     pub(super) fn skipped(query: &'a RuleQuery<'a>) -> Self {
         Self { evaluation: QueryEvaluation::Skipped, ..Self::new(query, None) }
     }
@@ -64,18 +63,18 @@ impl<'a> RuleResponse<'a> {
         Self { reservation: Some(reservation), ..self }
     }
 
-    /// Whether whoever asked may go on.
+    /// Whether the caller may proceed.
     pub(super) fn is_allowed(&self) -> bool {
         self.evaluation == QueryEvaluation::Evaluated && self.denial().is_none()
     }
 
-    /// The decision that denies it, if one does that is enforced.
+    /// The decision, if it denies and the rule is enforced.
     fn denial(&self) -> Option<&Decision> {
         let denies = |decision: &&Decision| self.query.mode == Mode::Enforce && !decision.is_granted();
         self.decision.as_ref().filter(denies)
     }
 
-    /// Has it kept why it was denied, if it was.
+    /// Records the denial, if there is one.
     pub(super) fn record_denial(&mut self, recorder: &RequestRecorder, gate: &PolicyGate, deny: DenyStatus) {
         let Some(decision) = self.denial().copied() else { return };
         let query = self.query;
@@ -89,7 +88,7 @@ impl<'a> RuleResponse<'a> {
         );
     }
 
-    /// The place of the rule that was asked, and what it said; nothing, where it was not asked.
+    /// The index of the rule with its outcome, for the counters; `None` if the rule was not evaluated.
     pub(super) fn outcome_count(&self) -> Option<(usize, RuleOutcome, Option<&Decision>)> {
         let decision = self.decision.as_ref().filter(|_| self.evaluation == QueryEvaluation::Evaluated)?;
         let counted = match (self.query.mode, decision.outcome()) {
@@ -156,7 +155,7 @@ impl<'a> RuleResponse<'a> {
         Ok(())
     }
 
-    /// The status of a denial that is told; one that says that all is well is for the head alone.
+    /// The status in the problem document. A successful `?deny=` status applies only to the response head.
     fn problem_status(&self, denial: &Decision) -> StatusCode {
         match self.deny_status {
             DenyStatus::Status(status) if !status.is_success() => status,
@@ -165,7 +164,7 @@ impl<'a> RuleResponse<'a> {
         }
     }
 
-    /// The status of an answer of its own.
+    /// The status of the response to a single query.
     fn status(&self, denial: Option<&Decision>, deny: DenyStatus) -> StatusCode {
         match (denial, deny) {
             (None, _) => StatusCode::OK,
@@ -179,15 +178,17 @@ impl<'a> RuleResponse<'a> {
             return message.to_string().into();
         }
         match denial.outcome() {
-            _ if denial.is_fail_closed() => "The store that counts is away.".into(),
-            Outcome::Deny(Retry::Never) => "The cost is more than the quota ever grants at once.".into(),
-            Outcome::Deny(Retry::WhenReleased) => "All slots are held; one has to be released first.".into(),
-            _ => "The quota is used up.".into(),
+            _ if denial.is_fail_closed() => "The store is unavailable.".into(),
+            Outcome::Deny(Retry::Never) => "The cost exceeds the burst of the quota.".into(),
+            Outcome::Deny(Retry::WhenReleased) => {
+                "The concurrency limit is reached; release a permit first.".into()
+            }
+            _ => "The quota is exceeded.".into(),
         }
     }
 
-    /// It as the answer to a single question.
-    pub(super) fn into_response(mut self, fields: HeaderStyle, deny: DenyStatus) -> ApiResponse {
+    /// Converts it into the response to a single query.
+    pub(super) fn into_response(mut self, header_style: HeaderStyle, deny: DenyStatus) -> ApiResponse {
         self.deny_status = deny;
         let status = self.status(self.denial(), deny);
         let kind = match status.is_success() {
@@ -195,11 +196,11 @@ impl<'a> RuleResponse<'a> {
             false => "application/problem+json",
         };
         let mut response = json_response(status, kind, &self);
-        self.write_headers(fields, response.headers_mut());
+        self.write_headers(header_style, response.headers_mut());
         response
     }
 
-    fn write_headers(&self, fields: HeaderStyle, headers: &mut HeaderMap) {
+    fn write_headers(&self, header_style: HeaderStyle, headers: &mut HeaderMap) {
         let Some(decision) = &self.decision else { return };
         if let Some(id) = &self.denial_id {
             id.write_header(headers);
@@ -210,13 +211,13 @@ impl<'a> RuleResponse<'a> {
         let labels = self.query.rule().policy_fields();
         let label = labels.get(decision.quota()).filter(|_| !decision.is_fail_closed());
         if let (Some(label), Mode::Enforce) = (label, self.query.mode) {
-            // It is written already, and need not be copied.
-            if let (HeaderStyle::Ietf, Some(policy)) = (fields, labels.policy_at(decision.quota()))
+            // The policy header is formatted once per rule; sharing it avoids a copy.
+            if let (HeaderStyle::Ietf, Some(policy)) = (header_style, labels.policy_at(decision.quota()))
                 && let Ok(policy) = HeaderValue::from_maybe_shared(policy.clone())
             {
                 headers.insert(POLICY_HEADER, policy);
             }
-            fields.write_remaining([(label, decision)], |name, value| {
+            header_style.write_remaining([(label, decision)], |name, value| {
                 if let Ok(value) = HeaderValue::from_str(value) {
                     headers.insert(HeaderName::from_static(name), value);
                 }
@@ -250,7 +251,7 @@ impl Serialize for RuleResponse<'_> {
     }
 }
 
-/// Seconds, exact to the microsecond; whole ones without a point.
+/// Seconds with microsecond precision; whole seconds without a decimal point.
 struct SerializedSeconds(Micros);
 
 impl Serialize for SerializedSeconds {
@@ -264,7 +265,7 @@ impl Serialize for SerializedSeconds {
     }
 }
 
-/// Several answers, or what is wrong with some of them.
-pub(super) fn to_json_list(answers: impl Iterator<Item = Result<Value, ApiError>>) -> Vec<Value> {
-    answers.map(|answer| answer.unwrap_or_else(|problem| problem.to_json())).collect()
+/// Converts results to JSON; an error becomes a problem document in its place.
+pub(super) fn to_json_list(results: impl Iterator<Item = Result<Value, ApiError>>) -> Vec<Value> {
+    results.map(|result| result.unwrap_or_else(|problem| problem.to_json())).collect()
 }

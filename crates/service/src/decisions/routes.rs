@@ -1,4 +1,4 @@
-//! Which question is answered where, and what every question has to pass first.
+//! Routes of the decision API, with the checks that precede every operation.
 
 use super::{
     ApiResponse,
@@ -19,7 +19,7 @@ use tidegate_http_server::{ApiCaller, ApiError, MAX_BODY_SIZE, Query, TOKEN_HEAD
 
 const OPENAPI_DOCUMENT: &str = include_str!("../../../../docs/openapi.json");
 
-/// What is asked, by its path.
+/// The operation, selected by the path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ApiOperation {
     Check,
@@ -32,7 +32,7 @@ enum ApiOperation {
     Reset,
 }
 
-/// Answers a request.
+/// Serves one request.
 pub(super) async fn serve<B>(state: &AppState, request: Request<B>) -> ApiResponse
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
@@ -58,7 +58,7 @@ where
             return Box::pin(handle_envoy_auth(state, head)).await.unwrap_or_else(ApiResponse::from);
         }
         _ => {
-            let problem = "there is nothing here; /v1/openapi.json tells what there is";
+            let problem = "no such path; see /v1/openapi.json";
             return ApiError::new(StatusCode::NOT_FOUND, problem).into();
         }
     };
@@ -75,7 +75,7 @@ fn openapi_response() -> ApiResponse {
 }
 
 fn method_not_allowed(allowed: &'static str) -> ApiError {
-    let problem = "this is asked with another method; /v1/openapi.json tells which";
+    let problem = "method not allowed; see /v1/openapi.json";
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, problem)
         .with_header(header::ALLOW, HeaderValue::from_static(allowed))
 }
@@ -89,11 +89,11 @@ async fn handle_post<B>(
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
 {
-    // All of it, whatever the answer: some clients do not hear one that comes while they speak.
+    // Read the whole body before any error response: some clients do not read a response while they still send.
     let body = read_body(body, MAX_BODY_SIZE).await;
-    // A page in a browser may send a request here, but none from its own place without saying so.
+    // Browsers add `Origin` to cross-origin requests. Reject them, so that a web page cannot use the API (CSRF).
     if head.headers.contains_key(header::ORIGIN) {
-        return Err(ApiError::new(StatusCode::FORBIDDEN, "requests from web pages are not taken"));
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "requests from web pages are rejected"));
     }
     let caller = authorize(state, &head.headers, operation)?;
     let known: &[&'static str] = match operation {
@@ -115,9 +115,11 @@ where
     let batch = QueryBatch::parse(&body, members)?;
     let charges = matches!(operation, ApiOperation::Check | ApiOperation::Reserve | ApiOperation::Acquire);
     if batch.form == BatchForm::AllOrNothing && !charges {
-        return Err(ApiError::bad_request("nothing is charged here; leave `all-or-nothing` out"));
+        return Err(ApiError::bad_request(
+            "`all-or-nothing` is invalid here, since nothing is charged; remove it",
+        ));
     }
-    // What is rare is boxed: all that an answer may need is moved for each request.
+    // Rare operations are boxed: their state would enlarge the future that is moved for each request.
     match operation {
         ApiOperation::Check => check::handle(state, batch, QueryOp::Check, deny).await,
         ApiOperation::Peek => check::handle(state, batch, QueryOp::Peek, deny).await,
@@ -136,15 +138,15 @@ fn authorize(state: &AppState, headers: &HeaderMap, operation: ApiOperation) -> 
     if operation == ApiOperation::Reset {
         authorization.operators.require(
             headers,
-            "this is for operators; send the token that the policy declares under `admin`",
-            "this is for operators, and the policy has no token for them; declare one, as in \
+            "operator token required; send the token that the policy declares under `admin`",
+            "operator token required, but the policy declares none; add one, as in \
              `admin: { token: $ADMIN_TOKEN }`",
         )?;
     }
     Ok(caller)
 }
 
-/// The query is that of the request, so there are no parameters: Envoy passes on whatever status a refusal has.
+/// Takes no parameters, since the query string is that of the original request. Envoy passes on any status of a denial.
 async fn handle_envoy_auth(state: &AppState, mut parts: request::Parts) -> Result<ApiResponse, ApiError> {
     authorize_proxy(state, &mut parts)?;
     auth::handle(state, parts, Some(Dialect::Envoy), AuthDenyStatus::Policy).await
@@ -162,8 +164,7 @@ fn authorize_proxy(state: &AppState, parts: &mut request::Parts) -> Result<(), A
 async fn handle_auth(state: &AppState, mut parts: request::Parts) -> Result<ApiResponse, ApiError> {
     if parts.method == Method::TRACE {
         let allowed = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
-        let problem =
-            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "nobody's request is traced here; ask with GET");
+        let problem = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "TRACE is not allowed; use GET");
         return Err(problem.with_header(header::ALLOW, allowed));
     }
     authorize_proxy(state, &mut parts)?;
@@ -174,7 +175,7 @@ async fn handle_auth(state: &AppState, mut parts: request::Parts) -> Result<ApiR
         Some(text) => match parse_deny_status(text)? {
             status if status.is_success() => {
                 return Err(ApiError::bad_request(
-                    "`deny` would let everything through; use a status from 400 to 599, or `policy`",
+                    "`deny=200` would allow every request; use a status from 400 to 599, or `policy`",
                 ));
             }
             status => AuthDenyStatus::Status(status),
@@ -185,7 +186,7 @@ async fn handle_auth(state: &AppState, mut parts: request::Parts) -> Result<ApiR
         Some("nginx") => Some(Dialect::Nginx),
         Some("forwarded") => Some(Dialect::Forwarded),
         Some(other) => {
-            let problem = format!("`proxy` is `{}`; use `nginx` or `forwarded`", truncate(other));
+            let problem = format!("invalid `proxy`: `{}`; use `nginx` or `forwarded`", truncate(other));
             return Err(ApiError::bad_request(problem));
         }
     };
@@ -195,6 +196,9 @@ async fn handle_auth(state: &AppState, mut parts: request::Parts) -> Result<ApiR
 fn parse_deny_status(text: &str) -> Result<StatusCode, ApiError> {
     let status = text.parse().ok().filter(|status| matches!(status, 200 | 400..=599));
     status.and_then(|status: u16| StatusCode::from_u16(status).ok()).ok_or_else(|| {
-        ApiError::bad_request(format!("`deny` is `{}`; use a status, 200 or from 400 to 599", truncate(text)))
+        ApiError::bad_request(format!(
+            "invalid `deny`: `{}`; use 200 or a status from 400 to 599",
+            truncate(text)
+        ))
     })
 }

@@ -1,4 +1,4 @@
-//! Where questions are answered: the policy in force, who may ask, and what is held.
+//! The state of the decision API: the active policy, the tokens, the reservations.
 
 use super::response::{DenyStatus, RuleResponse};
 use crate::reservations::{CAPACITY, ReservationKind, Reservations};
@@ -10,46 +10,50 @@ use tidegate_observe::RequestRecorder;
 use tidegate_policy::compile::PolicyGate;
 use tokio::runtime::Handle;
 
-/// Where questions are answered. It outlives policies and listeners: what is held stays held.
+/// The state of the decision API. It outlives policies and listeners, so reservations and permits survive a reload.
 pub struct AppState {
     active: ArcSwap<ActiveRules>,
     authorization: ArcSwap<Authorization>,
-    pub(super) reservations: Reservations<HeldTokens>,
-    pub(super) permits: Reservations<HeldPermit>,
-    /// Where permits are renewed: threads of a listener may end before them.
+    pub(super) reservations: Reservations<ReservedTokens>,
+    pub(super) permits: Reservations<ReservedPermit>,
+    /// Renews permits, since they may outlive the threads of a listener.
     runtime: Handle,
 }
 
-/// A policy in force, and what counts and keeps what it decides.
+/// The active policy with the recorder of its decisions.
 pub(super) struct ActiveRules {
     pub(super) gate: PolicyGate,
     pub(super) recorder: Arc<RequestRecorder>,
 }
 
 impl ActiveRules {
-    /// Counts what was answered, and keeps why it was no.
+    /// Counts the decisions and records the denials.
     pub(super) fn record(&self, responses: &mut [RuleResponse<'_>], deny: DenyStatus) {
-        for told in responses {
-            if let Some((rule, counted, decision)) = told.outcome_count() {
+        for response in responses {
+            if let Some((rule, counted, decision)) = response.outcome_count() {
                 self.recorder.counters.record_decision(rule, counted, decision);
             }
-            told.record_denial(&self.recorder, &self.gate, deny);
+            response.record_denial(&self.recorder, &self.gate, deny);
         }
     }
 }
 
-/// What was reserved; nothing where a rule is off, or only watches.
-pub(super) type HeldTokens = Option<Reservation>;
-/// What was acquired; nothing where a rule is off, or only watches.
-pub(super) type HeldPermit = Option<Permit>;
+/// Reserved tokens; `None` if the rule is off or in shadow mode.
+pub(super) type ReservedTokens = Option<Reservation>;
+/// Acquired slots; `None` if the rule is off or in shadow mode.
+pub(super) type ReservedPermit = Option<Permit>;
 
 impl AppState {
-    /// One for this policy. Only inside of a runtime, which is to outlive it.
+    /// Creates the state for a policy.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime. The runtime must outlive the state.
     pub fn new(gate: PolicyGate, recorder: Arc<RequestRecorder>, authorization: Authorization) -> Self {
         Self::with_clock(gate, recorder, authorization, Clock::system(), CAPACITY)
     }
 
-    /// One with this clock and capacity.
+    /// Creates the state with a clock, and a capacity per kind of reservation.
     pub(super) fn with_clock(
         gate: PolicyGate,
         recorder: Arc<RequestRecorder>,
@@ -57,7 +61,7 @@ impl AppState {
         clock: Clock,
         capacity: usize,
     ) -> Self {
-        let keep = |reserved: HeldTokens| {
+        let keep = |reserved: ReservedTokens| {
             if let Some(reserved) = reserved {
                 reserved.keep();
             }
@@ -71,13 +75,13 @@ impl AppState {
         }
     }
 
-    /// Answers by this policy from now on.
+    /// Replaces the policy, the recorder and the tokens.
     pub fn replace(&self, gate: PolicyGate, recorder: Arc<RequestRecorder>, authorization: Authorization) {
         self.active.store(Arc::new(ActiveRules { gate, recorder }));
         self.authorization.store(Arc::new(authorization));
     }
 
-    /// Closes what nobody has settled in time; to be called every second or so.
+    /// Closes expired reservations and permits. Call it about once per second.
     pub fn close_expired(&self) {
         self.reservations.close_expired();
         self.permits.close_expired();
@@ -91,7 +95,8 @@ impl AppState {
         self.authorization.load()
     }
 
-    /// Does this where it goes on when the thread that asked has ended; `None` if everything has.
+    /// Runs `work` on the runtime of the state, so that it completes even if the calling thread ends. `None` if the runtime
+    /// has shut down.
     pub(super) async fn spawn_detached<F>(&self, work: F) -> Option<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,

@@ -1,6 +1,6 @@
 //! Tests with a manual clock and few slots.
 
-#![allow(clippy::unwrap_used, reason = "a story ends where it goes wrong")]
+#![allow(clippy::unwrap_used, reason = "a test fails where it panics")]
 
 use super::{routes, state::AppState};
 use http::Request;
@@ -20,14 +20,14 @@ rules:
   - { name: jobs, key: header x-user, quota: 2 at once }
 ";
 
-/// What answers, without a listener around it.
+/// The decision API without a listener.
 struct TestApi {
     state: Arc<AppState>,
     clock: ManualClock,
 }
 
 impl TestApi {
-    /// One where so many can be held of each kind.
+    /// Creates an API with a capacity per kind of reservation.
     fn new(capacity: usize, authorization: Authorization) -> Self {
         let (clock, manual_clock) = Clock::manual();
         let compiler = Compiler::new(Rules::new()).clock(clock.clone());
@@ -47,7 +47,7 @@ impl TestApi {
         (status, serde_json::from_slice(&body).unwrap())
     }
 
-    /// What is left of a rule for `ann`.
+    /// The remaining quota of a rule for `ann`.
     async fn remaining(&self, rule: &str) -> Value {
         self.post("peek", "web", &json!({"rule": rule, "key": "ann"})).await.1["remaining"].clone()
     }
@@ -62,7 +62,7 @@ async fn unsettled_reservations_and_permits_expire() {
     let (_, acquired) = api.post("acquire", "", &acquire).await;
     assert_eq!((api.remaining("login").await, api.remaining("jobs").await), (json!(1), json!(0)));
 
-    // A moment before its end it can be given back; and then it cannot.
+    // A reservation can be cancelled until it expires.
     api.clock.advance(Duration::from_micros(29_999_999));
     assert_eq!(api.post("cancel", "", &json!({"id": reserved["id"]})).await.0, 200);
     assert_eq!(api.remaining("login").await, 3);
@@ -72,18 +72,18 @@ async fn unsettled_reservations_and_permits_expire() {
     let (status, error) = api.post("commit", "", &json!({"id": reserved["id"], "cost": 1})).await;
     assert_eq!(
         (status, error["detail"].as_str()),
-        (410, Some("this reservation has expired, and was charged; ask for longer with `expires`"))
+        (410, Some("this reservation has expired and stays charged; use a longer `expires`"))
     );
     assert_eq!(api.remaining("login").await, 1, "it stays charged");
 
-    // Slots are given back instead.
+    // Expired permits are released instead.
     api.clock.advance(Duration::from_micros(1));
     api.state.close_expired();
     assert_eq!(api.remaining("jobs").await, 2);
     let (status, error) = api.post("release", "", &json!({"id": acquired["id"]})).await;
     assert_eq!(
         (status, error["detail"].as_str()),
-        (410, Some("this permit has expired, and was given back; ask for longer with `expires`"))
+        (410, Some("this permit has expired and was released; use a longer `expires`"))
     );
 }
 
@@ -94,27 +94,22 @@ async fn request_without_free_slots_is_not_charged() {
         let ask = json!({"rule": rule, "key": "ann"});
         let (_, first) = api.post(call, "", &ask).await;
         let before = api.remaining(rule).await;
-        // One more has room, two have not: then neither is taken, however they are asked.
+        // There is capacity for one more. A batch of two is rejected as a whole, in each form.
         for both in [json!([ask, ask]), json!({"asks": [ask, ask], "all-or-nothing": true})] {
             let (status, error) = api.post(call, "", &both).await;
             assert_eq!(
                 (status, error["detail"].as_str()),
-                (
-                    503,
-                    Some(
-                        "there is no room beside what is held already, 2 at most; settle some, or let them expire sooner"
-                    )
-                ),
+                (503, Some("reservation capacity reached: 2; settle some, or use a shorter `expires`")),
                 "{call}"
             );
             assert_eq!(api.remaining(rule).await, before, "{call}");
         }
         let (_, second) = api.post(call, "", &json!({"rule": rule, "key": "bob"})).await;
         assert_eq!(api.post(call, "", &json!({"rule": rule, "key": "eve"})).await.0, 503, "{call}");
-        for held in [first, second] {
-            assert_eq!(api.post(settle, "", &json!({"id": held["id"]})).await.0, 200, "{call}");
+        for reservation in [first, second] {
+            assert_eq!(api.post(settle, "", &json!({"id": reservation["id"]})).await.0, 200, "{call}");
         }
-        assert_eq!(api.post(call, "", &ask).await.0, 200, "there is room again");
+        assert_eq!(api.post(call, "", &ask).await.0, 200, "there is capacity again");
     }
 }
 
@@ -132,7 +127,7 @@ async fn token_cannot_settle_entries_of_another() {
     let commit = json!({"id": reserved["id"], "cost": 1});
     assert_eq!(api.post("commit", "jobs-secret", &commit).await, unknown, "as if it were not there");
     assert_eq!(api.post("release", "jobs-secret", &json!({"id": acquired["id"]})).await.0, 404);
-    assert_eq!(api.post("commit", "nobody", &commit).await.0, 401);
+    assert_eq!(api.post("commit", "wrong", &commit).await.0, 401);
     assert_eq!(api.post("commit", "web-secret", &commit).await.0, 200);
     assert_eq!(api.post("release", "web-secret", &json!({"id": acquired["id"]})).await.0, 200);
 }

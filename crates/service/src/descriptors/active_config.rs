@@ -1,4 +1,4 @@
-//! The files that are in force, with what is counted for each of their limits.
+//! The active configuration, with the counters of each of its limits.
 
 use super::{
     ConfigLookup, DomainLookup, DomainRequest, LimitOverride,
@@ -18,17 +18,17 @@ use tidegate_policy::descriptors::{
     CalendarUnit, DescriptorAmount, DescriptorEntry, DescriptorLimit, DescriptorMatch,
 };
 
-/// The files that are in force.
+/// The active configuration.
 #[derive(Debug)]
 pub(super) struct ActiveConfig {
     pub(super) set: Arc<dyn ConfigLookup>,
-    /// By where the limit is in memory, which the set keeps it at: two places of a tree may be written alike.
+    /// Keyed by the address of the limit, which `set` keeps alive: two nodes of a tree may have the same path.
     states: HashMap<usize, LimitState, RandomState>,
-    /// For the files that follow; the number tells those apart that are written alike.
+    /// Reused by the next configuration. The number distinguishes limits with the same path.
     limiters: HashMap<(Arc<str>, usize), LazyLimiter>,
 }
 
-/// What there is for one limit. Of many thousands most are never asked for: what a request needs of one is made by the first.
+/// The state of one limit. Most of many thousand limits never match, so the first request creates the lazy fields.
 #[derive(Debug)]
 pub(super) struct LimitState {
     limit: Arc<DescriptorLimit>,
@@ -37,40 +37,40 @@ pub(super) struct LimitState {
     client_info: OnceLock<Box<ClientLimitInfo>>,
 }
 
-/// What clients are told of a limit.
+/// The parts of a limit that clients see.
 #[derive(Debug)]
 struct ClientLimitInfo {
-    /// Of each of its quotas: how many, and in which time.
+    /// The number of requests and the unit of each quota.
     amounts: Vec<(u32, CalendarUnit)>,
-    /// The same as `RateLimit-Policy` has it.
+    /// The `RateLimit-Policy` item of each quota.
     policies: Vec<String>,
 }
 
 /// How a limit is counted.
 #[derive(Clone, Debug)]
 pub(super) enum CountingMethod {
-    /// It is none.
+    /// No limit applies.
     Unlimited,
-    /// Counts of a unit are compared with this number.
+    /// A counter per unit is compared with this number.
     Count { requests: u32, unit: CalendarUnit },
-    /// Nothing is let through.
+    /// Every request is denied.
     Ban { unit: CalendarUnit },
     /// A limiter decides.
     Limiter(LazyLimiter),
 }
 
-/// What applies to one descriptor of a request.
+/// The limit that applies to one descriptor of a request.
 #[derive(Debug)]
 pub(super) enum LimitMatch<'a> {
-    /// Nothing.
+    /// No limit.
     Unmatched(QuotaGroup),
-    /// A limit that is none. It belongs to no group.
+    /// An `unlimited` entry. It belongs to no group.
     Unlimited,
     /// A limit.
     Limited(MatchedLimit<'a>),
 }
 
-/// Whether a descriptor is one of those that refuse a request only together: while one of them has room, none does.
+/// Whether a descriptor belongs to the quota group, which denies a request only if every member is over its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuotaGroup {
     Member,
@@ -78,7 +78,7 @@ pub(super) enum QuotaGroup {
 }
 
 impl LimitMatch<'_> {
-    /// Whether it is one of the group and always has room: it has no limit, or one in shadow mode.
+    /// Whether it is a group member that never exceeds its limit: it has no limit, or one in shadow mode.
     pub(super) fn always_has_capacity(&self) -> bool {
         match self {
             Self::Unmatched(group) => *group == QuotaGroup::Member,
@@ -98,12 +98,12 @@ pub(super) struct MatchedLimit<'a> {
     pub(super) action: LimitAction,
     pub(super) group: QuotaGroup,
     pub(super) counters: Arc<LimitCounters>,
-    /// None of one that came with the request.
+    /// `None` for a limit override of the request.
     pub(super) state: Option<&'a LimitState>,
 }
 
 impl MatchedLimit<'_> {
-    /// What it is called where clients are told of it.
+    /// The name that clients see.
     pub(super) fn label(&self) -> &str {
         self.state.map_or(super::metrics::OVERRIDE_NAME, LimitState::label)
     }
@@ -118,17 +118,17 @@ impl LimitState {
         self.limit.metadata.as_deref()
     }
 
-    /// The unit that it is counted in, where that is one.
+    /// The unit of its counter, if it has one.
     pub(super) fn unit(&self) -> Option<CalendarUnit> {
         limit_unit(&self.limit)
     }
 
-    /// What clients are told of each of its quotas: how many, and in which time.
+    /// The number of requests and the unit of each quota, as clients see them.
     pub(super) fn amounts(&self) -> &[(u32, CalendarUnit)] {
         &self.client_info().amounts
     }
 
-    /// The same as `RateLimit-Policy` has it.
+    /// The `RateLimit-Policy` item of each quota.
     pub(super) fn policies(&self) -> &[String] {
         &self.client_info().policies
     }
@@ -143,7 +143,7 @@ impl LimitState {
 }
 
 impl ActiveConfig {
-    /// These files, with what has been counted for those before them.
+    /// Activates a configuration and keeps the counters of limits that `previous` had too.
     pub(super) fn new(
         set: Arc<dyn ConfigLookup>,
         previous: Option<&Self>,
@@ -156,31 +156,32 @@ impl ActiveConfig {
         let mut states = HashMap::with_capacity_and_hasher(limits.len(), RandomState::default());
         let mut limiters = HashMap::new();
         for limit in limits {
-            let how = match counting_plan(&limit.amount, settings.counting) {
-                CountingPlan::Method(how) => how,
+            let method = match counting_plan(&limit.amount, settings.counting) {
+                CountingPlan::Method(method) => method,
                 CountingPlan::Limiter(quotas) => {
-                    let duplicate = (0..).find(|twin| !limiters.contains_key(&(limit.path.clone(), *twin)));
+                    let duplicate =
+                        (0..).find(|number| !limiters.contains_key(&(limit.path.clone(), *number)));
                     let name = (limit.path.clone(), duplicate.unwrap_or(0));
                     let previous_limiter = previous.and_then(|before| before.limiters.get(&name));
-                    let terms = LazyLimiterSettings {
+                    let limiter_settings = LazyLimiterSettings {
                         capacity,
                         store_kind: StoreKind::for_unit(limit_unit(&limit)),
                         lease: limit.lease,
                     };
                     let limiter = previous_limiter
-                        .and_then(|old| old.with_quotas(terms, &quotas))
-                        .unwrap_or_else(|| LazyLimiter::new(stores, &limit.path, terms, &quotas));
+                        .and_then(|old| old.with_quotas(limiter_settings, &quotas))
+                        .unwrap_or_else(|| LazyLimiter::new(stores, &limit.path, limiter_settings, &quotas));
                     limiters.insert(name, limiter.clone());
                     CountingMethod::Limiter(limiter)
                 }
             };
-            let (metrics, told) = (OnceLock::new(), OnceLock::new());
-            states.insert(address(&limit), LimitState { limit, method: how, metrics, client_info: told });
+            let (metrics, client_info) = (OnceLock::new(), OnceLock::new());
+            states.insert(address(&limit), LimitState { limit, method, metrics, client_info });
         }
         Self { set, states, limiters }
     }
 
-    /// What applies to each descriptor of a request.
+    /// Resolves the limit that applies to each descriptor of a request.
     pub(super) fn resolve<'a>(
         &'a self,
         domain: &'a dyn DomainLookup,
@@ -192,9 +193,9 @@ impl ActiveConfig {
             Override(LimitOverride),
             Matched(DescriptorMatch<'a>, &'a LimitState),
         }
-        let find = |asked: &'a super::RequestDescriptor| match asked.limit {
-            Some(brought) => MatchResult::Override(brought),
-            None => match domain.find(&asked.entries) {
+        let find = |descriptor: &'a super::RequestDescriptor| match descriptor.limit {
+            Some(limit) => MatchResult::Override(limit),
+            None => match domain.find(&descriptor.entries) {
                 Some(matched) => match self.states.get(&address(matched.limit)) {
                     Some(state) => MatchResult::Matched(matched, state),
                     None => MatchResult::None,
@@ -211,7 +212,7 @@ impl ActiveConfig {
         let is_replaced =
             |state: &LimitState| state.name().is_some_and(|name| replaced_names.contains(&name.as_ref()));
         let default_group = quota_group(false, settings);
-        let subjects = found.into_iter().zip(&request.descriptors).map(|(found, asked)| match found {
+        let matches = found.into_iter().zip(&request.descriptors).map(|(found, descriptor)| match found {
             MatchResult::None => LimitMatch::Unmatched(default_group),
             MatchResult::Matched(_, state) if matches!(state.method, CountingMethod::Unlimited) => {
                 LimitMatch::Unlimited
@@ -221,15 +222,15 @@ impl ActiveConfig {
                 match_limit(matched, state, &request.domain, (settings, metrics))
             }
             MatchResult::Override(LimitOverride { requests, unit }) => LimitMatch::Limited(MatchedLimit {
-                counted_entries: Cow::Borrowed(&asked.entries),
+                counted_entries: Cow::Borrowed(&descriptor.entries),
                 method: CountingMethod::Count { requests, unit },
                 action: limit_action(false, default_group),
                 group: default_group,
-                counters: metrics.for_override(&request.domain, &asked.entries),
+                counters: metrics.for_override(&request.domain, &descriptor.entries),
                 state: None,
             }),
         });
-        subjects.collect()
+        matches.collect()
     }
 }
 
@@ -274,7 +275,7 @@ enum CountingPlan {
     Limiter(Vec<Quota>),
 }
 
-/// What is counted by: in units and compared, or by a limiter with quotas.
+/// Selects how an amount is counted: by a counter per unit, or by a limiter with quotas.
 fn counting_plan(amount: &DescriptorAmount, counting: CountingMode) -> CountingPlan {
     match (amount, counting) {
         (DescriptorAmount::Unlimited, _) => CountingPlan::Method(CountingMethod::Unlimited),
@@ -285,7 +286,7 @@ fn counting_plan(amount: &DescriptorAmount, counting: CountingMode) -> CountingP
         (DescriptorAmount::PerUnit { requests, unit }, CountingMode::Atomic) => {
             match unit_window((*requests).into(), *unit) {
                 Ok(quota) => CountingPlan::Limiter(vec![quota]),
-                // The only number that makes no quota is none.
+                // Zero is the only number that is not a valid quota.
                 Err(_) => CountingPlan::Method(CountingMethod::Ban { unit: *unit }),
             }
         }
@@ -310,10 +311,10 @@ impl ClientLimitInfo {
             DescriptorAmount::Quotas(quotas) => quotas
                 .iter()
                 .enumerate()
-                .map(|(place, quota)| {
-                    let label = PolicyField::for_indexed_quota(name, place, quota);
-                    let most = u32::try_from(label.limit()).unwrap_or(u32::MAX);
-                    ((most, closest_unit(label.window().unwrap_or(1))), label.policy().to_owned())
+                .map(|(index, quota)| {
+                    let label = PolicyField::for_indexed_quota(name, index, quota);
+                    let limit = u32::try_from(label.limit()).unwrap_or(u32::MAX);
+                    ((limit, closest_unit(label.window().unwrap_or(1))), label.policy().to_owned())
                 })
                 .unzip(),
         };
@@ -321,29 +322,29 @@ impl ClientLimitInfo {
     }
 }
 
-/// The item of `RateLimit-Policy` for so many in a unit; a quota of none has one too.
+/// Formats the `RateLimit-Policy` item for a number of requests per unit; 0 is allowed.
 pub(super) fn policy_item(name: &str, requests: u32, unit: CalendarUnit) -> String {
     format!("{};q={requests};w={}", quote_name(name), unit.seconds())
 }
 
-/// A name as structured fields have it.
+/// Quotes a name as a structured field string.
 pub(super) fn quote_name(name: &str) -> String {
     let Ok(any) = Quota::per_second(1).quota() else { return String::new() };
     let label = PolicyField::new(name, &any);
     label.policy().rsplit_once(";q=").map(|(name, _)| name.to_owned()).unwrap_or_default()
 }
 
-/// The unit whose length is closest to so many seconds, as a ratio.
+/// Returns the unit whose length is closest to `seconds`, by ratio.
 fn closest_unit(seconds: u64) -> CalendarUnit {
     let ratio = |unit: &CalendarUnit| {
         let (a, b) = (unit.seconds().max(seconds), unit.seconds().min(seconds).max(1));
-        // Whole thousandths are fine enough to tell units apart.
+        // Thousandths are precise enough to distinguish units.
         a.saturating_mul(1_000) / b
     };
     CalendarUnit::ALL.into_iter().min_by_key(ratio).unwrap_or(CalendarUnit::Second)
 }
 
-/// One of so many parts, and enough of it to be of use.
+/// Divides a capacity into `parts`, with a useful minimum for each.
 fn split_capacity(capacity: Capacity, parts: u64) -> Capacity {
     match capacity {
         Capacity::Bytes(bytes) => Capacity::Bytes((bytes / parts.max(1)).max(1 << 20)),

@@ -1,4 +1,4 @@
-//! Counts what a request costs, and compares it with the limits that apply.
+//! Counts the hits of a request and compares the counters with the limits that apply.
 
 use super::{
     DecisionError, DescriptorService, DomainRequest, OverLimit,
@@ -17,7 +17,7 @@ use tidegate_limiter::FailureMode;
 use tidegate_policy::descriptors::CalendarUnit;
 
 impl DescriptorService {
-    /// Counts what is to be counted, and says what was found of each subject that is limited, and what is held.
+    /// Counts the request. Returns a finding per limited descriptor, and the reservations that can still be cancelled.
     pub(super) async fn count(
         &self,
         request: &DomainRequest,
@@ -37,7 +37,7 @@ impl DescriptorService {
         for (compared, finding) in counted.iter_mut().zip(&mut findings) {
             let Some(compared) = compared else { continue };
             let is_over = compared.finding.over_limit == OverLimit::Yes;
-            let is_kept = match (purpose, self.settings.counting) {
+            let is_reserved = match (purpose, self.settings.counting) {
                 (CountPurpose::Count, CountingMode::Reference) => true,
                 (CountPurpose::Reserve, _) | (_, CountingMode::Atomic) => {
                     !is_over && refused == OverLimit::No
@@ -45,10 +45,10 @@ impl DescriptorService {
             };
             match std::mem::replace(&mut compared.hold, CountReservation::None) {
                 CountReservation::None => {}
-                hold if is_kept => reserved.push(hold),
+                hold if is_reserved => reserved.push(hold),
                 hold => hold.cancel().await,
             }
-            if !is_kept && !is_over {
+            if !is_reserved && !is_over {
                 let released = std::mem::take(&mut compared.hit.hits);
                 compared.hit.after = compared.hit.after.saturating_sub(released);
                 if let Some(finding) = finding {
@@ -60,7 +60,7 @@ impl DescriptorService {
         Ok((findings, reserved))
     }
 
-    /// Counts for operators, and remembers who is over.
+    /// Updates the metrics and caches keys that are over their limit.
     fn record_metrics(
         &self,
         request: &DomainRequest,
@@ -81,17 +81,17 @@ impl DescriptorService {
         }
     }
 
-    /// Counts those whose counts are compared with a number.
+    /// Counts the descriptors whose counter is compared with a number.
     async fn count_units(
         &self,
         request: &DomainRequest,
         subjects: &[LimitMatch<'_>],
         purpose: CountPurpose,
     ) -> Result<Vec<Option<ComparedCount>>, DecisionError> {
-        let hits_of = |place: usize| descriptor_hits(request, place);
+        let hits_of = |index: usize| descriptor_hits(request, index);
         let mut compared: Vec<Option<ComparedCount>> = subjects.iter().map(|_| None).collect();
         let (mut indices, mut hits) = (Vec::new(), Vec::new());
-        for (place, subject) in subjects.iter().enumerate() {
+        for (index, subject) in subjects.iter().enumerate() {
             let LimitMatch::Limited(limited) = subject else { continue };
             let key = DescriptorKey { domain: &request.domain, entries: &limited.counted_entries };
             match limited.method {
@@ -101,22 +101,22 @@ impl DescriptorService {
                         let cached = self.compare_count(
                             limited,
                             (requests, unit),
-                            hits_of(place),
+                            hits_of(index),
                             (count, CountReservation::None),
                         );
-                        compared[place] = Some(cached.into_cached());
+                        compared[index] = Some(cached.into_cached());
                     }
                     None => {
-                        indices.push(place);
-                        hits.push(KeyHits { key, unit, hits: hits_of(place) });
+                        indices.push(index);
+                        hits.push(KeyHits { key, unit, hits: hits_of(index) });
                     }
                 },
                 CountingMethod::Ban { unit } => {
-                    let count = UnitCount::Known { after: hits_of(place), ends: None };
-                    compared[place] = Some(self.compare_count(
+                    let count = UnitCount::Known { after: hits_of(index), ends: None };
+                    compared[index] = Some(self.compare_count(
                         limited,
                         (0, unit),
-                        hits_of(place),
+                        hits_of(index),
                         (count, CountReservation::None),
                     ));
                 }
@@ -130,7 +130,7 @@ impl DescriptorService {
             purpose == CountPurpose::Count && self.settings.counting == CountingMode::Reference;
         if is_reference && self.settings.over_limit_counting == OverLimitCounting::CountOverLimit {
             let is_over = compared.iter().flatten().any(|known| known.finding.over_limit == OverLimit::Yes);
-            let limits = indices.iter().map(|place| subjects.get(*place));
+            let limits = indices.iter().map(|index| subjects.get(*index));
             self.skip_increments(&mut hits, &limits.collect::<Vec<_>>(), is_over).await?;
         }
         let counts: Vec<(UnitCount, CountReservation)> = match is_reference {
@@ -146,17 +146,17 @@ impl DescriptorService {
         if counts.iter().any(|(count, _)| *count == UnitCount::Closed) || counts.len() != indices.len() {
             return Err(store_unavailable());
         }
-        for (place, count) in indices.into_iter().zip(counts) {
-            let Some(LimitMatch::Limited(limited)) = subjects.get(place) else { continue };
+        for (index, count) in indices.into_iter().zip(counts) {
+            let Some(LimitMatch::Limited(limited)) = subjects.get(index) else { continue };
             let CountingMethod::Count { requests, unit } = limited.method else { continue };
-            compared[place] = Some(self.compare_count(limited, (requests, unit), hits_of(place), count));
+            compared[index] = Some(self.compare_count(limited, (requests, unit), hits_of(index), count));
         }
         Ok(compared)
     }
 
-    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`: where a key of a request is known to be over, no other is counted; where one
-    /// would go over, only such are. What the keys are at is looked up first, so that one that comes twice is taken as it is
-    /// before both.
+    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`: if a key of the request is already over its limit, counts no other key; if
+    /// keys would go over, counts only those. Looks up the counters first, so a duplicate key is compared with its count
+    /// before the request.
     async fn skip_increments(
         &self,
         hits: &mut [KeyHits<'_>],
@@ -199,7 +199,7 @@ impl DescriptorService {
         Ok(())
     }
 
-    /// A count that is over this limit, of a key that is known to be.
+    /// Returns a count over the limit if the local cache lists the key as over it.
     fn cached_over_limit(
         &self,
         key: DescriptorKey<'_>,
@@ -254,7 +254,7 @@ impl DescriptorService {
         ComparedCount { finding, hit, hold, over_until }
     }
 
-    /// Asks those that are decided by limiters.
+    /// Charges the descriptors that limiters decide.
     async fn charge_limiters(
         &self,
         request: &DomainRequest,
@@ -264,28 +264,28 @@ impl DescriptorService {
     ) -> Result<CountReservations, DecisionError> {
         let mut charges = Vec::new();
         let mut indices = Vec::new();
-        for (place, subject) in subjects.iter().enumerate() {
+        for (index, subject) in subjects.iter().enumerate() {
             let LimitMatch::Limited(limited) = subject else { continue };
             let CountingMethod::Limiter(limiter) = &limited.method else { continue };
             let key = DescriptorKey { domain: &request.domain, entries: &limited.counted_entries };
-            let supply = limiter.token_source();
+            let token_source = limiter.token_source();
             let limiter = limiter.get().map_err(|error| DecisionError::Unavailable(error.to_string()))?;
             charges.push(LimiterCharge {
                 limiter,
                 key,
-                hits: descriptor_hits(request, place),
+                hits: descriptor_hits(request, index),
                 action: limited.action,
-                token_source: supply,
+                token_source,
             });
-            indices.push((place, limited));
+            indices.push((index, limited));
         }
         let (decisions, reserved) = charge_all(&charges, prior, purpose).await;
         if decisions.iter().any(Decision::is_fail_closed) {
             return Err(store_unavailable());
         }
-        for ((place, limited), decision) in indices.into_iter().zip(decisions) {
+        for ((index, limited), decision) in indices.into_iter().zip(decisions) {
             let finding = self.decision_finding(limited, &decision);
-            let (hits, limit) = (descriptor_hits(request, place), u64::from(finding.declared.0));
+            let (hits, limit) = (descriptor_hits(request, index), u64::from(finding.declared.0));
             let after = match finding.over_limit {
                 OverLimit::Yes => limit.saturating_add(hits),
                 OverLimit::No => limit.saturating_sub(finding.remaining),
@@ -300,16 +300,16 @@ impl DescriptorService {
                 shadow,
                 source: HitSource::Counted,
             });
-            findings[place] = Some(finding);
+            findings[index] = Some(finding);
         }
         Ok(reserved)
     }
 
-    /// What a limiter's decision says.
+    /// Converts the decision of a limiter.
     fn decision_finding(&self, limited: &MatchedLimit<'_>, decision: &Decision) -> LimitFinding {
         let amounts = limited.state.map(LimitState::amounts).unwrap_or_default();
         let quota = decision.quota().min(amounts.len().saturating_sub(1));
-        let told = amounts.get(quota).copied().unwrap_or((u32::MAX, CalendarUnit::Second));
+        let declared = amounts.get(quota).copied().unwrap_or((u32::MAX, CalendarUnit::Second));
         let wait = match decision.is_granted() {
             true => {
                 Some(decision.refill_after()).filter(|wait| *wait != Micros::ZERO && *wait != Micros::MAX)
@@ -322,11 +322,12 @@ impl DescriptorService {
             (wait, _) => wait.map(|wait| Duration::from_secs(ceil_seconds(wait))),
         };
         let over = if decision.is_granted() { OverLimit::No } else { OverLimit::Yes };
-        let remaining = if over == OverLimit::Yes { 0 } else { decision.remaining().min(told.0.into()) };
-        LimitFinding { over_limit: over, declared: told, quota, remaining, reset }
+        let remaining = if over == OverLimit::Yes { 0 } else { decision.remaining().min(declared.0.into()) };
+        LimitFinding { over_limit: over, declared, quota, remaining, reset }
     }
 
-    /// When a window ends, in whole seconds of which there is always one; where nobody knows, by our own clock.
+    /// Returns the time until the window ends, in whole seconds and at least one. Uses the local clock if the store did not
+    /// report it.
     fn window_end(&self, ends: Option<Micros>, unit: CalendarUnit) -> Duration {
         let length = Micros::from_secs(unit.seconds()).get();
         let ends = ends.unwrap_or_else(|| Micros::new(length - self.settings.clock.now().get() % length));
@@ -334,18 +335,18 @@ impl DescriptorService {
     }
 }
 
-/// A count that was compared with a number.
+/// A counter that was compared with its limit.
 struct ComparedCount {
     finding: LimitFinding,
     hit: LimitHit,
-    /// What can still be given back.
+    /// Can still be cancelled.
     hold: CountReservation,
-    /// When the window ends of a key that is over.
+    /// The end of the window, if the key is over its limit.
     over_until: Option<Micros>,
 }
 
 impl ComparedCount {
-    /// The same, of a key that nobody was asked about.
+    /// The same for a key that the local cache decided.
     fn into_cached(self) -> Self {
         let after = self.hit.limit.saturating_add(self.hit.hits);
         let hit = LimitHit { after, source: HitSource::LocalCache, ..self.hit };
@@ -353,9 +354,9 @@ impl ComparedCount {
     }
 }
 
-/// What one descriptor costs.
+/// Returns the hits of one descriptor.
 fn descriptor_hits(request: &DomainRequest, index: usize) -> u64 {
-    let own = request.descriptors.get(index).and_then(|asked| asked.hits);
+    let own = request.descriptors.get(index).and_then(|descriptor| descriptor.hits);
     own.unwrap_or_else(|| request.hits.max(1).into())
 }
 
@@ -366,26 +367,26 @@ fn has_limiters(subjects: &[LimitMatch<'_>]) -> bool {
     subjects.iter().any(is_limiter)
 }
 
-/// What is known before limiters are asked.
+/// Summarizes the findings before the limiters are charged.
 fn prior_result(subjects: &[LimitMatch<'_>], findings: &[Option<LimitFinding>]) -> PriorResult {
     let over_limit = |finding: &Option<LimitFinding>| finding.as_ref().map(|finding| finding.over_limit);
     let known = subjects.iter().zip(findings.iter().map(over_limit));
-    let is_together = |manner: LimitAction| manner == LimitAction::DenyTogether;
-    let has_room = known.clone().any(|(subject, over)| match subject {
+    let is_together = |action: LimitAction| action == LimitAction::DenyTogether;
+    let has_capacity = known.clone().any(|(subject, over)| match subject {
         LimitMatch::Limited(limited) if is_together(limited.action) => over == Some(OverLimit::No),
         subject => subject.always_has_capacity(),
     });
-    // One that is to be asked may have room, and then those that refuse together do not.
-    let may_have_room = known.clone().any(|(subject, over)| {
+    // A limiter that is not charged yet may have capacity, and then the quota group does not deny.
+    let may_have_capacity = known.clone().any(|(subject, over)| {
         matches!(subject, LimitMatch::Limited(limited) if is_together(limited.action)) && over.is_none()
     });
-    let refused = match may_have_room {
+    let refused = match may_have_capacity {
         true => is_refused(known.filter(
             |(subject, _)| matches!(subject, LimitMatch::Limited(limited) if limited.action == LimitAction::Deny),
         )),
         false => is_refused(known),
     };
-    match (refused, has_room) {
+    match (refused, has_capacity) {
         (OverLimit::Yes, _) => PriorResult::Denied,
         (OverLimit::No, true) => PriorResult::GroupAllowed,
         (OverLimit::No, false) => PriorResult::None,
@@ -396,12 +397,12 @@ fn shadow_mode(limited: &MatchedLimit<'_>) -> ShadowMode {
     if limited.action == LimitAction::Shadow { ShadowMode::Yes } else { ShadowMode::No }
 }
 
-/// What one of so many processes may let through.
+/// The share of the limit for one of `nodes` processes.
 fn local_share(requests: u32, nodes: u64) -> u32 {
     let part = u64::from(requests) / nodes.max(1);
     u32::try_from(part).unwrap_or(u32::MAX).max(requests.min(1))
 }
 
 pub(super) fn store_unavailable() -> DecisionError {
-    DecisionError::Unavailable("the store that counts is away or late".to_owned())
+    DecisionError::Unavailable("store unavailable".to_owned())
 }

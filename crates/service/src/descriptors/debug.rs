@@ -1,10 +1,10 @@
 //! Pages for operators.
 //!
-//! | path | says |
+//! | path | content |
 //! |---|---|
-//! | `/` | which pages there are |
-//! | `/rlconfig` | the limits that are in force, a line each |
-//! | `/stats` | metrics, a name and a number in each line |
+//! | `/` | a list of the pages |
+//! | `/rlconfig` | the active limits, one per line |
+//! | `/stats` | metrics, one name and value per line |
 //! | `/metrics` | metrics for Prometheus |
 //! | `/healthcheck` | `OK`, or an empty 500 |
 
@@ -12,7 +12,7 @@ use super::{DescriptorService, HealthStatus, ServiceHealth};
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
-/// A page of the debug port.
+/// Returns a page of the debug port.
 pub fn debug_page(service: &DescriptorService, path: &str) -> Response<Bytes> {
     match path {
         "/" => text_response(StatusCode::OK, PAGE_LIST),
@@ -22,18 +22,18 @@ pub fn debug_page(service: &DescriptorService, path: &str) -> Response<Bytes> {
         }
         "/stats" => text_response(StatusCode::OK, service.stats()),
         "/metrics" => metrics_page(service),
-        _ => text_response(StatusCode::NOT_FOUND, "There is no such page; / lists those that are.\n"),
+        _ => text_response(StatusCode::NOT_FOUND, "Page not found; / lists the pages.\n"),
     }
 }
 
 const PAGE_LIST: &str = "\
-/: the pages that are
+/: a list of the pages
 /metrics: metrics for Prometheus
-/rlconfig: the limits that are in force
-/stats: metrics, a name and a number in each line
+/rlconfig: the active limits
+/stats: metrics, one name and value per line
 ";
 
-/// Metrics for Prometheus.
+/// Returns the metrics for Prometheus.
 pub fn metrics_page(service: &DescriptorService) -> Response<Bytes> {
     let mut page = text_response(StatusCode::OK, service.prometheus());
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -41,7 +41,7 @@ pub fn metrics_page(service: &DescriptorService) -> Response<Bytes> {
     page
 }
 
-/// Whether the service is of use. Why it is not is not told to strangers.
+/// Returns the health page. It does not expose the reason of a failure.
 pub fn health_page(health: &ServiceHealth) -> Response<Bytes> {
     match health.status() {
         HealthStatus::Serving => text_response(StatusCode::OK, "OK"),

@@ -1,13 +1,13 @@
-//! Whoever says what a domain says.
+//! The interface between transports and the service.
 
 use super::{DecisionError, DomainRequest, DomainVerdict};
 use std::{future::Future, sync::Arc};
 
-/// Whoever says what a domain says. Wires ask it, and know nothing else of it.
+/// Decides requests. Transports depend only on this trait.
 ///
-/// A wire drops what it waits for when its client has gone: what was counted by then stays counted.
+/// A transport drops the future when its client disconnects; hits counted until then stay counted.
 pub trait Decide: Send + Sync + 'static {
-    /// Counts what is asked for, and says whether it is let through.
+    /// Counts a request and decides whether it is allowed.
     fn decide(
         &self,
         request: DomainRequest,
@@ -17,8 +17,8 @@ pub trait Decide: Send + Sync + 'static {
 impl<D: Decide> Decide for Arc<D> {
     fn decide(
         &self,
-        ask: DomainRequest,
+        request: DomainRequest,
     ) -> impl Future<Output = Result<DomainVerdict, DecisionError>> + Send {
-        self.as_ref().decide(ask)
+        self.as_ref().decide(request)
     }
 }

@@ -22,10 +22,10 @@ const LIMIT_METRICS: [(&str, &str); COUNTER_NAMES.len()] = [
     ),
     (
         "ratelimit_service_rate_limit_over_limit_with_local_cache",
-        "Hits over a limit that were answered from the local cache.",
+        "Hits over a limit that were decided from the local cache.",
     ),
     ("ratelimit_service_rate_limit_within_limit", "Hits within a limit."),
-    ("ratelimit_service_rate_limit_shadow_mode", "Hits over a limit that were let through in shadow mode."),
+    ("ratelimit_service_rate_limit_shadow_mode", "Hits over a limit that were allowed in shadow mode."),
 ];
 
 const LOCAL_CACHE_METRICS: [(&str, &str); 7] = [
@@ -50,14 +50,14 @@ impl Exposition {
             .into_iter()
             .map(|series| (sanitize_name(&series.domain), sanitize_name(&series.name), series))
             .collect();
-        for (place, (name, help)) in LIMIT_METRICS.into_iter().enumerate() {
+        for (index, (name, help)) in LIMIT_METRICS.into_iter().enumerate() {
             all.start_family(MetricFamily::counter(name, help));
             for (domain, rest, series) in &series {
                 let mut keys = rest.split('.');
                 let mut labels = vec![("domain", &*series.domain), ("key1", keys.next().unwrap_or_default())];
                 labels.extend(keys.next().filter(|key| !key.is_empty()).map(|key| ("key2", key)));
-                let stat = format!("ratelimit.service.rate_limit.{domain}.{rest}.{}", COUNTER_NAMES[place]);
-                all.add(stat, &labels, series.counts[place]);
+                let stat = format!("ratelimit.service.rate_limit.{domain}.{rest}.{}", COUNTER_NAMES[index]);
+                all.add(stat, &labels, series.counts[index]);
             }
         }
         all.start_family(MetricFamily::counter(
@@ -95,7 +95,7 @@ impl Exposition {
                 "ratelimit_service_global_shadow_mode",
                 "ratelimit.service.global_shadow_mode",
                 load(&metrics.global_shadow_mode),
-                "Requests over a limit that were let through in global shadow mode.",
+                "Requests over a limit that were allowed in global shadow mode.",
             ),
             (
                 "ratelimit_service_store_failures",
@@ -175,7 +175,7 @@ impl Exposition {
         all
     }
 
-    /// The page `/stats`: a name and a number in each line.
+    /// The page `/stats`: one name and value per line.
     pub(super) fn stats_page(&self) -> String {
         self.stats().into_iter().map(|(name, (_, count))| format!("{name}: {count}\n")).collect()
     }

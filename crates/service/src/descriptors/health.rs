@@ -1,4 +1,4 @@
-//! Whether the service is of use.
+//! The health of the service.
 
 use super::DescriptorService;
 use std::{
@@ -10,10 +10,11 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// Whether the service is of use: its store was reached, it has files where it must, and it is not about to stop.
+/// The health of the service. It is healthy if its store was reachable, a required configuration is loaded, and it is not
+/// draining.
 ///
-/// A store that is lost later does not count by default, as in envoyproxy/ratelimit: a liveness probe would restart the whole
-/// fleet for the outage of its store, and Envoy decides what happens to requests meanwhile.
+/// By default a later outage of the store does not make it unhealthy, as in envoyproxy/ratelimit: a liveness probe would
+/// restart all instances for an outage of the store, while Envoy handles failed requests on its own.
 pub struct ServiceHealth {
     service: Arc<DescriptorService>,
     config_requirement: ConfigRequirement,
@@ -23,39 +24,39 @@ pub struct ServiceHealth {
     changed: Notify,
 }
 
-/// When a service without its store is of no use.
+/// When the service requires its store to be healthy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreRequirement {
-    /// Until it was reached for the first time.
+    /// Until the store was reachable for the first time.
     #[default]
     Startup,
-    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: whenever it cannot be reached.
+    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: at any time.
     Always,
 }
 
 type StoreProbe = dyn Fn() -> Option<String> + Send + Sync;
 
-/// Whether a service without any domain is of use.
+/// Whether the service requires a configuration to be healthy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConfigRequirement {
-    /// It is.
+    /// It is healthy without any domain.
     #[default]
     Optional,
-    /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: it is not.
+    /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: it is unhealthy without a domain.
     Required,
 }
 
-/// What is said of a service.
+/// The status of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HealthStatus {
-    /// It is of use.
+    /// Healthy.
     Serving,
-    /// It is not, and why.
+    /// Unhealthy, with the reason.
     NotServing(String),
 }
 
 impl ServiceHealth {
-    /// The health of a service.
+    /// Creates the health of a service, without requirements.
     pub fn new(service: Arc<DescriptorService>) -> Self {
         Self {
             service,
@@ -67,13 +68,13 @@ impl ServiceHealth {
         }
     }
 
-    /// Whether it must have files.
+    /// Sets whether a configuration is required.
     #[must_use]
     pub fn config(self, requirement: ConfigRequirement) -> Self {
         Self { config_requirement: requirement, ..self }
     }
 
-    /// Who knows what is the matter with the store, if anything is, and when that counts.
+    /// Sets when the store is required. `last_error` returns the current error of the store, if there is one.
     #[must_use]
     pub fn store(
         self,
@@ -83,38 +84,38 @@ impl ServiceHealth {
         Self { store: Some((Box::new(last_error), requirement)), ..self }
     }
 
-    /// It is about to stop: from now on it is of no use to new clients.
+    /// Marks the service as draining: it is unhealthy from now on.
     pub fn drain(&self) {
         self.is_draining.store(true, Relaxed);
         self.changed.notify_one();
     }
 
-    /// Limits were loaded, or are gone.
+    /// Signals that the configuration changed.
     pub(super) fn notify_config_change(&self) {
         self.changed.notify_one();
     }
 
-    /// Waits until something else may be said of it. The store is to be asked from time to time besides.
+    /// Waits for a possible change of the status. Changes of the store are not signalled; poll for them.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// What is said of it.
+    /// Returns the current status.
     pub fn status(&self) -> HealthStatus {
         if self.is_draining.load(Relaxed) {
-            return HealthStatus::NotServing("about to stop".to_owned());
+            return HealthStatus::NotServing("draining".to_owned());
         }
         if self.config_requirement == ConfigRequirement::Required
             && self.service.config().is_none_or(|set| set.is_empty())
         {
-            return HealthStatus::NotServing("no configuration is loaded".to_owned());
+            return HealthStatus::NotServing("no configuration loaded".to_owned());
         }
-        let Some((trouble, need)) = &self.store else { return HealthStatus::Serving };
-        if *need == StoreRequirement::Startup && self.was_reachable.load(Relaxed) {
+        let Some((last_error, requirement)) = &self.store else { return HealthStatus::Serving };
+        if *requirement == StoreRequirement::Startup && self.was_reachable.load(Relaxed) {
             return HealthStatus::Serving;
         }
-        match trouble() {
-            Some(trouble) => HealthStatus::NotServing(format!("store unavailable: {trouble}")),
+        match last_error() {
+            Some(error) => HealthStatus::NotServing(format!("store unavailable: {error}")),
             None => {
                 self.was_reachable.store(true, Relaxed);
                 HealthStatus::Serving

@@ -1,4 +1,4 @@
-//! What the service needs to know of the files of descriptors.
+//! The interface between the service and its configuration.
 
 use std::{fmt, sync::Arc};
 use tidegate_policy::descriptors::{
@@ -10,13 +10,13 @@ pub trait ConfigLookup: fmt::Debug + Send + Sync + 'static {
     /// The domain of this name, if it is loaded.
     fn domain(&self, name: &str) -> Option<&dyn DomainLookup>;
 
-    /// Whether there is no domain at all.
+    /// Whether there is no domain.
     fn is_empty(&self) -> bool;
 
-    /// All limits of all domains: the same that [`DomainLookup::find`] finds.
+    /// All limits of all domains, in the same allocations that [`DomainLookup::find`] returns.
     fn limits(&self) -> Vec<Arc<DescriptorLimit>>;
 
-    /// What `/rlconfig` says: a line for each limit.
+    /// The content of `/rlconfig`: one line per limit.
     fn lines(&self) -> Vec<String>;
 }
 

@@ -1,4 +1,4 @@
-//! What is counted for operators: one registry that is bounded by what the files say, not by what requests do.
+//! Metrics of the service: one registry whose size depends on the configuration, not on the requests.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,20 +10,20 @@ use std::{
 };
 use tidegate_policy::descriptors::{DescriptorEntry, MetricName};
 
-/// What everything is called that there is no room for by its own name.
+/// The series of everything beyond the capacity of the registry.
 pub(super) const OTHER_NAME: &str = "other";
-/// A longer name is not kept.
+/// The maximum length of a name with its own series.
 const MAX_NAME_LEN: usize = 1_024;
-/// What limits are called that requests bring along, where there is no room for the names of their descriptors.
+/// The series of limit overrides beyond the capacity of the registry.
 pub(super) const OVERRIDE_NAME: &str = "override";
-/// So many domains that are not loaded are told apart.
+/// The number of unknown domains with their own series.
 const MAX_UNKNOWN_DOMAINS: usize = 64;
 
-/// Upper ends of the buckets of response times, in microseconds.
+/// Upper bounds of the buckets of response times, in microseconds.
 pub(super) const BUCKET_BOUNDS: [u64; 12] =
     [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 50_000, 100_000, 500_000, 1_000_000];
 
-/// Counts of a decision service. They only grow, except when files are read that lack a limit: then its counts go.
+/// The metrics of the service. Counters only grow; a reload removes the counters of limits that no longer exist.
 #[derive(Debug)]
 pub struct ServiceMetrics {
     pub(super) total_requests: AtomicU64,
@@ -32,28 +32,28 @@ pub struct ServiceMetrics {
     pub(super) config_load_success: AtomicU64,
     pub(super) config_load_error: AtomicU64,
     pub(super) global_shadow_mode: AtomicU64,
-    /// One more than there are buckets: the last is for those that took longer.
+    /// One counter per bucket, and a last one for longer times.
     pub(super) response_times: [AtomicU64; BUCKET_BOUNDS.len() + 1],
     pub(super) response_time_sum: AtomicU64,
     unknown_domains: Mutex<BTreeMap<String, u64>>,
     limits: RwLock<BTreeMap<Arc<str>, Arc<LimitMetrics>>>,
-    /// By domain, and in it by what follows the domain in the name.
+    /// By domain, then by the name after the domain.
     overrides: RwLock<HashMap<String, HashMap<String, Arc<LimitCounters>>>>,
     max_details: usize,
 }
 
-/// Counts of one limit.
+/// The metrics of one limit.
 #[derive(Debug)]
 pub(super) struct LimitMetrics {
     name: Arc<str>,
-    /// The place alone does not say where its first part ends.
+    /// The path does not show where the domain ends, since domains may contain dots.
     domain: OnceLock<String>,
     total: Arc<LimitCounters>,
     details: RwLock<HashMap<String, Arc<LimitCounters>>>,
     max_details: usize,
 }
 
-/// What is counted of a limit, weighted by hits.
+/// The counters of a limit, weighted by hits.
 #[derive(Debug, Default)]
 pub(super) struct LimitCounters {
     total_hits: AtomicU64,
@@ -68,39 +68,39 @@ pub(super) struct LimitCounters {
 pub(super) const COUNTER_NAMES: [&str; 6] =
     ["total_hits", "over_limit", "near_limit", "over_limit_with_local_cache", "within_limit", "shadow_mode"];
 
-/// Hits on a limit, as metrics see them.
+/// The hits of one request on a limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LimitHit {
     pub(super) hits: u64,
-    /// How many there are with these.
+    /// The count after these hits.
     pub(super) after: u64,
     pub(super) limit: u64,
-    /// From how many on it is near; see [`near`].
+    /// See [`near_limit`].
     pub(super) near_limit: u64,
     pub(super) shadow: ShadowMode,
     pub(super) source: HitSource,
 }
 
-/// How it is known how many there are.
+/// The source of a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HitSource {
-    /// They were counted.
+    /// A counter.
     Counted,
-    /// The key was over before, and its window has not ended.
+    /// The local cache of keys over their limit.
     LocalCache,
 }
 
-/// Whether a limit only watches.
+/// Whether a limit is in shadow mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ShadowMode {
     Yes,
     No,
 }
 
-/// A name with its counts, and the domain that it starts with if that is known.
+/// The counters of a limit with its name and domain.
 pub(super) struct LimitSeries {
     pub(super) domain: String,
-    /// What follows the domain.
+    /// The name after the domain.
     pub(super) name: String,
     pub(super) counts: [u64; COUNTER_NAMES.len()],
 }
@@ -123,22 +123,22 @@ impl ServiceMetrics {
         }
     }
 
-    /// Files were read, and are good.
+    /// Records that a configuration was loaded.
     pub fn record_config_load(&self) {
         self.config_load_success.fetch_add(1, Relaxed);
     }
 
-    /// Files were read, and are not.
+    /// Records that a configuration was rejected.
     pub fn record_config_error(&self) {
         self.config_load_error.fetch_add(1, Relaxed);
     }
 
-    /// How many names it has counts for at the moment.
+    /// The current number of series.
     pub fn series_count(&self) -> usize {
         self.limit_series().len() + self.unknown_domains().len()
     }
 
-    /// A request was answered, or not, after so long.
+    /// Records the response time of a request, successful or not.
     pub(super) fn record_response(&self, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let bucket = BUCKET_BOUNDS.iter().position(|end| micros <= *end).unwrap_or(BUCKET_BOUNDS.len());
@@ -147,26 +147,26 @@ impl ServiceMetrics {
         self.response_time_sum.fetch_add(micros, Relaxed);
     }
 
-    /// A domain was asked for that is not loaded, with so many descriptors.
+    /// Records the descriptors of a request for an unknown domain.
     pub(super) fn record_unknown_domain(&self, domain: &str, descriptors: usize) {
         let descriptors = descriptors as u64;
-        let mut strangers = self.unknown_domains.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = strangers.get_mut(domain) {
+        let mut domains = self.unknown_domains.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = domains.get_mut(domain) {
             *count += descriptors;
             return;
         }
         let name =
-            if strangers.len() < MAX_UNKNOWN_DOMAINS && domain.len() <= 128 { domain } else { OTHER_NAME };
-        *strangers.entry(name.to_owned()).or_default() += descriptors;
+            if domains.len() < MAX_UNKNOWN_DOMAINS && domain.len() <= 128 { domain } else { OTHER_NAME };
+        *domains.entry(name.to_owned()).or_default() += descriptors;
     }
 
     pub(super) fn unknown_domains(&self) -> Vec<(String, u64)> {
-        let strangers = self.unknown_domains.lock().unwrap_or_else(PoisonError::into_inner);
-        strangers.iter().map(|(domain, count)| (domain.clone(), *count)).collect()
+        let domains = self.unknown_domains.lock().unwrap_or_else(PoisonError::into_inner);
+        domains.iter().map(|(domain, count)| (domain.clone(), *count)).collect()
     }
 
-    /// Keeps the counts of these places; those of others go, and of limits that came along to domains that are not loaded any
-    /// more. A request that is being decided by files before these may bring one back, until the next are loaded.
+    /// Keeps the counters of the limits in `names` and of the overrides of loaded domains; removes all others. A request that
+    /// the previous configuration still decides may add one again, until the next reload.
     pub(super) fn retain<'a>(
         &self,
         names: impl Iterator<Item = &'a Arc<str>>,
@@ -174,20 +174,20 @@ impl ServiceMetrics {
     ) {
         let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
         if !limits.is_empty() {
-            *limits = names.filter_map(|place| limits.remove_entry(place)).collect();
+            *limits = names.filter_map(|name| limits.remove_entry(name)).collect();
         }
         self.overrides.write().unwrap_or_else(PoisonError::into_inner).retain(|domain, _| is_loaded(domain));
     }
 
-    /// Counts of the limits at a place. There must be such a place, or there is no bound.
+    /// Returns the metrics of a limit. The limit must exist in the configuration; otherwise the registry is unbounded.
     pub(super) fn for_limit(&self, name: &Arc<str>) -> Arc<LimitMetrics> {
         let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
         let new = || Arc::new(LimitMetrics::new(name.clone(), self.max_details));
         limits.entry(name.clone()).or_insert_with(new).clone()
     }
 
-    /// Counts of a limit that a request brings along to a domain, under the name of its descriptor as long as there is room
-    /// for names. There must be such a domain, or there is no bound.
+    /// Returns the counters of a limit override, under the name of its descriptor or, beyond the capacity, under
+    /// [`OVERRIDE_NAME`]. The domain must exist in the configuration; otherwise the registry is unbounded.
     pub(super) fn for_override(&self, domain: &str, entries: &[DescriptorEntry]) -> Arc<LimitCounters> {
         let mut name = String::new();
         for entry in entries {
@@ -206,13 +206,13 @@ impl ServiceMetrics {
         known.unwrap_or_else(|| {
             let mut overrides = self.overrides.write().unwrap_or_else(PoisonError::into_inner);
             let names = overrides.entry(domain.to_owned()).or_default();
-            let has_room = names.len() < self.max_details && name.len() <= MAX_NAME_LEN;
-            let name = if has_room || names.contains_key(&name) { name } else { OVERRIDE_NAME.to_owned() };
+            let fits = names.len() < self.max_details && name.len() <= MAX_NAME_LEN;
+            let name = if fits || names.contains_key(&name) { name } else { OVERRIDE_NAME.to_owned() };
             names.entry(name).or_default().clone()
         })
     }
 
-    /// All names of limits that were hit.
+    /// The series of all limits with hits.
     pub(super) fn limit_series(&self) -> Vec<LimitSeries> {
         let mut all = Vec::new();
         for limit in self.limits.read().unwrap_or_else(PoisonError::into_inner).values() {
@@ -247,7 +247,7 @@ impl LimitMetrics {
         Self { name, domain: OnceLock::new(), total: Arc::default(), details: RwLock::default(), max_details }
     }
 
-    /// The counts that a hit of this domain belongs to.
+    /// Returns the counters for a hit in this domain.
     pub(super) fn counters_for(&self, domain: &str, metric: &MetricName) -> Arc<LimitCounters> {
         self.domain.get_or_init(|| domain.to_owned());
         let MetricName::Detailed(name) = metric else { return self.total.clone() };
@@ -262,7 +262,7 @@ impl LimitMetrics {
         })
     }
 
-    /// A name without its domain, and the domain.
+    /// Splits a name into the domain and the rest.
     fn split_domain(&self, name: &str) -> (String, String) {
         let domain = self.domain.get().map_or("", String::as_str);
         match name.strip_prefix(domain).and_then(|rest| rest.strip_prefix('.')) {
@@ -273,7 +273,7 @@ impl LimitMetrics {
 }
 
 impl LimitCounters {
-    /// Counts hits: how much of them was within the limit, near it, and over it.
+    /// Counts the hits within the limit, near it and over it.
     pub(super) fn record(&self, hit: LimitHit) {
         let LimitHit { hits, after, limit, near_limit: near, shadow, source } = hit;
         let before = after.saturating_sub(hits);
@@ -308,11 +308,12 @@ impl LimitCounters {
     }
 }
 
-/// From how many hits on they are near a limit: so much of it, rounded down, in the numbers that envoyproxy/ratelimit uses.
+/// The count above which hits are near the limit: `limit * ratio`, rounded down, in single precision as envoyproxy/ratelimit
+/// computes it.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "the ratio is one, and the rest is rounded"
+    reason = "the ratio is at most one, and the result is rounded down"
 )]
 pub(super) fn near_limit(limit: u64, ratio: f32) -> u64 {
     (limit as f32 * ratio).floor() as u64
@@ -357,8 +358,8 @@ mod tests {
     #[test]
     fn registry_size_is_bounded() {
         let metrics = ServiceMetrics::new(100);
-        let place: Arc<str> = "shop.user".into();
-        let limit = metrics.for_limit(&place);
+        let name: Arc<str> = "shop.user".into();
+        let limit = metrics.for_limit(&name);
         let hit = LimitHit {
             hits: 1,
             after: 1,
@@ -373,7 +374,7 @@ mod tests {
             metrics.for_override("shop", &[entry]).record(hit);
             metrics.record_unknown_domain(&number.to_string(), 1);
         }
-        // A hundred names and the rest, twice; as many unknown domains as have names, and the rest.
+        // 100 names and `other` for limits, 100 names and `override` for overrides, 64 unknown domains and `other`.
         assert_eq!(metrics.series_count(), 101 + 101 + 65);
         let all: u64 = metrics.limit_series().iter().map(|series| series.counts[0]).sum();
         assert_eq!(all, 2_000_000);

@@ -1,10 +1,10 @@
-//! The decision service: limits by descriptors, for Envoy and whoever speaks its protocol.
+//! The rate limit service: limits by descriptors, for Envoy and other clients of its protocol.
 //!
 //! ```text
-//!   gRPC, /json ──▶ DomainAsk ──▶ DescriptorSet (which limits) ──▶ counters (how many) ──▶ DomainVerdict ──▶ gRPC, /json
+//!   gRPC, /json ──▶ DomainRequest ──▶ DescriptorSet (limits) ──▶ counters ──▶ DomainVerdict ──▶ gRPC, /json
 //! ```
 //!
-//! Wires translate and decide nothing; counters know no wire.
+//! Transports only convert between wire types and these types; counters do not depend on a transport.
 
 mod active_config;
 mod count;

@@ -1,89 +1,89 @@
-//! What is asked of a domain, and what it says.
+//! Requests to a domain and their verdicts.
 
 use std::{sync::Arc, time::Duration};
 use tidegate_policy::descriptors::{CalendarUnit, DescriptorEntry};
 
-/// What is asked of a domain.
+/// A request to a domain.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DomainRequest {
-    /// Its name.
+    /// The name of the domain.
     pub domain: String,
-    /// What is to be counted.
+    /// The descriptors to count.
     pub descriptors: Vec<RequestDescriptor>,
-    /// What each descriptor costs that does not say; zero means one.
+    /// The hits of each descriptor that has none of its own; zero means one.
     pub hits: u32,
-    /// How long the caller waits for the answer, if it says so.
+    /// How long the caller waits for the response, if it sends a timeout.
     pub deadline: Option<Duration>,
 }
 
 /// One descriptor of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestDescriptor {
-    /// Its entries, in their order.
+    /// The entries, in order.
     pub entries: Vec<DescriptorEntry>,
-    /// A limit that is used instead of the one of the files.
+    /// A limit that replaces the configured one.
     pub limit: Option<LimitOverride>,
-    /// What it costs; zero only looks.
+    /// The number of hits; zero only peeks.
     pub hits: Option<u64>,
 }
 
-/// A limit that a request brings along.
+/// A limit that is part of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitOverride {
-    /// How many.
+    /// The number of requests per unit.
     pub requests: u32,
-    /// In which time.
+    /// The unit.
     pub unit: CalendarUnit,
 }
 
-/// What a domain says.
+/// The decision on a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DomainVerdict {
-    /// Whether the request is let through.
+    /// Whether the request is denied.
     pub overall: OverLimit,
-    /// What is said of each descriptor, in their order.
+    /// The status of each descriptor, in order.
     pub statuses: Vec<LimitStatus>,
-    /// What the client is told, where that is wanted: names and values of headers.
+    /// Names and values of response headers, if they are enabled.
     pub headers: Vec<(String, String)>,
-    /// What a client that is refused is told: a problem as in RFC 9457, where that is wanted.
+    /// The body of a denial as RFC 9457 problem details, if it is enabled.
     pub body: Option<String>,
-    /// What Envoy may keep of it, as JSON.
+    /// Dynamic metadata for Envoy, as JSON.
     pub metadata: Option<serde_json::Value>,
 }
 
-/// Whether there was too much of something.
+/// Whether a limit is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverLimit {
-    /// There was not.
+    /// The limit is not exceeded.
     No,
-    /// There was.
+    /// The limit is exceeded.
     Yes,
 }
 
-/// What is said of one descriptor.
+/// The status of one descriptor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitStatus {
     /// Whether it is over its limit.
     pub over_limit: OverLimit,
-    /// The limit that applies: how many in which time; a limit of our own that is no unit of the calendar is told by its
-    /// amount and the unit that is closest to its window.
+    /// The limit that applies: requests, unit and name. A quota whose window is not a calendar unit is reported with the
+    /// closest unit.
     pub limit: Option<(u32, CalendarUnit, Option<Arc<str>>)>,
-    /// How many are left; as many as the protocol can say where there is no limit to it.
+    /// The remaining requests; `u32::MAX` if there is no limit.
     pub remaining: u32,
-    /// When the window ends, or the next one fits.
+    /// The time until the window ends, or until the next request is allowed.
     pub reset: Option<Duration>,
 }
 
-/// Why there is no verdict. Wires have a status for each: a denial is none of these.
+/// An error without a verdict; a denial is not an error. Transports map each error to a status.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecisionError {
-    /// What was asked makes no sense; with a sentence that says what.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// No files are loaded.
+    /// No configuration is loaded.
     #[error("no rate limit configuration loaded")]
     NoConfiguration,
-    /// The store is away, and what was declared for that is to say so.
+    /// The store is unavailable, and the failure mode is `closed`.
     #[error("{0}")]
     Unavailable(String),
 }

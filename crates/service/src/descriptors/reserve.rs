@@ -1,4 +1,4 @@
-//! What can be asked besides a decision: to look, to take and settle later, and to forget.
+//! Operations besides a decision: peek, reserve and reset.
 
 use super::{
     DecisionError, DescriptorService, DomainRequest, DomainVerdict, OverLimit,
@@ -7,21 +7,21 @@ use super::{
     counters::{CountPurpose, CountReservation, CountReservations, DescriptorKey},
 };
 
-/// What was taken for a request, and is to be settled. Who drops it leaves all of it counted.
+/// The reserved hits of a request. Dropping it keeps all hits counted.
 #[derive(Debug)]
 pub struct ReservedHits {
     holds: Option<CountReservations>,
 }
 
 impl ReservedHits {
-    /// Has each descriptor of the request cost this instead of what was taken.
+    /// Charges each descriptor of the request with the actual hits instead.
     pub async fn commit(mut self, hits: u64) {
         for hold in self.holds.take().unwrap_or_default() {
             hold.commit(hits).await;
         }
     }
 
-    /// Gives all of it back.
+    /// Refunds all hits.
     pub async fn cancel(mut self) {
         for hold in self.holds.take().unwrap_or_default() {
             hold.cancel().await;
@@ -36,13 +36,13 @@ impl Drop for ReservedHits {
 }
 
 impl DescriptorService {
-    /// What is left of the limits that apply. Counts nothing.
+    /// Returns the state of the limits that apply, without counting.
     pub async fn peek(&self, mut request: DomainRequest) -> Result<DomainVerdict, DecisionError> {
-        request.descriptors.iter_mut().for_each(|asked| asked.hits = Some(0));
+        request.descriptors.iter_mut().for_each(|descriptor| descriptor.hits = Some(0));
         self.decide(request).await
     }
 
-    /// Takes what is asked for, all of it or nothing, however else it is counted. It is held unless it was refused.
+    /// Reserves the hits of all descriptors, or of none if the request is denied, in every counting mode.
     pub async fn reserve(
         &self,
         request: DomainRequest,
@@ -53,19 +53,19 @@ impl DescriptorService {
         Ok((verdict, reserved_hits))
     }
 
-    /// Forgets what was counted of these descriptors under the limits that apply to them, and says of how many.
+    /// Resets the counters of these descriptors. Returns the number of counters.
     pub async fn reset(&self, request: &DomainRequest) -> Result<usize, DecisionError> {
         self.validate(request)?;
-        let force = self.active_config().ok_or(DecisionError::NoConfiguration)?;
-        let Some(domain) = force.set.domain(&request.domain) else { return Ok(0) };
+        let config = self.active_config().ok_or(DecisionError::NoConfiguration)?;
+        let Some(domain) = config.set.domain(&request.domain) else { return Ok(0) };
         let mut count = 0;
-        for subject in force.resolve(domain, request, (&self.settings, self.metrics())) {
+        for subject in config.resolve(domain, request, (&self.settings, self.metrics())) {
             let LimitMatch::Limited(limited) = subject else { continue };
             let key = DescriptorKey { domain: &request.domain, entries: &limited.counted_entries };
             let reset = match &limited.method {
                 CountingMethod::Count { unit, .. } => {
                     let reset = self.counters.reset(key, *unit).await;
-                    // After it: what is counted before it is over may be remembered meanwhile.
+                    // Last, since a concurrent request may have cached the key during the reset.
                     self.over_limit_keys.iter().for_each(|over| over.remove(key, *unit));
                     reset
                 }

@@ -1,8 +1,8 @@
-//! The decision service as a process: where limits come from, its listeners, and what goes on between them.
+//! The rate limit service as a process: the source of its configuration, its listeners and its background tasks.
 //!
 //! ```text
-//!   folder or management server ──whenever it changes──▶ DescriptorService ◀── gRPC, /json
-//!                                                              └──▶ pages: /rlconfig, /stats, /metrics
+//!   folder or management server ──on each change──▶ DescriptorService ◀── gRPC, /json
+//!                                                         └──▶ pages: /rlconfig, /stats, /metrics
 //! ```
 
 use super::{
@@ -16,6 +16,7 @@ use super::{
     },
     xds::XdsClient,
 };
+use crate::events;
 use axum::{
     Router,
     body::Body,
@@ -45,7 +46,7 @@ use tidegate_policy::{
 };
 use tokio::{net::UnixListener, sync::watch, time};
 
-/// A decision service that is bound to its addresses, and has read its limits where these are files.
+/// A rate limit service with bound listeners. A configuration from a folder is loaded already.
 pub struct RateLimitServer {
     service: Arc<DescriptorService>,
     health: ServiceHealth,
@@ -54,19 +55,19 @@ pub struct RateLimitServer {
     grpc_settings: GrpcSettings,
     reservations: Arc<ReservationApi>,
     authorization: Arc<Authorization>,
-    /// Whether connections are refused until there are limits.
+    /// Whether it accepts no connections until a configuration is loaded.
     waits_for_config: bool,
     store_requirement: StoreRequirement,
     statsd: Option<StatsdSettings>,
 }
 
-/// Where limits come from.
+/// The source of the configuration.
 pub(super) enum ConfigSource {
     Folder(Box<DescriptorDirectory>),
     Xds(Box<XdsClient>, DomainMerge),
 }
 
-/// Where it listens.
+/// The sockets of all listeners.
 struct ServerSockets {
     http: BoundListener,
     grpc: GrpcSocket,
@@ -79,26 +80,26 @@ enum GrpcSocket {
     Unix(UnixSocket, Option<Arc<Certificate>>),
 }
 
-/// Why a decision service does not start.
+/// An error at startup.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// An address cannot be listened on, or a certificate cannot be used.
+    /// A listener cannot be bound, or a certificate is invalid.
     #[error("{0}")]
     Listen(StartupError),
-    /// The limits make no sense, or cannot be had.
+    /// The configuration is invalid or unreadable.
     #[error("{0}")]
     Config(String),
-    /// Its counters cannot be made.
+    /// The counters cannot be created.
     #[error("{0}")]
     Counters(BuildError),
-    /// What is wanted cannot be done here.
+    /// The settings are not supported.
     #[error("{0}")]
     Unsupported(&'static str),
 }
 
 impl RateLimitServer {
-    /// Reads the limits and binds the addresses. Nothing is served before it [runs](Self::run). It counts in this process
-    /// where there is no store.
+    /// Loads the configuration and binds the listeners. It serves only after [`run`](Self::run). Without a store it counts
+    /// in memory.
     pub fn open(environment: &Environment, stores: ServerStores) -> Result<Self, ServerError> {
         let settings = service_settings(environment, stores)?;
         let service = Arc::new(DescriptorService::new(settings).map_err(ServerError::Counters)?);
@@ -117,11 +118,11 @@ impl RateLimitServer {
             BoundListener::reserve(address, certificate.clone()).map_err(ServerError::Listen)
         };
         let http = |endpoint: Endpoint| bind(endpoint, &http_certificate);
-        let limits = open_config_source(environment, &service)?;
+        let config_source = open_config_source(environment, &service)?;
         let metrics = environment.prometheus.as_ref();
-        // A management server may take a while, and nobody is to be answered without limits meanwhile.
+        // A management server may be slow; without a configuration the service would allow every request.
         let waits_for_config =
-            matches!(&limits, ConfigSource::Xds(..)) && environment.start == StartMode::WaitForConfig;
+            matches!(&config_source, ConfigSource::Xds(..)) && environment.start == StartMode::WaitForConfig;
         let sockets = ServerSockets {
             http: http(environment.http)?,
             grpc: match &environment.grpc {
@@ -139,7 +140,7 @@ impl RateLimitServer {
         Ok(Self {
             health: ServiceHealth::new(service.clone()).config(environment.health),
             service,
-            config_source: limits,
+            config_source,
             sockets,
             grpc_settings: GrpcSettings {
                 max_connection_age: environment.max_connection_age,
@@ -153,8 +154,8 @@ impl RateLimitServer {
         })
     }
 
-    /// The same, whose health is that of its store, too, where nothing can be decided without it: this says what is the
-    /// matter with it, if anything is.
+    /// Includes the store in the health checks if the failure mode is `closed`. `last_error` returns the current error of the
+    /// store, if there is one.
     #[must_use]
     pub fn store_health(self, last_error: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         match self.service.settings.outage {
@@ -165,7 +166,7 @@ impl RateLimitServer {
         }
     }
 
-    /// Where it listens, each with what is there.
+    /// The addresses of the listeners, each with its purpose.
     pub fn addresses(&self) -> Vec<(&'static str, String)> {
         let ServerSockets { http, grpc, debug, metrics } = &self.sockets;
         let grpc = match grpc {
@@ -193,30 +194,30 @@ impl RateLimitServer {
         addresses
     }
 
-    /// Serves until `shutdown`, and then until requests in flight have ended.
+    /// Serves until `shutdown`, then drains requests in flight.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServerError> {
         let Self {
             service,
             health,
-            config_source: limits,
+            config_source,
             sockets,
             grpc_settings,
-            reservations: desk,
+            reservations,
             authorization,
-            waits_for_config: waits,
+            waits_for_config,
             statsd,
             ..
         } = self;
         let health = Arc::new(health);
-        let config_task = tokio::spawn(watch_config(limits, service.clone(), health.clone()));
+        let config_task = tokio::spawn(watch_config(config_source, service.clone(), health.clone()));
         let mut shutdown = pin!(shutdown);
-        if waits {
+        if waits_for_config {
             let loaded = async {
                 while service.config().is_none() {
                     health.changed().await;
                 }
             };
-            tracing::info!("waiting for the first configuration");
+            events::InitialConfigPending.emit();
             tokio::select! {
                 () = loaded => {}
                 () = shutdown.as_mut() => {
@@ -231,22 +232,22 @@ impl RateLimitServer {
         let wait_for_stop = || {
             let mut stopped = stopped.clone();
             async move {
-                // A sender that is gone says that it is over.
+                // Dropping the sender signals the shutdown.
                 let _ = stopped.changed().await;
             }
         };
-        let wire = GrpcServer::new(service.clone()).await.authorization(authorization.clone());
-        wire.health().set(serving_status(&health)).await;
-        let health_task = tokio::spawn(monitor_health(health.clone(), wire.health(), desk.clone()));
+        let server = GrpcServer::new(service.clone()).await.authorization(authorization.clone());
+        server.health().set(serving_status(&health)).await;
+        let health_task = tokio::spawn(monitor_health(health.clone(), server.health(), reservations.clone()));
         let grpc: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> = match grpc {
             GrpcSocket::Tcp(bound) => {
                 let listener = bound.into_listener().map_err(ServerError::Listen)?;
-                Box::pin(wire.serve_listener(listener, grpc_settings, wait_for_stop()))
+                Box::pin(server.serve_listener(listener, grpc_settings, wait_for_stop()))
             }
             GrpcSocket::Unix(socket, certificate) => {
                 let socket = UnixListener::from_std(socket)
                     .map_err(|error| ServerError::Listen(StartupError::System(error)))?;
-                Box::pin(wire.serve_listener(
+                Box::pin(server.serve_listener(
                     Listener::new(socket, certificate),
                     grpc_settings,
                     wait_for_stop(),
@@ -259,7 +260,7 @@ impl RateLimitServer {
             let server = HttpServer::new(TowerToHyperService::new(router), &connections);
             Ok(server.serve_until(bound.into_listener().map_err(ServerError::Listen)?, wait_for_stop()))
         };
-        let plain = serve(http_router(&service, &health, desk, &authorization), http)?;
+        let plain = serve(http_router(&service, &health, reservations, &authorization), http)?;
         let pages = serve(require_token(debug_router(&service), &authorization), debug)?;
         if let Some((bound, path)) = metrics {
             tokio::spawn(serve(require_token(metrics_router(&service, path), &authorization), bound)?);
@@ -276,9 +277,9 @@ impl RateLimitServer {
         tokio::join!(stop_listeners, grpc, plain, pages);
         config_task.abort();
         health_task.abort();
-        if let Some(sending) = statsd_task {
-            // It waits for a server for a while only.
-            let _ = sending.await;
+        if let Some(task) = statsd_task {
+            // The last flush has a timeout.
+            let _ = task.await;
         }
         Ok(())
     }
@@ -298,7 +299,7 @@ fn require_token(pages: Router, authorization: &Arc<Authorization>) -> Router {
     }))
 }
 
-/// Tells clients of gRPC how the service is, and does what is to be done from time to time.
+/// Updates the gRPC health status and closes expired reservations.
 async fn monitor_health(
     health: Arc<ServiceHealth>,
     grpc_health: GrpcHealth,
@@ -327,40 +328,41 @@ fn serving_status(health: &ServiceHealth) -> ServingState {
 
 /// How often the health of the store is checked.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_millis(200);
-/// The same while the service is not serving: a store that was reached and is lost right after it was reached.
+/// The same while the service is not serving, to detect a store that is reachable only briefly.
 const STARTUP_HEALTH_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Has limits read again whenever they change. Those that make no sense change nothing.
-async fn watch_config(limits: ConfigSource, service: Arc<DescriptorService>, health: Arc<ServiceHealth>) {
-    let apply = |service: &DescriptorService, limits: Result<DescriptorSet, String>| match limits {
+/// Reloads the configuration on each change. Keeps the previous one if the new one is invalid.
+async fn watch_config(source: ConfigSource, service: Arc<DescriptorService>, health: Arc<ServiceHealth>) {
+    let apply = |service: &DescriptorService, config: Result<DescriptorSet, String>| match config {
         Ok(set) => {
+            let limits = set.limits().count();
             service.load(Arc::new(set));
             health.notify_config_change();
-            tracing::info!("configuration loaded");
+            events::ConfigLoaded { limits }.emit();
             Ok(())
         }
         Err(error) => {
             service.metrics().record_config_error();
-            tracing::error!(%error, "configuration rejected, keeping the previous one");
+            events::ConfigRejected { error: &error }.emit();
             Err(error)
         }
     };
-    match limits {
+    match source {
         ConfigSource::Folder(mut source) => loop {
             source.changed().await;
             let _ = apply(&service, source.load().map_err(|error| error.to_string()));
         },
         ConfigSource::Xds(client, merge) => {
-            let take = move |configs| {
+            let apply_configs = move |configs| {
                 let set = DescriptorSet::build(super::xds::to_raw_domains(configs), merge);
                 apply(&service, set.map_err(|error| error.to_string()))
             };
-            client.run(take, std::future::pending()).await;
+            client.run(apply_configs, std::future::pending()).await;
         }
     }
 }
 
-/// `/json`, `/healthcheck`, and what Envoy's protocol has no words for.
+/// `/json`, `/healthcheck`, and the operations that Envoy's protocol does not have.
 fn http_router(
     service: &Arc<DescriptorService>,
     health: &Arc<ServiceHealth>,
@@ -405,7 +407,7 @@ fn not_found() -> Response {
 }
 
 impl ServerSockets {
-    /// Accepts connections from now on.
+    /// Starts to accept connections.
     fn listen(&self) -> Result<(), ServerError> {
         let grpc = match &self.grpc {
             GrpcSocket::Tcp(bound) => Some(bound),
@@ -417,7 +419,7 @@ impl ServerSockets {
     }
 }
 
-/// A socket that one before left behind is taken away; anything else is not.
+/// Binds a Unix domain socket. Removes a stale socket file, but no other kind of file.
 fn bind_unix(path: &std::path::Path) -> Result<UnixSocket, ServerError> {
     if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         let _ = fs::remove_file(path);

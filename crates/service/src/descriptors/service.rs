@@ -1,4 +1,4 @@
-//! Decides what is asked of a domain.
+//! Decides requests to a domain.
 
 use super::{
     ConfigLookup, Decide, DecisionError, DomainRequest, DomainVerdict,
@@ -11,6 +11,7 @@ use super::{
     settings::{CountingMode, ServiceSettings},
     verdict::build_verdict,
 };
+use crate::events;
 use arc_swap::ArcSwapOption;
 use std::{
     fmt,
@@ -18,7 +19,7 @@ use std::{
 };
 use tidegate_limiter::BuildError;
 
-/// Decides what is asked of a domain: which limits apply, how many there were, and what that means.
+/// Decides requests to a domain: finds the limits that apply, counts the hits and builds the verdict.
 pub struct DescriptorService {
     pub(super) settings: ServiceSettings,
     stores: CounterStores,
@@ -26,12 +27,12 @@ pub struct DescriptorService {
     pub(super) over_limit_keys: Option<LocalCache>,
     metrics: ServiceMetrics,
     active_config: ArcSwapOption<ActiveConfig>,
-    /// Whoever loads files holds this.
+    /// Serializes reloads.
     load_lock: Mutex<()>,
 }
 
 impl DescriptorService {
-    /// A service without files: it knows no domain until [`load`](Self::load).
+    /// Creates a service without a configuration; see [`load`](Self::load).
     pub fn new(settings: ServiceSettings) -> Result<Self, BuildError> {
         let stores = CounterStores::new(&settings);
         Ok(Self {
@@ -48,7 +49,7 @@ impl DescriptorService {
         })
     }
 
-    /// Puts files in force. Requests that are being decided end as they began, and what was counted stays counted.
+    /// Activates a configuration. Requests in progress complete with the previous one, and counters keep their values.
     pub fn load(&self, set: Arc<dyn ConfigLookup>) {
         let _loading = self.load_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let previous = self.active_config.load_full();
@@ -58,22 +59,22 @@ impl DescriptorService {
         self.metrics.record_config_load();
     }
 
-    /// The files that are in force.
+    /// The active configuration.
     pub fn config(&self) -> Option<Arc<dyn ConfigLookup>> {
-        self.active_config.load().as_ref().map(|force| force.set.clone())
+        self.active_config.load().as_ref().map(|config| config.set.clone())
     }
 
-    /// What is counted for operators.
+    /// The metrics of the service.
     pub fn metrics(&self) -> &ServiceMetrics {
         &self.metrics
     }
 
-    /// The same as text for Prometheus.
+    /// The metrics in the Prometheus text format.
     pub fn prometheus(&self) -> String {
         self.exposition().prometheus()
     }
 
-    /// The same as `/stats` has it.
+    /// The metrics in the format of `/stats`.
     pub fn stats(&self) -> String {
         self.exposition().stats_page()
     }
@@ -83,14 +84,14 @@ impl DescriptorService {
         Exposition::new(&self.metrics, self.stores.failures(), &local_cache)
     }
 
-    /// Decides a request. In memory it never waits.
+    /// Decides a request. Without a store it never waits.
     pub async fn decide(&self, request: DomainRequest) -> Result<DomainVerdict, DecisionError> {
         let (verdict, reserved) = self.decide_for(&request, CountPurpose::Count).await?;
         reserved.into_iter().for_each(CountReservation::keep);
         Ok(verdict)
     }
 
-    /// What is said, and what is held of it. Counts for operators how that went.
+    /// Decides a request and records its metrics. Returns the reservations that can still be cancelled.
     pub async fn decide_for(
         &self,
         request: &DomainRequest,
@@ -111,7 +112,7 @@ impl DescriptorService {
         result
     }
 
-    /// What is in force.
+    /// The active configuration with its counters.
     pub(super) fn active_config(&self) -> Option<Arc<ActiveConfig>> {
         self.active_config.load_full()
     }
@@ -136,31 +137,33 @@ impl DescriptorService {
         if refused != verdict.overall {
             self.metrics.global_shadow_mode.fetch_add(1, Relaxed);
         }
-        tracing::debug!(domain = request.domain, descriptors = request.descriptors.len(), over = ?verdict.overall, "decided");
+        events::RequestDecided {
+            domain: &request.domain,
+            descriptors: request.descriptors.len(),
+            over_limit: verdict.overall,
+        }
+        .emit();
         Ok((verdict, reserved))
     }
 
     pub(super) fn validate(&self, request: &DomainRequest) -> Result<(), DecisionError> {
-        let reject = |what: String| Err(DecisionError::Invalid(what));
-        let ServiceSettings { max_descriptors: most_descriptors, max_entries: most_entries, .. } =
-            self.settings;
+        let reject = |problem: String| Err(DecisionError::Invalid(problem));
+        let ServiceSettings { max_descriptors, max_entries, .. } = self.settings;
         if request.domain.is_empty() {
             return reject("rate limit domain must not be empty".to_owned());
         }
         if request.descriptors.is_empty() {
             return reject("rate limit descriptor list must not be empty".to_owned());
         }
-        if request.descriptors.len() > most_descriptors {
+        if request.descriptors.len() > max_descriptors {
             let count = request.descriptors.len();
-            return reject(format!(
-                "{count} descriptors are too many; send at most {most_descriptors} at once"
-            ));
+            return reject(format!("too many descriptors: {count}; send at most {max_descriptors}"));
         }
-        for (place, asked) in request.descriptors.iter().enumerate() {
-            if asked.entries.len() > most_entries {
-                let count = asked.entries.len();
+        for (index, descriptor) in request.descriptors.iter().enumerate() {
+            if descriptor.entries.len() > max_entries {
+                let count = descriptor.entries.len();
                 return reject(format!(
-                    "descriptors[{place}] has {count} entries, which are too many; send at most {most_entries}"
+                    "descriptors[{index}]: too many entries: {count}; send at most {max_entries}"
                 ));
             }
         }

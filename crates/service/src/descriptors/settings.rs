@@ -1,151 +1,151 @@
-//! How a decision service counts, and what it tells.
+//! Settings of the rate limit service.
 
 use std::{fmt, sync::Arc, time::Duration};
 use tidegate_core::Micros;
 use tidegate_limiter::{Capacity, Clock, CounterStore, FailureMode, Store};
 
-/// How a decision service counts, and what it tells. The default is what envoyproxy/ratelimit does unless told otherwise.
+/// Settings of the rate limit service. The defaults match those of envoyproxy/ratelimit.
 #[derive(Clone)]
 pub struct ServiceSettings {
-    /// How it counts.
+    /// How hits are counted.
     pub counting: CountingMode,
-    /// What becomes of the counts of a request that is refused, where [`CountingMode::Reference`] is chosen.
+    /// Which hits of a denied request are counted, in the mode [`CountingMode::Reference`].
     pub over_limit_counting: OverLimitCounting,
-    /// Where it counts; in this process unless there is a store.
+    /// The store of the counters; without it, the service counts in memory.
     pub store: Option<Arc<dyn Store>>,
-    /// Where limits per second are counted, if that is another store.
+    /// The store of limits per second, if it is a separate one.
     pub per_second: Option<Arc<dyn Store>>,
-    /// Under whose keys limits per unit are counted, if those are not our own.
+    /// Counts limits per unit in the keys of envoyproxy/ratelimit, if set.
     pub shared_keys: Option<SharedKeys>,
-    /// `LOCAL_CACHE_SIZE_IN_BYTES`: how much memory there is for keys that are over, so that the store is not asked about them
-    /// until their window ends. Only where [`CountingMode::Reference`] is chosen: else a key that is over may have room again.
+    /// `LOCAL_CACHE_SIZE_IN_BYTES`: the size of the cache of keys over their limit, which saves requests to the store until
+    /// the window ends. Only in the mode [`CountingMode::Reference`]; in the other mode such a key may regain capacity.
     pub local_cache: Option<u64>,
-    /// For how long tokens of a store may lie in this process, if they are taken ahead at all: those of limits with quotas, and
-    /// of all where [`CountingMode::Atomic`] is chosen.
+    /// How long this process may keep prefetched tokens; `None` disables prefetching. Applies to limits with quotas, and to
+    /// all limits in the mode [`CountingMode::Atomic`].
     pub lease: Option<Duration>,
-    /// What is decided when that store is away or late.
+    /// What happens while the store is unavailable.
     pub outage: FailureMode,
-    /// How long the store may take with all that it is asked for one decision, if the caller does not wait for less.
+    /// The deadline for all store requests of one decision; the timeout of the caller may shorten it.
     pub deadline: Duration,
-    /// The most memory that counts of one unit take in this process, and those of all limits with quotas together.
+    /// The maximum memory of the counters of one unit, and of all limits with quotas together.
     pub capacity: Capacity,
-    /// The time, in this process; a store has its own.
+    /// The clock of this process; a store has its own.
     pub clock: Clock,
-    /// `SHADOW_MODE`: whether a refusal is only told, and not meant.
+    /// `SHADOW_MODE`: whether denials are enforced.
     pub enforcement: GlobalEnforcement,
-    /// `QUOTA_MODE`: whether all limits are as those with `quota_mode`.
+    /// `QUOTA_MODE`: whether all limits behave as if they had `quota_mode`.
     pub quota_mode: QuotaMode,
-    /// What clients are told of limits.
+    /// The response headers.
     pub headers: ResponseHeaderMode,
-    /// What clients that are refused are told.
+    /// The body of denials.
     pub body: ResponseBodyMode,
-    /// `RESPONSE_DYNAMIC_METADATA`: what Envoy is told of the request.
+    /// `RESPONSE_DYNAMIC_METADATA`: the dynamic metadata of responses.
     pub metadata: ResponseMetadataMode,
-    /// `NEAR_LIMIT_RATIO`: from which part of a limit on hits are near it.
+    /// `NEAR_LIMIT_RATIO`: the share of a limit above which hits count as near the limit.
     pub near_limit_ratio: f32,
-    /// The most descriptors that one request may have.
+    /// The maximum number of descriptors per request.
     pub max_descriptors: usize,
-    /// The most entries that one descriptor may have.
+    /// The maximum number of entries per descriptor.
     pub max_entries: usize,
-    /// The most names that metrics have for one limit with `detailed_metric` or `value_to_metric`.
+    /// The maximum number of metric names per limit with `detailed_metric` or `value_to_metric`.
     pub max_details: usize,
 }
 
-/// Keys that a fleet of envoyproxy/ratelimit counts with, too: fixed windows of plain numbers.
+/// Counters in the keys of envoyproxy/ratelimit: fixed windows, one plain number per key.
 #[derive(Clone, Debug)]
 pub struct SharedKeys {
-    /// Where the numbers are.
+    /// The store of the counters.
     pub counter_store: Arc<dyn CounterStore>,
-    /// Where those of limits per second are, if that is elsewhere.
+    /// The store of limits per second, if it is a separate one.
     pub per_second: Option<Arc<dyn CounterStore>>,
-    /// `CACHE_KEY_PREFIX`: what all keys start with.
+    /// `CACHE_KEY_PREFIX`: the prefix of all keys.
     pub prefix: String,
-    /// `EXPIRATION_JITTER_MAX_SECONDS`: numbers are kept for up to so much longer than their window.
+    /// `EXPIRATION_JITTER_MAX_SECONDS`: the maximum random extension of the TTL of a key.
     pub jitter: Duration,
-    /// Which window it is.
+    /// The clock that selects the window.
     pub window_time: WindowClock,
 }
 
-/// By which time windows begin that others count in, too.
+/// The clock that selects the window of shared counters.
 #[derive(Clone, Debug, Default)]
 pub enum WindowClock {
-    /// That of the machine's wall clock, also when it has been set: so do others. Other clocks of ours never jump.
+    /// The wall clock, including its adjustments, as in envoyproxy/ratelimit. Other clocks of Tidegate never jump.
     #[default]
     System,
-    /// That of this clock.
+    /// A custom clock.
     Custom(Clock),
 }
 
 impl WindowClock {
     pub(super) fn now(&self) -> Micros {
         match self {
-            // One that is made now begins with what the wall clock says.
+            // A new clock starts at the current wall-clock time.
             Self::System => Clock::tokio().now(),
             Self::Custom(clock) => clock.now(),
         }
     }
 }
 
-/// How a decision service counts.
+/// How hits are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CountingMode {
-    /// As envoyproxy/ratelimit: every hit counts, also one beyond the limit, and also for those descriptors of a refused
-    /// request that had room.
+    /// As in envoyproxy/ratelimit: counts every hit, also hits over the limit, and also for the descriptors of a denied
+    /// request that are within their limit.
     #[default]
     Reference,
-    /// What is refused costs nothing: all descriptors of a request are charged, or none.
+    /// Charges all descriptors of a request, or none if it is denied.
     Atomic,
 }
 
-/// What becomes of the counts of a request that is refused.
+/// Which hits of a denied request are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverLimitCounting {
-    /// All stay.
+    /// Counts all hits.
     #[default]
     CountAll,
-    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`: only those are counted that go over, and none where one is known to be.
+    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`: counts only the keys that go over their limit, and none if a key is known
+    /// to be over.
     CountOverLimit,
 }
 
-/// Whether a refusal is meant.
+/// Whether denials are enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GlobalEnforcement {
-    /// It is.
+    /// Enforces denials.
     #[default]
     Enforce,
-    /// The request is let through; what is said of its descriptors stays.
+    /// Allows every request, and still reports the status of each descriptor.
     Shadow,
 }
 
-/// Which limits deny only together.
+/// Which limits belong to the quota group, which denies a request only if every member is over its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QuotaMode {
-    /// Those that say so.
+    /// Limits with `quota_mode`.
     #[default]
     Declared,
-    /// All.
+    /// All limits.
     All,
 }
 
-/// Which headers tell clients of limits.
+/// The rate limit headers of responses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ResponseHeaderMode {
     /// None.
     #[default]
     None,
-    /// Three with these names, of the limit that is closest to its end: how many, how many are left, and when the window
-    /// ends.
+    /// Three headers with these names, for the most restrictive limit: limit, remaining, reset.
     Custom(HeaderNames),
-    /// `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-10, of all limits that apply.
+    /// `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-10, for all limits that apply.
     Ietf,
 }
 
 /// Names of headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderNames {
-    /// How many there are.
+    /// The limit.
     pub limit: String,
-    /// How many are left.
+    /// The remaining requests.
     pub remaining: String,
     /// The seconds until the window ends.
     pub reset: String,
@@ -163,32 +163,32 @@ impl HeaderNames {
     }
 
     fn with_prefix(family: &str) -> Self {
-        let name = |what: &str| format!("{family}-{what}");
+        let name = |suffix: &str| format!("{family}-{suffix}");
         Self { limit: name("Limit"), remaining: name("Remaining"), reset: name("Reset") }
     }
 }
 
-/// What clients that are refused are told in the body.
+/// The body of a denial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResponseBodyMode {
-    /// Nothing: it is Envoy's.
+    /// None; Envoy sends its own.
     #[default]
     None,
-    /// A problem as in RFC 9457.
+    /// RFC 9457 problem details.
     Problem,
 }
 
-/// What Envoy is told of the request.
+/// The dynamic metadata of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResponseMetadataMode {
-    /// Nothing.
+    /// None.
     #[default]
     None,
-    /// What was asked, and the metadata of the limits that had room.
+    /// The request, and the metadata of the limits that are not exceeded.
     Request,
 }
 
-/// How long a store may take by default, as in envoyproxy/ratelimit. Envoy sends how long it waits itself with each request.
+/// The default deadline, as in envoyproxy/ratelimit. Envoy also sends its own timeout with each request.
 pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
 
 impl Default for ServiceSettings {

@@ -1,7 +1,7 @@
-//! A folder of files as where descriptors come from.
+//! Loads the configuration from a folder.
 //!
-//! Every file in the folder and the folders below it is read, whatever its name ends with, in the order of their names. Folders
-//! whose names start with two dots are not: those that Kubernetes keeps beside its links say everything once more.
+//! Reads every file in the folder and its subfolders, with any extension, in the order of their names. Skips folders whose
+//! names start with two dots: Kubernetes keeps a second copy of each file there.
 
 use std::{
     io,
@@ -17,16 +17,16 @@ use tidegate_policy::{
     descriptors::{DescriptorError, DescriptorFile, DescriptorSet, DomainMerge},
 };
 
-/// More files are a mistake.
+/// The maximum number of files.
 const MAX_FILES: usize = 10_000;
 
-/// Folders in folders.
+/// The maximum depth of subfolders.
 const MAX_DEPTH: usize = 16;
 
-/// What all of them may take.
+/// The maximum size of all files together.
 const MAX_TOTAL_BYTES: usize = 64 * 1024 * 1024;
 
-/// A folder of files of descriptors, which is read again when something in it changes.
+/// A folder of descriptor files, with change detection.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), tidegate_service::descriptors::ConfigLoadError> {
@@ -36,7 +36,7 @@ const MAX_TOTAL_BYTES: usize = 64 * 1024 * 1024;
 /// let mut set = source.load()?;
 /// loop {
 ///     source.changed().await;
-///     // What is wrong is told and counted, and the old set stays.
+///     // Keep the previous set if the new one is invalid.
 ///     if let Ok(next) = source.load() {
 ///         set = next;
 ///     }
@@ -52,41 +52,41 @@ pub struct DescriptorDirectory {
     watch: Option<FileWatch>,
 }
 
-/// What becomes of files whose names start with a dot (`RUNTIME_IGNOREDOTFILES`).
+/// How to treat files whose names start with a dot (`RUNTIME_IGNOREDOTFILES`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dotfiles {
-    /// They are read.
+    /// Reads them.
     #[default]
     Read,
-    /// They are not looked at.
+    /// Ignores them.
     Ignore,
 }
 
-/// How often descriptors were loaded: `config_load_success` and `config_load_error`.
+/// The number of loads: `config_load_success` and `config_load_error`.
 #[derive(Debug, Default)]
 pub struct ConfigLoadCounters {
     successes: AtomicU64,
     errors: AtomicU64,
 }
 
-/// Why descriptors could not be loaded.
+/// An error while loading the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigLoadError {
     /// A file or the folder cannot be read.
-    #[error("{path} cannot be read: {source}")]
+    #[error("cannot read {path}: {source}")]
     Unreadable {
-        /// Which one.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// They are wrong.
+    /// The content is invalid.
     #[error("{0}")]
     Invalid(#[source] DescriptorError),
 }
 
 impl DescriptorDirectory {
-    /// All files in a folder.
+    /// Reads all files in `folder`.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: folder.into(),
@@ -97,24 +97,24 @@ impl DescriptorDirectory {
         }
     }
 
-    /// Whether files with a dot count.
+    /// Sets how to treat files whose names start with a dot.
     #[must_use]
     pub fn with_dotfiles(self, dotfiles: Dotfiles) -> Self {
         Self { dotfiles, ..self }
     }
 
-    /// Whether several files may speak of a domain.
+    /// Sets whether several files may configure the same domain.
     #[must_use]
     pub fn merge(self, merge: DomainMerge) -> Self {
         Self { merge, ..self }
     }
 
-    /// What is counted of loads, by this source and by whoever else is given it.
+    /// The counters of loads, which other sources may share.
     pub fn loads(&self) -> Arc<ConfigLoadCounters> {
         self.loads.clone()
     }
 
-    /// Reads all files: all that they say, or the first error, which is counted. Blocks as a disk does.
+    /// Reads all files. Counts the result. Blocks on file I/O.
     pub fn load(&mut self) -> Result<DescriptorSet, ConfigLoadError> {
         let files = ReadFiles::default();
         let loaded = self.read_files(&files);
@@ -129,8 +129,8 @@ impl DescriptorDirectory {
         loaded
     }
 
-    /// Waits until files say something else than was loaded, come or go. What was never loaded has changed. To be used in a
-    /// runtime of tokio; nothing is lost if this is given up and called again.
+    /// Waits until the files differ from those loaded last. Returns at once before the first load. Requires a Tokio runtime.
+    /// Cancel safe.
     pub async fn changed(&mut self) {
         if let Some(watch) = &mut self.watch {
             watch.changed().await;
@@ -150,17 +150,17 @@ impl DescriptorDirectory {
             let text = files.read(&path).map_err(unreadable(&path))?;
             bytes += text.len();
             if bytes > MAX_TOTAL_BYTES || read.len() >= MAX_FILES {
-                let problem = "there are more than 10,000 files or 64 MiB of them; use fewer";
+                let problem = "more than 10,000 files or 64 MiB; use fewer files";
                 return Err(unreadable(&self.folder)(io::Error::other(problem)));
             }
             let text = String::from_utf8(text)
-                .map_err(|_| unreadable(&path)(io::Error::other("it is not UTF-8; save it as UTF-8")))?;
+                .map_err(|_| unreadable(&path)(io::Error::other("invalid UTF-8; save the file as UTF-8")))?;
             read.push(DescriptorFile { name: name.to_string_lossy().into_owned(), text });
         }
         DescriptorSet::read(&read, self.merge).map_err(ConfigLoadError::Invalid)
     }
 
-    /// Adds the names of all files in a folder and below it, as they are in the whole folder.
+    /// Adds the paths of all files in a subfolder and below it, relative to the folder.
     fn list_files(
         &self,
         files: &ReadFiles,
@@ -171,7 +171,8 @@ impl DescriptorDirectory {
             if subfolder.as_os_str().is_empty() { self.folder.clone() } else { self.folder.join(subfolder) };
         let unreadable = |source| ConfigLoadError::Unreadable { path: folder.clone(), source };
         if subfolder.components().count() > MAX_DEPTH {
-            let problem = format!("folders are more than {MAX_DEPTH} levels deep; does a link lead back?");
+            let problem =
+                format!("folders are nested more than {MAX_DEPTH} levels deep; remove symlink cycles");
             return Err(unreadable(io::Error::other(problem)));
         }
         for name in files.list(&folder).map_err(unreadable)? {
@@ -191,22 +192,22 @@ impl DescriptorDirectory {
 }
 
 impl ConfigLoadCounters {
-    /// How often everything was well.
+    /// The number of successful loads.
     pub fn successes(&self) -> u64 {
         self.successes.load(Ordering::Relaxed)
     }
 
-    /// How often something was wrong.
+    /// The number of failed loads.
     pub fn errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)
     }
 
-    /// One more that was well.
+    /// Counts a successful load.
     pub fn record_success(&self) {
         self.successes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One more that was not.
+    /// Counts a failed load.
     pub fn record_error(&self) {
         self.errors.fetch_add(1, Ordering::Relaxed);
     }
@@ -226,9 +227,9 @@ mod tests {
         format!("domain: {domain}\ndescriptors: [{{ key: {key}, rate_limit: {{ unit: day }} }}]")
     }
 
-    /// Waits without an end where nothing is told, so that the test is no slower where all is well.
+    /// Waits for a change, with a timeout that only a failing test reaches.
     async fn wait_for_change(source: &mut DescriptorDirectory) {
-        tokio::time::timeout(Duration::from_secs(20), source.changed()).await.expect("nothing was told");
+        tokio::time::timeout(Duration::from_secs(20), source.changed()).await.expect("no change detected");
     }
 
     #[test]
@@ -237,7 +238,7 @@ mod tests {
         let folder = root.path().join("config");
         let mut source = DescriptorDirectory::new(&folder);
         let error = load_limits(&mut source).unwrap_err();
-        assert!(error.starts_with(&format!("{} cannot be read: ", folder.display())), "{error}");
+        assert!(error.starts_with(&format!("cannot read {}: ", folder.display())), "{error}");
 
         fs::create_dir_all(&folder).unwrap();
         assert_eq!(load_limits(&mut source), Ok(vec![]));
@@ -253,11 +254,7 @@ mod tests {
         assert_eq!(load_limits(&mut source).unwrap().len(), 2);
 
         fs::write(folder.join("d"), b"domain: \xff").unwrap();
-        assert!(
-            load_limits(&mut source)
-                .unwrap_err()
-                .ends_with("d cannot be read: it is not UTF-8; save it as UTF-8")
-        );
+        assert!(load_limits(&mut source).unwrap_err().ends_with("d: invalid UTF-8; save the file as UTF-8"));
         assert_eq!((source.loads().successes(), source.loads().errors()), (3, 3));
     }
 
@@ -287,15 +284,11 @@ mod tests {
         assert_eq!(load_limits(&mut source).unwrap().len(), 3);
 
         let mut with_dotfiles = DescriptorDirectory::new(folder);
-        assert_eq!(
-            load_limits(&mut with_dotfiles).unwrap().len(),
-            4,
-            "dot folders are read unless they are ignored"
-        );
+        assert_eq!(load_limits(&mut with_dotfiles).unwrap().len(), 4, "dot folders are read by default");
         #[cfg(unix)]
         {
             std::os::unix::fs::symlink("..", folder.join("team/back")).unwrap();
-            assert!(load_limits(&mut source).unwrap_err().contains("does a link lead back?"));
+            assert!(load_limits(&mut source).unwrap_err().contains("remove symlink cycles"));
         }
     }
 
@@ -310,7 +303,7 @@ mod tests {
         wait_for_change(&mut source).await;
         assert_eq!(load_limits(&mut source), Ok(vec![]));
 
-        // One that comes, one that is written to, one that is wrong, one that goes.
+        // A new file, a changed file, an invalid file, a removed file.
         fs::write(folder.join("a"), config_text("a", "k")).unwrap();
         wait_for_change(&mut source).await;
         assert_eq!(load_limits(&mut source), Ok(vec!["a.k".to_owned()]));
@@ -325,7 +318,7 @@ mod tests {
         assert_eq!(load_limits(&mut source), Ok(vec!["a.other".to_owned()]));
     }
 
-    /// As Kubernetes does it: a link to a folder is swapped, and the files are links through it.
+    /// Kubernetes swaps a symlink to a folder; the files are symlinks through it.
     #[cfg(unix)]
     #[tokio::test]
     async fn symlink_swap_is_detected() {

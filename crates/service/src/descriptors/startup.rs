@@ -1,4 +1,4 @@
-//! What a decision service is made of, as its environment says.
+//! Builds the parts of the rate limit service from its environment.
 
 use super::{
     ConfigLoadError, ConfigSourceSettings, CountingChoice, DescriptorDirectory, DescriptorService,
@@ -6,6 +6,7 @@ use super::{
     server::ConfigSource,
     xds::{DEFAULT_MAX_MESSAGE_SIZE, XdsBackoff, XdsClient, XdsSettings, XdsTls},
 };
+use crate::events;
 use http::{HeaderName, HeaderValue};
 use std::sync::Arc;
 use tidegate_http_server::{Certificate, Roots};
@@ -13,20 +14,20 @@ use tidegate_limiter::{CounterStore, Store};
 use tidegate_policy::model::Tls;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// Where a decision service counts.
+/// The stores of the counters.
 #[derive(Clone, Debug, Default)]
 pub struct ServerStores {
-    /// What is counted by limiters of ours; in this process without it.
+    /// The store of Tidegate limiters; without it, the service counts in memory.
     pub store: Option<Arc<dyn Store>>,
-    /// The same for limits per second, if that is another.
+    /// The same for limits per second, if it is a separate store.
     pub per_second: Option<Arc<dyn Store>>,
-    /// The numbers that a fleet of envoyproxy/ratelimit counts in.
+    /// The store of counters in the keys of envoyproxy/ratelimit.
     pub counter_store: Option<Arc<dyn CounterStore>>,
-    /// The same for limits per second, if those are elsewhere.
+    /// The same for limits per second, if it is a separate store.
     pub counter_store_per_second: Option<Arc<dyn CounterStore>>,
 }
 
-/// Reads the limits, or begins to ask for them.
+/// Opens the source of the configuration. Loads it at once if it is a folder.
 pub(super) fn open_config_source(
     environment: &Environment,
     service: &DescriptorService,
@@ -37,7 +38,7 @@ pub(super) fn open_config_source(
             let mut source = Box::new(source);
             match (source.load(), environment.start) {
                 (Ok(set), _) => service.load(Arc::new(set)),
-                // A folder that is not there is a typing error more often than one that comes later.
+                // A missing folder is more often a typing error than a folder that appears later.
                 (Err(ConfigLoadError::Unreadable { path, source }), StartMode::WaitForConfig)
                     if path == *folder =>
                 {
@@ -45,10 +46,10 @@ pub(super) fn open_config_source(
                         ConfigLoadError::Unreadable { path, source }.to_string(),
                     ));
                 }
-                // A file with a mistake is corrected while it runs, as in envoyproxy/ratelimit.
+                // An invalid file can be corrected while the service runs, as in envoyproxy/ratelimit.
                 (Err(error), _) => {
                     service.metrics().record_config_error();
-                    tracing::error!(%error, "configuration rejected; serving without limits until it is corrected");
+                    events::InitialConfigRejected { error: &error }.emit();
                 }
             }
             Ok(ConfigSource::Folder(source))
@@ -76,17 +77,17 @@ pub(super) fn open_config_source(
     }
 }
 
-/// How it counts, and what it tells.
+/// Builds the settings of the service.
 pub(super) fn service_settings(
     environment: &Environment,
     stores: ServerStores,
 ) -> Result<ServiceSettings, ServerError> {
-    let Environment { counting, responses: answers, tidegate: own, .. } = environment;
+    let Environment { counting, responses, tidegate: own, .. } = environment;
     let ServerStores { store, per_second, counter_store, counter_store_per_second } = stores;
-    let shared = match (own.counting, counter_store) {
+    let shared_keys = match (own.counting, counter_store) {
         (CountingChoice::Reference | CountingChoice::Atomic, _) => None,
-        (CountingChoice::Shared, Some(tally)) => Some(SharedKeys {
-            counter_store: tally,
+        (CountingChoice::Shared, Some(counter_store)) => Some(SharedKeys {
+            counter_store,
             per_second: counter_store_per_second,
             prefix: counting.prefix.clone(),
             jitter: counting.expiration_jitter,
@@ -94,7 +95,7 @@ pub(super) fn service_settings(
         }),
         (CountingChoice::Shared, None) => {
             return Err(ServerError::Unsupported(
-                "TIDEGATE_COUNTING is `shared`, and there is no store to share; set REDIS_URL to that of the fleet",
+                "TIDEGATE_COUNTING=shared requires a Redis store; set REDIS_URL to that of envoyproxy/ratelimit",
             ));
         }
     };
@@ -102,7 +103,7 @@ pub(super) fn service_settings(
         counting: own.counting.mode(),
         store,
         per_second,
-        shared_keys: shared,
+        shared_keys,
         local_cache: counting.local_cache,
         deadline: environment.deadline(),
         lease: own.lease,
@@ -112,28 +113,27 @@ pub(super) fn service_settings(
         quota_mode: counting.quota_mode,
         near_limit_ratio: counting.near_limit_ratio,
         headers: own.headers.clone().unwrap_or_else(|| {
-            answers.headers.clone().map_or(ResponseHeaderMode::None, ResponseHeaderMode::Custom)
+            responses.headers.clone().map_or(ResponseHeaderMode::None, ResponseHeaderMode::Custom)
         }),
         body: own.body,
-        metadata: answers.metadata,
+        metadata: responses.metadata,
         ..ServiceSettings::default()
     })
 }
 
-/// Its certificate, and of whom it wants one.
+/// Loads the certificate of the gRPC server, and the CA of client certificates.
 pub(super) fn load_certificate(environment: &Environment) -> Result<Option<Arc<Certificate>>, ServerError> {
     let Some(tls) = &environment.tls else { return Ok(None) };
     let name = match (&tls.client_name, &tls.client_ca) {
         (None, _) => None,
         (Some(name), Some(_)) => {
-            let unable =
-                "GRPC_CLIENT_TLS_SAN is no name of a host and no address; say one, such as envoy.example.org";
-            Some(ServerName::try_from(name.clone()).map_err(|_| ServerError::Unsupported(unable))?)
+            let problem = "invalid GRPC_CLIENT_TLS_SAN; set it to a host name or an IP address, such as envoy.example.org";
+            Some(ServerName::try_from(name.clone()).map_err(|_| ServerError::Unsupported(problem))?)
         }
-        // To leave it out would let in whom it keeps out.
+        // Ignoring the name would admit clients that the operator means to reject.
         (Some(_), None) => {
             return Err(ServerError::Unsupported(
-                "GRPC_CLIENT_TLS_SAN means nothing without an authority; set GRPC_CLIENT_TLS_CACERT, too",
+                "GRPC_CLIENT_TLS_SAN requires a CA; set GRPC_CLIENT_TLS_CACERT too",
             ));
         }
     };

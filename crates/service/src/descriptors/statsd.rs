@@ -1,10 +1,11 @@
-//! Statistics over statsd and DogStatsD: what has been counted since the last time, every few seconds.
+//! Sends metrics over statsd and DogStatsD: every few seconds, the counts since the previous flush.
 
 use super::{
     DescriptorService,
     environment::{Mogrifier, StatsdProtocol, StatsdSettings},
     exposition::{Exposition, RESPONSE_TIME_STAT},
 };
+use crate::events;
 use cadence::{Counted as _, Gauged as _, MetricSink, StatsdClient};
 use regex::Regex;
 use std::{
@@ -24,22 +25,22 @@ use tokio::{
     time::{self, MissedTickBehavior},
 };
 
-/// A packet of UDP that is sent in one piece on most networks.
+/// The size of a UDP packet that most networks do not fragment.
 const MAX_PACKET_SIZE: usize = 1_432;
-/// How long a server may take to accept what is sent.
+/// The timeout of one flush.
 const SEND_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Sends the statistics of a service.
+/// Sends the metrics of a service.
 pub(super) struct StatsdSender {
     service: Arc<DescriptorService>,
     settings: StatsdSettings,
     mogrifiers: Vec<(Regex, Mogrifier)>,
     client: StatsdClient,
     lines: StatsdLines,
-    /// What has been sent of each counter.
+    /// The value of each counter at the last successful flush.
     sent_counts: HashMap<String, u64>,
     connection: Option<TcpStream>,
-    /// Whether the server was not there the last time.
+    /// Whether the last flush failed.
     is_unavailable: bool,
 }
 
@@ -63,7 +64,7 @@ impl MetricSink for StatsdLines {
 impl StatsdSender {
     pub(super) fn new(service: Arc<DescriptorService>, settings: StatsdSettings) -> Self {
         let lines = StatsdLines::default();
-        // Patterns have been tried when the environment was read.
+        // The environment has validated the patterns.
         let compiled = |it: &Mogrifier| Some((Regex::new(&it.pattern).ok()?, it.clone()));
         Self {
             mogrifiers: settings.mogrifiers.iter().filter_map(compiled).collect(),
@@ -77,7 +78,7 @@ impl StatsdSender {
         }
     }
 
-    /// Sends until `ended`, and what is left then.
+    /// Sends metrics until `shutdown`, then flushes once more.
     pub(super) async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         let mut ticks = time::interval(self.settings.interval);
@@ -102,23 +103,20 @@ impl StatsdSender {
             StatsdProtocol::Statsd => time::timeout(SEND_TIMEOUT, self.send_tcp(&lines)).await,
             StatsdProtocol::DogStatsd => time::timeout(SEND_TIMEOUT, self.send_udp(&lines)).await,
         };
+        let StatsdSettings { host, port, .. } = &self.settings;
         match sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(()) => {
                 // Replaced, so that names of removed limits do not accumulate.
                 let counters = metrics.stats().into_iter().map(|(name, (_, count))| (name.to_owned(), count));
                 self.sent_counts = counters.chain(bucket_counters(&metrics)).collect();
                 if std::mem::take(&mut self.is_unavailable) {
-                    tracing::info!("statsd server accepts statistics again");
+                    events::StatsdRecovered { host, port: *port }.emit();
                 }
             }
             Err(error) => {
                 self.connection = None;
                 if !std::mem::replace(&mut self.is_unavailable, true) {
-                    let StatsdSettings { host, port, .. } = &self.settings;
-                    tracing::info!(
-                        host, port, %error,
-                        "no statsd server; statistics are kept until there is one; set STATSD_HOST, or USE_STATSD to false"
-                    );
+                    events::StatsdUnavailable { host, port: *port, error: &error }.emit();
                 }
             }
         }
@@ -146,7 +144,7 @@ impl StatsdSender {
         for ((name, count), (end, _)) in bucket_counters(metrics).into_iter().zip(metrics.response_times()) {
             let new = delta(&name, count);
             if new > 0 {
-                // Many that took as long, as one that stands for all of them. Times of statsd may have fractions.
+                // One sample with a sample rate represents all requests of the bucket. statsd times may have fractions.
                 let (name, tags) = self.name_and_tags(RESPONSE_TIME_STAT);
                 let tags: Vec<_> = tags.iter().map(|(tag, value)| format!("{tag}:{value}")).collect();
                 let tags = if tags.is_empty() { String::new() } else { format!("|#{}", tags.join(",")) };
@@ -157,7 +155,7 @@ impl StatsdSender {
         self.lines.take()
     }
 
-    /// What a statistic is called, and its tags.
+    /// Returns the name and the tags of a metric.
     fn name_and_tags<'a>(&self, name: &'a str) -> (Cow<'a, str>, Vec<(String, String)>) {
         let tags = &self.settings.tags;
         match self.settings.protocol {
@@ -218,12 +216,12 @@ fn bucket_counters(metrics: &Exposition) -> Vec<(String, u64)> {
     times.map(|(end, count)| (format!("{RESPONSE_TIME_STAT} {end}"), count)).collect()
 }
 
-/// A value without what means something in a line.
+/// Replaces the characters that statsd reserves.
 fn sanitize_value(value: &str) -> String {
     value.replace(['.', ':', '|'], "_")
 }
 
-/// `$1` in a text is the first group; a group that there is not stays as it is.
+/// Replaces `$1` with the first group, and so on. A reference to a missing group stays unchanged.
 fn substitute_groups(text: &str, groups: &[&str]) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -243,7 +241,7 @@ fn substitute_groups(text: &str, groups: &[&str]) -> String {
     out + rest
 }
 
-/// Lines in packets that are no longer than one may be.
+/// Packs lines into packets of at most [`MAX_PACKET_SIZE`].
 fn pack_lines(lines: &[String]) -> Vec<String> {
     let mut packets: Vec<String> = Vec::new();
     for line in lines {

@@ -1,4 +1,4 @@
-//! What is said of a request, from what was found of each of its descriptors.
+//! Builds the verdict on a request from the findings of its descriptors.
 
 use super::{
     DomainRequest, DomainVerdict, LimitStatus, OverLimit,
@@ -14,45 +14,46 @@ use std::time::Duration;
 use tidegate_policy::descriptors::CalendarUnit;
 use tidegate_rule::ProblemDetails;
 
-/// What was found of one descriptor.
+/// The finding for one descriptor.
 #[derive(Clone, Debug)]
 pub(super) struct LimitFinding {
     pub(super) over_limit: OverLimit,
-    /// How many in which time, and which quota of the limit that is.
+    /// The number of requests and the unit, as clients see them.
     pub(super) declared: (u32, CalendarUnit),
+    /// The index of the quota in the limit.
     pub(super) quota: usize,
     pub(super) remaining: u64,
     pub(super) reset: Option<Duration>,
 }
 
-/// One descriptor: what applies to it, and what was found if that is a limit.
+/// A descriptor: the limit that applies, and the finding if there is one.
 pub(super) type DescriptorFinding<'a> = (LimitMatch<'a>, Option<LimitFinding>);
 
-/// Whether the limits of a request refuse it: one that does so by itself, or all of those that do so together.
+/// Whether the limits deny the request: one that denies on its own, or all members of the quota group.
 pub(super) fn is_refused<'f>(
     matches: impl Iterator<Item = (&'f LimitMatch<'f>, Option<OverLimit>)>,
 ) -> OverLimit {
-    let (mut together, mut has_room) = (0, 0);
+    let (mut members, mut with_capacity) = (0, 0);
     for (subject, over) in matches {
         match (subject, over) {
             (LimitMatch::Limited(MatchedLimit { action: LimitAction::Deny, .. }), Some(OverLimit::Yes)) => {
                 return OverLimit::Yes;
             }
             (LimitMatch::Limited(MatchedLimit { action: LimitAction::DenyTogether, .. }), Some(over)) => {
-                together += 1;
-                has_room += u32::from(over == OverLimit::No);
+                members += 1;
+                with_capacity += u32::from(over == OverLimit::No);
             }
             (subject, _) if subject.always_has_capacity() => {
-                together += 1;
-                has_room += 1;
+                members += 1;
+                with_capacity += 1;
             }
             _ => {}
         }
     }
-    if together > 0 && has_room == 0 { OverLimit::Yes } else { OverLimit::No }
+    if members > 0 && with_capacity == 0 { OverLimit::Yes } else { OverLimit::No }
 }
 
-/// Puts the verdict together, and says whether it would be another if it were meant.
+/// Builds the verdict. Also returns the result without the global shadow mode.
 pub(super) fn build_verdict(
     request: &DomainRequest,
     matches: &[DescriptorFinding<'_>],
@@ -109,12 +110,12 @@ fn matched_limits<'f>(
     })
 }
 
-/// Of the limit that has least left; if there are some that refuse by themselves, of the last of those.
+/// Headers of the last limit that denies on its own; otherwise of the limit with the fewest remaining requests.
 fn custom_headers(matches: &[DescriptorFinding<'_>], names: &HeaderNames) -> Vec<(String, String)> {
-    let refusing = matched_limits(matches)
+    let denying = matched_limits(matches)
         .filter(|(limited, it)| limited.action == LimitAction::Deny && it.over_limit == OverLimit::Yes);
     let lowest = || matched_limits(matches).min_by_key(|(_, finding)| finding.remaining);
-    let Some((_, finding)) = refusing.last().or_else(lowest) else { return Vec::new() };
+    let Some((_, finding)) = denying.last().or_else(lowest) else { return Vec::new() };
     let reset = finding.reset.map_or(0, |reset| reset.as_secs());
     vec![
         (names.limit.clone(), finding.declared.0.to_string()),
@@ -123,7 +124,7 @@ fn custom_headers(matches: &[DescriptorFinding<'_>], names: &HeaderNames) -> Vec
     ]
 }
 
-/// Of each name once: where a limit applies twice, the tighter of both.
+/// One item per name: the most restrictive finding if a limit applies to several descriptors.
 fn ietf_headers(matches: &[DescriptorFinding<'_>]) -> Vec<(String, String)> {
     let mut reported: Vec<(&MatchedLimit<'_>, &LimitFinding)> = Vec::new();
     for (limited, finding) in matched_limits(matches) {
@@ -158,7 +159,7 @@ fn problem_body(matches: &[DescriptorFinding<'_>]) -> String {
     };
     let names: Vec<&str> = over_limits().map(|(limited, _)| limited.label()).collect();
     let problem = ProblemDetails {
-        detail: "Too many requests: slow down, and try again later.",
+        detail: "Too many requests. Slow down and try again later.",
         violated_policies: &names,
         retry_after: over_limits().filter_map(|(_, finding)| finding.reset).max().map(|wait| wait.as_secs()),
         ..ProblemDetails::quota_exceeded()
@@ -166,7 +167,7 @@ fn problem_body(matches: &[DescriptorFinding<'_>]) -> String {
     problem.to_json()
 }
 
-/// Adds what is not there yet, in maps within maps, too.
+/// Adds the missing keys, recursively.
 fn merge_missing(merged: &mut Map<String, Value>, other: &Map<String, Value>) {
     for (key, value) in other {
         match (merged.get_mut(key), value) {
@@ -177,21 +178,21 @@ fn merge_missing(merged: &mut Map<String, Value>, other: &Map<String, Value>) {
     }
 }
 
-/// What was asked, and the metadata of limits that have room; of two that say the same thing, the first is believed.
+/// The request, and the merged metadata of limits that are not exceeded; the first value of a key wins.
 fn response_metadata(request: &DomainRequest, matches: &[DescriptorFinding<'_>]) -> Value {
-    let descriptors = request.descriptors.iter().map(|asked| {
+    let descriptors = request.descriptors.iter().map(|requested| {
         let entries: Vec<_> =
-            asked.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
+            requested.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
         let mut descriptor = json!({ "entries": entries });
-        if let Some(limit) = asked.limit {
-            // As a message is shown there: fields with the value zero are left out.
+        if let Some(limit) = requested.limit {
+            // The text format of protobuf omits fields with the value zero.
             let requests = match limit.requests {
                 0 => String::new(),
                 requests => format!("requests_per_unit:{requests} "),
             };
             descriptor["limit"] = format!("{requests}unit:{}", limit.unit.name()).into();
         }
-        if let Some(hits) = asked.hits {
+        if let Some(hits) = requested.hits {
             descriptor["hitsAddend"] = hits.into();
         }
         descriptor
@@ -206,8 +207,8 @@ fn response_metadata(request: &DomainRequest, matches: &[DescriptorFinding<'_>])
             LimitMatch::Limited(limited) if limit_status(it).over_limit == OverLimit::No => limited.state,
             LimitMatch::Limited(_) | LimitMatch::Unlimited | LimitMatch::Unmatched(_) => None,
         };
-        if let Some(Value::Object(said)) = state.and_then(|state| state.metadata()) {
-            merge_missing(&mut merged, said);
+        if let Some(Value::Object(metadata)) = state.and_then(|state| state.metadata()) {
+            merge_missing(&mut merged, metadata);
         }
     }
     if !merged.is_empty() {

@@ -1,4 +1,4 @@
-//! What the stories share: files that need no reading, and short ways to ask.
+//! Test helpers: configurations built in code, and short notations for requests and verdicts.
 
 use std::{borrow::Cow, sync::Arc};
 use tidegate_core::Micros;
@@ -14,22 +14,22 @@ use tidegate_service::descriptors::{
 };
 use tidegate_testkit::servers::RedisServer;
 
-/// One domain of limits, each for one key with any value or with the one it says.
+/// One domain of limits, each for one key with any value or with a given one.
 #[derive(Debug)]
 pub(crate) struct TestConfig {
     name: String,
     limits: Vec<(String, Option<String>, Arc<DescriptorLimit>)>,
 }
 
-/// Limits of the domain `shop`: `user` or `user=alice`, and what there is for it.
+/// Limits of the domain `shop`, each for an entry: `user` or `user=alice`.
 pub(crate) fn test_config(limits: &[(&str, DescriptorLimit)]) -> Arc<TestConfig> {
     let limits = limits.iter().map(|(entry, limit)| {
         let (key, value) = match entry.split_once('=') {
             Some((key, value)) => (key, Some(value.to_owned())),
             None => (*entry, None),
         };
-        let place = format!("shop.{}", entry.replace('=', "_"));
-        (key.to_owned(), value, Arc::new(DescriptorLimit { path: place.into(), ..limit.clone() }))
+        let path = format!("shop.{}", entry.replace('=', "_"));
+        (key.to_owned(), value, Arc::new(DescriptorLimit { path: path.into(), ..limit.clone() }))
     });
     Arc::new(TestConfig { name: "shop".to_owned(), limits: limits.collect() })
 }
@@ -106,29 +106,29 @@ pub(crate) fn quota_mode_limit(limit: DescriptorLimit) -> DescriptorLimit {
     with_flags(limit, |flags| flags.quota_mode = true)
 }
 
-/// A request as text: `user=alice x3, path=/ x0 @5/MINUTE`: hits behind an `x`, a limit that comes along behind an `@`.
+/// Parses a request: `user=alice x3, path=/ x0 @5/MINUTE`, with hits after an `x` and a limit override after an `@`.
 pub(crate) fn parse_request(text: &str) -> DomainRequest {
     let descriptors = text.split(", ").map(|text| {
         let mut words = text.split(' ');
         let (key, value) = words.next().unwrap().split_once('=').unwrap();
         let entries = vec![DescriptorEntry { key: key.to_owned(), value: value.to_owned() }];
-        let mut asked = RequestDescriptor { entries, limit: None, hits: None };
+        let mut descriptor = RequestDescriptor { entries, limit: None, hits: None };
         for word in words {
             match word.split_at(1) {
-                ("x", hits) => asked.hits = Some(hits.parse().unwrap()),
+                ("x", hits) => descriptor.hits = Some(hits.parse().unwrap()),
                 (_, limit) => {
                     let (requests, unit) = limit.split_once('/').unwrap();
                     let unit = CalendarUnit::from_name(unit).unwrap();
-                    asked.limit = Some(LimitOverride { requests: requests.parse().unwrap(), unit });
+                    descriptor.limit = Some(LimitOverride { requests: requests.parse().unwrap(), unit });
                 }
             }
         }
-        asked
+        descriptor
     });
     DomainRequest { domain: "shop".to_owned(), descriptors: descriptors.collect(), hits: 0, deadline: None }
 }
 
-/// What was said, as text: `OK: OK 3/5, OVER 0/5, -`; a dash where no limit applies.
+/// Formats a verdict: `OK: OK 3/5, OVER 0/5, -`, with a dash if no limit applies.
 pub(crate) fn verdict_text(verdict: &DomainVerdict) -> String {
     let code = |over| if over == OverLimit::Yes { "OVER" } else { "OK" };
     let status = verdict.statuses.iter().map(|status| match &status.limit {
@@ -143,7 +143,7 @@ pub(crate) async fn decide(service: &DescriptorService, text: &str) -> String {
     verdict_text(&service.decide(parse_request(text)).await.unwrap())
 }
 
-/// A service in memory whose clock stands still until it is moved.
+/// A service in memory with a manual clock.
 pub(crate) fn memory_service(
     settings: ServiceSettings,
     config: Arc<TestConfig>,
@@ -168,7 +168,7 @@ pub(crate) async fn redis_service(
     service
 }
 
-/// Where time is not the point.
+/// A deadline that a passing test does not reach.
 pub(crate) const TEST_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 pub(crate) fn settings_with_counting(counting: CountingMode) -> ServiceSettings {

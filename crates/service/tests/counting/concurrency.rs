@@ -1,4 +1,4 @@
-//! Many at once: exactly as many are let through as the limit says.
+//! Concurrent requests: exactly the limit is admitted.
 
 use crate::common::{
     memory_service, parse_request, per_unit, redis_service, settings_with_counting, test_config, with_quotas,
@@ -11,12 +11,12 @@ use tidegate_testkit::servers::RedisServer;
 const LIMIT: usize = 50;
 const CLIENTS: usize = 200;
 
-/// One limit of every algorithm that grants so many at once, and then none for as long as a test runs.
+/// One limit of every algorithm with bursts: it grants [`LIMIT`] at once, and nothing else during a test.
 fn burst_limits() -> Vec<(&'static str, CountingMode, DescriptorLimit)> {
     let year = || per_unit(50, CalendarUnit::Year);
     vec![
-        ("counts of theirs", CountingMode::Reference, year()),
-        ("windows, all or none", CountingMode::Atomic, year()),
+        ("reference counters", CountingMode::Reference, year()),
+        ("atomic windows", CountingMode::Atomic, year()),
         ("token-bucket", CountingMode::Reference, with_quotas(&["50 per 52w"])),
         ("leaky-bucket", CountingMode::Reference, with_quotas(&["50 per 52w leaky-bucket queue 49 nodelay"])),
         ("fixed-window", CountingMode::Reference, with_quotas(&["50 per 364d fixed-window from-first-hit"])),
@@ -27,7 +27,7 @@ fn burst_limits() -> Vec<(&'static str, CountingMode, DescriptorLimit)> {
     ]
 }
 
-/// Those that space calls out grant one at once, whatever their rate is.
+/// Shapers grant one at once, at any rate.
 fn spaced_limits() -> Vec<(&'static str, CountingMode, DescriptorLimit)> {
     vec![
         ("smooth", CountingMode::Reference, with_quotas(&["50 per 52w smooth"])),
@@ -35,7 +35,7 @@ fn spaced_limits() -> Vec<(&'static str, CountingMode, DescriptorLimit)> {
     ]
 }
 
-/// All of them, with how many they grant.
+/// All limits, with the number of requests that they grant.
 fn all_limits() -> impl Iterator<Item = ((&'static str, CountingMode, DescriptorLimit), usize)> {
     let of = |limit| (limit, LIMIT);
     burst_limits().into_iter().map(of).chain(spaced_limits().into_iter().map(|limit| (limit, 1)))
@@ -57,31 +57,31 @@ async fn count_admitted(service: Arc<DescriptorService>, request: &'static str) 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_requests_get_exactly_the_limit_in_memory() {
-    for ((name, way, limit), most) in all_limits() {
+    for ((name, counting, limit), expected) in all_limits() {
         let (service, _manual_clock) =
-            memory_service(settings_with_counting(way), test_config(&[("user", limit)]));
-        assert_eq!(count_admitted(service.into(), "user=alice").await, most, "{name}");
+            memory_service(settings_with_counting(counting), test_config(&[("user", limit)]));
+        assert_eq!(count_admitted(service.into(), "user=alice").await, expected, "{name}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_requests_get_exactly_the_limit_in_redis() {
     let server = RedisServer::start().unwrap();
-    for ((name, way, limit), most) in all_limits() {
+    for ((name, counting, limit), expected) in all_limits() {
         server.command(&["FLUSHALL"]).unwrap();
         let service =
-            redis_service(&server, settings_with_counting(way), test_config(&[("user", limit)])).await;
-        assert_eq!(count_admitted(service.into(), "user=alice").await, most, "{name}");
+            redis_service(&server, settings_with_counting(counting), test_config(&[("user", limit)])).await;
+        assert_eq!(count_admitted(service.into(), "user=alice").await, expected, "{name}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_requests_get_exactly_their_override() {
-    for way in [CountingMode::Reference, CountingMode::Atomic] {
+    for counting in [CountingMode::Reference, CountingMode::Atomic] {
         let (service, _manual_clock) = memory_service(
-            settings_with_counting(way),
+            settings_with_counting(counting),
             test_config(&[("user", per_unit(1, CalendarUnit::Year))]),
         );
-        assert_eq!(count_admitted(service.into(), "user=alice @50/YEAR").await, LIMIT, "{way:?}");
+        assert_eq!(count_admitted(service.into(), "user=alice @50/YEAR").await, LIMIT, "{counting:?}");
     }
 }

@@ -1,11 +1,6 @@
-//! Stories of the decision service: what is counted, what is said, and what is told to operators.
+//! Tests of the rate limit service: counting, verdicts and metrics.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a story ends where it goes wrong"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails where it panics")]
 
 mod common;
 mod concurrency;

@@ -1,4 +1,4 @@
-//! A store that is away, or takes too long.
+//! A store that is unavailable or times out.
 
 use crate::common::{decide, parse_request, per_unit, test_config, with_quotas};
 use std::{future::pending, sync::Arc, time::Duration};
@@ -54,8 +54,8 @@ async fn failing_store_is_handled_as_declared() {
         for broken in [|| FailingStore::Unavailable, || FailingStore::Hanging] {
             let closed = start_service(broken(), FailureMode::Closed, when_over);
             for request in ["user=alice", "both=alice", "user=alice, both=alice"] {
-                let fault = closed.decide(parse_request(request)).await.unwrap_err();
-                assert!(matches!(fault, DecisionError::Unavailable(_)), "{fault:?}");
+                let error = closed.decide(parse_request(request)).await.unwrap_err();
+                assert!(matches!(error, DecisionError::Unavailable(_)), "{error:?}");
             }
             assert!(closed.stats().contains("should_rate_limit.redis_error: 3\n"), "{}", closed.stats());
 
@@ -67,9 +67,9 @@ async fn failing_store_is_handled_as_declared() {
 
             let local = start_service(broken(), FailureMode::Local { nodes: 2 }, when_over);
             if let FailingStore::Hanging = broken() {
-                // One that answers late is not unavailable: the decision is not made.
-                let fault = local.decide(parse_request("user=alice")).await.unwrap_err();
-                assert!(matches!(fault, DecisionError::Unavailable(_)), "{fault:?}");
+                // A store that times out is not unavailable: the decision fails.
+                let error = local.decide(parse_request("user=alice")).await.unwrap_err();
+                assert!(matches!(error, DecisionError::Unavailable(_)), "{error:?}");
                 continue;
             }
             for (request, expected) in [
@@ -85,20 +85,20 @@ async fn failing_store_is_handled_as_declared() {
     }
 }
 
-/// Time is virtual here: it passes when everybody waits.
+/// The paused clock of Tokio advances when all tasks wait.
 #[tokio::test(start_paused = true)]
 #[allow(clippy::disallowed_methods, reason = "the clock of the runtime, which is virtual here")]
 async fn shorter_caller_deadline_answers_earlier() {
     let store: Option<Arc<dyn Store>> = Some(Arc::new(FailingStore::Hanging));
     let service = DescriptorService::new(ServiceSettings { store, ..ServiceSettings::default() }).unwrap();
     service.load(test_config(&[("user", per_unit(6, CalendarUnit::Year))]));
-    for (deadline, least, most) in [(Some(20), 0, 25), (None, 9_000, 11_000), (Some(60_000), 9_000, 11_000)] {
+    for (deadline, min, max) in [(Some(20), 0, 25), (None, 9_000, 11_000), (Some(60_000), 9_000, 11_000)] {
         let started = tokio::time::Instant::now();
-        let asked =
+        let request =
             DomainRequest { deadline: deadline.map(Duration::from_millis), ..parse_request("user=alice") };
-        let fault = service.decide(asked).await.unwrap_err();
-        assert!(matches!(fault, DecisionError::Unavailable(_)), "{fault:?}");
+        let error = service.decide(request).await.unwrap_err();
+        assert!(matches!(error, DecisionError::Unavailable(_)), "{error:?}");
         let waited = started.elapsed().as_millis();
-        assert!((least..most).contains(&waited), "{deadline:?}: {waited} ms");
+        assert!((min..max).contains(&waited), "{deadline:?}: {waited} ms");
     }
 }

@@ -1,4 +1,4 @@
-//! What envoyproxy/ratelimit does in cases that are rare, and this does too.
+//! Rare cases in which the service matches envoyproxy/ratelimit.
 
 use crate::common::{
     TEST_TIMEOUT, decide, limit_of_amount, memory_service, named_limit, parse_request, per_unit,
@@ -32,14 +32,14 @@ fn test_limits() -> Vec<(&'static str, DescriptorLimit)> {
 async fn quota_mode_matches_the_reference() {
     let every = ServiceSettings { quota_mode: QuotaMode::All, ..ServiceSettings::default() };
     let table = [
-        // An unmatched descriptor is one of the group where all are, and has room.
+        // With `QUOTA_MODE`, an unmatched descriptor belongs to the quota group and has capacity.
         (every.clone(), "user=a x2", "OVER: OVER 0/1"),
-        (every.clone(), "user=a x2, nobody=knows", "OK: OVER 0/1, -"),
-        (every, "user=a x2, guest=b x2 @1/DAY", "OVER: OVER 0/1, OVER 0/1"),
-        (ServiceSettings::default(), "quota=a x2, nobody=knows", "OVER: OVER 0/1, -"),
-        // An unlimited one never is.
+        (every.clone(), "user=a x2, unknown=key", "OK: OVER 0/1, -"),
+        (every, "user=a x2, anonymous=b x2 @1/DAY", "OVER: OVER 0/1, OVER 0/1"),
+        (ServiceSettings::default(), "quota=a x2, unknown=key", "OVER: OVER 0/1, -"),
+        // An unlimited descriptor never belongs to the group.
         (ServiceSettings::default(), "quota=a x2, free=a", "OVER: OVER 0/1, OK unlimited"),
-        // One in shadow mode is, and is never over.
+        // A descriptor in shadow mode belongs to the group and is never over its limit.
         (ServiceSettings::default(), "quota=a x2, watched=a", "OK: OVER 0/1, OK 0/0"),
         (ServiceSettings::default(), "new=a, old=a", "OK: OK 8/9, OK unlimited"),
     ];
@@ -49,16 +49,16 @@ async fn quota_mode_matches_the_reference() {
     }
 }
 
-/// In memory, in Redis, and under the keys of a fleet.
+/// Services that count in memory, in Redis, and with shared keys.
 async fn start_services(server: &RedisServer, settings: ServiceSettings) -> Vec<DescriptorService> {
     let limits =
         test_config(&[("user", per_unit(3, CalendarUnit::Year)), ("path", per_unit(9, CalendarUnit::Year))]);
     let connect = || async {
         Arc::new(RedisStore::builder().deadline(TEST_TIMEOUT).connect(&server.url()).await.unwrap())
     };
-    let tally: Arc<dyn CounterStore> = connect().await;
+    let counter_store: Arc<dyn CounterStore> = connect().await;
     let shared = SharedKeys {
-        counter_store: tally,
+        counter_store,
         per_second: None,
         prefix: String::new(),
         jitter: Duration::ZERO,
@@ -87,7 +87,7 @@ async fn stop_increment_matches_the_reference() {
     for service in start_services(&server, settings.clone()).await {
         for (request, expected) in [
             ("user=a x2", "OK: OK 1/3"),
-            // Neither goes over by what there is before both.
+            // Compared with the count before the request, neither goes over.
             ("user=a, user=a", "OVER: OK 0/3, OVER 0/3"),
             ("user=a x0", "OVER: OVER 0/3"),
             ("user=b x3, path=/", "OK: OK 0/3, OK 8/9"),
@@ -97,7 +97,7 @@ async fn stop_increment_matches_the_reference() {
             assert_eq!(decide(&service, request).await, expected, "{request}");
         }
         let stats = service.stats();
-        // The others count for operators as if they had been counted.
+        // Skipped hits still count in the metrics.
         for line in ["shop.path.total_hits: 6", "shop.path.within_limit: 6", "shop.user.total_hits: 12"] {
             assert!(stats.contains(line), "{line} is not in\n{stats}");
         }
@@ -107,7 +107,7 @@ async fn stop_increment_matches_the_reference() {
     for service in start_services(&server, settings).await {
         for (request, expected) in [
             ("user=c x4", "OVER: OVER 0/3"),
-            // It is known to be over: nothing else is counted.
+            // The cached key is over its limit, so no other key is counted.
             ("user=c, path=/, path=/", "OVER: OVER 0/3, OK 9/9, OK 9/9"),
             ("path=/", "OK: OK 8/9"),
         ] {
@@ -133,7 +133,8 @@ descriptors:
   - { key: b, value_to_metric: true, rate_limit: { unit: year, requests_per_unit: 9 } }
 ",
     ));
-    for request in ["watched=it x10", "guest=bob @5/YEAR", "guest= @5/YEAR", "a=", "a=1", "b=", "b=1"] {
+    for request in ["watched=it x10", "anonymous=bob @5/YEAR", "anonymous= @5/YEAR", "a=", "a=1", "b=", "b=1"]
+    {
         service.decide(parse_request(request)).await.unwrap();
     }
     let unknown = DomainRequest { domain: "other".to_owned(), ..parse_request("a=1, b=2, c=3") };
@@ -142,8 +143,8 @@ descriptors:
     for line in [
         "shop.watched.shadow_mode: 7",
         "shop.watched.over_limit: 7",
-        "shop.guest_bob.total_hits: 1",
-        "shop.guest.total_hits: 1",
+        "shop.anonymous_bob.total_hits: 1",
+        "shop.anonymous.total_hits: 1",
         "shop.a_.total_hits: 1",
         "shop.a_1.total_hits: 1",
         "shop.b.total_hits: 1",
@@ -167,10 +168,10 @@ descriptors:
   - { key: path, rate_limit: { unit: year, requests_per_unit: 3 }, metadata: { plan: { name: any, tier: 2 }, x: 1 } }
   - { key: open, rate_limit: { unlimited: true }, metadata: { y: 1 } }
 "));
-    let verdict = service.decide(parse_request("user=a, path=/, open=1, guest=b @0/DAY")).await.unwrap();
+    let verdict = service.decide(parse_request("user=a, path=/, open=1, anonymous=b @0/DAY")).await.unwrap();
     let metadata = verdict.metadata.unwrap();
     assert_eq!(metadata["metadata"], json!({ "plan": { "name": "free", "size": 1, "tier": 2 }, "x": 1 }));
-    assert_eq!(metadata["descriptors"][3], json!({ "entries": ["guest=b"], "limit": "unit:DAY" }));
+    assert_eq!(metadata["descriptors"][3], json!({ "entries": ["anonymous=b"], "limit": "unit:DAY" }));
     let unknown = DomainRequest { domain: "other".to_owned(), ..parse_request("user=a") };
     let verdict = service.decide(unknown).await.unwrap();
     assert_eq!(verdict_text(&verdict), "OK: -");

@@ -1,4 +1,4 @@
-//! Files that change while requests are decided.
+//! Configuration reloads during requests.
 
 use crate::common::{
     decide, memory_service, parse_request, per_unit, settings_with_counting, test_config, with_quotas,
@@ -12,19 +12,19 @@ use tidegate_service::descriptors::{CountingMode, OverLimit};
 
 #[tokio::test]
 async fn reload_keeps_counters() {
-    for way in [CountingMode::Reference, CountingMode::Atomic] {
+    for counting in [CountingMode::Reference, CountingMode::Atomic] {
         let (service, _manual_clock) = memory_service(
-            settings_with_counting(way),
+            settings_with_counting(counting),
             test_config(&[("user", per_unit(5, CalendarUnit::Year))]),
         );
-        assert_eq!(decide(&service, "user=alice x3").await, "OK: OK 2/5", "{way:?}");
+        assert_eq!(decide(&service, "user=alice x3").await, "OK: OK 2/5", "{counting:?}");
         service.load(test_config(&[
             ("user", per_unit(10, CalendarUnit::Year)),
             ("path", per_unit(1, CalendarUnit::Year)),
         ]));
-        assert_eq!(decide(&service, "user=alice x3").await, "OK: OK 4/10", "{way:?}");
+        assert_eq!(decide(&service, "user=alice x3").await, "OK: OK 4/10", "{counting:?}");
         service.load(test_config(&[("user", per_unit(6, CalendarUnit::Year))]));
-        assert_eq!(decide(&service, "user=alice").await, "OVER: OVER 0/6", "{way:?}");
+        assert_eq!(decide(&service, "user=alice").await, "OVER: OVER 0/6", "{counting:?}");
     }
     let (service, _manual_clock) = memory_service(
         settings_with_counting(CountingMode::Reference),
@@ -38,9 +38,9 @@ async fn reload_keeps_counters() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn reload_under_load_admits_exactly_the_limit() {
     let limits = [per_unit(1_000, CalendarUnit::Year), with_quotas(&["1000 per 52w"])];
-    for (limit, way) in limits.into_iter().zip([CountingMode::Reference, CountingMode::Atomic]) {
+    for (limit, counting) in limits.into_iter().zip([CountingMode::Reference, CountingMode::Atomic]) {
         let same = || test_config(&[("user", limit.clone()), ("path", per_unit(7, CalendarUnit::Day))]);
-        let (service, _manual_clock) = memory_service(settings_with_counting(way), same());
+        let (service, _manual_clock) = memory_service(settings_with_counting(counting), same());
         let (service, is_done) = (Arc::new(service), Arc::new(AtomicBool::new(false)));
         let callers: Vec<_> = (0..4)
             .map(|_| {
@@ -76,6 +76,6 @@ async fn reload_under_load_admits_exactly_the_limit() {
         }
         is_done.store(true, Relaxed);
         assert!(reloads.await.unwrap() > 0);
-        assert_eq!(admitted, 1_000, "{way:?}");
+        assert_eq!(admitted, 1_000, "{counting:?}");
     }
 }

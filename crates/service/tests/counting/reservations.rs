@@ -1,4 +1,4 @@
-//! What theirs has no words for: to look, to take and settle later, to forget, and to take ahead.
+//! Operations that envoyproxy/ratelimit does not have: peek, reserve, reset and prefetch.
 
 use crate::common::{
     TEST_TIMEOUT, decide, memory_service, parse_request, per_unit, quota_mode_limit, redis_service,
@@ -20,53 +20,53 @@ fn test_limits() -> Vec<(&'static str, DescriptorLimit)> {
     ]
 }
 
-/// In memory and in a store, counted in each way.
+/// Services in memory and in Redis, in each counting mode.
 async fn start_services(server: &RedisServer) -> Vec<(String, DescriptorService)> {
     let mut all = Vec::new();
-    for way in [CountingMode::Reference, CountingMode::Atomic] {
+    for counting in [CountingMode::Reference, CountingMode::Atomic] {
         server.command(&["FLUSHALL"]).unwrap();
         all.push((
-            format!("{way:?} in memory"),
-            memory_service(settings_with_counting(way), test_config(&test_limits())).0,
+            format!("{counting:?} in memory"),
+            memory_service(settings_with_counting(counting), test_config(&test_limits())).0,
         ));
         all.push((
-            format!("{way:?} in Redis"),
-            redis_service(server, settings_with_counting(way), test_config(&test_limits())).await,
+            format!("{counting:?} in Redis"),
+            redis_service(server, settings_with_counting(counting), test_config(&test_limits())).await,
         ));
     }
     all
 }
 
 #[tokio::test]
-async fn reserved_hits_are_committed_cancelled_or_kept() {
+async fn reserved_hits_are_committed_cancelled_or_stay_charged() {
     let server = RedisServer::start().unwrap();
     for (name, service) in start_services(&server).await {
         server.command(&["FLUSHALL"]).unwrap();
         let left =
             async || verdict_text(&service.peek(parse_request("user=a, path=a, quota=a")).await.unwrap());
 
-        let (verdict, held) =
+        let (verdict, reserved) =
             service.reserve(parse_request("user=a x3, path=a x3, quota=a x3")).await.unwrap();
         assert_eq!(verdict_text(&verdict), "OK: OK 2/5, OK 6/9, OK 2/5", "{name}");
         assert_eq!(left().await, "OK: OK 2/5, OK 6/9, OK 2/5", "{name}");
-        // All or nothing, however else it is counted.
-        for refused in ["user=a x3, path=a x3, quota=a", "path=a, quota=a x3, user=a"] {
-            let (verdict, none) = service.reserve(parse_request(refused)).await.unwrap();
+        // All or nothing, in every counting mode.
+        for denied in ["user=a x3, path=a x3, quota=a", "path=a, quota=a x3, user=a"] {
+            let (verdict, none) = service.reserve(parse_request(denied)).await.unwrap();
             assert!(verdict_text(&verdict).starts_with("OVER: "), "{name}");
             assert!(none.is_none(), "{name}");
-            assert_eq!(left().await, "OK: OK 2/5, OK 6/9, OK 2/5", "{name} after {refused}");
+            assert_eq!(left().await, "OK: OK 2/5, OK 6/9, OK 2/5", "{name} after {denied}");
         }
-        held.unwrap().commit(1).await;
+        reserved.unwrap().commit(1).await;
         assert_eq!(left().await, "OK: OK 4/5, OK 8/9, OK 4/5", "{name}");
 
-        let (_, held) = service.reserve(parse_request("user=a x4, quota=a x4")).await.unwrap();
+        let (_, reserved) = service.reserve(parse_request("user=a x4, quota=a x4")).await.unwrap();
         assert_eq!(left().await, "OK: OK 0/5, OK 8/9, OK 0/5", "{name}");
-        held.unwrap().cancel().await;
+        reserved.unwrap().cancel().await;
         assert_eq!(left().await, "OK: OK 4/5, OK 8/9, OK 4/5", "{name}");
 
-        let (_, held) = service.reserve(parse_request("user=a x2, quota=a x2, some=a")).await.unwrap();
-        drop(held.unwrap());
-        assert_eq!(left().await, "OK: OK 2/5, OK 8/9, OK 2/5", "{name}: who does not settle has spent");
+        let (_, reserved) = service.reserve(parse_request("user=a x2, quota=a x2, some=a")).await.unwrap();
+        drop(reserved.unwrap());
+        assert_eq!(left().await, "OK: OK 2/5, OK 8/9, OK 2/5", "{name}: a dropped reservation stays charged");
         assert_eq!(
             verdict_text(&service.peek(parse_request("some=a")).await.unwrap()),
             "OK: OK 1/2",
@@ -83,7 +83,7 @@ async fn limiters_are_not_charged_where_counts_refuse_together() {
     assert_eq!(decide(&service, "all=a, quota=a").await, "OK: OK 0/1, OK 4/5");
     assert_eq!(decide(&service, "all=a, quota=a").await, "OVER: OVER 0/1, OK 4/5");
     assert_eq!(decide(&service, "quota=a").await, "OK: OK 3/5");
-    // One that has room is enough.
+    // One member of the group with capacity is enough.
     let limits = [
         ("all", quota_mode_limit(per_unit(1, CalendarUnit::Year))),
         ("quota", quota_mode_limit(with_quotas(&["2 per 52w"]))),
@@ -105,10 +105,10 @@ async fn reset_clears_descriptor_counts() {
         }
         assert_eq!(decide(&service, "user=a").await, "OVER: OVER 0/5", "{name}");
         assert_eq!(decide(&service, "quota=a").await, "OVER: OVER 0/5", "{name}");
-        assert_eq!(service.reset(&parse_request("user=a, nobody=x, quota=a")).await.unwrap(), 2, "{name}");
+        assert_eq!(service.reset(&parse_request("user=a, unknown=x, quota=a")).await.unwrap(), 2, "{name}");
         assert_eq!(decide(&service, "user=a").await, "OK: OK 4/5", "{name}");
         assert_eq!(decide(&service, "quota=a").await, "OK: OK 4/5", "{name}");
-        // A limit that comes along has its own unit.
+        // A limit override has its own unit.
         decide(&service, "user=b x5 @5/DAY").await;
         assert_eq!(service.reset(&parse_request("user=b @5/DAY")).await.unwrap(), 1, "{name}");
         assert_eq!(decide(&service, "user=b @5/DAY").await, "OK: OK 4/5", "{name}");
@@ -124,19 +124,19 @@ async fn reset_clears_descriptor_counts() {
 async fn prefetched_tokens_skip_the_store_and_respect_the_limit() {
     const LIMIT: u32 = 2_000;
     let minute = Some(Duration::from_secs(60));
-    let ahead = |limit: DescriptorLimit| DescriptorLimit { lease: minute, ..limit };
-    // By its file, by the settings for all, and not at all.
+    let with_lease = |limit: DescriptorLimit| DescriptorLimit { lease: minute, ..limit };
+    // A lease in the limit, a lease in the settings, and no lease.
     let cases = [
-        ("of its own", ServiceSettings::default(), ahead(with_quotas(&["2000 per 52w"])), true),
+        ("limit", ServiceSettings::default(), with_lease(with_quotas(&["2000 per 52w"])), true),
         (
-            "of all",
+            "settings",
             ServiceSettings { lease: minute, ..settings_with_counting(CountingMode::Atomic) },
             per_unit(LIMIT, CalendarUnit::Year),
             true,
         ),
         ("none", settings_with_counting(CountingMode::Atomic), per_unit(LIMIT, CalendarUnit::Year), false),
     ];
-    for (name, settings, limit, is_ahead) in cases {
+    for (name, settings, limit, is_prefetched) in cases {
         let server = RedisServer::start().unwrap();
         let settings = ServiceSettings { deadline: TEST_TIMEOUT, ..settings };
         let service = redis_service(&server, settings, test_config(&[("user", limit)])).await;
@@ -152,7 +152,7 @@ async fn prefetched_tokens_skip_the_store_and_respect_the_limit() {
             .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="))
             .unwrap();
         let calls: u32 = line.split(',').next().unwrap().parse().unwrap();
-        assert_eq!(calls < LIMIT, is_ahead, "{name}: {calls} calls");
+        assert_eq!(calls < LIMIT, is_prefetched, "{name}: {calls} calls");
         assert!(admitted <= LIMIT, "{name}: {admitted}");
         assert!(admitted >= LIMIT * 9 / 10, "{name}: {admitted}");
     }

@@ -1,4 +1,4 @@
-//! What clients, Envoy and operators are told.
+//! Responses to clients and Envoy, and pages for operators.
 
 use crate::common::{
     decide, memory_service, named_limit, parse_request, per_unit, quota_mode_limit, shadow_limit,
@@ -38,8 +38,8 @@ async fn custom_headers_report_the_tightest_limit() {
         service_with_headers(ResponseHeaderMode::Custom(HeaderNames::rate_limit()));
     let table: [(&str, &[&str]); 5] = [
         ("user=a, path=/", &["RateLimit-Limit: 3", "RateLimit-Remaining: 2", "RateLimit-Reset: 3590"]),
-        ("nobody=knows", &[]),
-        // The one that is over by itself, though others have nothing left either.
+        ("unknown=key", &[]),
+        // The limit that denies on its own, even if others have nothing remaining either.
         (
             "model=x x2, user=a x9, path=/ x0",
             &["RateLimit-Limit: 5", "RateLimit-Remaining: 0", "RateLimit-Reset: 50"],
@@ -63,20 +63,21 @@ async fn ietf_headers_report_all_limits() {
         r#"RateLimit: "shop.user";r=4;t=50, "per path";r=2;t=3590, "override";r=6;t=1"#,
     ];
     assert_eq!(
-        response_headers(&service, "user=a, path=/, guest=it @7/SECOND, nobody=knows").await,
+        response_headers(&service, "user=a, path=/, anonymous=it @7/SECOND, unknown=key").await,
         expected
     );
     let expected = [r#"RateLimit-Policy: "shop.both";q=2;w=10"#, r#"RateLimit: "shop.both";r=1;t=5"#];
     assert_eq!(response_headers(&service, "both=a").await, expected);
-    assert!(response_headers(&service, "nobody=knows").await.is_empty());
+    assert!(response_headers(&service, "unknown=key").await.is_empty());
 }
 
 #[tokio::test]
 async fn denial_has_problem_body_and_merged_metadata() {
-    let says = |metadata: Value, limit| DescriptorLimit { metadata: Some(Arc::new(metadata)), ..limit };
+    let with_metadata =
+        |metadata: Value, limit| DescriptorLimit { metadata: Some(Arc::new(metadata)), ..limit };
     let limits = [
-        ("user", says(json!({ "plan": "free", "a": 1 }), per_unit(1, CalendarUnit::Minute))),
-        ("path", says(json!({ "plan": "any", "b": 2 }), per_unit(9, CalendarUnit::Minute))),
+        ("user", with_metadata(json!({ "plan": "free", "a": 1 }), per_unit(1, CalendarUnit::Minute))),
+        ("path", with_metadata(json!({ "plan": "any", "b": 2 }), per_unit(9, CalendarUnit::Minute))),
         ("watched", shadow_limit(per_unit(0, CalendarUnit::Minute))),
     ];
     let settings = ServiceSettings {
@@ -139,7 +140,7 @@ async fn metric_names_match_the_reference() {
         "ratelimit.service.config_load_error: 1",
         "ratelimit_server.ShouldRateLimit.total_requests: 8",
     ] {
-        assert!(stats.lines().any(|told| told == line), "{line} is not in\n{stats}");
+        assert!(stats.lines().any(|known| known == line), "{line} is not in\n{stats}");
     }
     let text = service.prometheus();
     for line in [
@@ -153,7 +154,7 @@ async fn metric_names_match_the_reference() {
         r#"ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"} 8"#,
         "ratelimit_service_config_load_success 1",
     ] {
-        assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+        assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");
     }
 }
 
@@ -183,11 +184,11 @@ async fn metrics_size_is_bounded() {
     let limits = [("ip", with_flags(per_unit(9, CalendarUnit::Day), |flags| flags.detailed_metric = true))];
     let (service, _manual_clock) = memory_service(ServiceSettings::default(), test_config(&limits));
     for number in 0..500_000 {
-        let brought = parse_request(&format!("guest={number} @{number}/DAY"));
-        service.decide(brought).await.unwrap();
+        let with_override = parse_request(&format!("anonymous={number} @{number}/DAY"));
+        service.decide(with_override).await.unwrap();
         service.decide(parse_request(&format!("ip={number}"))).await.unwrap();
     }
-    // A hundred values and the rest, of both.
+    // 100 names and a collective one, for limits and for overrides.
     assert_eq!(service.metrics().series_count(), 202);
 }
 
@@ -206,7 +207,7 @@ async fn debug_pages_and_health_are_served() {
 
     let empty = Arc::new(DescriptorService::new(ServiceSettings::default()).unwrap());
     let health = ServiceHealth::new(empty.clone()).config(ConfigRequirement::Required);
-    assert_eq!(health.status(), HealthStatus::NotServing("no configuration is loaded".to_owned()));
+    assert_eq!(health.status(), HealthStatus::NotServing("no configuration loaded".to_owned()));
     empty.load(test_config(&[]));
     assert_eq!(health_page(&health).status(), 200);
     assert_eq!(health_page(&health).body(), "OK");

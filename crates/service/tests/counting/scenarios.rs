@@ -1,4 +1,4 @@
-//! What is counted and what is said, request by request: in memory and in Redis.
+//! Counting scenarios, request by request: in memory and in Redis.
 
 use crate::common::{
     TestConfig, decide, limit_of_amount, memory_service, named_limit, parse_request, per_unit,
@@ -13,10 +13,10 @@ use tidegate_service::descriptors::{
 };
 use tidegate_testkit::servers::RedisServer;
 
-/// A name, settings, and requests with what is said to them.
+/// A name, settings, and requests with their verdicts.
 type CountingScenario = (&'static str, ServiceSettings, &'static [(&'static str, &'static str)]);
 
-/// So long that no window ends while a story is told.
+/// Limits per year, so that no window ends during a test.
 fn test_limits() -> Arc<TestConfig> {
     let year = |requests| per_unit(requests, CalendarUnit::Year);
     test_config(&[
@@ -44,11 +44,11 @@ fn scenarios() -> Vec<CountingScenario> {
         || ServiceSettings { over_limit_counting: OverLimitCounting::CountOverLimit, ..reference_settings() };
     vec![
         (
-            "theirs: a limit, and no limit",
+            "reference: a limit, and no limit",
             reference_settings(),
             &[
                 ("user=alice", "OK: OK 2/3"),
-                ("user=bob, nobody=knows", "OK: OK 2/3, -"),
+                ("user=bob, unknown=key", "OK: OK 2/3, -"),
                 ("user=alice", "OK: OK 1/3"),
                 ("user=alice", "OK: OK 0/3"),
                 ("user=alice", "OVER: OVER 0/3"),
@@ -56,7 +56,7 @@ fn scenarios() -> Vec<CountingScenario> {
             ],
         ),
         (
-            "theirs: hits that say how many, and none looks only",
+            "reference: several hits, and zero hits that only peek",
             reference_settings(),
             &[
                 ("user=alice x3", "OK: OK 0/3"),
@@ -69,7 +69,7 @@ fn scenarios() -> Vec<CountingScenario> {
             ],
         ),
         (
-            "theirs: all are counted, whatever comes of it",
+            "reference: all descriptors are counted, also of a denied request",
             reference_settings(),
             &[
                 ("user=alice x3", "OK: OK 0/3"),
@@ -79,12 +79,12 @@ fn scenarios() -> Vec<CountingScenario> {
             ],
         ),
         (
-            "theirs: the same descriptor twice counts twice",
+            "reference: a duplicate descriptor counts twice",
             reference_settings(),
             &[("user=alice, user=alice, user=alice, user=alice", "OVER: OK 2/3, OK 1/3, OK 0/3, OVER 0/3")],
         ),
         (
-            "theirs: only what is over is counted",
+            "reference: only keys over their limit are counted",
             only_over(),
             &[
                 ("user=alice x3", "OK: OK 0/3"),
@@ -93,7 +93,7 @@ fn scenarios() -> Vec<CountingScenario> {
             ],
         ),
         (
-            "a name that is replaced does not apply",
+            "a replaced limit does not apply",
             reference_settings(),
             &[
                 ("path=/old, path=/new", "OK: -, OK 4/5"),
@@ -104,12 +104,12 @@ fn scenarios() -> Vec<CountingScenario> {
             ],
         ),
         (
-            "none at all is a ban",
+            "a limit of zero is a ban",
             reference_settings(),
             &[("ban=it", "OVER: OVER 0/0"), ("ban=it x0", "OVER: OVER 0/0"), ("ban=other x0", "OK: OK 0/0")],
         ),
         (
-            "a limit in shadow says OK, with nothing left",
+            "a limit in shadow mode reports OK with nothing remaining",
             reference_settings(),
             &[
                 ("watched=it", "OK: OK 0/1"),
@@ -118,7 +118,7 @@ fn scenarios() -> Vec<CountingScenario> {
             ],
         ),
         (
-            "quota mode denies when all of them do",
+            "quota mode denies if all limits of the group are exceeded",
             reference_settings(),
             &[
                 ("model=a, model=b", "OK: OK 0/1, OK 1/2"),
@@ -139,12 +139,12 @@ fn scenarios() -> Vec<CountingScenario> {
             ],
         ),
         (
-            "shadow for all",
+            "global shadow mode",
             ServiceSettings { enforcement: GlobalEnforcement::Shadow, ..reference_settings() },
             &[("user=alice x4, path=/big", "OK: OVER 0/3, OK 9/10")],
         ),
         (
-            "a limit that comes along counts as one of the files",
+            "a limit override shares the counter of the configured limit",
             reference_settings(),
             &[
                 ("user=alice @5/YEAR", "OK: OK 4/5"),
@@ -156,7 +156,7 @@ fn scenarios() -> Vec<CountingScenario> {
             ],
         ),
         (
-            "atomic: what is refused costs nothing",
+            "atomic: a denied request is not charged",
             atomic(),
             &[
                 ("user=alice x3", "OK: OK 0/3"),
@@ -172,13 +172,13 @@ fn scenarios() -> Vec<CountingScenario> {
             ],
         ),
         (
-            "atomic: a limit that comes along is given back too",
+            "atomic: a limit override is refunded too",
             atomic(),
             &[
                 ("user=alice x3", "OK: OK 0/3"),
-                ("user=alice, guest=it @5/YEAR", "OVER: OVER 0/3, OK 5/5"),
-                ("guest=it x6 @5/YEAR", "OVER: OVER 0/5"),
-                ("guest=it x5 @5/YEAR", "OK: OK 0/5"),
+                ("user=alice, anonymous=it @5/YEAR", "OVER: OVER 0/3, OK 5/5"),
+                ("anonymous=it x6 @5/YEAR", "OVER: OVER 0/5"),
+                ("anonymous=it x5 @5/YEAR", "OK: OK 0/5"),
             ],
         ),
         (
@@ -194,7 +194,7 @@ fn scenarios() -> Vec<CountingScenario> {
             ],
         ),
         (
-            "several quotas are charged together, in either way",
+            "several quotas are charged together, in each counting mode",
             reference_settings(),
             &[
                 ("both=it x3", "OK: OK 0/3"),
@@ -235,8 +235,9 @@ async fn scenarios_hold_in_redis() {
 #[tokio::test]
 async fn unknown_domain_is_not_limited() {
     let (service, _manual_clock) = memory_service(reference_settings(), test_limits());
-    let asked = DomainRequest { domain: "other".to_owned(), ..parse_request("user=alice @0/YEAR, user=bob") };
-    assert_eq!(verdict_text(&service.decide(asked).await.unwrap()), "OK: -, -");
+    let request =
+        DomainRequest { domain: "other".to_owned(), ..parse_request("user=alice @0/YEAR, user=bob") };
+    assert_eq!(verdict_text(&service.decide(request).await.unwrap()), "OK: -, -");
     assert!(service.stats().contains("ratelimit.service.rate_limit.other.domain_not_found: 2\n"));
 }
 
@@ -244,11 +245,11 @@ async fn unknown_domain_is_not_limited() {
 async fn request_hits_default_to_one() {
     let (service, _manual_clock) = memory_service(reference_settings(), test_limits());
     for (hits, expected) in [(0, "OK: OK 9/10"), (1, "OK: OK 8/10"), (5, "OK: OK 3/10")] {
-        let asked = DomainRequest { hits, ..parse_request("path=/big") };
-        assert_eq!(verdict_text(&service.decide(asked).await.unwrap()), expected);
+        let request = DomainRequest { hits, ..parse_request("path=/big") };
+        assert_eq!(verdict_text(&service.decide(request).await.unwrap()), expected);
     }
-    let asked = DomainRequest { hits: 5, ..parse_request("path=/big x1") };
-    assert_eq!(verdict_text(&service.decide(asked).await.unwrap()), "OK: OK 2/10");
+    let request = DomainRequest { hits: 5, ..parse_request("path=/big x1") };
+    assert_eq!(verdict_text(&service.decide(request).await.unwrap()), "OK: OK 2/10");
 }
 
 #[tokio::test]
@@ -266,12 +267,12 @@ async fn invalid_requests_are_rejected() {
             DomainRequest { descriptors: Vec::new(), ..parse_request("user=alice") },
             "rate limit descriptor list must not be empty",
         ),
-        (parse_request(&many), "10000 descriptors are too many; send at most 1000 at once"),
-        (deep, "descriptors[0] has 65 entries, which are too many; send at most 64"),
+        (parse_request(&many), "too many descriptors: 10000; send at most 1000"),
+        (deep, "descriptors[0]: too many entries: 65; send at most 64"),
     ];
-    for (asked, expected) in table {
-        let fault = service.decide(asked).await.unwrap_err();
-        assert_eq!(fault, DecisionError::Invalid(expected.to_owned()));
+    for (request, expected) in table {
+        let error = service.decide(request).await.unwrap_err();
+        assert_eq!(error, DecisionError::Invalid(expected.to_owned()));
     }
     let empty = DescriptorService::new(reference_settings()).unwrap();
     assert_eq!(empty.decide(parse_request("user=alice")).await, Err(DecisionError::NoConfiguration));

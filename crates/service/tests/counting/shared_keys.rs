@@ -1,4 +1,4 @@
-//! Counting under the keys of a fleet of envoyproxy/ratelimit.
+//! Counting in the keys of envoyproxy/ratelimit.
 
 use crate::common::{
     TEST_TIMEOUT, decide, parse_request, per_unit, redis_service, settings_with_counting, test_config,
@@ -23,7 +23,7 @@ use tidegate_service::descriptors::{
 };
 use tidegate_testkit::servers::{RedisServer, RespValue};
 
-/// Five seconds into a minute, as in the example that everybody knows.
+/// Five seconds into a minute, as in the documentation of envoyproxy/ratelimit.
 const START_SECONDS: u64 = 1_606_925_765;
 
 fn manual_clock() -> (Clock, ManualClock) {
@@ -36,9 +36,9 @@ async fn connect_store(server: &RedisServer) -> Arc<RedisStore> {
     Arc::new(RedisStore::builder().deadline(TEST_TIMEOUT).connect(&server.url()).await.unwrap())
 }
 
-fn shared_keys(tally: Arc<dyn CounterStore>) -> SharedKeys {
-    let (prefix, jitter, time) = (String::new(), Duration::ZERO, WindowClock::System);
-    SharedKeys { counter_store: tally, per_second: None, prefix, jitter, window_time: time }
+fn shared_keys(counter_store: Arc<dyn CounterStore>) -> SharedKeys {
+    let (prefix, jitter, window_time) = (String::new(), Duration::ZERO, WindowClock::System);
+    SharedKeys { counter_store, per_second: None, prefix, jitter, window_time }
 }
 
 fn start_service(
@@ -70,7 +70,7 @@ fn all_keys(server: &RedisServer) -> Vec<String> {
     keys
 }
 
-/// Keeps numbers here, and remembers what it was asked.
+/// Keeps counters in memory and records all increments.
 #[derive(Debug, Default)]
 struct RecordingCounterStore {
     counters: Mutex<BTreeMap<String, i64>>,
@@ -78,15 +78,15 @@ struct RecordingCounterStore {
 }
 
 impl CounterStore for RecordingCounterStore {
-    fn add(&self, additions: Vec<Increment>) -> StoreFuture<Result<Vec<i64>, StoreError>> {
-        let mut numbers = self.counters.lock().unwrap();
-        let sums = additions.iter().map(|addition| {
-            let number = numbers.entry(addition.key.clone()).or_default();
-            *number += addition.count;
-            *number
+    fn add(&self, increments: Vec<Increment>) -> StoreFuture<Result<Vec<i64>, StoreError>> {
+        let mut counters = self.counters.lock().unwrap();
+        let sums = increments.iter().map(|increment| {
+            let counter = counters.entry(increment.key.clone()).or_default();
+            *counter += increment.count;
+            *counter
         });
         let sums = Ok(sums.collect());
-        self.increments.lock().unwrap().extend(additions);
+        self.increments.lock().unwrap().extend(increments);
         Box::pin(async { sums })
     }
 
@@ -96,7 +96,7 @@ impl CounterStore for RecordingCounterStore {
     }
 }
 
-/// One that is away.
+/// A store that is always unavailable.
 #[derive(Debug)]
 struct UnavailableCounterStore;
 
@@ -118,7 +118,7 @@ fn domain_request(domain: &str, entries: &[(&str, &str)]) -> DomainRequest {
     DomainRequest { domain: domain.to_owned(), descriptors, hits: 0, deadline: None }
 }
 
-/// Entries, the key that they are counted under, and for how long.
+/// Entries, the expected key, and its TTL in seconds.
 type KeyCase<'a> = (&'a [(&'a str, &'a str)], &'a str, u64);
 
 #[tokio::test]
@@ -163,12 +163,12 @@ descriptors:
     ];
     for (entries, key, seconds) in table {
         plain.decide(domain_request("messaging", entries)).await.unwrap();
-        let asked: Vec<_> = store.increments.lock().unwrap().drain(..).collect();
-        let kept = Duration::from_secs(seconds);
-        assert_eq!(asked, [Increment { key: key.to_owned(), count: 1, ttl: kept }]);
+        let increments: Vec<_> = store.increments.lock().unwrap().drain(..).collect();
+        let ttl = Duration::from_secs(seconds);
+        assert_eq!(increments, [Increment { key: key.to_owned(), count: 1, ttl }]);
     }
 
-    // What all keys start with, and how much longer they are kept.
+    // A prefix, and jitter of the TTL.
     let shared = SharedKeys {
         prefix: "team:".to_owned(),
         jitter: Duration::from_secs(300),
@@ -176,19 +176,19 @@ descriptors:
     };
     let prefixed = start_service(&clock, shared, ServiceSettings::default(), set);
     for _ in 0..100 {
-        let mut ask = domain_request("messaging", &[("foo", "bar")]);
-        ask.descriptors[0].limit = Some(LimitOverride { requests: 7, unit: CalendarUnit::Hour });
-        ask.hits = 3;
-        prefixed.decide(ask).await.unwrap();
+        let mut request = domain_request("messaging", &[("foo", "bar")]);
+        request.descriptors[0].limit = Some(LimitOverride { requests: 7, unit: CalendarUnit::Hour });
+        request.hits = 3;
+        prefixed.decide(request).await.unwrap();
     }
-    let asked = store.increments.lock().unwrap();
+    let increments = store.increments.lock().unwrap();
     assert!(
-        asked.iter().all(|it| it.key == "team:messaging_foo_bar_1606924800" && it.count == 3),
-        "{asked:?}"
+        increments.iter().all(|it| it.key == "team:messaging_foo_bar_1606924800" && it.count == 3),
+        "{increments:?}"
     );
-    let kept: Vec<_> = asked.iter().map(|it| it.ttl.as_secs()).collect();
-    assert!(kept.iter().all(|kept| (3_600..3_900).contains(kept)), "{kept:?}");
-    assert!(kept.iter().any(|one| *one != kept[0]), "not all go at once");
+    let ttls: Vec<_> = increments.iter().map(|it| it.ttl.as_secs()).collect();
+    assert!(ttls.iter().all(|ttl| (3_600..3_900).contains(ttl)), "{ttls:?}");
+    assert!(ttls.iter().any(|ttl| *ttl != ttls[0]), "keys do not expire at once");
 }
 
 #[tokio::test]
@@ -207,13 +207,13 @@ async fn counting_continues_from_another_fleet() {
     let increment_externally = |key: &str, hits: &str| drop(server.command(&["INCRBY", key, hits]).unwrap());
     increment_externally("shop_user_alice_1606925760", "3");
 
-    // (request, what is said, counts of alice and of the path)
+    // (request, verdict, counters of alice and of the path)
     let table = [
         ("user=alice", "OK: OK 1/5", "4", None),
         ("user=alice x0", "OK: OK 1/5", "4", None),
         ("user=alice, path=a", "OK: OK 0/5, OK 1/2", "5", Some("1")),
         ("user=alice x0", "OK: OK 0/5", "5", Some("1")),
-        // Those that are over count too, and so do the others of the request.
+        // Hits over the limit count too, and so do the other descriptors of the request.
         ("user=alice, path=a", "OVER: OVER 0/5, OK 0/2", "6", Some("2")),
         ("user=alice x5", "OVER: OVER 0/5", "11", Some("2")),
         ("user=bob, user=bob", "OK: OK 4/5, OK 3/5", "11", Some("2")),
@@ -227,7 +227,7 @@ async fn counting_continues_from_another_fleet() {
     let resets: Vec<_> = verdict.statuses.iter().map(|status| status.reset.unwrap().as_secs()).collect();
     assert_eq!(resets, [55, 2_635]);
 
-    // What only we know is counted as ever.
+    // Quotas of Tidegate are counted as usual.
     assert_eq!(decide(&service, "own=x").await, "OK: OK 0/1");
     assert_eq!(decide(&service, "own=x").await, "OVER: OVER 0/1");
 
@@ -269,7 +269,7 @@ async fn over_limit_key_is_cached_until_its_window_ends() {
         let service = if is_shared {
             start_service(&clock, shared_keys(store.clone()), base, files)
         } else {
-            // Its own clock is not the store's: only that the store is not asked again can be seen.
+            // The store has another clock, so the test can only check that the store gets no further requests.
             let base = ServiceSettings { clock: clock.clone(), ..base };
             redis_service(
                 &server,
@@ -295,7 +295,7 @@ async fn over_limit_key_is_cached_until_its_window_ends() {
         for _ in 0..5 {
             assert_eq!(decide(&service, "user=alice x2").await, "OVER: OVER 0/2");
         }
-        assert_eq!(counted(&calls()), before, "nobody was asked");
+        assert_eq!(counted(&calls()), before, "no request to the store");
         let stats = service.stats();
         for line in [
             "ratelimit.service.rate_limit.shop.user.over_limit_with_local_cache: 10",
@@ -308,7 +308,7 @@ async fn over_limit_key_is_cached_until_its_window_ends() {
             assert!(stats.contains(line), "{line} in {stats}");
         }
         assert!(service.prometheus().contains("ratelimit_localcache_hitCount 5\n"));
-        // A limit that came along, and has more room.
+        // A limit override with more capacity.
         assert!(decide(&service, "user=alice @9/MINUTE").await.starts_with("OK: "));
         if is_shared {
             manual_clock.advance(Duration::from_secs(55));
@@ -320,7 +320,7 @@ async fn over_limit_key_is_cached_until_its_window_ends() {
 
 #[tokio::test]
 async fn per_second_limits_use_their_own_store() {
-    let (usual, seconds) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let (default, seconds) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
     let files = || {
         test_config(&[
             ("s", per_unit(2, CalendarUnit::Second)),
@@ -329,30 +329,34 @@ async fn per_second_limits_use_their_own_store() {
         ])
     };
     let (clock, _manual_clock) = manual_clock();
-    let (first, second) = (connect_store(&usual).await, connect_store(&seconds).await);
+    let (first, second) = (connect_store(&default).await, connect_store(&seconds).await);
     let shared = SharedKeys { per_second: Some(second.clone()), ..shared_keys(first.clone()) };
     let shared = start_service(&clock, shared, ServiceSettings::default(), files());
     assert_eq!(decide(&shared, "m=a, s=a, m=b, s=a").await, "OK: OK 1/2, OK 1/2, OK 1/2, OK 0/2");
-    assert_eq!(all_keys(&usual), ["shop_m_a_1606925760", "shop_m_b_1606925760"]);
+    assert_eq!(all_keys(&default), ["shop_m_a_1606925760", "shop_m_b_1606925760"]);
     assert_eq!(all_keys(&seconds), ["shop_s_a_1606925765"]);
 
-    for way in [CountingMode::Reference, CountingMode::Atomic] {
-        for server in [&usual, &seconds] {
+    for counting in [CountingMode::Reference, CountingMode::Atomic] {
+        for server in [&default, &seconds] {
             server.command(&["FLUSHALL"]).unwrap();
         }
         let settings = ServiceSettings {
             store: Some(first.clone()),
             per_second: Some(second.clone()),
             deadline: TEST_TIMEOUT,
-            ..settings_with_counting(way)
+            ..settings_with_counting(counting)
         };
         let own = DescriptorService::new(settings).unwrap();
         own.load(files());
-        assert_eq!(decide(&own, "m=a, s=a, m=b, q=a").await, "OK: OK 1/2, OK 1/2, OK 1/2, OK 1/2", "{way:?}");
+        assert_eq!(
+            decide(&own, "m=a, s=a, m=b, q=a").await,
+            "OK: OK 1/2, OK 1/2, OK 1/2, OK 1/2",
+            "{counting:?}"
+        );
         let is_second = |key: &String| key.contains("second") || key.contains("descriptors.shop.s");
-        assert!(!all_keys(&usual).iter().any(is_second), "{:?}", all_keys(&usual));
+        assert!(!all_keys(&default).iter().any(is_second), "{:?}", all_keys(&default));
         assert!(all_keys(&seconds).iter().all(is_second), "{:?}", all_keys(&seconds));
-        assert!(!all_keys(&usual).is_empty());
+        assert!(!all_keys(&default).is_empty());
     }
 }
 
@@ -371,8 +375,8 @@ async fn unavailable_shared_store_is_handled_as_declared() {
             )
         };
         let closed = service(FailureMode::Closed);
-        let fault = closed.decide(parse_request("user=alice")).await.unwrap_err();
-        assert!(matches!(fault, DecisionError::Unavailable(_)), "{fault:?}");
+        let error = closed.decide(parse_request("user=alice")).await.unwrap_err();
+        assert!(matches!(error, DecisionError::Unavailable(_)), "{error:?}");
         assert!(closed.stats().contains("ratelimit.service.store_failures: 1"), "{}", closed.stats());
         closed.reset(&parse_request("user=alice")).await.unwrap_err();
 
@@ -399,21 +403,21 @@ async fn reservations_settle_in_shared_counters() {
         [of("shop_user_alice_1606925760"), of("shop_path_a_1606925760")]
     };
 
-    let (verdict, held) = service.reserve(parse_request("user=alice x4, path=a x4")).await.unwrap();
+    let (verdict, reserved) = service.reserve(parse_request("user=alice x4, path=a x4")).await.unwrap();
     assert_eq!(verdict_text(&verdict), "OK: OK 1/5, OK 5/9");
     assert_eq!(counts(), ["4", "4"]);
-    // Nothing of one that is refused stays, though hits would.
+    // A denied reservation is refunded, unlike the hits of a denied request.
     let (verdict, none) = service.reserve(parse_request("user=alice x2, path=a x2")).await.unwrap();
     assert_eq!(verdict_text(&verdict), "OVER: OVER 0/5, OK 5/9");
     assert!(none.is_none());
     assert_eq!(counts(), ["4", "4"]);
-    held.unwrap().commit(1).await;
+    reserved.unwrap().commit(1).await;
     assert_eq!(counts(), ["1", "1"]);
-    let (_, held) = service.reserve(parse_request("user=alice x4, path=a x4")).await.unwrap();
-    held.unwrap().cancel().await;
+    let (_, reserved) = service.reserve(parse_request("user=alice x4, path=a x4")).await.unwrap();
+    reserved.unwrap().cancel().await;
     assert_eq!(counts(), ["1", "1"]);
 
-    assert_eq!(service.reset(&parse_request("user=alice, path=b, nobody=x")).await.unwrap(), 2);
+    assert_eq!(service.reset(&parse_request("user=alice, path=b, unknown=x")).await.unwrap(), 2);
     assert_eq!(counts(), ["", "1"]);
     assert_eq!(verdict_text(&service.peek(parse_request("user=alice x3")).await.unwrap()), "OK: OK 5/5");
 }

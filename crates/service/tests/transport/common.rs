@@ -1,4 +1,4 @@
-//! A decider that says what it is told to, and the service around it.
+//! A stub decider with scripted results, and servers for tests.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +18,7 @@ use tidegate_service::descriptors::{
 };
 use tokio::{sync::oneshot, task::JoinHandle};
 
-/// Says what it is told to, in turn, and OK from then on.
+/// Returns scripted results in order, then OK.
 #[derive(Clone, Default)]
 pub(crate) struct StubDecider {
     requests: Arc<Mutex<Vec<DomainRequest>>>,
@@ -50,13 +50,13 @@ impl Decide for StubDecider {
     }
 }
 
-/// One entry.
+/// A descriptor with one entry.
 pub(crate) fn descriptor_of(key: &str, value: &str) -> RateLimitDescriptor {
     let entry = Entry { key: key.to_owned(), value: value.to_owned() };
     RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() }
 }
 
-/// A verdict with everything in it.
+/// A verdict with all fields set.
 pub(crate) fn denied_verdict() -> DomainVerdict {
     let over = LimitStatus {
         over_limit: OverLimit::Yes,
@@ -74,7 +74,7 @@ pub(crate) fn denied_verdict() -> DomainVerdict {
     }
 }
 
-/// Who decides in earnest: by one limit for each `user` of the domain `shop`.
+/// A real service with one limit per `user` of the domain `shop`.
 pub(crate) fn limited_service() -> Arc<DescriptorService> {
     let text =
         "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: year, requests_per_unit: 2 }\n";
@@ -84,7 +84,7 @@ pub(crate) fn limited_service() -> Arc<DescriptorService> {
     service.into()
 }
 
-/// A service that runs until it is stopped.
+/// A gRPC server that runs until it is stopped.
 pub(crate) struct TestGrpcServer {
     pub(crate) address: SocketAddr,
     pub(crate) health: GrpcHealth,
@@ -97,12 +97,12 @@ impl TestGrpcServer {
         let listener = ListenerSpec { name: None, address: ([127, 0, 0, 1], 0).into(), tls };
         let listener = BoundListener::bind(&listener).unwrap();
         let address = listener.address();
-        let wire = GrpcServer::new(decider).await;
-        let health = wire.health();
+        let server = GrpcServer::new(decider).await;
+        let health = server.health();
         let (stop, stopped) = oneshot::channel();
         let running = tokio::spawn(async move {
             let stop = async { drop(stopped.await) };
-            wire.serve(listener, settings, stop).await.unwrap();
+            server.serve(listener, settings, stop).await.unwrap();
         });
         Self { address, health, stop, running }
     }
@@ -111,7 +111,7 @@ impl TestGrpcServer {
         format!("http://{}", self.address)
     }
 
-    /// Returns once all of its connections have ended.
+    /// Stops the server and waits until all connections are closed.
     pub(crate) async fn stop(self) {
         self.stop.send(()).unwrap();
         self.running.await.unwrap();

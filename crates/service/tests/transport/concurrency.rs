@@ -1,4 +1,4 @@
-//! Many clients of gRPC at once: exactly as many are let through as the limit says.
+//! Concurrent gRPC clients: exactly the limit is admitted.
 
 use crate::common::{TestGrpcServer, descriptor_of};
 use std::{sync::Arc, time::Duration};
@@ -12,7 +12,7 @@ use tonic::transport::Channel;
 
 const CLIENTS: usize = 200;
 
-/// A limit of every algorithm, and how many it grants at once, and then none for as long as a test runs.
+/// A limit of every algorithm, and the number that it grants at once; it grants nothing else during a test.
 const LIMITS: [(&str, usize); 9] = [
     ("unit: year, requests_per_unit: 50", 50),
     ("quota: 50 per 52w", 50),
@@ -27,21 +27,22 @@ const LIMITS: [(&str, usize); 9] = [
 
 async fn check_limits(store: Option<Arc<dyn Store>>) {
     let limits = LIMITS.iter().enumerate();
-    let limits = limits.map(|(at, (limit, _))| format!("  - key: r{at}\n    rate_limit: {{ {limit} }}\n"));
+    let limits =
+        limits.map(|(index, (limit, _))| format!("  - key: r{index}\n    rate_limit: {{ {limit} }}\n"));
     let text = format!("domain: shop\ndescriptors:\n{}", limits.collect::<String>());
     let file = DescriptorFile { name: "shop.yaml".to_owned(), text };
-    // Time is not the point here.
+    // A deadline that a passing test does not reach.
     let settings = ServiceSettings { store, deadline: Duration::from_secs(5), ..ServiceSettings::default() };
     let decide = DescriptorService::new(settings).unwrap();
     decide.load(Arc::new(DescriptorSet::read(&[file], DomainMerge::Reject).unwrap()));
     let service = TestGrpcServer::start(Arc::new(decide), None, GrpcSettings::default()).await;
-    for (at, (limit, most)) in LIMITS.into_iter().enumerate() {
+    for (index, (limit, expected)) in LIMITS.into_iter().enumerate() {
         let tasks: Vec<_> = (0..CLIENTS)
             .map(|_| {
                 let channel = Channel::from_shared(service.uri()).unwrap().connect_lazy();
                 let request = RateLimitRequest {
                     domain: "shop".to_owned(),
-                    descriptors: vec![descriptor_of(&format!("r{at}"), "alice")],
+                    descriptors: vec![descriptor_of(&format!("r{index}"), "alice")],
                     hits_addend: 0,
                 };
                 let mut client = RateLimitServiceClient::new(channel);
@@ -54,7 +55,7 @@ async fn check_limits(store: Option<Arc<dyn Store>>) {
         for task in tasks {
             admitted += usize::from(task.await.unwrap() == Code::Ok);
         }
-        assert_eq!(admitted, most, "{limit}");
+        assert_eq!(admitted, expected, "{limit}");
     }
     service.stop().await;
 }

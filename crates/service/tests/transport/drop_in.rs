@@ -1,4 +1,4 @@
-//! In place of envoyproxy/ratelimit, with its variables and nothing else.
+//! The service as a drop-in replacement of envoyproxy/ratelimit, with its variables.
 
 use crate::{
     common::descriptor_of,
@@ -29,9 +29,9 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 async fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response
 }
 
 async fn status(address: &str, path: &str) -> String {
@@ -157,8 +157,8 @@ async fn health_requires_the_store_only_at_startup() {
     let environment = Environment::parse(variables).unwrap();
     let is_unavailable = Arc::new(AtomicBool::new(true));
     let last_error = {
-        let is_away = is_unavailable.clone();
-        move || is_away.load(Relaxed).then(|| "not connected".to_owned())
+        let is_unavailable = is_unavailable.clone();
+        move || is_unavailable.load(Relaxed).then(|| "not connected".to_owned())
     };
     let host = RateLimitServer::open(&environment, ServerStores::default()).unwrap().store_health(last_error);
     let json = host.addresses().into_iter().find(|(name, _)| *name == "JSON").unwrap().1;

@@ -1,4 +1,4 @@
-//! What is asked over gRPC, and what is said.
+//! Requests and responses over gRPC.
 
 use crate::common::{StubDecider, TestGrpcServer, denied_verdict, limited_service};
 use bytes::Bytes;
@@ -41,7 +41,7 @@ fn rate_limit_request(descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest
 async fn request_and_response_fields_are_converted() {
     let (stub, _service, mut client) = start_service().await;
     stub.push_result(Ok(denied_verdict()));
-    let asked = RateLimitRequest {
+    let request = RateLimitRequest {
         hits_addend: 3,
         ..rate_limit_request(vec![
             RateLimitDescriptor {
@@ -55,7 +55,7 @@ async fn request_and_response_fields_are_converted() {
             descriptor("path", "/"),
         ])
     };
-    let response = client.should_rate_limit(asked).await.unwrap().into_inner();
+    let response = client.should_rate_limit(request).await.unwrap().into_inner();
 
     let entry = |key: &str, value: &str| DescriptorEntry { key: key.to_owned(), value: value.to_owned() };
     let first = RequestDescriptor {
@@ -136,32 +136,30 @@ async fn invalid_or_oversized_requests_are_rejected_with_position() {
         (rate_limit_request(Vec::new()), "rate limit descriptor list must not be empty"),
         (
             rate_limit_request(vec![fine(), limited(0)]),
-            "descriptors[1].limit: the unit UNKNOWN is none; say SECOND",
+            "descriptors[1].limit: invalid unit UNKNOWN; use SECOND",
         ),
-        (rate_limit_request(vec![limited(42)]), "descriptors[0].limit: the unit 42 is none; say SECOND"),
-        (rate_limit_request(vec![fine(); 1_001]), "1001 descriptors are too many; send at most 1000 at once"),
-        (rate_limit_request(vec![fine(); 10_000]), "10000 descriptors are too many"),
-        (
-            rate_limit_request(vec![deep]),
-            "descriptors[0] has 65 entries, which are too many; send at most 64",
-        ),
+        (rate_limit_request(vec![limited(42)]), "descriptors[0].limit: invalid unit 42; use SECOND"),
+        (rate_limit_request(vec![fine(); 1_001]), "too many descriptors: 1001; send at most 1000"),
+        (rate_limit_request(vec![fine(); 10_000]), "too many descriptors: 10000"),
+        (rate_limit_request(vec![deep]), "descriptors[0]: too many entries: 65; send at most 64"),
     ];
-    for (request, told) in table {
+    for (request, expected) in table {
         let status = client.should_rate_limit(request).await.unwrap_err();
-        assert_eq!(status.code(), Code::InvalidArgument, "{told}");
-        assert!(status.message().contains(told), "{}", status.message());
+        assert_eq!(status.code(), Code::InvalidArgument, "{expected}");
+        assert!(status.message().contains(expected), "{}", status.message());
     }
-    // Exactly as much as is allowed.
+    // Exactly the maximum is allowed.
     let largest = RateLimitDescriptor { entries: vec![fine().entries[0].clone(); 64], ..fine() };
     let mut all = vec![fine(); 998];
-    // Values are the client's: however long, they are no error.
+    // Clients choose the values, so a long value is not an error.
     all.extend([largest, descriptor("user", &"x".repeat(3 << 20))]);
-    let said = client.should_rate_limit(rate_limit_request(all)).await.unwrap().into_inner();
-    assert_eq!(said.statuses.len(), 1_000);
-    // Who asks of a domain that nobody has loaded is let through: so does the service that this one stands in for.
-    let unknown_domain = RateLimitRequest { domain: "nobody".to_owned(), ..rate_limit_request(vec![fine()]) };
-    let said = client.should_rate_limit(unknown_domain).await.unwrap().into_inner();
-    assert_eq!((said.overall_code(), &said.statuses[0].current_limit), (rls::Code::Ok, &None));
+    let response = client.should_rate_limit(rate_limit_request(all)).await.unwrap().into_inner();
+    assert_eq!(response.statuses.len(), 1_000);
+    // A request for an unknown domain is allowed, as in envoyproxy/ratelimit.
+    let unknown_domain =
+        RateLimitRequest { domain: "unknown".to_owned(), ..rate_limit_request(vec![fine()]) };
+    let response = client.should_rate_limit(unknown_domain).await.unwrap().into_inner();
+    assert_eq!((response.overall_code(), &response.statuses[0].current_limit), (rls::Code::Ok, &None));
 
     let huge = rate_limit_request(vec![descriptor("user", &"x".repeat(5 << 20))]);
     assert_eq!(client.should_rate_limit(huge).await.unwrap_err().code(), Code::OutOfRange);
@@ -173,21 +171,21 @@ async fn errors_map_to_grpc_status() {
     let table = [
         (DecisionError::Invalid("no".to_owned()), Code::InvalidArgument, "no"),
         (DecisionError::NoConfiguration, Code::Unavailable, "no rate limit configuration loaded"),
-        (DecisionError::Unavailable("the store is away".to_owned()), Code::Unavailable, "the store is away"),
+        (DecisionError::Unavailable("store unavailable".to_owned()), Code::Unavailable, "store unavailable"),
     ];
-    for (fault, code, told) in table {
-        stub.push_result(Err(fault));
+    for (error, code, expected) in table {
+        stub.push_result(Err(error));
         let status =
             client.should_rate_limit(rate_limit_request(vec![descriptor("a", "b")])).await.unwrap_err();
-        assert_eq!((status.code(), status.message()), (code, told));
+        assert_eq!((status.code(), status.message()), (code, expected));
     }
-    // A text that fits no header is cut, not lost.
+    // A message that is too long for a header is truncated.
     stub.push_result(Err(DecisionError::Unavailable("ä".repeat(100_000))));
     let status = client.should_rate_limit(rate_limit_request(vec![descriptor("a", "b")])).await.unwrap_err();
     assert_eq!((status.code(), status.message().len()), (Code::Unavailable, 1_024));
 }
 
-/// What is said to bytes that a client of gRPC would never send: `grpc-status`.
+/// Returns the `grpc-status` for bytes that a gRPC client would never send.
 async fn raw_grpc_status(service: &TestGrpcServer, path: &str, body: &'static [u8]) -> String {
     let stream = TcpStream::connect(service.address).await.unwrap();
     let (mut sender, connection) =
@@ -216,7 +214,7 @@ async fn malformed_messages_are_rejected() {
         (limits, b"\x07\0\0\0\0", Code::Internal),
         (limits, b"", Code::Internal),
         ("/envoy.service.ratelimit.v3.RateLimitService/Nothing", b"", Code::Unimplemented),
-        ("/nobody", b"", Code::Unimplemented),
+        ("/unknown", b"", Code::Unimplemented),
     ];
     for (path, body, code) in table {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What is around decisions: health, reflection, TLS, and an end.
+//! The gRPC server besides decisions: health, reflection, TLS and shutdown.
 
 use crate::common::{StubDecider, TestGrpcServer};
 use std::sync::Arc;
@@ -56,26 +56,27 @@ fn health_request(service: &str) -> HealthCheckRequest {
 async fn grpc_health_reports_status_and_shutdown() {
     let (service, channel) = start_service().await;
     let mut client = HealthClient::new(channel);
-    for (said, told) in [(None, ServingStatus::NotServing), (Some(ServingState::Yes), ServingStatus::Serving)]
+    for (state, expected) in
+        [(None, ServingStatus::NotServing), (Some(ServingState::Yes), ServingStatus::Serving)]
     {
-        if let Some(said) = said {
-            service.health.set(said).await;
+        if let Some(state) = state {
+            service.health.set(state).await;
         }
         for name in ["", "ratelimit"] {
             assert_eq!(
                 client.check(health_request(name)).await.unwrap().into_inner().status(),
-                told,
+                expected,
                 "{name}"
             );
         }
     }
-    assert_eq!(client.check(health_request("nobody")).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(client.check(health_request("unknown")).await.unwrap_err().code(), Code::NotFound);
 
     let mut watch = client.watch(health_request("ratelimit")).await.unwrap().into_inner();
     assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
     let stopping = tokio::spawn(service.stop());
     assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
-    // Whoever only watches may go; it is not waited for longer than that.
+    // The shutdown waits for the watch until the client drops it.
     drop((watch, client));
     stopping.await.unwrap();
 }
@@ -95,7 +96,7 @@ async fn connections_are_closed_after_drain_timeout() {
     let _ = silent.read_to_end(&mut rest).await;
 }
 
-/// Says that it was asked, and answers when it is told to.
+/// Signals each request, and decides when a permit is added.
 #[derive(Clone)]
 struct BlockingDecider {
     started: mpsc::UnboundedSender<()>,
@@ -134,7 +135,7 @@ async fn calls_in_flight_finish_at_shutdown() {
         received.recv().await.unwrap();
     }
     let stopping = tokio::spawn(service.stop());
-    // Nobody else is let in from now on.
+    // The listener closes.
     while TcpStream::connect(uri.trim_start_matches("http://")).await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -149,16 +150,18 @@ async fn calls_in_flight_finish_at_shutdown() {
 #[tokio::test]
 async fn reflection_lists_services() {
     let (_service, channel) = start_service().await;
-    let ask = |message| ServerReflectionRequest { host: String::new(), message_request: Some(message) };
-    let asks = [
-        ask(MessageRequest::ListServices(String::new())),
-        ask(MessageRequest::FileContainingSymbol("envoy.service.ratelimit.v3.RateLimitService".to_owned())),
-        ask(MessageRequest::FileByFilename("google/protobuf/duration.proto".to_owned())),
+    let request = |message| ServerReflectionRequest { host: String::new(), message_request: Some(message) };
+    let requests = [
+        request(MessageRequest::ListServices(String::new())),
+        request(MessageRequest::FileContainingSymbol(
+            "envoy.service.ratelimit.v3.RateLimitService".to_owned(),
+        )),
+        request(MessageRequest::FileByFilename("google/protobuf/duration.proto".to_owned())),
     ];
     let mut client = ServerReflectionClient::new(channel.clone());
-    let asks = tonic::codegen::tokio_stream::iter(asks);
-    let mut said = client.server_reflection_info(asks).await.unwrap().into_inner();
-    let mut next = async || said.message().await.unwrap().unwrap().message_response.unwrap();
+    let requests = tonic::codegen::tokio_stream::iter(requests);
+    let mut responses = client.server_reflection_info(requests).await.unwrap().into_inner();
+    let mut next = async || responses.message().await.unwrap().unwrap().message_response.unwrap();
 
     let MessageResponse::ListServicesResponse(list) = next().await else { panic!("no list") };
     let mut names: Vec<_> = list.service.iter().map(|service| service.name.as_str()).collect();
@@ -182,10 +185,9 @@ async fn reflection_lists_services() {
         ),
     };
     let mut client = v1alpha::server_reflection_client::ServerReflectionClient::new(channel);
-    let asks = tonic::codegen::tokio_stream::iter([old]);
-    assert!(
-        client.server_reflection_info(asks).await.unwrap().into_inner().message().await.unwrap().is_some()
-    );
+    let requests = tonic::codegen::tokio_stream::iter([old]);
+    let mut responses = client.server_reflection_info(requests).await.unwrap().into_inner();
+    assert!(responses.message().await.unwrap().is_some());
 }
 
 #[tokio::test]
@@ -219,7 +221,7 @@ async fn requests_are_served_over_tls() {
         .unwrap();
     RateLimitServiceClient::new(channel).should_rate_limit(user_request()).await.unwrap();
 
-    // Whoever does not speak TLS is let go, and harms nobody.
+    // A client without TLS is rejected and does not affect others.
     let plain = Channel::from_shared(service.uri()).unwrap().connect().await;
     if let Ok(plain) = plain {
         RateLimitServiceClient::new(plain).should_rate_limit(user_request()).await.unwrap_err();

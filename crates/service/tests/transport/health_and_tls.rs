@@ -1,4 +1,4 @@
-//! The service as a whole: how it is, and who is let in.
+//! The health of the service, and client certificates.
 
 use std::{fs, future::pending, path::Path, sync::Arc, time::Duration};
 use tidegate_proto::rls::{Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
@@ -48,9 +48,9 @@ fn user_request() -> RateLimitRequest {
 async fn healthcheck_status(address: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"GET /healthcheck HTTP/1.0\r\n\r\n").await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer.split(' ').nth(1).unwrap().to_owned()
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response.split(' ').nth(1).unwrap().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -97,7 +97,7 @@ async fn health_follows_the_store_only_when_configured() {
     }
 }
 
-/// Asks with this certificate, or says why that could not be.
+/// Sends a request with this client certificate.
 async fn check_with_certificate(grpc: &str, files: &Certificates) -> Result<(), String> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&files.authority).unwrap()).unwrap();
@@ -147,15 +147,15 @@ async fn client_certificate_needs_the_configured_name() {
         assert_eq!(result.is_ok(), is_allowed, "{name}: {result:?}");
         running.abort();
     }
-    for (more, told) in [
+    for (more, part) in [
         (vec![("GRPC_CLIENT_TLS_SAN", "localhost")], "GRPC_CLIENT_TLS_CACERT"),
         (
             vec![("GRPC_CLIENT_TLS_CACERT", authority.as_str()), ("GRPC_CLIENT_TLS_SAN", "no name")],
             "GRPC_CLIENT_TLS_SAN",
         ),
     ] {
-        let refused: ServerError = with(&more).unwrap_err();
-        assert!(refused.to_string().contains(told), "{refused}");
+        let error: ServerError = with(&more).unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
     }
 }
 

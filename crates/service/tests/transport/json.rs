@@ -1,4 +1,4 @@
-//! The same questions in JSON.
+//! Requests and responses in JSON over HTTP.
 
 use crate::common::{StubDecider, denied_verdict, limited_service};
 use http::{Method, Request, StatusCode};
@@ -8,7 +8,7 @@ use tidegate_service::descriptors::{Decide, DecisionError, transport::JsonHandle
 const REQUEST_BODY: &str =
     r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"a"}],"hits_addend":"2"}]}"#;
 
-/// Status, type, body, and the reason of a refusal.
+/// Returns the status, the content type, the body, and the reason of an error.
 async fn post_json(
     decide: &(impl Decide + Clone),
     method: Method,
@@ -65,45 +65,45 @@ async fn errors_match_the_reference_and_name_the_reason() {
     let many = format!(r#"{{"domain":"shop","descriptors":[{}{{}}]}}"#, "{},".repeat(9_999));
     let table = [
         ("{", "EOF"),
-        (many.as_str(), "10000 descriptors are too many; send at most 1000 at once"),
+        (many.as_str(), "too many descriptors: 10000; send at most 1000"),
         (r#"{"domäin":"shop"}"#, "dom?in"),
         ("{}", "rate limit domain must not be empty"),
         (r#"{"domain":"shop"}"#, "rate limit descriptor list must not be empty"),
-        (unit, "descriptors[0].limit: the unit UNKNOWN is none"),
+        (unit, "descriptors[0].limit: invalid unit UNKNOWN"),
     ];
-    for (body, why) in table {
-        let (status, kind, said, reason) = post_json(&limits, Method::POST, body).await;
-        assert_eq!((status, said.as_str()), (400, "Bad Request\n"), "{body}");
+    for (body, part) in table {
+        let (status, kind, response, reason) = post_json(&limits, Method::POST, body).await;
+        assert_eq!((status, response.as_str()), (400, "Bad Request\n"), "{body}");
         assert_eq!(kind, "text/plain; charset=utf-8");
-        assert!(reason.contains(why), "{body}: {reason}");
+        assert!(reason.contains(part), "{body}: {reason}");
     }
-    let unknown_domain = REQUEST_BODY.replace("shop", "nobody");
+    let unknown_domain = REQUEST_BODY.replace("shop", "unknown");
     assert_eq!(
         post_json(&limits, Method::POST, &unknown_domain).await.0,
         200,
-        "nobody has loaded its domain"
+        "an unknown domain is allowed"
     );
 
     let stub = StubDecider::default();
-    let faults = [
+    let errors = [
         (DecisionError::NoConfiguration, "no rate limit configuration loaded"),
-        (DecisionError::Unavailable("the store is away".to_owned()), "the store is away"),
+        (DecisionError::Unavailable("store unavailable".to_owned()), "store unavailable"),
     ];
-    for (fault, why) in faults {
-        stub.push_result(Err(fault));
-        let (status, _, said, reason) = post_json(&stub, Method::POST, REQUEST_BODY).await;
-        assert_eq!((status, said.as_str(), reason.as_str()), (503, "Service Unavailable\n", why));
+    for (error, expected) in errors {
+        stub.push_result(Err(error));
+        let (status, _, response, reason) = post_json(&stub, Method::POST, REQUEST_BODY).await;
+        assert_eq!((status, response.as_str(), reason.as_str()), (503, "Service Unavailable\n", expected));
     }
 
     let (status, ..) = post_json(&stub, Method::POST, &" ".repeat((4 << 20) + 1)).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
 }
 
-/// Who says that there is a body, and sends none, is not waited for.
+/// A client that announces a body and sends none gets a timeout.
 #[tokio::test(start_paused = true)]
 async fn missing_body_times_out() {
     let (_sender, body) = Channel::<bytes::Bytes>::new(1);
     let response = JsonHandler::new(StubDecider::default()).handle(Request::new(body)).await;
     assert_eq!(response.status(), StatusCode::REQUEST_TIMEOUT);
-    assert_eq!(response.headers()["tidegate-reason"], "the body took too long to come; send it at once");
+    assert_eq!(response.headers()["tidegate-reason"], "request body timed out; send it within 10 s");
 }

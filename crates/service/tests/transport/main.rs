@@ -1,12 +1,6 @@
-//! Stories of the decision service's wires: real clients and real servers on loopback, and somebody in the middle who says what
-//! the story wants.
+//! Tests of the transports: real clients and real servers on loopback, with a stub or a real decider.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a story ends where it goes wrong"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails where it panics")]
 
 mod common;
 mod concurrency;

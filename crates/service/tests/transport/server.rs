@@ -1,5 +1,4 @@
-//! The service as a process has it: by variables, with certificates on both sides, on a socket, and with limits from a server of
-//! discovery.
+//! The service as a process runs it: configured by variables, with mutual TLS, on a Unix socket, and with xDS.
 
 use crate::{
     common::descriptor_of,
@@ -23,7 +22,7 @@ use tokio::{
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::transport::Channel;
 
-/// How long anything may take before a story is wrong.
+/// A timeout that only a failing test reaches.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct TestServer {
@@ -43,16 +42,16 @@ impl TestServer {
     pub(crate) fn start_with(variables: &[(&str, &str)], stores: ServerStores) -> Self {
         let ports = [("PORT", "0"), ("GRPC_PORT", "0"), ("DEBUG_PORT", "0")];
         let environment = Environment::parse(ports.iter().chain(variables).copied()).unwrap();
-        let host = RateLimitServer::open(&environment, stores).unwrap();
-        let addresses = host.addresses();
+        let server = RateLimitServer::open(&environment, stores).unwrap();
+        let addresses = server.addresses();
         let address_of = |name: &str| addresses.iter().find(|(known, _)| *known == name).unwrap().1.clone();
         let at = |name: &str| address_of(name).split('/').nth(2).unwrap().to_owned();
         let (stop, stopped) = oneshot::channel::<()>();
-        let end = tokio::spawn(host.run(async {
+        let task = tokio::spawn(server.run(async {
             let _ = stopped.await;
         }));
-        let (grpc, json, pages) = (address_of("gRPC"), at("JSON"), at("pages"));
-        Self { grpc, json, debug: pages, addresses, stop, task: end }
+        let (grpc, json, debug) = (address_of("gRPC"), at("JSON"), at("pages"));
+        Self { grpc, json, debug, addresses, stop, task }
     }
 
     pub(crate) async fn stop(self) {
@@ -61,7 +60,7 @@ impl TestServer {
     }
 }
 
-/// A folder with one limit: two for each user.
+/// A folder with one limit: two requests per user.
 pub(crate) fn config_folder() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let limits =
@@ -72,7 +71,7 @@ pub(crate) fn config_folder() -> (tempfile::TempDir, String) {
     (folder, root)
 }
 
-/// A channel whose every connection is made by this.
+/// A channel that opens its connections with `connect`.
 async fn connect_channel<F, A, I>(connect: F) -> Result<Channel, tonic::transport::Error>
 where
     F: Fn() -> A + Send + Clone + 'static,
@@ -86,7 +85,7 @@ where
     Channel::from_static("http://localhost").connect_with_connector(connector).await
 }
 
-/// What is said to so many requests of one user.
+/// Returns the codes of consecutive requests of one user.
 pub(crate) async fn check_user(channel: Channel, times: usize) -> Result<Vec<Code>, tonic::Status> {
     let mut client = RateLimitServiceClient::new(channel);
     let mut codes = Vec::new();
@@ -129,12 +128,12 @@ async fn mutual_tls_requires_client_certificate() {
                     connector.connect(ServerName::try_from("localhost").unwrap(), stream).await
                 }
             };
-            // Who is not let in learns it with the first request, or before.
-            let said = match connect_channel(connect).await {
+            // The rejection surfaces with the first request, or earlier.
+            let is_served = match connect_channel(connect).await {
                 Ok(channel) => timeout(TEST_TIMEOUT, check_user(channel, 1)).await.unwrap().is_ok(),
                 Err(_) => false,
             };
-            assert_eq!(said, is_allowed, "{variables:?} {with_certificate}");
+            assert_eq!(is_served, is_allowed, "{variables:?} {with_certificate}");
         }
         let plain = Channel::from_shared(format!("http://{}", host.grpc)).unwrap().connect_lazy();
         timeout(TEST_TIMEOUT, check_user(plain, 1)).await.unwrap().unwrap_err();
@@ -146,7 +145,7 @@ async fn mutual_tls_requires_client_certificate() {
 async fn grpc_is_served_on_unix_socket() {
     let (folder, root) = config_folder();
     let path = folder.path().join("limits.sock");
-    // One that somebody before has left behind.
+    // A stale socket file.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let host = TestServer::start(&[("RUNTIME_ROOT", &root), ("GRPC_UDS", path.to_str().unwrap())]);
     assert_eq!(host.grpc, path.display().to_string());
@@ -195,20 +194,21 @@ async fn xds_limits_apply_and_invalid_ones_are_rejected() {
     for (tls, variables) in [(None, &[][..]), (Some(tls_acceptor(&certificates)), &secret[..])] {
         let (discovery, mut streams) = DiscoveryServer::new();
         let address = start_tls_server(discovery, tls).await.to_string();
-        let usual = [
+        let common = [
             ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
             ("CONFIG_GRPC_XDS_SERVER_URL", &address),
             ("CONFIG_GRPC_XDS_NODE_ID", "limits-1"),
             ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "x-token:secret"),
         ];
-        let host = TestServer::start(&usual.into_iter().chain(variables.iter().copied()).collect::<Vec<_>>());
+        let host =
+            TestServer::start(&common.into_iter().chain(variables.iter().copied()).collect::<Vec<_>>());
         let mut stream = timeout(TEST_TIMEOUT, streams.recv()).await.unwrap().unwrap();
         assert_eq!(stream.token, "secret");
         assert_eq!(stream.next_request().await.node.unwrap().id, "limits-1");
-        // Until a server has spoken there is nothing to decide by, and no port.
+        // The listeners accept no connections before the first configuration.
         for address in [&host.grpc, &host.json, &host.debug] {
-            let refused = TcpStream::connect(address).await.unwrap_err();
-            assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "{address}");
+            let error = TcpStream::connect(address).await.unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{address}");
         }
         assert_eq!(publish(&mut stream, "1", &[xds_config(2)]).await, ("1".to_owned(), None));
         let address = host.grpc.clone();
@@ -228,10 +228,14 @@ async fn xds_limits_apply_and_invalid_ones_are_rejected() {
         let grpc = timeout(TEST_TIMEOUT, connect_channel(connect)).await.unwrap().unwrap();
         assert_eq!(check_user(grpc.clone(), 3).await.unwrap(), LIMIT_OF_TWO);
 
-        let (version, why) = publish(&mut stream, "2", &[xds_config(9), xds_config(9)]).await;
+        let (version, error) = publish(&mut stream, "2", &[xds_config(9), xds_config(9)]).await;
         assert_eq!(version, "1");
-        assert!(why.as_ref().unwrap().contains("duplicate domain 'shop'"), "{why:?}");
-        assert_eq!(check_user(grpc.clone(), 1).await.unwrap(), [Code::OverLimit], "what was in force stays");
+        assert!(error.as_ref().unwrap().contains("duplicate domain 'shop'"), "{error:?}");
+        assert_eq!(
+            check_user(grpc.clone(), 1).await.unwrap(),
+            [Code::OverLimit],
+            "the previous configuration stays active"
+        );
 
         assert_eq!(publish(&mut stream, "3", &[xds_config(5)]).await, ("3".to_owned(), None));
         assert_eq!(
@@ -247,7 +251,7 @@ async fn xds_limits_apply_and_invalid_ones_are_rejected() {
 async fn incomplete_preface_does_not_delay_shutdown() {
     let (_folder, root) = config_folder();
     let host = TestServer::start(&[("RUNTIME_ROOT", &root)]);
-    // No version of HTTP at all: it is told so, or hung up on.
+    // An invalid HTTP version gets an error response or a closed connection.
     let mut wrong = TcpStream::connect(&host.grpc).await.unwrap();
     wrong
         .write_all(b"PRI * HTTP/9.9\r\n\r\nSM\r\n\r\nmore than that, and nothing that is any good")
@@ -260,19 +264,19 @@ async fn incomplete_preface_does_not_delay_shutdown() {
     drop(incomplete);
 }
 
-/// What is answered to a request, as text.
+/// Returns the response to a request, as text.
 async fn post_raw(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str, headers: &str) -> String {
     let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"bob"}]}]}"#;
     let length = body.len();
     let request = format!(
         "POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
     );
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     if stream.write_all(request.as_bytes()).await.is_ok() {
-        // Who is not let in is hung up on.
-        let _ = timeout(TEST_TIMEOUT, stream.read_to_end(&mut answer)).await.unwrap();
+        // The server closes the connection of a rejected client.
+        let _ = timeout(TEST_TIMEOUT, stream.read_to_end(&mut response)).await.unwrap();
     }
-    String::from_utf8_lossy(&answer).into_owned()
+    String::from_utf8_lossy(&response).into_owned()
 }
 
 async fn post_status(address: &str, path: &str, headers: &str) -> String {
@@ -304,13 +308,13 @@ async fn tokens_are_required_when_configured() {
         let response = client.should_rate_limit(request).await;
         assert_eq!(response.err().map(|status| status.code()), code, "{token}");
     }
-    // How it is, everybody may know.
+    // Health checks need no token.
     let mut health = tonic_health::pb::health_client::HealthClient::new(channel);
     health.check(tonic_health::pb::HealthCheckRequest { service: "ratelimit".to_owned() }).await.unwrap();
     assert_eq!(post_status(&host.json, "/healthcheck", "").await, "200", "by any method");
 
     let (old, boss) = ("authorization: Bearer old-secret\r\n", "authorization: Bearer boss-secret\r\n");
-    for (address, path, headers, wanted) in [
+    for (address, path, headers, expected) in [
         (&host.json, "/json", "", "401"),
         (&host.json, "/json", "authorization: Bearer other\r\n", "401"),
         (&host.json, "/json", old, "200"),
@@ -322,7 +326,7 @@ async fn tokens_are_required_when_configured() {
         (&host.debug, "/stats", old, "200"),
         (&host.debug, "/rlconfig", boss, "200"),
     ] {
-        assert_eq!(post_status(address, path, headers).await, wanted, "{path} {headers}");
+        assert_eq!(post_status(address, path, headers).await, expected, "{path} {headers}");
     }
     host.stop().await;
 }
@@ -346,11 +350,11 @@ async fn http_listeners_support_mutual_tls() {
             let stream = TcpStream::connect(address).await.unwrap();
             let name = ServerName::try_from("localhost").unwrap();
             let handshake = tls_connector(&certificates, with_certificate).connect(name, stream).await;
-            let answer = match handshake {
+            let response = match handshake {
                 Ok(stream) => post_raw(stream, path, "").await,
                 Err(_) => String::new(),
             };
-            assert_eq!(answer.starts_with("HTTP/1.1 200"), is_allowed, "{path} {answer}");
+            assert_eq!(response.starts_with("HTTP/1.1 200"), is_allowed, "{path} {response}");
         }
         let plain = TcpStream::connect(address).await.unwrap();
         assert!(!post_raw(plain, path, "").await.contains("HTTP/1.1"), "{path}");

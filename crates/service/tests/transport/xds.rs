@@ -1,4 +1,4 @@
-//! Limits from a real server of discovery.
+//! The xDS client with a real discovery server.
 
 use hyper::server::conn::http2;
 use hyper_util::{
@@ -38,7 +38,7 @@ use tonic::{
 
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
-/// A stream as its server sees it.
+/// The server side of a stream.
 pub(crate) struct DiscoveryStream {
     pub(crate) token: String,
     requests: Streaming<DiscoveryRequest>,
@@ -72,7 +72,7 @@ pub(crate) struct DiscoveryServer {
 }
 
 impl DiscoveryServer {
-    /// A server, and the streams that clients open.
+    /// Creates a server, and the receiver of the streams that clients open.
     pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<DiscoveryStream>) {
         let (streams, incoming) = mpsc::unbounded_channel();
         (Self { streams }, incoming)
@@ -107,7 +107,7 @@ impl AggregatedDiscoveryService for DiscoveryServer {
     }
 }
 
-/// A server at an address, where others may have been before.
+/// Starts a server at an address, which may have been used before.
 async fn start_server(
     address: SocketAddr,
 ) -> (SocketAddr, mpsc::UnboundedReceiver<DiscoveryStream>, JoinHandle<()>) {
@@ -120,7 +120,7 @@ async fn start_server(
     (address, incoming, tokio::spawn(async move { serving.await.unwrap() }))
 }
 
-/// What lets in those who show a certificate of this authority.
+/// Accepts clients with a certificate of this CA.
 pub(crate) fn tls_acceptor(certificates: &Certificates) -> TlsAcceptor {
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -138,7 +138,7 @@ pub(crate) fn tls_acceptor(certificates: &Certificates) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// A client of HTTP/2 that trusts this authority, and shows its certificate if it is to.
+/// An HTTP/2 client that trusts this CA, with or without a client certificate.
 pub(crate) fn tls_connector(certificates: &Certificates, with_certificate: bool) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&certificates.authority).unwrap()).unwrap();
@@ -160,7 +160,7 @@ fn load_identity(certificates: &Certificates) -> (Vec<CertificateDer<'static>>, 
     (chain.collect(), PrivateKeyDer::from_pem_file(&certificates.key).unwrap())
 }
 
-/// A server of discovery, behind TLS if there is any.
+/// Starts a discovery server, with optional TLS.
 pub(crate) async fn start_tls_server(discovery: DiscoveryServer, tls: Option<TlsAcceptor>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -195,7 +195,7 @@ fn test_settings(server: &str) -> XdsSettings {
     }
 }
 
-/// A client, and the domains that it hands over; those of `bad` are refused.
+/// Starts a client. Returns the domains that it applies; the domain `bad` is rejected.
 fn start_client(
     settings: XdsSettings,
 ) -> (mpsc::UnboundedReceiver<Vec<String>>, oneshot::Sender<()>, JoinHandle<()>) {
@@ -226,29 +226,29 @@ async fn xds_client_acks_nacks_and_reconnects() {
     assert_eq!((first.type_url.as_str(), first.version_info.as_str()), (TYPE_URL, ""));
     assert_eq!((first.response_nonce.as_str(), first.error_detail.clone()), ("", None));
 
-    // A set is taken as a whole.
+    // A response replaces the whole configuration.
     stream.send_response("1", "a", vec![domain_resource("shop"), domain_resource("blog")]);
     assert_eq!(applied.recv().await.unwrap(), ["shop", "blog"]);
     let ack = stream.next_request().await;
     assert_eq!((ack.version_info.as_str(), ack.response_nonce.as_str(), ack.error_detail), ("1", "a", None));
 
-    // What is refused changes nothing: the version that is told is the one in force.
+    // A NACK contains the version of the active configuration.
     let broken = prost_types::Any { type_url: TYPE_URL.to_owned(), value: vec![0xff] };
     let other = prost_types::Any { type_url: "type.googleapis.com/a.B".to_owned(), value: Vec::new() };
     let table = [
         (vec![domain_resource("shop"), domain_resource("bad")], "bad: duplicate domain 'bad' in config file"),
-        (vec![domain_resource("shop"), broken], "resources[1] is no type.googleapis.com/ratelimit"),
-        (vec![other], "resources[0] is no type.googleapis.com/ratelimit"),
+        (vec![domain_resource("shop"), broken], "resources[1] is not a type.googleapis.com/ratelimit"),
+        (vec![other], "resources[0] is not a type.googleapis.com/ratelimit"),
     ];
-    for (resources, why) in table {
+    for (resources, part) in table {
         stream.send_response("2", "b", resources);
         let nack = stream.next_request().await;
         assert_eq!((nack.version_info.as_str(), nack.response_nonce.as_str()), ("1", "b"));
-        let told = nack.error_detail.unwrap();
-        assert!(told.code == 3 && told.message.contains(why), "{}", told.message);
+        let error = nack.error_detail.unwrap();
+        assert!(error.code == 3 && error.message.contains(part), "{}", error.message);
     }
 
-    // What nobody asked for is not answered: the next thing that is heard is about the next set.
+    // A response with another type gets neither ACK nor NACK.
     let unrelated =
         DiscoveryResponse { type_url: "type.googleapis.com/a.B".to_owned(), ..DiscoveryResponse::default() };
     stream.responses.send(Ok(unrelated)).unwrap();
@@ -256,7 +256,7 @@ async fn xds_client_acks_nacks_and_reconnects() {
     assert_eq!(applied.recv().await.unwrap(), [""; 0]);
     assert_eq!(stream.next_request().await.response_nonce, "c");
 
-    // The server dies, and another one takes its place.
+    // The client reconnects to a restarted server.
     serving.abort();
     let _ = serving.await;
     drop((stream, streams));
@@ -277,14 +277,14 @@ fn invalid_settings_are_rejected() {
     let roots = tidegate_http_server::Roots::File("nowhere.pem".into());
     let tls = Some(XdsTls { roots, ..XdsTls::default() });
     let table = [
-        ("gateway", None, "`gateway`: it names no port; write host and port"),
-        ("ftp://gateway:1", None, "its scheme is neither http nor https"),
-        ("a b:1", None, "it is no address of a server"),
+        ("gateway", None, "`gateway`: missing port; write host and port"),
+        ("ftp://gateway:1", None, "unsupported scheme"),
+        ("a b:1", None, "invalid address"),
         ("gateway:18001", tls, "nowhere.pem"),
     ];
-    for (server, tls, told) in table {
+    for (server, tls, part) in table {
         let error = XdsClient::new(XdsSettings { tls, ..test_settings(server) }).unwrap_err().to_string();
-        assert!(error.contains(told), "{server}: {error}");
+        assert!(error.contains(part), "{server}: {error}");
     }
     let shown = format!("{:?}", XdsClient::new(test_settings("gateway:18001")).unwrap());
     assert!(!shown.contains("secret"), "{shown}");

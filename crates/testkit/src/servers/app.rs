@@ -1,4 +1,4 @@
-//! Programs of others that serve HTTP: applications in Node and in Flask, Caddy, Envoy.
+//! Third-party HTTP servers: applications in Node and Flask, Caddy, Envoy.
 
 use super::{nginx::SentHttpRequest, port::ReservedPort, process::ServerProcess, wait_until};
 use std::{
@@ -8,28 +8,28 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A server on loopback that this test started: one process, its own directory. Dropping it kills it.
+/// An HTTP server on loopback, with one process and its own directory. Dropping it kills it.
 #[derive(Debug)]
 pub struct AppServer {
     process: ServerProcess,
     port: ReservedPort,
-    /// Where Envoy reports that it is ready. Without one a server is ready when it accepts connections.
+    /// The port on which Envoy reports readiness. Other servers are ready when they accept connections.
     admin_port: Option<ReservedPort>,
     directory: TempDir,
 }
 
-/// Nothing that Caddy would do for a site of the world.
+/// Disables Caddy's admin API and automatic HTTPS.
 const CADDY_GLOBAL: &str = "{\n\tadmin off\n\tauto_https off\n}\n";
 
 impl AppServer {
-    /// Runs a script in Node, which listens on the port of its first argument; `None` where no `node` is installed.
+    /// Runs a Node script, which must listen on the port in its first argument; `None` if `node` is not installed.
     pub fn start_node(script: &str) -> Result<Option<Self>, String> {
         let port = ReservedPort::reserve()?;
         let number = port.number().to_string();
         Self::start("node", &["app.js", &number], ("app.js", script), (port, None))
     }
 
-    /// Runs a module with an `app` in Flask; `None` where no `flask` is installed.
+    /// Runs a Flask module with an `app`; `None` if `flask` is not installed.
     pub fn start_flask(module: &str) -> Result<Option<Self>, String> {
         let port = ReservedPort::reserve()?;
         let number = port.number().to_string();
@@ -37,7 +37,7 @@ impl AppServer {
         Self::start("flask", &args, ("app.py", module), (port, None))
     }
 
-    /// Runs Caddy with a Caddyfile in which `PORT` stands for its port; `None` where no `caddy` is installed.
+    /// Runs Caddy with a Caddyfile, in which `PORT` is replaced by its port; `None` if `caddy` is not installed.
     pub fn start_caddy(config: &str) -> Result<Option<Self>, String> {
         let port = ReservedPort::reserve()?;
         let config = format!("{CADDY_GLOBAL}{}", config.replace("PORT", &port.number().to_string()));
@@ -45,13 +45,14 @@ impl AppServer {
         Self::start("caddy", &args, ("Caddyfile", &config), (port, None))
     }
 
-    /// Runs Envoy with a file in which `PORT` and `ADMIN` stand for its ports; `None` where no `envoy` is installed.
+    /// Runs Envoy with a configuration, in which `PORT` and `ADMIN` are replaced by its ports; `None` if `envoy` is not
+    /// installed.
     pub fn start_envoy(config: &str) -> Result<Option<Self>, String> {
         let (port, admin) = (ReservedPort::reserve()?, ReservedPort::reserve()?);
         let config = config
             .replace(": PORT", &format!(": {}", port.number()))
             .replace("ADMIN", &admin.number().to_string());
-        // One thread, and nothing that two of them on one machine would share.
+        // One thread, and no shared memory with other Envoys on this machine.
         let args = ["-c", "envoy.yaml", "--concurrency", "1", "--use-dynamic-base-id", "-l", "warning"];
         Self::start("envoy", &args, ("envoy.yaml", &config), (port, Some(admin)))
     }
@@ -69,7 +70,7 @@ impl AppServer {
             let output = fs::File::create(path.join("output"))?;
             let mut command = Command::new(program);
             command.args(args).stdout(output.try_clone()?).stderr(output);
-            // It keeps nothing elsewhere.
+            // All files stay in its directory.
             command.env("HOME", path).env("XDG_DATA_HOME", path).env("XDG_CONFIG_HOME", path);
             command.env("PYTHONDONTWRITEBYTECODE", "1");
             ServerProcess::start(&mut command, path)
@@ -77,11 +78,11 @@ impl AppServer {
         let process = match spawn() {
             Ok(process) => process,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(format!("{program} does not start: {error}")),
+            Err(error) => return Err(format!("cannot start {program}: {error}")),
         };
         let mut server = Self { process, port, admin_port: admin, directory };
         wait_until(&format!("{program} is ready"), || match server.process.exit_status() {
-            Some(status) => Ok(Err(format!("{program} ended with {status}:\n{}", server.log()))),
+            Some(status) => Ok(Err(format!("{program} exited with {status}:\n{}", server.log()))),
             None => server.check_ready().map(Ok),
         })??;
         Ok(Some(server))
@@ -97,12 +98,12 @@ impl AppServer {
         }
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.port.address()
     }
 
-    /// What it has to say.
+    /// Its output.
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("output")).unwrap_or_default()
     }

@@ -1,9 +1,9 @@
-//! What a server is to be like.
+//! The settings of a Redis server.
 
 use super::{RedisServer, ServerVersion, certificates::Certificates, port::ReservedPort, redis::ServerParts};
 use std::env;
 
-/// Describes a server. Without more words it is bare: a TCP port on loopback, no password, nothing kept on disk.
+/// Builds a server. By default it has a TCP port on loopback, no password and no persistence.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct RedisServerBuilder {
@@ -16,18 +16,18 @@ pub struct RedisServerBuilder {
     config: String,
 }
 
-/// What the program is started as.
+/// The role of a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RedisRole {
-    /// On its own, or with replicas.
+    /// A single server, with or without replicas.
     Single,
-    /// In a cluster.
+    /// A node of a cluster.
     Node,
-    /// To watch others.
+    /// A sentinel.
     Sentinel,
 }
 
-/// A replica gets its data through a file: without one it would wait a second for what is written next.
+/// Replicas sync through a file, because a diskless sync waits for a second first.
 const BASE_CONFIG: &str = "\
 bind 127.0.0.1
 save \"\"
@@ -36,13 +36,13 @@ rdb-del-sync-files yes
 repl-ping-replica-period 1
 ";
 
-/// Tests may call `DEBUG`, and replicas that stand still do not hold up the end of a server.
+/// Tests may call `DEBUG`, and a shutdown does not wait for paused replicas.
 const CONFIG_SINCE_7: &str = "\
 enable-debug-command local
 shutdown-timeout 0
 ";
 
-/// A client needs no certificate, unless the test says so.
+/// Clients need no certificate by default.
 const TLS_CONFIG: &str = "\
 tls-ca-cert-file authority.crt
 tls-cert-file server.crt
@@ -63,49 +63,53 @@ impl RedisServerBuilder {
         }
     }
 
-    /// Another program, by its name or its path: `valkey-server`.
+    /// Sets the program, by its name or path, such as `valkey-server`.
     pub fn binary(mut self, binary: &str) -> Self {
         binary.clone_into(&mut self.binary);
         self
     }
 
-    /// One more line of the configuration, such as `maxmemory 2mb`.
+    /// Adds a line to the configuration, such as `maxmemory 2mb`.
     pub fn config(mut self, key: &str, value: &str) -> Self {
         self.config += &format!("{key} {value}\n");
         self
     }
 
-    /// Everybody must give this password.
+    /// Requires this password.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self.config("requirepass", &format!("\"{password}\""))
             .config("masterauth", &format!("\"{password}\""))
     }
 
-    /// A user with rights of their own, such as `~* +@all`; [`RedisServer::url`] is then theirs.
+    /// Adds a user with permissions such as `~* +@all`; [`RedisServer::url`] then uses this user.
     pub fn user(mut self, name: &str, password: &str, rights: &str) -> Self {
         self.user = Some((name.to_owned(), password.to_owned()));
         self.config("user", &format!("{name} on \">{password}\" {rights}"))
     }
 
-    /// Listens on a socket file, too.
+    /// Also listens on a Unix socket.
     pub fn unix_socket(mut self) -> Self {
         self.has_socket = true;
         self
     }
 
-    /// Listens with TLS, too, on a port of its own.
+    /// Also listens with TLS, on a separate port.
     pub fn tls(mut self) -> Self {
         self.has_tls = true;
         self
     }
 
-    /// Writes every change to disk at once, so that a server that was killed has all of it when it is back.
+    /// Writes every change to disk at once, so that a killed server has all data after a restart.
     pub fn append_only(self) -> Self {
         self.config("appendonly", "yes").config("appendfsync", "always")
     }
 
-    /// Starts it, and returns when it answers.
+    /// Starts the server, and returns when it replies.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the program is not installed or exits.
     pub fn start(&self) -> Result<RedisServer, String> {
         let server = self.prepare()?;
         server.launch()?;
@@ -117,11 +121,11 @@ impl RedisServerBuilder {
         self
     }
 
-    /// All of a server but its process.
+    /// Creates a server without starting its process.
     pub(super) fn prepare(&self) -> Result<RedisServer, String> {
         let binary = &self.binary;
         let version = ServerVersion::detect(binary)
-            .ok_or_else(|| format!("{binary} is not installed: apt-get install {binary}"))?;
+            .ok_or_else(|| format!("{binary} is not installed; run apt-get install {binary}"))?;
         let directory = tempfile::Builder::new().prefix("tidegate-").tempdir().map_err(|e| e.to_string())?;
         let (port, bus) = match self.role {
             RedisRole::Node => ReservedPort::reserve_with_bus().map(|(port, bus)| (port, Some(bus)))?,

@@ -1,4 +1,4 @@
-//! Certificates for a server on loopback, made by `openssl` when they are needed.
+//! Certificates for a server on loopback, created with `openssl`.
 
 use std::{
     fs,
@@ -6,18 +6,18 @@ use std::{
     process::Command,
 };
 
-/// An authority and what it signed; all in the server's directory.
+/// A CA and a certificate that it signed, in the server's directory.
 #[derive(Clone, Debug)]
 pub struct Certificates {
-    /// The authority's certificate, which a client must trust.
+    /// The CA certificate, which a client must trust.
     pub authority: PathBuf,
-    /// A certificate for `localhost` and `127.0.0.1`; a client may show it, too.
+    /// A certificate for `localhost` and `127.0.0.1`, which is also valid as a client certificate.
     pub certificate: PathBuf,
     /// The certificate's private key.
     pub key: PathBuf,
 }
 
-/// Nothing is taken from the machine's own configuration.
+/// A complete configuration, so that the system's is not used.
 const CONFIG: &str = "\
 [req]
 distinguished_name = name
@@ -36,7 +36,11 @@ subjectAltName = DNS:localhost, IP:127.0.0.1
 ";
 
 impl Certificates {
-    /// Makes them in this directory.
+    /// Creates the files in this directory.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `openssl` is not installed or fails.
     pub fn create(directory: &Path) -> Result<Self, String> {
         fs::write(directory.join("openssl.cnf"), CONFIG).map_err(|error| error.to_string())?;
         sign(directory, &["-subj", "/CN=Tidegate tests", "-extensions", "authority"], "authority")?;
@@ -58,10 +62,10 @@ fn sign(directory: &Path, how: &[&str], name: &str) -> Result<(), String> {
         .args(how)
         .current_dir(directory)
         .output()
-        .map_err(|error| format!("openssl is not installed: apt-get install openssl ({error})"))?;
+        .map_err(|error| format!("cannot start openssl: {error}; run apt-get install openssl"))?;
     if output.status.success() {
         Ok(())
     } else {
-        Err(format!("openssl made no certificate: {}", String::from_utf8_lossy(&output.stderr)))
+        Err(format!("openssl failed: {}", String::from_utf8_lossy(&output.stderr)))
     }
 }

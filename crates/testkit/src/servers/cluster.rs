@@ -1,4 +1,4 @@
-//! A cluster of six.
+//! A Redis cluster of six nodes.
 
 use super::{
     Migration, RedisServer, RedisServerBuilder, RedisServerState, RespConnection, RespValue,
@@ -8,9 +8,9 @@ use super::{
 };
 use std::iter;
 
-/// Three primaries with a replica each, and a third of the slots for each of them.
+/// Three primaries with a replica and a third of the slots each.
 ///
-/// The nodes never meet: each starts from a file that says they always knew each other, as after a restart.
+/// The nodes skip discovery: each starts with a configuration file that lists the others, as after a restart.
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
@@ -18,10 +18,10 @@ pub struct RedisCluster {
 
 const PRIMARY_COUNT: usize = 3;
 
-/// After how many milliseconds of silence a node is taken for dead. Less, and a busy machine kills nodes.
+/// The milliseconds after which a silent node is considered dead. On a busy machine a smaller value causes failovers.
 const NODE_TIMEOUT: &str = "1500";
 
-/// Slots that follow each other, and the port of the primary that has them.
+/// A range of slots and the port of its primary.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SlotOwner {
     first: u16,
@@ -30,12 +30,12 @@ pub(super) struct SlotOwner {
 }
 
 impl RedisCluster {
-    /// Starts bare nodes.
+    /// Starts nodes with default settings.
     pub fn start() -> Result<Self, String> {
         Self::start_with(&RedisServer::builder())
     }
 
-    /// Starts nodes as described.
+    /// Starts nodes with these settings.
     pub fn start_with(node: &RedisServerBuilder) -> Result<Self, String> {
         let node = node
             .clone()
@@ -53,33 +53,33 @@ impl RedisCluster {
         Ok(cluster)
     }
 
-    /// Where a client connects first: any node will do.
+    /// The URL of a running node.
     pub fn url(&self) -> String {
         self.running_nodes().next().unwrap_or(&self.nodes[0]).url()
     }
 
-    /// Where all of the nodes are.
+    /// The URLs of all nodes.
     pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(RedisServer::url).collect()
     }
 
-    /// All nodes; the first three were primaries when it started.
+    /// All nodes; the first three were primaries at the start.
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
 
-    /// The slot of a key, which is that of the part between its first braces, if it has any.
+    /// The slot of a key: that of its hash tag, which is the part in the first braces, or of the whole key.
     pub fn slot_of(key: impl AsRef<[u8]>) -> u16 {
         slot::slot_of(key.as_ref())
     }
 
-    /// The node that has a slot, as the nodes see it.
+    /// The primary of a slot, as a running node reports it.
     pub fn primary_of(&self, slot: u16) -> Result<&RedisServer, String> {
         let shares = fetch_slot_owners(&mut self.any_node()?.connect()?)?;
         self.owner(&shares, slot)
     }
 
-    /// The primaries that do not have a slot, to move it to.
+    /// The primaries that do not have a slot: the possible targets of a migration.
     pub fn primaries_without(&self, slot: u16) -> Result<Vec<&RedisServer>, String> {
         let shares = fetch_slot_owners(&mut self.any_node()?.connect()?)?;
         let owner = self.owner(&shares, slot)?;
@@ -89,57 +89,56 @@ impl RedisCluster {
         Ok(self.nodes.iter().filter(is_other).collect())
     }
 
-    /// Kills the node that has a slot, and returns it. Its replica follows when [`Self::wait_until_ok`] returns.
+    /// Kills the primary of a slot, and returns it. Its replica is the primary when [`Self::wait_until_ok`] returns.
     pub fn kill_primary_of(&self, slot: u16) -> Result<&RedisServer, String> {
         let primary = self.primary_of(slot)?;
         primary.kill();
         Ok(primary)
     }
 
-    /// Moves a slot with all of its keys.
+    /// Migrates a slot with all of its keys.
     pub fn migrate_slot(&self, slot: u16, to: &RedisServer) -> Result<(), String> {
         self.begin_migration(slot, to)?.finish()
     }
 
-    /// Begins to move a slot: its node sends clients on with `ASK` for every key that it does not have.
+    /// Begins to migrate a slot: its node returns `ASK` for every key that it does not have.
     pub fn begin_migration<'a>(&'a self, slot: u16, to: &'a RedisServer) -> Result<Migration<'a>, String> {
         Migration::begin(self, slot, to)
     }
 
-    /// Lets all nodes end and starts them again. What they know of each other stays; their keys only if kept on disk.
+    /// Stops all nodes and starts them again. They keep the cluster configuration, and their keys only with persistence.
     pub fn restart_all(&self) -> Result<(), String> {
         self.nodes.iter().try_for_each(RedisServer::stop)?;
         self.nodes.iter().try_for_each(RedisServer::launch)?;
         self.wait_until_ok()
     }
 
-    /// Waits until all nodes that run say that all is well, agree who has which slot, and have none with a dead node.
+    /// Waits until all running nodes report `ok`, agree on the slot map, and assign no slot to a dead node.
     pub fn wait_until_ok(&self) -> Result<(), String> {
-        wait_until("the cluster is well", || self.slot_owners().map(drop))
+        wait_until("the cluster is ok", || self.slot_owners().map(drop))
     }
 }
 
-/// What the nodes say.
 impl RedisCluster {
-    /// Who has which slots, if all nodes agree and all is well.
+    /// The slot map, if all running nodes agree on it and report `ok`.
     pub(super) fn slot_owners(&self) -> Result<Vec<SlotOwner>, String> {
         let mut agreed: Option<Vec<SlotOwner>> = None;
         for node in self.running_nodes() {
             let mut connection = node.connect()?;
             let problem = |what: &str| format!("{} {what}", node.address());
             if !reply_has_line(&mut connection, &["CLUSTER", "INFO"], "cluster_state:ok")? {
-                return Err(problem("says that the cluster is down"));
+                return Err(problem("reports that the cluster is down"));
             }
             if reply_has_line(&mut connection, &["INFO", "replication"], "master_link_status:down")? {
                 return Err(problem("has no link to its primary"));
             }
             let shares = fetch_slot_owners(&mut connection)?;
             if agreed.as_ref().is_some_and(|agreed| *agreed != shares) {
-                return Err(problem("sees the slots elsewhere"));
+                return Err(problem("has another slot map"));
             }
             agreed = Some(shares);
         }
-        let agreed = agreed.ok_or("no node runs")?;
+        let agreed = agreed.ok_or("no node is running")?;
         for share in &agreed {
             let owner = self.owner(&agreed, share.first)?;
             if owner.state() != RedisServerState::Running {
@@ -151,8 +150,9 @@ impl RedisCluster {
 
     pub(super) fn owner(&self, shares: &[SlotOwner], slot: u16) -> Result<&RedisServer, String> {
         let share = shares.iter().find(|share| (share.first..=share.last).contains(&slot));
-        let port = share.ok_or_else(|| format!("nobody has slot {slot}"))?.port;
-        self.nodes.iter().find(|node| node.port() == port).ok_or_else(|| format!("{port} is no node of ours"))
+        let port = share.ok_or_else(|| format!("no node has slot {slot}"))?.port;
+        let node = self.nodes.iter().find(|node| node.port() == port);
+        node.ok_or_else(|| format!("port {port} is not a node of this cluster"))
     }
 
     fn running_nodes(&self) -> impl Iterator<Item = &RedisServer> {
@@ -160,16 +160,16 @@ impl RedisCluster {
     }
 
     fn any_node(&self) -> Result<&RedisServer, String> {
-        self.running_nodes().next().ok_or_else(|| "no node runs".into())
+        self.running_nodes().next().ok_or_else(|| "no node is running".into())
     }
 
-    /// The file that a node keeps of the cluster.
+    /// The cluster configuration file of a node.
     fn nodes_conf(&self, own: &RedisServer) -> String {
         let mut text = String::new();
         for (index, node) in self.nodes.iter().enumerate() {
             let myself = if node.port() == own.port() { "myself," } else { "" };
             let (id, address, bus) = (node.id(), node.address(), node.bus().unwrap_or_default());
-            let place = match index {
+            let role = match index {
                 ..PRIMARY_COUNT => {
                     let (first, last) = slot_range(index);
                     format!("master - 0 0 {} connected {first}-{last}", index + 1)
@@ -179,7 +179,7 @@ impl RedisCluster {
                     format!("slave {} 0 0 {} connected", self.nodes[primary].id(), primary + 1)
                 }
             };
-            text += &format!("{id} {address}@{bus} {myself}{place}\n");
+            text += &format!("{id} {address}@{bus} {myself}{role}\n");
         }
         text + &format!("vars currentEpoch {PRIMARY_COUNT} lastVoteEpoch 0\n")
     }
@@ -207,7 +207,7 @@ fn fetch_slot_owners(connection: &mut RespConnection) -> Result<Vec<SlotOwner>, 
         _ => None,
     };
     let shares: Option<Vec<_>> = answer.items().iter().map(share).collect();
-    let mut shares = shares.ok_or_else(|| format!("no slots: {answer}"))?;
+    let mut shares = shares.ok_or_else(|| format!("invalid CLUSTER SLOTS reply: {answer}"))?;
     shares.sort_unstable();
     Ok(shares)
 }

@@ -1,15 +1,15 @@
-//! A slot on its way from one node to another.
+//! The migration of a slot from one node to another.
 
 use super::{RedisCluster, RedisServer, wait_until};
 
-/// A slot that two nodes share for a while. Its keys move one by one, or all with [`Self::finish`].
+/// A slot in migration. Its keys move one by one, or all with [`Self::finish`].
 ///
 /// ```text
-///   a key that   is still there    has moved    is new
-///   its node     answers           ASK          ASK
+///   key           not moved    moved    new
+///   source node   replies      ASK      ASK
 /// ```
 #[derive(Debug)]
-#[must_use = "the slot stays between two nodes until `finish`"]
+#[must_use = "the slot stays in migration until `finish`"]
 pub struct Migration<'a> {
     cluster: &'a RedisCluster,
     slot: u16,
@@ -26,12 +26,12 @@ impl<'a> Migration<'a> {
         Ok(Self { cluster, slot, source: from, target: to })
     }
 
-    /// The node that the slot leaves.
+    /// The source node.
     pub fn source(&self) -> &'a RedisServer {
         self.source
     }
 
-    /// The node that it goes to.
+    /// The target node.
     pub fn target(&self) -> &'a RedisServer {
         self.target
     }
@@ -45,7 +45,7 @@ impl<'a> Migration<'a> {
         self.source.command(&words).map(drop)
     }
 
-    /// Moves all keys that are left, and gives the slot to its new node. Returns when all nodes know.
+    /// Moves the remaining keys, and assigns the slot to the target. Returns when all nodes agree.
     pub fn finish(self) -> Result<(), String> {
         let slot = self.slot.to_string();
         loop {
@@ -56,7 +56,7 @@ impl<'a> Migration<'a> {
             keys.items().iter().filter_map(|key| key.text()).try_for_each(|key| self.move_key(key))?;
         }
 
-        // First the one that gains it, so that the slot is never without a node.
+        // The target first, so that the slot always has a node.
         for node in [self.target, self.source] {
             node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &self.target.id()])?;
         }
@@ -65,7 +65,7 @@ impl<'a> Migration<'a> {
             if owner.port() == self.target.port() {
                 Ok(())
             } else {
-                Err(format!("{} has it", owner.address()))
+                Err(format!("{} still has it", owner.address()))
             }
         })
     }

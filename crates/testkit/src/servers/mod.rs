@@ -1,4 +1,4 @@
-//! Real servers for tests: each test starts its own, on loopback, and nothing of them outlives it.
+//! Real servers for tests: each test starts its own on loopback, and no process or file outlives the test.
 //!
 //! ```no_run
 //! use tidegate_testkit::servers::{NetworkFault, Proxy, RedisServer};
@@ -14,19 +14,19 @@
 //! # }
 //! ```
 //!
-//! | noun | is |
+//! | item | purpose |
 //! |---|---|
-//! | [`RedisServer`] | one Redis or Valkey, as a [`RedisServerBuilder`] describes it |
-//! | [`RedisCluster`] | three primaries with a replica each; slots can be moved with a [`Migration`] |
+//! | [`RedisServer`] | one Redis or Valkey server, configured by a [`RedisServerBuilder`] |
+//! | [`RedisCluster`] | three primaries with a replica each; a [`Migration`] moves a slot |
 //! | [`RedisSentinel`] | a primary and a replica under three sentinels |
-//! | [`NginxServer`] | one nginx, by its own clock or by one that the test moves |
-//! | [`AppServer`] | one web application in Node or in Flask, one Caddy, or one Envoy |
-//! | [`Proxy`] | a wire to a server, with a [`NetworkFault`] when asked for one |
-//! | [`RespConnection`], [`RespValue`] | enough of the protocol to look at a server without a driver |
-//! | [`wait_until`] | waits for what another process does |
-//! | [`skip_without`] | skips a test, or fails it where every component is required |
+//! | [`NginxServer`] | one nginx, with the system clock or a clock that the test sets |
+//! | [`AppServer`] | one web application in Node or Flask, one Caddy, or one Envoy |
+//! | [`Proxy`] | a TCP proxy to a server that injects a [`NetworkFault`] |
+//! | [`RespConnection`], [`RespValue`] | a minimal Redis client, to inspect a server without a driver |
+//! | [`wait_until`] | waits for another process |
+//! | [`skip_without`] | skips a test, or fails it if every component is required |
 //!
-//! Set `TIDEGATE_REDIS` to run them all with another program than `redis-server`: `valkey-server`, or a path.
+//! Set `TIDEGATE_REDIS` to use another program than `redis-server`: `valkey-server`, or a path.
 
 mod app;
 mod builder;

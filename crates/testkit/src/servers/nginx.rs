@@ -1,4 +1,4 @@
-//! One nginx, by its own clock or by ours.
+//! One nginx, with the system clock or a manual clock.
 
 use super::{port::ReservedPort, process::ServerProcess, wait_until};
 use std::{
@@ -11,7 +11,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// An nginx on loopback that this test started: one process, its own directory. Dropping it kills it.
+/// An nginx on loopback, with one process and its own directory. Dropping it kills it.
 ///
 /// ```no_run
 /// use tidegate_testkit::servers::NginxServer;
@@ -30,14 +30,14 @@ pub struct NginxServer {
     directory: TempDir,
 }
 
-/// A request that was sent, and may not be answered yet.
+/// A request that was sent and may not have a response yet.
 #[derive(Debug)]
 pub struct SentHttpRequest {
     stream: TcpStream,
     answer: Vec<u8>,
 }
 
-/// One process, nothing outside of its directory, and a second port that nothing is limited on.
+/// One process, all files in its directory, and a second port without limits for probes.
 const MAIN_CONFIG: &str = "\
 daemon off;
 master_process off;
@@ -59,12 +59,13 @@ HTTP
 ";
 
 impl NginxServer {
-    /// Starts one with this in its `http` block; `PORT` in it is the port that it was given.
+    /// Starts nginx with this content of its `http` block, in which `PORT` is replaced by its port.
     pub fn start(http: &str) -> Result<Self, String> {
         Self::launch(http, None)
     }
 
-    /// The same, whose clock stands still until [`set_clock`](Self::set_clock) moves it; `None` where there is no faketime.
+    /// Like [`start`](Self::start), with a clock that only [`set_clock`](Self::set_clock) changes; `None` if faketime is
+    /// not installed.
     pub fn start_with_manual_clock(http: &str) -> Result<Option<Self>, String> {
         match faketime_library() {
             Some(library) => Self::launch(http, Some(&library)).map(Some),
@@ -82,55 +83,55 @@ impl NginxServer {
         fs::write(&path, config).map_err(|error| format!("nginx.conf: {error}"))?;
         write_clock(directory.path(), Duration::ZERO)?;
         let process = spawn(directory.path(), faketime)
-            .map_err(|error| format!("nginx does not start: {error}: apt-get install nginx"))?;
+            .map_err(|error| format!("cannot start nginx: {error}; run apt-get install nginx"))?;
         let mut server = Self { process, port, probe_port: probe, directory };
-        wait_until("nginx answers", || match server.process.exit_status() {
-            Some(status) => Ok(Err(format!("nginx ended with {status}:\n{}", server.log()))),
+        wait_until("nginx responds", || match server.process.exit_status() {
+            Some(status) => Ok(Err(format!("nginx exited with {status}:\n{}", server.log()))),
             None => server.process_events().map(Ok),
         })??;
         Ok(server)
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.port.address()
     }
 
-    /// The file that it was started with.
+    /// The path of its configuration file.
     pub fn config(&self) -> PathBuf {
         self.directory.path().join("nginx.conf")
     }
 
-    /// What it has to say, at the level of `info`.
+    /// Its error log at level `info`, and its output.
     pub fn log(&self) -> String {
         let read = |name: &str| fs::read_to_string(self.directory.path().join(name)).unwrap_or_default();
         read("error.log") + &read("output")
     }
 
-    /// Moves its clock, and returns when it has done whatever it was to do by then.
+    /// Sets its clock, and returns when it has processed all timers up to that time.
     pub fn set_clock(&self, time: Duration) -> Result<(), String> {
         write_clock(self.directory.path(), time)?;
         self.process_events()
     }
 
-    /// Sends a request, and returns when it has been looked at: what is not answered then has to wait.
+    /// Sends a request, and returns when nginx has processed it: without a response by then, it is delayed.
     pub fn get(&self, path: &str) -> Result<SentHttpRequest, String> {
         let sent = SentHttpRequest::new(self.address(), path)?;
         self.process_events()?;
         Ok(sent)
     }
 
-    /// Has it go through all that has happened: connections are taken in the order in which they were made.
+    /// Waits until nginx has processed all events: it accepts connections in order, so a probe is served last.
     fn process_events(&self) -> Result<(), String> {
         match SentHttpRequest::new(self.probe_port.address(), "/")?.wait()? {
             200 => Ok(()),
-            status => Err(format!("nginx answers {status}")),
+            status => Err(format!("nginx returns {status}")),
         }
     }
 }
 
 impl SentHttpRequest {
-    /// Sends a request to whoever listens there.
+    /// Sends a GET request to an address.
     pub fn new(address: SocketAddr, path: &str) -> Result<Self, String> {
         let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         let send = || {
@@ -142,12 +143,12 @@ impl SentHttpRequest {
         send().map_err(|error: io::Error| format!("{address}: {error}"))
     }
 
-    /// The status, if there is an answer already.
+    /// The status, if there is a response.
     pub fn status(mut self) -> Result<Option<u16>, String> {
         self.poll()
     }
 
-    /// The status, if there is an answer by now.
+    /// Reads without blocking; returns the status if there is a response.
     pub fn poll(&mut self) -> Result<Option<u16>, String> {
         let mut buffer = [0; 4_096];
         loop {
@@ -162,15 +163,15 @@ impl SentHttpRequest {
         Ok(text.split(' ').nth(1).and_then(|status| status.parse().ok()))
     }
 
-    /// The status, when there is an answer.
+    /// Waits for the response and returns its status.
     pub fn wait(mut self) -> Result<u16, String> {
-        wait_until("there is an answer", || self.poll()?.ok_or_else(|| "there is none".to_owned()))
+        wait_until("there is a response", || self.poll()?.ok_or_else(|| "no response".to_owned()))
     }
 }
 
 fn spawn(directory: &Path, faketime: Option<&Path>) -> io::Result<ServerProcess> {
     let output = fs::File::create(directory.join("output"))?;
-    // Debian has it where only the system's own programs are looked for.
+    // Debian installs nginx in /usr/sbin, which is not in every user's PATH.
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin";
     let mut command = Command::new("env");
     command.env("PATH", path);
@@ -183,13 +184,13 @@ fn spawn(directory: &Path, faketime: Option<&Path>) -> io::Result<ServerProcess>
     ServerProcess::start(&mut command, directory)
 }
 
-/// The library that tells a program another time.
+/// The path of libfaketime, if it is installed.
 fn faketime_library() -> Option<PathBuf> {
     let folders = fs::read_dir("/usr/lib").ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     folders.map(|folder| folder.join("faketime/libfaketime.so.1")).find(|library| library.exists())
 }
 
-/// Half a millisecond more than is meant: who counts whole ones rounds down.
+/// Writes the clock file. Adds half a millisecond, because nginx rounds down to whole milliseconds.
 fn write_clock(directory: &Path, time: Duration) -> Result<(), String> {
     const HALF_MILLISECOND: Duration = Duration::from_micros(500);
     let time = time + HALF_MILLISECOND;

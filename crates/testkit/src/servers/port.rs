@@ -1,4 +1,4 @@
-//! Ports that stay ours.
+//! Reserved ports.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 use std::{
@@ -6,27 +6,27 @@ use std::{
     os::fd::OwnedFd,
 };
 
-/// A port on loopback that nobody else is given, whether a server listens on it or not.
+/// A port on loopback that stays reserved, whether a server listens on it or not.
 ///
-/// A socket that is bound and never listens holds it. Servers ask to reuse addresses, so theirs may listen there; the
-/// system hands the port to nobody who asks for any free one; and while no server listens, connections are refused.
+/// A socket that is bound but never listens reserves it. Servers set `SO_REUSEADDR`, so they can listen on it; the system
+/// does not assign it as a free port; and while no server listens, connections are refused.
 #[derive(Debug)]
 pub(super) struct ReservedPort {
     address: SocketAddr,
     _holder: OwnedFd,
 }
 
-/// A cluster's nodes talk to each other on a port that is this much higher.
+/// The distance of the cluster bus port from the client port.
 const BUS_PORT_OFFSET: u16 = 10_000;
 const MAX_ATTEMPTS: usize = 100;
 
 impl ReservedPort {
-    /// Any free port.
+    /// Reserves any free port.
     pub(super) fn reserve() -> Result<Self, String> {
         Self::reserve_exact(0).map_err(|error| format!("no free port: {error}"))
     }
 
-    /// A port for a node of a cluster, and the one of its bus.
+    /// Reserves a port for a cluster node, and its bus port.
     pub(super) fn reserve_with_bus() -> Result<(Self, Self), String> {
         for _ in 0..MAX_ATTEMPTS {
             let bus = Self::reserve()?;
@@ -34,7 +34,7 @@ impl ReservedPort {
                 return Ok((port, bus));
             }
         }
-        Err(format!("no free port with another free one {BUS_PORT_OFFSET} above it"))
+        Err(format!("no free pair of ports {BUS_PORT_OFFSET} apart"))
     }
 
     pub(super) fn number(&self) -> u16 {
@@ -47,7 +47,7 @@ impl ReservedPort {
 
     fn reserve_exact(number: u16) -> rustix::io::Result<Self> {
         let holder = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Only afterwards may others reuse the address: this one must not share the port of another holder.
+        // Set after the bind, so that it fails if another holder has the port.
         bind(&holder, &SocketAddr::from((Ipv4Addr::LOCALHOST, number)))?;
         sockopt::set_socket_reuseaddr(&holder, true)?;
         let number = SocketAddr::try_from(getsockname(&holder)?)?.port();

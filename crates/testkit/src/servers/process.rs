@@ -1,4 +1,4 @@
-//! A process that cannot outlive the test.
+//! A child process that does not outlive the test.
 
 use super::wait::wait_until;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
@@ -9,10 +9,10 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
 };
 
-/// A running server, killed when this is dropped.
+/// A running server, killed on drop.
 ///
-/// Where nothing is dropped (the test is killed or aborts, or the server is in a `static`), a guard does the same: a
-/// shell that reads from a pipe until the test's process is gone.
+/// If nothing is dropped (the test is killed or aborts, or the server is in a `static`), a guard kills it: a shell that
+/// reads from a pipe until the test process has exited.
 #[derive(Debug)]
 pub(super) struct ServerProcess {
     child: Child,
@@ -20,15 +20,15 @@ pub(super) struct ServerProcess {
     pid: Pid,
 }
 
-/// Kills only who works in the server's directory: its number may have gone to another.
+/// Kills the process only if it works in the server's directory, because its pid may have been reused.
 const GUARD_SCRIPT: &str = r#"read -r _; [ "/proc/$1/cwd" -ef "$2" ] && kill -9 "$1"; rm -rf "$2""#;
 
 impl ServerProcess {
-    /// Starts a process that works in `directory`, which is its own.
+    /// Starts a process in `directory`, which the guard deletes.
     pub(super) fn start(command: &mut Command, directory: &Path) -> io::Result<Self> {
         let mut child = command.current_dir(directory).stdin(Stdio::null()).spawn()?;
         let pid = Pid::from_child(&child);
-        // In a group of its own it outlives a signal to the whole group, such as that of a time limit.
+        // Its own process group, so that a signal to the test's group, for example of a timeout, does not kill it.
         let guard = Command::new("sh")
             .process_group(0)
             .args(["-c", GUARD_SCRIPT, "guard", &child.id().to_string()])
@@ -50,35 +50,35 @@ impl ServerProcess {
         self.child.id()
     }
 
-    /// How it ended, if it did by itself.
+    /// The exit status, if it has exited.
     pub(super) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Stops it in its tracks, its connections still open; returns when it stands still.
+    /// Stops it with `SIGSTOP`, with its connections open; returns when it has stopped.
     pub(super) fn pause(&self) -> io::Result<()> {
         kill_process(self.pid, Signal::STOP)?;
-        let stood = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        waitid(WaitId::Pid(self.pid), stood)?;
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(self.pid), stopped)?;
         Ok(())
     }
 
-    /// Lets it go on.
+    /// Continues it with `SIGCONT`.
     pub(super) fn resume(&self) -> io::Result<()> {
         Ok(kill_process(self.pid, Signal::CONT)?)
     }
 
-    /// Asks it to end until it does: a server that writes its first file to disk says no.
+    /// Sends `SIGTERM` until it exits: a server ignores it while it writes its first file to disk.
     pub(super) fn terminate(mut self) -> Result<(), String> {
         self.resume().map_err(|error| error.to_string())?;
-        wait_until("the server ends", || {
+        wait_until("the server exits", || {
             kill_process(self.pid, Signal::TERM).map_err(|error| error.to_string())?;
-            self.exit_status().map(drop).ok_or("it goes on".into())
+            self.exit_status().map(drop).ok_or("still running".into())
         })
     }
 }
 
-/// The guard goes before the child is waited for: until then nobody else can have the child's number.
+/// Ends the guard before it reaps the child, because until then the child's pid cannot be reused.
 impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();

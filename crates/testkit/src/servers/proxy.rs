@@ -1,4 +1,4 @@
-//! A wire that can be spoiled while it is in use.
+//! A TCP proxy that injects network faults.
 
 mod link;
 
@@ -20,8 +20,8 @@ use std::{
 ///          ◀──replies───       ◀──replies───
 /// ```
 ///
-/// Two threads carry each connection, one for each direction. They look for a fault after each chunk that they have
-/// read, so a fault holds for all that comes after it.
+/// Each connection has two threads, one per direction. They check for a fault after each read, so a fault applies to all
+/// data read after it.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<ProxyShared>,
@@ -30,36 +30,36 @@ pub struct Proxy {
     url: String,
 }
 
-/// What is wrong with the wire.
+/// A fault of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkFault {
-    /// Each chunk is late by this much, in both directions.
+    /// Delays each chunk, in both directions.
     Delay(Duration),
-    /// Connections stay open and new ones are taken, but nothing comes through.
+    /// Accepts connections and keeps them open, but forwards nothing.
     Stall,
-    /// Every connection is reset: those that are open at once, new ones when they are made.
+    /// Resets open connections at once, and new ones after they are accepted.
     Reset,
-    /// Of the replies on each connection so many bytes come through; then it is closed.
+    /// Closes each connection after this number of reply bytes.
     CutReplies {
-        /// How many bytes, counted from now.
+        /// The number of bytes, counted from the injection.
         after: usize,
     },
-    /// New connections are refused; those that are open go on.
+    /// Refuses new connections; open ones work.
     Refuse,
-    /// What clients send is lost; what the server sends comes through.
+    /// Discards requests; replies are forwarded.
     DropRequests,
 }
 
-/// How many connections may wait to be taken.
+/// The listen backlog.
 const BACKLOG: i32 = 128;
 
-/// Nothing on loopback takes as long.
+/// Longer than any operation on loopback.
 const IO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the threads of a proxy share.
+/// The state that the threads of a proxy share.
 #[derive(Debug)]
 struct ProxyShared {
-    /// Shut to refuse, never closed: a process that another test starts at this moment may have it open, too.
+    /// Shut down to refuse connections, never closed: a child process of another test may have inherited it.
     listener: TcpListener,
     upstream: SocketAddr,
     state: Mutex<ProxyState>,
@@ -69,7 +69,7 @@ struct ProxyShared {
 #[derive(Debug)]
 struct ProxyState {
     fault: Option<NetworkFault>,
-    /// Counts the changes of the fault, so that a thread knows when there was one.
+    /// Incremented with each change of the fault, so that threads detect it.
     fault_generation: u64,
     accepted_count: usize,
     lost_bytes: usize,
@@ -78,17 +78,18 @@ struct ProxyState {
 }
 
 impl Proxy {
-    /// A proxy before a server; its URL has the user and password of the server's.
+    /// Creates a proxy to a server; its URL has the user and password of the server.
     pub fn for_server(server: &RedisServer) -> Result<Self, String> {
         let mut proxy = Self::for_address(server.address())?;
         proxy.url = server.url_at(proxy.address());
         Ok(proxy)
     }
 
-    /// A proxy before whatever listens at an address.
+    /// Creates a proxy to an address.
     pub fn for_address(upstream: SocketAddr) -> Result<Self, String> {
         let port = ReservedPort::reserve()?;
-        let listener = TcpListener::bind(port.address()).map_err(|error| format!("no proxy: {error}"))?;
+        let listener =
+            TcpListener::bind(port.address()).map_err(|error| format!("cannot start the proxy: {error}"))?;
         let state = ProxyState {
             fault: None,
             fault_generation: 0,
@@ -104,37 +105,37 @@ impl Proxy {
         Ok(Self { shared, acceptor: Some(acceptor), url: format!("redis://{}", port.address()), port })
     }
 
-    /// Where clients connect.
+    /// The address for clients.
     pub fn address(&self) -> SocketAddr {
         self.port.address()
     }
 
-    /// Where clients of Redis connect.
+    /// The URL for Redis clients.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// How many connections it has taken.
+    /// The number of accepted connections.
     pub fn accepted_count(&self) -> usize {
         self.shared.lock().accepted_count
     }
 
-    /// How many connections are open.
+    /// The number of open connections.
     pub fn open_connections(&self) -> usize {
         self.shared.lock().open_links()
     }
 
-    /// How many bytes of requests were lost.
+    /// The number of discarded request bytes.
     pub fn lost_bytes(&self) -> usize {
         self.shared.lock().lost_bytes
     }
 
-    /// Spoils the wire, in place of any fault it had. The fault is there when this returns.
+    /// Injects a fault, which replaces the previous one. It is in effect when this returns.
     pub fn inject(&self, fault: NetworkFault) {
         self.set_fault(Some(fault));
     }
 
-    /// Makes the wire good. What was stalled comes through now; what was lost stays lost.
+    /// Removes the fault. Stalled data is forwarded; discarded data stays lost.
     pub fn heal(&self) {
         self.set_fault(None);
     }
@@ -173,11 +174,11 @@ impl ProxyShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes connections; without any to take it waits until it may listen again.
+    /// Accepts connections; while the proxy refuses them, waits for the end of the fault.
     fn accept(self: &Arc<Self>) {
         loop {
             if let Ok((client, _)) = self.listener.accept() {
-                // A server that is away ends this connection, not the proxy.
+                // If the server is down, only this connection ends.
                 let _ = self.start_link(client);
                 continue;
             }

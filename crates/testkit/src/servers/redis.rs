@@ -1,4 +1,4 @@
-//! One server.
+//! One Redis or Valkey server.
 
 use super::{
     Certificates, RedisServerBuilder, RespConnection, RespValue, ServerVersion, builder::RedisRole,
@@ -14,16 +14,16 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A Redis or Valkey on loopback that this test started. Dropping it kills it and removes its directory.
+/// A Redis or Valkey server on loopback. Dropping it kills it and removes its directory.
 ///
-/// Its port stays its own while it is down, so that it comes back where it was.
+/// Its port stays reserved while it is down, so that it restarts on the same port.
 #[derive(Debug)]
 pub struct RedisServer {
     running: Mutex<Option<RunningServer>>,
     parts: ServerParts,
 }
 
-/// What a server is made of, whether it runs or not.
+/// The parts of a server that outlive its process.
 #[derive(Debug)]
 pub(super) struct ServerParts {
     pub(super) builder: RedisServerBuilder,
@@ -35,14 +35,14 @@ pub(super) struct ServerParts {
     pub(super) directory: TempDir,
 }
 
-/// What a server does at the moment.
+/// The state of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedisServerState {
-    /// It answers.
+    /// The server runs.
     Running,
-    /// Its process stands still; its connections are open.
+    /// The process is stopped; its connections are open.
     Paused,
-    /// It has no process.
+    /// There is no process.
     Down,
 }
 
@@ -53,28 +53,28 @@ struct RunningServer {
 }
 
 impl RedisServer {
-    /// Starts a bare one.
+    /// Starts a server with default settings.
     pub fn start() -> Result<Self, String> {
         Self::builder().start()
     }
 
-    /// Describes one.
+    /// Returns a builder with default settings.
     pub fn builder() -> RedisServerBuilder {
         RedisServerBuilder::new()
     }
 
-    /// Where a client connects: `redis://127.0.0.1:PORT`, with the user and password that it needs.
+    /// The URL for clients: `redis://127.0.0.1:PORT`, with the required user and password.
     pub fn url(&self) -> String {
         self.url_at(self.address())
     }
 
-    /// Where it connects with TLS, if there is any.
+    /// The URL for clients with TLS, if TLS is enabled.
     pub fn tls_url(&self) -> Option<String> {
         let (port, _) = self.parts.tls.as_ref()?;
         Some(format!("rediss://{}{}", self.login(), port.address()))
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.parts.port.address()
     }
@@ -94,7 +94,7 @@ impl RedisServer {
         self.parts.tls.as_ref().map(|(_, certificates)| certificates)
     }
 
-    /// Its own directory, with its configuration, its log and what it keeps.
+    /// Its directory, with its configuration, its log and its data.
     pub fn directory(&self) -> &Path {
         self.parts.directory.path()
     }
@@ -104,17 +104,17 @@ impl RedisServer {
         self.parts.version
     }
 
-    /// Its process, unless it is down.
+    /// The process id, unless the server is down.
     pub fn pid(&self) -> Option<u32> {
         self.running().as_ref().map(|run| run.process.id())
     }
 
-    /// What it does at the moment.
+    /// The current state.
     pub fn state(&self) -> RedisServerState {
         self.running().as_ref().map_or(RedisServerState::Down, |run| run.state)
     }
 
-    /// A new connection that may do everything.
+    /// Opens a connection with all permissions.
     pub fn connect(&self) -> Result<RespConnection, String> {
         let mut connection = RespConnection::connect_tcp(self.address())?;
         if let Some(password) = &self.parts.builder.password {
@@ -128,29 +128,29 @@ impl RedisServer {
         self.connect()?.command(words)
     }
 
-    /// Ends it without a warning, as a power failure does.
+    /// Kills it with `SIGKILL`.
     pub fn kill(&self) {
         self.running().take();
     }
 
-    /// Lets it end in order.
+    /// Shuts it down with `SIGTERM`.
     pub fn stop(&self) -> Result<(), String> {
         let run = self.running().take();
         run.map_or(Ok(()), |run| run.process.terminate())
     }
 
-    /// Lets it end in order, if it is up, and starts it on the same port.
+    /// Shuts it down, if it runs, and starts it on the same port.
     pub fn restart(&self) -> Result<(), String> {
         self.stop()?;
         self.launch()
     }
 
-    /// Stops it in its tracks: clients can connect, and hear nothing.
+    /// Stops its process: clients can connect but get no reply.
     pub fn pause(&self) -> Result<(), String> {
         self.set_state(RedisServerState::Paused)
     }
 
-    /// Lets it go on.
+    /// Continues its process.
     pub fn resume(&self) -> Result<(), String> {
         self.set_state(RedisServerState::Running)
     }
@@ -158,15 +158,15 @@ impl RedisServer {
     fn set_state(&self, state: RedisServerState) -> Result<(), String> {
         let mut run = self.running();
         let run = run.as_mut().ok_or_else(|| format!("{} is down", self.address()))?;
-        let done = match state {
+        let result = match state {
             RedisServerState::Paused => run.process.pause(),
             _ => run.process.resume(),
         };
         run.state = state;
-        done.map_err(|error| format!("process {}: {error}", run.process.id()))
+        result.map_err(|error| format!("process {}: {error}", run.process.id()))
     }
 
-    /// Its process, unless that has ended, by our hand or by itself.
+    /// The process, unless it has exited.
     fn running(&self) -> MutexGuard<'_, Option<RunningServer>> {
         let mut run = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         run.take_if(|run| run.process.exit_status().is_some());
@@ -182,13 +182,12 @@ impl RedisServer {
     }
 }
 
-/// For the builder, and for those who build several.
 impl RedisServer {
     pub(super) fn new(parts: ServerParts) -> Self {
         Self { running: Mutex::new(None), parts }
     }
 
-    /// What a client connects to when something at `address` leads here.
+    /// The URL for clients that connect through a proxy at `address`.
     pub(super) fn url_at(&self, address: SocketAddr) -> String {
         format!("redis://{}{address}", self.login())
     }
@@ -201,31 +200,31 @@ impl RedisServer {
         self.parts.bus.as_ref().map(ReservedPort::number)
     }
 
-    /// What others in a cluster or under a sentinel know it by: forty digits, from the port that no other has.
+    /// The node id in a cluster or of a sentinel: forty digits, derived from the port, which is unique.
     pub(super) fn id(&self) -> String {
         format!("{:040x}", self.port())
     }
 
-    /// Writes to the end of a file in its directory.
+    /// Appends to a file in its directory.
     pub(super) fn append(&self, name: &str, text: &str) -> Result<(), String> {
         let file = File::options().create(true).append(true).open(self.directory().join(name));
         file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| format!("{name}: {error}"))
     }
 
-    /// Starts its process, and returns when it answers.
+    /// Starts its process, and returns when it replies.
     pub(super) fn launch(&self) -> Result<(), String> {
         let mut process = self.spawn()?;
-        wait_until("the server answers", || match process.exit_status() {
+        wait_until("the server replies", || match process.exit_status() {
             Some(status) => {
-                Ok(Err(format!("{} ended with {status}:\n{}", self.parts.builder.binary, self.log())))
+                Ok(Err(format!("{} exited with {status}:\n{}", self.parts.builder.binary, self.log())))
             }
             None => {
                 self.command(&["PING"])?;
-                let (answering, own) = (self.listening_pid()?, process.id());
-                if answering == own {
+                let (listening, own) = (self.listening_pid()?, process.id());
+                if listening == own {
                     Ok(Ok(()))
                 } else {
-                    Err(format!("process {answering} answers, not {own}"))
+                    Err(format!("process {listening} listens on the port, not {own}"))
                 }
             }
         })??;
@@ -252,7 +251,7 @@ impl RedisServer {
             }
             ServerProcess::start(&mut command, self.directory())
         };
-        start().map_err(|error: io::Error| format!("{binary} does not start: {error}"))
+        start().map_err(|error: io::Error| format!("cannot start {binary}: {error}"))
     }
 
     /// The last lines of its log.
@@ -263,7 +262,7 @@ impl RedisServer {
     }
 }
 
-/// Letters and digits stay what they are in a URL.
+/// Percent-encodes everything except letters, digits, `-` and `_`.
 fn escape(text: &str) -> String {
     let escape = |byte: u8| match byte {
         b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' => char::from(byte).to_string(),

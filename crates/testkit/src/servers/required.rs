@@ -1,14 +1,13 @@
-//! Components that a machine may lack.
+//! Optional components of the test machine.
 
 use std::env;
 
-/// Skips a test because `component` is not installed. Where every component is required (`TIDEGATE_REQUIRE_ALL=1`), the test fails
-/// instead.
+/// Reports that a test is skipped because `component` is not installed.
 ///
 /// # Panics
 ///
-/// When every component is required.
-#[allow(clippy::panic, reason = "this is how a test fails")]
+/// Panics if every component is required (`TIDEGATE_REQUIRE_ALL=1`).
+#[allow(clippy::panic, reason = "tests fail by panicking")]
 pub fn skip_without(component: &str) {
     if env::var_os("TIDEGATE_REQUIRE_ALL").is_some_and(|required| required == "1") {
         panic!("{component} is not installed and TIDEGATE_REQUIRE_ALL=1 requires it; run scripts/install");

@@ -1,4 +1,4 @@
-//! Enough of the protocol to look at a server without a driver.
+//! A minimal Redis client, to inspect a server without a driver.
 
 use std::{
     fmt,
@@ -9,18 +9,18 @@ use std::{
     time::Duration,
 };
 
-/// What a server answers.
+/// A reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RespValue {
-    /// Nothing.
+    /// A null reply.
     Nil,
-    /// A whole number.
+    /// An integer.
     Integer(i64),
-    /// A text, of either kind.
+    /// A simple or bulk string.
     Text(String),
-    /// An error inside a list; one that is the whole answer is an `Err`.
+    /// An error inside a list; one that is the whole reply is an `Err`.
     Error(String),
-    /// Several answers.
+    /// An array.
     List(Vec<Self>),
 }
 
@@ -41,7 +41,7 @@ impl RespValue {
         }
     }
 
-    /// The answers in it; none, if this is not a list.
+    /// The items of a list; empty for any other value.
     pub fn items(&self) -> &[Self] {
         match self {
             Self::List(items) => items,
@@ -50,7 +50,7 @@ impl RespValue {
     }
 }
 
-/// Compares with what a test writes down.
+/// Compares with a string, for assertions.
 impl PartialEq<str> for RespValue {
     fn eq(&self, text: &str) -> bool {
         self.text() == Some(text)
@@ -74,7 +74,7 @@ impl fmt::Display for RespValue {
     }
 }
 
-/// A connection to a server, over TCP or a socket file.
+/// A connection to a server, over TCP or a Unix socket.
 pub struct RespConnection {
     stream: BufReader<Box<dyn ReadWrite>>,
 }
@@ -83,7 +83,7 @@ trait ReadWrite: Read + Write + Send {}
 
 impl<S: Read + Write + Send> ReadWrite for S {}
 
-/// A server that has not answered by then is taken for dead.
+/// The time limit for connecting and for one reply.
 const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl RespConnection {
@@ -98,7 +98,7 @@ impl RespConnection {
         open().map_err(|error: io::Error| format!("{address}: {error}"))
     }
 
-    /// Connects through a socket file.
+    /// Connects over a Unix socket.
     pub fn connect_unix(path: &Path) -> Result<Self, String> {
         let open = || {
             let stream = UnixStream::connect(path)?;
@@ -108,7 +108,7 @@ impl RespConnection {
         open().map_err(|error: io::Error| format!("{}: {error}", path.display()))
     }
 
-    /// Sends a command and reads its answer; the server's errors and the wire's are both an `Err`.
+    /// Sends a command and reads its reply; errors of the server and of the connection are both an `Err`.
     pub fn command(&mut self, words: &[&str]) -> Result<RespValue, String> {
         let mut line = format!("*{}\r\n", words.len());
         for word in words {
@@ -121,16 +121,16 @@ impl RespConnection {
         }
     }
 
-    /// Reads the next answer: to a command, or a message to a subscriber.
+    /// Reads the next reply to a command, or the next message of a subscription.
     pub fn read_reply(&mut self) -> io::Result<RespValue> {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         let Some(line) = line.strip_suffix("\r\n") else {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
         };
-        let garbled = || io::Error::new(io::ErrorKind::InvalidData, format!("no answer: `{line}`"));
-        let (kind, rest) = line.split_at_checked(1).ok_or_else(garbled)?;
-        let number = || rest.parse::<i64>().map_err(|_| garbled());
+        let malformed = || io::Error::new(io::ErrorKind::InvalidData, format!("malformed reply `{line}`"));
+        let (kind, rest) = line.split_at_checked(1).ok_or_else(malformed)?;
+        let number = || rest.parse::<i64>().map_err(|_| malformed());
         match kind {
             "+" => Ok(RespValue::Text(rest.to_owned())),
             "-" => Ok(RespValue::Error(rest.to_owned())),
@@ -145,7 +145,7 @@ impl RespConnection {
                     Ok(RespValue::List((0..length).map(|_| self.read_reply()).collect::<io::Result<_>>()?))
                 }
             },
-            _ => Err(garbled()),
+            _ => Err(malformed()),
         }
     }
 

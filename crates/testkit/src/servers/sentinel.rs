@@ -6,9 +6,9 @@ use super::{
 };
 use std::iter;
 
-/// Two servers, and three sentinels of which two must agree that the primary is dead.
+/// Two servers, and three sentinels with a quorum of two.
 ///
-/// The sentinels need not find each other: each starts from a file that says it always knew the others.
+/// The sentinels skip discovery: each starts with a configuration file that lists the others.
 #[derive(Debug)]
 pub struct RedisSentinel {
     servers: [RedisServer; 2],
@@ -18,21 +18,21 @@ pub struct RedisSentinel {
 const MASTER_NAME: &str = "tidegate";
 const SENTINEL_COUNT: usize = 3;
 
-/// Since Redis 7, sentinels can be told to look around more often than every second or ten, and to rest for a second,
-/// not for thirty, when a busy machine has stopped them for two.
+/// Shortens the sentinels' timers, which Redis 7 and later allow: more frequent `PING` and `INFO`, and a tilt period of
+/// one second instead of thirty after a pause on a busy machine.
 const TIMING_COMMAND: &str = "SENTINEL DEBUG PING-PERIOD 200 INFO-PERIOD 1000 TILT-PERIOD 1000";
 
 impl RedisSentinel {
-    /// Starts bare servers and their sentinels.
+    /// Starts servers with default settings and their sentinels.
     pub fn start() -> Result<Self, String> {
         Self::start_with(&RedisServer::builder())
     }
 
-    /// Starts servers as described and their sentinels.
+    /// Starts servers with these settings and their sentinels.
     pub fn start_with(server: &RedisServerBuilder) -> Result<Self, String> {
         let primary = server.start()?;
         let replica = server.clone().config("replicaof", &format!("127.0.0.1 {}", primary.port())).start()?;
-        wait_until("the replica follows", || check_follows(&replica, &primary))?;
+        wait_until("the replica is connected", || check_follows(&replica, &primary))?;
 
         let sentinel = RedisServer::builder().binary(&server.binary).role(RedisRole::Sentinel);
         let sentinels =
@@ -49,12 +49,12 @@ impl RedisSentinel {
         Ok(group)
     }
 
-    /// What the sentinels call their primary.
+    /// The name of the primary in the sentinels.
     pub fn master_name(&self) -> &'static str {
         MASTER_NAME
     }
 
-    /// Where the sentinels are.
+    /// The URLs of the sentinels.
     pub fn sentinel_urls(&self) -> Vec<String> {
         self.sentinels.iter().map(RedisServer::url).collect()
     }
@@ -64,12 +64,12 @@ impl RedisSentinel {
         &self.sentinels
     }
 
-    /// Both servers; the first was the primary when it started.
+    /// Both servers; the first was the primary at the start.
     pub fn servers(&self) -> &[RedisServer; 2] {
         &self.servers
     }
 
-    /// The primary, on which all sentinels that run agree.
+    /// The primary, if all running sentinels agree on it.
     pub fn primary(&self) -> Result<&RedisServer, String> {
         let mut agreed = None;
         for sentinel in self.running_sentinels() {
@@ -80,25 +80,25 @@ impl RedisSentinel {
             }
             agreed = Some(port);
         }
-        let port = agreed.flatten().ok_or("no sentinel knows a primary")?;
+        let port = agreed.flatten().ok_or("no sentinel has a primary")?;
         let is_named = |server: &&RedisServer| server.port().to_string() == port;
-        self.servers.iter().find(is_named).ok_or_else(|| format!("{port} is no server of ours"))
+        self.servers.iter().find(is_named).ok_or_else(|| format!("port {port} is not one of the two servers"))
     }
 
-    /// Makes the replica the primary, and the primary its replica, whose clients are sent away.
+    /// Swaps the primary and the replica, and disconnects the clients of the old primary.
     ///
-    /// The sentinels would leave the old primary alone for ten seconds more. This does at once what they do then.
+    /// The sentinels reconfigure the old primary after ten seconds. This does it at once.
     pub fn fail_over(&self) -> Result<(), String> {
         let old = self.primary()?;
         wait_until("the sentinels make the replica the primary", || {
             let new = self.primary()?;
             if new.port() == old.port() {
-                self.running_sentinels().next().ok_or("no sentinel runs")?.command(&[
+                self.running_sentinels().next().ok_or("no sentinel is running")?.command(&[
                     "SENTINEL",
                     "FAILOVER",
                     MASTER_NAME,
                 ])?;
-                return Err("they began".into());
+                return Err("the failover has started".into());
             }
             Ok(())
         })?;
@@ -110,16 +110,16 @@ impl RedisSentinel {
         self.wait_until_ok()
     }
 
-    /// Kills the primary, and returns it. The replica has its place when [`Self::wait_until_ok`] returns.
+    /// Kills the primary, and returns it. The replica is the primary when [`Self::wait_until_ok`] returns.
     pub fn kill_primary(&self) -> Result<&RedisServer, String> {
         let primary = self.primary()?;
         primary.kill();
         Ok(primary)
     }
 
-    /// Waits until the sentinels that run agree on a primary that runs, and the other server follows it, if it runs.
+    /// Waits until the running sentinels agree on a running primary, and the other server, if it runs, replicates it.
     pub fn wait_until_ok(&self) -> Result<(), String> {
-        wait_until("all is well under the sentinels", || self.check_ok())
+        wait_until("the sentinels are ok", || self.check_ok())
     }
 
     fn check_ok(&self) -> Result<(), String> {
@@ -127,7 +127,7 @@ impl RedisSentinel {
         if primary.state() != RedisServerState::Running
             || fetch_role(primary)?.first().is_none_or(|role| *role != "master")
         {
-            return Err(format!("{} is no primary", primary.address()));
+            return Err(format!("{} is not a primary", primary.address()));
         }
         for sentinel in self.running_sentinels() {
             sentinel.command(&["SENTINEL", "CKQUORUM", MASTER_NAME])?;
@@ -142,7 +142,7 @@ impl RedisSentinel {
         self.sentinels.iter().filter(|sentinel| sentinel.state() == RedisServerState::Running)
     }
 
-    /// What a sentinel keeps of the others.
+    /// The configuration of a sentinel.
     fn sentinel_conf(&self, own: &RedisServer) -> String {
         let [primary, replica] = self.servers.each_ref().map(RedisServer::port);
         let mut text = format!(

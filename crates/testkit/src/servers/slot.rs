@@ -1,9 +1,9 @@
-//! Which slot of a cluster a key is in.
+//! The slot of a key in a cluster.
 
-/// How many slots a cluster has.
+/// The number of slots of a cluster.
 pub(super) const SLOT_COUNT: u16 = 16_384;
 
-/// The slot of a key: of the part between its first braces, if there is one.
+/// The slot of a key: that of its hash tag, which is the part in the first braces, or of the whole key.
 pub(super) fn slot_of(key: &[u8]) -> u16 {
     crc16(hash_tag(key)) % SLOT_COUNT
 }

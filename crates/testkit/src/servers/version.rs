@@ -1,23 +1,23 @@
-//! Which server this is.
+//! The version of a server.
 
 use std::{fmt, path::Path, process::Command};
 
-/// The version of a server; those of Valkey go on where Redis 7 was.
+/// The version of a server; the versions of Valkey continue those of Redis 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerVersion {
-    /// What changes when things break.
+    /// The major version.
     pub major: u32,
-    /// What changes with features.
+    /// The minor version.
     pub minor: u32,
-    /// What changes with repairs.
+    /// The patch version.
     pub patch: u32,
 }
 
 impl ServerVersion {
-    /// The first that can be told to allow `DEBUG`.
+    /// The first version with `enable-debug-command`.
     pub(super) const REDIS_7: Self = Self { major: 7, minor: 0, patch: 0 };
 
-    /// Asks a program, by its name or path, for its version; `None` when it is not installed.
+    /// Returns the version of a program, by its name or path; `None` if it is not installed.
     pub fn detect(binary: impl AsRef<Path>) -> Option<Self> {
         let output = Command::new(binary.as_ref()).arg("--version").output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout);

@@ -1,4 +1,4 @@
-//! Reads the lines of a story.
+//! Parses the lines of a trace.
 
 use super::{ExpectedOutcome, TraceError, TraceExpectation, TraceLine, TraceOp};
 use tidegate_core::{CarryOver, Demand, Micros, Outcome, Quota, Retry};
@@ -18,7 +18,7 @@ pub(super) fn parse_lines(text: &str) -> Result<Vec<TraceLine>, TraceError> {
     Ok(lines)
 }
 
-/// What is left of a line.
+/// The unparsed part of a line.
 struct LineParser<'a> {
     rest: &'a str,
 }
@@ -28,7 +28,7 @@ impl<'a> LineParser<'a> {
         match self.next_word() {
             "quota" => return self.parse_quota().map(TraceOp::Start),
             "at" => {}
-            other => return Err(format!("a line starts with `quota` or `at`, not `{other}`")),
+            other => return Err(format!("expected `quota` or `at`, got `{other}`")),
         }
         let at = self.parse_time()?;
         match self.next_word() {
@@ -50,12 +50,12 @@ impl<'a> LineParser<'a> {
             }
             "change" => self.parse_change(at),
             "create" => self.expect_end().map(|()| TraceOp::Create { at }),
-            other => Err(format!("`{other}` is no op")),
+            other => Err(format!("unknown operation `{other}`")),
         }
     }
 
-    fn parse_check(&mut self, at: Micros, patience: Micros) -> Result<TraceOp, String> {
-        let mut demand = Demand::with_max_wait(self.parse_number()?, patience);
+    fn parse_check(&mut self, at: Micros, max_wait: Micros) -> Result<TraceOp, String> {
+        let mut demand = Demand::with_max_wait(self.parse_number()?, max_wait);
         let mut name = None;
         loop {
             if self.take("within") {
@@ -88,7 +88,7 @@ impl<'a> LineParser<'a> {
                 "remaining" => expected.remaining = Some(self.parse_number()?),
                 "reset" => expected.reset = Some(self.parse_time()?),
                 "limit" => expected.limit = Some(self.parse_number()?),
-                other => return Err(format!("`{other}` is no answer")),
+                other => return Err(format!("unknown expectation `{other}`")),
             }
         }
         Ok(TraceOp::Check { at, demand, name, expected })
@@ -117,15 +117,15 @@ impl<'a> LineParser<'a> {
                 });
             }
             "reset" => CarryOver::Reset,
-            other => return Err(format!("`{other}` is neither `quota` nor `reset`")),
+            other => return Err(format!("expected `quota` or `reset`, got `{other}`")),
         };
         match self.next_word() {
             "quota" => Ok(TraceOp::Change { at, quota: self.parse_quota()?, carry_over: how }),
-            other => Err(format!("`quota` is missing before `{other}`")),
+            other => Err(format!("expected `quota`, got `{other}`")),
         }
     }
 
-    /// A quota takes all that is left.
+    /// Parses the whole remaining line as a quota.
     fn parse_quota(&mut self) -> Result<Quota, String> {
         let quota = self.rest.parse::<Quota>();
         self.rest = "";
@@ -134,7 +134,7 @@ impl<'a> LineParser<'a> {
 
     fn parse_number(&mut self) -> Result<u64, String> {
         let word = self.next_word();
-        word.parse().map_err(|_| format!("`{word}` is no whole number"))
+        word.parse().map_err(|_| format!("invalid number `{word}`"))
     }
 
     fn parse_optional_number(&mut self) -> Result<Option<u64>, String> {
@@ -144,20 +144,20 @@ impl<'a> LineParser<'a> {
         }
     }
 
-    /// A time such as `100ms` or `3.9s`.
+    /// Parses a time such as `100ms` or `3.9s`.
     fn parse_time(&mut self) -> Result<Micros, String> {
         let word = self.next_word();
-        word.parse().map_err(|_| format!("`{word}` is no time"))
+        word.parse().map_err(|_| format!("invalid time `{word}`"))
     }
 
     fn expect_end(&mut self) -> Result<(), String> {
         match self.rest {
             "" => Ok(()),
-            rest => Err(format!("`{rest}` does not belong here")),
+            rest => Err(format!("unexpected `{rest}` at the end of the line")),
         }
     }
 
-    /// Takes `words` if they come next.
+    /// Consumes `words` if the line continues with them.
     fn take(&mut self, words: &str) -> bool {
         match self.rest.strip_prefix(words) {
             Some(rest) if rest.is_empty() || rest.starts_with(char::is_whitespace) => {

@@ -1,4 +1,4 @@
-//! The example for actix-web does what it says, for a client over the wire.
+//! The actix-web example over HTTP.
 
 #![cfg(all(feature = "actix", feature = "macros"))]
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
@@ -23,17 +23,17 @@ fn actix_example_limits_requests() {
 }
 
 async fn check_shop(shop: &str) {
-    // A connection for each request: whichever worker serves it, the rules are the same.
+    // A new connection for each request: all workers share the rules.
     let client = || Client::builder().no_proxy().build().unwrap();
     let get = async |path: &str| client().get(format!("{shop}{path}")).send().await.unwrap();
     let login = async |password: &'static str| {
         client().post(format!("{shop}/login")).body(password).send().await.unwrap().status().as_u16()
     };
 
-    let home = get("/").await;
-    assert_eq!(header(&home, "ratelimit-policy"), r#""client";q=100;w=360"#);
-    assert_eq!(header(&home, "ratelimit"), r#""client";r=99;t=4"#);
-    assert_eq!(home.text().await.unwrap(), "welcome");
+    let index = get("/").await;
+    assert_eq!(header(&index, "ratelimit-policy"), r#""client";q=100;w=360"#);
+    assert_eq!(header(&index, "ratelimit"), r#""client";r=99;t=4"#);
+    assert_eq!(index.text().await.unwrap(), "welcome");
 
     let attempts = ["guess", "open sesame", "guess", "guess", "open sesame"];
     let mut answers = Vec::new();
@@ -42,7 +42,7 @@ async fn check_shop(shop: &str) {
     }
     assert_eq!(answers, [401, 200, 401, 401, 429]);
 
-    // As many as you like, one after the other.
+    // Sequential downloads are not limited.
     for _ in 0..5 {
         assert_eq!(get("/download/song").await.text().await.unwrap().len(), 4_000);
     }

@@ -1,9 +1,9 @@
-//! Two servers that share Redis admit together what one would.
+//! Two servers that share Redis admit together as many requests as one.
 
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
 
 #[path = "../../examples/fleet.rs"]
-#[allow(dead_code, reason = "its main is not ours")]
+#[allow(dead_code, reason = "its main is not used")]
 mod fleet;
 
 use reqwest::Client;
@@ -24,19 +24,19 @@ async fn serve(settings: Settings) -> String {
     format!("http://{address}")
 }
 
-/// How often each status was answered to twenty visits, ten at each server.
+/// Counts the statuses of twenty requests, ten to each server.
 async fn count_statuses(servers: [String; 2]) -> BTreeMap<u16, usize> {
     let client = Client::builder().no_proxy().build().unwrap();
-    let visits: Vec<_> =
+    let requests: Vec<_> =
         servers.iter().cycle().take(20).map(|server| tokio::spawn(client.get(server).send())).collect();
     let mut counts = BTreeMap::new();
-    for visit in visits {
-        *counts.entry(visit.await.unwrap().unwrap().status().as_u16()).or_default() += 1;
+    for request in requests {
+        *counts.entry(request.await.unwrap().unwrap().status().as_u16()).or_default() += 1;
     }
     counts
 }
 
-/// Waits until a server has found Redis, as a visitor from elsewhere: nobody is let in before.
+/// Waits until a server is connected to Redis, with requests from another address; before, all requests are denied.
 async fn wait_for_redis(server: &str) {
     let elsewhere = Client::builder().no_proxy().local_address(IpAddr::from([127, 0, 0, 2])).build().unwrap();
     while elsewhere.get(server).send().await.unwrap().status() != 200 {}
@@ -45,7 +45,7 @@ async fn wait_for_redis(server: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_servers_share_redis() {
     let redis = RedisServer::start().unwrap();
-    // Time is not the point, so there is plenty of it, and nobody counts for itself.
+    // A long deadline and the closed failure mode, so that no server decides without Redis.
     let settings = || {
         Settings::new().store_url(redis.url()).deadline(Duration::from_secs(5)).on_outage(FailureMode::Closed)
     };

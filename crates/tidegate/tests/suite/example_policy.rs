@@ -1,7 +1,7 @@
-//! The example for policies does what it says, for clients over the wire, and follows its file.
+//! The policy example over HTTP, with a change of its file.
 
 #[path = "../../examples/policy.rs"]
-#[allow(dead_code, reason = "its main is not ours")]
+#[allow(dead_code, reason = "its main is not used")]
 mod service;
 
 use reqwest::Client;
@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 
 #[tokio::test]
 async fn policy_example_follows_file() {
-    // By the hour, so that nothing comes back while this runs.
+    // Hourly quotas, so that nothing refills during the test.
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/policy.yaml");
     let text = fs::read_to_string(file).unwrap().replace("/min", "/h");
     let folder = tempfile::tempdir().unwrap();
@@ -32,9 +32,9 @@ async fn policy_example_follows_file() {
     for _ in 0..3 {
         assert_eq!(login().await.status(), 401);
     }
-    let refused = login().await;
-    assert_eq!(refused.status(), 403);
-    assert_eq!(refused.text().await.unwrap(), "Too many attempts.");
+    let rejected = login().await;
+    assert_eq!(rejected.status(), 403);
+    assert_eq!(rejected.text().await.unwrap(), "Too many attempts.");
     for left in ["1", "0"] {
         let allowed = get().await;
         assert_eq!(allowed.status(), 200);
@@ -43,11 +43,11 @@ async fn policy_example_follows_file() {
     }
     assert_eq!(get().await.status(), 429);
 
-    // A new file holds without a restart, and what was used stays used.
+    // A new file applies without a restart, and the counters stay.
     fs::write(&path, text.replace("quota: 5/h", "quota: 50/h")).unwrap();
     let (mut admitted, mut answer) = (0, get().await);
     loop {
-        // A request that the old quota denied may be answered with the new policy header.
+        // A request that the old quota denied may have the new policy header.
         let is_admitted = answer.status() == 200;
         admitted += u32::from(is_admitted);
         if is_admitted && answer.headers()["ratelimit-policy"].to_str().unwrap().contains("q=50;") {

@@ -1,4 +1,4 @@
-//! The example of tonic says what it said.
+//! The output of the tonic example.
 
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
 
@@ -14,9 +14,9 @@ async fn tonic_example_layer_and_interceptor_limit() {
         "acme: Serving
 acme: Serving
 acme: Serving
-acme: ResourceExhausted by per-tenant, which says when to come back
+acme: ResourceExhausted by per-tenant, with a retry time
 umbrella: Serving
-umbrella: ResourceExhausted by per-client, which says when to come back
+umbrella: ResourceExhausted by per-client, with a retry time
 "
     );
 }

@@ -1,4 +1,4 @@
-//! The examples say what they said.
+//! The output of the examples.
 
 #![cfg(feature = "macros")]
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
@@ -18,14 +18,14 @@ fn attribute_example_output() {
         "to alice: hello
 to alice: hello
 to alice: hello
-to alice: not sent, three mails an hour are enough
+to alice: not sent: mail limit reached
 to bob: hello
 example.org is 192.0.2.1
 example.org is 192.0.2.1
-nowhere: there is no such host
-nowhere: there is no such host
-example.org is 192.0.2.255, perhaps
-the deepest floor is 3
+nowhere: unknown host
+nowhere: unknown host
+example.org is 192.0.2.255 (fallback)
+the maximum depth is 3
 "
     );
 }
@@ -40,7 +40,7 @@ async fn consumer_example_output() {
         "  0 ms: handled 1 of alice
 100 ms: handled 2 of bob
 200 ms: handled 3 of alice
-300 ms: put aside 4 of alice
+300 ms: dead-lettered 4 of alice
 400 ms: handled 5 of bob
 "
     );

@@ -1,4 +1,4 @@
-//! A gate whose rules are counted in Redis: all of them or none, settled with the answer, and shared by servers.
+//! Gates with rules in Redis: atomic charges, settlement with the response, and counters that servers share.
 
 #![cfg(all(feature = "redis", feature = "axum", target_os = "linux"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
@@ -21,7 +21,7 @@ use tidegate_rule::{Evaluation, Verdict};
 use tidegate_testkit::servers::RedisServer;
 use tokio::{net::TcpListener, sync::Notify};
 
-/// Rules that are counted in this server, once it decides. Time is not the point, so there is plenty of it.
+/// Returns rules in this server, connected and with a long deadline.
 async fn rules(server: &RedisServer, outage: FailureMode) -> Rules {
     let rules = tidegate::rules();
     let settings = Settings::new().store_url(server.url()).deadline(Duration::from_secs(5)).on_outage(outage);
@@ -41,12 +41,12 @@ fn limit(rules: &Rules, name: &'static str, quota: &str) -> RequestLimit {
     RequestLimit::new(rules.declare(RuleConfig::new(name).quota(quota).unwrap()).unwrap())
 }
 
-/// What a rule has left for everybody together, or how many slots.
+/// Returns the remaining quota or slots of a rule without a key.
 async fn quota_remaining(limit: &RequestLimit) -> u64 {
     limit.rule().limiter().unwrap().key("").peek(0).await.remaining()
 }
 
-/// Waits until that much is left: what is given back comes back in the background.
+/// Waits until the remaining quota is as expected, because refunds are sent in the background.
 async fn wait_for_remaining(limit: &RequestLimit, expected: u64) {
     let mut last = 0;
     for _ in 0..2_000 {
@@ -55,7 +55,7 @@ async fn wait_for_remaining(limit: &RequestLimit, expected: u64) {
             return;
         }
     }
-    panic!("{last} left of {limit:?}, not {expected}");
+    panic!("{last} remaining of {limit:?} instead of {expected}");
 }
 
 fn request() -> Request<()> {
@@ -64,12 +64,12 @@ fn request() -> Request<()> {
 
 async fn check_gate(gate: &Gate) -> Verdict {
     match gate.check(&TowerRequestHead::new(&request())) {
-        Evaluation::Ready(_) => panic!("Redis is asked later"),
-        Evaluation::Pending(asking) => asking.await,
+        Evaluation::Ready(_) => panic!("a check in Redis is asynchronous"),
+        Evaluation::Pending(pending) => pending.await,
     }
 }
 
-/// How many scripts a server has run.
+/// Returns the number of script calls of a server.
 fn script_calls(server: &RedisServer) -> u64 {
     let stats = format!("{:?}", server.command(&["INFO", "commandstats"]).unwrap());
     let calls = |name: &str| {
@@ -88,7 +88,7 @@ async fn stacked_limits_take_one_round_trip() {
         limit(&rules, "narrow", "2 per 52w"),
         limit(&rules, "jobs", "5 at once"),
     ]);
-    // The first one finds that Redis does not know the script yet.
+    // The first call loads the script into Redis.
     let first = check_gate(&gate).await;
     let before = script_calls(&server);
     let second = check_gate(&gate).await;
@@ -103,7 +103,7 @@ async fn stacked_limits_take_one_round_trip() {
     assert_eq!(
         (quota_remaining(wide).await, quota_remaining(narrow).await),
         (98, 0),
-        "who was refused has paid nothing"
+        "a denied request is not charged"
     );
 }
 
@@ -134,19 +134,19 @@ async fn charge_depends_on_response() {
     }
 }
 
-/// Redis has decided, and its word is on the way; the client is gone before it is heard.
+/// The check is cancelled after Redis has decided and before its reply arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_redis_check_holds_nothing() {
     let server = RedisServer::start().unwrap();
     let rules = rules(&server, FailureMode::Closed).await;
     let gate = Gate::new([limit(&rules, "jobs", "2 at once"), limit(&rules, "calls", "50 per 52w")]);
     for _ in 0..20 {
-        let Evaluation::Pending(asking) = gate.check(&TowerRequestHead::new(&request())) else {
+        let Evaluation::Pending(pending) = gate.check(&TowerRequestHead::new(&request())) else {
             panic!("later")
         };
-        let mut asking = Box::pin(asking);
-        let is_done = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context).is_ready())).await;
-        assert!(!is_done, "Redis takes longer than that");
+        let mut pending = Box::pin(pending);
+        let is_done = poll_fn(|context| Poll::Ready(pending.as_mut().poll(context).is_ready())).await;
+        assert!(!is_done, "the reply has not arrived");
     }
     wait_for_remaining(&gate.limits()[0], 2).await;
     wait_for_remaining(&gate.limits()[1], 50).await;
@@ -180,7 +180,7 @@ async fn serve(app: Router) -> String {
     format!("http://{address}")
 }
 
-/// A piece, and the rest when it is told to go on.
+/// A stream that sends its second part when the test resumes it.
 struct TwoPartStream(u8, Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl futures_core::Stream for TwoPartStream {
@@ -199,24 +199,24 @@ impl futures_core::Stream for TwoPartStream {
 async fn slot_is_released_when_body_is_sent() {
     let server = RedisServer::start().unwrap();
     let downloads = limit(&rules(&server, FailureMode::Closed).await, "downloads", "2 at once");
-    let go_on = Arc::new(Notify::new());
-    let told = go_on.clone();
+    let resume = Arc::new(Notify::new());
+    let resumed = resume.clone();
     let download = get(async move || {
-        let told = told.clone();
-        Body::from_stream(TwoPartStream(0, Box::pin(async move { told.notified().await })))
+        let resumed = resumed.clone();
+        Body::from_stream(TwoPartStream(0, Box::pin(async move { resumed.notified().await })))
     });
     let address = serve(Router::new().route("/", download).layer(LimitLayer::new(downloads.clone()))).await;
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let visit = async || client.get(&address).send().await.unwrap();
-    let (first, second) = (visit().await, visit().await);
-    let third = visit().await;
+    let send_request = async || client.get(&address).send().await.unwrap();
+    let (first, second) = (send_request().await, send_request().await);
+    let third = send_request().await;
     assert_eq!([&first, &second, &third].map(|answer| answer.status().as_u16()), [200, 200, 429]);
-    go_on.notify_waiters();
+    resume.notify_waiters();
     assert_eq!(first.text().await.unwrap(), "half");
     assert_eq!(second.text().await.unwrap(), "half");
     wait_for_remaining(&downloads, 2).await;
-    // And when the client goes away in the middle of it.
-    drop(visit().await);
+    // The slot is also released when the client disconnects during the download.
+    drop(send_request().await);
     wait_for_remaining(&downloads, 2).await;
 }
 
@@ -229,19 +229,19 @@ async fn two_servers_admit_ten_of_hundred_clients() {
         let app = Router::new().route("/", get(async || "hello")).layer(LimitLayer::new(ten));
         servers.push(serve(app).await);
     }
-    let visits: Vec<_> = servers
+    let requests: Vec<_> = servers
         .iter()
         .cycle()
         .take(100)
         .map(|server| {
-            // A client of its own each: a connection of its own.
+            // A new client has its own connection.
             let client = reqwest::Client::builder().no_proxy().build().unwrap();
             tokio::spawn(client.get(server).send())
         })
         .collect();
     let mut admitted = 0;
-    for visit in visits {
-        let status = visit.await.unwrap().unwrap().status().as_u16();
+    for request in requests {
+        let status = request.await.unwrap().unwrap().status().as_u16();
         assert!([200, 429].contains(&status), "{status}");
         admitted += usize::from(status == 200);
     }

@@ -1,5 +1,5 @@
-//! The examples and the rules in Redis, in one program: it is built and linked once. What sets up the rules of a whole
-//! program lies beside this folder.
+//! The tests of the examples and of rules in Redis, in one binary. Tests that change the global rules have their own
+//! binaries beside this folder.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 

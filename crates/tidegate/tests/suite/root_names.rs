@@ -1,11 +1,11 @@
-//! The root of the crate fits on a screen.
+//! The number of names in the root of the crate is bounded.
 
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
 
 const LIB_SOURCE: &str = include_str!("../../src/lib.rs");
 const MAX_ROOT_NAMES: usize = 30;
 
-/// The names that `pub use` brings to the root. Modules, which are named after crates, are not counted.
+/// Returns the names that `pub use` exports in the root, without modules.
 fn root_names() -> Vec<&'static str> {
     let mut names = Vec::new();
     let mut rest = LIB_SOURCE;

@@ -1,4 +1,4 @@
-//! Rules that are counted in Redis, because one line of the settings says so.
+//! Rules in Redis, selected by the settings.
 
 #![cfg(all(feature = "redis", target_os = "linux"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail")]
@@ -18,7 +18,7 @@ use tidegate::{FailureMode, Rule, RuleConfig, Rules, rule::Settings};
 use tidegate_testkit::servers::{RedisServer, wait_until};
 use tokio::runtime::{Builder, Runtime};
 
-/// Settings that count in this server. Time is not the point, so there is plenty of it.
+/// Returns settings with this server as the store and a long deadline.
 fn settings(server: &RedisServer) -> Settings {
     Settings::new()
         .store_url(server.url())
@@ -27,7 +27,7 @@ fn settings(server: &RedisServer) -> Settings {
         .on_outage(FailureMode::Closed)
 }
 
-/// Rules that are counted in this server, once it decides.
+/// Returns rules in this server, connected.
 fn rules(server: &RedisServer) -> Rules {
     let rules = tidegate::rules();
     rules.apply(settings(server)).unwrap();
@@ -35,11 +35,13 @@ fn rules(server: &RedisServer) -> Rules {
     rules
 }
 
-/// Waits until the store decides.
+/// Waits until the store is connected.
 fn wait_for_store(rules: &Rules) {
     let probe = rules.declare(RuleConfig::new("probe").quota("1000000 per 52w").unwrap()).unwrap();
-    wait_until("the store decides", || probe.admit_blocking("", 1).map_err(|limited| limited.to_string()))
-        .unwrap();
+    wait_until("the store is connected", || {
+        probe.admit_blocking("", 1).map_err(|limited| limited.to_string())
+    })
+    .unwrap();
 }
 
 fn rule(rules: &Rules, name: &'static str, quota: &str) -> Rule {
@@ -56,7 +58,7 @@ fn many_threads() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// How many of so many calls are let through.
+/// Returns the number of admitted calls.
 fn count_admitted(rule: &Rule, calls: usize) -> usize {
     (0..calls).filter(|_| rule.admit_blocking("all", 1).is_ok()).count()
 }
@@ -69,7 +71,7 @@ async fn count_admitted_async(rule: &Rule, calls: usize) -> usize {
     admitted
 }
 
-/// An executor that has never heard of tokio.
+/// An executor without tokio.
 fn block_on_thread<F: Future>(future: F) -> F::Output {
     struct ThreadWaker(Thread);
     impl Wake for ThreadWaker {
@@ -87,7 +89,7 @@ fn block_on_thread<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Calls a rule, and says how often it was let through.
+/// Calls a rule, and returns the number of admitted calls.
 type RuleCaller<'a> = dyn Fn(&Rule) -> usize + 'a;
 
 #[test]
@@ -111,7 +113,7 @@ fn every_runtime_can_call_rule() {
         assert_eq!(call(&rule), 10, "{name}");
         assert_eq!(rule.limiter().unwrap().degraded_count(), 0, "{name}");
     }
-    // Keys are named after the prefix and the rule.
+    // Keys contain the prefix and the name of the rule.
     let keys = server.command(&["KEYS", "shop*a thread*"]).unwrap();
     assert!(!keys.items().is_empty());
 }
@@ -154,7 +156,7 @@ fn two_processes_admit_ten_of_hundred_tasks() {
     }
 }
 
-/// A runtime whose only thread blocks cannot look after a connection. It does not have to.
+/// A runtime whose only thread is blocked cannot drive the connection, so the store has its own thread.
 #[test]
 fn blocking_calls_do_not_stall_runtime() {
     let server = RedisServer::start().unwrap();
@@ -168,7 +170,7 @@ fn blocking_calls_do_not_stall_runtime() {
                     tokio::spawn(async move { rule.admit("all", 1).await })
                 })
                 .collect();
-            // All of them are on their way to the store while this thread stands still.
+            // The checks of all tasks are in flight while this thread is blocked.
             tokio::task::yield_now().await;
             blocking.admit_blocking("all", 1).unwrap();
             for call in calls {
@@ -200,7 +202,7 @@ fn outage_settings_decide_without_server() {
             ("another executor", &|| block_on_thread(count_admitted_async(&rule, 15))),
         ];
         for (name, call) in callers {
-            // Each caller finds a key that nobody has used without the server.
+            // Changing the quota resets the local counters for each caller.
             rules.apply(of(FailureMode::Open).quota("login", "11 per 52w").unwrap()).unwrap();
             rules.apply(of(outage)).unwrap();
             assert_eq!(call(), expected, "{outage:?} from {name}");
@@ -210,7 +212,7 @@ fn outage_settings_decide_without_server() {
     wait_for_store(&rules);
     assert_eq!(count_admitted(&rule, 15), 10);
 
-    // One that stands still keeps nobody for longer than it may take.
+    // A paused server delays a call at most by the deadline.
     server.pause().unwrap();
     rules.apply(of(FailureMode::Open)).unwrap();
     assert_eq!(one_thread().block_on(async { count_admitted(&rule, 15) }), 15);
@@ -235,7 +237,7 @@ fn invalid_address_is_an_error_and_absent_server_is_not() {
     assert_eq!(count_admitted(&rule, 15), 10);
 }
 
-/// A slot, as soon as there is one: what is given back comes back in the background.
+/// Acquires a slot, with retries, because slots are released in the background.
 async fn acquire_slot(rule: &Rule) -> tidegate::rule::RulePermit {
     loop {
         if let Ok(hold) = rule.acquire("all").await {
@@ -253,51 +255,51 @@ fn slots_are_released_from_any_thread() {
     other.apply(settings(&server)).unwrap();
     wait_for_store(&other);
     let elsewhere = other.declare(RuleConfig::new("jobs").quota("2 at once").unwrap()).unwrap();
-    // Another process has both as soon as they are back.
+    // Another process can acquire both slots after they are released.
     let free = |what: &str| {
         let take = || elsewhere.acquire_blocking("all").map_err(|limited| limited.to_string());
         let both = wait_until(what, || Ok([take()?, take()?])).unwrap();
         assert!(take().is_err());
         drop(both);
-        wait_until("this process finds them free", || {
+        wait_until("the slots are free for this process", || {
             let both = [rule.acquire_blocking("all"), rule.acquire_blocking("all")];
             both.iter().all(Result::is_ok).then_some(()).ok_or_else(String::new)
         })
         .unwrap();
     };
-    free("nobody has any");
+    free("before the first acquisition");
 
-    let held = [wait_until("a slot is free", || {
+    let permits = [wait_until("a slot is free", || {
         rule.acquire_blocking("all").map_err(|limited| limited.to_string())
     })
     .unwrap()];
-    let held = (held, one_thread().block_on(acquire_slot(&rule)));
+    let permits = (permits, one_thread().block_on(acquire_slot(&rule)));
     assert!(elsewhere.acquire_blocking("all").is_err());
-    drop(held);
+    drop(permits);
     free("dropped on a thread");
 
     let runtime = one_thread();
-    let held = runtime.block_on(async { [acquire_slot(&rule).await, acquire_slot(&rule).await] });
+    let permits = runtime.block_on(async { [acquire_slot(&rule).await, acquire_slot(&rule).await] });
     drop(runtime);
-    drop(held);
-    free("dropped after the runtime that they were taken in");
+    drop(permits);
+    free("dropped after their runtime");
 
     let runtime = many_threads();
     let task_rule = rule.clone();
     let (has_slot, slot) = std::sync::mpsc::channel();
     let task = runtime.spawn(async move {
-        let _held = acquire_slot(&task_rule).await;
+        let _permit = acquire_slot(&task_rule).await;
         has_slot.send(()).unwrap();
         std::future::pending::<()>().await;
     });
     slot.recv().unwrap();
     drop((task, runtime));
-    free("dropped by a runtime that ends");
+    free("dropped by a runtime that shuts down");
 
     block_on_thread(async { drop(acquire_slot(&rule).await) });
     free("dropped on another executor");
 
-    // Asked for, and given up before the answer came.
+    // Cancelled before the reply arrived.
     one_thread().block_on(async {
         for _ in 0..10 {
             let mut call = pin!(rule.acquire("all"));
@@ -308,7 +310,7 @@ fn slots_are_released_from_any_thread() {
             .await;
         }
     });
-    free("given up while they were on their way");
+    free("cancelled in flight");
 }
 
 #[test]
@@ -326,7 +328,7 @@ fn rule_moves_to_redis_under_load() {
             });
         }
         let enough = |count| {
-            wait_until("enough were let through", || match admitted.load(Ordering::Relaxed) {
+            wait_until("enough calls are admitted", || match admitted.load(Ordering::Relaxed) {
                 now if now >= count => Ok(()),
                 now => Err(now.to_string()),
             })
@@ -335,7 +337,7 @@ fn rule_moves_to_redis_under_load() {
         enough(100);
         rules.apply(settings(&server)).unwrap();
         enough(200);
-        // Twice the same, and another answer to outages: what Redis has counted stays counted.
+        // The same settings again, and another failure mode: the counters in Redis stay.
         rules.apply(settings(&server)).unwrap();
         rules.apply(settings(&server).on_outage(FailureMode::Open)).unwrap();
         wait_for_store(&rules);
@@ -354,7 +356,7 @@ fn changed_quota_keeps_counters() {
     assert_eq!(count_admitted(&rule, 15), 4);
     rules.apply(settings(&server).quota("login", "5 per 52w").unwrap()).unwrap();
     assert_eq!(count_admitted(&rule, 15), 0);
-    // In memory it starts anew, and so does what moves back only in name.
+    // In memory the counters start from zero.
     rules.apply(Settings::new()).unwrap();
     assert_eq!(count_admitted(&rule, 15), 10);
     rules.apply(settings(&server)).unwrap();

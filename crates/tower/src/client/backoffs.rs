@@ -1,4 +1,4 @@
-//! Which servers are not to be called, and until when.
+//! Servers that must not be called yet, with the end of their backoff.
 
 use std::{
     collections::{HashMap, hash_map::RandomState},
@@ -7,7 +7,7 @@ use std::{
 };
 use tidegate_core::Micros;
 
-/// Servers by their fingerprints, so that no name takes more room than another.
+/// Backoffs by the hash of the server name, so that each entry has the same size.
 #[derive(Debug, Default)]
 pub(super) struct ServerBackoffs {
     blocked_until: Mutex<HashMap<u64, Micros>>,
@@ -15,7 +15,7 @@ pub(super) struct ServerBackoffs {
 }
 
 impl ServerBackoffs {
-    /// When this server may be called again, if that is not now.
+    /// Returns the end of the backoff of a server, if it is in the future.
     pub(super) fn blocked_until(&self, server: &str, now: Micros) -> Option<Micros> {
         let mut hosts = self.lock();
         if hosts.is_empty() {
@@ -30,8 +30,7 @@ impl ServerBackoffs {
         Some(until)
     }
 
-    /// A server is not to be called until then. What it said before holds as well. Where there is no room, whoever can
-    /// be called again first is forgotten.
+    /// Blocks a server until a time; a longer backoff stays. If the table is full, the entry that expires first is evicted.
     pub(super) fn block(&self, server: &str, until: Micros, now: Micros, capacity: usize) {
         let fingerprint = self.hasher.hash_one(server);
         let mut hosts = self.lock();
@@ -52,7 +51,7 @@ impl ServerBackoffs {
         hosts.insert(fingerprint, until);
     }
 
-    /// How many are remembered.
+    /// The number of entries.
     pub(super) fn len(&self) -> usize {
         self.lock().len()
     }
@@ -82,7 +81,7 @@ mod tests {
         assert_eq!(hosts.len(), 2);
         assert_eq!(hosts.blocked_until("b", NOW), None);
         hosts.block("d", Micros::from_secs(1), NOW, 2);
-        assert_eq!(hosts.blocked_until("d", NOW), None, "it would be the first to be forgotten");
+        assert_eq!(hosts.blocked_until("d", NOW), None, "it would be evicted first");
         assert_eq!(hosts.blocked_until("a", NOW), Some(Micros::from_secs(5)));
     }
 

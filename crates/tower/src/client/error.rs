@@ -1,28 +1,28 @@
-//! Why a polite client has no answer.
+//! Errors of a client with a `RetryAfterLayer`.
 
 use std::{error, fmt, time::Duration};
 use tidegate_core::Micros;
 use tidegate_rule::Limited;
 
-/// Why there is no answer: the call was not made, or it failed with an `E`.
+/// The call was not made, or it failed with an `E`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RetryAfterError<E> {
-    /// Our own rule refused; the call was not made.
+    /// The rule of the client denied the call; it was not made.
     Limited(Limited),
-    /// The server said to come back later than this client is willing to wait; the call was not made.
+    /// The server requested a longer backoff than [`max_wait`](crate::RetryAfterLayer::max_wait); the call was not made.
     Backoff {
-        /// The server, or whatever names it.
+        /// The server, or the configured key.
         server: Box<str>,
-        /// For how long yet.
+        /// The remaining backoff.
         wait: Duration,
     },
-    /// The call was made, and failed.
+    /// The call was made and failed.
     Failed(E),
 }
 
 impl<E> RetryAfterError<E> {
-    /// When it is worth trying again, if that is known.
+    /// Returns the time until a retry can succeed, if known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Limited(limited) => limited.retry_after(),
@@ -38,7 +38,7 @@ impl<E: fmt::Display> fmt::Display for RetryAfterError<E> {
             Self::Limited(limited) => limited.fmt(f),
             Self::Backoff { server, wait } => {
                 let wait = Micros::from(*wait).rounded();
-                write!(f, "`{server}` asked not to be called for another {wait}")
+                write!(f, "`{server}` requested a backoff; next call allowed in {wait}")
             }
             Self::Failed(error) => error.fmt(f),
         }
@@ -50,7 +50,7 @@ impl<E: error::Error + 'static> error::Error for RetryAfterError<E> {
         match self {
             Self::Limited(limited) => Some(limited),
             Self::Backoff { .. } => None,
-            // It prints as what it stands for, and so goes on with what is behind that.
+            // `Display` prints the inner error, so its source is the next one.
             Self::Failed(error) => error.source(),
         }
     }

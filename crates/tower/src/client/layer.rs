@@ -1,4 +1,4 @@
-//! What a polite client does, said once for all of its clones.
+//! The settings of a client that honours `Retry-After`.
 
 use super::{
     backoffs::ServerBackoffs,
@@ -13,13 +13,13 @@ use tidegate_limiter::Clock;
 use tidegate_rule::Rule;
 use tower_layer::Layer;
 
-/// Makes a client polite: it keeps a limit of its own, and does as servers say.
+/// Lets a client honour `Retry-After` and `RateLimit` of servers, and optionally limits its own calls.
 ///
-/// A server that answers 429 or 503 with `Retry-After`, or anything with a `RateLimit` of which nothing remains, is not
-/// called again before the time it names. Calls to it wait for that moment if it comes within
-/// [`max_wait`](Self::max_wait), and fail at once if not.
+/// After a response of 429 or 503 with `Retry-After`, or any response with an exhausted `RateLimit`, the server is not
+/// called before the given time. Calls to it wait if the time is within [`max_wait`](Self::max_wait), and fail immediately
+/// otherwise.
 ///
-/// With the feature `reqwest` it goes around a `reqwest::Client`, and [`RetryAfterService::send`] takes its requests:
+/// With the feature `reqwest` it wraps a `reqwest::Client`, and [`RetryAfterService::send`] sends its requests:
 ///
 /// ```
 /// # #[cfg(feature = "reqwest")]
@@ -33,12 +33,12 @@ use tower_layer::Layer;
 /// let http = reqwest::Client::new();
 /// let retry_after = RetryAfterLayer::new().rule(rule).max_wait(Duration::from_secs(5)).layer(http.clone());
 ///
-/// let answer = retry_after.send(http.get("https://api.example.com/items").build()?).await?;
+/// let response = retry_after.send(http.get("https://api.example.com/items").build()?).await?;
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// All that are made from one layer, and their clones, share what servers said.
+/// All services of one layer and their clones share the backoffs.
 #[derive(Clone)]
 pub struct RetryAfterLayer {
     rule: Option<Rule>,
@@ -53,12 +53,12 @@ pub struct RetryAfterLayer {
 
 type ServerKeyFn = dyn Fn(&dyn ClientRequest) -> Option<String> + Send + Sync;
 
-/// No server is obeyed for longer, unless told otherwise.
+/// The default maximum backoff.
 const DEFAULT_MAX_BACKOFF: Micros = Micros::from_secs(300);
 const DEFAULT_MAX_SERVERS: usize = 1_024;
 
 impl RetryAfterLayer {
-    /// Does as servers say, and fails calls that would have to wait.
+    /// Creates a layer that honours backoffs and fails calls that would have to wait.
     pub fn new() -> Self {
         Self {
             rule: None,
@@ -72,63 +72,63 @@ impl RetryAfterLayer {
         }
     }
 
-    /// Keeps a limit of our own, for each server; how long a call waits for it is said in the rule.
+    /// Limits calls per server with a rule, which also defines how long a call waits.
     #[must_use]
     pub fn rule(mut self, rule: Rule) -> Self {
         self.rule = Some(rule);
         self
     }
 
-    /// How long a call may wait because a server said so; not at all unless told otherwise.
+    /// Sets how long a call may wait for the end of a backoff; zero by default.
     #[must_use]
     pub fn max_wait(mut self, longest: Duration) -> Self {
         self.max_wait = longest.into();
         self
     }
 
-    /// For how long a server is obeyed at most, whatever it says; five minutes unless told otherwise.
+    /// Sets the maximum backoff; five minutes by default.
     #[must_use]
     pub fn max_backoff(mut self, longest: Duration) -> Self {
         self.max_backoff = longest.into();
         self
     }
 
-    /// Of how many servers is remembered what they said; 1024 unless told otherwise. Beyond that, whoever can be called
-    /// again first is forgotten.
+    /// Sets the maximum number of servers with a backoff; 1024 by default. Beyond that, the backoff that expires first is
+    /// evicted.
     #[must_use]
     pub fn max_servers(mut self, servers: usize) -> Self {
         self.max_servers = servers;
         self
     }
 
-    /// Has calls that waited for the same moment go within this time after it, by chance, instead of all at once.
+    /// Spreads calls that waited for the same backoff randomly over this time.
     #[must_use]
     pub fn jitter(mut self, over: Duration) -> Self {
         self.jitter = over.into();
         self
     }
 
-    /// Whom the rule counts and whom a server's word is about; the host, and the port if it is an unusual one, unless told
-    /// otherwise. Requests for which there is no name share one.
+    /// Sets the key of the rule and of backoffs; by default the host, and the port if it is not the default one. Requests
+    /// without a key share one.
     #[must_use]
     pub fn key(mut self, key: impl Fn(&dyn ClientRequest) -> Option<String> + Send + Sync + 'static) -> Self {
         self.key = Some(Arc::new(key));
         self
     }
 
-    /// The clock; the machine's unless told otherwise.
+    /// Sets the clock; the system clock by default.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Forgets what a server said.
+    /// Removes the backoff of a server.
     pub fn clear(&self, server: &str) {
         self.backoffs.remove(server);
     }
 
-    /// How many servers are remembered.
+    /// Returns the number of servers with a backoff.
     pub fn server_count(&self) -> usize {
         self.backoffs.len()
     }
@@ -167,8 +167,8 @@ impl RetryAfterLayer {
         key.unwrap_or_default()
     }
 
-    /// Waits until a call may go. The server's word comes first, so that no token is spent on a call that is not made; and
-    /// once more after the rule, which may have taken its time.
+    /// Waits until a call is admitted. The backoff is checked before the rule, so that a call that is not made costs no
+    /// token, and again after the rule, because the rule may wait.
     pub(super) async fn admit<E>(&self, key: &str) -> Result<(), RetryAfterError<E>> {
         let latest = self.clock.now().plus(self.max_wait);
         self.wait_for_server(key, latest).await?;
@@ -192,7 +192,7 @@ impl RetryAfterLayer {
         }
     }
 
-    /// Takes note of what an answer to a call under this key says.
+    /// Records the backoff that a response requests.
     pub(super) fn record_response(&self, key: &str, answer: &impl ClientResponse) {
         let Self { clock, max_backoff: longest, max_servers: places, .. } = self;
         let now = clock.now();

@@ -1,29 +1,29 @@
-//! Requests and answers as a client sees them, whatever library sends them.
+//! Requests and responses of a client, independent of the HTTP library.
 
 use http::{HeaderMap, StatusCode, header};
 use std::borrow::Cow;
 
-/// A request that is about to be sent.
+/// A request to send.
 pub trait ClientRequest {
-    /// The host that it goes to, if it says so.
+    /// Returns the host, if known.
     fn host(&self) -> Option<&str>;
 
-    /// The port, where it is not the usual one of the scheme.
+    /// Returns the port, if it is not the default one of the scheme.
     fn port(&self) -> Option<u16>;
 
-    /// Its headers.
+    /// Returns the headers.
     fn headers(&self) -> &HeaderMap;
 }
 
-/// An answer that came back.
+/// A received response.
 pub trait ClientResponse {
-    /// The status.
+    /// Returns the status.
     fn status(&self) -> StatusCode;
 
-    /// Its headers.
+    /// Returns the headers.
     fn headers(&self) -> &HeaderMap;
 
-    /// Who answered, if that is known: after a redirect it may be another than who was asked.
+    /// Returns the server that responded, if known. After a redirect it may differ from the requested one.
     fn server(&self) -> Option<String> {
         None
     }
@@ -37,7 +37,7 @@ impl<B> ClientRequest for http::Request<B> {
 
     fn port(&self) -> Option<u16> {
         let uri = self.uri();
-        let usual = match uri.scheme_str() {
+        let default = match uri.scheme_str() {
             Some("https") => 443,
             _ => 80,
         };
@@ -45,7 +45,7 @@ impl<B> ClientRequest for http::Request<B> {
             Some(_) => uri.port_u16(),
             None => host_header(self).and_then(|host| split_port(host).1),
         };
-        port.filter(|port| *port != usual)
+        port.filter(|port| *port != default)
     }
 
     fn headers(&self) -> &HeaderMap {
@@ -93,7 +93,7 @@ impl ClientResponse for reqwest::Response {
     }
 }
 
-/// A server as a key: its host in lower case, and the port where it is not the usual one.
+/// Returns the key of a server: its host in lower case, and the port if there is one.
 pub(super) fn server_name(host: &str, port: Option<u16>) -> String {
     let host = match host.bytes().any(|byte| byte.is_ascii_uppercase()) {
         true => Cow::Owned(host.to_ascii_lowercase()),
@@ -105,12 +105,12 @@ pub(super) fn server_name(host: &str, port: Option<u16>) -> String {
     }
 }
 
-/// What the header `Host` says.
+/// Returns the `Host` header.
 fn host_header<B>(request: &http::Request<B>) -> Option<&str> {
     request.headers().get(header::HOST)?.to_str().ok()
 }
 
-/// `example.com:8080` and `[::1]:8080` as host and port.
+/// Splits `example.com:8080` and `[::1]:8080` into host and port.
 fn split_port(host: &str) -> (&str, Option<u16>) {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => (name, port.parse().ok()),

@@ -1,9 +1,9 @@
-//! The client side: calls that keep a limit of their own, and do as servers say.
+//! A client layer that honours `Retry-After` and limits its own calls.
 //!
 //! ```text
-//!   call ──▶ told to wait? ──▶ rule ──▶ inner ──▶ answer
-//!               ▲                                   │ 429, 503: Retry-After
-//!               └────────── until then ◀────────────┘ any: RateLimit with nothing left
+//!   call ──▶ backoff? ──▶ rule ──▶ inner ──▶ response
+//!               ▲                                │ 429, 503: Retry-After
+//!               └─────────── block ◀─────────────┘ any: exhausted RateLimit
 //! ```
 
 mod backoffs;

@@ -1,4 +1,4 @@
-//! What the headers of an answer say of when to call again. Whatever is malformed says nothing.
+//! Parses the backoff from the headers of a response. Malformed headers are ignored.
 
 use super::message::ClientResponse;
 use http::{HeaderMap, StatusCode, header};
@@ -8,10 +8,10 @@ use tidegate_core::{
     header::{parse_items, parse_seconds},
 };
 
-/// How long the server asks not to be called, if it does.
+/// Returns the backoff that a response requests, if any.
 ///
-/// `Retry-After` counts on 429 and 503, in seconds or as a date; a date is taken relative to the answer's own `Date`, so
-/// that two clocks need not agree. `RateLimit` counts on any answer, where nothing remains.
+/// `Retry-After` applies to 429 and 503, in seconds or as a date. A date is relative to the `Date` of the response, so
+/// clocks need not agree. An exhausted `RateLimit` applies to any status.
 pub(super) fn parse_backoff(answer: &(impl ClientResponse + ?Sized), now: Micros) -> Option<Micros> {
     let headers = answer.headers();
     let refused = matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
@@ -30,7 +30,7 @@ fn parse_retry_after(headers: &HeaderMap, now: Micros) -> Option<Micros> {
     Some(Micros::from(date(value.to_str().ok()?)?).since(now))
 }
 
-/// Of all quotas of which nothing remains, the one that takes longest.
+/// Returns the longest wait of all exhausted quotas.
 fn exhausted_quota_wait(headers: &HeaderMap) -> Option<Micros> {
     let lines = headers.get_all("ratelimit").iter();
     let quotas = lines.flat_map(|line| parse_items(line.as_bytes())).map(|(_, left)| left);

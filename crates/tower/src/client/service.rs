@@ -1,4 +1,4 @@
-//! A client that is polite.
+//! The service of a client that honours `Retry-After`.
 
 use super::{
     error::RetryAfterError,
@@ -14,7 +14,7 @@ use std::{
 };
 use tower_service::Service;
 
-/// A client that keeps a limit of its own and does as servers say; see [`RetryAfterLayer`](super::RetryAfterLayer).
+/// A client that honours `Retry-After`; see [`RetryAfterLayer`](super::RetryAfterLayer).
 #[derive(Clone)]
 pub struct RetryAfterService<S> {
     inner: S,
@@ -26,7 +26,11 @@ impl<S> RetryAfterService<S> {
         Self { inner, settings }
     }
 
-    /// Sends one request: waits until the client is ready, until it may, and for the answer.
+    /// Sends one request: waits until the client is ready and the call is admitted, and returns the response.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the call is not admitted or fails.
     pub async fn send<Q>(&self, request: Q) -> Result<S::Response, RetryAfterError<S::Error>>
     where
         S: Service<Q, Response: ClientResponse, Future: Send> + Clone + Send + 'static,
@@ -37,7 +41,7 @@ impl<S> RetryAfterService<S> {
         client.call(request).await
     }
 
-    /// The client inside.
+    /// Returns the inner client.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
@@ -57,7 +61,7 @@ where
     }
 
     fn call(&mut self, request: Q) -> Self::Future {
-        // The one that is ready makes the call; whoever asks next asks its clone.
+        // Call the instance that is ready; the next caller gets its clone.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let settings = self.settings.clone();
@@ -71,7 +75,7 @@ where
     }
 }
 
-/// A call that waits until it may, is made, and hears what the server says. Dropping it gives up all of that.
+/// Waits until the call is admitted, makes it, and records the backoff of the response. Dropping it cancels the call.
 pub type RetryAfterFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, RetryAfterError<E>>> + Send>>;
 
 impl<S: fmt::Debug> fmt::Debug for RetryAfterService<S> {

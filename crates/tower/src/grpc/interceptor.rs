@@ -1,6 +1,6 @@
-//! A gate as an interceptor of tonic.
+//! A tonic interceptor that checks a gate.
 
-use crate::{head::peer_address, permit::ResponseProtocol};
+use crate::{events, head::peer_address, permit::ResponseProtocol};
 use http::HeaderMap;
 use std::{
     any::Any,
@@ -17,7 +17,7 @@ use tidegate_rule::{
 };
 use tonic::{Request, Status, service::Interceptor};
 
-/// A gate as an interceptor, for where a layer cannot be used: around a single service of a server, or around a client.
+/// A tonic interceptor that checks a gate, for a single service of a server or for a client, where a layer cannot be used.
 ///
 /// ```
 /// use tidegate_rule::{RuleConfig, RequestLimit, request::key};
@@ -29,20 +29,20 @@ use tonic::{Request, Status, service::Interceptor};
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
-/// Whoever is refused is told what a layer would tell: `RESOURCE_EXHAUSTED`, or `UNAVAILABLE` where the store is away, with a
-/// `RetryInfo` where it is known when to try again.
+/// A rejected call gets the same status as from a layer: `RESOURCE_EXHAUSTED`, or `UNAVAILABLE` if the store is
+/// unavailable, with a `RetryInfo` if the retry time is known.
 ///
-/// An interceptor sees the metadata, the extensions and the peer, but no path and no answer, and tonic calls it on a thread of
-/// the runtime, where it must not block. So of what a gate can do,
+/// An interceptor has access to the metadata, the extensions and the peer address, but not to the path and the
+/// response, and it must not block. Therefore:
 ///
-/// - rules are not told apart by routes, but for the method of a generated client, and every call is a `POST`;
-/// - a call pays its cost whatever the answer is, as one does that never got any;
-/// - slots are not held: a number `at once` is looked at, and given back before the call is made;
-/// - it neither waits nor asks a store: a rule that is declared to do so is refused when the interceptor is built. Where
-///   settings that come later have a rule wait, it is decided without waiting; where they move it to a store, calls are
-///   refused with `UNAVAILABLE`, and an error is logged once.
+/// - rules cannot match routes, except the method of a generated client, and every call is a `POST`;
+/// - a call is charged its cost regardless of the response;
+/// - a quota such as `3 at once` is checked, but the slot is released before the call is made;
+/// - rules that wait or use a store are an error when the interceptor is built. If settings later let a rule wait, the
+///   interceptor decides without waiting; if they move it to a store, calls are rejected with `UNAVAILABLE`, and an
+///   error is logged once.
 ///
-/// Use [`LimitLayer`](crate::LimitLayer) for any of those.
+/// Use [`LimitLayer`](crate::LimitLayer) for any of these.
 #[derive(Clone, Debug)]
 pub struct RuleInterceptor {
     gate: Gate,
@@ -50,18 +50,22 @@ pub struct RuleInterceptor {
 }
 
 impl RuleInterceptor {
-    /// Shows each call to this gate, or to this one rule. A rule that waits or that is counted in a store is an error.
+    /// Creates an interceptor that checks a gate or a single rule.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a rule waits or uses a store.
     pub fn new(gate: impl Into<Gate>) -> Result<Self, BuildError> {
         let gate = gate.into();
         let rules = || gate.limits().iter().map(RequestLimit::rule);
         let problem =
             match (rules().find(|rule| !rule.wait().is_zero()), rules().find(|rule| is_in_store(rule))) {
                 (Some(rule), _) => {
-                    format!("rule `{}` waits, and an interceptor would block its thread", rule.name())
+                    format!("rule `{}` waits, which would block the thread of an interceptor", rule.name())
                 }
                 (None, Some(rule)) => {
                     format!(
-                        "rule `{}` is counted in a store, and an interceptor would block its thread",
+                        "rule `{}` uses a store, which would block the thread of an interceptor",
                         rule.name()
                     )
                 }
@@ -70,26 +74,22 @@ impl RuleInterceptor {
         Err(SettingError::new(problem, BLOCKING_RULE_FIX).into())
     }
 
-    /// What a refused call is answered with.
+    /// Returns the status of a rejected call.
     #[cold]
     fn reject(&self, verdict: &Verdict) -> Status {
         let stored = self.gate.limits().iter().map(RequestLimit::rule).find(|rule| is_in_store(rule));
         if let Some(rule) = stored
             && !self.is_store_reported.swap(true, Ordering::Relaxed)
         {
-            tracing::error!(
-                rule = rule.name(),
-                fix = BLOCKING_RULE_FIX,
-                "an interceptor cannot ask a store; calls are refused"
-            );
+            events::InterceptorRuleInStore { rule: rule.name(), fix: BLOCKING_RULE_FIX }.emit();
         }
         let answer = ResponseProtocol::Grpc.reject(&self.gate, verdict);
-        let unsaid = || Status::unavailable("the server cannot take this call now");
-        Status::from_header_map(answer.headers()).unwrap_or_else(unsaid)
+        let fallback = || Status::unavailable("the server cannot take this call now");
+        Status::from_header_map(answer.headers()).unwrap_or_else(fallback)
     }
 }
 
-const BLOCKING_RULE_FIX: &str = "use `LimitLayer`, as in `Server::builder().layer(LimitLayer::new(gate))`";
+const BLOCKING_RULE_FIX: &str = "use `LimitLayer`: `Server::builder().layer(LimitLayer::new(gate))`";
 
 fn is_in_store(rule: &Rule) -> bool {
     rule.limiter().is_some_and(|limiter| !limiter.is_in_memory())
@@ -107,7 +107,7 @@ impl Interceptor for RuleInterceptor {
     }
 }
 
-/// What an interceptor sees of a call.
+/// A call as an interceptor sees it.
 struct TonicRequestHead<'a>(&'a Request<()>);
 
 impl TonicRequestHead<'_> {
@@ -129,7 +129,7 @@ impl RequestHead for TonicRequestHead<'_> {
         None
     }
 
-    /// What a generated client notes down: the method without its service, which is in the extensions as well.
+    /// The method that a generated client puts into the extensions, without its service.
     fn route(&self) -> Option<&str> {
         self.0.extensions().get::<tonic::GrpcMethod<'static>>().map(tonic::GrpcMethod::method)
     }

@@ -1,4 +1,4 @@
-//! gRPC: its statuses, where HTTP has others, and an interceptor where a layer cannot be used.
+//! gRPC: status headers, and an interceptor for tonic.
 
 #[cfg(feature = "tonic")]
 mod interceptor;

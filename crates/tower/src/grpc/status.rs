@@ -1,11 +1,11 @@
-//! A status of gRPC as the headers of an answer: the code, the message, and when to try again.
+//! A gRPC status as response headers: the code, the message and the retry time.
 //!
-//! Written by hand, since it is a few bytes and a layer must not need a whole gRPC library for it.
+//! Encoded manually, so that a layer does not depend on a gRPC library.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use std::{fmt::Write as _, time::Duration};
 
-/// A code of gRPC.
+/// A gRPC status code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GrpcCode(pub(crate) u8);
 
@@ -21,7 +21,7 @@ impl GrpcCode {
     const UNAVAILABLE: Self = Self(14);
     const UNAUTHENTICATED: Self = Self(16);
 
-    /// What stands for a status of HTTP with which somebody is refused.
+    /// Returns the gRPC code for the HTTP status of a rejection.
     pub(crate) fn from_http_status(status: u16) -> Self {
         match status {
             400 => Self::INVALID_ARGUMENT,
@@ -34,14 +34,14 @@ impl GrpcCode {
     }
 }
 
-/// Whether a request with these headers speaks gRPC.
+/// Whether a request with these headers is a gRPC call.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     kind.and_then(|kind| kind.strip_prefix(b"application/grpc"))
         .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
-/// The headers of an answer that is nothing but a status; the status of HTTP beside it is 200.
+/// Writes the headers of a trailers-only response; its HTTP status is 200.
 pub(crate) fn write_status_headers(
     headers: &mut HeaderMap,
     code: GrpcCode,
@@ -60,7 +60,7 @@ pub(crate) fn write_status_headers(
     }
 }
 
-/// A message may be any text; a header may not.
+/// Escapes the characters that a header value cannot contain.
 fn percent_encode(message: &str) -> String {
     let mut escaped = String::with_capacity(message.len());
     for byte in message.bytes() {
@@ -73,7 +73,7 @@ fn percent_encode(message: &str) -> String {
     escaped
 }
 
-/// `google.rpc.Status` with a `google.rpc.RetryInfo`, as protobuf.
+/// Encodes a `google.rpc.Status` with a `google.rpc.RetryInfo` as protobuf.
 fn encode_details(code: GrpcCode, message: &str, retry: Duration) -> Vec<u8> {
     let mut delay = Vec::new();
     encode_varint_field(&mut delay, 1, retry.as_secs());
@@ -111,7 +111,7 @@ fn encode_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Base64 without padding, as gRPC wants it.
+/// Encodes base64 without padding, which gRPC recommends for binary headers.
 fn encode_base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -150,7 +150,7 @@ mod tests {
         assert!(!is_grpc(&HeaderMap::new()));
     }
 
-    /// tonic reads what we wrote.
+    /// tonic decodes the encoded headers.
     #[cfg(feature = "tonic")]
     #[test]
     fn tonic_decodes_status_headers() {

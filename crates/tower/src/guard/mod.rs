@@ -1,8 +1,8 @@
-//! Breakers, adaptive limits and throttles that follow errors, in front of a service.
+//! Circuit breakers, adaptive limits and throttles for services.
 //!
 //! ```text
-//!   call ──▶ guard ──pass──▶ inner ──▶ head ──▶ body
-//!              │                         └─ or ──┴──▶ report
+//!   call ──▶ guard ──permit──▶ inner ──▶ head ──▶ body
+//!              │                           └─ or ──┴──▶ outcome
 //!              └──rejection──▶ 503, Retry-After
 //! ```
 
@@ -27,8 +27,8 @@ use tidegate_overload::{CallGuard, CallPermit, RecordOutcome};
 use tidegate_rule::middleware::RequestGuard;
 use tower_service::Service;
 
-/// Puts a guard in front of a service: a `Breaker`, an `AdaptiveLimit`, a `ClientThrottle`, an `ErrorThrottle`, or one of
-/// your own.
+/// Protects a service with a guard: a `Breaker`, an `AdaptiveLimit`, a `ClientThrottle`, an `ErrorThrottle`, or a custom
+/// one.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -37,7 +37,7 @@ use tower_service::Service;
 /// use tidegate_rule::request::key;
 /// use tidegate_tower::{GuardLayer, Guards, RequestGuard, InFlightEnd};
 ///
-/// // A server: as much in flight as the promised latency allows, until the bodies are sent.
+/// // A server: as many requests in flight as the latency target allows, until the bodies are sent.
 /// let limit = Arc::new(AdaptiveLimit::new(LatencyTarget::new(Micros::from_millis(250))?)?);
 /// let server = GuardLayer::new(RequestGuard::new(limit).name("api").in_flight_end(InFlightEnd::Body));
 ///
@@ -48,12 +48,12 @@ use tower_service::Service;
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// A rejected request gets 503 and `Retry-After`, in gRPC `UNAVAILABLE`, and the service is not called.
-/// A call that is given up is ignored. All services that are made from one layer share the guard.
+/// A rejected request gets 503 and `Retry-After`, in gRPC `UNAVAILABLE`, and the service is not called. The guard ignores
+/// cancelled calls. All services of one layer share the guard.
 ///
-/// It goes around a client as well as around a server: hyper-util's client and a channel of tonic as they are, and with the
-/// feature `reqwest` a `reqwest::Client`, whose requests `send` takes. An answer of 500 or above is a failure there, 429 too
-/// with [`for_client_calls`](RequestGuard::for_client_calls), and so is an error instead of an answer.
+/// It also wraps clients: the client of hyper-util, a channel of tonic, and with the feature `reqwest` a `reqwest::Client`,
+/// whose requests `send` sends. Errors and statuses of 500 or above are failures, and so is 429 with
+/// [`for_client_calls`](RequestGuard::for_client_calls).
 ///
 /// ```
 /// # #[cfg(feature = "reqwest")]
@@ -69,15 +69,16 @@ use tower_service::Service;
 /// let breaker = RequestGuard::by_key(breakers, key::host()).for_client_calls();
 /// let guarded = GuardLayer::new(breaker).layer(http.clone());
 ///
-/// let answer = guarded.send(http.get("https://api.example.com/items").build()?).await?;
-/// if let Some(limited) = answer.extensions().get::<Limited>() {
-///     println!("not sent, since {limited}");
+/// let response = guarded.send(http.get("https://api.example.com/items").build()?).await?;
+/// if let Some(limited) = response.extensions().get::<Limited>() {
+///     println!("not sent: {limited}");
 /// }
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// A refusal has its [`Limited`](tidegate_rule::Limited) among the extensions, to tell it from a 503 that came from afar.
+/// A rejection has a [`Limited`](tidegate_rule::Limited) in its extensions, which distinguishes it from a 503 of the
+/// server.
 pub type GuardLayer<G> = MiddlewareLayer<RequestGuard<G>>;
 
 impl<S, G, B, R> Service<Request<B>> for MiddlewareService<S, RequestGuard<G>>
@@ -97,7 +98,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let terms = self.settings.options();
         match self.settings.try_acquire(&TowerRequestHead::new(&request)) {
-            Ok(pass) => PermitFuture::forward(self.inner.call(request), pass, terms.clone()),
+            Ok(permit) => PermitFuture::forward(self.inner.call(request), permit, terms.clone()),
             Err(cause) => PermitFuture::respond(reject(terms, ResponseProtocol::detect(&request), cause)),
         }
     }

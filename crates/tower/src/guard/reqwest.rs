@@ -1,4 +1,4 @@
-//! A guard in front of reqwest.
+//! Guards for reqwest.
 
 use crate::{
     middleware::MiddlewareService,
@@ -22,8 +22,8 @@ use tidegate_rule::{
 };
 use tower_service::Service;
 
-/// Requests of reqwest. Whoever is not let in gets a response of 503 that no server sent; [`tidegate_rule::Limited`] among its
-/// extensions says so, and why.
+/// Guards requests of reqwest. A rejected request gets a local 503 response with a [`tidegate_rule::Limited`] in its
+/// extensions.
 impl<S, G> Service<Request> for MiddlewareService<S, RequestGuard<G>>
 where
     S: Service<Request, Response = Response>,
@@ -40,23 +40,27 @@ where
     fn call(&mut self, request: Request) -> Self::Future {
         let terms = self.settings.options();
         match self.settings.try_acquire(&ReqwestRequestHead(&request)) {
-            Ok(pass) => {
-                let (permit, terms) = (Some(pass), terms.clone());
+            Ok(permit) => {
+                let (permit, terms) = (Some(permit), terms.clone());
                 GuardedCall {
                     state: GuardedCallState::Call { call: self.inner.call(request), permit, terms },
                 }
             }
             Err(cause) => {
-                let mut refusal = reject(terms, ResponseProtocol::Http, cause);
-                refusal.extensions_mut().extend(url_extension(request.url().clone()));
-                GuardedCall { state: GuardedCallState::Rejected { response: Some(refusal.into()) } }
+                let mut rejection = reject(terms, ResponseProtocol::Http, cause);
+                rejection.extensions_mut().extend(url_extension(request.url().clone()));
+                GuardedCall { state: GuardedCallState::Rejected { response: Some(rejection.into()) } }
             }
         }
     }
 }
 
 impl<S, G> MiddlewareService<S, RequestGuard<G>> {
-    /// Sends one request: waits until the client is ready, and for the answer.
+    /// Sends one request: waits until the client is ready, and returns the response.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the client.
     pub async fn send(&self, request: Request) -> Result<Response, S::Error>
     where
         S: Service<Request, Response = Response> + Clone,
@@ -69,7 +73,7 @@ impl<S, G> MiddlewareService<S, RequestGuard<G>> {
 }
 
 pin_project! {
-    /// A call of reqwest that was let through, or was not. Dropping it gives back what it holds.
+    /// A call of reqwest, or its rejection. Dropping it releases the permit.
     pub struct GuardedCall<F, H> {
         #[pin]
         state: GuardedCallState<F, H>,
@@ -94,7 +98,7 @@ where
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let (call, permit, terms) = match self.project().state.project() {
             GuardedCallStateProjection::Call { call, permit, terms } => (call, permit, terms),
-            // Polled again after it was done: there is nothing to say.
+            // Polled after completion, which is a bug of the caller.
             GuardedCallStateProjection::Rejected { response } => {
                 return response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)));
             }
@@ -122,7 +126,7 @@ impl<F, H> fmt::Debug for GuardedCall<F, H> {
     }
 }
 
-/// The same response, with its body in another. It keeps its address, which a response of `http` does not know.
+/// Wraps the body of a response. Restores the URL, which an `http` response does not have.
 fn with_body(response: Response, wrap: impl FnOnce(Body) -> PermitBody<Body>) -> Response {
     let url = response.url().clone();
     let mut response = http::Response::<Body>::from(response);
@@ -130,13 +134,13 @@ fn with_body(response: Response, wrap: impl FnOnce(Body) -> PermitBody<Body>) ->
     response.map(|body| Body::wrap(wrap(body))).into()
 }
 
-/// How reqwest notes down where a response came from.
+/// Returns the extension in which reqwest stores the URL of a response.
 fn url_extension(url: Url) -> http::Extensions {
-    let noted = http::Response::builder().url(url).body(());
-    noted.map(|response| response.into_parts().0.extensions).unwrap_or_default()
+    let response = http::Response::builder().url(url).body(());
+    response.map(|response| response.into_parts().0.extensions).unwrap_or_default()
 }
 
-/// A request of reqwest as guards see it.
+/// The head of a reqwest request.
 struct ReqwestRequestHead<'a>(&'a Request);
 
 impl RequestHead for ReqwestRequestHead<'_> {
@@ -173,7 +177,7 @@ impl RequestHead for ReqwestRequestHead<'_> {
     }
 }
 
-/// A response of reqwest as guards see it.
+/// The head of a reqwest response.
 struct ReqwestResponseHead<'a>(&'a Response);
 
 impl ResponseHead for ReqwestResponseHead<'_> {

@@ -1,4 +1,4 @@
-//! The answer of a service behind a gate.
+//! The response future of a service with a gate.
 
 use super::{
     headers::{RateLimitHeaders, enforced_decision},
@@ -19,16 +19,15 @@ use tidegate_rule::{Evaluation, Gate, LimitDecision, PendingEvaluation, RequestP
 use tower_service::Service;
 
 pin_project! {
-    /// The answer of a service behind a gate, or of the gate itself.
+    /// The response of the service, or the rejection by the gate.
     ///
-    /// Dropping it while the rules are still evaluated gives back what they have reserved. After that the request pays: its
-    /// slots are given back, and its tokens are not.
+    /// Dropping it while the rules are evaluated refunds all reservations. Dropping it later releases the slots, but
+    /// not the tokens.
     pub struct LimitFuture<S, B>
     where
         S: Service<Request<B>>,
     {
-        // Whatever is passed on by reference has to stay where it is, and an answer is copied once more for it: what is
-        // needed before and after the call is given away as a whole.
+        // These fields are moved out as a whole. Passing them by reference would force an extra copy of the response.
         #[pin]
         call: Option<S::Future>,
         check: LimitCheckState<S, B>,
@@ -36,16 +35,16 @@ pin_project! {
     }
 }
 
-/// What there is to be done before the service is called.
+/// The state before the service is called.
 enum LimitCheckState<S, B> {
     Done,
-    /// Its rules are still evaluated.
+    /// The rules are being evaluated.
     Pending(Box<PendingLimitCheck<S, B>>),
-    /// It will not be called.
+    /// The service is not called.
     Rejected(BoxedRejection),
 }
 
-/// A request whose rules are still evaluated, and the service that was found ready for it.
+/// A request whose rules are being evaluated, and the service that is ready for it.
 struct PendingLimitCheck<S, B> {
     verdict: PendingEvaluation<Verdict>,
     gate: Gate,
@@ -53,16 +52,16 @@ struct PendingLimitCheck<S, B> {
     request: Request<B>,
 }
 
-/// What is to be done with the response: most requests have nothing to settle, and where headers are off none to write.
+/// The work to do when the response arrives. Most requests have nothing to settle.
 #[derive(Debug)]
 pub(super) struct LimitResponseAction {
     headers: RateLimitHeaders,
     reserved: Option<Box<(Gate, Verdict)>>,
 }
 
-/// What a gate decided on a request. Two words on purpose, since most requests return it: they fit into registers.
+/// The decision of a gate. It has two words, which fit into registers.
 pub(super) enum LimitCheckResult {
-    /// With nothing to settle.
+    /// Admitted with nothing to settle.
     Admitted(RateLimitHeaders),
     Reserved(Box<LimitResponseAction>),
     Denied(Box<Verdict>),
@@ -87,7 +86,7 @@ impl LimitCheckResult {
         }
     }
 
-    /// By the decision of the only limit of a gate that reads only the address of the peer.
+    /// Converts the decision of a gate with a single limit by peer address.
     #[inline]
     pub(super) fn from_peer_decision(gate: &Gate, decision: Decision) -> Self {
         if decision.is_granted()
@@ -98,7 +97,7 @@ impl LimitCheckResult {
         Self::from_verdict(gate, LimitDecision::enforced(0, decision).into())
     }
 
-    /// Kept apart, so that a verdict of one decision need not be written to memory.
+    /// Not inlined, so that a verdict of one decision need not be written to memory.
     #[inline(never)]
     fn from_verdict(gate: &Gate, verdict: Verdict) -> Self {
         match verdict.is_admitted() {
@@ -111,7 +110,7 @@ impl LimitCheckResult {
 impl LimitResponseAction {
     const NONE: Self = Self::from_headers(RateLimitHeaders::EMPTY);
 
-    /// Only writes these headers.
+    /// Creates an action that only writes these headers.
     #[inline]
     pub(super) const fn from_headers(headers: RateLimitHeaders) -> Self {
         Self { headers, reserved: None }
@@ -119,8 +118,8 @@ impl LimitResponseAction {
 
     fn from_verdict(gate: &Gate, verdict: Verdict) -> Self {
         let headers = RateLimitHeaders::from_verdict(gate, &verdict);
-        let held = verdict.has_hold().then(|| Box::new((gate.clone(), verdict)));
-        Self { headers, reserved: held }
+        let reserved = verdict.has_hold().then(|| Box::new((gate.clone(), verdict)));
+        Self { headers, reserved }
     }
 
     #[inline]
@@ -133,10 +132,10 @@ impl LimitResponseAction {
         }
     }
 
-    /// Settles what was reserved, and writes what is left. The body holds the slots of the request.
+    /// Settles the reservation and writes the headers. The body holds the slots of the request.
     #[inline(never)]
     fn settle<R>(self, mut response: Response<R>) -> Response<GateBody<R>> {
-        let slots = self.reserved.map(|held| settle(*held, &response)).unwrap_or_default();
+        let slots = self.reserved.map(|reserved| settle(*reserved, &response)).unwrap_or_default();
         self.headers.write(response.headers_mut());
         response.map(|body| GateBody::with_slots(body, slots))
     }
@@ -166,8 +165,12 @@ where
         Self { call: Some(call), check: LimitCheckState::Done, on_response }
     }
 
-    pub(super) fn from_rejection(refusal: BoxedRejection) -> Self {
-        Self { call: None, check: LimitCheckState::Rejected(refusal), on_response: LimitResponseAction::NONE }
+    pub(super) fn from_rejection(rejection: BoxedRejection) -> Self {
+        Self {
+            call: None,
+            check: LimitCheckState::Rejected(rejection),
+            on_response: LimitResponseAction::NONE,
+        }
     }
 }
 
@@ -187,10 +190,10 @@ where
                 return Poll::Ready(Ok(on_response.apply(response)));
             }
             match mem::replace(this.check, LimitCheckState::Done) {
-                // Polled after it was ready, which no caller may do.
+                // Polled after completion, which is a bug of the caller.
                 LimitCheckState::Done => return Poll::Pending,
-                LimitCheckState::Rejected(refusal) => {
-                    return Poll::Ready(Ok(refusal.map(GateBody::from_text)));
+                LimitCheckState::Rejected(rejection) => {
+                    return Poll::Ready(Ok(rejection.map(GateBody::from_text)));
                 }
                 LimitCheckState::Pending(waiting) => match waiting.poll(context) {
                     LimitCheckPoll::Pending(waiting) => {
@@ -201,14 +204,14 @@ where
                         this.call.set(Some(call));
                         *this.on_response = on_response;
                     }
-                    LimitCheckPoll::Reject(refusal) => *this.check = LimitCheckState::Rejected(refusal),
+                    LimitCheckPoll::Reject(rejection) => *this.check = LimitCheckState::Rejected(rejection),
                 },
             }
         }
     }
 }
 
-/// What has become of a request that waits.
+/// The progress of a pending check.
 enum LimitCheckPoll<S, B, F> {
     Pending(Box<PendingLimitCheck<S, B>>),
     Call(F, LimitResponseAction),
@@ -241,7 +244,7 @@ where
         f.write_str(match &self.check {
             LimitCheckState::Done => "LimitFuture(calling)",
             LimitCheckState::Pending(_) => "LimitFuture(pending)",
-            LimitCheckState::Rejected(_) => "LimitFuture(refused)",
+            LimitCheckState::Rejected(_) => "LimitFuture(rejected)",
         })
     }
 }

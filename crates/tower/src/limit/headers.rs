@@ -1,4 +1,4 @@
-//! The header fields of what is left.
+//! The rate limit headers of a response.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::sync::{Arc, OnceLock};
@@ -9,7 +9,7 @@ use tidegate_core::{
 use tidegate_limiter::store::QuotaSelection;
 use tidegate_rule::{Gate, HeaderStyle, LimitDecision, Mode, PolicyFields, Verdict};
 
-/// The header fields of a response that describe what is left. One pointer, because it moves with every call.
+/// The rate limit headers of a response. One pointer, because it is moved with every call.
 #[derive(Debug)]
 pub(crate) struct RateLimitHeaders(Option<Arc<HeaderMap>>);
 
@@ -26,8 +26,8 @@ impl RateLimitHeaders {
         one.unwrap_or_else(|| Self::from_all_decisions(gate, verdict))
     }
 
-    /// Those of the decision of this limit, which most requests need: the policy is written already, and what is left often too. `None` if
-    /// there is more to write.
+    /// Returns the headers of a single decision, which is the common case: they are often cached. `None` if there are more
+    /// headers to write.
     #[inline]
     pub(super) fn from_decision(gate: &Gate, limit: usize, decision: &Decision) -> Option<Self> {
         match gate.header_style() {
@@ -42,7 +42,7 @@ impl RateLimitHeaders {
         let left = labels.get(quota)?.remaining(decision);
         let headers = match labels.get_or_cache(HeaderCache::empty) {
             Some(sent) => sent.get_or_encode(&labels, quota, left),
-            // A surface of another kind was first to keep something.
+            // Another integration uses the cache of this rule.
             None => encode_ietf_headers(&labels, quota, left),
         };
         headers.map(|headers| Self(Some(headers)))
@@ -71,14 +71,14 @@ impl RateLimitHeaders {
     pub(crate) fn write(&self, headers: &mut HeaderMap) {
         match &self.0 {
             None => {}
-            // A whole map is copied sooner than two headers are added.
+            // Cloning a whole map is faster than adding two headers.
             Some(fields) if headers.is_empty() => headers.clone_from(fields),
             Some(fields) => merge_headers(fields, headers),
         }
     }
 }
 
-/// A limit that is enforced, and what its quotas decided.
+/// Returns an enforced limit and its decision.
 #[inline]
 pub(super) fn enforced_decision(one: &LimitDecision) -> Option<(usize, &Decision)> {
     one.decision().filter(|_| one.mode == Mode::Enforce).map(|decision| (one.limit, decision))
@@ -87,7 +87,7 @@ pub(super) fn enforced_decision(one: &LimitDecision) -> Option<(usize, &Decision
 #[inline(never)]
 fn merge_headers(fields: &HeaderMap, headers: &mut HeaderMap) {
     for (name, value) in fields {
-        // Lists, to which another layer behind this one may have added its own.
+        // These are lists; an inner layer may have added its own items.
         if *name == RATELIMIT_POLICY || *name == RATELIMIT {
             headers.append(name, value.clone());
         } else {
@@ -96,7 +96,7 @@ fn merge_headers(fields: &HeaderMap, headers: &mut HeaderMap) {
     }
 }
 
-/// The two headers of the current draft.
+/// Encodes the two headers of the current IETF draft.
 #[inline(never)]
 fn encode_ietf_headers(labels: &PolicyFields, quota: usize, left: Remaining) -> Option<Arc<HeaderMap>> {
     let mut text = SmallString::default();
@@ -107,7 +107,7 @@ fn encode_ietf_headers(labels: &PolicyFields, quota: usize, left: Remaining) -> 
     Some(Arc::new(headers))
 }
 
-/// Headers that were sent before: most clients are far from their limit, and have as much left again and again.
+/// A cache of encoded headers: most clients are far from their limit and have the same remaining quota repeatedly.
 struct HeaderCache([OnceLock<(usize, Remaining, Arc<HeaderMap>)>; CACHED_HEADERS]);
 
 const CACHED_HEADERS: usize = 64;

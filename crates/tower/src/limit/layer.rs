@@ -1,4 +1,4 @@
-//! Puts a gate in front of services.
+//! The layer of a gate.
 
 use super::LimitService;
 use tidegate_core::Quota;
@@ -6,7 +6,7 @@ use tidegate_limiter::BuildError;
 use tidegate_rule::{Gate, RequestLimit, RuleConfig, Rules, request::key};
 use tower_layer::Layer;
 
-/// Puts a gate in front of services, which all share it.
+/// Limits requests to services, which share one gate.
 ///
 /// ```
 /// use tidegate_tower::LimitLayer;
@@ -15,7 +15,7 @@ use tower_layer::Layer;
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
-/// Rules with names, which a policy file may change:
+/// Named rules, whose settings a policy file can change:
 ///
 /// ```
 /// use tidegate_rule::{RuleConfig, RequestLimit, request::key};
@@ -26,30 +26,28 @@ use tower_layer::Layer;
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
-/// | a request | pays | gets |
+/// | request | is charged | response |
 /// |---|---|---|
-/// | that is let through | its cost, settled with the answer | the service's answer, and headers that tell what is left |
-/// | that is refused | nothing | 429 with `Retry-After`, or what the gate's function says; `RESOURCE_EXHAUSTED` in gRPC |
-/// | that is cancelled while it waits for its turn or for a store | nothing | |
-/// | that is cancelled, or fails, in the service | what was taken; its slots are given back | the service's error |
+/// | admitted | its cost, settled with the response | that of the service, with rate limit headers |
+/// | denied | nothing | 429 with `Retry-After`, or a custom rejection; `RESOURCE_EXHAUSTED` in gRPC |
+/// | cancelled while it waits for a quota or a store | nothing | |
+/// | cancelled or failed in the service | the reserved cost; its slots are released | the error of the service |
 ///
-/// The decision is made when the service is called, never while it is asked whether it is ready, and before anything of the
-/// body is read.
+/// The decision is made in `call`, never in `poll_ready`, and before the body is read.
 #[derive(Clone, Debug)]
 pub struct LimitLayer {
     gate: Gate,
 }
 
 impl LimitLayer {
-    /// A layer with this gate, or with a gate of this one rule or of these rules: `LimitLayer::new([client, login])`.
+    /// Creates a layer with a gate, a single rule or several rules: `LimitLayer::new([client, login])`.
     pub fn new(gate: impl Into<Gate>) -> Self {
         Self { gate: gate.into() }
     }
 
-    /// A layer that limits each client by the address of its connection, with counters of its own. Headers call its rule
-    /// `per-ip`.
+    /// Creates a layer that limits each peer address, with its own counters. The rule is named `per-ip` in headers.
     ///
-    /// All clients behind one proxy share its address: behind proxies that set `X-Forwarded-For`, use
+    /// All clients behind a proxy share its address. Behind proxies that set `X-Forwarded-For`, use
     /// [`key::client`](tidegate_rule::request::key::client), or a policy file with `trusted-proxies`.
     pub fn per_ip<Q>(quota: Q) -> Result<Self, BuildError>
     where
@@ -60,7 +58,7 @@ impl LimitLayer {
         Ok(Self::new(RequestLimit::new(rule).key(key::peer())))
     }
 
-    /// A layer with all rules of a policy file, which is read again when it changes: the same file as that of the gateway.
+    /// Creates a layer with all rules of a policy file in the format of the gateway. The file is reloaded when it changes.
     ///
     /// ```no_run
     /// use tidegate_tower::LimitLayer;
@@ -70,9 +68,10 @@ impl LimitLayer {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A file with problems is an error, with the line, the column and the fix of each; later it is logged, and the previous
-    /// policy stays. It is a [`PolicyLayer`](crate::PolicyLayer), since a policy has more than limits. Counters in Redis need
-    /// a call of `tidegate::init` or `tidegate::rules` before, which tells how to connect.
+    /// An invalid file is an error with the line, the column and the fix of each problem. After a later change, the
+    /// problems are logged and the previous policy stays in force. The result is a [`PolicyLayer`](crate::PolicyLayer),
+    /// because a policy has more than limits. Counters in Redis need a prior call of `tidegate::init` or
+    /// `tidegate::rules`, which configures the connection.
     #[cfg(feature = "policy")]
     pub fn from_policy(
         path: impl Into<std::path::PathBuf>,

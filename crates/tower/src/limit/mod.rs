@@ -1,4 +1,4 @@
-//! A gate in front of a service.
+//! A layer that limits requests by a gate.
 
 mod future;
 mod headers;

@@ -1,21 +1,21 @@
-//! A refusal by a gate, in the words of the wire that the request came by.
+//! Rejections by a gate, in the protocol of the request.
 
 pub(super) use crate::permit::ResponseProtocol;
 use bytes::Bytes;
 use http::Response;
 use tidegate_rule::{Gate, Verdict};
 
-/// A refusal, until the service's body is known.
+/// A rejection response.
 pub(crate) type BoxedRejection = Box<Response<Bytes>>;
 
 impl ResponseProtocol {
-    /// The response to a denied request.
+    /// Returns the response to a denied request.
     #[cold]
     pub(crate) fn reject(self, gate: &Gate, verdict: &Verdict) -> BoxedRejection {
         let limited = verdict.to_limited(gate);
         let message = match &limited {
             Some(limited) => limited.client_message(),
-            None => "the call lacks what its limit is counted by".into(),
+            None => "the call has no rate limit key".into(),
         };
         Box::new(self.respond(gate.rejection_response(verdict), &message, verdict.retry_after()))
     }

@@ -1,4 +1,4 @@
-//! A service behind a gate.
+//! The service of a gate.
 
 use super::{
     future::{LimitCheckResult, LimitFuture, LimitResponseAction},
@@ -13,7 +13,7 @@ use std::{
 use tidegate_rule::{Gate, PendingEvaluation, Verdict, request::AddressKey};
 use tower_service::Service;
 
-/// A service behind a gate; see [`LimitLayer`](super::LimitLayer).
+/// A service with a gate; see [`LimitLayer`](super::LimitLayer).
 #[derive(Clone, Debug)]
 pub struct LimitService<S> {
     gate: Gate,
@@ -21,12 +21,12 @@ pub struct LimitService<S> {
 }
 
 impl<S> LimitService<S> {
-    /// This service behind this gate.
+    /// Wraps a service with a gate.
     pub fn new(gate: impl Into<Gate>, inner: S) -> Self {
         Self { gate: gate.into(), inner }
     }
 
-    /// The service.
+    /// Returns the inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
@@ -47,7 +47,7 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // A request is large. It is moved once as long as nobody else sees it, and so whoever else wants it is given it.
+        // A request is large. Pass it by value only, so that the fast path moves it once.
         let peer = self.gate.peer_key(|| head::peer_address(request.extensions()));
         match peer.and_then(|peer| check_peer(&self.gate, peer)) {
             Some(LimitCheckResult::Admitted(headers)) => {
@@ -59,7 +59,7 @@ where
     }
 }
 
-/// Kept apart, so that the numbers stay in its registers, and little comes back.
+/// Not inlined, so that its values stay in registers and the result is small.
 #[inline(never)]
 fn check_peer(gate: &Gate, peer: AddressKey) -> Option<LimitCheckResult> {
     gate.check_peer(peer).map(|decision| LimitCheckResult::from_peer_decision(gate, decision))
@@ -96,9 +96,9 @@ impl<S> LimitService<S> {
     where
         S: Service<Request<B>>,
     {
-        let wire = ResponseProtocol::detect(&request);
+        let protocol = ResponseProtocol::detect(&request);
         drop(request);
-        LimitFuture::from_rejection(wire.reject(&self.gate, verdict))
+        LimitFuture::from_rejection(protocol.reject(&self.gate, verdict))
     }
 
     #[inline(never)]
@@ -106,7 +106,7 @@ impl<S> LimitService<S> {
     where
         S: Service<Request<B>> + Clone,
     {
-        // Only the service that was found ready may be called, however much later.
+        // Call the instance that is ready; the next caller gets its clone.
         let clone = self.inner.clone();
         let ready = mem::replace(&mut self.inner, clone);
         LimitFuture::pending(verdict, self.gate.clone(), ready, request)

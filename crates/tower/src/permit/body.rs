@@ -1,4 +1,4 @@
-//! The body of an answer, with whatever is held until its end.
+//! The response body, which holds the permit of its request until its end.
 
 use super::release::RequestPermit;
 use crate::grpc::GRPC_STATUS;
@@ -16,9 +16,9 @@ use tidegate_overload::CallOutcome;
 use tidegate_rule::{middleware::MiddlewareOptions, request::ResponseHead};
 
 pin_project! {
-    /// The body of an answer: that of the service, or that of the layer where it answered itself.
+    /// The response body: that of the service, or that of a rejection by the layer.
     ///
-    /// What a request holds while it is served is given back when the body has ended, or is dropped.
+    /// It holds the permit of the request until it ends or is dropped.
     pub struct PermitBody<R> {
         #[pin]
         kind: PermitBodyKind<R>,
@@ -33,7 +33,7 @@ pin_project! {
     }
 }
 
-/// What is held, and what will be said of it if nothing goes wrong on the way.
+/// A permit, and the outcome to record if the body ends without an error.
 struct PendingRelease {
     release: Box<dyn FnOnce(CallOutcome) + Send + Sync>,
     report: CallOutcome,
@@ -41,7 +41,7 @@ struct PendingRelease {
 }
 
 impl PendingRelease {
-    /// A body that breaks off is an error instead of an answer, and a status of gRPC in the trailers is the answer's.
+    /// Updates the outcome: a body error counts as an error, and a gRPC status in the trailers replaces the HTTP status.
     fn record_frame<E>(&mut self, frame: &Result<Frame<Bytes>, E>) {
         match frame.as_ref().map(Frame::trailers_ref) {
             Err(_) => self.report = (self.terms.classify)(None),
@@ -53,7 +53,7 @@ impl PendingRelease {
     }
 }
 
-/// Trailers as what an answer says.
+/// Trailers as a response head.
 struct Trailers<'a>(&'a HeaderMap);
 
 impl ResponseHead for Trailers<'_> {
@@ -67,12 +67,12 @@ impl ResponseHead for Trailers<'_> {
 }
 
 impl<R: Body> PermitBody<R> {
-    /// A body that holds nothing.
+    /// Wraps a body without a permit.
     pub(crate) fn without_permit(body: R) -> Self {
         Self { kind: PermitBodyKind::Inner { body, permit: None } }
     }
 
-    /// A body that holds something until its end, unless it has ended.
+    /// Wraps a body that holds a permit until its end. Releases the permit if the body has already ended.
     pub(crate) fn with_permit(
         body: R,
         permit: impl RequestPermit,
@@ -83,15 +83,15 @@ impl<R: Body> PermitBody<R> {
             permit.release(report);
             return Self::without_permit(body);
         }
-        let holding = PendingRelease {
+        let pending = PendingRelease {
             release: Box::new(|report| permit.release(report)),
             report,
             terms: terms.clone(),
         };
-        Self { kind: PermitBodyKind::Inner { body, permit: Some(holding) } }
+        Self { kind: PermitBodyKind::Inner { body, permit: Some(pending) } }
     }
 
-    /// The layer's own.
+    /// Creates the body of a rejection.
     pub(crate) fn from_bytes(body: Bytes) -> Self {
         Self { kind: PermitBodyKind::Local { body: Some(body).filter(|body| !body.is_empty()) } }
     }
@@ -112,9 +112,9 @@ impl<R: Body<Data = Bytes>> Body for PermitBody<R> {
             }
         };
         let frame = ready!(body.as_mut().poll_frame(context));
-        let Some(holding) = permit else { return Poll::Ready(frame) };
+        let Some(pending) = permit else { return Poll::Ready(frame) };
         if let Some(frame) = &frame {
-            holding.record_frame(frame);
+            pending.record_frame(frame);
         }
         let is_last = !matches!(frame, Some(Ok(_))) || has_ended(&*body);
         if is_last && let Some(PendingRelease { release: end, report, .. }) = permit.take() {
@@ -140,7 +140,7 @@ impl<R: Body<Data = Bytes>> Body for PermitBody<R> {
     }
 }
 
-/// Whether nothing more will come. A server that knows a length stops there, and does not ask for the end.
+/// Whether the body has ended. A server stops at the known length without polling for the end.
 fn has_ended(body: &impl Body) -> bool {
     body.is_end_stream() || body.size_hint().exact() == Some(0)
 }

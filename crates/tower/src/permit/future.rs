@@ -1,4 +1,4 @@
-//! A request that is being served, and what it holds meanwhile.
+//! A response future that holds the permit of its request.
 
 use super::{
     body::PermitBody,
@@ -17,7 +17,7 @@ use std::{
 use tidegate_rule::middleware::{InFlightEnd, MiddlewareOptions};
 
 pin_project! {
-    /// The answer to a request that was let in, or to one that was not. Dropping it gives back what it holds.
+    /// The response of the service, or a rejection. Dropping it releases the permit.
     pub struct PermitFuture<F, H> {
         #[pin]
         state: PermitFutureState<F, H>,
@@ -54,7 +54,7 @@ where
         let (inner, permit, terms) = match self.project().state.project() {
             PermitFutureStateProjection::Inner { inner, permit, terms } => (inner, permit, terms),
             PermitFutureStateProjection::Local { response } => {
-                // Polled again after it was done: there is nothing to say, and nothing to panic about.
+                // Polled after completion, which is a bug of the caller; do not panic.
                 let Some(response) = response.take() else { return Poll::Pending };
                 return Poll::Ready(Ok(response.map(PermitBody::from_bytes)));
             }

@@ -1,4 +1,4 @@
-//! What all layers have in common that let a request in or not, and hold something while it is served.
+//! Shared parts of the layers that admit or reject a request and hold a permit while it is served.
 
 mod body;
 mod future;

@@ -1,4 +1,4 @@
-//! An answer in the words of the wire that its request came by.
+//! Rejection responses in the protocol of the request.
 
 use crate::grpc::{GrpcCode, is_grpc, write_status_headers};
 use bytes::Bytes;
@@ -6,14 +6,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use std::time::Duration;
 use tidegate_rule::RejectionResponse;
 
-/// What a request speaks, and so what it is answered in.
+/// The protocol of a request and its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseProtocol {
     Http,
     Grpc,
 }
 
-/// A client of gRPC that obeys it tries again after so many milliseconds.
+/// The delay in milliseconds after which a gRPC client retries.
 const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 impl ResponseProtocol {
@@ -21,7 +21,7 @@ impl ResponseProtocol {
         if is_grpc(request.headers()) { Self::Grpc } else { Self::Http }
     }
 
-    /// An answer on this wire; `message` is what gRPC says instead of a body.
+    /// Returns the rejection response; gRPC has `message` instead of a body.
     pub(crate) fn respond(
         self,
         answer: RejectionResponse,
@@ -36,7 +36,7 @@ impl ResponseProtocol {
                 (status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE), Bytes::from(answer.body))
             }
             Self::Grpc => {
-                // A body, and what tells of one, has no place in an answer that is all trailers.
+                // A trailers-only response has no body, so omit the headers that describe it.
                 append_headers(&answer, &mut headers, |name| !name.starts_with("content-"));
                 write_status_headers(
                     &mut headers,
@@ -45,7 +45,7 @@ impl ResponseProtocol {
                     retry,
                 );
                 if let Some(retry) = retry {
-                    // Rounded up: earlier would be refused again.
+                    // Round up, because an earlier retry would be rejected again.
                     let millis = u64::try_from(retry.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX);
                     headers.insert(GRPC_RETRY_PUSHBACK_MS, HeaderValue::from(millis));
                 }
@@ -59,7 +59,7 @@ impl ResponseProtocol {
     }
 }
 
-/// What is no header cannot be sent, and is left out.
+/// Appends all valid headers; invalid ones are omitted.
 fn append_headers(answer: &RejectionResponse, headers: &mut HeaderMap, is_included: impl Fn(&str) -> bool) {
     for (name, value) in answer.headers.iter().filter(|(name, _)| is_included(name)) {
         let value = HeaderValue::from_bytes(value.as_bytes());

@@ -1,4 +1,4 @@
-//! What is held while a request is served, and what is said with it.
+//! Permits of requests, and the outcome that they record.
 
 use super::protocol::ResponseProtocol;
 use crate::head::TowerResponseHead;
@@ -9,9 +9,9 @@ use tidegate_limiter::SemaphorePermit;
 use tidegate_overload::{CallError, CallOutcome, CallPermit, RecordOutcome};
 use tidegate_rule::middleware::{AdmittedClient, MiddlewareOptions};
 
-/// What is held while a request is served. Dropping it says nothing of how it ended.
+/// A permit that a request holds while it is served. Dropping it records no outcome.
 pub(crate) trait RequestPermit: Send + Sync + 'static {
-    /// The request was served, in this way.
+    /// Releases the permit and records the outcome.
     fn release(self, report: CallOutcome);
 }
 
@@ -31,16 +31,20 @@ impl RequestPermit for AdmittedClient {
     }
 }
 
-/// The answer to a request that was not let in.
+/// Returns the response to a rejected request.
 #[cold]
-pub(crate) fn reject(terms: &MiddlewareOptions, wire: ResponseProtocol, cause: CallError) -> Response<Bytes> {
+pub(crate) fn reject(
+    terms: &MiddlewareOptions,
+    protocol: ResponseProtocol,
+    cause: CallError,
+) -> Response<Bytes> {
     let (limited, answer) = terms.refuse(cause);
-    let mut response = wire.respond(answer, &limited.client_message(), limited.retry_after());
+    let mut response = protocol.respond(answer, &limited.client_message(), limited.retry_after());
     response.extensions_mut().insert(limited);
     response
 }
 
-/// How an answer counts, or an error instead of one.
+/// Returns the outcome of a response, or of an error if there is no response.
 pub(crate) fn classify<R>(terms: &MiddlewareOptions, answer: Option<&Response<R>>) -> CallOutcome {
     match answer {
         Some(response) => (terms.classify)(Some(&TowerResponseHead::new(response))),

@@ -1,4 +1,4 @@
-//! A body that moves no faster than all of some bandwidths allow.
+//! A body with bandwidth limits.
 
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
@@ -10,7 +10,7 @@ use std::{
 use tidegate_bandwidth::{Bandwidth, ShapedStream};
 
 pin_project! {
-    /// A body that moves no faster than all of some bandwidths allow; most have none.
+    /// A body with zero or more bandwidth limits.
     pub struct BandwidthBody<B> {
         #[pin]
         content: BandwidthBodyContent<B>,
@@ -21,7 +21,7 @@ pin_project! {
     #[project = BandwidthBodyContentProjection]
     enum BandwidthBodyContent<B> {
         Plain { #[pin] body: B },
-        // One around the other, as many as there are.
+        // One nested wrapper for each bandwidth.
         Shaped { body: Pin<Box<ShapedStream<BandwidthBody<B>>>> },
     }
 }

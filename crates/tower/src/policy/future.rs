@@ -1,4 +1,4 @@
-//! The answer of a service behind a policy.
+//! The response future of a service with a policy.
 
 use super::{body::BandwidthBody, rejection::RequestProtocol};
 use crate::{GateBody, TowerResponseHead, limit::RateLimitHeaders};
@@ -17,10 +17,10 @@ use tidegate_rule::PendingEvaluation;
 use tower_service::Service;
 
 pin_project! {
-    /// The answer of a service behind a policy, or of the policy itself.
+    /// The response of the service, or the rejection by the policy.
     ///
-    /// Dropping it while the rules are still evaluated gives back what they have reserved. After that the request pays: its
-    /// slots are given back, and its tokens are not.
+    /// Dropping it while the rules are evaluated refunds all reservations. Dropping it later releases the slots, but
+    /// not the tokens.
     pub struct PolicyFuture<S, B>
     where
         S: Service<Request<BandwidthBody<B>>>,
@@ -32,23 +32,23 @@ pin_project! {
     }
 }
 
-/// What there is to be done before the service is called.
+/// The state before the service is called.
 enum PolicyCheckState<S, B> {
     Done,
-    /// Its rules are still evaluated.
+    /// The rules are being evaluated.
     Pending(Box<PendingPolicyCheck<S, B>>),
-    /// It will not be called.
+    /// The service is not called.
     Rejected(Box<Response<Bytes>>),
 }
 
-/// A request whose rules are still evaluated, and the service that was found ready for it.
+/// A request whose rules are being evaluated, and the service that is ready for it.
 struct PendingPolicyCheck<S, B> {
     result: PendingEvaluation<PolicyResult>,
     service: S,
     request: Request<B>,
 }
 
-/// What is to be done with the answer.
+/// The work to do when the response arrives.
 pub(super) struct PolicyResponseAction {
     headers: RateLimitHeaders,
     admission: Box<PolicyAdmission>,
@@ -60,7 +60,7 @@ impl PolicyResponseAction {
         Self { headers, admission: Box::new(admission) }
     }
 
-    /// Settles what was taken, and tells what is left. The body holds the slots of the request, and moves as it may.
+    /// Settles the charges and writes the rate limit headers. The body holds the slots and has the bandwidth limits.
     fn apply<R, E>(self, result: Result<Response<R>, E>) -> Result<Response<GateBody<BandwidthBody<R>>>, E> {
         let mut response = match result {
             Ok(response) => response,
@@ -105,7 +105,7 @@ where
         loop {
             if let Some(call) = this.call.as_mut().as_pin_mut() {
                 let result = ready!(call.poll(context));
-                // Polled after it was ready, which no caller may do.
+                // Polled after completion, which is a bug of the caller.
                 let Some(on_response) = this.on_response.take() else { return Poll::Pending };
                 return Poll::Ready(on_response.apply(result));
             }
@@ -147,7 +147,7 @@ where
         f.write_str(match &self.check {
             PolicyCheckState::Done => "PolicyFuture(calling)",
             PolicyCheckState::Pending(_) => "PolicyFuture(pending)",
-            PolicyCheckState::Rejected(_) => "PolicyFuture(refused)",
+            PolicyCheckState::Rejected(_) => "PolicyFuture(rejected)",
         })
     }
 }

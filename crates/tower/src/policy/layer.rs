@@ -1,12 +1,12 @@
-//! Puts a policy in front of services.
+//! The layer of a policy.
 
 use super::PolicyService;
 use std::sync::Arc;
 use tidegate_policy::compile::{LivePolicy, PolicyError};
 use tower_layer::Layer;
 
-/// Puts all rules of a policy file in front of services, as the gateway does: lists and bans, breakers and adaptive limits,
-/// quotas and waiting, bandwidth, and what is answered to whoever is refused.
+/// Applies all rules of a policy file to services, as the gateway does: access lists and bans, circuit breakers and
+/// adaptive limits, quotas and waiting, bandwidth, and rejection responses.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -22,27 +22,30 @@ use tower_layer::Layer;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What a policy says of listeners, upstreams and routes is for the gateway, and means nothing here; a rule that falls back
-/// to an upstream is refused. A rule that drops connections (`on-limit: drop`) answers with an empty 444, and closes the
-/// connection behind it where that is one of HTTP/1: a service cannot do more. In gRPC every refusal is a status,
-/// `RESOURCE_EXHAUSTED` or `UNAVAILABLE`.
+/// Listeners, upstreams and routes of the policy apply only to the gateway and are ignored; a rule that falls back to an
+/// upstream is an error. A rule that drops connections (`on-limit: drop`) responds with an empty 444 and closes an HTTP/1
+/// connection, because a service cannot drop it. In gRPC every rejection is a status such as `RESOURCE_EXHAUSTED` or
+/// `UNAVAILABLE`.
 ///
-/// Schedules follow the time as requests come in. Paths are those that the layer sees: put it around the whole of a router,
-/// not into a part that is nested in another.
+/// Schedules are updated when requests arrive. Paths are those that the layer sees: apply it to the outermost router,
+/// not to a nested one.
 #[derive(Clone, Debug)]
 pub struct PolicyLayer {
     policy: Arc<LivePolicy>,
 }
 
 impl PolicyLayer {
-    /// A layer with this policy, whatever it is replaced by. Rules that fall back to an upstream are an error, now and in
-    /// what is to replace it: there is none here.
+    /// Creates a layer with this policy and its replacements.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a rule falls back to an upstream. Later replacements with such a rule are rejected.
     pub fn new(live: Arc<LivePolicy>) -> Result<Self, PolicyError> {
         live.forbid_upstream_fallbacks()?;
         Ok(Self { policy: live })
     }
 
-    /// A layer with a policy that was checked to need no upstreams.
+    /// Creates a layer with a policy without upstream fallbacks.
     pub(crate) fn from_checked(live: Arc<LivePolicy>) -> Self {
         Self { policy: live }
     }

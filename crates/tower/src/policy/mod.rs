@@ -1,4 +1,4 @@
-//! A whole policy file in front of a service.
+//! A layer with all rules of a policy file.
 
 mod body;
 mod future;

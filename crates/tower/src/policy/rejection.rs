@@ -1,4 +1,4 @@
-//! What becomes of a request that a policy does not let through.
+//! The response to a request that a policy rejects.
 
 use crate::permit::ResponseProtocol;
 use bytes::Bytes;
@@ -6,14 +6,14 @@ use http::{HeaderValue, Request, Response, Version, header::CONNECTION};
 use tidegate_policy::compile::{DenyReason, PolicyRefusal, RejectAction};
 use tidegate_rule::RejectionResponse;
 
-/// How a request came, and so how it is answered.
+/// The protocol and the HTTP version of a request, which determine the response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestProtocol {
     protocol: ResponseProtocol,
     version: Version,
 }
 
-/// What nginx notes down where it closes a connection without an answer. Here there must be one.
+/// The status that nginx logs when it closes a connection without a response. A service must return a response.
 const NO_RESPONSE_STATUS: u16 = 444;
 
 impl RequestProtocol {
@@ -21,7 +21,7 @@ impl RequestProtocol {
         Self { protocol: ResponseProtocol::detect(request), version: request.version() }
     }
 
-    /// The answer to a request that is refused.
+    /// Returns the response to a rejected request.
     #[cold]
     pub(super) fn reject(self, refusal: PolicyRefusal) -> Box<Response<Bytes>> {
         let PolicyRefusal { rule, reason, action, retry_after, .. } = refusal;
@@ -29,14 +29,14 @@ impl RequestProtocol {
         let answer = match action {
             RejectAction::Response(answer) => answer,
             RejectAction::Drop => RejectionResponse::new(NO_RESPONSE_STATUS),
-            // Refused when the layer was made, and when the policy was replaced.
+            // Unreachable: such policies are rejected when the layer is created and when the policy is replaced.
             RejectAction::Upstream(_) => RejectionResponse::new(503),
         };
         let (answer, message) = match self.protocol {
             ResponseProtocol::Http => (answer, String::new()),
-            // Another page, or a body in its place, is none for gRPC.
+            // A redirect or a body does not apply to gRPC.
             ResponseProtocol::Grpc => {
-                (answer.status(reason_status(reason)), format!("refused by the rule `{rule}`"))
+                (answer.status(reason_status(reason)), format!("denied by rule `{rule}`"))
             }
         };
         let mut response = self.protocol.respond(answer, &message, retry_after);

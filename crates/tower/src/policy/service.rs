@@ -1,4 +1,4 @@
-//! A service behind a policy.
+//! The service of a policy.
 
 use super::{
     body::BandwidthBody,
@@ -16,7 +16,7 @@ use tidegate_policy::compile::{LivePolicy, PolicyResult};
 use tidegate_rule::Evaluation;
 use tower_service::Service;
 
-/// A service behind a policy; see [`PolicyLayer`](super::PolicyLayer).
+/// A service with a policy; see [`PolicyLayer`](super::PolicyLayer).
 #[derive(Clone, Debug)]
 pub struct PolicyService<S> {
     policy: Arc<LivePolicy>,
@@ -28,7 +28,7 @@ impl<S> PolicyService<S> {
         Self { policy: live, inner }
     }
 
-    /// The service.
+    /// Returns the inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
@@ -57,7 +57,7 @@ where
                 PolicyFuture::from_rejection(RequestProtocol::detect(&request).reject(*refusal))
             }
             Evaluation::Pending(result) => {
-                // Only the service that was found ready may be called, however much later.
+                // Call the instance that is ready; the next caller gets its clone.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
                 PolicyFuture::pending(result, ready, request)

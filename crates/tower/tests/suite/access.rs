@@ -1,4 +1,4 @@
-//! Who is let in: lists, bans that begin further inside, and addresses that cannot be made up.
+//! Access lists, bans by responses of the inner service, and forged addresses.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -40,8 +40,8 @@ where
 #[tokio::test]
 async fn access_list_selects_clients() {
     let (control, _manual_clock) = control("deny 192.0.2.0/24\nallow 192.0.2.7\ndeny 2001:db8::/32");
-    let player = TestService::new();
-    let service = AccessLayer::new(control).layer(player.clone());
+    let inner = TestService::new();
+    let service = AccessLayer::new(control).layer(inner.clone());
     let table = [
         ("192.0.2.1", 403),
         ("192.0.2.7", 200),
@@ -53,10 +53,10 @@ async fn access_list_selects_clients() {
     for (peer, expected) in table {
         assert_eq!(status(&service, request_from(peer)).await, expected, "{peer}");
     }
-    assert_eq!(player.calls(), 3);
+    assert_eq!(inner.calls(), 3);
 }
 
-/// A client that writes the header itself changes nothing.
+/// A forwarded header of an untrusted client is ignored.
 #[tokio::test]
 async fn forged_forwarded_address_is_ignored() {
     let (control, _manual_clock) = control("deny 192.0.2.0/24");
@@ -84,23 +84,23 @@ async fn forged_forwarded_address_is_ignored() {
 #[tokio::test]
 async fn repeatedly_limited_client_is_banned() {
     let (control, manual_clock) = control("allow 192.0.2.7");
-    let player = TestService::new();
+    let inner = TestService::new();
     let service = AccessLayer::new(RequestAccess::new(control.clone()).ban_on(|reply| reply.status() == 429))
-        .layer(player.clone());
-    player.set_status(429);
+        .layer(inner.clone());
+    inner.set_status(429);
     for peer in ["198.51.100.1", "192.0.2.7"] {
         for _ in 0..3 {
             assert_eq!(status(&service, request_from(peer)).await, 429);
         }
     }
-    player.set_status(200);
+    inner.set_status(200);
     let banned = send_request(&service, request_from("198.51.100.1")).await.unwrap();
     assert_eq!((banned.status().as_u16(), header(&banned, "retry-after")), (403, Some("3600")));
-    assert_eq!(status(&service, request_from("198.51.100.2")).await, 200, "another");
+    assert_eq!(status(&service, request_from("198.51.100.2")).await, 200, "another client");
     assert_eq!(
         status(&service, request_from("192.0.2.7")).await,
         200,
-        "whoever is on the list is never banned"
+        "a client on the allow list is never banned"
     );
     manual_clock.advance(Duration::from_secs(3_600));
     assert_eq!(status(&service, request_from("198.51.100.1")).await, 200);
@@ -109,10 +109,10 @@ async fn repeatedly_limited_client_is_banned() {
 #[tokio::test]
 async fn ipv6_network_is_one_client() {
     let (control, _manual_clock) = control("");
-    let player = TestService::new();
-    player.set_status(429);
+    let inner = TestService::new();
+    inner.set_status(429);
     let service = AccessLayer::new(RequestAccess::new(control.clone()).ban_on(|reply| reply.status() == 429))
-        .layer(player.clone());
+        .layer(inner.clone());
     for host in 1..=3 {
         assert_eq!(status(&service, request_from(&format!("2001:db8:0:7::{host}"))).await, 429);
     }
@@ -123,7 +123,7 @@ async fn ipv6_network_is_one_client() {
     assert_eq!(
         status(&service, request_from("2001:db8:0:9::1")).await,
         403,
-        "a ban by hand of one address holds"
+        "a manual ban of one address applies"
     );
 }
 
@@ -139,22 +139,22 @@ async fn unknown_client_is_rejected_by_default() {
 #[tokio::test]
 async fn keys_support_lists_and_bans() {
     let (control, _manual_clock) = control("deny key mallory");
-    let player = TestService::new();
+    let inner = TestService::new();
     let access = RequestAccess::new(control)
         .key(key::header("x-user").unwrap())
         .on_unknown(ListAction::Allow)
         .ban_on(|reply| reply.status() == 401);
-    let service = AccessLayer::new(access).layer(player.clone());
+    let service = AccessLayer::new(access).layer(inner.clone());
     let by = |user: &'static [u8]| {
         let user = http::HeaderValue::from_bytes(user).unwrap();
         Request::builder().uri("/").header("x-user", user).body(()).unwrap()
     };
     assert_eq!(status(&service, by(b"mallory")).await, 403);
-    assert_eq!(status(&service, by(b"\xff\xfe")).await, 200, "any bytes are a key");
-    player.set_status(401);
+    assert_eq!(status(&service, by(b"\xff\xfe")).await, 200, "a key may have any bytes");
+    inner.set_status(401);
     for _ in 0..3 {
         assert_eq!(status(&service, by(b"alice")).await, 401);
-        assert_eq!(status(&service, request()).await, 401, "nobody is banned for being unknown");
+        assert_eq!(status(&service, request()).await, 401, "a request without a key is never banned");
     }
     assert_eq!(status(&service, by(b"alice")).await, 403);
     assert_eq!(status(&service, request()).await, 401);
@@ -166,9 +166,9 @@ async fn rejection_is_configurable_and_supports_grpc() {
     let access = RequestAccess::new(control);
     let mut call = request_from("192.0.2.1");
     call.headers_mut().insert("content-type", "application/grpc+proto".parse().unwrap());
-    let refused =
+    let rejected =
         send_request(&AccessLayer::new(access.clone()).layer(TestService::new()), call).await.unwrap();
-    assert_eq!((refused.status().as_u16(), header(&refused, "grpc-status")), (200, Some("7")));
+    assert_eq!((rejected.status().as_u16(), header(&rejected, "grpc-status")), (200, Some("7")));
     let hidden =
         AccessLayer::new(access.with_response(|_| RejectionResponse::new(404))).layer(TestService::new());
     assert_eq!(status(&hidden, request_from("192.0.2.1")).await, 404);

@@ -1,4 +1,4 @@
-//! A real axum server behind the layer, and real clients over HTTP/1.1 and HTTP/2.
+//! The layer in a real axum server, with real clients over HTTP/1.1 and HTTP/2.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -34,7 +34,7 @@ async fn hello() -> &'static str {
     "hello"
 }
 
-/// How often each status was answered to so many GETs at the same time, each on a connection of its own.
+/// Counts the statuses of concurrent GETs, each on its own connection.
 async fn count_statuses(
     speaks: ClientProtocol,
     server: std::net::SocketAddr,
@@ -62,17 +62,17 @@ async fn limit_of_ten_admits_ten_of_hundred_clients() {
     }
 }
 
-/// `axum::serve(listener, app)` records no address: whatever `missing` says holds for every request, and the log says why.
+/// `axum::serve(listener, app)` records no address: `missing` applies to every request, and the log has the reason.
 #[tokio::test]
 async fn server_without_connect_info_is_reported_once_per_layer() {
     let log = log::capture();
     let program = test_rules();
     let shared = program.per_peer("shared", "2/min");
     let client = key::client(TrustedProxies::private());
-    let refused = program.limit("refused", "9/min").key(client).missing(MissingKey::Reject);
+    let rejected = program.limit("rejected", "9/min").key(client).missing(MissingKey::Reject);
     let app = Router::new()
         .route("/shared", get(hello).layer(LimitLayer::new(shared)))
-        .route("/refused", get(hello).layer(LimitLayer::new(refused)));
+        .route("/rejected", get(hello).layer(LimitLayer::new(rejected)));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, app).await });
@@ -84,7 +84,7 @@ async fn server_without_connect_info_is_reported_once_per_layer() {
     assert!(lines[0].starts_with("ERROR"), "{lines:?}");
     assert!(lines[0].contains("into_make_service_with_connect_info::<SocketAddr>()"), "{lines:?}");
     for _ in 0..3 {
-        assert_eq!(status(ClientProtocol::Http1, server, "/refused").await, 400);
+        assert_eq!(status(ClientProtocol::Http1, server, "/rejected").await, 400);
     }
     assert_eq!(log.lines().len(), 2, "each layer reports: {:?}", log.lines());
 }
@@ -102,8 +102,8 @@ async fn server_with_connect_info_logs_nothing() {
     assert!(log.lines().is_empty(), "{:?}", log.lines());
 }
 
-/// tower's own `RateLimitLayer::new(5, …)` keeps its state in each service, and axum makes one for each connection: 50
-/// connections get 50 times 5 requests through it.
+/// The `RateLimitLayer::new(5, …)` of tower has a state per service, and axum clones the service for each connection, so it
+/// would admit 5 requests on each of 50 connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn connections_share_limit() {
     let program = test_rules();
@@ -162,7 +162,7 @@ async fn rules_match_methods_and_routes() {
         .route("/admin/{id}/b", get(hello));
     let server = serve(app.layer(LimitLayer::new(gate))).await;
     let debug: &[(&str, &[u8])] = &[("x-debug", b"1")];
-    let story = [
+    let cases = [
         (Method::POST, "/", &[][..], 200),
         (Method::POST, "/", &[], 429),
         (Method::GET, "/", &[], 200),
@@ -175,9 +175,9 @@ async fn rules_match_methods_and_routes() {
         (Method::GET, "/", debug, 200),
         (Method::GET, "/", debug, 429),
     ];
-    for (place, (method, path, headers, expected)) in story.into_iter().enumerate() {
+    for (place, (method, path, headers, expected)) in cases.into_iter().enumerate() {
         let response = send(ClientProtocol::Http1, server, method, path, headers).await;
-        assert_eq!(response.status().as_u16(), expected, "line {place}: {path}");
+        assert_eq!(response.status().as_u16(), expected, "case {place}: {path}");
     }
 }
 
@@ -185,8 +185,8 @@ async fn rules_match_methods_and_routes() {
 async fn stacked_limits_are_charged_atomically() {
     let program = test_rules();
     let (minute, hour) = (program.limit("minute", "2/min"), program.limit("hour", "5/h"));
-    let held = program.limit("held", "1 at once");
-    let gate = Gate::new([hour.clone(), minute.clone(), held.clone()]);
+    let slots = program.limit("slots", "1 at once");
+    let gate = Gate::new([hour.clone(), minute.clone(), slots.clone()]);
     let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
     let mut statuses = Vec::new();
     for _ in 0..4 {
@@ -194,16 +194,16 @@ async fn stacked_limits_are_charged_atomically() {
     }
     assert_eq!(statuses, [200, 200, 429, 429]);
     assert_eq!(
-        (quota_remaining(&minute), quota_remaining(&hour), quota_remaining(&held)),
+        (quota_remaining(&minute), quota_remaining(&hour), quota_remaining(&slots)),
         (0, 3, 1),
-        "who was refused paid nothing"
+        "a rejected request is not charged"
     );
 
-    let refused = send(ClientProtocol::Http1, server, Method::GET, "/", &[]).await;
-    assert_eq!(header(&refused, "retry-after"), Some("30"));
-    let policies = r#""hour";q=5;w=3600, "minute";q=2;w=60, "held";q=1;qu="concurrent-requests""#;
-    assert_eq!(header(&refused, "ratelimit-policy"), Some(policies));
-    let body = String::from_utf8(refused.into_body().to_vec()).unwrap();
+    let rejected = send(ClientProtocol::Http1, server, Method::GET, "/", &[]).await;
+    assert_eq!(header(&rejected, "retry-after"), Some("30"));
+    let policies = r#""hour";q=5;w=3600, "minute";q=2;w=60, "slots";q=1;qu="concurrent-requests""#;
+    assert_eq!(header(&rejected, "ratelimit-policy"), Some(policies));
+    let body = String::from_utf8(rejected.into_body().to_vec()).unwrap();
     assert!(body.contains(r#""violated-policies":["minute"]"#), "{body}");
 }
 
@@ -221,7 +221,7 @@ async fn cost_comes_from_function() {
     assert_eq!(quota_remaining(&limit), 1);
 }
 
-/// The answer that a request asks for.
+/// Responds with the status and the headers that the request names.
 async fn respond_as_requested(headers: HeaderMap) -> Response<Body> {
     let status = headers.get("x-answer").map_or(200, |status| status.to_str().unwrap().parse().unwrap());
     let mut response = StatusCode::from_u16(status).unwrap().into_response();
@@ -248,7 +248,7 @@ async fn charge_depends_on_response() {
     let server =
         serve(Router::new().route("/", post(respond_as_requested)).layer(LimitLayer::new(gate))).await;
     type ChargeCase = (&'static [(&'static str, &'static [u8])], u16, [u64; 3]);
-    let story: [ChargeCase; 6] = [
+    let cases: [ChargeCase; 6] = [
         (&[], 200, [2, 8, 98]),
         (&[("x-answer", b"401")], 401, [1, 7, 97]),
         (&[("x-answer", b"503")], 503, [1, 7, 96]),
@@ -256,13 +256,13 @@ async fn charge_depends_on_response() {
         (&[("x-answer", b"401"), ("x-cost", b"0")], 401, [0, 5, 56]),
         (&[], 429, [0, 5, 56]),
     ];
-    for (place, (headers, expected, remaining)) in story.into_iter().enumerate() {
+    for (place, (headers, expected, remaining)) in cases.into_iter().enumerate() {
         let response = send(ClientProtocol::Http1, server, Method::POST, "/", headers).await;
-        assert_eq!(response.status().as_u16(), expected, "line {place}");
+        assert_eq!(response.status().as_u16(), expected, "case {place}");
         assert_eq!(
             [quota_remaining(&failed), quota_remaining(&ours), quota_remaining(&actual)],
             remaining,
-            "line {place}"
+            "case {place}"
         );
     }
 }
@@ -296,17 +296,22 @@ async fn shadow_rule_counts_without_denying() {
     let program = test_rules();
     let shadow = program.add_rule(RuleConfig::new("shadow").quota("1/min").unwrap().mode(Mode::Shadow));
     let real = program.limit("real", "3/min");
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let told = seen.clone();
+    let decisions = Arc::new(Mutex::new(Vec::new()));
+    let recorder = decisions.clone();
     let gate = Gate::new([shadow.clone(), real]).with_rejection(move |gate, verdict| {
-        told.lock()
+        recorder
+            .lock()
             .unwrap()
             .extend(verdict.decisions().map(|one| (one.rule(gate).unwrap().name().to_owned(), one.mode)));
         verdict.rejection_response(gate)
     });
     let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
     let first = send(ClientProtocol::Http1, server, Method::GET, "/", &[]).await;
-    assert_eq!(header(&first, "ratelimit-policy"), Some(r#""real";q=3;w=60"#), "clients are not told");
+    assert_eq!(
+        header(&first, "ratelimit-policy"),
+        Some(r#""real";q=3;w=60"#),
+        "shadow rules are not in headers"
+    );
     assert_eq!(quota_remaining(&shadow), 0);
     let mut statuses = Vec::new();
     for _ in 0..3 {
@@ -314,9 +319,9 @@ async fn shadow_rule_counts_without_denying() {
     }
     assert_eq!(statuses, [200, 200, 429]);
     assert_eq!(
-        *seen.lock().unwrap(),
+        *decisions.lock().unwrap(),
         [("real".to_owned(), Mode::Enforce)],
-        "a refused request is not counted"
+        "a rejected request is not counted"
     );
 }
 
@@ -367,19 +372,19 @@ async fn headers_follow_configured_style() {
         ),
         (HeaderStyle::None, &[], &[("retry-after", "30")]),
     ];
-    for (fields, on_success, on_refusal) in table {
+    for (fields, on_success, on_rejection) in table {
         let program = test_rules();
         let gate = Gate::from(program.limit("api", "2/min")).with_header_style(fields);
         let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
-        for told in [on_success, &[], on_refusal] {
+        for expected in [on_success, &[], on_rejection] {
             let response = send(ClientProtocol::Http1, server, Method::GET, "/", &[]).await;
-            for (name, value) in told {
+            for (name, value) in expected {
                 assert_eq!(header(&response, name), Some(*value), "{fields:?}: {name}");
             }
             let others = response.headers().keys().filter(|name| name.as_str().contains("ratelimit")).count();
             assert_eq!(others == 0, fields == HeaderStyle::None, "{fields:?}");
         }
-        // A microsecond before it is due, a client is told to wait for a second, and not for none.
+        // One microsecond before the refill, `Retry-After` is rounded up to one second.
         program.advance(Duration::from_micros(29_999_999));
         let response = send(ClientProtocol::Http1, server, Method::GET, "/", &[]).await;
         assert_eq!((response.status().as_u16(), header(&response, "retry-after")), (429, Some("1")));
@@ -411,7 +416,7 @@ async fn download_holds_slot_until_end() {
     }
 }
 
-/// What a request can do wrong, and the answer that is documented for it.
+/// Malformed requests get their documented responses.
 #[tokio::test]
 async fn malformed_requests_never_return_500() {
     let program = test_rules();
@@ -440,13 +445,12 @@ async fn malformed_requests_never_return_500() {
     let ask = async |path: &str, headers: &[(&str, &[u8])]| {
         send(ClientProtocol::Http2, server, Method::GET, path, headers).await.status().as_u16()
     };
-    // Bytes that are no text are a key like any other.
+    // Bytes that are not UTF-8 are a valid key.
     assert_eq!(ask("/shared", &[("x-token", b"\xff\xfe")]).await, 200);
     assert_eq!(ask("/shared", &[("x-token", b"\xff\xfe")]).await, 200);
     assert_eq!(ask("/shared", &[("x-token", b"\xff\xfe")]).await, 429);
     assert_eq!(ask("/shared", &[("x-token", b"\xff\xfd")]).await, 200);
-    // What is too long counts by a hash. What is missing or empty is not there: one bucket for all of it, no rule, or 400, as was
-    // declared.
+    // A long key is hashed. A missing or empty key is shared, skips the rule, or returns 400, as configured.
     let long: &[(&str, &[u8])] = &[("x-token", &megabyte[..5_000])];
     for expected in [200, 200, 429] {
         assert_eq!(ask("/shared", long).await, expected);
@@ -461,7 +465,7 @@ async fn malformed_requests_never_return_500() {
         assert_eq!(ask("/skipped", headers).await, 200);
         assert_eq!(ask("/wanted", headers).await, 400);
     }
-    // A server turns a megabyte of headers away by itself, before any layer sees it.
+    // The server rejects a megabyte of headers before the layer is called.
     let huge = send(ClientProtocol::Http1, server, Method::GET, "/shared", &[("x-token", &megabyte)]).await;
     assert_eq!(huge.status().as_u16(), 431);
     let malformed: [(&str, &[u8]); 6] = [

@@ -1,4 +1,4 @@
-//! Bodies that move no faster than they may.
+//! Bandwidth limits of bodies.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -16,7 +16,7 @@ use tower::{Layer as _, service_fn};
 
 const CHUNK_BYTES: usize = 10_000;
 
-/// A body of so many chunks, all there at once.
+/// Returns a body with all chunks available.
 fn chunked_body(chunks: usize) -> ChannelBody {
     let (pieces, body) = ChannelBody::new();
     for _ in 0..chunks {
@@ -29,10 +29,10 @@ fn request_by(user: &str) -> Request<()> {
     Request::builder().uri("/").header("x-user", user).body(()).unwrap()
 }
 
-/// What took this long at a rate, within the little that goes at once.
+/// Asserts a duration, within the tolerance of the burst.
 fn assert_duration(took: Duration, seconds: f64) {
     let took = took.as_secs_f64();
-    assert!((seconds * 0.97..=seconds * 1.03).contains(&took), "{took} s, and not {seconds} s");
+    assert!((seconds * 0.97..=seconds * 1.03).contains(&took), "{took} s instead of {seconds} s");
 }
 
 #[tokio::test(start_paused = true)]
@@ -72,7 +72,7 @@ async fn uploads_are_read_at_bandwidth() {
     assert_duration(clock.now().since(began).to_duration(), 5.0);
 }
 
-/// Trailers and broken bodies pass as they are.
+/// Trailers and errors of bodies are forwarded unchanged.
 #[tokio::test]
 async fn trailers_and_errors_pass_unchanged() {
     let bandwidth = Bandwidth::new("1MB/s").unwrap();

@@ -1,4 +1,4 @@
-//! So many at once: who gets in, who waits, and when a slot is free again.
+//! Concurrency limits: admission, waiting, and the release of slots.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -15,57 +15,57 @@ const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_slots_admit_ten_of_hundred_requests() {
-    let player = TestService::new();
-    player.block();
-    let service = ConcurrencyLayer::new(Semaphore::new(10).unwrap()).layer(player.clone());
-    let mut guests = JoinSet::new();
+    let inner = TestService::new();
+    inner.block();
+    let service = ConcurrencyLayer::new(Semaphore::new(10).unwrap()).layer(inner.clone());
+    let mut tasks = JoinSet::new();
     for _ in 0..100 {
         let service = service.clone();
-        guests.spawn(async move { status(&service).await });
+        tasks.spawn(async move { status(&service).await });
     }
-    let mut refused = 0;
-    while refused < 90 {
-        assert_eq!(guests.join_next().await.unwrap().unwrap(), 503);
-        refused += 1;
+    let mut rejected = 0;
+    while rejected < 90 {
+        assert_eq!(tasks.join_next().await.unwrap().unwrap(), 503);
+        rejected += 1;
     }
-    player.release();
-    while let Some(status) = guests.join_next().await {
+    inner.release();
+    while let Some(status) = tasks.join_next().await {
         assert_eq!(status.unwrap(), 200);
     }
-    assert_eq!(player.calls(), 10);
+    assert_eq!(inner.calls(), 10);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_requests_run_ten_at_a_time() {
-    let player = TestService::new();
+    let inner = TestService::new();
     let slots = Semaphore::new(10).unwrap();
     let service =
-        ConcurrencyLayer::new(RequestConcurrency::new(slots.clone()).wait(SECOND * 60)).layer(player.clone());
-    let mut guests = JoinSet::new();
+        ConcurrencyLayer::new(RequestConcurrency::new(slots.clone()).wait(SECOND * 60)).layer(inner.clone());
+    let mut tasks = JoinSet::new();
     for _ in 0..100 {
         let service = service.clone();
-        guests.spawn(async move {
+        tasks.spawn(async move {
             let answer = send_request(&service, request()).await.unwrap();
             tokio::task::yield_now().await;
             (answer.status().as_u16(), answer.into_body().collect().await.unwrap().to_bytes())
         });
     }
-    while let Some(answer) = guests.join_next().await {
+    while let Some(answer) = tasks.join_next().await {
         assert_eq!(answer.unwrap(), (200, "hello".into()));
     }
-    assert_eq!(player.calls(), 100);
-    assert!(player.max_in_flight.load(Ordering::SeqCst) <= 10);
+    assert_eq!(inner.calls(), 100);
+    assert!(inner.max_in_flight.load(Ordering::SeqCst) <= 10);
     assert_eq!((slots.in_flight(), slots.waiters()), (0, 0));
 }
 
 #[tokio::test]
-async fn slot_is_held_until_body_ends() {
-    for (until, held) in [(InFlightEnd::Body, 1), (InFlightEnd::Head, 0)] {
+async fn slot_is_in_use_until_body_ends() {
+    for (until, in_flight) in [(InFlightEnd::Body, 1), (InFlightEnd::Head, 0)] {
         let slots = Semaphore::new(1).unwrap();
         let service = ConcurrencyLayer::new(RequestConcurrency::new(slots.clone()).in_flight_end(until))
             .layer(TestService::new());
         let answer = send_request(&service, request()).await.unwrap();
-        assert_eq!(slots.in_flight(), held);
+        assert_eq!(slots.in_flight(), in_flight);
         drop(answer);
         assert_eq!(slots.in_flight(), 0);
     }
@@ -73,36 +73,36 @@ async fn slot_is_held_until_body_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn wait_timeout_is_rejected() {
-    let player = TestService::new();
-    player.block();
+    let inner = TestService::new();
+    inner.block();
     let clock = Clock::tokio();
     let slots = Semaphore::builder().clock(clock.clone()).max_waiters(1).build(1).unwrap();
     let service =
         ConcurrencyLayer::new(RequestConcurrency::new(slots.clone()).wait(SECOND * 3).name("narrow"))
-            .layer(player.clone());
+            .layer(inner.clone());
 
     let mut inside = start(&service, request()).await;
     assert!(is_pending(&mut inside).await);
     let began = clock.now();
     let mut waiting = start(&service, request()).await;
     assert!(is_pending(&mut waiting).await);
-    let no_place = send_request(&service, request()).await.unwrap();
-    assert_eq!((no_place.status().as_u16(), clock.now()), (503, began), "the line is full");
+    let overflow = send_request(&service, request()).await.unwrap();
+    assert_eq!((overflow.status().as_u16(), clock.now()), (503, began), "the queue is full");
 
-    let late = waiting.await.unwrap();
-    assert_eq!((late.status().as_u16(), header(&late, "retry-after")), (503, Some("1")));
+    let timed_out = waiting.await.unwrap();
+    assert_eq!((timed_out.status().as_u16(), header(&timed_out, "retry-after")), (503, Some("1")));
     assert_eq!(clock.now().since(began).to_duration(), SECOND * 3);
-    assert_eq!(player.calls(), 1);
+    assert_eq!(inner.calls(), 1);
     assert_eq!(slots.waiters(), 0);
 }
 
 #[tokio::test]
 async fn cancelled_request_leaves_queue() {
-    let player = TestService::new();
-    player.block();
+    let inner = TestService::new();
+    inner.block();
     let slots = Semaphore::new(1).unwrap();
     let service =
-        ConcurrencyLayer::new(RequestConcurrency::new(slots.clone()).wait(SECOND * 3)).layer(player.clone());
+        ConcurrencyLayer::new(RequestConcurrency::new(slots.clone()).wait(SECOND * 3)).layer(inner.clone());
     let mut inside = start(&service, request()).await;
     assert!(is_pending(&mut inside).await);
     let mut waiting = start(&service, request()).await;
@@ -112,18 +112,18 @@ async fn cancelled_request_leaves_queue() {
     assert_eq!(slots.waiters(), 0);
     drop(inside);
     assert_eq!(slots.in_flight(), 0);
-    assert_eq!(player.calls(), 1);
+    assert_eq!(inner.calls(), 1);
 }
 
 #[tokio::test]
 async fn waiting_requests_run_by_priority() {
-    let player = TestService::new();
-    player.block();
+    let inner = TestService::new();
+    inner.block();
     let slots = Semaphore::new(1).unwrap();
     let slots = RequestConcurrency::new(slots)
         .wait(SECOND * 3)
         .priority(|head| WaitPriority(if head.path() == "/health" { 9 } else { 0 }));
-    let service = ConcurrencyLayer::new(slots).layer(player.clone());
+    let service = ConcurrencyLayer::new(slots).layer(inner.clone());
     let to = |path: &str| Request::builder().uri(path).body(()).unwrap();
     let mut inside = start(&service, to("/")).await;
     assert!(is_pending(&mut inside).await);
@@ -132,9 +132,9 @@ async fn waiting_requests_run_by_priority() {
     let mut urgent = start(&service, to("/health")).await;
     assert!(is_pending(&mut urgent).await);
 
-    player.release();
+    inner.release();
     drop(inside);
-    assert!(is_pending(&mut usual).await, "it came first, and is not the first");
+    assert!(is_pending(&mut usual).await, "the earlier request has a lower priority");
     let answer = urgent.await.unwrap();
     drop(answer);
     assert_eq!(usual.await.unwrap().status(), 200);

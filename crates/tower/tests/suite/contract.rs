@@ -51,7 +51,7 @@ async fn decision_is_made_in_call() {
     assert_eq!(statuses.map(|response| response.unwrap().status().as_u16()), [200, 429]);
 }
 
-/// A service that panics unless the very clone that is called was found ready.
+/// A service that panics if an instance is called that is not ready.
 struct ReadyCheckedService {
     is_ready: bool,
     calls: Arc<AtomicU64>,
@@ -74,7 +74,7 @@ impl Service<Request<()>> for ReadyCheckedService {
     }
 
     fn call(&mut self, request: Request<()>) -> Self::Future {
-        assert!(std::mem::take(&mut self.is_ready), "called without being ready");
+        assert!(std::mem::take(&mut self.is_ready), "called before it was ready");
         self.calls.fetch_add(1, Ordering::Relaxed);
         ok(request)
     }
@@ -117,7 +117,7 @@ impl Service<Request<()>> for UnreadyService {
     }
 
     fn call(&mut self, _: Request<()>) -> Self::Future {
-        panic!("it was never ready")
+        panic!("called before it was ready")
     }
 }
 
@@ -138,13 +138,13 @@ async fn service_error_passes_through_and_is_charged() {
     let counted = program
         .limit("counted", "5/min")
         .charge(ChargePolicy::only_if(|reply: &dyn ResponseHead| reply.status() == 401));
-    let held = program.limit("held", "1 at once");
-    let gate = Gate::new([counted.clone(), held.clone()]);
+    let slots = program.limit("slots", "1 at once");
+    let gate = Gate::new([counted.clone(), slots.clone()]);
     let broken = service_fn(|_: Request<()>| ready(Err::<FullResponse, _>("broken")));
     let service = LimitService::new(gate, broken);
     assert_eq!(service.clone().oneshot(get("/")).await.unwrap_err(), "broken");
-    assert_eq!((quota_remaining(&counted), quota_remaining(&held)), (4, 1));
-    assert_eq!(service.oneshot(get("/")).await.unwrap_err(), "broken", "the slot came back");
+    assert_eq!((quota_remaining(&counted), quota_remaining(&slots)), (4, 1));
+    assert_eq!(service.oneshot(get("/")).await.unwrap_err(), "broken", "the slot is released");
 }
 
 #[tokio::test]
@@ -183,10 +183,12 @@ async fn cancelled_wait_is_not_charged() {
     assert_eq!(quota_remaining(&beside), 8);
     drop(second);
     assert_eq!(quota_remaining(&beside), 9);
-    // Had the one that hung up paid, this one would have to wait for two seconds.
+    // If the cancelled request had been charged, this one would wait for two seconds.
     let mut third = Box::pin(service.ready().await.unwrap().call(get("/")));
     program.advance(Duration::from_secs(1));
-    let Poll::Ready(third) = third.as_mut().poll(&mut context()) else { panic!("a second has passed") };
+    let Poll::Ready(third) = third.as_mut().poll(&mut context()) else {
+        panic!("still pending after a second")
+    };
     assert_eq!(third.unwrap().status(), 200);
 }
 
@@ -205,7 +207,7 @@ async fn clones_share_one_gate() {
     assert_eq!(other.status(), 200);
 }
 
-/// Neither read nor needed to be a body: the gate has no way to touch it.
+/// Not a body: the layer must not read it.
 struct OpaqueBody;
 
 #[tokio::test]
@@ -236,16 +238,16 @@ async fn response_body_holds_slot_until_end() {
         });
         let service = LimitService::new(slots.clone(), inner);
         let mut body = service.clone().oneshot(get("/")).await.unwrap().into_body();
-        let refused = service.oneshot(get("/")).await.unwrap();
+        let rejected = service.oneshot(get("/")).await.unwrap();
         assert_eq!(
-            (refused.status().as_u16(), header(&refused, "retry-after")),
+            (rejected.status().as_u16(), header(&rejected, "retry-after")),
             (429, None),
-            "until a release"
+            "a slot has no retry time"
         );
 
         sender.send_data(Bytes::from_static(b"part")).await.unwrap();
         assert!(body.frame().await.unwrap().is_ok());
-        assert_eq!(quota_remaining(&slots), 0, "there is more to come");
+        assert_eq!(quota_remaining(&slots), 0, "the body has not ended");
         match ending {
             "end" => {
                 drop(sender);
@@ -267,12 +269,12 @@ async fn body_size_hint_is_forwarded() {
     let service = LimitService::new(program.limit("one", "1/min"), service_fn(ok));
     let hello = service.clone().oneshot(get("/")).await.unwrap().into_body();
     assert_eq!((hello.size_hint().exact(), hello.is_end_stream()), (Some(5), false));
-    let refusal = service.oneshot(get("/")).await.unwrap().into_body();
-    let size = refusal.size_hint().exact().unwrap();
-    assert_eq!(refusal.collect().await.unwrap().to_bytes().len() as u64, size);
+    let rejection = service.oneshot(get("/")).await.unwrap().into_body();
+    let size = rejection.size_hint().exact().unwrap();
+    assert_eq!(rejection.collect().await.unwrap().to_bytes().len() as u64, size);
 }
 
-/// Whatever layer refuses, its answer is sent in the same words.
+/// A configured rejection response is sent unchanged.
 #[tokio::test]
 async fn configured_response_is_sent_unchanged() {
     let program = test_rules();
@@ -280,44 +282,46 @@ async fn configured_response_is_sent_unchanged() {
         .with_rejection(|_, _| tidegate_rule::RejectionResponse::new(503).header("x-note", "später"));
     let service = LimitService::new(gate, service_fn(ok));
     let _ = service.clone().oneshot(get("/")).await.unwrap();
-    let refused = service.oneshot(get("/")).await.unwrap();
-    assert_eq!(refused.headers()["x-note"].as_bytes(), "später".as_bytes());
+    let rejected = service.oneshot(get("/")).await.unwrap();
+    assert_eq!(rejected.headers()["x-note"].as_bytes(), "später".as_bytes());
 }
 
-/// Nobody did too much, so it is not 429.
+/// A store failure is not the fault of the client, so the status is 503 instead of 429.
 #[tokio::test]
 async fn closed_rule_without_store_returns_503() {
     let program = test_rules_without_store();
     let service = LimitLayer::new(program.limit("calls", "5/min")).layer(service_fn(ok));
-    let refused = service.clone().oneshot(get("/")).await.unwrap();
-    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (503, Some("1")));
-    assert_eq!(header(&refused, "ratelimit"), None, "nobody knows what is left");
+    let rejected = service.clone().oneshot(get("/")).await.unwrap();
+    assert_eq!((rejected.status().as_u16(), header(&rejected, "retry-after")), (503, Some("1")));
+    assert_eq!(header(&rejected, "ratelimit"), None, "the remaining quota is unknown");
 
     let mut call = get("/");
     call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
-    let refused = service.oneshot(call).await.unwrap();
-    assert_eq!((refused.status().as_u16(), header(&refused, "grpc-status")), (200, Some("14")));
-    assert_eq!(header(&refused, "grpc-retry-pushback-ms"), Some("1000"));
+    let rejected = service.oneshot(call).await.unwrap();
+    assert_eq!((rejected.status().as_u16(), header(&rejected, "grpc-status")), (200, Some("14")));
+    assert_eq!(header(&rejected, "grpc-retry-pushback-ms"), Some("1000"));
 }
 
-/// A layer waits by the clock of its rules.
+/// A layer uses the clock of its rules.
 #[tokio::test]
 async fn manual_clock_wakes_waiters() {
     let program = test_rules();
-    let patient = RuleConfig::new("patient").quota("1/s").unwrap().quota("1 at once").unwrap();
-    let limit = program.add_rule(patient.wait(Duration::from_secs(5)));
+    let waiting = RuleConfig::new("waiting").quota("1/s").unwrap().quota("1 at once").unwrap();
+    let limit = program.add_rule(waiting.wait(Duration::from_secs(5)));
     let mut service = LimitLayer::new(limit).layer(service_fn(ok));
     let first = service.call(get("/")).await.unwrap();
     let mut second = Box::pin(service.call(get("/")));
     assert!(second.as_mut().poll(&mut context()).is_pending());
     program.advance(Duration::from_secs(1));
-    assert!(second.as_mut().poll(&mut context()).is_pending(), "there is a token, and no slot");
+    assert!(second.as_mut().poll(&mut context()).is_pending(), "there is a token but no slot");
     drop(first);
-    let Poll::Ready(second) = second.as_mut().poll(&mut context()) else { panic!("there are both") };
+    let Poll::Ready(second) = second.as_mut().poll(&mut context()) else {
+        panic!("still pending with a token and a slot")
+    };
     assert_eq!(second.unwrap().status(), 200);
 }
 
-/// What a server would have turned away, and what no server sees.
+/// Keys that a server would reject or that no server passes on.
 #[tokio::test]
 async fn unusual_keys_never_return_500() {
     let long = || KeyValue::from("k".repeat(1 << 20));
@@ -331,24 +335,24 @@ async fn unusual_keys_never_return_500() {
     let client = || key::client(proxies.clone());
     let forwarded = || key::client(proxies.clone().forwarded());
     let megabyte = || with("x-token", &vec![b'k'; 1 << 20]);
-    let nobody = || get("/");
+    let without_peer = || get("/");
     type MakeRequest<'a> = &'a dyn Fn() -> Request<()>;
     let table: [(&str, RequestKey, MakeRequest<'_>, MakeRequest<'_>, [u16; 2]); 8] = [
-        ("a key of a megabyte counts by a hash", token(), &megabyte, &megabyte, [200, 429]),
+        ("a key of a megabyte is hashed", token(), &megabyte, &megabyte, [200, 429]),
         (
-            "so does one that a function made",
+            "a custom key of a megabyte is hashed",
             key::custom(move |_| Some(long())),
-            &nobody,
-            &nobody,
+            &without_peer,
+            &without_peer,
             [200, 429],
         ),
         ("bytes", token(), &|| with("x-token", b"\xff"), &|| with("x-token", b"\xfe"), [200, 200]),
         ("the same bytes", token(), &|| with("x-token", b"\xff"), &|| with("x-token", b"\xff"), [200, 429]),
-        ("without a peer", key::peer(), &nobody, &nobody, [400, 400]),
+        ("without a peer", key::peer(), &without_peer, &without_peer, [400, 400]),
         (
-            "without a peer nobody is believed",
+            "forwarded headers without a peer address are ignored",
             client(),
-            &nobody,
+            &without_peer,
             &|| {
                 let mut request = get("/");
                 request.headers_mut().insert("x-forwarded-for", "192.0.2.1".parse().unwrap());
@@ -357,24 +361,24 @@ async fn unusual_keys_never_return_500() {
             [400, 400],
         ),
         (
-            "what a proxy garbles is the proxy's",
+            "a malformed header of a proxy counts for the proxy",
             client(),
             &|| with("x-forwarded-for", b"\xff, ;;,, 999.0.0.1"),
             &|| with("x-forwarded-for", &[b','; 1 << 16]),
             [200, 429],
         ),
         (
-            "in the other header too",
+            "also in the Forwarded header",
             forwarded(),
             &|| with("forwarded", b"for=\"[::1"),
             &|| with("forwarded", b"=;,\"\\\xff"),
             [200, 429],
         ),
     ];
-    for (what, key, first, second, refused) in table {
-        // Where it need not be there, requests without a key share one.
-        let shared = if refused == [400, 400] { [200, 429] } else { refused };
-        for (missing, expected) in [(MissingKey::Reject, refused), (MissingKey::Shared, shared)] {
+    for (what, key, first, second, rejected) in table {
+        // With `MissingKey::Shared`, requests without a key share one.
+        let shared = if rejected == [400, 400] { [200, 429] } else { rejected };
+        for (missing, expected) in [(MissingKey::Reject, rejected), (MissingKey::Shared, shared)] {
             let program = test_rules();
             let limit = program.limit("key", "1/h").key(key.clone()).missing(missing);
             let service = LimitLayer::new(limit).layer(service_fn(ok));

@@ -1,4 +1,4 @@
-//! Facts of a request, as functions deep below and layers further inside see them.
+//! Facts of a request in nested functions and inner layers.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -23,7 +23,7 @@ static RULE: LazyLock<Rule> = LazyLock::new(|| {
     rules.declare(RuleConfig::new("deep").quota("2/min").unwrap()).unwrap()
 });
 
-/// What an attribute with `key = ip` amounts to, two calls below the handler.
+/// Does the same as an attribute with `key = ip`, two calls below the handler.
 async fn check_nested() -> Result<(), Limited> {
     tokio::task::yield_now().await;
     RULE.admit(&site::ip(), 1).await
@@ -62,9 +62,9 @@ async fn nested_function_sees_facts() {
     );
     assert!(
         send_request(&service, request_from([198, 51, 100, 1], "203.0.113.7")).await.is_ok(),
-        "a header that is made up"
+        "a forged header"
     );
-    assert!(Facts::current().is_none(), "and nothing is left behind");
+    assert!(Facts::current().is_none(), "the facts do not outlive the request");
 }
 
 #[tokio::test]
@@ -81,11 +81,12 @@ async fn inner_layer_sees_facts() {
     assert_eq!(crate::support::status(&service).await, 200);
     assert_eq!(guards.count(), 1);
 
-    let seen = service_fn(|request: Request<()>| async move {
+    let inspect = service_fn(|request: Request<()>| async move {
         let beside = request.extensions().get::<Facts>().cloned();
         Ok::<_, crate::support::TestServiceError>((beside, Facts::current()))
     });
-    let (beside, around) = send_request(&facts.layer(seen), request_from([192, 0, 2, 1], "")).await.unwrap();
+    let (beside, around) =
+        send_request(&facts.layer(inspect), request_from([192, 0, 2, 1], "")).await.unwrap();
     assert_eq!(beside.as_ref(), around.as_deref());
     assert_eq!(beside.unwrap().get("tenant"), Some("acme"));
 }

@@ -1,4 +1,4 @@
-//! tonic on both sides: the interceptor, and guards around servers and channels.
+//! tonic: the interceptor, and guards for servers and channels.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -83,7 +83,7 @@ async fn interceptor_keys_by_metadata() {
     }
 }
 
-/// Several rules, a cost, an answer of its own, and what a request lacks.
+/// Several rules, a cost, a custom rejection and a missing key.
 #[tokio::test]
 async fn interceptor_checks_all_rules_of_gate() {
     let program = crate::support::test_rules();
@@ -97,15 +97,15 @@ async fn interceptor_checks_all_rules_of_gate() {
     let mut client = HealthClient::new(channel(serve_with_gate(gate).await));
     let status = client.check(health_request(None)).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
-    assert_eq!(crate::support::quota_remaining(&all), 5, "all of them, or none");
-    let story =
+    assert_eq!(crate::support::quota_remaining(&all), 5, "all rules are charged or none");
+    let cases =
         [("alice", Ok(())), ("alice", Ok(())), ("alice", Err("each")), ("bob", Ok(())), ("eve", Ok(()))];
-    for (user, expected) in story.into_iter().chain([("eve", Err("all"))]) {
+    for (user, expected) in cases.into_iter().chain([("eve", Err("all"))]) {
         match (client.check(health_request(Some(user))).await, expected) {
             (Ok(_), Ok(())) => {}
             (Err(status), Err(rule)) => {
                 assert_eq!(status.code(), Code::ResourceExhausted);
-                assert!(status.message().starts_with(&format!("{rule}: over the limit")), "{status:?}");
+                assert!(status.message().starts_with(&format!("{rule}: limit of")), "{status:?}");
                 assert!(status.get_details_retry_info().is_some());
                 assert!(status.metadata().get("ratelimit").is_some());
             }
@@ -129,11 +129,10 @@ fn interceptor_rejects_blocking_rules() {
     assert!(error.to_string().contains("use `LimitLayer`"), "{error}");
     let stored = crate::support::test_rules_without_store().limit("stored", "5/min");
     let error = RuleInterceptor::new(stored).unwrap_err();
-    assert!(error.to_string().contains("rule `stored` is counted in a store"), "{error}");
+    assert!(error.to_string().contains("rule `stored` uses a store"), "{error}");
 }
 
-/// Settings that come after the interceptor was built have a rule wait: nobody turns the clock, so a call that waited would
-/// never be answered.
+/// Later settings let a rule wait. The clock does not advance, so a call that waits would never end.
 #[tokio::test]
 async fn interceptor_decides_without_waiting() {
     let program = crate::support::test_rules();
@@ -165,15 +164,15 @@ async fn interceptor_whose_rule_moved_to_a_store_is_unavailable_and_reported_onc
         );
         assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(SECOND));
     }
-    let reported = log.lines().into_iter().filter(|line| line.contains("cannot ask a store"));
+    let reported = log.lines().into_iter().filter(|line| line.contains("cannot use a store"));
     assert_eq!(reported.count(), 1);
 }
 
 #[tokio::test]
 async fn client_interceptor_denies_before_sending() {
     let interceptor = RuleInterceptor::new(RequestLimit::new(rule("1/min"))).unwrap();
-    let nobody = listen().await.1;
-    let mut client = HealthClient::with_interceptor(channel(nobody), interceptor);
+    let closed = listen().await.1;
+    let mut client = HealthClient::with_interceptor(channel(closed), interceptor);
     assert_eq!(client.check(health_request(None)).await.unwrap_err().code(), Code::Unavailable);
     assert_eq!(client.check(health_request(None)).await.unwrap_err().code(), Code::ResourceExhausted);
 }
@@ -195,7 +194,7 @@ async fn server_guard_returns_grpc_status() {
     assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(SECOND * 9));
 }
 
-/// A status that only the trailers tell, and an unknown service, which is the client's own mistake.
+/// A status in the trailers, and an unknown service, which is an error of the client.
 #[tokio::test]
 async fn channel_guard_counts_statuses() {
     let settings = BreakerSettings::builder().count_window(2).min_calls(2).build().unwrap();
@@ -208,19 +207,19 @@ async fn channel_guard_counts_statuses() {
         GuardLayer::new(RequestGuard::new(breaker.clone()).for_client_calls()).layer(channel(address));
     let mut client = HealthClient::new(guarded);
     client.check(health_request(None)).await.unwrap();
-    let unknown = Request::new(HealthCheckRequest { service: "nobody".to_owned() });
+    let unknown = Request::new(HealthCheckRequest { service: "unknown".to_owned() });
     assert_eq!(client.check(unknown).await.unwrap_err().code(), Code::NotFound);
     assert_eq!(breaker.state(), BreakerState::Closed);
 
     server.abort();
-    let nowhere = listen().await.1;
+    let closed = listen().await.1;
     let mut client = HealthClient::new(
-        GuardLayer::new(RequestGuard::new(breaker.clone()).for_client_calls()).layer(channel(nowhere)),
+        GuardLayer::new(RequestGuard::new(breaker.clone()).for_client_calls()).layer(channel(closed)),
     );
     while breaker.state() == BreakerState::Closed {
         assert_eq!(client.check(health_request(None)).await.unwrap_err().code(), Code::Unavailable);
     }
     let status = client.check(health_request(None)).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
-    assert!(status.get_details_retry_info().is_some(), "refused by the breaker: {status:?}");
+    assert!(status.get_details_retry_info().is_some(), "rejected by the breaker: {status:?}");
 }

@@ -1,4 +1,4 @@
-//! Guards in front of a service: what counts, until when, and what is answered.
+//! Guards: the recorded outcomes, the end of a call, and rejections.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -24,7 +24,7 @@ use tower::{Layer as _, Service as _};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Opens for five seconds at the second failure in a row; then one probe.
+/// Returns a breaker that opens for five seconds after two consecutive failures, then admits one probe.
 fn breaker() -> (Arc<Breaker>, ManualClock) {
     let (clock, manual_clock) = Clock::manual();
     let settings = BreakerSettings::builder()
@@ -44,21 +44,21 @@ fn limit(of: u32) -> Arc<AdaptiveLimit> {
 #[tokio::test]
 async fn open_breaker_rejects_until_probe_succeeds() {
     let (breaker, manual_clock) = breaker();
-    let player = TestService::new();
-    let service = GuardLayer::new(RequestGuard::new(breaker.clone()).name("orders")).layer(player.clone());
+    let inner = TestService::new();
+    let service = GuardLayer::new(RequestGuard::new(breaker.clone()).name("orders")).layer(inner.clone());
 
-    player.set_status(500);
+    inner.set_status(500);
     assert_eq!([status(&service).await, status(&service).await], [500, 500]);
-    let refused = send_request(&service, request()).await.unwrap();
-    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (503, Some("5")));
-    assert_eq!(header(&refused, "content-type"), Some("application/problem+json"));
-    let body = refused.into_body().collect().await.unwrap().to_bytes();
+    let rejected = send_request(&service, request()).await.unwrap();
+    assert_eq!((rejected.status().as_u16(), header(&rejected, "retry-after")), (503, Some("5")));
+    assert_eq!(header(&rejected, "content-type"), Some("application/problem+json"));
+    let body = rejected.into_body().collect().await.unwrap().to_bytes();
     assert!(!body.is_empty());
-    assert_eq!(player.calls(), 2, "a refused call is not made");
+    assert_eq!(inner.calls(), 2, "a rejected call does not reach the service");
 
-    player.set_status(404);
+    inner.set_status(404);
     manual_clock.advance(SECOND * 5);
-    assert_eq!(status(&service).await, 404, "the client's own mistake shows that somebody is there");
+    assert_eq!(status(&service).await, 404, "a client error is a success of the server");
     assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
@@ -78,9 +78,9 @@ async fn clones_share_guard() {
 #[tokio::test]
 async fn cancelled_call_is_not_recorded() {
     let (breaker, _manual_clock) = breaker();
-    let player = TestService::new();
-    let service = GuardLayer::new(breaker.clone()).layer(player.clone());
-    player.block();
+    let inner = TestService::new();
+    let service = GuardLayer::new(breaker.clone()).layer(inner.clone());
+    inner.block();
     for _ in 0..10 {
         let mut answer = start(&service, request()).await;
         assert!(is_pending(&mut answer).await);
@@ -135,11 +135,11 @@ fn responses_are_classified() {
 async fn client_guard_counts_429_as_failure() {
     for (is_client, after) in [(true, 503), (false, 429)] {
         let (breaker, _manual_clock) = breaker();
-        let player = TestService::new();
-        player.set_status(429);
+        let inner = TestService::new();
+        inner.set_status(429);
         let guard = RequestGuard::new(breaker);
         let guard = if is_client { guard.for_client_calls() } else { guard };
-        let service = GuardLayer::new(guard).layer(player);
+        let service = GuardLayer::new(guard).layer(inner);
         let statuses = [status(&service).await, status(&service).await, status(&service).await];
         assert_eq!(statuses, [429, 429, after]);
     }
@@ -150,20 +150,20 @@ async fn each_host_has_own_breaker() {
     let settings = BreakerSettings::builder().count_window(1).build().unwrap();
     let breakers = Guards::builder().max_keys(10).build(move || Breaker::new(settings.clone()));
     let breakers = Arc::new(breakers);
-    let player = TestService::new();
-    let service = GuardLayer::new(RequestGuard::by_key(breakers.clone(), key::host())).layer(player.clone());
+    let inner = TestService::new();
+    let service = GuardLayer::new(RequestGuard::by_key(breakers.clone(), key::host())).layer(inner.clone());
     let to = |host: usize| Request::builder().uri(format!("http://h{host}.test/")).body(()).unwrap();
 
-    player.set_status(500);
+    inner.set_status(500);
     send_request(&service, to(0)).await.unwrap();
-    player.set_status(200);
+    inner.set_status(200);
     assert_eq!(send_request(&service, to(0)).await.unwrap().status(), 503);
     assert_eq!(send_request(&service, to(1)).await.unwrap().status(), 200);
     for host in 0..1_000 {
         send_request(&service, to(host)).await.unwrap();
     }
-    assert_eq!(breakers.count(), 10, "a flood of hosts makes no more");
-    assert_eq!(send_request(&service, to(0)).await.unwrap().status(), 503, "and takes none away");
+    assert_eq!(breakers.count(), 10, "more hosts do not create more breakers");
+    assert_eq!(send_request(&service, to(0)).await.unwrap().status(), 503, "and do not evict existing ones");
 }
 
 #[tokio::test]
@@ -173,20 +173,21 @@ async fn rejection_is_configurable() {
     let guard = RequestGuard::new(breaker).name("orders").with_response(|limited| {
         RejectionResponse::new(200)
             .header("x-from", "cache")
-            .text(format!("stale, since {} is away", limited.rule()))
+            .text(format!("stale: {} is unavailable", limited.rule()))
     });
     let answer = send_request(&GuardLayer::new(guard).layer(TestService::new()), request()).await.unwrap();
     assert_eq!((answer.status().as_u16(), header(&answer, "x-from")), (200, Some("cache")));
     let body = answer.into_body().collect().await.unwrap().to_bytes();
-    assert_eq!(body, "stale, since orders is away");
+    assert_eq!(body, "stale: orders is unavailable");
 }
 
 #[tokio::test]
 async fn forced_open_breaker_sends_retry_after_one_second() {
     let (breaker, _manual_clock) = breaker();
     breaker.force_open();
-    let refused = send_request(&GuardLayer::new(breaker).layer(TestService::new()), request()).await.unwrap();
-    assert_eq!(header(&refused, "retry-after"), Some("1"));
+    let rejected =
+        send_request(&GuardLayer::new(breaker).layer(TestService::new()), request()).await.unwrap();
+    assert_eq!(header(&rejected, "retry-after"), Some("1"));
 }
 
 #[tokio::test]
@@ -194,9 +195,9 @@ async fn error_throttle_works_as_guard() {
     let (clock, _manual_clock) = Clock::manual();
     let settings = ErrorRateSettings::builder().request_threshold(2).build().unwrap();
     let throttle = Arc::new(ErrorThrottle::with_clock(settings, "1/min", clock).unwrap());
-    let player = TestService::new();
-    player.set_status(500);
-    let service = GuardLayer::new(throttle.clone()).layer(player.clone());
+    let inner = TestService::new();
+    inner.set_status(500);
+    let service = GuardLayer::new(throttle.clone()).layer(inner.clone());
     for _ in 0..10 {
         status(&service).await;
     }
@@ -210,14 +211,14 @@ async fn grpc_rejection_uses_grpc_status() {
     breaker.open_for(SECOND * 7);
     let mut call = request();
     call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
-    let refused = send_request(&GuardLayer::new(breaker).layer(TestService::new()), call).await.unwrap();
-    assert_eq!((refused.status().as_u16(), header(&refused, "grpc-status")), (200, Some("14")));
-    assert_eq!(header(&refused, "content-type"), Some("application/grpc"));
-    assert!(refused.headers().contains_key("grpc-status-details-bin"));
-    assert!(refused.into_body().collect().await.unwrap().to_bytes().is_empty());
+    let rejected = send_request(&GuardLayer::new(breaker).layer(TestService::new()), call).await.unwrap();
+    assert_eq!((rejected.status().as_u16(), header(&rejected, "grpc-status")), (200, Some("14")));
+    assert_eq!(header(&rejected, "content-type"), Some("application/grpc"));
+    assert!(rejected.headers().contains_key("grpc-status-details-bin"));
+    assert!(rejected.into_body().collect().await.unwrap().to_bytes().is_empty());
 }
 
-/// A service that answers with a body that comes piece by piece.
+/// Returns a service that responds with this body.
 fn respond_with_body(
     body: ChannelBody,
 ) -> impl tower::Service<
@@ -243,7 +244,7 @@ async fn call_is_in_flight_until_body_ends() {
     assert_eq!(limit.in_flight(), 1);
     drop(pieces);
     assert!(body.frame().await.is_none());
-    assert_eq!(limit.in_flight(), 0, "ended, though nobody dropped it");
+    assert_eq!(limit.in_flight(), 0, "the body has ended but is not dropped");
     drop(body);
 
     let (_pieces, body) = ChannelBody::new();
@@ -257,10 +258,10 @@ async fn call_is_in_flight_until_body_ends() {
     let (_pieces, body) = ChannelBody::new();
     let mut service = GuardLayer::new(limit.clone()).layer(respond_with_body(body));
     let _answer = service.call(request()).await.unwrap();
-    assert_eq!(limit.in_flight(), 0, "only until the head, unless told otherwise");
+    assert_eq!(limit.in_flight(), 0, "only until the head by default");
 }
 
-/// A server that knows the length stops there, and never asks for the end.
+/// A server stops at the known length, and does not poll for the end.
 #[tokio::test]
 async fn sized_body_ends_with_last_byte() {
     let limit = limit(4);

@@ -1,4 +1,4 @@
-//! A breaker on the side of the client: around reqwest and around hyper's client, against a real server.
+//! Circuit breakers for reqwest and for the client of hyper, with a real server.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -25,7 +25,7 @@ use tower::{Layer as _, ServiceExt as _};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A server that answers as it is told to, and counts who asked.
+/// A server that responds with the configured status, and counts requests.
 #[derive(Clone, Default)]
 struct StatusServer {
     status: Arc<AtomicU16>,
@@ -43,28 +43,28 @@ impl StatusServer {
 }
 
 async fn serve() -> (SocketAddr, StatusServer) {
-    let moody = StatusServer::default();
-    moody.set_status(200);
-    let answer = async |State(moody): State<StatusServer>| {
-        moody.calls.fetch_add(1, Ordering::SeqCst);
-        (StatusCode::from_u16(moody.status.load(Ordering::SeqCst)).unwrap(), "said")
+    let server = StatusServer::default();
+    server.set_status(200);
+    let answer = async |State(server): State<StatusServer>| {
+        server.calls.fetch_add(1, Ordering::SeqCst);
+        (StatusCode::from_u16(server.status.load(Ordering::SeqCst)).unwrap(), "text")
     };
     let router = Router::new()
         .route("/", get(answer))
         .route("/moved", get(|| async { Redirect::temporary("/") }))
-        .with_state(moody.clone());
+        .with_state(server.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, router).await });
-    (address, moody)
+    (address, server)
 }
 
-/// Where nobody listens.
+/// Returns an address without a listener.
 async fn closed_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
-/// Opens for five seconds at the second failure in a row; then one probe.
+/// Returns a breaker that opens for five seconds after two consecutive failures, then admits one probe.
 fn breaker() -> (Arc<Breaker>, ManualClock) {
     let (clock, manual_clock) = Clock::manual();
     let settings = BreakerSettings::builder()
@@ -90,23 +90,23 @@ async fn breaker_stops_reqwest_calls_to_failing_server() {
         server.set_status(status);
         let answer = ask().await.unwrap();
         assert_eq!(answer.status(), status);
-        assert!(answer.extensions().get::<Limited>().is_none(), "the server said so itself");
+        assert!(answer.extensions().get::<Limited>().is_none(), "the status is from the server");
         assert_eq!(breaker.state(), expected, "{status}");
     }
-    let refused = ask().await.unwrap();
-    assert_eq!((refused.status().as_u16(), server.calls()), (503, 2), "the call was not made");
-    assert_eq!(refused.headers()["retry-after"], "5");
-    assert_eq!(refused.url().as_str(), format!("http://{address}/"));
-    let limited = refused.extensions().get::<Limited>().unwrap();
+    let rejected = ask().await.unwrap();
+    assert_eq!((rejected.status().as_u16(), server.calls()), (503, 2), "the call was not made");
+    assert_eq!(rejected.headers()["retry-after"], "5");
+    assert_eq!(rejected.url().as_str(), format!("http://{address}/"));
+    let limited = rejected.extensions().get::<Limited>().unwrap();
     assert!(limited.rule() == "orders" && matches!(limited.cause(), CallError::Rejected(_)), "{limited}");
-    assert!(refused.text().await.unwrap().contains("temporary-reduced-capacity"));
+    assert!(rejected.text().await.unwrap().contains("temporary-reduced-capacity"));
 
     server.set_status(404);
     manual_clock.advance(SECOND * 5);
     assert_eq!(
         ask().await.unwrap().text().await.unwrap(),
-        "said",
-        "a mistake of ours is no failure of theirs"
+        "text",
+        "a client error is no failure of the server"
     );
     assert_eq!(breaker.state(), BreakerState::Closed);
 }
@@ -116,7 +116,7 @@ async fn connection_error_counts_as_host_failure() {
     let (address, server) = serve().await;
     let settings = BreakerSettings::builder().count_window(1).build().unwrap();
     let breakers = Guards::builder().build(move || Breaker::new(settings.clone()));
-    // All servers of this test are on one host, so each is a host by its port.
+    // All servers of this test are on one host, so the key is the port.
     let by_port =
         key::custom(|head| head.header("x-port").and_then(|port| str::from_utf8(port).ok()).map(Into::into));
     let http = reqwest::Client::new();
@@ -125,10 +125,10 @@ async fn connection_error_counts_as_host_failure() {
         let request = http.get(format!("http://{to}/")).header("x-port", to.port().to_string());
         guarded.send(request.build().unwrap()).await
     };
-    let nobody = closed_address().await;
-    assert!(ask(nobody).await.unwrap_err().is_connect());
-    assert_eq!(ask(nobody).await.unwrap().status(), 503);
-    assert_eq!(ask(address).await.unwrap().status(), 200, "the others are not held to account for it");
+    let closed = closed_address().await;
+    assert!(ask(closed).await.unwrap_err().is_connect());
+    assert_eq!(ask(closed).await.unwrap().status(), 503);
+    assert_eq!(ask(address).await.unwrap().status(), 200, "other servers have their own breakers");
     assert_eq!(server.calls(), 1);
 }
 
@@ -142,9 +142,9 @@ async fn reqwest_call_is_in_flight_until_body_ends() {
     let ask = || guarded.send(http.get(format!("http://{address}/moved")).build().unwrap());
     let answer = ask().await.unwrap();
     assert_eq!(limit.in_flight(), 1);
-    assert_eq!(answer.url().path(), "/", "where it came from is not forgotten");
+    assert_eq!(answer.url().path(), "/", "the response keeps its URL");
     assert_eq!(answer.content_length(), Some(4));
-    assert_eq!(answer.text().await.unwrap(), "said");
+    assert_eq!(answer.text().await.unwrap(), "text");
     assert_eq!(limit.in_flight(), 0);
     drop(ask().await.unwrap());
     assert_eq!(limit.in_flight(), 0, "given up");
@@ -152,7 +152,7 @@ async fn reqwest_call_is_in_flight_until_body_ends() {
     assert_eq!(limit.in_flight(), 0, "never sent");
 }
 
-/// Both go around each other.
+/// The two layers can be nested.
 #[tokio::test]
 async fn retry_after_layer_composes_with_breaker() {
     let (address, server) = serve().await;
@@ -164,10 +164,10 @@ async fn retry_after_layer_composes_with_breaker() {
     server.set_status(500);
     assert_eq!(ask().await.unwrap().status(), 500);
     assert_eq!(ask().await.unwrap().status(), 500);
-    assert_eq!(ask().await.unwrap().status(), 503, "by the breaker, which says when to come back");
+    assert_eq!(ask().await.unwrap().status(), 503, "rejected by the breaker with Retry-After");
     let error = ask().await.unwrap_err();
     assert_eq!(error.retry_after(), Some(SECOND * 5));
-    assert!(error.to_string().ends_with("asked not to be called for another 5s"), "{error}");
+    assert!(error.to_string().ends_with("requested a backoff; next call allowed in 5s"), "{error}");
     assert_eq!(server.calls(), 2);
 }
 
@@ -184,8 +184,8 @@ async fn breaker_works_with_hyper_client() {
     server.set_status(500);
     assert_eq!(ask(address).await.unwrap().status(), 500);
     assert!(ask(closed_address().await).await.is_err());
-    let refused = ask(address).await.unwrap();
-    assert_eq!((refused.status().as_u16(), server.calls()), (503, 1));
-    assert!(refused.extensions().get::<Limited>().is_some());
-    assert!(!refused.into_body().collect().await.unwrap().to_bytes().is_empty());
+    let rejected = ask(address).await.unwrap();
+    assert_eq!((rejected.status().as_u16(), server.calls()), (503, 1));
+    assert!(rejected.extensions().get::<Limited>().is_some());
+    assert!(!rejected.into_body().collect().await.unwrap().to_bytes().is_empty());
 }

@@ -1,4 +1,4 @@
-//! A real hyper server without any framework.
+//! The layer in a real hyper server without a framework.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -19,7 +19,7 @@ use tidegate_tower::LimitLayer;
 use tokio::net::TcpListener;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
-/// Whether a server notes down whom it talks to.
+/// Whether the server records the peer address.
 #[derive(Clone, Copy)]
 enum PeerAddress {
     Recorded,
@@ -61,13 +61,13 @@ async fn hyper_server_limits_by_recorded_peer() {
             statuses.push(send(speaks, server, Method::GET, "/", &[]).await.status().as_u16());
         }
         assert_eq!(statuses, [200, 200, 429], "{speaks:?}");
-        let refused = send(speaks, server, Method::GET, "/", &[]).await;
-        assert_eq!(header(&refused, "content-type"), Some("application/problem+json"));
-        assert_eq!(header(&refused, "content-length"), Some(refused.body().len().to_string().as_str()));
+        let rejected = send(speaks, server, Method::GET, "/", &[]).await;
+        assert_eq!(header(&rejected, "content-type"), Some("application/problem+json"));
+        assert_eq!(header(&rejected, "content-length"), Some(rejected.body().len().to_string().as_str()));
     }
 }
 
-/// tower_governor answers 500 here.
+/// tower_governor responds with 500 here.
 #[tokio::test]
 async fn missing_peer_address_uses_configured_behavior() {
     for (missing, expected) in

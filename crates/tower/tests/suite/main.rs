@@ -1,4 +1,4 @@
-//! The layers, in one program: it is built and linked once.
+//! The integration tests of the layers, in one binary.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 

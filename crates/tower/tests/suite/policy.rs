@@ -1,4 +1,4 @@
-//! A policy in front of a service decides as it does in front of upstreams.
+//! A policy layer makes the same decisions as the gateway.
 
 use crate::support::{ChannelBody, TestService, TestServiceError, send_request};
 use bytes::Bytes;
@@ -23,8 +23,8 @@ fn live_policy(policy: &str) -> (Arc<LivePolicy>, ManualClock) {
 }
 
 fn service(policy: &str) -> (PolicyService<TestService>, TestService, ManualClock) {
-    let ((live, manual_clock), player) = (live_policy(policy), TestService::new());
-    (PolicyLayer::new(live).unwrap().layer(player.clone()), player, manual_clock)
+    let ((live, manual_clock), inner) = (live_policy(policy), TestService::new());
+    (PolicyLayer::new(live).unwrap().layer(inner.clone()), inner, manual_clock)
 }
 
 fn request(line: &str, peer: u8) -> Request<()> {
@@ -33,7 +33,7 @@ fn request(line: &str, peer: u8) -> Request<()> {
     Request::builder().method(method).uri(uri).extension(peer).body(()).unwrap()
 }
 
-/// What a client is told: the status, the headers in their order, and the body.
+/// The response to a client: the status, the sorted headers, and the body.
 type LayerResponse = (u16, Vec<(String, String)>, String);
 
 async fn observe_response<R>(response: Response<GateBody<R>>) -> LayerResponse
@@ -49,7 +49,7 @@ where
     (parts.status.as_u16(), headers, String::from_utf8(body.to_bytes().to_vec()).unwrap())
 }
 
-/// The statuses of six requests of one client and one of another.
+/// Returns the statuses of six requests of one client and one of another.
 async fn statuses<S>(service: &S) -> [u16; 7]
 where
     S: tower::Service<Request<()>, Response = Response<GateBody<BandwidthBody<http_body_util::Full<Bytes>>>>>
@@ -76,7 +76,7 @@ async fn limit_layer_limits_each_address() {
     assert_eq!(
         send_request(&other, request("GET /", 1)).await.unwrap().status(),
         200,
-        "each layer counts for itself"
+        "each layer has its own counters"
     );
     assert!(LimitLayer::per_ip("4 per parsec").is_err());
 }
@@ -128,7 +128,7 @@ struct PolicyStep {
     line: usize,
     peer: u8,
     status: u16,
-    /// Whether the body is read now, or only at the end.
+    /// Whether the body is read immediately, or only at the end.
     body: BodyHandling,
 }
 
@@ -157,18 +157,18 @@ impl ResponseHead for TestStatus {
     }
 }
 
-/// What is asked of a gate by hand, as a gateway would.
+/// Returns the response of a gate that is checked directly, as a gateway does.
 fn expected_response(
     live: &LivePolicy,
     request: &Request<()>,
     step: PolicyStep,
-    kept: &mut Vec<tidegate_rule::RequestPermits>,
+    permits: &mut Vec<tidegate_rule::RequestPermits>,
 ) -> LayerResponse {
-    let passage = match live.current().check(&TowerRequestHead::new(request)) {
-        Evaluation::Ready(passage) => passage,
-        Evaluation::Pending(_) => panic!("nothing is waited for"),
+    let result = match live.current().check(&TowerRequestHead::new(request)) {
+        Evaluation::Ready(result) => result,
+        Evaluation::Pending(_) => panic!("no rule waits"),
     };
-    let (status, mut headers, body) = match passage {
+    let (status, mut headers, body) = match result {
         PolicyResult::Admitted(admission) if step.status == 0 => {
             admission.fail();
             return (0, Vec::new(), String::new());
@@ -176,9 +176,9 @@ fn expected_response(
         PolicyResult::Admitted(admission) => {
             let mut headers = Vec::new();
             admission.write_headers(|name, value| headers.push((name.to_owned(), value.to_owned())));
-            let held = admission.settle(&TestStatus(step.status));
+            let slots = admission.settle(&TestStatus(step.status));
             if matches!(step.body, BodyHandling::Deferred) {
-                kept.push(held);
+                permits.push(slots);
             }
             (step.status, headers, "hello".to_owned())
         }
@@ -189,7 +189,7 @@ fn expected_response(
                 (answer.status, headers.collect(), answer.body)
             }
             RejectAction::Drop => (444, vec![("connection".to_owned(), "close".to_owned())], String::new()),
-            RejectAction::Upstream(_) => panic!("there is none"),
+            RejectAction::Upstream(_) => panic!("no upstream fallbacks"),
         },
     };
     headers.sort();
@@ -203,14 +203,14 @@ proptest! {
     fn policy_layer_matches_gate(steps in prop::collection::vec(steps(), 1..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let (service, player, manual_clock) = service(POLICY);
-            let (gate, gate_hand) = live_policy(POLICY);
-            let (mut kept, mut bodies) = (Vec::new(), Vec::new());
+            let (service, inner, manual_clock) = service(POLICY);
+            let (gate, gate_clock) = live_policy(POLICY);
+            let (mut permits, mut bodies) = (Vec::new(), Vec::new());
             for step in steps {
                 manual_clock.advance(Duration::from_millis(step.delay));
-                gate_hand.advance(Duration::from_millis(step.delay));
-                player.set_status(step.status.into());
-                let expected = expected_response(&gate, &request(REQUEST_LINES[step.line], step.peer), step, &mut kept);
+                gate_clock.advance(Duration::from_millis(step.delay));
+                inner.set_status(step.status.into());
+                let expected = expected_response(&gate, &request(REQUEST_LINES[step.line], step.peer), step, &mut permits);
                 let found = match send_request(&service, request(REQUEST_LINES[step.line], step.peer)).await {
                     Err(TestServiceError) => (0, Vec::new(), String::new()),
                     Ok(response) => match step.body {
@@ -231,13 +231,13 @@ proptest! {
     }
 }
 
-/// Without an upstream to send it to, a rule that does so is refused when the layer is made, and whenever it comes later.
+/// A rule with an upstream fallback is rejected when the layer is created, and in a replacement.
 #[test]
 fn policy_layer_rejects_upstream_fallback() {
     let upstream = "upstreams: { spare: 'http://127.0.0.1:1' }\nroutes: spare\n\
         rules: [{ name: a, quota: 1/s, on-limit: { fallback: { upstream: spare } } }]";
-    let error = "rule `a`: it falls back to the upstream `spare`, and a policy in front of a service has none; \
-        give the fallback a `body`, or use `status` or `redirect`";
+    let error = "rule `a`: fallback to upstream `spare`, but a policy for a service has no upstreams; \
+        use a fallback with `body`, or `status` or `redirect`";
     assert_eq!(PolicyLayer::new(live_policy(upstream).0).unwrap_err().to_string(), error);
 
     let (good, _manual_clock) = live_policy("rules: [{ name: a, quota: 1/s }]");
@@ -261,7 +261,7 @@ async fn drop_action_closes_http1_connection() {
     );
 }
 
-/// Redirections and pages are nothing to gRPC, and neither is a connection that closes.
+/// Redirects, pages and dropped connections do not apply to gRPC.
 #[tokio::test]
 async fn grpc_rejection_uses_grpc_status() {
     for on_limit in ["drop", "{ redirect: /x }", "{ fallback: { body: x } }", "{ status: 503 }"] {
@@ -276,20 +276,20 @@ async fn grpc_rejection_uses_grpc_status() {
         let (status, headers, body) = observe_response(send_request(&service, call()).await.unwrap()).await;
         let has = |name: &str, value: &str| headers.iter().any(|(n, v)| n == name && v == value);
         assert_eq!((status, body.as_str()), (200, ""));
-        assert!(has("grpc-status", "8") && has("grpc-message", "refused by the rule `a`"), "{headers:?}");
+        assert!(has("grpc-status", "8") && has("grpc-message", "denied by rule `a`"), "{headers:?}");
         assert!(!headers.iter().any(|(name, _)| name == "connection"), "{headers:?}");
     }
 }
 
-/// Requests wait for their turn, in a queue that has an end, and who gives up has taken nothing.
+/// Requests wait in a bounded queue, and a cancelled request is not charged.
 #[tokio::test(start_paused = true)]
 async fn requests_wait_in_bounded_queue() {
     let policy =
         "rules: [{ name: a, quota: 1 at once, wait: 10s, queue: 1 }, { name: b, quota: 1 per 2s, wait: 3s }]";
     let compiler = Compiler::new(Rules::new()).clock(Clock::tokio());
     let live = Arc::new(LivePolicy::new(compiler, &policy.parse().unwrap()).unwrap());
-    let player = TestService::new();
-    let service = PolicyLayer::new(live).unwrap().layer(player.clone());
+    let inner = TestService::new();
+    let service = PolicyLayer::new(live).unwrap().layer(inner.clone());
     let first = send_request(&service, request("GET /", 1)).await.unwrap();
     let spawn = || {
         let service = service.clone();
@@ -298,17 +298,17 @@ async fn requests_wait_in_bounded_queue() {
     let second = spawn();
     tokio::task::yield_now().await;
     let third = spawn().await.unwrap();
-    assert_eq!((third.status().as_u16(), player.calls()), (503, 1), "one may wait");
+    assert_eq!((third.status().as_u16(), inner.calls()), (503, 1), "one may wait");
     second.abort();
     _ = second.await;
     let fourth = spawn();
     tokio::task::yield_now().await;
-    assert_eq!(player.calls(), 1);
+    assert_eq!(inner.calls(), 1);
     drop(first);
-    assert_eq!((fourth.await.unwrap().status().as_u16(), player.calls()), (200, 2));
+    assert_eq!((fourth.await.unwrap().status().as_u16(), inner.calls()), (200, 2));
 }
 
-/// Nobody calls `follow_time`: requests do.
+/// Requests update the schedules; no call of `follow_time` is needed.
 #[tokio::test]
 async fn schedules_follow_clock() {
     let (clock, manual_clock) = Clock::manual();
@@ -332,7 +332,7 @@ async fn schedules_follow_clock() {
     assert_eq!(admitted().await, 1);
 }
 
-/// Of several rules, all byte rates hold: the slowest is felt.
+/// The bandwidths of all rules apply, so the slowest one decides.
 #[tokio::test(start_paused = true)]
 async fn slowest_bandwidth_rule_applies() {
     const CHUNK: usize = 10_000;

@@ -1,4 +1,4 @@
-//! Shedding load: the least important first.
+//! Load shedding by priority.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -30,16 +30,16 @@ async fn full_limit_sheds_batch_before_user() {
             PriorityRequest::new(USER_CLASS).user(limit.hash_user(head.header("x-user").unwrap_or_default()))
         }
     });
-    let player = TestService::new();
-    player.block();
-    let service = PriorityLayer::new(priority).layer(player.clone());
+    let inner = TestService::new();
+    inner.block();
+    let service = PriorityLayer::new(priority).layer(inner.clone());
     let user = || Request::builder().uri("/").header("x-user", "alice").body(()).unwrap();
     let batch = || Request::builder().uri("/").header("x-batch", "1").body(()).unwrap();
 
     let mut inside = Vec::new();
     while inside.len() < 8 {
         let mut call = start(&service, user()).await;
-        assert!(is_pending(&mut call).await, "the share of users is theirs: {}", inside.len());
+        assert!(is_pending(&mut call).await, "users have their guaranteed share: {}", inside.len());
         inside.push(call);
     }
     let mut shed = None;
@@ -48,16 +48,16 @@ async fn full_limit_sheds_batch_before_user() {
         if is_pending(&mut call).await {
             inside.push(call);
         } else {
-            let refused = start(&service, batch()).await.await.unwrap();
-            shed = Some((refused.status().as_u16(), header(&refused, "retry-after") == Some("1")));
+            let rejected = start(&service, batch()).await.await.unwrap();
+            shed = Some((rejected.status().as_u16(), header(&rejected, "retry-after") == Some("1")));
             break;
         }
     }
     assert_eq!(shed, Some((503, true)));
-    assert!(limit.in_flight_of(BATCH_CLASS) <= 2, "what is not theirs is lent to them at most");
+    assert!(limit.in_flight_of(BATCH_CLASS) <= 2, "batch requests only borrow unused capacity");
     assert_eq!(limit.in_flight_of(USER_CLASS), 8);
 
-    player.release();
+    inner.release();
     for call in inside {
         let answer = call.await.unwrap();
         assert_eq!(answer.status(), 200);

@@ -1,4 +1,4 @@
-//! A client that does as servers say: what it waits for, for how long, and what it forgets.
+//! A client that honours `Retry-After`: waits, bounds and evictions.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -21,7 +21,7 @@ use tower::{Layer as _, Service};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Answers each call with the same headers, and counts.
+/// Responds to each call with the same headers, and counts the calls.
 #[derive(Clone, Debug)]
 struct HeaderServer {
     status: u16,
@@ -67,7 +67,7 @@ fn layer() -> (RetryAfterLayer, ManualClock) {
     (RetryAfterLayer::new().clock(clock), manual_clock)
 }
 
-/// How long the call would have to wait; `None` if it was made.
+/// Returns the remaining backoff of a call; `None` if it was made.
 async fn call_backoff(client: &RetryAfterService<HeaderServer>, uri: &str) -> Option<Duration> {
     match client.send(request_to(uri)).await {
         Ok(_) => None,
@@ -84,7 +84,7 @@ async fn retry_after_blocks_calls_until_due() {
 
     assert_eq!(call_backoff(&client, "http://a.test/").await, None);
     assert_eq!(call_backoff(&client, "http://a.test/").await, Some(SECOND * 30));
-    assert_eq!(call_backoff(&client, "http://b.test/").await, None, "another server said nothing yet");
+    assert_eq!(call_backoff(&client, "http://b.test/").await, None, "another server has no backoff");
     assert_eq!(call_backoff(&client, "http://A.TEST:80/other").await, Some(SECOND * 30), "the same server");
     assert_eq!(call_backoff(&client, "http://a.test:81/").await, None, "another port is another server");
 
@@ -162,11 +162,14 @@ async fn calls_wait_until_retry_after() {
     let asked = clock.now();
     assert_eq!(call_backoff(&client, "http://a.test/").await, None);
     let waited = clock.now().since(asked).to_duration();
-    assert!((SECOND * 8..=SECOND * 10).contains(&waited), "{waited:?}: spread, and never past the patience");
+    assert!((SECOND * 8..=SECOND * 10).contains(&waited), "{waited:?}: within the jitter and `max_wait`");
 
-    let late = layer.max_wait(SECOND * 7).layer(server.clone());
+    let strict = layer.max_wait(SECOND * 7).layer(server.clone());
     let asked = clock.now();
-    assert!(call_backoff(&late, "http://a.test/").await.is_some(), "too long, and said so at once");
+    assert!(
+        call_backoff(&strict, "http://a.test/").await.is_some(),
+        "longer than `max_wait`, so it fails immediately"
+    );
     assert_eq!(clock.now(), asked);
     assert_eq!(server.calls(), 2);
 }
@@ -242,7 +245,7 @@ async fn custom_key_is_counted() {
 }
 
 proptest! {
-    /// Whatever a server says, in whatever bytes, nobody waits for longer than was declared.
+    /// Arbitrary header bytes never cause a longer backoff than configured.
     #[test]
     fn arbitrary_headers_never_exceed_max_backoff(
         retry in prop_oneof![
@@ -277,7 +280,7 @@ proptest! {
     }
 }
 
-/// Polls once, and says whether there is more to wait for.
+/// Polls once, and returns whether the future is pending.
 async fn is_pending<F: Future>(future: &mut std::pin::Pin<Box<F>>) -> bool {
     std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await
 }

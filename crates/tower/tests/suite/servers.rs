@@ -1,4 +1,4 @@
-//! Real servers and real clients, over HTTP/1.1 and HTTP/2.
+//! Layers in real servers with real clients, over HTTP/1.1 and HTTP/2.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -41,7 +41,7 @@ use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
 type TestHttpClient = Client<HttpConnector, Empty<Bytes>>;
 
-/// A client of HTTP/1.1 and one of HTTP/2.
+/// Returns a client for HTTP/1.1 and one for HTTP/2.
 fn clients() -> [(Version, TestHttpClient); 2] {
     let client = |http2| {
         let mut builder = Client::builder(TokioExecutor::new());
@@ -70,14 +70,14 @@ async fn get_from(
     client.request(request.body(Empty::new()).unwrap()).await.unwrap()
 }
 
-/// However many connections there are, and however few.
+/// The limit does not depend on the number of connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_slots_admit_ten_of_hundred_clients() {
     for (version, client) in clients() {
         let (open, gate) = watch::channel(false);
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = calls.clone();
-        let held = move || {
+        let handler = move || {
             counted.fetch_add(1, Ordering::SeqCst);
             let mut gate = gate.clone();
             async move {
@@ -86,28 +86,28 @@ async fn ten_slots_admit_ten_of_hundred_clients() {
             }
         };
         let layer = ConcurrencyLayer::new(Semaphore::new(10).unwrap());
-        let address = serve(Router::new().route("/", get(held)).layer(layer)).await;
+        let address = serve(Router::new().route("/", get(handler)).layer(layer)).await;
 
-        let mut guests = JoinSet::new();
+        let mut tasks = JoinSet::new();
         for _ in 0..100 {
             let client = client.clone();
-            guests.spawn(async move {
+            tasks.spawn(async move {
                 let answer = get_from(&client, address, &[]).await;
                 (answer.version(), answer.status().as_u16())
             });
         }
         for _ in 0..90 {
-            assert_eq!(guests.join_next().await.unwrap().unwrap(), (version, 503));
+            assert_eq!(tasks.join_next().await.unwrap().unwrap(), (version, 503));
         }
         open.send_replace(true);
-        while let Some(answer) = guests.join_next().await {
+        while let Some(answer) = tasks.join_next().await {
             assert_eq!(answer.unwrap(), (version, 200));
         }
         assert_eq!(calls.load(Ordering::SeqCst), 10);
     }
 }
 
-/// A body without an end.
+/// A body that never ends.
 struct EndlessBody;
 
 impl http_body::Body for EndlessBody {
@@ -141,7 +141,7 @@ async fn disconnected_client_releases_slot() {
     }
 }
 
-/// All of them around one router, outermost last.
+/// All layers on one router, outermost last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_layers_compose() {
     let rules = Rules::new();
@@ -196,7 +196,7 @@ async fn all_layers_compose() {
         for _ in 0..3 {
             statuses.push(get_from(client, address, &headers).await.status().as_u16());
         }
-        assert_eq!(statuses, [429, 429, 403], "limited twice, and then banned");
+        assert_eq!(statuses, [429, 429, 403], "limited twice, then banned");
     }
     assert_eq!(adaptive.in_flight(), 0);
 }

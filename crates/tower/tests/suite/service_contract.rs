@@ -1,5 +1,5 @@
-//! What tower expects of a service, of each layer: readiness is the inner one's, asking takes nothing, what is given up is
-//! given back, and clones are the same.
+//! The tower service contract for each layer: readiness is that of the inner service, `poll_ready` acquires nothing,
+//! cancelled calls release everything, and clones share their state.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -25,7 +25,7 @@ fn zero() -> u32 {
     0
 }
 
-/// A layer in front of a player, with a way to see how much of what it counts is taken.
+/// Checks a layer; `taken` returns the number of permits in use.
 async fn check_service_contract<L, S, R>(name: &str, layer: L, taken: impl Fn() -> u32)
 where
     L: Layer<TestService, Service = S>,
@@ -33,51 +33,52 @@ where
     S::Error: std::fmt::Debug,
     R: Body,
 {
-    let player = TestService::new();
-    let service = layer.layer(player.clone());
-    let asked = || {
+    let inner = TestService::new();
+    let service = layer.layer(inner.clone());
+    let request_from_peer = || {
         let mut request = request();
         request.extensions_mut().insert(SocketAddr::from(([192, 0, 2, 1], 80)));
         request
     };
 
-    // Asking whether it is ready takes nothing, however often.
+    // `poll_ready` acquires nothing.
     for _ in 0..100 {
         service.clone().ready().await.unwrap();
     }
     assert_eq!(taken(), 0, "{name}");
-    assert_eq!(player.calls(), 0, "{name}");
+    assert_eq!(inner.calls(), 0, "{name}");
 
-    // The decision is made by the call, and what is given up is given back: polled or not.
-    player.block();
+    // `call` makes the decision, and a dropped future releases its permit, polled or not.
+    inner.block();
     for polls in 0..2 {
         let mut ready = service.clone();
         ready.ready().await.unwrap();
-        let mut answer = ready.call(asked());
+        let mut answer = ready.call(request_from_peer());
         for _ in 0..polls {
             assert!(is_pending(&mut answer).await, "{name}");
         }
         drop(answer);
         assert_eq!(taken(), 0, "{name}");
     }
-    player.release();
+    inner.release();
 
-    // An answer that was read to its end leaves nothing behind, and so does one that was not.
+    // A response releases its permit when it is read to its end or dropped.
     for _ in 0..20 {
-        let response =
-            send_request(&service, asked()).await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        let response = send_request(&service, request_from_peer())
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error:?}"));
         assert_eq!(response.status(), 200, "{name}");
         drop(response);
         assert_eq!(taken(), 0, "{name}");
     }
 
-    // An error of the service stays what it is.
-    player.set_status(0);
-    assert!(send_request(&service, asked()).await.is_err(), "{name}");
+    // An error of the service is returned unchanged.
+    inner.set_status(0);
+    assert!(send_request(&service, request_from_peer()).await.is_err(), "{name}");
     assert_eq!(taken(), 0, "{name}");
 
-    // A service that is not ready is not ready behind the layer either.
-    player.set_unready();
+    // If the inner service is not ready, the layer is not ready.
+    inner.set_unready();
     let mut unready = service.clone();
     let is_ready = std::future::poll_fn(|context| Poll::Ready(unready.poll_ready(context).is_ready())).await;
     assert!(!is_ready, "{name}");
@@ -114,14 +115,14 @@ async fn every_layer_keeps_service_contract() {
     let bandwidth = Bandwidth::builder().clock(Clock::tokio()).build("1MB/s").unwrap();
     check_service_contract("bandwidth", BandwidthLayer::new(bandwidth), zero).await;
     check_service_contract("facts", FactsLayer::default(), zero).await;
-    check_service_contract("polite", RetryAfterLayer::new(), zero).await;
+    check_service_contract("client", RetryAfterLayer::new(), zero).await;
 }
 
 #[tokio::test]
 async fn error_passes_through_unchanged() {
-    let player = TestService::new();
-    player.set_status(0);
+    let inner = TestService::new();
+    inner.set_status(0);
     let slots = Semaphore::new(1).unwrap();
-    let service = ConcurrencyLayer::new(slots).layer(player);
+    let service = ConcurrencyLayer::new(slots).layer(inner);
     assert_eq!(send_request(&service, request()).await.unwrap_err(), TestServiceError);
 }

@@ -1,4 +1,4 @@
-//! A real tonic server behind the layer, and a real tonic client.
+//! The layer in a real tonic server with a real tonic client.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -44,7 +44,7 @@ async fn denied_call_carries_retry_delay() {
     assert!(other.check(overall_health_request()).await.is_ok());
     for client in [&mut one, &mut other] {
         let status = client.check(overall_health_request()).await.unwrap_err();
-        assert_eq!(status.code(), Code::ResourceExhausted, "both are one peer");
+        assert_eq!(status.code(), Code::ResourceExhausted, "both connections have the same peer address");
         assert!(status.message().contains("checks"), "{}", status.message());
         let retry = status.get_details_retry_info().unwrap();
         assert_eq!(retry.retry_delay, Some(Duration::from_secs(30)));
@@ -75,6 +75,6 @@ async fn missing_key_is_invalid_argument() {
     let mut client = client(serve(LimitLayer::new(limit)).await).await;
     let status = client.check(overall_health_request()).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
-    assert_eq!(status.message(), "the call lacks what its limit is counted by");
+    assert_eq!(status.message(), "the call has no rate limit key");
     assert!(status.get_details_retry_info().is_none());
 }

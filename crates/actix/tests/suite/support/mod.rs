@@ -1,4 +1,4 @@
-//! What the tests play with: rules on a clock that stands still, and servers on a port of their own.
+//! Test helpers: rules with a manual clock, and servers on free ports.
 
 #![allow(dead_code, unused_macros, unused_imports, reason = "each test uses a part of it")]
 
@@ -10,7 +10,7 @@ use tidegate_limiter::{
 };
 use tidegate_rule::{RequestLimit, RuleConfig, Rules, Settings};
 
-/// Rules of their own, and the hand of their clock.
+/// The rules of a test, and their clock.
 pub(crate) struct RuleFixture {
     pub(crate) rules: Rules,
     pub(crate) clock: ManualClock,
@@ -24,7 +24,7 @@ impl RuleFixture {
         Self { rules, clock: manual_clock }
     }
 
-    /// The same where the store is away, and rules are closed without it.
+    /// Creates rules whose store is unavailable and whose failure mode is closed.
     pub(crate) fn without_store() -> Self {
         let (clock, manual_clock) = Clock::manual();
         let rules = Rules::new();
@@ -34,7 +34,7 @@ impl RuleFixture {
         Self { rules, clock: manual_clock }
     }
 
-    /// A rule with this name and quota, for all requests.
+    /// Declares a rule without a key.
     pub(crate) fn limit(&self, name: &'static str, quota: &str) -> RequestLimit {
         self.add_rule(RuleConfig::new(name).quota(quota).unwrap())
     }
@@ -44,17 +44,17 @@ impl RuleFixture {
     }
 }
 
-/// A store that never answers.
+/// A store that is always unavailable.
 #[derive(Debug)]
 struct OfflineStore;
 
 impl Store for OfflineStore {
     fn execute(&self, _: store::StoreRequest) -> StoreFuture<Result<store::StoreReply, StoreError>> {
-        Box::pin(async { Err(StoreError::Unavailable("no answer".to_owned())) })
+        Box::pin(async { Err(StoreError::Unavailable("no reply".to_owned())) })
     }
 }
 
-/// A server that runs.
+/// A running server.
 pub(crate) struct TestAppServer {
     pub(crate) address: SocketAddr,
     pub(crate) handle: ServerHandle,
@@ -70,7 +70,7 @@ impl TestAppServer {
     }
 }
 
-/// Runs an application on so many workers, for HTTP/1.1 and for HTTP/2 with prior knowledge.
+/// Runs an application with a number of workers, for HTTP/1.1 and for HTTP/2 with prior knowledge.
 macro_rules! serve {
     ($workers:expr, $app:expr) => {{
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();

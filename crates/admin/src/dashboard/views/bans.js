@@ -1,4 +1,4 @@
-// Who is banned for a time, and counters that are forgotten.
+// Bans, and resets of counters.
 
 import { encode, get } from '../api.js';
 import { empty, field, h, renderList, nameInput, panel, setText, select, table, inlineCode } from '../dom.js';
@@ -19,21 +19,21 @@ export function bans(page) {
   const { root } = page;
   const body = h('tbody');
   const list = table(
-    'Who is banned',
-    ['Who', { name: 'Ends in', number: true }, { name: h('span', { class: 'visually-hidden' }, 'Actions') }],
+    'Bans',
+    ['Target', { name: 'Ends in', number: true }, { name: h('span', { class: 'visually-hidden' }, 'Actions') }],
     body,
   );
-  const none = empty('Nobody is banned.');
+  const none = empty('No bans.');
   const wrong = h('p', { class: 'wrong', role: 'alert' });
   const never = h(
     'p',
     { class: 'banner', 'data-tone': 'warn', hidden: true },
     inlineCode(
-      'Changes are not taken on this listener. Declare a token in the policy: `admin: { listen: …, token: $ADMIN_TOKEN }`.',
+      'Changes are disabled on this listener. Declare a token in the policy: `admin: { listen: …, token: $ADMIN_TOKEN }`.',
     ),
   );
   list.hidden = true;
-  // Until the gateway has said so.
+  // Hidden until the first response.
   none.hidden = true;
   let closed = false;
 
@@ -69,7 +69,7 @@ export function bans(page) {
   root.append(
     h('h1', { tabindex: '-1' }, 'Bans and resets'),
     never,
-    panel('Who is banned', list, none, wrong),
+    panel('Bans', list, none, wrong),
     h('div', { class: 'pair' }, ban.element, reset.element),
   );
 
@@ -119,7 +119,7 @@ function source({ by, times, reason }) {
   return `by ${by === 'rule' ? 'its rule' : 'an operator'}${often}${reason ? `: ${reason}` : ''}`;
 }
 
-/** A form that sends a change of something in a rule, and says how it went. */
+/** A form that sends a change, and shows its error. */
 function form(title, fields, { action, rule, chosen, send }) {
   const wrong = h('p', { class: 'wrong', role: 'alert' });
   const submit = h('button', { type: 'submit', class: 'main' }, action);
@@ -155,7 +155,7 @@ function form(title, fields, { action, rule, chosen, send }) {
   };
 }
 
-/** Whether a network is so large that a ban of it is hardly meant; the gateway asks for a confirmation then. */
+/** Whether a network is so large that the gateway requires a confirmation of the ban. */
 function isWide(network) {
   const [address, bits] = network.split('/');
   return bits !== undefined && Number(bits) < (address.includes(':') ? 16 : 8);
@@ -181,13 +181,13 @@ function banForm({ query, notify }, done) {
   kind.addEventListener('change', show);
   show();
   return form(
-    'Ban somebody',
+    'Add a ban',
     [
-      field('What', kind),
+      field('Type', kind),
       ruled,
-      field('Who', value, '192.0.2.7, 192.0.2.0/24 or alice'),
-      field('For', time),
-      field('Reason', reason, 'If you like.'),
+      field('Target', value, '192.0.2.7, 192.0.2.0/24 or alice'),
+      field('Duration', time),
+      field('Reason', reason, 'Optional.'),
     ],
     {
       action: 'Ban',
@@ -198,14 +198,14 @@ function banForm({ query, notify }, done) {
         const who = value.value.trim();
         const target = kind.value === 'key' ? { rule: rule.value, key: who } : { [kind.value]: who };
         const wide = kind.value === 'network' && isWide(who);
-        if (wide && !(await confirmAction(`Ban ${who}?`, `It holds very many clients, perhaps all of them, and you.`, 'Ban them'))) return;
-        const answer = await change('POST', 'api/v1/bans', {
+        if (wide && !(await confirmAction(`Ban ${who}?`, 'The network contains very many clients, maybe your own.', 'Ban the network'))) return;
+        const response = await change('POST', 'api/v1/bans', {
           ...target,
           seconds,
           ...(wide ? { confirm: true } : {}),
           ...(reason.value.trim() ? { reason: reason.value.trim() } : {}),
         });
-        if (!answer) return;
+        if (!response) return;
         notify(`${who} is banned for ${duration(seconds)}.`);
         value.value = '';
         reason.value = '';
@@ -218,18 +218,18 @@ function banForm({ query, notify }, done) {
 function resetForm({ query, notify }) {
   const rule = select([], '');
   const key = nameInput(query.get('key') ?? '');
-  return form('Reset a key', [field('Rule', rule), field('Key', key, 'What was counted for it is forgotten.')], {
+  return form('Reset a key', [field('Rule', rule), field('Key', key, 'Its counters are reset.')], {
     action: 'Reset',
     rule,
     chosen: query.get('rule'),
     async send() {
-      const answer = await change('POST', 'api/v1/reset', { rule: rule.value, key: key.value.trim() });
-      if (!answer) return;
-      const { reset } = await answer.json();
+      const response = await change('POST', 'api/v1/reset', { rule: rule.value, key: key.value.trim() });
+      if (!response) return;
+      const { reset } = await response.json();
       notify(
         reset
-          ? `What rule ${rule.value} counted for ${key.value.trim()} is forgotten.`
-          : 'There was nothing to forget.',
+          ? `Rule ${rule.value}: counters of ${key.value.trim()} reset.`
+          : 'This key had no counters.',
       );
       key.value = '';
     },

@@ -1,4 +1,4 @@
-// One denial: what happened, the state before it, and when it would pass.
+// One denial: the request, the state before it, and when a retry succeeds.
 
 import { encode, get } from '../api.js';
 import { empty, definitionList, h, panel, setText, inlineCode } from '../dom.js';
@@ -25,10 +25,10 @@ export function denial({ root, live, argument: id }) {
       body.replaceChildren(
         error.status === 404
           ? empty(
-              'This denial is not known, or not any more.',
-              'Only the last ones are kept, as many as the policy says under `observe`, until the gateway ends.',
+              'Unknown denial, or its record was evicted.',
+              'The gateway stores the latest denials in memory; `observe` in the policy sets how many.',
             )
-          : empty('It could not be fetched.', error.message),
+          : empty('Cannot load the denial.', error.message),
       );
     }
   };
@@ -41,7 +41,7 @@ export function denial({ root, live, argument: id }) {
   };
 }
 
-/** Writes it down; answers what counts the time down. */
+/** Renders the denial; returns a function that updates the countdown. */
 function render(body, denial) {
   const { quota: of, before, key } = denial;
   const parts = definitionList([
@@ -50,13 +50,13 @@ function render(body, denial) {
     ['Reason', REASONS[denial.why] ?? denial.why],
     [
       'Key',
-      key && h('span', {}, h('code', {}, key), denial['key-hashed'] ? ' (a hash; the key itself is not kept)' : ''),
+      key && h('span', {}, h('code', {}, key), denial['key-hashed'] ? ' (a hash; the key is not stored)' : ''),
     ],
     ['Client', denial.client && h('code', {}, denial.client)],
     ['Request', denial.path && h('code', {}, `${denial.method} ${denial.host ?? ''}${denial.path}`)],
     ['Cost', denial.cost > 1 ? count(denial.cost) : null],
-    ['Answered', denial.status ? String(denial.status) : 'the connection was closed'],
-    ['Store', denial.degraded ? 'was away: decided without it' : null],
+    ['Response', denial.status ? String(denial.status) : 'connection closed'],
+    ['Store', denial.degraded ? 'unavailable; decided without it' : null],
   ]);
   const state = before
     ? [
@@ -66,27 +66,27 @@ function render(body, denial) {
             class: 'bar',
             'data-kind': 'level',
             role: 'img',
-            'aria-label': `${count(before.remaining)} of ${count(before.limit)} were left`,
+            'aria-label': `${count(before.remaining)} of ${count(before.limit)} left`,
           },
           level(before),
         ),
         definitionList([
           ['Quota', of && h('code', {}, quota(of))],
-          ['Left before it', `${count(before.remaining)} of ${count(before.limit)}`],
-          ['Full again after', before['reset-after'] === null ? null : duration(before['reset-after'])],
+          ['Remaining', `${count(before.remaining)} of ${count(before.limit)}`],
+          ['Full after', before['reset-after'] === null ? null : duration(before['reset-after'])],
         ]),
       ]
-    : [empty('No quota was asked.')];
+    : [empty('No quota was checked.')];
   const when = h('p', { class: 'statement' });
   body.replaceChildren(
-    h('section', { class: 'panel' }, h('p', { class: 'statement' }, inlineCode(denial.told))),
+    h('section', { class: 'panel' }, h('p', { class: 'statement' }, inlineCode(denial.summary))),
     h('div', { class: 'pair' }, panel('The request', parts), panel('The state before', ...state)),
-    panel('When it passes', when, h('p', { class: 'note' }, denial.passes ? sentence(denial.passes) : '')),
+    panel('When a retry succeeds', when, h('p', { class: 'note' }, denial.passes ? sentence(denial.passes) : '')),
   );
   const end = denial['passes-at'] ? Date.parse(denial['passes-at']) : null;
   return (now) => {
-    if (end === null) setText(when, 'That is not known.');
-    else if (now >= end) setText(when, `Since ${dateTime(end)} it would, unless the key has asked again.`);
+    if (end === null) setText(when, 'Unknown.');
+    else if (now >= end) setText(when, `Since ${dateTime(end)}, unless this key has sent other requests.`);
     else setText(when, `In ${duration(Math.ceil((end - now) / 1000))}, at ${dateTime(end)}.`);
   };
 }

@@ -1,4 +1,4 @@
-// The last denials, newest first; each leads to why.
+// The latest denials, newest first, each with a link to its details.
 
 import { encode, get } from '../api.js';
 import { chip, empty, field, h, renderList, nameInput, panel, setText, select, table } from '../dom.js';
@@ -10,9 +10,9 @@ const LIMIT = 100;
 
 export function denials({ root, query }) {
   const rules = select([['', 'All rules']], '');
-  const pauseButton = h('button', { type: 'button', 'aria-pressed': 'false' }, 'Hold still');
+  const pauseButton = h('button', { type: 'button', 'aria-pressed': 'false' }, 'Pause');
   const body = h('tbody');
-  const list = table('The last denials', ['Time', 'Why', 'Rule', 'Key', 'Request'], body);
+  const list = table('Latest denials', ['Time', 'Reason', 'Rule', 'Key', 'Request'], body);
   const none = h('div');
   const wrong = h('p', { class: 'wrong', role: 'alert' });
   list.hidden = true;
@@ -29,11 +29,11 @@ export function denials({ root, query }) {
       h(
         'form',
         { class: 'filters', on: { submit: look } },
-        field('Id of a denial', id, 'From the header Tidegate-Denial, or `instance` of the answer.'),
-        h('button', { type: 'submit', class: 'main' }, 'Tell me'),
+        field('Denial id', id, 'From the response header Tidegate-Denial, or `instance` in the response body.'),
+        h('button', { type: 'submit', class: 'main' }, 'Look up'),
       ),
     ),
-    panel('The last ones', h('div', { class: 'filters' }, field('Rule', rules), pauseButton), list, none, wrong),
+    panel('Latest denials', h('div', { class: 'filters' }, field('Rule', rules), pauseButton), list, none, wrong),
   );
 
   let known = null;
@@ -83,10 +83,10 @@ export function denials({ root, query }) {
 function emptyMessage({ observe }) {
   if (!observe?.denials)
     return empty(
-      'Denials are not kept.',
-      'Say `observe: { denials: 10000 }` in the policy, and each gets an id that the client is told.',
+      'Denials are not recorded.',
+      'Set `observe: { denials: 10000 }` in the policy: then each denial has an id, which the response contains.',
     );
-  return empty('Nobody was denied yet.', 'As soon as somebody is, it is here, with the reason.');
+  return empty('No request was denied yet.', 'Denials appear here with their reason.');
 }
 
 function row(denial) {

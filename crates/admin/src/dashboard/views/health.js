@@ -1,4 +1,4 @@
-// What the gateway leans on: servers, stores, and what holds requests back.
+// Health of upstream servers and stores, and the state of queues, circuit breakers and key tables.
 
 import { chip, empty, definitionList, h, panel, table } from '../dom.js';
 import { bytes, count, duration, dateTime, share } from '../format.js';
@@ -35,13 +35,13 @@ export function health({ root }) {
 
   return {
     snapshot(it) {
-      const answers = it.responses;
+      const upstream = it.responses;
       const own = it['gateway-responses'];
-      const both = (name) => [count(answers[name]), `by servers · ${count(own[name])} by the gateway`];
+      const both = (name) => [count(upstream[name]), `from servers · ${count(own[name])} from the gateway`];
       numbers.setText([
         [duration(Math.floor(it.uptime)), ''],
-        [count(it.requests['in-flight']), 'with servers'],
-        [count(answers['2xx'] + answers['3xx']), 'by servers'],
+        [count(it.requests['in-flight']), 'to servers'],
+        [count(upstream['2xx'] + upstream['3xx']), 'from servers'],
         both('4xx'),
         both('5xx'),
       ]);
@@ -57,21 +57,21 @@ export function health({ root }) {
       gateway.show([it.policy, it.listeners, it.decisions, it.watchers, latency], () =>
         definitionList([
           ['Version', it.version],
-          ['A decision takes', latency[0]],
-          ['Requests that wait', latency[1]],
+          ['Decision time', latency[0]],
+          ['Time in queue', latency[1]],
           ['Workers', count(it.workers)],
-          ['Listens', it.listeners.map(({ address, tls }) => (tls ? `${address} (TLS)` : address)).join(', ')],
-          ['Decisions', it.decisions],
+          ['Listeners', it.listeners.map(({ address, tls }) => (tls ? `${address} (TLS)` : address)).join(', ')],
+          ['Decision API', it.decisions],
           ['Policy loaded', dateTime(it.policy.loaded)],
-          ['Read again', it.policy.reloads === 1 ? 'once' : `${count(it.policy.reloads)} times`],
-          ['Who watches', `${count(it.watchers.now)} of ${count(it.watchers.most)}`],
+          ['Reloads', count(it.policy.reloads)],
+          ['Live subscribers', `${count(it.watchers.now)} of ${count(it.watchers.most)}`],
         ]),
       );
     },
   };
 }
 
-/** Two percentiles. One beyond the last range is not known. */
+/** Two percentiles. A percentile beyond the last bucket is unknown. */
 function times({ count: some, p50, p99 }) {
   return some ? `${percentile(p50)}, or ${percentile(p99)} at p99` : null;
 }
@@ -80,14 +80,14 @@ function percentile(seconds) {
   return seconds === null ? 'over 60\u00a0s' : duration(seconds);
 }
 
-/** A part that is only written anew when what it tells has changed, so that it can be read in peace. */
+/** A section that is rendered only when its data changes, so that selections and focus survive. */
 function section(title) {
   const body = h('div');
   let lastText = null;
   return {
     element: panel(title, body),
-    show(what, write) {
-      const text = JSON.stringify(what);
+    show(data, write) {
+      const text = JSON.stringify(data);
       if (text === lastText) return;
       lastText = text;
       const focused = body.contains(document.activeElement);
@@ -99,7 +99,7 @@ function section(title) {
 
 const state = (word) => chip(word, TONES[word]);
 
-/** A table of items: `[name, kind, of(item)]` for each column, of which a `heading` names the row and a `number` is one. */
+/** A table of items. A column is `[name, kind, of(item)]`; its kind is `heading`, `number` or `text`. */
 function listing(caption, items, columns) {
   const cell = (kind, value) =>
     kind === 'heading' ? h('th', { scope: 'row' }, value) : h('td', { class: kind === 'number' ? kind : null }, value);
@@ -121,7 +121,7 @@ function serverTable(upstreams) {
   const all = upstreams.flatMap(({ name, latency, servers }) =>
     servers.map((server) => ({ ...server, upstream: name, latency })),
   );
-  if (all.length === 0) return empty('This policy names no upstreams.');
+  if (all.length === 0) return empty('This policy has no upstreams.');
   return listing('Servers', all, [
     ['Upstream', 'text', ({ upstream }) => upstream],
     ['Server', 'heading', ({ address }) => h('code', {}, address)],
@@ -137,7 +137,7 @@ function serverTable(upstreams) {
 
 function storeTable(stores) {
   if (stores.length === 0)
-    return empty('Everything is counted in memory.', 'A `store` in the policy is shared by several gateways.');
+    return empty('All counters are in memory.', 'Several gateways can share the counters of a `store`.');
   const trouble = (text) => (text ? h('p', { class: 'wrong' }, text) : null);
   return listing('Stores', stores, [
     ['Store', 'heading', ({ name }) => name],
@@ -146,36 +146,36 @@ function storeTable(stores) {
     ['Failures', 'number', ({ failures }) => count(failures)],
     ['p50', 'number', p50Text],
     ['p99', 'number', p99Text],
-    ['Away for', 'number', (store) => duration(store['degraded-seconds'])],
+    ['Unavailable for', 'number', (store) => duration(store['degraded-seconds'])],
   ]);
 }
 
 function guardTable(rules) {
   if (rules.length === 0)
     return empty(
-      'No rule has any.',
-      '`queue`, `breaker` and `adaptive` in a rule hold requests back while there are too many, or they fail.',
+      'No rule has a queue, breaker or adaptive limit.',
+      '`queue`, `breaker` and `adaptive` in a rule delay or reject requests under overload and failures.',
     );
-  const tries = (remaining) => (remaining ? `tries in ${duration(remaining)}` : '');
-  const chips = (breaker) => h('span', { class: 'chips' }, state(breaker.state), tries(breaker.remaining));
+  const probe = (remaining) => (remaining ? `next probe in ${duration(remaining)}` : '');
+  const chips = (breaker) => h('span', { class: 'chips' }, state(breaker.state), probe(breaker.remaining));
   return listing('Queues, breakers and adaptive limits', rules, [
     ['Rule', 'heading', ({ name }) => h('a', { href: `#/rules/${encodeURIComponent(name)}` }, name)],
     ['Waiting', 'number', ({ queue }) => count(queue?.waiting)],
     ['In flight', 'number', ({ adaptive }) => count(adaptive?.['in-flight'])],
-    ['Limit now', 'number', ({ adaptive }) => count(adaptive?.limit)],
+    ['Current limit', 'number', ({ adaptive }) => count(adaptive?.limit)],
     ['Breaker', 'text', ({ breaker }) => (breaker ? chips(breaker) : '–')],
-    ['Failing', 'number', ({ breaker }) => (breaker ? share(breaker['failure-rate']) : '–')],
+    ['Failure rate', 'number', ({ breaker }) => (breaker ? share(breaker['failure-rate']) : '–')],
     ['Rejected', 'number', ({ breaker }) => count(breaker?.rejected)],
   ]);
 }
 
 function tableSizes(rules) {
-  if (rules.length === 0) return empty('Nothing is counted in memory.');
+  if (rules.length === 0) return empty('No keys in memory.');
   return listing('Keys in memory', rules, [
     ['Rule', 'heading', ({ name }) => name],
     ['Keys', 'number', ({ table }) => inMemory(table)],
-    ['Room', 'number', ({ table }) => count(table.capacity)],
+    ['Capacity', 'number', ({ table }) => count(table.capacity)],
     ['Memory', 'number', ({ table }) => bytes(table.bytes)],
-    ['No room', 'number', ({ table }) => count(table.overflowed)],
+    ['Overflowed', 'number', ({ table }) => count(table.overflowed)],
   ]);
 }

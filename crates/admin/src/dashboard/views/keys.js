@@ -1,10 +1,10 @@
-// Who is denied most, or asks most.
+// The keys with the most denials or requests.
 
 import { encode, get } from '../api.js';
 import { empty, field, h, renderList, panel, setText, select, set, table } from '../dom.js';
 import { count, share } from '../format.js';
 
-/** How often the list is fetched anew, in snapshots. */
+/** The number of snapshots between two refreshes of the list. */
 const REFRESH_INTERVAL = 3;
 
 export function keys(page) {
@@ -12,9 +12,9 @@ export function keys(page) {
   const rules = select([['', 'All rules']], '');
   const by = select(
     [
-      ['denied', 'Denied most'],
-      ['asked', 'Asked most'],
-      ['shadow-denied', 'Would be denied most'],
+      ['denied', 'Most denied'],
+      ['asked', 'Most requests'],
+      ['shadow-denied', 'Most would-be denials'],
     ],
     query.get('by') ?? 'denied',
   );
@@ -33,7 +33,7 @@ export function keys(page) {
     h(
       'p',
       { class: 'lead' },
-      'Found by a sketch of bounded size: each count is at most so high, and lower by no more than what stands behind it.',
+      'Found by a sketch of bounded size: each count is an upper bound, and too high by at most the number after it.',
     ),
     panel('Keys', h('div', { class: 'filters' }, field('Rule', rules), field('Order', by)), holder),
   );
@@ -48,7 +48,7 @@ export function keys(page) {
   };
 }
 
-/** Fills a choice with the rules of the policy. */
+/** Fills a select element with the rules of the policy. */
 export function ruleChoices(element, { rules }, chosen) {
   const names = rules.map(({ name }) => name);
   if (element.ruleNames === names.join('\n')) return;
@@ -61,18 +61,18 @@ export function ruleChoices(element, { rules }, chosen) {
   );
 }
 
-/** What is counted: the name of the table, of its column, and what is said where it is empty. */
+/** The title, column and empty message of each table. */
 const KINDS = {
-  denied: { title: 'Keys that were denied most', column: 'Denied', none: 'Nobody was denied yet.' },
-  asked: { title: 'Keys that asked most', column: 'Asked', none: 'Nobody has asked yet.' },
+  denied: { title: 'Keys with the most denials', column: 'Denied', none: 'No key was denied yet.' },
+  asked: { title: 'Keys with the most requests', column: 'Requests', none: 'No requests yet.' },
   'shadow-denied': {
-    title: 'Keys that it would deny most',
+    title: 'Keys with the most would-be denials',
     column: 'Would be denied',
-    none: 'It would have denied nobody yet.',
+    none: 'No key would have been denied yet.',
   },
 };
 
-/** A table of the heaviest keys, which follows the traffic. It is not there where the gateway does not count by that. */
+/** A live table of the most frequent keys. It is hidden if the gateway does not support this order. */
 export function topKeys(page, { rule, by = 'denied', limit }) {
   const body = h('tbody');
   const columns = [
@@ -97,7 +97,7 @@ export function topKeys(page, { rule, by = 'denied', limit }) {
       list.hidden = keys.length === 0;
       none.replaceChildren(...(keys.length > 0 ? [] : [emptyMessage(snapshot, by)]));
       const plain = snapshot.observe?.keys === 'plain';
-      // Where a rule counts all together there is nobody to ban, and no key to reset.
+      // A rule without a key has nothing to ban or reset.
       const sharedKeyRules = new Set(snapshot.rules.filter(({ key }) => key === 'all').map(({ name }) => name));
       renderList(
         body,
@@ -126,7 +126,7 @@ function emptyMessage({ observe }, by) {
   if (!observe?.denials)
     return empty(
       'Keys are not observed.',
-      'Say `observe: { denials: 10000 }` in the policy to see who is denied most.',
+      'Set `observe: { denials: 10000 }` in the policy to see the keys with the most denials.',
     );
   return empty(KINDS[by].none);
 }

@@ -1,4 +1,4 @@
-// How algorithms treat the same traffic, side by side. The gateway decides, as it does for requests; nothing is counted.
+// Compares the decisions of several quotas for the same traffic. The gateway simulates them without any effect.
 
 import { getText } from '../api.js';
 import { button, field, h, renderList, panel, setText, select, set } from '../dom.js';
@@ -7,7 +7,7 @@ import { quotaResult } from '../quota_result.js';
 import { Drawing, SHAPES, arrivals, histogram, parseRecording } from '../shape.js';
 
 const LEAD =
-  'Draw traffic of one client, and see what each quota says to it. Nothing is counted, and nobody is denied.';
+  'Draw the traffic of one client, and compare the decisions of several quotas. This has no effect on real requests.';
 const SPANS = [
   ['10', '10 seconds'],
   ['60', '1 minute'],
@@ -23,7 +23,7 @@ const WAITS = [
 const FIRST = ['20 per 5s', '20 per 5s fixed-window', '20 per 5s sliding-window', '4/s leaky-bucket queue 10'];
 const ALL = [...FIRST, '20 per 5s sliding-strict 10', '20 per 5s sliding-log', '4/s smooth', '4/s warm-up 3s cold 3'];
 
-/** What was drawn stays when another view is looked at. */
+/** Survives a change of the view. */
 const state = {
   bins: SHAPES['Two bursts'](),
   times: null,
@@ -35,7 +35,7 @@ const state = {
 
 export function playground({ root }) {
   const it = new Playground();
-  root.append(h('h1', {}, 'Playground'), h('p', { class: 'lead' }, LEAD), it.traffic(), it.answers());
+  root.append(h('h1', {}, 'Playground'), h('p', { class: 'lead' }, LEAD), it.traffic(), it.results());
   it.show();
   return { close: () => it.close() };
 }
@@ -50,14 +50,14 @@ class Playground {
   #request = null;
   #soon = null;
 
-  /** Where traffic is drawn, chosen or pasted. */
+  /** The panel to draw, choose or paste traffic. */
   traffic() {
     this.#span.addEventListener('change', () => this.#use({ times: null, span: this.#drawn }, 'redraw'));
     this.#wait.addEventListener('change', () => this.#use({ wait: this.#wait.value }));
     const shapes = Object.entries(SHAPES).map(([name, shape]) =>
       button(name, () => this.#use({ bins: shape(), times: null, span: this.#drawn }, 'redraw'), { class: 'small' }),
     );
-    const settings = [field('Over', this.#span), field('Longest wait', this.#wait)];
+    const settings = [field('Over', this.#span), field('Maximum wait', this.#wait)];
     const above = [h('div', { class: 'actions' }, shapes), h('div', { class: 'filters' }, settings)];
     const below = h('p', { class: 'axis' }, h('span', {}, '0 s'), this.#about, this.#end);
     return panel(
@@ -68,14 +68,14 @@ class Playground {
     );
   }
 
-  /** What quotas say, each in a lane of its own. */
-  answers() {
+  /** The panel of quotas, with one result each. */
+  results() {
     const more = button('Add a quota', () => {
       this.#compare([...state.quotas, newQuota('5/s burst 10')]);
       this.#results.lastElementChild.querySelector('input').select();
     });
     const every = button('Every algorithm', () => this.#compare(ALL.map(newQuota)));
-    const head = [h('h2', {}, 'What quotas say'), h('div', { class: 'actions' }, more, every)];
+    const head = [h('h2', {}, 'Decisions'), h('div', { class: 'actions' }, more, every)];
     return h('section', { class: 'panel' }, h('div', { class: 'title' }, head), legend(), this.#results);
   }
 
@@ -93,7 +93,7 @@ class Playground {
     this.#request?.abort();
   }
 
-  /** How long is drawn; what was recorded may be longer. */
+  /** The length of drawn traffic; recorded traffic may be longer. */
   get #drawn() {
     return Number(this.#span.value);
   }
@@ -120,15 +120,15 @@ class Playground {
     this.#results.querySelectorAll('input')[Math.max(0, place - 1)]?.focus();
   }
 
-  /** Asks for all lanes, when the hand rests. */
+  /** Simulates all quotas after a short delay, so that a stroke sends one request per quota. */
   #refresh() {
     clearTimeout(this.#soon);
     this.#soon = setTimeout(() => {
       this.#request?.abort();
       this.#request = new AbortController();
       const times = state.times ?? arrivals(state.bins, state.span);
-      const how = state.times ? ', at the moments that were recorded' : '';
-      setText(this.#about, `${times.length} come in ${duration(state.span)}${how}.`);
+      const how = state.times ? ', at the recorded times' : '';
+      setText(this.#about, `${times.length} requests in ${duration(state.span)}${how}.`);
       setText(this.#end, duration(state.span));
       const options = { span: state.span, wait: Number(state.wait), signal: this.#request.signal };
       for (const { simulate } of this.#results.rendered.values()) simulate(times, options);
@@ -146,14 +146,14 @@ function legend() {
     { class: 'legend' },
     [
       ['admitted', 'Admitted'],
-      ['delayed', 'Delayed, drawn when it goes on'],
+      ['delayed', 'Delayed, drawn when it proceeds'],
       ['denied', 'Denied'],
     ].map(([name, label]) => h('span', {}, h('i', { class: `key ${name}` }), label)),
-    h('span', {}, '— what is left'),
+    h('span', {}, '— remaining'),
   );
 }
 
-/** Moments that are pasted, or those of the gateway's own history. */
+/** Pasted times, or those in the history of the gateway. */
 function recording(use) {
   const area = h('textarea', { rows: '5', spellcheck: 'false', placeholder: '0\n0.4\n2026-11-16T03:20:00Z' });
   const wrong = h('p', { class: 'wrong', role: 'alert' });
@@ -172,13 +172,13 @@ function recording(use) {
       const lines = (await getText('api/v1/history?limit=10000')).trim();
       if (lines === '')
         throw new Error(
-          'The gateway keeps no history, or nothing has come yet. Say `observe: { history: 10000 }` in the policy.',
+          'The history is empty. Set `observe: { history: 10000 }` in the policy to record requests.',
         );
-      use(recorded(lines));
+      use(parseRecording(lines));
     });
-  const label = 'Moments, one in each line';
-  const hint = 'Seconds, or times as in a log; JSON lines with a member `time` will do.';
-  const actions = [button('Use these', pasted), button('Use what came to this gateway', history)];
+  const label = 'Times, one per line';
+  const hint = 'Seconds, timestamps as in a log, or JSON lines with a member `time`.';
+  const actions = [button('Use these', pasted), button('Use the history of this gateway', history)];
   const form = h('div', { class: 'form' }, field(label, area, hint), wrong, h('div', { class: 'actions' }, actions));
   return h('details', { class: 'numbers' }, h('summary', {}, 'Use recorded traffic'), form);
 }

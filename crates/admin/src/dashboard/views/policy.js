@@ -1,4 +1,4 @@
-// The policy that is in force, and what in it is hardly meant.
+// The policy in force, and its warnings.
 
 import { get } from '../api.js';
 import { empty, h, panel, setText, inlineCode } from '../dom.js';
@@ -11,24 +11,24 @@ export function policy({ root, notify }) {
   const refused = h(
     'div',
     { class: 'banner', role: 'alert', hidden: true },
-    'The file was changed, but it is wrong, so the one before stays in force:',
+    'The policy file changed but is invalid; the previous policy stays in force:',
     wrong,
   );
-  const reload = h('button', { type: 'button' }, 'Read it again');
+  const reload = h('button', { type: 'button' }, 'Reload');
   const lint = h('div');
   const source = h('div');
   root.append(
     h('div', { class: 'title' }, h('h1', {}, 'Policy'), reload),
     about,
     refused,
-    panel('What is hardly meant', lint),
+    panel('Warnings', lint),
     panel('In force', source),
   );
 
   reload.addEventListener('click', async () => {
     try {
-      const answer = await change('POST', 'reload');
-      if (answer) notify((await answer.text()).trim() || 'Nothing has changed.');
+      const response = await change('POST', 'reload');
+      if (response) notify((await response.text()).trim() || 'Policy reloaded.');
     } catch (error) {
       notify(error.message, 'bad');
     }
@@ -41,9 +41,9 @@ export function policy({ root, notify }) {
       const it = await get('api/v1/policy');
       if (closed) return;
       source.replaceChildren(listing(it.text));
-      lint.replaceChildren(it.lint.length === 0 ? empty('Nothing to complain about.') : lints(it.lint));
+      lint.replaceChildren(it.lint.length === 0 ? empty('No warnings.') : lints(it.lint));
     } catch (error) {
-      if (!closed) source.replaceChildren(empty('It could not be fetched.', error.message));
+      if (!closed) source.replaceChildren(empty('Cannot load the policy.', error.message));
       known = null;
     }
   };
@@ -85,7 +85,7 @@ function lints(all) {
   );
 }
 
-/** YAML with numbered lines; names and comments in a colour of their own. */
+/** YAML with line numbers, and highlighted names and comments. */
 function listing(text) {
   const lines = text
     .replace(/\n$/, '')

@@ -1,4 +1,4 @@
-// One rule: its traffic, why it denies, what it is made of, and its heaviest keys.
+// One rule: its traffic, settings, denial reasons and most frequent keys.
 
 import { chart } from '../chart.js';
 import { chip, empty, definitionList, h, panel } from '../dom.js';
@@ -8,19 +8,19 @@ import { LABELS, NAMES, tiles, ruleStates } from './traffic.js';
 import { OUTCOMES, recent } from '../live.js';
 
 export const REASONS = {
-  limited: 'over its quota',
+  limited: 'quota exceeded',
   'no-key': 'no key in the request',
-  listed: 'on a list',
+  listed: 'denied by a list',
   banned: 'banned',
-  guarded: 'breaker or load',
+  guarded: 'circuit breaker or concurrency limit',
   full: 'queue full',
-  'store-away': 'store away',
+  'store-away': 'store unavailable',
 };
 
 export function rule(page) {
   const { root, live, argument: name } = page;
   const chips = h('span', { class: 'chips' });
-  const gone = empty('There is no such rule in the policy that is in force.');
+  const gone = empty('The policy in force has no such rule.');
   const picture = chart(
     live,
     `Rule ${name} in the last minutes`,
@@ -33,7 +33,7 @@ export function rule(page) {
   let top = null;
   let by = null;
   const follow = (snapshot, mode) => {
-    // A rule in shadow mode denies nobody: whom it would deny is what there is to see.
+    // A rule in shadow mode denies nothing, so show the keys that it would deny.
     const metric = mode === 'shadow' ? 'shadow-denied' : 'denied';
     if (metric !== by) {
       by = metric;
@@ -49,7 +49,7 @@ export function rule(page) {
     { class: 'view' },
     numbers.element,
     panel('Traffic', picture.element),
-    h('div', { class: 'pair' }, panel('What it is', made), panel('Why it denied', reasons)),
+    h('div', { class: 'pair' }, panel('Settings', made), panel('Denial reasons', reasons)),
     panel('Top keys', holder),
   );
   root.append(h('div', { class: 'title' }, h('h1', {}, name), chips), gone, body);
@@ -65,7 +65,7 @@ export function rule(page) {
       numbers.setText(
         OUTCOMES.map((outcome, place) => [
           rates ? rate(rates[place]) : '–',
-          `/s · ${brief(rule.counts[outcome])} in all`,
+          `/s · ${brief(rule.counts[outcome])} total`,
         ]),
       );
       picture.draw(live.rule(name));
@@ -90,7 +90,7 @@ function parts(rule) {
   const { breaker, adaptive, table, queue } = rule;
   return [
     ['Requests', rule.match ?? 'all'],
-    ['Counted by', rule.key && rule.key !== 'all' ? rule.key : 'all together'],
+    ['Key', rule.key && rule.key !== 'all' ? rule.key : 'all requests together'],
     [
       'Quotas',
       rule.quotas.length === 0
@@ -102,12 +102,12 @@ function parts(rule) {
     ['Breaker', breaker && breakerText(breaker)],
     ['Adaptive limit', adaptive && `${count(adaptive['in-flight'])} of ${count(adaptive.limit)} in flight`],
     ['Keys in memory', table && `${inMemory(table)} of ${count(table.capacity)}, ${bytes(table.bytes)} at most`],
-    ['Found no room', table?.overflowed ? count(table.overflowed) : null],
+    ['Overflowed', table?.overflowed ? count(table.overflowed) : null],
     ['Bans', rule.bans ? count(rule.bans) : null],
   ];
 }
 
-/** Keys whose state is worth keeping; in large tables only those that take room are counted. */
+/** Keys with state that differs from that of a new key; in large tables, all used entries. */
 export function inMemory({ live, used }) {
   return live === null || live === undefined ? `${count(used)} used` : `${count(live)} live`;
 }
@@ -115,14 +115,14 @@ export function inMemory({ live, used }) {
 function breakerText({ state, 'failure-rate': failing, rejected, remaining }) {
   const parts = [state, `${count(rejected)} rejected`];
   if (failing !== null) parts.push(`${share(failing)} fail`);
-  if (remaining) parts.push(`tried again in ${duration(remaining)}`);
+  if (remaining) parts.push(`next probe in ${duration(remaining)}`);
   return parts.join(', ');
 }
 
 function denialReasons({ mode, counts, 'denied-by': by }) {
   const some = Object.entries(by).filter(([, number]) => number > 0);
   if (some.length === 0 && mode === 'shadow' && counts['shadow-denied'] > 0)
-    return empty(`In shadow mode it denies nobody. It would have denied ${count(counts['shadow-denied'])} requests.`);
-  if (some.length === 0) return empty('Nobody was denied.');
+    return empty(`In shadow mode the rule denies nothing. It would have denied ${count(counts['shadow-denied'])} requests.`);
+  if (some.length === 0) return empty('No request was denied.');
   return definitionList(some.map(([reason, number]) => [REASONS[reason] ?? reason, count(number)]));
 }

@@ -1,4 +1,4 @@
-// Rules that run beside the others without denying: what they would have done, and how they are put in force.
+// Rules in shadow mode: the requests that they would have denied, and changes of their mode.
 
 import { encode, get } from '../api.js';
 import { sparkline } from '../chart.js';
@@ -23,8 +23,8 @@ export function shadow(page) {
   const { root, live } = page;
   const list = h('div', { class: 'view' });
   const none = empty(
-    'No rule runs in shadow mode.',
-    'A rule that says `mode: shadow` is asked about every request and denies none: here you see whom it would have denied.',
+    'No rule is in shadow mode.',
+    'A rule with `mode: shadow` checks every request and denies none. This view shows the requests that it would have denied.',
   );
   const promotion = promotions(page);
   root.append(
@@ -32,7 +32,7 @@ export function shadow(page) {
     h(
       'p',
       { class: 'lead' },
-      'A rule in shadow mode counts and denies nobody. When it would deny the right ones, put it in force for a part of the keys, then for all.',
+      'A rule in shadow mode counts requests and denies none. When it would deny the right ones, enforce it for a part of the keys, then for all.',
     ),
     none,
     list,
@@ -60,7 +60,7 @@ export function shadow(page) {
     },
   };
 
-  /** What one rule would have done. */
+  /** The would-be denials of one rule. */
   function candidate(page, name) {
     const chips = h('span', { class: 'chips' });
     const summary = h('p', { class: 'statement' });
@@ -84,8 +84,8 @@ export function shadow(page) {
         setText(
           summary,
           all === 0
-            ? 'Nothing that it is about has come yet.'
-            : `Of ${count(all)} requests it would have denied ${count(would)} that were let through: ${share(would / all)}.`,
+            ? 'No matching request yet.'
+            : `Of ${count(all)} requests, ${count(would)} were admitted that it would have denied: ${share(would / all)}.`,
         );
         const states = [...ruleStates(rule), ...(rule.match ? [[rule.match, null]] : [])];
         if (JSON.stringify(states) !== words) chips.replaceChildren(...states.map(([word, tone]) => chip(word, tone)));
@@ -97,7 +97,7 @@ export function shadow(page) {
   }
 }
 
-/** How modes are changed, and what was changed. It says so where this gateway cannot do that. */
+/** Changes of modes, and their history. Without a policy file, it shows a note instead. */
 function promotions({ notify, live }) {
   const rules = h('ul', { class: 'rules modes' });
   const changes = h('div');
@@ -112,7 +112,7 @@ function promotions({ notify, live }) {
     'p',
     { class: 'note', hidden: true },
     inlineCode(
-      'This policy comes from no file in which a change could be kept: serve one, as in `tidegate serve policy.yaml`, to change modes from here.',
+      'The policy has no file to write a change to. To change modes here, serve one: `tidegate serve policy.yaml`.',
     ),
   );
   let version = null;
@@ -138,7 +138,7 @@ function promotions({ notify, live }) {
       back.disabled = last === null || !canChange();
       changes.replaceChildren(
         response.changes.length === 0
-          ? empty('Nothing was changed from here yet.')
+          ? empty('No changes yet.')
           : definitionList(response.changes.slice(0, 20).map((it) => [dateTime(it.time), description(it)])),
       );
       draw();
@@ -150,10 +150,10 @@ function promotions({ notify, live }) {
   };
   const send = async (path, body, message) => {
     try {
-      const answer = await change('POST', path, body);
-      if (!answer) return;
-      const { changed } = await answer.json();
-      notify(changed ? message : 'It is in that mode already.');
+      const response = await change('POST', path, body);
+      if (!response) return;
+      const { changed } = await response.json();
+      notify(changed ? message : 'The rule is already in this mode.');
     } catch (error) {
       notify(error.message, 'bad');
     }
@@ -173,13 +173,13 @@ function promotions({ notify, live }) {
   };
   back.addEventListener('click', async () => {
     const lastChange = last;
-    const question = `Change ${lastChange.id} is taken back: ${description(lastChange)}.`;
+    const question = `This reverts change ${lastChange.id}: ${description(lastChange)}.`;
     if (!(await confirmAction('Roll back?', question, 'Roll back'))) return;
-    await send('api/v1/rollback', { id: lastChange.id, confirm: true }, `Change ${lastChange.id} is taken back.`);
+    await send('api/v1/rollback', { id: lastChange.id, confirm: true }, `Change ${lastChange.id} is reverted.`);
   });
 
   return {
-    element: h('div', {}, parts, cannot),
+    element: h('div', {}, parts, noFile),
     snapshot(snapshot) {
       draw();
       if (snapshot.policy.version === version) return;
@@ -192,27 +192,27 @@ function promotions({ notify, live }) {
   };
 }
 
-/** What somebody should know before a rule is in this mode; nothing where nobody feels it. */
+/** The consequence of a mode change, for its confirmation; `null` if clients do not notice it. */
 function consequence({ counts, mode: now, percent: share }, mode, percent) {
-  if (mode === 'off') return 'It neither counts nor denies then.';
+  if (mode === 'off') return 'From now on the rule neither counts nor denies requests.';
   if (mode === 'shadow') {
-    return now === 'enforce' ? `It has denied ${count(counts.denied)} requests. From now on it denies nobody.` : null;
+    return now === 'enforce' ? `It has denied ${count(counts.denied)} requests. From now on it denies none.` : null;
   }
   if (now === 'enforce' && percent && Number(percent) < (share ?? 100)) {
-    return `It is enforced for ${share ?? 100} % of the keys. From now on it denies those of ${percent} % only.`;
+    return `It is enforced for ${share ?? 100} % of the keys. From now on it is enforced for ${percent} % only.`;
   }
   const would = counts['shadow-denied'];
   const all = counts.admitted + counts.delayed + counts.denied + would;
   const counted =
     all === 0
-      ? 'Nothing that it is about has come yet.'
-      : `So far it let ${count(would)} of ${count(all)} requests through that it would have denied.`;
+      ? 'No matching request yet.'
+      : `So far, ${count(would)} of ${count(all)} requests were admitted that it would have denied.`;
   return `${counted} From now on it denies them${percent ? `, for ${percent} % of the keys` : ''}.`;
 }
 
 function description({ rule, from, to, undoes, by }) {
   const mode = (it) => `${it.mode}${it.percent === null ? '' : ` ${it.percent} %`}`;
-  const back = undoes === null ? '' : `, takes back change ${undoes}`;
+  const back = undoes === null ? '' : `, reverts change ${undoes}`;
   return `${rule}: ${mode(from)} → ${mode(to)}${back} (${by})`;
 }
 
@@ -237,7 +237,7 @@ function modeRow({ name }, apply) {
     update(latest) {
       rule = latest;
       const { mode, percent } = latest;
-      // Whoever changed it, the choice starts from the mode that the rule is in: what was chosen before is out of date.
+      // After a change of the mode, by any client, the choice is reset to the current mode.
       const next = percent ? `${mode} ${percent}` : mode;
       if (next !== current) {
         current = next;

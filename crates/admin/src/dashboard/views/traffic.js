@@ -1,4 +1,4 @@
-// Live traffic: all requests, and each rule in a row.
+// Live traffic: all requests, and one row per rule.
 
 import { chart, sparkline } from '../chart.js';
 import { chip, empty, h, renderList, panel, setText, set } from '../dom.js';
@@ -11,13 +11,13 @@ export const NAMES = ['admitted', 'delayed', 'denied', 'shadow'];
 export function traffic({ root, live }) {
   const picture = chart(live, 'Requests per second in the last minutes', [
     { name: 'admitted', label: 'Admitted' },
-    { name: 'denied', label: 'Refused' },
+    { name: 'denied', label: 'Rejected' },
   ]);
-  const numbers = tiles(['Requests', 'Admitted', 'Refused', 'In flight', 'Waiting']);
+  const numbers = tiles(['Requests', 'Admitted', 'Rejected', 'In flight', 'Waiting']);
   const rules = h('ul', { class: 'rules' });
   const none = empty(
     'This policy has no rules.',
-    'Every request is let through. Add one to the policy file; it is read again when it changes.',
+    'Every request is admitted. Add a rule to the policy file; the gateway reloads it when it changes.',
   );
   root.append(
     h('h1', {}, 'Traffic'),
@@ -130,13 +130,13 @@ export function outcomes() {
         const all = counts[OUTCOMES[place]];
         element.classList.toggle('none', all === 0);
         setText(value, rates ? `${rate(rates[place])}/s` : '–');
-        setText(total, `${brief(all)} in all`);
+        setText(total, `${brief(all)} total`);
       });
     },
   };
 }
 
-/** What is not as usual in a rule, as `[word, tone]`. */
+/** The unusual states of a rule, as `[word, tone]`. */
 export function ruleStates(rule) {
   const states = [];
   if (rule.mode === 'shadow') states.push(['shadow', 'shadow']);

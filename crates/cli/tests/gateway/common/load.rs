@@ -1,4 +1,4 @@
-//! Clients that go on asking while something else happens.
+//! Clients that send requests in the background.
 
 use super::HttpClient;
 use http::StatusCode;
@@ -11,8 +11,7 @@ use std::{
 };
 use tokio::task::JoinHandle;
 
-/// Some clients that ask for the same thing again and again. A connection that the other side has closed in order is
-/// followed by another; everything else that is not answered counts as lost.
+/// Clients that repeat the same request. They reconnect after a graceful close; any other failed request counts as lost.
 pub(crate) struct BackgroundLoad {
     sent: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -21,19 +20,19 @@ pub(crate) struct BackgroundLoad {
 
 impl BackgroundLoad {
     pub(crate) fn start(address: SocketAddr, path: &'static str, clients: usize) -> Self {
-        let (asked, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (sent, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let clients = (0..clients)
-            .map(|_| tokio::spawn(run_client(address, path, asked.clone(), stop.clone())))
+            .map(|_| tokio::spawn(run_client(address, path, sent.clone(), stop.clone())))
             .collect();
-        Self { sent: asked, stop, clients }
+        Self { sent, stop, clients }
     }
 
-    /// How many were answered so far.
+    /// The number of successful requests so far.
     pub(crate) fn sent_count(&self) -> u64 {
         self.sent.load(Ordering::SeqCst)
     }
 
-    /// Ends it; what was lost, or answered with anything but 200.
+    /// Stops the clients. Returns the requests that were lost or had a status other than 200.
     pub(crate) async fn stop(self) -> Vec<String> {
         self.stop.store(true, Ordering::SeqCst);
         let mut lost = Vec::new();

@@ -1,4 +1,4 @@
-//! What the stories share: the binary with a policy, servers behind it, and clients.
+//! Test helpers: the binary with a policy, upstream servers, and clients.
 
 mod load;
 mod process;
@@ -16,10 +16,10 @@ use hyper_util::rt::TokioIo;
 use std::{net::SocketAddr, process::Command, time::Duration};
 use tokio::{net::TcpStream, time::timeout};
 
-/// How long anything may take before a story is wrong.
+/// A timeout that only a failing test reaches.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A connection that asks one thing after the other.
+/// A connection that sends one request at a time.
 pub(crate) struct HttpClient(http1::SendRequest<Empty<Bytes>>);
 
 impl HttpClient {
@@ -30,35 +30,35 @@ impl HttpClient {
         Self(sender)
     }
 
-    /// An answer that came whole, its status and its text; an error where there was none.
+    /// Sends a request. Returns the status and the body, or an error if the response is missing or incomplete.
     pub(crate) async fn get(&mut self, path: &str) -> Result<(StatusCode, String), String> {
         self.get_host("example.org", path).await
     }
 
-    /// The same, of another host.
+    /// The same with another host.
     pub(crate) async fn get_host(&mut self, host: &str, path: &str) -> Result<(StatusCode, String), String> {
         let request = Request::get(path).header("host", host).body(Empty::new()).unwrap();
-        let asked = async {
-            let answer = self.0.send_request(request).await?;
-            let status = answer.status();
-            let body = answer.into_body().collect().await?.to_bytes();
+        let exchange = async {
+            let response = self.0.send_request(request).await?;
+            let status = response.status();
+            let body = response.into_body().collect().await?.to_bytes();
             Ok::<_, hyper::Error>((status, String::from_utf8_lossy(&body).into_owned()))
         };
-        timeout(TEST_TIMEOUT, asked).await.expect("an answer in time").map_err(|error| format!("{error:?}"))
+        timeout(TEST_TIMEOUT, exchange).await.expect("response timeout").map_err(|error| format!("{error:?}"))
     }
 
-    /// Whether it can have another request. If not, the other side has closed it, or said that it will.
+    /// Whether the connection accepts another request; false if the server has closed it.
     pub(crate) async fn is_open(&mut self) -> bool {
         self.0.ready().await.is_ok()
     }
 }
 
-/// Asks once over a new connection.
+/// Sends one request over a new connection.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> (StatusCode, String) {
     HttpClient::connect(address).await.get(path).await.unwrap()
 }
 
-/// What curl said: its exit code, and what it printed.
+/// Runs curl. Returns its exit code and its output.
 pub(crate) async fn run_curl(args: &[&str]) -> (i32, String) {
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--max-time", "60", "--noproxy", "*"]).args(args);

@@ -1,4 +1,4 @@
-//! The binary, while it serves.
+//! A running gateway process.
 
 use super::TEST_TIMEOUT;
 use std::{
@@ -12,22 +12,22 @@ use std::{
 use tempfile::TempDir;
 use tokio::{sync::watch, time::timeout};
 
-/// A process that serves a policy; killed when it is dropped.
+/// A process that serves a policy. Dropping it kills the process.
 pub(crate) struct GatewayProcess {
     pub(crate) address: SocketAddr,
     pub(crate) directory: TempDir,
     child: Child,
-    /// What it has told so far.
+    /// The lines of its output so far.
     output: watch::Receiver<Vec<String>>,
 }
 
 impl GatewayProcess {
-    /// Serves this policy, on a free port where the policy says so.
+    /// Serves this policy, on a free port if the policy has port 0.
     pub(crate) async fn start(policy: &str) -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), policy).await
     }
 
-    /// Serves it in this directory, in which there may be files that it names.
+    /// Serves the policy in this directory, which may contain files that the policy references.
     pub(crate) async fn start_in(directory: TempDir, policy: &str) -> Self {
         let file = directory.path().join("policy.yaml");
         fs::write(&file, policy).unwrap();
@@ -39,19 +39,19 @@ impl GatewayProcess {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let (tell, mut told) = watch::channel(Vec::new());
-        let (out, errors) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        collect_lines(BufReader::new(out), tell.clone());
-        collect_lines(BufReader::new(errors), tell);
+        let (sender, mut output) = watch::channel(Vec::new());
+        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        collect_lines(BufReader::new(stdout), sender.clone());
+        collect_lines(BufReader::new(stderr), sender);
         let address = {
             let lines = timeout(
                 TEST_TIMEOUT,
-                told.wait_for(|lines| lines.iter().any(|line| parse_address(line).is_some())),
+                output.wait_for(|lines| lines.iter().any(|line| parse_address(line).is_some())),
             );
-            let lines = lines.await.expect("an address in time").expect("it starts");
+            let lines = lines.await.expect("startup timeout").expect("the process starts");
             lines.iter().find_map(|line| parse_address(line)).unwrap()
         };
-        Self { address, directory, child, output: told }
+        Self { address, directory, child, output }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -62,62 +62,63 @@ impl GatewayProcess {
         self.directory.path().join("policy.yaml")
     }
 
-    /// Puts another policy in the place of the one that is served, as editors do: under another name first.
+    /// Replaces the policy file atomically, as editors do.
     pub(crate) fn replace_policy(&self, policy: &str) {
         let new = self.directory.path().join("policy.yaml.new");
         fs::write(&new, policy).unwrap();
         fs::rename(new, self.policy_path()).unwrap();
     }
 
-    /// Waits until it has told this so often.
+    /// Waits until `times` lines of the output contain `part`.
     pub(crate) async fn wait_for_output(&self, part: &str, times: usize) {
-        let mut told = self.output.clone();
-        let waited = timeout(TEST_TIMEOUT, told.wait_for(|lines| count_lines(lines, part) >= times)).await;
+        let mut output = self.output.clone();
+        let waited = timeout(TEST_TIMEOUT, output.wait_for(|lines| count_lines(lines, part) >= times)).await;
         if !matches!(waited, Ok(Ok(_))) {
-            panic!("not told {times} times: {part:?}; only {:#?}", self.output.borrow());
+            panic!("not {times} lines with {part:?}; only {:#?}", self.output.borrow());
         }
     }
 
-    /// How often it has told this so far.
+    /// The number of lines of the output with `part` so far.
     pub(crate) fn count_output(&self, part: &str) -> usize {
         count_lines(&self.output.borrow(), part)
     }
 
-    /// What it tells behind this word at the start of a line.
+    /// Waits for a line that starts with this word. Returns the rest of the line.
     pub(crate) async fn wait_for_line(&self, word: &str) -> String {
-        let mut told = self.output.clone();
-        let behind =
+        let mut output = self.output.clone();
+        let rest =
             |lines: &[String]| lines.iter().find_map(|line| Some(line.strip_prefix(word)?.trim().to_owned()));
-        let lines =
-            timeout(TEST_TIMEOUT, told.wait_for(|lines| behind(lines).is_some())).await.expect("it is told");
-        behind(&lines.expect("it runs")).unwrap_or_default()
+        let lines = timeout(TEST_TIMEOUT, output.wait_for(|lines| rest(lines).is_some()))
+            .await
+            .expect("no such line");
+        rest(&lines.expect("the process runs")).unwrap_or_default()
     }
 
-    /// Sends it a signal by its name.
+    /// Sends a signal by name.
     pub(crate) fn send_signal(&self, name: &str) {
         let sent = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
     }
 
-    /// The most memory that it has ever held, in bytes.
+    /// The peak memory in bytes.
     pub(crate) fn peak_memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1_024
     }
 
-    /// Kills it, wherever it is; what it leaves behind.
+    /// Kills the process. Returns its directory.
     pub(crate) fn kill(mut self) -> TempDir {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap())
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process exits.
     pub(crate) async fn wait(mut self) -> ExitStatus {
         let mut child = std::mem::replace(&mut self.child, Command::new("true").spawn().unwrap());
         let waited = tokio::task::spawn_blocking(move || child.wait());
-        timeout(TEST_TIMEOUT, waited).await.expect("it ends").unwrap().unwrap()
+        timeout(TEST_TIMEOUT, waited).await.expect("exit timeout").unwrap().unwrap()
     }
 }
 
@@ -140,7 +141,7 @@ fn parse_address(line: &str) -> Option<SocketAddr> {
 fn collect_lines(lines: impl BufRead + Send + 'static, output: watch::Sender<Vec<String>>) {
     thread::spawn(move || {
         for line in lines.lines().map_while(Result::ok) {
-            output.send_modify(|told| told.push(line));
+            output.send_modify(|lines| lines.push(line));
         }
     });
 }

@@ -1,4 +1,4 @@
-//! Servers behind the gateway, which speak bytes.
+//! Upstream servers that write raw bytes.
 
 use std::{future::Future, io, net::SocketAddr};
 use tokio::{
@@ -7,14 +7,14 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// A server behind the gateway, in this process.
+/// An upstream server in this process.
 pub(crate) struct TestUpstream {
     pub(crate) address: SocketAddr,
     accept_task: JoinHandle<()>,
 }
 
 impl TestUpstream {
-    /// One that does with each connection whatever it likes.
+    /// Starts a server that runs `serve` for each connection.
     pub(crate) async fn start<F, A>(serve: F) -> Self
     where
         F: Fn(BufReader<TcpStream>) -> A + Send + Sync + 'static,
@@ -22,16 +22,16 @@ impl TestUpstream {
     {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let accepting = tokio::spawn(async move {
+        let accept_task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let _ = stream.set_nodelay(true);
                 tokio::spawn(serve(BufReader::with_capacity(1 << 16, stream)));
             }
         });
-        Self { address, accept_task: accepting }
+        Self { address, accept_task }
     }
 
-    /// One that says `ok` to everything.
+    /// Starts a server that responds `ok` to every request.
     pub(crate) async fn start_ok() -> Self {
         Self::start(|mut stream| async move {
             while read_head(&mut stream).await?.is_some() {
@@ -42,7 +42,7 @@ impl TestUpstream {
         .await
     }
 
-    /// What a policy says of it.
+    /// The part of a policy that routes to this server.
     pub(crate) fn upstream_config(&self) -> String {
         format!("upstreams: {{ app: 'http://{}' }}\nroutes: app\n", self.address)
     }
@@ -54,7 +54,7 @@ impl Drop for TestUpstream {
     }
 }
 
-/// The lines of the head of the next request, in small letters; `None` at the end.
+/// Reads the lines of the next request head, in lower case; `None` at the end.
 pub(crate) async fn read_head(stream: &mut BufReader<TcpStream>) -> io::Result<Option<Vec<String>>> {
     let mut lines = Vec::new();
     loop {

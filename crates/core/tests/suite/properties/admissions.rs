@@ -1,11 +1,11 @@
-//! Who went when, and whether that was too much.
+//! The times of admissions, and whether they exceed the bound.
 
 use super::is_shaper;
 use tidegate_core::{AlgorithmKind, Demand, Outcome, Quota};
 pub(crate) use tidegate_testkit::bound::{AdmittedCall, check_windows};
 use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
-/// The demand of a move; for shapers, whose bound is about single calls, one at a time.
+/// The demand of a step; one token at a time for shapers, whose bound is for single calls.
 pub(crate) fn demand(sample: &Sample, caller: &CallStep) -> Demand {
     let demand = caller.demand(sample);
     match is_shaper(&sample.quota) {
@@ -14,23 +14,23 @@ pub(crate) fn demand(sample: &Sample, caller: &CallStep) -> Demand {
     }
 }
 
-/// Plays a story and notes who goes when.
+/// Runs the calls and returns the admissions.
 pub(crate) fn run_moves(
     key: &mut CoreModel,
     sample: &Sample,
-    moment: &mut CallClock,
+    clock: &mut CallClock,
     moves: &[CallStep],
 ) -> Vec<AdmittedCall> {
     let mut admissions = Vec::new();
     for caller in moves {
-        moment.advance(caller.pause);
+        clock.advance(caller.pause);
         let demand = demand(sample, caller);
-        let decision = key.decide(moment.now, demand).decision;
-        moment.record(&decision);
+        let decision = key.decide(clock.now, demand).decision;
+        clock.record(&decision);
         match decision.outcome() {
-            Outcome::Allow => admissions.push(AdmittedCall { at: moment.now, cost: demand.cost }),
+            Outcome::Allow => admissions.push(AdmittedCall { at: clock.now, cost: demand.cost }),
             Outcome::Delay(wait) => {
-                admissions.push(AdmittedCall { at: moment.now.plus(wait), cost: demand.cost });
+                admissions.push(AdmittedCall { at: clock.now.plus(wait), cost: demand.cost });
             }
             Outcome::Deny(_) => {}
         }
@@ -38,7 +38,7 @@ pub(crate) fn run_moves(
     admissions
 }
 
-/// The quotas that count a level are exact even for stretches that hold their end.
+/// Whether the bound also holds for a window that includes its end.
 pub(crate) fn has_closed_interval_bound(quota: &Quota) -> bool {
     matches!(quota.kind(), AlgorithmKind::TokenBucket(_) | AlgorithmKind::LeakyBucket(_))
 }

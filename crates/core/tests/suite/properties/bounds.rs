@@ -1,4 +1,4 @@
-//! Law 2: admissions in any window never exceed the stated bound.
+//! Property 2: admissions in any window never exceed the stated bound.
 
 use super::admissions::{check_windows, has_closed_interval_bound, run_moves};
 use tidegate_core::{Demand, Micros, Quota};
@@ -6,9 +6,9 @@ use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
 #[test]
 fn admissions_stay_within_bound() {
-    check_property(call_steps(), |sample, story| {
-        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
-        let admissions = run_moves(&mut key, &sample, &mut moment, &story);
+    check_property(call_steps(), |sample, calls| {
+        let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+        let admissions = run_moves(&mut key, &sample, &mut clock, &calls);
         let bound = sample.quota.bound();
         match has_closed_interval_bound(&sample.quota) {
             true => check_windows(admissions, |length| bound.max_in_window(length.since(Micros::new(1)))),
@@ -19,23 +19,23 @@ fn admissions_stay_within_bound() {
 
 #[test]
 fn delayed_admissions_stay_within_bound() {
-    check_property(waiting_call_steps(), |sample, story| {
-        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
-        let admissions = run_moves(&mut key, &sample, &mut moment, &story);
+    check_property(waiting_call_steps(), |sample, calls| {
+        let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+        let admissions = run_moves(&mut key, &sample, &mut clock, &calls);
         check_windows(admissions, |length| sample.quota.bound().max_in_window(length))
     });
 }
 
-/// The bounds are reached, so none of them is too careful. Not for windows from the first hit, of which one is missing
-/// in any second but their own, nor for the shapers, whose bound counts the microseconds that debts are cut to.
+/// The bounds are reached, so they are tight. Not for windows from the first hit, which admit one less, nor for
+/// the shapers, whose bound includes the truncation of debts to microseconds.
 #[test]
 fn bounds_are_tight() {
     let second = Micros::from_secs(1);
-    // Ask for one at each of these moments; so many pass within some second.
+    // Check one token at each of these times, and count the admissions in each second.
     let at_once = |at: u64, count: usize| vec![at; count];
     let every_10ms = |from: u64| (from..from + 1_000_000).step_by(10_000).collect::<Vec<_>>();
     let late_burst = || [at_once(999_999, 10), every_10ms(1_000_000)].concat();
-    for (quota, mut asks) in [
+    for (quota, mut times) in [
         ("10/s burst 5", [at_once(0, 5), every_10ms(0)].concat()),
         ("10/s leaky-bucket queue 9 delay 4", [at_once(0, 5), every_10ms(0)].concat()),
         ("10/s fixed-window", [at_once(999_999, 10), at_once(1_000_000, 10)].concat()),
@@ -45,19 +45,19 @@ fn bounds_are_tight() {
     ] {
         let quota: Quota = quota.parse().unwrap();
         let mut key = CoreModel::new(quota);
-        asks.sort_unstable();
-        let passes = |at: &u64| key.decide(Micros::new(*at), Demand::new(1)).decision.is_allowed();
-        let passed: Vec<u64> = asks.into_iter().filter(passes).collect();
+        times.sort_unstable();
+        let is_allowed = |at: &u64| key.decide(Micros::new(*at), Demand::new(1)).decision.is_allowed();
+        let admitted: Vec<u64> = times.into_iter().filter(is_allowed).collect();
         let in_second =
-            |from: &u64| passed.iter().filter(|at| (*from..from + second.get()).contains(at)).count();
-        let most = passed.iter().map(in_second).max().unwrap() as u64;
-        // The token bucket's last token would come at the very end of the second.
+            |from: &u64| admitted.iter().filter(|at| (*from..from + second.get()).contains(at)).count();
+        let most = admitted.iter().map(in_second).max().unwrap() as u64;
+        // The last token of a token bucket is available at the very end of the second.
         let open_end = if has_closed_interval_bound(&quota) { 1 } else { 0 };
         assert_eq!(most + open_end, quota.bound().max_in_window(second), "{quota}");
     }
 }
 
-/// What a clock cannot tell apart comes on top.
+/// The resolution of the clock is added to the window.
 #[test]
 fn clock_resolution_widens_the_bound() {
     let (second, tick) = (Micros::from_secs(1), Micros::from_millis(4));
@@ -74,7 +74,7 @@ fn clock_resolution_widens_the_bound() {
         assert_eq!(bound.with_clock_resolution(tick).max_in_window(second), blurred, "{quota}");
         assert_eq!(bound.max_in_window(second.plus(tick)), blurred, "{quota}");
         let text = bound.with_clock_resolution(tick).to_string();
-        assert!(text.ends_with(", by a clock that ticks every 4ms"), "{text}");
+        assert!(text.ends_with(", with a clock resolution of 4ms"), "{text}");
         assert!(!bound.to_string().contains("clock"), "{bound}");
     }
 }

@@ -1,7 +1,8 @@
-//! Law 8: quotas change, and several of them may count the same key at a time.
+//! Property 8: quotas change, and several quotas may count the same key at a time.
 //!
-//! Quotas that share a state admit together no more than the largest burst and, on top, the fastest rate among them. Those
-//! that share none have a bound each. No denial is longer than the smallest burst at the slowest rate would give.
+//! Quotas that share a state admit together at most the largest burst plus the fastest rate among them. Quotas
+//! that share no state have a bound each. No retry time is longer than the smallest burst at the slowest rate
+//! gives.
 
 use super::admissions::{AdmittedCall, check_windows, run_moves};
 use super::{is_concurrency, is_shaper};
@@ -13,14 +14,14 @@ use tidegate_testkit::{
     strategy::*,
 };
 
-/// One call in a fleet: by which quota, and when.
+/// One call in a fleet: the index of the quota, and the step.
 type NodeMove = (prop::sample::Index, CallStep);
 
 fn node_moves() -> impl Strategy<Value = Vec<NodeMove>> {
     let caller = (any::<prop::sample::Index>(), pauses(), costs());
-    let turn =
+    let node_move =
         caller.prop_map(|(which, pause, cost)| (which, CallStep { pause, cost, max_wait: MaxWait::None }));
-    prop::collection::vec(turn, 1..60)
+    prop::collection::vec(node_move, 1..60)
 }
 
 fn demand(samples: &[Sample], sample: &Sample, caller: &CallStep) -> Demand {
@@ -31,42 +32,42 @@ fn demand(samples: &[Sample], sample: &Sample, caller: &CallStep) -> Demand {
     }
 }
 
-/// What a fleet admits at most in any window of a length.
+/// The most that a fleet admits in any window of a length.
 type BoundFn = fn(&[Sample], Micros) -> u64;
 
-/// Nodes that count the same key in turn, each by its own quota, and what they admit at most. The first node carries over as
-/// the first of `carry_overs` says, and so on; those are repeated.
+/// Checks what nodes admit at most that count the same key alternately, each with its own quota. The first node
+/// uses the first of `carry_overs`, and so on; they are repeated.
 fn check_fleet(
     samples: &[Sample],
     carry_overs: &[CarryOver],
-    turns: &[NodeMove],
+    moves: &[NodeMove],
     most: BoundFn,
 ) -> TestCaseResult {
-    let (mut key, mut moment) = (StateEntries::new(), CallClock::new(&samples[0]));
+    let (mut key, mut clock) = (StateEntries::new(), CallClock::new(&samples[0]));
     let mut admissions = Vec::new();
-    // Each quota as if it alone had admitted all of this.
+    // Each quota as if it had admitted all calls itself.
     let mut alone: Vec<_> = samples.iter().map(|sample| CoreModel::new(sample.quota)).collect();
-    for (which, caller) in turns {
-        moment.advance(caller.pause);
+    for (which, caller) in moves {
+        clock.advance(caller.pause);
         let node = which.index(samples.len());
         let (sample, carry_over) = (&samples[node], carry_overs[node % carry_overs.len()]);
         let demand = demand(samples, sample, caller);
         let before = key.clone();
-        let step = key.decide(&[sample.quota], carry_over, moment.now, demand).remove(0);
-        moment.record(&step.decision);
+        let step = key.decide(&[sample.quota], carry_over, clock.now, demand).remove(0);
+        clock.record(&step.decision);
         match step.decision.outcome() {
             Outcome::Allow => {
-                admissions.push(AdmittedCall { at: moment.now, cost: demand.cost });
+                admissions.push(AdmittedCall { at: clock.now, cost: demand.cost });
                 for key in &mut alone {
-                    key.decide(moment.now, Demand::forced(demand.cost));
+                    key.decide(clock.now, Demand::forced(demand.cost));
                 }
             }
-            Outcome::Delay(_) => prop_assert!(false, "nobody has patience"),
+            Outcome::Delay(_) => prop_assert!(false, "a delay without a maximum wait"),
             Outcome::Deny(retry) => {
                 prop_assert_eq!(&key, &before, "a denial writes nothing");
                 if let Retry::After(wait) = retry {
-                    check_retry(&key, (sample, carry_over), moment.now, demand, wait)?;
-                    let longest = max_retry(samples, &alone, moment.now);
+                    check_retry(&key, (sample, carry_over), clock.now, demand, wait)?;
+                    let longest = max_retry(samples, &alone, clock.now);
                     prop_assert!(wait <= longest, "a wait of {}, at most {}", wait, longest);
                 }
             }
@@ -75,7 +76,7 @@ fn check_fleet(
     check_windows(admissions, |length| most(samples, length))
 }
 
-/// Waiting for exactly as long as a denial says admits, and one microsecond less does not.
+/// A retry succeeds after exactly the retry time of a denial, and not one microsecond earlier.
 fn check_retry(
     key: &StateEntries,
     (sample, carry_over): (&Sample, CarryOver),
@@ -84,7 +85,7 @@ fn check_retry(
     wait: Micros,
 ) -> TestCaseResult {
     if now.plus(wait).get() > 1 << 52 {
-        return Ok(()); // not in our time
+        return Ok(()); // beyond the range of time
     }
     let allows = |wait: Micros| {
         let steps = key.clone().decide(&[sample.quota], carry_over, now.plus(wait), demand);
@@ -97,50 +98,50 @@ fn check_retry(
 
 #[test]
 fn rolling_change_admits_at_most_the_largest_bound() {
-    let stories = (same_algorithm_fleets(), node_moves());
-    assert_holds(&stories, |(samples, turns)| {
-        check_fleet(&samples, &[CarryOver::Keep], &turns, sum_of_group_bounds)
+    let inputs = (same_algorithm_fleets(), node_moves());
+    assert_holds(&inputs, |(samples, moves)| {
+        check_fleet(&samples, &[CarryOver::Keep], &moves, sum_of_group_bounds)
     });
 }
 
 #[test]
 fn rolling_change_of_algorithm_admits_no_more_than_the_sum() {
-    let stories = (mixed_fleets(), node_moves());
-    assert_holds(&stories, |(samples, turns)| {
-        check_fleet(&samples, &[CarryOver::Keep], &turns, sum_of_group_bounds)
+    let inputs = (mixed_fleets(), node_moves());
+    assert_holds(&inputs, |(samples, moves)| {
+        check_fleet(&samples, &[CarryOver::Keep], &moves, sum_of_group_bounds)
     });
 }
 
-/// `reset` declared by every node: each counts by itself, so two nodes that alternate do not reset each other.
+/// `reset` in every node: each counts separately, so two nodes that alternate do not reset each other.
 #[test]
 fn rolling_reset_admits_no_more_than_the_sum_of_the_bounds() {
-    let stories = (prop_oneof![same_algorithm_fleets(), mixed_fleets()], node_moves());
-    assert_holds(&stories, |(samples, turns)| {
-        check_fleet(&samples, &[CarryOver::Reset], &turns, sum_of_bounds)
+    let inputs = (prop_oneof![same_algorithm_fleets(), mixed_fleets()], node_moves());
+    assert_holds(&inputs, |(samples, moves)| {
+        check_fleet(&samples, &[CarryOver::Reset], &moves, sum_of_bounds)
     });
 }
 
-/// `reset` declared by some nodes: a node that keeps takes over the state of one that resets, which then starts anew. It takes over no
-/// more than its own quota could have admitted.
+/// `reset` in some nodes: a node that keeps takes over the state of one that resets, which then starts with an
+/// empty state. It takes over at most what its own quota could have admitted.
 #[test]
 fn rolling_reset_with_keeping_nodes_stays_within_the_sum_of_bounds() {
     let carry_overs = prop::collection::vec(prop_oneof![Just(CarryOver::Keep), Just(CarryOver::Reset)], 4);
-    let stories = (prop_oneof![same_algorithm_fleets(), mixed_fleets()], carry_overs, node_moves());
-    assert_holds(&stories, |(samples, carry_overs, turns)| {
-        check_fleet(&samples, &carry_overs, &turns, sum_of_bounds)
+    let inputs = (prop_oneof![same_algorithm_fleets(), mixed_fleets()], carry_overs, node_moves());
+    assert_holds(&inputs, |(samples, carry_overs, moves)| {
+        check_fleet(&samples, &carry_overs, &moves, sum_of_bounds)
     });
 }
 
-/// More quotas than a key has entries for: none is forgotten while it counts, and they share nine states at most.
+/// More quotas than entries in a key: none is evicted while it counts, and they share at most nine states.
 #[test]
 fn rolling_reset_of_many_quotas_stays_bounded() {
-    // Small limits, one period: all share a state.
+    // Small limits with one period, so that all share a state.
     let limits = prop::collection::btree_set(1_u64..=20, 10..16);
     let many = (any_sample(), limits).prop_map(|(first, limits)| {
         let of_limit = |limit| with_limit(&first, limit);
         limits.into_iter().filter_map(of_limit).collect::<Vec<_>>()
     });
-    let many = many.prop_filter("permits are held", |all| {
+    let many = many.prop_filter("no concurrency limits", |all| {
         all.len() > 9 && !all.iter().any(|it| is_concurrency(&it.quota))
     });
     let carry_overs = prop_oneof![
@@ -148,18 +149,18 @@ fn rolling_reset_of_many_quotas_stays_bounded() {
         1 => prop::collection::vec(prop_oneof![Just(CarryOver::Keep), Just(CarryOver::Reset)], 16),
     ];
     let caller = (any::<prop::sample::Index>(), short_pauses(), costs());
-    let turn =
+    let node_move =
         caller.prop_map(|(which, pause, cost)| (which, CallStep { pause, cost, max_wait: MaxWait::None }));
-    let turns = prop::collection::vec(turn, 40..200);
-    let law = |(samples, carry_overs, turns): (Vec<Sample>, Vec<CarryOver>, Vec<NodeMove>)| {
-        check_fleet(&samples, &carry_overs, &turns, |samples, length| {
+    let moves = prop::collection::vec(node_move, 40..200);
+    let property = |(samples, carry_overs, moves): (Vec<Sample>, Vec<CarryOver>, Vec<NodeMove>)| {
+        check_fleet(&samples, &carry_overs, &moves, |samples, length| {
             sum_of_bounds(samples, length).min(largest_bound(samples, length).saturating_mul(9))
         })
     };
-    runner().run(&(many, carry_overs, turns), law).unwrap_or_else(|broken| panic!("{broken}"));
+    runner().run(&(many, carry_overs, moves), property).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
-/// Round and round, without time in between: what was no limit at all.
+/// Alternates without time in between; an earlier version admitted without limit.
 #[test]
 fn alternating_resets_admit_each_bound_once() {
     for count in [2, 3, 9, 10, 20] {
@@ -168,8 +169,8 @@ fn alternating_resets_admit_each_bound_once() {
             let quotas: Vec<_> = (10..10 + count).map(quota).collect();
             let (mut key, now) = (StateEntries::new(), Micros::from_secs(1_000));
             let mut admitted = 0;
-            for turn in 0..4_000 {
-                let quota = quotas[turn % quotas.len()];
+            for index in 0..4_000 {
+                let quota = quotas[index % quotas.len()];
                 let step = key.decide(&[quota], CarryOver::Reset, now, Demand::new(1)).remove(0);
                 admitted += u64::from(step.decision.is_allowed());
             }
@@ -181,15 +182,15 @@ fn alternating_resets_admit_each_bound_once() {
     }
 }
 
-fn assert_holds<S: Strategy>(stories: &S, law: impl Fn(S::Value) -> TestCaseResult) {
-    // As many as every algorithm has in other laws.
+fn assert_holds<S: Strategy>(inputs: &S, property: impl Fn(S::Value) -> TestCaseResult) {
+    // The same number of cases per algorithm as the other properties.
     let cases = prop::test_runner::Config::default().cases * 9;
-    if let Err(broken) = runner_with_cases(cases).run(stories, law) {
+    if let Err(broken) = runner_with_cases(cases).run(inputs, property) {
         panic!("{broken}");
     }
 }
 
-/// Two quotas in turn, over and over: what was a lockout for years, and no limit at all.
+/// Alternates two quotas; earlier versions denied for years, or admitted without limit.
 #[test]
 fn alternating_quotas_stay_within_bound() {
     for (old, new, most) in [
@@ -205,8 +206,8 @@ fn alternating_quotas_stay_within_bound() {
         let quotas: [Quota; 2] = [old.parse().unwrap(), new.parse().unwrap()];
         let (mut key, now) = (StateEntries::new(), Micros::from_secs(1_000));
         let mut admitted = 0;
-        for turn in 0..600 {
-            let step = key.decide(&[quotas[turn % 2]], CarryOver::Keep, now, Demand::new(1)).remove(0);
+        for index in 0..600 {
+            let step = key.decide(&[quotas[index % 2]], CarryOver::Keep, now, Demand::new(1)).remove(0);
             admitted += u64::from(step.decision.is_allowed());
             if let Some(wait) = step.decision.retry_after() {
                 assert!(wait <= Micros::from_secs(120), "{old} and {new}: retry after {wait}");
@@ -216,94 +217,94 @@ fn alternating_quotas_stay_within_bound() {
     }
 }
 
-/// A limiter in memory that is changed over and over.
+/// An in-memory limiter whose quota changes repeatedly.
 #[test]
 fn repeated_changes_stay_within_the_largest_bound() {
-    let stories = (same_algorithm_fleets(), node_moves(), prop::collection::vec(any::<bool>(), 60));
-    assert_holds(&stories, |(samples, turns, changes)| {
-        let (mut key, mut moment) = (CoreModel::new(samples[0].quota), CallClock::new(&samples[0]));
+    let inputs = (same_algorithm_fleets(), node_moves(), prop::collection::vec(any::<bool>(), 60));
+    assert_holds(&inputs, |(samples, moves, changes)| {
+        let (mut key, mut clock) = (CoreModel::new(samples[0].quota), CallClock::new(&samples[0]));
         let (mut sample, mut admissions) = (samples[0], Vec::new());
-        for ((which, caller), is_change) in turns.iter().zip(changes) {
-            moment.advance(caller.pause);
+        for ((which, caller), is_change) in moves.iter().zip(changes) {
+            clock.advance(caller.pause);
             if is_change {
                 sample = *which.get(&samples);
-                key.change(moment.now, sample.quota, CarryOver::Keep);
+                key.change(clock.now, sample.quota, CarryOver::Keep);
                 if can_be_truncated(&key.quota, key.state_words()) {
-                    return Ok(()); // more is used than the new quota can count, and the rest is forgiven
+                    return Ok(()); // the usage exceeds the range of the new quota and is cut
                 }
             }
             let demand = demand(&samples, &sample, caller);
-            let decision = key.decide(moment.now, demand).decision;
-            moment.record(&decision);
+            let decision = key.decide(clock.now, demand).decision;
+            clock.record(&decision);
             if decision.is_allowed() {
-                admissions.push(AdmittedCall { at: moment.now, cost: demand.cost });
+                admissions.push(AdmittedCall { at: clock.now, cost: demand.cost });
             }
         }
         check_windows(admissions, |length| sum_of_group_bounds(&samples, length))
     });
 }
 
-/// In memory, where a change converts states at once. In a store it does not even do that.
+/// For the in-memory limiter, where a change converts states immediately. A store converts nothing until a charge.
 #[test]
 fn reverted_change_restores_state() {
-    check_property((any_sample(), waiting_call_steps()), |sample, (other, story)| {
-        check_reverted_change(sample, other, &story)
+    check_property((any_sample(), waiting_call_steps()), |sample, (other, calls)| {
+        check_reverted_change(sample, other, &calls)
     });
-    check_property_pairs(waiting_call_steps(), |sample, other, story| {
-        check_reverted_change(sample, other, &story)
+    check_property_pairs(waiting_call_steps(), |sample, other, calls| {
+        check_reverted_change(sample, other, &calls)
     });
 }
 
-fn check_reverted_change(sample: Sample, other: Sample, story: &[CallStep]) -> TestCaseResult {
+fn check_reverted_change(sample: Sample, other: Sample, calls: &[CallStep]) -> TestCaseResult {
     if is_concurrency(&sample.quota) || is_concurrency(&other.quota) {
         return Ok(());
     }
-    let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
-    run_moves(&mut key, &sample, &mut moment, story);
-    let before = key.peek(moment.now, Demand::new(1)).decision;
-    key.change(moment.now, other.quota, CarryOver::Keep);
+    let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+    run_moves(&mut key, &sample, &mut clock, calls);
+    let before = key.peek(clock.now, Demand::new(1)).decision;
+    key.change(clock.now, other.quota, CarryOver::Keep);
     if can_be_truncated(&key.quota, key.state_words()) {
-        return Ok(()); // more is owed than the other quota can count
+        return Ok(()); // the debt exceeds the range of the other quota
     }
-    key.change(moment.now, sample.quota, CarryOver::Keep);
-    let after = key.peek(moment.now, Demand::new(1)).decision;
+    key.change(clock.now, sample.quota, CarryOver::Keep);
+    let after = key.peek(clock.now, Demand::new(1)).decision;
     check_restored(&sample, &before, &after)
 }
 
-/// Time heals every change: no state is left that denies for ever.
+/// No change leaves a state that denies forever.
 #[test]
 fn changed_key_recovers() {
     let all = prop_oneof![Just(CarryOver::Keep), Just(CarryOver::Reset)];
-    check_property((any_sample(), all, waiting_call_steps()), |old, (new, how, story)| {
-        let (mut key, mut moment) = (CoreModel::new(old.quota), CallClock::new(&old));
-        run_moves(&mut key, &old, &mut moment, &story);
+    check_property((any_sample(), all, waiting_call_steps()), |old, (new, how, calls)| {
+        let (mut key, mut clock) = (CoreModel::new(old.quota), CallClock::new(&old));
+        run_moves(&mut key, &old, &mut clock, &calls);
         if is_concurrency(&old.quota) && is_concurrency(&new.quota) {
             return Ok(());
         }
-        key.change(moment.now, new.quota, how);
-        let reset = key.peek(moment.now, Demand::probe(0)).decision.reset_after();
+        key.change(clock.now, new.quota, how);
+        let reset = key.peek(clock.now, Demand::probe(0)).decision.reset_after();
         if reset.get() > 1 << 51 {
-            return Ok(()); // not in our time
+            return Ok(()); // beyond the range of time
         }
-        let then = moment.now.plus(reset);
+        let then = clock.now.plus(reset);
         prop_assert!(key.peek(then, Demand::new(1)).decision.is_allowed(), "still denied after {}", reset);
         Ok(())
     });
 }
 
-/// Not for the shapers, whose doubles lose the last digit when they are scaled.
+/// Not for the shapers, whose doubles lose the last digit in a conversion.
 #[test]
 fn change_to_same_quota_keeps_remaining() {
-    check_property((waiting_call_steps(), pauses()), |sample, (story, pause)| {
+    check_property((waiting_call_steps(), pauses()), |sample, (calls, pause)| {
         if is_shaper(&sample.quota) {
             return Ok(());
         }
-        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
-        run_moves(&mut key, &sample, &mut moment, &story);
-        moment.advance(pause);
-        let before = key.peek(moment.now, Demand::probe(0)).decision;
-        key.change(moment.now, sample.quota, CarryOver::Keep);
-        let after = key.peek(moment.now, Demand::probe(0)).decision;
+        let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+        run_moves(&mut key, &sample, &mut clock, &calls);
+        clock.advance(pause);
+        let before = key.peek(clock.now, Demand::probe(0)).decision;
+        key.change(clock.now, sample.quota, CarryOver::Keep);
+        let after = key.peek(clock.now, Demand::probe(0)).decision;
         prop_assert_eq!(before.remaining(), after.remaining());
         prop_assert_eq!(before.outcome(), after.outcome());
         Ok(())

@@ -1,5 +1,5 @@
-//! Laws 1, 4 and 5: the same questions get the same answers, a denial or a probe changes nothing, and parts add
-//! up to their sum.
+//! Properties 1, 4 and 5: equal demands have equal results, a denial or a probe changes nothing, and two costs
+//! equal their sum.
 
 use super::is_shaper;
 use proptest::prelude::*;
@@ -8,18 +8,18 @@ use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
 #[test]
 fn decisions_are_equal_at_any_state_offset() {
-    check_property((waiting_call_steps(), 0_usize..4), |sample, (story, offset)| {
+    check_property((waiting_call_steps(), 0_usize..4), |sample, (calls, offset)| {
         let quota = sample.quota;
-        let (mut key, mut moment) = (CoreModel::new(quota), CallClock::new(&sample));
+        let (mut key, mut clock) = (CoreModel::new(quota), CallClock::new(&sample));
         let mut shared = vec![u64::MAX; offset];
         shared.extend(vec![0; quota.state_len()]);
-        for caller in &story {
-            moment.advance(caller.pause);
+        for caller in &calls {
+            clock.advance(caller.pause);
             let demand = caller.demand(&sample);
-            let step = key.decide(moment.now, demand);
-            let shared_step = quota.decide(&mut shared.as_mut_slice().offset(offset), moment.now, demand);
+            let step = key.decide(clock.now, demand);
+            let shared_step = quota.decide(&mut shared.as_mut_slice().offset(offset), clock.now, demand);
             prop_assert_eq!(step, shared_step);
-            moment.record(&step.decision);
+            clock.record(&step.decision);
         }
         prop_assert!(key.state_words().zip(&shared[offset..]).all(|(left, right)| left == *right));
         prop_assert!(shared[..offset].iter().all(|word| *word == u64::MAX));
@@ -29,48 +29,48 @@ fn decisions_are_equal_at_any_state_offset() {
 
 #[test]
 fn denials_and_probes_leave_state_unchanged() {
-    check_property(waiting_call_steps(), |sample, story| {
-        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
-        for caller in &story {
-            moment.advance(caller.pause);
+    check_property(waiting_call_steps(), |sample, calls| {
+        let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+        for caller in &calls {
+            clock.advance(caller.pause);
             let demand = caller.demand(&sample);
             let before = key.clone();
-            let probed = key.decide(moment.now, Demand { effect: Effect::Probe, ..demand });
+            let probed = key.decide(clock.now, Demand { effect: Effect::Probe, ..demand });
             prop_assert_eq!(&key, &before);
             prop_assert_eq!(probed.receipt.cost, 0);
 
-            let step = key.decide(moment.now, demand);
-            prop_assert_eq!(step.decision.outcome(), probed.decision.outcome(), "a probe tells the truth");
+            let step = key.decide(clock.now, demand);
+            prop_assert_eq!(step.decision.outcome(), probed.decision.outcome(), "the probe differs");
             let charged = step.decision.is_granted() && demand.cost > 0;
             prop_assert_eq!(step.receipt.cost > 0, charged);
             if !charged {
                 prop_assert_eq!(&key, &before);
             }
-            moment.record(&step.decision);
+            clock.record(&step.decision);
         }
         Ok(())
     });
 }
 
-/// Not for the shapers: there the second caller waits for the first.
+/// Not for the shapers, where the second call waits for the first.
 #[test]
 fn two_costs_equal_their_sum() {
-    check_property((waiting_call_steps(), pauses(), costs(), costs()), |sample, (story, pause, a, b)| {
+    check_property((waiting_call_steps(), pauses(), costs(), costs()), |sample, (calls, pause, a, b)| {
         if is_shaper(&sample.quota) {
             return Ok(());
         }
-        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
-        for caller in &story {
-            moment.advance(caller.pause);
-            moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
+        let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+        for caller in &calls {
+            clock.advance(caller.pause);
+            clock.record(&key.decide(clock.now, caller.demand(&sample)).decision);
         }
-        moment.advance(pause);
+        clock.advance(pause);
         let (a, b) = (a.resolve(sample.quota.limit()), b.resolve(sample.quota.limit()));
 
         let mut in_parts = key.clone();
-        let first = in_parts.decide(moment.now, Demand::new(a)).decision;
-        let second = in_parts.decide(moment.now, Demand::new(b)).decision;
-        let both = key.decide(moment.now, Demand::new(a + b)).decision;
+        let first = in_parts.decide(clock.now, Demand::new(a)).decision;
+        let second = in_parts.decide(clock.now, Demand::new(b)).decision;
+        let both = key.decide(clock.now, Demand::new(a + b)).decision;
         prop_assert_eq!(first.is_allowed() && second.is_allowed(), both.is_allowed());
         if both.is_allowed() {
             prop_assert_eq!(second, both);
@@ -80,24 +80,24 @@ fn two_costs_equal_their_sum() {
     });
 }
 
-/// Not for the shapers, who let any cost go when the debt is paid.
+/// Not for the shapers, which admit any cost without debt.
 #[test]
 fn remaining_can_be_charged_exactly() {
-    check_property((waiting_call_steps(), pauses()), |sample, (story, pause)| {
+    check_property((waiting_call_steps(), pauses()), |sample, (calls, pause)| {
         if is_shaper(&sample.quota) {
             return Ok(());
         }
-        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
-        for caller in &story {
-            moment.advance(caller.pause);
-            moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
+        let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+        for caller in &calls {
+            clock.advance(caller.pause);
+            clock.record(&key.decide(clock.now, caller.demand(&sample)).decision);
         }
-        moment.advance(pause);
-        let remaining = key.peek(moment.now, Demand::probe(0)).decision.remaining();
-        prop_assert!(!key.peek(moment.now, Demand::new(remaining + 1)).decision.is_granted());
-        // While others wait ahead nothing remains, and even nothing must queue behind them.
+        clock.advance(pause);
+        let remaining = key.peek(clock.now, Demand::probe(0)).decision.remaining();
+        prop_assert!(!key.peek(clock.now, Demand::new(remaining + 1)).decision.is_granted());
+        // While others wait, nothing remains, and even a cost of zero would be queued.
         if remaining > 0 {
-            let taken = key.decide(moment.now, Demand::new(remaining)).decision;
+            let taken = key.decide(clock.now, Demand::new(remaining)).decision;
             prop_assert_eq!(taken.outcome(), Outcome::Allow);
             prop_assert_eq!(taken.remaining(), 0);
         }
@@ -105,23 +105,23 @@ fn remaining_can_be_charged_exactly() {
     });
 }
 
-/// The number and the answer agree, for the shapers too: something remains only if one more may go.
+/// A remaining amount above zero means that one more call is allowed, for the shapers too.
 #[test]
 fn remaining_is_zero_while_waiting() {
-    check_property((waiting_call_steps(), pauses()), |sample, (story, pause)| {
-        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
-        for caller in &story {
-            moment.advance(caller.pause);
-            moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
+    check_property((waiting_call_steps(), pauses()), |sample, (calls, pause)| {
+        let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+        for caller in &calls {
+            clock.advance(caller.pause);
+            clock.record(&key.decide(clock.now, caller.demand(&sample)).decision);
         }
-        moment.advance(pause);
-        let look = key.peek(moment.now, Demand::probe(1)).decision;
-        prop_assert!(look.remaining() == 0 || look.is_allowed(), "{:?}", look);
+        clock.advance(pause);
+        let peeked = key.peek(clock.now, Demand::probe(1)).decision;
+        prop_assert!(peeked.remaining() == 0 || peeked.is_allowed(), "{:?}", peeked);
         Ok(())
     });
 }
 
-/// Far more than can be owed: the debt stays at 71 years, and the moment at which it is repaid is an exact number.
+/// A forced charge far above the maximum: the debt stays at 71 years, and its end is an exact number.
 #[test]
 fn forced_charges_saturate() {
     let mut key = CoreModel::new("1/d burst 5000".parse().unwrap());

@@ -1,17 +1,17 @@
-//! Permits with a lease: those who hold one and renew it are never too many, and those who crashed are forgotten.
+//! Permits with a lease: renewed permits never exceed the limit, and those of crashed holders expire.
 
 use proptest::prelude::*;
 use tidegate_core::{AlgorithmKind, Demand, Micros, Receipt};
 use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
-/// What the holders of permits do.
+/// An operation on permits.
 #[derive(Clone, Copy, Debug)]
 enum LeaseOp {
     Acquire(CallCost),
-    /// Which one of those that were taken, counted from the last; it may have expired long ago.
+    /// The index among the acquired permits, from the last; it may have expired.
     Release(usize),
     Renew(usize),
-    /// Forgets to do either.
+    /// Neither releases nor renews it.
     Crash(usize),
 }
 
@@ -27,29 +27,29 @@ fn lease_ops() -> impl Strategy<Value = LeaseOp> {
 /// A permit that was granted.
 struct TrackedPermit {
     receipt: Receipt,
-    /// When it was taken, or renewed for the last time.
+    /// The time of acquisition or of the last renewal.
     renewed_at: Micros,
-    /// Whether its holder is still there to do something with it.
+    /// Whether the holder has not crashed.
     alive: bool,
 }
 
 #[test]
-fn renewed_permit_is_kept_and_crashed_one_expires() {
-    let stories = (leases(), proptest::collection::vec((pauses(), lease_ops()), 1..60));
-    let law = |(sample, story): (Sample, Vec<(CallPause, LeaseOp)>)| {
+fn renewed_permit_stays_and_crashed_one_expires() {
+    let inputs = (leases(), proptest::collection::vec((pauses(), lease_ops()), 1..60));
+    let property = |(sample, calls): (Sample, Vec<(CallPause, LeaseOp)>)| {
         let AlgorithmKind::Concurrency(concurrency) = sample.quota.kind() else { return Ok(()) };
         let (lease, limit) = (concurrency.lease().unwrap(), sample.quota.limit());
-        // Time is counted in eighths of the lease: the last of them may be up to one longer.
+        // Leases are counted in eighths, so a permit may expire up to an eighth late.
         let longest = lease.plus(Micros::new(lease.get() / 8));
-        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+        let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         let mut permits: Vec<TrackedPermit> = Vec::new();
-        for (pause, deed) in story {
-            moment.advance(pause);
-            let now = moment.now;
-            match deed {
+        for (pause, op) in calls {
+            clock.advance(pause);
+            let now = clock.now;
+            match op {
                 LeaseOp::Acquire(cost) => {
                     let step = key.decide(now, Demand::new(cost.resolve(limit)));
-                    moment.record(&step.decision);
+                    clock.record(&step.decision);
                     if step.decision.is_granted() {
                         permits.push(TrackedPermit { receipt: step.receipt, renewed_at: now, alive: true });
                     }
@@ -84,15 +84,15 @@ fn renewed_permit_is_kept_and_crashed_one_expires() {
                 let young = permits.iter().filter(|one| now.since(one.renewed_at) < age);
                 young.map(|one| one.receipt.cost).sum::<u64>()
             };
-            let look = key.peek(now, Demand::probe(0)).decision;
-            prop_assert!(younger_than(lease) + look.remaining() <= limit, "{:?}", look);
-            prop_assert!(younger_than(longest) + look.remaining() >= limit, "{:?}", look);
+            let peeked = key.peek(now, Demand::probe(0)).decision;
+            prop_assert!(younger_than(lease) + peeked.remaining() <= limit, "{:?}", peeked);
+            prop_assert!(younger_than(longest) + peeked.remaining() >= limit, "{:?}", peeked);
         }
-        let look = key.peek(moment.now, Demand::probe(0)).decision;
-        prop_assert!(look.reset_after() <= longest);
-        let all = key.peek(moment.now.plus(look.reset_after()), Demand::new(limit)).decision;
-        prop_assert!(all.is_allowed(), "{:?}, then {:?}", look, all);
+        let peeked = key.peek(clock.now, Demand::probe(0)).decision;
+        prop_assert!(peeked.reset_after() <= longest);
+        let all = key.peek(clock.now.plus(peeked.reset_after()), Demand::new(limit)).decision;
+        prop_assert!(all.is_allowed(), "{:?}, then {:?}", peeked, all);
         Ok(())
     };
-    runner().run(&stories, law).unwrap_or_else(|broken| panic!("{broken}"));
+    runner().run(&inputs, property).unwrap_or_else(|broken| panic!("{broken}"));
 }

@@ -1,14 +1,14 @@
-//! The laws of Tidegate, held against every algorithm on random stories.
+//! The properties of Tidegate, checked for every algorithm on random calls.
 //!
-//! | law | file |
+//! | property | file |
 //! |---|---|
-//! | 1 deterministic, 4 a denial changes nothing, 5 parts and sums, taking all | `counting.rs` |
+//! | 1 deterministic, 4 a denial changes nothing, 5 two costs equal their sum | `counting.rs` |
 //! | 2 never above the stated bound | `bounds.rs` |
-//! | 3 honest retry | `retry.rs` |
-//! | 6 time running backwards, 7 forgetting | `time.rs` |
+//! | 3 exact retry times | `retry.rs` |
+//! | 6 clocks that go back, 7 expiry of state | `time.rs` |
 //! | 8 change of quota | `change.rs` |
 //! | 9 refunds create nothing | `refund.rs` |
-//! | 2 on credit and by force | `overdraft.rs` |
+//! | 2 with overdrafts and forced charges | `overdraft.rs` |
 //! | 2, 3 and 9 for permits that expire | `lease.rs` |
 
 mod admissions;
@@ -23,7 +23,7 @@ mod time;
 
 use tidegate_core::{AlgorithmKind, Quota};
 
-/// Guava's two, whose callers pay for those before them and never for themselves.
+/// Guava's two algorithms, in which a call waits for earlier calls and never for itself.
 fn is_shaper(quota: &Quota) -> bool {
     matches!(quota.kind(), AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_))
 }
@@ -32,7 +32,7 @@ fn is_concurrency(quota: &Quota) -> bool {
     matches!(quota.kind(), AlgorithmKind::Concurrency(_))
 }
 
-/// Windows whose phase depends on who came first.
+/// Whether the phase of the windows depends on the first call.
 fn starts_at_first_hit(quota: &Quota) -> bool {
     quota.to_string().ends_with("from-first-hit")
 }

@@ -1,4 +1,4 @@
-//! Law 9: a refund never creates a token.
+//! Property 9: a refund never creates a token.
 
 use super::admissions::{AdmittedCall, check_windows, demand};
 use super::{is_shaper, starts_at_first_hit};
@@ -6,10 +6,10 @@ use proptest::{prelude::*, test_runner::TestCaseResult};
 use tidegate_core::{AlgorithmKind, Demand, Micros, Outcome};
 use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
-/// Whatever a key grants after a refund, a twin that never made the reservation grants too, and no later.
+/// Everything that a key grants after a refund is also granted, and no later, by a control key without the reservation.
 ///
 /// Not for windows that start at the first hit, which a reservation starts earlier, nor for a warm-up, which a
-/// reservation warms: there the law is that what is kept stays within the bound.
+/// reservation warms: for these, `unrefunded_charges_stay_within_bound` applies.
 #[test]
 fn refund_grants_no_more_than_never_charging() {
     let reserved = (costs(), prop_oneof![3 => Just(0), 1 => 1_u64..=2]);
@@ -20,50 +20,49 @@ fn refund_grants_no_more_than_never_charging() {
             if starts_at_first_hit(&sample.quota) || matches!(sample.quota.kind(), AlgorithmKind::WarmUp(_)) {
                 return Ok(());
             }
-            let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+            let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
             for caller in &before {
-                moment.advance(caller.pause);
-                moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
+                clock.advance(caller.pause);
+                clock.record(&key.decide(clock.now, caller.demand(&sample)).decision);
             }
             let mut control = key.clone();
             let limit = sample.quota.limit();
             let cost = cost.resolve(limit).saturating_add(limit.saturating_mul(bursts));
             let receipt =
-                key.decide(moment.now, Demand::with_max_wait(cost, Micros::MAX).with_overdraft()).receipt;
-            if moment.now.plus(key.peek(moment.now, Demand::probe(1)).decision.wait()) == Micros::MAX {
-                return Ok(()); // nobody goes again in our time
+                key.decide(clock.now, Demand::with_max_wait(cost, Micros::MAX).with_overdraft()).receipt;
+            if clock.now.plus(key.peek(clock.now, Demand::probe(1)).decision.wait()) == Micros::MAX {
+                return Ok(()); // the next admission is beyond the range of time
             }
-            compare_with_control(&mut key, &mut control, &sample, &mut moment, &between)?;
-            key.refund(moment.now, receipt, receipt.cost);
-            compare_with_control(&mut key, &mut control, &sample, &mut moment, &after)
+            compare_with_control(&mut key, &mut control, &sample, &mut clock, &between)?;
+            key.refund(clock.now, receipt, receipt.cost);
+            compare_with_control(&mut key, &mut control, &sample, &mut clock, &after)
         },
     );
 }
 
-/// Asks the key, and of a twin all that the key grants.
+/// Runs the calls on the key, and those that it grants on the control key.
 fn compare_with_control(
     key: &mut CoreModel,
     control: &mut CoreModel,
     sample: &Sample,
-    moment: &mut CallClock,
-    story: &[CallStep],
+    clock: &mut CallClock,
+    calls: &[CallStep],
 ) -> TestCaseResult {
-    for caller in story {
-        moment.advance(caller.pause);
+    for caller in calls {
+        clock.advance(caller.pause);
         let demand = caller.demand(sample);
-        let decision = key.decide(moment.now, demand).decision;
-        moment.record(&decision);
+        let decision = key.decide(clock.now, demand).decision;
+        clock.record(&decision);
         if decision.is_granted() {
-            // Shapers count in doubles, whose last digit may be a microsecond.
+            // Shapers use doubles: rounding may cost a microsecond.
             let slack = Micros::new(if is_shaper(&sample.quota) { 1 } else { 0 });
-            let patience = demand.max_wait.plus(slack);
-            let control_decision =
-                control.decide(moment.now, Demand { max_wait: patience, ..demand }).decision;
+            let max_wait = demand.max_wait.plus(slack);
+            let control_decision = control.decide(clock.now, Demand { max_wait, ..demand }).decision;
             prop_assert!(
                 control_decision.is_granted() && control_decision.wait() <= decision.wait().plus(slack),
-                "{} at {}: {:?}, its twin {:?}",
+                "{} at {}: {:?}, control {:?}",
                 demand.cost,
-                moment.now,
+                clock.now,
                 decision,
                 control_decision
             );
@@ -72,25 +71,25 @@ fn compare_with_control(
     Ok(())
 }
 
-/// A refund is never a loss either, however late it comes and whoever came in between.
+/// A refund never reduces what is available, at any later time and after any other calls.
 #[test]
 fn refund_never_reduces_remaining() {
     let between = prop_oneof![few_call_steps().boxed(), waiting_call_steps().boxed()];
     check_property(
         (waiting_call_steps(), costs(), between, 1_u64..=8),
         |sample, (before, cost, between, share)| {
-            let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
-            let mut tell = |key: &mut CoreModel, story: &[CallStep]| {
-                for caller in story {
-                    moment.advance(caller.pause);
-                    moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
+            let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+            let mut run = |key: &mut CoreModel, calls: &[CallStep]| {
+                for caller in calls {
+                    clock.advance(caller.pause);
+                    clock.record(&key.decide(clock.now, caller.demand(&sample)).decision);
                 }
-                moment.now
+                clock.now
             };
-            let now = tell(&mut key, &before);
+            let now = run(&mut key, &before);
             let demand = Demand::with_max_wait(cost.resolve(sample.quota.limit()), Micros::MAX);
             let receipt = key.decide(now, demand).receipt;
-            let now = tell(&mut key, &between);
+            let now = run(&mut key, &between);
             let before = key.peek(now, Demand::probe(1)).decision;
             key.refund(now, receipt, receipt.cost.div_ceil(share));
             let after = key.peek(now, Demand::probe(1)).decision;
@@ -102,55 +101,55 @@ fn refund_never_reduces_remaining() {
     );
 }
 
-/// A receipt is good for what it proves.
+/// A refund returns at most the cost of its receipt.
 #[test]
 fn refund_is_capped_at_the_charged_cost() {
     check_property((waiting_call_steps(), costs(), few_call_steps()), |sample, (before, cost, between)| {
-        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+        let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         for caller in &before {
-            moment.advance(caller.pause);
-            moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
+            clock.advance(caller.pause);
+            clock.record(&key.decide(clock.now, caller.demand(&sample)).decision);
         }
-        let receipt = key.decide(moment.now, Demand::new(cost.resolve(sample.quota.limit()))).receipt;
+        let receipt = key.decide(clock.now, Demand::new(cost.resolve(sample.quota.limit()))).receipt;
         for caller in &between {
-            moment.advance(caller.pause);
-            moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
+            clock.advance(caller.pause);
+            clock.record(&key.decide(clock.now, caller.demand(&sample)).decision);
         }
         let mut greedy = key.clone();
-        greedy.refund(moment.now, receipt, receipt.cost.saturating_mul(2).saturating_add(1));
-        key.refund(moment.now, receipt, receipt.cost);
+        greedy.refund(clock.now, receipt, receipt.cost.saturating_mul(2).saturating_add(1));
+        key.refund(clock.now, receipt, receipt.cost);
         prop_assert_eq!(greedy, key);
         Ok(())
     });
 }
 
-/// What is charged and not refunded stays within the bound.
+/// Charges without their refunds stay within the bound.
 #[test]
 fn unrefunded_charges_stay_within_bound() {
     let refunds = proptest::collection::vec(
         prop_oneof![2 => Just(None), 3 => (0_usize..4, 1_u64..=8).prop_map(Some)],
         40,
     );
-    let stories = prop_oneof![waiting_call_steps().boxed(), crowded_call_steps().boxed()];
-    check_property((stories, refunds), |sample, (story, refunds)| {
-        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+    let inputs = prop_oneof![waiting_call_steps().boxed(), crowded_call_steps().boxed()];
+    check_property((inputs, refunds), |sample, (calls, refunds)| {
+        let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         let mut charges: Vec<(AdmittedCall, _)> = Vec::new();
-        for (caller, refund) in story.iter().zip(refunds) {
-            moment.advance(caller.pause);
+        for (caller, refund) in calls.iter().zip(refunds) {
+            clock.advance(caller.pause);
             let demand = demand(&sample, caller);
-            let step = key.decide(moment.now, demand);
-            moment.record(&step.decision);
+            let step = key.decide(clock.now, demand);
+            clock.record(&step.decision);
             if step.decision.is_granted() {
-                let at = moment.now.plus(step.decision.wait());
+                let at = clock.now.plus(step.decision.wait());
                 charges.push((AdmittedCall { at, cost: demand.cost }, Some(step.receipt)));
             }
-            // One of the last gives all or a part back, once.
+            // Refund one of the last charges once, in full or in part.
             if let Some((later, eighths)) = refund
                 && let Some(which) = charges.len().checked_sub(later + 1)
                 && let Some(receipt) = charges[which].1.take()
             {
                 let cost = receipt.cost * eighths / 8;
-                key.refund(moment.now, receipt, cost);
+                key.refund(clock.now, receipt, cost);
                 charges[which].0.cost -= cost;
             }
         }
@@ -162,30 +161,30 @@ fn unrefunded_charges_stay_within_bound() {
 
 #[test]
 fn immediate_cancel_restores_the_same_outcome() {
-    check_property((waiting_call_steps(), pauses(), costs()), |sample, (story, pause, cost)| {
-        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
-        for caller in &story {
-            moment.advance(caller.pause);
-            moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
+    check_property((waiting_call_steps(), pauses(), costs()), |sample, (calls, pause, cost)| {
+        let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+        for caller in &calls {
+            clock.advance(caller.pause);
+            clock.record(&key.decide(clock.now, caller.demand(&sample)).decision);
         }
-        moment.advance(pause);
+        clock.advance(pause);
         let demand = Demand::with_max_wait(cost.resolve(sample.quota.limit()), Micros::MAX);
-        let first = key.decide(moment.now, demand);
-        key.refund(moment.now, first.receipt, first.receipt.cost);
-        let second = key.decide(moment.now, demand);
+        let first = key.decide(clock.now, demand);
+        key.refund(clock.now, first.receipt, first.receipt.cost);
+        let second = key.decide(clock.now, demand);
         prop_assert_eq!(first.decision.outcome(), second.decision.outcome());
         Ok(())
     });
 }
 
-/// Permits: what is in flight never exceeds the limit, and all of it comes back.
+/// Permits in flight never exceed the limit, and all of them are returned.
 #[test]
 fn permits_are_conserved() {
-    check_property(proptest::collection::vec((costs(), 0_usize..4), 1..40), |sample, story| {
+    check_property(proptest::collection::vec((costs(), 0_usize..4), 1..40), |sample, calls| {
         let AlgorithmKind::Concurrency(_) = sample.quota.kind() else { return Ok(()) };
         let mut key = CoreModel::new(sample.quota);
         let mut receipts = Vec::new();
-        for (cost, give_back) in story {
+        for (cost, give_back) in calls {
             let step = key.decide(sample.start, Demand::new(cost.resolve(sample.quota.limit())));
             if step.decision.outcome() == Outcome::Allow {
                 receipts.push(step.receipt);

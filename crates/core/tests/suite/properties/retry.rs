@@ -1,4 +1,4 @@
-//! Law 3: waiting exactly as long as told admits, one microsecond less does not.
+//! Property 3: a retry succeeds after exactly the retry time, and not one microsecond earlier.
 
 use super::is_concurrency;
 use proptest::prelude::*;
@@ -7,21 +7,21 @@ use tidegate_testkit::{CoreModel, Subject, strategy::*};
 
 #[test]
 fn retry_after_is_exact_to_the_microsecond() {
-    check_property((waiting_call_steps(), pauses(), costs()), |sample, (story, pause, cost)| {
-        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
-        for caller in &story {
-            moment.advance(caller.pause);
-            moment.record(&key.decide(moment.now, caller.demand(&sample)).decision);
+    check_property((waiting_call_steps(), pauses(), costs()), |sample, (calls, pause, cost)| {
+        let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+        for caller in &calls {
+            clock.advance(caller.pause);
+            clock.record(&key.decide(clock.now, caller.demand(&sample)).decision);
         }
-        moment.advance(pause);
+        clock.advance(pause);
         let demand = Demand::new(cost.resolve(sample.quota.limit()));
-        let Outcome::Deny(retry) = key.peek(moment.now, demand).decision.outcome() else { return Ok(()) };
+        let Outcome::Deny(retry) = key.peek(clock.now, demand).decision.outcome() else { return Ok(()) };
         match retry {
             Retry::After(wait) => {
                 prop_assert!(wait > Micros::ZERO);
-                let then = moment.now.plus(wait);
+                let then = clock.now.plus(wait);
                 if then == Micros::MAX {
-                    return Ok(()); // not in our time
+                    return Ok(()); // beyond the range of time
                 }
                 prop_assert!(key.peek(then, demand).decision.is_allowed(), "not after {}", wait);
                 let before = then.since(Micros::new(1));
@@ -34,23 +34,23 @@ fn retry_after_is_exact_to_the_microsecond() {
     });
 }
 
-/// For those who would wait: the retry is when they need not, or when the queue has room for them.
+/// For demands with a maximum wait: the retry time is when the call need not wait, or when the queue has room.
 #[test]
 fn waiting_caller_is_granted_after_retry() {
-    check_property((waiting_call_steps(), waiting_call_steps()), |sample, (story, later)| {
-        let (mut key, mut moment) = (CoreModel::new(sample.quota), CallClock::new(&sample));
-        for caller in story.iter().chain(&later) {
-            moment.advance(caller.pause);
+    check_property((waiting_call_steps(), waiting_call_steps()), |sample, (calls, later)| {
+        let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
+        for caller in calls.iter().chain(&later) {
+            clock.advance(caller.pause);
             let demand = caller.demand(&sample);
-            let decision = key.decide(moment.now, demand).decision;
+            let decision = key.decide(clock.now, demand).decision;
             if let Some(wait) = decision.retry_after() {
-                let then = moment.now.plus(wait);
+                let then = clock.now.plus(wait);
                 prop_assert!(then == Micros::MAX || key.peek(then, demand).decision.is_granted());
             }
             if let Outcome::Delay(wait) = decision.outcome() {
                 prop_assert!(wait > Micros::ZERO && wait <= demand.max_wait);
             }
-            moment.record(&decision);
+            clock.record(&decision);
         }
         Ok(())
     });

@@ -1,4 +1,4 @@
-//! Many programs at once: exactly as many are let through as the quota says.
+//! Concurrent clients of the decision API: exactly the limit of the quota is admitted.
 
 use super::{DecisionServer, stores};
 use crate::harness::TEST_TIMEOUT;
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 const CLIENT_COUNT: usize = 200;
 
-/// A quota of every algorithm, which call takes it, and how many it grants at once, and then none for as long as a test runs.
+/// A quota of every algorithm, its API call, and the number of requests it admits at once. It admits no more during a test.
 const QUOTAS: [(&str, &str, usize); 10] = [
     ("50 per 52w", "check", 50),
     ("50 per 52w leaky-bucket queue 49 nodelay", "check", 50),
@@ -24,44 +24,39 @@ const QUOTAS: [(&str, &str, usize); 10] = [
     ("50 at once", "acquire", 50),
 ];
 
-/// Each of them, counted there.
+/// Checks all quotas with this store.
 async fn check_quotas_under_concurrency(store: &str, rules: impl Fn() -> Rules) {
     let quotas = QUOTAS.iter().enumerate();
     let quotas = quotas
         .map(|(at, (quota, ..))| format!("  - {{ name: r{at}, key: header x-user, quota: {quota} }}\n"));
     let policy = format!("decisions: 127.0.0.1:0\n{store}rules:\n{}", quotas.collect::<String>());
-    let stage = Arc::new(DecisionServer::start_with(&policy, rules()));
-    stores::wait_for_response(
-        &stage,
-        "peek",
-        &json!({"rule": "r0", "key": "bob"}),
-        stores::is_store_connected,
-    )
-    .await;
+    let api = Arc::new(DecisionServer::start_with(&policy, rules()));
+    stores::wait_for_response(&api, "peek", &json!({"rule": "r0", "key": "bob"}), stores::is_store_connected)
+        .await;
     for (at, (quota, call, most)) in QUOTAS.into_iter().enumerate() {
         let tasks: Vec<_> = (0..CLIENT_COUNT)
             .map(|_| {
-                let (stage, ask) = (stage.clone(), json!({"rule": format!("r{at}"), "key": "ann"}));
-                tokio::spawn(async move { stage.post(call, &ask).await })
+                let (api, query) = (api.clone(), json!({"rule": format!("r{at}"), "key": "ann"}));
+                tokio::spawn(async move { api.post(call, &query).await })
             })
             .collect();
         let mut admitted = 0;
         for task in tasks {
             match timeout(TEST_TIMEOUT, task).await.unwrap().unwrap() {
-                (200, told) => {
+                (200, reply) => {
                     assert_eq!(
-                        (&told["allowed"], &told["degraded"]),
+                        (&reply["allowed"], &reply["degraded"]),
                         (&json!(true), &json!(false)),
-                        "{told}"
+                        "{reply}"
                     );
                     admitted += 1;
                 }
-                (status, told) => assert_eq!(status, 429, "{told}"),
+                (status, reply) => assert_eq!(status, 429, "{reply}"),
             }
         }
         assert_eq!(admitted, most, "{call} of {quota}");
     }
-    Arc::into_inner(stage).unwrap().stop().await;
+    Arc::into_inner(api).unwrap().stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -1,4 +1,4 @@
-//! Limits over plain HTTP.
+//! The decision API.
 
 mod concurrency;
 mod openapi;
@@ -15,7 +15,7 @@ use tidegate_gateway::{Gateway, GatewayError, GatewayHandle, PolicySource};
 use tidegate_rule::Rules;
 use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
-/// A service that decides by a file.
+/// A gateway with a decision API and a policy file.
 struct DecisionServer {
     decisions: SocketAddr,
     gateway: Option<SocketAddr>,
@@ -31,7 +31,7 @@ impl DecisionServer {
         Self::start_with(policy, Rules::new())
     }
 
-    /// One with rules that know how to connect to stores.
+    /// Starts it with rules that can connect to stores.
     fn start_with(policy: &str, rules: Rules) -> Self {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("policy.yaml"), policy).unwrap();
@@ -48,8 +48,8 @@ impl DecisionServer {
     }
 
     async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
-        let answer = self.send(path, "", &body.to_string()).await;
-        (answer.status(), serde_json::from_str(&answer.body).unwrap())
+        let response = self.send(path, "", &body.to_string()).await;
+        (response.status(), serde_json::from_str(&response.body).unwrap())
     }
 
     async fn send(&self, path: &str, headers: &str, body: &str) -> RawResponse {
@@ -70,7 +70,7 @@ impl DecisionServer {
     }
 }
 
-/// What decides and serves nobody.
+/// A policy with a decision API and no upstreams.
 const DECISION_POLICY: &str = "
 decisions: 127.0.0.1:0
 rules:
@@ -85,129 +85,129 @@ rules:
 
 #[tokio::test]
 async fn check_returns_limits_and_denial_is_429() {
-    let stage = DecisionServer::start(DECISION_POLICY);
-    assert_eq!(stage.gateway, None, "there is nothing to go to");
-    let (status, told) = stage.post("check", &json!({"rule": "login", "key": "ann", "cost": 2})).await;
+    let api = DecisionServer::start(DECISION_POLICY);
+    assert_eq!(api.gateway, None, "there are no upstreams");
+    let (status, reply) = api.post("check", &json!({"rule": "login", "key": "ann", "cost": 2})).await;
     assert_eq!(status, 200);
-    assert_eq!((&told["allowed"], &told["limit"], &told["remaining"]), (&json!(true), &json!(3), &json!(1)));
     assert_eq!(
-        (&told["quota"], &told["degraded"], &told["mode"]),
+        (&reply["allowed"], &reply["limit"], &reply["remaining"]),
+        (&json!(true), &json!(3), &json!(1))
+    );
+    assert_eq!(
+        (&reply["quota"], &reply["degraded"], &reply["mode"]),
         (&json!("3/h"), &json!(false), &json!("enforce"))
     );
 
-    let (_, peeked) = stage.post("peek", &json!({"rule": "login", "key": "ann"})).await;
-    assert_eq!((&peeked["allowed"], &peeked["remaining"]), (&json!(true), &json!(1)), "nothing was taken");
+    let (_, peeked) = api.post("peek", &json!({"rule": "login", "key": "ann"})).await;
+    assert_eq!((&peeked["allowed"], &peeked["remaining"]), (&json!(true), &json!(1)), "a peek takes nothing");
 
-    let denied = stage.send("check", "", r#"{"rule":"login","key":"ann","cost":2}"#).await;
+    let denied = api.send("check", "", r#"{"rule":"login","key":"ann","cost":2}"#).await;
     assert_eq!(denied.status(), 429);
     assert_eq!(denied.header("content-type"), Some("application/problem+json"));
     assert!(denied.header("retry-after").is_some());
     assert_eq!(denied.header("ratelimit-policy"), Some(r#""login";q=3;w=3600"#));
-    let told: Value = serde_json::from_str(&denied.body).unwrap();
+    let reply: Value = serde_json::from_str(&denied.body).unwrap();
     assert_eq!(
-        (&told["allowed"], &told["status"], &told["detail"]),
+        (&reply["allowed"], &reply["status"], &reply["detail"]),
         (&json!(false), &json!(429), &json!("Enough."))
     );
-    assert!(told["retry-after"].as_f64().unwrap() > 1_000.0);
-    let same = stage.send("check?deny=200", "", r#"{"rule":"login","key":"ann","cost":2}"#).await;
+    assert!(reply["retry-after"].as_f64().unwrap() > 1_000.0);
+    let same = api.send("check?deny=200", "", r#"{"rule":"login","key":"ann","cost":2}"#).await;
     assert_eq!((same.status(), same.header("content-type")), (200, Some("application/json")));
-    stage.stop().await;
+    api.stop().await;
 }
 
 #[tokio::test]
 async fn batch_is_answered_in_order_and_can_be_atomic() {
-    let stage = DecisionServer::start(DECISION_POLICY);
-    let ask = |key: &str, cost: u64| json!({"rule": "login", "key": key, "cost": cost});
-    let (status, told) =
-        stage.post("check", &json!([ask("a", 2), ask("a", 2), ask("b", 1), ask("a", 1)])).await;
+    let api = DecisionServer::start(DECISION_POLICY);
+    let query = |key: &str, cost: u64| json!({"rule": "login", "key": key, "cost": cost});
+    let (status, reply) =
+        api.post("check", &json!([query("a", 2), query("a", 2), query("b", 1), query("a", 1)])).await;
     let allowed: Vec<_> =
-        told.as_array().unwrap().iter().map(|told| told["allowed"].as_bool().unwrap()).collect();
+        reply.as_array().unwrap().iter().map(|reply| reply["allowed"].as_bool().unwrap()).collect();
     assert_eq!((status, allowed), (200, vec![true, false, true, true]));
 
-    let both = json!({"asks": [ask("c", 2), ask("b", 3)], "all-or-nothing": true});
-    let (status, told) = stage.post("check", &both).await;
-    assert_eq!((status, &told["allowed"]), (200, &json!(false)));
-    let (_, told) = stage.post("peek", &ask("c", 0)).await;
-    assert_eq!(told["remaining"], 3, "nothing was charged");
-    let both = json!({"asks": [ask("c", 2), ask("b", 2)], "all-or-nothing": true});
-    let (_, told) = stage.post("check", &both).await;
-    assert_eq!((&told["allowed"], &told["answers"][0]["remaining"]), (&json!(true), &json!(1)));
-    let (status, _) = stage.post("check", &Value::Array(vec![ask("d", 0); 1_001])).await;
+    let both = json!({"asks": [query("c", 2), query("b", 3)], "all-or-nothing": true});
+    let (status, reply) = api.post("check", &both).await;
+    assert_eq!((status, &reply["allowed"]), (200, &json!(false)));
+    let (_, reply) = api.post("peek", &query("c", 0)).await;
+    assert_eq!(reply["remaining"], 3, "nothing was charged");
+    let both = json!({"asks": [query("c", 2), query("b", 2)], "all-or-nothing": true});
+    let (_, reply) = api.post("check", &both).await;
+    assert_eq!((&reply["allowed"], &reply["answers"][0]["remaining"]), (&json!(true), &json!(1)));
+    let (status, _) = api.post("check", &Value::Array(vec![query("d", 0); 1_001])).await;
     assert_eq!(status, 400);
-    stage.stop().await;
+    api.stop().await;
 }
 
 #[tokio::test]
 async fn reservation_is_committed_or_released() {
-    let stage = DecisionServer::start(DECISION_POLICY);
+    let api = DecisionServer::start(DECISION_POLICY);
     let left =
-        async || stage.post("peek", &json!({"rule": "login", "key": "ann"})).await.1["remaining"].clone();
+        async || api.post("peek", &json!({"rule": "login", "key": "ann"})).await.1["remaining"].clone();
     let reserve = json!({"rule": "login", "key": "ann", "cost": 3});
-    let (status, held) = stage.post("reserve", &reserve).await;
-    assert_eq!((status, &held["expires-after"], left().await), (200, &json!(60), json!(0)));
-    let (status, denied) = stage.post("reserve", &reserve).await;
+    let (status, reservation) = api.post("reserve", &reserve).await;
+    assert_eq!((status, &reservation["expires-after"], left().await), (200, &json!(60), json!(0)));
+    let (status, denied) = api.post("reserve", &reserve).await;
     assert_eq!((status, denied.get("id")), (429, None));
-    let (status, _) = stage.post("commit", &json!({"id": held["id"], "cost": 1})).await;
+    let (status, _) = api.post("commit", &json!({"id": reservation["id"], "cost": 1})).await;
     assert_eq!((status, left().await), (200, json!(2)));
-    assert_eq!(stage.post("commit", &json!({"id": held["id"], "cost": 1})).await.0, 404);
-    let (_, held) = stage.post("reserve", &json!({"rule": "login", "key": "ann", "cost": 2})).await;
+    assert_eq!(api.post("commit", &json!({"id": reservation["id"], "cost": 1})).await.0, 404);
+    let (_, reservation) = api.post("reserve", &json!({"rule": "login", "key": "ann", "cost": 2})).await;
     assert_eq!(left().await, 0);
-    assert_eq!(stage.post("cancel", &json!({"id": held["id"]})).await.0, 200);
+    assert_eq!(api.post("cancel", &json!({"id": reservation["id"]})).await.0, 200);
     assert_eq!(left().await, 2);
     let gone = json!({"id": format!("1-{:032x}", 7)});
-    assert_eq!(stage.post("cancel", &gone).await.0, 410);
-    assert_eq!(stage.post("release", &gone).await.0, 410);
-    stage.stop().await;
+    assert_eq!(api.post("cancel", &gone).await.0, 410);
+    assert_eq!(api.post("release", &gone).await.0, 410);
+    api.stop().await;
 }
 
 #[tokio::test]
 async fn permits_hold_slots_until_they_are_released_or_expire() {
-    let stage = DecisionServer::start(DECISION_POLICY);
+    let api = DecisionServer::start(DECISION_POLICY);
     let acquire = json!({"rule": "jobs", "key": "ann"});
-    let (_, first) = stage.post("acquire", &acquire).await;
-    let (status, _) = stage.post("acquire", &json!({"rule": "jobs", "key": "ann", "expires": 0.001})).await;
+    let (_, first) = api.post("acquire", &acquire).await;
+    let (status, _) = api.post("acquire", &json!({"rule": "jobs", "key": "ann", "expires": 0.001})).await;
     assert_eq!(status, 200);
-    // The second ends by itself, and its slot is there for the next.
+    // The second permit expires, and its slot becomes free.
     let (_, third) = timeout(TEST_TIMEOUT, async {
         loop {
-            match stage.post("acquire", &acquire).await {
-                (200, told) => return (200, told),
+            match api.post("acquire", &acquire).await {
+                (200, reply) => return (200, reply),
                 _ => tokio::task::yield_now().await,
             }
         }
     })
     .await
     .unwrap();
-    let (status, told) = stage.post("acquire", &acquire).await;
+    let (status, reply) = api.post("acquire", &acquire).await;
     assert_eq!(
-        (status, told["detail"].as_str()),
-        (429, Some("All slots are held; one has to be released first."))
+        (status, reply["detail"].as_str()),
+        (429, Some("The concurrency limit is reached; release a permit first."))
     );
     for permit in [first, third] {
-        assert_eq!(
-            stage.post("release", &json!({"id": permit["id"]})).await,
-            (200, json!({"released": true}))
-        );
-        assert_eq!(stage.post("release", &json!({"id": permit["id"]})).await.0, 404);
+        assert_eq!(api.post("release", &json!({"id": permit["id"]})).await, (200, json!({"released": true})));
+        assert_eq!(api.post("release", &json!({"id": permit["id"]})).await.0, 404);
     }
-    assert_eq!(stage.post("reserve", &acquire).await.0, 400, "slots are not reserved");
-    assert_eq!(stage.post("acquire", &json!({"rule": "login", "key": "ann"})).await.0, 400);
-    stage.stop().await;
+    assert_eq!(api.post("reserve", &acquire).await.0, 400, "slots cannot be reserved");
+    assert_eq!(api.post("acquire", &json!({"rule": "login", "key": "ann"})).await.0, 400);
+    api.stop().await;
 }
 
 #[tokio::test]
 async fn api_keys_match_request_keys() {
     let server = TestBackend::start_echo().await;
     let rules = DECISION_POLICY.replace("127.0.0.1:0", "127.0.0.1:0\nlisten: 127.0.0.1:0");
-    let stage = DecisionServer::start(&format!(
+    let api = DecisionServer::start(&format!(
         "upstreams: {{ app: 'http://{}' }}\nroutes: app{rules}",
         server.address
     ));
-    let mut client = RawClient::connect(stage.gateway.unwrap()).await;
-    let seen = client
+    let mut client = RawClient::connect(api.gateway.unwrap()).await;
+    let response = client
         .request("GET / HTTP/1.1\r\nhost: a\r\nx-user: ann\r\nx-tenant: acme\r\nx-plan: gold\r\n\r\n")
         .await;
-    assert_eq!(seen.status(), 200);
+    assert_eq!(response.status(), 200);
     let cases = [
         (json!({"rule": "login", "key": "ann"}), 2),
         (json!({"rule": "login", "key": "bob"}), 3),
@@ -220,68 +220,68 @@ async fn api_keys_match_request_keys() {
         (json!({"rule": "plans", "key": "127.0.0.1", "tier": "gold"}), 4),
         (json!({"rule": "all"}), 1),
     ];
-    for (ask, left) in cases {
-        let (status, told) = stage.post("peek", &ask).await;
-        assert_eq!((status, &told["remaining"]), (200, &json!(left)), "{ask}");
+    for (query, left) in cases {
+        let (status, reply) = api.post("peek", &query).await;
+        assert_eq!((status, &reply["remaining"]), (200, &json!(left)), "{query}");
     }
-    // And the other way round.
-    let seen = client.request("GET / HTTP/1.1\r\nhost: a\r\nx-plan: gold\r\n\r\n").await;
-    assert_eq!(seen.status(), 200);
-    let (_, told) = stage.post("check", &json!({"rule": "either", "key": {"ip": "127.0.0.1"}})).await;
-    assert_eq!(told["remaining"], 0, "a request without a name is counted by its address");
-    stage.stop().await;
+    // The other direction.
+    let response = client.request("GET / HTTP/1.1\r\nhost: a\r\nx-plan: gold\r\n\r\n").await;
+    assert_eq!(response.status(), 200);
+    let (_, reply) = api.post("check", &json!({"rule": "either", "key": {"ip": "127.0.0.1"}})).await;
+    assert_eq!(reply["remaining"], 0, "a request without a user is counted by its address");
+    api.stop().await;
 }
 
 #[tokio::test]
 async fn invalid_request_error_names_field_and_fix() {
-    let stage = DecisionServer::start(DECISION_POLICY);
+    let api = DecisionServer::start(DECISION_POLICY);
     let cases = [
         ("check", "{", 400, "line 1 column 1"),
-        ("check", "7", 400, "an object is needed here"),
+        ("check", "7", 400, "expected an object"),
         ("check", "{}", 400, "`rule` is missing"),
         ("check", r#"{"rule":"lgoin"}"#, 404, "did you mean `login`?"),
         ("check", r#"{"rule":"login","kye":"a"}"#, 400, "unknown member `kye`; did you mean `key`?"),
-        ("check", r#"[{"rule":"all"},{"rule":"login"}]"#, 400, "[1]: there is no key"),
+        ("check", r#"[{"rule":"all"},{"rule":"login"}]"#, 400, "[1]: missing key"),
         ("check", r#"{"asks":[{"rule":"all","cost":-1}]}"#, 400, "asks[0]: `cost` is not a whole number"),
-        ("check", r#"{"asks":7}"#, 400, "`asks` is no list"),
-        ("check", r#"{"rule":"all","key":"a"}"#, 400, "leave `key` out"),
-        ("check", r#"{"rule":"plans","key":"x"}"#, 400, "`x` is not an address"),
+        ("check", r#"{"asks":7}"#, 400, "`asks` is not a list"),
+        ("check", r#"{"rule":"all","key":"a"}"#, 400, "omit `key`"),
+        ("check", r#"{"rule":"plans","key":"x"}"#, 400, "invalid address `x`"),
         ("check", r#"{"rule":"plans","key":"::1","tier":"glod"}"#, 400, "did you mean `gold`?"),
-        ("check", r#"{"rule":"pair","key":"a"}"#, 400, "give a list of 2"),
+        ("check", r#"{"rule":"pair","key":"a"}"#, 400, "use a list of 2"),
         ("check", r#"{"rule":"either","key":{"ipp":"::1"}}"#, 400, "name one of `header x-user`, `ip`"),
         ("check?deny=302", "{}", 400, "from 400 to 599"),
         ("check?dney=200", "{}", 400, "did you mean `deny`?"),
-        ("commit?deny=200", "{}", 400, "unknown parameter `deny`; leave it out"),
-        ("peek", r#"{"asks":[],"all-or-nothing":true}"#, 400, "leave `all-or-nothing` out"),
-        ("commit", r#"{"asks":[],"all-or-nothing":true}"#, 400, "leave `all-or-nothing` out"),
+        ("commit?deny=200", "{}", 400, "unknown parameter `deny`; remove it"),
+        ("peek", r#"{"asks":[],"all-or-nothing":true}"#, 400, "`all-or-nothing` is invalid here"),
+        ("commit", r#"{"asks":[],"all-or-nothing":true}"#, 400, "`all-or-nothing` is invalid here"),
         ("check", r#"{"rule":"all","cost":1.5}"#, 400, "`cost` is not a whole number"),
-        ("check", r#"{"rule":"all","cost":1e999}"#, 400, "the body is not JSON"),
-        ("reserve", r#"{"rule":"login","key":"a","expires":3601}"#, 400, "3600 at most"),
+        ("check", r#"{"rule":"all","cost":1e999}"#, 400, "invalid JSON body"),
+        ("reserve", r#"{"rule":"login","key":"a","expires":3601}"#, 400, "at most 3600"),
         ("commit", r#"{"id":"x"}"#, 400, "`cost` is missing"),
-        ("release", r#"{"id":"x"}"#, 404, "there is no such permit"),
+        ("release", r#"{"id":"x"}"#, 404, "unknown permit"),
         ("nothing", "{}", 404, "/v1/openapi.json"),
     ];
     for (path, body, status, part) in cases {
-        let answer = stage.send(path, "", body).await;
-        assert_eq!(answer.status(), status, "{path} {body}: {}", answer.body);
-        assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{path} {body}");
-        let told: Value = serde_json::from_str(&answer.body).unwrap();
-        assert!(told["detail"].as_str().unwrap().contains(part), "{path} {body}: {told}");
+        let response = api.send(path, "", body).await;
+        assert_eq!(response.status(), status, "{path} {body}: {}", response.body);
+        assert_eq!(response.header("content-type"), Some("application/problem+json"), "{path} {body}");
+        let reply: Value = serde_json::from_str(&response.body).unwrap();
+        assert!(reply["detail"].as_str().unwrap().contains(part), "{path} {body}: {reply}");
     }
     let long = json!({"rule": "login", "key": "a".repeat(5_000)});
-    assert_eq!(stage.post("check", &long).await.0, 400);
-    assert_eq!(stage.send("check", "", &" ".repeat(1_000_001)).await.status(), 413);
-    assert_eq!(stage.post("check", &json!({"rule": "login", "key": "a".repeat(1 << 20)})).await.0, 413);
-    assert_eq!(stage.post("check", &Value::Array(vec![json!({"rule": "all"}); 10_000])).await.0, 400);
-    // However a whole number is written, it is one.
-    assert_eq!(stage.post("peek", &json!({"rule": "all", "cost": 2.0})).await.0, 200);
-    assert_eq!(stage.send("check", "origin: http://a\r\n", "{}").await.status(), 403);
-    let (_, watched) = stage.post("check", &json!({"rule": "watched", "key": "::1", "cost": 2})).await;
+    assert_eq!(api.post("check", &long).await.0, 400);
+    assert_eq!(api.send("check", "", &" ".repeat(1_000_001)).await.status(), 413);
+    assert_eq!(api.post("check", &json!({"rule": "login", "key": "a".repeat(1 << 20)})).await.0, 413);
+    assert_eq!(api.post("check", &Value::Array(vec![json!({"rule": "all"}); 10_000])).await.0, 400);
+    // 2.0 is an integer too.
+    assert_eq!(api.post("peek", &json!({"rule": "all", "cost": 2.0})).await.0, 200);
+    assert_eq!(api.send("check", "origin: http://a\r\n", "{}").await.status(), 403);
+    let (_, watched) = api.post("check", &json!({"rule": "watched", "key": "::1", "cost": 2})).await;
     assert_eq!((&watched["allowed"], &watched["would-allow"]), (&json!(true), &json!(false)));
-    stage.stop().await;
+    api.stop().await;
 }
 
-/// Cargo says these to every test, so they can stand for secrets.
+/// Cargo sets these variables for every test, so they serve as tokens.
 const TOKEN_POLICY: &str = "
 decisions: { listen: 127.0.0.1:0, tokens: [{ name: web, token: $CARGO_PKG_NAME }] }
 admin: { listen: 127.0.0.1:0, token: $CARGO_PKG_VERSION }
@@ -291,50 +291,50 @@ rules:
 
 #[tokio::test]
 async fn programs_and_operators_use_separate_tokens() {
-    let stage = DecisionServer::start(TOKEN_POLICY);
+    let api = DecisionServer::start(TOKEN_POLICY);
     let (web, admin) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
-    let ask = r#"{"rule":"all"}"#;
+    let query = r#"{"rule":"all"}"#;
     let with = |token: &str| format!("authorization: Bearer {token}\r\n");
-    let none = stage.send("check", "", ask).await;
+    let none = api.send("check", "", query).await;
     assert_eq!((none.status(), none.header("www-authenticate")), (401, Some("Bearer realm=\"tidegate\"")));
-    assert_eq!(stage.send("check", &with("tidegate-serve"), ask).await.status(), 401);
-    assert_eq!(stage.send("check", &with(web), ask).await.status(), 200);
+    assert_eq!(api.send("check", &with("tidegate-serve"), query).await.status(), 401);
+    assert_eq!(api.send("check", &with(web), query).await.status(), 200);
     let elsewhere = format!("x-tidegate-token: {web}\r\nauthorization: Basic YTpi\r\n");
-    assert_eq!(stage.send("check", &elsewhere, ask).await.status(), 429);
-    assert_eq!(stage.send("reset", &with(web), ask).await.status(), 403);
-    assert_eq!(stage.send("reset", &with(admin), ask).await.status(), 200);
-    assert_eq!(stage.send("check", &with(web), ask).await.status(), 200, "it was forgotten");
+    assert_eq!(api.send("check", &elsewhere, query).await.status(), 429);
+    assert_eq!(api.send("reset", &with(web), query).await.status(), 403);
+    assert_eq!(api.send("reset", &with(admin), query).await.status(), 200);
+    assert_eq!(api.send("check", &with(web), query).await.status(), 200, "the counters were reset");
 
     let reload =
         |headers: &str| format!("POST /reload HTTP/1.1\r\nhost: a\r\n{headers}content-length: 0\r\n\r\n");
-    let mut operator = RawClient::connect(stage.admin.unwrap()).await;
+    let mut operator = RawClient::connect(api.admin.unwrap()).await;
     assert_eq!(operator.request(&reload("")).await.status(), 401);
     assert_eq!(operator.request(&reload(&with(web))).await.status(), 401);
     assert_eq!(operator.request(&reload(&with(admin))).await.status(), 200);
-    stage.stop().await;
+    api.stop().await;
 
     let missing =
-        "decisions: { listen: 127.0.0.1:0, tokens: { name: web, token: $NOBODY_SET_THIS } }".parse().unwrap();
+        "decisions: { listen: 127.0.0.1:0, tokens: { name: web, token: $UNSET_VARIABLE } }".parse().unwrap();
     let error = Gateway::open(PolicySource::inline(missing), Rules::new()).unwrap_err().to_string();
-    assert!(error.contains("the variable NOBODY_SET_THIS"), "{error}");
+    assert!(error.contains("environment variable UNSET_VARIABLE"), "{error}");
 }
 
 #[tokio::test]
 async fn reload_keeps_counters_of_decision_api() {
-    let stage = DecisionServer::start(DECISION_POLICY);
-    let ask = json!({"rule": "login", "key": "ann", "cost": 3});
-    assert_eq!(stage.post("check", &ask).await.0, 200);
-    let (_, held) = stage.post("acquire", &json!({"rule": "jobs", "key": "ann", "cost": 2})).await;
+    let api = DecisionServer::start(DECISION_POLICY);
+    let query = json!({"rule": "login", "key": "ann", "cost": 3});
+    assert_eq!(api.post("check", &query).await.0, 200);
+    let (_, reservation) = api.post("acquire", &json!({"rule": "jobs", "key": "ann", "cost": 2})).await;
     let next = DECISION_POLICY.replace("quota: 3/h", "quota: 4/h");
-    fs::write(stage.folder.path().join("policy.yaml"), next).unwrap();
-    stage.handle.reload().await.unwrap();
-    let (_, told) = stage.post("peek", &json!({"rule": "login", "key": "ann"})).await;
-    assert_eq!((&told["limit"], &told["remaining"]), (&json!(4), &json!(1)));
+    fs::write(api.folder.path().join("policy.yaml"), next).unwrap();
+    api.handle.reload().await.unwrap();
+    let (_, reply) = api.post("peek", &json!({"rule": "login", "key": "ann"})).await;
+    assert_eq!((&reply["limit"], &reply["remaining"]), (&json!(4), &json!(1)));
     assert_eq!(
-        stage.post("acquire", &json!({"rule": "jobs", "key": "ann"})).await.0,
+        api.post("acquire", &json!({"rule": "jobs", "key": "ann"})).await.0,
         429,
-        "it is still held"
+        "the slots are still in use"
     );
-    assert_eq!(stage.post("release", &json!({"id": held["id"]})).await.0, 200);
-    stage.stop().await;
+    assert_eq!(api.post("release", &json!({"id": reservation["id"]})).await.0, 200);
+    api.stop().await;
 }

@@ -1,4 +1,4 @@
-//! What documents say is what the server does.
+//! The server matches the OpenAPI document and the guide.
 
 use super::{
     DECISION_POLICY, DecisionServer,
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 use tidegate_testkit::servers::RedisServer;
 
-/// What is known of the code, and nobody can ask: its text.
+/// Reads a source file, for facts that no request reveals.
 fn read_source(file: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../service/src/decisions").join(file))
         .unwrap()
@@ -22,8 +22,8 @@ fn openapi_document() -> Value {
 
 #[tokio::test]
 async fn routes_and_fields_match_openapi_document() {
-    let stage = DecisionServer::start(DECISION_POLICY);
-    let mut client = RawClient::connect(stage.decisions).await;
+    let api = DecisionServer::start(DECISION_POLICY);
+    let mut client = RawClient::connect(api.decisions).await;
     let served = client.get("/v1/openapi.json").await;
     let document: Value = serde_json::from_str(&served.body).unwrap();
     let routes = read_source("routes.rs");
@@ -37,24 +37,24 @@ async fn routes_and_fields_match_openapi_document() {
         let schema = &post["requestBody"]["content"]["application/json"]["schema"]["oneOf"][0];
         let known: BTreeSet<_> =
             resolve_reference(&document, schema)["properties"].as_object().unwrap().keys().cloned().collect();
-        // An unknown member, and an unknown parameter, is answered with all that are known.
-        let named = |told: &Value| -> BTreeSet<String> {
-            told["detail"].as_str().unwrap().split('`').skip(3).step_by(2).map(str::to_owned).collect()
+        // The error of an unknown member or parameter lists all known ones.
+        let named = |reply: &Value| -> BTreeSet<String> {
+            reply["detail"].as_str().unwrap().split('`').skip(3).step_by(2).map(str::to_owned).collect()
         };
-        let (status, told) = stage.post(call, &json!({"qqqqqqqqqq": 1})).await;
-        assert_eq!((status, named(&told)), (400, known), "{path}");
-        let (status, told) = stage.post(&format!("{call}?qqqqqqqqqq=1"), &json!({})).await;
+        let (status, reply) = api.post(call, &json!({"qqqqqqqqqq": 1})).await;
+        assert_eq!((status, named(&reply)), (400, known), "{path}");
+        let (status, reply) = api.post(&format!("{call}?qqqqqqqqqq=1"), &json!({})).await;
         let parameters = post["parameters"].as_array().into_iter().flatten();
         let parameters =
             parameters.map(|one| resolve_reference(&document, one)["name"].as_str().unwrap().to_owned());
-        assert_eq!((status, named(&told)), (400, parameters.collect()), "{path}");
+        assert_eq!((status, named(&reply)), (400, parameters.collect()), "{path}");
         let wrong = client.get(path).await;
         assert_eq!((wrong.status(), wrong.header("allow")), (405, Some("POST")), "{path}");
     }
-    stage.stop().await;
+    api.stop().await;
 }
 
-/// Statuses of the document, without those that clients ask for by number.
+/// The statuses in the document, without those that clients choose by number.
 fn statuses(document: &Value) -> BTreeSet<u16> {
     let operations =
         document["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap().values());
@@ -86,10 +86,9 @@ fn statuses_match_openapi_document() {
                 "PAYLOAD_TOO_LARGE" => 413,
                 "TOO_MANY_REQUESTS" => 429,
                 "SERVICE_UNAVAILABLE" => 503,
-                // Of a method that a path does not have, which stands nowhere in a document; and `from_u16`, for what clients
-                // ask for.
+                // A document does not list 405 for undefined methods. `from_u16` is for statuses that clients choose.
                 "METHOD_NOT_ALLOWED" | "" => continue,
-                other => panic!("docs/openapi.json has to tell of {other}, and this test, too"),
+                other => panic!("add {other} to docs/openapi.json and to this test"),
             });
         }
     }
@@ -107,109 +106,114 @@ rules:
   - { name: elsewhere, key: header x-user, quota: 9/h, store: far }
 ";
 
-/// All that decisions say, in answers of every kind, is what the document says of them.
+/// The members of every kind of response match the document.
 #[tokio::test]
 async fn decision_fields_match_openapi_document() {
     let redis = RedisServer::start().unwrap();
-    let stage = DecisionServer::start_with(
+    let api = DecisionServer::start_with(
         &format!("stores: {{ far: '{}' }}{ALL_OUTCOMES_POLICY}", redis.url()),
         redis_rules(),
     );
-    let ask = |rule: &str, cost: u64| json!({"rule": rule, "key": "ann", "cost": cost});
-    wait_for_response(&stage, "peek", &ask("elsewhere", 1), is_store_connected).await;
-    let together = |rules: [&str; 2]| json!({"asks": rules.map(|rule| ask(rule, 1)), "all-or-nothing": true});
+    let query = |rule: &str, cost: u64| json!({"rule": rule, "key": "ann", "cost": cost});
+    wait_for_response(&api, "peek", &query("elsewhere", 1), is_store_connected).await;
+    let together =
+        |rules: [&str; 2]| json!({"asks": rules.map(|rule| query(rule, 1)), "all-or-nothing": true});
     let patient = |rule: &str| json!({"rule": rule, "key": "ann", "within": 3600});
-    // What it is about, and the members that are there for that.
+    // A call, its body, and the members that its response must have.
     let asks: [(&str, Value, &[&str]); 12] = [
-        ("check", ask("hour", 1), &["limit", "remaining", "reset-after", "quota"]),
-        ("check", ask("hour", 1), &["retry-after", "type", "title", "status", "detail", "violated-policies"]),
-        ("check?deny=200", ask("hour", 1), &["instance"]),
-        ("check", ask("queue", 1), &[]),
-        ("check", ask("queue", 1), &["retry-after"]),
+        ("check", query("hour", 1), &["limit", "remaining", "reset-after", "quota"]),
+        (
+            "check",
+            query("hour", 1),
+            &["retry-after", "type", "title", "status", "detail", "violated-policies"],
+        ),
+        ("check?deny=200", query("hour", 1), &["instance"]),
+        ("check", query("queue", 1), &[]),
+        ("check", query("queue", 1), &["retry-after"]),
         ("check", patient("queue"), &["wait"]),
-        ("peek", ask("watched", 2), &["would-allow"]),
-        ("reserve", ask("both", 1), &["id", "expires-after"]),
-        ("acquire", ask("both", 1), &["id", "expires-after"]),
+        ("peek", query("watched", 2), &["would-allow"]),
+        ("reserve", query("both", 1), &["id", "expires-after"]),
+        ("acquire", query("both", 1), &["id", "expires-after"]),
         ("check", together(["both", "elsewhere"]), &[]),
         ("check", together(["elsewhere", "hour"]), &["asked"]),
-        ("check", json!([ask("hour", 1), patient("both")]), &["retry-after"]),
+        ("check", json!([query("hour", 1), patient("both")]), &["retry-after"]),
     ];
     let document = openapi_document();
-    let mut seen = BTreeSet::new();
-    for (call, ask, members) in asks {
-        let answer = stage.send(call, "", &ask.to_string()).await;
-        let told: Value = serde_json::from_str(&answer.body).unwrap();
+    let mut found_members = BTreeSet::new();
+    for (call, query, members) in asks {
+        let response = api.send(call, "", &query.to_string()).await;
+        let reply: Value = serde_json::from_str(&response.body).unwrap();
         let call = call.split('?').next().unwrap();
-        let kind = (answer.status(), answer.header("content-type").unwrap());
+        let kind = (response.status(), response.header("content-type").unwrap());
         assert_eq!(
-            find_violation(&document, response_schema(&document, call, kind), &told),
+            find_violation(&document, response_schema(&document, call, kind), &reply),
             None,
-            "{call} {ask}"
+            "{call} {query}"
         );
-        let answers = told.get("answers").unwrap_or(&told);
+        let answers = reply.get("answers").unwrap_or(&reply);
         let first = answers.get(0).unwrap_or(answers).as_object().unwrap();
         for member in members {
-            assert!(first.contains_key(*member), "{call} {ask}: no {member} in {told}");
+            assert!(first.contains_key(*member), "{call} {query}: no {member} in {reply}");
         }
         let answers = answers.as_array().map_or(std::slice::from_ref(answers), Vec::as_slice);
-        seen.extend(answers.iter().flat_map(|answer| answer.as_object().unwrap().keys().cloned()));
+        found_members
+            .extend(answers.iter().flat_map(|response| response.as_object().unwrap().keys().cloned()));
     }
     let known = document["components"]["schemas"]["Decision"]["properties"].as_object().unwrap();
-    assert_eq!(seen, known.keys().cloned().collect());
-    stage.stop().await;
+    assert_eq!(found_members, known.keys().cloned().collect());
+    api.stop().await;
 }
 
-/// Who would wait is given a turn, behind those who were given one before; a place is given back with what was reserved for it.
+/// A request that has to wait gets a place in the queue; a canceled reservation returns its place.
 #[tokio::test]
 async fn queued_decision_returns_its_wait() {
-    let stage = DecisionServer::start(ALL_OUTCOMES_POLICY.replace(", store: far", "").as_str());
+    let api = DecisionServer::start(ALL_OUTCOMES_POLICY.replace(", store: far", "").as_str());
     let wait = async |call: &str, within: f64| {
-        let (status, told) =
-            stage.post(call, &json!({"rule": "queue", "key": "ann", "within": within})).await;
-        let waited = told["wait"].as_f64().map(|seconds| (seconds / 3_600.0).ceil());
-        (status, waited, told)
+        let (status, reply) = api.post(call, &json!({"rule": "queue", "key": "ann", "within": within})).await;
+        let waited = reply["wait"].as_f64().map(|seconds| (seconds / 3_600.0).ceil());
+        (status, waited, reply)
     };
-    assert_eq!(wait("check", 3_600.0).await.1, None, "the first goes at once");
-    let (status, waited, told) = wait("check", 3_600.0).await;
-    assert_eq!((status, waited, &told["allowed"]), (200, Some(1.0), &json!(true)), "{told}");
-    let (status, waited, told) = wait("check", 3_600.0).await;
-    assert_eq!((status, waited), (429, None), "it would be more than an hour: {told}");
-    assert!(told["retry-after"].as_f64().unwrap() > 0.0, "{told}");
-    assert_eq!(wait("check", 0.0).await.0, 429, "now or not at all");
-    assert_eq!(stage.post("reset", &json!({"rule": "queue", "key": "ann"})).await.0, 200);
+    assert_eq!(wait("check", 3_600.0).await.1, None, "the first is admitted at once");
+    let (status, waited, reply) = wait("check", 3_600.0).await;
+    assert_eq!((status, waited, &reply["allowed"]), (200, Some(1.0), &json!(true)), "{reply}");
+    let (status, waited, reply) = wait("check", 3_600.0).await;
+    assert_eq!((status, waited), (429, None), "the wait would exceed an hour: {reply}");
+    assert!(reply["retry-after"].as_f64().unwrap() > 0.0, "{reply}");
+    assert_eq!(wait("check", 0.0).await.0, 429, "no wait is allowed");
+    assert_eq!(api.post("reset", &json!({"rule": "queue", "key": "ann"})).await.0, 200);
 
     assert_eq!(wait("reserve", 3_600.0).await.1, None);
-    let (_, waited, held) = wait("reserve", 3_600.0).await;
+    let (_, waited, reservation) = wait("reserve", 3_600.0).await;
     assert_eq!((waited, wait("reserve", 3_600.0).await.0), (Some(1.0), 429));
-    assert_eq!(stage.post("cancel", &json!({"id": held["id"]})).await.0, 200);
-    assert_eq!(wait("check", 3_600.0).await.1, Some(1.0), "its turn is there for the next");
+    assert_eq!(api.post("cancel", &json!({"id": reservation["id"]})).await.0, 200);
+    assert_eq!(wait("check", 3_600.0).await.1, Some(1.0), "the place in the queue is free again");
     for (body, part) in [
         (
             json!({"rule": "queue", "key": "ann", "within": -1}),
-            "`within` is no such time; write seconds, from 0 to 3600",
+            "`within` is out of range; write seconds, from 0 to 3600",
         ),
-        (json!([{"rule": "queue", "key": "ann", "within": 3601}]), "[0]: `within` is no such time"),
-        (json!({"rule": "queue", "key": "ann", "within": "1s"}), "`within` is no such time"),
+        (json!([{"rule": "queue", "key": "ann", "within": 3601}]), "[0]: `within` is out of range"),
+        (json!({"rule": "queue", "key": "ann", "within": "1s"}), "`within` is out of range"),
     ] {
-        let (status, told) = stage.post("check", &body).await;
-        assert_eq!(status, 400, "{told}");
-        assert!(told["detail"].as_str().unwrap().starts_with(part), "{told}");
+        let (status, reply) = api.post("check", &body).await;
+        assert_eq!(status, 400, "{reply}");
+        assert!(reply["detail"].as_str().unwrap().starts_with(part), "{reply}");
     }
-    let (status, told) = stage.post("peek", &json!({"rule": "queue", "key": "ann", "within": 1})).await;
-    assert_eq!(status, 400, "nothing is waited for by who only looks: {told}");
-    stage.stop().await;
+    let (status, reply) = api.post("peek", &json!({"rule": "queue", "key": "ann", "within": 1})).await;
+    assert_eq!(status, 400, "a peek cannot wait: {reply}");
+    api.stop().await;
 }
 
 #[tokio::test]
 async fn guide_examples_return_documented_responses() {
     let guide = include_str!("../../../../../docs/decisions-over-http.md");
     let block = |kind: &str| guide.split(kind).nth(1).unwrap().split("```").next().unwrap().to_owned();
-    let stage = DecisionServer::start(&block("```yaml").replace("8090", "0"));
+    let api = DecisionServer::start(&block("```yaml").replace("8090", "0"));
     let script = block("```sh");
     let mut lines = script.lines().filter(|line| !line.is_empty());
-    let mut asked = 0;
+    let mut commands = 0;
     while let (Some(command), Some(meant)) = (lines.next(), lines.next()) {
-        let command = command.replace("127.0.0.1:8090", &stage.decisions.to_string());
+        let command = command.replace("127.0.0.1:8090", &api.decisions.to_string());
         let command = command.replace("curl -s", "curl -s -w '\n%{http_code}'");
         let run = move || Command::new("sh").arg("-c").arg(command).output().unwrap();
         let output = tokio::task::spawn_blocking(run).await.unwrap();
@@ -218,8 +222,8 @@ async fn guide_examples_return_documented_responses() {
         let (meant, part) = meant.trim_start_matches("# ").split_once(' ').unwrap();
         assert_eq!(status, meant, "{body}");
         assert!(body.contains(part), "{part}: {body}");
-        asked += 1;
+        commands += 1;
     }
-    assert_eq!(asked, 8);
-    stage.stop().await;
+    assert_eq!(commands, 8);
+    api.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Proxies that ask whether a request may pass.
+//! Proxies that use the decision API for forward authentication.
 
 use super::DecisionServer;
 use crate::harness::{RawClient, TEST_TIMEOUT, TestBackend};
@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 #[tokio::test]
 async fn forward_auth_allows_or_denies_request() {
-    let stage = DecisionServer::start(
+    let api = DecisionServer::start(
         "
 decisions: 127.0.0.1:0
 rules:
@@ -17,7 +17,7 @@ rules:
     );
     let nginx = "x-original-uri: /login?a=b\r\nx-original-method: POST\r\nx-real-ip: 192.0.2.1\r\nhost: shop.example\r\n";
     let nginx = |query: &str| format!("GET /v1/auth{query} HTTP/1.1\r\n{nginx}\r\n");
-    let mut proxy = RawClient::connect(stage.decisions).await;
+    let mut proxy = RawClient::connect(api.decisions).await;
     let passed = proxy.request(&nginx("")).await;
     assert_eq!((passed.status(), passed.header("ratelimit-policy")), (200, Some(r#""posts";q=1;w=3600"#)));
     for (query, status) in [("", 403), ("?deny=policy", 429), ("?deny=503&proxy=nginx", 503)] {
@@ -29,30 +29,30 @@ rules:
     let forwarded =
         "x-forwarded-uri: /login\r\nx-forwarded-method: POST\r\nx-forwarded-host: shop.example\r\n";
     let from = |client: &str| format!("{forwarded}x-forwarded-for: 10.0.0.1, {client}\r\n");
-    assert_eq!(stage.forward_auth("", &from("192.0.2.1")).await.status(), 403, "it is the same client");
-    assert_eq!(stage.forward_auth("", &from("192.0.2.2")).await.status(), 200);
-    let banned = stage.forward_auth("?deny=451", &from("192.0.2.66")).await;
+    assert_eq!(api.forward_auth("", &from("192.0.2.1")).await.status(), 403, "it is the same client");
+    assert_eq!(api.forward_auth("", &from("192.0.2.2")).await.status(), 200);
+    let banned = api.forward_auth("?deny=451", &from("192.0.2.66")).await;
     assert_eq!((banned.status(), banned.header("x-tidegate-status")), (451, Some("403")));
-    // A client may send the headers of a proxy that is not there.
+    // A client may send the headers of another proxy.
     let both = format!("{}x-original-uri: /free\r\n", from("192.0.2.2"));
-    assert_eq!(stage.forward_auth("", &both).await.status(), 400);
-    assert_eq!(stage.forward_auth("?proxy=forwarded", &both).await.status(), 403);
+    assert_eq!(api.forward_auth("", &both).await.status(), 400);
+    assert_eq!(api.forward_auth("?proxy=forwarded", &both).await.status(), 403);
     for (query, headers) in
         [("", ""), ("?proxy=nginx", "x-original-uri: /\r\n"), ("?proxy=apache", ""), ("?deny=200", "")]
     {
-        assert_eq!(stage.forward_auth(query, headers).await.status(), 400, "{query} {headers}");
+        assert_eq!(api.forward_auth(query, headers).await.status(), 400, "{query} {headers}");
     }
-    stage.stop().await;
+    api.stop().await;
 }
 
 #[tokio::test]
 async fn nginx_auth_request_returns_429_with_headers() {
     let server = TestBackend::start_echo().await;
-    let stage =
+    let api =
         DecisionServer::start("decisions: 127.0.0.1:0\nrules:\n  - { name: each, key: ip, quota: 2/h }\n");
     let example = include_str!("../../../../../examples/nginx/tidegate.conf")
         .replace("listen 8080;", "listen 127.0.0.1:PORT;")
-        .replace("127.0.0.1:8090", &stage.decisions.to_string())
+        .replace("127.0.0.1:8090", &api.decisions.to_string())
         .replace("127.0.0.1:9000", &server.address.to_string());
     let nginx = NginxServer::start(&example).unwrap();
     let mut client = RawClient::connect(nginx.address()).await;
@@ -69,13 +69,13 @@ async fn nginx_auth_request_returns_429_with_headers() {
     assert_eq!(limited.status(), 429, "{}", nginx.log());
     assert!(limited.header("retry-after").is_some(), "{}", limited.head);
     assert!(limited.header("ratelimit").unwrap().starts_with(r#""each";r=0"#), "{}", limited.head);
-    stage.stop().await;
+    api.stop().await;
 }
 
-/// What Traefik and Caddy send: `GET`, what the client sent besides its body, and the request in `X-Forwarded-*`.
+/// Traefik and Caddy send `GET`, the headers of the client, and the request in `X-Forwarded-*`.
 #[tokio::test]
 async fn traefik_and_caddy_forward_auth_uses_client_request() {
-    let stage = DecisionServer::start(
+    let api = DecisionServer::start(
         "
 decisions: 127.0.0.1:0
 rules:
@@ -98,7 +98,7 @@ rules:
              x-forwarded-proto: http\r\nx-forwarded-uri: /login?next=%2F\r\naccept-encoding: gzip\r\n\r\n"
         )
     };
-    let mut proxy = RawClient::connect(stage.decisions).await;
+    let mut proxy = RawClient::connect(api.decisions).await;
     for (request, status) in [
         (traefik("192.0.2.1", "ann"), 200),
         (traefik("192.0.2.1", "ann"), 429),
@@ -109,15 +109,15 @@ rules:
         (caddy("192.0.2.1", "GET"), 200),
         (caddy("192.0.2.1", "GET"), 429),
     ] {
-        let answer = timeout(TEST_TIMEOUT, proxy.request(&request)).await.unwrap();
-        assert_eq!(answer.status(), status, "{request}");
-        let told = (answer.header("retry-after").is_some(), answer.header("ratelimit").is_some());
-        assert_eq!(told, (status == 429, true), "{}", answer.head);
-        assert_eq!(answer.body.contains("quota-exceeded"), status == 429, "{}", answer.body);
+        let response = timeout(TEST_TIMEOUT, proxy.request(&request)).await.unwrap();
+        assert_eq!(response.status(), status, "{request}");
+        let reply = (response.header("retry-after").is_some(), response.header("ratelimit").is_some());
+        assert_eq!(reply, (status == 429, true), "{}", response.head);
+        assert_eq!(response.body.contains("quota-exceeded"), status == 429, "{}", response.body);
     }
-    stage.stop().await;
+    api.stop().await;
 
-    // The address in the example is the one that was asked above.
+    // The address in the example has the path that is tested above.
     let example = include_str!("../../../../../examples/traefik/tidegate.yaml");
     assert!(example.contains("http://127.0.0.1:8090/v1/auth?proxy=forwarded&deny=policy"));
 }
@@ -125,21 +125,21 @@ rules:
 #[tokio::test]
 async fn caddy_enforces_policy() {
     let server = TestBackend::start_echo().await;
-    let stage = DecisionServer::start(
+    let api = DecisionServer::start(
         "decisions: 127.0.0.1:0\nrules:\n  - { name: each, key: header x-user, quota: 2/h }\n",
     );
     let example = include_str!("../../../../../examples/caddy/Caddyfile")
         .replace(":8080 {", ":PORT {\n\tbind 127.0.0.1")
-        .replace("127.0.0.1:8090", &stage.decisions.to_string())
+        .replace("127.0.0.1:8090", &api.decisions.to_string())
         .replace("127.0.0.1:9000", &server.address.to_string());
     let Some(caddy) = AppServer::start_caddy(&example).unwrap() else {
         tidegate_testkit::servers::skip_without("caddy");
         return;
     };
     let mut client = RawClient::connect(caddy.address()).await;
-    let ask = "GET /a?b=c HTTP/1.1\r\nhost: shop.example\r\nx-user: ann\r\nratelimit: mine\r\n\r\n";
+    let query = "GET /a?b=c HTTP/1.1\r\nhost: shop.example\r\nx-user: ann\r\nratelimit: mine\r\n\r\n";
     for left in [1, 0] {
-        let passed = timeout(TEST_TIMEOUT, client.request(ask)).await.unwrap();
+        let passed = timeout(TEST_TIMEOUT, client.request(query)).await.unwrap();
         assert_eq!(passed.status(), 200, "{}", caddy.log());
         assert!(
             passed.header("ratelimit").unwrap().starts_with(&format!(r#""each";r={left}"#)),
@@ -148,11 +148,11 @@ async fn caddy_enforces_policy() {
         );
         assert!(passed.body.starts_with("GET /a?b=c"), "{}", passed.body);
     }
-    let limited = timeout(TEST_TIMEOUT, client.request(ask)).await.unwrap();
+    let limited = timeout(TEST_TIMEOUT, client.request(query)).await.unwrap();
     assert_eq!((limited.status(), limited.header("x-tidegate-rule")), (429, Some("each")), "{}", caddy.log());
     assert!(limited.header("retry-after").is_some(), "{}", limited.head);
     assert!(limited.header("ratelimit").unwrap().starts_with(r#""each";r=0"#), "{}", limited.head);
     assert!(limited.body.contains("quota-exceeded"), "{}", limited.body);
     drop(caddy);
-    stage.stop().await;
+    api.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Rules that are counted in Redis, asked over HTTP.
+//! The decision API with Redis.
 
 use super::DecisionServer;
 use crate::harness::TEST_TIMEOUT;
@@ -9,7 +9,7 @@ use tidegate_rule::Rules;
 use tidegate_testkit::servers::RedisServer;
 use tokio::time::timeout;
 
-/// Rules that know Redis, and wait for it: time is not the point here.
+/// Rules that can connect to Redis, with a long deadline: these tests do not depend on time.
 pub(super) fn redis_rules() -> Rules {
     let rules = Rules::new();
     rules.set_connect(|connection| {
@@ -27,17 +27,17 @@ rules:
   - { name: open, key: header x-user, quota: 3 per 52w, on-outage: open }
 ";
 
-/// The answer, as soon as it is this one.
+/// Sends a call until its response matches.
 pub(super) async fn wait_for_response(
-    stage: &DecisionServer,
+    api: &DecisionServer,
     call: &str,
-    ask: &Value,
+    query: &Value,
     matches: impl Fn(u16, &Value) -> bool,
 ) {
     let asking = async {
         loop {
-            let (status, told) = stage.post(call, ask).await;
-            if matches(status, &told) {
+            let (status, reply) = api.post(call, query).await;
+            if matches(status, &reply) {
                 return;
             }
             tokio::task::yield_now().await;
@@ -46,7 +46,7 @@ pub(super) async fn wait_for_response(
     timeout(TEST_TIMEOUT, asking).await.unwrap();
 }
 
-/// Whether the store has answered: it is away until it is connected.
+/// Whether the store is connected: it is unavailable before.
 pub(super) fn is_store_connected(status: u16, body: &Value) -> bool {
     status == 200 && body["degraded"] == false
 }
@@ -59,41 +59,41 @@ async fn services_share_redis_counters_and_report_outage() {
         DecisionServer::start_with(&policy, redis_rules()),
         DecisionServer::start_with(&policy, redis_rules()),
     );
-    let ask = |rule: &str, cost: u64| json!({"rule": rule, "key": "ann", "cost": cost});
-    for stage in [&one, &other] {
-        wait_for_response(stage, "peek", &ask("login", 1), is_store_connected).await;
+    let query = |rule: &str, cost: u64| json!({"rule": rule, "key": "ann", "cost": cost});
+    for api in [&one, &other] {
+        wait_for_response(api, "peek", &query("login", 1), is_store_connected).await;
     }
-    let (_, told) = one.post("check", &ask("login", 2)).await;
-    assert_eq!((&told["remaining"], &told["degraded"]), (&json!(1), &json!(false)));
-    assert_eq!(other.post("check", &ask("login", 2)).await.0, 429);
-    let both = json!({"asks": [ask("login", 1), ask("open", 9)], "all-or-nothing": true});
+    let (_, reply) = one.post("check", &query("login", 2)).await;
+    assert_eq!((&reply["remaining"], &reply["degraded"]), (&json!(1), &json!(false)));
+    assert_eq!(other.post("check", &query("login", 2)).await.0, 429);
+    let both = json!({"asks": [query("login", 1), query("open", 9)], "all-or-nothing": true});
     assert_eq!(other.post("check", &both).await.1["allowed"], false);
-    assert_eq!(one.post("peek", &ask("login", 1)).await.1["remaining"], 1, "nothing was charged");
+    assert_eq!(one.post("peek", &query("login", 1)).await.1["remaining"], 1, "nothing was charged");
 
-    // What one has reserved is gone for the other, until it is given back.
-    let (_, held) = one.post("reserve", &ask("login", 1)).await;
-    assert_eq!(other.post("check", &ask("login", 1)).await.0, 429);
-    assert_eq!(one.post("cancel", &json!({"id": held["id"]})).await.0, 200);
-    assert_eq!(other.post("check", &ask("login", 1)).await.0, 200);
-    let (_, held) = one.post("acquire", &ask("jobs", 1)).await;
-    assert_eq!(other.post("acquire", &ask("jobs", 1)).await.0, 429);
-    assert_eq!(one.post("release", &json!({"id": held["id"]})).await.0, 200);
-    wait_for_response(&other, "acquire", &ask("jobs", 1), |status, _| status == 200).await;
+    // A reservation at one gateway is visible to the other until it is canceled.
+    let (_, reservation) = one.post("reserve", &query("login", 1)).await;
+    assert_eq!(other.post("check", &query("login", 1)).await.0, 429);
+    assert_eq!(one.post("cancel", &json!({"id": reservation["id"]})).await.0, 200);
+    assert_eq!(other.post("check", &query("login", 1)).await.0, 200);
+    let (_, reservation) = one.post("acquire", &query("jobs", 1)).await;
+    assert_eq!(other.post("acquire", &query("jobs", 1)).await.0, 429);
+    assert_eq!(one.post("release", &json!({"id": reservation["id"]})).await.0, 200);
+    wait_for_response(&other, "acquire", &query("jobs", 1), |status, _| status == 200).await;
     assert_eq!(one.post("reset", &json!({"rule": "login", "key": "ann"})).await.0, 200);
-    assert_eq!(other.post("peek", &ask("login", 1)).await.1["remaining"], 3);
+    assert_eq!(other.post("peek", &query("login", 1)).await.1["remaining"], 3);
 
     redis.kill();
-    wait_for_response(&one, "check", &ask("login", 1), |status, _| status == 503).await;
-    let (status, told) = one.post("check", &ask("login", 1)).await;
+    wait_for_response(&one, "check", &query("login", 1), |status, _| status == 503).await;
+    let (status, reply) = one.post("check", &query("login", 1)).await;
     assert_eq!(
-        (status, &told["allowed"], &told["degraded"], told["detail"].as_str()),
-        (503, &json!(false), &json!(true), Some("The store that counts is away."))
+        (status, &reply["allowed"], &reply["degraded"], reply["detail"].as_str()),
+        (503, &json!(false), &json!(true), Some("The store is unavailable."))
     );
-    let (status, told) = one.post("check", &ask("open", 1)).await;
-    assert_eq!((status, &told["allowed"], &told["degraded"]), (200, &json!(true), &json!(true)));
+    let (status, reply) = one.post("check", &query("open", 1)).await;
+    assert_eq!((status, &reply["allowed"], &reply["degraded"]), (200, &json!(true), &json!(true)));
     assert_eq!(one.post("reset", &json!({"rule": "login", "key": "ann"})).await.0, 503);
     redis.restart().unwrap();
-    wait_for_response(&one, "check", &ask("login", 1), is_store_connected).await;
+    wait_for_response(&one, "check", &query("login", 1), is_store_connected).await;
     one.stop().await;
     other.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Certificates on both sides, and an end that waits for those who ask.
+//! The decision API with TLS and client certificates, and its shutdown.
 
 use super::DecisionServer;
 use crate::harness::{RawClient, TEST_TIMEOUT};
@@ -6,7 +6,7 @@ use std::{fs, path::Path, process::Command};
 use tidegate_testkit::servers::Certificates;
 use tokio::{io::AsyncReadExt as _, net::TcpStream, time::timeout};
 
-/// The status of an answer, and the version of HTTP; 0 where there is none.
+/// Returns the status of a response and the HTTP version; 0 without a response.
 async fn curl(arguments: Vec<String>) -> String {
     let run = move || {
         let mut command = Command::new("curl");
@@ -26,7 +26,7 @@ async fn client_certificate_and_token_are_both_required() {
     let authority = text(&certificates.authority);
     let policy = |clients: &str| {
         let tls = format!("{{ certificate: '{certificate}', key: '{key}'{clients} }}");
-        // Cargo says this to every test, so it can stand for a secret.
+        // Cargo sets this variable for every test, so it serves as a token.
         let tokens = "[{ name: web, token: $CARGO_PKG_NAME }]";
         format!(
             "decisions: {{ listen: 127.0.0.1:0, tls: {tls}, tokens: {tokens} }}\nrules:\n  - {{ name: all, quota: 9/h }}\n"
@@ -37,16 +37,16 @@ async fn client_certificate_and_token_are_both_required() {
     let known = words(&format!("--cert {certificate} --key {key}"));
     let token = vec!["-H".to_owned(), format!("authorization: Bearer {}", env!("CARGO_PKG_NAME"))];
     for (clients, without) in [(String::new(), "200 2"), (format!(", clients: '{authority}'"), "000 0")] {
-        let stage = DecisionServer::start(&policy(&clients));
-        let url = vec![format!("https://localhost:{}/v1/check", stage.decisions.port())];
+        let api = DecisionServer::start(&policy(&clients));
+        let url = vec![format!("https://localhost:{}/v1/check", api.decisions.port())];
         let all = |parts: &[&Vec<String>]| parts.iter().flat_map(|part| part.iter().cloned()).collect();
         assert_eq!(curl(all(&[&trusting, &known, &token, &url])).await, "200 2", "{clients}");
         assert_eq!(curl(all(&[&trusting, &known, &url])).await, "401 2", "{clients}");
         assert_eq!(curl(all(&[&trusting, &token, &url])).await, without, "{clients}");
         let old = words("--http1.1");
         assert_eq!(curl(all(&[&trusting, &known, &token, &old, &url])).await, "200 1.1", "{clients}");
-        assert_eq!(curl(all(&[&token, &url])).await, "000 0", "whom nobody vouches for");
-        stage.stop().await;
+        assert_eq!(curl(all(&[&token, &url])).await, "000 0", "a client without a certificate");
+        api.stop().await;
     }
 }
 
@@ -58,46 +58,46 @@ async fn shutdown_answers_decision_in_flight() {
         "POST /v1/check HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    let stage = DecisionServer::start(policy);
-    // One that asks where the listener was.
-    let mut before = RawClient::connect(stage.decisions).await;
+    let api = DecisionServer::start(policy);
+    // A request in flight on the old listener.
+    let mut before = RawClient::connect(api.decisions).await;
     before.send(head.as_bytes()).await;
-    // It is being asked: the body is wanted.
+    // The server waits for the body of the request.
     assert!(timeout(TEST_TIMEOUT, before.read_head()).await.unwrap().contains("100 Continue"));
     let moved = format!("connections: {{ idle-timeout: 61s }}\n{policy}");
-    fs::write(stage.folder.path().join("policy.yaml"), moved).unwrap();
-    stage.handle.reload().await.unwrap();
-    // Who has said nothing is let go, and nobody waits for it.
-    let mut silent = TcpStream::connect(stage.decisions).await.unwrap();
-    let DecisionServer { stop, end, .. } = stage;
+    fs::write(api.folder.path().join("policy.yaml"), moved).unwrap();
+    api.handle.reload().await.unwrap();
+    // A connection without a request is closed, and does not delay the shutdown.
+    let mut silent = TcpStream::connect(api.decisions).await.unwrap();
+    let DecisionServer { stop, end, .. } = api;
     drop(stop);
     let mut rest = Vec::new();
     let _ = timeout(TEST_TIMEOUT, silent.read_to_end(&mut rest)).await.unwrap();
-    assert!(!end.is_finished(), "somebody is still asking");
+    assert!(!end.is_finished(), "a request is still in flight");
     assert_eq!(timeout(TEST_TIMEOUT, before.request(body)).await.unwrap().status(), 200);
     timeout(TEST_TIMEOUT, end).await.unwrap().unwrap().unwrap();
 }
 
-/// Who connected before a listener was replaced, and asks after it, is answered.
+/// A connection to a replaced listener can still send a request.
 #[tokio::test]
 async fn reload_serves_connections_of_replaced_listener() {
     let policy = "decisions: 127.0.0.1:0\nrules:\n  - { name: all, quota: 99/h }\n";
-    let ask = "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 14\r\n\r\n{\"rule\":\"all\"}";
-    let stage = DecisionServer::start(policy);
+    let query = "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 14\r\n\r\n{\"rule\":\"all\"}";
+    let api = DecisionServer::start(policy);
     let mut silent = Vec::new();
     for _ in 0..8 {
-        silent.push(RawClient::connect(stage.decisions).await);
+        silent.push(RawClient::connect(api.decisions).await);
     }
-    // Connections are taken in their order: all before this one have been.
+    // Connections are accepted in order, so all earlier ones are accepted.
     assert_eq!(
-        timeout(TEST_TIMEOUT, RawClient::connect(stage.decisions).await.request(ask)).await.unwrap().status(),
+        timeout(TEST_TIMEOUT, RawClient::connect(api.decisions).await.request(query)).await.unwrap().status(),
         200
     );
     let moved = format!("connections: {{ idle-timeout: 61s }}\n{policy}");
-    fs::write(stage.folder.path().join("policy.yaml"), moved).unwrap();
-    stage.handle.reload().await.unwrap();
+    fs::write(api.folder.path().join("policy.yaml"), moved).unwrap();
+    api.handle.reload().await.unwrap();
     for wire in &mut silent {
-        assert_eq!(timeout(TEST_TIMEOUT, wire.request(ask)).await.unwrap().status(), 200);
+        assert_eq!(timeout(TEST_TIMEOUT, wire.request(query)).await.unwrap().status(), 200);
     }
-    stage.stop().await;
+    api.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Whatever is asked of a decision service: nothing panics, runs on, or is answered in a way that no document tells of.
+//! Fuzz tests of the decision API: no input causes a panic, a hang or an undocumented response.
 
 mod targets;
 
@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 use targets::TARGETS;
 use tidegate_testkit::mutation;
 
-/// How many spoiled questions each target is given.
+/// The number of mutated inputs per target.
 const MUTATION_COUNT: u32 = 400;
 
 fn run_target(target: &str) {

@@ -1,9 +1,8 @@
-//! What fuzzers call: each takes any bytes, and must neither panic nor run on nor answer what no document tells of.
+//! Fuzz targets. Each accepts any bytes, and must not panic, hang or return an undocumented response.
 //!
-//! The tests beside this file call them with a bounded number of spoiled questions; `scripts/fuzz` has libFuzzer call them for
-//! as long as one likes.
+//! The tests in this directory call them with a bounded number of mutated inputs; `scripts/fuzz` runs them with libFuzzer.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a finding is told")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic reports a finding")]
 
 use bytes::Bytes;
 use http::Request;
@@ -22,15 +21,15 @@ use tidegate_rule::Rules;
 use tidegate_service::descriptors::{DescriptorService, ServiceSettings, transport::JsonHandler};
 use tokio::runtime::Builder;
 
-/// A name, and what takes any bytes.
+/// A name, and a function that accepts any bytes.
 type DecisionFuzzTarget = (&'static str, fn(&[u8]));
 
-/// All of them.
+/// All targets.
 pub(crate) const TARGETS: [DecisionFuzzTarget; 2] = [("decisions", decision_api), ("json", envoy_json)];
 
-/// Longer inputs find nothing that shorter ones do not.
+/// The maximum input size. Longer inputs find nothing new.
 const MAX_INPUT_SIZE: usize = 1 << 16;
-/// Nothing takes as long.
+/// Longer than any response takes.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 const POLICY: &str = "
@@ -46,7 +45,7 @@ rules:
   - { name: watched, key: ip, quota: 1/h, mode: shadow }
 ";
 
-/// `CALL?QUERY`, and a body behind the first line: every answer of `/v1` is one that its document tells of, and JSON.
+/// `CALL?QUERY` in the first line, followed by a body: every response of `/v1` is JSON and matches the document.
 pub(crate) fn decision_api(bytes: &[u8]) {
     static ADDRESS: LazyLock<SocketAddr> = LazyLock::new(gateway_address);
     static DOCUMENT: LazyLock<Value> =
@@ -64,37 +63,37 @@ pub(crate) fn decision_api(bytes: &[u8]) {
         body.len()
     );
     stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
-    let mut answer = String::new();
-    if stream.read_to_string(&mut answer).is_err_and(|error| error.kind() == ErrorKind::ConnectionReset) {
-        // It was answered before all of it was read, and closed.
+    let mut response = String::new();
+    if stream.read_to_string(&mut response).is_err_and(|error| error.kind() == ErrorKind::ConnectionReset) {
+        // The server responded and closed the connection before it read all of the request.
         return;
     }
-    let (head, told) = answer.split_once("\r\n\r\n").unwrap();
+    let (head, reply) = response.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap();
-    if matches!(status, "414" | "431") || status == "400" && told.is_empty() {
-        // A line that is too long for any server, or none.
+    if matches!(status, "414" | "431") || status == "400" && reply.is_empty() {
+        // The request line is too long or invalid.
         return;
     }
     let Some(call) = DOCUMENT["paths"].get(format!("/v1/{}", path.split('?').next().unwrap_or_default()))
     else {
-        // Some other place, or one that no server takes for a path.
-        return assert!(matches!(status, "400" | "404"), "{answer}");
+        // An unknown or invalid path.
+        return assert!(matches!(status, "400" | "404"), "{response}");
     };
     if call.get("post").is_none() {
         return;
     }
     let responses = &call["post"]["responses"];
     let range = format!("{}XX", &status[..1]);
-    assert!(responses.get(status).or_else(|| responses.get(&range)).is_some(), "{answer}");
-    assert_ne!(status, "500", "{answer}");
-    let told: Value = serde_json::from_str(told).unwrap_or_else(|error| panic!("{error}: {answer}"));
+    assert!(responses.get(status).or_else(|| responses.get(&range)).is_some(), "{response}");
+    assert_ne!(status, "500", "{response}");
+    let reply: Value = serde_json::from_str(reply).unwrap_or_else(|error| panic!("{error}: {response}"));
     if status != "200" {
-        assert_eq!(told["status"].to_string(), status, "{answer}");
-        assert!(told["detail"].as_str().is_some_and(|detail| detail.len() < 1_000), "{answer}");
+        assert_eq!(reply["status"].to_string(), status, "{response}");
+        assert!(reply["detail"].as_str().is_some_and(|detail| detail.len() < 1_000), "{response}");
     }
 }
 
-/// A gateway that answers for as long as this process lives.
+/// The address of a gateway that runs until the process ends.
 fn gateway_address() -> SocketAddr {
     let gateway = Gateway::open(PolicySource::inline(POLICY.parse().unwrap()), Rules::new()).unwrap();
     let address = gateway.decisions_address().unwrap();
@@ -105,7 +104,7 @@ fn gateway_address() -> SocketAddr {
     address
 }
 
-/// A body of `/json`: every answer is one of five.
+/// A body of `/json`: the status is one of five.
 pub(crate) fn envoy_json(bytes: &[u8]) {
     static WIRE: LazyLock<JsonHandler<Arc<DescriptorService>>> = LazyLock::new(|| {
         let text = "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: hour, requests_per_unit: 3 }\n  \
@@ -118,10 +117,10 @@ pub(crate) fn envoy_json(bytes: &[u8]) {
     let body = Bytes::copy_from_slice(&bytes[..bytes.len().min(MAX_INPUT_SIZE)]);
     let request = Request::post("/json").body(Full::new(body)).unwrap();
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
-    let answer = runtime.block_on(WIRE.handle(request));
-    match answer.status().as_u16() {
-        200 | 429 => drop(serde_json::from_slice::<Value>(answer.body()).unwrap()),
-        400 => assert!(answer.headers().contains_key("tidegate-reason")),
+    let response = runtime.block_on(WIRE.handle(request));
+    match response.status().as_u16() {
+        200 | 429 => drop(serde_json::from_slice::<Value>(response.body()).unwrap()),
+        400 => assert!(response.headers().contains_key("tidegate-reason")),
         status => panic!("{status}"),
     }
 }

@@ -1,4 +1,4 @@
-//! What the gateway tells its operator.
+//! Captures log events.
 
 use std::fmt::{self, Write as _};
 use tokio::{sync::mpsc, time::timeout};
@@ -9,7 +9,7 @@ use tracing::{
     subscriber::{DefaultGuard, set_default},
 };
 
-/// What is told on this thread from now on.
+/// Captures the log events of this thread.
 pub(crate) struct LogCapture {
     messages: mpsc::UnboundedReceiver<String>,
     _guard: DefaultGuard,
@@ -21,7 +21,7 @@ impl LogCapture {
         Self { messages, _guard: set_default(CaptureSubscriber(sender)) }
     }
 
-    /// Waits until this is told.
+    /// Waits for an event that contains `part`.
     pub(crate) async fn wait_for(&mut self, part: &str) {
         let found = async {
             while let Some(message) = self.messages.recv().await {
@@ -30,7 +30,9 @@ impl LogCapture {
                 }
             }
         };
-        timeout(super::TEST_TIMEOUT, found).await.unwrap_or_else(|_| panic!("nobody said {part:?}"));
+        timeout(super::TEST_TIMEOUT, found)
+            .await
+            .unwrap_or_else(|_| panic!("no log event contains {part:?}"));
     }
 }
 
@@ -58,10 +60,10 @@ impl Subscriber for CaptureSubscriber {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut words = EventText(String::new());
-        event.record(&mut words);
-        // Whoever listened may have heard enough.
-        let _ = self.0.send(words.0);
+        let mut text = EventText(String::new());
+        event.record(&mut text);
+        // The receiver may be dropped.
+        let _ = self.0.send(text.0);
     }
 
     fn enter(&self, _: &span::Id) {}

@@ -1,6 +1,6 @@
-//! What the stories share: a gateway on a free port, servers behind it, and a client that speaks bytes.
+//! Shared by the tests: a gateway on a free port, servers behind it, and a raw TCP client.
 
-#![allow(dead_code, reason = "each story needs a part of it")]
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 mod log_capture;
 
@@ -37,10 +37,10 @@ use tokio::{
     time::timeout,
 };
 
-/// How long anything may take before a story is wrong.
+/// The timeout of every step.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A gateway that serves.
+/// A running gateway.
 pub(crate) struct InProcessGateway {
     pub(crate) address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
@@ -83,23 +83,23 @@ impl InProcessGateway {
         RawClient::connect(self.address).await
     }
 
-    /// Tells it to end.
+    /// Starts the shutdown.
     pub(crate) fn stop(&mut self) {
         drop(self.stop.take());
     }
 
-    /// Why it did not start.
+    /// Returns the startup error.
     pub(crate) async fn start_error(self) -> String {
         timeout(TEST_TIMEOUT, self.end).await.unwrap().unwrap().unwrap_err().to_string()
     }
 
-    /// Waits until it has.
+    /// Waits until the gateway has stopped.
     pub(crate) async fn wait_stopped(self) {
         timeout(TEST_TIMEOUT, self.end).await.unwrap().unwrap().unwrap();
     }
 }
 
-/// What the stories start from.
+/// The default configuration of the tests.
 pub(crate) fn test_config(servers: &[&TestBackend]) -> Config {
     Config {
         connections: Connections::default(),
@@ -145,18 +145,18 @@ pub(crate) struct TestBackend {
 }
 
 impl TestBackend {
-    /// One that answers each request.
-    pub(crate) async fn start<F, A>(answer: F) -> Self
+    /// Starts a server that responds to each request.
+    pub(crate) async fn start<F, A>(response: F) -> Self
     where
         F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
         A: Future<Output = Response<TestBody>> + Send + 'static,
     {
         Self::start_raw(move |stream| {
-            let answer = answer.clone();
+            let response = response.clone();
             async move {
                 let service = service_fn(move |request| {
-                    let answer = answer(request);
-                    async move { Ok::<_, std::convert::Infallible>(answer.await) }
+                    let response = response(request);
+                    async move { Ok::<_, std::convert::Infallible>(response.await) }
                 });
                 let _ = hyper::server::conn::http1::Builder::new()
                     .serve_connection(TokioIo::new(stream), service)
@@ -167,7 +167,7 @@ impl TestBackend {
         .await
     }
 
-    /// One that answers with the head that came in.
+    /// Starts a server that responds with the head and body of the request.
     pub(crate) async fn start_echo() -> Self {
         Self::start(|request: Request<Incoming>| async move {
             let mut head = format!("{} {}\n", request.method(), request.uri());
@@ -186,7 +186,7 @@ impl TestBackend {
         .await
     }
 
-    /// One that does with each connection whatever it likes.
+    /// Starts a server that calls `serve` for each connection.
     pub(crate) async fn start_raw<F, A>(serve: F) -> Self
     where
         F: Fn(TcpStream) -> A + Send + Sync + 'static,
@@ -213,12 +213,12 @@ impl TestBackend {
         Self { address, connections, accepting }
     }
 
-    /// Connections that it was given so far.
+    /// The number of accepted connections.
     pub(crate) fn connection_count(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// An address at which nobody listens.
+    /// An address without a listener.
     pub(crate) async fn unreachable() -> Self {
         let server = Self::start_raw(|_| async {}).await;
         server.accepting.abort();
@@ -235,13 +235,13 @@ impl Drop for TestBackend {
     }
 }
 
-/// A client that speaks bytes.
+/// A raw TCP client.
 pub(crate) struct RawClient {
     pub(crate) stream: TcpStream,
     read: Vec<u8>,
 }
 
-/// An answer, as it came.
+/// A response as it was received.
 #[derive(Debug)]
 pub(crate) struct RawResponse {
     pub(crate) head: String,
@@ -260,7 +260,7 @@ impl RawResponse {
         })
     }
 
-    /// A line of the head that a mirror saw.
+    /// The values of a request header that the echo server received.
     pub(crate) fn echoed_headers(&self, name: &str) -> Vec<&str> {
         let lines = self.body.lines().skip(1).take_while(|line| !line.is_empty());
         lines
@@ -285,7 +285,7 @@ impl RawClient {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    /// Sends a request and reads its answer.
+    /// Sends a request and reads its response.
     pub(crate) async fn request(&mut self, request: &str) -> RawResponse {
         self.send(request).await;
         self.read_response().await
@@ -301,27 +301,27 @@ impl RawClient {
         String::from_utf8(head).unwrap()
     }
 
-    /// Reads an answer whole.
+    /// Reads a complete response.
     pub(crate) async fn read_response(&mut self) -> RawResponse {
         let head = self.read_head().await;
-        let mut answer = RawResponse { head, body: String::new() };
-        if let Some(length) = answer.header("content-length") {
+        let mut response = RawResponse { head, body: String::new() };
+        if let Some(length) = response.header("content-length") {
             let length = length.parse().unwrap();
-            answer.body = String::from_utf8(self.read_exact(length).await).unwrap();
-        } else if answer.header("transfer-encoding") == Some("chunked") {
+            response.body = String::from_utf8(self.read_exact(length).await).unwrap();
+        } else if response.header("transfer-encoding") == Some("chunked") {
             loop {
                 let line = String::from_utf8(self.read_until(b"\r\n").await).unwrap();
                 let length = usize::from_str_radix(line.trim(), 16).unwrap();
                 if length == 0 {
                     let rest = self.read_until(b"\r\n").await;
-                    answer.body += &String::from_utf8(rest).unwrap().replace("\r\n", "");
-                    return answer;
+                    response.body += &String::from_utf8(rest).unwrap().replace("\r\n", "");
+                    return response;
                 }
-                answer.body += &String::from_utf8(self.read_exact(length).await).unwrap();
+                response.body += &String::from_utf8(self.read_exact(length).await).unwrap();
                 self.read_exact(2).await;
             }
         }
-        answer
+        response
     }
 
     /// Reads up to these bytes.
@@ -341,25 +341,26 @@ impl RawClient {
         self.read.drain(..length).collect()
     }
 
-    /// Writes more than any buffer holds, and the other side has to take it.
+    /// Writes more than all buffers hold, so that the peer must read.
     pub(crate) async fn send_until_blocked(&mut self) {
         let piece = [b'a'; 1 << 16];
         for _ in 0..256 {
             let written =
-                timeout(TEST_TIMEOUT, self.stream.write_all(&piece)).await.expect("nothing was taken");
+                timeout(TEST_TIMEOUT, self.stream.write_all(&piece)).await.expect("the peer does not read");
             written.unwrap();
         }
     }
 
-    /// Reads until the other side ends; what came.
+    /// Reads until the peer closes the connection.
     pub(crate) async fn read_to_end(&mut self) -> String {
         while self.read_more().await > 0 {}
         String::from_utf8_lossy(&std::mem::take(&mut self.read)).into_owned()
     }
 
     async fn read_more(&mut self) -> usize {
-        let read = timeout(TEST_TIMEOUT, self.stream.read_buf(&mut self.read)).await.expect("nothing came");
-        // A connection that is reset has ended, too.
+        let read =
+            timeout(TEST_TIMEOUT, self.stream.read_buf(&mut self.read)).await.expect("nothing was received");
+        // A reset ends the connection too.
         read.unwrap_or(0)
     }
 }

@@ -1,9 +1,9 @@
-//! Every order in which a store, two processes and their messages can meet, up to a depth: no stretch of time sees more
-//! admissions than the bound that is stated for leases.
+//! Explores the interleavings of a store, two processes and their messages, up to a depth: in no window are more calls
+//! admitted than the bound for prefetched tokens allows.
 //!
-//! The store is the core itself on the store's clock, the processes hold real balances on clocks of their own. Answers
-//! come late, get lost, or come after a crash; a debit may be done twice; the store's clock jumps ahead, which the bound
-//! counts as time that has passed, because the store does.
+//! The store is the core itself on the store's clock; the processes hold real `PrefetchedTokens` on their own clocks.
+//! Replies are delayed, lost, or arrive after a crash; a debit can be executed twice; the store's clock can jump ahead,
+//! which the bound counts as elapsed time, because the store does.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -12,27 +12,27 @@ use std::sync::atomic::Ordering;
 use tidegate_core::{Bound, Demand, Micros, Quota};
 
 const TTL: Micros = Micros::from_millis(20);
-/// Time passes in steps of half a life.
+/// Time advances in steps of half a time to live.
 const TIME_STEP: Micros = Micros::from_millis(10);
-/// How many events every order is tried of.
+/// The number of events in each explored sequence.
 const MAX_DEPTH: usize = 9;
 
-/// What can happen next.
+/// An event of the model.
 #[derive(Clone, Copy, Debug)]
 enum ModelEvent {
-    /// A process asks for tokens, and the store debits them at once; the answer is on its way.
+    /// A process requests tokens, and the store debits them at once; the reply is in transit.
     Debit(usize),
-    /// The same, but the store does it twice, and only one answer comes.
+    /// Like `Debit`, but the store debits twice and sends one reply.
     DebitTwice(usize),
-    /// The oldest answer arrives.
+    /// The oldest reply arrives.
     Deliver(usize),
-    /// The oldest answer gets lost.
+    /// The oldest reply is lost.
     LoseReply(usize),
     /// A process spends one token.
     Spend(usize),
-    /// A process dies with all it has, and another takes its place. Answers to the dead go nowhere.
+    /// A process crashes, loses its tokens and replies, and is restarted.
     Crash(usize),
-    /// Time passes, for all.
+    /// Time advances for all.
     AdvanceTime,
     /// The store's clock jumps ahead of the others.
     ClockJump,
@@ -54,7 +54,7 @@ const EVENTS: [ModelEvent; 11] = [
 
 struct ModelProcess {
     balance: PrefetchedTokens,
-    /// Answers on their way: how many tokens, and when they were asked for on this process's clock.
+    /// Replies in transit: the tokens, and when they were requested on the clock of this process.
     in_transit: Vec<(u64, Micros)>,
 }
 
@@ -67,11 +67,11 @@ impl ModelProcess {
 struct PrefetchModel {
     quota: Quota,
     state: Vec<u64>,
-    /// The time that passes for all, and what the store's clock is ahead of it.
+    /// The common time, and how far the store's clock is ahead of it.
     now: Micros,
     clock_offset: Micros,
     processes: [ModelProcess; 2],
-    /// When each admission was.
+    /// The time of each admission.
     admitted: Vec<Micros>,
 }
 
@@ -94,7 +94,7 @@ impl PrefetchModel {
         self.now.plus(self.clock_offset)
     }
 
-    /// Takes up to two tokens, as a store does.
+    /// Debits up to two tokens, as a store does.
     fn debit(&mut self) -> u64 {
         let now = self.store_time();
         let words = self.state.as_mut_slice();
@@ -104,44 +104,44 @@ impl PrefetchModel {
         if granted { amount } else { 0 }
     }
 
-    /// Whether the event could happen.
+    /// Applies an event; returns whether it was possible.
     fn apply(&mut self, event: ModelEvent) -> bool {
         match event {
-            ModelEvent::Debit(who) | ModelEvent::DebitTwice(who) => {
-                if self.processes[who].in_transit.len() > 1 {
+            ModelEvent::Debit(process) | ModelEvent::DebitTwice(process) => {
+                if self.processes[process].in_transit.len() > 1 {
                     return false;
                 }
                 if let ModelEvent::DebitTwice(_) = event {
                     self.debit();
                 }
-                let (tokens, asked) = (self.debit(), self.now);
-                self.processes[who].in_transit.push((tokens, asked));
+                let (tokens, requested_at) = (self.debit(), self.now);
+                self.processes[process].in_transit.push((tokens, requested_at));
                 tokens > 0
             }
-            ModelEvent::Deliver(who) => {
-                let ModelProcess { balance, in_transit: on_the_way } = &mut self.processes[who];
-                if on_the_way.is_empty() {
+            ModelEvent::Deliver(process) => {
+                let ModelProcess { balance, in_transit } = &mut self.processes[process];
+                if in_transit.is_empty() {
                     return false;
                 }
-                let (tokens, asked) = on_the_way.remove(0);
-                balance.insert(self.now, asked, TTL, tokens);
+                let (tokens, requested_at) = in_transit.remove(0);
+                balance.insert(self.now, requested_at, TTL, tokens);
                 true
             }
-            ModelEvent::LoseReply(who) => {
-                !self.processes[who].in_transit.is_empty() && {
-                    self.processes[who].in_transit.remove(0);
+            ModelEvent::LoseReply(process) => {
+                !self.processes[process].in_transit.is_empty() && {
+                    self.processes[process].in_transit.remove(0);
                     true
                 }
             }
-            ModelEvent::Spend(who) => {
-                let spent = self.processes[who].balance.spend(self.now, 1).is_some();
+            ModelEvent::Spend(process) => {
+                let spent = self.processes[process].balance.spend(self.now, 1).is_some();
                 if spent {
                     self.admitted.push(self.now);
                 }
                 spent
             }
-            ModelEvent::Crash(who) => {
-                self.processes[who] = ModelProcess::new();
+            ModelEvent::Crash(process) => {
+                self.processes[process] = ModelProcess::new();
                 true
             }
             ModelEvent::AdvanceTime => {
@@ -155,7 +155,7 @@ impl PrefetchModel {
         }
     }
 
-    /// No stretch of time that ends with the last admission sees more than the bound.
+    /// Whether every window that ends with the last admission is within the bound.
     fn is_within(&self, bound: &Bound) -> bool {
         let Some(last) = self.admitted.last() else { return true };
         self.admitted.iter().enumerate().all(|(index, first)| {
@@ -179,21 +179,21 @@ impl Clone for PrefetchModel {
     }
 }
 
-/// Small quotas, so that a few events reach their edges.
+/// Small quotas, so that a few events reach their limits.
 const QUOTAS: [&str; 3] = ["100/s burst 2", "2 per 30ms fixed-window", "2 per 30ms sliding-log"];
 
 fn bound_of(quota: &str) -> Bound {
     quota.parse::<Quota>().unwrap().bound().with_prefetch(TTL)
 }
 
-fn explore(world: &PrefetchModel, bound: &Bound, trace: &mut Vec<ModelEvent>, max_admitted: &mut usize) {
+fn explore(model: &PrefetchModel, bound: &Bound, trace: &mut Vec<ModelEvent>, max_admitted: &mut usize) {
     for event in EVENTS {
-        let mut next = world.clone();
+        let mut next = model.clone();
         if !next.apply(event) {
             continue;
         }
         trace.push(event);
-        assert!(next.is_within(bound), "{}: {trace:?} admits {:?}", world.quota, next.admitted);
+        assert!(next.is_within(bound), "{}: {trace:?} admits {:?}", model.quota, next.admitted);
         *max_admitted = (*max_admitted).max(next.admitted.len());
         if trace.len() < MAX_DEPTH {
             explore(&next, bound, trace, max_admitted);
@@ -205,20 +205,20 @@ fn explore(world: &PrefetchModel, bound: &Bound, trace: &mut Vec<ModelEvent>, ma
 #[test]
 fn short_event_sequences_stay_within_bound() {
     for quota in QUOTAS {
-        let mut most = 0;
-        explore(&PrefetchModel::new(quota), &bound_of(quota), &mut Vec::new(), &mut most);
-        assert!(most >= 3, "{quota}: hardly anything was admitted");
+        let mut max_admitted = 0;
+        explore(&PrefetchModel::new(quota), &bound_of(quota), &mut Vec::new(), &mut max_admitted);
+        assert!(max_admitted >= 3, "{quota}: too few admissions to test the bound");
     }
 }
 
 #[test]
 fn long_event_sequences_stay_within_bound() {
-    let mut dice = 1_u64;
+    let mut random = 1_u64;
     let mut draw = || {
-        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Spending is what may break the law: it happens often.
-        match (dice >> 33) as usize % 20 {
-            place @ 0..=10 => EVENTS[place],
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // Spending can violate the bound, so it is the most frequent event.
+        match (random >> 33) as usize % 20 {
+            index @ 0..=10 => EVENTS[index],
             11..=15 => ModelEvent::Spend(0),
             _ => ModelEvent::Spend(1),
         }
@@ -226,20 +226,20 @@ fn long_event_sequences_stay_within_bound() {
     for quota in QUOTAS {
         let bound = bound_of(quota);
         for _ in 0..2_000 {
-            let mut world = PrefetchModel::new(quota);
+            let mut model = PrefetchModel::new(quota);
             for _ in 0..100 {
-                world.apply(draw());
-                assert!(world.is_within(&bound), "{quota}: {:?}", world.admitted);
+                model.apply(draw());
+                assert!(model.is_within(&bound), "{quota}: {:?}", model.admitted);
             }
         }
     }
 }
 
-/// The bound is no wider than it must be: without the time to live on top, some order breaks it.
+/// The bound is tight: without the time to live, some sequence exceeds it.
 #[test]
 fn bound_includes_time_to_live() {
     let strict = QUOTAS[0].parse::<Quota>().unwrap().bound();
-    let mut world = PrefetchModel::new(QUOTAS[0]);
+    let mut model = PrefetchModel::new(QUOTAS[0]);
     let trace = [
         ModelEvent::Debit(0),
         ModelEvent::Deliver(0),
@@ -250,6 +250,6 @@ fn bound_includes_time_to_live() {
         ModelEvent::Spend(0),
         ModelEvent::Spend(1),
     ];
-    assert!(trace.into_iter().all(|event| world.apply(event)));
-    assert!(!world.is_within(&strict) && world.is_within(&bound_of(QUOTAS[0])));
+    assert!(trace.into_iter().all(|event| model.apply(event)));
+    assert!(!model.is_within(&strict) && model.is_within(&bound_of(QUOTAS[0])));
 }

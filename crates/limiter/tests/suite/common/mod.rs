@@ -1,4 +1,4 @@
-//! The memory store as a subject of the testkit, so that it hears the same stories as the core.
+//! The memory store as a subject of the testkit, so that it runs the same traces as the core.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -11,16 +11,16 @@ use tidegate_limiter::{
 };
 use tidegate_testkit::Subject;
 
-/// Where a story's only key lives.
+/// The kind of limiter that holds the only key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LimiterTarget {
     /// A key of a limiter.
     Key,
-    /// A throttle, which starts as Guava's does.
+    /// A direct limiter, which starts in the same state as Guava's.
     Direct,
 }
 
-/// One key of the memory store. It is built at the first moment of its story.
+/// One key of the memory store. It is built at its first use.
 pub(crate) struct MemorySubject {
     target: LimiterTarget,
     quota: Quota,
@@ -31,14 +31,14 @@ pub(crate) struct MemorySubject {
     last_charge_id: u64,
 }
 
-/// Leaked, because what it hands out borrows it.
+/// Leaked, because its results borrow it.
 #[derive(Clone, Copy)]
 enum BuiltLimiter {
     Limiter(&'static Limiter),
     Direct(&'static DirectLimiter),
 }
 
-/// What is kept of a charge until it is given back.
+/// A charge until it is refunded.
 enum SubjectCharge {
     Tokens(Reservation),
     Permits(Vec<Permit>),
@@ -50,7 +50,7 @@ impl MemorySubject {
         Self { target, quota, manual_clock, clock, limiter: None, charges: HashMap::new(), last_charge_id: 0 }
     }
 
-    /// The bucket at a moment.
+    /// The bucket at a given time.
     pub(crate) fn bucket_at(&mut self, now: Micros) -> BlockingBucket<'static> {
         self.manual_clock.set(now);
         let built = *self.limiter.get_or_insert_with(|| match self.target {
@@ -63,16 +63,16 @@ impl MemorySubject {
         });
         match built {
             BuiltLimiter::Limiter(limiter) => limiter.blocking().key("the only one"),
-            BuiltLimiter::Direct(throttle) => throttle.blocking(),
+            BuiltLimiter::Direct(limiter) => limiter.blocking(),
         }
     }
 
-    /// The short way to a check, which most callers take.
+    /// A check on the fast path.
     pub(crate) fn check(&mut self, now: Micros, cost: u64) -> Decision {
         let bucket = self.bucket_at(now);
         match self.limiter {
             Some(BuiltLimiter::Limiter(limiter)) => limiter.check_cost("the only one", cost),
-            Some(BuiltLimiter::Direct(throttle)) => throttle.check_cost(cost),
+            Some(BuiltLimiter::Direct(limiter)) => limiter.check_cost(cost),
             None => bucket.check(cost),
         }
     }
@@ -82,7 +82,7 @@ impl MemorySubject {
         self.bucket_at(now);
         let changed = match self.limiter {
             Some(BuiltLimiter::Limiter(limiter)) => limiter.change(quota, how),
-            Some(BuiltLimiter::Direct(throttle)) => throttle.change(quota, how),
+            Some(BuiltLimiter::Direct(limiter)) => limiter.change(quota, how),
             None => Ok(()),
         };
         if changed.is_ok() {
@@ -91,15 +91,15 @@ impl MemorySubject {
         changed
     }
 
-    /// Several permits, all or none.
+    /// Acquires several permits, all or none.
     fn take_permits(&mut self, now: Micros, cost: u64) -> (Decision, Option<SubjectCharge>) {
         let bucket = self.bucket_at(now);
-        let look = bucket.peek(cost);
-        if !look.is_allowed() || cost == 0 {
-            return (look, None);
+        let decision = bucket.peek(cost);
+        if !decision.is_allowed() || cost == 0 {
+            return (decision, None);
         }
         let permits: Vec<_> = (0..cost).map(|_| bucket.permit()).collect();
-        (permits.last().map_or(look, |permit| *permit.decision()), Some(SubjectCharge::Permits(permits)))
+        (permits.last().map_or(decision, |permit| *permit.decision()), Some(SubjectCharge::Permits(permits)))
     }
 
     fn take(&mut self, now: Micros, demand: Demand) -> (Decision, Option<SubjectCharge>) {
@@ -108,7 +108,7 @@ impl MemorySubject {
         }
         let bucket = self.bucket_at(now);
         if demand.overdraft != Overdraft::Refuse && demand.cost > self.quota.limit() {
-            assert_eq!(demand.max_wait, Micros::ZERO, "credit is given now or not at all");
+            assert_eq!(demand.max_wait, Micros::ZERO, "an overdraft cannot wait");
             return (bucket.check_with_overdraft(demand.cost), None);
         }
         let tokens = bucket.reserve(demand.cost, demand.max_wait.into());
@@ -121,7 +121,7 @@ impl Subject for MemorySubject {
         let (decision, charge) = match demand {
             Demand { effect: Effect::Probe, cost, .. } => (self.bucket_at(now).peek(cost), None),
             Demand { overdraft: Overdraft::Force, cost, .. } => {
-                // Work that was done regardless is a commitment over a reservation of nothing.
+                // A forced charge equals a commit over a reservation of zero.
                 let bucket = self.bucket_at(now);
                 if cost > self.quota.limit() {
                     return ChargeResult {
@@ -129,9 +129,9 @@ impl Subject for MemorySubject {
                         receipt: Receipt::default(),
                     };
                 }
-                let would = bucket.reserve(cost, Duration::MAX);
-                let decision = *would.decision();
-                would.cancel();
+                let reservation = bucket.reserve(cost, Duration::MAX);
+                let decision = *reservation.decision();
+                reservation.cancel();
                 bucket.reserve(0, Duration::ZERO).commit(cost);
                 (decision, None)
             }
@@ -171,7 +171,7 @@ impl Subject for MemorySubject {
     }
 
     fn create(&mut self, now: Micros) {
-        assert_eq!(self.target, LimiterTarget::Direct, "only a throttle is created");
+        assert_eq!(self.target, LimiterTarget::Direct, "only a direct limiter is created");
         self.bucket_at(now);
     }
 }
@@ -183,7 +183,7 @@ fn leak<T>(built: Result<T, BuildError>) -> &'static T {
     }
 }
 
-/// Moves the hand by whole milliseconds.
+/// Advances the clock by whole milliseconds.
 pub(crate) fn advance(clock: &ManualClock, ms: u64) {
     clock.advance(Duration::from_millis(ms));
 }

@@ -1,4 +1,4 @@
-//! What Resilience4j, Sentinel and recloser do in the same place, and where this breaker does better.
+//! Behavior compared with Resilience4j, Sentinel and recloser.
 
 use super::script::run_script;
 use tidegate_core::{Micros, Percent};
@@ -19,7 +19,7 @@ fn percent(percent: f64) -> Percent {
     Percent::new(percent).unwrap()
 }
 
-/// Three calls that fail and two that do not open it for five seconds, after which it is half-open.
+/// Three failures and two successes open it for five seconds, after which it is half-open.
 const HALF_OPEN: &str = "E E E S S =open +5s";
 
 #[test]
@@ -41,11 +41,11 @@ fn resilience4j_state_machine() {
     for (name, text) in [
         ("probes fail", "E E S -% E =open 75%"),
         ("half of the probes fail", "E E S S =open 50%"),
-        ("probes go well", "E S S =half-open S =closed -%"),
+        ("probes succeed", "E S S =half-open S =closed -%"),
         ("probes are slow", "S:5s S:5s S:5s =half-open S =open slow=75%"),
         ("no more than four at once", "ask ask ask ask no:60s no I! ask no I! I! ask ask no"),
-        ("ignored ones give their place back", "I I I I I I =half-open S S S I S =closed"),
-        ("once closed it starts anew", "S S S S =closed E E E E =closed -% E =open 100%"),
+        ("ignored probes free their slots", "I I I I I I =half-open S S S I S =closed"),
+        ("closing clears the window", "S S S S =closed E E E E =closed -% E =open 100%"),
     ] {
         run_script(name, resilience4j_settings(), &format!("{HALF_OPEN} {text}"));
     }
@@ -88,8 +88,8 @@ fn count_window_drops_oldest_call() {
     }
 }
 
-/// Sentinel opens above its ratio and this breaker at it, so its ratio is here one millionth more. It lets one call
-/// through when it is half-open.
+/// Sentinel opens above its ratio and this breaker at it, so the ratio here is one millionth higher. Sentinel
+/// admits one call when it is half-open.
 #[test]
 fn sentinel_slow_and_failing_calls() {
     let settings = || {
@@ -101,11 +101,11 @@ fn sentinel_slow_and_failing_calls() {
     };
     let slow = |share| settings().slow_calls(percent(share), Micros::from_millis(50));
     let six = "S:60ms S:60ms S:60ms S:60ms S:60ms S:60ms";
-    let story = format!(
+    let script = format!(
         "{six} S:60ms S S S slow=70% {six} =open slow=81.25% \
          +1s no +5s S:60ms =open no +6s S:50ms =closed"
     );
-    run_script("above 80 %", slow(80.0001), &story);
+    run_script("above 80 %", slow(80.0001), &script);
     run_script(
         "at 80 %",
         slow(80.0),
@@ -116,7 +116,8 @@ fn sentinel_slow_and_failing_calls() {
     run_script("errors", failing, "E E E E E E S S S =closed E =open 70%");
 }
 
-/// In Sentinel and Resilience4j a call from before may decide; in recloser all calls pass when it is half-open.
+/// In Sentinel and Resilience4j an older call may decide; in recloser all calls are admitted when it is
+/// half-open.
 #[test]
 fn late_outcomes_of_older_generation_are_ignored() {
     let settings = || resilience4j_settings().probes(2);
@@ -135,22 +136,22 @@ fn late_outcomes_of_older_generation_are_ignored() {
     }
 }
 
-/// Resilience4j waits for ever for a probe that is never heard of.
+/// Resilience4j waits forever for a probe without an outcome.
 #[test]
 fn probe_deadline_ends_half_open_state() {
     let settings = || resilience4j_settings().probe_deadline(Micros::from_secs(30));
     for (name, text) in [
-        ("none is heard of", "ask ask ask ask +29s no:1s +1s no:5s =open -% +5s ask =half-open"),
-        ("most are not heard of", "ask ask ask S +30s no =open 75%"),
-        ("most went well", "ask S S +30s S =closed"),
-        ("few calls, and all went well", "+29s S +30s S =closed"),
-        ("few calls, and they fail", "+29s E +30s no:5s =open 100%"),
+        ("no probe has an outcome", "ask ask ask ask +29s no:1s +1s no:5s =open -% +5s ask =half-open"),
+        ("most probes have no outcome", "ask ask ask S +30s no =open 75%"),
+        ("most probes succeed", "ask S S +30s S =closed"),
+        ("few calls, all succeed", "+29s S +30s S =closed"),
+        ("few calls, all fail", "+29s E +30s no:5s =open 100%"),
         ("all ignored", "I +15s I +15s no:5s =open"),
-        ("a result after it still counts", "ask ask ask ask +40s S! S! S! =half-open S! =closed"),
+        ("an outcome after the deadline still counts", "ask ask ask ask +40s S! S! S! =half-open S! =closed"),
     ] {
         run_script(name, settings(), &format!("{HALF_OPEN} {text}"));
     }
-    // Where only slow calls open it, one that is never heard of is slow.
+    // Where only slow calls open it, a probe without an outcome counts as slow.
     let slow_only = settings().failure_rate(Percent::FULL);
     run_script("missing is slow", slow_only, "E E E E E =open +5s ask ask S S +30s no:5s =open 50% slow=50%");
 }

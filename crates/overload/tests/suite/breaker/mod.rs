@@ -1,6 +1,6 @@
-//! The breaker: stories of its peers, laws on random stories, and input that makes no sense.
+//! Breaker tests: scripts compared with other libraries, properties, and invalid input.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
 mod compatibility;
 mod edge_cases;

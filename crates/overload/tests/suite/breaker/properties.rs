@@ -1,5 +1,5 @@
-//! On random stories of questions, reports, silence, hands and a clock that jumps: never more probes than there are
-//! places, late results decide nothing, and there is always a way out.
+//! Properties over random calls, outcomes, lost calls, manual changes and clock jumps: probes stay within the
+//! limit, late results decide nothing, and the breaker can always close.
 
 use proptest::{collection::vec, prelude::*};
 use tidegate_core::{Micros, Percent};
@@ -12,13 +12,13 @@ use tidegate_testkit::strategy::runner_with_cases;
 #[derive(Clone, Copy, Debug)]
 enum BreakerStep {
     Acquire,
-    /// Reports one of the calls that are under way, counted from the oldest.
+    /// Records the outcome of one of the calls in flight, counted from the oldest.
     Record(usize, CallOutcome, u64),
-    /// One of them is never heard of again.
+    /// One of the calls in flight never gets an outcome.
     Leak(usize),
     Advance(u64),
     StepBack(u64),
-    /// To this moment.
+    /// Sets the clock to this time.
     SetTime(u64),
     Override(u8),
 }
@@ -65,7 +65,7 @@ fn steps() -> impl Strategy<Value = Vec<BreakerStep>> {
     vec(one, 1..250)
 }
 
-/// A breaker, and who is under way.
+/// A breaker and its calls in flight.
 struct BreakerModel {
     breaker: BreakerMachine,
     now: Micros,
@@ -79,7 +79,7 @@ impl BreakerModel {
         Self { breaker, now: Micros::from_secs(1), in_flight: Vec::new(), roll_count: 0 }
     }
 
-    /// Some number from 0 to 1, another each time.
+    /// A number from 0 to 1 that differs from call to call.
     fn roll(&mut self) -> f64 {
         self.roll_count += 1;
         (self.roll_count * 37 % 101) as f64 / 100.0
@@ -115,50 +115,50 @@ impl BreakerModel {
     }
 }
 
-fn check_property<S: Strategy>(stories: S, law: impl Fn(S::Value) -> Result<(), TestCaseError>) {
-    runner_with_cases(3_000).run(&stories, law).unwrap_or_else(|broken| panic!("{broken}"));
+fn check_property<S: Strategy>(inputs: S, property: impl Fn(S::Value) -> Result<(), TestCaseError>) {
+    runner_with_cases(3_000).run(&inputs, property).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 #[test]
 fn probes_stay_within_limit_and_late_results_are_ignored() {
-    check_property((settings(), steps()), |(settings, story)| {
-        let mut world = BreakerModel::new(settings);
-        // Of the generation at hand: who passed and has not been ignored.
-        let (mut generation, mut probes) = (world.breaker.generation(), 0);
-        for step in story {
-            world.apply_time(step);
+    check_property((settings(), steps()), |(settings, steps)| {
+        let mut model = BreakerModel::new(settings);
+        // The probes of the current generation that were not ignored.
+        let (mut generation, mut probes) = (model.breaker.generation(), 0);
+        for step in steps {
+            model.apply_time(step);
             match step {
                 BreakerStep::Acquire => {
-                    let pass = world.try_acquire();
-                    if world.breaker.generation() != generation {
-                        (generation, probes) = (world.breaker.generation(), 0);
+                    let permit = model.try_acquire();
+                    if model.breaker.generation() != generation {
+                        (generation, probes) = (model.breaker.generation(), 0);
                     }
-                    if let Ok(pass) = pass {
-                        prop_assert_eq!(pass, generation);
-                        world.in_flight.push(pass);
+                    if let Ok(permit) = permit {
+                        prop_assert_eq!(permit, generation);
+                        model.in_flight.push(permit);
                         probes += 1;
                     }
                 }
                 BreakerStep::Record(which, report, took) => {
-                    let Some(pass) = world.remove_in_flight(which) else { continue };
-                    let before = (world.breaker.snapshot(world.now), format!("{:?}", world.breaker));
-                    let roll = world.roll();
-                    world.breaker.record(pass, report, Micros::new(took), world.now, roll);
-                    if pass != generation {
-                        let after = (world.breaker.snapshot(world.now), format!("{:?}", world.breaker));
+                    let Some(permit) = model.remove_in_flight(which) else { continue };
+                    let before = (model.breaker.snapshot(model.now), format!("{:?}", model.breaker));
+                    let roll = model.roll();
+                    model.breaker.record(permit, report, Micros::new(took), model.now, roll);
+                    if permit != generation {
+                        let after = (model.breaker.snapshot(model.now), format!("{:?}", model.breaker));
                         prop_assert_eq!(before, after, "a late result changed something");
                     } else if report == CallOutcome::Ignored {
                         probes -= 1;
                     }
                 }
-                BreakerStep::Leak(which) => drop(world.remove_in_flight(which)),
-                BreakerStep::Override(which) => world.override_state(which),
+                BreakerStep::Leak(which) => drop(model.remove_in_flight(which)),
+                BreakerStep::Override(which) => model.override_state(which),
                 _ => {}
             }
-            if world.breaker.generation() != generation {
-                (generation, probes) = (world.breaker.generation(), 0);
+            if model.breaker.generation() != generation {
+                (generation, probes) = (model.breaker.generation(), 0);
             }
-            match world.breaker.state() {
+            match model.breaker.state() {
                 BreakerState::HalfOpen => prop_assert!(probes <= PROBES, "{probes} probes"),
                 BreakerState::Open | BreakerState::ForcedOpen => prop_assert_eq!(probes, 0),
                 _ => {}
@@ -168,110 +168,113 @@ fn probes_stay_within_limit_and_late_results_are_ignored() {
     });
 }
 
-/// From wherever a story ends, whoever waits as long as told is let through, at the third question at the latest,
-/// although nobody who is under way is ever heard of.
+/// From any state, a caller that waits as advised is admitted at the third attempt at the latest, even if no
+/// call in flight ever gets an outcome.
 #[test]
 fn breaker_can_always_close() {
-    check_property((settings(), steps()), |(settings, story)| {
-        let mut world = BreakerModel::new(settings);
-        for step in story {
-            world.apply_time(step);
+    check_property((settings(), steps()), |(settings, steps)| {
+        let mut model = BreakerModel::new(settings);
+        for step in steps {
+            model.apply_time(step);
             match step {
                 BreakerStep::Acquire => {
-                    let pass = world.try_acquire();
-                    world.in_flight.extend(pass.ok());
+                    let permit = model.try_acquire();
+                    model.in_flight.extend(permit.ok());
                 }
                 BreakerStep::Record(which, report, took) => {
-                    let Some(pass) = world.remove_in_flight(which) else { continue };
-                    let roll = world.roll();
-                    world.breaker.record(pass, report, Micros::new(took), world.now, roll);
+                    let Some(permit) = model.remove_in_flight(which) else { continue };
+                    let roll = model.roll();
+                    model.breaker.record(permit, report, Micros::new(took), model.now, roll);
                 }
-                BreakerStep::Leak(which) => drop(world.remove_in_flight(which)),
-                BreakerStep::Override(which) => world.override_state(which),
+                BreakerStep::Leak(which) => drop(model.remove_in_flight(which)),
+                BreakerStep::Override(which) => model.override_state(which),
                 _ => {}
             }
         }
-        if world.now > Micros::from_secs(1_000_000) {
-            world.now = Micros::ZERO; // there must be time left to wait
+        if model.now > Micros::from_secs(1_000_000) {
+            model.now = Micros::ZERO; // leave room for the wait
         }
         for _ in 0..3 {
-            let rejection = match world.try_acquire() {
+            let rejection = match model.try_acquire() {
                 Ok(_) => return Ok(()),
                 Err(Rejection::ForcedOpen) => {
-                    prop_assert_eq!(world.breaker.state(), BreakerState::ForcedOpen);
+                    prop_assert_eq!(model.breaker.state(), BreakerState::ForcedOpen);
                     return Ok(());
                 }
                 Err(rejection) => rejection,
             };
             let wait = rejection.retry_after().unwrap();
             prop_assert!(wait > Micros::ZERO && wait <= Micros::new(6_000), "{}", rejection);
-            let then = world.now.plus(wait);
-            world.now = then.since(Micros::new(1));
-            prop_assert!(world.try_acquire().is_err(), "before its time: {}", rejection);
-            world.now = then;
+            let then = model.now.plus(wait);
+            model.now = then.since(Micros::new(1));
+            prop_assert!(model.try_acquire().is_err(), "admitted too early: {}", rejection);
+            model.now = then;
         }
-        let last = world.try_acquire();
+        let last = model.try_acquire();
         prop_assert!(last.is_ok(), "{:?}", last);
         Ok(())
     });
 }
 
-/// Half-open ends whatever its probes do: fail, succeed, are ignored or never heard of.
+/// The half-open state ends whatever its probes do: fail, succeed, are ignored or get no outcome.
 #[test]
 fn half_open_state_always_ends() {
     let ends = vec((0_u8..4, 1_u64..300), 1..40);
     check_property((settings(), ends), |(settings, ends)| {
-        let mut world = BreakerModel::new(settings);
-        world.breaker.open_for(world.now, Micros::new(1));
-        world.now = world.now.plus(Micros::new(1));
-        let began = world.now;
-        let generation = world.try_acquire().unwrap();
+        let mut model = BreakerModel::new(settings);
+        model.breaker.open_for(model.now, Micros::new(1));
+        model.now = model.now.plus(Micros::new(1));
+        let began = model.now;
+        let generation = model.try_acquire().unwrap();
         for (end, pause) in ends.into_iter().cycle() {
-            if world.breaker.generation() != generation {
+            if model.breaker.generation() != generation {
                 return Ok(());
             }
-            prop_assert!(world.now.since(began) < Micros::new(2_000 + 300), "it lasts and lasts");
+            prop_assert!(
+                model.now.since(began) < Micros::new(2_000 + 300),
+                "still half-open after the deadline"
+            );
             let report =
                 [Some(CallOutcome::Success), Some(CallOutcome::Failure), Some(CallOutcome::Ignored), None];
-            if let (Ok(pass), Some(report)) = (world.try_acquire(), report[end as usize]) {
-                let now = world.now;
-                world.breaker.record(pass, report, Micros::ZERO, now, 0.5);
+            if let (Ok(permit), Some(report)) = (model.try_acquire(), report[end as usize]) {
+                let now = model.now;
+                model.breaker.record(permit, report, Micros::ZERO, now, 0.5);
             }
-            world.now = world.now.plus(Micros::new(pause));
+            model.now = model.now.plus(Micros::new(pause));
         }
         Ok(())
     });
 }
 
-/// A shell that does not ask or tell where nothing would change, and gives no time where none matters, has the same
-/// breaker as one that always does.
+/// Skipping calls and outcomes according to the fast path, and times that do not matter, gives the same
+/// breaker as the slow path.
 #[test]
 fn fast_path_matches_slow_path() {
-    check_property((settings(), steps()), |(settings, story)| {
+    check_property((settings(), steps()), |(settings, steps)| {
         let (mut full, mut short) = (BreakerModel::new(settings.clone()), BreakerModel::new(settings));
         let mut counted = 0;
-        for step in story {
+        for step in steps {
             full.apply_time(step);
             short.now = full.now;
             let roll = full.roll();
             let counts = short.breaker.fast_path() == FastPath::CountSuccess;
             match step {
                 BreakerStep::Acquire => {
-                    let answer = full.breaker.try_acquire(full.now, roll);
+                    let result = full.breaker.try_acquire(full.now, roll);
                     let same = match short.breaker.fast_path() {
                         FastPath::None => short.breaker.try_acquire(short.now, roll),
                         _ => Ok(short.breaker.generation()),
                     };
-                    prop_assert_eq!(answer, same);
-                    full.in_flight.extend(answer.ok());
+                    prop_assert_eq!(result, same);
+                    full.in_flight.extend(result.ok());
                 }
                 BreakerStep::Record(which, report, took) => {
-                    let Some(pass) = full.remove_in_flight(which) else { continue };
+                    let Some(permit) = full.remove_in_flight(which) else { continue };
                     let took = Micros::new(took);
-                    full.breaker.record(pass, report, took, full.now, roll);
+                    full.breaker.record(permit, report, took, full.now, roll);
                     let slow = short.breaker.settings().is_slow(took);
                     let skips = match short.breaker.fast_path() {
-                        _ if pass != short.breaker.generation() => true,
+                        _ if permit != short.breaker.generation() => true,
                         FastPath::None => false,
                         FastPath::Admit => report == CallOutcome::Ignored,
                         FastPath::CountSuccess | FastPath::SkipSuccess => {
@@ -280,7 +283,7 @@ fn fast_path_matches_slow_path() {
                         FastPath::SkipAll => true,
                     };
                     if skips {
-                        let is_ours = pass == short.breaker.generation();
+                        let is_ours = permit == short.breaker.generation();
                         counted += u64::from(counts && is_ours && report == CallOutcome::Success);
                     } else {
                         short.breaker.record_successes(std::mem::take(&mut counted));
@@ -289,7 +292,7 @@ fn fast_path_matches_slow_path() {
                         } else {
                             (short.now, roll)
                         };
-                        short.breaker.record(pass, report, took, now, roll);
+                        short.breaker.record(permit, report, took, now, roll);
                     }
                 }
                 BreakerStep::Override(which) => {
@@ -299,9 +302,9 @@ fn fast_path_matches_slow_path() {
                 }
                 _ => {}
             }
-            let mut seen = short.breaker.clone();
-            seen.record_successes(counted);
-            prop_assert_eq!(full.breaker.snapshot(full.now), seen.snapshot(full.now));
+            let mut caught_up = short.breaker.clone();
+            caught_up.record_successes(counted);
+            prop_assert_eq!(full.breaker.snapshot(full.now), caught_up.snapshot(full.now));
         }
         Ok(())
     });

@@ -1,4 +1,4 @@
-//! Rates are those of a list of all calls: the last so many of it, or those of the last buckets.
+//! The rates equal those of a list of all calls: of the last calls, or of those in the last buckets.
 
 use proptest::{collection::vec, prelude::*};
 use tidegate_core::{Micros, Percent};
@@ -34,9 +34,9 @@ fn sizes() -> impl Strategy<Value = ModelWindow> {
     ]
 }
 
-/// All calls so far, each with its moment, and how many of them the window holds at `now`.
+/// The counts of the calls in the window at `now`; `past` has all calls with their times.
 fn count_calls(size: ModelWindow, past: &[(u64, TimedCall)], now: u64) -> CallCounts {
-    let held: Vec<_> = match size {
+    let in_window: Vec<_> = match size {
         ModelWindow::Calls(calls) => past.iter().rev().take(calls as usize).collect(),
         ModelWindow::Time(time, buckets) => {
             let bucket = time.div_ceil(buckets.into());
@@ -44,16 +44,16 @@ fn count_calls(size: ModelWindow, past: &[(u64, TimedCall)], now: u64) -> CallCo
         }
     };
     CallCounts {
-        calls: held.len() as u64,
-        failures: held.iter().filter(|(_, call)| call.failed).count() as u64,
-        slow: held.iter().filter(|(_, call)| call.slow).count() as u64,
+        calls: in_window.len() as u64,
+        failures: in_window.iter().filter(|(_, call)| call.failed).count() as u64,
+        slow: in_window.iter().filter(|(_, call)| call.slow).count() as u64,
     }
 }
 
 #[test]
 fn counts_match_reference_list() {
     let settings = (sizes(), 1_u64..30, 1_u64..=100, 1_u64..=100, 0_u64..10_000);
-    let law = |((size, min_calls, failure, slow, start), calls): (
+    let property = |((size, min_calls, failure, slow, start), calls): (
         (ModelWindow, u64, u64, u64, u64),
         Vec<TimedCall>,
     )| {
@@ -74,14 +74,14 @@ fn counts_match_reference_list() {
         for call in calls {
             now += call.after;
             let at = Micros::new(now);
-            let seen = breaker.snapshot(at);
+            let snapshot = breaker.snapshot(at);
             let counts = count_calls(size, &past, now);
-            prop_assert_eq!(seen.counts, counts, "before a call at {}", now);
+            prop_assert_eq!(snapshot.counts, counts, "before a call at {}", now);
 
-            let pass = breaker.try_acquire(at, 0.5).unwrap();
+            let generation = breaker.try_acquire(at, 0.5).unwrap();
             let report = if call.failed { CallOutcome::Failure } else { CallOutcome::Success };
             let took = Micros::new(if call.slow { SLOW + 1 } else { SLOW });
-            breaker.record(pass, report, took, at, 0.5);
+            breaker.record(generation, report, took, at, 0.5);
             past.push((now, call));
 
             let counts = count_calls(size, &past, now);
@@ -90,19 +90,24 @@ fn counts_match_reference_list() {
             };
             let enough = counts.calls >= needed;
             let opens = enough && (reaches(counts.failures, failure) || reaches(counts.slow, slow));
-            let seen = breaker.snapshot(at);
-            prop_assert_eq!(seen.counts, counts);
+            let snapshot = breaker.snapshot(at);
+            prop_assert_eq!(snapshot.counts, counts);
             prop_assert_eq!(
-                seen.failure_rate,
+                snapshot.failure_rate,
                 enough.then(|| Percent::from_ratio(counts.failures, counts.calls))
             );
-            prop_assert_eq!(seen.slow_rate, enough.then(|| Percent::from_ratio(counts.slow, counts.calls)));
-            prop_assert_eq!(seen.state == BreakerState::Open, opens, "after a call at {}", now);
+            prop_assert_eq!(
+                snapshot.slow_rate,
+                enough.then(|| Percent::from_ratio(counts.slow, counts.calls))
+            );
+            prop_assert_eq!(snapshot.state == BreakerState::Open, opens, "after a call at {}", now);
             if opens {
                 break;
             }
         }
         Ok(())
     };
-    runner_with_cases(2_000).run(&(settings, calls()), law).unwrap_or_else(|broken| panic!("{broken}"));
+    runner_with_cases(2_000)
+        .run(&(settings, calls()), property)
+        .unwrap_or_else(|failure| panic!("{failure}"));
 }

@@ -1,15 +1,15 @@
-//! Stories of a breaker as text, one word per step.
+//! Breaker scripts as text, one word per step.
 //!
 //! | word | step |
 //! |---|---|
 //! | `+3s`, `+500ms` | time passes |
-//! | `S` `E` `I` | a call passes and ends well, fails, is ignored, at once |
-//! | `S:5s` `E:5s` | the same, after that long |
-//! | `ask` | a call passes, and is not heard of until `S!`, `E!` or `I!` says how the oldest of them ended |
-//! | `no` `no:2s` | a call is rejected, and told when to ask again |
+//! | `S` `E` `I` | a call is admitted and succeeds, fails, or is ignored, at once |
+//! | `S:5s` `E:5s` | the same, after that time |
+//! | `ask` | a call is admitted; `S!`, `E!` or `I!` records the outcome of the oldest such call |
+//! | `no` `no:2s` | a call is rejected, with this retry time |
 //! | `=open` | the state now |
-//! | `60%` `slow=60%` | a rate now; `-%` and `slow=-%` if there is none |
-//! | `close` `force` `disable` `metrics` `open:2s` | a hand |
+//! | `60%` `slow=60%` | a rate now; `-%` and `slow=-%` if it is unknown |
+//! | `close` `force` `disable` `metrics` `open:2s` | a manual change |
 
 use std::collections::VecDeque;
 use tidegate_core::Micros;
@@ -24,16 +24,17 @@ pub(crate) struct BreakerScript {
     pub(crate) in_flight: VecDeque<Generation>,
 }
 
-/// Plays a story, and panics with the step that went otherwise.
+/// Runs a script, and panics with the step that failed.
 pub(crate) fn run_script(name: &str, settings: BreakerBuilder, text: &str) {
-    let mut story = BreakerScript {
+    let mut script = BreakerScript {
         breaker: BreakerMachine::new(settings.build().unwrap()),
         now: Micros::from_secs(1_000),
         in_flight: VecDeque::new(),
     };
-    for (place, word) in text.split_whitespace().enumerate() {
-        let context = format!("{name}: word {} `{word}`, {:?}", place + 1, story.breaker.snapshot(story.now));
-        if let Err(problem) = story.run_step(word) {
+    for (index, word) in text.split_whitespace().enumerate() {
+        let context =
+            format!("{name}: word {} `{word}`, {:?}", index + 1, script.breaker.snapshot(script.now));
+        if let Err(problem) = script.run_step(word) {
             panic!("{context}: {problem}");
         }
     }
@@ -45,19 +46,19 @@ impl BreakerScript {
         let length = if argument.is_empty() { Micros::ZERO } else { parse_time(argument) };
         match verb {
             "S" | "E" | "I" => {
-                let pass = self.try_acquire().map_err(|rejection| rejection.to_string())?;
-                self.record(pass, parse_outcome(verb), length);
+                let generation = self.try_acquire().map_err(|rejection| rejection.to_string())?;
+                self.record(generation, parse_outcome(verb), length);
             }
             "ask" => {
-                let pass = self.try_acquire().map_err(|rejection| rejection.to_string())?;
-                self.in_flight.push_back(pass);
+                let generation = self.try_acquire().map_err(|rejection| rejection.to_string())?;
+                self.in_flight.push_back(generation);
             }
             "S!" | "E!" | "I!" => {
-                let pass = self.in_flight.pop_front().ok_or("nothing is under way")?;
-                self.record(pass, parse_outcome(verb.trim_end_matches('!')), length);
+                let generation = self.in_flight.pop_front().ok_or("no call in flight")?;
+                self.record(generation, parse_outcome(verb.trim_end_matches('!')), length);
             }
             "no" => {
-                let Err(rejection) = self.try_acquire() else { return Err("it passed".into()) };
+                let Err(rejection) = self.try_acquire() else { return Err("it was admitted".into()) };
                 if !argument.is_empty() && rejection.retry_after() != Some(length) {
                     return Err(format!("{rejection}"));
                 }
@@ -74,15 +75,15 @@ impl BreakerScript {
     }
 
     fn check_state(&self, word: &str) -> Result<(), String> {
-        let seen = self.breaker.snapshot(self.now);
+        let snapshot = self.breaker.snapshot(self.now);
         let rate =
             |share: Option<tidegate_core::Percent>| share.map_or("-%".into(), |share| share.to_string());
         let (expected, actual) = if let Some(state) = word.strip_prefix('=') {
-            (state, seen.state.to_string())
+            (state, snapshot.state.to_string())
         } else if let Some(slow) = word.strip_prefix("slow=") {
-            (slow, rate(seen.slow_rate))
+            (slow, rate(snapshot.slow_rate))
         } else {
-            (word, rate(seen.failure_rate))
+            (word, rate(snapshot.failure_rate))
         };
         if expected == actual { Ok(()) } else { Err(format!("it is {actual}")) }
     }
@@ -91,8 +92,8 @@ impl BreakerScript {
         self.breaker.try_acquire(self.now, 0.5)
     }
 
-    fn record(&mut self, pass: Generation, report: CallOutcome, took: Micros) {
-        self.breaker.record(pass, report, took, self.now, 0.5);
+    fn record(&mut self, generation: Generation, report: CallOutcome, took: Micros) {
+        self.breaker.record(generation, report, took, self.now, 0.5);
     }
 }
 

@@ -1,9 +1,9 @@
-//! What a wrong file is told: the words of envoyproxy/ratelimit where it knows the mistake, and our own for what is ours.
+//! Errors of descriptor files: the messages of envoyproxy/ratelimit, and our own for extensions.
 
 use super::{read, read_all};
 use tidegate_policy::descriptors::{DescriptorSet, DomainMerge, RawDescriptor, RawDomain};
 
-/// A descriptor with this in it, in a file that is fine otherwise.
+/// A valid file with this descriptor.
 fn file_with_descriptor(descriptor: &str) -> String {
     format!("domain: shop\ndescriptors:\n  - {{ {descriptor} }}\n")
 }
@@ -75,24 +75,27 @@ fn syntax_errors_have_line() {
         ),
         (
             "domain: a\ndomain: b",
-            "line 2: the key `domain` is here twice; leave one out; the first is on line 1",
+            "line 2: duplicate key `domain`; remove one of them; the first is on line 1",
         ),
-        ("[a]", "line 1: cannot unmarshal !!seq into a file of descriptors, which is a map"),
-        ("domain: a\ndescriptors: 5", "line 2: cannot unmarshal !!int `5` into descriptors, which is a list"),
+        ("[a]", "line 1: cannot unmarshal !!seq into a descriptor file, which must be a map"),
+        (
+            "domain: a\ndescriptors: 5",
+            "line 2: cannot unmarshal !!int `5` into descriptors, which must be a list",
+        ),
         ("domain: [{}]", "line 1: cannot unmarshal !!seq into string"),
         (
             "domain: a\ndescriptors:\n  - key: b\n    rate_limit: day",
-            "line 4: cannot unmarshal !!str `day` into a rate_limit, which is a map",
+            "line 4: cannot unmarshal !!str `day` into a rate_limit, which must be a map",
         ),
         (
             "domain: a\ndescriptors: [{ <<: b }]",
-            "line 2: cannot unmarshal !!map into a file of descriptors, which is a map",
+            "line 2: cannot unmarshal !!map into a descriptor file, which must be a map",
         ),
     ];
     for (text, problem) in table {
-        let told = read(text).unwrap_err().to_string();
+        let error = read(text).unwrap_err().to_string();
         let expected = format!("a.yaml: error loading config file: yaml: {problem}");
-        assert!(told.starts_with(&expected), "{told}\n{expected}");
+        assert!(error.starts_with(&expected), "{error}\n{expected}");
     }
     let table = [
         ("requests_per_unit: '5', unit: day", "!!str `5` into uint32"),
@@ -102,21 +105,21 @@ fn syntax_errors_have_line() {
         ("unlimited: 1", "!!int `1` into bool"),
         ("unlimited: maybe", "!!str `maybe` into bool"),
         ("unit: { name: day }", "!!map into string"),
-        ("unit: day, replaces: true", "!!bool `true` into replaces, which is a list"),
+        ("unit: day, replaces: true", "!!bool `true` into replaces, which must be a list"),
     ];
     for (text, problem) in table {
-        let told = read(&file_with_limit(text)).unwrap_err().to_string();
+        let error = read(&file_with_limit(text)).unwrap_err().to_string();
         let expected = format!("a.yaml: error loading config file: yaml: line 3: cannot unmarshal {problem}");
-        assert_eq!(told, expected);
+        assert_eq!(error, expected);
     }
     assert_eq!(
         read(&file_with_descriptor("key: a, metadata: b")).unwrap_err().problem(),
-        "error loading config file: yaml: line 3: cannot unmarshal !!str `b` into metadata, which is a map"
+        "error loading config file: yaml: line 3: cannot unmarshal !!str `b` into metadata, which must be a map"
     );
     for (number, shown) in [("1.5", "1.5"), ("1e3", "1e3"), ("9223372036854775808", "9223372036854775808")] {
         assert_eq!(
             read(&file_with_descriptor(&format!("key: a, value: {number}"))).unwrap_err().problem(),
-            format!("error checking config: {shown} is no whole number; put it into quotes"),
+            format!("error checking config: {shown} is not an integer; put it into quotes"),
         );
     }
 }
@@ -127,29 +130,32 @@ fn quota_errors_have_fix() {
         ("quota: 5/mni", "invalid quota '5/mni': unknown period `mni`; use one of us, ms, s, min, h, d, w"),
         (
             "quota: 3 at once",
-            "invalid quota '3 at once': descriptors are counted by rate; use one such as '100/min'",
+            "invalid quota '3 at once': descriptors support rates only; use one such as '100/min'",
         ),
         ("quota: 5/min, quotas: [5/min]", "should not specify both quota and quotas; use quotas"),
         (
             "lease: 200ms, unit: second",
             "should not specify lease without quotas; use quotas such as [100/min]",
         ),
-        ("quota: 5/min, lease: soon", "invalid lease 'soon'; use a time from 2ms to 1min, such as '200ms'"),
+        (
+            "quota: 5/min, lease: soon",
+            "invalid lease 'soon'; use a duration from 2ms to 1min, such as '200ms'",
+        ),
         (
             "quota: 5/min, lease: 5s burst 3",
-            "invalid lease '5s burst 3'; use a time from 2ms to 1min, such as '200ms'",
+            "invalid lease '5s burst 3'; use a duration from 2ms to 1min, such as '200ms'",
         ),
-        ("quota: 5/min, lease: 2h", "invalid lease '2h'; use a time from 2ms to 1min, such as '200ms'"),
+        ("quota: 5/min, lease: 2h", "invalid lease '2h'; use a duration from 2ms to 1min, such as '200ms'"),
         ("quotas: []", "quotas should be a list such as [100/min burst 20, 1000/h]"),
         ("quotas: 5/min", "quotas should be a list such as [100/min burst 20, 1000/h]"),
         ("quota: 5/min, unlimited: true", "should not specify quotas when unlimited"),
         (
             "quota: 5/min, unit: day",
-            "should not specify quotas besides unit and requests_per_unit; leave either out",
+            "should not specify quotas besides unit and requests_per_unit; remove either",
         ),
         (
             "quotas: [5/min], requests_per_unit: 0",
-            "should not specify quotas besides unit and requests_per_unit; leave either out",
+            "should not specify quotas besides unit and requests_per_unit; remove either",
         ),
     ];
     for (text, problem) in table {
@@ -161,18 +167,18 @@ fn quota_errors_have_fix() {
 fn error_names_the_file() {
     let (shop, twice) =
         ("domain: shop\ndescriptors: [{ key: a }]", "domain: shop\ndescriptors: [{ key: b }]");
-    let told = |files: &[(&str, &str)], merge| read_all(files, merge).unwrap_err().to_string();
+    let error = |files: &[(&str, &str)], merge| read_all(files, merge).unwrap_err().to_string();
     assert_eq!(
-        told(&[("a.yaml", shop), ("b.yaml", twice)], DomainMerge::Reject),
+        error(&[("a.yaml", shop), ("b.yaml", twice)], DomainMerge::Reject),
         "b.yaml: duplicate domain 'shop' in config file"
     );
     assert_eq!(
-        told(&[("a.yaml", shop), ("b.yaml", shop)], DomainMerge::Combine),
+        error(&[("a.yaml", shop), ("b.yaml", shop)], DomainMerge::Combine),
         "b.yaml: duplicate descriptor composite key 'shop.a'"
     );
-    // What cannot be read is told before what does not go together.
+    // Syntax errors of all files are reported before conflicts between files.
     assert_eq!(
-        told(&[("a.yaml", "domain: ''"), ("b.yaml", "domian: shop")], DomainMerge::Combine),
+        error(&[("a.yaml", "domain: ''"), ("b.yaml", "domian: shop")], DomainMerge::Combine),
         "b.yaml: config error, unknown key 'domian'"
     );
     let joined = read_all(&[("a.yaml", shop), ("b.yaml", twice)], DomainMerge::Combine).unwrap();
@@ -195,8 +201,8 @@ fn raw_descriptors_are_validated() {
             "snapshot: duplicate descriptor composite key 'shop.a'",
         ),
     ];
-    for (told, expected) in table {
-        assert_eq!(told.unwrap_err(), expected);
+    for (result, expected) in table {
+        assert_eq!(result.unwrap_err(), expected);
     }
     let deep = (0..33).fold(Vec::new(), |descriptors, _| {
         vec![RawDescriptor { key: "a".to_owned(), descriptors, ..RawDescriptor::default() }]
@@ -207,13 +213,13 @@ fn raw_descriptors_are_validated() {
     );
 }
 
-/// No small file unfolds to a large one, and none is more than a stack can take.
+/// A small file must not expand to a huge set, or overflow the stack.
 #[test]
 fn oversized_descriptors_are_rejected() {
-    let told = |text: &str| read(text).unwrap_err().problem().to_owned();
+    let problem = |text: &str| read(text).unwrap_err().problem().to_owned();
     let large = format!("domain: a #{}", "x".repeat(8 * 1024 * 1024));
     assert_eq!(
-        told(&large),
+        problem(&large),
         format!("error loading config file: yaml: {} bytes are more than 8 MiB; split the file", large.len())
     );
 
@@ -221,28 +227,28 @@ fn oversized_descriptors_are_rejected() {
     assert!(read(&nested).is_err());
     let nested =
         format!("domain: a\ndescriptors: {}", "[{ key: a, descriptors: ".repeat(40) + &"}]".repeat(40));
-    assert!(told(&nested).contains("more than 64 levels deep"));
+    assert!(problem(&nested).contains("more than 64 levels deep"));
 
-    // A long name above many.
+    // A long key with many children.
     let long = "x".repeat(1024 * 1024);
     let many: String = (0..100).map(|i| format!("{{ key: k{i} }}, ")).collect();
     assert_eq!(
-        told(&file_with_descriptor(&format!("key: {long}, descriptors: [{many}]"))),
-        "the names of all descriptors take more than 64 MiB; use shorter keys and values"
+        problem(&file_with_descriptor(&format!("key: {long}, descriptors: [{many}]"))),
+        "the paths of all descriptors take more than 64 MiB; use shorter keys and values"
     );
 
-    // Each of them is a little deeper than the one before.
+    // Each alias is deeper than the previous one.
     let deep = |inner: &str| "{ descriptors: [".repeat(28) + inner + &"] }".repeat(28);
     let mut chain = format!("domain: a\nmetadata:\n  z0: &z0 {}\n", deep("{ key: a }"));
     for i in 1..20 {
         chain += &format!("  z{i}: &z{i} {}\n", deep(&format!("*z{}", i - 1)));
     }
     assert_eq!(
-        told(&(chain.clone() + "descriptors: [*z19]")),
+        problem(&(chain.clone() + "descriptors: [*z19]")),
         "config error, maps and lists are more than 128 levels deep"
     );
     assert_eq!(
-        told(&(chain + "descriptors: [{ key: a, metadata: *z19 }]")),
+        problem(&(chain + "descriptors: [{ key: a, metadata: *z19 }]")),
         "metadata is more than 128 levels deep; use fewer"
     );
 }

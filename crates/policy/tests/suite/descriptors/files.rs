@@ -1,4 +1,4 @@
-//! What files may say.
+//! The content of descriptor files.
 
 use super::{entries, read, read_all};
 use serde_json::json;
@@ -61,7 +61,7 @@ fn file_defines_limits() {
     );
 }
 
-/// Envoy Gateway writes such files: several documents, nothing for a limit, units in upper case, names.
+/// Envoy Gateway writes such files: several documents, empty limits, units in upper case, names.
 #[test]
 fn yaml_variants_are_accepted() {
     let text = "\u{feff}\
@@ -98,7 +98,7 @@ descriptors: null
     assert!(set.domain("gateway/three").is_none() && set.domain("").is_none());
 }
 
-/// A leaf may be written as a text, a number, a bool or nothing; `a.yaml` has it as it is written.
+/// A scalar may be a string, a number, a boolean or null. Its notation is preserved.
 #[test]
 fn scalars_are_read_as_written() {
     let table = [
@@ -155,7 +155,7 @@ descriptors:
     assert_eq!(lines, [line("a", 1), line("b", 1), line("c", 2)]);
 }
 
-/// Theirs takes `a_b` for `a` with the value `b`. Ours does not, and both can be said.
+/// envoyproxy/ratelimit confuses `a_b` with `a` and the value `b`. Here they are distinct.
 #[test]
 fn similar_keys_stay_distinct() {
     let text = "

@@ -1,24 +1,24 @@
-//! Which limit applies to a descriptor, and as what it is counted.
+//! Which limit applies to a descriptor, and which counter it uses.
 
 use super::{entries, format_entries, read};
 use tidegate_policy::descriptors::{DescriptorAmount, DescriptorSet, MetricName};
 
-/// The limit that applies, by its number, and what it is counted as, and what metrics call it if that is not its place.
+/// The number of the limit that applies, the entries of its counter if they differ, and its metric name if it is detailed.
 fn find_limit(set: &DescriptorSet, text: &str) -> String {
     let descriptor = entries(text);
     let Some(found) = set.domain("shop").unwrap().find(&descriptor) else { return "none".to_owned() };
     let DescriptorAmount::PerUnit { requests, .. } = found.limit.amount else {
         return "unlimited".to_owned();
     };
-    let mut told = requests.to_string();
+    let mut description = requests.to_string();
     let counted = format_entries(&found.counter_entries);
     if counted != format_entries(&descriptor) {
-        told += &format!(" as {counted}");
+        description += &format!(" as {counted}");
     }
     if let MetricName::Detailed(name) = &found.metric {
-        told += &format!(" called {name}");
+        description += &format!(" called {name}");
     }
-    told
+    description
 }
 
 fn assert_matches(file: &str, table: &[(&str, &str)]) {
@@ -28,7 +28,7 @@ fn assert_matches(file: &str, table: &[(&str, &str)]) {
     }
 }
 
-/// The tree is walked down by what fits best at each level, and never back.
+/// The best match at each level applies, without backtracking.
 #[test]
 fn best_match_per_level_applies() {
     let file = "
@@ -54,7 +54,7 @@ descriptors:
         &[
             ("", "none"),
             ("unknown=x", "none"),
-            // Too shallow, exactly so deep, too deep.
+            // Too shallow, exact depth, too deep.
             ("key1=value1", "none"),
             ("key1=something subkey1=x", "none"),
             ("key1=value1 subkey1=something", "5"),
@@ -64,15 +64,15 @@ descriptors:
             ("key2", "20"),
             ("key2=value2", "30"),
             ("key2=value2 subkey=x", "none"),
-            // A place without a limit lets everything through, whatever its key alone says.
+            // A node without a limit admits all requests, even if the node of its key alone has a limit.
             ("key2=value3", "none"),
             ("key3=x", "40"),
             ("key3=x below=y", "none"),
             ("key4=x", "unlimited"),
-            // What fits exactly has nothing below it, and nobody goes back for the other.
+            // The exact match has no children, and there is no backtracking to the other node.
             ("user=alice path=/", "50"),
             ("user=root path=/", "none"),
-            // The order counts.
+            // The order of entries matters.
             ("path=/ user=alice", "none"),
         ],
     );
@@ -124,11 +124,11 @@ descriptors:
             ("all=x", "8"),
             ("all", "8"),
             ("nest=n1 x=y1", "9"),
-            // The pattern was there first, and has no z below it.
+            // The pattern is first in the file, and has no child `z`.
             ("nest=n1 z=y", "none"),
             ("nest=m z=y", "10"),
             ("nest=n1 x=z", "none"),
-            // A pattern for keys.
+            // Patterns of keys.
             ("kx=1", "11"),
             ("ki=v", "11"),
             ("ki=x", "13"),
@@ -202,17 +202,17 @@ descriptors:
         file,
         &[
             ("a=1", "1 called shop.a_1"),
-            // The value is always part of it, as it is in the reference.
+            // The name always contains the value, as in envoyproxy/ratelimit.
             ("a", "1 called shop.a_"),
             ("b=1 c=2", "2 called shop.b_1.c_2"),
-            // Only where the limit is.
+            // The flag applies only to the node with the limit.
             ("d=1 e=2", "3"),
             ("v=1", "4 called shop.v_1"),
             ("v", "4"),
             ("v=w", "5"),
             ("p=foo1", "6 called shop.p_foo1"),
             ("route=r method=GET", "7 called shop.route_r.method"),
-            // What is counted as one is called so, too.
+            // Values that share a counter also share a metric name.
             ("shared=api/v1 method=GET", "8 as shared=api/* method=GET"),
             ("service=svc/user end=get", "9 as service=svc/* end=get called shop.service_svc/*.end_get"),
         ],

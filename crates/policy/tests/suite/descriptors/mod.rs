@@ -1,4 +1,4 @@
-//! Limits by descriptors: what files may say, and what is found for a request.
+//! Descriptor files, and the limits that apply to a request.
 
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
 
@@ -24,7 +24,7 @@ fn read_all(files: &[(&str, &str)], merge: DomainMerge) -> Result<DescriptorSet,
     DescriptorSet::read(&files, merge)
 }
 
-/// `path=/a user=alice`
+/// Parses `path=/a user=alice`.
 fn entries(text: &str) -> Vec<DescriptorEntry> {
     let entry = |word: &str| {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));

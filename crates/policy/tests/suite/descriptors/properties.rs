@@ -1,4 +1,4 @@
-//! What the index finds is what looking at every place in turn finds.
+//! The index finds the same limits as a scan.
 
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -7,7 +7,7 @@ use tidegate_policy::descriptors::{
     RawDescriptor, RawDomain, RawLimit,
 };
 
-/// A tree whose limits have numbers of their own.
+/// Random trees whose limits have unique numbers.
 fn trees() -> impl Strategy<Value = Vec<RawDescriptor>> {
     let node = |below: BoxedStrategy<Vec<RawDescriptor>>| {
         let flags = prop::array::uniform3(prop::bool::weighted(0.2));
@@ -63,7 +63,7 @@ fn requests() -> impl Strategy<Value = Vec<DescriptorEntry>> {
     prop::collection::vec(entry, 0..5)
 }
 
-/// What a glob means, as slow as it is plain.
+/// A slow reference implementation of globs.
 fn glob_matches(glob: &str, text: &str) -> bool {
     match glob.chars().next() {
         None => text.is_empty(),
@@ -72,10 +72,10 @@ fn glob_matches(glob: &str, text: &str) -> bool {
     }
 }
 
-/// What is found by looking at each place of a level in turn: the limit, as what it is counted, and what it is called.
+/// Scans each level of the tree: returns the limit, the entries of its counter, and its metric name.
 fn scan(tree: &[RawDescriptor], request: &[DescriptorEntry]) -> Option<(u32, Vec<DescriptorEntry>, String)> {
     let (mut level, mut counted) = (tree, Vec::new());
-    let (mut place, mut called, mut detailed) = (String::from("d"), String::from("d"), String::from("d"));
+    let (mut path, mut called, mut detailed) = (String::from("d"), String::from("d"), String::from("d"));
     let mut last = None;
     for entry in request {
         let with_value = |node: &&RawDescriptor| {
@@ -93,18 +93,18 @@ fn scan(tree: &[RawDescriptor], request: &[DescriptorEntry]) -> Option<(u32, Vec
         let pattern = level.iter().find(by_pattern).filter(|_| exactly.is_none());
         let node = exactly.or(pattern).or_else(|| level.iter().find(by_key))?;
         let shares = pattern.is_some() && node.flags.share_threshold;
-        let said = DescriptorEntry { key: node.key.clone(), value: node.value.clone() };
+        let node_entry = DescriptorEntry { key: node.key.clone(), value: node.value.clone() };
         let push = |name: &mut String, entry: &DescriptorEntry| {
             let sign = if entry.value.is_empty() { "" } else { "_" };
             *name += &format!(".{}{sign}{}", entry.key, entry.value);
         };
-        push(&mut place, &said);
-        push(&mut called, if node.flags.value_to_metric && !shares { entry } else { &said });
+        push(&mut path, &node_entry);
+        push(&mut called, if node.flags.value_to_metric && !shares { entry } else { &node_entry });
         match shares {
-            true => push(&mut detailed, &said),
+            true => push(&mut detailed, &node_entry),
             false => detailed += &format!(".{}_{}", entry.key, entry.value),
         }
-        counted.push(if shares { said } else { entry.clone() });
+        counted.push(if shares { node_entry } else { entry.clone() });
         (level, last) = (&node.descriptors, Some(node));
     }
     let node = last?;

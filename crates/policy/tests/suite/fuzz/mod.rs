@@ -1,7 +1,7 @@
-//! Whatever is written into a policy or sent in a request: nothing panics, runs on, or contradicts itself.
+//! Fuzz targets with a bounded number of cases: no input panics, hangs, or leads to inconsistent results.
 //!
-//! Each case is one of the seeds, changed in a few places as a person or an editor would spoil it, and as an attacker would.
-//! What the fuzzer has found is in `findings`, by the name of its target, and is tried first.
+//! Each case is a seed with a few mutations. Inputs that the fuzzer has found are in `findings`, by the name of their target,
+//! and run first.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -11,19 +11,19 @@ use std::{fs, path::Path};
 use targets::{SEPARATOR, TARGETS};
 use tidegate_testkit::mutation;
 
-/// How many spoiled inputs each target is given.
+/// The number of mutated inputs per target.
 const CASES: u32 = 400;
 
-/// The inputs of a folder that are for this target.
+/// The inputs of a directory for this target.
 fn inputs(folder: &str, target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/fuzz").join(folder);
     let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
-    let is_meant = |path: &Path| {
+    let is_input = |path: &Path| {
         let name = path.file_name().unwrap().to_str().unwrap();
         name.strip_prefix(target).is_some_and(|rest| rest.starts_with('-'))
     };
-    paths.iter().filter(|path| is_meant(path)).map(|path| fs::read(path).unwrap()).collect()
+    paths.iter().filter(|path| is_input(path)).map(|path| fs::read(path).unwrap()).collect()
 }
 
 fn run_target(target: &str) {
@@ -76,7 +76,7 @@ fn fuzz_descriptors() {
     run_target("descriptors");
 }
 
-/// Every target is among the tests above, and has what it starts from.
+/// Every target has a test above.
 #[test]
 fn every_target_has_a_test() {
     let all = ["policy", "matchers", "expression", "keys", "accept", "forwarded", "words", "descriptors"];

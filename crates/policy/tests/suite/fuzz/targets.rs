@@ -1,9 +1,9 @@
-//! What fuzzers call: each takes any bytes, and must neither panic nor run on nor say two things that do not agree.
+//! The fuzz targets: each takes any bytes, and must not panic, hang, or return inconsistent results.
 //!
-//! The tests beside this file call them with a bounded number of mutated policies; `scripts/fuzz` has libFuzzer call them for
-//! as long as one likes. A file of several parts has a line of `---8<---` between them.
+//! The tests in `mod.rs` call them with a bounded number of mutated seeds; `scripts/fuzz` runs them with libFuzzer. The parts of
+//! an input are separated by a line `---8<---`.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a finding is told")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic reports a finding")]
 
 use std::{any::Any, fmt::Display, io, net::IpAddr, path::Path, str::FromStr};
 use tidegate_access::{BanRule, Prefix};
@@ -24,9 +24,9 @@ use tidegate_rule::{
     request::{RequestHead, TrustedProxies, key},
 };
 
-/// Parts of one input.
+/// Separates the parts of an input.
 pub(crate) const SEPARATOR: &[u8] = b"\n---8<---\n";
-/// Longer inputs find nothing that shorter ones do not.
+/// Longer inputs are truncated, because they find nothing more.
 const MAX_INPUT_BYTES: usize = 1 << 16;
 
 fn parts(bytes: &[u8]) -> Vec<&[u8]> {
@@ -40,14 +40,14 @@ fn parts(bytes: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
-/// A file in each language, which may include `a.yaml`, `b.toml` and `c.json`: what cannot be read is told with places that
-/// are in the file, and what can is printed and read back as the same in every language, looked through, and checked.
+/// A file in each format, which may include `a.yaml`, `b.toml` and `c.json`. Problems have valid positions; a valid policy
+/// is printed and parsed in every format, linted, and checked.
 pub(crate) fn policy(bytes: &[u8]) {
     let parts = parts(bytes);
     for root in ["policy.yaml", "policy.toml", "policy.json"] {
         let files = |path: &Path| {
-            let place = [root, "a.yaml", "b.toml", "c.json"].iter().position(|name| Path::new(name) == path);
-            let part = place.and_then(|place| parts.get(place));
+            let index = [root, "a.yaml", "b.toml", "c.json"].iter().position(|name| Path::new(name) == path);
+            let part = index.and_then(|index| parts.get(index));
             part.map(|part| part.to_vec()).ok_or_else(|| io::ErrorKind::NotFound.into())
         };
         match Policy::read(root, &files) {
@@ -63,7 +63,7 @@ pub(crate) fn policy(bytes: &[u8]) {
     }
 }
 
-/// What was read holds together.
+/// Checks a valid policy.
 fn check_policy(policy: &Policy) {
     for format in [PolicyFormat::Yaml, PolicyFormat::Toml, PolicyFormat::Json] {
         let printed = policy.print(format);
@@ -72,7 +72,7 @@ fn check_policy(policy: &Policy) {
             Err(problems) => panic!("{problems}\n{printed}"),
         }
     }
-    lint(policy).iter().for_each(|advice| assert!(!advice.to_string().is_empty()));
+    lint(policy).iter().for_each(|warning| assert!(!warning.to_string().is_empty()));
     if policy.lists.values().all(|list| list.files.is_empty())
         && let Err(error) = compile::check(policy)
     {
@@ -80,7 +80,7 @@ fn check_policy(policy: &Policy) {
     }
 }
 
-/// A policy and requests to it: the index finds what looking at every rule finds, and explaining finds the same.
+/// A policy and requests: the index finds the same rules as a scan, and `explain` succeeds.
 pub(crate) fn matchers(bytes: &[u8]) {
     let mut parts = parts(bytes).into_iter();
     let text = String::from_utf8_lossy(parts.next().unwrap_or_default());
@@ -108,7 +108,7 @@ pub(crate) fn matchers(bytes: &[u8]) {
     }
 }
 
-/// An expression and requests: one that can be read has a value, or none, for every request.
+/// An expression and requests: a valid expression can be evaluated for every request.
 pub(crate) fn expression(bytes: &[u8]) {
     let mut parts = parts(bytes).into_iter();
     let text = String::from_utf8_lossy(parts.next().unwrap_or_default());
@@ -122,14 +122,14 @@ pub(crate) fn expression(bytes: &[u8]) {
     rule.quotas = Quotas::All(vec!["5/min".parse().unwrap()]);
     let policy = Policy { rules: vec![rule], ..Policy::default() };
     for request in parts.take(8).map(FuzzRequest::parse) {
-        // What cannot be a condition or a key is told when the policy is put in force.
+        // A type error is reported when the policy is compiled.
         if explain(&policy, &request, Path::new("")).is_err() {
             return;
         }
     }
 }
 
-/// A key as a file writes it, and requests: what is found for one request is found for it again.
+/// A key and requests: the result for a request is deterministic.
 pub(crate) fn keys(bytes: &[u8]) {
     let mut parts = parts(bytes).into_iter();
     let text = String::from_utf8_lossy(parts.next().unwrap_or_default());
@@ -138,38 +138,38 @@ pub(crate) fn keys(bytes: &[u8]) {
     let text = format!("user: header x-user\nrules: [{{ name: a, quota: 5/min, {path}, key: '{quoted}' }}]");
     let Ok(policy) = text.parse::<Policy>() else { return };
     for request in parts.take(8).map(FuzzRequest::parse) {
-        let told = |request| explain(&policy, request, Path::new("")).map(|told| told.to_string());
-        assert_eq!(told(&request), told(&request), "{request:?}");
+        let explained = |request| explain(&policy, request, Path::new("")).map(|text| text.to_string());
+        assert_eq!(explained(&request), explained(&request), "{request:?}");
     }
 }
 
-/// A rule with a body for each kind, used up, and whatever a client says that it accepts: it is answered with one of them.
+/// An exhausted rule with bodies by content type: any `Accept` header gets one of them.
 pub(crate) fn accept(bytes: &[u8]) {
     let bodies = ["application/json", "text/html; charset=utf-8", "text/*"];
     let bodies: Vec<_> = bodies.iter().map(|kind| ((*kind).to_owned(), (*kind).to_owned())).collect();
-    let mut rule = RuleSpec::new("spent");
+    let mut rule = RuleSpec::new("exhausted");
     rule.quotas = Quotas::All(vec!["1/h".parse().unwrap()]);
     rule.cost = CostSpec::Fixed(2);
     rule.on_limit = OnLimit::Reject(Reject { bodies, body: Some("plain".to_owned()), ..Reject::default() });
-    let gate = SPENT.with(|gate: &std::cell::OnceCell<PolicyGate>| {
+    let gate = EXHAUSTED.with(|gate: &std::cell::OnceCell<PolicyGate>| {
         let policy = Policy { rules: vec![rule], ..Policy::default() };
         gate.get_or_init(|| Compiler::new(Rules::new()).compile(&policy, None).unwrap()).clone()
     });
     let mut request = FuzzRequest::parse(b"GET /");
     request.headers.push(("accept".to_owned(), bytes.to_vec()));
     let Evaluation::Ready(PolicyResult::Refused(refusal)) = gate.check(&request) else {
-        panic!("it costs too much")
+        panic!("expected a denial")
     };
-    let compile::RejectAction::Response(answer) = refusal.action else { panic!("an answer") };
+    let compile::RejectAction::Response(answer) = refusal.action else { panic!("expected a response") };
     assert!(!answer.body.is_empty() && answer.get("content-type").is_some(), "{answer:?}");
 }
 
 thread_local! {
-    static SPENT: std::cell::OnceCell<PolicyGate> = const { std::cell::OnceCell::new() };
+    static EXHAUSTED: std::cell::OnceCell<PolicyGate> = const { std::cell::OnceCell::new() };
 }
 
-/// Whatever proxies and clients write into forwarded headers: the client is the peer, or somebody that a header names, and
-/// nothing that a client can write in front of it changes who that is.
+/// Any forwarded headers: the client is the peer, or an address in a header, and values that a client adds in front of it do
+/// not change the result.
 pub(crate) fn forwarded(bytes: &[u8]) {
     let trusted = || TrustedProxies::new(["10.0.0.0/8", "::1"]).unwrap();
     let (value, noise) = match parts(bytes).as_slice() {
@@ -189,11 +189,11 @@ pub(crate) fn forwarded(bytes: &[u8]) {
         let found = proxies.client_address(&request);
         assert!(found.is_some(), "there is a peer");
         _ = key::client(proxies.clone()).find(&request).map(|key| key.to_string());
-        // Somebody who is not trusted is who it is.
-        let mut stranger = request.clone();
-        stranger.peer = Some([203, 0, 113, 7].into());
-        assert_eq!(proxies.client_address(&stranger), stranger.peer);
-        // What stands in front of an address that is not trusted is not looked at.
+        // The headers of an untrusted peer are ignored.
+        let mut untrusted = request.clone();
+        untrusted.peer = Some([203, 0, 113, 7].into());
+        assert_eq!(proxies.client_address(&untrusted), untrusted.peer);
+        // Values in front of an untrusted address are ignored.
         let named = found.filter(|found| Some(*found) != request.peer && !proxies.is_trusted(*found));
         if let Some(named) = named.filter(|_| name != "x-real-ip") {
             let mut longer = request.clone();
@@ -214,7 +214,7 @@ pub(crate) fn forwarded(bytes: &[u8]) {
     keys.iter().for_each(|key| _ = key.find(&request).map(|found| found.to_string()));
 }
 
-/// Single values of policies as texts: what is read prints as what is read.
+/// Single values of policies: a valid value round-trips.
 pub(crate) fn words(bytes: &[u8]) {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4_096)]);
     round_trip::<Quota>(&text);
@@ -227,17 +227,17 @@ pub(crate) fn words(bytes: &[u8]) {
     if let Ok(quota) = text.parse::<Quota>()
         && quota.state_len() <= 1 << 12
     {
-        let mut words = vec![0; quota.state_len()];
-        quota.create(&mut words[..], Micros::ZERO);
+        let mut state = vec![0; quota.state_len()];
+        quota.create(&mut state[..], Micros::ZERO);
         for at in [0, 1, 1_000_000, 1_000_000_000_000] {
             let demand = Demand::with_max_wait(1, Micros::MAX);
-            _ = quota.decide(&mut words[..], Micros::new(at), demand);
+            _ = quota.decide(&mut state[..], Micros::new(at), demand);
         }
     }
 }
 
-/// Files of descriptors, and requests (`? key=value key=value`): what is found is one of the limits, and is counted with as many
-/// entries.
+/// Descriptor files and requests (`? key=value key=value`): a match is one of the limits, and its counter has the same number
+/// of entries.
 pub(crate) fn descriptors(bytes: &[u8]) {
     let parts = parts(bytes);
     let (requests, files): (Vec<&[u8]>, Vec<&[u8]>) =
@@ -279,14 +279,14 @@ where
         Ok(value) => {
             let printed = value.to_string();
             match printed.parse::<T>() {
-                Ok(again) => assert!(again == value, "`{text}` prints as `{printed}`, which is another"),
+                Ok(again) => assert!(again == value, "`{text}` prints as `{printed}`, which is not equal"),
                 Err(error) => panic!("`{text}` prints as `{printed}`: {error}"),
             }
         }
     }
 }
 
-/// A request of any bytes: `METHOD HOST/PATH?QUERY`, then lines of headers.
+/// A request parsed from any bytes: `METHOD HOST/PATH?QUERY`, then lines of headers.
 #[derive(Clone, Debug)]
 struct FuzzRequest {
     method: String,
@@ -367,10 +367,10 @@ impl RequestHead for FuzzRequest {
     }
 }
 
-/// The name of a target, and what it does.
+/// The name of a target, and its function.
 pub(crate) type FuzzTarget = (&'static str, fn(&[u8]));
 
-/// All of them.
+/// All targets.
 pub(crate) const TARGETS: [FuzzTarget; 8] = [
     ("policy", policy),
     ("matchers", matchers),

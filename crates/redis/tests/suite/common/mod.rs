@@ -1,6 +1,6 @@
-//! What the tests of the store share.
+//! Helpers shared by the tests of the store.
 
-#![allow(dead_code, reason = "not every test needs all of it")]
+#![allow(dead_code, reason = "not every build uses all helpers")]
 
 use std::time::Duration;
 use tidegate_core::{Decision, Outcome, Retry};
@@ -8,10 +8,10 @@ use tidegate_limiter::{FailureMode, Limiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisServer, RespValue};
 
-/// Where time is not the point.
+/// A deadline for tests that do not depend on it.
 pub(crate) const LONG_DEADLINE: Duration = Duration::from_secs(5);
 
-/// So slow that nothing comes back while a test runs.
+/// So slow that no token is refilled while a test runs.
 pub(crate) const FIVE_PER_YEAR: &str = "5 per 52w";
 
 pub(crate) async fn connect_store(url: &str) -> RedisStore {
@@ -31,20 +31,20 @@ pub(crate) fn build_limiter_with(
     Limiter::builder().name(name).store(store.clone()).failure_mode(outage).build(quota).unwrap()
 }
 
-/// Asks again and again until the answer is yes, for some twenty seconds at most.
-pub(crate) async fn poll_until(what: &str, mut ask: impl AsyncFnMut() -> bool) {
+/// Polls a condition until it is true; panics after about twenty seconds.
+pub(crate) async fn poll_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     for _ in 0..4_000 {
-        if ask().await {
+        if condition().await {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("waited in vain until {what}");
+    panic!("timed out waiting until {what}");
 }
 
-/// A decision without the times in it, which no two clocks agree on.
+/// Formats a decision without its times, which differ between clocks.
 pub(crate) fn summarize(decision: &Decision) -> String {
-    let verb = match decision.outcome() {
+    let outcome = match decision.outcome() {
         Outcome::Allow => "allow",
         Outcome::Delay(_) => "delay",
         Outcome::Deny(Retry::After(_)) => "deny",
@@ -52,10 +52,10 @@ pub(crate) fn summarize(decision: &Decision) -> String {
         Outcome::Deny(Retry::WhenReleased) => "full",
     };
     let degraded = if decision.is_degraded() { " degraded" } else { "" };
-    format!("{verb} {} of {}{degraded}", decision.remaining(), decision.limit())
+    format!("{outcome} {} of {}{degraded}", decision.remaining(), decision.limit())
 }
 
-/// The names of all keys in a server that match.
+/// The names of all matching keys in a server, sorted.
 pub(crate) fn matching_keys(server: &RedisServer, pattern: &str) -> Vec<String> {
     let keys = server.command(&["KEYS", pattern]).unwrap();
     let mut keys: Vec<_> = keys.items().iter().filter_map(RespValue::text).map(str::to_owned).collect();
@@ -63,12 +63,12 @@ pub(crate) fn matching_keys(server: &RedisServer, pattern: &str) -> Vec<String> 
     keys
 }
 
-/// A number that a server answers with.
+/// Sends a command and returns its integer reply.
 pub(crate) fn integer_reply(server: &RedisServer, words: &[&str]) -> i64 {
     server.command(words).unwrap().integer().unwrap()
 }
 
-/// How often a server was told to run a command, from scripts too.
+/// The number of calls of a command in a server, including those from scripts.
 pub(crate) fn count_calls(server: &RedisServer, name: &str) -> u64 {
     let info = server.command(&["INFO", "commandstats"]).unwrap();
     let line = format!("cmdstat_{name}:calls=");

@@ -1,4 +1,4 @@
-//! What is found out ahead, by whoever had the time, changes no decision.
+//! Prepared requests get the same decisions as requests that are not prepared.
 
 use super::*;
 use crate::{
@@ -61,7 +61,7 @@ fn prefetch_changes_no_decision() {
             (one.requests, one.denied, &one.timeline),
             (other.requests, other.denied, &other.timeline)
         );
-        // Each replay hashes keys in its own way.
+        // Hashes differ between replays, so compare names and counts.
         let top = |keys: &TopKeys| -> Vec<_> {
             keys.top().into_iter().take(50).map(|key| (key.name, key.count, key.error)).collect()
         };
@@ -69,7 +69,7 @@ fn prefetch_changes_no_decision() {
     }
 }
 
-/// A batch that is filled again must not tell of the requests that it had before.
+/// A reused batch must not contain prepared requests of its previous content.
 #[test]
 fn reused_batch_clears_prefetch() {
     let policy: Policy = POLICY.parse().unwrap();

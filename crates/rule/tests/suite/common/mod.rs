@@ -1,9 +1,9 @@
-//! A request that is nothing but its head.
+//! A request that consists of its head.
 
 use std::{any::Any, net::IpAddr};
 use tidegate_rule::{Facts, request::RequestHead};
 
-/// A request as a test writes it down.
+/// A request for tests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TestRequest {
     pub(crate) path: &'static str,
@@ -47,11 +47,11 @@ impl RequestHead for TestRequest {
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
-        self.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| &**value)
+        self.headers.iter().find(|(existing, _)| *existing == name).map(|(_, value)| &**value)
     }
 
     fn for_each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
-        self.headers.iter().filter(|(known, _)| *known == name).for_each(|(_, value)| each(value));
+        self.headers.iter().filter(|(existing, _)| *existing == name).for_each(|(_, value)| each(value));
     }
 
     fn extensions(&self) -> Option<&dyn Any> {

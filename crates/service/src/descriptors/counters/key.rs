@@ -1,12 +1,12 @@
-//! As what a descriptor is counted.
+//! The key of a descriptor's counter.
 
 use ring::digest::{Context, SHA256};
 use std::fmt;
 use tidegate_policy::descriptors::DescriptorEntry;
 
-/// A domain and entries. In memory it is hashed as what it is; in a store it is written out with the length of each part in
-/// front of it, so that no two of them are written alike. One that is long is written as its hash: clients choose values, and
-/// one that is too long must not be an error, which Envoy takes for a request to let through.
+/// A domain and entries. In memory it is hashed directly. In a store each part is written with its length before it, so that
+/// different keys have different texts. A long key is written as its hash: clients choose the values, and a key that is too
+/// long must not cause an error, since Envoy allows a request on errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DescriptorKey<'a> {
     pub(crate) domain: &'a str,
@@ -35,7 +35,7 @@ impl<'a> DescriptorKey<'a> {
     }
 }
 
-/// Bytes of a key that a store is given as they are.
+/// The maximum length in bytes of a key that is stored without hashing.
 const MAX_PLAIN_KEY_LEN: usize = 1_024;
 
 #[cfg(test)]

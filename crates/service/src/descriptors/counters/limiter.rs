@@ -1,4 +1,4 @@
-//! Limits with quotas of their own: a limiter for each place in the files.
+//! Limits with their own quotas: one limiter per limit in the configuration.
 
 use super::{CountReservation, CountReservations, CounterStores, DescriptorKey, StoreKind};
 use std::{
@@ -8,8 +8,8 @@ use std::{
 use tidegate_core::{CarryOver, Decision, Quota};
 use tidegate_limiter::{BuildError, Capacity, Check, CombinedReservation, Limiter, StoreError, reserve_all};
 
-/// The limiter of one place. It is made when it is first asked for, so that files may have more limits than are used, and it
-/// stays when files are read again.
+/// The limiter of one limit. It is created on first use, since a configuration may have many unused limits, and it survives
+/// a reload.
 #[derive(Clone, Debug)]
 pub(crate) struct LazyLimiter {
     inner: Arc<LazyLimiterState>,
@@ -20,18 +20,17 @@ struct LazyLimiterState {
     stores: CounterStores,
     name: String,
     settings: LazyLimiterSettings,
-    /// What it counts by; whoever makes the limiter or changes it holds this.
+    /// The current quotas. The lock also serializes creation and changes of the limiter.
     quotas: Mutex<Vec<Quota>>,
     limiter: OnceLock<Limiter>,
 }
 
-/// How the limiter of a place counts, besides its quotas.
+/// The settings of a limiter besides its quotas.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LazyLimiterSettings {
     pub(crate) capacity: Capacity,
-    /// In which store.
     pub(crate) store_kind: StoreKind,
-    /// For how long tokens of the store may lie here, if that is said of this place.
+    /// How long this process may keep prefetched tokens, if the limit sets it.
     pub(crate) lease: Option<Duration>,
 }
 
@@ -43,22 +42,16 @@ impl LazyLimiter {
         quotas: &[Quota],
     ) -> Self {
         let name = format!("descriptors.{limit_name}");
-        let (home, quotas) = (stores.clone(), Mutex::new(quotas.to_vec()));
+        let (stores, quotas) = (stores.clone(), Mutex::new(quotas.to_vec()));
         Self {
-            inner: Arc::new(LazyLimiterState {
-                stores: home,
-                name,
-                settings,
-                quotas,
-                limiter: OnceLock::new(),
-            }),
+            inner: Arc::new(LazyLimiterState { stores, name, settings, quotas, limiter: OnceLock::new() }),
         }
     }
 
-    /// The same limiter under these quotas: keys keep what they have used. `None` where that cannot be done.
+    /// Changes the quotas; keys keep their usage. `None` if that is not possible.
     pub(crate) fn with_quotas(&self, settings: LazyLimiterSettings, quotas: &[Quota]) -> Option<Self> {
-        let LazyLimiterSettings { store_kind: shelf, lease, .. } = self.inner.settings;
-        if (shelf, lease) != (settings.store_kind, settings.lease) {
+        let LazyLimiterSettings { store_kind, lease, .. } = self.inner.settings;
+        if (store_kind, lease) != (settings.store_kind, settings.lease) {
             return None;
         }
         let mut current = self.inner.quotas.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,16 +72,16 @@ impl LazyLimiter {
         if let Some(limiter) = self.inner.limiter.get() {
             return Ok(limiter);
         }
-        let LazyLimiterState { stores: home, name, settings: terms, .. } = &*self.inner;
-        let mut builder = home.builder(name, terms.capacity, terms.store_kind);
-        if let Some(ahead) = home.prefetch(terms.lease) {
-            builder = builder.prefetch(ahead);
+        let LazyLimiterState { stores, name, settings, .. } = &*self.inner;
+        let mut builder = stores.builder(name, settings.capacity, settings.store_kind);
+        if let Some(prefetch) = stores.prefetch(settings.lease) {
+            builder = builder.prefetch(prefetch);
         }
         let limiter = builder.build_all(&quotas)?;
         Ok(self.inner.limiter.get_or_init(|| limiter))
     }
 
-    /// Whether tokens of the store are taken ahead.
+    /// Whether tokens are prefetched from the store.
     pub(crate) fn token_source(&self) -> TokenSource {
         match self.inner.stores.store.is_some()
             && self.inner.stores.prefetch(self.inner.settings.lease).is_some()
@@ -98,24 +91,24 @@ impl LazyLimiter {
         }
     }
 
-    /// Forgets what was counted of a key.
+    /// Resets the counters of a key.
     pub(crate) async fn reset(&self, key: DescriptorKey<'_>) -> Result<(), StoreError> {
-        // One that was never asked may have been, elsewhere.
+        // Create the limiter if needed: another process may have counted the key in the store.
         let limiter = self.get().map_err(|error| StoreError::Rejected(error.to_string()))?;
         limiter.key(&key).reset().await
     }
 }
 
-/// Where tokens come from.
+/// The source of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenSource {
-    /// They are asked for.
+    /// The store, for each request.
     Store,
-    /// Some lie here already.
+    /// Tokens that this process prefetched.
     Prefetched,
 }
 
-/// What is asked of one limiter.
+/// A charge to one limiter.
 #[derive(Debug)]
 pub(crate) struct LimiterCharge<'a> {
     pub(crate) limiter: &'a Limiter,
@@ -125,34 +118,34 @@ pub(crate) struct LimiterCharge<'a> {
     pub(crate) token_source: TokenSource,
 }
 
-/// What a limit that is over does to a request.
+/// The effect on a request of a limit that is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LimitAction {
-    /// It refuses it.
+    /// Denies the request.
     Deny,
-    /// It refuses it if all others of this kind do.
+    /// Denies the request if every limit of the quota group is exceeded.
     DenyTogether,
-    /// Nothing.
+    /// Only counts.
     Shadow,
 }
 
-/// Why a request is counted.
+/// The purpose of counting a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountPurpose {
-    /// For good.
+    /// Counts the request.
     Count,
-    /// To be settled later: all or none.
+    /// Reserves the hits, all or none, to be settled later.
     Reserve,
 }
 
-/// What has been said of a request before its limiters are asked.
+/// The result of a request before its limiters are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PriorResult {
-    /// It is refused: nothing is charged any more.
+    /// The request is denied: nothing else is charged.
     Denied,
-    /// A limit of those that refuse together has room.
+    /// A limit of the quota group has capacity.
     GroupAllowed,
-    /// Nothing.
+    /// Not decided yet.
     None,
 }
 
@@ -170,8 +163,8 @@ impl LimiterCharge<'_> {
     }
 }
 
-/// Charges all, or none if the request is refused by any of them; those that only watch are charged if it is not. Says what
-/// each decided, and what is held of it.
+/// Charges all limiters, or none if one of them denies the request; shadow limits are charged only if the request is allowed.
+/// Returns the decision of each, and the reservations.
 pub(crate) async fn charge_all(
     charges: &[LimiterCharge<'_>],
     prior: PriorResult,
@@ -182,15 +175,15 @@ pub(crate) async fn charge_all(
     }
     let mut decisions: Vec<Option<Decision>> = vec![None; charges.len()];
     let mut claims: Vec<CombinedReservation> = Vec::with_capacity(charges.len());
-    let with_action = |manner| charges.iter().enumerate().filter(move |(_, charge)| charge.action == manner);
+    let with_action = |action| charges.iter().enumerate().filter(move |(_, charge)| charge.action == action);
     let mut result = prior;
 
-    // Those that refuse by themselves, all at once.
+    // First the limits that deny on their own, in one batch.
     let checks: Vec<_> = with_action(LimitAction::Deny).map(|(_, charge)| charge.check()).collect();
     if result != PriorResult::Denied && !checks.is_empty() {
-        for ((place, _), claim) in with_action(LimitAction::Deny).zip(reserve_all(checks).await) {
+        for ((index, _), claim) in with_action(LimitAction::Deny).zip(reserve_all(checks).await) {
             let Some(claim) = claim else { continue };
-            decisions[place] = Some(*claim.decision());
+            decisions[index] = Some(*claim.decision());
             if !claim.decision().is_granted() {
                 result = PriorResult::Denied;
             }
@@ -198,13 +191,13 @@ pub(crate) async fn charge_all(
         }
     }
 
-    // Those of which one that has room is enough.
+    // Then the quota group, where one limit with capacity is enough.
     if result != PriorResult::Denied {
         let mut checked = 0;
-        for (place, charge) in with_action(LimitAction::DenyTogether) {
+        for (index, charge) in with_action(LimitAction::DenyTogether) {
             checked += 1;
             let Some(claim) = charge.reserve().await else { continue };
-            decisions[place] = Some(*claim.decision());
+            decisions[index] = Some(*claim.decision());
             if claim.decision().is_granted() {
                 result = PriorResult::GroupAllowed;
                 claims.push(claim);
@@ -212,7 +205,7 @@ pub(crate) async fn charge_all(
         }
         if checked > 0 && result == PriorResult::None {
             result = PriorResult::Denied;
-            // What was granted is given back below, and has to be looked at again.
+            // Granted tokens are refunded below, so their decisions have to be read again.
             decisions.iter_mut().for_each(|decision| *decision = decision.filter(|it| !it.is_granted()));
         }
     }
@@ -225,9 +218,9 @@ pub(crate) async fn charge_all(
             }
         }
         PriorResult::GroupAllowed | PriorResult::None => {
-            for (place, charge) in with_action(LimitAction::Shadow) {
+            for (index, charge) in with_action(LimitAction::Shadow) {
                 let Some(claim) = charge.reserve().await else { continue };
-                decisions[place] = Some(*claim.decision());
+                decisions[index] = Some(*claim.decision());
                 reserved.push(CountReservation::from_claim(claim));
             }
         }
@@ -242,7 +235,8 @@ pub(crate) async fn charge_all(
     (all, reserved)
 }
 
-/// Tokens that lie here are spent by a request that nobody else decides, and by none that may want to give them back.
+/// Decides with prefetched tokens. They cannot be refunded, so this applies only if one limiter alone decides and the request
+/// is not a reservation.
 async fn decide_prefetched(
     charges: &[LimiterCharge<'_>],
     prior: PriorResult,

@@ -1,4 +1,4 @@
-//! Keys that are over their limit until a window ends, so that the store need not be asked about them again.
+//! Caches keys that are over their limit until the window ends, to avoid requests to the store.
 
 use super::DescriptorKey;
 use std::{
@@ -11,7 +11,7 @@ use std::{
 use tidegate_core::Micros;
 use tidegate_policy::descriptors::CalendarUnit;
 
-/// Keys that are over their limit, in so many bytes; where there is no room, the one whose window ends first goes.
+/// A cache of keys that are over their limit, bounded in bytes. It evicts the key whose window ends first.
 #[derive(Debug)]
 pub(crate) struct LocalCache {
     max_bytes: u64,
@@ -30,14 +30,14 @@ struct CacheEntries {
     bytes: u64,
 }
 
-/// Until when, and over which limit: a larger one may have room.
+/// When the entry expires, and the limit that the key exceeds: a larger limit may have capacity.
 #[derive(Clone, Copy, Debug)]
 struct CacheEntry {
     expires_at: Micros,
     limit: u64,
 }
 
-/// What a key takes besides its letters, in both of the tables.
+/// The size of an entry in both tables, without the bytes of its key.
 const ENTRY_OVERHEAD: u64 = 160;
 
 impl LocalCache {
@@ -53,7 +53,7 @@ impl LocalCache {
         }
     }
 
-    /// When the window ends of a key that is known to be over this limit.
+    /// Returns the end of the window if the key is cached as over this limit.
     pub(crate) fn find(
         &self,
         key: DescriptorKey<'_>,
@@ -71,7 +71,7 @@ impl LocalCache {
         found
     }
 
-    /// Remembers that a key is over this limit.
+    /// Caches that a key is over this limit.
     pub(crate) fn insert(
         &self,
         key: DescriptorKey<'_>,
@@ -102,12 +102,12 @@ impl LocalCache {
         keys.entries.insert(name, CacheEntry { expires_at: ends, limit });
     }
 
-    /// Forgets a key.
+    /// Removes a key.
     pub(crate) fn remove(&self, key: DescriptorKey<'_>, unit: CalendarUnit) {
         self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(&cache_key(key, unit));
     }
 
-    /// What operators are told, by the names that they know.
+    /// The statistics, under the names of envoyproxy/ratelimit.
     pub(crate) fn stats(&self) -> [(&'static str, u64); 7] {
         let (hits, misses) = (self.hits.load(Relaxed), self.misses.load(Relaxed));
         let entries = self.keys.read().unwrap_or_else(PoisonError::into_inner).entries.len() as u64;
@@ -124,7 +124,7 @@ impl LocalCache {
 }
 
 impl CacheEntries {
-    /// Whether there was one.
+    /// Removes an entry; returns whether it existed.
     fn remove(&mut self, name: &str) -> bool {
         let Some((name, over)) = self.entries.remove_entry(name) else { return false };
         self.bytes = self.bytes.saturating_sub(ENTRY_OVERHEAD.saturating_add(name.len() as u64));
@@ -149,7 +149,7 @@ mod tests {
         let key = |entries| DescriptorKey { domain: "shop", entries };
         let at = Micros::from_secs;
         let (minute, second) = (CalendarUnit::Minute, CalendarUnit::Second);
-        // Room for two.
+        // Capacity for two keys.
         let over = LocalCache::new(2 * (ENTRY_OVERHEAD + 40));
 
         over.insert(key(&alice), minute, 5, (at(1), at(60)));
@@ -164,7 +164,7 @@ mod tests {
         over.insert(key(&bob), minute, 5, (at(2), at(50)));
         over.insert(key(&bob), minute, 5, (at(2), at(55)));
         over.insert(key(&carol), minute, 5, (at(3), at(70)));
-        assert_eq!(over.find(key(&bob), minute, 5, at(3)), None, "the first to end had to go");
+        assert_eq!(over.find(key(&bob), minute, 5, at(3)), None, "the first key to expire is evicted");
         over.insert(key(&bob), minute, 5, (at(65), at(120)));
         over.remove(key(&carol), minute);
         assert_eq!(over.find(key(&carol), minute, 5, at(66)), None);

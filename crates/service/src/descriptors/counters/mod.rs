@@ -1,4 +1,4 @@
-//! How many there are: counts per unit, and limiters with quotas of their own.
+//! Counters per unit, and limiters with their own quotas.
 
 mod key;
 mod limiter;
@@ -26,11 +26,11 @@ use tidegate_limiter::{
 use tidegate_policy::descriptors::CalendarUnit;
 use units::UnitCounters;
 
-/// Where counts live.
+/// The stores of the counters.
 #[derive(Clone, Debug)]
 pub(super) struct CounterStores {
     store: Option<Arc<dyn Store>>,
-    /// The store of what is counted per second, where that is another.
+    /// The store of limits per second, if it is a separate one.
     per_second: Option<Arc<dyn Store>>,
     deadline: Option<Arc<DecisionDeadline>>,
     outage: FailureMode,
@@ -39,11 +39,11 @@ pub(super) struct CounterStores {
     pub(super) capacity: Capacity,
 }
 
-/// Which of two stores counts.
+/// Selects one of the two stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StoreKind {
     Default,
-    /// That of what is counted per second.
+    /// The store of limits per second.
     PerSecond,
 }
 
@@ -58,8 +58,8 @@ impl CounterStores {
         let has_store = settings.store.is_some() || settings.shared_keys.is_some();
         let deadline = has_store.then(|| Arc::new(DecisionDeadline::new(settings.deadline)));
         let with_deadline = |store: &Option<Arc<dyn Store>>| {
-            let (store, patience) = (store.as_ref()?, deadline.as_ref()?);
-            Some(Arc::new(DeadlineStore::new(store, patience)) as Arc<dyn Store>)
+            let (store, deadline) = (store.as_ref()?, deadline.as_ref()?);
+            Some(Arc::new(DeadlineStore::new(store, deadline)) as Arc<dyn Store>)
         };
         Self {
             store: with_deadline(&settings.store),
@@ -72,21 +72,21 @@ impl CounterStores {
         }
     }
 
-    /// All that is asked for one decision, of a caller that waits for so long.
+    /// Runs one decision with its deadline, which the timeout of the caller may shorten.
     pub(super) async fn with_deadline<T>(
         &self,
         caller_timeout: Option<Duration>,
         decision: impl Future<Output = T>,
     ) -> T {
         match &self.deadline {
-            Some(patience) => patience.scope(caller_timeout, decision).await,
+            Some(deadline) => deadline.scope(caller_timeout, decision).await,
             None => decision.await,
         }
     }
 
-    /// How often a store was away or late.
+    /// The number of requests to a store that failed or timed out.
     pub(super) fn failures(&self) -> u64 {
-        self.deadline.as_ref().map_or(0, |patience| patience.failures())
+        self.deadline.as_ref().map_or(0, |deadline| deadline.failures())
     }
 
     fn builder(&self, name: &str, capacity: Capacity, kind: StoreKind) -> LimiterBuilder {
@@ -99,35 +99,35 @@ impl CounterStores {
         }
     }
 
-    /// How tokens are taken ahead where a limit does not say.
+    /// How tokens are prefetched; `lease` overrides the default.
     fn prefetch(&self, lease: Option<Duration>) -> Option<TokenPrefetch> {
         lease.or(self.lease).map(|ttl| TokenPrefetch::default().ttl(ttl))
     }
 
-    /// The same without any store.
+    /// The same settings without a store.
     fn in_memory(&self) -> Self {
         Self { store: None, per_second: None, ..self.clone() }
     }
 }
 
-/// Counts of all keys, by unit.
+/// The counters of all keys, by unit.
 #[derive(Debug)]
 pub(super) enum DescriptorCounters {
-    /// In limiters of ours.
+    /// Counts in Tidegate limiters.
     Limiters(UnitCounters),
-    /// Under keys that a fleet of theirs counts with, too.
+    /// Counts in the Redis keys of envoyproxy/ratelimit.
     Shared(SharedCounters),
 }
 
 impl DescriptorCounters {
     pub(super) fn new(stores: &CounterStores, settings: &ServiceSettings) -> Result<Self, BuildError> {
         match (&settings.shared_keys, &stores.deadline) {
-            (Some(keys), Some(patience)) => SharedCounters::new(stores, keys, patience).map(Self::Shared),
+            (Some(keys), Some(deadline)) => SharedCounters::new(stores, keys, deadline).map(Self::Shared),
             _ => UnitCounters::new(stores).map(Self::Limiters),
         }
     }
 
-    /// Counts all of them, in one round trip where there is one to make.
+    /// Counts all keys, in one round trip per store.
     pub(super) async fn count(&self, hits: &[KeyHits<'_>]) -> Vec<UnitCount> {
         match self {
             Self::Limiters(counters) => counters.count(hits).await,
@@ -135,7 +135,7 @@ impl DescriptorCounters {
         }
     }
 
-    /// Counts all of them, so that each can be given back.
+    /// Counts all keys with reservations that can be cancelled.
     pub(super) async fn reserve(&self, hits: &[KeyHits<'_>]) -> Vec<(UnitCount, CountReservation)> {
         match self {
             Self::Limiters(counters) => counters.reserve(hits).await,
@@ -143,7 +143,7 @@ impl DescriptorCounters {
         }
     }
 
-    /// Forgets what was counted of a key in this unit.
+    /// Resets the counter of a key in this unit.
     pub(super) async fn reset(&self, key: DescriptorKey<'_>, unit: CalendarUnit) -> Result<(), StoreError> {
         match self {
             Self::Limiters(counters) => counters.reset(key, unit).await,

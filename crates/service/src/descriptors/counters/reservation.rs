@@ -1,36 +1,36 @@
-//! What was counted, and can still be given back.
+//! Counted hits that can still be refunded.
 
 use std::{sync::Arc, time::Duration};
 use tidegate_limiter::{CombinedReservation, CounterStore, Increment, Reservation};
 
-/// What was counted for one descriptor, and can still be given back.
+/// The counted hits of one descriptor, which can still be refunded.
 #[derive(Debug)]
 pub enum CountReservation {
-    /// Nothing: it was not counted, or nobody knows.
+    /// Nothing was counted, or the store did not confirm it.
     None,
-    /// By a limiter.
+    /// Tokens of a limiter.
     Tokens(Reservation),
-    /// In a number that others add to as well.
+    /// Hits in a counter that other processes increment too.
     Counter { store: Arc<dyn CounterStore>, key: String, ttl: Duration, count: u64 },
 }
 
-/// What was counted for a whole request.
+/// The counted hits of a whole request.
 pub(crate) type CountReservations = Vec<CountReservation>;
 
 impl CountReservation {
-    /// Slots are given back at once: nobody tells when a request ends.
+    /// Keeps the tokens and releases slots at once, since the client does not report the end of a request.
     pub(crate) fn from_claim(claim: CombinedReservation) -> Self {
         claim.into_parts().0.map_or(Self::None, Self::Tokens)
     }
 
-    /// Leaves it counted.
+    /// Keeps the hits counted.
     pub(crate) fn keep(self) {
         if let Self::Tokens(tokens) = self {
             tokens.keep();
         }
     }
 
-    /// Gives it back, and waits until it has been: whoever asks next must not be told of it.
+    /// Refunds the hits and waits for the store, so that the next request does not see them.
     pub(crate) async fn cancel(self) {
         match self {
             Self::None => {}
@@ -39,16 +39,16 @@ impl CountReservation {
         }
     }
 
-    /// Has it cost this instead.
+    /// Charges the actual number of hits instead.
     pub(crate) async fn commit(self, hits: u64) {
         match self {
             Self::None => {}
             Self::Tokens(tokens) => tokens.commit(hits).await,
-            Self::Counter { store: tally, key, ttl: kept, count } => {
+            Self::Counter { store, key, ttl, count } => {
                 let delta = i64::try_from(i128::from(hits) - i128::from(count)).unwrap_or(i64::MAX);
                 if delta != 0 {
-                    // What a store that is away could not be told stays as it was.
-                    let _ = tally.add(vec![Increment { key, count: delta, ttl: kept }]).await;
+                    // If the store is unavailable, the counter keeps its value.
+                    let _ = store.add(vec![Increment { key, count: delta, ttl }]).await;
                 }
             }
         }

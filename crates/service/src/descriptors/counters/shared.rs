@@ -1,11 +1,11 @@
-//! Counts under the keys of envoyproxy/ratelimit, so that a fleet of theirs and one of ours count together.
+//! Counts in the Redis keys of envoyproxy/ratelimit, so that both services share their counters.
 //!
 //! ```text
-//!   <prefix><domain>_<key>_<value>_…_<start of the window>      INCRBY hits, EXPIRE length + something
+//!   <prefix><domain>_<key>_<value>_…_<start of the window>      INCRBY hits, EXPIRE length + jitter
 //! ```
 //!
-//! The window is that of this machine's wall clock, as it is there. What lies in the key lies there, so whoever changes a letter
-//! of it counts alone.
+//! As in envoyproxy/ratelimit, the wall clock of the machine selects the window. The format of the keys must match exactly;
+//! any difference splits the counters.
 
 use super::{
     CountReservation, CounterStores, DescriptorKey, StoreKind,
@@ -18,17 +18,17 @@ use tidegate_core::Micros;
 use tidegate_limiter::{BuildError, CounterStore, FailureMode, Increment, StoreError};
 use tidegate_policy::descriptors::CalendarUnit;
 
-/// Counts of all keys, by unit, where others count as well.
+/// The counters of all keys, by unit, shared with envoyproxy/ratelimit.
 #[derive(Debug)]
 pub(crate) struct SharedCounters {
     store: Arc<dyn CounterStore>,
     per_second: Option<Arc<dyn CounterStore>>,
     prefix: String,
-    /// Numbers are kept for less than this longer than they are of use, so that not all go at once.
+    /// The maximum random extension of a TTL, so that keys do not all expire at once.
     jitter: Duration,
     window_clock: WindowClock,
     outage: FailureMode,
-    /// What counts while the store is away, where that is to be.
+    /// Counts in memory while the store is unavailable, in the local failure mode.
     fallback: Option<UnitCounters>,
 }
 
@@ -38,8 +38,8 @@ impl SharedCounters {
         keys: &SharedKeys,
         deadline: &Arc<DecisionDeadline>,
     ) -> Result<Self, BuildError> {
-        let with_deadline = |tally: &Arc<dyn CounterStore>| {
-            Arc::new(DeadlineStore::new(tally, deadline)) as Arc<dyn CounterStore>
+        let with_deadline = |store: &Arc<dyn CounterStore>| {
+            Arc::new(DeadlineStore::new(store, deadline)) as Arc<dyn CounterStore>
         };
         let fallback = match stores.outage {
             FailureMode::Local { .. } => Some(UnitCounters::new(&stores.in_memory())?),
@@ -58,8 +58,8 @@ impl SharedCounters {
 
     pub(crate) async fn count(&self, hits: &[KeyHits<'_>]) -> Vec<UnitCount> {
         let now = self.window_clock.now();
-        let additions = hits.iter().map(|hit| self.increment_for(hit, now)).collect();
-        let sums = self.increment(hits, additions).await;
+        let increments = hits.iter().map(|hit| self.increment_for(hit, now)).collect();
+        let sums = self.increment(hits, increments).await;
         let mut counts = Vec::with_capacity(hits.len());
         for (hit, sum) in hits.iter().zip(sums) {
             counts.push(match sum {
@@ -72,21 +72,21 @@ impl SharedCounters {
 
     pub(crate) async fn reserve(&self, hits: &[KeyHits<'_>]) -> Vec<(UnitCount, CountReservation)> {
         let now = self.window_clock.now();
-        let additions: Vec<_> = hits.iter().map(|hit| self.increment_for(hit, now)).collect();
-        let sums = self.increment(hits, additions.clone()).await;
+        let increments: Vec<_> = hits.iter().map(|hit| self.increment_for(hit, now)).collect();
+        let sums = self.increment(hits, increments.clone()).await;
         let mut reserved = Vec::with_capacity(hits.len());
-        for ((hit, sum), Increment { key, ttl: kept, .. }) in hits.iter().zip(sums).zip(additions) {
+        for ((hit, sum), Increment { key, ttl, .. }) in hits.iter().zip(sums).zip(increments) {
             reserved.push(match (sum, &self.fallback) {
                 (Some(sum), _) => {
-                    let tally = self.store_for(hit.unit).clone();
+                    let store = self.store_for(hit.unit).clone();
                     (
                         known_count(sum, hit.unit, now),
-                        CountReservation::Counter { store: tally, key, ttl: kept, count: hit.cost() },
+                        CountReservation::Counter { store, key, ttl, count: hit.cost() },
                     )
                 }
                 (None, Some(local)) => {
-                    let held = local.reserve(std::slice::from_ref(hit)).await.pop();
-                    held.map_or((UnitCount::Closed, CountReservation::None), |(count, hold)| {
+                    let reservation = local.reserve(std::slice::from_ref(hit)).await.pop();
+                    reservation.map_or((UnitCount::Closed, CountReservation::None), |(count, hold)| {
                         (to_local(count), hold)
                     })
                 }
@@ -101,35 +101,35 @@ impl SharedCounters {
         self.store_for(unit).delete(vec![key]).await
     }
 
-    /// What all numbers are then; `None` of those whose store is away.
-    async fn increment(&self, hits: &[KeyHits<'_>], additions: Vec<Increment>) -> Vec<Option<i64>> {
-        let count = additions.len();
+    /// Increments the counters. Returns their new values; `None` if the store is unavailable.
+    async fn increment(&self, hits: &[KeyHits<'_>], increments: Vec<Increment>) -> Vec<Option<i64>> {
+        let count = increments.len();
         let is_second = |index: usize| {
             self.per_second.is_some() && StoreKind::for_unit(Some(hits[index].unit)) == StoreKind::PerSecond
         };
         let (mut default, mut seconds) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
-        for (place, addition) in additions.into_iter().enumerate() {
-            let (places, part) = if is_second(place) { &mut seconds } else { &mut default };
-            places.push(place);
-            part.push(addition);
+        for (index, increment) in increments.into_iter().enumerate() {
+            let (indices, part) = if is_second(index) { &mut seconds } else { &mut default };
+            indices.push(index);
+            part.push(increment);
         }
         let mut sums = vec![None; count];
-        let ask = |tally: &Arc<dyn CounterStore>, (places, part): (Vec<usize>, Vec<Increment>)| {
-            let answer = (!part.is_empty()).then(|| tally.add(part));
+        let add = |store: &Arc<dyn CounterStore>, (indices, part): (Vec<usize>, Vec<Increment>)| {
+            let reply = (!part.is_empty()).then(|| store.add(part));
             async move {
-                let counts = match answer {
-                    Some(answer) => answer.await.unwrap_or_default(),
+                let counts = match reply {
+                    Some(reply) => reply.await.unwrap_or_default(),
                     None => Vec::new(),
                 };
-                (places, counts)
+                (indices, counts)
             }
         };
         let parts = tokio::join!(
-            ask(&self.store, default),
-            ask(self.per_second.as_ref().unwrap_or(&self.store), seconds)
+            add(&self.store, default),
+            add(self.per_second.as_ref().unwrap_or(&self.store), seconds)
         );
-        for (places, told) in [parts.0, parts.1] {
-            places.into_iter().zip(told).for_each(|(place, sum)| sums[place] = Some(sum));
+        for (indices, counts) in [parts.0, parts.1] {
+            indices.into_iter().zip(counts).for_each(|(index, sum)| sums[index] = Some(sum));
         }
         sums
     }
@@ -146,23 +146,23 @@ impl SharedCounters {
     }
 
     fn increment_for(&self, hit: &KeyHits<'_>, now: Micros) -> Increment {
-        let more = match self.jitter.as_secs() {
+        let jitter = match self.jitter.as_secs() {
             0 => 0,
-            most => fastrand::u64(0..most),
+            max => fastrand::u64(0..max),
         };
         Increment {
             key: self.redis_key(hit.key, hit.unit, now),
             count: i64::try_from(hit.cost()).unwrap_or(i64::MAX),
-            ttl: Duration::from_secs(hit.unit.seconds().saturating_add(more)),
+            ttl: Duration::from_secs(hit.unit.seconds().saturating_add(jitter)),
         }
     }
 
-    /// The key, letter by letter as they write it.
+    /// Formats the key exactly as envoyproxy/ratelimit does.
     fn redis_key(&self, key: DescriptorKey<'_>, unit: CalendarUnit, now: Micros) -> String {
         let now = now.get() / Micros::from_secs(1).get();
         let mut text = format!("{}{}_", self.prefix, key.domain);
         for entry in key.entries {
-            // Writing to a text does not fail.
+            // Writing to a `String` does not fail.
             let _ = write!(text, "{}_{}_", entry.key, entry.value);
         }
         let _ = write!(text, "{}", now - now % unit.seconds());

@@ -1,4 +1,4 @@
-//! A store that answers in time, or not at all.
+//! A store wrapper that enforces the deadline of a decision.
 
 use std::{
     sync::{
@@ -14,11 +14,11 @@ use tidegate_limiter::{
 };
 
 tokio::task_local! {
-    /// When the decision must be made that the questions of this task belong to: one may need several, one after the other.
+    /// The deadline of the current decision, which may send several requests to the store one after the other.
     static DEADLINE: Micros;
 }
 
-/// How long stores may take, and how often one was away or took longer.
+/// The deadline of decisions, and the number of store requests that failed or timed out.
 #[derive(Debug)]
 pub(crate) struct DecisionDeadline {
     timeout: Duration,
@@ -31,7 +31,7 @@ impl DecisionDeadline {
         Self { timeout: deadline, clock: Clock::system(), failures: AtomicU64::new(0) }
     }
 
-    /// All questions of a decision, which together have as long as one, or as long as the caller waits if that is less.
+    /// Runs a decision. All its store requests share one deadline, which the timeout of the caller may shorten.
     pub(crate) async fn scope<T>(
         &self,
         caller_timeout: Option<Duration>,
@@ -41,34 +41,34 @@ impl DecisionDeadline {
         DEADLINE.scope(self.clock.now().plus(deadline.into()), decision).await
     }
 
-    /// How often a store was away or late.
+    /// The number of store requests that failed or timed out.
     pub(crate) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// An answer in the time that is left, as of now: it may be waited for by another task.
+    /// Limits a reply to the remaining time, which is computed now since another task may await the reply.
     fn with_timeout<T: Send + 'static>(
         self: &Arc<Self>,
         reply: StoreFuture<Result<T, StoreError>>,
     ) -> StoreFuture<Result<T, StoreError>> {
-        let (left, patience) = (self.remaining(), self.clone());
+        let (remaining, deadline) = (self.remaining(), self.clone());
         Box::pin(async move {
-            let reply = tokio::time::timeout(left, reply).await.unwrap_or(Err(StoreError::Timeout));
+            let reply = tokio::time::timeout(remaining, reply).await.unwrap_or(Err(StoreError::Timeout));
             if reply.is_err() {
-                patience.failures.fetch_add(1, Ordering::Relaxed);
+                deadline.failures.fetch_add(1, Ordering::Relaxed);
             }
             reply
         })
     }
 
-    /// How long a question may take that is asked now.
+    /// The time until the deadline of the current decision.
     fn remaining(&self) -> Duration {
-        let left = DEADLINE.try_with(|ends| ends.since(self.clock.now()).into());
-        left.unwrap_or(self.timeout)
+        let remaining = DEADLINE.try_with(|deadline| deadline.since(self.clock.now()).into());
+        remaining.unwrap_or(self.timeout)
     }
 }
 
-/// A store that answers in time, or is away.
+/// A store that fails with a timeout at the deadline of a decision.
 #[derive(Debug)]
 pub(crate) struct DeadlineStore<S: ?Sized> {
     store: Arc<S>,
@@ -100,8 +100,8 @@ impl Store for DeadlineStore<dyn Store> {
 }
 
 impl CounterStore for DeadlineStore<dyn CounterStore> {
-    fn add(&self, additions: Vec<Increment>) -> StoreFuture<Result<Vec<i64>, StoreError>> {
-        self.deadline.with_timeout(self.store.add(additions))
+    fn add(&self, increments: Vec<Increment>) -> StoreFuture<Result<Vec<i64>, StoreError>> {
+        self.deadline.with_timeout(self.store.add(increments))
     }
 
     fn delete(&self, keys: Vec<String>) -> StoreFuture<Result<(), StoreError>> {

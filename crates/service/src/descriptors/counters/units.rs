@@ -1,8 +1,7 @@
-//! Counts per unit of the calendar, without a limit of their own.
+//! Counters per calendar unit, independent of any limit.
 //!
-//! There is one limiter for each unit, of a fixed window with room for more hits than anybody sends: what it has left says how
-//! many were counted. So the limits that counts are compared with can change, or come with the request, and nothing has to be
-//! kept for each of them.
+//! Each unit has one limiter with a fixed window and a very large quota; its remaining quota yields the count. So limits can
+//! change or be part of the request, and no state per limit is needed.
 
 use super::{CountReservation, CounterStores, StoreKind, key::DescriptorKey};
 use std::collections::HashMap;
@@ -10,12 +9,12 @@ use tidegate_core::{Decision, Quota};
 use tidegate_limiter::{BuildError, Check, Limiter, StoreError, decide_all, reserve_all};
 use tidegate_policy::descriptors::CalendarUnit;
 
-/// So many hits of one key can be told apart in one unit; whoever has more is over every limit.
+/// The largest count of a key in one unit. A key with more hits is over every limit.
 const MAX_COUNT: u64 = 1 << 52;
-/// More at once are over every limit too.
+/// The largest number of hits of one request.
 const MAX_HITS: u64 = 1 << 32;
 
-/// Counts of all keys, by unit.
+/// The counters of all keys, by unit.
 #[derive(Debug)]
 pub(crate) struct UnitCounters {
     limiters: [Limiter; 7],
@@ -29,16 +28,16 @@ pub(crate) struct KeyHits<'a> {
     pub(crate) hits: u64,
 }
 
-/// How many there are of a key, with those that were asked for.
+/// The count of a key after the hits of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnitCount {
-    /// So many, until the window ends in so many microseconds; that is not known of a key that was never hit.
+    /// The count, and the microseconds until the window ends; `None` for a key without hits.
     Known { after: u64, ends: Option<u64> },
-    /// The same in this process alone, because the store is away.
+    /// The count of this process only, since the store is unavailable.
     Local { after: u64, ends: Option<u64> },
-    /// The store is away, and then nothing is limited.
+    /// The store is unavailable, and requests are allowed.
     Open,
-    /// The store is away, and then nothing is decided.
+    /// The store is unavailable, and requests fail.
     Closed,
 }
 
@@ -48,14 +47,14 @@ impl UnitCounters {
         for unit in CalendarUnit::ALL {
             let name = format!("descriptors.{}", unit.name().to_ascii_lowercase());
             let quota = unit_window(MAX_COUNT, unit)?;
-            let shelf = StoreKind::for_unit(Some(unit));
-            limiters.push(stores.builder(&name, stores.capacity, shelf).build(quota)?);
+            let store_kind = StoreKind::for_unit(Some(unit));
+            limiters.push(stores.builder(&name, stores.capacity, store_kind).build(quota)?);
         }
         let limiters = limiters.try_into().map_err(|_| BuildError::NoQuota)?;
         Ok(Self { limiters })
     }
 
-    /// Counts all of them, in one round trip where there is one to make.
+    /// Counts all keys, in one round trip per store.
     pub(crate) async fn count(&self, hits: &[KeyHits<'_>]) -> Vec<UnitCount> {
         if let [only] = hits
             && self.limiter(only.unit).is_in_memory()
@@ -64,12 +63,12 @@ impl UnitCounters {
         }
         let mut counts = vec![UnitCount::Closed; hits.len()];
         let later = later_hits(hits);
-        for shelf in [StoreKind::Default, StoreKind::PerSecond] {
-            let is_there = |(_, hit): &(usize, &KeyHits<'_>)| StoreKind::for_unit(Some(hit.unit)) == shelf;
-            let (places, part): (Vec<_>, Vec<_>) =
-                hits.iter().enumerate().filter(is_there).map(|(place, hit)| (place, *hit)).unzip();
-            for (place, decision) in places.into_iter().zip(decide_all(self.to_checks(&part)).await) {
-                counts[place] = to_unit_count(&decision, later[place]);
+        for kind in [StoreKind::Default, StoreKind::PerSecond] {
+            let is_of_kind = |(_, hit): &(usize, &KeyHits<'_>)| StoreKind::for_unit(Some(hit.unit)) == kind;
+            let (indices, part): (Vec<_>, Vec<_>) =
+                hits.iter().enumerate().filter(is_of_kind).map(|(index, hit)| (index, *hit)).unzip();
+            for (index, decision) in indices.into_iter().zip(decide_all(self.to_checks(&part)).await) {
+                counts[index] = to_unit_count(&decision, later[index]);
             }
         }
         counts
@@ -79,17 +78,17 @@ impl UnitCounters {
         hits.iter().map(|hit| self.limiter(hit.unit).prepare(&hit.key).cost(hit.cost())).collect()
     }
 
-    /// Counts all of them, so that each can be given back.
+    /// Counts all keys with reservations that can be cancelled.
     pub(crate) async fn reserve(&self, hits: &[KeyHits<'_>]) -> Vec<(UnitCount, CountReservation)> {
         let claims = reserve_all(self.to_checks(hits)).await;
-        let held = claims.into_iter().zip(later_hits(hits)).map(|(claim, behind)| match claim {
-            Some(claim) => (to_unit_count(claim.decision(), behind), CountReservation::from_claim(claim)),
+        let reserved = claims.into_iter().zip(later_hits(hits)).map(|(claim, later)| match claim {
+            Some(claim) => (to_unit_count(claim.decision(), later), CountReservation::from_claim(claim)),
             None => (UnitCount::Closed, CountReservation::None),
         });
-        held.collect()
+        reserved.collect()
     }
 
-    /// Forgets what was counted of a key in this unit.
+    /// Resets the counter of a key in this unit.
     pub(crate) async fn reset(&self, key: DescriptorKey<'_>, unit: CalendarUnit) -> Result<(), StoreError> {
         self.limiter(unit).key(&key).reset().await
     }
@@ -114,14 +113,14 @@ impl KeyHits<'_> {
     }
 }
 
-/// So many in each unit, counted from the epoch.
+/// A quota of `amount` per unit, in windows aligned to the epoch.
 pub(crate) fn unit_window(amount: u64, unit: CalendarUnit) -> Result<Quota, BuildError> {
     let period = std::time::Duration::from_secs(unit.seconds());
     Ok(Quota::amount_per_period(amount, period).fixed_window_from_epoch()?)
 }
 
-/// How many hits of the same key come behind each, in the same request: they are counted together, and each is told of those
-/// before it only.
+/// Returns, for each entry, the hits of the same key that follow it in the request. All are counted in one step, but each
+/// result includes only the entries up to its own.
 fn later_hits(hits: &[KeyHits<'_>]) -> Vec<u64> {
     let mut sums: HashMap<(DescriptorKey<'_>, CalendarUnit), u64> = HashMap::with_capacity(hits.len());
     let mut later: Vec<u64> = hits
@@ -129,9 +128,9 @@ fn later_hits(hits: &[KeyHits<'_>]) -> Vec<u64> {
         .rev()
         .map(|hit| {
             let sum = sums.entry((hit.key, hit.unit)).or_default();
-            let behind = *sum;
+            let following = *sum;
             *sum = sum.saturating_add(hit.cost());
-            behind
+            following
         })
         .collect();
     later.reverse();
@@ -146,7 +145,7 @@ fn to_unit_count(decision: &Decision, later: u64) -> UnitCount {
     if decision.limit() == u64::MAX {
         return UnitCount::Open;
     }
-    // One that was not granted found no room at all, and is over every limit.
+    // A denied check means that the counter is exhausted, so the key is over every limit.
     let after = match decision.is_granted() {
         true => decision.limit().saturating_sub(decision.remaining()).saturating_sub(later),
         false => MAX_COUNT,

@@ -1,7 +1,7 @@
-//! What the environment says, in the variables of envoyproxy/ratelimit.
+//! Settings from environment variables, with the names of envoyproxy/ratelimit.
 //!
-//! Variables are given as pairs and never asked of the process. One that cannot be read is an error that names it, what it says
-//! and what it could say; one that is known and means nothing here is told of, so that nobody waits for what it does.
+//! The caller passes the variables as pairs; this module never reads the environment of the process. An invalid value is an
+//! error with the variable, the value and the fix. Known variables without effect are reported.
 
 mod redis;
 mod statsd;
@@ -19,7 +19,7 @@ use variables::Variables;
 pub use statsd::{Mogrifier, StatsdProtocol, StatsdSettings};
 pub use tidegate::{ApiToken, CountingChoice, TidegateSettings};
 
-/// All that the environment says.
+/// The settings of the service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Environment {
     /// `HOST`, `PORT`: `/json` and `/healthcheck`.
@@ -28,15 +28,15 @@ pub struct Environment {
     pub grpc: GrpcBindAddress,
     /// `DEBUG_HOST`, `DEBUG_PORT`: `/rlconfig` and `/stats`.
     pub debug: Endpoint,
-    /// `USE_PROMETHEUS`, `PROMETHEUS_ADDR`, `PROMETHEUS_PATH`; none unless it is wanted.
+    /// `USE_PROMETHEUS`, `PROMETHEUS_ADDR`, `PROMETHEUS_PATH`; `None` by default.
     pub prometheus: Option<PrometheusSettings>,
-    /// `USE_STATSD`, `USE_DOG_STATSD` and what belongs to them.
+    /// `USE_STATSD`, `USE_DOG_STATSD` and related variables.
     pub statsd: Option<StatsdSettings>,
-    /// `GRPC_SERVER_USE_TLS` and what belongs to it.
+    /// `GRPC_SERVER_USE_TLS` and related variables.
     pub tls: Option<ServerTls>,
-    /// `GRPC_MAX_CONNECTION_AGE`: how long a connection is kept, give or take a tenth.
+    /// `GRPC_MAX_CONNECTION_AGE`: the maximum age of a connection, with a jitter of 10%.
     pub max_connection_age: Duration,
-    /// `CONFIG_TYPE` and what belongs to it.
+    /// `CONFIG_TYPE` and related variables.
     pub source: ConfigSourceSettings,
     /// `MERGE_DOMAIN_CONFIG`
     pub merge: DomainMerge,
@@ -46,73 +46,73 @@ pub struct Environment {
     pub health: ConfigRequirement,
     /// `REDIS_*`
     pub redis: RedisSettings,
-    /// How it is counted.
+    /// Counting.
     pub counting: CountingSettings,
-    /// What clients are told.
+    /// Responses to clients.
     pub responses: ResponseSettings,
-    /// What only we know.
+    /// `TIDEGATE_*`, which envoyproxy/ratelimit does not have.
     pub tidegate: TidegateSettings,
     /// `LOG_LEVEL`, such as `info`.
     pub log_level: String,
     /// `LOG_FORMAT`
     pub log_format: ServiceLogFormat,
-    /// Variables that were set and mean nothing here, each with why.
+    /// Variables that are set and have no effect, each with the reason.
     pub ignored: Vec<(String, &'static str)>,
 }
 
-/// Where it listens; on all addresses of both families by default.
+/// An address to listen on; by default all IPv4 and IPv6 addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "they are what they say")]
+#[allow(missing_docs, reason = "the names are self-explanatory")]
 pub struct Endpoint {
     pub host: IpAddr,
     pub port: u16,
 }
 
-/// Where gRPC is listened for.
+/// The address of the gRPC listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GrpcBindAddress {
-    /// On an address.
+    /// A TCP address.
     Tcp(Endpoint),
-    /// On a socket of this machine.
+    /// A Unix domain socket.
     Socket(PathBuf),
 }
 
-/// Where metrics are.
+/// The listener and path of the metrics for Prometheus.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "they are what they say")]
+#[allow(missing_docs, reason = "the names are self-explanatory")]
 pub struct PrometheusSettings {
     pub endpoint: Endpoint,
     pub path: String,
 }
 
-/// The certificate of the server, and of whom it wants one.
+/// The certificate of the gRPC server, and the verification of client certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTls {
     /// `GRPC_SERVER_TLS_CERT`
     pub certificate: PathBuf,
     /// `GRPC_SERVER_TLS_KEY`
     pub key: PathBuf,
-    /// `GRPC_CLIENT_TLS_CACERT`: clients need a certificate of this authority.
+    /// `GRPC_CLIENT_TLS_CACERT`: the CA that must sign client certificates.
     pub client_ca: Option<PathBuf>,
-    /// `GRPC_CLIENT_TLS_SAN`: and this name in it.
+    /// `GRPC_CLIENT_TLS_SAN`: the name that client certificates must contain.
     pub client_name: Option<String>,
 }
 
-/// Where descriptors come from.
+/// The source of the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ConfigSourceSettings {
-    /// `FILE`: from a folder.
+    /// `FILE`: a folder.
     Folder {
-        /// `RUNTIME_ROOT`, `RUNTIME_SUBDIRECTORY` and `RUNTIME_APPDIRECTORY`, one in the other.
+        /// `RUNTIME_ROOT`/`RUNTIME_SUBDIRECTORY`/`RUNTIME_APPDIRECTORY`.
         folder: PathBuf,
         /// `RUNTIME_IGNOREDOTFILES`
         dotfiles: Dotfiles,
     },
-    /// `GRPC_XDS_SOTW`: from a management server.
+    /// `GRPC_XDS_SOTW`: an xDS management server.
     Xds(Box<XdsEnvironment>),
 }
 
-/// A management server, `CONFIG_GRPC_XDS_*`.
+/// An xDS management server, `CONFIG_GRPC_XDS_*`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct XdsEnvironment {
     /// `_SERVER_URL`: host and port.
@@ -123,7 +123,7 @@ pub struct XdsEnvironment {
     pub node_metadata: Vec<(String, String)>,
     /// `_CLIENT_ADDITIONAL_HEADERS`
     pub headers: Vec<(String, String)>,
-    /// `_SERVER_USE_TLS` and what belongs to it.
+    /// `_SERVER_USE_TLS` and related variables.
     pub tls: Option<XdsTlsFiles>,
     /// `XDS_CLIENT_BACKOFF_INITIAL_INTERVAL`, `XDS_CLIENT_BACKOFF_MAX_INTERVAL`
     pub backoff: (Duration, Duration),
@@ -131,9 +131,9 @@ pub struct XdsEnvironment {
     pub max_message: Option<usize>,
 }
 
-/// TLS to a management server. All is left out that was not said.
+/// TLS for the connection to the management server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "they are what they say")]
+#[allow(missing_docs, reason = "the names are self-explanatory")]
 pub struct XdsTlsFiles {
     pub certificate: Option<PathBuf>,
     pub key: Option<PathBuf>,
@@ -141,23 +141,23 @@ pub struct XdsTlsFiles {
     pub server_name: Option<String>,
 }
 
-/// Whether to serve before there are descriptors.
+/// Whether to serve before the first configuration is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartMode {
-    /// Descriptors come first.
+    /// Waits for the first configuration.
     WaitForConfig,
-    /// There is no waiting for them.
+    /// Serves at once.
     Immediate,
 }
 
-/// The stores. Their addresses may have passwords in them, and are not shown.
+/// The Redis stores. `Debug` hides their URLs, which may contain passwords.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// The address of the store as Tidegate writes it; none unless `REDIS_URL` is set.
+    /// `REDIS_URL`, converted to the URL format of Tidegate.
     pub url: Option<String>,
-    /// That for what is counted per second, where `REDIS_PERSECOND` wants another.
+    /// The URL of the store for limits per second, if `REDIS_PERSECOND` is true.
     pub per_second: Option<String>,
-    /// `REDIS_TIMEOUT`: how long the store may take.
+    /// `REDIS_TIMEOUT`
     pub timeout: Duration,
     /// `REDIS_PERSECOND_TIMEOUT`
     pub per_second_timeout: Duration,
@@ -171,16 +171,16 @@ pub struct RedisSettings {
     pub store_requirement: StoreRequirement,
 }
 
-/// Whether the name of a server must be in its certificate.
+/// Whether the host name of a server must match its certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostnameVerification {
-    /// It must.
+    /// Verifies the signature and the host name.
     Verify,
-    /// The certificate must be signed, for whatever name.
+    /// Verifies only the signature.
     Skip,
 }
 
-/// How it is counted.
+/// Settings of counting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CountingSettings {
     /// `CACHE_KEY_PREFIX`
@@ -189,7 +189,7 @@ pub struct CountingSettings {
     pub near_limit_ratio: f32,
     /// `EXPIRATION_JITTER_MAX_SECONDS`
     pub expiration_jitter: Duration,
-    /// `LOCAL_CACHE_SIZE_IN_BYTES`; none where it is zero.
+    /// `LOCAL_CACHE_SIZE_IN_BYTES`; `None` if it is zero.
     pub local_cache: Option<u64>,
     /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`
     pub over_limit_counting: OverLimitCounting,
@@ -199,7 +199,7 @@ pub struct CountingSettings {
     pub quota_mode: QuotaMode,
 }
 
-/// What clients are told.
+/// Settings of the responses to clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseSettings {
     /// `LIMIT_RESPONSE_HEADERS_ENABLED`, with the names of the headers.
@@ -208,66 +208,66 @@ pub struct ResponseSettings {
     pub metadata: ResponseMetadataMode,
 }
 
-/// How a line of the log is written.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "they are what they say")]
+#[allow(missing_docs, reason = "the names are self-explanatory")]
 pub enum ServiceLogFormat {
     Text,
     Json,
 }
 
-/// A variable that cannot be read.
+/// A variable with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvironmentError {
-    /// Its name.
+    /// The name of the variable.
     pub variable: String,
-    /// What it says, unless that may be a secret.
+    /// The value, unless it may be a secret.
     pub value: Option<String>,
-    /// What it could say.
+    /// What a valid value looks like.
     pub fix: String,
 }
 
-/// Variables of envoyproxy/ratelimit without effect here, or all that start so, and why.
+/// Variables of envoyproxy/ratelimit without effect, or their prefixes, with the reason.
 const IGNORED_VARIABLES: [(&str, &str); 19] = [
-    ("PROMETHEUS_MAPPER_YAML", "metrics have their names already"),
-    ("TRACING_", "this service sends no traces"),
-    ("OTEL_", "this service sends no traces"),
-    ("MEMCACHE_", "there is no memcached"),
-    ("REDIS_POOL_SIZE", "one connection carries all calls"),
-    ("REDIS_PERSECOND_POOL_SIZE", "one connection carries all calls"),
-    ("REDIS_PIPELINE_", "calls are gathered without a window"),
-    ("REDIS_PERSECOND_PIPELINE_", "calls are gathered without a window"),
-    ("REDIS_CLUSTER_PIPELINE_PARALLELISM", "all nodes of a cluster are asked at once"),
-    ("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", "all nodes of a cluster are asked at once"),
-    ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "there is no pool; one connection carries all calls"),
-    ("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "there is no pool; one connection carries all calls"),
+    ("PROMETHEUS_MAPPER_YAML", "the names of metrics are fixed"),
+    ("TRACING_", "this service does not send traces"),
+    ("OTEL_", "this service does not send traces"),
+    ("MEMCACHE_", "memcached is not supported"),
+    ("REDIS_POOL_SIZE", "one connection carries all commands"),
+    ("REDIS_PERSECOND_POOL_SIZE", "one connection carries all commands"),
+    ("REDIS_PIPELINE_", "commands are always pipelined, without a window"),
+    ("REDIS_PERSECOND_PIPELINE_", "commands are always pipelined, without a window"),
+    ("REDIS_CLUSTER_PIPELINE_PARALLELISM", "all nodes of a cluster are queried in parallel"),
+    ("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", "all nodes of a cluster are queried in parallel"),
+    ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "there is no pool; one connection carries all commands"),
+    ("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "there is no pool; one connection carries all commands"),
     (
         "REDIS_STARTUP_",
-        "Redis is tried ten times a second until it answers; /healthcheck is 500 until it has answered once",
+        "the service retries Redis ten times per second; /healthcheck returns 500 until the first success",
     ),
     (
         "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
         "set XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL",
     ),
-    ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "pauses are always shortened by up to a fifth"),
-    ("XDS_CLIENT_BACKOFF_JITTER", "pauses are always shortened by up to a fifth"),
+    ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "the backoff always has a jitter of up to -20%"),
+    ("XDS_CLIENT_BACKOFF_JITTER", "the backoff always has a jitter of up to -20%"),
     (
         "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
-        "the metric is ratelimit_service_response_time_seconds and counts seconds",
+        "the metric is ratelimit_service_response_time_seconds, in seconds",
     ),
     ("RUNTIME_WATCH_ROOT", "links and files are always watched"),
-    ("GRPC_MAX_CONNECTION_AGE_GRACE", "calls in flight always end"),
+    ("GRPC_MAX_CONNECTION_AGE_GRACE", "calls in flight always complete"),
 ];
 
 impl Environment {
-    /// How long the stores may take with one decision.
+    /// The deadline of one decision.
     pub fn deadline(&self) -> Duration {
         let RedisSettings { timeout, per_second_timeout, per_second, .. } = &self.redis;
         let longest = if per_second.is_some() { *timeout.max(per_second_timeout) } else { *timeout };
         self.tidegate.deadline.unwrap_or(longest)
     }
 
-    /// Reads the variables of an environment; those that nobody knows belong to others.
+    /// Parses environment variables; ignores unknown ones.
     ///
     /// ```
     /// use tidegate_service::descriptors::Environment;
@@ -394,9 +394,9 @@ fn xds_settings(variables: &Variables) -> Result<XdsEnvironment, EnvironmentErro
 
 fn counting_settings(variables: &Variables) -> Result<CountingSettings, EnvironmentError> {
     let near_limit_ratio =
-        variables.number("NEAR_LIMIT_RATIO", 0.8_f32, "a share from 0 to 1, such as 0.8")?;
+        variables.number("NEAR_LIMIT_RATIO", 0.8_f32, "a ratio from 0 to 1, such as 0.8")?;
     if !(0.0..=1.0).contains(&near_limit_ratio) {
-        return Err(variables.error("NEAR_LIMIT_RATIO", "a share from 0 to 1, such as 0.8"));
+        return Err(variables.error("NEAR_LIMIT_RATIO", "a ratio from 0 to 1, such as 0.8"));
     }
     let jitter =
         variables.number("EXPIRATION_JITTER_MAX_SECONDS", 300_u32, "a number of seconds, such as 300")?;
@@ -420,8 +420,8 @@ fn counting_settings(variables: &Variables) -> Result<CountingSettings, Environm
 }
 
 fn response_settings(variables: &Variables) -> Result<ResponseSettings, EnvironmentError> {
-    let name = |variable, usual| {
-        let name = variables.get_or(variable, usual);
+    let name = |variable, default| {
+        let name = variables.get_or(variable, default);
         let fix = "the name of a header, such as RateLimit-Limit";
         http::HeaderName::try_from(name.as_str()).map_err(|_| variables.error(variable, fix))?;
         Ok(name)
@@ -465,8 +465,9 @@ impl fmt::Debug for RedisSettings {
 impl fmt::Display for EnvironmentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
-            Some(value) => write!(f, "{} is `{value}`; set it to {}", self.variable, self.fix),
-            None => write!(f, "{} cannot be used; set it to {}", self.variable, self.fix),
+            Some(value) if value.is_empty() => write!(f, "missing {}; set it to {}", self.variable, self.fix),
+            Some(value) => write!(f, "invalid {}: `{value}`; set it to {}", self.variable, self.fix),
+            None => write!(f, "invalid {}; set it to {}", self.variable, self.fix),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `REDIS_*` as the addresses that stores take.
+//! Converts `REDIS_*` to store URLs.
 
 use super::{EnvironmentError, HostnameVerification, RedisSettings, variables::Variables};
 use crate::descriptors::{StoreRequirement, settings::DEFAULT_DEADLINE};
@@ -6,7 +6,7 @@ use std::{fmt::Write as _, time::Duration};
 
 pub(super) fn settings(variables: &Variables) -> Result<RedisSettings, EnvironmentError> {
     if variables.choice("BACKEND_TYPE", &["redis", "memcache"])? == "memcache" {
-        return Err(variables.error("BACKEND_TYPE", "redis; there is no memcached"));
+        return Err(variables.error("BACKEND_TYPE", "redis; memcached is not supported"));
     }
     let per_second = match variables.bool("REDIS_PERSECOND")? {
         false => None,
@@ -36,7 +36,7 @@ pub(super) fn settings(variables: &Variables) -> Result<RedisSettings, Environme
             return Err(variables.error("REDIS_TLS_CLIENT_CERT", fix));
         }
     };
-    let host_names = match variables.bool("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION")? {
+    let hostname_verification = match variables.bool("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION")? {
         true => HostnameVerification::Skip,
         false => HostnameVerification::Verify,
     };
@@ -47,7 +47,7 @@ pub(super) fn settings(variables: &Variables) -> Result<RedisSettings, Environme
         per_second_timeout: parse_timeout(variables, "REDIS_PERSECOND_TIMEOUT")?,
         ca: variables.path("REDIS_TLS_CACERT"),
         identity,
-        hostname_verification: host_names,
+        hostname_verification,
         store_requirement: match variables.bool("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION")? {
             true => StoreRequirement::Always,
             false => StoreRequirement::Startup,
@@ -57,20 +57,20 @@ pub(super) fn settings(variables: &Variables) -> Result<RedisSettings, Environme
 
 fn parse_timeout(variables: &Variables, name: &str) -> Result<Duration, EnvironmentError> {
     match variables.duration(name, DEFAULT_DEADLINE)? {
-        // There it means to wait for ever; a caller that waits for less still says so.
+        // Zero means no timeout in envoyproxy/ratelimit. The deadline of the caller still applies.
         Duration::ZERO => Ok(MAX_TIMEOUT),
         time => Ok(time.min(MAX_TIMEOUT)),
     }
 }
 
-/// Nobody waits longer for a decision.
+/// The upper bound of a timeout.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
 
-/// The address that the variables with this prefix say.
+/// Builds the URL from the variables with this prefix.
 fn redis_url(variables: &Variables, prefix: &str) -> Result<Option<String>, EnvironmentError> {
     let name = |suffix: &str| format!("{prefix}{suffix}");
     let Some(url) = variables.get(&name("URL")) else { return Ok(None) };
-    // Whoever writes an address in full is taken at their word.
+    // A full URL is used unchanged.
     if url.contains("://") {
         return Ok(Some(url.to_owned()));
     }
@@ -86,7 +86,7 @@ fn redis_url(variables: &Variables, prefix: &str) -> Result<Option<String>, Envi
     let error = |fix: &str| Err(variables.secret_error(&name("URL"), fix));
     if is_socket {
         if kind != "SINGLE" || !url.starts_with('/') {
-            return error("the path of a socket, or the socket type to tcp");
+            return error("the path of a socket, or set the socket type to tcp");
         }
         let password = login.strip_suffix('@').and_then(|login| login.split_once(':'));
         let password = password.map_or(String::new(), |(user, password)| match user {
@@ -97,12 +97,12 @@ fn redis_url(variables: &Variables, prefix: &str) -> Result<Option<String>, Envi
     }
     let nodes: Vec<_> = url.split(',').map(str::trim).collect();
     if nodes.iter().any(|node| node.is_empty()) {
-        return error("host:port, or several with commas between them");
+        return error("host:port, or several separated by commas");
     }
     let s = if tls { "s" } else { "" };
     match (kind, nodes.as_slice()) {
         ("CLUSTER", nodes) => Ok(Some(format!("redis{s}+cluster://{login}{}", nodes.join(",")))),
-        ("SENTINEL", _) if tls => error("sentinels without TLS: there is no TLS to those"),
+        ("SENTINEL", _) if tls => error("sentinels without TLS; TLS to sentinels is not supported"),
         ("SENTINEL", [master, sentinels @ ..]) if !sentinels.is_empty() => {
             let sentinel = match variables.get(&name("SENTINEL_AUTH")) {
                 None => String::new(),
@@ -121,11 +121,11 @@ fn redis_url(variables: &Variables, prefix: &str) -> Result<Option<String>, Envi
         }
         ("SENTINEL", _) => error("the name of the primary and its sentinels: mymaster,host:port,host:port"),
         (_, [node]) => Ok(Some(format!("redis{s}://{login}{node}"))),
-        _ => error("one host:port, or the type to CLUSTER or SENTINEL"),
+        _ => error("one host:port, or set the type to CLUSTER or SENTINEL"),
     }
 }
 
-/// `password` or `user:password`, as an address has it.
+/// Converts `password` or `user:password` to the user info of a URL.
 fn url_credentials(auth: Option<&str>) -> String {
     match auth.map(|auth| auth.split_once(':').unwrap_or(("", auth))) {
         None => String::new(),

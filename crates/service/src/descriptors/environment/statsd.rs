@@ -1,10 +1,10 @@
-//! Where statistics are sent: `USE_STATSD`, `USE_DOG_STATSD` and what belongs to them.
+//! Settings of statsd: `USE_STATSD`, `USE_DOG_STATSD` and related variables.
 
 use super::{EnvironmentError, variables::Variables};
 use regex::Regex;
 use std::time::Duration;
 
-/// A statsd server that statistics are sent to.
+/// The statsd server that receives the metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatsdSettings {
     /// `USE_STATSD` or `USE_DOG_STATSD`.
@@ -17,33 +17,33 @@ pub struct StatsdSettings {
     pub interval: Duration,
     /// `EXTRA_TAGS`
     pub tags: Vec<(String, String)>,
-    /// `USE_DOG_STATSD_MOGRIFIERS`, in their order; the first that fits is applied.
+    /// `USE_DOG_STATSD_MOGRIFIERS`, in order; the first match applies.
     pub mogrifiers: Vec<Mogrifier>,
 }
 
-/// How statistics are sent.
+/// The protocol of the statsd server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatsdProtocol {
-    /// Over TCP, with tags in the names, as gostats does.
+    /// TCP, with tags inside the names, as in gostats.
     Statsd,
-    /// Over UDP, with tags of their own.
+    /// UDP, with DogStatsD tags.
     DogStatsd,
 }
 
-/// `DOG_STATSD_MOGRIFIER_NAME_…`: makes tags of parts of a name.
+/// `DOG_STATSD_MOGRIFIER_NAME_…`: converts parts of a metric name to tags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mogrifier {
-    /// `_PATTERN`: the names that it is about, as a regular expression.
+    /// `_PATTERN`: a regular expression for the names.
     pub pattern: String,
     /// `_NAME`: the new name; `$1` is the first group of the pattern.
     pub name: String,
-    /// `_TAGS`: tags that are added, likewise.
+    /// `_TAGS`: tags to add; `$1` works here too.
     pub tags: Vec<(String, String)>,
 }
 
 const SINK_CHOICES: &str = "one of USE_STATSD, USE_DOG_STATSD and USE_PROMETHEUS";
 
-/// Statistics are sent over statsd unless something else is said.
+/// Parses the settings; statsd is enabled by default.
 pub(super) fn settings(variables: &Variables) -> Result<Option<StatsdSettings>, EnvironmentError> {
     let (is_dog, is_prometheus) = (variables.bool("USE_DOG_STATSD")?, variables.bool("USE_PROMETHEUS")?);
     let is_plain = variables.bool("USE_STATSD")?;
@@ -59,7 +59,7 @@ pub(super) fn settings(variables: &Variables) -> Result<Option<StatsdSettings>, 
     }
     let interval = variables.duration("STATS_FLUSH_INTERVAL", Duration::from_secs(10))?;
     if interval.is_zero() {
-        return Err(variables.error("STATS_FLUSH_INTERVAL", "a time above zero, such as 10s"));
+        return Err(variables.error("STATS_FLUSH_INTERVAL", "a duration above zero, such as 10s"));
     }
     Ok(Some(StatsdSettings {
         protocol: if is_dog { StatsdProtocol::DogStatsd } else { StatsdProtocol::Statsd },
@@ -93,20 +93,20 @@ fn parse_mogrifiers(variables: &Variables) -> Result<Vec<Mogrifier>, Environment
     Ok(found)
 }
 
-/// Why variables of statsd have no effect beside others.
+/// Returns the statsd variables without effect under these settings, each with the reason.
 pub(super) fn ignored_variables(settings: Option<&StatsdSettings>) -> Vec<(&'static str, &'static str)> {
-    const DISABLED_REASON: &str = "statistics are not sent; set USE_STATSD or USE_DOG_STATSD to true";
+    const DISABLED_REASON: &str = "statsd is disabled; set USE_STATSD or USE_DOG_STATSD to true";
     match settings.map(|settings| settings.protocol) {
         None => vec![
             ("STATSD_", DISABLED_REASON),
             ("STATS_FLUSH_INTERVAL", DISABLED_REASON),
             ("USE_DOG_STATSD_MOGRIFIERS", DISABLED_REASON),
             ("DOG_STATSD_MOGRIFIER_", DISABLED_REASON),
-            ("EXTRA_TAGS", "add labels where metrics are collected"),
+            ("EXTRA_TAGS", "statsd is disabled; add labels in the configuration of Prometheus"),
         ],
         Some(StatsdProtocol::Statsd) => vec![
-            ("USE_DOG_STATSD_MOGRIFIERS", "they need USE_DOG_STATSD"),
-            ("DOG_STATSD_MOGRIFIER_", "they need USE_DOG_STATSD"),
+            ("USE_DOG_STATSD_MOGRIFIERS", "mogrifiers require USE_DOG_STATSD"),
+            ("DOG_STATSD_MOGRIFIER_", "mogrifiers require USE_DOG_STATSD"),
         ],
         Some(StatsdProtocol::DogStatsd) => Vec::new(),
     }

@@ -35,7 +35,7 @@ fn defaults_are_those_of_the_reference() {
     assert!(settings.ignored.is_empty());
 }
 
-/// As Envoy Gateway starts it.
+/// The variables that Envoy Gateway sets.
 #[test]
 fn envoy_gateway_variables_are_read() {
     let settings = parse(&[
@@ -150,8 +150,8 @@ fn redis_variables_become_urls() {
         for prefix in ["REDIS_", "REDIS_PERSECOND_"] {
             let named = pairs.iter().map(|(name, value)| (format!("{prefix}{name}"), (*value).to_owned()));
             let per_second = ("REDIS_PERSECOND".to_owned(), (prefix != "REDIS_").to_string());
-            let usual = ("REDIS_URL".to_owned(), "other:6379".to_owned());
-            let redis = Environment::parse([usual, per_second].into_iter().chain(named)).unwrap().redis;
+            let default = ("REDIS_URL".to_owned(), "other:6379".to_owned());
+            let redis = Environment::parse([default, per_second].into_iter().chain(named)).unwrap().redis;
             let found = if prefix == "REDIS_" { &redis.url } else { &redis.per_second };
             assert_eq!(found.as_deref(), Some(url));
         }
@@ -162,13 +162,13 @@ fn redis_variables_become_urls() {
 
 #[test]
 fn tidegate_variables_are_read() {
-    let usual = parse(&[]).unwrap().tidegate;
+    let default = parse(&[]).unwrap().tidegate;
     assert_eq!(
-        (usual.counting, usual.outage, usual.lease),
+        (default.counting, default.outage, default.lease),
         (CountingChoice::Reference, FailureMode::Closed, None)
     );
-    assert_eq!(usual.deadline, None);
-    assert_eq!((usual.headers, usual.body), (None, ResponseBodyMode::None));
+    assert_eq!(default.deadline, None);
+    assert_eq!((default.headers, default.body), (None, ResponseBodyMode::None));
     let own = parse(&[
         ("TIDEGATE_COUNTING", "SHARED"),
         ("TIDEGATE_OUTAGE", "local 3"),
@@ -196,69 +196,69 @@ fn tidegate_variables_are_read() {
 #[test]
 fn invalid_variables_are_reported_with_a_fix() {
     let table: [(&[(&str, &str)], &str); 19] = [
-        (&[("PORT", "many")], "PORT is `many`; set it to a port from 0 to 65535"),
-        (&[("HOST", "here")], "HOST is `here`; set it to an address such as 0.0.0.0, :: or 127.0.0.1"),
-        (&[("SHADOW_MODE", "maybe")], "SHADOW_MODE is `maybe`; set it to true or false"),
-        (&[("CONFIG_TYPE", "S3")], "CONFIG_TYPE is `S3`; set it to one of FILE, GRPC_XDS_SOTW"),
+        (&[("PORT", "many")], "invalid PORT: `many`; set it to a port from 0 to 65535"),
+        (&[("HOST", "here")], "invalid HOST: `here`; set it to an address such as 0.0.0.0, :: or 127.0.0.1"),
+        (&[("SHADOW_MODE", "maybe")], "invalid SHADOW_MODE: `maybe`; set it to true or false"),
+        (&[("CONFIG_TYPE", "S3")], "invalid CONFIG_TYPE: `S3`; set it to one of FILE, GRPC_XDS_SOTW"),
         (
             &[("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", "9090")],
-            "PROMETHEUS_ADDR is `9090`; set it to an address and a port such as :9090 or 127.0.0.1:9090",
+            "invalid PROMETHEUS_ADDR: `9090`; set it to an address and a port such as :9090 or 127.0.0.1:9090",
         ),
         (
             &[("USE_PROMETHEUS", "true"), ("PROMETHEUS_PATH", "m")],
-            "PROMETHEUS_PATH is `m`; set it to a path that starts with a slash, such as /metrics",
+            "invalid PROMETHEUS_PATH: `m`; set it to a path that starts with a slash, such as /metrics",
         ),
         (
             &[("GRPC_SERVER_USE_TLS", "true")],
-            "GRPC_SERVER_TLS_CERT is ``; set it to the path of a file in PEM, since GRPC_SERVER_USE_TLS is true",
+            "missing GRPC_SERVER_TLS_CERT; set it to the path of a file in PEM, since GRPC_SERVER_USE_TLS is true",
         ),
         (
             &[("NEAR_LIMIT_RATIO", "80")],
-            "NEAR_LIMIT_RATIO is `80`; set it to a share from 0 to 1, such as 0.8",
+            "invalid NEAR_LIMIT_RATIO: `80`; set it to a ratio from 0 to 1, such as 0.8",
         ),
         (
             &[("NEAR_LIMIT_RATIO", "NaN")],
-            "NEAR_LIMIT_RATIO is `NaN`; set it to a share from 0 to 1, such as 0.8",
+            "invalid NEAR_LIMIT_RATIO: `NaN`; set it to a ratio from 0 to 1, such as 0.8",
         ),
         (
             &[("EXPIRATION_JITTER_MAX_SECONDS", "-1")],
-            "EXPIRATION_JITTER_MAX_SECONDS is `-1`; set it to a number of seconds, such as 300",
+            "invalid EXPIRATION_JITTER_MAX_SECONDS: `-1`; set it to a number of seconds, such as 300",
         ),
         (
             &[("GRPC_MAX_CONNECTION_AGE", "1 day")],
-            "GRPC_MAX_CONNECTION_AGE is `1 day`; set it to a time such as 24h, 90s or 1h30m",
+            "invalid GRPC_MAX_CONNECTION_AGE: `1 day`; set it to a duration such as 24h, 90s or 1h30m",
         ),
         (
             &[("LIMIT_RESPONSE_HEADERS_ENABLED", "1"), ("LIMIT_LIMIT_HEADER", "a b")],
-            "LIMIT_LIMIT_HEADER is `a b`; set it to the name of a header, such as RateLimit-Limit",
+            "invalid LIMIT_LIMIT_HEADER: `a b`; set it to the name of a header, such as RateLimit-Limit",
         ),
         (
             &[("TIDEGATE_DEADLINE", "2m")],
-            "TIDEGATE_DEADLINE is `2m`; set it to a time from 1ms to 60s, such as 100ms",
+            "invalid TIDEGATE_DEADLINE: `2m`; set it to a duration from 1ms to 60s, such as 100ms",
         ),
         (
             &[("BACKEND_TYPE", "memcache")],
-            "BACKEND_TYPE is `memcache`; set it to redis; there is no memcached",
+            "invalid BACKEND_TYPE: `memcache`; set it to redis; memcached is not supported",
         ),
         (
             &[("REDIS_URL", "a:1,b:2")],
-            "REDIS_URL cannot be used; set it to one host:port, or the type to CLUSTER or SENTINEL",
+            "invalid REDIS_URL; set it to one host:port, or set the type to CLUSTER or SENTINEL",
         ),
         (
             &[("REDIS_URL", "m"), ("REDIS_TYPE", "SENTINEL")],
-            "REDIS_URL cannot be used; set it to the name of the primary and its sentinels: mymaster,host:port,host:port",
+            "invalid REDIS_URL; set it to the name of the primary and its sentinels: mymaster,host:port,host:port",
         ),
         (
             &[("REDIS_URL", "a:1"), ("REDIS_SOCKET_TYPE", "unix")],
-            "REDIS_URL cannot be used; set it to the path of a socket, or the socket type to tcp",
+            "invalid REDIS_URL; set it to the path of a socket, or set the socket type to tcp",
         ),
         (
             &[("REDIS_PERSECOND", "true")],
-            "REDIS_PERSECOND_URL is ``; set it to host:port of the second Redis, since REDIS_PERSECOND is true",
+            "missing REDIS_PERSECOND_URL; set it to host:port of the second Redis, since REDIS_PERSECOND is true",
         ),
         (
             &[("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "secret")],
-            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS cannot be used; set it to pairs such as a:b,c:d",
+            "invalid CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS; set it to pairs such as a:b,c:d",
         ),
     ];
     for (pairs, expected) in table {
@@ -266,7 +266,7 @@ fn invalid_variables_are_reported_with_a_fix() {
     }
 }
 
-/// All variables that envoyproxy/ratelimit reads, each with a value other than its default and with what it depends on.
+/// All variables of envoyproxy/ratelimit, each with a value other than its default and the variables that it requires.
 const REFERENCE_VARIABLES: [(&str, &str, &str); 100] = [
     ("HOST", "127.0.0.1", ""),
     ("PORT", "1", ""),
@@ -404,12 +404,12 @@ fn every_variable_of_the_reference_has_an_effect_or_is_reported() {
 
 #[test]
 fn statsd_defaults_match_the_reference() {
-    let usual = parse(&[]).unwrap().statsd.unwrap();
+    let default = parse(&[]).unwrap().statsd.unwrap();
     assert_eq!(
-        (usual.protocol, usual.host.as_str(), usual.port),
+        (default.protocol, default.host.as_str(), default.port),
         (StatsdProtocol::Statsd, "localhost", 8125)
     );
-    assert_eq!((usual.interval, usual.tags), (Duration::from_secs(10), Vec::new()));
+    assert_eq!((default.interval, default.tags), (Duration::from_secs(10), Vec::new()));
     let off: [&[(&str, &str)]; 3] =
         [&[("USE_STATSD", "false")], &[("USE_PROMETHEUS", "true")], &[("DISABLE_STATS", "true")]];
     for variables in off {
@@ -421,7 +421,7 @@ fn statsd_defaults_match_the_reference() {
     assert!(settings.ignored.is_empty());
     let settings = settings.statsd.unwrap();
     assert_eq!((settings.protocol, settings.mogrifiers[0].name.as_str()), (StatsdProtocol::DogStatsd, "$1"));
-    for (variables, blamed) in [
+    for (variables, invalid) in [
         (vec![("USE_STATSD", "true"), ("USE_PROMETHEUS", "true")], "USE_STATSD"),
         (vec![("USE_STATSD", "true"), ("USE_DOG_STATSD", "true")], "USE_STATSD"),
         (vec![("USE_DOG_STATSD", "true"), ("USE_PROMETHEUS", "true")], "USE_DOG_STATSD"),
@@ -434,7 +434,7 @@ fn statsd_defaults_match_the_reference() {
             "DOG_STATSD_MOGRIFIER_X_PATTERN",
         ),
     ] {
-        assert_eq!(parse(&variables).unwrap_err().variable, blamed, "{variables:?}");
+        assert_eq!(parse(&variables).unwrap_err().variable, invalid, "{variables:?}");
     }
     let without = [("USE_STATSD", "false"), ("STATSD_HOST", "a"), ("EXTRA_TAGS", "a:b")];
     let ignored: Vec<_> = parse(&without).unwrap().ignored.into_iter().map(|(name, _)| name).collect();

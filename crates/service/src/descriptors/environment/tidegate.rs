@@ -1,4 +1,4 @@
-//! What only we know: variables that start with `TIDEGATE_`.
+//! Settings that envoyproxy/ratelimit does not have: `TIDEGATE_*`.
 
 use super::{EnvironmentError, variables::Variables};
 use crate::descriptors::{CountingMode, HeaderNames, ResponseBodyMode, ResponseHeaderMode};
@@ -6,43 +6,43 @@ use std::{fmt, time::Duration};
 use tidegate_limiter::FailureMode;
 use tidegate_policy::model::Tls;
 
-/// What only we know, as the environment says it.
+/// Settings that envoyproxy/ratelimit does not have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TidegateSettings {
     /// `TIDEGATE_COUNTING`
     pub counting: CountingChoice,
     /// `TIDEGATE_OUTAGE`: `closed`, `open`, or `local` with the number of processes that share a limit, as in `local 3`.
     pub outage: FailureMode,
-    /// `TIDEGATE_DEADLINE`: how long a store may take with a decision, in place of `REDIS_TIMEOUT`.
+    /// `TIDEGATE_DEADLINE`: the deadline of a decision; replaces `REDIS_TIMEOUT`.
     pub deadline: Option<Duration>,
-    /// `TIDEGATE_LEASE`: for how long tokens of a store may lie here; none are taken ahead unless it is set.
+    /// `TIDEGATE_LEASE`: how long the process may keep prefetched tokens; without it, tokens are not prefetched.
     pub lease: Option<Duration>,
-    /// `TIDEGATE_HEADERS`: which headers are told, in place of theirs.
+    /// `TIDEGATE_HEADERS`: the response headers, instead of those of envoyproxy/ratelimit.
     pub headers: Option<ResponseHeaderMode>,
-    /// `TIDEGATE_BODY`: what clients are told that are refused.
+    /// `TIDEGATE_BODY`: the body of a denial.
     pub body: ResponseBodyMode,
-    /// `TIDEGATE_ADMIN_TOKEN`: what operators know.
+    /// `TIDEGATE_ADMIN_TOKEN`: the token of operators.
     pub admin_token: Option<ApiToken>,
-    /// `TIDEGATE_TOKENS`: what programs must know to ask, with blanks between them; everybody may unless it is set.
+    /// `TIDEGATE_TOKENS`: the tokens of clients, separated by spaces; without them, every client may send requests.
     pub tokens: Vec<ApiToken>,
-    /// `TIDEGATE_HTTP_TLS_CERT`, `TIDEGATE_HTTP_TLS_KEY` and `TIDEGATE_HTTP_TLS_CLIENT_CACERT`: how all that is HTTP and no gRPC
-    /// is spoken.
+    /// `TIDEGATE_HTTP_TLS_CERT`, `TIDEGATE_HTTP_TLS_KEY` and `TIDEGATE_HTTP_TLS_CLIENT_CACERT`: TLS of the HTTP listeners
+    /// (not of gRPC).
     pub http_tls: Option<Tls>,
 }
 
-/// How it is counted, and under whose keys.
+/// How hits are counted, and the format of the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountingChoice {
-    /// `theirs`: as envoyproxy/ratelimit does, under keys of our own.
+    /// `theirs`: counts as envoyproxy/ratelimit does, with Tidegate keys.
     Reference,
-    /// `atomic`: all or none.
+    /// `atomic`: counts all descriptors of a request, or none.
     Atomic,
-    /// `shared`: as envoyproxy/ratelimit does, under its keys: together with a fleet of it.
+    /// `shared`: counts as envoyproxy/ratelimit does, with its keys, so both share their counters.
     Shared,
 }
 
 impl CountingChoice {
-    /// What becomes of hits.
+    /// The counting mode.
     pub fn mode(self) -> CountingMode {
         match self {
             Self::Reference | Self::Shared => CountingMode::Reference,
@@ -51,7 +51,7 @@ impl CountingChoice {
     }
 }
 
-/// What operators know. It is never shown.
+/// A token of the API. `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiToken(pub(crate) String);
 
@@ -87,9 +87,9 @@ fn parse_tokens(variables: &Variables) -> Result<Vec<ApiToken>, EnvironmentError
     const NAME: &str = "TIDEGATE_TOKENS";
     let Some(text) = variables.get(NAME) else { return Ok(Vec::new()) };
     let tokens: Vec<_> = text.split_whitespace().map(|token| ApiToken(token.to_owned())).collect();
-    // To take it for none would let everybody in.
+    // Blank tokens must not disable authentication.
     if tokens.is_empty() {
-        Err(variables.secret_error(NAME, "one token, or several with blanks between them"))
+        Err(variables.secret_error(NAME, "one token, or several separated by spaces"))
     } else {
         Ok(tokens)
     }
@@ -98,14 +98,14 @@ fn parse_tokens(variables: &Variables) -> Result<Vec<ApiToken>, EnvironmentError
 fn parse_http_tls(variables: &Variables) -> Result<Option<Tls>, EnvironmentError> {
     const NAMES: [&str; 3] =
         ["TIDEGATE_HTTP_TLS_CERT", "TIDEGATE_HTTP_TLS_KEY", "TIDEGATE_HTTP_TLS_CLIENT_CACERT"];
-    let [certificate, key, clients] = NAMES.map(|name| variables.path(name));
-    match (certificate, key, clients) {
+    let [certificate, key, client_ca] = NAMES.map(|name| variables.path(name));
+    match (certificate, key, client_ca) {
         (None, None, None) => Ok(None),
-        (Some(certificate), Some(key), clients) => Ok(Some(Tls { certificate, key, client_ca: clients })),
+        (Some(certificate), Some(key), client_ca) => Ok(Some(Tls { certificate, key, client_ca })),
         (None, ..) => {
-            Err(variables.error(NAMES[0], "a file with a certificate; the others mean nothing without it"))
+            Err(variables.error(NAMES[0], "the path of a certificate, which the other TLS variables require"))
         }
-        (_, None, _) => Err(variables.error(NAMES[1], "the file with the key of TIDEGATE_HTTP_TLS_CERT")),
+        (_, None, _) => Err(variables.error(NAMES[1], "the path of the key of TIDEGATE_HTTP_TLS_CERT")),
     }
 }
 
@@ -132,7 +132,7 @@ fn parse_deadline(variables: &Variables) -> Result<Option<Duration>, Environment
     match time {
         Duration::ZERO => Ok(None),
         time if (Duration::from_millis(1)..=Duration::from_secs(60)).contains(&time) => Ok(Some(time)),
-        _ => Err(variables.error(NAME, "a time from 1ms to 60s, such as 100ms")),
+        _ => Err(variables.error(NAME, "a duration from 1ms to 60s, such as 100ms")),
     }
 }
 
@@ -142,7 +142,7 @@ fn parse_lease(variables: &Variables) -> Result<Option<Duration>, EnvironmentErr
     match time {
         Duration::ZERO => Ok(None),
         time if (Duration::from_millis(2)..=Duration::from_secs(60)).contains(&time) => Ok(Some(time)),
-        _ => Err(variables.error(NAME, "a time from 2ms to 1m, such as 200ms")),
+        _ => Err(variables.error(NAME, "a duration from 2ms to 1m, such as 200ms")),
     }
 }
 

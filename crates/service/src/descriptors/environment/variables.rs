@@ -1,4 +1,4 @@
-//! Variables, each read as what it is to be.
+//! Parses environment variables by type.
 
 use super::{Endpoint, EnvironmentError};
 use std::{
@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// Those that are set; an empty one is not.
+/// The variables that are set; an empty variable counts as unset.
 pub(super) struct Variables(BTreeMap<String, String>);
 
 impl Variables {
@@ -34,7 +34,7 @@ impl Variables {
         self.get(name).map(PathBuf::from)
     }
 
-    /// Whether it is true, in the words that theirs takes.
+    /// Parses a boolean with the spellings of envoyproxy/ratelimit.
     pub(super) fn bool(&self, name: &str) -> Result<bool, EnvironmentError> {
         match self.get(name) {
             None | Some("0" | "f" | "F" | "false" | "FALSE" | "False") => Ok(false),
@@ -43,7 +43,7 @@ impl Variables {
         }
     }
 
-    /// One of some words, in upper or lower case; the first unless it is said.
+    /// Parses one of `words`, ignoring case; the first word is the default.
     pub(super) fn choice<'a>(&self, name: &str, words: &[&'a str]) -> Result<&'a str, EnvironmentError> {
         let Some(value) = self.get(name) else { return Ok(words.first().copied().unwrap_or_default()) };
         let known = words.iter().find(|word| word.eq_ignore_ascii_case(value));
@@ -59,13 +59,13 @@ impl Variables {
         self.get(name).map_or(Ok(default), |value| value.parse().map_err(|_| self.error(name, fix)))
     }
 
-    /// As Go writes it: `24h`, `1h30m`, `150us`.
+    /// Parses a Go duration: `24h`, `1h30m`, `150us`.
     pub(super) fn duration(&self, name: &str, default: Duration) -> Result<Duration, EnvironmentError> {
         let Some(value) = self.get(name) else { return Ok(default) };
-        parse_duration(value).ok_or_else(|| self.error(name, "a time such as 24h, 90s or 1h30m"))
+        parse_duration(value).ok_or_else(|| self.error(name, "a duration such as 24h, 90s or 1h30m"))
     }
 
-    /// A host and a port; all addresses of both families by default.
+    /// Parses a host and a port; by default all IPv4 and IPv6 addresses.
     pub(super) fn endpoint(
         &self,
         host: &str,
@@ -84,7 +84,7 @@ impl Variables {
         Ok(Endpoint { host: address, port })
     }
 
-    /// `:9090` or `127.0.0.1:9090`; without a host, all addresses of both families.
+    /// Parses `:9090` or `127.0.0.1:9090`; without a host, all IPv4 and IPv6 addresses.
     pub(super) fn address(&self, name: &str, default: u16) -> Result<Endpoint, EnvironmentError> {
         let Some(value) = self.get(name) else {
             return Ok(Endpoint { host: IpAddr::V6(Ipv6Addr::UNSPECIFIED), port: default });
@@ -99,7 +99,7 @@ impl Variables {
         Ok(Endpoint { host, port: port.parse().map_err(|_| error())? })
     }
 
-    /// `a:b,c=d`
+    /// Parses pairs: `a:b,c=d`.
     pub(super) fn pairs(&self, name: &str) -> Result<Vec<(String, String)>, EnvironmentError> {
         let Some(value) = self.get(name) else { return Ok(Vec::new()) };
         let pair = |pair: &str| {
@@ -107,15 +107,15 @@ impl Variables {
             (!key.trim().is_empty()).then(|| (key.trim().to_owned(), value.trim().to_owned()))
         };
         let pairs: Option<_> = value.split(',').map(pair).collect();
-        // Headers have tokens in them.
+        // Headers may contain tokens.
         pairs.ok_or_else(|| self.secret_error(name, "pairs such as a:b,c:d"))
     }
 
-    /// Those that are set and known to mean nothing.
+    /// Returns the variables that are set and have no effect, each with the reason.
     pub(super) fn find_ignored(&self, known: &[(&str, &'static str)]) -> Vec<(String, &'static str)> {
         let reason = |name: &str| {
-            let is_meant = |known: &str| known == name || known.ends_with('_') && name.starts_with(known);
-            known.iter().find(|(known, _)| is_meant(known)).map(|(_, why)| *why)
+            let matches = |known: &str| known == name || known.ends_with('_') && name.starts_with(known);
+            known.iter().find(|(known, _)| matches(known)).map(|(_, reason)| *reason)
         };
         self.0.keys().filter_map(|name| Some((name.clone(), reason(name)?))).collect()
     }
@@ -125,8 +125,8 @@ impl Variables {
         EnvironmentError { variable: name.to_owned(), value, fix: fix.to_owned() }
     }
 
-    /// The same, for what may have a secret in it.
-    #[allow(clippy::unused_self, reason = "as the other one")]
+    /// The same error without the value, which may contain a secret.
+    #[allow(clippy::unused_self, reason = "consistent with `error`")]
     pub(super) fn secret_error(&self, name: &str, fix: &str) -> EnvironmentError {
         EnvironmentError { variable: name.to_owned(), value: None, fix: fix.to_owned() }
     }

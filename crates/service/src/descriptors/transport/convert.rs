@@ -1,4 +1,4 @@
-//! Messages of Envoy to what is asked, and what is said to messages of Envoy.
+//! Converts between Envoy's messages and the types of the service.
 
 use crate::descriptors::{
     DecisionError, DomainRequest, DomainVerdict, LimitOverride, LimitStatus, OverLimit, RequestDescriptor,
@@ -7,13 +7,16 @@ use prost_types::{ListValue, NullValue, Struct, Value, value::Kind};
 use tidegate_policy::descriptors::{CalendarUnit, DescriptorEntry};
 use tidegate_proto::rls;
 
-/// As many bytes as a request may have.
+/// The maximum size of a request in bytes.
 pub const MAX_MESSAGE_SIZE: usize = 4 * 1024 * 1024;
 
-/// What a request asks. Whether it asks too much is for who decides to say.
+/// Decodes a request. The service checks the number of descriptors and entries.
 pub(super) fn decode_request(request: rls::RateLimitRequest) -> Result<DomainRequest, DecisionError> {
-    let descriptors =
-        request.descriptors.into_iter().enumerate().map(|(place, said)| decode_descriptor(place, said));
+    let descriptors = request
+        .descriptors
+        .into_iter()
+        .enumerate()
+        .map(|(index, descriptor)| decode_descriptor(index, descriptor));
     Ok(DomainRequest {
         domain: request.domain,
         descriptors: descriptors.collect::<Result<_, _>>()?,
@@ -24,12 +27,12 @@ pub(super) fn decode_request(request: rls::RateLimitRequest) -> Result<DomainReq
 
 fn decode_descriptor(
     index: usize,
-    said: rls::RateLimitDescriptor,
+    descriptor: rls::RateLimitDescriptor,
 ) -> Result<RequestDescriptor, DecisionError> {
-    let limit = said.limit.map(|limit| decode_override(index, limit)).transpose()?;
+    let limit = descriptor.limit.map(|limit| decode_override(index, limit)).transpose()?;
     let entries =
-        said.entries.into_iter().map(|entry| DescriptorEntry { key: entry.key, value: entry.value });
-    Ok(RequestDescriptor { entries: entries.collect(), limit, hits: said.hits_addend })
+        descriptor.entries.into_iter().map(|entry| DescriptorEntry { key: entry.key, value: entry.value });
+    Ok(RequestDescriptor { entries: entries.collect(), limit, hits: descriptor.hits_addend })
 }
 
 fn decode_override(index: usize, limit: rls::RateLimitOverride) -> Result<LimitOverride, DecisionError> {
@@ -43,10 +46,10 @@ fn decode_override(index: usize, limit: rls::RateLimitOverride) -> Result<LimitO
         rls::RateLimitUnit::Month => Some(CalendarUnit::Month),
         rls::RateLimitUnit::Year => Some(CalendarUnit::Year),
     };
-    // A number that nobody knows reads as `UNKNOWN`, too.
+    // prost decodes an unknown number as `UNKNOWN` too.
     let unit = unit.ok_or_else(|| {
         DecisionError::Invalid(format!(
-            "descriptors[{index}].limit: the unit {} is none; say SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR",
+            "descriptors[{index}].limit: invalid unit {}; use SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR",
             match limit.unit {
                 0 => "UNKNOWN".to_owned(),
                 number => number.to_string(),
@@ -56,7 +59,7 @@ fn decode_override(index: usize, limit: rls::RateLimitOverride) -> Result<LimitO
     Ok(LimitOverride { requests: limit.requests_per_unit, unit })
 }
 
-/// What is said, as a message.
+/// Encodes a verdict.
 pub(super) fn encode_response(verdict: DomainVerdict) -> rls::RateLimitResponse {
     let header = |(key, value)| rls::HeaderValue { key, value, raw_value: Vec::new() };
     rls::RateLimitResponse {
@@ -80,7 +83,7 @@ fn encode_status(status: LimitStatus) -> rls::DescriptorStatus {
         code: encode_code(status.over_limit).into(),
         current_limit: status.limit.map(limit),
         limit_remaining: status.remaining,
-        // One that is too long for the protocol is longer than anybody waits.
+        // A duration that overflows the protocol is omitted.
         duration_until_reset: status.reset.and_then(|reset| reset.try_into().ok()),
         quota: None,
     }
@@ -105,7 +108,7 @@ fn encode_unit(unit: CalendarUnit) -> rls::Unit {
     }
 }
 
-/// An object as a message; the protocol has none for anything else.
+/// Converts a JSON object; `None` for any other JSON value, which the protocol does not support.
 fn json_to_struct(json: serde_json::Value) -> Option<Struct> {
     match json_to_value(json).kind {
         Some(Kind::StructValue(structure)) => Some(structure),
@@ -116,8 +119,8 @@ fn json_to_struct(json: serde_json::Value) -> Option<Struct> {
 fn json_to_value(json: serde_json::Value) -> Value {
     let kind = match json {
         serde_json::Value::Null => Kind::NullValue(NullValue::NullValue.into()),
-        serde_json::Value::Bool(truth) => Kind::BoolValue(truth),
-        // A number of JSON always has a nearest one.
+        serde_json::Value::Bool(value) => Kind::BoolValue(value),
+        // Always `Some`, since serde_json is built without arbitrary precision.
         serde_json::Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
         serde_json::Value::String(text) => Kind::StringValue(text),
         serde_json::Value::Array(all) => {

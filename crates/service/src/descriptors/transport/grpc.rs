@@ -1,10 +1,13 @@
 //! gRPC: `envoy.service.ratelimit.v3.RateLimitService`, with health and reflection beside it.
 //!
-//! It is tonic's code for the protocol on hyper's for HTTP/2. Which service is asked is read off the path, and that of limits is
-//! looked for first: nothing else stands between a connection and a decision.
+//! tonic implements gRPC, hyper HTTP/2. The path selects the service, and the rate limit service is compared first, so a
+//! decision takes the shortest path.
 
 use super::{GrpcHealth, MAX_MESSAGE_SIZE, ServingState, convert};
-use crate::descriptors::{Decide, DecisionError, DomainRequest};
+use crate::{
+    descriptors::{Decide, DecisionError, DomainRequest},
+    events,
+};
 use http::Request;
 use hyper::{body::Incoming, service};
 use std::{convert::Infallible, fmt, future::Future, sync::Arc, time::Duration};
@@ -21,7 +24,7 @@ use tonic::{
 use tonic_health::{pb::health_server::HealthServer, server::HealthService};
 use tonic_reflection::server::Builder;
 
-/// The decision service for those who speak gRPC. A clone is the same service, for one more listener.
+/// The gRPC server of the rate limit service. A clone serves another listener.
 pub struct GrpcServer<D> {
     rate_limit: RateLimitServiceServer<RateLimitHandler<D>>,
     authorization: Arc<Authorization>,
@@ -32,9 +35,10 @@ pub struct GrpcServer<D> {
 /// Settings of gRPC connections.
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcSettings {
-    /// The age at which clients are asked to reconnect, give or take a tenth, so that new servers get connections.
+    /// The age at which the server closes a connection gracefully, with a jitter of 10%, so that new instances receive
+    /// connections.
     pub max_connection_age: Duration,
-    /// How long requests in flight may take at shutdown.
+    /// The timeout of requests in flight at shutdown.
     pub drain_timeout: Duration,
 }
 
@@ -45,7 +49,8 @@ impl Default for GrpcSettings {
 }
 
 impl<D: Decide> GrpcServer<D> {
-    /// Asks this about every request. Clients are told that it serves once [`health`](Self::health) says so.
+    /// Creates a server that calls `decider` for every request. It reports "not serving" until [`health`](Self::health) is
+    /// set.
     pub async fn new(decider: D) -> Self {
         let health = GrpcHealth::new();
         health.set(ServingState::No).await;
@@ -66,12 +71,12 @@ impl<D: Decide> GrpcServer<D> {
         Self { authorization, ..self }
     }
 
-    /// What clients are told of whether to ask.
+    /// The health status that clients see.
     pub fn health(&self) -> GrpcHealth {
         self.health.clone()
     }
 
-    /// Serves connections until `stop`. Then health reports "not serving", the listener closes, and connections are drained.
+    /// Serves connections until `shutdown`. Then health reports "not serving", the listener closes, and connections drain.
     pub async fn serve(
         self,
         listener: BoundListener,
@@ -115,7 +120,7 @@ impl<D: Decide> service::Service<Request<Incoming>> for GrpcServer<D> {
         match self.other_services.iter().find(|other| other.name == service) {
             Some(other) => (other.call)(request),
             None => {
-                let status = Status::unimplemented(format!("{} is not here", truncate(path)));
+                let status = Status::unimplemented(format!("unknown method {}", truncate(path)));
                 Box::pin(async move { Ok(status.into_http()) })
             }
         }
@@ -141,7 +146,7 @@ impl<D> fmt::Debug for GrpcServer<D> {
 
 type GrpcFuture = BoxFuture<http::Response<Body>, Infallible>;
 
-/// A service that is asked rarely.
+/// A service with few requests, behind a dynamic call.
 struct GrpcService {
     name: &'static str,
     call: Box<dyn Fn(Request<Incoming>) -> GrpcFuture + Send + Sync>,
@@ -156,22 +161,22 @@ impl GrpcService {
     }
 }
 
-/// Those that tell what is here: tools ask the old one, too.
+/// The reflection services, also in the version that older tools use.
 fn reflection_services() -> [Option<GrpcService>; 2] {
     let builder = || {
         Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    // Limits hold without it.
-    let log_error = |error: &_| tracing::error!(%error, "the service cannot describe itself");
+    // The rate limit service works without reflection.
+    let log_error = |error: &tonic_reflection::server::Error| events::ReflectionUnavailable { error }.emit();
     [
         builder().build_v1().inspect_err(log_error).ok().map(GrpcService::new),
         builder().build_v1alpha().inspect_err(log_error).ok().map(GrpcService::new),
     ]
 }
 
-/// The service itself.
+/// The implementation of the rate limit service.
 struct RateLimitHandler<D> {
     decider: D,
 }
@@ -184,17 +189,17 @@ impl<D: Decide> RateLimitService for RateLimitHandler<D> {
     ) -> Result<Response<RateLimitResponse>, Status> {
         let deadline =
             request.metadata().get("grpc-timeout").and_then(|value| parse_grpc_timeout(value.as_bytes()));
-        let decoded = convert::decode_request(request.into_inner()).map_err(|fault| to_status(&fault))?;
+        let decoded = convert::decode_request(request.into_inner()).map_err(|error| to_status(&error))?;
         let verdict = self
             .decider
             .decide(DomainRequest { deadline, ..decoded })
             .await
-            .map_err(|fault| to_status(&fault))?;
+            .map_err(|error| to_status(&error))?;
         Ok(Response::new(convert::encode_response(verdict)))
     }
 }
 
-/// How long a client waits, as `grpc-timeout` says it: up to eight digits and a unit.
+/// Parses `grpc-timeout`: up to eight digits and a unit.
 fn parse_grpc_timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
@@ -212,7 +217,7 @@ fn parse_grpc_timeout(value: &[u8]) -> Option<Duration> {
     }
 }
 
-/// `UNAVAILABLE` is what Envoy's `failure_mode_deny` is about, so a fault of ours is always that.
+/// Maps errors to gRPC statuses. Internal errors are always `UNAVAILABLE`, which Envoy's `failure_mode_deny` handles.
 fn to_status(error: &DecisionError) -> Status {
     let message = truncate(&error.to_string()).to_owned();
     match error {
@@ -221,7 +226,7 @@ fn to_status(error: &DecisionError) -> Status {
     }
 }
 
-/// Signs of a text that are told: it travels in a header.
+/// The maximum length of a status message, which is sent in a header.
 const MAX_STATUS_MESSAGE_LEN: usize = 1_024;
 
 fn truncate(text: &str) -> &str {

@@ -1,28 +1,27 @@
-//! `grpc.health.v1.ServiceHealth`: whether to ask here.
+//! `grpc.health.v1.Health`: the health status for gRPC clients.
 
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-/// Tells clients whether to ask here. It speaks for the server as a whole (``) and for `ratelimit`, as the reference service
-/// calls itself.
+/// Reports the health of the server: for the empty service name and for `ratelimit`, as envoyproxy/ratelimit does.
 #[derive(Clone, Debug)]
 pub struct GrpcHealth {
     reporter: HealthReporter,
 }
 
-/// Whether to ask here.
+/// Whether the server is serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServingState {
-    /// It is.
+    /// Serving.
     Yes,
-    /// Not now, or no more.
+    /// Not serving.
     No,
 }
 
-/// What clients call it.
+/// The service names in health checks.
 const SERVICE_NAMES: [&str; 2] = ["", "ratelimit"];
 
 impl GrpcHealth {
-    /// Not serving, until somebody says so: there may be nothing loaded yet.
+    /// Creates a reporter. The caller sets the status once a configuration is loaded.
     pub(super) fn new() -> Self {
         Self { reporter: HealthReporter::new() }
     }
@@ -31,7 +30,7 @@ impl GrpcHealth {
         self.reporter.clone()
     }
 
-    /// Says it from now on, also to those who watch.
+    /// Sets the status and notifies watchers.
     pub async fn set(&self, serving: ServingState) {
         let status = match serving {
             ServingState::Yes => ServingStatus::Serving,

@@ -1,4 +1,4 @@
-//! `/json`: the same questions in JSON over HTTP, by any method.
+//! `/json`: the same requests in JSON over HTTP, with any method.
 
 use super::{MAX_MESSAGE_SIZE, convert};
 use crate::descriptors::{Decide, DecisionError, OverLimit};
@@ -9,18 +9,18 @@ use std::{error::Error, sync::Arc};
 use tidegate_http_server::{Authorization, read_body};
 use tidegate_proto::json;
 
-/// The decision service for those who speak JSON.
+/// The JSON endpoint of the rate limit service.
 #[derive(Clone, Debug)]
 pub struct JsonHandler<D> {
     decider: D,
     authorization: Arc<Authorization>,
 }
 
-/// What is wrong with a request. The body of a refusal is the reference service's, which does not say.
+/// The header with the reason of an error. The body matches envoyproxy/ratelimit, which does not contain it.
 const REASON_HEADER: &str = "tidegate-reason";
 
 impl<D: Decide> JsonHandler<D> {
-    /// Asks this about every request.
+    /// Creates a handler that calls `decider` for every request.
     pub fn new(decider: D) -> Self {
         Self { decider, authorization: Arc::default() }
     }
@@ -31,7 +31,7 @@ impl<D: Decide> JsonHandler<D> {
         Self { authorization, ..self }
     }
 
-    /// Answers a request for `/json`.
+    /// Handles a request for `/json`.
     pub async fn handle<B>(&self, request: Request<B>) -> Response<Bytes>
     where
         B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>>,
@@ -46,9 +46,9 @@ impl<D: Decide> JsonHandler<D> {
         };
         match self.decide(&body).await {
             Ok(response) => response,
-            Err(DecisionError::Invalid(told)) => error_response(StatusCode::BAD_REQUEST, &told),
-            Err(fault @ (DecisionError::NoConfiguration | DecisionError::Unavailable(_))) => {
-                error_response(StatusCode::SERVICE_UNAVAILABLE, &fault.to_string())
+            Err(DecisionError::Invalid(reason)) => error_response(StatusCode::BAD_REQUEST, &reason),
+            Err(error @ (DecisionError::NoConfiguration | DecisionError::Unavailable(_))) => {
+                error_response(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())
             }
         }
     }
@@ -61,7 +61,7 @@ impl<D: Decide> JsonHandler<D> {
             OverLimit::Yes => StatusCode::TOO_MANY_REQUESTS,
         };
         let json_text = json::to_vec(&convert::encode_response(verdict))
-            .map_err(|error| DecisionError::Unavailable(format!("the answer is no JSON: {error}")))?;
+            .map_err(|error| DecisionError::Unavailable(format!("cannot encode the response: {error}")))?;
         Ok(build_response(status, "application/json", json_text.into()))
     }
 }
@@ -69,13 +69,10 @@ impl<D: Decide> JsonHandler<D> {
 fn error_response(status: StatusCode, reason: &str) -> Response<Bytes> {
     let body = format!("{}\n", status.canonical_reason().unwrap_or_default());
     let mut response = build_response(status, "text/plain; charset=utf-8", body.into());
-    let reason: String = reason
-        .chars()
-        .take(MAX_REASON_LEN)
-        .map(|sign| if is_printable_ascii(sign) { sign } else { '?' })
-        .collect();
-    if let Ok(told) = HeaderValue::from_str(&reason) {
-        response.headers_mut().insert(REASON_HEADER, told);
+    let reason: String =
+        reason.chars().take(MAX_REASON_LEN).map(|c| if is_printable_ascii(c) { c } else { '?' }).collect();
+    if let Ok(reason) = HeaderValue::from_str(&reason) {
+        response.headers_mut().insert(REASON_HEADER, reason);
     }
     response
 }
@@ -87,9 +84,9 @@ fn build_response(status: StatusCode, kind: &'static str, body: Bytes) -> Respon
     response
 }
 
-/// Signs of a reason that are told.
+/// The maximum length of the reason in characters.
 const MAX_REASON_LEN: usize = 512;
 
-fn is_printable_ascii(sign: char) -> bool {
-    matches!(sign, ' '..='~')
+fn is_printable_ascii(c: char) -> bool {
+    matches!(c, ' '..='~')
 }

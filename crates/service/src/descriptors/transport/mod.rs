@@ -1,15 +1,15 @@
-//! What clients speak: gRPC, and JSON over HTTP.
+//! The transports: gRPC, and JSON over HTTP.
 //!
-//! | client sees | gRPC | `/json` |
+//! | result | gRPC | `/json` |
 //! |---|---|---|
-//! | let through | `OK`, code `OK` | 200 |
+//! | allowed | `OK`, code `OK` | 200 |
 //! | over a limit | `OK`, code `OVER_LIMIT` | 429 |
-//! | a request that makes no sense, or too much in it | `INVALID_ARGUMENT` | 400 |
-//! | no message at all | `INTERNAL` | 400 |
+//! | an invalid or too large request | `INVALID_ARGUMENT` | 400 |
+//! | an undecodable message | `INTERNAL` | 400 |
 //! | a message of more than 4 MiB | `OUT_OF_RANGE` | 413 |
-//! | nothing loaded, or no store | `UNAVAILABLE` | 503 |
-//! | a token is needed, and not sent | `UNAUTHENTICATED` | 401 |
-//! | a method that there is not | `UNIMPLEMENTED` | |
+//! | no configuration, or store unavailable | `UNAVAILABLE` | 503 |
+//! | missing or invalid token | `UNAUTHENTICATED` | 401 |
+//! | unknown method | `UNIMPLEMENTED` | |
 
 mod convert;
 mod grpc;

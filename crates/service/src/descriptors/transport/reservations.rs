@@ -1,14 +1,14 @@
-//! `/v1/descriptors/…`: what Envoy's protocol has no words for, as JSON over HTTP.
+//! `/v1/descriptors/…`: operations that Envoy's protocol does not have, as JSON over HTTP.
 //!
-//! | path | asked with | answered with |
+//! | path | request | response |
 //! |---|---|---|
-//! | `peek` | what `/json` takes | what `/json` says, with nothing counted |
-//! | `reserve` | the same, and `?expires=SECONDS` | the same, with `id` and `expiresAfter` |
+//! | `peek` | as `/json` | as `/json`, without counting |
+//! | `reserve` | as `/json`, and `?expires=SECONDS` | as `/json`, with `id` and `expiresAfter` |
 //! | `commit` | `{"id": …, "hitsAddend": 3}` | `{"committed": true}` |
 //! | `cancel` | `{"id": …}` | `{"cancelled": true}` |
-//! | `reset` | what `/json` takes | `{"reset": 1}`: of how many descriptors |
+//! | `reset` | as `/json` | `{"reset": 1}`: the number of counters |
 //!
-//! What is wrong is told as in RFC 9457. Who does not settle a reservation in time has spent it.
+//! Errors are RFC 9457 problem details. An expired reservation stays charged.
 
 use super::{MAX_MESSAGE_SIZE, convert};
 use crate::{
@@ -27,7 +27,7 @@ use std::{sync::Arc, time::Duration};
 use tidegate_http_server::{ApiCaller, ApiError, Authorization, Query, json_response, read_body};
 use tidegate_limiter::Clock;
 
-/// What is held for clients, and who may do what.
+/// The reservations of clients, and their authorization.
 pub(crate) struct ReservationApi {
     service: Arc<DescriptorService>,
     reservations: Reservations<ReservedHits>,
@@ -38,28 +38,28 @@ const JSON_CONTENT_TYPE: &str = "application/json";
 
 impl ReservationApi {
     pub(crate) fn new(service: Arc<DescriptorService>, authorization: Arc<Authorization>) -> Self {
-        // What is dropped stays counted.
+        // Dropping reserved hits keeps them counted.
         let reservations = Reservations::new(Clock::system(), CAPACITY, ReservationKind::Reservation, drop);
         Self { service, reservations, authorization }
     }
 
-    /// Closes what nobody has settled in time; to be called every second or so.
+    /// Closes expired reservations. Call it about once per second.
     pub(crate) fn close_expired(&self) {
         self.reservations.close_expired();
     }
 
     async fn handle(self: &Arc<Self>, operation: &str, request: Request) -> Result<Response, ApiError> {
         let (head, body) = request.into_parts();
-        // A page in a browser may send a request here, but none from its own place without saying so.
+        // Browsers add `Origin` to cross-origin requests. Reject them, so that a web page cannot use the API (CSRF).
         if head.headers.contains_key(header::ORIGIN) {
-            return Err(ApiError::new(StatusCode::FORBIDDEN, "requests from web pages are not taken"));
+            return Err(ApiError::new(StatusCode::FORBIDDEN, "requests from web pages are rejected"));
         }
         let caller = match operation {
             "reset" => {
                 self.authorization.operators.require(
                     &head.headers,
-                    "this is for operators; send the token of TIDEGATE_ADMIN_TOKEN",
-                    "this is for operators, and there is no token for them; set TIDEGATE_ADMIN_TOKEN",
+                    "operator token required; send the token in TIDEGATE_ADMIN_TOKEN",
+                    "operator token required, but none is configured; set TIDEGATE_ADMIN_TOKEN",
                 )?;
                 ApiCaller::Operator
             }
@@ -79,7 +79,7 @@ impl ReservationApi {
             }
             _ => Err(ApiError::new(
                 StatusCode::NOT_FOUND,
-                "there is nothing here; ask peek, reserve, commit, cancel or reset",
+                "unknown operation; use peek, reserve, commit, cancel or reset",
             )),
         }
     }
@@ -91,15 +91,15 @@ impl ReservationApi {
         caller: ApiCaller,
     ) -> Result<Response, ApiError> {
         let api = self.clone();
-        // To its end, even if whoever asked hangs up meanwhile: it then expires.
+        // Detached: if the client disconnects, the reservation completes and later expires.
         let reserve_task = tokio::spawn(async move {
             let mut slots = api.reservations.reserve_slots(1)?;
             let (verdict, hits) = api.service.reserve(request).await.map_err(to_api_error)?;
             let Some(hits) = hits else { return verdict_response(verdict, None) };
             match slots.fill(hits, expires, &caller) {
                 Ok(entry) => verdict_response(verdict, Some((entry.id, expires))),
-                Err(held) => {
-                    held.cancel().await;
+                Err(hits) => {
+                    hits.cancel().await;
                     Err(api.reservations.capacity_error())
                 }
             }
@@ -131,10 +131,10 @@ impl ReservationApi {
     }
 }
 
-/// Answers under `/v1/descriptors`.
+/// The routes under `/v1/descriptors`.
 pub(crate) fn router(api: Arc<ReservationApi>) -> Router {
-    let handle = |State(desk): State<Arc<ReservationApi>>, Path(verb): Path<String>, request: Request| async move {
-        desk.handle(&verb, request).await
+    let handle = |State(api): State<Arc<ReservationApi>>, Path(verb): Path<String>, request: Request| async move {
+        api.handle(&verb, request).await
     };
     Router::new().route("/v1/descriptors/{verb}", routing::post(handle)).with_state(api)
 }
@@ -151,13 +151,13 @@ fn parse_request(body: &[u8]) -> Result<DomainRequest, ApiError> {
     convert::decode_request(request).map_err(to_api_error)
 }
 
-/// `{"id": …}`, and what it cost in the end if that is said.
+/// Parses `{"id": …}` and the optional number of actual hits.
 fn parse_settlement(body: &[u8], action: SettleAction) -> Result<(String, Option<u64>), ApiError> {
     let example = match action {
         SettleAction::Commit => r#"{"id": "…", "hitsAddend": 1}"#,
         SettleAction::Cancel => r#"{"id": "…"}"#,
     };
-    let bad = || ApiError::bad_request(format!("this is not what is taken here; send {example}"));
+    let bad = || ApiError::bad_request(format!("invalid body; send {example}"));
     let members: Map<String, Value> = serde_json::from_slice(body).map_err(|_| bad())?;
     let (mut id, mut hits) = (None, None);
     for (name, value) in members {
@@ -166,7 +166,7 @@ fn parse_settlement(body: &[u8], action: SettleAction) -> Result<(String, Option
             ("hitsAddend" | "hits_addend", Value::Number(number), SettleAction::Commit) => {
                 hits = Some(number.as_u64().ok_or_else(bad)?);
             }
-            // Protobuf writes large numbers as texts.
+            // Protobuf's JSON encodes 64-bit numbers as strings.
             ("hitsAddend" | "hits_addend", Value::String(text), SettleAction::Commit) => {
                 hits = Some(text.parse().map_err(|_| bad())?);
             }
@@ -181,7 +181,7 @@ fn parse_expires(uri: &Uri) -> Result<Duration, ApiError> {
     Query::parse(uri, &["expires"])?.number("expires", 1..=max, default).map(Duration::from_secs)
 }
 
-/// What `/json` would say, and what it is held as.
+/// Builds the response of `/json`, with the id of the reservation.
 fn verdict_response(
     verdict: DomainVerdict,
     reservation: Option<(String, Duration)>,
@@ -200,7 +200,7 @@ fn verdict_response(
     Ok(json_response(status, JSON_CONTENT_TYPE, &body))
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "this is how errors are mapped")]
+#[allow(clippy::needless_pass_by_value, reason = "the signature of `map_err`")]
 fn to_api_error(error: DecisionError) -> ApiError {
     let status = match &error {
         DecisionError::Invalid(_) => StatusCode::BAD_REQUEST,
@@ -210,5 +210,5 @@ fn to_api_error(error: DecisionError) -> ApiError {
 }
 
 fn shutting_down() -> ApiError {
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "this service is about to end; ask another")
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the service is shutting down; try another instance")
 }

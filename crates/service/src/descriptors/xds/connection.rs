@@ -1,6 +1,7 @@
-//! A connection to a server of limits.
+//! A connection to an xDS management server.
 
 use super::{XdsError, XdsTls};
+use crate::events;
 use http::{Request, Response, Uri};
 use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -27,14 +28,14 @@ use tokio_rustls::{
 };
 use tonic::{body::Body, codegen::Service};
 
-/// How long it may take to connect.
+/// The timeout of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a server is asked whether it is still there, and how long it may take to say so.
+/// The interval and timeout of HTTP/2 pings.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone, Debug)]
 pub(super) struct XdsEndpoint {
     host: String,
@@ -45,22 +46,23 @@ pub(super) struct XdsEndpoint {
 
 impl XdsEndpoint {
     pub(super) fn parse(server: &str, tls: Option<XdsTls>) -> Result<Self, XdsError> {
-        let invalid =
-            |why: &str| XdsError(format!("`{server}`: {why}; write host and port, as in `gateway:18001`"));
+        let invalid = |problem: &str| {
+            XdsError(format!("`{server}`: {problem}; write host and port, as in `gateway:18001`"))
+        };
         let (scheme, authority) = match server.split_once("://") {
             None => (if tls.is_some() { "https" } else { "http" }, server),
             Some((scheme @ ("http" | "https"), authority)) => (scheme, authority.trim_end_matches('/')),
-            Some(_) => return Err(invalid("its scheme is neither http nor https")),
+            Some(_) => return Err(invalid("unsupported scheme")),
         };
         let tls = if scheme == "https" { Some(tls.unwrap_or_default()) } else { tls };
         let origin: Uri =
-            format!("{scheme}://{authority}").parse().map_err(|_| invalid("it is no address of a server"))?;
-        let host = origin.host().ok_or_else(|| invalid("it names no host"))?;
+            format!("{scheme}://{authority}").parse().map_err(|_| invalid("invalid address"))?;
+        let host = origin.host().ok_or_else(|| invalid("missing host"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port = origin.port_u16().ok_or_else(|| invalid("it names no port"))?;
+        let port = origin.port_u16().ok_or_else(|| invalid("missing port"))?;
         let tls = tls.map(|tls| {
             let name = tls.server_name.clone().unwrap_or_else(|| host.clone());
-            let name = ServerName::try_from(name).map_err(|_| invalid("its name is none"))?;
+            let name = ServerName::try_from(name).map_err(|_| invalid("invalid TLS server name"))?;
             Ok((tls, name))
         });
         Ok(Self { host, port, origin, tls: tls.transpose()? })
@@ -70,7 +72,7 @@ impl XdsEndpoint {
         self.origin.clone()
     }
 
-    /// Whether its files can be read.
+    /// Checks that the TLS files are readable and valid.
     pub(super) fn check_tls_files(&self) -> Result<(), XdsError> {
         self.tls.as_ref().map_or(Ok(()), |(tls, _)| tls_connector(tls).map(|_| ()).map_err(XdsError))
     }
@@ -78,7 +80,7 @@ impl XdsEndpoint {
     pub(super) async fn connect(&self) -> Result<XdsConnection, String> {
         time::timeout(CONNECT_TIMEOUT, self.open_connection())
             .await
-            .map_err(|_| format!("it did not answer within {} s", CONNECT_TIMEOUT.as_secs()))?
+            .map_err(|_| format!("connect timeout after {} s", CONNECT_TIMEOUT.as_secs()))?
     }
 
     async fn open_connection(&self) -> Result<XdsConnection, String> {
@@ -98,18 +100,18 @@ fn tls_connector(tls: &XdsTls) -> Result<TlsConnector, String> {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
-        .with_root_certificates(tls.roots.store().map_err(|fault| fault.to_string())?);
+        .with_root_certificates(tls.roots.store().map_err(|error| error.to_string())?);
     let mut config = match &tls.identity {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
-            let wrong = |file: &std::path::Path, error: &dyn std::fmt::Display| {
+            let invalid = |file: &std::path::Path, error: &dyn std::fmt::Display| {
                 format!("{}: {error}", file.display())
             };
             let chain = CertificateDer::pem_file_iter(certificate)
                 .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-                .map_err(|error| wrong(certificate, &error))?;
-            let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
-            builder.with_client_auth_cert(chain, secret).map_err(|error| wrong(certificate, &error))?
+                .map_err(|error| invalid(certificate, &error))?;
+            let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| invalid(key, &error))?;
+            builder.with_client_auth_cert(chain, secret).map_err(|error| invalid(certificate, &error))?
         }
     };
     config.alpn_protocols = vec![ALPN_HTTP2.to_vec()];
@@ -127,16 +129,16 @@ async fn http2_handshake(
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| error.to_string())?;
-    // It ends with the last one who can send on it.
+    // The task ends when the last sender is dropped.
     tokio::spawn(async move {
         if let Err(error) = connection.await {
-            tracing::debug!(%error, "the connection to the server of limits ended");
+            events::XdsConnectionClosed { error: &error }.emit();
         }
     });
     Ok(XdsConnection { sender })
 }
 
-/// What requests are sent on.
+/// The sending half of a connection.
 pub(super) struct XdsConnection {
     sender: http2::SendRequest<Body>,
 }

@@ -1,9 +1,9 @@
-//! What a management server says, as the tree that files are read into, too.
+//! Converts the messages of a management server to the same tree as files.
 
 use tidegate_policy::descriptors::{DescriptorFlags, RawDescriptor, RawDomain, RawLimit};
 use tidegate_proto::config::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
 
-/// What was said, to be checked as files are.
+/// Converts messages to raw domains, which are validated in the same way as files.
 pub(crate) fn to_raw_domains(configs: Vec<RateLimitConfig>) -> impl Iterator<Item = RawDomain> {
     configs.into_iter().map(|config| RawDomain {
         source: config.name,
@@ -29,7 +29,7 @@ fn to_raw_descriptor(message: RateLimitDescriptor) -> RawDescriptor {
 }
 
 fn to_raw_limit(policy: RateLimitPolicy) -> RawLimit {
-    // Not to be known is an error, unless there is no limit.
+    // An unknown unit is an error, unless the entry is unlimited.
     let unit = match policy.unlimited {
         true => String::new(),
         false => policy.unit().as_str_name().to_owned(),

@@ -1,13 +1,13 @@
-//! Limits from a server: discovery as Envoy does it (ADS, the state of the world), which is what Envoy Gateway configures by.
+//! Configuration from an xDS management server (ADS, state of the world), as Envoy Gateway provides it.
 //!
 //! ```text
-//!   us ── node, kind ──────────────────────▶ server
-//!      ◀── version, nonce, all that there is ──
-//!      ── taken: version, nonce ───────────▶           in force from now on
-//!      ── refused: old version, nonce, why ▶           what was in force stays
+//!   client ── node, type URL ────────────────▶ server
+//!          ◀── version, nonce, all resources ──
+//!          ── ACK: version, nonce ───────────▶           the new configuration is active
+//!          ── NACK: old version, nonce, error ▶          the previous configuration stays active
 //! ```
 //!
-//! A connection that ends is made anew, after a pause that grows. What was in force stays in force meanwhile.
+//! The client reconnects with exponential backoff. Meanwhile the last configuration stays active.
 
 mod connection;
 mod convert;
@@ -25,47 +25,48 @@ use tidegate_proto::{
 use tokio::{sync::mpsc, time};
 use tonic::{Status, metadata::MetadataMap};
 
+use crate::events;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_http_server::Roots;
 
-/// Where limits come from.
+/// Settings of the xDS client.
 #[derive(Clone, Debug)]
 pub struct XdsSettings {
     /// Host and port of the server, as in `envoy-gateway:18001`.
     pub server: String,
-    /// Who we are.
+    /// The node id of this client.
     pub node_id: String,
-    /// How it is spoken to; in plain text without.
+    /// TLS; plain text without it.
     pub tls: Option<XdsTls>,
-    /// What else it is told with every stream.
+    /// Additional headers of each stream.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// When it is tried again.
+    /// The backoff between attempts.
     pub backoff: XdsBackoff,
-    /// The most bytes that one response may have.
+    /// The maximum size of a response in bytes.
     pub max_message_size: usize,
 }
 
-/// How a server is spoken to that wants TLS. Files are read for each connection, so that new ones are used.
+/// TLS to the management server. The files are read for each connection, so renewed certificates are used.
 #[derive(Clone, Debug, Default)]
 pub struct XdsTls {
-    /// Whose certificates are believed.
+    /// The CA certificates used to verify the server.
     pub roots: Roots,
-    /// Our own certificate and its key, in PEM.
+    /// The client certificate and its key, in PEM.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// The name in its certificate, where it is not the host.
+    /// The name in the certificate of the server, if it is not the host.
     pub server_name: Option<String>,
 }
 
-/// When a server that is away is tried again.
+/// The backoff between attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdsBackoff {
-    /// After the first failure.
+    /// The delay after the first failure.
     pub initial: Duration,
-    /// At most; it doubles until then.
+    /// The maximum delay; the delay doubles until then.
     pub max: Duration,
 }
 
-/// Asks a server for limits, for as long as it runs.
+/// Subscribes to the configuration of a management server.
 #[derive(Clone, Debug)]
 pub struct XdsClient {
     endpoint: XdsEndpoint,
@@ -73,7 +74,7 @@ pub struct XdsClient {
     headers: MetadataMap,
 }
 
-/// What is wrong with settings.
+/// Invalid settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct XdsError(String);
@@ -85,7 +86,8 @@ impl Default for XdsBackoff {
 }
 
 impl XdsBackoff {
-    /// The pause after so many failures in a row, shortened by up to a fifth, so that a fleet does not come back as one.
+    /// The delay after this number of consecutive failures, with a jitter of up to -20%, so that instances do not reconnect
+    /// at once.
     fn delay(self, failures: u32) -> Duration {
         let doubled = self.initial.saturating_mul(1 << failures.saturating_sub(1).min(16));
         doubled.min(self.max).mul_f64(1.0 - fastrand::f64() * 0.2)
@@ -93,21 +95,21 @@ impl XdsBackoff {
 }
 
 impl XdsClient {
-    /// Looks at settings; nothing is connected yet.
+    /// Validates the settings; does not connect yet.
     pub fn new(mut settings: XdsSettings) -> Result<Self, XdsError> {
-        let target = XdsEndpoint::parse(&settings.server, settings.tls.clone())?;
-        // Read once, so that a mistake is told before anybody waits for limits.
-        target.check_tls_files()?;
+        let endpoint = XdsEndpoint::parse(&settings.server, settings.tls.clone())?;
+        // Report invalid files at startup instead of at the first connection.
+        endpoint.check_tls_files()?;
         let mut headers = HeaderMap::new();
         for (name, mut value) in settings.headers.drain(..) {
-            // They may be secrets.
+            // Values may be secrets.
             value.set_sensitive(true);
             headers.append(name, value);
         }
-        Ok(Self { endpoint: target, headers: MetadataMap::from_headers(headers), settings })
+        Ok(Self { endpoint, headers: MetadataMap::from_headers(headers), settings })
     }
 
-    /// Hands over each set of limits that comes, until `stop`. A set that is refused is told to the server with the reason.
+    /// Calls `apply` for each configuration until `shutdown`. An error of `apply` is sent to the server as a NACK.
     pub async fn run(
         self,
         mut apply: impl FnMut(Vec<RateLimitConfig>) -> Result<(), String> + Send,
@@ -124,8 +126,8 @@ impl XdsClient {
                 let pause = self.settings.backoff.delay(failures);
                 let (server, pause_ms) = (&self.settings.server, pause.as_millis());
                 match result {
-                    Ok(()) => tracing::warn!(%server, pause_ms, "the server of limits has ended its stream"),
-                    Err(error) => tracing::warn!(%server, pause_ms, %error, "the server of limits is away"),
+                    Ok(()) => events::XdsStreamEnded { server, pause_ms }.emit(),
+                    Err(error) => events::XdsUnavailable { server, error: &error, pause_ms }.emit(),
                 }
                 time::sleep(pause).await;
             }
@@ -136,7 +138,7 @@ impl XdsClient {
         }
     }
 
-    /// One connection, and one stream on it, until it ends.
+    /// Runs one connection with one stream until it ends.
     async fn run_stream(
         &self,
         subscription: &mut Subscription,
@@ -144,7 +146,7 @@ impl XdsClient {
     ) -> Result<(), Status> {
         let connection = self.endpoint.connect().await.map_err(Status::unavailable)?;
         let (sender, receiver) = mpsc::channel(1);
-        let stream_closed = |_| Status::unavailable("the stream has ended");
+        let stream_closed = |_| Status::unavailable("stream closed");
         sender.send(subscription.initial_request()).await.map_err(stream_closed)?;
 
         let mut request = tonic::Request::new(DiscoveryRequests(receiver));
@@ -153,18 +155,18 @@ impl XdsClient {
             .max_decoding_message_size(self.settings.max_message_size);
         let mut responses = client.stream_aggregated_resources(request).await?.into_inner();
         while let Some(response) = responses.message().await? {
-            if let Some(answer) = subscription.handle_response(response, apply) {
-                sender.send(answer).await.map_err(stream_closed)?;
+            if let Some(reply) = subscription.handle_response(response, apply) {
+                sender.send(reply).await.map_err(stream_closed)?;
             }
         }
         Ok(())
     }
 }
 
-/// The most bytes that a set of limits may have by default.
+/// The default maximum size of a response in bytes.
 pub const DEFAULT_MAX_MESSAGE_SIZE: usize = 64 * 1024 * 1024;
 
-/// What is still to be said to the server.
+/// The stream of requests to the server.
 struct DiscoveryRequests(mpsc::Receiver<DiscoveryRequest>);
 
 impl tonic::codegen::tokio_stream::Stream for DiscoveryRequests {

@@ -1,21 +1,22 @@
-//! What is said on a stream: it knows no wire.
+//! The xDS protocol of a stream, independent of the transport.
 
+use crate::events;
 use prost_types::Any;
 use tidegate_proto::{
     config::RateLimitConfig,
     discovery::{DiscoveryRequest, DiscoveryResponse, Node, Status},
 };
 
-/// The kind of resources that is asked for.
+/// The resource type that the client requests.
 pub(super) const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
 /// `INVALID_ARGUMENT`.
 const INVALID_ARGUMENT: i32 = 3;
 
-/// What is in force, by the word of a server.
+/// The state of a subscription.
 pub(super) struct Subscription {
     node: Node,
-    /// Of what is in force.
+    /// The version of the active configuration.
     version: String,
     responses: u64,
 }
@@ -26,12 +27,12 @@ impl Subscription {
         Self { node, version: String::new(), responses: 0 }
     }
 
-    /// How many responses there were.
+    /// The number of responses so far.
     pub(super) fn response_count(&self) -> u64 {
         self.responses
     }
 
-    /// What a stream begins with.
+    /// The first request of a stream.
     pub(super) fn initial_request(&self) -> DiscoveryRequest {
         DiscoveryRequest {
             version_info: self.version.clone(),
@@ -41,7 +42,7 @@ impl Subscription {
         }
     }
 
-    /// Hands a response over, and says what is answered; nothing to one that nobody has asked for.
+    /// Applies a response and returns the ACK or NACK; `None` for resources of another type.
     pub(super) fn handle_response(
         &mut self,
         response: DiscoveryResponse,
@@ -49,7 +50,7 @@ impl Subscription {
     ) -> Option<DiscoveryRequest> {
         self.responses += 1;
         if response.type_url != TYPE_URL {
-            tracing::warn!(kind = %response.type_url, "the server of limits sent what nobody asked for");
+            events::XdsTypeUnexpected { type_url: &response.type_url }.emit();
             return None;
         }
         let applied = decode_resources(&response.resources).and_then(apply);
@@ -59,7 +60,7 @@ impl Subscription {
         Some(DiscoveryRequest {
             response_nonce: response.nonce,
             error_detail: applied.err().map(|message| {
-                tracing::warn!(why = %message, "limits of the server were refused; what was in force stays");
+                events::XdsConfigRejected { error: &message }.emit();
                 Status { code: INVALID_ARGUMENT, message, details: Vec::new() }
             }),
             ..self.initial_request()
@@ -68,8 +69,8 @@ impl Subscription {
 }
 
 fn decode_resources(resources: &[Any]) -> Result<Vec<RateLimitConfig>, String> {
-    let decode = |(place, any): (usize, &Any)| {
-        any.to_msg().map_err(|error| format!("resources[{place}] is no {TYPE_URL}: {error}"))
+    let decode = |(index, any): (usize, &Any)| {
+        any.to_msg().map_err(|error| format!("resources[{index}] is not a {TYPE_URL}: {error}"))
     };
     resources.iter().enumerate().map(decode).collect()
 }

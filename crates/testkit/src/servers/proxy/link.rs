@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-/// Both sockets of a connection, closed when both of its threads have left.
+/// Both sockets of a connection, closed when both of its threads have ended.
 #[derive(Debug)]
 pub(super) struct Link {
     client: TcpStream,
@@ -26,7 +26,7 @@ pub(super) enum Direction {
     Replies,
 }
 
-/// What becomes of a chunk.
+/// What to do with a chunk.
 enum ChunkAction {
     Pass,
     Discard,
@@ -34,7 +34,7 @@ enum ChunkAction {
     Stop,
 }
 
-/// How much of the replies came through under the fault of this turn.
+/// The reply bytes forwarded since the fault was injected.
 #[derive(Default)]
 struct CutProgress {
     fault_generation: u64,
@@ -48,7 +48,7 @@ impl Link {
         Ok(Self { client, server, is_reset: AtomicBool::new(false) })
     }
 
-    /// Sends both ends a reset instead of an end, once both threads have left; a read that ends wakes them.
+    /// Makes both sockets send a reset when they are closed, and wakes both threads by ending their reads.
     pub(super) fn reset(&self) {
         self.is_reset.store(true, Ordering::Release);
         for stream in [&self.client, &self.server] {
@@ -57,20 +57,20 @@ impl Link {
         }
     }
 
-    /// Ends both directions, in order.
+    /// Shuts down both directions of both sockets.
     pub(super) fn close(&self) {
         for stream in [&self.client, &self.server] {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Carries one direction until it ends.
+    /// Forwards one direction until it ends.
     pub(super) fn forward(self: Arc<Self>, shared: &ProxyShared, direction: Direction) {
         if self.forward_chunks(shared, direction).is_err() {
             self.close();
         }
         drop(self);
-        // With the lock, so that whoever counts the links cannot miss that there is one less.
+        // With the lock, so that a thread that waits for the number of links does not miss this change.
         let _state = shared.lock();
         shared.changed.notify_all();
     }
@@ -98,7 +98,7 @@ impl Link {
         }
     }
 
-    /// Waits as long as the fault wants, and says what to do then.
+    /// Waits as the fault requires, then returns what to do with the chunk.
     fn next_action(
         &self,
         shared: &ProxyShared,

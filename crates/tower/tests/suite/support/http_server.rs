@@ -1,4 +1,4 @@
-//! Real servers and real clients on loopback.
+//! Servers and clients on loopback.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -13,7 +13,7 @@ use hyper_util::{
 use std::net::SocketAddr;
 use tokio::net::TcpListener;
 
-/// What a client speaks.
+/// The protocol of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientProtocol {
     Http1,
@@ -22,7 +22,7 @@ pub(crate) enum ClientProtocol {
 
 pub(crate) const PROTOCOLS: [ClientProtocol; 2] = [ClientProtocol::Http1, ClientProtocol::Http2];
 
-/// Serves an app on a port of its own, until the test ends.
+/// Serves an app on a free port until the test ends.
 pub(crate) async fn serve(app: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -31,12 +31,12 @@ pub(crate) async fn serve(app: Router) -> SocketAddr {
     address
 }
 
-/// A client with connections of its own.
+/// Returns a client with its own connections.
 pub(crate) fn client(speaks: ClientProtocol) -> Client<HttpConnector, Body> {
     Client::builder(TokioExecutor::new()).http2_only(speaks == ClientProtocol::Http2).build_http()
 }
 
-/// One request on a connection of its own.
+/// Sends one request on a new connection.
 pub(crate) async fn send(
     speaks: ClientProtocol,
     server: SocketAddr,
@@ -53,7 +53,7 @@ pub(crate) async fn send(
     Response::from_parts(head, body.collect().await.unwrap().to_bytes())
 }
 
-/// The status of a GET.
+/// Returns the status of a GET.
 pub(crate) async fn status(speaks: ClientProtocol, server: SocketAddr, path: &str) -> u16 {
     send(speaks, server, Method::GET, path, &[]).await.status().as_u16()
 }

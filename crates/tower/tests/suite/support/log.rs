@@ -11,7 +11,7 @@ use tracing::{
     subscriber::DefaultGuard,
 };
 
-/// The events of this crate since it was made, a line each.
+/// The captured events of this workspace, one line each.
 pub(crate) struct CapturedEvents {
     lines: Arc<Mutex<Vec<String>>>,
     _guard: DefaultGuard,

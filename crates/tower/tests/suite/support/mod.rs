@@ -1,7 +1,7 @@
-//! What the stories play on: rules on a clock of their own, a service that can be held up and looked into, bodies that come
-//! piece by piece; servers are in `wire`.
+//! Test helpers: rules with a manual clock, a service that can be blocked and inspected, and bodies that are sent frame by
+//! frame. Servers are in `http_server`.
 
-#![allow(dead_code, unreachable_pub, unused_imports, reason = "each story uses a part of the stage")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test uses a part of it")]
 
 pub(crate) mod http_server;
 pub(crate) mod log;
@@ -26,11 +26,11 @@ use std::{
 use tokio::sync::{mpsc, watch};
 use tower::Service;
 
-/// What a service on this stage fails with.
+/// The error of the test service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestServiceError;
 
-/// A service that can be held up, made unready and looked into. Clones are the same.
+/// A service that can be blocked, made unready and inspected. Clones share their state.
 #[derive(Clone)]
 pub struct TestService {
     pub calls: Arc<AtomicUsize>,
@@ -42,7 +42,7 @@ pub struct TestService {
 }
 
 impl TestService {
-    /// Answers at once, with 200.
+    /// Creates a service that responds immediately with 200.
     pub fn new() -> Self {
         Self {
             calls: Arc::default(),
@@ -54,12 +54,12 @@ impl TestService {
         }
     }
 
-    /// Answers with this status from now on; 0 is an error instead of an answer.
+    /// Sets the status of responses; 0 is an error.
     pub fn set_status(&self, status: usize) {
         self.status.store(status, Ordering::SeqCst);
     }
 
-    /// Keeps everybody inside until [`release`](Self::release).
+    /// Blocks all calls until [`release`](Self::release).
     pub fn block(&self) {
         self.blocked.send_replace(false);
     }
@@ -98,15 +98,15 @@ impl<B> Service<Request<B>> for TestService {
     }
 
     fn call(&mut self, _: Request<B>) -> Self::Future {
-        let player = self.clone();
-        player.calls.fetch_add(1, Ordering::SeqCst);
-        let mut gate = player.blocked.subscribe();
+        let inner = self.clone();
+        inner.calls.fetch_add(1, Ordering::SeqCst);
+        let mut gate = inner.blocked.subscribe();
         Box::pin(async move {
-            let inside = player.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
-            player.max_in_flight.fetch_max(inside, Ordering::SeqCst);
-            let _inside = InFlightCounter(player.in_flight.clone());
+            let inside = inner.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+            inner.max_in_flight.fetch_max(inside, Ordering::SeqCst);
+            let _inside = InFlightCounter(inner.in_flight.clone());
             gate.wait_for(|open| *open).await.unwrap();
-            match player.status.load(Ordering::SeqCst) {
+            match inner.status.load(Ordering::SeqCst) {
                 0 => Err(TestServiceError),
                 status => {
                     let answer = Response::builder().status(u16::try_from(status).unwrap());
@@ -117,7 +117,7 @@ impl<B> Service<Request<B>> for TestService {
     }
 }
 
-/// A body that comes piece by piece, as the story goes.
+/// A body whose frames the test sends.
 pub struct ChannelBody(mpsc::UnboundedReceiver<Result<Frame<Bytes>, TestServiceError>>);
 
 pub type ChannelBodySender = mpsc::UnboundedSender<Result<Frame<Bytes>, TestServiceError>>;
@@ -145,7 +145,7 @@ pub fn request() -> Request<()> {
     Request::builder().uri("http://host.test/path").body(()).unwrap()
 }
 
-/// Waits until a service is ready, and calls it.
+/// Waits until a service is ready, and returns the response of the call.
 pub async fn send_request<S, B>(service: &S, request: Request<B>) -> Result<S::Response, S::Error>
 where
     S: Service<Request<B>> + Clone,
@@ -153,7 +153,7 @@ where
     tower::ServiceExt::oneshot(service.clone(), request).await
 }
 
-/// Waits until a service is ready, and calls it; what it answers is still to come.
+/// Waits until a service is ready, and returns the future of the call.
 pub async fn start<S, B>(service: &S, request: Request<B>) -> S::Future
 where
     S: Service<Request<B>, Error = TestServiceError> + Clone,
@@ -162,7 +162,7 @@ where
     tower::ServiceExt::ready(&mut service).await.unwrap().call(request)
 }
 
-/// The status of what was answered.
+/// Returns the status of a response.
 pub async fn status<S, R>(service: &S) -> u16
 where
     S: Service<Request<()>, Response = Response<R>, Error = TestServiceError> + Clone,
@@ -174,7 +174,7 @@ pub fn header<'r, R>(response: &'r Response<R>, name: &str) -> Option<&'r str> {
     response.headers().get(name).map(|value| value.to_str().unwrap())
 }
 
-/// Polls once, and says whether there is more to wait for.
+/// Polls once, and returns whether the future is pending.
 pub async fn is_pending<F: Future + Unpin>(future: &mut F) -> bool {
     std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_pending())).await
 }

@@ -1,4 +1,4 @@
-//! Gates on a clock that the test turns.
+//! Rules with a manual clock.
 
 use http::Request;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -8,23 +8,23 @@ use tidegate_limiter::{
 };
 use tidegate_rule::{RequestLimit, RuleConfig, Rules, Settings, request::key};
 
-/// Rules of a test's own, and its clock.
+/// The rules of a test, and their clock.
 pub struct TestRules {
     pub rules: Rules,
     pub clock: ManualClock,
 }
 
-/// A store that never answers.
+/// A store that is always unavailable.
 #[derive(Debug)]
 pub struct NoReplyStore;
 
 impl Store for NoReplyStore {
     fn execute(&self, _: store::StoreRequest) -> StoreFuture<Result<store::StoreReply, StoreError>> {
-        Box::pin(async { Err(StoreError::Unavailable("no answer".to_owned())) })
+        Box::pin(async { Err(StoreError::Unavailable("no reply".to_owned())) })
     }
 }
 
-/// A program whose store is away, and whose rules are closed without it.
+/// Returns rules whose store is unavailable and whose failure mode is closed.
 pub fn test_rules_without_store() -> TestRules {
     let (clock, manual_clock) = Clock::manual();
     let rules = Rules::new();
@@ -41,12 +41,12 @@ pub fn test_rules() -> TestRules {
 }
 
 impl TestRules {
-    /// A rule for everybody together.
+    /// Declares a rule without a key.
     pub fn limit(&self, name: &'static str, quota: &str) -> RequestLimit {
         self.add_rule(RuleConfig::new(name).quota(quota).unwrap())
     }
 
-    /// The same for each peer.
+    /// Declares a rule by peer address.
     pub fn per_peer(&self, name: &'static str, quota: &str) -> RequestLimit {
         self.limit(name, quota).key(key::peer())
     }
@@ -60,18 +60,18 @@ impl TestRules {
     }
 }
 
-/// What a rule has left for everybody together.
+/// Returns the remaining quota of a rule without a key.
 pub fn quota_remaining(limit: &RequestLimit) -> u64 {
     let limiter = limit.rule().limiter().unwrap();
     limiter.blocking().key("").peek(0).remaining()
 }
 
-/// A request to a path.
+/// Returns a request to a path.
 pub fn get(path: &str) -> Request<()> {
     Request::builder().uri(path).body(()).unwrap()
 }
 
-/// The same from an address.
+/// Returns a request to a path from an address.
 pub fn get_from(path: &str, peer: [u8; 4]) -> Request<()> {
     let mut request = get(path);
     request.extensions_mut().insert(SocketAddr::from((peer, 4_000)));

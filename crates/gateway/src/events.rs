@@ -1,0 +1,201 @@
+//! The log events of this crate, one struct each.
+
+use std::{fmt::Display, io, path::Path};
+use tidegate_admin::{GatewayError, ModeChange, ReloadScope};
+
+/// The policy was reloaded and is in force.
+pub(crate) struct PolicyReloaded<'a> {
+    pub(crate) version: &'a str,
+    pub(crate) rules: usize,
+    pub(crate) scope: ReloadScope,
+}
+
+impl PolicyReloaded<'_> {
+    pub(crate) fn emit(self) {
+        tracing::info!(version = self.version, rules = self.rules, scope = ?self.scope, "policy reloaded");
+    }
+}
+
+/// The changed policy is invalid, and the previous one stays in force.
+pub(crate) struct PolicyRejected<'a> {
+    pub(crate) error: &'a GatewayError,
+}
+
+impl PolicyRejected<'_> {
+    pub(crate) fn emit(self) {
+        tracing::error!(error = %self.error, "policy rejected, keeping the previous one");
+    }
+}
+
+/// A call of the admin API changed the policy file.
+pub(crate) struct PolicyChanged<'a> {
+    pub(crate) change: &'a ModeChange,
+}
+
+impl PolicyChanged<'_> {
+    pub(crate) fn emit(self) {
+        tracing::info!(id = self.change.id, change = %self.change, "policy changed");
+    }
+}
+
+/// The policy in force contains a likely mistake.
+pub(crate) struct PolicyWarning<'a> {
+    pub(crate) warning: &'a dyn Display,
+}
+
+impl PolicyWarning<'_> {
+    pub(crate) fn emit(self) {
+        tracing::warn!(warning = %self.warning, "policy warning");
+    }
+}
+
+/// An expression of a rule or route failed for requests.
+pub(crate) struct ExpressionFailed<'a> {
+    pub(crate) part: &'a str,
+    pub(crate) failures: u64,
+}
+
+impl ExpressionFailed<'_> {
+    pub(crate) fn emit(self) {
+        tracing::warn!(
+            part = self.part,
+            failures = self.failures,
+            "expression failed; a rule applies, a route does not match"
+        );
+    }
+}
+
+/// The access log was moved, and a new file cannot be opened.
+pub(crate) struct AccessLogReopenFailed<'a> {
+    pub(crate) file: &'a Path,
+    pub(crate) error: &'a io::Error,
+}
+
+impl AccessLogReopenFailed<'_> {
+    pub(crate) fn emit(self) {
+        tracing::warn!(
+            file = %self.file.display(),
+            error = %self.error,
+            "cannot reopen the log file; still writing to the old one"
+        );
+    }
+}
+
+/// A write to the access log failed, and its thread ends.
+pub(crate) struct AccessLogFailed<'a> {
+    pub(crate) file: &'a Path,
+    pub(crate) error: &'a io::Error,
+}
+
+impl AccessLogFailed<'_> {
+    pub(crate) fn emit(self) {
+        tracing::error!(
+            file = %self.file.display(),
+            error = %self.error,
+            "cannot write the access log; logging stopped"
+        );
+    }
+}
+
+/// The queue of the access log was full.
+pub(crate) struct AccessLogRecordsLost {
+    pub(crate) lost: u64,
+}
+
+impl AccessLogRecordsLost {
+    pub(crate) fn emit(self) {
+        tracing::warn!(lost = self.lost, "access log queue full; requests not logged");
+    }
+}
+
+/// A server failed several requests in a row, and receives requests only if no server is healthy.
+pub(crate) struct UpstreamServerUnhealthy<'a> {
+    pub(crate) server: &'a str,
+    pub(crate) failures: u64,
+}
+
+impl UpstreamServerUnhealthy<'_> {
+    pub(crate) fn emit(self) {
+        tracing::warn!(server = self.server, failures = self.failures, "upstream server unhealthy");
+    }
+}
+
+/// An unhealthy server responded to a request.
+pub(crate) struct UpstreamServerRecovered<'a> {
+    pub(crate) server: &'a str,
+}
+
+impl UpstreamServerRecovered<'_> {
+    pub(crate) fn emit(self) {
+        tracing::info!(server = self.server, "upstream server recovered");
+    }
+}
+
+/// A server failed its health checks, and receives no requests.
+pub(crate) struct HealthCheckFailed<'a> {
+    pub(crate) server: &'a str,
+    pub(crate) status: Option<u16>,
+}
+
+impl HealthCheckFailed<'_> {
+    pub(crate) fn emit(self) {
+        tracing::warn!(
+            server = self.server,
+            status = self.status,
+            "health check failed; server receives no requests"
+        );
+    }
+}
+
+/// A server passed its health checks after it had failed them.
+pub(crate) struct HealthCheckPassed<'a> {
+    pub(crate) server: &'a str,
+}
+
+impl HealthCheckPassed<'_> {
+    pub(crate) fn emit(self) {
+        tracing::info!(server = self.server, "health check passed; server receives requests");
+    }
+}
+
+/// A collector does not accept traces or metrics.
+#[cfg(feature = "otel")]
+pub(crate) struct CollectorUnavailable<'a> {
+    pub(crate) signal: &'a str,
+    pub(crate) endpoint: &'a str,
+    pub(crate) lost: u64,
+    pub(crate) reason: &'a str,
+}
+
+#[cfg(feature = "otel")]
+impl CollectorUnavailable<'_> {
+    pub(crate) fn emit(self) {
+        tracing::warn!(
+            signal = self.signal,
+            endpoint = self.endpoint,
+            lost = self.lost,
+            reason = self.reason,
+            "collector unavailable"
+        );
+    }
+}
+
+/// A collector accepts traces or metrics again.
+#[cfg(feature = "otel")]
+pub(crate) struct CollectorRecovered<'a> {
+    pub(crate) signal: &'a str,
+    pub(crate) endpoint: &'a str,
+    pub(crate) lost: u64,
+}
+
+#[cfg(feature = "otel")]
+impl CollectorRecovered<'_> {
+    pub(crate) fn emit(self) {
+        tracing::info!(
+            signal = self.signal,
+            endpoint = self.endpoint,
+            lost = self.lost,
+            "collector recovered"
+        );
+    }
+}
