@@ -8,9 +8,9 @@ use core::mem;
 /// ```
 /// use tidegate_core::suggest::closest;
 ///
-/// let known = ["store", "prefix", "on-outage"];
+/// let known = ["store", "prefix", "on-limit"];
 /// assert_eq!(closest("stroe", known), Some("store"));
-/// assert_eq!(closest("On_Outage", known), Some("on-outage"));
+/// assert_eq!(closest("On_Limit", known), Some("on-limit"));
 /// assert_eq!(closest("banana", known), None);
 /// ```
 ///
@@ -59,11 +59,11 @@ mod tests {
 
     #[test]
     fn closest_finds_the_nearest_word() {
-        let known = ["mode", "store", "stores", "prefix", "on-outage", "reload", "rules"];
+        let known = ["mode", "store", "stores", "prefix", "on-limit", "reload", "rules"];
         for (word, expected) in [
             ("store", Some("store")),
             ("stroe", Some("store")),
-            ("on_outage", Some("on-outage")),
+            ("on_limit", Some("on-limit")),
             ("Mode", Some("mode")),
             ("prefx", Some("prefix")),
             ("moed", Some("mode")),

@@ -25,7 +25,7 @@ pub(crate) fn breaker_json(breaker: &BreakerSnapshot) -> Value {
     json!({
         "state": breaker.state.to_string(),
         "failure-rate": breaker.failure_rate.map(Percent::as_f64),
-        "slow-rate": breaker.slow_rate.map(Percent::as_f64),
+        "slow-call-rate": breaker.slow_rate.map(Percent::as_f64),
         "rejected": breaker.rejected,
         "remaining": breaker.remaining.map(seconds),
     })

@@ -153,7 +153,7 @@ fn denials_json(counts: &RuleCounts) -> Value {
 fn quotas_json(rule: RuleView<'_>) -> Vec<Value> {
     let tier = |index: usize| match &rule.source().quotas {
         Quotas::All(_) => Value::Null,
-        Quotas::Tiers(tiers) => tiers.quotas.get(index).map_or("else", |(name, _)| name.as_str()).into(),
+        Quotas::Tiers(tiers) => tiers.quotas.get(index).map_or("default", |(name, _)| name.as_str()).into(),
     };
     let with_tier = |(index, quota): (usize, &tidegate_core::Quota)| {
         let mut json = quota_json(quota);

@@ -317,7 +317,7 @@ fn explain_applied(
             let index = tier_index.unwrap_or(tiers.quotas.len());
             match tiers.quotas.get(index) {
                 Some((name, quota)) => (Some(name.clone()), vec![(index, *quota)]),
-                None => (Some("else".to_owned()), vec![(index, tiers.default)]),
+                None => (Some("default".to_owned()), vec![(index, tiers.default)]),
             }
         }
     };
@@ -437,7 +437,7 @@ fn describe_ban(ban: &BanRule, subject: Option<&str>) -> String {
 
 /// Returns the location of the counters of a rule.
 pub(crate) fn counter_location(policy: &Policy, rule: &RuleSpec) -> CounterLocation {
-    let outage = rule.on_outage.or(policy.stores.on_outage).unwrap_or_default();
+    let outage = rule.failure_mode.or(policy.stores.failure_mode).unwrap_or_default();
     let is_store = |address: &String| address != "memory";
     match &rule.store {
         Some(name) if policy.stores.named.get(name).is_none_or(is_store) => {

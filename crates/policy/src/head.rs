@@ -94,7 +94,7 @@ impl RequestHead for HttpRequestHead<'_> {
 /// The settings of `connections` in a policy that [`check`] needs.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadLimits {
-    /// `body-size`, in bytes.
+    /// `max-body-size`, in bytes.
     pub body_size: u64,
     /// `escaped-slashes`.
     pub escaped_slashes: EscapedSlashes,
@@ -123,7 +123,7 @@ pub enum HeadError {
     TransferCoding,
     /// `CONNECT` or `TRACE`.
     Method,
-    /// The body is larger than `body-size`.
+    /// The body is larger than `max-body-size`.
     TooLarge,
 }
 

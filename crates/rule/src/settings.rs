@@ -166,7 +166,7 @@ impl Settings {
 
     /// Sets the failure mode for an unavailable store.
     #[must_use]
-    pub fn on_outage(self, outage: FailureMode) -> Self {
+    pub fn failure_mode(self, outage: FailureMode) -> Self {
         Self { outage: Some(outage), ..self }
     }
 
@@ -250,7 +250,7 @@ impl RuleSettings {
 
     /// Sets the failure mode for an unavailable store.
     #[must_use]
-    pub fn on_outage(self, outage: FailureMode) -> Self {
+    pub fn failure_mode(self, outage: FailureMode) -> Self {
         Self { outage: Some(outage), ..self }
     }
 

@@ -155,7 +155,7 @@ fn failure_mode_change_applies_at_once() {
     let rules = Rules::new();
     let rule = rules.declare(rule_config("login", "4/min")).unwrap();
     let store: Arc<dyn Store> = Arc::new(UnavailableStore);
-    let of = |outage| settings().store(store.clone()).on_outage(outage);
+    let of = |outage| settings().store(store.clone()).failure_mode(outage);
     let table = [
         (FailureMode::Closed, 0),
         (FailureMode::Open, 9),
@@ -167,7 +167,7 @@ fn failure_mode_change_applies_at_once() {
         assert_eq!(admitted(&rule, 9), expected, "{outage:?}");
     }
     rules
-        .apply(of(FailureMode::Closed).rule("login", RuleSettings::new().on_outage(FailureMode::Open)))
+        .apply(of(FailureMode::Closed).rule("login", RuleSettings::new().failure_mode(FailureMode::Open)))
         .unwrap();
     assert_eq!(admitted(&rule, 9), 9, "a rule may have its own failure mode");
     // The same settings again keep the limiter and its counters.
@@ -216,7 +216,7 @@ fn rules_use_named_stores() {
     let named = |address| {
         let rule_settings = RuleSettings::new().store("sessions");
         settings()
-            .on_outage(FailureMode::Closed)
+            .failure_mode(FailureMode::Closed)
             .named_store("sessions", address)
             .rule("by-settings", rule_settings)
     };
@@ -228,7 +228,7 @@ fn rules_use_named_stores() {
     assert_eq!(all(), [4, 4, 0]);
     // An unknown store falls back to the default one, which is logged once.
     let warned = count_events(Level::WARN, || {
-        rules.apply(settings().store(Arc::new(UnavailableStore)).on_outage(FailureMode::Open)).unwrap();
+        rules.apply(settings().store(Arc::new(UnavailableStore)).failure_mode(FailureMode::Open)).unwrap();
         rules.apply(settings()).unwrap();
     });
     assert_eq!((warned, all()), (1, [4, 4, 4]));
@@ -384,7 +384,7 @@ fn quota_changes_under_load_keep_bound() {
             thread::yield_now();
         }
         // The store is unavailable, so the local share counts: also in memory, but separately.
-        rules.apply(Settings::new().store(store).on_outage(FailureMode::Local { nodes: 1 })).unwrap();
+        rules.apply(Settings::new().store(store).failure_mode(FailureMode::Local { nodes: 1 })).unwrap();
         while admitted.load(Ordering::Relaxed) < 200 {
             thread::yield_now();
         }

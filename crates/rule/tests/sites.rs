@@ -314,7 +314,7 @@ fn any_change_under_load_ends_consistent() {
         },
         |step| {
             let rule = RuleSettings::new().quota(quotas[step % quotas.len()]).unwrap();
-            let rule = rule.mode(modes[step % modes.len()]).on_outage(outages[step / 2 % outages.len()]);
+            let rule = rule.mode(modes[step % modes.len()]).failure_mode(outages[step / 2 % outages.len()]);
             let settings = Settings::new().rule("anything", rule);
             if step % 7 < 3 { settings.store(store.clone()) } else { settings }
         },

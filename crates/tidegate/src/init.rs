@@ -51,13 +51,13 @@ mod file {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A rule of the file replaces the declaration of the attribute with its name: the mode, store, on-outage and wait,
+    /// A rule of the file replaces the declaration of the attribute with its name: the mode, store, failure-mode and wait,
     /// and, if the rule has them, the quotas, message, capacity and breaker. A rule without an attribute is ignored,
     /// because the same file can configure a gateway. Without a file, all limits are in memory, as declared in code.
     ///
     /// Attributes are registered by their first call. If the rule of an attribute that is first called later is invalid
     /// for it, the problem is logged then, and the attribute stays as declared. An unavailable store is not an error;
-    /// `on-outage` applies until it is available.
+    /// `failure-mode` applies until it is available.
     ///
     /// When the file changes, it is reloaded, and counters are retained. The problems of an invalid file are logged, and the
     /// previous policy stays in force.

@@ -286,7 +286,7 @@ async fn counters_use_configured_store() {
     let settings = Settings::new()
         .store(ledger.clone())
         .named_store("sessions", StoreAddress::Instance(sessions.clone()))
-        .on_outage(FailureMode::Closed);
+        .failure_mode(FailureMode::Closed);
     let _guard = apply_settings(settings);
     let blocking = thread::spawn(|| (passed_of_ten(|| stored(1, "/a|b")), passed_of_ten(|| stored(1, "/c"))));
     let passed = tokio::task::spawn_blocking(|| blocking.join().unwrap()).await.unwrap();

@@ -121,7 +121,7 @@ fn attributes_follow_the_file() {
   - { name: orders, quota: 4 per 52w, message: enough }
   - { name: numbers in the file, quota: 2 per 52w }
   - { name: slots, quota: 3 at once }
-  - { name: fragile, breaker: { over: 2 } }
+  - { name: fragile, breaker: { window-size: 2 } }
   - { name: of the gateway, key: header x-tenant, quota: 1/s }
 ",
     )
@@ -133,7 +133,7 @@ fn attributes_follow_the_file() {
     assert_eq!(calls(), [FragileError::Inner, FragileError::Inner, FragileError::Rejected]);
 
     file.init(
-        "rules: [{ name: orders, quota: 6 per 52w }, { name: fragile, breaker: { over: 2 }, mode: shadow }]",
+        "rules: [{ name: orders, quota: 6 per 52w }, { name: fragile, breaker: { window-size: 2 }, mode: shadow }]",
     )
     .unwrap();
     assert_eq!(
@@ -143,7 +143,7 @@ fn attributes_follow_the_file() {
     );
     assert!(slots(0).is_ok() && slots(1).is_err());
     assert_eq!(calls(), [FragileError::Inner, FragileError::Inner, FragileError::Inner]);
-    file.init("rules: [{ name: fragile, breaker: { over: 2 } }]").unwrap();
+    file.init("rules: [{ name: fragile, breaker: { window-size: 2 } }]").unwrap();
     assert_eq!(fragile(), Err(FragileError::Rejected), "reloading the same breaker keeps its state");
     file.init("rules: []").unwrap();
     assert_eq!(

@@ -43,8 +43,10 @@ pub(crate) fn measure_redis_three() -> BenchResult<Measurement> {
     let (backend, redis) = (BenchServer::start_backend()?, BenchServer::start_redis()?);
     let rule = "rules: { name: each, key: ip, quotas: [1000000/s, 50000000/min, 2000000000/h] }";
     let memory = BenchServer::start_gateway(&backend, &format!("headers: none\n{rule}"))?;
-    let store =
-        format!("store: redis://{}\ndeadline: 20ms\non-outage: closed\nheaders: none\n{rule}", redis.address);
+    let store = format!(
+        "store: redis://{}\ndeadline: 20ms\nfailure-mode: closed\nheaders: none\n{rule}",
+        redis.address
+    );
     compare_throughput(&BenchServer::start_gateway(&backend, &store)?, &memory, ExpectedStatus::MostlyOk)
 }
 

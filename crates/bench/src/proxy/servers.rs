@@ -50,10 +50,10 @@ impl BenchServer {
         let path = temp_path(address, "yaml");
         let policy = format!(
             "listen: {address}\n\
-             connections: {{ most: 100000, per-client: 100000, idle-timeout: 600s }}\n\
+             connections: {{ max: 100000, max-per-client: 100000, idle-timeout: 600s }}\n\
              upstreams: {{ backend: {{ servers: \"http://{}\", keep-alive: 128 }} }}\n\
              routes: backend\n\
-             introduce: none\n\
+             forwarded-headers: none\n\
              {rules}\n",
             backend.address
         );

@@ -99,8 +99,10 @@ async fn limit_headers_are_sent_over_each_http_version() {
 #[tokio::test]
 async fn oversized_request_head_is_rejected() {
     let server = TestUpstream::start_ok().await;
-    let policy =
-        format!("listen: 127.0.0.1:0\nconnections: {{ header-size: 16KiB }}\n{}", server.upstream_config());
+    let policy = format!(
+        "listen: 127.0.0.1:0\nconnections: {{ max-header-size: 16KiB }}\n{}",
+        server.upstream_config()
+    );
     let gateway = GatewayProcess::start(&policy).await;
     let url = gateway.url("/");
     for (bytes, status) in [(8_000, "200"), (64_000, "431"), (1_000_000, "431")] {

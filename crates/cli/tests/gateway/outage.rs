@@ -13,11 +13,11 @@ fn policy(server: &TestUpstream, redis: &RedisServer) -> String {
 {}store: {}
 deadline: 20s
 rules:
-  - {{ name: ready, match: {{ path: /ready }}, key: ip, quota: 1000000/s, on-outage: closed }}
-  - {{ name: load, match: {{ path: /load }}, key: ip, quota: 1000000/s, on-outage: open }}
-  - {{ name: open, match: {{ path: /open }}, key: ip, quota: 5/day sliding-log, on-outage: open }}
-  - {{ name: closed, match: {{ path: /closed }}, key: ip, quota: 5/day sliding-log, on-outage: closed }}
-  - {{ name: local, match: {{ path: /local }}, key: ip, quota: 5/day sliding-log, on-outage: local 1 }}
+  - {{ name: ready, match: {{ path: /ready }}, key: ip, quota: 1000000/s, failure-mode: closed }}
+  - {{ name: load, match: {{ path: /load }}, key: ip, quota: 1000000/s, failure-mode: open }}
+  - {{ name: open, match: {{ path: /open }}, key: ip, quota: 5/day sliding-log, failure-mode: open }}
+  - {{ name: closed, match: {{ path: /closed }}, key: ip, quota: 5/day sliding-log, failure-mode: closed }}
+  - {{ name: local, match: {{ path: /local }}, key: ip, quota: 5/day sliding-log, failure-mode: local 1 }}
 ",
         server.upstream_config(),
         redis.url(),

@@ -115,7 +115,7 @@ fn policy_with_store(version: usize, server: &TestUpstream, store: &str) -> Stri
     format!(
         "listen: 127.0.0.1:0
 {}store: {store}
-on-outage: closed
+failure-mode: closed
 rules:
   - {{ name: load, match: {{ path: /load }}, key: ip, quota: 1000000/s }}
   - {{ name: version, match: {{ path: /version }}, deny: all, on-limit: {{ status: 418, body: 'policy {version}' }} }}

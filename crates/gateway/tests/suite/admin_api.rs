@@ -518,7 +518,7 @@ async fn gateway_and_server_responses_are_counted_separately() {
 #[tokio::test]
 async fn responses_without_a_readable_request_are_counted() {
     let server = TestBackend::start_echo().await;
-    let gateway = AdminGateway::start(&server, "connections: { per-client: 1 }");
+    let gateway = AdminGateway::start(&server, "connections: { max-per-client: 1 }");
     let mut only = RawClient::connect(gateway.address).await;
     assert_eq!(only.get("/").await.status(), 200);
     assert_eq!(gateway.get("/").await.status(), 503);
@@ -674,7 +674,7 @@ async fn unavailable_store_is_reported() {
     let server = TestBackend::start_echo().await;
     let rules = Rules::new();
     rules.set_connect(|_| Ok(Arc::new(UnavailableStore)));
-    let rest = "store: redis://:secret@db\non-outage: closed\nobserve: { denials: 9 }\n\
+    let rest = "store: redis://:secret@db\nfailure-mode: closed\nobserve: { denials: 9 }\n\
                 rules: [{ name: all, key: ip, quota: 5/h }]";
     let gateway = AdminGateway::start_with(&server, rest, rules);
     let denied = gateway.get("/").await;
@@ -957,7 +957,7 @@ async fn otlp_collector_receives_all_metrics() {
     .await;
     let server = TestBackend::start_echo().await;
     let metrics =
-        format!("metrics: {{ endpoint: 'http://{}', every: 1s, service: shop }}\n", collector.address);
+        format!("metrics: {{ endpoint: 'http://{}', interval: 1s, service: shop }}\n", collector.address);
     let gateway = AdminGateway::start(&server, &(metrics + LOGIN_POLICY));
     gateway.get_with_header("/login", "x-user: alice\r\n").await;
 

@@ -130,7 +130,7 @@ fn random_policy(random: &mut RequestRng, servers: [&TestBackend; 2]) -> String 
     text += random.choose(&["trusted-proxies: 127.0.0.0/8\n", "trusted-proxies: 127.0.0.0/8\n", ""]);
     text += random.choose(&[
         "",
-        "connections: { body-size: 3 }\n",
+        "connections: { max-body-size: 3 }\n",
         "connections: { escaped-slashes: keep, underscores-in-headers: allow }\n",
         "connections: { escaped-slashes: unescape }\n",
     ]);
@@ -173,15 +173,15 @@ fn random_policy(random: &mut RequestRng, servers: [&TestBackend; 2]) -> String 
             "deny: bad, allow: trusted, quota: 3/min, cost: 5",
             "quota: 1000/min",
             "quota: 3/min, cost: 5",
-            "quota: 3/min fixed-window, cost: { of: header x-plan, else: 9, most: 9 }",
-            "tiers: { by: header x-plan, each: { gold: 1000/s, free: 2/s }, else: 3/s }, cost: 4",
+            "quota: 3/min fixed-window, cost: { from: header x-plan, default: 9, max: 9 }",
+            "tiers: { key: header x-plan, quotas: { gold: 1000/s, free: 2/s }, default: 3/s }, cost: 4",
             "quota: 3/min, cost: 4, schedule: 00:00-24:00 x100",
             "quota: 400/min, cost: 300, schedule: 00:00-24:00 x0.5",
             "quota: 1000/min, charge: { if-status: [401] }, ban: 1000/min for 1h",
             "quota: 3/min, cost: 4, ban: 1000/min for 1h",
             "adaptive: { target: 250ms }",
             "bandwidth: 10MB/s",
-            "breaker: { failure-rate: 50%, over: 20 }",
+            "breaker: { failure-rate: 50%, window-size: 20 }",
         ]);
         let mode = random.choose(&["", "", "", ", mode: shadow", ", mode: off", ", mode: enforce 50%"]);
         let on_limit = random.choose(&[

@@ -65,17 +65,14 @@ async fn forwarded_headers_are_replaced_or_appended() {
     assert_eq!(response.header("x-request-id"), Some(id[0]));
 
     let words = ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "forwarded", "x-request-id"];
-    for (introduce, has) in
-        [(ForwardedHeaders::XForwarded, [1, 1, 1, 0, 1]), (ForwardedHeaders::None, [0; 5])]
-    {
+    for (mode, has) in [(ForwardedHeaders::XForwarded, [1, 1, 1, 0, 1]), (ForwardedHeaders::None, [0; 5])] {
         let gateway =
-            InProcessGateway::start_with(Config { forwarded_headers: introduce, ..test_config(&[&server]) })
-                .await;
+            InProcessGateway::start_with(Config { forwarded_headers: mode, ..test_config(&[&server]) }).await;
         let mut client = gateway.connect().await;
         for request in [reply, "GET / HTTP/1.1\r\nhost: app.example\r\n\r\n"] {
             let response = client.request(request).await;
-            assert_eq!(words.map(|word| response.echoed_headers(word).len()), has, "{introduce:?} {request}");
-            assert_eq!(response.header("x-request-id").is_some(), has[4] == 1, "{introduce:?}");
+            assert_eq!(words.map(|word| response.echoed_headers(word).len()), has, "{mode:?} {request}");
+            assert_eq!(response.header("x-request-id").is_some(), has[4] == 1, "{mode:?}");
         }
     }
 

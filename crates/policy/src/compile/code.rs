@@ -22,7 +22,7 @@ const SUPPORTED_KEYS: [&str; 13] = [
     "quotas",
     "mode",
     "store",
-    "on-outage",
+    "failure-mode",
     "wait",
     "message",
     "inherit",
@@ -36,7 +36,7 @@ const IGNORED_KEYS: [&str; 1] = ["match"];
 
 impl Compiler {
     /// Applies a policy to the rules declared in code: completely, or not at all if there is a problem. A rule of the policy
-    /// replaces the quotas, mode, store, on-outage, wait and message of the rule with the same name in code; a rule that code
+    /// replaces the quotas, mode, store, failure-mode, wait and message of the rule with the same name in code; a rule that code
     /// does not declare has no effect. A setting that a rule in code does not support is an error; if code declares that rule
     /// later, the error is logged then, and the rule stays as declared.
     ///

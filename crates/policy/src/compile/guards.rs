@@ -427,8 +427,8 @@ pub fn breaker_settings(spec: &BreakerSpec) -> Result<BreakerSettings, SettingEr
         (rate, Some(slow)) => settings = settings.slow_calls(rate.unwrap_or(Percent::FULL), slow),
         (Some(_), None) => {
             return Err(SettingError::new(
-                "`slow-rate` without `slow`",
-                "add the duration from which a call is slow, as in `slow: 1s`",
+                "`slow-call-rate` without `slow-call-duration`",
+                "add the duration from which a call is slow, as in `slow-call-duration: 1s`",
             ));
         }
         (None, None) => {}

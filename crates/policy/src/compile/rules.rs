@@ -291,8 +291,8 @@ pub(super) fn build_settings(
     if let Some(deadline) = stores.deadline {
         settings = settings.deadline(deadline);
     }
-    if let Some(outage) = stores.on_outage {
-        settings = settings.on_outage(outage);
+    if let Some(outage) = stores.failure_mode {
+        settings = settings.failure_mode(outage);
     }
     if let Some(clock) = &compiler.clock {
         settings = settings.clock(clock.clone());
@@ -306,8 +306,8 @@ pub(super) fn build_rule_settings(rule: &RuleSpec) -> RuleSettings {
     if let Some(store) = &rule.store {
         settings = settings.store(store);
     }
-    if let Some(outage) = rule.on_outage {
-        settings = settings.on_outage(outage);
+    if let Some(outage) = rule.failure_mode {
+        settings = settings.failure_mode(outage);
     }
     settings
 }

@@ -89,12 +89,12 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
         let reason = "`missing` has no effect: every request has this key".to_owned();
         add("missing", reason, "remove it");
     }
-    if rule.on_outage.is_some()
+    if rule.failure_mode.is_some()
         && !quotas.is_empty()
         && counter_location(policy, rule) == CounterLocation::Memory
     {
-        let reason = "`on-outage` has no effect in memory".to_owned();
-        add("on-outage", reason, "remove it, or add a store, as in `store: redis://127.0.0.1:6379`");
+        let reason = "`failure-mode` has no effect in memory".to_owned();
+        add("failure-mode", reason, "remove it, or add a store, as in `store: redis://127.0.0.1:6379`");
     }
     let can_reject =
         !quotas.is_empty() || rule.adaptive.is_some() || rule.breaker.is_some() || rule.access.is_some();
@@ -123,12 +123,15 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
 
 /// Finds settings of stores in a policy without stores.
 pub(super) fn find_unused_store_keys(policy: &Policy) -> Vec<&'static str> {
-    let Stores { default, named, prefix, deadline, on_outage } = &policy.stores;
+    let Stores { default, named, prefix, deadline, failure_mode } = &policy.stores;
     if default.iter().chain(named.values()).any(|address| address != "memory") {
         return Vec::new();
     }
-    let settings =
-        [("prefix", prefix.is_some()), ("deadline", deadline.is_some()), ("on-outage", on_outage.is_some())];
+    let settings = [
+        ("prefix", prefix.is_some()),
+        ("deadline", deadline.is_some()),
+        ("failure-mode", failure_mode.is_some()),
+    ];
     settings.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key).collect()
 }
 

@@ -131,7 +131,12 @@ pub fn lint(policy: &Policy) -> Vec<LintWarning> {
         };
         if outage == Some(FailureMode::Open) && looks_like_login(rule) {
             let reason = "password guesses are not limited while its store is unavailable".to_owned();
-            add(Lint::OpenLogin, "on-outage", reason, "write `on-outage: local`, or `closed`".to_owned());
+            add(
+                Lint::OpenLogin,
+                "failure-mode",
+                reason,
+                "write `failure-mode: local`, or `closed`".to_owned(),
+            );
         }
         for (reason, fix) in find_missing_key_parts(policy, rule) {
             add(Lint::KeyNotPresent, "key", reason, fix.to_owned());

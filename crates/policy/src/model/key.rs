@@ -64,7 +64,7 @@ pub enum CostSpec {
     FromRequest {
         /// The part of the request that contains the number.
         part: KeyPart,
-        /// The cost of a request without a valid number: `cost: { of: header x-cost, else: 1, most: 100 }`.
+        /// The cost of a request without a valid number: `cost: { from: header x-cost, default: 1, max: 100 }`.
         default: u64,
         /// The maximum cost of a request.
         max: u64,

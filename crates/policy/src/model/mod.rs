@@ -57,7 +57,7 @@ pub struct Policy {
     pub stores: Stores,
     /// `trusted-proxies`: the proxies whose forwarded headers determine the address of the client.
     pub trusted_proxies: Vec<Prefix>,
-    /// `introduce`: the headers that describe the client to upstream servers.
+    /// `forwarded-headers`: the headers that describe the client to upstream servers.
     pub forwarded_headers: ForwardedHeaders,
     /// `user`: where a request carries the name of the user. Rules with the key `user` need it.
     pub user: Option<KeySpec>,
@@ -80,8 +80,8 @@ pub struct Stores {
     pub prefix: Option<String>,
     /// `deadline`: the time that a decision waits for a store.
     pub deadline: Option<Duration>,
-    /// `on-outage`: the decision while a store is unavailable.
-    pub on_outage: Option<FailureMode>,
+    /// `failure-mode`: the decision while a store is unavailable.
+    pub failure_mode: Option<FailureMode>,
 }
 
 impl fmt::Debug for Stores {
@@ -91,7 +91,7 @@ impl fmt::Debug for Stores {
             .field("named", &self.named.keys())
             .field("prefix", &self.prefix)
             .field("deadline", &self.deadline)
-            .field("on_outage", &self.on_outage)
+            .field("failure_mode", &self.failure_mode)
             .finish()
     }
 }

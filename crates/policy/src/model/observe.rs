@@ -37,7 +37,7 @@ impl Default for Observe {
 pub struct Metrics {
     /// `endpoint`: the URL of an OTLP collector over HTTP; `/v1/metrics` is added.
     pub endpoint: String,
-    /// `every`: the export interval.
+    /// `interval`: the export interval.
     pub interval: Duration,
     /// `service`: the service name of the gateway.
     pub service: String,

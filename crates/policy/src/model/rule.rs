@@ -15,7 +15,7 @@ use tidegate_rule::{
 ///
 /// ```yaml
 /// templates:
-///   usual: { key: ip, on-outage: closed }      # keys that several rules share
+///   usual: { key: ip, failure-mode: closed }      # keys that several rules share
 /// rules:
 ///   - name: login
 ///     use: usual                               # provides the keys that the rule does not set
@@ -56,8 +56,8 @@ pub struct RuleSpec {
     pub enforcement: RuleEnforcement,
     /// `store`, by name; the default store if `None`.
     pub store: Option<String>,
-    /// `on-outage`; that of the policy if `None`.
-    pub on_outage: Option<FailureMode>,
+    /// `failure-mode`; that of the policy if `None`.
+    pub failure_mode: Option<FailureMode>,
     /// `wait`: the maximum time that a request waits for capacity.
     pub wait: Duration,
     /// `queue`: the length and the order of the wait queue.
@@ -94,7 +94,7 @@ impl RuleSpec {
             schedule: None,
             enforcement: RuleEnforcement::All(Mode::Enforce),
             store: None,
-            on_outage: None,
+            failure_mode: None,
             wait: Duration::ZERO,
             queue: None,
             message: None,
@@ -115,14 +115,14 @@ pub enum Quotas {
     Tiers(Tiers),
 }
 
-/// `tiers: { by: header x-plan, each: { gold: 1000/s, free: 10/s }, else: 1/s }`
+/// `tiers: { key: header x-plan, quotas: { gold: 1000/s, free: 10/s }, default: 1/s }`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiers {
-    /// `by`: the part of the request that names its tier.
+    /// `key`: the part of the request that names its tier.
     pub key: KeySpec,
-    /// `each`, in order.
+    /// `quotas`, in order.
     pub quotas: Vec<(String, Quota)>,
-    /// `else`: the quota of requests that name none of these tiers.
+    /// `default`: the quota of requests that name none of these tiers.
     pub default: Quota,
 }
 
@@ -146,14 +146,14 @@ pub enum StatusPattern {
     Class(u16),
 }
 
-/// `adaptive: { target: 250ms, least: 4, most: 200 }`
+/// `adaptive: { target: 250ms, min: 4, max: 200 }`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdaptiveSpec {
     /// `target`: the latency to keep.
     pub target: Duration,
-    /// `least`: the lower bound of the concurrency limit.
+    /// `min`: the lower bound of the concurrency limit.
     pub min: Option<u64>,
-    /// `most`: the upper bound of the concurrency limit.
+    /// `max`: the upper bound of the concurrency limit.
     pub max: Option<u64>,
 }
 
@@ -177,35 +177,35 @@ pub struct AccessSpec {
     pub ban: Option<BanRule>,
 }
 
-/// `breaker: { failure-rate: 50%, over: 20, open: 5s, probes: 3 }`, for the upstream as a whole.
+/// `breaker: { failure-rate: 50%, window-size: 20, open-duration: 5s, half-open-calls: 3 }`, of a rule or of each server of an upstream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BreakerSpec {
     /// `failure-rate`: the share of failed calls at which the breaker opens.
     pub failure_rate: Option<Percent>,
-    /// `slow-rate`: the share of slow calls at which the breaker opens.
+    /// `slow-call-rate`: the share of slow calls at which the breaker opens.
     pub slow_call_rate: Option<Percent>,
-    /// `slow`: the duration from which a call is slow.
+    /// `slow-call-duration`: the duration from which a call is slow.
     pub slow_call_duration: Option<Duration>,
-    /// `over`: the number of recent calls that the shares are computed of.
+    /// `window-size`: the number of recent calls that the shares are computed of.
     pub window_size: Option<u64>,
-    /// `least`: the minimum number of calls before the breaker can open.
+    /// `min-calls`: the minimum number of calls before the breaker can open.
     pub min_calls: Option<u64>,
-    /// `open`: the time that the breaker stays open before it admits probes.
+    /// `open-duration`: the time that the breaker stays open before it admits probes.
     pub open_duration: Option<Duration>,
-    /// `probes`: the number of calls that are admitted while the breaker is half-open.
+    /// `half-open-calls`: the number of calls that are admitted while the breaker is half-open.
     pub half_open_calls: Option<u64>,
 }
 
-/// `priority: high`, or a priority that the request names: `{ by: header x-priority, else: low }`.
+/// `priority: high`, or a priority that the request names: `{ key: header x-priority, default: low }`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PrioritySpec {
     /// The same priority for every request.
     Fixed(String),
     /// The priority that the request names.
     FromRequest {
-        /// `by`: the part of the request that names it.
+        /// `key`: the part of the request that names it.
         key: KeySpec,
-        /// `else`: the priority of requests that name none.
+        /// `default`: the priority of requests that name none.
         default: String,
     },
 }
@@ -292,12 +292,12 @@ impl FromStr for RuleEnforcement {
     }
 }
 
-/// `queue: { most: 100, in-all: 5000, order: fifo }`, or `queue: 100`
+/// `queue: { max: 100, max-total: 5000, order: fifo }`, or `queue: 100`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSpec {
-    /// `most`: the maximum number of waiting requests for one key.
+    /// `max`: the maximum number of waiting requests for one key.
     pub max: u64,
-    /// `in-all`: the maximum number of waiting requests over all keys; by default 10,000, or `most` if that is larger.
+    /// `max-total`: the maximum number of waiting requests over all keys; by default 10,000, or `max` if that is larger.
     pub max_total: Option<u64>,
     /// `order`.
     pub order: QueueOrder,

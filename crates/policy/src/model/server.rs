@@ -22,16 +22,16 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// `key`: the private key (PEM).
     pub key: PathBuf,
-    /// `clients`: CA certificates (PEM) used to verify client certificates. No client certificate is required if `None`.
+    /// `client-ca`: CA certificates (PEM) used to verify client certificates. No client certificate is required if `None`.
     pub client_ca: Option<PathBuf>,
 }
 
 /// `connections`: limits of connections and requests that apply before any rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connections {
-    /// `most`: the maximum number of concurrent connections.
+    /// `max`: the maximum number of concurrent connections.
     pub max: u64,
-    /// `per-client`: the maximum number of concurrent connections from one IPv4 address or one IPv6 network.
+    /// `max-per-client`: the maximum number of concurrent connections from one IPv4 address or one IPv6 network.
     pub per_client: u64,
     /// `header-timeout`: the timeout for receiving the head of a request.
     pub header_timeout: Duration,
@@ -41,11 +41,11 @@ pub struct Connections {
     pub idle_timeout: Duration,
     /// `tunnel-timeout`: the idle timeout of an upgraded connection, such as a WebSocket.
     pub tunnel_timeout: Duration,
-    /// `header-size`: the maximum size of the head of a request, in bytes.
+    /// `max-header-size`: the maximum size of the head of a request, in bytes.
     pub header_size: u64,
-    /// `body-size`: the maximum size of the body of a request, in bytes; `none` for no limit.
+    /// `max-body-size`: the maximum size of the body of a request, in bytes; `none` for no limit.
     pub body_size: Option<u64>,
-    /// `drain`: the time that requests in flight get to finish at shutdown.
+    /// `drain-timeout`: the time that requests in flight get to finish at shutdown.
     pub drain_timeout: Duration,
     /// `escaped-slashes`: what happens to a path with `%2F`.
     pub escaped_slashes: EscapedSlashes,
@@ -202,18 +202,18 @@ impl Default for Timeouts {
     }
 }
 
-/// `health: { path: /healthz, every: 5s, timeout: 1s, failures: 3, successes: 2 }`, or `health: /healthz`
+/// `health: { path: /healthz, interval: 5s, timeout: 1s, unhealthy-threshold: 3, healthy-threshold: 2 }`, or `health: /healthz`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// `path` to request.
     pub path: String,
-    /// `every`.
+    /// `interval`.
     pub interval: Duration,
     /// `timeout`.
     pub timeout: Duration,
-    /// `failures`: consecutive failures after which a server is unhealthy.
+    /// `unhealthy-threshold`: consecutive failures after which a server is unhealthy.
     pub unhealthy_threshold: u64,
-    /// `successes`: consecutive successes after which a server is healthy again.
+    /// `healthy-threshold`: consecutive successes after which a server is healthy again.
     pub healthy_threshold: u64,
 }
 
@@ -229,10 +229,10 @@ impl Default for HealthCheck {
     }
 }
 
-/// `retries: { most: 1, budget: 20% }`, or `retries: 1`. Only requests that are safe to repeat are retried.
+/// `retries: { max: 1, budget: 20% }`, or `retries: 1`. Only requests that are safe to repeat are retried.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retries {
-    /// `most`: the maximum number of retries per request.
+    /// `max`: the maximum number of retries per request.
     pub max: u64,
     /// `budget`: the maximum share of retries among all requests.
     pub budget: Percent,

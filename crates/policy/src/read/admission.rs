@@ -27,14 +27,14 @@ pub(super) static BREAKER: MapSchema<BreakerSpec> = MapSchema {
     keys: &[
         field!("failure-rate": ValueSchema::Text(&["50%"]), failure_rate = percent => OutputValue::text,
             "The share of failed calls at which the breaker opens."),
-        field!("slow-rate": ValueSchema::Text(&["50%"]), slow_call_rate = percent => OutputValue::text,
+        field!("slow-call-rate": ValueSchema::Text(&["50%"]), slow_call_rate = percent => OutputValue::text,
             "The share of slow calls at which the breaker opens."),
-        field!("slow": TIME, slow_call_duration = positive_duration => write_duration, "The duration from which a call is slow."),
-        field!("over": ValueSchema::Integer, window_size = integer(1..=1_000_000) => write_number, "The number of recent calls that the shares are computed of."),
-        field!("least": ValueSchema::Integer, min_calls = integer(1..=1_000_000) => write_number,
+        field!("slow-call-duration": TIME, slow_call_duration = positive_duration => write_duration, "The duration from which a call is slow."),
+        field!("window-size": ValueSchema::Integer, window_size = integer(1..=1_000_000) => write_number, "The number of recent calls that the shares are computed of."),
+        field!("min-calls": ValueSchema::Integer, min_calls = integer(1..=1_000_000) => write_number,
             "The minimum number of calls before the breaker can open."),
-        field!("open": TIME, open_duration = positive_duration => write_duration, "The time that the breaker stays open before it admits probes."),
-        field!("probes": ValueSchema::Integer, half_open_calls = integer(1..=1_000_000) => write_number, "The number of calls that are admitted as probes while the breaker is half-open."),
+        field!("open-duration": TIME, open_duration = positive_duration => write_duration, "The time that the breaker stays open before it admits probes."),
+        field!("half-open-calls": ValueSchema::Integer, half_open_calls = integer(1..=1_000_000) => write_number, "The number of calls that are admitted as probes while the breaker is half-open."),
     ],
 };
 
@@ -46,21 +46,21 @@ pub(super) struct PriorityMap {
 
 pub(super) static PRIORITY: MapSchema<PriorityMap> = MapSchema {
     name: "priority",
-    required: &["by", "else"],
+    required: &["key", "default"],
     keys: &[
-        field!("by": key::KEY_SHAPE, key = key => write_key, "The part of the request that names its priority."),
-        field!("else": CLASS_SHAPE, default = class => OutputValue::text, "The priority of requests that name none."),
+        field!("key": key::KEY_SHAPE, key = key => write_key, "The part of the request that names its priority."),
+        field!("default": CLASS_SHAPE, default = class => OutputValue::text, "The priority of requests that name none."),
     ],
 };
 
 pub(super) static QUEUE: MapSchema<QueueSpec> = MapSchema {
     name: "queue",
-    required: &["most"],
+    required: &["max"],
     keys: &[
-        field!("most": ValueSchema::Integer, max = integer(1..=MAX_QUEUE_LEN) => write_number, always,
+        field!("max": ValueSchema::Integer, max = integer(1..=MAX_QUEUE_LEN) => write_number, always,
             "The maximum number of waiting requests for one key."),
-        field!("in-all": ValueSchema::Integer, max_total = integer(1..=MAX_QUEUE_LEN) => write_number,
-            "The maximum number of waiting requests over all keys; by default 10,000, or `most` if that is larger."),
+        field!("max-total": ValueSchema::Integer, max_total = integer(1..=MAX_QUEUE_LEN) => write_number,
+            "The maximum number of waiting requests over all keys; by default 10,000, or `max` if that is larger."),
         field!("order": order in QUEUE_ORDERS,
             "The order in which waiting requests are admitted by a concurrency limit or an adaptive limit."),
     ],
@@ -72,7 +72,11 @@ impl PolicyReader<'_> {
         let before = self.errors.len();
         self.read_map(node, &BREAKER, &mut spec);
         if spec.slow_call_rate.is_some() != spec.slow_call_duration.is_some() && self.errors.len() == before {
-            self.report_error(node.span, "only one of `slow` and `slow-rate`", "write both, or none");
+            self.report_error(
+                node.span,
+                "only one of `slow-call-duration` and `slow-call-rate`",
+                "write both, or none",
+            );
         }
         Some(spec)
     }
@@ -103,8 +107,8 @@ impl PolicyReader<'_> {
                     && self.errors.len() == before
                 {
                     let problem =
-                        format!("`in-all` is {max_total}, less than `most`, which is {}", queue.max);
-                    self.report_error(node.span, problem, "use an `in-all` of at least `most`");
+                        format!("`max-total` is {max_total}, less than `max`, which is {}", queue.max);
+                    self.report_error(node.span, problem, "use a `max-total` of at least `max`");
                 }
             }
             _ => queue.max = self.integer(node, 1..=MAX_QUEUE_LEN)?,

@@ -71,17 +71,17 @@ pub(super) struct CostMap {
 
 static COST: MapSchema<CostMap> = MapSchema {
     name: "cost",
-    required: &["of", "most"],
+    required: &["from", "max"],
     keys: &[
-        field!("of": KEY_SHAPE, source = single_part => write_part, "The part of the request that contains the number."),
+        field!("from": KEY_SHAPE, source = single_part => write_part, "The part of the request that contains the number."),
         key(
-            "else",
+            "default",
             "The cost of a request without the number; 1 by default.",
             ValueSchema::Integer,
             |reader, node, it| it.default = reader.integer(node, 0..=u64::MAX),
             |it| it.default.filter(|cost| *cost != 1).map(OutputValue::Number),
         ),
-        field!("most": ValueSchema::Integer, max = integer(1..=u64::MAX) => write_number, always,
+        field!("max": ValueSchema::Integer, max = integer(1..=u64::MAX) => write_number, always,
             "The maximum cost of a request."),
     ],
 };

@@ -24,15 +24,15 @@ pub(super) struct TiersMap {
 
 pub(super) static TIERS: MapSchema<TiersMap> = MapSchema {
     name: "tiers",
-    required: &["by", "each", "else"],
+    required: &["key", "quotas", "default"],
     keys: &[
-        field!("by": key::KEY_SHAPE, key = key => write_key, "The part of the request that names its tier."),
+        field!("key": key::KEY_SHAPE, key = key => write_key, "The part of the request that names its tier."),
         key(
-            "each",
+            "quotas",
             "The quota of each tier.",
             ValueSchema::NamedMap(&QUOTA),
             |reader, node, it| {
-                reader.named_entries(node, "each", |reader, name, node| {
+                reader.named_entries(node, "quotas", |reader, name, node| {
                     it.quotas.extend(reader.parse(node).map(|quota| (name.text.clone(), quota)));
                 });
             },
@@ -42,7 +42,7 @@ pub(super) static TIERS: MapSchema<TiersMap> = MapSchema {
                 ))
             },
         ),
-        field!("else": QUOTA, default = parse => OutputValue::text,
+        field!("default": QUOTA, default = parse => OutputValue::text,
             "The quota of requests that name none of these tiers."),
     ],
 };
@@ -74,9 +74,9 @@ pub(super) static ADAPTIVE: MapSchema<AdaptiveSpec> = MapSchema {
     keys: &[
         field!("target": ValueSchema::Text(&["250ms"]), target = positive_duration => write_duration, always,
             "The latency to keep."),
-        field!("least": ValueSchema::Integer, min = integer(1..=u64::MAX) => write_number,
+        field!("min": ValueSchema::Integer, min = integer(1..=u64::MAX) => write_number,
             "The lower bound of the concurrency limit."),
-        field!("most": ValueSchema::Integer, max = integer(1..=1_000_000) => write_number,
+        field!("max": ValueSchema::Integer, max = integer(1..=1_000_000) => write_number,
             "The upper bound of the concurrency limit."),
     ],
 };
@@ -138,8 +138,8 @@ impl PolicyReader<'_> {
         {
             self.report_error(
                 node.span,
-                format!("`least` is {min} and `most` is {max}"),
-                "use a `most` of at least `least`",
+                format!("`min` is {min} and `max` is {max}"),
+                "use a `max` of at least `min`",
             );
         }
         Some(adaptive)

@@ -142,6 +142,42 @@ enum ErrorReporting {
     Suppressed,
 }
 
+/// Keys that had another name: the map, the old name and the new one.
+const RENAMED_KEYS: [(&str, &str, &str); 32] = [
+    ("adaptive", "least", "min"),
+    ("adaptive", "most", "max"),
+    ("breaker", "least", "min-calls"),
+    ("breaker", "open", "open-duration"),
+    ("breaker", "over", "window-size"),
+    ("breaker", "probes", "half-open-calls"),
+    ("breaker", "slow", "slow-call-duration"),
+    ("breaker", "slow-rate", "slow-call-rate"),
+    ("connections", "body-size", "max-body-size"),
+    ("connections", "drain", "drain-timeout"),
+    ("connections", "header-size", "max-header-size"),
+    ("connections", "most", "max"),
+    ("connections", "per-client", "max-per-client"),
+    ("cost", "else", "default"),
+    ("cost", "most", "max"),
+    ("cost", "of", "from"),
+    ("health", "every", "interval"),
+    ("health", "failures", "unhealthy-threshold"),
+    ("health", "successes", "healthy-threshold"),
+    ("metrics", "every", "interval"),
+    ("policy", "introduce", "forwarded-headers"),
+    ("policy", "on-outage", "failure-mode"),
+    ("priority", "by", "key"),
+    ("priority", "else", "default"),
+    ("queue", "in-all", "max-total"),
+    ("queue", "most", "max"),
+    ("retries", "most", "max"),
+    ("rule", "on-outage", "failure-mode"),
+    ("tiers", "by", "key"),
+    ("tiers", "each", "quotas"),
+    ("tiers", "else", "default"),
+    ("tls", "clients", "client-ca"),
+];
+
 /// The unknown keys of a map. A required key that was mistyped is not reported as missing, too.
 #[derive(Default)]
 struct UnknownKeys {
@@ -232,8 +268,12 @@ impl PolicyReader<'_> {
             self.report_error(name.span, "unknown key", "remove it");
             return None;
         }
-        let suggested = suggest::closest(&name.text, known.clone());
+        let written = name.text.replace('_', "-");
+        let renamed =
+            RENAMED_KEYS.iter().find(|(map, old, _)| *map == what && *old == written).map(|key| key.2);
+        let suggested = renamed.or_else(|| suggest::closest(&name.text, known.clone()));
         let fix = match suggested {
+            Some(known) if renamed.is_some() => format!("it is now `{known}`"),
             Some(known) => format!("did you mean `{known}`?"),
             None => format!("use one of {}", known.collect::<Vec<_>>().join(", ")),
         };

@@ -38,7 +38,7 @@ pub(super) static METRICS: MapSchema<Metrics> = MapSchema {
     keys: &[
         field!("endpoint": ENDPOINT, endpoint = endpoint => OutputValue::text, always,
             "The URL of an OTLP collector over HTTP; `/v1/metrics` is added."),
-        field!("every": ValueSchema::Text(&["10s"]), interval = positive_duration => write_duration, default Metrics::default(),
+        field!("interval": ValueSchema::Text(&["10s"]), interval = positive_duration => write_duration, default Metrics::default(),
             "The export interval; 10s by default."),
         field!("service": ValueSchema::Text(&["shop"]), service = name => OutputValue::text, default Metrics::default(),
             "The service name of the gateway; `tidegate` by default."),

@@ -180,7 +180,7 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
             },
             |it| it.store.as_ref().map(OutputValue::text),
         ),
-        field!("on-outage": ValueSchema::Text(&["open", "closed", "local 4"]), on_outage = failure_mode => write_failure_mode,
+        field!("failure-mode": ValueSchema::Text(&["open", "closed", "local 4"]), failure_mode = failure_mode => write_failure_mode,
             "The decision while the store is unavailable: `open` allows, `closed` denies, `local N` counts in memory, for N processes that share the quota."),
         key_with_default(
             "wait",

@@ -65,7 +65,7 @@ pub(super) static TLS: MapSchema<Tls> = MapSchema {
             "The file with the certificate chain (PEM)."),
         field!("key": ValueSchema::Text(&["server.key"]), key = path => write_path, always,
             "The file with the private key (PEM)."),
-        field!("clients": ValueSchema::Text(&["clients.pem"]), client_ca = path => write_path,
+        field!("client-ca": ValueSchema::Text(&["clients.pem"]), client_ca = path => write_path,
             "The file with CA certificates (PEM). Clients must present a certificate that one of them has issued."),
     ],
 };
@@ -74,9 +74,9 @@ pub(super) static CONNECTIONS: MapSchema<Connections> = MapSchema {
     name: "connections",
     required: &[],
     keys: &[
-        field!("most": ValueSchema::Integer, max = integer(1..=u64::MAX) => write_number, default default_connections(),
+        field!("max": ValueSchema::Integer, max = integer(1..=u64::MAX) => write_number, default default_connections(),
             "The maximum number of concurrent connections."),
-        field!("per-client": ValueSchema::Integer, per_client = integer(1..=u64::MAX) => write_number, default default_connections(),
+        field!("max-per-client": ValueSchema::Integer, per_client = integer(1..=u64::MAX) => write_number, default default_connections(),
             "The maximum number of concurrent connections from one IPv4 address or one IPv6 network."),
         field!("header-timeout": TIME, header_timeout = positive_duration => write_duration, default default_connections(),
             "The timeout for receiving the head of a request."),
@@ -86,10 +86,10 @@ pub(super) static CONNECTIONS: MapSchema<Connections> = MapSchema {
             "The timeout of an idle connection."),
         field!("tunnel-timeout": TIME, tunnel_timeout = positive_duration => write_duration, default default_connections(),
             "The idle timeout of an upgraded connection, such as a WebSocket."),
-        field!("header-size": SIZE, header_size = size => write_size, default default_connections(),
+        field!("max-header-size": SIZE, header_size = size => write_size, default default_connections(),
             "The maximum size of the head of a request."),
         key_with_default(
-            "body-size",
+            "max-body-size",
             "The maximum size of the body of a request; `none` for no limit.",
             ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Text(&["none", "10MB"])]),
             |reader, node, it| {
@@ -101,7 +101,7 @@ pub(super) static CONNECTIONS: MapSchema<Connections> = MapSchema {
             |it| it.body_size.as_ref().map(write_size),
             || default_connections().body_size.as_ref().map_or_else(|| OutputValue::text("none"), write_size),
         ),
-        field!("drain": TIME, drain_timeout = duration => write_duration, default default_connections(),
+        field!("drain-timeout": TIME, drain_timeout = duration => write_duration, default default_connections(),
             "The time that requests in flight get to finish at shutdown."),
         field!("escaped-slashes": escaped_slashes in ESCAPED_SLASHES,
             "What happens to a path with an escaped slash (`%2F`): `reject` responds with 400, `keep` treats it as part of its segment, `unescape` as a slash."),

@@ -57,11 +57,11 @@ fn file_replaces_what_code_declares() {
 store: memory
 prefix: shop
 deadline: 20ms
-on-outage: local 4
+failure-mode: local 4
 stores: { sessions: memory }
 rules:
   - { name: signup, quota: 3/h }
-  - { name: login, quotas: [5/min, 20/h], store: sessions, on-outage: closed, wait: 50ms, message: slow down }
+  - { name: login, quotas: [5/min, 20/h], store: sessions, failure-mode: closed, wait: 50ms, message: slow down }
   - { name: 'api::search', quota: 7/s burst 9, mode: shadow }
   - { name: 'orders::create', mode: off }
   - { name: of-the-gateway, match: { path: /a }, key: header x-tenant, quota: 1/s, charge: { if-status: 401 } }
@@ -102,7 +102,7 @@ fn invalid_files_are_rejected_with_position_and_fix() {
         ("rules:\n  - name: login\n    quota: 10/parsec", "policy.yaml:3:15: unknown period `parsec`; "),
         (
             "on_outage: open",
-            "policy.yaml:1:1: unknown key `on_outage` in the policy; did you mean `on-outage`?",
+            "policy.yaml:1:1: unknown key `on_outage` in the policy; it is now `failure-mode`",
         ),
         (
             "rules: [{ name: login, match: { path: /login }, mode: enforce }]",
@@ -190,8 +190,8 @@ fn rules_incompatible_with_code_are_rejected_with_position() {
                 .to_owned(),
         ),
         (
-            "{ name: by ip, tiers: { by: header x-plan, each: { gold: 5/h }, else: 1/h } }",
-            "{ by",
+            "{ name: by ip, tiers: { key: header x-plan, quotas: { gold: 5/h }, default: 1/h } }",
+            "{ key",
             format!("rule `by ip`: `tiers` {requests}"),
         ),
         (
@@ -314,11 +314,11 @@ fn gateway_policy_applies_to_code_without_its_rules() {
 upstreams: { app: 'http://127.0.0.1:9000' }
 routes: [{ upstream: app }]
 listen: 127.0.0.1:8080
-on-outage: closed
+failure-mode: closed
 rules:
   - { name: everybody, key: header x-tenant, quota: 1/s, on-limit: drop }
   - { name: shop, deny: 10.0.0.0/8 }
-  - { name: fragile, breaker: { over: 3 } }
+  - { name: fragile, breaker: { window-size: 3 } }
 ";
     let rules = Rules::new();
     let _mine = rules.declare(declare("mine", "1/s")).unwrap();

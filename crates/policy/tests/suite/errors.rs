@@ -268,7 +268,7 @@ templates:
 rules:
   - { name: as-it-is, use: api }
   - { name: other-quota, use: api, quota: 1/s, key: capture id }
-  - { name: tiers, use: api, tiers: { by: header x-plan, each: { gold: 9/s }, else: 1/s } }
+  - { name: tiers, use: api, tiers: { key: header x-plan, quotas: { gold: 9/s }, default: 1/s } }
 "
     .parse()
     .unwrap();
@@ -278,7 +278,7 @@ rules:
   - { name: other-quota, key: capture id, quota: 1/s, match: { path: '/users/{id}' }, wait: 1s, on-limit: drop }
   - name: tiers
     key: ip
-    tiers: { by: header x-plan, each: { gold: 9/s }, else: 1/s }
+    tiers: { key: header x-plan, quotas: { gold: 9/s }, default: 1/s }
     match: { path: '/users/{id}' }
     wait: 1s
     on-limit: drop
@@ -313,7 +313,7 @@ fn invalid_policy_built_in_code_is_reported() {
                 let slow_rate = "50%".parse().ok();
                 rule.breaker = Some(BreakerSpec { slow_call_rate: slow_rate, ..BreakerSpec::default() });
             }),
-            "rule `a`: `slow-rate` without `slow`; add the duration from which a call is slow, as in `slow: 1s`",
+            "rule `a`: `slow-call-rate` without `slow-call-duration`; add the duration from which a call is slow, as in `slow-call-duration: 1s`",
         ),
         (
             rule(|rule| rule.key = KeySpec::Part(KeyPart::User)),

@@ -28,7 +28,7 @@ fn sample_policy() -> Policy {
             RuleSpec {
                 key: ip(),
                 matching: any_request().method("POST").path("/login"),
-                on_outage: Some(FailureMode::Closed),
+                failure_mode: Some(FailureMode::Closed),
                 ..rule("login", &["5/min", "20/h fixed-window"])
             },
             RuleSpec {
@@ -113,7 +113,7 @@ rules:
   - { name: login, key: header x-user, quota: 5/min, charge: { if-status: [401, 5xx] }, ban: 10/min for 1h }
   - { name: night, key: ip, quota: 10/min, schedule: 00:00-24:00 x2 }
   - { name: bytes, key: ip, bandwidth: 1MB/s }
-  - { name: load, adaptive: { target: 250ms, least: 4, most: 200 } }
+  - { name: load, adaptive: { target: 250ms, min: 4, max: 200 } }
 "
     .parse()
     .unwrap();

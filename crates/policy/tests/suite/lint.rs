@@ -136,14 +136,14 @@ fn rule_that_never_matches_is_reported() {
 fn open_login_is_reported() {
     let stores = Stores {
         default: Some("redis://db".to_owned()),
-        on_outage: Some(FailureMode::Open),
+        failure_mode: Some(FailureMode::Open),
         ..Stores::default()
     };
     let login = RuleSpec { matching: any_request().path("/api/Sign-In"), ..rule("one", &["5/min"]) };
     let lints_of =
         |rule: RuleSpec, stores: &Stores| run_lint(&Policy { stores: stores.clone(), ..policy([rule]) });
     assert_eq!(lints_of(login.clone(), &stores), [("one".to_owned(), Lint::OpenLogin)]);
-    assert_eq!(lints_of(RuleSpec { on_outage: Some(FailureMode::Closed), ..login.clone() }, &stores), []);
+    assert_eq!(lints_of(RuleSpec { failure_mode: Some(FailureMode::Closed), ..login.clone() }, &stores), []);
     assert_eq!(lints_of(rule("search", &["5/min"]), &stores), []);
     assert_eq!(
         lints_of(rule("password-reset", &["5/min"]), &stores),

@@ -19,7 +19,7 @@ rules:
   - { name: cel, key: { cel: 'request.path.size()' }, quotas: [5/min, 2 at once] }
   - { name: pair, key: [header x-tenant, ip], quota: 5/min }
   - { name: first, key: { first: [user, ip] }, quota: 5/min }
-  - { name: plans, key: ip, tiers: { by: header x-plan, each: { gold: 5/h, silver: 4/h }, else: 1/h } }
+  - { name: plans, key: ip, tiers: { key: header x-plan, quotas: { gold: 5/h, silver: 4/h }, default: 1/h } }
   - { name: lists, deny: [192.0.2.1/32] }
 ";
 

@@ -46,7 +46,7 @@ fn schema_rejects_invalid_policies() {
         (r#"{"ruels": []}"#, Some("/ruels")),
         (r#"{"rules": [{"name": "a", "quta": "5/min"}]}"#, Some("/rules")),
         (r#"{"templates": {"t": {"name": "a"}}}"#, Some("/templates/t/name")),
-        (r#"{"connections": {"most": "many"}}"#, Some("/connections/most")),
+        (r#"{"connections": {"max": "many"}}"#, Some("/connections/max")),
         (r#"{"headers": "all"}"#, Some("/headers")),
         (r#"{"lists": {"a": {"networks": "10.0.0.0/8", "file": "x"}}}"#, Some("/lists/a")),
     ];
@@ -147,7 +147,7 @@ fn defaults_of_the_schema_are_those_of_the_reader() {
         "health": with("health", health.clone()),
     });
     let endpoint = json!({ "endpoint": "http://127.0.0.1:4318" });
-    let rule = json!({ "name": "a", "quota": "1/s", "queue": with("queue", json!({ "most": 5 })) });
+    let rule = json!({ "name": "a", "quota": "1/s", "queue": with("queue", json!({ "max": 5 })) });
     let explicit = with(
         "policy",
         json!({
@@ -164,7 +164,7 @@ fn defaults_of_the_schema_are_those_of_the_reader() {
         "traces": endpoint,
         "metrics": endpoint,
         "upstreams": { "app": { "servers": "http://127.0.0.1:9000", "health": health } },
-        "rules": [{ "name": "a", "quota": "1/s", "queue": { "most": 5 } }],
+        "rules": [{ "name": "a", "quota": "1/s", "queue": { "max": 5 } }],
     });
     let read = |value: String| Policy::parse(&value, PolicyFormat::Json).unwrap();
     assert_eq!(read(Value::Object(explicit).to_string()), read(implicit.to_string()));

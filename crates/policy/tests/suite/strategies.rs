@@ -314,12 +314,12 @@ fn stores() -> BoxedStrategy<Stores> {
     let address = || select(vec!["memory", "redis://:$PASSWORD@db:6379", "$STORE"]).prop_map(str::to_owned);
     let named = proptest::collection::btree_map(names(), address(), 0..3);
     (option::of(address()), named, option::of(names()), option::of(times()), option::of(outages()))
-        .prop_map(|(default, named, prefix, deadline, on_outage)| Stores {
+        .prop_map(|(default, named, prefix, deadline, failure_mode)| Stores {
             default,
             named,
             prefix,
             deadline,
-            on_outage,
+            failure_mode,
         })
         .boxed()
 }
@@ -383,7 +383,7 @@ fn server_sections() -> BoxedStrategy<ServerSection> {
         });
     let fields =
         select(vec![HeaderStyle::Ietf, HeaderStyle::Legacy, HeaderStyle::Draft03, HeaderStyle::None]);
-    let introduce =
+    let forwarded_headers =
         select(vec![ForwardedHeaders::Full, ForwardedHeaders::XForwarded, ForwardedHeaders::None]);
     (
         listen,
@@ -393,7 +393,7 @@ fn server_sections() -> BoxedStrategy<ServerSection> {
         routes,
         log,
         (option::of(traces), option::of(metrics), observe_settings()),
-        (fields, introduce),
+        (fields, forwarded_headers),
         vec(prefixes(), 0..3),
     )
         .boxed()
@@ -573,7 +573,7 @@ fn rules(has_user: bool) -> BoxedStrategy<RuleSpec> {
         .prop_map(|(matching, limits, terms, actions, (capacity, overflow))| {
             let (quotas, adaptive, bandwidth, access, breaker) = limits;
             let (key, (missing, duplicates), cost, charge, priority, enforcement, inherit) = terms;
-            let (name, schedule, store, on_outage, wait, queue, message, on_limit) = actions;
+            let (name, schedule, store, failure_mode, wait, queue, message, on_limit) = actions;
             RuleSpec {
                 name,
                 matching,
@@ -591,7 +591,7 @@ fn rules(has_user: bool) -> BoxedStrategy<RuleSpec> {
                 schedule,
                 enforcement,
                 store,
-                on_outage,
+                failure_mode,
                 wait,
                 queue,
                 message,

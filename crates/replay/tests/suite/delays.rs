@@ -60,8 +60,7 @@ fn lists_bans_and_breakers_are_evaluated() {
     assert_eq!(replay(common_log(&requests).as_bytes(), banned).unwrap().stats.denied, 36);
 
     let failing: Vec<_> = (0..50).map(|at| (at, "192.0.2.1", "GET /", 500)).collect();
-    let breaker =
-        "rules: [{ name: guard, breaker: { failure-rate: 50%, over: 10, least: 10, open: 20s, probes: 1 } }]";
+    let breaker = "rules: [{ name: guard, breaker: { failure-rate: 50%, window-size: 10, min-calls: 10, open-duration: 20s, half-open-calls: 1 } }]";
     let result = replay(common_log(&failing).as_bytes(), breaker).unwrap();
     // Ten requests fail, then the breaker probes once every twenty seconds.
     assert_eq!(result.stats.admitted, 12);

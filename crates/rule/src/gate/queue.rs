@@ -53,7 +53,7 @@ impl LimitQueue {
         Self { inner: Arc::new(QueueInner { hasher: RandomState::new(), state: Mutex::new(state) }) }
     }
 
-    /// Changes the maximums; requests that are state stay.
+    /// Changes the maximums. Waiting requests stay in the queue.
     pub fn set_limits(&self, max_per_key: usize, max_total: usize) {
         let mut state = self.inner.lock();
         (state.max_per_key, state.max_total) = (max_per_key, max_total);

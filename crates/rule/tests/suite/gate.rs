@@ -323,7 +323,7 @@ async fn shadow_and_off_rules_do_not_deny() {
 
 #[tokio::test]
 async fn unavailable_store_applies_failure_mode() {
-    let fixture = gate_fixture(|settings| settings.on_outage(tidegate_limiter::FailureMode::Closed));
+    let fixture = gate_fixture(|settings| settings.failure_mode(tidegate_limiter::FailureMode::Closed));
     let gate = Gate::new([fixture.limit("there", "first", "5/h"), fixture.limit("here", "here", "5/h")]);
     fixture.stores[0].0.lock().unwrap().is_down = true;
     let verdict = check_gate(&gate).await;
@@ -338,7 +338,7 @@ async fn unavailable_store_applies_failure_mode() {
 /// The client did not exceed a limit, and there are no quota headers.
 #[tokio::test]
 async fn fail_closed_rule_is_unavailable_without_store() {
-    let fixture = gate_fixture(|settings| settings.on_outage(tidegate_limiter::FailureMode::Closed));
+    let fixture = gate_fixture(|settings| settings.failure_mode(tidegate_limiter::FailureMode::Closed));
     fixture.stores[0].0.lock().unwrap().is_down = true;
     let waits = |name: &'static str, quota: &str| {
         RuleConfig::new(name).quota(quota).unwrap().store("first").wait(Duration::from_secs(9))
@@ -376,7 +376,7 @@ async fn fail_closed_rule_is_unavailable_without_store() {
 #[tokio::test]
 async fn local_fallback_denial_is_a_limit() {
     let fixture =
-        gate_fixture(|settings| settings.on_outage(tidegate_limiter::FailureMode::Local { nodes: 1 }));
+        gate_fixture(|settings| settings.failure_mode(tidegate_limiter::FailureMode::Local { nodes: 1 }));
     fixture.stores[0].0.lock().unwrap().is_down = true;
     let gate = Gate::from(fixture.limit("calls", "first", "1/h"));
     assert!(check_gate(&gate).await.is_admitted());

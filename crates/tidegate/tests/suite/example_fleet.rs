@@ -47,7 +47,10 @@ async fn two_servers_share_redis() {
     let redis = RedisServer::start().unwrap();
     // A long deadline and the closed failure mode, so that no server decides without Redis.
     let settings = || {
-        Settings::new().store_url(redis.url()).deadline(Duration::from_secs(5)).on_outage(FailureMode::Closed)
+        Settings::new()
+            .store_url(redis.url())
+            .deadline(Duration::from_secs(5))
+            .failure_mode(FailureMode::Closed)
     };
     let servers = [serve(settings()).await, serve(settings()).await];
     for server in &servers {

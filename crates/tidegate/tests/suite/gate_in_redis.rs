@@ -24,7 +24,8 @@ use tokio::{net::TcpListener, sync::Notify};
 /// Returns rules in this server, connected and with a long deadline.
 async fn rules(server: &RedisServer, outage: FailureMode) -> Rules {
     let rules = tidegate::rules();
-    let settings = Settings::new().store_url(server.url()).deadline(Duration::from_secs(5)).on_outage(outage);
+    let settings =
+        Settings::new().store_url(server.url()).deadline(Duration::from_secs(5)).failure_mode(outage);
     rules.apply(settings).unwrap();
     let probe = rules.declare(RuleConfig::new("probe").quota("1000000 per 52w").unwrap()).unwrap();
     loop {

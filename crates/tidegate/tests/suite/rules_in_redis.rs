@@ -24,7 +24,7 @@ fn settings(server: &RedisServer) -> Settings {
         .store_url(server.url())
         .prefix("shop")
         .deadline(Duration::from_secs(5))
-        .on_outage(FailureMode::Closed)
+        .failure_mode(FailureMode::Closed)
 }
 
 /// Returns rules in this server, connected.
@@ -188,7 +188,7 @@ fn blocking_calls_do_not_stall_runtime() {
 fn outage_settings_decide_without_server() {
     let server = RedisServer::start().unwrap();
     let rules = tidegate::rules();
-    let of = |outage| settings(&server).deadline(Duration::from_millis(20)).on_outage(outage);
+    let of = |outage| settings(&server).deadline(Duration::from_millis(20)).failure_mode(outage);
     rules.apply(of(FailureMode::Closed)).unwrap();
     wait_for_store(&rules);
     let rule = rule(&rules, "login", TEN_PER_YEAR);
@@ -339,7 +339,7 @@ fn rule_moves_to_redis_under_load() {
         enough(200);
         // The same settings again, and another failure mode: the counters in Redis stay.
         rules.apply(settings(&server)).unwrap();
-        rules.apply(settings(&server).on_outage(FailureMode::Open)).unwrap();
+        rules.apply(settings(&server).failure_mode(FailureMode::Open)).unwrap();
         wait_for_store(&rules);
         is_over.store(true, Ordering::Relaxed);
     });

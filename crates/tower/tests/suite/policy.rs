@@ -104,9 +104,9 @@ rules:
   - { name: other, match: { path: /b }, quota: 1/s, on-limit: { fallback: { body: "stale", headers: { x-old: "1" } } } }
   - { name: gone, match: { path: /c }, quota: 1/s, on-limit: drop, ban: 3/s for 2s }
   - { name: apart, match: { path: /d }, key: ip, quota: 2 at once }
-  - { name: spared, match: { path: /e }, breaker: { failure-rate: 50%, over: 4, least: 2, open: 1s, probes: 1 } }
+  - { name: spared, match: { path: /e }, breaker: { failure-rate: 50%, window-size: 4, min-calls: 2, open-duration: 1s, half-open-calls: 1 } }
   - { name: tried, match: { path: /b }, quota: 1/min, mode: shadow }
-  - { name: tiers, match: { path: /f }, tiers: { by: header x-plan, each: { gold: 3/s }, else: 1/s }, cost: 1 }
+  - { name: tiers, match: { path: /f }, tiers: { key: header x-plan, quotas: { gold: 3/s }, default: 1/s }, cost: 1 }
 "#;
 
 const REQUEST_LINES: [&str; 10] = [

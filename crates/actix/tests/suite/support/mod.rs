@@ -29,7 +29,7 @@ impl RuleFixture {
         let (clock, manual_clock) = Clock::manual();
         let rules = Rules::new();
         let settings =
-            Settings::new().clock(clock).store(Arc::new(OfflineStore)).on_outage(FailureMode::Closed);
+            Settings::new().clock(clock).store(Arc::new(OfflineStore)).failure_mode(FailureMode::Closed);
         rules.apply(settings).unwrap();
         Self { rules, clock: manual_clock }
     }

@@ -68,7 +68,7 @@ async fn concurrent_clients_get_exactly_the_quota_in_memory() {
 async fn concurrent_clients_get_exactly_the_quota_in_redis() {
     let server = RedisServer::start().unwrap();
     check_quotas_under_concurrency(
-        &format!("store: {}\non-outage: closed\n", server.url()),
+        &format!("store: {}\nfailure-mode: closed\n", server.url()),
         stores::redis_rules,
     )
     .await;

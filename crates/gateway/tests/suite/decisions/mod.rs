@@ -77,7 +77,7 @@ rules:
   - { name: login, key: header x-user, quota: 3/h, message: Enough. }
   - { name: pair, key: [header x-tenant, ip], quota: 2/h }
   - { name: either, key: { first: [header x-user, ip] }, quota: 2/h }
-  - { name: plans, key: ip, tiers: { by: header x-plan, each: { gold: 5/h }, else: 1/h } }
+  - { name: plans, key: ip, tiers: { key: header x-plan, quotas: { gold: 5/h }, default: 1/h } }
   - { name: jobs, key: header x-user, quota: 2 at once }
   - { name: all, quota: 2/h }
   - { name: watched, key: ip, quota: 1/h, mode: shadow }

@@ -24,7 +24,7 @@ decisions: 127.0.0.1:0
 rules:
   - { name: login, key: header x-user, quota: 3 per 52w }
   - { name: jobs, key: header x-user, quota: 1 at once }
-  - { name: open, key: header x-user, quota: 3 per 52w, on-outage: open }
+  - { name: open, key: header x-user, quota: 3 per 52w, failure-mode: open }
 ";
 
 /// Sends a call until its response matches.
@@ -54,7 +54,7 @@ pub(super) fn is_store_connected(status: u16, body: &Value) -> bool {
 #[tokio::test]
 async fn services_share_redis_counters_and_report_outage() {
     let redis = RedisServer::start().unwrap();
-    let policy = format!("store: {}\non-outage: closed{REDIS_POLICY}", redis.url());
+    let policy = format!("store: {}\nfailure-mode: closed{REDIS_POLICY}", redis.url());
     let (one, other) = (
         DecisionServer::start_with(&policy, redis_rules()),
         DecisionServer::start_with(&policy, redis_rules()),

@@ -36,7 +36,7 @@ async fn client_certificate_and_token_are_both_required() {
     let trusting = words(&format!("--cacert {authority}"));
     let known = words(&format!("--cert {certificate} --key {key}"));
     let token = vec!["-H".to_owned(), format!("authorization: Bearer {}", env!("CARGO_PKG_NAME"))];
-    for (clients, without) in [(String::new(), "200 2"), (format!(", clients: '{authority}'"), "000 0")] {
+    for (clients, without) in [(String::new(), "200 2"), (format!(", client-ca: '{authority}'"), "000 0")] {
         let api = DecisionServer::start(&policy(&clients));
         let url = vec![format!("https://localhost:{}/v1/check", api.decisions.port())];
         let all = |parts: &[&Vec<String>]| parts.iter().flat_map(|part| part.iter().cloned()).collect();

@@ -38,7 +38,7 @@ rules:
   - { name: login, key: header x-user, quota: 3/h }
   - { name: pair, key: [header x-tenant, ip], quota: 2/h }
   - { name: either, key: { first: [header x-user, ip] }, quota: 2/h }
-  - { name: plans, key: ip, tiers: { by: header x-plan, each: { gold: 5/h }, else: 1/h } }
+  - { name: plans, key: ip, tiers: { key: header x-plan, quotas: { gold: 5/h }, default: 1/h } }
   - { name: jobs, key: header x-user, quota: 2 at once }
   - { name: both, key: header x-user, quota: [3/h, 2 at once] }
   - { name: all, quota: 2/h }

@@ -28,7 +28,8 @@ impl Store for NoReplyStore {
 pub fn test_rules_without_store() -> TestRules {
     let (clock, manual_clock) = Clock::manual();
     let rules = Rules::new();
-    let settings = Settings::new().clock(clock).store(Arc::new(NoReplyStore)).on_outage(FailureMode::Closed);
+    let settings =
+        Settings::new().clock(clock).store(Arc::new(NoReplyStore)).failure_mode(FailureMode::Closed);
     rules.apply(settings).unwrap();
     TestRules { rules, clock: manual_clock }
 }
