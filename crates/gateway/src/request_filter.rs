@@ -34,7 +34,7 @@ pub trait RequestFilter: Send + Sync + 'static {
     /// The state of a request until its exchange ends: permits, pending settlement, telemetry.
     type Context: 'static;
 
-    /// Decides about a request. Its head was checked, and is as the client sent it. Changes to the head are forwarded.
+    /// Decides about a request. Its head was checked and normalized. Changes to the head are forwarded.
     fn filter(&self, head: &mut request::Parts, origin: &Origin) -> FilterResult<Self::Context>;
 
     /// The bandwidth limits of the bodies of a forwarded request.
@@ -67,7 +67,7 @@ pub struct Origin {
     /// The peer of the connection, which may be a proxy.
     pub peer: SocketAddr,
     /// The address of the client, resolved once for each request from the peer and trusted proxies. Rules, logs, traces and
-    /// upstreams use this one.
+    /// the load balancer use this one.
     pub client: IpAddr,
     /// The scheme of the listener.
     pub scheme: Scheme,

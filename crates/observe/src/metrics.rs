@@ -211,7 +211,7 @@ impl Snapshot {
     fn server_metrics(&self) -> [MetricFamily; 5] {
         let mut up = MetricFamily::gauge(
             "tidegate_upstream_server_up",
-            "1 while a server is healthy, 0 while its health checks fail or after three failed requests in a row.",
+            "1 while a server is healthy, 0 while its health checks fail or after `max-fails` failed requests in a row.",
         );
         let mut in_flight =
             MetricFamily::gauge("tidegate_upstream_server_in_flight", "Requests in flight to a server.");

@@ -17,7 +17,8 @@ const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 const RESPONSE_503: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n";
 
-/// Sends a 503 to a client over plain text. Memory and concurrency are bounded.
+/// Sends a 503 to a client that uses HTTP/1 without TLS. Other connections are closed, and so are those beyond the maximum of
+/// concurrent rejections.
 pub(crate) fn reject<F: RequestFilter>(worker: &Rc<Worker>, filter: &Arc<F>, stream: TcpStream) {
     let rejections = &worker.rejections;
     if rejections.get() >= MAX_CONCURRENT_REJECTIONS {

@@ -391,7 +391,7 @@ async fn filter_responds_drops_forwards_and_replaces_response() {
                 path => {
                     let target = self.0[usize::from(path.starts_with("/other"))];
                     let path = path.to_owned();
-                    head.headers.insert("x-judged", "yes".parse().unwrap());
+                    head.headers.insert("x-filtered", "yes".parse().unwrap());
                     FilterResult::Deferred(Box::pin(async move {
                         tokio::task::yield_now().await;
                         decision(Action::Forward(target), path)
@@ -423,7 +423,7 @@ async fn filter_responds_drops_forwards_and_replaces_response() {
     let response = client.get("/answer").await;
     assert_eq!((response.status(), response.body.as_str()), (429, "no"));
     let response = client.get("/a").await;
-    assert_eq!(response.echoed_headers("x-judged"), ["yes"]);
+    assert_eq!(response.echoed_headers("x-filtered"), ["yes"]);
     assert_eq!(response.header("x-case"), Some("/a"));
     assert_eq!(client.get("/other").await.body, "other");
     assert_eq!(client.get("/other/instead").await.body, "instead");

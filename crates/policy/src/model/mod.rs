@@ -55,7 +55,7 @@ pub struct Policy {
     pub observe: Observe,
     /// `store` and `stores`: the stores of the counters.
     pub stores: Stores,
-    /// `trusted-proxies`: the proxies whose forwarded headers determine the address of the client.
+    /// `trusted-proxies`: the proxies whose `X-Forwarded-For` header determines the address of the client.
     pub trusted_proxies: Vec<Prefix>,
     /// `forwarded-headers`: the headers that describe the client to upstream servers.
     pub forwarded_headers: ForwardedHeaders,
