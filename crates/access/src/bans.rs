@@ -182,7 +182,7 @@ impl Bans {
     pub fn ban<K: LimitKey + ?Sized>(&self, key: &K, length: Duration) -> BanOutcome {
         let (owner, now) = (self.fingerprint(key), self.clock.now());
         let mut table = self.write();
-        let outcome = self.insert_ban(&mut table, owner, &key, now, now.plus(length.into()));
+        let outcome = self.insert_ban(&mut table, owner, &key, now, now.saturating_add(length.into()));
         self.update_next_drop(&table);
         outcome
     }
@@ -219,7 +219,7 @@ impl Bans {
         // Two threads may both record the last denial: the second finds the ban of the first.
         if before.is_none_or(|ban| ban.remaining(now).is_none()) {
             let length = counter.ban_length(before.map_or(0, |ban| ban.ban_count));
-            self.insert_ban(&mut table, owner, &key, now, now.plus(length));
+            self.insert_ban(&mut table, owner, &key, now, now.saturating_add(length));
         }
         let remaining = table.bans.get(&owner).and_then(|ban| ban.remaining(now));
         self.update_next_drop(&table);
@@ -307,8 +307,10 @@ impl Bans {
 
     /// Stores the time of the next cleanup, before the lock is released.
     fn update_next_drop(&self, table: &BanTable) {
-        let next =
-            table.expirations.first().map_or(NO_EXPIRY, |(until, _)| until.plus(self.retention()).get());
+        let next = table
+            .expirations
+            .first()
+            .map_or(NO_EXPIRY, |(until, _)| until.saturating_add(self.retention()).get());
         self.next_drop.store(next, Ordering::Release);
     }
 
@@ -352,7 +354,7 @@ struct Ban {
 
 impl Ban {
     fn remaining(&self, now: Micros) -> Option<Micros> {
-        (now < self.expires_at).then(|| self.expires_at.since(now))
+        (now < self.expires_at).then(|| self.expires_at.saturating_sub(now))
     }
 }
 
@@ -361,7 +363,7 @@ impl BanTable {
     fn drop_expired(&mut self, now: Micros, retention: Micros) {
         for _ in 0..MAX_DROPS_PER_CALL {
             match self.expirations.first() {
-                Some(&(until, owner)) if until.plus(retention) <= now => self.remove(owner),
+                Some(&(until, owner)) if until.saturating_add(retention) <= now => self.remove(owner),
                 _ => return,
             };
         }
@@ -369,7 +371,7 @@ impl BanTable {
 
     /// Drops a ban that expired `retention` ago, regardless of how many expired before it.
     fn drop_if_expired(&mut self, owner: u128, now: Micros, retention: Micros) {
-        if self.bans.get(&owner).is_some_and(|ban| ban.expires_at.plus(retention) <= now) {
+        if self.bans.get(&owner).is_some_and(|ban| ban.expires_at.saturating_add(retention) <= now) {
             self.remove(owner);
         }
     }

@@ -102,16 +102,17 @@ impl AccessListBuilder {
     ///
     /// All invalid lines, and entries that are both allowed and denied.
     pub fn build(mut self) -> Result<AccessList, ListError> {
-        let most = self.v4.len().max(self.v6.len()).max(self.keys.len());
-        if let Err(error) = SettingError::require_in_range("a number of entries", most, 0, MAX_ENTRIES) {
+        let largest_len = self.v4.len().max(self.v6.len()).max(self.keys.len());
+        if let Err(error) = SettingError::require_in_range("a number of entries", largest_len, 0, MAX_ENTRIES)
+        {
             self.problems.push(ListProblem { line: None, error });
             return Err(ListError { problems: self.problems });
         }
-        sort_and_dedup(&mut self.v4, &mut self.problems, |(first, bits)| {
-            Prefix::containing(Ipv4Addr::from(*first).into(), *bits).to_string()
+        sort_and_dedup(&mut self.v4, &mut self.problems, |(network_address, prefix_len)| {
+            Prefix::containing(Ipv4Addr::from(*network_address).into(), *prefix_len).to_string()
         });
-        sort_and_dedup(&mut self.v6, &mut self.problems, |(first, bits)| {
-            Prefix::containing(Ipv6Addr::from(*first).into(), *bits).to_string()
+        sort_and_dedup(&mut self.v6, &mut self.problems, |(network_address, prefix_len)| {
+            Prefix::containing(Ipv6Addr::from(*network_address).into(), *prefix_len).to_string()
         });
         sort_and_dedup(&mut self.keys, &mut self.problems, |key| format!("key {key}"));
         if !self.problems.is_empty() {
@@ -127,10 +128,14 @@ impl AccessListBuilder {
     }
 
     pub(super) fn add(&mut self, prefix: Prefix, action: ListAction, line: Option<u32>) {
-        let (bits, code) = (prefix.bits(), action.code());
-        match prefix.first() {
-            IpAddr::V4(first) => self.v4.push(ListEntry { value: (first.into(), bits), code, line }),
-            IpAddr::V6(first) => self.v6.push(ListEntry { value: (first.into(), bits), code, line }),
+        let (prefix_len, code) = (prefix.prefix_len(), action.code());
+        match prefix.network_address() {
+            IpAddr::V4(network_address) => {
+                self.v4.push(ListEntry { value: (network_address.into(), prefix_len), code, line });
+            }
+            IpAddr::V6(network_address) => {
+                self.v6.push(ListEntry { value: (network_address.into(), prefix_len), code, line });
+            }
         }
     }
 
@@ -217,5 +222,8 @@ fn sort_and_dedup<T: Ord>(
 }
 
 fn to_prefix_entries<W>(entries: Vec<ListEntry<(W, u8)>>) -> Vec<PrefixEntry<W>> {
-    entries.into_iter().map(|it| PrefixEntry { first: it.value.0, bits: it.value.1, code: it.code }).collect()
+    entries
+        .into_iter()
+        .map(|it| PrefixEntry { network_address: it.value.0, prefix_len: it.value.1, code: it.code })
+        .collect()
 }

@@ -91,12 +91,12 @@ impl AccessList {
     /// ```
     pub fn find(&self, address: impl Into<IpAddr>) -> Option<(ListAction, Prefix)> {
         let address = address.into().to_canonical();
-        let (code, bits) = match address {
+        let (code, prefix_len) = match address {
             IpAddr::V4(address) => self.v4.find(address.into()),
             IpAddr::V6(address) => self.v6.find(address.into()),
         }?;
         let action = if code == ListAction::Allow.code() { ListAction::Allow } else { ListAction::Deny };
-        Some((action, Prefix::containing(address, bits)))
+        Some((action, Prefix::containing(address, prefix_len)))
     }
 
     /// The number of entries, without duplicates.

@@ -18,73 +18,77 @@ use tidegate_core::SettingError;
 /// let prefix: Prefix = "::ffff:10.0.0.0/104".parse()?;
 /// assert_eq!(prefix.to_string(), "10.0.0.0/8");
 /// assert!(prefix.contains("10.1.2.3".parse().unwrap()));
-/// assert_eq!("192.0.2.7".parse::<Prefix>()?.bits(), 32);
+/// assert_eq!("192.0.2.7".parse::<Prefix>()?.prefix_len(), 32);
 /// assert!("10.0.0.1/8".parse::<Prefix>().is_err()); // write 10.0.0.0/8
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
-    first: IpAddr,
-    bits: u8,
+    network_address: IpAddr,
+    prefix_len: u8,
 }
 
 /// The number of bits before the IPv4 address in an IPv4-mapped one.
-const MAPPED_PREFIX_BITS: u8 = 96;
+const MAPPED_PREFIX_LEN: u8 = 96;
 
 impl Prefix {
     /// All addresses with the same first `bits` as `address`, whose other bits must be zero.
-    pub fn new(address: IpAddr, bits: u8) -> Result<Self, SettingError> {
-        let (most, family) = match address {
+    pub fn new(address: IpAddr, prefix_len: u8) -> Result<Self, SettingError> {
+        let (max_len, family) = match address {
             IpAddr::V4(_) => (32, "IPv4"),
             IpAddr::V6(_) => (128, "IPv6"),
         };
-        if bits > most {
-            let problem = format!("`{address}/{bits}`: an {family} address has {most} bits");
+        if prefix_len > max_len {
+            let problem = format!("`{address}/{prefix_len}`: an {family} address has {max_len} bits");
             return Err(SettingError::new(problem, format!("write `{address}` for a single address")));
         }
-        let first = mask(address, bits);
-        if first != address {
+        let network_address = mask(address, prefix_len);
+        if network_address != address {
             return Err(SettingError::new(
-                format!("`{address}/{bits}` has bits set after the first {bits}"),
-                format!("write `{}`, or `{address}` for a single address", Self { first, bits }),
+                format!("`{address}/{prefix_len}` has bits set after the first {prefix_len}"),
+                format!(
+                    "write `{}`, or `{address}` for a single address",
+                    Self { network_address, prefix_len }
+                ),
             ));
         }
-        Ok(match (first, address.to_canonical()) {
+        Ok(match (network_address, address.to_canonical()) {
             // A shorter prefix of an IPv4-mapped address has bits set after it and is rejected above.
-            (IpAddr::V6(_), first @ IpAddr::V4(_)) => {
-                Self { first, bits: bits.saturating_sub(MAPPED_PREFIX_BITS) }
+            (IpAddr::V6(_), network_address @ IpAddr::V4(_)) => {
+                Self { network_address, prefix_len: prefix_len.saturating_sub(MAPPED_PREFIX_LEN) }
             }
-            _ => Self { first, bits },
+            _ => Self { network_address, prefix_len },
         })
     }
 
     /// The first address.
-    pub fn first(&self) -> IpAddr {
-        self.first
+    pub fn network_address(&self) -> IpAddr {
+        self.network_address
     }
 
     /// The length of the prefix in bits.
-    pub fn bits(&self) -> u8 {
-        self.bits
+    pub fn prefix_len(&self) -> u8 {
+        self.prefix_len
     }
 
     /// Whether the prefix contains the address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        address.is_ipv4() == self.first.is_ipv4() && mask(address, self.bits) == self.first
+        address.is_ipv4() == self.network_address.is_ipv4()
+            && mask(address, self.prefix_len) == self.network_address
     }
 
     /// The prefix of this length that contains the address.
-    pub(crate) fn containing(address: IpAddr, bits: u8) -> Self {
-        Self { first: mask(address, bits), bits }
+    pub(crate) fn containing(address: IpAddr, prefix_len: u8) -> Self {
+        Self { network_address: mask(address, prefix_len), prefix_len }
     }
 }
 
 /// A prefix of a single address.
 impl From<IpAddr> for Prefix {
     fn from(address: IpAddr) -> Self {
-        let first = address.to_canonical();
-        Self { first, bits: if first.is_ipv4() { 32 } else { 128 } }
+        let network_address = address.to_canonical();
+        Self { network_address, prefix_len: if network_address.is_ipv4() { 32 } else { 128 } }
     }
 }
 
@@ -106,31 +110,31 @@ impl FromStr for Prefix {
 
     fn from_str(text: &str) -> Result<Self, SettingError> {
         let text = text.trim();
-        let (address, bits) = match text.split_once('/') {
+        let (address, prefix_len) = match text.split_once('/') {
             None => (text, None),
-            Some((address, bits)) => (address, Some(bits)),
+            Some((address, prefix_len)) => (address, Some(prefix_len)),
         };
         let Ok(address) = address.parse::<IpAddr>() else { return Err(invalid_address(text, address)) };
-        let Some(bits) = bits else { return Ok(address.into()) };
-        match bits.parse::<u8>() {
+        let Some(prefix_len) = prefix_len else { return Ok(address.into()) };
+        match prefix_len.parse::<u8>() {
             // The parser accepts `+8` and `08`, which are probably typos.
-            Ok(number) if number.to_string() == bits => Self::new(address, number),
-            _ => Err(invalid_bits(address, bits)),
+            Ok(number) if number.to_string() == prefix_len => Self::new(address, number),
+            _ => Err(invalid_prefix_len(address, prefix_len)),
         }
     }
 }
 
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.first, self.bits) {
-            (IpAddr::V4(_), 32) | (IpAddr::V6(_), 128) => self.first.fmt(f),
-            (first, bits) => write!(f, "{first}/{bits}"),
+        match (self.network_address, self.prefix_len) {
+            (IpAddr::V4(_), 32) | (IpAddr::V6(_), 128) => self.network_address.fmt(f),
+            (network_address, prefix_len) => write!(f, "{network_address}/{prefix_len}"),
         }
     }
 }
 
-fn mask(address: IpAddr, bits: u8) -> IpAddr {
-    let rest = u32::from(bits);
+fn mask(address: IpAddr, prefix_len: u8) -> IpAddr {
+    let rest = u32::from(prefix_len);
     match address {
         IpAddr::V4(it) => Ipv4Addr::from(u32::from(it) & !u32::MAX.checked_shr(rest).unwrap_or(0)).into(),
         IpAddr::V6(it) => Ipv6Addr::from(u128::from(it) & !u128::MAX.checked_shr(rest).unwrap_or(0)).into(),
@@ -152,15 +156,15 @@ fn invalid_address(text: &str, address: &str) -> SettingError {
 }
 
 /// Explains an invalid prefix length.
-fn invalid_bits(address: IpAddr, bits: &str) -> SettingError {
-    let mask = bits.parse::<Ipv4Addr>().ok().map(u32::from);
+fn invalid_prefix_len(address: IpAddr, prefix_len: &str) -> SettingError {
+    let mask = prefix_len.parse::<Ipv4Addr>().ok().map(u32::from);
     let fix = match mask {
         Some(mask) if address.is_ipv4() && mask.count_ones() == mask.leading_ones() => {
             format!("write `{}`", Prefix::containing(address, mask.leading_ones() as u8))
         }
         _ => format!("write a prefix length in bits, as in `{}`", example_prefix(address)),
     };
-    SettingError::new(format!("`{address}/{bits}`: invalid prefix length `{bits}`"), fix)
+    SettingError::new(format!("`{address}/{prefix_len}`: invalid prefix length `{prefix_len}`"), fix)
 }
 
 fn example_prefix(address: IpAddr) -> Prefix {

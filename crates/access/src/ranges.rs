@@ -23,7 +23,7 @@ pub(super) trait AddressInt: Copy + Ord {
     /// The next integer, if there is one.
     fn successor(self) -> Option<Self>;
     /// The last integer with the same first `bits`.
-    fn last_in_prefix(self, bits: u8) -> Self;
+    fn last_in_prefix(self, prefix_len: u8) -> Self;
     /// The number of significant bits.
     fn bit_len(self) -> u32;
     fn shift_right(self, by: u32) -> usize;
@@ -47,8 +47,8 @@ macro_rules! impl_address_int {
                 self.checked_add(1)
             }
 
-            fn last_in_prefix(self, bits: u8) -> Self {
-                self | Self::MAX.checked_shr(bits.into()).unwrap_or(0)
+            fn last_in_prefix(self, prefix_len: u8) -> Self {
+                self | Self::MAX.checked_shr(prefix_len.into()).unwrap_or(0)
             }
 
             fn bit_len(self) -> u32 {
@@ -83,8 +83,8 @@ const BYTES_PER_SLOT: usize = 16;
 /// A prefix with a code from 1 to 3; 0 is for addresses without a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PrefixEntry<W> {
-    pub(super) first: W,
-    pub(super) bits: u8,
+    pub(super) network_address: W,
+    pub(super) prefix_len: u8,
     pub(super) code: u8,
 }
 
@@ -99,7 +99,7 @@ pub(super) struct Ranges<W> {
     index: Box<[u32]>,
     words: Box<[W]>,
     /// The length of the prefix of each range, only to explain a match.
-    bits: Box<[u8]>,
+    prefix_lens: Box<[u8]>,
 }
 
 /// A part of the address space, divided into slots of equal size.
@@ -133,7 +133,7 @@ impl<W: AddressInt> Ranges<W> {
             nodes: table.nodes.into(),
             index: table.index.into(),
             words: table.words.into(),
-            bits: ranges.iter().map(|range| range.bits).collect(),
+            prefix_lens: ranges.iter().map(|range| range.prefix_len).collect(),
         }
     }
 
@@ -146,14 +146,14 @@ impl<W: AddressInt> Ranges<W> {
     /// The code of an address, and the length of the matching prefix.
     pub(super) fn find(&self, address: W) -> Option<(u8, u8)> {
         let (position, word) = self.find_word(address)?;
-        let bits = *self.bits.get(position)?;
-        (word.code() != 0).then(|| (word.code(), bits))
+        let prefix_len = *self.prefix_lens.get(position)?;
+        (word.code() != 0).then(|| (word.code(), prefix_len))
     }
 
     /// The memory of the table, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         let index = size_of_val(&*self.nodes) + size_of_val(&*self.index);
-        index + size_of_val(&*self.words) + size_of_val(&*self.bits)
+        index + size_of_val(&*self.words) + size_of_val(&*self.prefix_lens)
     }
 
     /// The last word that starts at or before the address, and its position.
@@ -241,7 +241,7 @@ fn to_position(position: usize) -> u32 {
 #[derive(Clone, Copy)]
 struct AddressRange<W> {
     first: W,
-    bits: u8,
+    prefix_len: u8,
     code: u8,
 }
 
@@ -251,11 +251,14 @@ fn flatten<W: AddressInt>(entries: &[PrefixEntry<W>]) -> Vec<AddressRange<W>> {
     // The prefixes that contain the current address, innermost last, with their last addresses.
     let mut around: Vec<(W, PrefixEntry<W>)> = Vec::new();
     for entry in entries {
-        while let Some((last, _)) = around.pop_if(|(last, _)| *last < entry.first) {
+        while let Some((last, _)) = around.pop_if(|(last, _)| *last < entry.network_address) {
             close_range(&mut ranges, last, around.last().map(|(_, outer)| *outer));
         }
-        push_range(&mut ranges, AddressRange { first: entry.first, bits: entry.bits, code: entry.code });
-        around.push((entry.first.last_in_prefix(entry.bits), *entry));
+        push_range(
+            &mut ranges,
+            AddressRange { first: entry.network_address, prefix_len: entry.prefix_len, code: entry.code },
+        );
+        around.push((entry.network_address.last_in_prefix(entry.prefix_len), *entry));
     }
     while let Some((last, _)) = around.pop() {
         close_range(&mut ranges, last, around.last().map(|(_, outer)| *outer));
@@ -266,8 +269,8 @@ fn flatten<W: AddressInt>(entries: &[PrefixEntry<W>]) -> Vec<AddressRange<W>> {
 /// After the end of a prefix, the prefix around it continues, or none.
 fn close_range<W: AddressInt>(ranges: &mut Vec<AddressRange<W>>, last: W, outer: Option<PrefixEntry<W>>) {
     if let Some(first) = last.successor() {
-        let (bits, code) = outer.map_or((0, 0), |outer| (outer.bits, outer.code));
-        push_range(ranges, AddressRange { first, bits, code });
+        let (prefix_len, code) = outer.map_or((0, 0), |outer| (outer.prefix_len, outer.code));
+        push_range(ranges, AddressRange { first, prefix_len, code });
     }
 }
 
@@ -275,7 +278,8 @@ fn close_range<W: AddressInt>(ranges: &mut Vec<AddressRange<W>>, last: W, outer:
 fn push_range<W: AddressInt>(ranges: &mut Vec<AddressRange<W>>, range: AddressRange<W>) {
     ranges.pop_if(|before| before.first == range.first);
     // Adjacent prefixes of the same length differ in their bits, so one range represents both.
-    let continues = |before: &AddressRange<W>| (before.bits, before.code) == (range.bits, range.code);
+    let continues =
+        |before: &AddressRange<W>| (before.prefix_len, before.code) == (range.prefix_len, range.code);
     if !ranges.last().is_some_and(continues) {
         ranges.push(range);
     }

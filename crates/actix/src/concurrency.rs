@@ -8,7 +8,7 @@ use crate::{
 use actix_web::{body::MessageBody, dev::ServiceRequest};
 use std::rc::Rc;
 use tidegate_limiter::SemaphorePermit;
-use tidegate_rule::middleware::{RequestConcurrency, SlotAcquisition};
+use tidegate_rule::middleware::{PermitAcquisition, RequestConcurrency};
 
 /// Limits requests in flight. Each request holds its slot until its response body has been sent or is dropped.
 ///
@@ -39,15 +39,15 @@ impl MiddlewareHandler for RequestConcurrency {
         inner: &Rc<S>,
         request: ServiceRequest,
     ) -> Self::Future<S, B> {
-        let (acquisition, terms) = (self.acquire(&ActixRequestHead::new(&request)), self.options());
+        let (acquisition, options) = (self.acquire(&ActixRequestHead::new(&request)), self.options());
         match acquisition {
-            SlotAcquisition::Ready(slot) => {
-                PermitResponseFuture::immediate(&**inner, admit_or_reject(terms, request, slot))
+            PermitAcquisition::Ready(result) => {
+                PermitResponseFuture::immediate(&**inner, admit_or_reject(options, request, result))
             }
-            SlotAcquisition::Waiting(waiter) => {
-                let terms = terms.clone();
+            PermitAcquisition::Waiting(waiter) => {
+                let options = options.clone();
                 PermitResponseFuture::deferred(inner, async move {
-                    admit_or_reject(&terms, request, waiter.wait().await)
+                    admit_or_reject(&options, request, waiter.wait().await)
                 })
             }
         }

@@ -16,7 +16,7 @@ use std::{
     net::IpAddr,
 };
 use tidegate_rule::{
-    Facts,
+    RequestContext,
     request::{RequestHead, ResponseHead},
 };
 
@@ -68,7 +68,7 @@ impl RequestHead for ActixRequestHead<'_> {
         self.request.peer_addr().map(|address| address.ip())
     }
 
-    fn peer_hint(&self) -> Option<&'static str> {
+    fn missing_peer_fix(&self) -> Option<&'static str> {
         Some("bind the server to a TCP address, or use another key")
     }
 
@@ -84,7 +84,7 @@ impl RequestHead for ActixRequestHead<'_> {
         Some(&*self.extensions)
     }
 
-    fn facts(&self) -> Option<&Facts> {
+    fn context(&self) -> Option<&RequestContext> {
         self.extensions.get()
     }
 }

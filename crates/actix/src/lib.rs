@@ -25,7 +25,7 @@
 //! | [`PriorityMiddleware`] | limits requests in flight and sheds the least important ones first; rejects with 503 |
 //! | [`AccessMiddleware`] | access lists and bans; rejects with 403 |
 //! | [`BandwidthMiddleware`], [`UploadMiddleware`] | limit the bandwidth of response and request bodies |
-//! | [`FactsMiddleware`] | provides the client address and the user to attributes and inner middleware |
+//! | [`ContextMiddleware`] | provides the client address and the user to attributes and inner middleware |
 //! | [`ActixRequestHead`], [`ActixResponseHead`] | requests and responses as rules see them |
 //! | [`key`] | keys from the extensions of requests |
 //!
@@ -42,7 +42,7 @@
 mod access;
 mod bandwidth;
 mod concurrency;
-mod facts;
+mod context;
 mod guard;
 mod head;
 pub mod key;
@@ -54,7 +54,7 @@ mod priority;
 pub use access::AccessMiddleware;
 pub use bandwidth::{BandwidthFuture, BandwidthMiddleware, PayloadBandwidth, ShapedBody, UploadMiddleware};
 pub use concurrency::ConcurrencyMiddleware;
-pub use facts::FactsMiddleware;
+pub use context::ContextMiddleware;
 pub use guard::GuardMiddleware;
 pub use head::{ActixRequestHead, ActixResponseHead};
 pub use limit::{LimitMiddleware, LimitTransformService};
@@ -62,6 +62,6 @@ pub use middleware::{Middleware, TransformService};
 pub use permit::{PermitMessageBody, PermitResponseFuture};
 pub use priority::PriorityMiddleware;
 pub use tidegate_rule::middleware::{
-    Guards, GuardsBuilder, InFlightEnd, RequestAccess, RequestBandwidth, RequestConcurrency, RequestFacts,
-    RequestGuard, RequestPriority, classify_client, classify_server,
+    ContextExtractor, Guards, GuardsBuilder, InFlightEnd, RequestAccess, RequestBandwidth,
+    RequestConcurrency, RequestGuard, RequestPriority, classify_client, classify_server,
 };

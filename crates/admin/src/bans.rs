@@ -139,7 +139,7 @@ impl AdminState {
 }
 
 fn is_wide_network(network: &Prefix) -> bool {
-    network.bits() < if network.first().is_ipv4() { MIN_IPV4_PREFIX } else { MIN_IPV6_PREFIX }
+    network.prefix_len() < if network.network_address().is_ipv4() { MIN_IPV4_PREFIX } else { MIN_IPV6_PREFIX }
 }
 
 fn rule_ban_json(rule: &str, ban: &BannedKey, now: Micros, shown: KeyDisplay) -> Value {
@@ -151,7 +151,7 @@ fn rule_ban_json(rule: &str, ban: &BannedKey, now: Micros, shown: KeyDisplay) ->
         "value": KeyLabel::new(shown, if is_address { "" } else { rule }, &ban.key).text(),
         "rule": rule,
         "remaining": ban.remaining.get() as f64 / 1e6,
-        "until": Utc::from(now.plus(ban.remaining)).to_string(),
+        "until": Utc::from(now.saturating_add(ban.remaining)).to_string(),
         "times": ban.ban_count,
         "reason": null,
     })

@@ -110,11 +110,11 @@ fn api_error(error: &PolicyFileError) -> ApiError {
     let status = match error {
         PolicyFileError::Edit(EditError::NoRule { .. }) => StatusCode::NOT_FOUND,
         PolicyFileError::ConcurrentChange(_)
-        | PolicyFileError::NothingToUndo
+        | PolicyFileError::NothingToRevert
         | PolicyFileError::NotLastChange(_)
         | PolicyFileError::Edit(EditError::Policy(_)) => StatusCode::CONFLICT,
         PolicyFileError::Io { .. }
-        | PolicyFileError::History { .. }
+        | PolicyFileError::InvalidHistory { .. }
         | PolicyFileError::RestoreFailed { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         PolicyFileError::GatewayStopped => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::UNPROCESSABLE_ENTITY,

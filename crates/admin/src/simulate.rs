@@ -138,7 +138,7 @@ fn run_simulation(quotas: &[Quota], arrivals: &[SimulatedRequest], wait: Micros,
 
 /// Checks all quotas, and charges all or none. Returns the first that denied, or the most restrictive one.
 fn decide(all: &mut [SimulatedQuota], arrival: SimulatedRequest, wait: Micros) -> (usize, Decision) {
-    let probe = Demand { effect: Effect::Probe, ..Demand::with_max_wait(arrival.cost, wait) };
+    let probe = Demand { effect: Effect::Peek, ..Demand::with_max_wait(arrival.cost, wait) };
     let mut denied = None;
     for (index, one) in all.iter_mut().enumerate() {
         let decision = one.decide(arrival.at, probe);

@@ -127,8 +127,11 @@ impl Bandwidth {
     pub fn bound(&self) -> Bound {
         let quota = self.quota();
         let prepaid = ChunkSizes::for_quota(&quota).prepaid;
-        let bound =
-            quota.rate().and_then(|rate| rate.burst(quota.limit() + prepaid).ok()).unwrap_or(quota).bound();
+        let bound = quota
+            .rate()
+            .and_then(|rate| rate.token_bucket(quota.limit() + prepaid).ok())
+            .unwrap_or(quota)
+            .bound();
         self.inner.shared.clock().widen_bound(bound)
     }
 
@@ -224,10 +227,13 @@ impl BandwidthBuilder {
         // The burst of a quota without one is the amount of a period, which is not meant here.
         let configured_burst = self.burst.or(Some(quota.limit()).filter(|burst| *burst != rate.amount()));
         let burst = configured_burst.unwrap_or_else(|| bytes_in(rate, DEFAULT_BURST_TIME).max(MIN_BURST));
-        let quota = rate.burst(burst)?;
+        let quota = rate.token_bucket(burst)?;
         let AlgorithmKind::TokenBucket(bucket) = quota.kind() else { return Err(unsupported()) };
         let ChunkSizes { quantum, prepaid } = ChunkSizes::for_quota(&quota);
-        Ok((quota, SchedulerSettings { meter: *bucket.meter(), quantum, max_prepaid: prepaid }))
+        Ok((
+            quota,
+            SchedulerSettings { integer_bucket: *bucket.integer_bucket(), quantum, max_prepaid: prepaid },
+        ))
     }
 }
 

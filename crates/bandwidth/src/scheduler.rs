@@ -18,7 +18,7 @@
 //! second one therefore watches the first and skips it when it is late. A skipped stream loses only its position.
 
 use std::{collections::BTreeMap, task::Waker};
-use tidegate_core::{LARGEST_EXACT, Micros, algorithm::level::Meter};
+use tidegate_core::{LARGEST_EXACT, Micros, algorithm::level::IntegerBucket};
 
 /// How late the first of the queue may be before it is woken, and then before it is skipped. Timers may be late,
 /// and that of the second by less than that of the first.
@@ -33,7 +33,7 @@ const MAX_CHECK_INTERVAL: Micros = Micros::from_secs(1);
 /// The settings of a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SchedulerSettings {
-    pub(super) meter: Meter,
+    pub(super) integer_bucket: IntegerBucket,
     /// The maximum number of bytes per grant, and the number of free bytes that a waiting stream waits for.
     pub(super) quantum: u64,
     /// The maximum number of bytes that all streams together have been granted and not moved.
@@ -200,13 +200,15 @@ impl FairScheduler {
         let woken_at = self.woken.map_or(Micros::ZERO, |(_, at)| at);
         let until = match self.queue.keys().take(2).position(|watched| *watched == rank) {
             Some(0) => self.due,
-            Some(_) => self.due.max(woken_at).plus(WAKE_GRACE),
+            Some(_) => self.due.max(woken_at).saturating_add(WAKE_GRACE),
             // The others check both in turns; one that finds the first abandoned checks again soon.
-            None if self.at < self.due.plus(WAKE_GRACE) && !self.is_first_woken() => {
+            None if self.at < self.due.saturating_add(WAKE_GRACE) && !self.is_first_woken() => {
                 let others = self.queue.len() as u64;
-                self.at.plus(Micros::new(CHECK_INTERVAL.get().saturating_mul(others)).min(MAX_CHECK_INTERVAL))
+                self.at.saturating_add(
+                    Micros::new(CHECK_INTERVAL.get().saturating_mul(others)).min(MAX_CHECK_INTERVAL),
+                )
             }
-            None => self.at.plus(WAKE_GRACE),
+            None => self.at.saturating_add(WAKE_GRACE),
         };
         (ByteGrant::WaitUntil(until), skipped)
     }
@@ -232,7 +234,7 @@ impl FairScheduler {
     /// applies at once, and a slower one does not turn a short burst into minutes without bytes.
     pub(super) fn reconfigure(&mut self, settings: SchedulerSettings, now: Micros) -> Vec<Waker> {
         self.advance(now);
-        let (old, new) = (self.settings.meter, settings.meter);
+        let (old, new) = (self.settings.integer_bucket, settings.integer_bucket);
         let scaled =
             |by: u64, of: u64| (u128::from(self.level) * u128::from(by)).div_ceil(u128::from(of.max(1)));
         let level =
@@ -266,7 +268,8 @@ impl FairScheduler {
     }
 
     fn undo_charge(&mut self, stream: &mut SchedulerStream, bytes: u64) {
-        self.level = self.level.saturating_sub(bytes.saturating_mul(self.settings.meter.units_per_token));
+        self.level =
+            self.level.saturating_sub(bytes.saturating_mul(self.settings.integer_bucket.units_per_token));
         stream.moved = stream.moved.saturating_sub(bytes);
     }
 
@@ -277,12 +280,12 @@ impl FairScheduler {
             self.woken = None;
             return Wakers::default();
         }
-        if self.at < self.due.plus(WAKE_GRACE) && !(self.at >= self.due && self.is_first_woken()) {
+        if self.at < self.due.saturating_add(WAKE_GRACE) && !(self.at >= self.due && self.is_first_woken()) {
             return Wakers::default();
         }
         let woken_at = self.woken.filter(|(woken, _)| *woken == first).map(|(_, at)| at);
         match woken_at {
-            Some(at) if self.at >= at.plus(WAKE_GRACE) => {
+            Some(at) if self.at >= at.saturating_add(WAKE_GRACE) => {
                 self.queue.remove(&first);
                 self.update_due();
                 // The next one is woken now and counts as woken if it can move, so that a series of abandoned
@@ -310,24 +313,28 @@ impl FairScheduler {
     }
 
     fn update_due(&mut self) {
-        let Meter { units_per_token: price, units_per_us: drain, capacity, .. } = self.settings.meter;
+        let IntegerBucket { units_per_token: price, units_per_us: drain, capacity, .. } =
+            self.settings.integer_bucket;
         let needed = self.level.saturating_add(self.settings.quantum.saturating_mul(price));
-        self.due = self.at.plus(Micros::new(needed.saturating_sub(capacity).div_ceil(drain.max(1))));
+        self.due =
+            self.at.saturating_add(Micros::new(needed.saturating_sub(capacity).div_ceil(drain.max(1))));
     }
 
     fn advance(&mut self, now: Micros) {
-        let drained = self.settings.meter.units_per_us.saturating_mul(now.since(self.at).get());
+        let drained =
+            self.settings.integer_bucket.units_per_us.saturating_mul(now.saturating_sub(self.at).get());
         self.level = self.level.saturating_sub(drained);
         self.at = self.at.max(now);
     }
 
     fn raise_level(&mut self, bytes: u64) {
-        let units = bytes.saturating_mul(self.settings.meter.units_per_token);
+        let units = bytes.saturating_mul(self.settings.integer_bucket.units_per_token);
         self.level = self.level.saturating_add(units).min(LARGEST_EXACT);
     }
 
     fn available_bytes(&self) -> u64 {
-        self.settings.meter.capacity.saturating_sub(self.level) / self.settings.meter.units_per_token.max(1)
+        self.settings.integer_bucket.capacity.saturating_sub(self.level)
+            / self.settings.integer_bucket.units_per_token.max(1)
     }
 }
 
@@ -338,8 +345,9 @@ mod tests {
     const REQUEST: ByteRequest = ByteRequest { want: 400, min: 400, refund: 0 };
 
     fn new_scheduler() -> FairScheduler {
-        let meter = Meter { units_per_token: 10, units_per_us: 1, capacity: 9_000, queue: 9_000 };
-        FairScheduler::new(SchedulerSettings { meter, quantum: 400, max_prepaid: 50 }, Micros::ZERO)
+        let integer_bucket =
+            IntegerBucket { units_per_token: 10, units_per_us: 1, capacity: 9_000, queue: 9_000 };
+        FairScheduler::new(SchedulerSettings { integer_bucket, quantum: 400, max_prepaid: 50 }, Micros::ZERO)
     }
 
     #[test]
@@ -362,7 +370,7 @@ mod tests {
         let mut late = scheduler.join();
         assert_eq!(scheduler.request(&mut late, REQUEST, now, Waker::noop()).0, ByteGrant::Granted(400));
         assert_eq!((alone.prepaid_limit, late.prepaid_limit), (50, 0));
-        let later = now.plus(Micros::from_millis(9));
+        let later = now.saturating_add(Micros::from_millis(9));
         assert_eq!(scheduler.request(&mut alone, REQUEST, later, Waker::noop()).0, ByteGrant::Granted(400));
         assert_eq!((alone.prepaid_limit, late.prepaid_limit), (25, 0));
     }

@@ -4,7 +4,7 @@ use crate::{
     BenchResult,
     instructions::counted_pass,
     keys::{self, KeyDistribution, Workload},
-    measure::{self, CALLS_PER_ROUND, Competitors, ExpectedAnswer, RunSettings},
+    measure::{self, BenchDecision, CALLS_PER_ROUND, Competitors, RunSettings},
     peers::{self, ClockKind, PeerEntry, PeerQuota, PeerSetup, QuotaPeriod},
     report::{self, CaseReport},
 };
@@ -28,7 +28,7 @@ pub(crate) struct TimedCase {
     count: u32,
     distribution: KeyDistribution,
     threads: usize,
-    answer: ExpectedAnswer,
+    answer: BenchDecision,
     clock: ClockKind,
 }
 
@@ -43,7 +43,7 @@ enum KeyKind {
 
 /// Returns all timed cases.
 pub(crate) fn all_cases() -> Vec<TimedCase> {
-    use {ExpectedAnswer::Deny, KeyDistribution::Zipf, KeyKind as K};
+    use {BenchDecision::Deny, KeyDistribution::Zipf, KeyKind as K};
     let mut cases = vec![
         TimedCase::new(K::None, 1),
         TimedCase { answer: Deny, ..TimedCase::new(K::None, 1) },
@@ -70,7 +70,7 @@ pub(crate) fn all_cases() -> Vec<TimedCase> {
 impl TimedCase {
     fn new(keys: KeyKind, count: u32) -> Self {
         let (distribution, answer, clock) =
-            (KeyDistribution::Uniform, ExpectedAnswer::Allow, ClockKind::Exact);
+            (KeyDistribution::Uniform, BenchDecision::Allow, ClockKind::Exact);
         Self { keys, count, distribution, threads: 1, answer, clock }
     }
 
@@ -100,8 +100,8 @@ impl TimedCase {
         }
         match (self.keys, self.answer, self.clock, self.threads) {
             (_, _, ClockKind::Coarse, _) => words.push("coarse"),
-            (_, ExpectedAnswer::Deny, ..) => words.push("deny"),
-            (KeyKind::None, ExpectedAnswer::Allow, _, 1) => words.push("allow"),
+            (_, BenchDecision::Deny, ..) => words.push("deny"),
+            (KeyKind::None, BenchDecision::Allow, _, 1) => words.push("allow"),
             _ => {}
         }
         if self.threads == 2 {
@@ -129,8 +129,8 @@ impl TimedCase {
             KeyKind::Ipv4Addr => format!("IPv4 keys as Ipv4Addr, {count}"),
         };
         let answer = match self.answer {
-            ExpectedAnswer::Allow => "allowed",
-            ExpectedAnswer::Deny => "denied",
+            BenchDecision::Allow => "allowed",
+            BenchDecision::Deny => "denied",
         };
         let clock = match self.clock {
             ClockKind::Exact => "",
@@ -246,11 +246,11 @@ impl TimedCase {
     fn quota(&self) -> PeerQuota {
         const LARGE_BURST: u32 = 1_000_000_000;
         match (self.answer, self.keys) {
-            (ExpectedAnswer::Deny, _) => PeerQuota { tokens: 1, unit: QuotaPeriod::Hour, burst: 1 },
-            (ExpectedAnswer::Allow, KeyKind::None) => {
+            (BenchDecision::Deny, _) => PeerQuota { tokens: 1, unit: QuotaPeriod::Hour, burst: 1 },
+            (BenchDecision::Allow, KeyKind::None) => {
                 PeerQuota { tokens: LARGE_BURST, unit: QuotaPeriod::Second, burst: LARGE_BURST }
             }
-            (ExpectedAnswer::Allow, _) => {
+            (BenchDecision::Allow, _) => {
                 PeerQuota { tokens: 1, unit: QuotaPeriod::Second, burst: LARGE_BURST }
             }
         }

@@ -27,7 +27,7 @@ pub(crate) struct RunSettings {
 
 /// The result that all calls of a case must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ExpectedAnswer {
+pub(crate) enum BenchDecision {
     Allow,
     Deny,
 }
@@ -47,7 +47,7 @@ pub(crate) fn interleave<K: Sync>(
     competitors: &Competitors<K>,
     work: &Workload<K>,
     settings: RunSettings,
-    answer: ExpectedAnswer,
+    answer: BenchDecision,
 ) -> BenchResult<Vec<(&'static str, Vec<f64>)>> {
     let start = now();
     let mut random = SplitMix64::new(1);
@@ -124,11 +124,11 @@ pub(crate) fn check_answers(
     name: &str,
     allowed: u64,
     calls: usize,
-    answer: ExpectedAnswer,
+    answer: BenchDecision,
 ) -> BenchResult<()> {
     let expected = match answer {
-        ExpectedAnswer::Allow => calls as u64,
-        ExpectedAnswer::Deny => 0,
+        BenchDecision::Allow => calls as u64,
+        BenchDecision::Deny => 0,
     };
     if allowed == expected {
         return Ok(());

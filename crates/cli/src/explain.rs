@@ -38,7 +38,7 @@ fn applied_json(applied: &AppliedRule) -> Value {
     let (key, missing) = match &applied.key {
         ResolvedKey::Key(key) => (Some(key), None),
         ResolvedKey::Address(key) => (Some(key), Some("ip")),
-        ResolvedKey::Missing(MissingKey::Address) => (None, Some("ip")),
+        ResolvedKey::Missing(MissingKey::Ip) => (None, Some("ip")),
         ResolvedKey::Missing(MissingKey::Shared) => (None, Some("share")),
         ResolvedKey::Missing(MissingKey::Skip) => (None, Some("skip")),
         ResolvedKey::Missing(MissingKey::Reject) => (None, Some("refuse")),

@@ -27,7 +27,7 @@ impl ProgressBar {
         let state = is_terminal.then(|| {
             let clock = Clock::system();
             let started = clock.now();
-            ProgressState { clock, started, next_draw: started.plus(DRAW_INTERVAL) }
+            ProgressState { clock, started, next_draw: started.saturating_add(DRAW_INTERVAL) }
         });
         Self { state }
     }
@@ -48,9 +48,9 @@ impl ProgressBar {
         if now < *next {
             return;
         }
-        *next = now.plus(DRAW_INTERVAL);
+        *next = now.saturating_add(DRAW_INTERVAL);
         // Ignore a closed standard error.
-        let _ = write!(io::stderr(), "\r\x1b[K{}", line(now.since(*started)));
+        let _ = write!(io::stderr(), "\r\x1b[K{}", line(now.saturating_sub(*started)));
     }
 
     /// Removes the bar from the terminal.

@@ -25,11 +25,11 @@ pub(crate) enum Tone {
     /// Secondary text.
     Faint,
     /// Admitted at once.
-    Passed,
+    Admitted,
     /// Admitted after a wait.
-    Waited,
+    Delayed,
     /// A problem.
-    Alarm,
+    Problem,
 }
 
 impl Paint {
@@ -46,9 +46,9 @@ impl Paint {
             Tone::Normal => return text.to_string(),
             Tone::Strong => "1",
             Tone::Faint => "2",
-            Tone::Passed => "36",
-            Tone::Waited => "33",
-            Tone::Alarm => "1;31",
+            Tone::Admitted => "36",
+            Tone::Delayed => "33",
+            Tone::Problem => "1;31",
         };
         format!("\x1b[{code}m{text}\x1b[0m")
     }

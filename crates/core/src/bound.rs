@@ -9,7 +9,7 @@ use core::fmt;
 /// use tidegate_core::{Micros, Quota};
 ///
 /// let minute = Micros::from_secs(60);
-/// assert_eq!(Quota::per_minute(100).burst(20)?.bound().max_in_window(minute), 120);
+/// assert_eq!(Quota::per_minute(100).token_bucket(20)?.bound().max_in_window(minute), 120);
 /// assert_eq!(Quota::per_minute(100).fixed_window()?.bound().max_in_window(minute), 200);
 /// assert_eq!(Quota::per_minute(100).sliding_window()?.bound().max_in_window(minute), 199);
 /// assert_eq!(Quota::per_minute(100).sliding_strict(60)?.bound().max_in_window(minute), 100);
@@ -76,7 +76,7 @@ impl Bound {
     /// waits for its own cost. Guava truncates every debt to whole microseconds, so these algorithms exceed their
     /// rate near one call per microsecond and are unbounded above it.
     pub fn max_in_window(&self, window: Micros) -> u64 {
-        let length = window.plus(self.clock_resolution).plus(self.prefetch).get();
+        let length = window.saturating_add(self.clock_resolution).saturating_add(self.prefetch).get();
         match self.shape {
             BoundShape::BurstAndRate { burst, rate } => {
                 burst.saturating_add(mul_div_floor(length, rate.amount(), rate.period().get()))

@@ -45,9 +45,9 @@ impl Decision {
         match self.code {
             DecisionCode::Allow => Outcome::Allow,
             DecisionCode::Delay => Outcome::Delay(self.wait()),
-            DecisionCode::Deny | DecisionCode::Closed => Outcome::Deny(Retry::After(self.wait())),
+            DecisionCode::Deny | DecisionCode::FailClosed => Outcome::Deny(Retry::After(self.wait())),
             DecisionCode::Never => Outcome::Deny(Retry::Never),
-            DecisionCode::Full => Outcome::Deny(Retry::WhenReleased),
+            DecisionCode::LimitReached => Outcome::Deny(Retry::WhenReleased),
         }
     }
 
@@ -82,7 +82,7 @@ impl Decision {
 
     /// Whether it denies only because the store is unavailable, without a quota that is used up.
     pub fn is_fail_closed(&self) -> bool {
-        self.code == DecisionCode::Closed
+        self.code == DecisionCode::FailClosed
     }
 
     /// Returns the same decision, marked as made without its store.
@@ -100,20 +100,16 @@ impl Decision {
         let Self {
             code,
             quota,
-            reading: PackedReading { level, excess, limit, units_per_token: price, units_per_us: drain },
+            reading: PackedReading { level, excess, limit, units_per_token, units_per_us },
         } = self;
-        Self {
-            code,
-            quota,
-            reading: PackedReading { level, excess, limit, units_per_token: price, units_per_us: drain },
-        }
+        Self { code, quota, reading: PackedReading { level, excess, limit, units_per_token, units_per_us } }
     }
 
     /// The most that the quota grants at once.
     pub fn limit(&self) -> u64 {
         match self.reading {
             PackedReading { units_per_us: COUNT_SENTINEL, limit, .. } => limit,
-            PackedReading { units_per_token: price, limit: capacity, .. } => capacity / price,
+            PackedReading { units_per_token, limit: capacity, .. } => capacity / units_per_token,
         }
     }
 
@@ -121,8 +117,8 @@ impl Decision {
     pub fn remaining(&self) -> u64 {
         match self.reading {
             PackedReading { units_per_us: COUNT_SENTINEL, level: remaining, .. } => remaining,
-            PackedReading { level, units_per_token: price, limit: capacity, .. } => {
-                capacity.saturating_sub(level) / price
+            PackedReading { level, units_per_token, limit: capacity, .. } => {
+                capacity.saturating_sub(level) / units_per_token
             }
         }
     }
@@ -131,7 +127,7 @@ impl Decision {
     pub fn reset_after(&self) -> Micros {
         match self.reading {
             PackedReading { units_per_us: COUNT_SENTINEL, units_per_token: reset, .. } => Micros::new(reset),
-            PackedReading { level, units_per_us: drain, .. } => Micros::new(level.div_ceil(drain)),
+            PackedReading { level, units_per_us, .. } => Micros::new(level.div_ceil(units_per_us)),
         }
     }
 
@@ -142,10 +138,11 @@ impl Decision {
     pub fn refill_after(&self) -> Micros {
         match self.reading {
             PackedReading { units_per_us: COUNT_SENTINEL, units_per_token: reset, .. } => Micros::new(reset),
-            PackedReading { level, units_per_token: price, limit: capacity, units_per_us: drain, .. } => {
-                let after = (capacity.saturating_sub(level) / price + 1).saturating_mul(price);
+            PackedReading { level, units_per_token, limit: capacity, units_per_us, .. } => {
+                let after =
+                    (capacity.saturating_sub(level) / units_per_token + 1).saturating_mul(units_per_token);
                 match capacity.checked_sub(after) {
-                    Some(goal) => Micros::new(level.saturating_sub(goal).div_ceil(drain)),
+                    Some(goal) => Micros::new(level.saturating_sub(goal).div_ceil(units_per_us)),
                     None => Micros::ZERO,
                 }
             }
@@ -164,24 +161,18 @@ impl Decision {
     pub fn wait(&self) -> Micros {
         match self.reading {
             PackedReading { units_per_us: COUNT_SENTINEL, excess: wait, .. } => Micros::new(wait),
-            PackedReading { excess, units_per_us: drain, .. } => Micros::new(excess.div_ceil(drain)),
+            PackedReading { excess, units_per_us, .. } => Micros::new(excess.div_ceil(units_per_us)),
         }
     }
 
     /// A decision on a level that drains with time.
     #[inline]
     pub(crate) fn from_level(code: DecisionCode, level: LevelReading) -> Self {
-        let LevelReading { level, excess, capacity, units_per_token: price, units_per_us: drain } = level;
+        let LevelReading { level, excess, capacity, units_per_token, units_per_us } = level;
         Self {
             code,
             quota: 0,
-            reading: PackedReading {
-                level,
-                excess,
-                limit: capacity,
-                units_per_token: price,
-                units_per_us: drain,
-            },
+            reading: PackedReading { level, excess, limit: capacity, units_per_token, units_per_us },
         }
     }
 
@@ -189,14 +180,14 @@ impl Decision {
     #[inline]
     pub(crate) fn from_count(code: DecisionCode, limit: u64, count: CountReading) -> Self {
         let CountReading { remaining, reset, wait } = count;
-        let meter = PackedReading {
+        let reading = PackedReading {
             level: remaining,
             excess: wait.get(),
             limit,
             units_per_token: reset.get(),
             units_per_us: COUNT_SENTINEL,
         };
-        Self { code, quota: 0, reading: meter }
+        Self { code, quota: 0, reading }
     }
 
     /// The decision when no quota applies.
@@ -227,7 +218,7 @@ impl Decision {
 
     /// A denial because the store is unavailable and the failure mode is to deny.
     pub fn fail_closed(limit: u64, retry: Micros) -> Self {
-        Self { code: DecisionCode::Closed, ..Self::deny(limit, retry) }.into_degraded()
+        Self { code: DecisionCode::FailClosed, ..Self::deny(limit, retry) }.into_degraded()
     }
 
     /// A denial that no algorithm made: the key table is full, or an earlier denial is still in force.
@@ -279,15 +270,15 @@ pub(crate) enum DecisionCode {
     Delay,
     Deny,
     Never,
-    Full,
+    LimitReached,
     /// A denial because the store is unavailable. No Lua script returns it.
-    Closed,
+    FailClosed,
 }
 
 impl DecisionCode {
     /// Decodes the number that the Lua scripts return.
     pub(crate) fn from_lua(number: u64) -> Option<Self> {
-        [Self::Allow, Self::Delay, Self::Deny, Self::Never, Self::Full]
+        [Self::Allow, Self::Delay, Self::Deny, Self::Never, Self::LimitReached]
             .get(usize::try_from(number).ok()?)
             .copied()
     }

@@ -83,10 +83,10 @@ impl StateEntries {
         demand: Demand,
     ) -> Vec<ChargeResult> {
         if quotas.len() > 1 && demand.effect == Effect::Charge {
-            let probes =
-                self.clone().decide_each(quotas, carry_over, now, Demand { effect: Effect::Probe, ..demand });
-            if !probes.iter().all(|step| step.decision.is_granted()) {
-                return probes;
+            let peeked =
+                self.clone().decide_each(quotas, carry_over, now, Demand { effect: Effect::Peek, ..demand });
+            if !peeked.iter().all(|result| result.decision.is_granted()) {
+                return peeked;
             }
         }
         self.decide_each(quotas, carry_over, now, demand)
@@ -100,7 +100,7 @@ impl StateEntries {
         demand: Demand,
     ) -> Vec<ChargeResult> {
         let found = Self::match_writers(quotas, &self.writers(), carry_over);
-        let mut steps = Vec::with_capacity(quotas.len());
+        let mut results = Vec::with_capacity(quotas.len());
         let mut is_charged = false;
         for (quota, found) in quotas.iter().zip(found) {
             let mut entry = match found {
@@ -108,11 +108,11 @@ impl StateEntries {
                 None => StateEntry { writer: *quota, state: Vec::new() },
             };
             entry.state.resize(entry.state.len().max(quota.state_len()), 0);
-            let step = match entry.writer == *quota {
+            let result = match entry.writer == *quota {
                 true => quota.decide(entry.state.as_mut_slice(), now, demand),
-                false => quota.decide_carried(&entry.writer, entry.state.as_mut_slice(), now, demand),
+                false => quota.decide_converted(&entry.writer, entry.state.as_mut_slice(), now, demand),
             };
-            if step.decision.is_granted() && demand.effect == Effect::Charge && demand.cost > 0 {
+            if result.decision.is_granted() && demand.effect == Effect::Charge && demand.cost > 0 {
                 entry.writer = *quota;
                 match found {
                     Some(index) => self.entries[index] = entry,
@@ -120,12 +120,12 @@ impl StateEntries {
                 }
                 is_charged = true;
             }
-            steps.push(step);
+            results.push(result);
         }
         if is_charged {
             self.arrange(quotas, now);
         }
-        steps
+        results
     }
 
     /// Moves the entries of `quotas` to the front, in their order, and drops empty entries of other quotas.
@@ -135,9 +135,9 @@ impl StateEntries {
             let own = others.iter().position(|entry| entry.writer == *quota);
             self.entries.extend(own.map(|index| others.remove(index)));
         }
-        others.retain_mut(|StateEntry { writer, state: words }| {
-            let probe = writer.decide(words.as_mut_slice(), now, Demand::probe(0)).decision;
-            probe.reset_after() > Micros::ZERO
+        others.retain_mut(|StateEntry { writer, state }| {
+            let peeked = writer.decide(state.as_mut_slice(), now, Demand::peek(0)).decision;
+            peeked.reset_after() > Micros::ZERO
         });
         others.truncate(MAX_FOREIGN_ENTRIES);
         self.entries.append(&mut others);
@@ -152,7 +152,7 @@ impl StateEntries {
         {
             let Some(entry) = found.map(|index| &mut self.entries[index]) else { continue };
             entry.state.resize(entry.state.len().max(quota.state_len()), 0);
-            quota.carry_over(&entry.writer, entry.state.as_mut_slice(), now);
+            quota.convert_state(&entry.writer, entry.state.as_mut_slice(), now);
             entry.writer = *quota;
         }
     }
@@ -193,8 +193,8 @@ impl StateEntries {
     /// Starts the states of a limiter that is created at `now`.
     pub fn create(&mut self, quotas: &[Quota], now: Micros) {
         *self = Self::for_quotas(quotas);
-        for StateEntry { writer, state: words } in &mut self.entries {
-            writer.create(words.as_mut_slice(), now);
+        for StateEntry { writer, state } in &mut self.entries {
+            writer.create(state.as_mut_slice(), now);
         }
     }
 

@@ -39,14 +39,14 @@ impl Micros {
     /// `self + other`, at most [`Micros::MAX`].
     #[inline]
     #[must_use]
-    pub const fn plus(self, other: Self) -> Self {
+    pub const fn saturating_add(self, other: Self) -> Self {
         Self::new(self.0 + other.0)
     }
 
     /// `self - other`, at least zero.
     #[inline]
     #[must_use]
-    pub const fn since(self, other: Self) -> Self {
+    pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
@@ -200,8 +200,8 @@ mod tests {
 
     #[test]
     fn micros_arithmetic_saturates() {
-        assert_eq!(Micros::MAX.plus(Micros::MAX), Micros::MAX);
-        assert_eq!(Micros::ZERO.since(Micros::MAX), Micros::ZERO);
+        assert_eq!(Micros::MAX.saturating_add(Micros::MAX), Micros::MAX);
+        assert_eq!(Micros::ZERO.saturating_sub(Micros::MAX), Micros::ZERO);
         assert_eq!(Micros::from(Duration::MAX), Micros::MAX);
         assert_eq!(Micros::from(Duration::from_nanos(1)), Micros::new(1));
     }

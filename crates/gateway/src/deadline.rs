@@ -140,40 +140,40 @@ mod tests {
     #[test]
     fn deadline_expires_after_its_time() {
         let (clock, manual_clock) = Clock::manual();
-        let watch = Deadlines::new(clock);
-        let (early, late) = (watch.new_deadline(), watch.new_deadline());
+        let deadlines = Deadlines::new(clock);
+        let (early, late) = (deadlines.new_deadline(), deadlines.new_deadline());
         early.set(100);
         late.set(1_000);
 
         manual_clock.advance(Duration::from_millis(149));
-        watch.wake_expired();
+        deadlines.wake_expired();
         assert!(!early.is_expired());
         manual_clock.advance(Duration::from_millis(1));
         assert!(!early.is_expired(), "no scan has run");
-        watch.wake_expired();
+        deadlines.wake_expired();
         assert!(early.is_expired() && !late.is_expired());
 
         early.set(100);
         assert!(!early.is_expired());
         late.clear();
         manual_clock.advance(Duration::from_secs(3_600));
-        watch.wake_expired();
+        deadlines.wake_expired();
         assert!(early.is_expired() && !late.is_expired());
     }
 
     #[test]
     fn dropped_deadline_leaves_others_registered() {
         let (clock, manual_clock) = Clock::manual();
-        let watch = Deadlines::new(clock);
-        let mut deadlines: Vec<_> = (0..5).map(|_| watch.new_deadline()).collect();
-        drop(deadlines.remove(0));
-        drop(deadlines.remove(2));
-        deadlines.iter().for_each(|deadline| deadline.set(10));
+        let deadlines = Deadlines::new(clock);
+        let mut registered: Vec<_> = (0..5).map(|_| deadlines.new_deadline()).collect();
+        drop(registered.remove(0));
+        drop(registered.remove(2));
+        registered.iter().for_each(|deadline| deadline.set(10));
         manual_clock.advance(Duration::from_secs(1));
-        watch.wake_expired();
-        assert_eq!(watch.entries.borrow().len(), 3);
-        assert!(deadlines.iter().all(Deadline::is_expired));
-        drop(deadlines);
-        assert!(watch.entries.borrow().is_empty());
+        deadlines.wake_expired();
+        assert_eq!(deadlines.entries.borrow().len(), 3);
+        assert!(registered.iter().all(Deadline::is_expired));
+        drop(registered);
+        assert!(deadlines.entries.borrow().is_empty());
     }
 }

@@ -51,7 +51,7 @@ mod worker;
 
 pub use config::{Config, UpstreamId};
 pub use gateway::{Gateway, PolicySource, Preflight};
-pub use request_filter::{Action, FilterDecision, FilterResult, Origin, Rates, RequestFilter};
+pub use request_filter::{Action, ConnectionInfo, FilterDecision, FilterResult, Rates, RequestFilter};
 pub use run::run;
 pub use telemetry::LogNote;
 pub use tidegate_admin::{GatewayError, GatewayHandle, ReloadScope};

@@ -35,7 +35,7 @@ pub trait RequestFilter: Send + Sync + 'static {
     type Context: 'static;
 
     /// Decides about a request. Its head was checked and normalized. Changes to the head are forwarded.
-    fn filter(&self, head: &mut request::Parts, origin: &Origin) -> FilterResult<Self::Context>;
+    fn filter(&self, head: &mut request::Parts, connection: &ConnectionInfo) -> FilterResult<Self::Context>;
 
     /// The bandwidth limits of the bodies of a forwarded request.
     fn rates<'c>(&self, context: &'c Self::Context) -> Rates<'c> {
@@ -63,7 +63,7 @@ pub trait RequestFilter: Send + Sync + 'static {
 
 /// The origin of a request.
 #[derive(Clone, Debug)]
-pub struct Origin {
+pub struct ConnectionInfo {
     /// The peer of the connection, which may be a proxy.
     pub peer: SocketAddr,
     /// The address of the client, resolved once for each request from the peer and trusted proxies. Rules, logs, traces and
@@ -75,7 +75,7 @@ pub struct Origin {
     pub listener: Option<Arc<str>>,
 }
 
-impl Origin {
+impl ConnectionInfo {
     /// The head of a request of this origin, for rules.
     pub(crate) fn head<'a>(&'a self, parts: &'a request::Parts) -> HttpRequestHead<'a> {
         HttpRequestHead::new(parts, self.peer.ip())
@@ -143,7 +143,7 @@ where
 {
     type Context = ();
 
-    fn filter(&self, head: &mut request::Parts, _: &Origin) -> FilterResult<()> {
+    fn filter(&self, head: &mut request::Parts, _: &ConnectionInfo) -> FilterResult<()> {
         FilterResult::Ready(self(head).into())
     }
 }

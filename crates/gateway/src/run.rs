@@ -60,11 +60,15 @@ impl PreparedConfig {
     /// Returns the reporter of the health of all upstream servers.
     pub(crate) fn upstream_reporter(&self) -> Arc<UpstreamReporter> {
         let named = self.config.upstreams.keys().zip(&self.upstreams);
-        let servers = |plan: &UpstreamConfig| {
-            plan.servers.iter().map(|server| (server.authority.to_string(), server.health.clone())).collect()
+        let servers = |upstream: &UpstreamConfig| {
+            upstream
+                .servers
+                .iter()
+                .map(|server| (server.authority.to_string(), server.health.clone()))
+                .collect()
         };
         let upstreams: Vec<(String, Vec<_>)> =
-            named.map(|(name, plan)| (name.clone(), servers(plan))).collect();
+            named.map(|(name, upstream)| (name.clone(), servers(upstream))).collect();
         Arc::new(move || {
             let now = deadline_clock().now().get() / 1_000;
             let report = |(name, health): &(String, Arc<ServerHealth>)| (name.clone(), health.report(now));
@@ -87,18 +91,18 @@ pub(crate) struct Workers {
 impl Workers {
     /// Starts the configured number of workers. They keep the listeners open.
     pub(crate) fn start<F: RequestFilter>(
-        plans: PreparedConfig,
+        prepared: PreparedConfig,
         listeners: &[BoundListener],
         filter: Arc<F>,
     ) -> Result<Self, StartupError> {
-        let PreparedConfig { config, upstreams, log, tracer } = plans;
-        let ((log, writing), (tracer, exporting)) = (log.unzip(), tracer.unzip());
+        let PreparedConfig { config, upstreams, log, tracer } = prepared;
+        let ((log, log_thread), (tracer, trace_exporter)) = (log.unzip(), tracer.unzip());
         let (commands, receiver) = watch::channel(WorkerCommand::Serve);
         let connection_limiter = ConnectionLimiter::new(&config.connections);
-        let (count, plans) = (config.workers.get(), Arc::new(upstreams));
+        let (count, upstreams) = (config.workers.get(), Arc::new(upstreams));
         let start = WorkerArgs {
             config: Arc::new(config),
-            upstreams: plans,
+            upstreams,
             connection_limiter,
             filter,
             commands: receiver,
@@ -106,7 +110,7 @@ impl Workers {
             tracer,
         };
 
-        let mut ends = Vec::new();
+        let mut results = Vec::new();
         for number in 0..count {
             let listeners = listeners.iter().map(BoundListener::try_clone).collect::<Result<_, _>>()?;
             let (ended, end) = oneshot::channel();
@@ -119,14 +123,14 @@ impl Workers {
                 .name(format!("worker-{number}"))
                 .spawn(work)
                 .map_err(StartupError::System)?;
-            ends.push(end);
+            results.push(end);
         }
         let certificates = listeners.iter().filter_map(BoundListener::certificate).collect();
         Ok(Self {
             commands,
-            results: ends,
-            log_thread: writing,
-            trace_exporter: exporting,
+            results,
+            log_thread,
+            trace_exporter,
             _refresh: refresh_certificates(certificates),
         })
     }
@@ -146,11 +150,11 @@ impl Workers {
         for end in self.results.drain(..) {
             end.await.unwrap_or(Ok(()))?;
         }
-        if let Some(writing) = self.log_thread.take() {
-            let _ = tokio::task::spawn_blocking(move || writing.join()).await;
+        if let Some(log_thread) = self.log_thread.take() {
+            let _ = tokio::task::spawn_blocking(move || log_thread.join()).await;
         }
-        if let Some(exporting) = self.trace_exporter.take() {
-            exporting.shutdown().await;
+        if let Some(trace_exporter) = self.trace_exporter.take() {
+            trace_exporter.shutdown().await;
         }
         Ok(())
     }
@@ -173,10 +177,16 @@ impl<F: RequestFilter> WorkerArgs<F> {
         build_runtime()?.block_on(async {
             let listeners = listeners.into_iter().map(BoundListener::into_listener);
             let listeners = listeners.collect::<Result<_, _>>()?;
-            let watch = worker::system_deadlines();
-            let upstreams = self.upstreams.iter().map(|plan| Upstream::new(plan, &watch)).collect();
-            let worker =
-                Worker::new(&self.config, upstreams, self.connection_limiter, watch, (self.log, self.tracer));
+            let deadlines = worker::system_deadlines();
+            let upstreams =
+                self.upstreams.iter().map(|upstream| Upstream::new(upstream, &deadlines)).collect();
+            let worker = Worker::new(
+                &self.config,
+                upstreams,
+                self.connection_limiter,
+                deadlines,
+                (self.log, self.tracer),
+            );
             if number == 0 {
                 worker.check_servers();
             }

@@ -1,6 +1,6 @@
 //! The telemetry of one request: collected during the exchange, recorded in one place when it ends.
 
-use crate::{Origin, RequestFilter, traces::Trace, worker::Worker};
+use crate::{ConnectionInfo, RequestFilter, traces::Trace, worker::Worker};
 use http::{HeaderValue, Method, StatusCode, Uri, Version, header, request};
 use std::sync::Arc;
 use tidegate_core::Micros;
@@ -32,7 +32,7 @@ pub(crate) struct RequestRecord {
     pub(crate) start: Micros,
     /// The time at which the last byte of the response was written.
     pub(crate) end: Micros,
-    pub(crate) origin: Origin,
+    pub(crate) connection: ConnectionInfo,
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     pub(crate) version: Version,
@@ -53,13 +53,13 @@ impl RequestTelemetry {
     pub(crate) fn begin(
         head: &mut request::Parts,
         id: &HeaderValue,
-        origin: &Origin,
+        connection: &ConnectionInfo,
         worker: &Worker,
     ) -> Self {
         let trace = worker.tracer.as_ref().and_then(|tracer| tracer.begin(head));
         let is_reported = worker.log.is_some() || trace.is_some();
         let record = is_reported.then(|| {
-            let record = RequestRecord::new(head, id, origin, worker.clock.now());
+            let record = RequestRecord::new(head, id, connection, worker.clock.now());
             Arc::new(RequestRecord { trace, ..record })
         });
         Self { response: None, record }
@@ -119,12 +119,17 @@ impl RequestTelemetry {
 }
 
 impl RequestRecord {
-    pub(crate) fn new(head: &request::Parts, id: &HeaderValue, origin: &Origin, start: Micros) -> Self {
+    pub(crate) fn new(
+        head: &request::Parts,
+        id: &HeaderValue,
+        connection: &ConnectionInfo,
+        start: Micros,
+    ) -> Self {
         let header = |name| head.headers.get(name).cloned();
         Self {
             start,
             end: start,
-            origin: origin.clone(),
+            connection: connection.clone(),
             method: head.method.clone(),
             uri: head.uri.clone(),
             version: head.version,

@@ -1,7 +1,7 @@
 //! A worker thread: its listeners, client and upstream connections, and deadlines.
 
 use crate::{
-    Config, Origin, RequestFilter,
+    Config, ConnectionInfo, RequestFilter,
     client::{self, ClientConnection},
     connection_limit::ConnectionLimiter,
     deadline::{Deadlines, TICK},
@@ -40,7 +40,7 @@ pub(crate) struct Worker {
     /// Connections with buffers.
     pub(crate) active_connections: Cell<usize>,
     /// 503 responses to connections beyond the limit, in progress.
-    pub(crate) rejections: Cell<u32>,
+    pub(crate) pending_rejections: Cell<u32>,
     random_ids: RefCell<BytesMut>,
     pub(crate) log: Option<AccessLog>,
     pub(crate) tracer: Option<Tracer>,
@@ -62,8 +62,8 @@ pub(crate) struct WorkerSettings {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WorkerState {
     Serving,
-    Retiring,
     Draining,
+    Stopping,
 }
 
 /// A command to all workers.
@@ -71,7 +71,7 @@ enum WorkerState {
 pub(crate) enum WorkerCommand {
     Serve,
     /// New workers accept connections. Idle connections may send one more request, so that none is lost.
-    Retire,
+    Drain,
     /// Close idle connections.
     Stop,
 }
@@ -81,11 +81,11 @@ impl Worker {
         config: &Config,
         upstreams: Vec<Rc<Upstream>>,
         connection_limiter: Arc<ConnectionLimiter>,
-        watch: Rc<Deadlines>,
+        deadlines: Rc<Deadlines>,
         (log, tracer): (Option<AccessLog>, Option<Tracer>),
     ) -> Rc<Self> {
         Rc::new(Self {
-            deadlines: watch,
+            deadlines,
             settings: WorkerSettings::new(&config.connections),
             upstreams,
             proxies: config.trusted_proxies.clone().into(),
@@ -94,7 +94,7 @@ impl Worker {
             state: Cell::new(WorkerState::Serving),
             connections: Cell::new(0),
             active_connections: Cell::new(0),
-            rejections: Cell::new(0),
+            pending_rejections: Cell::new(0),
             random_ids: RefCell::default(),
             log,
             tracer,
@@ -123,15 +123,15 @@ impl Worker {
         for end in accepting {
             let _ = end.await;
         }
-        if command == WorkerCommand::Retire {
-            self.state.set(WorkerState::Retiring);
+        if command == WorkerCommand::Drain {
+            self.state.set(WorkerState::Draining);
             self.deadlines.wake_all();
             tokio::select! {
                 () = self.wait_drained() => {}
                 _ = commands.wait_for(|command| *command == WorkerCommand::Stop) => {}
             }
         }
-        self.state.set(WorkerState::Draining);
+        self.state.set(WorkerState::Stopping);
         self.deadlines.wake_all();
         self.wait_drained().await;
         ticking.abort();
@@ -155,8 +155,8 @@ impl Worker {
     }
 
     /// Whether idle connections are closed.
-    pub(crate) fn is_draining(&self) -> bool {
-        self.state.get() == WorkerState::Draining
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.state.get() == WorkerState::Stopping
     }
 
     /// Whether every response is the last one of its connection.
@@ -181,10 +181,14 @@ impl Worker {
     }
 
     /// The origin of a request of this connection. The client address is resolved from the peer and trusted proxies.
-    pub(crate) fn resolve_origin(&self, head: &request::Parts, connection: &Origin) -> Origin {
+    pub(crate) fn resolve_client(
+        &self,
+        head: &request::Parts,
+        connection: &ConnectionInfo,
+    ) -> ConnectionInfo {
         let unresolved = HttpRequestHead::new(head, connection.peer.ip());
         let client = self.proxies.client_address(&unresolved).unwrap_or(connection.client);
-        Origin { client, ..connection.clone() }
+        ConnectionInfo { client, ..connection.clone() }
     }
 
     /// Creates a unique request id. It is not secret.
@@ -213,8 +217,9 @@ impl Worker {
                 continue;
             };
             let client = peer.ip().to_canonical();
-            let origin = Origin { peer, client, scheme: listener.scheme(), listener: listener.name() };
-            let client = ClientConnection::new(self.clone(), origin, permit);
+            let connection =
+                ConnectionInfo { peer, client, scheme: listener.scheme(), listener: listener.name() };
+            let client = ClientConnection::new(self.clone(), connection, permit);
             let (certificate, filter) = (listener.certificate(), filter.clone());
             task::spawn_local(async move {
                 let handshake = tls_accept(stream, certificate, client.worker.settings.handshake_timeout);
@@ -231,15 +236,15 @@ const ID_LENGTH: usize = 32;
 
 /// Formats a number as hexadecimal digits, all at once: each half byte becomes one byte of the result.
 fn hex_digits(number: u32) -> [u8; 8] {
-    const EACH: u64 = 0x0101_0101_0101_0101;
+    const BYTE_ONES: u64 = 0x0101_0101_0101_0101;
     let spread = |bits: u64, by: u32, mask: u64| (bits | bits << by) & mask;
-    let pairs = spread(u64::from(number), 16, 0x0000_ffff_0000_ffff);
-    let bytes = spread(pairs, 8, 0x00ff_00ff_00ff_00ff);
-    let halves = spread(bytes, 4, 0x0f0f_0f0f_0f0f_0f0f);
+    let halfwords = spread(u64::from(number), 16, 0x0000_ffff_0000_ffff);
+    let bytes = spread(halfwords, 8, 0x00ff_00ff_00ff_00ff);
+    let nibbles = spread(bytes, 4, 0x0f0f_0f0f_0f0f_0f0f);
     // 1 for each digit that is a letter: 10 + 6 = 16.
-    let letters = (halves + EACH * 6) >> 4 & EACH;
-    let past_nine = u64::from(b'a' - b'0' - 10);
-    (halves + EACH * u64::from(b'0') + letters * past_nine).to_be_bytes()
+    let letters = (nibbles + BYTE_ONES * 6) >> 4 & BYTE_ONES;
+    let letter_offset = u64::from(b'a' - b'0' - 10);
+    (nibbles + BYTE_ONES * u64::from(b'0') + letters * letter_offset).to_be_bytes()
 }
 
 impl WorkerSettings {

@@ -4,8 +4,8 @@ use crate::{
     clock::Clock,
     limiter::{BlockingBucket, Bucket, BuildError, LimiterBuilder, LocalBackend, Overflow},
     memory::{
-        CellCharge, CellRequest, KeyTable, ResetCounters, SingleWord, SlotTable, StateLayout, StateSnapshot,
-        UNUSED_WORD, WordPlan, WordPlans,
+        CellCharge, CellRequest, KeyTable, PermitTable, ResetCounters, SingleWord, StateLayout,
+        StateSnapshot, UNUSED_WORD, WordPlan, WordPlans,
     },
     semaphore::HasWaiters,
     sync::{AtomicU64, Mutex, lock},
@@ -153,7 +153,7 @@ impl DirectState {
             (Some(key_table), _) => key_table.change(&[quota], how, now),
             (None, Some(plan)) => {
                 self.plans.change(plan, how);
-                self.word.convert(&self.plans, now);
+                self.word.convert_state(&self.plans, now);
                 Ok(())
             }
             (None, None) => Err(()),
@@ -166,8 +166,8 @@ impl DirectState {
     }
 
     /// The slot table, if the quota counts nothing but permits.
-    pub(crate) fn slots(&self) -> Option<(&SlotTable, u64)> {
-        self.key_table.as_ref().and_then(KeyTable::slots).map(|slots| (slots, SINGLE_KEY))
+    pub(crate) fn permit_table(&self) -> Option<(&PermitTable, u64)> {
+        self.key_table.as_ref().and_then(KeyTable::permit_table).map(|slots| (slots, SINGLE_KEY))
     }
 
     pub(crate) fn await_release(&self, cost: u64) -> HasWaiters {

@@ -150,14 +150,14 @@ pub struct StoreCheck {
     /// The demand: cost, longest wait and effect.
     pub demand: Demand,
     /// Whether slots are acquired or only checked.
-    pub slot_mode: SlotMode,
+    pub permit_mode: PermitMode,
     /// Whether the caller may refund the charge, and so needs a receipt.
     pub receipt: bool,
 }
 
 /// What a check does to quotas that limit permits in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SlotMode {
+pub enum PermitMode {
     /// Acquires the slots; the caller releases them later.
     Acquire,
     /// Only checks whether a slot is free.
@@ -206,7 +206,7 @@ pub enum StoreReply {
 #[derive(Clone, Debug)]
 pub struct StoreDecision {
     /// In the order of the quotas.
-    pub steps: Vec<ChargeResult>,
+    pub results: Vec<ChargeResult>,
     /// The number of resets of the key. A charge of an earlier generation cannot be refunded.
     pub generation: u64,
 }
@@ -214,7 +214,7 @@ pub struct StoreDecision {
 impl StoreDecision {
     /// The receipts of this decision.
     pub fn charge(&self) -> StoreCharge {
-        let receipts = self.steps.iter().map(|step| step.receipt).collect();
+        let receipts = self.results.iter().map(|result| result.receipt).collect();
         StoreCharge { receipts, generation: self.generation }
     }
 }
@@ -237,7 +237,7 @@ pub enum StoreError {
     /// The store cannot be reached, or the connection was lost before the reply.
     Unavailable(String),
     /// The store replied with an error.
-    Rejected(String),
+    ErrorReply(String),
 }
 
 impl fmt::Display for StoreError {
@@ -245,7 +245,7 @@ impl fmt::Display for StoreError {
         match self {
             Self::Timeout => f.write_str("store timed out"),
             Self::Unavailable(why) => write!(f, "store unavailable: {why}"),
-            Self::Rejected(why) => write!(f, "store rejected the request: {why}"),
+            Self::ErrorReply(why) => write!(f, "store rejected the request: {why}"),
         }
     }
 }

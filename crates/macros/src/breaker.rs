@@ -15,7 +15,7 @@ use tidegate_overload::{BreakerBuilder, BreakerSettings};
 pub(crate) struct BreakerAttribute {
     pub(crate) krate: Path,
     pub(crate) rejection: RejectionMode,
-    pub(crate) failure: Option<Expr>,
+    pub(crate) classify: Option<Expr>,
     /// The methods to call on the builder of the settings.
     settings: Vec<BreakerSetting>,
     rule: Option<LitStr>,
@@ -31,30 +31,30 @@ enum BreakerSetting {
     MinCalls(u32),
     FailureRate(Percent),
     SlowCalls(Percent, Micros),
-    OpenFor(Micros),
+    OpenDuration(Micros),
     Backoff(f64, Micros),
     Jitter(Percent),
-    Probes(u32),
-    ProbeDeadline(Micros),
+    HalfOpenCalls(u32),
+    HalfOpenTimeout(Micros),
 }
 
 const PARAM_NAMES: &[&str] = &[
     "failure_rate",
-    "over",
+    "window_size",
     "min_calls",
-    "slow",
-    "slow_rate",
-    "open_for",
+    "slow_call_duration",
+    "slow_call_rate",
+    "open_duration",
     "backoff",
-    "longest",
+    "max_open_duration",
     "jitter",
-    "probes",
-    "probe_deadline",
-    "failure",
+    "half_open_calls",
+    "half_open_timeout",
+    "classify",
     "rule",
     "message",
     "on_limit",
-    "or",
+    "map_err",
     "shadow",
     "skip",
     "crate",
@@ -71,7 +71,7 @@ impl BreakerAttribute {
         if let Some(literal) = params.literals().first() {
             errors.push(Error::new(
                 literal.span(),
-                "a breaker has no quota; write `#[breaker(failure_rate = \"50%\", over = 100)]`",
+                "a breaker has no quota; write `#[breaker(failure_rate = \"50%\", window_size = 100)]`",
             ));
         }
         let text = |name: &str, example: &str| {
@@ -85,8 +85,8 @@ impl BreakerAttribute {
                 .or_default(params.krate().map(Some))
                 .unwrap_or_else(|| syn::parse_quote!(::tidegate)),
             rejection: errors.or_default(RejectionMode::parse(&params)),
-            failure: errors.or_default(
-                params.value("failure", "|result| CallOutcome::Success").map(Option::<&Expr>::cloned),
+            classify: errors.or_default(
+                params.value("classify", "|result| CallOutcome::Success").map(Option::<&Expr>::cloned),
             ),
             settings: BreakerSetting::parse_all(&params, &mut errors),
             rule: errors.or_default(text("rule", "\"database\"")),
@@ -139,7 +139,7 @@ impl BreakerSetting {
         }
         let together = all.iter().fold(BreakerSettings::builder(), |builder, setting| setting.apply(builder));
         if let Err(error) = together.build() {
-            let last = if params.has("longest") { "longest" } else { "backoff" };
+            let last = if params.has("max_open_duration") { "max_open_duration" } else { "backoff" };
             errors.push(setting_error(params, last, &error));
         }
         all
@@ -168,44 +168,44 @@ impl BreakerSetting {
         };
         Ok(match name {
             "failure_rate" => percent(name)?.map(Self::FailureRate),
-            "over" => match params.value(name, "100` or `over = \"60s\"")? {
+            "window_size" => match params.value(name, "100` or `window_size = \"60s\"")? {
                 Some(Expr::Lit(ExprLit { lit: Lit::Int(_), .. })) => number(name)?.map(Self::CallWindow),
                 _ => time(name)?.map(Self::TimeWindow),
             },
             "min_calls" => number(name)?.map(Self::MinCalls),
-            "slow" => {
-                let rate = percent("slow_rate")?.unwrap_or(Percent::from_ratio(1, 2));
+            "slow_call_duration" => {
+                let rate = percent("slow_call_rate")?.unwrap_or(Percent::from_ratio(1, 2));
                 time(name)?.map(|longer_than| Self::SlowCalls(rate, longer_than))
             }
-            "slow_rate" if !params.has("slow") => match params.span(name) {
+            "slow_call_rate" if !params.has("slow_call_duration") => match params.span(name) {
                 Some(span) => {
                     return Err(Error::new(
                         span,
-                        "`slow_rate` requires `slow`; add it, as in `slow = \"200ms\"`",
+                        "`slow_call_rate` requires `slow_call_duration`; add it, as in `slow_call_duration = \"200ms\"`",
                     ));
                 }
                 None => None,
             },
-            "open_for" => time(name)?.map(Self::OpenFor),
+            "open_duration" => time(name)?.map(Self::OpenDuration),
             "backoff" => match params.value(name, "1.5")? {
                 None => None,
                 Some(value) => {
-                    let longest = time("longest")?.unwrap_or(Micros::from_secs(3_600));
+                    let longest = time("max_open_duration")?.unwrap_or(Micros::from_secs(3_600));
                     Some(Self::Backoff(parse_factor(value)?, longest))
                 }
             },
-            "longest" if !params.has("backoff") => match params.span(name) {
+            "max_open_duration" if !params.has("backoff") => match params.span(name) {
                 Some(span) => {
                     return Err(Error::new(
                         span,
-                        "`longest` requires `backoff`; add it, as in `backoff = 1.5`",
+                        "`max_open_duration` requires `backoff`; add it, as in `backoff = 1.5`",
                     ));
                 }
                 None => None,
             },
             "jitter" => percent(name)?.map(Self::Jitter),
-            "probes" => number(name)?.map(Self::Probes),
-            "probe_deadline" => time(name)?.map(Self::ProbeDeadline),
+            "half_open_calls" => number(name)?.map(Self::HalfOpenCalls),
+            "half_open_timeout" => time(name)?.map(Self::HalfOpenTimeout),
             _ => None,
         })
     }
@@ -217,11 +217,11 @@ impl BreakerSetting {
             Self::MinCalls(calls) => builder.min_calls(calls.into()),
             Self::FailureRate(rate) => builder.failure_rate(rate),
             Self::SlowCalls(rate, longer_than) => builder.slow_calls(rate, longer_than),
-            Self::OpenFor(time) => builder.open_for(time),
+            Self::OpenDuration(time) => builder.open_duration(time),
             Self::Backoff(factor, longest) => builder.backoff(factor, longest),
             Self::Jitter(jitter) => builder.jitter(jitter),
-            Self::Probes(probes) => builder.probes(probes),
-            Self::ProbeDeadline(deadline) => builder.probe_deadline(deadline),
+            Self::HalfOpenCalls(probes) => builder.half_open_calls(probes),
+            Self::HalfOpenTimeout(deadline) => builder.half_open_timeout(deadline),
         }
     }
 
@@ -241,11 +241,11 @@ impl BreakerSetting {
             Self::MinCalls(calls) => ("min_calls", vec![u64::from(calls).to_token_stream()]),
             Self::FailureRate(rate) => ("failure_rate", vec![percent(rate)]),
             Self::SlowCalls(rate, longer_than) => ("slow_calls", vec![percent(rate), micros(longer_than)]),
-            Self::OpenFor(time) => ("open_for", vec![micros(time)]),
+            Self::OpenDuration(time) => ("open_duration", vec![micros(time)]),
             Self::Backoff(factor, longest) => ("backoff", vec![factor.to_token_stream(), micros(longest)]),
             Self::Jitter(jitter) => ("jitter", vec![percent(jitter)]),
-            Self::Probes(probes) => ("probes", vec![probes.to_token_stream()]),
-            Self::ProbeDeadline(deadline) => ("probe_deadline", vec![micros(deadline)]),
+            Self::HalfOpenCalls(probes) => ("half_open_calls", vec![probes.to_token_stream()]),
+            Self::HalfOpenTimeout(deadline) => ("half_open_timeout", vec![micros(deadline)]),
         };
         let method = Ident::new(method, site);
         quote_spanned!(site=> .#method(#(#arguments),*))

@@ -58,16 +58,16 @@ const PARAM_NAMES: &[&str] = &[
     "wait",
     "message",
     "on_limit",
-    "or",
+    "map_err",
     "store",
     "rule",
     "shadow",
-    "share",
+    "shared",
     "skip",
     "crate",
 ];
 const CONCURRENCY_PARAM_NAMES: &[&str] =
-    &["key", "wait", "message", "on_limit", "or", "store", "rule", "shadow", "share", "skip", "crate"];
+    &["key", "wait", "message", "on_limit", "map_err", "store", "rule", "shadow", "shared", "skip", "crate"];
 
 impl LimitKind {
     /// Parses the parameters; `None` for `skip`.
@@ -91,7 +91,7 @@ impl LimitKind {
                 .or_default(params.krate().map(Some))
                 .unwrap_or_else(|| syn::parse_quote!(::tidegate)),
             rejection: errors.or_default(RejectionMode::parse(&params)),
-            scope: if errors.or_default(params.flag("share")) { RuleScope::Shared } else { RuleScope::Own },
+            scope: if errors.or_default(params.flag("shared")) { RuleScope::Shared } else { RuleScope::Own },
             quotas: errors.or_default(self.parse_quotas(&params)),
             key: errors.or_default(params.value("key", "user.id").and_then(parse_key)),
             cost: errors.or_default(params.value("cost", "items.len() as u64").map(Option::<&Expr>::cloned)),
@@ -102,11 +102,11 @@ impl LimitKind {
             shadow: errors.or_default(params.flag("shadow")),
         };
         if let (RuleScope::Shared, false, Some(span)) =
-            (limit.scope, params.has(BLOCK_MARK), params.span("share"))
+            (limit.scope, params.has(BLOCK_MARK), params.span("shared"))
         {
             errors.push(Error::new(
                 span,
-                "`share` is only valid on an `impl` block; put it there, or give several functions the same \
+                "`shared` is only valid on an `impl` block; put it there, or give several functions the same \
                  `rule = \"name\"`",
             ));
         }

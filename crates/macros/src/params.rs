@@ -147,6 +147,16 @@ const SYNONYMS: &[(&str, &str, &str)] = &[
     ("fallback", "on_limit", "write `on_limit = cached` with a function to call instead"),
     ("burst", "algorithm", "add the burst to the quota, as in `\"10/s burst 20\"`"),
     ("timeout", "wait", "write `wait = \"50ms\"` for the longest wait"),
+    ("over", "window_size", "it is now `window_size`"),
+    ("slow_rate", "slow_call_rate", "it is now `slow_call_rate`"),
+    ("slow", "slow_call_duration", "it is now `slow_call_duration`"),
+    ("open_for", "open_duration", "it is now `open_duration`"),
+    ("longest", "max_open_duration", "it is now `max_open_duration`"),
+    ("probes", "half_open_calls", "it is now `half_open_calls`"),
+    ("probe_deadline", "half_open_timeout", "it is now `half_open_timeout`"),
+    ("failure", "classify", "it is now `classify`"),
+    ("or", "map_err", "it is now `map_err`"),
+    ("share", "shared", "it is now `shared`"),
 ];
 
 fn unknown_parameter(name: &Ident, known: &[&str]) -> Error {

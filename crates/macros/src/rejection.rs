@@ -23,7 +23,7 @@ pub(crate) enum RejectionMode {
 impl RejectionMode {
     pub(crate) fn parse(params: &Params) -> Result<Self> {
         let fallback = params.value("on_limit", "cached")?;
-        let or = params.value("or", "MyError::busy")?;
+        let or = params.value("map_err", "MyError::busy")?;
         match (fallback, or) {
             (None, None) => Ok(Self::From),
             (None, Some(or)) => Ok(Self::MapError(or.clone())),
@@ -34,7 +34,7 @@ impl RejectionMode {
                  with the same arguments",
             )),
             (Some(_), Some(or)) => {
-                Err(Error::new_spanned(or, "`on_limit` and `or` cannot be combined; remove one of them"))
+                Err(Error::new_spanned(or, "`on_limit` and `map_err` cannot be combined; remove one of them"))
             }
         }
     }
@@ -60,7 +60,7 @@ impl RejectionMode {
                 let or = function.rename_self(or);
                 quote_spanned! {site=>
                     ::core::result::Result::Err(limited) => {
-                        return ::core::result::Result::Err(#krate::site::refuse(limited, #or));
+                        return ::core::result::Result::Err(#krate::site::convert_rejection(limited, #or));
                     }
                 }
             }

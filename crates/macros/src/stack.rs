@@ -185,7 +185,7 @@ impl AttributeStack {
         };
         let reports = self.breakers.iter().zip(passes).map(|(breaker, pass)| {
             let krate = &breaker.krate;
-            let report = match &breaker.failure {
+            let report = match &breaker.classify {
                 Some(failure) => {
                     let failure = function.rename_self(failure);
                     quote_spanned!(site=> #krate::site::classify(&answer, #failure))

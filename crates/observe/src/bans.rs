@@ -109,16 +109,16 @@ impl OperatorBans {
     pub fn check(&self, request: &RequestView<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
         match self.has_bans.load(Ordering::Relaxed) {
             false => None,
-            true => self.find(request, gate),
+            true => self.find_ban(request, gate),
         }
     }
 
     #[cold]
-    fn find(&self, request: &RequestView<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
+    fn find_ban(&self, request: &RequestView<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
         let (index, now) = (self.index.load(), self.clock.now());
         let found = request.client().and_then(|client| index.find_client(client, now));
         let found = found.or_else(|| index.find_key(request, gate, now))?;
-        let left = found.until.since(now);
+        let left = found.until.saturating_sub(now);
         Some((found, left))
     }
 
@@ -132,7 +132,7 @@ impl OperatorBans {
         let _guard = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
         let id = format!("b-{:08x}", fastrand::u32(..));
-        let ban = Arc::new(OperatorBan { id, target, until: now.plus(length), reason });
+        let ban = Arc::new(OperatorBan { id, target, until: now.saturating_add(length), reason });
         let mut bans = self.index.load().active_except(now, |other| other.target == ban.target);
         if bans.len() >= MAX_BANS {
             return Err(BanLimitReached);
@@ -170,11 +170,11 @@ impl OperatorBans {
     }
 
     /// Up to `limit` bans, longest remaining time first.
-    pub fn to_json(&self, limit: usize, shown: KeyDisplay, gate: &PolicyGate) -> Vec<Value> {
+    pub fn to_json(&self, limit: usize, display: KeyDisplay, gate: &PolicyGate) -> Vec<Value> {
         let (index, now) = (self.index.load(), self.clock.now());
         let mut bans: Vec<_> = index.bans.iter().filter(|ban| ban.until > now).collect();
         bans.sort_by_key(|ban| std::cmp::Reverse(ban.until));
-        bans.into_iter().take(limit).map(|ban| ban.to_json(now, shown, gate)).collect()
+        bans.into_iter().take(limit).map(|ban| ban.to_json(now, display, gate)).collect()
     }
 
     fn store(&self, bans: Vec<Arc<OperatorBan>>) {
@@ -212,10 +212,10 @@ impl BanIndex {
     fn active_except(
         &self,
         now: Micros,
-        is_left_out: impl Fn(&OperatorBan) -> bool,
+        is_excluded: impl Fn(&OperatorBan) -> bool,
     ) -> Vec<Arc<OperatorBan>> {
-        let stays = |ban: &&Arc<OperatorBan>| ban.until > now && !is_left_out(ban);
-        self.bans.iter().filter(stays).cloned().collect()
+        let is_active = |ban: &&Arc<OperatorBan>| ban.until > now && !is_excluded(ban);
+        self.bans.iter().filter(is_active).cloned().collect()
     }
 
     fn find_client(&self, client: IpAddr, now: Micros) -> Option<Arc<OperatorBan>> {
@@ -223,9 +223,9 @@ impl BanIndex {
         let narrowest = self.by_network.get(&network).filter(|ban| ban.until > now);
         // If the narrowest ban has just expired, a wider one may still apply.
         let wider = || {
-            let holds =
+            let applies =
                 |(network, ban): &(&Prefix, &Arc<OperatorBan>)| network.contains(client) && ban.until > now;
-            self.by_network.iter().find(holds).map(|(_, ban)| ban)
+            self.by_network.iter().find(applies).map(|(_, ban)| ban)
         };
         narrowest.or_else(wider).cloned()
     }
@@ -252,16 +252,18 @@ impl OperatorBan {
         &self.target
     }
 
-    pub fn to_json(&self, now: Micros, shown: KeyDisplay, gate: &PolicyGate) -> Value {
-        let label = |rule: &str, value: &dyn fmt::Display| KeyLabel::new(shown, rule, value).text();
+    pub fn to_json(&self, now: Micros, display: KeyDisplay, gate: &PolicyGate) -> Value {
+        let label = |rule: &str, value: &dyn fmt::Display| KeyLabel::new(display, rule, value).text();
         let (value, rule) = match &self.target {
-            BanTarget::Client(network) if network.first().is_ipv4() => (label("", &network.first()), None),
+            BanTarget::Client(network) if network.network_address().is_ipv4() => {
+                (label("", &network.network_address()), None)
+            }
             BanTarget::Client(network) => (label("", network), None),
             // A network identifies no single client, so it is never hashed.
             BanTarget::Network(network) => (network.to_string(), None),
             BanTarget::Key { rule, key } => {
-                let shown = effective_key_display(shown, gate.has_credential(rule));
-                (KeyLabel::new(shown, rule, key).text(), Some(&**rule))
+                let display = effective_key_display(display, gate.has_credential(rule));
+                (KeyLabel::new(display, rule, key).text(), Some(&**rule))
             }
         };
         json!({
@@ -270,7 +272,7 @@ impl OperatorBan {
             "kind": self.target.kind(),
             "value": value,
             "rule": rule,
-            "remaining": super::denial::seconds(self.until.since(now)),
+            "remaining": super::denial::seconds(self.until.saturating_sub(now)),
             "until": Utc::from(self.until).to_string(),
             "times": 1,
             "reason": self.reason,

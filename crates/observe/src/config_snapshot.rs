@@ -77,12 +77,12 @@ pub fn summarize_rules(policy: &Policy) -> Vec<(String, String)> {
 /// Method and path, as in `POST /login`; `…` replaces the other conditions.
 fn summarize_match(matcher: &Value) -> String {
     let Value::Object(members) = matcher else { return "all".to_owned() };
-    let mut words: Vec<String> =
+    let mut parts: Vec<String> =
         ["method", "host", "path"].iter().filter_map(|name| members.get(*name)).map(format_value).collect();
     if members.keys().any(|name| !matches!(name.as_str(), "method" | "host" | "path")) {
-        words.push("…".to_owned());
+        parts.push("…".to_owned());
     }
-    words.join(" ")
+    parts.join(" ")
 }
 
 fn format_value(value: &Value) -> String {

@@ -21,7 +21,7 @@ use std::{
 };
 use tidegate_core::{Decision, Micros};
 use tidegate_limiter::{Clock, TopKeys};
-use tidegate_policy::compile::{DenyReason, PolicyAdmission, PolicyRefusal, PolicyResult, RuleResult};
+use tidegate_policy::compile::{PolicyAdmission, PolicyRejection, PolicyResult, RejectReason, RuleResult};
 
 /// The counters of one policy.
 pub struct PolicyCounters {
@@ -46,20 +46,20 @@ pub enum TopBy {
     /// By denied requests.
     Denied,
     /// By all requests.
-    Requested,
+    Requests,
     /// By requests that a rule in shadow mode would have denied.
     ShadowDenied,
 }
 
 impl TopBy {
     /// All values, in order.
-    pub const ALL: [Self; 3] = [Self::Denied, Self::Requested, Self::ShadowDenied];
+    pub const ALL: [Self; 3] = [Self::Denied, Self::Requests, Self::ShadowDenied];
 
     /// The name in the admin API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Denied => "denied",
-            Self::Requested => "asked",
+            Self::Requests => "asked",
             Self::ShadowDenied => "shadow-denied",
         }
     }
@@ -89,7 +89,7 @@ impl PolicyCounters {
             let old = |name: &Arc<str>| before.and_then(|before| before.top(before.rule_index(name)?, by));
             names.iter().map(|name| old(name).unwrap_or_else(|| TopKeys::new(TOP_KEYS_CAPACITY))).collect()
         };
-        let parts = CounterShards {
+        let shards = CounterShards {
             shards: Vec::new(),
             finished: Totals { rules: vec![RuleCounts::default(); names.len()], ..Totals::default() },
             top: TopBy::ALL.map(top),
@@ -99,7 +99,7 @@ impl PolicyCounters {
             rule_indexes: names.iter().enumerate().map(|(index, name)| (name.clone(), index)).collect(),
             names,
             clock,
-            shards: Mutex::new(parts),
+            shards: Mutex::new(shards),
         })
     }
 
@@ -129,14 +129,14 @@ impl PolicyCounters {
 
     /// Records the time of a sampled decision in memory; it represents 64 decisions.
     pub fn end_decision(&self, started_at: Micros) {
-        let took = self.clock.now().since(started_at);
+        let took = self.clock.now().saturating_sub(started_at);
         self.with_shard(|shard| shard.decision_latency.record(took, TIMING_INTERVAL));
     }
 
     /// Records the time of a decision that was not immediate: it used a store, or the request was queued. The time in the
     /// queue is not part of the decision.
     pub fn end_async_decision(&self, started_at: Micros, waited: Micros) {
-        let took = self.clock.now().since(started_at).since(waited);
+        let took = self.clock.now().saturating_sub(started_at).saturating_sub(waited);
         self.with_shard(|shard| {
             shard.decision_latency.record(took, 1);
             if waited > Micros::ZERO {
@@ -150,7 +150,7 @@ impl PolicyCounters {
         if rules.is_empty() {
             return;
         }
-        let took = self.clock.now().since(received_at);
+        let took = self.clock.now().saturating_sub(received_at);
         self.with_shard(|shard| {
             for rule in rules.iter().filter_map(|index| shard.rules.get(*index)) {
                 rule.latency.record(took, 1);
@@ -170,7 +170,7 @@ impl PolicyCounters {
     pub(crate) fn record_result(&self, result: &PolicyResult) {
         match result {
             PolicyResult::Admitted(admission) => self.record_admitted(admission),
-            PolicyResult::Refused(refusal) => self.record_refused(refusal),
+            PolicyResult::Rejected(rejection) => self.record_rejected(rejection),
         }
     }
 
@@ -178,40 +178,40 @@ impl PolicyCounters {
     fn record_admitted(&self, admission: &PolicyAdmission) {
         self.with_shard(|shard| {
             shard.requests[0].add(1);
-            let mut marks = [0, 0];
+            let mut flags = [0, 0];
             for decision in admission.decisions() {
                 let outcome = match decision.result {
                     RuleResult::Admitted => RuleOutcome::Admitted,
                     RuleResult::Delayed(_) => {
-                        marks[0] = 1;
+                        flags[0] = 1;
                         RuleOutcome::Delayed
                     }
-                    RuleResult::Denied(_) => {
-                        marks[1] = 1;
+                    RuleResult::Rejected(_) => {
+                        flags[1] = 1;
                         RuleOutcome::ShadowDenied
                     }
                 };
                 shard.record(decision.rule, outcome, decision.decision);
             }
-            if marks != [0, 0] {
-                shard.flagged.iter().zip(marks).for_each(|(count, mark)| _ = count.add(mark));
+            if flags != [0, 0] {
+                shard.flagged.iter().zip(flags).for_each(|(count, mark)| _ = count.add(mark));
             }
         });
     }
 
     #[cold]
-    fn record_refused(&self, refusal: &PolicyRefusal) {
-        let outcome = match refusal.reason {
-            DenyReason::Limited => RuleOutcome::Limited,
-            DenyReason::NoKey => RuleOutcome::NoKey,
-            DenyReason::Denied => RuleOutcome::Listed,
-            DenyReason::Banned => RuleOutcome::Banned,
-            DenyReason::Guarded => RuleOutcome::Guarded,
+    fn record_rejected(&self, rejection: &PolicyRejection) {
+        let outcome = match rejection.reason {
+            RejectReason::Limited => RuleOutcome::Limited,
+            RejectReason::NoKey => RuleOutcome::NoKey,
+            RejectReason::DenyListed => RuleOutcome::DenyListed,
+            RejectReason::Banned => RuleOutcome::Banned,
+            RejectReason::Guarded => RuleOutcome::Overloaded,
         };
-        let decision = refusal.decision.as_ref().map(|(decision, _)| decision);
+        let decision = rejection.decision.as_ref().map(|(decision, _)| decision);
         self.with_shard(|shard| {
             shard.requests[1].add(1);
-            shard.record(refusal.index, outcome, decision);
+            shard.record(rejection.index, outcome, decision);
         });
     }
 
@@ -262,10 +262,10 @@ impl PolicyCounters {
 
     /// The most frequent keys of a rule, over all threads; `None` if the rule does not exist.
     pub fn top(&self, index: usize, by: TopBy) -> Option<TopKeys> {
-        let mut parts = self.lock_shards();
-        parts.merge_finished();
-        let mut sum = parts.top[by as usize].get(index)?.clone();
-        for shard in &parts.shards {
+        let mut inner = self.lock_shards();
+        inner.merge_finished();
+        let mut sum = inner.top[by as usize].get(index)?.clone();
+        for shard in &inner.shards {
             let top = lock(&shard.top);
             if let Some(sketch) = top.sketches[by as usize].get(index) {
                 sum.merge(sketch);
@@ -275,10 +275,10 @@ impl PolicyCounters {
     }
 
     pub(crate) fn totals(&self) -> Totals {
-        let mut parts = self.lock_shards();
-        parts.merge_finished();
-        let mut sum = parts.finished.clone();
-        parts.shards.iter().for_each(|shard| sum.add(&shard.totals()));
+        let mut inner = self.lock_shards();
+        inner.merge_finished();
+        let mut sum = inner.finished.clone();
+        inner.shards.iter().for_each(|shard| sum.add(&shard.totals()));
         sum
     }
 
@@ -301,9 +301,9 @@ impl PolicyCounters {
         let shard = Arc::new(Shard::new(self.id, self.names.len()));
         let before = local.replace(Some(shard.clone()));
         drop(before);
-        let mut parts = self.lock_shards();
-        parts.merge_finished();
-        parts.shards.push(shard.clone());
+        let mut inner = self.lock_shards();
+        inner.merge_finished();
+        inner.shards.push(shard.clone());
         shard
     }
 

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, Utc};
-use tidegate_policy::compile::{DenyReason, PolicyRefusal};
+use tidegate_policy::compile::{PolicyRejection, RejectReason};
 
 /// The id of a denial record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct DenialRecord {
     pub(crate) at: Micros,
     /// The rule that denied it; `None` for a ban by an operator.
     pub rule: Option<Arc<str>>,
-    pub(crate) reason: DenialReason,
+    pub(crate) reason: DenialKind,
     /// The key of the rule.
     pub(crate) key: Option<KeyLabel>,
     pub(crate) client: Option<KeyLabel>,
@@ -42,26 +42,28 @@ pub struct DenialRecord {
 
 /// The reason of a denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DenialReason {
+pub(crate) enum DenialKind {
     Limited,
     NoKey,
-    Listed,
+    DenyListed,
     Banned,
-    Guarded,
-    Full,
+    Overloaded,
+    QueueFull,
     StoreUnavailable,
 }
 
-impl DenialReason {
-    pub(crate) fn from_refusal(refusal: &PolicyRefusal) -> Self {
-        match (refusal.reason, &refusal.decision) {
-            (DenyReason::Limited, None) => Self::Full,
-            (DenyReason::Limited, Some((decision, _))) if decision.is_fail_closed() => Self::StoreUnavailable,
-            (DenyReason::Limited, Some(_)) => Self::Limited,
-            (DenyReason::NoKey, _) => Self::NoKey,
-            (DenyReason::Denied, _) => Self::Listed,
-            (DenyReason::Banned, _) => Self::Banned,
-            (DenyReason::Guarded, _) => Self::Guarded,
+impl DenialKind {
+    pub(crate) fn from_rejection(rejection: &PolicyRejection) -> Self {
+        match (rejection.reason, &rejection.decision) {
+            (RejectReason::Limited, None) => Self::QueueFull,
+            (RejectReason::Limited, Some((decision, _))) if decision.is_fail_closed() => {
+                Self::StoreUnavailable
+            }
+            (RejectReason::Limited, Some(_)) => Self::Limited,
+            (RejectReason::NoKey, _) => Self::NoKey,
+            (RejectReason::DenyListed, _) => Self::DenyListed,
+            (RejectReason::Banned, _) => Self::Banned,
+            (RejectReason::Guarded, _) => Self::Overloaded,
         }
     }
 
@@ -69,10 +71,10 @@ impl DenialReason {
         match self {
             Self::Limited => "limited",
             Self::NoKey => "no-key",
-            Self::Listed => "listed",
+            Self::DenyListed => "listed",
             Self::Banned => "banned",
-            Self::Guarded => "guarded",
-            Self::Full => "full",
+            Self::Overloaded => "guarded",
+            Self::QueueFull => "full",
             Self::StoreUnavailable => "store-away",
         }
     }
@@ -109,7 +111,7 @@ impl DenialRecord {
             "before": before,
             "retry-after": self.retry_after.map(seconds),
             "max-wait": (self.max_wait > Micros::ZERO).then(|| seconds(self.max_wait)),
-            "passes-at": self.retry_after.map(|wait| Utc::from(self.at.plus(wait)).to_string()),
+            "passes-at": self.retry_after.map(|wait| Utc::from(self.at.saturating_add(wait)).to_string()),
             "passes": self.retry_text(),
             "degraded": decision.is_some_and(Decision::is_degraded),
             "status": self.status,
@@ -121,28 +123,28 @@ impl DenialRecord {
     fn retry_text(&self) -> String {
         let after = self.retry_after.map(|wait| format!("{:.1} s", seconds(wait)));
         match (self.reason, self.decision.as_ref().map(|(decision, _)| decision.outcome())) {
-            (DenialReason::Limited, Some(Outcome::Deny(Retry::Never))) => {
+            (DenialKind::Limited, Some(Outcome::Deny(Retry::Never))) => {
                 "never: the cost exceeds the limit of the quota".to_owned()
             }
-            (DenialReason::Limited, Some(Outcome::Deny(Retry::WhenReleased))) => {
+            (DenialKind::Limited, Some(Outcome::Deny(Retry::WhenReleased))) => {
                 "when another request of this key ends".to_owned()
             }
-            (DenialReason::Limited, _) => match after {
+            (DenialKind::Limited, _) => match after {
                 Some(after) => format!("after {after} if this key sends nothing else first"),
                 None => "later".to_owned(),
             },
-            (DenialReason::NoKey, _) => "when the request has the key of the rule".to_owned(),
-            (DenialReason::Listed, _) => "when a list allows the client".to_owned(),
-            (DenialReason::Banned, _) => match after {
+            (DenialKind::NoKey, _) => "when the request has the key of the rule".to_owned(),
+            (DenialKind::DenyListed, _) => "when a list allows the client".to_owned(),
+            (DenialKind::Banned, _) => match after {
                 Some(after) => format!("after {after}, when the ban ends"),
                 None => "when the ban ends".to_owned(),
             },
-            (DenialReason::Guarded, _) => match after {
+            (DenialKind::Overloaded, _) => match after {
                 Some(after) => format!("after {after}, when the circuit breaker allows a probe"),
                 None => "when fewer requests are in flight".to_owned(),
             },
-            (DenialReason::Full, _) => "when the queue is shorter".to_owned(),
-            (DenialReason::StoreUnavailable, _) => "when the store is available".to_owned(),
+            (DenialKind::QueueFull, _) => "when the queue is shorter".to_owned(),
+            (DenialKind::StoreUnavailable, _) => "when the store is available".to_owned(),
         }
     }
 
@@ -152,27 +154,27 @@ impl DenialRecord {
             Some(key) => format!("key {}", key.text()),
             None => "the request".to_owned(),
         };
-        let why = match (self.reason, &self.decision) {
-            (DenialReason::Limited, Some((decision, Some(quota))))
+        let cause = match (self.reason, &self.decision) {
+            (DenialKind::Limited, Some((decision, Some(quota))))
                 if self.max_wait > Micros::ZERO && decision.outcome() != Outcome::Deny(Retry::Never) =>
             {
-                let most = seconds(self.max_wait);
-                format!("{key} would wait for {quota} longer than the {most} s that the rule allows")
+                let max_wait = seconds(self.max_wait);
+                format!("{key} would wait for {quota} longer than the {max_wait} s that the rule allows")
             }
-            (DenialReason::Limited, Some((decision, quota))) => {
+            (DenialKind::Limited, Some((decision, quota))) => {
                 let quota = quota.map_or_else(|| "its quota".to_owned(), |quota| quota.to_string());
-                let (left, of) = (decision.remaining(), decision.limit());
+                let (remaining, limit) = (decision.remaining(), decision.limit());
                 let cost =
                     if self.cost == 1 { String::new() } else { format!(", the cost is {}", self.cost) };
-                format!("{key} exceeds {quota}: {left} of {of} left{cost}")
+                format!("{key} exceeds {quota}: {remaining} of {limit} left{cost}")
             }
-            (DenialReason::Limited, None) => format!("{key} exceeds its quota"),
-            (DenialReason::NoKey, _) => "the request has no key".to_owned(),
-            (DenialReason::Listed, _) => "a list denies the client".to_owned(),
-            (DenialReason::Banned, _) => format!("{key} is banned"),
-            (DenialReason::Guarded, _) => "circuit breaker open, or concurrency limit reached".to_owned(),
-            (DenialReason::Full, _) => "queue full, or queue timeout".to_owned(),
-            (DenialReason::StoreUnavailable, _) => "store unavailable, and the rule fails closed".to_owned(),
+            (DenialKind::Limited, None) => format!("{key} exceeds its quota"),
+            (DenialKind::NoKey, _) => "the request has no key".to_owned(),
+            (DenialKind::DenyListed, _) => "a list denies the client".to_owned(),
+            (DenialKind::Banned, _) => format!("{key} is banned"),
+            (DenialKind::Overloaded, _) => "circuit breaker open, or concurrency limit reached".to_owned(),
+            (DenialKind::QueueFull, _) => "queue full, or queue timeout".to_owned(),
+            (DenialKind::StoreUnavailable, _) => "store unavailable, and the rule fails closed".to_owned(),
         };
         let by = match &self.rule {
             Some(rule) => format!("rule `{rule}`"),
@@ -180,8 +182,8 @@ impl DenialRecord {
         };
         let retry = self.retry_text();
         match retry.strip_prefix("never: ") {
-            Some(reason) => format!("Denied by {by}: {why}. A retry never succeeds: {reason}."),
-            None => format!("Denied by {by}: {why}. A retry succeeds {retry}."),
+            Some(reason) => format!("Denied by {by}: {cause}. A retry never succeeds: {reason}."),
+            None => format!("Denied by {by}: {cause}. A retry succeeds {retry}."),
         }
     }
 }
@@ -193,15 +195,15 @@ impl DenialId {
     /// Creates an id: the first half increases with time, the second is random.
     pub(super) fn new(at: Micros) -> Self {
         let (mut id, millis) = ([b'0'; 16], at.get() / 1_000);
-        let letter = |bits: u64| ID_ALPHABET[(bits & 31) as usize];
-        for (index, sign) in id[..9].iter_mut().enumerate() {
-            *sign = letter(millis >> (5 * (8 - index)));
+        let digit = |bits: u64| ID_ALPHABET[(bits & 31) as usize];
+        for (index, byte) in id[..9].iter_mut().enumerate() {
+            *byte = digit(millis >> (5 * (8 - index)));
         }
         let random = fastrand::u64(..);
-        for (index, sign) in id[9..].iter_mut().enumerate() {
-            *sign = letter(random >> (5 * index));
+        for (index, byte) in id[9..].iter_mut().enumerate() {
+            *byte = digit(random >> (5 * index));
         }
-        Self(id.iter().map(|sign| char::from(*sign)).collect())
+        Self(id.iter().map(|byte| char::from(*byte)).collect())
     }
 
     /// The `instance` of problem details that identifies the denial.
@@ -230,10 +232,10 @@ mod tests {
         let ids: Vec<_> =
             (0..1_000).map(|at| DenialId::new(Micros::from_millis(1_700_000_000_000 + at / 2)).0).collect();
         assert!(ids.windows(3).all(|ids| ids[0][..9] <= ids[1][..9] && ids[0][..9] < ids[2][..9]));
-        let mut each = ids.clone();
-        each.sort();
-        each.dedup();
-        assert_eq!(each.len(), ids.len());
-        assert!(ids.iter().all(|id| id.len() == 16 && id.bytes().all(|sign| ID_ALPHABET.contains(&sign))));
+        let mut unique = ids.clone();
+        unique.sort();
+        unique.dedup();
+        assert_eq!(unique.len(), ids.len());
+        assert!(ids.iter().all(|id| id.len() == 16 && id.bytes().all(|byte| ID_ALPHABET.contains(&byte))));
     }
 }

@@ -136,13 +136,13 @@ impl Observer {
             }
         };
         past.rules.iter().for_each(|(name, counts)| add(name, counts));
-        let mut rest = Totals::default();
+        let mut past_totals = Totals::default();
         for counters in &past.counters {
             let totals = counters.totals();
             counters.names().iter().zip(&totals.rules).for_each(|(name, counts)| add(name, counts));
-            rest.add_except_rules(&totals);
+            past_totals.add_except_rules(&totals);
         }
-        sum.add_except_rules(&rest);
+        sum.add_except_rules(&past_totals);
         (Some(config), sum)
     }
 
@@ -157,8 +157,8 @@ impl Observer {
     }
 
     /// Sets which callers may change something.
-    pub fn set_change_access(&self, changes: ChangeAccess) {
-        *lock(&self.change_access) = changes;
+    pub fn set_change_access(&self, access: ChangeAccess) {
+        *lock(&self.change_access) = access;
     }
 
     pub(super) fn change_access(&self) -> ChangeAccess {
@@ -183,15 +183,16 @@ impl Observer {
         let stores = self.rules.stores();
         let mut outages = lock(&self.outages);
         let now = self.clock.now();
-        let since = outages.checked_at.replace(now).map_or(Micros::ZERO, |looked| now.since(looked));
-        let known = std::mem::take(&mut outages.durations);
+        let elapsed =
+            outages.checked_at.replace(now).map_or(Micros::ZERO, |checked_at| now.saturating_sub(checked_at));
+        let previous = std::mem::take(&mut outages.durations);
         for store in &stores {
-            let away = known.get(&store.name).copied().unwrap_or_default();
-            let more = if store.last_error.is_some() { since } else { Micros::ZERO };
-            outages.durations.insert(store.name.clone(), away.plus(more));
+            let outage = previous.get(&store.name).copied().unwrap_or_default();
+            let added = if store.last_error.is_some() { elapsed } else { Micros::ZERO };
+            outages.durations.insert(store.name.clone(), outage.saturating_add(added));
         }
-        let away = |store: &StoreStatus| outages.durations.get(&store.name).copied().unwrap_or_default();
-        stores.into_iter().map(|store| (store.clone(), away(&store))).collect()
+        let outage = |store: &StoreStatus| outages.durations.get(&store.name).copied().unwrap_or_default();
+        stores.into_iter().map(|store| (store.clone(), outage(&store))).collect()
     }
 }
 

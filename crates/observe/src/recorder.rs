@@ -3,14 +3,14 @@
 use super::{
     BanTarget, ConfigSnapshot, DenialId, DenialRecord, HistoryEntry, Observer, PolicyCounters,
     SAMPLE_INTERVAL, TopBy,
-    denial::DenialReason,
+    denial::DenialKind,
     key_label::{KeyLabel, effective_key_display, truncate},
     shard::Sampled,
 };
 use std::{fmt, net::IpAddr, sync::Arc};
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
 use tidegate_policy::{
-    compile::{PolicyAdmission, PolicyGate, PolicyRefusal, PolicyResult, RejectAction, RuleResult},
+    compile::{PolicyAdmission, PolicyGate, PolicyRejection, PolicyResult, RejectAction, RuleResult},
     model::{KeyDisplay, Observe},
 };
 use tidegate_rule::{
@@ -57,7 +57,7 @@ impl RequestRecorder {
                 self.record_admitted(admission, gate, head);
                 None
             }
-            PolicyResult::Refused(refusal) => self.record_refused(refusal, gate, head),
+            PolicyResult::Rejected(rejection) => self.record_rejected(rejection, gate, head),
         }
     }
 
@@ -66,39 +66,40 @@ impl RequestRecorder {
         let sampled = self.counters.sample_key();
         for decision in admission.decisions() {
             if sampled == Sampled::Yes {
-                self.count_key(decision.rule, TopBy::Requested, SAMPLE_INTERVAL, gate, head);
+                self.count_key(decision.rule, TopBy::Requests, SAMPLE_INTERVAL, gate, head);
             }
-            if matches!(decision.result, RuleResult::Denied(_)) {
+            if matches!(decision.result, RuleResult::Rejected(_)) {
                 self.count_key(decision.rule, TopBy::ShadowDenied, 1, gate, head);
             }
         }
     }
 
     /// Counts the key of a rejected request, and records the denial; `None` if there are too many denials to record it.
-    fn record_refused(
+    fn record_rejected(
         &self,
-        refusal: &PolicyRefusal,
+        rejection: &PolicyRejection,
         gate: &PolicyGate,
         head: &dyn RequestHead,
     ) -> Option<DenialId> {
-        self.count_key(refusal.index, TopBy::Denied, 1, gate, head);
+        self.count_key(rejection.index, TopBy::Denied, 1, gate, head);
         if self.counters.sample_key() == Sampled::Yes {
-            self.count_key(refusal.index, TopBy::Requested, SAMPLE_INTERVAL, gate, head);
+            self.count_key(rejection.index, TopBy::Requests, SAMPLE_INTERVAL, gate, head);
         }
-        let view = gate.view(refusal.index);
+        let view = gate.view(rejection.index);
         let key = view.and_then(|rule| rule.key_for(head));
-        let status = match &refusal.action {
+        let status = match &rejection.action {
             RejectAction::Response(response) => Some(response.final_status()),
             RejectAction::Upstream(_) | RejectAction::Drop => None,
         };
         self.record_request_denial(gate, head, |denial| DenialRecord {
-            rule: Some(refusal.rule.clone()),
-            reason: DenialReason::from_refusal(refusal),
-            key: key
-                .map(|key| KeyLabel::from_key(self.key_display(gate, &refusal.rule), &refusal.rule, &key)),
+            rule: Some(rejection.rule.clone()),
+            reason: DenialKind::from_rejection(rejection),
+            key: key.map(|key| {
+                KeyLabel::from_key(self.key_display(gate, &rejection.rule), &rejection.rule, &key)
+            }),
             cost: view.map_or(1, |rule| rule.cost_of(head)),
-            decision: refusal.decision,
-            retry_after: refusal.retry_after.map(Micros::from),
+            decision: rejection.decision,
+            retry_after: rejection.retry_after.map(Micros::from),
             max_wait: view.map_or(Micros::ZERO, |rule| rule.source().wait.into()),
             status,
             ..denial
@@ -141,8 +142,8 @@ impl RequestRecorder {
             at: self.observer.clock.now(),
             client: client.map(|client| self.client_label(client)),
             user: gate.user_of(head).map(|user| {
-                let shown = effective_key_display(self.settings.keys, gate.is_user_credential());
-                KeyLabel::from_key(shown, "user", &user)
+                let display = effective_key_display(self.settings.keys, gate.is_user_credential());
+                KeyLabel::from_key(display, "user", &user)
             }),
             method: truncate(&head.method()),
             path: truncate(&head.path()),
@@ -162,8 +163,8 @@ impl RequestRecorder {
     fn count_key(&self, index: usize, by: TopBy, weight: u64, gate: &PolicyGate, head: &dyn RequestHead) {
         let Some(rule) = gate.view(index) else { return };
         let Some(key) = rule.key_for(head) else { return };
-        let shown = effective_key_display(self.settings.keys, rule.has_credential());
-        let name = || KeyLabel::from_key(shown, rule.name(), &key).text();
+        let display = effective_key_display(self.settings.keys, rule.has_credential());
+        let name = || KeyLabel::from_key(display, rule.name(), &key).text();
         self.counters.count_key(index, by, key_hash(rule.name(), &key), weight, name);
     }
 
@@ -178,15 +179,15 @@ impl RequestRecorder {
         if self.settings.denials == 0 {
             return None;
         }
-        let shown = self.key_display(gate, rule);
-        let label = || KeyLabel::from_key(shown, rule, key);
+        let display = self.key_display(gate, rule);
+        let label = || KeyLabel::from_key(display, rule, key);
         self.counters.count_key(index, TopBy::Denied, key_hash(rule, key), 1, || label().text());
         self.record_denial(|denial| DenialRecord {
             rule: Some(rule.into()),
             reason: if decision.is_fail_closed() {
-                DenialReason::StoreUnavailable
+                DenialKind::StoreUnavailable
             } else {
-                DenialReason::Limited
+                DenialKind::Limited
             },
             key: Some(label()),
             cost,
@@ -227,7 +228,7 @@ impl RequestRecorder {
             id: id.clone(),
             at,
             rule: None,
-            reason: DenialReason::Banned,
+            reason: DenialKind::Banned,
             key: None,
             client: None,
             method: None,

@@ -23,11 +23,11 @@ pub enum RuleOutcome {
     /// The request has no key.
     NoKey,
     /// A list denied the request.
-    Listed,
+    DenyListed,
     /// The key is banned.
     Banned,
     /// A circuit breaker or an adaptive limit denied the request.
-    Guarded,
+    Overloaded,
     /// A rule in shadow mode would have denied the request.
     ShadowDenied,
 }

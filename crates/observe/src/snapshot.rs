@@ -51,7 +51,7 @@ impl Observer {
         let now = self.clock.now();
         Some(Snapshot {
             now,
-            uptime: now.since(self.started_at),
+            uptime: now.saturating_sub(self.started_at),
             totals,
             reloads: self.reloads(),
             stores: self.update_outages(),
@@ -73,7 +73,7 @@ impl Observer {
         }
         let known = lock(&self.tables).get(rule.name()).copied();
         let live = match known {
-            Some((looked, live)) if now.since(looked) < TABLE_SCAN_INTERVAL => live,
+            Some((scanned_at, live)) if now.saturating_sub(scanned_at) < TABLE_SCAN_INTERVAL => live,
             _ => {
                 let live = limiter.stats()?.live;
                 lock(&self.tables).insert(rule.name().to_owned(), (now, live));

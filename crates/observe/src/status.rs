@@ -43,7 +43,7 @@ impl Snapshot {
     /// The response of `/api/v1/status`.
     pub fn to_json(&self) -> Value {
         let config = &self.config;
-        let ([admitted, refused], [delayed, shadow_denied]) = (self.totals.requests, self.totals.flagged);
+        let ([admitted, rejected], [delayed, shadow_denied]) = (self.totals.requests, self.totals.flagged);
         let rules = config.gate.views().enumerate().map(|(index, rule)| self.rule_json(index, rule));
         let rules: Vec<Value> = rules.collect();
         let bans: u64 = rules.iter().filter_map(|rule| rule["bans"].as_u64()).sum();
@@ -66,9 +66,9 @@ impl Snapshot {
             "observe": observe_json(&config.policy.observe),
             "changes": self.change_access.name(),
             "requests": {
-                "total": admitted + refused,
+                "total": admitted + rejected,
                 "admitted": admitted,
-                "refused": refused,
+                "refused": rejected,
                 "delayed": delayed,
                 "shadow-denied": shadow_denied,
                 "in-flight": self.in_flight(),
@@ -127,27 +127,27 @@ pub(super) fn mode_name(mode: Mode) -> &'static str {
 const DENIED_OUTCOMES: [RuleOutcome; 5] = [
     RuleOutcome::Limited,
     RuleOutcome::NoKey,
-    RuleOutcome::Listed,
+    RuleOutcome::DenyListed,
     RuleOutcome::Banned,
-    RuleOutcome::Guarded,
+    RuleOutcome::Overloaded,
 ];
 
 fn counts_json(counts: &RuleCounts) -> Value {
-    let of = |outcome: RuleOutcome| counts.outcomes[outcome as usize];
+    let count = |outcome: RuleOutcome| counts.outcomes[outcome as usize];
     json!({
-        "admitted": of(RuleOutcome::Admitted),
-        "delayed": of(RuleOutcome::Delayed),
-        "denied": DENIED_OUTCOMES.into_iter().map(of).sum::<u64>(),
-        "shadow-denied": of(RuleOutcome::ShadowDenied),
+        "admitted": count(RuleOutcome::Admitted),
+        "delayed": count(RuleOutcome::Delayed),
+        "denied": DENIED_OUTCOMES.into_iter().map(count).sum::<u64>(),
+        "shadow-denied": count(RuleOutcome::ShadowDenied),
         "degraded": counts.outcomes[DEGRADED_INDEX],
     })
 }
 
 fn denials_json(counts: &RuleCounts) -> Value {
-    let each = DENIED_OUTCOMES.map(|outcome| {
+    let counts_by_outcome = DENIED_OUTCOMES.map(|outcome| {
         (OUTCOME_NAMES[outcome as usize].to_owned(), counts.outcomes[outcome as usize].into())
     });
-    Value::Object(each.into_iter().collect())
+    Value::Object(counts_by_outcome.into_iter().collect())
 }
 
 fn quotas_json(rule: RuleView<'_>) -> Vec<Value> {
@@ -191,11 +191,11 @@ fn observe_json(observe: &Observe) -> Option<Value> {
 }
 
 fn upstream_json((name, servers): &(String, Vec<(String, HealthReport)>)) -> Value {
-    let mut times = LatencyBuckets::default();
-    servers.iter().for_each(|(_, report)| times.add(&report.latency));
+    let mut latency = LatencyBuckets::default();
+    servers.iter().for_each(|(_, report)| latency.add(&report.latency));
     json!({
         "name": name,
-        "latency": times.to_json(),
+        "latency": latency.to_json(),
         "servers": servers.iter().map(server_json).collect::<Vec<_>>(),
     })
 }
@@ -203,7 +203,7 @@ fn upstream_json((name, servers): &(String, Vec<(String, HealthReport)>)) -> Val
 fn server_json((address, report): &(String, HealthReport)) -> Value {
     let health = match report.state {
         ServerState::Healthy => "good",
-        ServerState::Degraded => "doubtful",
+        ServerState::Unhealthy => "doubtful",
         ServerState::Down => "down",
     };
     json!({

@@ -33,7 +33,7 @@ pub enum ServerState {
     /// It receives no requests.
     Down,
     /// It receives requests only if no server is healthy.
-    Degraded,
+    Unhealthy,
     /// It receives requests.
     Healthy,
 }

@@ -20,7 +20,7 @@ use std::{fmt, ops::Deref, sync::Arc, thread};
 /// let result = breaker.call(|| "4x".parse::<u8>());
 /// assert!(matches!(result, Err(CallError::Failed(_))));
 /// let result = breaker.call(|| "42".parse::<u8>());
-/// assert!(matches!(result, Err(CallError::Rejected(_))));
+/// assert!(matches!(result, Err(CallError::GuardRejected(_))));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 pub trait CallGuard: RecordOutcome {
@@ -65,7 +65,7 @@ pub trait CallGuard: RecordOutcome {
     where
         Self: Sized,
     {
-        let permit = self.try_acquire().map_err(CallError::Rejected)?;
+        let permit = self.try_acquire().map_err(CallError::GuardRejected)?;
         let result = call();
         permit.record(classify(&result));
         result.map_err(CallError::Failed)
@@ -94,7 +94,7 @@ pub trait CallGuard: RecordOutcome {
         Self: Sized,
     {
         async move {
-            let permit = self.try_acquire().map_err(CallError::Rejected)?;
+            let permit = self.try_acquire().map_err(CallError::GuardRejected)?;
             let result = call().await;
             permit.record(classify(&result));
             result.map_err(CallError::Failed)

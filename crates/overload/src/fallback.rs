@@ -26,8 +26,8 @@ use tidegate_limiter::WaitError;
 ///
 /// let limiter = Limiter::new("1/min")?;
 /// let cached = 1_899;
-/// assert_eq!(price(&limiter).recover_refused(|_cause| cached), Ok(1_999));
-/// assert_eq!(price(&limiter).recover_refused(|_cause| cached), Ok(1_899));
+/// assert_eq!(price(&limiter).recover_rejected(|_cause| cached), Ok(1_999));
+/// assert_eq!(price(&limiter).recover_rejected(|_cause| cached), Ok(1_899));
 /// assert_eq!(price(&limiter).unwrap_or(cached), 1_899);
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
@@ -40,9 +40,9 @@ pub enum CallError<E = Infallible> {
     /// this time; the store may still be unavailable then.
     StoreUnavailable(Micros),
     /// A guard rejected the call: for example, a breaker is open or the concurrency limit is reached.
-    Rejected(Rejection),
+    GuardRejected(Rejection),
     /// A wait queue was full ([`WaitError::QueueFull`]), or the wait would have been too long.
-    Refused(WaitError),
+    WaitFailed(WaitError),
     /// The feature is turned off.
     FeatureDisabled,
     /// The program declares the limit twice, with different settings. The text names both declarations; it is
@@ -81,11 +81,11 @@ impl<E> CallError<E> {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Limited(decision) => decision.retry_after().map(Micros::to_duration),
-            Self::StoreUnavailable(wait) | Self::Refused(WaitError::StoreUnavailable(wait)) => {
+            Self::StoreUnavailable(wait) | Self::WaitFailed(WaitError::StoreUnavailable(wait)) => {
                 Some(wait.to_duration())
             }
-            Self::Rejected(rejection) => rejection.retry_after().map(Micros::to_duration),
-            Self::Refused(_) | Self::FeatureDisabled | Self::Misconfigured(_) | Self::Failed(_) => None,
+            Self::GuardRejected(rejection) => rejection.retry_after().map(Micros::to_duration),
+            Self::WaitFailed(_) | Self::FeatureDisabled | Self::Misconfigured(_) | Self::Failed(_) => None,
         }
     }
 
@@ -94,8 +94,8 @@ impl<E> CallError<E> {
         match self {
             Self::Limited(decision) => Ok(CallError::Limited(decision)),
             Self::StoreUnavailable(wait) => Ok(CallError::StoreUnavailable(wait)),
-            Self::Rejected(rejection) => Ok(CallError::Rejected(rejection)),
-            Self::Refused(error) => Ok(CallError::Refused(error)),
+            Self::GuardRejected(rejection) => Ok(CallError::GuardRejected(rejection)),
+            Self::WaitFailed(error) => Ok(CallError::WaitFailed(error)),
             Self::FeatureDisabled => Ok(CallError::FeatureDisabled),
             Self::Misconfigured(error) => Ok(CallError::Misconfigured(error)),
             Self::Failed(error) => Err(error),
@@ -107,14 +107,14 @@ impl<E> From<WaitError> for CallError<E> {
     fn from(error: WaitError) -> Self {
         match error {
             WaitError::StoreUnavailable(wait) => Self::StoreUnavailable(wait),
-            error => Self::Refused(error),
+            error => Self::WaitFailed(error),
         }
     }
 }
 
 impl<E> From<Rejection> for CallError<E> {
     fn from(rejection: Rejection) -> Self {
-        Self::Rejected(rejection)
+        Self::GuardRejected(rejection)
     }
 }
 
@@ -128,8 +128,8 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
                 None => write!(f, "limit of {} exceeded", decision.limit()),
             },
             Self::StoreUnavailable(wait) => WaitError::StoreUnavailable(*wait).fmt(f),
-            Self::Rejected(rejection) => rejection.fmt(f),
-            Self::Refused(error) => error.fmt(f),
+            Self::GuardRejected(rejection) => rejection.fmt(f),
+            Self::WaitFailed(error) => error.fmt(f),
             Self::FeatureDisabled => f.write_str("feature disabled"),
             Self::Misconfigured(error) => f.write_str(error),
             Self::Failed(error) => error.fmt(f),
@@ -185,10 +185,10 @@ pub trait ResultExt<T, E> {
     ) -> impl Future<Output = T>;
 
     /// Returns the result, or that of `fallback` if the call was rejected. Failures of the call are returned.
-    fn recover_refused(self, fallback: impl FnOnce(CallError) -> T) -> Result<T, E>;
+    fn recover_rejected(self, fallback: impl FnOnce(CallError) -> T) -> Result<T, E>;
 
-    /// Like [`recover_refused`](Self::recover_refused), with an asynchronous fallback.
-    fn recover_refused_async<F: Future<Output = T>>(
+    /// Like [`recover_rejected`](Self::recover_rejected), with an asynchronous fallback.
+    fn recover_rejected_async<F: Future<Output = T>>(
         self,
         fallback: impl FnOnce(CallError) -> F,
     ) -> impl Future<Output = Result<T, E>>;
@@ -209,11 +209,11 @@ impl<T, E> ResultExt<T, E> for Result<T, CallError<E>> {
         }
     }
 
-    fn recover_refused(self, fallback: impl FnOnce(CallError) -> T) -> Result<T, E> {
+    fn recover_rejected(self, fallback: impl FnOnce(CallError) -> T) -> Result<T, E> {
         self.or_else(|cause| cause.split().map(fallback))
     }
 
-    async fn recover_refused_async<F: Future<Output = T>>(
+    async fn recover_rejected_async<F: Future<Output = T>>(
         self,
         fallback: impl FnOnce(CallError) -> F,
     ) -> Result<T, E> {

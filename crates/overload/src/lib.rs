@@ -10,7 +10,7 @@
 //! let breaker = Breaker::new(BreakerSettings::builder().count_window(10).build()?);
 //! match breaker.call(|| "42".parse::<u8>()) {
 //!     Ok(value) => assert_eq!(value, 42),
-//!     Err(CallError::Rejected(rejection)) => println!("not called: {rejection}"),
+//!     Err(CallError::GuardRejected(rejection)) => println!("not called: {rejection}"),
 //!     Err(error) => println!("call failed: {error}"),
 //! }
 //! # Ok::<(), tidegate_core::SettingError>(())

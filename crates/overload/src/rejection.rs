@@ -15,11 +15,11 @@ pub enum Rejection {
     /// The breaker was forced open, until it is closed manually.
     ForcedOpen,
     /// Too many calls fail, and this call was shed at random.
-    Shed,
+    Throttled,
     /// Too many calls fail, and the quota that applies meanwhile is exceeded.
-    OverQuota(Retry),
+    QuotaExceeded(Retry),
     /// The concurrency limit is reached.
-    Full,
+    ConcurrencyLimitReached,
     /// The remaining slots are reserved for requests of higher priority.
     PriorityShed(ShedReason),
 }
@@ -28,8 +28,12 @@ impl Rejection {
     /// The time to wait before a retry; `None` if it is unknown.
     pub fn retry_after(self) -> Option<Micros> {
         match self {
-            Self::Open(wait) | Self::Probing(wait) | Self::OverQuota(Retry::After(wait)) => Some(wait),
-            Self::ForcedOpen | Self::Shed | Self::OverQuota(_) | Self::Full | Self::PriorityShed(_) => None,
+            Self::Open(wait) | Self::Probing(wait) | Self::QuotaExceeded(Retry::After(wait)) => Some(wait),
+            Self::ForcedOpen
+            | Self::Throttled
+            | Self::QuotaExceeded(_)
+            | Self::ConcurrencyLimitReached
+            | Self::PriorityShed(_) => None,
         }
     }
 }
@@ -42,12 +46,12 @@ impl fmt::Display for Rejection {
                 write!(f, "circuit breaker half-open; probes end within {}", wait.rounded())
             }
             Self::ForcedOpen => f.write_str("circuit breaker forced open"),
-            Self::Shed => f.write_str("call shed; error rate too high"),
-            Self::OverQuota(Retry::After(wait)) => {
+            Self::Throttled => f.write_str("call shed; error rate too high"),
+            Self::QuotaExceeded(Retry::After(wait)) => {
                 write!(f, "quota exceeded while the error rate is high; retry in {}", wait.rounded())
             }
-            Self::OverQuota(_) => f.write_str("quota exceeded while the error rate is high"),
-            Self::Full => f.write_str("concurrency limit reached"),
+            Self::QuotaExceeded(_) => f.write_str("quota exceeded while the error rate is high"),
+            Self::ConcurrencyLimitReached => f.write_str("concurrency limit reached"),
             Self::PriorityShed(shed) => shed.fmt(f),
         }
     }

@@ -4,7 +4,7 @@
 
 use crate::{
     compile::{
-        Compiler, DenyReason, DryRun, PolicyError, PolicyGate, Prefetch, RejectAction, without_stores,
+        Compiler, DryRun, PolicyError, PolicyGate, Prefetch, RejectAction, RejectReason, without_stores,
     },
     head::{self, HeadError, HeadLimits, HttpRequestHead},
     matching::{Mismatch, RequestView},
@@ -54,11 +54,11 @@ pub enum PredictedOutcome {
     /// The gateway rejects the head of the request before any rule.
     Malformed(HeadError),
     /// A rule rejects the request.
-    Refused {
+    Rejected {
         /// The rule.
         rule: String,
         /// The reason.
-        reason: DenyReason,
+        reason: RejectReason,
         /// The action of the rule.
         action: RejectAction,
     },
@@ -70,22 +70,22 @@ impl PredictedOutcome {
         match self {
             Self::NoRoute => Some(404),
             Self::Malformed(error) => Some(error.status()),
-            Self::Refused { action: RejectAction::Response(answer), .. }
+            Self::Rejected { action: RejectAction::Response(answer), .. }
             | Self::Responded { response: RejectAction::Response(answer), .. } => Some(answer.final_status()),
-            Self::Forwarded { .. } | Self::Responded { .. } | Self::Refused { .. } => None,
+            Self::Forwarded { .. } | Self::Responded { .. } | Self::Rejected { .. } => None,
         }
     }
 
     /// The location of the gateway's own response, if it is a redirect.
     pub fn location(&self) -> Option<&str> {
         match self {
-            Self::Refused { action: RejectAction::Response(answer), .. }
+            Self::Rejected { action: RejectAction::Response(answer), .. }
             | Self::Responded { response: RejectAction::Response(answer), .. } => answer.get("location"),
             Self::Forwarded { .. }
             | Self::Responded { .. }
             | Self::NoRoute
             | Self::Malformed(_)
-            | Self::Refused { .. } => None,
+            | Self::Rejected { .. } => None,
         }
     }
 
@@ -93,15 +93,15 @@ impl PredictedOutcome {
     pub fn upstream(&self) -> Option<&str> {
         match self {
             Self::Forwarded { upstream, .. } => Some(upstream),
-            Self::Refused { action: RejectAction::Upstream(name), .. } => Some(name),
-            Self::Responded { .. } | Self::NoRoute | Self::Malformed(_) | Self::Refused { .. } => None,
+            Self::Rejected { action: RejectAction::Upstream(name), .. } => Some(name),
+            Self::Responded { .. } | Self::NoRoute | Self::Malformed(_) | Self::Rejected { .. } => None,
         }
     }
 
     /// The rule that rejects the request, if one does.
     pub fn rule(&self) -> Option<&str> {
         match self {
-            Self::Refused { rule, .. } => Some(rule),
+            Self::Rejected { rule, .. } => Some(rule),
             Self::Forwarded { .. } | Self::Responded { .. } | Self::NoRoute | Self::Malformed(_) => None,
         }
     }
@@ -200,7 +200,7 @@ pub struct QuotaExplanation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExhaustedOutcome {
     /// The request is rejected with this action.
-    Refused(RejectAction),
+    Rejected(RejectAction),
     /// The request waits for this time.
     Delayed(Duration),
     /// The request is admitted, because the rule is in shadow mode.
@@ -282,12 +282,12 @@ fn predict(gate: &PolicyGate, head: &dyn RequestHead) -> PredictedOutcome {
     let (mut prefetch, mut dry_run) = (Prefetch::default(), DryRun::new(gate));
     gate.prepare(&view, &mut prefetch);
     gate.dry_run(head, (&prefetch, 0), &mut dry_run);
-    match dry_run.refusal(head) {
+    match dry_run.rejection(head) {
         None => admitted(dry_run.delay()),
-        Some(refusal) => PredictedOutcome::Refused {
-            rule: refusal.rule.to_string(),
-            reason: refusal.reason,
-            action: refusal.action,
+        Some(rejection) => PredictedOutcome::Rejected {
+            rule: rejection.rule.to_string(),
+            reason: rejection.reason,
+            action: rejection.action,
         },
     }
 }
@@ -301,9 +301,7 @@ fn explain_applied(
     let head = view.head();
     let rule = gate.rule(index);
     let key = match (rule.and_then(|rule| rule.key_of(head)), rule_spec.missing) {
-        (Some(key), MissingKey::Address) if !gate.has_key(index, head) => {
-            ResolvedKey::Address(key.to_string())
-        }
+        (Some(key), MissingKey::Ip) if !gate.has_key(index, head) => ResolvedKey::Address(key.to_string()),
         (Some(key), _) => ResolvedKey::Key(key.to_string()),
         (None, missing) => ResolvedKey::Missing(missing),
     };
@@ -437,13 +435,15 @@ fn describe_ban(ban: &BanRule, subject: Option<&str>) -> String {
 
 /// Returns the location of the counters of a rule.
 pub(crate) fn counter_location(policy: &Policy, rule: &RuleSpec) -> CounterLocation {
-    let outage = rule.failure_mode.or(policy.stores.failure_mode).unwrap_or_default();
+    let failure_mode = rule.failure_mode.or(policy.stores.failure_mode).unwrap_or_default();
     let is_store = |address: &String| address != "memory";
     match &rule.store {
         Some(name) if policy.stores.named.get(name).is_none_or(is_store) => {
-            CounterLocation::Store(name.clone(), outage)
+            CounterLocation::Store(name.clone(), failure_mode)
         }
-        None if policy.stores.default.as_ref().is_some_and(is_store) => CounterLocation::DefaultStore(outage),
+        None if policy.stores.default.as_ref().is_some_and(is_store) => {
+            CounterLocation::DefaultStore(failure_mode)
+        }
         _ => CounterLocation::Memory,
     }
 }
@@ -470,7 +470,7 @@ fn simulate_exhausted(
                 .with_message(rule.message.as_deref().map(Into::into))
                 .with_quota(Some(quota));
             let default_response = RejectionResponse::from_limited(&limited, fields);
-            ExhaustedOutcome::Refused(RejectAction::for_rule(
+            ExhaustedOutcome::Rejected(RejectAction::for_rule(
                 &rule.on_limit,
                 default_response,
                 head.header("accept"),
@@ -514,18 +514,18 @@ impl fmt::Display for PredictedOutcome {
             }
             Self::NoRoute => f.write_str("not forwarded: no route matches, 404"),
             Self::Malformed(error) => write!(f, "rejected with {} before any rule: {error}", error.status()),
-            Self::Refused { rule, reason, action } => {
+            Self::Rejected { rule, reason, action } => {
                 let reason = match reason {
-                    DenyReason::Limited => "quota exceeded",
-                    DenyReason::NoKey => "missing key",
-                    DenyReason::Denied => "client denied",
-                    DenyReason::Banned => "client banned",
-                    DenyReason::Guarded => "the upstream is protected",
+                    RejectReason::Limited => "quota exceeded",
+                    RejectReason::NoKey => "missing key",
+                    RejectReason::DenyListed => "client denied",
+                    RejectReason::Banned => "client banned",
+                    RejectReason::Guarded => "the upstream is protected",
                 };
                 write!(
                     f,
                     "rejected by rule `{rule}` ({reason}): {}",
-                    ExhaustedOutcome::Refused(action.clone())
+                    ExhaustedOutcome::Rejected(action.clone())
                 )
             }
         }
@@ -556,7 +556,7 @@ impl fmt::Display for AppliedRule {
                 let address = key.rsplit('?').next().unwrap_or(key);
                 writeln!(f, "  key      missing: counted by the address {}", address.escape_debug())?;
             }
-            ResolvedKey::Missing(MissingKey::Shared | MissingKey::Address) => {
+            ResolvedKey::Missing(MissingKey::Shared | MissingKey::Ip) => {
                 writeln!(f, "  key      missing: counted together with all other requests without it")?;
             }
             ResolvedKey::Missing(MissingKey::Skip) => {
@@ -599,19 +599,19 @@ impl fmt::Display for AppliedRule {
 
 impl fmt::Display for CounterLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let outage = match self {
+        let failure_mode = match self {
             Self::Memory => return f.write_str("in memory: the bound holds for each process"),
-            Self::DefaultStore(outage) => {
+            Self::DefaultStore(failure_mode) => {
                 f.write_str("in the default store")?;
-                outage
+                failure_mode
             }
-            Self::Store(name, outage) => {
+            Self::Store(name, failure_mode) => {
                 write!(f, "in the store `{name}`")?;
-                outage
+                failure_mode
             }
         };
         f.write_str(": the bound holds for all processes together; while it is unavailable ")?;
-        match outage {
+        match failure_mode {
             FailureMode::Open => {
                 f.write_str("all requests are admitted, and so are requests whose decision misses its deadline: no bound holds")
             }
@@ -632,9 +632,9 @@ impl fmt::Display for ExhaustedOutcome {
         match self {
             Self::Shadowed => f.write_str("admitted, and recorded"),
             Self::Delayed(wait) => write!(f, "waits {}", Micros::from(*wait)),
-            Self::Refused(RejectAction::Drop) => f.write_str("the connection is closed"),
-            Self::Refused(RejectAction::Upstream(name)) => write!(f, "handled by `{name}`"),
-            Self::Refused(RejectAction::Response(answer)) => {
+            Self::Rejected(RejectAction::Drop) => f.write_str("the connection is closed"),
+            Self::Rejected(RejectAction::Upstream(name)) => write!(f, "handled by `{name}`"),
+            Self::Rejected(RejectAction::Response(answer)) => {
                 write!(f, "{}", answer.final_status())?;
                 for name in ["location", "retry-after", "content-type"] {
                     if let Some(value) = answer.get(name) {

@@ -61,7 +61,7 @@ impl SchemaBuilder {
         let of_type = |kind: &str| property("type", OutputValue::text(kind));
         OutputValue::Map(match shape {
             ValueSchema::Text(examples) => vec![of_type("string"), property("examples", text_list(examples))],
-            ValueSchema::Keyword(words) => vec![property("enum", text_list(words))],
+            ValueSchema::Keyword(keywords) => vec![property("enum", text_list(keywords))],
             ValueSchema::Integer => vec![of_type("integer"), property("minimum", OutputValue::Number(0))],
             ValueSchema::Scalar => vec![property("type", text_list(&["string", "number", "boolean"]))],
             ValueSchema::List(each) => vec![of_type("array"), property("items", self.build_value(each))],

@@ -66,7 +66,7 @@ async fn add_on_node(
         let (sum, expiry) = (next(), next());
         let sum = follow_redirect(node, cluster, addition, sum, incrby_command).await?;
         follow_redirect(node, cluster, addition, expiry, expire_command).await?;
-        let not_a_number = |_| StoreError::Rejected(format!("`{}` is not a number", addition.key));
+        let not_a_number = |_| StoreError::ErrorReply(format!("`{}` is not a number", addition.key));
         sums.push(redis::from_redis_value(sum).map_err(not_a_number)?);
     }
     Ok(sums)

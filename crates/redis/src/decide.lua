@@ -3,7 +3,7 @@
 -- KEYS     the keys; or empty, and ARGV[2..] holds the keys (the batch of a cluster node spans slots)
 -- ARGV[1]  a msgpack list of numbers: time (negative: the server's), number of quotas, quotas, requests
 --          quota     kind, tag, rule, six numbers
---          decide    0, flags, number of checks, checks        flags: 1 probe, 2 receipts, 4 take up to the cost
+--          decide    0, flags, number of checks, checks        flags: 1 peek, 2 receipts, 4 take up to the cost
 --            check   keyref, cost, max wait, overdraft
 --            keyref  key, quota, count, flags, carry over      flags: 1 permits
 --          refund    1, keyref, generation, cost, receipts
@@ -133,14 +133,14 @@ end
 -- The state that a quota uses. A state of another quota is converted into a copy, because a denial must not change it.
 local function effective_state(quota, entry)
   if not entry then return quota.kind.new() end
-  if entry.writer.tag == quota.tag or not quota.kind.convert then return entry.state end
-  return quota.kind.convert(quota, entry.writer, entry.state, now)
+  if entry.writer.tag == quota.tag or not quota.kind.convert_state then return entry.state end
+  return quota.kind.convert_state(quota, entry.writer, entry.state, now)
 end
 
 local out, size = {}, 0
 
 -- Decides every quota of one check; returns whether all of them grant.
-local function decide_check(p, cost, probe, receipts)
+local function decide_check(p, cost, peek, receipts)
   local key, first, count, flags, carry_over = message[p], message[p + 1], message[p + 2], message[p + 3], message[p + 4]
   local max_wait, overdraft = message[p + 6], message[p + 7]
   local cell, granted = cells[key], true
@@ -152,9 +152,9 @@ local function decide_check(p, cost, probe, receipts)
   for nth = 1, count do
     local quota, entry = quotas[first + nth - 1], found[nth]
     local state = effective_state(quota, entry)
-    local is_probe = probe or (quota.kind == kinds.concurrency and flags == 0)
-    local code, a, b, c, charged, at, mark, stored =
-      quota.kind.decide(quota, state, now, cost, max_wait, overdraft, is_probe)
+    local is_peek = peek or (quota.kind == kinds.concurrency and flags == 0)
+    local code, a, b, c, charged, at, level_or_debt, permits_or_epoch =
+      quota.kind.decide(quota, state, now, cost, max_wait, overdraft, is_peek)
     granted = granted and code <= DELAY
     if charged then
       if not entry then
@@ -170,7 +170,7 @@ local function decide_check(p, cost, probe, receipts)
     out[size + 1], out[size + 2], out[size + 3], out[size + 4] = code, a, b, c
     size = size + 4
     if receipts then
-      out[size + 1], out[size + 2], out[size + 3], out[size + 4] = charged or 0, at or 0, mark or 0, stored or 0
+      out[size + 1], out[size + 2], out[size + 3], out[size + 4] = charged or 0, at or 0, level_or_debt or 0, permits_or_epoch or 0
       size = size + 4
     end
   end
@@ -184,7 +184,7 @@ local function available_amount(p)
   local found = match_entries(cell, first, count, message[p + 4])
   for nth = 1, count do
     local quota = quotas[first + nth - 1]
-    local code, a = quota.kind.decide(quota, effective_state(quota, found[nth]), now, 1, 0, REFUSE, true)
+    local code, a = quota.kind.decide(quota, effective_state(quota, found[nth]), now, 1, 0, OVERDRAFT_DENY, true)
     if code ~= ALLOW then return nil end
     if quota.kind.tokens_at_level then a = quota.kind.tokens_at_level(quota, a) end
     smallest = min(smallest, max(a, 1))
@@ -208,7 +208,7 @@ end
 
 local function decide(p)
   local flags, count = message[p + 1], message[p + 2]
-  local probe, receipts, is_up_to = flags % 2 == 1, flags % 4 >= 2, flags >= 4
+  local peek, receipts, is_up_to = flags % 2 == 1, flags % 4 >= 2, flags >= 4
   local first = p + 3
   local last = first + 8 * (count - 1)
   local has_several_quotas = count > 1
@@ -221,9 +221,9 @@ local function decide(p)
   local cost = message[first + 5]
   if is_up_to then
     local left = available_amount(first)
-    if left and left > 0 then cost = left else cost, probe = 1, true end
+    if left and left > 0 then cost = left else cost, peek = 1, true end
   end
-  if has_several_quotas and not probe then
+  if has_several_quotas and not peek then
     local start, granted = size, true
     for q = first, last, 8 do
       granted = decide_check(q, is_up_to and cost or message[q + 5], true, receipts) and granted
@@ -232,13 +232,13 @@ local function decide(p)
     size = start
   end
   for q = first, last, 8 do
-    decide_check(q, is_up_to and cost or message[q + 5], probe, receipts)
+    decide_check(q, is_up_to and cost or message[q + 5], peek, receipts)
   end
   return last + 8
 end
 
 local function read_receipt(p)
-  return { cost = message[p], at = message[p + 1], mark = message[p + 2], stored = message[p + 3] }
+  return { cost = message[p], at = message[p + 1], level_or_debt = message[p + 2], permits_or_epoch = message[p + 3] }
 end
 
 local function refund(p)
@@ -256,7 +256,7 @@ local function refund(p)
     local is_current = entry and entry.writer.tag == quota.tag and cell.generation == generation
     local is_slot = entry and quota.kind == kinds.concurrency
     if receipt.cost > 0 and (is_current or is_slot) then
-      local refund_charge = quota.kind.refund_ops()
+      local refund_charge = quota.kind.refund_functions()
       refund_charge(entry.writer, entry.state, now, min(cost, receipt.cost), receipt)
       mark_changed(key, cell)
     end
@@ -290,7 +290,7 @@ local function renew(p)
   local at
   for _, entry in ipairs(cell.entries) do
     if entry.writer.kind == kinds.concurrency then
-      local _, renew_slot = entry.writer.kind.refund_ops()
+      local _, renew_slot = entry.writer.kind.refund_functions()
       at = renew_slot(entry.writer, entry.state, now, read_receipt(p + 6))
       if at then mark_changed(message[p + 1], cell) end
       break

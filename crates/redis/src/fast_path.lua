@@ -14,8 +14,8 @@
 local NEVER, FALLBACK = -1, -2
 local read, pack, call, floor = struct.unpack, struct.pack, redis.pcall, math.floor
 
-local costs = ARGV[1]
-local now, count, at = read('>dI4', costs)
+local requests = ARGV[1]
+local now, count, at = read('>dI4', requests)
 local is_time_given = now >= 0
 if not is_time_given then
   local time = call('TIME')
@@ -23,8 +23,8 @@ if not is_time_given then
 end
 
 local first_quota, quota_count, cost
-local is_uniform = #costs == 20
-if is_uniform then first_quota, quota_count, cost = read('>BBI6', costs, at) end
+local is_uniform = #requests == 20
+if is_uniform then first_quota, quota_count, cost = read('>BBI6', requests, at) end
 local first = #ARGV - count
 local ttls = {}
 -- The numbers of the last quota, and of all quotas if requests have several.
@@ -37,7 +37,7 @@ local out, o = {}, 0
 for index = 1, count + 1 do
   local name
   if index <= count then
-    if not is_uniform then first_quota, quota_count, cost, at = read('>BBI6', costs, at) end
+    if not is_uniform then first_quota, quota_count, cost, at = read('>BBI6', requests, at) end
     name = KEYS[index] or ARGV[first + index]
   end
 

@@ -222,7 +222,7 @@ impl RedisHealth {
         rejections.last_cause = Some(format!("{cause}; {advice}"));
         self.is_rejecting.store(true, Ordering::Relaxed);
         let suppressed = match rejections.logged.get_mut(advice) {
-            Some((at, count)) if now.since(*at) < REJECTION_LOG_INTERVAL => {
+            Some((at, count)) if now.saturating_sub(*at) < REJECTION_LOG_INTERVAL => {
                 *count += 1;
                 return;
             }
@@ -241,9 +241,9 @@ impl RedisHealth {
         let mut state = self.state();
         let was_available = state.status == ServerAvailability::Available;
         if !matches!(state.status, ServerAvailability::Unavailable(_)) {
-            let is_relapse = state.recovered_at.is_some_and(|at| now.since(at) < RELAPSE_WINDOW);
+            let is_relapse = state.recovered_at.is_some_and(|at| now.saturating_sub(at) < RELAPSE_WINDOW);
             state.hold_off = match is_relapse {
-                true => state.hold_off.plus(state.hold_off).clamp(MIN_HOLD_OFF, MAX_HOLD_OFF),
+                true => state.hold_off.saturating_add(state.hold_off).clamp(MIN_HOLD_OFF, MAX_HOLD_OFF),
                 false => Micros::ZERO,
             };
             state.unavailable_since = now;
@@ -268,7 +268,7 @@ impl RedisHealth {
     /// Whether the server may become available again: after a relapse the hold-off must pass first.
     pub(crate) fn is_hold_off_over(&self) -> bool {
         let state = self.state();
-        self.clock.now().since(state.unavailable_since) >= state.hold_off
+        self.clock.now().saturating_sub(state.unavailable_since) >= state.hold_off
     }
 
     /// Records that the server is available, and logs the end of an outage.
@@ -289,7 +289,7 @@ impl RedisHealth {
         let before = std::mem::replace(&mut state.status, ServerAvailability::Available);
         self.late_calls.store(0, Ordering::Relaxed);
         self.is_available.store(true, Ordering::Release);
-        let seconds = now.since(state.unavailable_since).get() as f64 / 1e6;
+        let seconds = now.saturating_sub(state.unavailable_since).get() as f64 / 1e6;
         if let ServerAvailability::Unavailable(_) = before {
             state.recovered_at = Some(now);
         }

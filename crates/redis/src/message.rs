@@ -6,10 +6,10 @@ use crate::script::KindSet;
 use std::{collections::HashMap, sync::Arc};
 use tidegate_core::{
     AlgorithmKind, CarryOver, ChargeResult, Demand, Effect, Micros, Overdraft, Quota, Receipt,
-    algorithm::level::Meter,
+    algorithm::level::IntegerBucket,
 };
 use tidegate_limiter::store::{
-    KeyRef, QuotaSelection, SlotMode, StoreCheck, StoreDecision, StoreLimit, StoreReply, StoreRequest,
+    KeyRef, PermitMode, QuotaSelection, StoreCheck, StoreDecision, StoreLimit, StoreReply, StoreRequest,
 };
 
 const DECIDE: u64 = 0;
@@ -17,7 +17,7 @@ const REFUND: u64 = 1;
 const RESET: u64 = 2;
 const RENEW: u64 = 3;
 
-const PROBE: u64 = 1;
+const PEEK: u64 = 1;
 const RECEIPTS: u64 = 2;
 const TAKE_UP_TO: u64 = 4;
 
@@ -85,8 +85,8 @@ impl Message {
     pub(crate) fn add(&mut self, request: &StoreRequest, name: impl Fn(&KeyRef) -> String) {
         match request {
             StoreRequest::Decide(checks) => {
-                let probe = checks.iter().all(|check| check.demand.effect == Effect::Probe);
-                let flags = if probe { PROBE } else { 0 } | receipt_flags(request);
+                let is_peek = checks.iter().all(|check| check.demand.effect == Effect::Peek);
+                let flags = if is_peek { PEEK } else { 0 } | receipt_flags(request);
                 self.requests.push_all([DECIDE, flags, checks.len() as u64]);
                 checks.iter().for_each(|check| self.add_check(check, &name));
             }
@@ -96,7 +96,7 @@ impl Message {
             }
             StoreRequest::Refund { key_ref, charge, cost } => {
                 self.requests.push(REFUND);
-                self.add_key(key_ref, SlotMode::Peek, &name);
+                self.add_key(key_ref, PermitMode::Peek, &name);
                 self.requests.push_all([charge.generation, *cost]);
                 for index in 0..key_ref.quota_indices().len() {
                     self.add_receipt(charge.receipts.get(index).copied().unwrap_or_default());
@@ -104,21 +104,21 @@ impl Message {
             }
             StoreRequest::Reset(key_ref) => {
                 self.requests.push(RESET);
-                self.add_key(key_ref, SlotMode::Peek, &name);
+                self.add_key(key_ref, PermitMode::Peek, &name);
             }
             StoreRequest::Renew { key_ref, receipt } => {
                 self.requests.push(RENEW);
-                self.add_key(key_ref, SlotMode::Acquire, &name);
+                self.add_key(key_ref, PermitMode::Acquire, &name);
                 self.add_receipt(*receipt);
             }
         }
     }
 
     fn add_check(&mut self, check: &StoreCheck, name: impl Fn(&KeyRef) -> String) {
-        let StoreCheck { key_ref, demand, slot_mode: slots, .. } = check;
+        let StoreCheck { key_ref, demand, permit_mode: slots, .. } = check;
         self.add_key(key_ref, *slots, name);
         let overdraft = match demand.overdraft {
-            Overdraft::Refuse => 0,
+            Overdraft::Deny => 0,
             Overdraft::Grant => 1,
             Overdraft::Force => 2,
         };
@@ -126,12 +126,12 @@ impl Message {
     }
 
     fn add_receipt(&mut self, receipt: Receipt) {
-        self.requests.push_all([receipt.cost, receipt.at.get(), receipt.mark]);
-        self.requests.push_f64(f64::from_bits(receipt.stored));
+        self.requests.push_all([receipt.cost, receipt.at.get(), receipt.level_or_debt]);
+        self.requests.push_f64(f64::from_bits(receipt.permits_or_epoch));
     }
 
     /// Adds a key and the quotas that apply to it. Lua indexes start at one.
-    fn add_key(&mut self, key_ref: &KeyRef, slots: SlotMode, name: impl Fn(&KeyRef) -> String) {
+    fn add_key(&mut self, key_ref: &KeyRef, slots: PermitMode, name: impl Fn(&KeyRef) -> String) {
         let next = self.keys.len() + 1;
         let key = *self.key_indexes.entry(name(key_ref)).or_insert_with_key(|name| {
             self.keys.push(name.clone());
@@ -139,7 +139,7 @@ impl Message {
         });
         let applied = key_ref.quota_indices();
         let first = self.add_limit(&key_ref.limit) + applied.start + 1;
-        let permits = if slots == SlotMode::Acquire { PERMITS } else { 0 };
+        let permits = if slots == PermitMode::Acquire { PERMITS } else { 0 };
         let carry_over = match key_ref.limit.carry_over() {
             CarryOver::Keep => 0,
             CarryOver::Reset => 1,
@@ -228,7 +228,7 @@ pub(crate) struct FastPathMessage {
     /// Each limit with the argument index of its first quota.
     limits: Vec<(Arc<StoreLimit>, u8)>,
     quotas: Vec<Vec<u8>>,
-    costs: Vec<u8>,
+    requests: Vec<u8>,
 }
 
 impl FastPathMessage {
@@ -240,23 +240,23 @@ impl FastPathMessage {
     ) -> Option<Self> {
         let mut message = Self::default();
         message.keys.reserve(requests.len());
-        message.costs.extend(now.map_or(-1.0, |now| now.get() as f64).to_be_bytes());
-        message.costs.extend(u32::try_from(requests.len()).ok()?.to_be_bytes());
-        let start = message.costs.len();
+        message.requests.extend(now.map_or(-1.0, |now| now.get() as f64).to_be_bytes());
+        message.requests.extend(u32::try_from(requests.len()).ok()?.to_be_bytes());
+        let start = message.requests.len();
         for request in requests {
             let (key_ref, cost) = fast_path_check(request)?;
             let [first, count] =
                 [message.add_limit(&key_ref.limit)?, u8::try_from(key_ref.limit.quotas().len()).ok()?];
             // A cost takes six bytes; the two high bytes are zero.
             let [_, _, cost @ ..] = cost.to_be_bytes();
-            message.costs.extend([first, count]);
-            message.costs.extend(cost);
+            message.requests.extend([first, count]);
+            message.requests.extend(cost);
             message.keys.push(name(key_ref));
         }
         // Identical requests are encoded once.
-        let (one, rest) = message.costs.get(start..)?.split_first_chunk::<REQUEST_BYTES>()?;
+        let (one, rest) = message.requests.get(start..)?.split_first_chunk::<REQUEST_BYTES>()?;
         if rest.chunks(REQUEST_BYTES).all(|other| other == one) {
-            message.costs.truncate(start + REQUEST_BYTES);
+            message.requests.truncate(start + REQUEST_BYTES);
         }
         Some(message)
     }
@@ -270,7 +270,7 @@ impl FastPathMessage {
         let first = u8::try_from(self.quotas.len() + 2).ok()?;
         u8::try_from(self.quotas.len() + 1 + limit.quotas().len()).ok()?;
         for (quota, tag) in limit.quotas().iter().zip(limit.tags()) {
-            let Meter { units_per_token, units_per_us, capacity, .. } = *meter(quota)?;
+            let IntegerBucket { units_per_token, units_per_us, capacity, .. } = *integer_bucket(quota)?;
             let mut numbers = Vec::with_capacity(26);
             numbers.extend(tag.to_be_bytes());
             [units_per_token, units_per_us, capacity]
@@ -288,7 +288,7 @@ impl FastPathMessage {
 
     /// The arguments that follow the keys.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = &[u8]> {
-        [self.costs.as_slice()].into_iter().chain(self.quotas.iter().map(Vec::as_slice))
+        [self.requests.as_slice()].into_iter().chain(self.quotas.iter().map(Vec::as_slice))
     }
 
     /// Decodes the reply to each request; `None` where the full script must decide.
@@ -304,7 +304,7 @@ impl FastPathMessage {
 impl ReplyReader<'_> {
     fn read_fast_path(&mut self, request: &StoreRequest) -> Result<Option<StoreReply>, MalformedReply> {
         let (key_ref, cost) = fast_path_check(request).ok_or(MalformedReply)?;
-        let mut steps = Vec::with_capacity(key_ref.limit.quotas().len());
+        let mut results = Vec::with_capacity(key_ref.limit.quotas().len());
         let mut is_usual = true;
         for quota in key_ref.limit.quotas() {
             let (level, excess) = (self.read_number()?, self.read_float()?);
@@ -317,11 +317,11 @@ impl ReplyReader<'_> {
             if is_usual {
                 let decision = quota.kind().decode_reply([code, level, excess, 0]).ok_or(MalformedReply)?;
                 // The fast path does not return the time of the charge; a refund looks it up.
-                let receipt = Receipt { cost, mark: level, ..Receipt::default() };
-                steps.push(ChargeResult { decision, receipt });
+                let receipt = Receipt { cost, level_or_debt: level, ..Receipt::default() };
+                results.push(ChargeResult { decision, receipt });
             }
         }
-        Ok(is_usual.then(|| StoreReply::Decided(vec![StoreDecision { steps, generation: 0 }])))
+        Ok(is_usual.then(|| StoreReply::Decided(vec![StoreDecision { results, generation: 0 }])))
     }
 }
 
@@ -338,10 +338,10 @@ fn fast_path_check(request: &StoreRequest) -> Option<(&KeyRef, u64)> {
 /// Costs below this fit in six bytes.
 const COST_BOUND: u64 = 1 << 48;
 
-fn meter(quota: &Quota) -> Option<&Meter> {
+fn integer_bucket(quota: &Quota) -> Option<&IntegerBucket> {
     match quota.kind() {
-        AlgorithmKind::TokenBucket(it) => Some(it.meter()),
-        AlgorithmKind::LeakyBucket(it) => Some(it.meter()),
+        AlgorithmKind::TokenBucket(it) => Some(it.integer_bucket()),
+        AlgorithmKind::LeakyBucket(it) => Some(it.integer_bucket()),
         _ => None,
     }
 }
@@ -362,7 +362,7 @@ pub(crate) enum ScriptReply {
     /// A quota with this tag wrote the state, and it is missing from the message.
     UnknownTag(u16),
     /// The server rejected the request.
-    Refused(String),
+    Error(String),
 }
 
 /// Reads replies in the order of their requests.
@@ -389,7 +389,7 @@ impl<'a> ReplyReader<'a> {
                 .read_number()
                 .and_then(|tag| u16::try_from(tag).map_err(|_| MalformedReply))
                 .map(ScriptReply::UnknownTag),
-            _ => self.read_text().map(ScriptReply::Refused),
+            _ => self.read_text().map(ScriptReply::Error),
         }
     }
 
@@ -414,7 +414,7 @@ impl<'a> ReplyReader<'a> {
 
     fn read_answer(&mut self, key_ref: &KeyRef, receipts: bool) -> Result<StoreDecision, MalformedReply> {
         let generation = if receipts { self.read_number()? } else { 0 };
-        let mut steps = Vec::with_capacity(key_ref.quota_indices().len());
+        let mut results = Vec::with_capacity(key_ref.quota_indices().len());
         for quota in &key_ref.limit.quotas()[key_ref.quota_indices()] {
             let numbers =
                 [self.read_number()?, self.read_number()?, self.read_number()?, self.read_number()?];
@@ -423,12 +423,12 @@ impl<'a> ReplyReader<'a> {
             if receipts {
                 receipt.cost = self.read_number()?;
                 receipt.at = Micros::new(self.read_number()?);
-                receipt.mark = self.read_number()?;
-                receipt.stored = self.read_float()?.to_bits();
+                receipt.level_or_debt = self.read_number()?;
+                receipt.permits_or_epoch = self.read_float()?.to_bits();
             }
-            steps.push(ChargeResult { decision, receipt });
+            results.push(ChargeResult { decision, receipt });
         }
-        Ok(StoreDecision { steps, generation })
+        Ok(StoreDecision { results, generation })
     }
 
     fn read_number(&mut self) -> Result<u64, MalformedReply> {

@@ -271,8 +271,8 @@ impl RedisStore {
                 }
             }
         }
-        let pairs = answers.into_iter().zip(requests);
-        pairs
+        let answered_requests = answers.into_iter().zip(requests);
+        answered_requests
             .map(|(answer, request)| into_store_result(strip_unrequested_receipts(request, answer)))
             .collect()
     }
@@ -412,9 +412,9 @@ const MAX_FOREIGN_LOOKUPS: usize = 16;
 fn into_store_result(answer: NodeResult) -> Result<StoreReply, StoreError> {
     answer.map_err(|problem| match problem {
         NodeError::Store(error) => error,
-        NodeError::NotLocal => StoreError::Rejected("this server is part of a cluster".to_owned()),
+        NodeError::NotLocal => StoreError::ErrorReply("this server is part of a cluster".to_owned()),
         NodeError::UnknownTag(tag) => {
-            StoreError::Rejected(format!("unknown quota tag {tag:04x} in the stored state"))
+            StoreError::ErrorReply(format!("unknown quota tag {tag:04x} in the stored state"))
         }
     })
 }

@@ -106,12 +106,12 @@ impl Comparison {
     ) {
         let counts = &mut self.counts;
         match (verdict, other) {
-            (ReplayVerdict::Denied(_), ReplayVerdict::Denied(_)) => counts.denied_by_both += 1,
-            (ReplayVerdict::Denied(rule), _) => {
+            (ReplayVerdict::DeniedBy(_), ReplayVerdict::DeniedBy(_)) => counts.denied_by_both += 1,
+            (ReplayVerdict::DeniedBy(rule), _) => {
                 counts.newly_denied += 1;
                 add_key(&mut self.newly_denied_keys, policy, rule, line);
             }
-            (_, ReplayVerdict::Denied(rule)) => {
+            (_, ReplayVerdict::DeniedBy(rule)) => {
                 counts.no_longer_denied += 1;
                 add_key(&mut self.no_longer_denied_keys, &self.replay, rule, line);
             }

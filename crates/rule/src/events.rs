@@ -177,7 +177,7 @@ impl ClientAddressUnknown {
     #[allow(clippy::unused_self, reason = "the form of all events")]
     pub(crate) fn emit(self) {
         tracing::warn!(
-            fix = "put `FactsLayer` or `FactsMiddleware` around the service, on a server that records the peer address",
+            fix = "put `ContextLayer` or `ContextMiddleware` around the service, on a server that records the peer address",
             "no client address for `key = ip`; all such calls share one bucket"
         );
     }

@@ -22,7 +22,7 @@
 //! | [`Rules`] | all rules of a program and their settings |
 //! | [`Settings`] | stores, modes, and the quotas that replace those in code |
 //! | [`Limited`] | the error of a call that a rule rejected |
-//! | [`Facts`] | facts about the request that the current task serves |
+//! | [`RequestContext`] | context of the request that the current task serves |
 //! | [`request`] | the framework-independent view of a request |
 //! | [`Gate`] | a set of limits on requests, evaluated together |
 //! | [`LimitQueue`] | limits the number of waiting requests |
@@ -39,8 +39,8 @@
 //! - read policy files: `tidegate-policy` compiles them into [`Settings`];
 //! - connect to stores: a [`ConnectStore`] function does.
 
+mod context;
 mod events;
-mod facts;
 mod gate;
 mod integrations;
 mod limited;
@@ -59,7 +59,7 @@ mod rules;
 mod settings;
 pub mod site;
 
-pub use facts::Facts;
+pub use context::RequestContext;
 pub use gate::{
     ChargePolicy, Evaluation, Gate, KeyQueue, LimitDecision, LimitOutcome, LimitQueue, LimitSelection,
     PendingEvaluation, PolicyFields, PreparedCheck, QueueGuard, RequestLimit, RequestPermits, RunMode,

@@ -69,38 +69,38 @@ impl MeteredStore {
     }
 
     pub(crate) fn status(&self, name: Option<&str>) -> StoreStatus {
-        let times = self.counters.latency_counts.each_ref().map(|count| count.load(Relaxed));
+        let latency_counts = self.counters.latency_counts.each_ref().map(|count| count.load(Relaxed));
         StoreStatus {
             name: name.map(str::to_owned),
             last_error: self.store.last_error(),
-            replies: times.iter().sum(),
+            replies: latency_counts.iter().sum(),
             failures: self.counters.failures.load(Relaxed),
-            latency_counts: times,
+            latency_counts,
             latency_sum: Micros::new(self.counters.latency_sum.load(Relaxed)),
         }
     }
 }
 
 impl StoreCounters {
-    fn record(&self, took: Micros, outcome: &Result<StoreReply, StoreError>) {
+    fn record(&self, latency: Micros, outcome: &Result<StoreReply, StoreError>) {
         if outcome.is_err() {
             self.failures.fetch_add(1, Relaxed);
             return;
         }
-        let bucket = StoreStatus::LATENCY_BOUNDS.partition_point(|end| *end < took);
+        let bucket = StoreStatus::LATENCY_BOUNDS.partition_point(|upper_bound| *upper_bound < latency);
         self.latency_counts[bucket].fetch_add(1, Relaxed);
-        self.latency_sum.fetch_add(took.get(), Relaxed);
+        self.latency_sum.fetch_add(latency.get(), Relaxed);
     }
 }
 
 impl Store for MeteredStore {
     fn execute(&self, request: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
-        let (counts, clock) = (self.counters.clone(), self.clock.clone());
+        let (counters, clock) = (self.counters.clone(), self.clock.clone());
         let started_at = clock.now();
         let reply = self.store.execute(request);
         Box::pin(async move {
             let reply = reply.await;
-            counts.record(clock.now().since(started_at), &reply);
+            counters.record(clock.now().saturating_sub(started_at), &reply);
             reply
         })
     }

@@ -11,7 +11,7 @@ pub(crate) struct RuleState {
     pub(crate) mode: Mode,
     pub(crate) wait: Duration,
     pub(crate) message: Option<Arc<str>>,
-    pub(crate) outage: FailureMode,
+    pub(crate) failure_mode: FailureMode,
     /// Which of its quotas count calls in flight.
     pub(crate) concurrency: ConcurrencyQuotas,
     /// The declared bounds of its memory.

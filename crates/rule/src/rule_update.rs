@@ -172,7 +172,7 @@ impl RuleUpdate {
         declared: &RuleConfig,
         settings: &Settings,
         stores: &StoreRegistry,
-        now: Option<&RuleState>,
+        current: Option<&RuleState>,
     ) -> Result<Self, SettingsError> {
         let none = RuleSettings::new();
         let rule_settings = settings.rules.get(name).unwrap_or(&none);
@@ -186,12 +186,12 @@ impl RuleUpdate {
             ..declared.clone()
         };
         let quotas = if rule_settings.quotas.is_empty() { &declared.quotas } else { &rule_settings.quotas };
-        let mut plan = Self {
+        let mut update = Self {
             state: RuleState {
                 mode: rule_settings.mode.or(settings.mode).unwrap_or(declared.mode),
                 wait: rule_settings.wait.unwrap_or(declared.wait),
                 message: rule_settings.message.clone().or_else(|| declared.message.clone()),
-                outage: rule_settings.outage.or(settings.outage).unwrap_or_default(),
+                failure_mode: rule_settings.failure_mode.or(settings.failure_mode).unwrap_or_default(),
                 concurrency: concurrency_quotas(quotas),
                 memory: MemoryBounds { capacity: declared.capacity, overflow: declared.overflow },
                 breaker: rule_settings.breaker.clone(),
@@ -203,41 +203,43 @@ impl RuleUpdate {
             unknown_store: None,
         };
         if quotas.is_empty() || declared.is_breaker {
-            return Ok(plan);
+            return Ok(update);
         }
         let StoreLookup { store, unknown_store } = find_store(declared, rule_settings, settings, stores);
-        plan.unknown_store = unknown_store;
-        if !plan.try_keep(now, store, quotas) {
-            let now = now.and_then(|now| now.limiter.as_ref()).filter(|limiter| limiter.uses_store(store));
+        update.unknown_store = unknown_store;
+        if !update.try_keep(current, store, quotas) {
+            let current_limiter =
+                current.and_then(|now| now.limiter.as_ref()).filter(|limiter| limiter.uses_store(store));
             // With the same quotas the usage carries over anyway.
             let carries_over = |now: &&Limiter| {
                 declared.carry_over == CarryOver::Keep || quotas.iter().copied().eq(now.quotas())
             };
-            plan.replaced = now.filter(carries_over).cloned();
-            let old = plan.replaced.as_ref();
-            let built = build_limiter(name, declared, quotas, settings, plan.state.outage, store, old);
+            update.replaced = current_limiter.filter(carries_over).cloned();
+            let old = update.replaced.as_ref();
+            let built =
+                build_limiter(name, declared, quotas, settings, update.state.failure_mode, store, old);
             let limiter = built.map_err(|error| SettingsError::Rule { rule: name.to_owned(), error })?;
-            plan.state.limiter = Some(limiter);
+            update.state.limiter = Some(limiter);
         }
-        Ok(plan)
+        Ok(update)
     }
 
     /// Keeps the current limiter if it can be changed accordingly. A new one in the same store is equivalent,
     /// since the counters are in the store.
     fn try_keep(
         &mut self,
-        now: Option<&RuleState>,
+        current: Option<&RuleState>,
         store: Option<&Arc<dyn Store>>,
         quotas: &[Quota],
     ) -> bool {
-        let Some(now) = now else { return false };
-        let Some(limiter) = now.limiter.as_ref().filter(|limiter| limiter.uses_store(store)) else {
+        let Some(current) = current else { return false };
+        let Some(limiter) = current.limiter.as_ref().filter(|limiter| limiter.uses_store(store)) else {
             return false;
         };
-        if now.memory != self.state.memory {
+        if current.memory != self.state.memory {
             return false;
         }
-        if !is_same(limiter, store, quotas, &self.state, now) {
+        if !is_same(limiter, store, quotas, &self.state, current) {
             if !limiter.is_in_memory() || limiter.can_change_all(quotas).is_err() {
                 return false;
             }
@@ -253,8 +255,8 @@ impl RuleUpdate {
     }
 
     /// Whether it keeps the current limiter of a rule, or finds its counters in the store.
-    pub(crate) fn can_keep(&self, now: &RuleState) -> bool {
-        match (&self.state.limiter, &now.limiter) {
+    pub(crate) fn can_keep(&self, current: &RuleState) -> bool {
+        match (&self.state.limiter, &current.limiter) {
             (Some(next), Some(now)) => next.is_same(now) || !next.is_in_memory(),
             (next, _) => next.is_none(),
         }
@@ -317,10 +319,10 @@ fn is_same(
     store: Option<&Arc<dyn Store>>,
     quotas: &[Quota],
     next: &RuleState,
-    now: &RuleState,
+    current: &RuleState,
 ) -> bool {
     let adapted = quotas.iter().map(|quota| store.map_or(*quota, |store| store.effective_quota(*quota)));
-    adapted.eq(limiter.quotas()) && (store.is_none() || now.outage == next.outage)
+    adapted.eq(limiter.quotas()) && (store.is_none() || current.failure_mode == next.failure_mode)
 }
 
 fn build_limiter(
@@ -328,11 +330,12 @@ fn build_limiter(
     declared: &RuleConfig,
     quotas: &[Quota],
     settings: &Settings,
-    outage: FailureMode,
+    failure_mode: FailureMode,
     store: Option<&Arc<dyn Store>>,
     replaced: Option<&Limiter>,
 ) -> Result<Limiter, BuildError> {
-    let mut builder = Limiter::builder().name(name).failure_mode(outage).carry_over(declared.carry_over);
+    let mut builder =
+        Limiter::builder().name(name).failure_mode(failure_mode).carry_over(declared.carry_over);
     if let Some(old) = replaced {
         builder = builder.predecessor(old);
     }

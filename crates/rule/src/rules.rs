@@ -238,7 +238,7 @@ impl RulesInner {
         stores: StoreRegistry,
     ) -> Result<Vec<Arc<SharedRule>>, SettingsError> {
         let mut names = BTreeSet::new();
-        let mut plans = Vec::new();
+        let mut updates = Vec::new();
         for declaration in declarations {
             let name: Arc<str> = declaration.name.as_ref().into();
             if !names.insert(name.clone()) {
@@ -247,33 +247,34 @@ impl RulesInner {
             }
             let rule = self.rules.get(&name).and_then(Weak::upgrade);
             let rule = rule.filter(|rule| rule.config().selection == declaration.selection);
-            let now = rule.as_ref().map(|rule| rule.state());
-            let plan = RuleUpdate::new(&name, &declaration, &settings, &stores, now.as_deref())?;
+            let current = rule.as_ref().map(|rule| rule.state());
+            let update = RuleUpdate::new(&name, &declaration, &settings, &stores, current.as_deref())?;
             // A rule with a new limiter in memory must be rebuilt, because the fast path uses the limiter it
             // was created with.
-            let rule = rule.filter(|_| now.as_deref().is_some_and(|now| plan.can_keep(now)));
-            plans.push((name, declaration, rule, plan));
+            let rule = rule.filter(|_| current.as_deref().is_some_and(|now| update.can_keep(now)));
+            updates.push((name, declaration, rule, update));
         }
         let is_other = |rule: &Arc<SharedRule>| !names.contains(rule.name());
         let others = self.rules.values().filter_map(Weak::upgrade).filter(is_other);
-        let mut followed = Vec::new();
+        let mut other_updates = Vec::new();
         for rule in others.chain(self.guards.iter().filter_map(Weak::upgrade)) {
-            let plan = RuleUpdate::new(rule.name(), &rule.config(), &settings, &stores, Some(&rule.state()))?;
-            followed.push((rule, plan));
+            let update =
+                RuleUpdate::new(rule.name(), &rule.config(), &settings, &stores, Some(&rule.state()))?;
+            other_updates.push((rule, update));
         }
         // Nothing below can fail.
-        for (rule, plan) in followed {
-            self.notices.extend(plan.apply(&rule));
+        for (rule, update) in other_updates {
+            self.notices.extend(update.apply(&rule));
         }
-        let mut rules = Vec::with_capacity(plans.len());
-        for (name, declaration, rule, plan) in plans {
+        let mut rules = Vec::with_capacity(updates.len());
+        for (name, declaration, rule, update) in updates {
             let rule = match rule {
                 Some(rule) => {
                     rule.set_config(declaration);
-                    self.notices.extend(plan.apply(&rule));
+                    self.notices.extend(update.apply(&rule));
                     rule
                 }
-                None => Arc::new(SharedRule::new(name.clone(), declaration, plan.into_state())),
+                None => Arc::new(SharedRule::new(name.clone(), declaration, update.into_state())),
             };
             self.rules.insert(name, Arc::downgrade(&rule));
             rules.push(rule);
@@ -284,18 +285,19 @@ impl RulesInner {
     }
 
     fn apply(&mut self, settings: Settings, stores: StoreRegistry) -> Result<(), SettingsError> {
-        let mut plans = Vec::new();
+        let mut updates = Vec::new();
         for rule in self.rules.values().chain(&self.guards).filter_map(Weak::upgrade) {
-            let plan = RuleUpdate::new(rule.name(), &rule.config(), &settings, &stores, Some(&rule.state()))?;
-            plans.push((rule, plan));
+            let update =
+                RuleUpdate::new(rule.name(), &rule.config(), &settings, &stores, Some(&rule.state()))?;
+            updates.push((rule, update));
         }
         // Nothing below can fail.
         (self.settings, self.stores, self.is_configured) = (settings, stores, true);
         self.unused_reported.clear();
-        for (rule, plan) in plans {
-            self.report_unknown_store(rule.name(), &plan);
+        for (rule, update) in updates {
+            self.report_unknown_store(rule.name(), &update);
             self.report_unused_keys(&rule);
-            self.notices.extend(plan.apply(&rule));
+            self.notices.extend(update.apply(&rule));
         }
         Ok(())
     }
@@ -305,39 +307,39 @@ impl RulesInner {
         &mut self,
         name: &Arc<str>,
         declared: &RuleConfig,
-        now: Option<&SharedRule>,
+        current: Option<&SharedRule>,
     ) -> Result<RuleUpdate, BuildError> {
-        let now = now.map(SharedRule::state);
-        let plan = match RuleUpdate::new(name, declared, &self.settings, &self.stores, now.as_deref()) {
-            Ok(plan) => plan,
+        let current = current.map(SharedRule::state);
+        let update = match RuleUpdate::new(name, declared, &self.settings, &self.stores, current.as_deref()) {
+            Ok(update) => update,
             Err(error) => {
                 self.notices.push(Notice::InvalidSettings { rule: name.clone(), error });
                 let mut without = self.settings.clone();
                 without.rules.remove(&**name);
-                RuleUpdate::new(name, declared, &without, &self.stores, now.as_deref()).map_err(|error| {
-                    match error {
+                RuleUpdate::new(name, declared, &without, &self.stores, current.as_deref()).map_err(
+                    |error| match error {
                         SettingsError::Rule { error, .. } => error,
                         _ => BuildError::NoQuota,
-                    }
-                })?
+                    },
+                )?
             }
         };
         // Without settings all store names mean memory, which is not worth a warning.
         if self.is_configured {
-            self.report_unknown_store(name, &plan);
+            self.report_unknown_store(name, &update);
         }
-        Ok(plan)
+        Ok(update)
     }
 
     fn declare_quotas(&mut self, rule: &Arc<SharedRule>, declaration: RuleConfig) -> Result<(), BuildError> {
-        let plan = self.plan_update(rule.name(), &declaration, Some(rule))?;
+        let update = self.plan_update(rule.name(), &declaration, Some(rule))?;
         rule.set_config(declaration);
-        self.notices.extend(plan.apply(rule));
+        self.notices.extend(update.apply(rule));
         Ok(())
     }
 
-    fn report_unknown_store(&mut self, rule: &Arc<str>, plan: &RuleUpdate) {
-        if let Some(store) = plan.unknown_store()
+    fn report_unknown_store(&mut self, rule: &Arc<str>, update: &RuleUpdate) {
+        if let Some(store) = update.unknown_store()
             && self.unknown_stores.insert(store.to_owned())
         {
             self.notices.push(Notice::UnknownStore { rule: rule.clone(), store: store.to_owned() });

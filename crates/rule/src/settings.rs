@@ -27,7 +27,7 @@ pub struct Settings {
     pub(crate) stores: BTreeMap<String, StoreAddress>,
     pub(crate) prefix: Option<String>,
     pub(crate) deadline: Option<Duration>,
-    pub(crate) outage: Option<FailureMode>,
+    pub(crate) failure_mode: Option<FailureMode>,
     pub(crate) rules: BTreeMap<String, RuleSettings>,
     pub(crate) clock: Option<Clock>,
 }
@@ -166,8 +166,8 @@ impl Settings {
 
     /// Sets the failure mode for an unavailable store.
     #[must_use]
-    pub fn failure_mode(self, outage: FailureMode) -> Self {
-        Self { outage: Some(outage), ..self }
+    pub fn failure_mode(self, failure_mode: FailureMode) -> Self {
+        Self { failure_mode: Some(failure_mode), ..self }
     }
 
     /// Replaces the quota of one rule.
@@ -202,7 +202,7 @@ pub struct RuleSettings {
     pub quotas: Vec<Quota>,
     pub(crate) mode: Option<Mode>,
     pub(crate) store: Option<String>,
-    pub(crate) outage: Option<FailureMode>,
+    pub(crate) failure_mode: Option<FailureMode>,
     pub(crate) wait: Option<Duration>,
     pub(crate) message: Option<Arc<str>>,
     /// The bound on memory.
@@ -250,8 +250,8 @@ impl RuleSettings {
 
     /// Sets the failure mode for an unavailable store.
     #[must_use]
-    pub fn failure_mode(self, outage: FailureMode) -> Self {
-        Self { outage: Some(outage), ..self }
+    pub fn failure_mode(self, failure_mode: FailureMode) -> Self {
+        Self { failure_mode: Some(failure_mode), ..self }
     }
 
     /// Sets how long a call may wait.

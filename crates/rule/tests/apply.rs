@@ -155,25 +155,28 @@ fn failure_mode_change_applies_at_once() {
     let rules = Rules::new();
     let rule = rules.declare(rule_config("login", "4/min")).unwrap();
     let store: Arc<dyn Store> = Arc::new(UnavailableStore);
-    let of = |outage| settings().store(store.clone()).failure_mode(outage);
+    let with_failure_mode = |failure_mode| settings().store(store.clone()).failure_mode(failure_mode);
     let table = [
         (FailureMode::Closed, 0),
         (FailureMode::Open, 9),
         (FailureMode::Local { nodes: 2 }, 2),
         (FailureMode::Closed, 0),
     ];
-    for (outage, expected) in table {
-        rules.apply(of(outage)).unwrap();
-        assert_eq!(admitted(&rule, 9), expected, "{outage:?}");
+    for (failure_mode, expected) in table {
+        rules.apply(with_failure_mode(failure_mode)).unwrap();
+        assert_eq!(admitted(&rule, 9), expected, "{failure_mode:?}");
     }
     rules
-        .apply(of(FailureMode::Closed).rule("login", RuleSettings::new().failure_mode(FailureMode::Open)))
+        .apply(
+            with_failure_mode(FailureMode::Closed)
+                .rule("login", RuleSettings::new().failure_mode(FailureMode::Open)),
+        )
         .unwrap();
     assert_eq!(admitted(&rule, 9), 9, "a rule may have its own failure mode");
     // The same settings again keep the limiter and its counters.
-    rules.apply(of(FailureMode::Local { nodes: 1 })).unwrap();
+    rules.apply(with_failure_mode(FailureMode::Local { nodes: 1 })).unwrap();
     assert_eq!(admitted(&rule, 9), 4);
-    rules.apply(of(FailureMode::Local { nodes: 1 }).mode(Mode::Enforce)).unwrap();
+    rules.apply(with_failure_mode(FailureMode::Local { nodes: 1 }).mode(Mode::Enforce)).unwrap();
     assert_eq!(admitted(&rule, 9), 0);
 }
 

@@ -62,7 +62,10 @@ fn log_subscriber_may_call_its_own_site() {
     }
     fn broken_breaker() {
         fn declare() -> Result<(RuleConfig, BreakerSettings), SettingError> {
-            BreakerSettings::builder().probes(0).build().map(|settings| (RuleConfig::new("broken"), settings))
+            BreakerSettings::builder()
+                .half_open_calls(0)
+                .build()
+                .map(|settings| (RuleConfig::new("broken"), settings))
         }
         static SITE: BreakerSite = BreakerSite::new(declare);
         assert!(SITE.try_acquire().unwrap().is_none());
@@ -104,7 +107,7 @@ fn mismatched_quota_kind_is_logged_once() {
 /// Every call of the second site is rejected, by every method, and the error is logged once. The first site
 /// is not affected.
 #[test]
-fn conflicting_quotas_of_one_rule_are_refused() {
+fn conflicting_quotas_of_one_rule_are_rejected() {
     static FIRST: LimitSite = LimitSite::new(|| RuleConfig::new("contested").quota("2/h"));
     static SECOND: LimitSite = LimitSite::new(|| RuleConfig::new("contested").quota("9/h"));
     static SHADOW: LimitSite =
@@ -158,9 +161,9 @@ fn conflicting_quotas_of_one_rule_are_refused() {
 }
 
 #[test]
-fn conflicting_breakers_of_one_name_are_refused() {
+fn conflicting_breakers_of_one_name_are_rejected() {
     fn breaker(probes: u32) -> Result<(RuleConfig, BreakerSettings), SettingError> {
-        let settings = BreakerSettings::builder().probes(probes).build()?;
+        let settings = BreakerSettings::builder().half_open_calls(probes).build()?;
         Ok((RuleConfig::new("contested breaker"), settings))
     }
     static FIRST: BreakerSite = BreakerSite::new(|| breaker(1));
@@ -306,7 +309,7 @@ fn any_change_under_load_ends_consistent() {
         "3/s leaky-bucket queue 2",
     ];
     let modes = [Mode::Enforce, Mode::Shadow, Mode::Off];
-    let outages = [FailureMode::Open, FailureMode::Closed, FailureMode::Local { nodes: 2 }];
+    let failure_modes = [FailureMode::Open, FailureMode::Closed, FailureMode::Local { nodes: 2 }];
     call_while_applying(
         || {
             let _ = (call_site(&SITE, true), call_site(&SITE, false));
@@ -314,7 +317,9 @@ fn any_change_under_load_ends_consistent() {
         },
         |step| {
             let rule = RuleSettings::new().quota(quotas[step % quotas.len()]).unwrap();
-            let rule = rule.mode(modes[step % modes.len()]).failure_mode(outages[step / 2 % outages.len()]);
+            let rule = rule
+                .mode(modes[step % modes.len()])
+                .failure_mode(failure_modes[step / 2 % failure_modes.len()]);
             let settings = Settings::new().rule("anything", rule);
             if step % 7 < 3 { settings.store(store.clone()) } else { settings }
         },

@@ -1,6 +1,6 @@
 //! The log events of this crate, one struct each.
 
-use crate::descriptors::OverLimit;
+use crate::descriptors::LimitCode;
 use std::{error::Error, fmt::Display};
 
 /// The server waits for the management server before it accepts connections.
@@ -50,7 +50,7 @@ impl ConfigRejected<'_> {
 pub(crate) struct RequestDecided<'a> {
     pub(crate) domain: &'a str,
     pub(crate) descriptors: usize,
-    pub(crate) over_limit: OverLimit,
+    pub(crate) over_limit: LimitCode,
 }
 
 impl RequestDecided<'_> {

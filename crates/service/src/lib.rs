@@ -4,7 +4,7 @@
 //! use std::sync::Arc;
 //! use tidegate_policy::descriptors::{DescriptorEntry, DescriptorFile, DescriptorSet, DomainMerge};
 //! use tidegate_service::descriptors::{
-//!     DescriptorService, DomainRequest, OverLimit, RequestDescriptor, ServiceSettings,
+//!     DescriptorService, DomainRequest, LimitCode, RequestDescriptor, ServiceSettings,
 //! };
 //!
 //! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -16,8 +16,8 @@
 //! let entries = vec![DescriptorEntry { key: "user".to_owned(), value: "ann".to_owned() }];
 //! let descriptors = vec![RequestDescriptor { entries, ..RequestDescriptor::default() }];
 //! let request = DomainRequest { domain: "shop".to_owned(), descriptors, ..DomainRequest::default() };
-//! assert_eq!(service.decide(request.clone()).await?.overall, OverLimit::No);
-//! assert_eq!(service.decide(request).await?.overall, OverLimit::Yes);
+//! assert_eq!(service.decide(request.clone()).await?.overall_code, LimitCode::Ok);
+//! assert_eq!(service.decide(request).await?.overall_code, LimitCode::OverLimit);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -159,8 +159,8 @@ impl<T> ReservationSlots<'_, T> {
         owner: &ApiCaller,
     ) -> Result<NewReservation, T> {
         let expires_after = Micros::from(expiry);
-        let id =
-            ReservationId::new(self.reservations.clock.now().plus(expires_after)).filter(|_| self.count > 0);
+        let id = ReservationId::new(self.reservations.clock.now().saturating_add(expires_after))
+            .filter(|_| self.count > 0);
         let Some(id) = id else { return Err(value) };
         let mut entries = self.reservations.lock();
         self.count -= 1;

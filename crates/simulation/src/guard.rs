@@ -11,8 +11,8 @@ use tidegate_overload::{
 
 /// Decides which attempts reach the backend, and records their outcomes.
 pub trait SimulatedGuard: fmt::Debug {
-    /// Admits or rejects an attempt. `roll` is a random number from 0 to just below 1.
-    fn admit(&mut self, now: Micros, roll: f64) -> Option<SimulatedPermit>;
+    /// Admits or rejects an attempt. `random` is a random number from 0 to just below 1.
+    fn admit(&mut self, now: Micros, random: f64) -> Option<SimulatedPermit>;
 
     /// Records the outcome of an admitted attempt.
     fn finish(&mut self, permit: SimulatedPermit, now: Micros, outcome: CallOutcome);
@@ -53,7 +53,7 @@ pub struct SimulatedPermit {
 pub struct NoGuard;
 
 impl SimulatedGuard for NoGuard {
-    fn admit(&mut self, now: Micros, _roll: f64) -> Option<SimulatedPermit> {
+    fn admit(&mut self, now: Micros, _random: f64) -> Option<SimulatedPermit> {
         Some(SimulatedPermit { start: now, in_flight: 0, generation: 0 })
     }
 
@@ -75,7 +75,7 @@ impl FixedGuard {
 }
 
 impl SimulatedGuard for FixedGuard {
-    fn admit(&mut self, now: Micros, _roll: f64) -> Option<SimulatedPermit> {
+    fn admit(&mut self, now: Micros, _random: f64) -> Option<SimulatedPermit> {
         (self.in_flight < self.limit).then(|| {
             self.in_flight += 1;
             SimulatedPermit { start: now, in_flight: self.in_flight, generation: 0 }
@@ -107,7 +107,7 @@ impl AdaptiveGuard {
 }
 
 impl SimulatedGuard for AdaptiveGuard {
-    fn admit(&mut self, now: Micros, _roll: f64) -> Option<SimulatedPermit> {
+    fn admit(&mut self, now: Micros, _random: f64) -> Option<SimulatedPermit> {
         (self.in_flight < self.controller.limit()).then(|| {
             self.in_flight += 1;
             SimulatedPermit { start: now, in_flight: self.in_flight, generation: 0 }
@@ -130,31 +130,37 @@ impl SimulatedGuard for AdaptiveGuard {
     }
 }
 
-/// A circuit breaker in the client, which counts a timeout as a failure. The rolls of the attempts are its random
+/// A circuit breaker in the client, which counts a timeout as a failure. The random numbers of the attempts are its random
 /// numbers.
 #[derive(Debug)]
 pub struct BreakerGuard {
     breaker: BreakerMachine,
-    /// The latest roll, also used to record outcomes.
-    roll: f64,
+    /// The latest random number, also used to record outcomes.
+    random: f64,
 }
 
 impl BreakerGuard {
     /// A closed breaker.
     pub fn new(settings: BreakerSettings) -> Self {
-        Self { breaker: BreakerMachine::new(settings), roll: 0.0 }
+        Self { breaker: BreakerMachine::new(settings), random: 0.0 }
     }
 }
 
 impl SimulatedGuard for BreakerGuard {
-    fn admit(&mut self, now: Micros, roll: f64) -> Option<SimulatedPermit> {
-        self.roll = roll;
-        let generation = self.breaker.try_acquire(now, roll).ok()?;
+    fn admit(&mut self, now: Micros, random: f64) -> Option<SimulatedPermit> {
+        self.random = random;
+        let generation = self.breaker.try_acquire(now, random).ok()?;
         Some(SimulatedPermit { start: now, in_flight: 0, generation: generation.0 })
     }
 
     fn finish(&mut self, permit: SimulatedPermit, now: Micros, outcome: CallOutcome) {
-        self.breaker.record(Generation(permit.generation), outcome, now.since(permit.start), now, self.roll);
+        self.breaker.record(
+            Generation(permit.generation),
+            outcome,
+            now.saturating_sub(permit.start),
+            now,
+            self.random,
+        );
     }
 
     fn side(&self) -> GuardSide {
@@ -176,8 +182,8 @@ impl ThrottleGuard {
 }
 
 impl SimulatedGuard for ThrottleGuard {
-    fn admit(&mut self, now: Micros, roll: f64) -> Option<SimulatedPermit> {
-        self.throttle.try_acquire(now, roll).ok()?;
+    fn admit(&mut self, now: Micros, random: f64) -> Option<SimulatedPermit> {
+        self.throttle.try_acquire(now, random).ok()?;
         Some(SimulatedPermit { start: now, in_flight: 0, generation: 0 })
     }
 

@@ -52,7 +52,7 @@ const PRESETS: &[GuardPreset] = &[
         |_| {
             let settings = BreakerSettings::builder()
                 .time_window(FIFTH_SECOND)
-                .open_for(FIFTH_SECOND)
+                .open_duration(FIFTH_SECOND)
                 .backoff(1.0, FIFTH_SECOND);
             Ok(Box::new(BreakerGuard::new(settings.build()?)))
         },
@@ -102,8 +102,8 @@ impl GuardPreset {
 }
 
 impl SimulatedGuard for Box<dyn SimulatedGuard> {
-    fn admit(&mut self, now: Micros, roll: f64) -> Option<SimulatedPermit> {
-        (**self).admit(now, roll)
+    fn admit(&mut self, now: Micros, random: f64) -> Option<SimulatedPermit> {
+        (**self).admit(now, random)
     }
 
     fn finish(&mut self, permit: SimulatedPermit, now: Micros, outcome: CallOutcome) {

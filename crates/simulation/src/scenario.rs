@@ -93,7 +93,7 @@ impl Scenario {
     pub fn retry_storm() -> Self {
         let clients = Clients { retries: 5, backoff: Micros::ZERO, ..DEFAULT_CLIENTS };
         let baseline = Self::baseline("retry-storm");
-        let change_end = baseline.change_start.plus(Micros::from_millis(200));
+        let change_end = baseline.change_start.saturating_add(Micros::from_millis(200));
         Self {
             changed_backend: SimulatedBackend { slowdown: 50.0, ..DEFAULT_BACKEND },
             clients,

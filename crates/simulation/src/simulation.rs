@@ -72,7 +72,7 @@ impl<G: SimulatedGuard> SimulationRun<'_, G> {
             SimulationEvent::Request => {
                 // Poisson arrivals: the time to the next request is exponential.
                 let gap = -self.scenario.arrival_gap(now) * (1.0 - self.rng.f64()).ln();
-                self.schedule(now.plus(Micros::new(gap as u64)), SimulationEvent::Request);
+                self.schedule(now.saturating_add(Micros::new(gap as u64)), SimulationEvent::Request);
                 self.count(now, |bin| bin.requests += 1);
                 self.attempt(now, 0);
             }
@@ -87,14 +87,14 @@ impl<G: SimulatedGuard> SimulationRun<'_, G> {
 
     fn attempt(&mut self, now: Micros, retries: u32) {
         self.count(now, |bin| bin.attempts += 1);
-        let roll = self.rng.f64();
-        let Some(permit) = self.guard.admit(now, roll) else {
+        let random = self.rng.f64();
+        let Some(permit) = self.guard.admit(now, random) else {
             self.count(now, |bin| bin.rejected += 1);
             return self.retry(now, retries);
         };
         let call = self.calls.len();
         self.calls.push(AdmittedAttempt { permit, retries, is_awaited: true });
-        self.schedule(now.plus(self.scenario.clients.timeout), SimulationEvent::Timeout(call));
+        self.schedule(now.saturating_add(self.scenario.clients.timeout), SimulationEvent::Timeout(call));
         let served = self.workers.enqueue(call, self.scenario.backend_at(now), &mut self.rng);
         self.schedule_completion(now, served);
     }
@@ -112,7 +112,7 @@ impl<G: SimulatedGuard> SimulationRun<'_, G> {
             _ if !is_awaited => {}
             CallEnd::Success => self.count(now, |bin| {
                 bin.succeeded += 1;
-                bin.latency = bin.latency.plus(now.since(permit.start));
+                bin.latency = bin.latency.saturating_add(now.saturating_sub(permit.start));
             }),
             CallEnd::Error => self.fail(now, retries),
         }
@@ -141,13 +141,13 @@ impl<G: SimulatedGuard> SimulationRun<'_, G> {
             let wait = clients.backoff.get() << retries.min(16);
             // Jitter of 25 %, and at least a microsecond.
             let wait = (wait as f64 * (0.75 + self.rng.f64() / 2.0)) as u64 + 1;
-            self.schedule(now.plus(Micros::new(wait)), SimulationEvent::Attempt(retries + 1));
+            self.schedule(now.saturating_add(Micros::new(wait)), SimulationEvent::Attempt(retries + 1));
         }
     }
 
     fn schedule_completion(&mut self, now: Micros, scheduled: Option<ScheduledCall>) {
         if let Some(ScheduledCall { call, duration, end }) = scheduled {
-            self.schedule(now.plus(duration), SimulationEvent::Completed(call, end));
+            self.schedule(now.saturating_add(duration), SimulationEvent::Completed(call, end));
         }
     }
 

@@ -26,7 +26,7 @@ pub fn check_windows(mut admissions: Vec<AdmittedCall>, most: impl Fn(Micros) ->
         let mut total = 0;
         for last in &admissions[index..] {
             total += last.cost;
-            let length = last.at.since(first.at).plus(Micros::new(1));
+            let length = last.at.saturating_sub(first.at).saturating_add(Micros::new(1));
             let most = most(length);
             prop_assert!(
                 total <= most,
@@ -49,15 +49,15 @@ pub fn check_windows(mut admissions: Vec<AdmittedCall>, most: impl Fn(Micros) ->
 pub fn largest_bound(samples: &[Sample], length: Micros) -> u64 {
     let instant = Micros::new(1);
     let bounds = |length: Micros| samples.iter().map(move |it| it.quota.bound().max_in_window(length)).max();
-    let is_envelope = samples.iter().any(|it| is_level(&it.quota) || is_shaper(&it.quota));
+    let is_envelope = samples.iter().any(|it| is_level(&it.quota) || is_smooth_rate(&it.quota));
     if !is_envelope {
         return bounds(length).unwrap_or(0);
     }
     let rate = |it: &Sample| {
         let long = Micros::new(it.period.get() * 1_000);
-        let growth =
-            it.quota.bound().max_in_window(long.plus(instant)) - it.quota.bound().max_in_window(instant);
-        let share = u128::from(growth) * u128::from(length.plus(instant).get());
+        let growth = it.quota.bound().max_in_window(long.saturating_add(instant))
+            - it.quota.bound().max_in_window(instant);
+        let share = u128::from(growth) * u128::from(length.saturating_add(instant).get());
         u64::try_from(share.div_ceil(u128::from(long.get()))).unwrap_or(u64::MAX)
     };
     let rate = samples.iter().map(rate).max();
@@ -93,16 +93,16 @@ pub fn sum_of_bounds(samples: &[Sample], length: Micros) -> u64 {
 /// The longest retry time of a denial: the longest reset time of the quotas. `alone` has one key per quota, each charged
 /// with all admissions.
 pub fn max_retry(samples: &[Sample], alone: &[CoreModel], now: Micros) -> Micros {
-    let reset = alone.iter().map(|key| key.peek(now, Demand::probe(0)).decision.reset_after()).max();
+    let reset = alone.iter().map(|key| key.peek(now, Demand::peek(0)).decision.reset_after()).max();
     // An empty key still waits for one token or window, and conversions between quotas round up.
     let one = |it: &Sample| {
-        let tokens = it.quota.rate().filter(|_| is_level(&it.quota) || is_shaper(&it.quota));
+        let tokens = it.quota.rate().filter(|_| is_level(&it.quota) || is_smooth_rate(&it.quota));
         let cold =
             if let AlgorithmKind::WarmUp(it) = it.quota.kind() { it.cold_factor().ceil() as u64 } else { 1 };
         it.period.get().saturating_mul(2 * cold).div_ceil(tokens.map_or(1, Rate::amount))
     };
     let one = samples.iter().map(one).max().unwrap_or(0).saturating_add(samples.len() as u64);
-    reset.unwrap_or_default().plus(Micros::new(one))
+    reset.unwrap_or_default().saturating_add(Micros::new(one))
 }
 
 /// The largest level: 71 years of drain at one unit per microsecond.
@@ -117,17 +117,17 @@ pub fn can_be_truncated(writer: &Quota, words: impl IntoIterator<Item = u64>) ->
 /// the caller.
 pub fn check_restored(sample: &Sample, before: &Decision, after: &Decision) -> TestCaseResult {
     // Stored permits are a double, which loses its last digit when it is scaled.
-    let digit = if is_shaper(&sample.quota) { 1 + (before.remaining() >> 50) } else { 0 };
+    let digit = if is_smooth_rate(&sample.quota) { 1 + (before.remaining() >> 50) } else { 0 };
     prop_assert!(after.remaining() <= before.remaining() + digit, "{} then {}", before, after);
     prop_assert!(after.remaining() + 1 + digit >= before.remaining(), "{} then {}", before, after);
     let one = sample.period.get().div_ceil(sample.quota.rate().map_or(1, Rate::amount)) + 1;
     prop_assert!(after.wait() >= before.wait(), "{} then {}", before, after);
-    prop_assert!(after.wait() <= before.wait().plus(Micros::new(one)), "{} then {}", before, after);
+    prop_assert!(after.wait() <= before.wait().saturating_add(Micros::new(one)), "{} then {}", before, after);
     Ok(())
 }
 
 /// Whether a quota is one of Guava's two algorithms, in which a call waits for the cost of the previous one, not for its
 /// own.
-pub fn is_shaper(quota: &Quota) -> bool {
+pub fn is_smooth_rate(quota: &Quota) -> bool {
     matches!(quota.kind(), AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_))
 }

@@ -143,13 +143,16 @@ fn check_bound(sample: &Sample, steps: &[CallStep], mut key: impl Subject) -> Te
         clock.advance(caller.pause);
         let demand = caller.demand(sample);
         // The bound of a shaper holds for calls of cost one.
-        let demand =
-            if is_shaper(&sample.quota) { Demand { cost: demand.cost.min(1), ..demand } } else { demand };
+        let demand = if is_smooth_rate(&sample.quota) {
+            Demand { cost: demand.cost.min(1), ..demand }
+        } else {
+            demand
+        };
         let decision = key.decide(clock.now, demand).decision;
         clock.record(&decision);
         if decision.is_granted() {
             let wait = if decision.is_allowed() { Micros::ZERO } else { decision.wait() };
-            admitted.push((clock.now.plus(wait), demand.cost));
+            admitted.push((clock.now.saturating_add(wait), demand.cost));
         }
     }
     admitted.sort_unstable();
@@ -160,7 +163,10 @@ fn check_bound(sample: &Sample, steps: &[CallStep], mut key: impl Subject) -> Te
         let mut total = 0;
         for (last, cost) in &admitted[index..] {
             total += cost;
-            let most = sample.quota.bound().max_in_window(last.since(*first).plus(Micros::new(1)));
+            let most = sample
+                .quota
+                .bound()
+                .max_in_window(last.saturating_sub(*first).saturating_add(Micros::new(1)));
             prop_assert!(total <= most, "{} of at most {} from {} to {}", total, most, first, last);
         }
     }
@@ -169,11 +175,11 @@ fn check_bound(sample: &Sample, steps: &[CallStep], mut key: impl Subject) -> Te
 
 fn check_retry(key: &mut impl Subject, now: Micros, cost: u64) -> TestCaseResult {
     let demand = Demand::new(cost);
-    let probe = Demand { effect: Effect::Probe, ..demand };
+    let probe = Demand { effect: Effect::Peek, ..demand };
     let Some(wait) = key.decide(now, probe).decision.retry_after() else { return Ok(()) };
-    let then = now.plus(wait);
+    let then = now.saturating_add(wait);
     if then < Micros::MAX {
-        let early = key.decide(then.since(Micros::new(1)), probe).decision;
+        let early = key.decide(then.saturating_sub(Micros::new(1)), probe).decision;
         prop_assert!(!early.is_granted(), "granted before {}", wait);
         prop_assert!(key.decide(then, demand).decision.is_allowed(), "not allowed after {}", wait);
     }
@@ -184,10 +190,10 @@ fn check_denial(sample: &Sample, steps: &[CallStep], mut key: impl Subject) -> T
     let mut clock = CallClock::new(sample);
     for caller in steps {
         clock.advance(caller.pause);
-        let before = key.decide(clock.now, Demand::probe(0)).decision;
+        let before = key.decide(clock.now, Demand::peek(0)).decision;
         let decision = key.decide(clock.now, caller.demand(sample)).decision;
         if !decision.is_granted() {
-            prop_assert_eq!(key.decide(clock.now, Demand::probe(0)).decision, before);
+            prop_assert_eq!(key.decide(clock.now, Demand::peek(0)).decision, before);
         }
         clock.record(&decision);
     }
@@ -195,7 +201,7 @@ fn check_denial(sample: &Sample, steps: &[CallStep], mut key: impl Subject) -> T
 }
 
 fn check_refund(key: &mut impl Subject, now: Micros, cost: u64) -> TestCaseResult {
-    let left = |key: &mut dyn Subject| key.decide(now, Demand::probe(0)).decision.remaining();
+    let left = |key: &mut dyn Subject| key.decide(now, Demand::peek(0)).decision.remaining();
     let before = left(key);
     let step = key.decide(now, Demand::new(cost));
     if step.receipt.cost > 0 {
@@ -218,8 +224,8 @@ fn check_reset(
     if matches!(sample.quota.kind(), AlgorithmKind::Concurrency(_)) {
         return Ok(());
     }
-    let reset = key.decide(now, Demand::probe(0)).decision.reset_after();
-    let then = now.plus(reset);
+    let reset = key.decide(now, Demand::peek(0)).decision.reset_after();
+    let then = now.saturating_add(reset);
     if reset < Micros::new(1 << 51) && then < Micros::MAX {
         let answers: [Decision; 2] =
             [key.decide(then, Demand::new(cost)).decision, fresh.decide(then, Demand::new(cost)).decision];
@@ -233,6 +239,6 @@ fn is_small(sample: &Sample) -> bool {
     sample.quota.limit() <= 1_000
 }
 
-fn is_shaper(quota: &Quota) -> bool {
+fn is_smooth_rate(quota: &Quota) -> bool {
     matches!(quota.kind(), AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_))
 }

@@ -315,8 +315,11 @@ impl CallClock {
             CallPause::ToReset => self.reset.get(),
             CallPause::Periods(count) => period * count,
         };
-        self.now =
-            if self.now.get() + length > MAX_TIME { self.now } else { self.now.plus(Micros::new(length)) };
+        self.now = if self.now.get() + length > MAX_TIME {
+            self.now
+        } else {
+            self.now.saturating_add(Micros::new(length))
+        };
     }
 
     /// Records the wait and the reset time of a decision.

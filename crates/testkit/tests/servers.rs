@@ -338,9 +338,9 @@ fn proxy_faults_apply_to_open_connections() {
     proxy.heal();
     assert_eq!(ping(&new), pong_reply());
 
-    proxy.inject(NetworkFault::Refuse);
-    let refused = TcpStream::connect(proxy.address()).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    proxy.inject(NetworkFault::RejectConnections);
+    let error = TcpStream::connect(proxy.address()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     assert_eq!(ping(&new), pong_reply());
     proxy.heal();
     let newest = TcpStream::connect(proxy.address()).unwrap();

@@ -14,7 +14,7 @@ use actix_web::{
 use std::{error::Error, io, net::TcpListener};
 use tidegate::{
     BuildError, Gate, Limited, RequestLimit, RuleConfig,
-    actix::{FactsMiddleware, LimitMiddleware},
+    actix::{ContextMiddleware, LimitMiddleware},
     limit,
     rule::{
         ChargePolicy,
@@ -57,7 +57,7 @@ async fn search(words: web::Path<String>) -> Result<String, Limited> {
     find(&words).await
 }
 
-/// The client address comes from the facts of the request, not from an argument.
+/// The client address comes from the context of the request, not from an argument.
 #[limit("2/h", key = ip)]
 async fn find(words: &str) -> Result<String, Limited> {
     Ok(format!("nothing about {words}"))
@@ -69,7 +69,7 @@ pub(crate) fn run(listener: TcpListener, workers: usize) -> Result<Server, Box<d
     let app = move || {
         App::new()
             .wrap(LimitMiddleware::new(gate.clone()))
-            .wrap(FactsMiddleware::default())
+            .wrap(ContextMiddleware::default())
             .route("/", web::get().to(index))
             .route("/login", web::post().to(login))
             .route("/download/{file}", web::get().to(download))

@@ -39,7 +39,7 @@ fn mail(to: &str, text: &str) -> Result<String, ExampleError> {
 }
 
 /// Opens for a minute if half of the last four calls failed.
-#[breaker(over = 4, failure_rate = "50%", on_limit = guess)]
+#[breaker(window_size = 4, failure_rate = "50%", on_limit = guess)]
 fn resolve(host: &str) -> Result<&'static str, ExampleError> {
     match host {
         "example.org" => Ok("192.0.2.1"),

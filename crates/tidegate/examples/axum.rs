@@ -34,7 +34,7 @@ use tidegate::{
         request::{ResponseHead, key},
     },
     tower::{
-        BandwidthLayer, FactsLayer, LimitLayer, RequestBandwidth, RequestFacts,
+        BandwidthLayer, ContextExtractor, ContextLayer, LimitLayer, RequestBandwidth,
         key::{extension, find_extension},
     },
 };
@@ -78,13 +78,13 @@ pub(crate) fn app(rules: &Rules) -> Result<Router, Box<dyn Error>> {
         .route("/download", get(download))
         .layer(BandwidthLayer::new(RequestBandwidth::by_key(bandwidths, key::peer())))
         .layer(LimitLayer::new(downloads));
-    let facts = RequestFacts::new()
+    let context = ContextExtractor::new()
         .user(|head| find_extension(head).map(|customer: &Customer| customer.name.as_str().into()));
     let api = Router::new()
         .route("/items", get(items))
         .route("/export", get(export))
         .layer(LimitLayer::new(api))
-        .layer(FactsLayer::new(facts))
+        .layer(ContextLayer::new(context))
         .layer(middleware::from_fn(identify_customer));
     Ok(Router::new()
         .route("/login", post(log_in).layer(LimitLayer::new(login)))
@@ -113,7 +113,7 @@ async fn export() -> Result<String, Limited> {
     orders().await
 }
 
-/// A nested function whose key comes from the facts of the request, not from an argument.
+/// A nested function whose key comes from the context of the request, not from an argument.
 #[limit("1/h", key = user, message = "one export per hour")]
 async fn orders() -> Result<String, Limited> {
     Ok("order 1, order 2\n".to_owned())

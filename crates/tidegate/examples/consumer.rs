@@ -62,7 +62,7 @@ pub(crate) async fn run(out: &mut impl io::Write) -> Result<(), Box<dyn Error>> 
     let start = clock.now();
     while let Some(message) = poll_fn(|context| queue.as_mut().poll_next(context)).await {
         let result = handle(&message).await;
-        log(out, &format!("{:3} ms: {result}", clock.now().since(start).get() / 1_000))?;
+        log(out, &format!("{:3} ms: {result}", clock.now().saturating_sub(start).get() / 1_000))?;
     }
     Ok(())
 }

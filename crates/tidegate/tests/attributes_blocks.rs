@@ -53,7 +53,7 @@ impl Orders {
 
 struct Reports;
 
-#[limit("10/h burst 4", share)]
+#[limit("10/h burst 4", shared)]
 #[concurrency(1)]
 impl Reports {
     fn daily(&self) -> Result<(), Limited> {

@@ -1,4 +1,4 @@
-//! Settings and facts for functions with attributes. All tests share the global settings, so they run one at a time.
+//! Settings and request context for functions with attributes. All tests share the global settings, so they run one at a time.
 
 #![cfg(feature = "macros")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
@@ -22,7 +22,7 @@ use tidegate::{
         StoreError,
         store::{StoreDecision, StoreFuture, StoreReply, StoreRequest},
     },
-    rule::{Facts, Mode, RuleSettings, Settings, StoreAddress},
+    rule::{Mode, RequestContext, RuleSettings, Settings, StoreAddress},
 };
 use tidegate_testkit::servers::wait_until;
 
@@ -76,12 +76,12 @@ fn dry_run() -> Result<(), Limited> {
     Ok(())
 }
 
-#[breaker(over = 1, rule = "fragile")]
+#[breaker(window_size = 1, rule = "fragile")]
 fn fragile() -> Result<(), FragileError> {
     Err(FragileError::Inner)
 }
 
-#[breaker(over = 1, shadow, rule = "fragile dry run", or = |_| FragileError::Rejected)]
+#[breaker(window_size = 1, shadow, rule = "fragile dry run", map_err = |_| FragileError::Rejected)]
 fn fragile_dry_run() -> Result<(), FragileError> {
     Err(FragileError::Inner)
 }
@@ -129,9 +129,9 @@ fn by_argument(user: u64) -> Result<(), Limited> {
 }
 
 #[tokio::test]
-async fn request_facts_are_keys() {
+async fn request_context_provides_keys() {
     let _guard = apply_settings(Settings::new());
-    let from = |address: &str| Facts::default().with_ip(address.parse::<IpAddr>().unwrap());
+    let from = |address: &str| RequestContext::default().with_ip(address.parse::<IpAddr>().unwrap());
     let mut passed = Vec::new();
     for address in ["192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"] {
         let mut count = 0;
@@ -141,7 +141,7 @@ async fn request_facts_are_keys() {
         passed.push(count);
     }
     assert_eq!(passed, [3, 3, 3, 0], "an IPv6 network is one client");
-    let alice = Facts::default().with_user("alice");
+    let alice = RequestContext::default().with_user("alice");
     assert_eq!(alice.clone().scope_blocking(|| passed_of_ten(|| by_user("/a"))), 3);
     assert_eq!(alice.clone().scope_blocking(|| passed_of_ten(|| by_user("/b"))), 3);
     assert_eq!(passed_of_ten(|| by_user("/a")), 3, "calls without a user");
@@ -169,7 +169,7 @@ async fn call_waits_up_to_max_wait() {
     let start = clock.now();
     let (a, b, c, d) = tokio::join!(patient(), patient(), patient(), patient());
     assert!(a.is_ok() && b.is_ok() && c.is_ok() && d.is_err());
-    assert_eq!(clock.now().since(start), Micros::from_millis(200));
+    assert_eq!(clock.now().saturating_sub(start), Micros::from_millis(200));
 
     let takes = Duration::from_millis(200);
     let (a, b, c) = tokio::join!(patient_slot(takes), patient_slot(takes), patient_slot(takes));
@@ -221,16 +221,16 @@ impl RecordingStore {
             StoreRequest::Decide(inquiries) => {
                 let [inquiry] = &inquiries[..] else { panic!("expected one check") };
                 let quota = inquiry.key_ref.limit.quotas()[0];
-                let words =
+                let quota_state =
                     state.entry(key_name(&inquiry.key_ref)).or_insert_with(|| vec![0; quota.state_len()]);
-                let step = quota.decide(&mut words[..], Micros::from_secs(1_000_000), inquiry.demand);
-                self.outstanding.fetch_add(step.receipt.cost, Ordering::Relaxed);
-                Ok(StoreReply::Decided(vec![StoreDecision { steps: vec![step], generation: 0 }]))
+                let result = quota.decide(&mut quota_state[..], Micros::from_secs(1_000_000), inquiry.demand);
+                self.outstanding.fetch_add(result.receipt.cost, Ordering::Relaxed);
+                Ok(StoreReply::Decided(vec![StoreDecision { results: vec![result], generation: 0 }]))
             }
             StoreRequest::Refund { key_ref: place, charge, cost } => {
                 let quota = place.limit.quotas()[0];
-                let words = state.entry(key_name(&place)).or_insert_with(|| vec![0; quota.state_len()]);
-                quota.refund(&mut words[..], Micros::from_secs(1_000_000), charge.receipts[0], cost);
+                let quota_state = state.entry(key_name(&place)).or_insert_with(|| vec![0; quota.state_len()]);
+                quota.refund(&mut quota_state[..], Micros::from_secs(1_000_000), charge.receipts[0], cost);
                 self.outstanding.fetch_sub(cost, Ordering::Relaxed);
                 Ok(StoreReply::Done)
             }
@@ -275,7 +275,7 @@ async fn stored_slots(depth: u32) -> Result<(), Limited> {
 }
 
 #[limit("10/h burst 2", rule = "stored stack", store = "sessions")]
-#[breaker(over = 1, rule = "stored breaker", failure = |_| CallOutcome::Failure)]
+#[breaker(window_size = 1, rule = "stored breaker", classify = |_| CallOutcome::Failure)]
 async fn stored_stack() -> Result<(), Limited> {
     Ok(())
 }

@@ -122,7 +122,13 @@ fn poll_once<F: Future + Unpin>(future: &mut F) -> std::task::Poll<F::Output> {
 mod breakers {
     use super::*;
 
-    #[breaker(over = 4, min_calls = 4, failure_rate = "50%", open_for = "30s", probes = 1)]
+    #[breaker(
+        window_size = 4,
+        min_calls = 4,
+        failure_rate = "50%",
+        open_duration = "30s",
+        half_open_calls = 1
+    )]
     fn parse(text: &str) -> Result<u32, StackError> {
         if text == "early" {
             return Ok(0);
@@ -142,14 +148,14 @@ mod breakers {
         assert!(catch_unwind(|| parse("panic")).is_err());
         let Err(StackError::Rejected(limited)) = parse("7") else { panic!("still closed") };
         assert_eq!(limited.rule(), "breakers::parse#breaker");
-        assert!(matches!(limited.cause(), CallError::Rejected(_)));
+        assert!(matches!(limited.cause(), CallError::GuardRejected(_)));
         assert_eq!(limited.retry_after(), Some(Duration::from_secs(30)));
         CLOCK.advance(Duration::from_secs(30));
         assert!(matches!(parse("7"), Ok(7)));
         assert!(matches!(parse("8"), Ok(8)));
     }
 
-    #[breaker(over = 2, min_calls = 2, open_for = "30s")]
+    #[breaker(window_size = 2, min_calls = 2, open_duration = "30s")]
     async fn call(until: &Notify) -> Result<u32, StackError> {
         until.notified().await;
         Err(StackError::InvalidNumber)
@@ -178,13 +184,13 @@ mod breakers {
         Some(0)
     }
 
-    #[breaker(over = 2, min_calls = 2, failure = nothing_found, on_limit = zero)]
+    #[breaker(window_size = 2, min_calls = 2, classify = nothing_found, on_limit = zero)]
     fn find(text: &str) -> Option<u32> {
         text.parse().ok()
     }
 
-    #[breaker(over = 2, min_calls = 2, failure = |answer| match answer { Err(0) => CallOutcome::Ignored, other => CallOutcome::from_result(other) },
-        or = |_| 99)]
+    #[breaker(window_size = 2, min_calls = 2, classify = |answer| match answer { Err(0) => CallOutcome::Ignored, other => CallOutcome::from_result(other) },
+        map_err = |_| 99)]
     fn fails(with: u32) -> Result<(), u32> {
         Err(with)
     }
@@ -202,12 +208,12 @@ mod breakers {
     }
 
     impl Db {
-        #[breaker(rule = "db", over = 2, min_calls = 2)]
+        #[breaker(rule = "db", window_size = 2, min_calls = 2)]
         fn row(&mut self, index: usize) -> Result<&mut String, StackError> {
             self.rows.get_mut(index).ok_or(StackError::InvalidNumber)
         }
 
-        #[breaker(rule = "db", over = 2, min_calls = 2)]
+        #[breaker(rule = "db", window_size = 2, min_calls = 2)]
         async fn consume(self, mut index: usize) -> Result<impl AsRef<str>, StackError> {
             index += 1;
             self.rows.into_iter().nth(index - 1).ok_or(StackError::InvalidNumber)
@@ -228,7 +234,7 @@ mod breakers {
 mod order {
     use super::*;
 
-    #[breaker(over = 1, rule = "breaker of ordered")]
+    #[breaker(window_size = 1, rule = "breaker of ordered")]
     #[concurrency(1, rule = "slots of ordered")]
     #[limit("10/h burst 4", rule = "limit of ordered")]
     fn ordered(depth: u32) -> Result<u32, StackError> {
@@ -352,7 +358,7 @@ mod fallbacks {
         }
 
         #[limit("10/h burst 1", on_limit = Self::stale)]
-        #[breaker(failure = |_| CallOutcome::Success, on_limit = Self::stale)]
+        #[breaker(classify = |_| CallOutcome::Success, on_limit = Self::stale)]
         async fn read(
             &self,
             Wrapper(rc): Wrapper<Rc<u32>>,
@@ -366,7 +372,7 @@ mod fallbacks {
     #[derive(Debug, PartialEq)]
     struct ForeignError(String);
 
-    #[limit("10/h burst 1", message = "come back later", or = |limited| ForeignError(limited.to_string()))]
+    #[limit("10/h burst 1", message = "come back later", map_err = |limited| ForeignError(limited.to_string()))]
     fn foreign() -> Result<(), ForeignError> {
         Ok(())
     }

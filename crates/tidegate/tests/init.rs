@@ -96,7 +96,7 @@ fn slots(depth: u32) -> Result<(), Limited> {
     if depth == 0 { Ok(()) } else { slots(depth - 1) }
 }
 
-#[breaker(over = 100, rule = "fragile")]
+#[breaker(window_size = 100, rule = "fragile")]
 fn fragile() -> Result<(), FragileError> {
     Err(FragileError::Inner)
 }

@@ -10,7 +10,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
-use tidegate::{Limited, limit, rule::Facts, tower::LimitLayer};
+use tidegate::{Limited, limit, rule::RequestContext, tower::LimitLayer};
 use tidegate_gateway::{Gateway, PolicySource};
 use tokio::{net::TcpListener, time};
 
@@ -67,7 +67,7 @@ async fn send(address: SocketAddr, client: IpAddr) -> reqwest::Response {
 async fn decisions_of_attribute(letters: &str) -> String {
     let mut signs = String::new();
     for client in clients(letters) {
-        signs.push(decision_sign(Facts::default().with_ip(client).scope(attribute()).await.is_ok()));
+        signs.push(decision_sign(RequestContext::default().with_ip(client).scope(attribute()).await.is_ok()));
     }
     signs
 }

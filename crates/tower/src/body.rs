@@ -32,7 +32,7 @@ pin_project! {
     // Boxed, because these bodies are rare.
     #[project = BoxedContentProj]
     enum BoxedContent<R> {
-        WithSlots { #[pin] body: R, slots: RequestPermits },
+        WithPermits { #[pin] body: R, permits: RequestPermits },
         Text { text: Bytes },
     }
 }
@@ -45,11 +45,11 @@ impl<R> GateBody<R> {
     }
 
     /// Wraps the body of the service, which holds these slots until its end.
-    pub(crate) fn with_slots(body: R, slots: RequestPermits) -> Self {
-        if slots.is_empty() {
+    pub(crate) fn with_permits(body: R, permits: RequestPermits) -> Self {
+        if permits.is_empty() {
             return Self::from_inner(body);
         }
-        Self::boxed(BoxedContent::WithSlots { body, slots })
+        Self::boxed(BoxedContent::WithPermits { body, permits })
     }
 
     /// Creates the body of a rejection.
@@ -79,12 +79,12 @@ where
             GateBodyContentProj::Boxed { other } => other,
         };
         match other.as_mut().project() {
-            BoxedContentProj::WithSlots { mut body, slots } => {
+            BoxedContentProj::WithPermits { mut body, permits } => {
                 let frame = ready!(body.as_mut().poll_frame(context));
                 let is_over = !matches!(frame, Some(Ok(_))) || body.is_end_stream();
                 // Release the slots now, because the connection may drop the body later.
                 if is_over {
-                    drop(mem::take(slots));
+                    drop(mem::take(permits));
                 }
                 Poll::Ready(frame)
             }
@@ -98,7 +98,7 @@ where
         match &self.content {
             GateBodyContent::Inner { body } => body.is_end_stream(),
             GateBodyContent::Boxed { other } => match &*other.as_ref() {
-                BoxedContent::WithSlots { body, .. } => body.is_end_stream(),
+                BoxedContent::WithPermits { body, .. } => body.is_end_stream(),
                 BoxedContent::Text { text } => text.is_empty(),
             },
         }
@@ -109,7 +109,7 @@ where
         match &self.content {
             GateBodyContent::Inner { body } => body.size_hint(),
             GateBodyContent::Boxed { other } => match &*other.as_ref() {
-                BoxedContent::WithSlots { body, .. } => body.size_hint(),
+                BoxedContent::WithPermits { body, .. } => body.size_hint(),
                 BoxedContent::Text { text } => SizeHint::with_exact(text.len() as u64),
             },
         }
@@ -130,7 +130,7 @@ impl<R> fmt::Debug for GateBody<R> {
             GateBodyContent::Boxed { other } => other,
         };
         match &*other.as_ref() {
-            BoxedContent::WithSlots { slots, .. } => write!(f, "GateBody(inner, {slots:?})"),
+            BoxedContent::WithPermits { permits, .. } => write!(f, "GateBody(inner, {permits:?})"),
             BoxedContent::Text { text } => write!(f, "GateBody({} bytes)", text.len()),
         }
     }

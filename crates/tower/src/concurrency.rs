@@ -14,7 +14,7 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate_limiter::SemaphorePermit;
-use tidegate_rule::middleware::{RequestConcurrency, SlotAcquisition};
+use tidegate_rule::middleware::{PermitAcquisition, RequestConcurrency};
 use tower_service::Service;
 
 /// Limits requests in flight. Each request holds its slot until its response body has ended or is dropped.
@@ -50,27 +50,27 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (acquisition, terms) =
+        let (acquisition, options) =
             (self.settings.acquire(&TowerRequestHead::new(&request)), self.settings.options());
         let waiter = match acquisition {
-            SlotAcquisition::Ready(Ok(slot)) => {
-                let served = PermitFuture::forward(self.inner.call(request), slot, terms.clone());
+            PermitAcquisition::Ready(Ok(permit)) => {
+                let served = PermitFuture::forward(self.inner.call(request), permit, options.clone());
                 return ConcurrencyFuture::immediate(served);
             }
-            SlotAcquisition::Ready(Err(cause)) => {
-                let rejected = reject(terms, ResponseProtocol::detect(&request), cause);
+            PermitAcquisition::Ready(Err(cause)) => {
+                let rejected = reject(options, ResponseProtocol::detect(&request), cause);
                 return ConcurrencyFuture::immediate(PermitFuture::respond(rejected));
             }
-            SlotAcquisition::Waiting(waiter) => waiter,
+            PermitAcquisition::Waiting(waiter) => waiter,
         };
         // Call the instance that is ready; the next caller gets its clone.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
-        let (protocol, terms) = (ResponseProtocol::detect(&request), terms.clone());
+        let (protocol, options) = (ResponseProtocol::detect(&request), options.clone());
         ConcurrencyFuture::queued(async move {
             match waiter.wait().await {
-                Ok(slot) => PermitFuture::forward(inner.call(request), slot, terms).await,
-                Err(cause) => Ok(reject(&terms, protocol, cause).map(PermitBody::from_bytes)),
+                Ok(permit) => PermitFuture::forward(inner.call(request), permit, options).await,
+                Err(cause) => Ok(reject(&options, protocol, cause).map(PermitBody::from_bytes)),
             }
         })
     }

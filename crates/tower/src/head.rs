@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 use tidegate_rule::{
-    Facts,
+    RequestContext,
     request::{RequestHead, ResponseHead},
 };
 
@@ -65,8 +65,8 @@ impl RequestHead for TowerRequestHead<'_> {
         peer_address(self.extensions)
     }
 
-    fn peer_hint(&self) -> Option<&'static str> {
-        Some(PEER_FIX)
+    fn missing_peer_fix(&self) -> Option<&'static str> {
+        Some(MISSING_PEER_FIX)
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
@@ -81,13 +81,13 @@ impl RequestHead for TowerRequestHead<'_> {
         Some(self.extensions)
     }
 
-    fn facts(&self) -> Option<&Facts> {
+    fn context(&self) -> Option<&RequestContext> {
         self.extensions.get()
     }
 }
 
 /// How to make a server record the peer address.
-pub(crate) const PEER_FIX: &str = "with axum, serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with hyper, \
+pub(crate) const MISSING_PEER_FIX: &str = "with axum, serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with hyper, \
     insert the peer's `SocketAddr` into the extensions of each request";
 
 /// Returns the peer address that the server put into the extensions.

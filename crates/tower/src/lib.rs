@@ -20,7 +20,7 @@
 //! | [`BandwidthLayer`], [`UploadLayer`] | limit the bandwidth of response and request bodies |
 //! | [`AccessLayer`] | access lists and bans |
 //! | `PolicyLayer` | all rules of a policy file (feature `policy`) |
-//! | [`FactsLayer`] | provides the client address and the user to attributes and inner layers |
+//! | [`ContextLayer`] | provides the client address and the user to attributes and inner layers |
 //! | [`RetryAfterLayer`] | a client that honours `Retry-After` and `RateLimit` |
 //! | `RuleInterceptor` | a gate as an interceptor of tonic (feature `tonic`) |
 //! | [`GateBody`], [`PermitBody`] | the response body: that of the service, or that of a rejection |
@@ -38,9 +38,9 @@ mod bandwidth;
 mod body;
 mod client;
 mod concurrency;
+mod context;
 #[cfg(feature = "tonic")]
 mod events;
-mod facts;
 mod grpc;
 mod guard;
 mod head;
@@ -59,7 +59,7 @@ pub use client::{
     ClientRequest, ClientResponse, RetryAfterError, RetryAfterFuture, RetryAfterLayer, RetryAfterService,
 };
 pub use concurrency::{ConcurrencyFuture, ConcurrencyLayer};
-pub use facts::{FactsFuture, FactsLayer};
+pub use context::{ContextFuture, ContextLayer};
 #[cfg(feature = "tonic")]
 pub use grpc::RuleInterceptor;
 pub use guard::GuardLayer;
@@ -73,6 +73,6 @@ pub use permit::{PermitBody, PermitFuture};
 pub use policy::{BandwidthBody, PolicyFuture, PolicyLayer, PolicyService};
 pub use priority::PriorityLayer;
 pub use tidegate_rule::middleware::{
-    Guards, GuardsBuilder, InFlightEnd, RequestAccess, RequestBandwidth, RequestConcurrency, RequestFacts,
-    RequestGuard, RequestPriority, classify_client, classify_server,
+    ContextExtractor, Guards, GuardsBuilder, InFlightEnd, RequestAccess, RequestBandwidth,
+    RequestConcurrency, RequestGuard, RequestPriority, classify_client, classify_server,
 };

@@ -48,10 +48,10 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let terms = self.settings.options();
+        let options = self.settings.options();
         match self.settings.try_acquire(&TowerRequestHead::new(&request)) {
-            Ok(permit) => PermitFuture::forward(self.inner.call(request), permit, terms.clone()),
-            Err(cause) => PermitFuture::respond(reject(terms, ResponseProtocol::detect(&request), cause)),
+            Ok(permit) => PermitFuture::forward(self.inner.call(request), permit, options.clone()),
+            Err(cause) => PermitFuture::respond(reject(options, ResponseProtocol::detect(&request), cause)),
         }
     }
 }

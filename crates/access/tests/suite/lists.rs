@@ -18,9 +18,9 @@ fn linear_scan(entries: &[(Prefix, ListAction)], address: IpAddr) -> Option<(Lis
         _ => None,
     };
     let around = entries.iter().filter(|(prefix, _)| {
-        differs_after(prefix.first()).is_some_and(|bits| bits >= u32::from(prefix.bits()))
+        differs_after(prefix.network_address()).is_some_and(|bits| bits >= u32::from(prefix.prefix_len()))
     });
-    around.max_by_key(|(prefix, _)| prefix.bits()).map(|(prefix, stance)| (*stance, *prefix))
+    around.max_by_key(|(prefix, _)| prefix.prefix_len()).map(|(prefix, stance)| (*stance, *prefix))
 }
 
 fn to_mapped(address: IpAddr) -> IpAddr {
@@ -40,16 +40,16 @@ fn build_list(entries: &[(Prefix, ListAction)]) -> AccessList {
 
 /// The first and the last address of a prefix, and the adjacent addresses outside.
 fn edges(prefix: Prefix) -> Vec<IpAddr> {
-    match prefix.first() {
+    match prefix.network_address() {
         IpAddr::V4(first) => {
             let first = u32::from(first);
-            let last = first | u32::MAX.checked_shr(prefix.bits().into()).unwrap_or(0);
+            let last = first | u32::MAX.checked_shr(prefix.prefix_len().into()).unwrap_or(0);
             let edges = [first.saturating_sub(1), first, last, last.saturating_add(1)];
             edges.map(|edge| Ipv4Addr::from(edge).into()).to_vec()
         }
         IpAddr::V6(first) => {
             let first = u128::from(first);
-            let last = first | u128::MAX.checked_shr(prefix.bits().into()).unwrap_or(0);
+            let last = first | u128::MAX.checked_shr(prefix.prefix_len().into()).unwrap_or(0);
             let edges = [first.saturating_sub(1), first, last, last.saturating_add(1)];
             edges.map(|edge| IpAddr::from(Ipv6Addr::from(edge)).to_canonical()).to_vec()
         }
@@ -138,7 +138,7 @@ fn dense_ranges_are_found() {
     let list = far.into_iter().fold(builder, AccessListBuilder::allow).build().unwrap();
     for i in 0..20_000 {
         for prefix in [near(i), near_v6(i)] {
-            assert_eq!(list.find(prefix.first()), Some((ListAction::Deny, prefix)));
+            assert_eq!(list.find(prefix.network_address()), Some((ListAction::Deny, prefix)));
             assert_eq!(
                 edges(prefix).into_iter().filter(|it| list.check(*it) == AccessMatch::Denied).count(),
                 2

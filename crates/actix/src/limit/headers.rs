@@ -10,11 +10,11 @@ use tidegate_rule::{Gate, HeaderStyle, Mode, Verdict};
 pub(super) enum RateLimitHeaders {
     None,
     /// The headers of one rule, in the format of the current IETF draft.
-    Single {
+    SingleRule {
         policy: HeaderValue,
         remaining: HeaderValue,
     },
-    Multiple(Vec<(HeaderName, HeaderValue)>),
+    MultipleRules(Vec<(HeaderName, HeaderValue)>),
 }
 
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -38,11 +38,11 @@ impl RateLimitHeaders {
             QuotaSelection::All => labels.policy(),
             QuotaSelection::Tier => labels.policy_at(decision.quota())?,
         };
-        let mut left = SmallString::default();
-        labels.get(decision.quota())?.write_remaining(&mut left, decision).ok()?;
-        Some(Self::Single {
+        let mut remaining = SmallString::default();
+        labels.get(decision.quota())?.write_remaining(&mut remaining, decision).ok()?;
+        Some(Self::SingleRule {
             policy: HeaderValue::from_maybe_shared(policy.clone()).ok()?,
-            remaining: HeaderValue::from_str(left.as_str()).ok()?,
+            remaining: HeaderValue::from_str(remaining.as_str()).ok()?,
         })
     }
 
@@ -54,18 +54,18 @@ impl RateLimitHeaders {
                 fields.push((HeaderName::from_static(name), value));
             }
         });
-        Self::Multiple(fields)
+        Self::MultipleRules(fields)
     }
 
     pub(super) fn write(self, headers: &mut HeaderMap) {
         match self {
             Self::None => {}
             // These are lists; an inner gate may have added its own items.
-            Self::Single { policy, remaining: left } => {
+            Self::SingleRule { policy, remaining } => {
                 headers.append(RATELIMIT_POLICY, policy);
-                headers.append(RATELIMIT, left);
+                headers.append(RATELIMIT, remaining);
             }
-            Self::Multiple(fields) => fields.into_iter().for_each(|(name, value)| {
+            Self::MultipleRules(fields) => fields.into_iter().for_each(|(name, value)| {
                 if name == RATELIMIT_POLICY || name == RATELIMIT {
                     headers.append(name, value);
                 } else {

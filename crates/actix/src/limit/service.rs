@@ -86,13 +86,13 @@ impl AdmittedServiceRequest for LimitedRequest {
         self,
         result: Result<ServiceResponse<B>, Error>,
     ) -> Result<ServiceResponse<PermitMessageBody<B>>, Error> {
-        let slots = self.reserved.map(|reserved| {
+        let permits = self.reserved.map(|reserved| {
             let (gate, verdict) = *reserved;
             with_response_head(&result, |reply| verdict.settle(&gate, reply))
         });
         let mut response = result?;
         self.headers.write(response.headers_mut());
-        Ok(response.map_body(|_, body| match slots.filter(|slots| !slots.is_empty()) {
+        Ok(response.map_body(|_, body| match permits.filter(|slots| !slots.is_empty()) {
             Some(slots) => PermitMessageBody::with_permit(body, slots, CallOutcome::Ignored),
             None => PermitMessageBody::without_permit(body),
         }))

@@ -84,29 +84,29 @@ pub(crate) fn with_response_head<B: MessageBody, T>(
 
 /// Admits a request with a permit, or rejects it.
 pub(crate) fn admit_or_reject<B, H: BodyPermit>(
-    terms: &Arc<MiddlewareOptions>,
+    options: &Arc<MiddlewareOptions>,
     request: ServiceRequest,
     permit: Result<H, CallError>,
 ) -> MiddlewareDecision<B, PermittedRequest<H>> {
     match permit {
-        Ok(permit) => admit(terms, request, permit),
-        Err(cause) => MiddlewareDecision::Respond(respond(request, terms.refuse(cause).1)),
+        Ok(permit) => admit(options, request, permit),
+        Err(cause) => MiddlewareDecision::Respond(respond(request, options.reject(cause).1)),
     }
 }
 
 /// Admits a request with a permit.
 pub(crate) fn admit<B, H: BodyPermit>(
-    terms: &Arc<MiddlewareOptions>,
+    options: &Arc<MiddlewareOptions>,
     request: ServiceRequest,
     permit: H,
 ) -> MiddlewareDecision<B, PermittedRequest<H>> {
-    MiddlewareDecision::Forward(request, PermittedRequest { permit, terms: terms.clone() })
+    MiddlewareDecision::Forward(request, PermittedRequest { permit, options: options.clone() })
 }
 
 /// An admitted request with its permit.
 pub struct PermittedRequest<H> {
     permit: H,
-    terms: Arc<MiddlewareOptions>,
+    options: Arc<MiddlewareOptions>,
 }
 
 impl<H: BodyPermit> AdmittedServiceRequest for PermittedRequest<H> {
@@ -114,8 +114,8 @@ impl<H: BodyPermit> AdmittedServiceRequest for PermittedRequest<H> {
         self,
         result: Result<ServiceResponse<B>, Error>,
     ) -> Result<ServiceResponse<PermitMessageBody<B>>, Error> {
-        let report = with_response_head(&result, |reply| (self.terms.classify)(Some(reply)));
-        match (result, self.terms.in_flight_end) {
+        let report = with_response_head(&result, |reply| (self.options.classify)(Some(reply)));
+        match (result, self.options.in_flight_end) {
             (Ok(response), InFlightEnd::Body) => {
                 Ok(response.map_body(|_, body| PermitMessageBody::with_permit(body, self.permit, report)))
             }

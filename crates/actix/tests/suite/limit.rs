@@ -36,11 +36,12 @@ macro_rules! app {
 /// Responds with the status and the price in the query.
 async fn respond_as_requested(request: HttpRequest) -> HttpResponse {
     let query = request.query_string();
-    let asked = |name: &str| query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
-    let status: u16 = asked("status").map_or(200, |status| status.parse().unwrap());
+    let query_value =
+        |name: &str| query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+    let status: u16 = query_value("status").map_or(200, |status| status.parse().unwrap());
     let mut response = HttpResponse::build(status.try_into().unwrap());
-    if let Some(price) = asked("price") {
-        response.insert_header(("x-price", price));
+    if let Some(cost) = query_value("price") {
+        response.insert_header(("x-price", cost));
     }
     response.body("served")
 }
@@ -111,7 +112,7 @@ async fn charge_depends_on_response() {
     let fixture = RuleFixture::new();
     let failed = ChargePolicy::only_if(|reply: &dyn ResponseHead| reply.status() == 401);
     let refund = ChargePolicy::refund_if(|reply: &dyn ResponseHead| reply.status() >= 500);
-    let price = ChargePolicy::actual(|reply: &dyn ResponseHead| {
+    let actual_cost = ChargePolicy::actual(|reply: &dyn ResponseHead| {
         str::from_utf8(reply.header("x-price")?).ok()?.parse().ok()
     });
     // A quota of five, a sequence of requests, and the expected statuses.
@@ -146,7 +147,11 @@ async fn charge_depends_on_response() {
                 ("/", 429),
             ],
         ),
-        ("price", price, &[("/?price=3", 200), ("/?price=0", 200), ("/?price=2", 200), ("/?price=0", 429)]),
+        (
+            "price",
+            actual_cost,
+            &[("/?price=3", 200), ("/?price=0", 200), ("/?price=2", 200), ("/?price=0", 429)],
+        ),
     ];
     for (name, charge, steps) in sequences {
         let app = app!(fixture.limit(name, "5/h").charge(charge));

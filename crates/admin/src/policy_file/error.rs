@@ -29,13 +29,13 @@ pub enum PolicyFileError {
     ReadOnly(PathBuf),
     /// No change can be reverted.
     #[error("no change to revert; `tidegate changes` lists the changes")]
-    NothingToUndo,
+    NothingToRevert,
     /// The last change has another id: this one.
     #[error("the last change is number {0}; revert that one first")]
     NotLastChange(u64),
     /// A line of the history is invalid.
     #[error("{file}:{line}: invalid line in the change history; fix it, or move the file away")]
-    History {
+    InvalidHistory {
         /// The history.
         file: PathBuf,
         /// The line, counted from one.
@@ -47,19 +47,19 @@ pub enum PolicyFileError {
     /// The gateway rejected the policy, and the file could not be restored.
     #[error(
         "the gateway rejected the change, and the file is not restored ({source}); restore it manually, its content is not \
-         in force: {refused}"
+         in force: {rejection}"
     )]
     RestoreFailed {
         /// The error of the gateway.
-        refused: String,
+        rejection: String,
         /// The error of the restore.
         source: Box<Self>,
     },
     /// A file operation failed.
-    #[error("{file}: {problem}: {source}; check that the directory exists and is writable")]
+    #[error("{file}: {operation}: {source}; check that the directory exists and is writable")]
     Io {
         /// The operation that failed.
-        problem: &'static str,
+        operation: &'static str,
         /// The file.
         file: PathBuf,
         /// The cause.
@@ -71,7 +71,7 @@ pub enum PolicyFileError {
 }
 
 impl PolicyFileError {
-    pub(super) fn io(problem: &'static str, file: &Path, source: io::Error) -> Self {
-        Self::Io { problem, file: file.to_owned(), source }
+    pub(super) fn io(operation: &'static str, file: &Path, source: io::Error) -> Self {
+        Self::Io { operation, file: file.to_owned(), source }
     }
 }

@@ -32,7 +32,7 @@ pub struct ModeChange {
     /// The changed file, relative to the directory of the policy.
     pub file: PathBuf,
     /// The change that it reverts, if it is a rollback.
-    pub undoes: Option<u64>,
+    pub reverts: Option<u64>,
 }
 
 /// A change, with the edit of the file.
@@ -69,7 +69,7 @@ impl ChangeHistory {
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let entries = lines.map(|(at, line)| {
             HistoryRecord::parse(line)
-                .ok_or_else(|| PolicyFileError::History { file: path.clone(), line: at + 1 })
+                .ok_or_else(|| PolicyFileError::InvalidHistory { file: path.clone(), line: at + 1 })
         });
         Ok(Self { entries: entries.collect::<Result<_, _>>()?, path })
     }
@@ -86,16 +86,16 @@ impl ChangeHistory {
     /// skipped: a writer was killed after it had written the history.
     pub(super) fn active_changes(
         &self,
-        is_unmade: impl Fn(&HistoryRecord) -> Result<bool, PolicyFileError>,
+        is_missing: impl Fn(&HistoryRecord) -> Result<bool, PolicyFileError>,
     ) -> Result<impl Iterator<Item = &HistoryRecord>, PolicyFileError> {
         let mut made = self.entries.as_slice();
         while let Some((last, before)) = made.split_last()
-            && is_unmade(last)?
+            && is_missing(last)?
         {
             made = before;
         }
-        let is_undone = move |id: u64| made.iter().any(|entry| entry.change.undoes == Some(id));
-        let changes = made.iter().rev().filter(|entry| entry.change.undoes.is_none());
+        let is_undone = move |id: u64| made.iter().any(|entry| entry.change.reverts == Some(id));
+        let changes = made.iter().rev().filter(|entry| entry.change.reverts.is_none());
         Ok(changes.filter(move |entry| !is_undone(entry.change.id)))
     }
 
@@ -124,7 +124,7 @@ impl HistoryRecord {
             ("from", json!(change.from.to_string())),
             ("to", json!(change.to.to_string())),
             ("file", json!(change.file.to_string_lossy())),
-            ("undoes", json!(change.undoes)),
+            ("undoes", json!(change.reverts)),
             ("at", json!(splice.offset)),
             ("removed", json!(splice.removed)),
             ("put", json!(splice.inserted)),
@@ -147,7 +147,7 @@ impl HistoryRecord {
                 from: mode("from")?,
                 to: mode("to")?,
                 file: text("file")?.into(),
-                undoes: line["undoes"].as_u64(),
+                reverts: line["undoes"].as_u64(),
             },
             splice: Splice {
                 offset: line["at"].as_u64()?.try_into().ok()?,
@@ -171,7 +171,7 @@ impl ModeChange {
             "from": mode_json(&self.from),
             "to": mode_json(&self.to),
             "file": self.file.to_string_lossy(),
-            "undoes": self.undoes,
+            "undoes": self.reverts,
         })
     }
 }
@@ -184,7 +184,7 @@ pub(crate) fn mode_json(mode: &RuleEnforcement) -> Value {
 /// `rule login: shadow → enforce 10% (policy.yaml)`
 impl fmt::Display for ModeChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rule, from, to, file, undoes, .. } = self;
+        let Self { rule, from, to, file, reverts: undoes, .. } = self;
         write!(f, "rule {rule}: {from} → {to} ({})", file.display())?;
         match undoes {
             Some(id) => write!(f, ", reverts change {id}"),

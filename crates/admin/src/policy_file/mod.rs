@@ -107,7 +107,7 @@ impl PolicyFile {
         step: impl FnMut(WriteStep) -> Result<(), PolicyFileError>,
     ) -> Result<ChangeResult, PolicyFileError> {
         let _lock = self.lock()?;
-        let edit = ModeEdit::plan(&self.path, &DiskFiles, rule, to).map_err(PolicyFileError::Edit)?;
+        let edit = ModeEdit::prepare(&self.path, &DiskFiles, rule, to).map_err(PolicyFileError::Edit)?;
         self.check_unchanged(&edit.policy)?;
         let Some(splice) = &edit.splice else { return Ok(ChangeResult::Unchanged) };
         let history = ChangeHistory::read(&self.path)?;
@@ -120,7 +120,7 @@ impl PolicyFile {
                 from: edit.old_mode.clone(),
                 to: edit.new_mode.clone(),
                 file: self.relative_path(&edit.file),
-                undoes: None,
+                reverts: None,
             },
             splice: splice.clone(),
             digest_before: history::digest(&edit.old_content),
@@ -161,7 +161,7 @@ impl PolicyFile {
                 author: self.author.clone(),
                 from: last.change.to.clone(),
                 to: last.change.from.clone(),
-                undoes: Some(last.change.id),
+                reverts: Some(last.change.id),
                 ..last.change.clone()
             },
             splice,
@@ -172,14 +172,14 @@ impl PolicyFile {
     }
 
     /// Reverts a change that the gateway rejected, and returns the error to report.
-    pub fn restore(&self, change: &ModeChange, refused: String) -> PolicyFileError {
-        let reverted = match change.undoes {
+    pub fn restore(&self, change: &ModeChange, rejection: String) -> PolicyFileError {
+        let reverted = match change.reverts {
             None => self.roll_back(Some(change.id)).map(drop),
             Some(_) => self.set_mode(&change.rule, &change.from).map(drop),
         };
         match reverted {
-            Ok(()) => PolicyFileError::Rejected(refused),
-            Err(error) => PolicyFileError::RestoreFailed { refused, source: Box::new(error) },
+            Ok(()) => PolicyFileError::Rejected(rejection),
+            Err(error) => PolicyFileError::RestoreFailed { rejection, source: Box::new(error) },
         }
     }
 
@@ -210,7 +210,7 @@ impl PolicyFile {
                 return Err(PolicyFileError::ConcurrentChange(file));
             }
         }
-        Err(PolicyFileError::NothingToUndo)
+        Err(PolicyFileError::NothingToRevert)
     }
 
     /// Returns an error if the file does not contain the policy in force.

@@ -59,7 +59,7 @@ fn changes_are_listed_and_rolled_back_in_order() {
         .unwrap();
     assert_eq!(
         fixture.file.roll_back(None).unwrap_err().to_string(),
-        PolicyFileError::NothingToUndo.to_string()
+        PolicyFileError::NothingToRevert.to_string()
     );
     fixture.set_mode("b", "enforce 10%");
     fixture.set_mode("c", "off");
@@ -83,13 +83,13 @@ fn changes_are_listed_and_rolled_back_in_order() {
     let back = fixture.file.roll_back(Some(3)).unwrap();
     assert_eq!(back.to_string(), "rule b: enforce → enforce 10% (policy.yaml), reverts change 3");
     for expected in [2, 1] {
-        assert_eq!(fixture.file.roll_back(None).unwrap().undoes, Some(expected));
+        assert_eq!(fixture.file.roll_back(None).unwrap().reverts, Some(expected));
     }
     assert_eq!(
         (fixture.text("policy.yaml").as_str(), fixture.text("more.yaml").as_str()),
         (POLICY, INCLUDED_POLICY)
     );
-    assert!(matches!(fixture.file.roll_back(None), Err(PolicyFileError::NothingToUndo)));
+    assert!(matches!(fixture.file.roll_back(None), Err(PolicyFileError::NothingToRevert)));
     assert_eq!(fixture.change_texts().len(), 6);
     let ids: Vec<u64> = fixture.file.changes().unwrap().iter().map(|change| change.id).collect();
     assert_eq!(ids, [6, 5, 4, 3, 2, 1]);

@@ -105,7 +105,7 @@ pub(crate) fn run_transfers(
             .filter(|mover| mover.task.output().is_none())
             .any(|mover| mover.task.poll_if_woken())
         {}
-        let elapsed = clock.now().since(start).get();
+        let elapsed = clock.now().saturating_sub(start).get();
         log.push((elapsed, transfers.iter().map(Transfer::bytes_moved).sum()));
         if elapsed >= seconds * 1_000_000 {
             break;

@@ -22,11 +22,11 @@ const IDLE_DELAY: Duration = Duration::from_secs(2);
 
 pub(crate) fn measure() -> BenchResult<Measurement> {
     let backend = BenchServer::start_backend()?;
-    let theirs = memory_with_connections(&BenchServer::start_nginx(&backend, Default::default())?)?;
+    let nginx_memory = memory_with_connections(&BenchServer::start_nginx(&backend, Default::default())?)?;
     let ours = memory_with_connections(&BenchServer::start_gateway(&backend, "")?)?;
     let megabytes = |bytes: u64| bytes as f64 / (1 << 20) as f64;
-    let figures = format!("{:.1} over {:.1} MB", megabytes(ours), megabytes(theirs));
-    Ok(Measurement { value: ours as f64 / theirs as f64, figures })
+    let figures = format!("{:.1} over {:.1} MB", megabytes(ours), megabytes(nginx_memory));
+    Ok(Measurement { value: ours as f64 / nginx_memory as f64, figures })
 }
 
 fn memory_with_connections(server: &BenchServer) -> BenchResult<u64> {

@@ -113,13 +113,13 @@ impl AddressGenerator {
 
     /// Generates an address in a prefix.
     fn address_in(&mut self, prefix: Prefix) -> IpAddr {
-        match prefix.first() {
+        match prefix.network_address() {
             IpAddr::V4(first) => {
-                let rest = self.rng.u32(..).checked_shr(prefix.bits().into()).unwrap_or(0);
+                let rest = self.rng.u32(..).checked_shr(prefix.prefix_len().into()).unwrap_or(0);
                 Ipv4Addr::from(u32::from(first) | rest).into()
             }
             IpAddr::V6(first) => {
-                let rest = self.rng.u128(..).checked_shr(prefix.bits().into()).unwrap_or(0);
+                let rest = self.rng.u128(..).checked_shr(prefix.prefix_len().into()).unwrap_or(0);
                 Ipv6Addr::from(u128::from(first) | rest).into()
             }
         }

@@ -98,7 +98,7 @@ impl ExpectedPolicy {
         self.prefetch.clear();
         self.gate.prepare(&self.gate.view_request(sent), &mut self.prefetch);
         self.gate.dry_run(sent, (&self.prefetch, 0), &mut self.dry_run);
-        let denied_by = self.dry_run.denied_by();
+        let denied_by = self.dry_run.rejected_by();
         ExpectedDecision { denied_by, admission: self.dry_run.take_admission() }
     }
 
@@ -121,7 +121,7 @@ impl ExpectedPolicy {
         }
         if self.next_schedule_update.is_some_and(|next| next <= self.now) {
             self.gate.update_schedules();
-            self.next_schedule_update = Some(self.now.plus(SCHEDULE_INTERVAL));
+            self.next_schedule_update = Some(self.now.saturating_add(SCHEDULE_INTERVAL));
         }
     }
 }

@@ -135,12 +135,12 @@ pub(crate) async fn run(
         }
     });
     while timeout(Duration::from_millis(100), &mut joined).await.is_err() {
-        on_progress(shared.started.load(Ordering::Relaxed), clock.now().since(start));
+        on_progress(shared.started.load(Ordering::Relaxed), clock.now().saturating_sub(start));
     }
     let (due, unsent) = dispatcher.join().unwrap_or_default();
     let mut counts = shared.lock_counts();
     let BenchCounts { outcome, policy, expected } = &mut *counts;
-    let elapsed = clock.now().since(start);
+    let elapsed = clock.now().saturating_sub(start);
     // The last request is due before the end of the schedule.
     let elapsed = if outcome.abandoned == 0 { elapsed.max(schedule.length()) } else { elapsed };
     (outcome.due, outcome.unsent, outcome.elapsed) = (due, unsent, elapsed);
@@ -157,9 +157,9 @@ fn dispatch(
 ) -> (u64, u64) {
     let (mut due, mut unsent) = (0, 0);
     for (number, offset) in (0..).zip(schedule.due_times()) {
-        let at = start.plus(offset);
+        let at = start.saturating_add(offset);
         while !shared.stop.load(Ordering::Relaxed) {
-            let remaining = at.since(shared.clock.now()).get();
+            let remaining = at.saturating_sub(shared.clock.now()).get();
             if remaining == 0 {
                 break;
             }
@@ -234,7 +234,7 @@ impl BenchShared {
         match response {
             Ok((head, body)) => {
                 settle(&mut counts, head.status().as_u16(), Some(head.headers()));
-                counts.outcome.latency.record(now.since(due.due_at));
+                counts.outcome.latency.record(now.saturating_sub(due.due_at));
                 self.record_response(&mut counts, key, &head, &body);
                 if !open.is_reusable(&head) {
                     *connection = None;
@@ -262,7 +262,7 @@ impl BenchShared {
         // Read the time under the lock, so that the clock of the policy never goes back.
         let now = self.clock.now();
         let BenchCounts { outcome, policy, expected } = &mut *counts;
-        outcome.record_sent(now.since(due.due_at));
+        outcome.record_sent(now.saturating_sub(due.due_at));
         outcome.max_in_flight = outcome.max_in_flight.max(in_flight);
         let ExpectedDecision { denied_by, admission } =
             policy.as_mut()?.evaluate(&SentRequest { target: &self.target, request, client }, now);
@@ -293,7 +293,7 @@ impl BenchShared {
     /// Records a request that failed to connect.
     fn record_connect_failure(&self, due: DueRequest, reason: String) {
         let mut counts = self.lock_counts();
-        counts.outcome.record_sent(self.clock.now().since(due.due_at));
+        counts.outcome.record_sent(self.clock.now().saturating_sub(due.due_at));
         counts.outcome.record_failure(reason);
     }
 }

@@ -65,7 +65,7 @@ impl Schedule {
 
     /// The total duration.
     pub(crate) fn length(&self) -> Micros {
-        self.phases.iter().fold(Micros::ZERO, |sum, phase| sum.plus(phase.length))
+        self.phases.iter().fold(Micros::ZERO, |sum, phase| sum.saturating_add(phase.length))
     }
 
     /// The due times, relative to the start.
@@ -76,13 +76,13 @@ impl Schedule {
             .iter()
             .map(|phase| {
                 let this = start;
-                start = start.plus(phase.length);
+                start = start.saturating_add(phase.length);
                 this
             })
             .collect();
         let phases = self.phases.iter().zip(starts);
         phases.flat_map(|(phase, start)| {
-            (0..phase.request_count()).map(move |number| start.plus(phase.due_at(number)))
+            (0..phase.request_count()).map(move |number| start.saturating_add(phase.due_at(number)))
         })
     }
 }

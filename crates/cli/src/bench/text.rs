@@ -24,7 +24,7 @@ pub(crate) fn render_text(outcome: &BenchOutcome, url: &str, paint: Paint) -> St
     let _ = writeln!(text, "{}{}", faint("responses"), statuses.chain(failed).collect::<Vec<_>>().join(", "));
     for (error, count) in &outcome.failures {
         let line = format!("{count} failed: {}", sanitize(error));
-        let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Alarm, line));
+        let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Problem, line));
     }
     let latency = &outcome.latency;
     if latency.count() > 0 {
@@ -46,11 +46,11 @@ pub(crate) fn render_text(outcome: &BenchOutcome, url: &str, paint: Paint) -> St
             "{} not sent: {MAX_QUEUED} were queued for {} connections; use more with --connections",
             outcome.unsent, outcome.max_in_flight
         );
-        let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Alarm, line));
+        let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Problem, line));
     }
     if outcome.abandoned > 0 {
         let line = format!("{} due but not sent: the run was interrupted", outcome.abandoned);
-        let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Alarm, line));
+        let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Problem, line));
     }
     let _ = writeln!(text, "{}{} admitted, {} denied", faint("decisions"), outcome.admitted, outcome.denied);
     if let Some(expected) = &outcome.expected {
@@ -76,9 +76,9 @@ fn write_comparison(text: &mut String, outcome: &BenchOutcome, expected: &Expect
     let faint = |name: &str| paint.tone(Tone::Faint, format!("{name:<10}"));
     let difference = outcome.difference().unwrap_or(0);
     let verdict = match difference {
-        0 => paint.tone(Tone::Passed, "no difference"),
-        1 => paint.tone(Tone::Alarm, "1 request differs"),
-        count => paint.tone(Tone::Alarm, format!("{count} requests differ")),
+        0 => paint.tone(Tone::Admitted, "no difference"),
+        1 => paint.tone(Tone::Problem, "1 request differs"),
+        count => paint.tone(Tone::Problem, format!("{count} requests differ")),
     };
     let _ = writeln!(
         text,

@@ -100,7 +100,7 @@ struct ClosedLoopChart {
 impl ClosedLoopChart {
     fn legend(&self) -> Vec<String> {
         let bin = self.paint.tone(Tone::Faint, format!("a column: {}, full: capacity", self.axis.bin()));
-        let good = format!("{} answered in time", self.paint.tone(Tone::Passed, '█'));
+        let good = format!("{} answered in time", self.paint.tone(Tone::Admitted, '█'));
         let bad = format!("{} not answered in time", self.paint.tone(Tone::Faint, '░'));
         match self.layout {
             ChartLayout::SideBySide(_) => vec![[bin, good, bad].join("   ")],
@@ -145,7 +145,7 @@ impl ClosedLoopChart {
         let capacity = first_run.scenario.backend.capacity() * self.axis.bin().get() as f64 / 1e6;
         let cell = |column: usize, base: u64| {
             let share = |count: u64| count as f64 / capacity;
-            chart::cell(share(good[column]), share(requests[column]), base, Tone::Passed)
+            chart::cell(share(good[column]), share(requests[column]), base, Tone::Admitted)
         };
         let run = RunFigures::from_run(first_run);
         let figures = self.figures.iter().map(|figure| {
@@ -223,7 +223,7 @@ fn figure_tone(figure: Figure, run: &RunFigures, best: f64) -> Tone {
         Figure::Latency => false,
         Figure::Settled => run.settled.is_none(),
     };
-    if is_bad { Tone::Alarm } else { Tone::Normal }
+    if is_bad { Tone::Problem } else { Tone::Normal }
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<(), CliError> {
         if *json {
             terminal::print(&format!("{:#}\n", report(&imported, None)))?;
         }
-        return Err(CliError::input(refusal_text(&unaccepted)));
+        return Err(CliError::input(losses_text(&unaccepted)));
     }
     let text = imported.print(format);
     if let Some(path) = out {
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<(), CliError> {
 }
 
 /// Lists the protections that would be lost, with the flags that accept them.
-fn refusal_text(losses: &[&Loss]) -> String {
+fn losses_text(losses: &[&Loss]) -> String {
     let lines: Vec<String> = losses.iter().map(|loss| sanitize(&loss.to_string())).collect();
     let mut names: Vec<&str> = losses.iter().map(|loss| loss.directive.as_str()).collect();
     names.sort_unstable();

@@ -159,7 +159,7 @@ fn synthetic_load(args: &SimulateArgs, quotas: &[Quota], window: Micros) -> Resu
             (load::default_rate(shape, quotas, window, args.hold, cost), cost)
         }
     };
-    let length = args.length.unwrap_or(window.plus(window));
+    let length = args.length.unwrap_or(window.saturating_add(window));
     Ok(SyntheticLoad { shape, rate, cost, length, window })
 }
 
@@ -185,16 +185,16 @@ fn time_span(
     runs: &[run::QuotaRun],
 ) -> (Micros, Micros) {
     let first = arrivals.first().map_or(Micros::ZERO, |arrival| arrival.at);
-    let after = arrivals.last().map_or(Micros::ZERO, |arrival| arrival.at).plus(Micros::new(1));
+    let after = arrivals.last().map_or(Micros::ZERO, |arrival| arrival.at).saturating_add(Micros::new(1));
     let (start, end) = match length {
         Some(length) => (Micros::ZERO, length),
         // A trace with absolute times, such as a log, starts with its first request.
-        None if first > after.since(first) => (first, after),
+        None if first > after.saturating_sub(first) => (first, after),
         None => (Micros::ZERO, after),
     };
 
     let last = runs.iter().filter_map(|run| run.admitted.last()).map(|request| request.at).max();
-    let last = last.map_or(end, |last| last.plus(Micros::new(1)));
-    let latest = end.plus(end.since(start));
+    let last = last.map_or(end, |last| last.saturating_add(Micros::new(1)));
+    let latest = end.saturating_add(end.saturating_sub(start));
     (start, end.max(last.min(latest)))
 }

@@ -4,7 +4,7 @@ use crate::{
     admin::{AdminArgs, AdminClient, block_on},
     error::CliError,
     terminal::{self, Paint},
-    top::{Feed, FeedEvent, Frame, KeySelection, Order, Screen, View, draw, read_keys},
+    top::{Feed, FeedEvent, Frame, KeySelection, Screen, SortOrder, View, draw, read_keys},
 };
 use std::io::{self, IsTerminal as _, Write as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -25,7 +25,7 @@ pub(crate) struct TopArgs {
 
     /// Sort the rules in this order
     #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
-    sort: Order,
+    sort: SortOrder,
 
     /// Print a line of JSON each second: the response of `GET /api/v1/status`
     #[arg(long)]
@@ -78,7 +78,7 @@ async fn print_json(client: AdminClient, count: Option<u64>) -> Result<(), CliEr
 }
 
 /// Prints one table as soon as rates are available.
-async fn print_once(client: AdminClient, order: Order) -> Result<(), CliError> {
+async fn print_once(client: AdminClient, order: SortOrder) -> Result<(), CliError> {
     let url = client.url().to_owned();
     let mut feed = Feed::start(client, KeySelection::Denied).await?;
     let mut view = View::new(order);
@@ -104,7 +104,7 @@ struct TopApp {
     last_error: Option<String>,
 }
 
-async fn run_interactive(client: AdminClient, order: Order) -> Result<(), CliError> {
+async fn run_interactive(client: AdminClient, order: SortOrder) -> Result<(), CliError> {
     let failed = |error: io::Error| CliError::input(format!("cannot use the terminal: {error}"));
     let url = client.url().to_owned();
     let mut signals = TerminationSignals::new().map_err(failed)?;

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), CliError> {
     runtime.block_on(async {
         let builder = RedisStore::builder().prefix(&args.prefix).deadline(STEP_TIMEOUT);
         let store = builder.connect(&args.redis).await.map_err(|error| CliError::input(error.to_string()))?;
-        let plan = VerifyOptions { steps: args.steps, seed: args.seed };
+        let options = VerifyOptions { steps: args.steps, seed: args.seed };
         let mut bar = ProgressBar::new();
         let is_stopped = Rc::new(Cell::new(false));
         let stop = is_stopped.clone();
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), CliError> {
         };
         // `verify` removes its keys also when it is stopped.
         let compared = tokio::select! {
-            compared = verify(&store, plan, progress) => compared,
+            compared = verify(&store, options, progress) => compared,
             never = signal => never,
         };
         bar.clear();

@@ -43,7 +43,7 @@ enum StepKind {
 impl Axis {
     /// From `start` to `end`, in at most `max + 1` columns.
     pub(crate) fn new(start: Micros, end: Micros, max: usize) -> Self {
-        let bin = round_up(end.since(start).get().div_ceil(max.max(1) as u64), StepKind::Column);
+        let bin = round_up(end.saturating_sub(start).get().div_ceil(max.max(1) as u64), StepKind::Column);
         let first = start.get() / bin;
         let bins = end.get().div_ceil(bin).saturating_sub(first).max(1);
         Self { start: Micros::new(first * bin), bins, bin: Micros::new(bin) }
@@ -76,38 +76,40 @@ impl Axis {
 
     /// The left edge of a column.
     pub(crate) fn edge(&self, index: usize) -> Micros {
-        self.start.plus(Micros::new(self.bin.get().saturating_mul(index as u64)))
+        self.start.saturating_add(Micros::new(self.bin.get().saturating_mul(index as u64)))
     }
 
     /// The column of a time; `None` if it is not on the axis.
     pub(crate) fn column(&self, at: Micros) -> Option<usize> {
-        let index = at.since(self.start).get() / self.bin.get();
+        let index = at.saturating_sub(self.start).get() / self.bin.get();
         (at >= self.start && index < self.bins).then_some(index as usize)
     }
 
     /// The position of a time on the axis: 0 at its start, 1 at its end and after.
     pub(crate) fn fraction(&self, at: Micros) -> f64 {
-        let length = self.end().since(self.start).get() as f64;
-        (at.since(self.start).get() as f64 / length).min(1.0)
+        let length = self.end().saturating_sub(self.start).get() as f64;
+        (at.saturating_sub(self.start).get() as f64 / length).min(1.0)
     }
 
     /// About `max` ticks at round times, relative to the origin.
     pub(crate) fn ticks(&self, max: usize) -> Vec<Tick> {
-        let length = self.end().since(self.start);
+        let length = self.end().saturating_sub(self.start);
         let step = round_up(length.get().div_ceil(max.max(1) as u64), StepKind::Tick);
         let origin = self.origin();
-        let first = self.start.since(origin).get().div_ceil(step) * step;
-        let last = self.end().since(origin).get();
+        let first = self.start.saturating_sub(origin).get().div_ceil(step) * step;
+        let last = self.end().saturating_sub(origin).get();
         let times = (first..=last).step_by(usize::try_from(step).unwrap_or(usize::MAX));
         let longest = Micros::new(last);
-        let tick =
-            |at| Tick { at: origin.plus(Micros::new(at)), label: axis_label(Micros::new(at), longest) };
+        let tick = |at| Tick {
+            at: origin.saturating_add(Micros::new(at)),
+            label: axis_label(Micros::new(at), longest),
+        };
         times.map(tick).collect()
     }
 
     /// The time that labels are relative to: zero, or the start of an axis with absolute times, such as a log.
     pub(crate) fn origin(&self) -> Micros {
-        if self.start > self.end().since(self.start) { self.start } else { Micros::ZERO }
+        if self.start > self.end().saturating_sub(self.start) { self.start } else { Micros::ZERO }
     }
 
     /// The offered cost of each column.
@@ -189,6 +191,9 @@ mod tests {
         let far = Micros::from_secs(1_700_000_000);
         let minute = Micros::from_secs(60);
         assert_eq!(labels(Axis::new(Micros::ZERO, minute, 60)), "0:00 0:10 0:20 0:30 0:40 0:50 1:00");
-        assert_eq!(labels(Axis::new(far, far.plus(Micros::from_secs(6)), 60)), "0s 1s 2s 3s 4s 5s 6s");
+        assert_eq!(
+            labels(Axis::new(far, far.saturating_add(Micros::from_secs(6)), 60)),
+            "0s 1s 2s 3s 4s 5s 6s"
+        );
     }
 }

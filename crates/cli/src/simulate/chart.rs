@@ -48,10 +48,10 @@ pub(crate) fn draw(simulation: &Simulation, width: usize, paint: Paint) -> Strin
 fn legend(simulation: &Simulation, axis: &Axis, tallest: u64, paint: Paint) -> String {
     let mut parts =
         vec![paint.tone(Tone::Faint, format!("a column is {}, the tallest {tallest}", axis.bin()))];
-    parts.push(format!("{} admitted", paint.tone(Tone::Passed, '█')));
+    parts.push(format!("{} admitted", paint.tone(Tone::Admitted, '█')));
     // Without colors both look the same.
     if paint == Paint::Ansi && simulation.runs.iter().any(|run| run.delayed.requests > 0) {
-        parts.push(format!("{} after a wait", paint.tone(Tone::Waited, '█')));
+        parts.push(format!("{} after a wait", paint.tone(Tone::Delayed, '█')));
     }
     parts.push(format!("{} offered, but not admitted then", paint.tone(Tone::Faint, '░')));
     parts.join("   ")
@@ -86,7 +86,7 @@ impl SimulationChart {
         if run.impossible.requests > 0 {
             let (count, limit) = (run.impossible.requests, run.quota.limit());
             let note = format!("{count} of the denied can never be admitted: they cost more than {limit}");
-            lines.push(format!("{INDENT}{}", self.paint.tone(Tone::Alarm, note)));
+            lines.push(format!("{INDENT}{}", self.paint.tone(Tone::Problem, note)));
         }
         let end = self.axis.end();
         let late = run.admitted.len() - run.admitted.partition_point(|request| request.at < end);
@@ -125,7 +125,7 @@ impl SimulationChart {
     fn cell(&self, columns: &Columns, column: usize, base: u64) -> (Tone, char) {
         let share = |cost: u64| cost as f64 / self.max_cost.max(1) as f64;
         let waited = columns.delayed[column] > columns.allowed[column];
-        let tone = if waited { Tone::Waited } else { Tone::Passed };
+        let tone = if waited { Tone::Delayed } else { Tone::Admitted };
         cell(share(columns.total(column)), share(self.offered[column]), base, tone)
     }
 
@@ -137,11 +137,11 @@ impl SimulationChart {
             AlgorithmKind::Concurrency(_) => format!("most in flight: {}, {bound}", worst.cost),
             _ => format!("worst {}: {}, {bound}", run.window, worst.cost),
         };
-        let tone = if run.exceeds_nominal() { Tone::Alarm } else { Tone::Passed };
+        let tone = if run.exceeds_nominal() { Tone::Problem } else { Tone::Admitted };
 
         let last = self.axis.bins() - 1;
         let first = self.axis.column(worst.start).unwrap_or(last);
-        let end = Micros::new(worst.start.plus(run.window).get() - 1);
+        let end = Micros::new(worst.start.saturating_add(run.window).get() - 1);
         let length = self.axis.column(end).unwrap_or(last) - first + 1;
         let (before, drawn) = place_label(first, length, &text, self.width.saturating_sub(INDENT.len()));
         format!("{INDENT}{:before$}{}", "", self.paint.tone(tone, drawn))

@@ -160,7 +160,11 @@ impl QuotaRun {
             Outcome::Delay(wait) => {
                 self.delayed.add(cost);
                 self.longest_wait = self.longest_wait.max(wait);
-                self.admitted.push(AdmittedRequest { at: at.plus(wait), cost, kind: AdmissionKind::Delayed });
+                self.admitted.push(AdmittedRequest {
+                    at: at.saturating_add(wait),
+                    cost,
+                    kind: AdmissionKind::Delayed,
+                });
             }
             Outcome::Deny(retry) => {
                 self.denied.add(cost);

@@ -154,7 +154,12 @@ impl SimulationSvg {
         // The worst window, behind everything.
         if let Some(worst) = run.worst {
             let class = if run.exceeds_nominal() { "worst bad" } else { "worst" };
-            self.canvas.shade(class, (worst.start, worst.start.plus(run.window)), base, PLOT_HEIGHT);
+            self.canvas.shade(
+                class,
+                (worst.start, worst.start.saturating_add(run.window)),
+                base,
+                PLOT_HEIGHT,
+            );
         }
 
         // Bars: offered, then admitted in front of it, and delayed on top.
@@ -197,7 +202,7 @@ impl SimulationSvg {
         self.canvas.level("base", base);
         self.canvas.path("sum", &line);
         if let Some(worst) = run.worst {
-            let x = self.canvas.x(worst.start.plus(run.window)) - 6.0;
+            let x = self.canvas.x(worst.start.saturating_add(run.window)) - 6.0;
             let class = if run.exceeds_nominal() { "over" } else { "strong" };
             self.canvas.label(class, x, y(worst.cost) - 6.0, "end", &format_short(worst.cost));
         }

@@ -66,7 +66,7 @@ impl<'a> TrailingSum<'a> {
 
     /// Removes requests that are too old at `now`.
     fn evict(&mut self, now: Micros) {
-        while self.first < self.next && now.since(self.admitted[self.first].at) >= self.length {
+        while self.first < self.next && now.saturating_sub(self.admitted[self.first].at) >= self.length {
             self.sum = self.sum.saturating_sub(self.admitted[self.first].cost);
             self.first += 1;
         }

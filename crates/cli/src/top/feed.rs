@@ -61,18 +61,18 @@ impl Feed {
 }
 
 async fn run_feed(client: AdminClient, first: EventStream, keys: KeySelection, sender: Sender<FeedEvent>) {
-    let mut live = Some(first);
+    let mut stream = Some(first);
     loop {
-        let result = match &mut live {
-            Some(live) => forward_events(&client, live, keys, &sender).await,
+        let result = match &mut stream {
+            Some(stream) => forward_events(&client, stream, keys, &sender).await,
             None => Ok(()),
         };
         let opened = match result {
             Err(error) => Err(error),
             Ok(()) => EventStream::open(&client).await.map_err(|error| error.to_string()),
         };
-        live = match opened {
-            Ok(live) => Some(live),
+        stream = match opened {
+            Ok(stream) => Some(stream),
             Err(error) => {
                 if sender.send(FeedEvent::Unavailable(error)).await.is_err() {
                     return;
@@ -87,12 +87,12 @@ async fn run_feed(client: AdminClient, first: EventStream, keys: KeySelection, s
 /// Forwards events until the stream ends. Returns the reason.
 async fn forward_events(
     client: &AdminClient,
-    live: &mut EventStream,
+    stream: &mut EventStream,
     keys: KeySelection,
     sender: &Sender<FeedEvent>,
 ) -> Result<(), String> {
     for count in 0_u64.. {
-        let snapshot = live.next().await?;
+        let snapshot = stream.next().await?;
         let wants_keys = keys == KeySelection::Denied
             && !snapshot["observe"].is_null()
             && count.is_multiple_of(KEYS_INTERVAL);
@@ -172,12 +172,12 @@ mod tests {
     #[test]
     fn events_are_parsed_across_chunks() {
         let text = b"retry: 2000\n\nevent: snapshot\nid: 1\ndata: {\"uptime\":1.5}\n\nevent: snapshot\ndata: {\"uptime\":2}\n\n";
-        let (mut pending, mut found) = (Vec::new(), Vec::new());
+        let (mut pending, mut snapshots) = (Vec::new(), Vec::new());
         for byte in text {
             pending.push(*byte);
-            found.extend(take_snapshot(&mut pending));
+            snapshots.extend(take_snapshot(&mut pending));
         }
-        assert_eq!(found, [serde_json::json!({ "uptime": 1.5 }), serde_json::json!({ "uptime": 2 })]);
+        assert_eq!(snapshots, [serde_json::json!({ "uptime": 1.5 }), serde_json::json!({ "uptime": 2 })]);
         assert!(pending.is_empty());
         pending.extend_from_slice(b": a comment\ndata: no JSON\n");
         assert_eq!(take_snapshot(&mut pending), None);

@@ -15,4 +15,4 @@ mod view;
 pub(crate) use feed::{Feed, FeedEvent, KeySelection};
 pub(crate) use screen::{Screen, read_keys};
 pub(crate) use table::{Frame, draw};
-pub(crate) use view::{Order, View};
+pub(crate) use view::{SortOrder, View};

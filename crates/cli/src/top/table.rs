@@ -101,7 +101,7 @@ fn summary_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
         .map(|error| format!("policy rejected, the previous one is active: {}", sanitize_cell(error)));
     let last_error = frame.last_error.map(sanitize_cell);
     lines.extend(
-        last_error.into_iter().chain(rejected).map(|text| paint.tone(Tone::Alarm, truncate(&text, width))),
+        last_error.into_iter().chain(rejected).map(|text| paint.tone(Tone::Problem, truncate(&text, width))),
     );
     lines
 }
@@ -157,7 +157,7 @@ fn rule_lines(row: &RuleRow<'_>, name: usize, frame: &Frame<'_>) -> Vec<String> 
         truncate(&sanitize_cell(row.name), name),
         truncate(&sanitize_cell(mode), MODE_WIDTH - 1)
     );
-    let tones = [Tone::Passed, Tone::Waited, Tone::Alarm, Tone::Waited];
+    let tones = [Tone::Admitted, Tone::Delayed, Tone::Problem, Tone::Delayed];
     let rates = row.rates.map(|rates| rates.map(number::format_rate));
     let rates = rates.unwrap_or_else(|| ["-"; 4].map(str::to_owned));
     let counts = row.counts.map(number::format_count);
@@ -172,7 +172,7 @@ fn rule_lines(row: &RuleRow<'_>, name: usize, frame: &Frame<'_>) -> Vec<String> 
     match state.is_empty() {
         true => vec![line],
         false => {
-            vec![line, paint.tone(Tone::Waited, truncate(&format!("  {}", state.join(", ")), width))]
+            vec![line, paint.tone(Tone::Delayed, truncate(&format!("  {}", state.join(", ")), width))]
         }
     }
 }
@@ -259,7 +259,7 @@ fn key_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
 }
 
 fn health_line(frame: &Frame<'_>, is_healthy: bool, line: &str) -> String {
-    let tone = if is_healthy { Tone::Normal } else { Tone::Alarm };
+    let tone = if is_healthy { Tone::Normal } else { Tone::Problem };
     frame.paint.tone(tone, truncate(line, frame.width))
 }
 

@@ -6,25 +6,25 @@ use std::cmp::Reverse;
 
 /// The order of rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Order {
+pub(crate) enum SortOrder {
     /// In the order of the policy
     #[default]
     Policy,
     /// By denials per second
     Denied,
     /// By requests per second
-    Asked,
+    Requests,
     /// By name
     Name,
 }
 
-impl Order {
+impl SortOrder {
     /// The next order.
     pub(crate) fn next(self) -> Self {
         match self {
             Self::Policy => Self::Denied,
-            Self::Denied => Self::Asked,
-            Self::Asked => Self::Name,
+            Self::Denied => Self::Requests,
+            Self::Requests => Self::Name,
             Self::Name => Self::Policy,
         }
     }
@@ -34,7 +34,7 @@ impl Order {
         match self {
             Self::Policy => "policy order",
             Self::Denied => "by denials",
-            Self::Asked => "by requests",
+            Self::Requests => "by requests",
             Self::Name => "by name",
         }
     }
@@ -46,7 +46,7 @@ pub(crate) struct View {
     pub(crate) current: Value,
     previous: Value,
     pub(crate) keys: Value,
-    pub(crate) order: Order,
+    pub(crate) order: SortOrder,
 }
 
 /// One rule with its counts and rates: admitted, delayed, denied, denied in shadow mode.
@@ -64,7 +64,7 @@ const COUNT_NAMES: [&str; 4] = ["admitted", "delayed", "denied", "shadow-denied"
 
 impl View {
     /// Creates an empty view with this order.
-    pub(crate) fn new(order: Order) -> Self {
+    pub(crate) fn new(order: SortOrder) -> Self {
         Self { order, ..Self::default() }
     }
 
@@ -90,18 +90,18 @@ impl View {
     pub(crate) fn rows(&self) -> Vec<RuleRow<'_>> {
         let mut rows: Vec<RuleRow<'_>> =
             array_items(&self.current["rules"]).map(|rule| self.row(rule)).collect();
-        let sort_key = |row: &RuleRow<'_>, all: &[usize]| {
+        let sort_key = |row: &RuleRow<'_>, indexes: &[usize]| {
             let rates = row.rates.unwrap_or_default();
             // In thousandths, as integers, which have a total order.
-            let rate: f64 = all.iter().map(|at| rates[*at]).sum();
-            let count: u64 = all.iter().map(|at| row.counts[*at]).sum();
+            let rate: f64 = indexes.iter().map(|index| rates[*index]).sum();
+            let count: u64 = indexes.iter().map(|index| row.counts[*index]).sum();
             (Reverse((rate * 1e3) as u64), Reverse(count))
         };
         match self.order {
-            Order::Policy => {}
-            Order::Denied => rows.sort_by_key(|row| sort_key(row, &[2, 3])),
-            Order::Asked => rows.sort_by_key(|row| sort_key(row, &[0, 1, 2, 3])),
-            Order::Name => rows.sort_by_key(|row| row.name),
+            SortOrder::Policy => {}
+            SortOrder::Denied => rows.sort_by_key(|row| sort_key(row, &[2, 3])),
+            SortOrder::Requests => rows.sort_by_key(|row| sort_key(row, &[0, 1, 2, 3])),
+            SortOrder::Name => rows.sort_by_key(|row| row.name),
         }
         rows
     }
@@ -171,6 +171,6 @@ mod tests {
             view.order = view.order.next();
         }
         assert_eq!(names, ["ba", "ba", "ba", "ab"]);
-        assert_eq!(view.order, Order::Policy);
+        assert_eq!(view.order, SortOrder::Policy);
     }
 }

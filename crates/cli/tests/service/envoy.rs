@@ -154,7 +154,7 @@ fn oversized_header_is_still_limited() {
 
 /// The example of Envoy with ext_authz and the decision API.
 #[test]
-fn ext_authz_over_http_refuses_what_the_policy_refuses() {
+fn ext_authz_over_http_denies_what_the_policy_denies() {
     let policy = read_example("envoy/ext-authz-policy.yaml")
         .replace("127.0.0.1:8090", "127.0.0.1:0")
         .replace("3/min", "3 per 52w")

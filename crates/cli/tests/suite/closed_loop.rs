@@ -114,8 +114,8 @@ fn json_has_figures_and_bins() {
             let good = bins("good_bins");
             assert_eq!(good.len(), 100);
             assert_eq!(scenario["bin_us"], 10_000);
-            for (attempts, refused) in bins("attempt_bins").iter().zip(bins("refused_bins")) {
-                assert!(refused <= *attempts, "{guard}");
+            for (attempts, rejected) in bins("attempt_bins").iter().zip(bins("refused_bins")) {
+                assert!(rejected <= *attempts, "{guard}");
             }
             // The change lasts from 200ms to 600ms, except for the retry storm, which lasts 40ms.
             if scenario["ends_us"] == 600_000 {
@@ -289,9 +289,9 @@ fn document_text_matches_its_table() {
         let head = table.iter().position(|line| line.starts_with(figure)).unwrap();
         let row = table[head..].iter().find(|line| line.starts_with(&format!("  {guard}"))).unwrap();
         // A median and, in brackets, the worst.
-        let words: Vec<_> = row.split_whitespace().skip(1).collect();
+        let columns: Vec<_> = row.split_whitespace().skip(1).collect();
         let mut cells: Vec<(String, String)> = Vec::new();
-        for word in words {
+        for word in columns {
             match word.strip_prefix('(') {
                 Some(worst) => cells.last_mut().unwrap().1 = worst.trim_end_matches(')').to_string(),
                 None => cells.push((word.to_string(), word.to_string())),

@@ -119,7 +119,7 @@ const REFUSED_POLICIES: [(&str, &str); 8] = [
 ];
 
 #[test]
-fn check_reports_what_serve_refuses() {
+fn check_reports_what_serve_rejects() {
     for (number, (policy, place)) in REFUSED_POLICIES.iter().enumerate() {
         let path = write_file(&format!("refused-{number}.yaml"), policy);
         let path = path.to_str().expect("a name in UTF-8");

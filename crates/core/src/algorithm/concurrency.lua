@@ -8,24 +8,24 @@ local concurrency = {
   reset_at = sliding_strict.reset_at,
 }
 
-function concurrency.decide(quota, state, now, cost, max_wait, overdraft, probe)
+function concurrency.decide(quota, state, now, cost, max_wait, overdraft, peek)
   local limit = quota[1]
   local at = effective_now(quota, state, now)
   local in_flight = count_used_parts(quota, state, div(at, quota[2]))
   local code = ALLOW
-  if cost > limit then code = NEVER elseif in_flight + cost > limit then code = FULL end
-  local charged = code == ALLOW and not probe and cost > 0
+  if cost > limit then code = NEVER elseif in_flight + cost > limit then code = LIMIT_REACHED end
+  local charged = code == ALLOW and not peek and cost > 0
   if charged then
     sliding_strict.record(quota, state, at, cost)
     in_flight = in_flight + cost
   end
-  local reset = since(sliding_strict.reset_at(quota, state), now)
-  if charged then return code, since(limit, in_flight), reset, 0, cost, at, 0, 0 end
-  return code, since(limit, in_flight), reset, 0
+  local reset = saturating_sub(sliding_strict.reset_at(quota, state), now)
+  if charged then return code, saturating_sub(limit, in_flight), reset, 0, cost, at, 0, 0 end
+  return code, saturating_sub(limit, in_flight), reset, 0
 end
 
-function concurrency.refund_ops()
-  local refund = sliding_strict.refund_ops()
+function concurrency.refund_functions()
+  local refund = sliding_strict.refund_functions()
 
   -- Counts a permit from now on, unless it has expired.
   local function renew(quota, state, now, receipt)
@@ -43,12 +43,12 @@ end
 -- Permits in flight stay in use under any limit.
 function concurrency.shares_state() return true end
 
-function concurrency.convert(quota, writer, state, now)
+function concurrency.convert_state(quota, writer, state, now)
   if quota[2] == writer[2] then return state end
   local at = effective_now(writer, state, now)
   local in_flight = count_used_parts(writer, state, div(at, writer[2]))
   if at > now then at = div_ceil(at, quota[2]) * quota[2] end
-  local fresh = {}
-  sliding_strict.record(quota, fresh, at, in_flight)
-  return fresh
+  local converted = {}
+  sliding_strict.record(quota, converted, at, in_flight)
+  return converted
 end

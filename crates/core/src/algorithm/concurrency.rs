@@ -86,7 +86,7 @@ impl Concurrency {
     /// The time until all permits have expired.
     fn expiry<W: AlgorithmState + ?Sized>(&self, state: &W, in_flight: u64, now: Micros) -> Micros {
         match self.lease {
-            Some(lease) => lease.reset_at(state).since(now),
+            Some(lease) => lease.reset_at(state).saturating_sub(now),
             None if in_flight == 0 => Micros::ZERO,
             None => Micros::MAX,
         }
@@ -135,7 +135,7 @@ impl Algorithm for Concurrency {
         let code = if demand.cost > self.limit {
             DecisionCode::Never
         } else if in_flight + demand.cost > self.limit {
-            DecisionCode::Full
+            DecisionCode::LimitReached
         } else {
             DecisionCode::Allow
         };
@@ -166,7 +166,7 @@ impl Algorithm for Concurrency {
         true
     }
 
-    fn carry_over<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+    fn convert_state<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
         if self.has_same_layout(writer) {
             return;
         }
@@ -181,7 +181,7 @@ impl Algorithm for Concurrency {
         }
     }
 
-    fn decide_carried<W: AlgorithmState + ?Sized>(
+    fn decide_converted<W: AlgorithmState + ?Sized>(
         &self,
         writer: &Self,
         state: &mut W,
@@ -193,14 +193,14 @@ impl Algorithm for Concurrency {
         }
         // Decides on a copy, because a denial must not change the representation of the writer.
         let mut copy = [0; MAX_STATE_LEN];
-        let words = self.state_len().max(writer.state_len());
+        let state_len = self.state_len().max(writer.state_len());
         copy.iter_mut().take(writer.state_len()).enumerate().for_each(|(word, copy)| *copy = state.get(word));
-        self.carry_over(writer, copy.as_mut_slice(), now);
-        let step = self.decide(copy.as_mut_slice(), now, demand);
-        if step.receipt.cost > 0 {
-            copy.iter().take(words).enumerate().for_each(|(word, copy)| state.set(word, *copy));
+        self.convert_state(writer, copy.as_mut_slice(), now);
+        let result = self.decide(copy.as_mut_slice(), now, demand);
+        if result.receipt.cost > 0 {
+            copy.iter().take(state_len).enumerate().for_each(|(word, copy)| state.set(word, *copy));
         }
-        step
+        result
     }
 
     fn renew<W: AlgorithmState + ?Sized>(

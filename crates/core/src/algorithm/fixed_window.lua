@@ -12,9 +12,9 @@ local function offset_in_window(quota, at)
   return past
 end
 
-local function window_start(quota, at) return since(at, offset_in_window(quota, at)) end
+local function window_start(quota, at) return saturating_sub(at, offset_in_window(quota, at)) end
 
-local function window_end(quota, start) return plus(start, quota[2] - offset_in_window(quota, start)) end
+local function window_end(quota, start) return saturating_add(start, quota[2] - offset_in_window(quota, start)) end
 
 local function current_window(quota, state, now)
   local start, count = state[1] - 1, state[2]
@@ -45,7 +45,7 @@ end
 function fixed_window.remaining(quota, state, now)
   local start, count = current_window(quota, state, now)
   if start > now then return 0 end
-  return since(quota[1], count)
+  return saturating_sub(quota[1], count)
 end
 
 function fixed_window.reset_at(quota, state)
@@ -55,14 +55,14 @@ function fixed_window.reset_at(quota, state)
   return start
 end
 
-function fixed_window.decide(quota, state, now, cost, max_wait, overdraft, probe)
-  return decide_window(fixed_window, quota, state, now, cost, max_wait, overdraft, probe)
+function fixed_window.decide(quota, state, now, cost, max_wait, overdraft, peek)
+  return decide_window(fixed_window, quota, state, now, cost, max_wait, overdraft, peek)
 end
 
-function fixed_window.refund_ops()
+function fixed_window.refund_functions()
   local function refund(quota, state, now, cost, receipt)
     local start, count = current_window(quota, state, now)
-    if state[1] == start + 1 and start <= receipt.at then state[2] = since(count, cost) end
+    if state[1] == start + 1 and start <= receipt.at then state[2] = saturating_sub(count, cost) end
   end
 
   return refund

@@ -88,12 +88,12 @@ impl FixedWindow {
 
     /// The start of the window that a hit at `at` opens, at least zero.
     fn window_start(&self, at: Micros) -> Micros {
-        at.since(self.offset_in_window(at))
+        at.saturating_sub(self.offset_in_window(at))
     }
 
     /// The end of a window: that of the calendar, even if the window started later.
     fn window_end(&self, start: Micros) -> Micros {
-        start.plus(self.length().since(self.offset_in_window(start)))
+        start.saturating_add(self.length().saturating_sub(self.offset_in_window(start)))
     }
 
     /// The window in force at `now`, and its count. A window whose count was refunded to zero is closed.

@@ -14,7 +14,7 @@
 
 use super::{
     Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
-    level::{Meter, level_methods},
+    level::{IntegerBucket, level_methods},
 };
 use crate::{
     bound::Bound,
@@ -31,7 +31,7 @@ pub struct LeakyBucket {
     rate: Rate,
     queue: u64,
     delay: u64,
-    meter: Meter,
+    integer_bucket: IntegerBucket,
 }
 
 impl LeakyBucket {
@@ -41,8 +41,8 @@ impl LeakyBucket {
         if delay > queue {
             return Err(QuotaError::conflict("delay", delay, "queue", queue));
         }
-        let meter = Meter::new(rate, delay.saturating_add(1), queue - delay)?;
-        Ok(Self { rate, queue, delay, meter })
+        let integer_bucket = IntegerBucket::new(rate, delay.saturating_add(1), queue - delay)?;
+        Ok(Self { rate, queue, delay, integer_bucket })
     }
 
     /// The number of calls that may wait.
@@ -57,8 +57,8 @@ impl LeakyBucket {
 
     /// The integer form, for stores that encode the level in one word.
     #[inline]
-    pub fn meter(&self) -> &Meter {
-        &self.meter
+    pub fn integer_bucket(&self) -> &IntegerBucket {
+        &self.integer_bucket
     }
 }
 

@@ -51,7 +51,7 @@ end
 
 function level.reset_at(quota, state) return state[1] end
 
-function level.decide(quota, state, now, cost, max_wait, overdraft, probe)
+function level.decide(quota, state, now, cost, max_wait, overdraft, peek)
   local units_per_token, units_per_us, capacity = quota[1], quota[2], quota[3]
   local before = level_at(quota, state, now)
   local units = cost * units_per_token
@@ -59,12 +59,12 @@ function level.decide(quota, state, now, cost, max_wait, overdraft, probe)
   -- Not `after - capacity`: the sum of two large levels is not exact.
   local excess = before - (capacity - units)
   if cost > 1 and units > capacity then
-    if overdraft == REFUSE or (overdraft == GRANT and units > max_level(quota) - before) then return NEVER, before, 0, 0 end
+    if overdraft == OVERDRAFT_DENY or (overdraft == OVERDRAFT_GRANT and units > max_level(quota) - before) then return NEVER, before, 0, 0 end
     excess = before
   end
   local code = ALLOW
   if excess > 0 then
-    if overdraft ~= FORCE then
+    if overdraft ~= OVERDRAFT_FORCE then
       if max_wait == 0 or excess > units_per_us * max_wait then return DENY, before, excess, 0 end
       local over = excess - (quota[4] - capacity)
       if over > 0 then return DENY, before, over, 0 end
@@ -73,10 +73,10 @@ function level.decide(quota, state, now, cost, max_wait, overdraft, probe)
   else
     excess = 0
   end
-  if probe or cost == 0 then return code, before, excess, 0 end
+  if peek or cost == 0 then return code, before, excess, 0 end
   if after > LARGEST_EXACT or after > max_level(quota) then
     after = max_level(quota)
-    cost = div(since(after, before), units_per_token)
+    cost = div(saturating_sub(after, before), units_per_token)
   end
   write_level(quota, state, now, after)
   return code, after, excess, 0, cost, now, after, 0
@@ -85,21 +85,21 @@ end
 function level.limit(quota) return quota[3] / quota[1] end
 
 -- The number of tokens left at a level.
-function level.tokens_at_level(quota, units) return div(since(quota[3], units), quota[1]) end
+function level.tokens_at_level(quota, units) return div(saturating_sub(quota[3], units), quota[1]) end
 
-function level.refund_ops()
+function level.refund_functions()
   local function refund(quota, state, now, cost, receipt)
     local units_per_token, units_per_us, capacity = quota[1], quota[2], quota[3]
-    local before, mark = level_at(quota, state, now), receipt.mark
-    local drained = units_per_us * since(now, receipt.at)
+    local before, charged_level = level_at(quota, state, now), receipt.level_or_debt
+    local drained = units_per_us * saturating_sub(now, receipt.at)
     local units = receipt.cost * units_per_token
-    local needed = since(mark, units) + min(units, capacity)
-    local waits = drained < since(needed, capacity)
-    local others_wait_behind = before > capacity and before > since(mark, drained)
+    local needed = saturating_sub(charged_level, units) + min(units, capacity)
+    local waits = drained < saturating_sub(needed, capacity)
+    local others_wait_behind = before > capacity and before > saturating_sub(charged_level, drained)
     if others_wait_behind or (waits and cost < receipt.cost) then return end
-    local drained_below_capacity = since(drained, since(mark, capacity))
-    local certain = since(cost * units_per_token, drained_below_capacity)
-    write_level(quota, state, now, since(before, min(certain, since(mark, drained))))
+    local drained_below_capacity = saturating_sub(drained, saturating_sub(charged_level, capacity))
+    local certain = saturating_sub(cost * units_per_token, drained_below_capacity)
+    write_level(quota, state, now, saturating_sub(before, min(certain, saturating_sub(charged_level, drained))))
   end
 
   return refund
@@ -112,7 +112,7 @@ local function convert_level(quota, writer, units)
 end
 
 -- Converts a state of the writer to this quota: the same number of tokens.
-function level.convert(quota, writer, state, now)
+function level.convert_state(quota, writer, state, now)
   local copy = { 0, 0 }
   write_level(quota, copy, now, convert_level(quota, writer, level_at(writer, state, now)))
   return copy
@@ -120,6 +120,6 @@ end
 
 -- The retry time after a denial on a state of the writer, which continues to drain at the writer's rate.
 function level.converted_retry(quota, writer, state, now, before, excess)
-  local goal = mul_div(since(before, excess), writer[1], quota[1])
-  return div_ceil(since(level_at(writer, state, now), goal), writer[2])
+  local goal = mul_div(saturating_sub(before, excess), writer[1], quota[1])
+  return div_ceil(saturating_sub(level_at(writer, state, now), goal), writer[2])
 end

@@ -15,7 +15,7 @@ use crate::{
 
 /// The integer form of a rate with a burst capacity and a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meter {
+pub struct IntegerBucket {
     /// Units that one token costs.
     pub units_per_token: u64,
     /// Units that drain in one microsecond.
@@ -62,19 +62,21 @@ const MAX_DEBT: Micros = Micros::new(1 << 51);
 /// The Lua port of this file.
 pub(super) const LUA: &str = include_str!("level.lua");
 
-impl Meter {
+impl IntegerBucket {
     /// A meter of `rate` that admits `at_once` tokens together, with a queue of `queued` more.
     pub(super) fn new(rate: Rate, at_once: u64, queued: u64) -> Result<Self, QuotaError> {
         let divisor = gcd(rate.amount(), rate.period().get());
-        let (price, drain) = (rate.period().get() / divisor, rate.amount() / divisor);
-        let capacity = at_once.checked_mul(price);
-        let queue = at_once.checked_add(queued).and_then(|all| all.checked_mul(price));
+        let (units_per_token, units_per_us) = (rate.period().get() / divisor, rate.amount() / divisor);
+        let capacity = at_once.checked_mul(units_per_token);
+        let queue = at_once.checked_add(queued).and_then(|all| all.checked_mul(units_per_token));
         match (capacity, queue) {
             // Redis computes in doubles: twice the level plus one step of drain must be exact.
-            (Some(capacity), Some(queue)) if queue <= (LARGEST_EXACT - drain.min(LARGEST_EXACT)) / 2 => {
-                Ok(Self { units_per_token: price, units_per_us: drain, capacity, queue })
+            (Some(capacity), Some(queue))
+                if queue <= (LARGEST_EXACT - units_per_us.min(LARGEST_EXACT)) / 2 =>
+            {
+                Ok(Self { units_per_token, units_per_us, capacity, queue })
             }
-            _ => Err(QuotaError::inexact(rate, at_once.saturating_add(queued), price)),
+            _ => Err(QuotaError::inexact(rate, at_once.saturating_add(queued), units_per_token)),
         }
     }
 
@@ -97,8 +99,8 @@ impl Meter {
 
     /// The parameters for the Lua port.
     pub(super) fn lua_args(&self) -> LuaArgs {
-        let Self { units_per_token: price, units_per_us: drain, capacity, queue } = *self;
-        [price as f64, drain as f64, capacity as f64, queue as f64, 0.0, 0.0]
+        let Self { units_per_token, units_per_us, capacity, queue } = *self;
+        [units_per_token as f64, units_per_us as f64, capacity as f64, queue as f64, 0.0, 0.0]
     }
 
     /// Evaluates `demand` on a level that has been drained up to now.
@@ -121,7 +123,7 @@ impl Meter {
     fn evaluate_oversized(&self, level: u64, units: u64, demand: Demand) -> LevelOutcome {
         let after = level.saturating_add(units).min(self.max_level());
         let is_charged = match demand.overdraft {
-            Overdraft::Refuse => false,
+            Overdraft::Deny => false,
             Overdraft::Grant => units <= self.max_level().saturating_sub(level),
             // Work that has been done is charged, up to the highest level.
             Overdraft::Force => true,
@@ -153,16 +155,17 @@ impl Meter {
     #[inline]
     pub fn to_decision(&self, outcome: LevelOutcome) -> Decision {
         let LevelOutcome { code, level, excess, retry } = outcome;
-        let Self { units_per_token: price, units_per_us: drain, capacity, .. } = *self;
+        let Self { units_per_token, units_per_us, capacity, .. } = *self;
         if let Some(wait) = retry {
-            let remaining = capacity.saturating_sub(level) / price;
-            let reset = Micros::new(level.div_ceil(drain));
-            return Decision::from_count(code, capacity / price, CountReading { remaining, reset, wait });
+            let remaining = capacity.saturating_sub(level) / units_per_token;
+            let reset = Micros::new(level.div_ceil(units_per_us));
+            return Decision::from_count(
+                code,
+                capacity / units_per_token,
+                CountReading { remaining, reset, wait },
+            );
         }
-        Decision::from_level(
-            code,
-            Reading { level, excess, capacity, units_per_token: price, units_per_us: drain },
-        )
+        Decision::from_level(code, Reading { level, excess, capacity, units_per_token, units_per_us })
     }
 
     /// The units of a charge that a refund may return: those that time has not returned already.
@@ -183,21 +186,22 @@ impl Meter {
     /// callers that cancel and retry would gather at the same time. A caller that still waits refunds its whole
     /// charge or nothing.
     pub fn level_after_refund(&self, level: u64, now: Micros, receipt: &Receipt, cost: u64) -> u64 {
-        let elapsed = now.since(receipt.at);
+        let elapsed = now.saturating_sub(receipt.at);
         let drained = self.units_per_us.saturating_mul(elapsed.get());
         let units = receipt.cost.saturating_mul(self.units_per_token);
-        let needed = receipt.mark.saturating_sub(units) + units.min(self.capacity);
+        let needed = receipt.level_or_debt.saturating_sub(units) + units.min(self.capacity);
 
         let waits = drained < needed.saturating_sub(self.capacity);
-        let others_wait_behind = level > self.capacity && level > receipt.mark.saturating_sub(drained);
+        let others_wait_behind =
+            level > self.capacity && level > receipt.level_or_debt.saturating_sub(drained);
         if others_wait_behind || (waits && cost < receipt.cost) {
             return level;
         }
-        level.saturating_sub(self.refundable(receipt.mark, elapsed, cost))
+        level.saturating_sub(self.refundable(receipt.level_or_debt, elapsed, cost))
     }
 
     /// Converts a level that `writer` wrote: the same number of tokens, rounded up.
-    pub fn convert(&self, writer: &Self, level: u64) -> u64 {
+    pub fn convert_level(&self, writer: &Self, level: u64) -> u64 {
         mul_div_ceil(level, self.units_per_token, writer.units_per_token).min(self.max_level())
     }
 
@@ -205,8 +209,8 @@ impl Meter {
     ///
     /// A denial does not write, so the level continues to drain at the rate of `writer`, which determines the
     /// retry time.
-    pub fn evaluate_carried(&self, writer: &Self, level: u64, demand: Demand) -> LevelOutcome {
-        let converted = self.convert(writer, level);
+    pub fn evaluate_converted(&self, writer: &Self, level: u64, demand: Demand) -> LevelOutcome {
+        let converted = self.convert_level(writer, level);
         let mut outcome = self.evaluate(converted, demand);
         if outcome.code == DecisionCode::Deny {
             let goal = mul_div_floor(
@@ -221,10 +225,10 @@ impl Meter {
 
     /// Encodes a level at a point in time.
     pub fn encode_state(at: Micros, level: u64) -> [u64; STATE_LEN] {
-        let mut words = [0; STATE_LEN];
-        words[UPDATED_AT] = at.get();
-        words[LEVEL] = level;
-        words
+        let mut state = [0; STATE_LEN];
+        state[UPDATED_AT] = at.get();
+        state[LEVEL] = level;
+        state
     }
 
     /// The level at `now`.
@@ -235,7 +239,7 @@ impl Meter {
     /// The level at `now`, and the time for which it is valid: a clock that runs backwards is ignored.
     fn advance<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> (u64, Micros) {
         let last = Micros::new(state.get(UPDATED_AT));
-        let drained = self.units_per_us.saturating_mul(now.since(last).get());
+        let drained = self.units_per_us.saturating_mul(now.saturating_sub(last).get());
         (state.get(LEVEL).saturating_sub(drained), now.max(last))
     }
 
@@ -249,7 +253,7 @@ impl Meter {
         self.apply(state, at, level, self.evaluate(level, demand), demand)
     }
 
-    pub(super) fn decide_carried<W: AlgorithmState + ?Sized>(
+    pub(super) fn decide_converted<W: AlgorithmState + ?Sized>(
         &self,
         writer: &Self,
         state: &mut W,
@@ -257,8 +261,8 @@ impl Meter {
         demand: Demand,
     ) -> ChargeResult {
         let (level, at) = writer.advance(state, now);
-        let outcome = self.evaluate_carried(writer, level, demand);
-        self.apply(state, at, self.convert(writer, level), outcome, demand)
+        let outcome = self.evaluate_converted(writer, level, demand);
+        self.apply(state, at, self.convert_level(writer, level), outcome, demand)
     }
 
     /// Writes a granted charge to the state.
@@ -271,7 +275,7 @@ impl Meter {
         demand: Demand,
     ) -> ChargeResult {
         let mut receipt = Receipt::default();
-        if demand.effect == Effect::Probe && outcome.is_granted() {
+        if demand.effect == Effect::Peek && outcome.is_granted() {
             // A probe returns whether the cost would be granted; its numbers exclude the cost.
             outcome.level = level;
         } else if outcome.is_granted() && demand.cost > 0 {
@@ -289,7 +293,7 @@ impl Meter {
             true => (after - before) / self.units_per_token,
             false => cost,
         };
-        Receipt { cost: charged, at, mark: after, ..Receipt::default() }
+        Receipt { cost: charged, at, level_or_debt: after, ..Receipt::default() }
     }
 
     pub(super) fn refund<W: AlgorithmState + ?Sized>(
@@ -304,10 +308,15 @@ impl Meter {
         state.set(LEVEL, self.level_after_refund(level, at, &receipt, cost));
     }
 
-    pub(super) fn carry_over<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+    pub(super) fn convert_state<W: AlgorithmState + ?Sized>(
+        &self,
+        writer: &Self,
+        state: &mut W,
+        now: Micros,
+    ) {
         let (level, at) = writer.advance(state, now);
         state.set(UPDATED_AT, at.get());
-        state.set(LEVEL, self.convert(writer, level));
+        state.set(LEVEL, self.convert_level(writer, level));
     }
 }
 
@@ -315,11 +324,11 @@ impl Meter {
 macro_rules! level_methods {
     () => {
         fn lua_args(&self) -> LuaArgs {
-            self.meter.lua_args()
+            self.integer_bucket.lua_args()
         }
 
         fn decode_reply(&self, reply: [u64; 4]) -> Option<Decision> {
-            self.meter.decode_reply(reply)
+            self.integer_bucket.decode_reply(reply)
         }
 
         fn state_len(&self) -> usize {
@@ -336,7 +345,7 @@ macro_rules! level_methods {
             now: Micros,
             demand: Demand,
         ) -> ChargeResult {
-            self.meter.decide(state, now, demand)
+            self.integer_bucket.decide(state, now, demand)
         }
 
         fn refund<W: AlgorithmState + ?Sized>(
@@ -346,7 +355,7 @@ macro_rules! level_methods {
             receipt: Receipt,
             cost: u64,
         ) {
-            self.meter.refund(state, now, receipt, cost);
+            self.integer_bucket.refund(state, now, receipt, cost);
         }
 
         /// Tokens are comparable between rates.
@@ -354,18 +363,18 @@ macro_rules! level_methods {
             true
         }
 
-        fn carry_over<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
-            self.meter.carry_over(&writer.meter, state, now);
+        fn convert_state<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+            self.integer_bucket.convert_state(&writer.integer_bucket, state, now);
         }
 
-        fn decide_carried<W: AlgorithmState + ?Sized>(
+        fn decide_converted<W: AlgorithmState + ?Sized>(
             &self,
             writer: &Self,
             state: &mut W,
             now: Micros,
             demand: Demand,
         ) -> ChargeResult {
-            self.meter.decide_carried(&writer.meter, state, now, demand)
+            self.integer_bucket.decide_converted(&writer.integer_bucket, state, now, demand)
         }
     };
 }

@@ -6,11 +6,11 @@ mod concurrency;
 mod fixed_window;
 mod leaky_bucket;
 pub mod level;
-mod shaper;
 mod sliding_log;
 mod sliding_strict;
 mod sliding_window;
 mod smooth;
+mod smooth_rate;
 mod token_bucket;
 mod warm_up;
 mod window;
@@ -51,7 +51,7 @@ impl Demand {
     /// Charges `cost` now or denies.
     #[inline]
     pub const fn new(cost: u64) -> Self {
-        Self { cost, max_wait: Micros::ZERO, overdraft: Overdraft::Refuse, effect: Effect::Charge }
+        Self { cost, max_wait: Micros::ZERO, overdraft: Overdraft::Deny, effect: Effect::Charge }
     }
 
     /// Charges `cost` if the wait is at most `max_wait`.
@@ -60,8 +60,8 @@ impl Demand {
     }
 
     /// Checks `cost` without a charge.
-    pub const fn probe(cost: u64) -> Self {
-        Self { effect: Effect::Probe, ..Self::new(cost) }
+    pub const fn peek(cost: u64) -> Self {
+        Self { effect: Effect::Peek, ..Self::new(cost) }
     }
 
     /// Charges `cost` in any state: for work that has already been done.
@@ -81,7 +81,7 @@ impl Demand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overdraft {
     /// Deny it with [`Retry::Never`](crate::Retry::Never).
-    Refuse,
+    Deny,
     /// Grant it when a full burst is available, and repay the remaining cost first.
     Grant,
     /// Charge it in any state and with any queue length.
@@ -94,7 +94,7 @@ pub enum Effect {
     /// Charge the cost.
     Charge,
     /// Return the decision without a charge.
-    Probe,
+    Peek,
 }
 
 /// A decision, and the receipt for a refund of its charge.
@@ -114,9 +114,9 @@ pub struct Receipt {
     /// The time at which the charge is counted.
     pub at: Micros,
     /// A value of the algorithm.
-    pub mark: u64,
+    pub level_or_debt: u64,
     /// A second value of the algorithm.
-    pub stored: u64,
+    pub permits_or_epoch: u64,
 }
 
 /// Whether the usage of a key carries over when its quota changes.
@@ -182,10 +182,10 @@ pub trait Algorithm: Copy + fmt::Display {
     fn shares_state(&self, other: &Self) -> bool;
 
     /// Converts a state that `writer` wrote to this quota. Does nothing if both use the same representation.
-    fn carry_over<W: AlgorithmState + ?Sized>(&self, _writer: &Self, _state: &mut W, _now: Micros) {}
+    fn convert_state<W: AlgorithmState + ?Sized>(&self, _writer: &Self, _state: &mut W, _now: Micros) {}
 
     /// Decides a demand on a state that `writer` wrote. Only a charge writes, and it writes a state of this quota.
-    fn decide_carried<W: AlgorithmState + ?Sized>(
+    fn decide_converted<W: AlgorithmState + ?Sized>(
         &self,
         _writer: &Self,
         state: &mut W,
@@ -309,22 +309,22 @@ macro_rules! algorithm_registry {
             }
 
             /// Converts a state that `writer` wrote to this quota; clears it if they share no state.
-            pub fn carry_over<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+            pub fn convert_state<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
                 match (self, writer) {
                     $((Self::$name(it), Self::$name(writer)) if it.shares_state(writer) => {
-                        it.carry_over(writer, state, now);
+                        it.convert_state(writer, state, now);
                     })+
                     _ => (0..self.state_len()).for_each(|word| state.set(word, 0)),
                 }
             }
 
             /// Decides a demand on a state that `writer` wrote. Both quotas must share their state; see
-            /// [`Algorithm::decide_carried`].
-            pub fn decide_carried<W: AlgorithmState + ?Sized>(
+            /// [`Algorithm::decide_converted`].
+            pub fn decide_converted<W: AlgorithmState + ?Sized>(
                 &self, writer: &Self, state: &mut W, now: Micros, demand: Demand,
             ) -> ChargeResult {
                 match (self, writer) {
-                    $((Self::$name(it), Self::$name(writer)) => it.decide_carried(writer, state, now, demand),)+
+                    $((Self::$name(it), Self::$name(writer)) => it.decide_converted(writer, state, now, demand),)+
                     _ => self.decide(state, now, demand),
                 }
             }

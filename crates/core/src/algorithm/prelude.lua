@@ -2,8 +2,8 @@
 --
 -- A double represents integers up to 2^53 exactly; larger values are cut to that range, as in Rust.
 
-local ALLOW, DELAY, DENY, NEVER, FULL = 0, 1, 2, 3, 4
-local REFUSE, GRANT, FORCE = 0, 1, 2
+local ALLOW, DELAY, DENY, NEVER, LIMIT_REACHED = 0, 1, 2, 3, 4
+local OVERDRAFT_DENY, OVERDRAFT_GRANT, OVERDRAFT_FORCE = 0, 1, 2
 local KEEP, RESET = 0, 1
 
 local LARGEST_EXACT = 9007199254740991
@@ -23,11 +23,11 @@ local function div_ceil(a, b)
 end
 
 -- The sum of a time and a duration, at most the largest time.
-local function plus(time, duration)
+local function saturating_add(time, duration)
   return min(time + duration, LARGEST_EXACT)
 end
 
 -- The duration from one time to another, at least zero.
-local function since(time, other)
+local function saturating_sub(time, other)
   return max(time - other, 0)
 end

@@ -14,7 +14,7 @@ local function count_used_log(quota, state, at)
   local counted, gone = 0, #state.log / 7
   while counted < gone do
     local middle = counted + floor((gone - counted) / 2)
-    if plus(log_timestamp(state, middle), quota[2]) > at then counted = middle + 1 else gone = middle end
+    if saturating_add(log_timestamp(state, middle), quota[2]) > at then counted = middle + 1 else gone = middle end
   end
   return counted
 end
@@ -34,7 +34,7 @@ function sliding_log.earliest_admission(quota, state, now, cost)
   local at = max(now, state.earliest)
   local max_used = quota[1] - cost
   if cost == 0 or #state.log / 7 <= max_used then return at end
-  return max(at, plus(log_timestamp(state, max_used), quota[2]))
+  return max(at, saturating_add(log_timestamp(state, max_used), quota[2]))
 end
 
 function sliding_log.record(quota, state, at, cost)
@@ -46,19 +46,19 @@ end
 
 function sliding_log.remaining(quota, state, now)
   if state.earliest > now then return 0 end
-  return since(quota[1], count_used_log(quota, state, now))
+  return saturating_sub(quota[1], count_used_log(quota, state, now))
 end
 
 function sliding_log.reset_at(quota, state)
   if state.log == '' then return state.earliest end
-  return max(plus(log_timestamp(state, 0), quota[2]), state.earliest)
+  return max(saturating_add(log_timestamp(state, 0), quota[2]), state.earliest)
 end
 
-function sliding_log.decide(quota, state, now, cost, max_wait, overdraft, probe)
-  return decide_window(sliding_log, quota, state, now, cost, max_wait, overdraft, probe)
+function sliding_log.decide(quota, state, now, cost, max_wait, overdraft, peek)
+  return decide_window(sliding_log, quota, state, now, cost, max_wait, overdraft, peek)
 end
 
-function sliding_log.refund_ops()
+function sliding_log.refund_functions()
   local function refund(quota, state, now, cost, receipt)
     local length = #state.log / 7
     local newer = 0

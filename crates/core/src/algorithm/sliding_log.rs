@@ -100,7 +100,7 @@ impl SlidingLog {
         let (mut counted, mut gone) = (0, state.get(LEN));
         while counted < gone {
             let middle = counted + (gone - counted) / 2;
-            if self.timestamp(state, middle).plus(self.rate.period()) > at {
+            if self.timestamp(state, middle).saturating_add(self.rate.period()) > at {
                 counted = middle + 1;
             } else {
                 gone = middle;
@@ -117,7 +117,7 @@ impl WindowAlgorithm for SlidingLog {
         if cost == 0 || state.get(LEN) <= max_used {
             return at;
         }
-        at.max(self.timestamp(state, max_used).plus(self.rate.period()))
+        at.max(self.timestamp(state, max_used).saturating_add(self.rate.period()))
     }
 
     fn record<W: AlgorithmState + ?Sized>(&self, state: &mut W, at: Micros, cost: u64) {
@@ -141,7 +141,10 @@ impl WindowAlgorithm for SlidingLog {
     fn reset_at<W: AlgorithmState + ?Sized>(&self, state: &W) -> Micros {
         match state.get(LEN) {
             0 => Micros::new(state.get(EARLIEST)),
-            _ => self.timestamp(state, 0).plus(self.rate.period()).max(Micros::new(state.get(EARLIEST))),
+            _ => self
+                .timestamp(state, 0)
+                .saturating_add(self.rate.period())
+                .max(Micros::new(state.get(EARLIEST))),
         }
     }
 }

@@ -73,7 +73,7 @@ end
 
 function sliding_strict.remaining(quota, state, now)
   if effective_now(quota, state, now) > now then return 0 end
-  return since(quota[1], count_used_parts(quota, state, div(now, quota[2])))
+  return saturating_sub(quota[1], count_used_parts(quota, state, div(now, quota[2])))
 end
 
 function sliding_strict.reset_at(quota, state)
@@ -84,15 +84,15 @@ function sliding_strict.reset_at(quota, state)
   return state.newest * quota[2]
 end
 
-function sliding_strict.decide(quota, state, now, cost, max_wait, overdraft, probe)
-  return decide_window(sliding_strict, quota, state, now, cost, max_wait, overdraft, probe)
+function sliding_strict.decide(quota, state, now, cost, max_wait, overdraft, peek)
+  return decide_window(sliding_strict, quota, state, now, cost, max_wait, overdraft, peek)
 end
 
-function sliding_strict.refund_ops()
+function sliding_strict.refund_functions()
   local function refund(quota, state, now, cost, receipt)
     local index = div(receipt.at, quota[2])
     if state.newest and index <= state.newest and index + quota[3] >= state.newest then
-      state[index] = since(state[index] or 0, cost)
+      state[index] = saturating_sub(state[index] or 0, cost)
     end
   end
 

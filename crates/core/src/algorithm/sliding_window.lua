@@ -6,7 +6,7 @@
 local sliding_window = {}
 
 local function window_view(quota, state, now)
-  local newest = since(state[1], 1)
+  local newest = saturating_sub(state[1], 1)
   local at = max(now, newest)
   local index = div(at, quota[2])
   local ago = index - div(newest, quota[2])
@@ -19,7 +19,7 @@ end
 local function fade_time(quota, previous, room)
   if previous == 0 then return 0 end
   local ticks = quota[2] / quota[3]
-  return since(ticks, div(room * ticks, previous)) * quota[3]
+  return saturating_sub(ticks, div(room * ticks, previous)) * quota[3]
 end
 
 function sliding_window.new() return { 0, 0, 0 } end
@@ -34,8 +34,8 @@ function sliding_window.save(quota, state) return pack('>I7I7I7', state[1], stat
 function sliding_window.earliest_admission(quota, state, now, cost)
   local at, start, previous, count = window_view(quota, state, now)
   local room = quota[1] - (count + cost)
-  if room >= 0 then return max(at, plus(start, fade_time(quota, previous, room))) end
-  return plus(start, quota[2] + fade_time(quota, count, quota[1] - cost))
+  if room >= 0 then return max(at, saturating_add(start, fade_time(quota, previous, room))) end
+  return saturating_add(start, quota[2] + fade_time(quota, count, quota[1] - cost))
 end
 
 function sliding_window.record(quota, state, at, cost)
@@ -50,26 +50,26 @@ function sliding_window.remaining(quota, state, now)
   local left = ticks - div(now - start, quota[3])
   local faded = previous * left
   if faded <= LARGEST_EXACT then faded = div_ceil(faded, ticks) else faded = mul_div_ceil(previous, left, ticks) end
-  return since(quota[1], count + faded)
+  return saturating_sub(quota[1], count + faded)
 end
 
 function sliding_window.reset_at(quota, state)
   local at, start, previous, count = window_view(quota, state, 0)
-  if count > 0 then return plus(start, 2 * quota[2]) end
-  if previous > 0 then return plus(start, quota[2]) end
+  if count > 0 then return saturating_add(start, 2 * quota[2]) end
+  if previous > 0 then return saturating_add(start, quota[2]) end
   return at
 end
 
-function sliding_window.decide(quota, state, now, cost, max_wait, overdraft, probe)
-  return decide_window(sliding_window, quota, state, now, cost, max_wait, overdraft, probe)
+function sliding_window.decide(quota, state, now, cost, max_wait, overdraft, peek)
+  return decide_window(sliding_window, quota, state, now, cost, max_wait, overdraft, peek)
 end
 
-function sliding_window.refund_ops()
+function sliding_window.refund_functions()
   local function refund(quota, state, now, cost, receipt)
     if state[1] == 0 then return end
     local ago = div(state[1] - 1, quota[2]) - div(receipt.at, quota[2])
-    if ago == 0 then state[3] = since(state[3], cost) end
-    if ago == 1 then state[2] = since(state[2], cost) end
+    if ago == 0 then state[3] = saturating_sub(state[3], cost) end
+    if ago == 1 then state[2] = saturating_sub(state[2], cost) end
   end
 
   return refund

@@ -99,11 +99,11 @@ impl WindowAlgorithm for SlidingWindow {
         match self.limit().checked_sub(view.current.saturating_add(cost)) {
             Some(room) => {
                 let into = self.fade_time(view.previous, room);
-                view.at.max(view.start.plus(Micros::new(into)))
+                view.at.max(view.start.saturating_add(Micros::new(into)))
             }
             None => {
                 let into = self.fade_time(view.current, self.limit() - cost);
-                view.start.plus(Micros::new(self.length() + into))
+                view.start.saturating_add(Micros::new(self.length() + into))
             }
         }
     }
@@ -120,7 +120,7 @@ impl WindowAlgorithm for SlidingWindow {
         if view.at > now {
             return 0;
         }
-        let left = self.ticks() - now.since(view.start).get() / self.tick;
+        let left = self.ticks() - now.saturating_sub(view.start).get() / self.tick;
         // Exact even if a quota with a far larger limit counted.
         let faded = mul_div_ceil(view.previous, left, self.ticks());
         self.limit().saturating_sub(view.current.saturating_add(faded))
@@ -133,7 +133,7 @@ impl WindowAlgorithm for SlidingWindow {
             (_, 0) => 1,
             _ => 2,
         };
-        view.start.plus(Micros::new(windows * self.length()))
+        view.start.saturating_add(Micros::new(windows * self.length()))
     }
 }
 

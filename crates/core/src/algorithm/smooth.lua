@@ -1,2 +1,2 @@
 -- Smooth: the port of smooth.rs. Parameters and state are those of the shaper.
-local smooth = shaper
+local smooth = smooth_rate

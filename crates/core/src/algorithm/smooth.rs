@@ -13,7 +13,7 @@
 
 use super::{
     Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
-    shaper::{self, Shaper, ShaperState, WarmUpCost, shaper_methods},
+    smooth_rate::{self, SmoothRate, SmoothState, StoredPermitCost, smooth_rate_methods},
 };
 use crate::{
     bound::Bound,
@@ -28,7 +28,7 @@ use core::fmt;
 pub struct Smooth {
     rate: Rate,
     burst: Option<u64>,
-    shaper: Shaper,
+    smooth_rate: SmoothRate,
 }
 
 impl Smooth {
@@ -48,14 +48,14 @@ impl Smooth {
         rate.validate()?;
         let per_second = rate.per_second();
         let stable = 1_000_000.0 / per_second;
-        let most = burst.map_or(per_second, |burst| burst as f64);
-        let shaper = Shaper {
+        let max_permits = burst.map_or(per_second, |burst| burst as f64);
+        let smooth_rate = SmoothRate {
             stable_interval: stable,
-            max_permits: most,
+            max_permits,
             cool_down_interval: stable,
-            warm_up: WarmUpCost::Free,
+            stored_permit_cost: StoredPermitCost::Free,
         };
-        Ok(Self { rate, burst, shaper })
+        Ok(Self { rate, burst, smooth_rate })
     }
 
     /// The maximum number of stored permits, if declared.
@@ -65,17 +65,17 @@ impl Smooth {
 
     /// The stored permits and the time at which the next call proceeds: Guava's internal variables, for tests.
     pub fn inspect<W: AlgorithmState + ?Sized>(&self, state: &W) -> (f64, Micros) {
-        let pace = self.shaper.load(state);
-        (pace.stored, pace.free_at)
+        let smooth_state = self.smooth_rate.load(state);
+        (smooth_state.stored, smooth_state.free_at)
     }
 }
 
 impl Algorithm for Smooth {
     const NAMES: &'static [&'static str] = &["smooth"];
     const LUA_SOURCES: &'static [&'static str] =
-        &[super::PRELUDE_LUA, super::CONVERT_LUA, shaper::LUA, include_str!("smooth.lua")];
+        &[super::PRELUDE_LUA, super::CONVERT_LUA, smooth_rate::LUA, include_str!("smooth.lua")];
 
-    shaper_methods!();
+    smooth_rate_methods!();
 
     fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
         match reader.parse_amount_after("burst", rate.unit())? {
@@ -86,11 +86,11 @@ impl Algorithm for Smooth {
 
     fn bound(&self) -> Bound {
         // A fraction of a stored permit counts as one.
-        Bound::debt((self.shaper.max_permits as u64).saturating_add(1), self.rate, 1)
+        Bound::debt((self.smooth_rate.max_permits as u64).saturating_add(1), self.rate, 1)
     }
 
     fn create<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) {
-        Shaper::save(state, ShaperState { stored: 0.0, free_at: now });
+        SmoothRate::save(state, SmoothState { stored: 0.0, free_at: now });
     }
 }
 

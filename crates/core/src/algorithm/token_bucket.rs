@@ -16,7 +16,7 @@
 
 use super::{
     Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
-    level::{Meter, level_methods},
+    level::{IntegerBucket, level_methods},
 };
 use crate::{
     bound::Bound,
@@ -32,7 +32,7 @@ use core::fmt;
 pub struct TokenBucket {
     rate: Rate,
     burst: u64,
-    meter: Meter,
+    integer_bucket: IntegerBucket,
 }
 
 impl TokenBucket {
@@ -40,13 +40,13 @@ impl TokenBucket {
     pub fn new(rate: Rate, burst: u64) -> Result<Self, QuotaError> {
         rate.validate()?;
         QuotaError::require_nonzero("a burst", burst)?;
-        Ok(Self { rate, burst, meter: Meter::new(rate, burst, 0)?.with_unbounded_queue() })
+        Ok(Self { rate, burst, integer_bucket: IntegerBucket::new(rate, burst, 0)?.with_unbounded_queue() })
     }
 
     /// The integer form, for stores that encode the level in one word.
     #[inline]
-    pub fn meter(&self) -> &Meter {
-        &self.meter
+    pub fn integer_bucket(&self) -> &IntegerBucket {
+        &self.integer_bucket
     }
 }
 

@@ -1,2 +1,2 @@
 -- Warm-up: the port of warm_up.rs. Parameters and state are those of the shaper.
-local warm_up = shaper
+local warm_up = smooth_rate

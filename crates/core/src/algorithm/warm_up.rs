@@ -16,7 +16,7 @@
 
 use super::{
     Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
-    shaper::{self, Shaper, ShaperState, WarmUpCost, shaper_methods},
+    smooth_rate::{self, SmoothRate, SmoothState, StoredPermitCost, smooth_rate_methods},
 };
 use crate::{
     bound::Bound,
@@ -32,7 +32,7 @@ pub struct WarmUp {
     rate: Rate,
     warm_up: Micros,
     cold_factor: f64,
-    shaper: Shaper,
+    smooth_rate: SmoothRate,
 }
 
 /// Guava's default.
@@ -51,16 +51,16 @@ impl WarmUp {
         let cold = stable * cold_factor;
         let period = warm_up.get() as f64;
         let threshold = 0.5 * period / stable;
-        let most = threshold + 2.0 * period / (stable + cold);
-        let slope = (cold - stable) / (most - threshold);
-        let warm_up_cost = WarmUpCost::Trapezoid { threshold, slope };
-        let shaper = Shaper {
+        let max_permits = threshold + 2.0 * period / (stable + cold);
+        let slope = (cold - stable) / (max_permits - threshold);
+        let stored_permit_cost = StoredPermitCost::Trapezoid { threshold, slope };
+        let smooth_rate = SmoothRate {
             stable_interval: stable,
-            max_permits: most,
-            cool_down_interval: period / most,
-            warm_up: warm_up_cost,
+            max_permits,
+            cool_down_interval: period / max_permits,
+            stored_permit_cost,
         };
-        Ok(Self { rate, warm_up, cold_factor, shaper })
+        Ok(Self { rate, warm_up, cold_factor, smooth_rate })
     }
 
     /// The duration of the warm-up.
@@ -75,17 +75,17 @@ impl WarmUp {
 
     /// The stored permits and the time at which the next call proceeds: Guava's internal variables, for tests.
     pub fn inspect<W: AlgorithmState + ?Sized>(&self, state: &W) -> (f64, Micros) {
-        let pace = self.shaper.load(state);
-        (pace.stored, pace.free_at)
+        let smooth_state = self.smooth_rate.load(state);
+        (smooth_state.stored, smooth_state.free_at)
     }
 }
 
 impl Algorithm for WarmUp {
     const NAMES: &'static [&'static str] = &["warm-up"];
     const LUA_SOURCES: &'static [&'static str] =
-        &[super::PRELUDE_LUA, super::CONVERT_LUA, shaper::LUA, include_str!("warm_up.lua")];
+        &[super::PRELUDE_LUA, super::CONVERT_LUA, smooth_rate::LUA, include_str!("warm_up.lua")];
 
-    shaper_methods!();
+    smooth_rate_methods!();
 
     fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
         let warm_up = reader.parse_period("a warm-up duration, as in `warm-up 4s`")?;
@@ -101,7 +101,7 @@ impl Algorithm for WarmUp {
     }
 
     fn create<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) {
-        Shaper::save(state, ShaperState { stored: self.shaper.max_permits, free_at: now });
+        SmoothRate::save(state, SmoothState { stored: self.smooth_rate.max_permits, free_at: now });
     }
 }
 

@@ -37,7 +37,7 @@ where
     let limit = it.limit();
     let max_cost = limit.saturating_mul(MAX_OVERDRAFT_WINDOWS);
     let (cost, affordable) = match demand.overdraft {
-        Overdraft::Refuse => (demand.cost, limit),
+        Overdraft::Deny => (demand.cost, limit),
         Overdraft::Grant => (demand.cost, max_cost),
         // Work that has been done is charged, up to the maximum number of windows.
         Overdraft::Force => (demand.cost.min(max_cost), max_cost),
@@ -52,7 +52,7 @@ where
 
     // Decide.
     let at = it.earliest_admission(state, now, first);
-    let wait = at.since(now);
+    let wait = at.saturating_sub(now);
     let code = match wait {
         Micros::ZERO => DecisionCode::Allow,
         _ if wait <= demand.max_wait => DecisionCode::Delay,
@@ -82,7 +82,7 @@ where
     W: AlgorithmState + ?Sized,
 {
     let remaining = it.remaining(state, now);
-    let reset = it.reset_at(state).since(now);
+    let reset = it.reset_at(state).saturating_sub(now);
     Decision::from_count(code, it.limit(), CountReading { remaining, reset, wait })
 }
 

@@ -62,19 +62,19 @@ impl QuotaError {
         Err(Self::new(format!("{what} of {value} is too large"), format!("the largest is {LARGEST_EXACT}")))
     }
 
-    /// `tokens` of `price` units each exceed the range of exact integers.
-    pub(crate) fn inexact(rate: Rate, tokens: u64, price: u64) -> Self {
+    /// `tokens` of `units_per_token` units each exceed the range of exact integers.
+    pub(crate) fn inexact(rate: Rate, tokens: u64, units_per_token: u64) -> Self {
         let problem = format!(
-            "{rate} with a capacity of {tokens} cannot be counted exactly: {tokens} x {price} units exceed {}",
+            "{rate} with a capacity of {tokens} cannot be counted exactly: {tokens} x {units_per_token} units exceed {}",
             LARGEST_EXACT / 2
         );
         // A rounder amount shares a larger divisor with the period, so a token needs fewer units.
         let mut step = 10;
         while step <= rate.amount() {
             let rounder = rate.amount() / step * step;
-            let price = rate.period().get() / gcd(rounder, rate.period().get());
-            let room = if tokens == rate.amount() { rounder } else { tokens };
-            if room.checked_mul(price).is_some_and(|all| all < LARGEST_EXACT / 2) {
+            let units_per_token = rate.period().get() / gcd(rounder, rate.period().get());
+            let capacity = if tokens == rate.amount() { rounder } else { tokens };
+            if capacity.checked_mul(units_per_token).is_some_and(|all| all < LARGEST_EXACT / 2) {
                 let nearby = Rate::new(rounder, rate.period()).with_unit(rate.unit());
                 return Self::new(problem, format!("use {nearby}, a smaller burst or a shorter period"));
             }

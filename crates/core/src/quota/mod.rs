@@ -43,7 +43,7 @@ use core::{
 /// ```
 /// use tidegate_core::Quota;
 ///
-/// let quota = Quota::per_minute(100).burst(20)?;
+/// let quota = Quota::per_minute(100).token_bucket(20)?;
 /// assert_eq!(quota, "100/min burst 20".parse()?);
 /// # Ok::<(), tidegate_core::QuotaError>(())
 /// ```
@@ -121,7 +121,7 @@ impl Quota {
             return shared.map_or(*self, |it| AlgorithmKind::Concurrency(it).into());
         };
         let shared = match self.kind {
-            AlgorithmKind::TokenBucket(_) => slower(rate).burst(part(self.limit())),
+            AlgorithmKind::TokenBucket(_) => slower(rate).token_bucket(part(self.limit())),
             AlgorithmKind::LeakyBucket(it) => {
                 let (queue, delay) = (it.queue() / nodes, it.delay() / nodes);
                 slower(rate).leaky_bucket_with_delay(queue, delay)
@@ -149,7 +149,7 @@ impl Quota {
     /// ```
     /// use tidegate_core::Quota;
     ///
-    /// let quota = Quota::per_minute(100).burst(20)?;
+    /// let quota = Quota::per_minute(100).token_bucket(20)?;
     /// assert_eq!(quota.scale("x0.5".parse()?)?, "50/min burst 10".parse()?);
     /// assert_eq!(quota.scale("x0.001".parse()?)?, "1/min burst 1".parse()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -168,7 +168,9 @@ impl Quota {
         };
         let rate = Rate::new(times(rate.amount()), rate.period()).with_unit(rate.unit());
         match self.kind {
-            AlgorithmKind::TokenBucket(_) | AlgorithmKind::Concurrency(_) => rate.burst(times(self.limit())),
+            AlgorithmKind::TokenBucket(_) | AlgorithmKind::Concurrency(_) => {
+                rate.token_bucket(times(self.limit()))
+            }
             AlgorithmKind::LeakyBucket(it) => {
                 rate.leaky_bucket_with_delay(ratio.apply(it.queue()), ratio.apply(it.delay()))
             }
@@ -220,14 +222,14 @@ impl Quota {
     /// ```
     /// use tidegate_core::{Demand, Micros, Outcome, Quota, Retry};
     ///
-    /// let quota = Quota::per_second(10).burst(1)?;
+    /// let quota = Quota::per_second(10).token_bucket(1)?;
     /// let mut state = [0; 2]; // an unused key
-    /// let words = state.as_mut_slice();
-    /// let check = |words: &mut [u64], ms| quota.decide(words, Micros::from_millis(ms), Demand::new(1)).decision;
+    /// let state = state.as_mut_slice();
+    /// let check = |state: &mut [u64], ms| quota.decide(state, Micros::from_millis(ms), Demand::new(1)).decision;
     ///
-    /// assert_eq!(check(words, 0).outcome(), Outcome::Allow);
-    /// assert_eq!(check(words, 30).outcome(), Outcome::Deny(Retry::After(Micros::from_millis(70))));
-    /// assert_eq!(check(words, 100).outcome(), Outcome::Allow);
+    /// assert_eq!(check(state, 0).outcome(), Outcome::Allow);
+    /// assert_eq!(check(state, 30).outcome(), Outcome::Deny(Retry::After(Micros::from_millis(70))));
+    /// assert_eq!(check(state, 100).outcome(), Outcome::Allow);
     /// # Ok::<(), tidegate_core::QuotaError>(())
     /// ```
     #[inline]
@@ -257,19 +259,19 @@ impl Quota {
     }
 
     /// Converts a state that `writer` wrote to this quota.
-    pub fn carry_over<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
-        self.kind.carry_over(&writer.kind, state, now);
+    pub fn convert_state<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+        self.kind.convert_state(&writer.kind, state, now);
     }
 
-    /// Decides a demand on a state that `writer` wrote; see [`AlgorithmKind::decide_carried`].
-    pub fn decide_carried<W: AlgorithmState + ?Sized>(
+    /// Decides a demand on a state that `writer` wrote; see [`AlgorithmKind::decide_converted`].
+    pub fn decide_converted<W: AlgorithmState + ?Sized>(
         &self,
         writer: &Self,
         state: &mut W,
         now: Micros,
         demand: Demand,
     ) -> ChargeResult {
-        self.kind.decide_carried(&writer.kind, state, now, demand)
+        self.kind.decide_converted(&writer.kind, state, now, demand)
     }
 
     /// Extends the lease of the permit that `receipt` records; `None` when it has expired.
@@ -292,11 +294,11 @@ impl Quota {
 impl Rate {
     /// A token bucket whose burst is the amount of one period.
     pub fn quota(self) -> Result<Quota, QuotaError> {
-        self.burst(self.amount())
+        self.token_bucket(self.amount())
     }
 
     /// A token bucket with a capacity of `tokens`.
-    pub fn burst(self, tokens: u64) -> Result<Quota, QuotaError> {
+    pub fn token_bucket(self, tokens: u64) -> Result<Quota, QuotaError> {
         TokenBucket::new(self, tokens).map(|it| Quota { kind: AlgorithmKind::TokenBucket(it) })
     }
 

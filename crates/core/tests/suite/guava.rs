@@ -143,12 +143,12 @@ fn guava_test_scripts_have_equal_waits() {
         let mut waited = Vec::new();
         for act in script {
             match act {
-                S(millis) => now = now.plus(Micros::from_millis(millis)),
+                S(millis) => now = now.saturating_add(Micros::from_millis(millis)),
                 A(permits) => {
                     let wait =
                         limiter.decide(now, Demand::with_max_wait(permits, Micros::MAX)).decision.wait();
                     waited.push(wait.get());
-                    now = now.plus(wait);
+                    now = now.saturating_add(wait);
                 }
             }
         }
@@ -166,12 +166,12 @@ fn guava_try_acquire_results_match() {
         limiter.create(Micros::ZERO);
         let mut now = Micros::ZERO;
         for (step, (pause, timeout, succeeds)) in tries.into_iter().enumerate() {
-            now = now.plus(Micros::from_millis(pause));
+            now = now.saturating_add(Micros::from_millis(pause));
             let demand = Demand::with_max_wait(1, Micros::from_millis(timeout));
             let decision = limiter.decide(now, demand).decision;
             assert_eq!(decision.is_granted(), succeeds, "{name}, try {step}");
             if let Outcome::Delay(wait) = decision.outcome() {
-                now = now.plus(wait);
+                now = now.saturating_add(wait);
             }
         }
     }
@@ -183,7 +183,7 @@ fn new_key_starts_with_max_permits() {
     let quota: Quota = "5/s smooth".parse().unwrap();
     let AlgorithmKind::Smooth(smooth) = quota.kind() else { panic!("{quota} is smooth") };
     assert_eq!(smooth.inspect([0; 2].as_slice()), (5.0, Micros::ZERO));
-    let mut words = [0; 2];
-    smooth.create(words.as_mut_slice(), Micros::from_secs(9));
-    assert_eq!(smooth.inspect(words.as_slice()), (0.0, Micros::from_secs(9)));
+    let mut state = [0; 2];
+    smooth.create(state.as_mut_slice(), Micros::from_secs(9));
+    assert_eq!(smooth.inspect(state.as_slice()), (0.0, Micros::from_secs(9)));
 }

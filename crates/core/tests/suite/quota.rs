@@ -68,7 +68,7 @@ fn alternative_spellings_parse_equally() {
 fn code_and_text_declare_the_same_quotas() {
     let ten_seconds = Duration::from_secs(10);
     for (built, text) in [
-        (Quota::per_minute(100).burst(20), "100/min burst 20"),
+        (Quota::per_minute(100).token_bucket(20), "100/min burst 20"),
         (Quota::per_hour(100).quota(), "100/h"),
         (Quota::per_day(100).fixed_window(), "100/d fixed-window"),
         (Quota::amount_per_period(5, ten_seconds).quota(), "5 per 10s"),

@@ -41,7 +41,7 @@ pub(super) async fn serve<F: RequestFilter>(
     let mut keep_alive = KeepAlive::Yes;
     let reason = poll_fn(|context| {
         client.deadline.register(context);
-        if client.worker.is_draining() && keep_alive == KeepAlive::Yes {
+        if client.worker.is_stopping() && keep_alive == KeepAlive::Yes {
             keep_alive = KeepAlive::No;
             Pin::new(&mut connection).graceful_shutdown();
         }

@@ -25,10 +25,10 @@ pub(super) async fn close(mut io: ClientIo, mut input: ClientInput, client: &Cli
     if io.is_read_closed() {
         return;
     }
-    let watch = &client.worker.deadlines;
-    let end = watch.now().saturating_add(client.worker.settings.body_timeout);
+    let deadlines = &client.worker.deadlines;
+    let end = deadlines.now().saturating_add(client.worker.settings.body_timeout);
     client.start_linger(LINGER_TIMEOUT);
-    let mut piece = [0; DISCARD_BUFFER_SIZE];
+    let mut buffer = [0; DISCARD_BUFFER_SIZE];
     // hyper has already shut down the write side after a normal end.
     let mut write_shutdown =
         if input == ClientInput::Done { WriteShutdown::Complete } else { WriteShutdown::Pending };
@@ -38,10 +38,10 @@ pub(super) async fn close(mut io: ClientIo, mut input: ClientInput, client: &Cli
             if write_shutdown == WriteShutdown::Pending && io.poll_write_shutdown(context).is_ready() {
                 write_shutdown = WriteShutdown::Complete;
             }
-            match io.poll_discard(context, &mut piece) {
-                Poll::Ready(Ok(1..)) if watch.now() < end => {
+            match io.poll_discard(context, &mut buffer) {
+                Poll::Ready(Ok(1..)) if deadlines.now() < end => {
                     input = ClientInput::Unread;
-                    client.start_linger(LINGER_TIMEOUT.min(end - watch.now()));
+                    client.start_linger(LINGER_TIMEOUT.min(end - deadlines.now()));
                 }
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending if input == ClientInput::Done || client.deadline.is_expired() => {

@@ -25,7 +25,7 @@ pub(crate) use stream_timeout::StreamTimeout;
 pub(crate) use tunnel::Tunnel;
 
 use crate::{
-    Origin, RequestFilter, connection_limit::ConnectionPermit, deadline::Deadline,
+    ConnectionInfo, RequestFilter, connection_limit::ConnectionPermit, deadline::Deadline,
     proxy::ForwardedHeaderWriter, worker::Worker,
 };
 use lingering_close::ClientInput;
@@ -41,7 +41,7 @@ use tidegate_http_server::{ALPN_HTTP2, Stream};
 /// The state of a client connection.
 pub(crate) struct ClientConnection {
     pub(crate) worker: Rc<Worker>,
-    pub(crate) origin: Origin,
+    pub(crate) connection_info: ConnectionInfo,
     /// Writes the forwarding headers; created for the first request.
     pub(crate) forwarded_header_writer: RefCell<Option<Box<ForwardedHeaderWriter>>>,
     /// The server side of an upgraded connection.
@@ -91,13 +91,17 @@ enum HttpVersion {
 const BUFFER_RELEASE_DELAY: u64 = 100;
 
 impl ClientConnection {
-    pub(crate) fn new(worker: Rc<Worker>, origin: Origin, permit: ConnectionPermit) -> Rc<Self> {
+    pub(crate) fn new(
+        worker: Rc<Worker>,
+        connection_info: ConnectionInfo,
+        permit: ConnectionPermit,
+    ) -> Rc<Self> {
         worker.connection_opened();
         let deadline = worker.deadlines.new_deadline();
         deadline.set(worker.settings.idle_timeout);
         Rc::new(Self {
             worker,
-            origin,
+            connection_info,
             forwarded_header_writer: RefCell::default(),
             tunnel: RefCell::default(),
             stream_timeout: RefCell::default(),
@@ -277,7 +281,7 @@ enum WaitResult {
 async fn wait_for_request(io: &ClientIo, client: &ClientConnection) -> WaitResult {
     poll_fn(|context| {
         client.deadline.register(context);
-        if client.deadline.is_expired() || client.worker.is_draining() {
+        if client.deadline.is_expired() || client.worker.is_stopping() {
             return Poll::Ready(WaitResult::Closed);
         }
         match io.poll_ready(context) {

@@ -19,7 +19,7 @@ pub(super) async fn has_http2_preface(io: &mut ClientIo, client: &ClientConnecti
             poll_fn(|context| {
                 client.deadline.register(context);
                 match reading.as_mut().poll(context) {
-                    Poll::Pending if client.deadline.is_expired() || client.worker.is_draining() => {
+                    Poll::Pending if client.deadline.is_expired() || client.worker.is_stopping() => {
                         Poll::Ready(Ok(0))
                     }
                     polled => polled,

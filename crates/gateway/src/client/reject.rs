@@ -20,11 +20,11 @@ const RESPONSE_503: &[u8] =
 /// Sends a 503 to a client that uses HTTP/1 without TLS. Other connections are closed, and so are those beyond the maximum of
 /// concurrent rejections.
 pub(crate) fn reject<F: RequestFilter>(worker: &Rc<Worker>, filter: &Arc<F>, stream: TcpStream) {
-    let rejections = &worker.rejections;
-    if rejections.get() >= MAX_CONCURRENT_REJECTIONS {
+    let pending = &worker.pending_rejections;
+    if pending.get() >= MAX_CONCURRENT_REJECTIONS {
         return;
     }
-    rejections.set(rejections.get() + 1);
+    pending.set(pending.get() + 1);
     let (worker, filter) = (worker.clone(), filter.clone());
     task::spawn_local(async move {
         // The connection is closed whether or not the client read the response.
@@ -32,7 +32,7 @@ pub(crate) fn reject<F: RequestFilter>(worker: &Rc<Worker>, filter: &Arc<F>, str
             RequestTelemetry::rejected(StatusCode::SERVICE_UNAVAILABLE).record(&*filter, None, &worker);
         };
         let _ = time::timeout(REJECTION_TIMEOUT, send_503(stream, record)).await;
-        worker.rejections.set(worker.rejections.get() - 1);
+        worker.pending_rejections.set(worker.pending_rejections.get() - 1);
     });
 }
 

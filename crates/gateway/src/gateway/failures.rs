@@ -22,7 +22,7 @@ impl ExpressionFailures {
             let (logged, at) = self.logged.get(&part).copied().unwrap_or((0, Micros::ZERO));
             // A new policy counts from zero.
             let logged = if logged > failures { 0 } else { logged };
-            let is_due = at == Micros::ZERO || now >= at.plus(LOG_INTERVAL);
+            let is_due = at == Micros::ZERO || now >= at.saturating_add(LOG_INTERVAL);
             if failures > logged && is_due {
                 events::ExpressionFailed { part: &part, failures: failures - logged }.emit();
                 self.logged.insert(part, (failures, now));

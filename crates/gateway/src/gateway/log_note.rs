@@ -3,7 +3,7 @@
 use crate::LogNote;
 use tidegate_core::Decision;
 use tidegate_policy::{
-    compile::{DenyReason, PolicyAdmission, PolicyGate, PolicyRefusal},
+    compile::{PolicyAdmission, PolicyGate, PolicyRejection, RejectReason},
     head::HttpRequestHead,
 };
 use tidegate_rule::{Gate, LimitDecision, Mode, Rule, key_hash};
@@ -16,11 +16,11 @@ pub(super) fn admitted_note(
 ) -> LogNote {
     let verdict = admission.verdict();
     let name = |one: &LimitDecision| one.rule(gate.gate()).map_or("", Rule::name);
-    let denied = |one: &&LimitDecision| {
+    let is_shadow_denied = |one: &&LimitDecision| {
         one.mode == Mode::Shadow && one.decision().is_some_and(|decision| !decision.is_granted())
     };
-    if let Some(watching) = verdict.decisions().find(denied) {
-        return build_note(name(watching), "would-be-limited", gate.gate(), head);
+    if let Some(shadow_denied) = verdict.decisions().find(is_shadow_denied) {
+        return build_note(name(shadow_denied), "would-be-limited", gate.gate(), head);
     }
     let left = |one: &&LimitDecision| one.decision().map_or(u64::MAX, Decision::remaining);
     match verdict.decisions().min_by_key(left) {
@@ -30,19 +30,19 @@ pub(super) fn admitted_note(
 }
 
 /// The note of a rejected request.
-pub(super) fn refused_note(
-    refusal: &PolicyRefusal,
+pub(super) fn rejected_note(
+    rejection: &PolicyRejection,
     gate: &PolicyGate,
     head: &HttpRequestHead<'_>,
 ) -> LogNote {
-    let decision = match refusal.reason {
-        DenyReason::Limited => "limited",
-        DenyReason::NoKey => "no-key",
-        DenyReason::Denied => "denied",
-        DenyReason::Banned => "banned",
-        DenyReason::Guarded => "guarded",
+    let decision = match rejection.reason {
+        RejectReason::Limited => "limited",
+        RejectReason::NoKey => "no-key",
+        RejectReason::DenyListed => "denied",
+        RejectReason::Banned => "banned",
+        RejectReason::Guarded => "guarded",
     };
-    build_note(&refusal.rule, decision, gate.gate(), head)
+    build_note(&rejection.rule, decision, gate.gate(), head)
 }
 
 fn build_note(rule: &str, decision: &str, gate: &Gate, head: &HttpRequestHead<'_>) -> LogNote {

@@ -91,9 +91,9 @@ pub struct Gateway {
     recorder: Arc<RequestRecorder>,
     upstreams: Arc<UpstreamReporter>,
     metrics_exporter: Option<MetricsExporter>,
-    retired_workers: VecDeque<Workers>,
+    draining_workers: VecDeque<Workers>,
     /// Threads of replaced listeners of the decision API, until their connections are drained.
-    draining: Vec<ServerThreads>,
+    draining_threads: Vec<ServerThreads>,
     failures: ExpressionFailures,
 }
 
@@ -142,8 +142,8 @@ impl Gateway {
             recorder,
             upstreams: Arc::new(Vec::new),
             metrics_exporter: None,
-            retired_workers: VecDeque::new(),
-            draining: Vec::new(),
+            draining_workers: VecDeque::new(),
+            draining_threads: Vec::new(),
             failures: ExpressionFailures::default(),
         })
     }
@@ -260,7 +260,7 @@ impl Gateway {
 
     async fn shutdown(self) -> Result<(), GatewayError> {
         let mut shutdowns = JoinSet::new();
-        self.draining.into_iter().for_each(|threads| drop(shutdowns.spawn(threads.shutdown())));
+        self.draining_threads.into_iter().for_each(|threads| drop(shutdowns.spawn(threads.shutdown())));
         if let Some(decisions) = self.decisions {
             shutdowns.spawn(decisions.shutdown());
         }
@@ -268,7 +268,7 @@ impl Gateway {
             shutdowns.spawn(admin.shutdown());
         }
         let serving = self.active_workers.map(|serving| serving.workers);
-        let all: Vec<Workers> = serving.into_iter().chain(self.retired_workers).collect();
+        let all: Vec<Workers> = serving.into_iter().chain(self.draining_workers).collect();
         all.iter().for_each(|workers| workers.send_command(WorkerCommand::Stop));
         for workers in all {
             workers.join().await?;
@@ -281,12 +281,12 @@ impl Gateway {
 
 impl ActiveWorkers {
     fn start(
-        plans: PreparedConfig,
+        prepared: PreparedConfig,
         listeners: &[BoundListener],
         policy: ActivePolicy,
     ) -> Result<Self, GatewayError> {
         let filter = Arc::new(PolicyFilter::new(policy));
-        let workers = Workers::start(plans, listeners, filter.clone())?;
+        let workers = Workers::start(prepared, listeners, filter.clone())?;
         Ok(Self { filter, workers })
     }
 }

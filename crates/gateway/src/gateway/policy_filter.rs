@@ -2,7 +2,7 @@
 
 use super::{log_note, response_head::GatewayResponseHead};
 use crate::{
-    Action, Config, FilterDecision, FilterResult, LogNote, Origin, Rates, RequestFilter, UpstreamId,
+    Action, Config, ConnectionInfo, FilterDecision, FilterResult, LogNote, Rates, RequestFilter, UpstreamId,
 };
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -87,9 +87,9 @@ impl PolicyFilter {
 impl RequestFilter for PolicyFilter {
     type Context = PolicyContext;
 
-    fn filter(&self, parts: &mut request::Parts, origin: &Origin) -> FilterResult<PolicyContext> {
+    fn filter(&self, parts: &mut request::Parts, connection: &ConnectionInfo) -> FilterResult<PolicyContext> {
         let policy = self.active.load();
-        let head = origin.head(parts);
+        let head = connection.head(parts);
         let request = policy.gate.view_request(&head);
         let counters = &policy.recorder.counters;
         let received_at = counters.now();
@@ -108,11 +108,11 @@ impl RequestFilter for PolicyFilter {
             Evaluation::Pending(evaluation) => {
                 let policy = Arc::clone(&policy);
                 // Only the log, traces and records of single requests need the request later.
-                let request = policy.is_reporting().then(|| (parts.clone(), origin.clone()));
+                let request = policy.is_reporting().then(|| (parts.clone(), connection.clone()));
                 FilterResult::Deferred(Box::pin(async move {
                     let result = evaluation.await;
                     policy.recorder.counters.end_async_decision(received_at, result.wait_time());
-                    let head = request.as_ref().map(|(parts, origin)| origin.head(parts));
+                    let head = request.as_ref().map(|(parts, connection)| connection.head(parts));
                     policy.apply(result, received_at, route, head.as_ref())
                 }))
             }
@@ -192,7 +192,7 @@ impl ActivePolicy {
         let note = head.filter(|_| self.has_notes).map(|head| {
             Box::new(match &result {
                 PolicyResult::Admitted(admission) => log_note::admitted_note(admission, &self.gate, head),
-                PolicyResult::Refused(refusal) => log_note::refused_note(refusal, &self.gate, head),
+                PolicyResult::Rejected(rejection) => log_note::rejected_note(rejection, &self.gate, head),
             })
         });
         let denial =
@@ -201,7 +201,7 @@ impl ActivePolicy {
             PolicyResult::Admitted(admission) => {
                 admission.decisions().map(|decision| decision.rule).collect()
             }
-            PolicyResult::Refused(_) => Vec::new(),
+            PolicyResult::Rejected(_) => Vec::new(),
         };
         let mut context = PolicyContext {
             state: ContextState::Free,
@@ -225,7 +225,7 @@ impl ActivePolicy {
                     }
                 }
             }
-            PolicyResult::Refused(refusal) => match refusal.action {
+            PolicyResult::Rejected(rejection) => match rejection.action {
                 RejectAction::Response(mut response) => {
                     if let Some(id) = context.denial() {
                         response.set_instance(&id.uri());

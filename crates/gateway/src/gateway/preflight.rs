@@ -43,9 +43,11 @@ impl Preflight {
     #[must_use]
     pub fn resolve_names(mut self, policy: &Policy) -> Self {
         for (at, upstream, server) in upstream_servers(policy) {
-            let Ok(plan) = UpstreamServerConfig::parse(server, upstream) else { continue };
-            if plan.address().is_none() && (plan.host.as_str(), plan.port).to_socket_addrs().is_err() {
-                let problem = format!("cannot resolve `{}` on this machine", plan.host);
+            let Ok(server_config) = UpstreamServerConfig::parse(server, upstream) else { continue };
+            if server_config.address().is_none()
+                && (server_config.host.as_str(), server_config.port).to_socket_addrs().is_err()
+            {
+                let problem = format!("cannot resolve `{}` on this machine", server_config.host);
                 let fix = "correct the name; a gateway does not start if it cannot resolve it";
                 self.warnings.push(Diagnostic::new(at, problem, fix));
             }
@@ -95,7 +97,7 @@ impl Preflight {
         };
         let key = match file {
             file if file == files.key => "key",
-            file if Some(file) == files.client_ca.as_deref() => "clients",
+            file if Some(file) == files.client_ca.as_deref() => "client-ca",
             _ => "certificate",
         };
         let at = at.iter().cloned().chain(key_path(["tls", key]));
@@ -119,17 +121,17 @@ impl Preflight {
     fn check_upstreams(&mut self, policy: &Policy) {
         let listeners = declared_listeners(policy);
         for (at, upstream, server) in upstream_servers(policy) {
-            let plan = match UpstreamServerConfig::parse(server, upstream) {
-                Ok(plan) => plan,
+            let server_config = match UpstreamServerConfig::parse(server, upstream) {
+                Ok(server_config) => server_config,
                 Err(reason) => {
                     self.errors.push(Diagnostic::new(at, reason, "use the form `http://host:port`"));
                     continue;
                 }
             };
             if server.url.starts_with("https:") {
-                let is_name = ServerName::try_from(plan.host.clone()).is_ok();
+                let is_name = ServerName::try_from(server_config.host.clone()).is_ok();
                 if !is_name {
-                    let problem = format!("`{}` is not a valid name for a certificate", plan.host);
+                    let problem = format!("`{}` is not a valid name for a certificate", server_config.host);
                     self.errors.push(Diagnostic::new(
                         at.clone(),
                         problem,
@@ -149,8 +151,8 @@ impl Preflight {
                     has_overlap(listener.address, address) && is_own_address(listener.address, address)
                 })
             };
-            let address = plan.address().or_else(|| match plan.host.as_str() {
-                "localhost" => Some(([127, 0, 0, 1], plan.port).into()),
+            let address = server_config.address().or_else(|| match server_config.host.as_str() {
+                "localhost" => Some(([127, 0, 0, 1], server_config.port).into()),
                 _ => None,
             });
             if let Some(address) = address.filter(|address| is_here(*address)) {

@@ -14,7 +14,7 @@ use tidegate_policy::{Policy, compile::PolicyGate};
 use tidegate_service::decisions;
 
 /// The number of worker groups of earlier policies that may still drain. Beyond it, the oldest are stopped.
-const MAX_RETIRED_WORKERS: usize = 4;
+const MAX_DRAINING_WORKERS: usize = 4;
 
 impl Gateway {
     /// Reloads the policy and puts it in force. An invalid policy is logged and changes nothing.
@@ -110,8 +110,8 @@ impl Gateway {
             }
         };
         if let Some(before) = std::mem::replace(&mut self.decisions, next) {
-            self.draining.retain(|threads| !threads.is_finished());
-            self.draining.extend(before.retire());
+            self.draining_threads.retain(|threads| !threads.is_finished());
+            self.draining_threads.extend(before.drain());
         }
         Ok(())
     }
@@ -136,14 +136,14 @@ impl Gateway {
         let next = ActiveWorkers::start(prepared, &listeners, active)?;
         self.listeners = listeners;
         if let Some(before) = self.active_workers.replace(next) {
-            before.workers.send_command(WorkerCommand::Retire);
-            self.retired_workers.push_back(before.workers);
+            before.workers.send_command(WorkerCommand::Drain);
+            self.draining_workers.push_back(before.workers);
         }
-        self.retired_workers.retain(|workers| !workers.is_finished());
-        let hurried = self.retired_workers.len().saturating_sub(MAX_RETIRED_WORKERS);
-        self.retired_workers
+        self.draining_workers.retain(|workers| !workers.is_finished());
+        let excess = self.draining_workers.len().saturating_sub(MAX_DRAINING_WORKERS);
+        self.draining_workers
             .iter()
-            .take(hurried)
+            .take(excess)
             .for_each(|workers| workers.send_command(WorkerCommand::Stop));
         Ok(ReloadScope::Connections)
     }

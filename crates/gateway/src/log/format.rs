@@ -22,7 +22,7 @@ impl RequestRecord {
         let month = MONTH_NAMES[month as usize - 1];
         let mut line = format!(
             "{} - - [{day:02}/{month}/{year}:{hour:02}:{minute:02}:{second:02} +0000] \"{} ",
-            self.origin.client, self.method,
+            self.connection.client, self.method,
         );
         escape(self.redacted_target().as_bytes(), &mut line);
         let _ = write!(line, " {:?}\" {} {}", self.version, self.status, self.bytes);
@@ -47,9 +47,9 @@ impl RequestRecord {
     }
 
     /// The peer of the connection, if it is a proxy.
-    fn proxy(&self) -> Option<IpAddr> {
-        let peer = self.origin.peer.ip().to_canonical();
-        (peer != self.origin.client).then_some(peer)
+    fn proxy_address(&self) -> Option<IpAddr> {
+        let peer = self.connection.peer.ip().to_canonical();
+        (peer != self.connection.client).then_some(peer)
     }
 
     fn referer(&self) -> Option<Vec<u8>> {
@@ -72,8 +72,8 @@ impl RequestRecord {
         };
         put("time", Some(Utc::from(self.start).to_string()));
         put("id", text(&Some(self.id.clone())));
-        put("client", Some(self.origin.client.to_string()));
-        put("peer", self.proxy().map(|peer| peer.to_string()));
+        put("client", Some(self.connection.client.to_string()));
+        put("peer", self.proxy_address().map(|peer| peer.to_string()));
         put("method", Some(self.method.to_string()));
         put("uri", Some(self.redacted_target()));
         put("version", Some(format!("{:?}", self.version)));
@@ -85,7 +85,7 @@ impl RequestRecord {
         put("decision", self.note.decision.clone());
         object.insert("status".to_owned(), self.status.into());
         object.insert("bytes".to_owned(), self.bytes.into());
-        object.insert("took_us".to_owned(), self.end.since(self.start).get().into());
+        object.insert("took_us".to_owned(), self.end.saturating_sub(self.start).get().into());
         format!("{}\n", Value::Object(object))
     }
 
@@ -100,22 +100,23 @@ impl RequestRecord {
         let start = tidegate_core::Micros::new(951_827_696_789_012);
         let client = IpAddr::from([192, 0, 2, 1]);
         let scheme = tidegate_http_server::Scheme::Http;
-        let origin = crate::Origin { peer: (client, 4000).into(), client, scheme, listener: None };
-        let record = Self::new(&head, &HeaderValue::from_static("abc"), &origin, start);
-        Self { status: 429, bytes: 7, end: start.plus(tidegate_core::Micros::new(1_500)), ..record }
+        let connection =
+            crate::ConnectionInfo { peer: (client, 4000).into(), client, scheme, listener: None };
+        let record = Self::new(&head, &HeaderValue::from_static("abc"), &connection, start);
+        Self { status: 429, bytes: 7, end: start.saturating_add(tidegate_core::Micros::new(1_500)), ..record }
     }
 }
 
 /// Replaces values of query parameters that may be credentials by a hash.
 fn redact_credentials(address: &str) -> String {
     let Some((path, query)) = address.split_once('?') else { return address.to_owned() };
-    let hidden = query.split('&').map(|pair| match pair.split_once('=') {
+    let redacted = query.split('&').map(|pair| match pair.split_once('=') {
         Some((name, value)) if !value.is_empty() && is_credential(name) => {
             format!("{name}={:016x}", key_hash("query", &value))
         }
         _ => pair.to_owned(),
     });
-    format!("{path}?{}", hidden.collect::<Vec<_>>().join("&"))
+    format!("{path}?{}", redacted.collect::<Vec<_>>().join("&"))
 }
 
 const MONTH_NAMES: [&str; 12] =

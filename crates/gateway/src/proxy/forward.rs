@@ -181,7 +181,7 @@ impl ServerAttempt {
         telemetry: &mut RequestTelemetry,
     ) {
         let now = client.worker.clock.now();
-        self.server.on_response(now.since(self.sent_at));
+        self.server.on_response(now.saturating_sub(self.sent_at));
         if let Some(trace) = telemetry.trace() {
             trace.on_response(response.status().as_u16(), now);
         }

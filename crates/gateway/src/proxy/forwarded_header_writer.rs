@@ -30,10 +30,10 @@ enum PeerTrust {
 
 impl ForwardedHeaderWriter {
     pub(crate) fn new(client: &ClientConnection) -> Self {
-        let address = client.origin.peer.ip().to_canonical();
+        let address = client.connection_info.peer.ip().to_canonical();
         Self {
             address: header_value(&address.to_string()),
-            scheme: HeaderValue::from_static(match client.origin.scheme {
+            scheme: HeaderValue::from_static(match client.connection_info.scheme {
                 Scheme::Http => "http",
                 Scheme::Https => "https",
             }),
@@ -45,7 +45,7 @@ impl ForwardedHeaderWriter {
 
     /// Writes the headers into the head of a request.
     pub(crate) fn write(&mut self, headers: &mut HeaderMap) {
-        if self.settings != ForwardedHeaders::Full && self.peer == PeerTrust::Untrusted {
+        if self.settings != ForwardedHeaders::All && self.peer == PeerTrust::Untrusted {
             headers.remove(header::FORWARDED);
         }
         if self.peer == PeerTrust::Untrusted {
@@ -60,8 +60,7 @@ impl ForwardedHeaderWriter {
             return;
         }
         let host = headers.get(header::HOST).cloned();
-        let forwarded =
-            (self.settings == ForwardedHeaders::Full).then(|| self.forwarded_value(host.as_ref()));
+        let forwarded = (self.settings == ForwardedHeaders::All).then(|| self.forwarded_value(host.as_ref()));
         match self.peer {
             PeerTrust::Untrusted => {
                 headers.insert(X_FORWARDED_FOR, self.address.clone());

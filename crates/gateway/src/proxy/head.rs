@@ -31,7 +31,7 @@ pub(super) fn request_id(parts: &request::Parts, client: &ClientConnection) -> H
     if !is_sent && client.worker.log.is_none() && client.worker.tracer.is_none() {
         return HeaderValue::from_static("");
     }
-    if !client.worker.is_trusted(client.origin.peer.ip()) {
+    if !client.worker.is_trusted(client.connection_info.peer.ip()) {
         return client.worker.new_id();
     }
     match parts.headers.get(X_REQUEST_ID) {

@@ -75,17 +75,17 @@ pub(crate) fn serve_request<F: RequestFilter>(
     if parts.version < Version::HTTP_11 {
         client.set_http10();
     }
-    let origin = client.worker.resolve_origin(&parts, &client.origin);
-    let telemetry = RequestTelemetry::begin(&mut parts, &id, &origin, &client.worker);
+    let connection = client.worker.resolve_client(&parts, &client.connection_info);
+    let telemetry = RequestTelemetry::begin(&mut parts, &id, &connection, &client.worker);
     let body = ProxyResponseBody::new(client.clone(), filter, telemetry);
-    let is_trusted = || client.worker.is_trusted(client.origin.peer.ip());
+    let is_trusted = || client.worker.is_trusted(client.connection_info.peer.ip());
     let (limits, length) = (&client.worker.settings.head_limits, incoming.size_hint().exact());
     if let Err(error) = tidegate_policy::head::check(&mut parts, limits, length, is_trusted) {
         let response = ProxyError::Head(error).to_response();
         return respond_without_body(gateway_response(response, &id, body), &parts, incoming, client);
     }
-    let result = body.filter.filter(&mut parts, &origin);
-    let exchange = Exchange { id, upgrade: Upgrade::NotRequested, address: origin.client, body };
+    let result = body.filter.filter(&mut parts, &connection);
+    let exchange = Exchange { id, upgrade: Upgrade::NotRequested, address: connection.client, body };
     match result {
         FilterResult::Ready(decision) => exchange.dispatch(decision, parts, incoming),
         FilterResult::Deferred(decision) => ProxyFuture::Deferred(Box::pin(async move {

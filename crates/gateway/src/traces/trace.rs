@@ -118,10 +118,10 @@ fn server_span(record: &RequestRecord, trace: &Trace) -> OtlpSpan {
     let host = authority.or_else(|| header_text(&record.host));
     let (host, port) = host.as_deref().map_or((None, None), split_host_port);
     add("url.path", Some(&path(record)));
-    add("url.scheme", Some(scheme_name(record.origin.scheme)));
+    add("url.scheme", Some(scheme_name(record.connection.scheme)));
     add("server.address", host);
-    add("client.address", Some(&record.origin.client.to_string()));
-    add("network.peer.address", Some(&record.origin.peer.ip().to_canonical().to_string()));
+    add("client.address", Some(&record.connection.client.to_string()));
+    add("network.peer.address", Some(&record.connection.peer.ip().to_canonical().to_string()));
     add("network.protocol.version", Some(version_name(record.version)));
     add("user_agent.original", header_text(&record.user_agent).as_deref());
     add("tidegate.request.id", Some(&truncate(record.id.as_bytes())));

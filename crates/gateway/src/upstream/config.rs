@@ -53,19 +53,19 @@ impl UpstreamConfig {
                 url: server.url.clone(),
                 reason,
             };
-            let mut plan = UpstreamServerConfig::parse(server, upstream).map_err(fault)?;
-            plan.resolve().await.map_err(fault)?;
+            let mut server_config = UpstreamServerConfig::parse(server, upstream).map_err(fault)?;
+            server_config.resolve().await.map_err(fault)?;
             if server.url.starts_with("https:") {
                 let protocol = match upstream.protocol {
                     Protocol::Http1 => ALPN_HTTP1,
                     Protocol::Http2 => ALPN_HTTP2,
                 };
-                let server_name = ServerName::try_from(plan.host.clone());
+                let server_name = ServerName::try_from(server_config.host.clone());
                 let server_name =
                     server_name.map_err(|error| fault(format!("invalid host name: {error}")))?;
-                plan.tls = Some((roots.connector(protocol)?, server_name));
+                server_config.tls = Some((roots.connector(protocol)?, server_name));
             }
-            servers.push(plan);
+            servers.push(server_config);
         }
         Ok(Self {
             servers,
@@ -158,10 +158,10 @@ fn breaker_settings(spec: &BreakerSpec) -> Result<BreakerSettings, SettingError>
         settings = settings.min_calls(calls);
     }
     if let Some(time) = spec.open_duration {
-        settings = settings.open_for(time);
+        settings = settings.open_duration(time);
     }
     if let Some(probes) = spec.half_open_calls {
-        settings = settings.probes(few(probes));
+        settings = settings.half_open_calls(few(probes));
     }
     settings.build()
 }
@@ -183,8 +183,8 @@ mod tests {
             ("https://app.internal", "app.internal", 443),
             ("http://[::1]:9000/", "::1", 9000),
         ] {
-            let plan = parse_server(url).unwrap();
-            assert_eq!((plan.host.as_str(), plan.port), (host, port));
+            let server = parse_server(url).unwrap();
+            assert_eq!((server.host.as_str(), server.port), (host, port));
         }
         for (url, part) in [
             ("127.0.0.1:9000", "http://host:port"),

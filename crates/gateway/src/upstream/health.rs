@@ -88,7 +88,7 @@ impl ServerHealth {
         if !self.is_up.load(Ordering::Relaxed) {
             ServerState::Down
         } else if now < self.unavailable_until.load(Ordering::Relaxed) {
-            ServerState::Degraded
+            ServerState::Unhealthy
         } else {
             ServerState::Healthy
         }
@@ -173,7 +173,7 @@ mod tests {
         health.on_failure(10, "a");
         assert_eq!(
             [11, 1_009, 1_010].map(|now| health.state(now)),
-            [ServerState::Degraded, ServerState::Degraded, ServerState::Healthy]
+            [ServerState::Unhealthy, ServerState::Unhealthy, ServerState::Healthy]
         );
         health.on_failure(20, "a");
         health.on_response("a");

@@ -41,14 +41,18 @@ pub(crate) struct UpstreamTimeouts {
 const MAX_RETRY_BUDGET: f64 = 10.0;
 
 impl Upstream {
-    pub(crate) fn new(plan: &UpstreamConfig, watch: &Rc<Deadlines>) -> Rc<Self> {
+    pub(crate) fn new(config: &UpstreamConfig, deadlines: &Rc<Deadlines>) -> Rc<Self> {
         Rc::new(Self {
-            servers: plan.servers.iter().map(|server| UpstreamEndpoint::new(server, plan, watch)).collect(),
-            balancer: Balancer::new(plan.balance, plan.servers.len()),
-            max_retries: plan.retries.max,
-            retry_ratio: plan.retries.budget.as_f64(),
+            servers: config
+                .servers
+                .iter()
+                .map(|server| UpstreamEndpoint::new(server, config, deadlines))
+                .collect(),
+            balancer: Balancer::new(config.balance, config.servers.len()),
+            max_retries: config.retries.max,
+            retry_ratio: config.retries.budget.as_f64(),
             retry_budget: Cell::new(MAX_RETRY_BUDGET),
-            health_check: plan.health_check.clone(),
+            health_check: config.health_check.clone(),
         })
     }
 

@@ -57,16 +57,16 @@ pub(crate) struct InFlightGuard {
 impl UpstreamEndpoint {
     pub(super) fn new(
         server: &UpstreamServerConfig,
-        plan: &UpstreamConfig,
-        watch: &Rc<Deadlines>,
+        upstream: &UpstreamConfig,
+        deadlines: &Rc<Deadlines>,
     ) -> Rc<Self> {
         Rc::new(Self {
             config: server.clone(),
             address: server.address(),
-            protocol: plan.protocol,
-            timeouts: plan.timeouts,
-            deadlines: watch.clone(),
-            max_idle_connections: plan.max_idle_connections,
+            protocol: upstream.protocol,
+            timeouts: upstream.timeouts,
+            deadlines: deadlines.clone(),
+            max_idle_connections: upstream.max_idle_connections,
             idle: RefCell::default(),
             http2: RefCell::default(),
             counters: server.health.register_worker(),

@@ -413,7 +413,7 @@ async fn metric_count_does_not_grow_with_keys() {
         "tidegate_table_keys{rule=\"login\",kind=\"used\"} 301",
         "tidegate_table_overflow_total{rule=\"login\"} 0",
     ] {
-        assert!(text.lines().any(|reply| reply == line), "{line} is not in\n{text}");
+        assert!(text.lines().any(|sample| sample == line), "{line} is not in\n{text}");
     }
     let server = format!("tidegate_upstream_server_up{{upstream=\"app\",server=\"{}\"}} 1", server.address);
     assert!(text.contains(&server), "{text}");
@@ -421,8 +421,8 @@ async fn metric_count_does_not_grow_with_keys() {
     let timed: u64 = timed.unwrap().parse().unwrap();
     // Each thread times one of 64 decisions, with a weight of 64. There is one thread per core.
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64);
-    let least = 301_u64.saturating_sub(63 * threads) / 64;
-    assert!(timed.is_multiple_of(64) && (least..=301 / 64).contains(&(timed / 64)), "{text}");
+    let min = 301_u64.saturating_sub(63 * threads) / 64;
+    assert!(timed.is_multiple_of(64) && (min..=301 / 64).contains(&(timed / 64)), "{text}");
     gateway.stop().await;
 }
 
@@ -602,13 +602,13 @@ async fn denial_of_queued_rule_names_the_wait() {
     let denied = gateway.get("/").await;
     assert_eq!(denied.status(), 429);
     let id = denied.header("tidegate-denial").unwrap();
-    let why = gateway.admin_json(&format!("/api/v1/denials/{id}")).await;
-    let reply = why["summary"].as_str().unwrap();
+    let denial = gateway.admin_json(&format!("/api/v1/denials/{id}")).await;
+    let summary = denial["summary"].as_str().unwrap();
     assert!(
-        reply.contains("longer than the 30 s that the rule allows") && !reply.contains(" left"),
-        "{reply}"
+        summary.contains("longer than the 30 s that the rule allows") && !summary.contains(" left"),
+        "{summary}"
     );
-    assert_eq!(why["max-wait"], 30.0);
+    assert_eq!(denial["max-wait"], 30.0);
     gateway.stop().await;
 }
 
@@ -735,11 +735,14 @@ async fn ban_and_reset_require_operator_token() {
     let banned = gateway.admin_request("POST", "/api/v1/bans", &ban).await;
     assert_eq!(banned.status(), 201, "{}", banned.body);
     let banned: Value = serde_json::from_str(&banned.body).unwrap();
-    let refused = gateway.get_with_header("/anywhere", "x-user: alice\r\n").await;
-    assert_eq!((refused.status(), refused.header("retry-after")), (403, Some("600")));
-    let why =
-        gateway.admin_json(&format!("/api/v1/denials/{}", refused.header("tidegate-denial").unwrap())).await;
-    assert_eq!((&why["rule"], &why["why"], &why["key"]), (&Value::Null, &json!("banned"), &json!("alice")));
+    let rejected = gateway.get_with_header("/anywhere", "x-user: alice\r\n").await;
+    assert_eq!((rejected.status(), rejected.header("retry-after")), (403, Some("600")));
+    let denial =
+        gateway.admin_json(&format!("/api/v1/denials/{}", rejected.header("tidegate-denial").unwrap())).await;
+    assert_eq!(
+        (&denial["rule"], &denial["why"], &denial["key"]),
+        (&Value::Null, &json!("banned"), &json!("alice"))
+    );
     assert_eq!(gateway.get_with_header("/anywhere", "x-user: bob\r\n").await.status(), 200);
     assert_eq!(gateway.admin_json("/api/v1/bans").await["bans"][0]["id"], banned["id"]);
     let lift = format!("/api/v1/bans/{}", banned["id"].as_str().unwrap());
@@ -801,7 +804,7 @@ async fn rule_bans_are_listed_and_lifted() {
 async fn live_stream_sends_snapshots_to_limited_watchers() {
     let server = TestBackend::start_echo().await;
     let gateway = AdminGateway::start(&server, LOGIN_POLICY);
-    let watch = concat!(
+    let live_request = concat!(
         "GET /api/v1/live HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ",
         env!("CARGO_PKG_VERSION"),
         "\r\n\r\n"
@@ -809,14 +812,14 @@ async fn live_stream_sends_snapshots_to_limited_watchers() {
     let mut watchers = Vec::new();
     for _ in 0..32 {
         let mut watcher = RawClient::connect(gateway.admin).await;
-        watcher.send(watch).await;
+        watcher.send(live_request).await;
         let head = watcher.read_head().await;
         assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/event-stream"), "{head}");
         watchers.push(watcher);
     }
-    let refused =
-        timeout(TEST_TIMEOUT, RawClient::connect(gateway.admin).await.request(watch)).await.unwrap();
-    assert_eq!((refused.status(), refused.header("retry-after")), (503, Some("5")));
+    let rejected =
+        timeout(TEST_TIMEOUT, RawClient::connect(gateway.admin).await.request(live_request)).await.unwrap();
+    assert_eq!((rejected.status(), rejected.header("retry-after")), (503, Some("5")));
 
     gateway.get_with_header("/login", "x-user: alice\r\n").await;
     let first = &mut watchers[0];
@@ -848,9 +851,9 @@ async fn history_and_policy_are_readable() {
     let history = gateway.admin_request("GET", "/api/v1/history", "").await;
     assert_eq!(history.header("tidegate-share"), Some("1"));
     let lines: Vec<Value> = history.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let reply: Vec<_> =
+    let requests: Vec<_> =
         lines.iter().map(|line| (line["path"].as_str().unwrap(), line["status"].as_u64().unwrap())).collect();
-    assert_eq!(reply, [("/a", 200), ("/login", 200), ("/login", 200), ("/login", 429)]);
+    assert_eq!(requests, [("/a", 200), ("/login", 200), ("/login", 200), ("/login", 429)]);
     assert_eq!((&lines[0]["ip"], &lines[0]["user"]), (&json!("127.0.0.1"), &json!("alice")));
     assert_eq!(gateway.admin_request("GET", "/api/v1/history?limit=1", "").await.body.lines().count(), 1);
 
@@ -928,10 +931,10 @@ rules:
 }
 
 /// The metric names in a Prometheus query.
-fn metric_names(question: &str) -> Vec<String> {
-    let is_sign = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
-    let words = question.split(|sign: char| !is_sign(sign));
-    words.filter(|word| word.starts_with("tidegate_")).map(str::to_owned).collect()
+fn metric_names(query: &str) -> Vec<String> {
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let tokens = query.split(|c: char| !is_name_char(c));
+    tokens.filter(|token| token.starts_with("tidegate_")).map(str::to_owned).collect()
 }
 
 #[cfg(feature = "otel")]
@@ -944,9 +947,9 @@ async fn otlp_collector_receives_all_metrics() {
     };
     use prost::Message as _;
 
-    let (arrived, mut coming) = tokio::sync::mpsc::channel::<ExportMetricsServiceRequest>(8);
+    let (sender, mut exports) = tokio::sync::mpsc::channel::<ExportMetricsServiceRequest>(8);
     let collector = TestBackend::start(move |request: http::Request<hyper::body::Incoming>| {
-        let arrived = arrived.clone();
+        let arrived = sender.clone();
         async move {
             assert_eq!(request.uri().path(), "/v1/metrics");
             let body = request.into_body().collect().await.unwrap().to_bytes();
@@ -962,10 +965,10 @@ async fn otlp_collector_receives_all_metrics() {
     gateway.get_with_header("/login", "x-user: alice\r\n").await;
 
     // The first export may precede the request.
-    let mut reply = None;
-    while reply.is_none() {
-        let sent = timeout(TEST_TIMEOUT, coming.recv()).await.unwrap().unwrap();
-        let all = &sent.resource_metrics[0];
+    let mut exported = None;
+    while exported.is_none() {
+        let export = timeout(TEST_TIMEOUT, exports.recv()).await.unwrap().unwrap();
+        let all = &export.resource_metrics[0];
         let service = &all.resource.as_ref().unwrap().attributes[0];
         assert_eq!(service.key, "service.name");
         let metrics: Vec<Metric> = all.scope_metrics[0].metrics.clone();
@@ -973,10 +976,10 @@ async fn otlp_collector_receives_all_metrics() {
         let Some(Data::Sum(sum)) = &requests.data else { panic!("{requests:?}") };
         assert!(sum.is_monotonic && sum.aggregation_temporality == 2);
         if sum.data_points[0].value == Some(Point::AsInt(1)) {
-            reply = Some(metrics);
+            exported = Some(metrics);
         }
     }
-    let reply = reply.unwrap();
+    let exported = exported.unwrap();
     let text = gateway.metrics().await;
     let known = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let has_values = |name: &&str| {
@@ -987,8 +990,8 @@ async fn otlp_collector_receives_all_metrics() {
         })
     };
     let known: BTreeSet<&str> = known.filter(has_values).collect();
-    assert_eq!(reply.iter().map(|metric| metric.name.as_str()).collect::<BTreeSet<_>>(), known);
-    let times = reply.iter().find(|metric| metric.name == "tidegate_decision_seconds").unwrap();
+    assert_eq!(exported.iter().map(|metric| metric.name.as_str()).collect::<BTreeSet<_>>(), known);
+    let times = exported.iter().find(|metric| metric.name == "tidegate_decision_seconds").unwrap();
     let Some(Data::Histogram(times)) = &times.data else { panic!("{times:?}") };
     let point = &times.data_points[0];
     assert_eq!(point.bucket_counts.len(), point.explicit_bounds.len() + 1);

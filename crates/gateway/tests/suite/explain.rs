@@ -204,7 +204,7 @@ async fn explain_matches_gateway_response() {
     let a = TestBackend::start(|_| async { Response::new(text_body("upstream a".to_owned())) }).await;
     let b = TestBackend::start(|_| async { Response::new(text_body("upstream b".to_owned())) }).await;
     let mut random = RequestRng(0x9E37_79B9_7F4A_7C15);
-    let (mut forwarded, mut refused, mut malformed, mut nowhere) = (0, 0, 0, 0);
+    let (mut forwarded, mut rejected, mut malformed, mut no_route) = (0, 0, 0, 0);
     for _ in 0..100 {
         let folder = TempDir::new().unwrap();
         let text = random_policy(&mut random, [&a, &b]);
@@ -230,10 +230,10 @@ async fn explain_matches_gateway_response() {
                 assert_eq!(response.body, format!("upstream {upstream}"), "{}", context());
             }
             match outcome {
-                PredictedOutcome::Refused { .. } => refused += 1,
+                PredictedOutcome::Rejected { .. } => rejected += 1,
                 PredictedOutcome::Forwarded { .. } => forwarded += 1,
                 PredictedOutcome::Malformed(_) => malformed += 1,
-                PredictedOutcome::NoRoute | PredictedOutcome::Responded { .. } => nowhere += 1,
+                PredictedOutcome::NoRoute | PredictedOutcome::Responded { .. } => no_route += 1,
             }
             rules.push((outcome.rule().map(str::to_owned), context()));
         }
@@ -249,6 +249,6 @@ async fn explain_matches_gateway_response() {
             }
         }
     }
-    let counts = [forwarded, refused, malformed, nowhere];
+    let counts = [forwarded, rejected, malformed, no_route];
     assert!(counts.iter().zip([50, 50, 50, 5]).all(|(count, least)| *count > least), "{counts:?}");
 }

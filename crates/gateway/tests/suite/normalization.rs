@@ -106,7 +106,7 @@ async fn escaped_slashes_follow_policy() {
 }
 
 #[tokio::test]
-async fn http2_header_value_with_outer_whitespace_is_refused() {
+async fn http2_header_value_with_outer_whitespace_is_rejected() {
     let server = TestBackend::start_echo().await;
     let rules = "rules:\n  - { name: each, key: header x-user, quota: 1/h }\n  - { name: no, match: { header: { x-plan: banned } }, deny: all }\n";
     let gateway = AdminGateway::start(&server, rules);
@@ -324,7 +324,7 @@ async fn request_trailers_drop_head_only_fields() {
 }
 
 #[tokio::test]
-async fn request_line_that_nginx_refuses_is_refused() {
+async fn request_line_that_nginx_rejects_is_rejected() {
     let server = TestBackend::start_echo().await;
     let gateway = InProcessGateway::start(&[&server]).await;
     let long = format!("{} / HTTP/1.1\r\nhost: a\r\n\r\n", "M".repeat(33));

@@ -9,7 +9,7 @@ use std::{
     convert::Infallible,
     sync::{Arc, Mutex},
 };
-use tidegate_gateway::{Action, Config, FilterDecision, FilterResult, Origin, RequestFilter};
+use tidegate_gateway::{Action, Config, ConnectionInfo, FilterDecision, FilterResult, RequestFilter};
 use tidegate_observe::ResponseOrigin;
 use tidegate_policy::model::ForwardedHeaders;
 use tokio::{
@@ -49,12 +49,12 @@ async fn pipelined_requests_are_answered_in_order() {
 #[tokio::test]
 async fn forwarded_headers_are_replaced_or_appended() {
     let server = TestBackend::start_echo().await;
-    let reply = "GET / HTTP/1.1\r\nhost: app.example\r\nx-forwarded-for: 1.2.3.4\r\nx-forwarded-for: 5.6.7.8\r\n\
+    let request_with_headers = "GET / HTTP/1.1\r\nhost: app.example\r\nx-forwarded-for: 1.2.3.4\r\nx-forwarded-for: 5.6.7.8\r\n\
         x-forwarded-proto: https\r\nx-forwarded-host: shop.example\r\nforwarded: for=1.2.3.4\r\n\
         x-request-id: abc\r\n\r\n";
 
     let gateway = InProcessGateway::start(&[&server]).await;
-    let response = gateway.connect().await.request(reply).await;
+    let response = gateway.connect().await.request(request_with_headers).await;
     assert_eq!(response.echoed_headers("host"), ["app.example"]);
     assert_eq!(response.echoed_headers("x-forwarded-for"), ["127.0.0.1"]);
     assert_eq!(response.echoed_headers("x-forwarded-proto"), ["http"]);
@@ -64,22 +64,29 @@ async fn forwarded_headers_are_replaced_or_appended() {
     assert_eq!(id[0].len(), 32);
     assert_eq!(response.header("x-request-id"), Some(id[0]));
 
-    let words = ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "forwarded", "x-request-id"];
-    for (mode, has) in [(ForwardedHeaders::XForwarded, [1, 1, 1, 0, 1]), (ForwardedHeaders::None, [0; 5])] {
+    let header_names =
+        ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "forwarded", "x-request-id"];
+    for (mode, expected_counts) in
+        [(ForwardedHeaders::XForwarded, [1, 1, 1, 0, 1]), (ForwardedHeaders::None, [0; 5])]
+    {
         let gateway =
             InProcessGateway::start_with(Config { forwarded_headers: mode, ..test_config(&[&server]) }).await;
         let mut client = gateway.connect().await;
-        for request in [reply, "GET / HTTP/1.1\r\nhost: app.example\r\n\r\n"] {
+        for request in [request_with_headers, "GET / HTTP/1.1\r\nhost: app.example\r\n\r\n"] {
             let response = client.request(request).await;
-            assert_eq!(words.map(|word| response.echoed_headers(word).len()), has, "{mode:?} {request}");
-            assert_eq!(response.header("x-request-id").is_some(), has[4] == 1, "{mode:?}");
+            assert_eq!(
+                header_names.map(|name| response.echoed_headers(name).len()),
+                expected_counts,
+                "{mode:?} {request}"
+            );
+            assert_eq!(response.header("x-request-id").is_some(), expected_counts[4] == 1, "{mode:?}");
         }
     }
 
-    let mut trusting = test_config(&[&server]);
-    trusting.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
-    let gateway = InProcessGateway::start_with(trusting).await;
-    let response = gateway.connect().await.request(reply).await;
+    let mut config = test_config(&[&server]);
+    config.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
+    let gateway = InProcessGateway::start_with(config).await;
+    let response = gateway.connect().await.request(request_with_headers).await;
     assert_eq!(response.echoed_headers("x-forwarded-for"), ["1.2.3.4, 5.6.7.8, 127.0.0.1"]);
     assert_eq!(response.echoed_headers("x-forwarded-proto"), ["https"]);
     assert_eq!(response.echoed_headers("x-forwarded-host"), ["shop.example"]);
@@ -378,8 +385,8 @@ async fn filter_responds_drops_forwards_and_replaces_response() {
     impl RequestFilter for RoutingFilter {
         type Context = String;
 
-        fn filter(&self, head: &mut request::Parts, origin: &Origin) -> FilterResult<String> {
-            assert!(origin.peer.ip().is_loopback());
+        fn filter(&self, head: &mut request::Parts, connection: &ConnectionInfo) -> FilterResult<String> {
+            assert!(connection.peer.ip().is_loopback());
             let decision = |action, context| FilterDecision { action, context, note: None };
             match head.uri.path() {
                 "/drop" => FilterResult::Ready(decision(Action::Drop, String::new())),
@@ -439,7 +446,7 @@ async fn each_exchange_is_recorded_once() {
     impl RequestFilter for RecordingFilter {
         type Context = String;
 
-        fn filter(&self, head: &mut request::Parts, _: &Origin) -> FilterResult<String> {
+        fn filter(&self, head: &mut request::Parts, _: &ConnectionInfo) -> FilterResult<String> {
             let context = head.uri.path().to_owned();
             let action = match context.as_str() {
                 "/drop" => Action::Drop,

@@ -230,8 +230,8 @@ async fn rejected_request_never_reaches_server_complete() {
         let mut client = gateway.connect().await;
         client.send(format!("{request}GET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n")).await;
         let response = client.read_to_end().await;
-        let is_refused = response.starts_with("HTTP/1.1 400 ") || response.starts_with("HTTP/1.1 501 ");
-        assert!(is_refused, "{request:?} got {response:?}");
+        let is_rejected = response.starts_with("HTTP/1.1 400 ") || response.starts_with("HTTP/1.1 501 ");
+        assert!(is_rejected, "{request:?} got {response:?}");
         let record = record.lock().unwrap();
         assert!(
             !is_complete_request(&record),

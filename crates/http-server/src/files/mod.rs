@@ -74,7 +74,7 @@ type PollTimer = Pin<Box<time::Sleep>>;
 
 /// The result of one scan.
 #[derive(Debug, PartialEq, Eq)]
-enum WatchStep {
+enum ScanResult {
     Unchanged,
     Settling,
     Changed,
@@ -98,18 +98,18 @@ impl FileWatch {
     /// Waits until the content of a file differs from what was read and all files have settled: no change for 0.1 s, or 1 s
     /// of constant changes. Cancel safe.
     pub async fn changed(&mut self) {
-        while self.step().await != WatchStep::Changed {}
+        while self.next_scan().await != ScanResult::Changed {}
     }
 
     /// Waits until a scan is due, and scans.
-    async fn step(&mut self) -> WatchStep {
+    async fn next_scan(&mut self) -> ScanResult {
         self.wait().await;
         let depth = match self.phase {
             WatchPhase::Settling { .. } => ScanDepth::Content,
             _ => ScanDepth::Metadata,
         };
         let scan = self.scan(depth).await;
-        let same = self.stamps.as_ref() == Some(&scan.stamps);
+        let is_unchanged = self.stamps.as_ref() == Some(&scan.stamps);
         match &mut self.phase {
             WatchPhase::Settling { timer, scans, last }
                 if *last != scan.stamps && *scans < MAX_SETTLE_SCANS =>
@@ -117,7 +117,7 @@ impl FileWatch {
                 *timer = Box::pin(time::sleep(SETTLE_DELAY));
                 *scans += 1;
                 *last = scan.stamps;
-                WatchStep::Settling
+                ScanResult::Settling
             }
             WatchPhase::Settling { .. } => {
                 self.stamps = Some(scan.stamps);
@@ -125,19 +125,19 @@ impl FileWatch {
                 match scan.digests {
                     Some(digests) if digests != self.digests => {
                         self.digests = digests;
-                        WatchStep::Changed
+                        ScanResult::Changed
                     }
-                    _ => WatchStep::Unchanged,
+                    _ => ScanResult::Unchanged,
                 }
             }
-            _ if same => {
+            _ if is_unchanged => {
                 self.start_idle();
-                WatchStep::Unchanged
+                ScanResult::Unchanged
             }
             _ => {
                 let timer = Box::pin(time::sleep(SETTLE_DELAY));
                 self.phase = WatchPhase::Settling { timer, scans: 0, last: scan.stamps };
-                WatchStep::Settling
+                ScanResult::Settling
             }
         }
     }
@@ -190,19 +190,19 @@ mod tests {
     /// Steps until the files are unchanged or a change is reported; returns the number of reported changes.
     async fn count_changes(watch: &mut FileWatch) -> usize {
         let mut changes = 0;
-        let steps = async {
+        let scans = async {
             loop {
-                match watch.step().await {
-                    WatchStep::Unchanged => break,
-                    WatchStep::Settling => {}
-                    WatchStep::Changed => {
+                match watch.next_scan().await {
+                    ScanResult::Unchanged => break,
+                    ScanResult::Settling => {}
+                    ScanResult::Changed => {
                         changes += 1;
                         break;
                     }
                 }
             }
         };
-        time::timeout(Duration::from_secs(20), steps).await.unwrap();
+        time::timeout(Duration::from_secs(20), scans).await.unwrap();
         changes
     }
 
@@ -260,13 +260,13 @@ mod tests {
         let mut watch = FileWatch::new(&read(&path));
         assert_eq!(count_changes(&mut watch).await, 0);
         let mut text = String::new();
-        for steps in 0.. {
-            assert!(steps < 2 * MAX_SETTLE_SCANS, "the change was never reported");
+        for scans in 0.. {
+            assert!(scans < 2 * MAX_SETTLE_SCANS, "the change was never reported");
             text.push('x');
             fs::write(&path, &text).unwrap();
-            match watch.step().await {
-                WatchStep::Changed => break,
-                step => assert_eq!(step, WatchStep::Settling),
+            match watch.next_scan().await {
+                ScanResult::Changed => break,
+                result => assert_eq!(result, ScanResult::Settling),
             }
         }
         assert!(text.len() > MAX_SETTLE_SCANS as usize, "the watch waited for the file to settle");

@@ -327,7 +327,7 @@ impl ThreadedListener {
     }
 
     /// Closes the listener after another one has replaced it. Connections that it accepted may send one request.
-    pub fn retire(self) -> Option<ServerThreads> {
+    pub fn drain(self) -> Option<ServerThreads> {
         self.threads.inspect(|threads| _ = threads.shutdown.send(Shutdown::AfterFirstRequest))
     }
 

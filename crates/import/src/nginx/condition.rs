@@ -26,11 +26,11 @@ pub(super) struct NginxCondition {
 impl NginxCondition {
     /// Parses `if (…)`. The error names the condition that a policy cannot express.
     pub(super) fn parse(directive: &Directive, variables: &NginxVariables) -> Result<Self, String> {
-        let words: Vec<&str> = directive.args.iter().map(|word| word.text.as_str()).collect();
-        let words = strip_brackets(&words).ok_or("a malformed condition")?;
-        let strange = || format!("the condition `{}`", truncate(&words.join(" ")));
-        let name = words.first().and_then(|name| name.strip_prefix('$')).ok_or_else(strange)?;
-        let (operator, value) = match &words[..] {
+        let args: Vec<&str> = directive.args.iter().map(|arg| arg.text.as_str()).collect();
+        let args = strip_brackets(&args).ok_or("a malformed condition")?;
+        let unsupported = || format!("the condition `{}`", truncate(&args.join(" ")));
+        let name = args.first().and_then(|name| name.strip_prefix('$')).ok_or_else(unsupported)?;
+        let (operator, value) = match &args[..] {
             [_, operator, value @ ..] => (*operator, value.join(" ")),
             _ => ("", String::new()),
         };
@@ -44,7 +44,7 @@ impl NginxCondition {
             let scheme = match (&*value, is_negated) {
                 ("http", false) | ("https", true) => "http",
                 ("https", false) | ("http", true) => "https",
-                _ => return Err(strange()),
+                _ => return Err(unsupported()),
             };
             return Ok(Self { matching: Match::default(), scheme: Some(scheme) });
         }
@@ -57,7 +57,7 @@ impl NginxCondition {
             "~*" => match_regex(name, &value, CaseSensitivity::Insensitive),
             _ => None,
         };
-        let mut matching = found.ok_or_else(strange)?;
+        let mut matching = found.ok_or_else(unsupported)?;
         if is_negated {
             let these = std::mem::take(&mut matching);
             exclude(&mut matching, these);
@@ -67,14 +67,14 @@ impl NginxCondition {
 }
 
 /// Removes the parentheses of `($a` `=` `b)`.
-fn strip_brackets<'w>(words: &[&'w str]) -> Option<Vec<&'w str>> {
-    let mut words: Vec<&str> = words.to_vec();
-    let first = words.first_mut()?;
+fn strip_brackets<'w>(args: &[&'w str]) -> Option<Vec<&'w str>> {
+    let mut args: Vec<&str> = args.to_vec();
+    let first = args.first_mut()?;
     *first = first.strip_prefix('(')?;
-    let last = words.last_mut()?;
+    let last = args.last_mut()?;
     *last = last.strip_suffix(')')?;
-    words.retain(|word| !word.is_empty());
-    Some(words)
+    args.retain(|arg| !arg.is_empty());
+    Some(args)
 }
 
 fn match_equal(name: &str, value: &str, variables: &NginxVariables) -> Option<Match> {

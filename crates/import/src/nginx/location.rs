@@ -41,7 +41,7 @@ pub(super) enum PrefixPriority {
 impl LocationPattern {
     /// Parses a location. The error explains why a policy cannot express it.
     pub(super) fn parse(directive: &Directive) -> Result<Self, String> {
-        let place = match (directive.arg(0), directive.arg(1)) {
+        let pattern = match (directive.arg(0), directive.arg(1)) {
             (Some("="), Some(path)) => Self::Exact(path.to_owned()),
             (Some("^~"), Some(path)) => Self::Prefix(path.to_owned(), PrefixPriority::BeforeRegex),
             (Some("~"), Some(text)) => return regex_match(text).map(Self::from_match),
@@ -62,12 +62,12 @@ impl LocationPattern {
             }
             _ => return Err("unsupported location syntax".to_owned()),
         };
-        let text = place.text().unwrap_or_default();
+        let text = pattern.text().unwrap_or_default();
         if !text.starts_with('/') {
             return Err("the location does not start with a slash".to_owned());
         }
-        match place.pattern() {
-            Some(pattern) if is_path(&pattern) => Ok(place),
+        match pattern.pattern() {
+            Some(path) if is_path(&path) => Ok(pattern),
             _ => Err("a policy cannot express this path".to_owned()),
         }
     }
@@ -181,16 +181,16 @@ fn suffix_match(path: &str, endings: &[String]) -> Match {
 fn regex_suffixes(text: &str) -> Option<Vec<String>> {
     let inner = text.strip_prefix("\\.")?.strip_suffix('$')?;
     let is_word = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    let words = match inner.strip_prefix('(').and_then(|inner| inner.strip_suffix(')')) {
-        Some(words) => words.strip_prefix("?:").unwrap_or(words),
+    let extensions = match inner.strip_prefix('(').and_then(|inner| inner.strip_suffix(')')) {
+        Some(extensions) => extensions.strip_prefix("?:").unwrap_or(extensions),
         None => inner,
     };
-    let words: Vec<&str> = words.split('|').collect();
+    let extensions: Vec<&str> = extensions.split('|').collect();
     // The bounds keep the expression within the size limit of a policy.
-    let are_words = words.len() <= 20 && inner.len() <= 160 && words.iter().all(is_word);
+    let are_extensions = extensions.len() <= 20 && inner.len() <= 160 && extensions.iter().all(is_word);
     // Without parentheses, `|` would split the whole expression.
-    let is_plain = words.len() == 1 || inner.starts_with('(');
-    (are_words && is_plain).then(|| words.iter().map(|word| format!(".{word}")).collect())
+    let is_plain = extensions.len() == 1 || inner.starts_with('(');
+    (are_extensions && is_plain).then(|| extensions.iter().map(|word| format!(".{word}")).collect())
 }
 
 /// Expands `/(a|b)/` to `/a/` and `/b/`. Only one group is supported.

@@ -41,7 +41,7 @@ use tidegate_policy::{
     source::{SourceSpan, Sources, SpannedError, line_and_column, truncate},
 };
 use upstreams::UpstreamGroup;
-use variables::{KeyPlan, NginxVariables};
+use variables::{NginxVariables, ZoneKey};
 use zones::{ConnectionZone, RequestZone};
 
 /// Imports the configuration at `path`.
@@ -77,7 +77,7 @@ struct Importer<'a> {
     reported: BTreeSet<&'static str>,
     variables: NginxVariables,
     /// Cache of resolved zone keys.
-    key_plans: HashMap<String, Result<Arc<KeyPlan>, String>>,
+    zone_keys: HashMap<String, Result<Arc<ZoneKey>, String>>,
     request_zones: BTreeMap<String, RequestZone>,
     connection_zones: BTreeMap<String, ConnectionZone>,
     upstream_groups: BTreeMap<String, UpstreamGroup>,
@@ -111,7 +111,7 @@ impl<'a> Importer<'a> {
             losses: Vec::new(),
             reported: BTreeSet::new(),
             variables: NginxVariables::default(),
-            key_plans: HashMap::new(),
+            zone_keys: HashMap::new(),
             request_zones: BTreeMap::new(),
             connection_zones: BTreeMap::new(),
             upstream_groups: BTreeMap::new(),
@@ -164,9 +164,9 @@ impl<'a> Importer<'a> {
 
     fn record_loss_of_kind(&mut self, kind: LossKind, at: SourceSpan, reason: impl Into<String>) {
         let text = self.sources.file(at).and_then(|source| source.text.get(at.start..at.end));
-        let words: Vec<_> = text.unwrap_or_default().split_whitespace().collect();
-        let directive = words.first().map_or(String::new(), |name| truncate(name));
-        let excerpt = truncate(&words.join(" "));
+        let args: Vec<_> = text.unwrap_or_default().split_whitespace().collect();
+        let directive = args.first().map_or(String::new(), |name| truncate(name));
+        let excerpt = truncate(&args.join(" "));
         self.losses.push((
             at,
             Loss { kind, directive, location: self.source_line(at), text: excerpt, reason: reason.into() },

@@ -47,8 +47,9 @@ impl Importer<'_> {
             true if real_ip.is_recursive => {}
             true => {
                 let reason = "`real_ip_recursive` is off: nginx uses the last address of X-Forwarded-For, a policy the last one that is not a trusted proxy";
-                let is_address =
-                    |network: &Prefix| network.bits() == if network.first().is_ipv4() { 32 } else { 128 };
+                let is_address = |network: &Prefix| {
+                    network.prefix_len() == if network.network_address().is_ipv4() { 32 } else { 128 }
+                };
                 match self.policy.trusted_proxies.iter().all(is_address) {
                     true => self.record_loss(first, reason),
                     // Clients in a trusted network could forge their address.

@@ -14,7 +14,7 @@ use super::{
     responses::{ConditionalResponse, SCHEME_PLACEHOLDER},
     servers::{LocationBlock, ServerBlock, ServerNaming},
     sites::{HostScope, Site},
-    variables::{CountScope, KeyPlan},
+    variables::{CountScope, ZoneKey},
 };
 use crate::LossKind;
 use std::{
@@ -65,28 +65,28 @@ impl Importer<'_> {
     pub(super) fn build_rules(&mut self, sites: &[Site<'_>]) {
         let uses = self.collect_limits(sites);
         let mut first: HashMap<String, (SourceSpan, Option<usize>)> = HashMap::new();
-        for its in &uses {
+        for limit_use in &uses {
             let Some(left) = self.budget.rules.checked_sub(1) else {
                 return self.report_error(
-                    its.span,
+                    limit_use.span,
                     "too many different limits",
                     "import a part of the configuration",
                 );
             };
             self.budget.rules = left;
-            if let LimitSpec::Requests { zone, .. } | LimitSpec::Connections { zone, .. } = &its.limit {
+            if let LimitSpec::Requests { zone, .. } | LimitSpec::Connections { zone, .. } = &limit_use.limit {
                 match first.get(zone) {
-                    Some((at, server)) if *server == its.server => {
-                        let place = self.source_line(*at);
+                    Some((at, server)) if *server == limit_use.server => {
+                        let line = self.source_line(*at);
                         let reason =
-                            format!("counted separately from {place}, which uses zone `{zone}` differently");
-                        self.record_loss_at(its.span, reason);
+                            format!("counted separately from {line}, which uses zone `{zone}` differently");
+                        self.record_loss_at(limit_use.span, reason);
                     }
                     Some(_) => {}
-                    None => _ = first.insert(zone.clone(), (its.span, its.server)),
+                    None => _ = first.insert(zone.clone(), (limit_use.span, limit_use.server)),
                 }
             }
-            self.build_rule(its, sites);
+            self.build_rule(limit_use, sites);
         }
     }
 
@@ -96,7 +96,7 @@ impl Importer<'_> {
         let mut add = |limit: LimitSpec,
                        denial: LimitDenial,
                        server: Option<usize>,
-                       place: (usize, usize),
+                       location: (usize, usize),
                        at: SourceSpan| {
             let index = *known
                 .entry((limit.clone(), denial.status, denial.mode == Mode::Shadow, server))
@@ -104,82 +104,86 @@ impl Importer<'_> {
                     uses.push(LimitUse { limit, denial, server, locations: Vec::new(), span: at });
                     uses.len() - 1
                 });
-            uses[index].locations.push(place);
+            uses[index].locations.push(location);
         };
         let largest = self.policy.connections.body_size;
-        for (site, Site { server, server_index: server_place, .. }) in sites.iter().enumerate() {
-            for (location, LocationBlock { settings: terms, except, action, .. }) in
+        for (site, Site { server, server_index, .. }) in sites.iter().enumerate() {
+            for (location, LocationBlock { settings, except, action, .. }) in
                 server.locations.iter().enumerate()
             {
-                let place = (site, location);
-                let by_itself =
-                    |plan: &Arc<KeyPlan>| (plan.scope == CountScope::PerServer).then_some(*server_place);
-                let counts = |plan: &Arc<KeyPlan>| {
-                    server.naming == ServerNaming::Named
-                        || plan.scope == CountScope::Shared
-                        || plan.key != KeySpec::All
+                let location_index = (site, location);
+                let own_server = |zone_key: &Arc<ZoneKey>| {
+                    (zone_key.scope == CountScope::PerServer).then_some(*server_index)
                 };
-                for limit in &terms.requests {
-                    if let Some(plan) = self.request_plan(&limit.zone, limit.span).filter(counts) {
-                        let by = by_itself(&plan);
+                let is_counted = |zone_key: &Arc<ZoneKey>| {
+                    server.naming == ServerNaming::Named
+                        || zone_key.scope == CountScope::Shared
+                        || zone_key.key != KeySpec::All
+                };
+                for limit in &settings.requests {
+                    if let Some(zone_key) = self.request_zone_key(&limit.zone, limit.span).filter(is_counted)
+                    {
+                        let own_server_index = own_server(&zone_key);
                         let (zone, burst, delay) = (limit.zone.clone(), limit.burst, limit.delay);
                         add(
                             LimitSpec::Requests { zone, burst, delay },
-                            terms.request_denial,
-                            by,
-                            place,
+                            settings.request_denial,
+                            own_server_index,
+                            location_index,
                             limit.span,
                         );
                     }
                 }
-                for limit in &terms.connections {
-                    if let Some(plan) = self.connection_plan(&limit.zone, limit.span).filter(counts) {
-                        let by = by_itself(&plan);
-                        let (zone, most) = (limit.zone.clone(), limit.max_connections);
+                for limit in &settings.connections {
+                    if let Some(zone_key) =
+                        self.connection_zone_key(&limit.zone, limit.span).filter(is_counted)
+                    {
+                        let own_server_index = own_server(&zone_key);
+                        let (zone, max) = (limit.zone.clone(), limit.max_connections);
                         add(
-                            LimitSpec::Connections { zone, max: most },
-                            terms.connection_denial,
-                            by,
-                            place,
+                            LimitSpec::Connections { zone, max },
+                            settings.connection_denial,
+                            own_server_index,
+                            location_index,
                             limit.span,
                         );
                     }
                 }
-                let usual = LevelSettings::default().request_denial;
-                if let Some(rate) = terms.rate {
-                    let limit = LimitSpec::Bytes { rate: rate.bytes, free_bytes: terms.rate_after };
-                    add(limit, usual, None, place, rate.span);
+                let default_denial = LevelSettings::default().request_denial;
+                if let Some(rate) = settings.rate {
+                    let limit = LimitSpec::Bytes { rate: rate.bytes, free_bytes: settings.rate_after };
+                    add(limit, default_denial, None, location_index, rate.span);
                 }
                 // `limit_except` defines the access list of all other methods.
                 let except = except.as_ref().filter(|except| !except.access.entries.is_empty());
                 let methods =
                     except.map_or(MethodFilter::All, |except| MethodFilter::Only(except.methods.clone()));
-                let its = (&terms.access, methods);
+                let server_access = (&settings.access, methods);
                 let others = except.map(|it| (&it.access, MethodFilter::Except(it.methods.clone())));
-                for (list, methods) in [its].into_iter().chain(others) {
+                for (list, methods) in [server_access].into_iter().chain(others) {
                     if let Some(at) = list.span {
                         let entries = list.entries.clone();
-                        add(LimitSpec::Access { entries, methods }, usual, None, place, at);
+                        add(LimitSpec::Access { entries, methods }, default_denial, None, location_index, at);
                     }
                 }
-                let bytes = terms.body.map_or(Some(DEFAULT_BODY_SIZE), |body| body.bytes);
+                let bytes = settings.body.map_or(Some(DEFAULT_BODY_SIZE), |body| body.bytes);
                 if let (Some(RouteAction::Forward(_)), Some(bytes), true) = (action, bytes, bytes != largest)
                 {
-                    let at = terms.body.map_or(server.span, |body| body.span);
-                    add(LimitSpec::Body { bytes }, usual, None, place, at);
+                    let at = settings.body.map_or(server.span, |body| body.span);
+                    add(LimitSpec::Body { bytes }, default_denial, None, location_index, at);
                 }
             }
         }
-        uses.sort_by_key(|its| its.span);
+        uses.sort_by_key(|limit_use| limit_use.span);
         uses
     }
 
-    fn request_plan(&mut self, zone: &str, at: SourceSpan) -> Option<Arc<KeyPlan>> {
+    fn request_zone_key(&mut self, zone: &str, at: SourceSpan) -> Option<Arc<ZoneKey>> {
         match self.request_zones.get(zone) {
             Some(known) => {
-                let plan = known.plan.clone().ok();
+                let zone_key = known.key.clone().ok();
                 self.used_zones.insert(known.span);
-                plan
+                zone_key
             }
             None => {
                 let known: Vec<_> = self.request_zones.keys().cloned().collect();
@@ -189,12 +193,12 @@ impl Importer<'_> {
         }
     }
 
-    fn connection_plan(&mut self, zone: &str, at: SourceSpan) -> Option<Arc<KeyPlan>> {
+    fn connection_zone_key(&mut self, zone: &str, at: SourceSpan) -> Option<Arc<ZoneKey>> {
         match self.connection_zones.get(zone) {
             Some(known) => {
-                let plan = known.plan.clone().ok();
+                let zone_key = known.key.clone().ok();
                 self.used_zones.insert(known.span);
-                plan
+                zone_key
             }
             None => {
                 let known: Vec<_> = self.connection_zones.keys().cloned().collect();
@@ -206,18 +210,18 @@ impl Importer<'_> {
 
     /// Reports zones whose key a policy cannot express. They limit nothing.
     pub(super) fn finish_zones(&mut self) {
-        let requests = self.request_zones.values().map(|zone| (zone.span, &zone.plan));
-        let connections = self.connection_zones.values().map(|zone| (zone.span, &zone.plan));
-        let strange = |(at, plan): (SourceSpan, &Result<Arc<KeyPlan>, String>)| {
-            Some((at, plan.as_ref().err()?.clone()))
+        let requests = self.request_zones.values().map(|zone| (zone.span, &zone.key));
+        let connections = self.connection_zones.values().map(|zone| (zone.span, &zone.key));
+        let unsupported = |(at, zone_key): (SourceSpan, &Result<Arc<ZoneKey>, String>)| {
+            Some((at, zone_key.as_ref().err()?.clone()))
         };
-        let all: Vec<(SourceSpan, String)> = requests.chain(connections).filter_map(strange).collect();
-        for (at, strange) in all {
+        let all: Vec<(SourceSpan, String)> = requests.chain(connections).filter_map(unsupported).collect();
+        for (at, unsupported) in all {
             let kind = match self.used_zones.contains(&at) {
                 true => LossKind::Protection,
                 false => LossKind::Cosmetic,
             };
-            let reason = format!("{strange} is not supported; this zone limits nothing");
+            let reason = format!("{unsupported} is not supported; this zone limits nothing");
             self.record_loss_of_kind(kind, at, reason);
         }
     }
@@ -232,37 +236,37 @@ impl Importer<'_> {
         self.report_error(at, format!("unknown zone `{}`", truncate(zone)), fix);
     }
 
-    fn build_rule(&mut self, its: &LimitUse, sites: &[Site<'_>]) {
-        let places: HashSet<_> = its.locations.iter().copied().collect();
-        let is_in = |site: usize, location: usize| places.contains(&(site, location));
+    fn build_rule(&mut self, limit_use: &LimitUse, sites: &[Site<'_>]) {
+        let locations: HashSet<_> = limit_use.locations.iter().copied().collect();
+        let is_in = |site: usize, location: usize| locations.contains(&(site, location));
         let Some(matching) = match_locations(sites, is_in) else { return };
         let mut rule = RuleSpec {
             matching,
-            enforcement: RuleEnforcement::All(its.denial.mode),
-            on_limit: match its.denial.status {
+            enforcement: RuleEnforcement::All(limit_use.denial.mode),
+            on_limit: match limit_use.denial.status {
                 444 => OnLimit::Drop,
                 status => OnLimit::Reject(Reject { status: Some(status), ..Reject::default() }),
             },
             ..RuleSpec::new("")
         };
-        let (name, plan, quota) = match &its.limit {
+        let (name, zone_key, quota) = match &limit_use.limit {
             LimitSpec::Requests { zone, burst, delay } => {
                 let Some(known) = self.request_zones.get(zone).cloned() else { return };
                 if delay < burst {
                     rule.wait = known.rate.max_wait(*burst, *delay);
                 }
-                (zone.clone(), known.plan.ok(), known.rate.quota(*burst, *delay))
+                (zone.clone(), known.key.ok(), known.rate.quota(*burst, *delay))
             }
-            LimitSpec::Connections { zone, max: most } => {
-                let plan = self.connection_zones.get(zone).and_then(|zone| zone.plan.clone().ok());
-                (zone.clone(), plan, Quota::concurrency(*most))
+            LimitSpec::Connections { zone, max } => {
+                let zone_key = self.connection_zones.get(zone).and_then(|zone| zone.key.clone().ok());
+                (zone.clone(), zone_key, Quota::concurrency(*max))
             }
             LimitSpec::Bytes { rate, free_bytes: after } => {
                 let quota = match byte_quota(*rate, *after) {
                     Ok(quota) => quota,
                     Err(error) => {
                         return self.report_error(
-                            its.span,
+                            limit_use.span,
                             error.to_string(),
                             "use a smaller `limit_rate` or `limit_rate_after`",
                         );
@@ -310,23 +314,23 @@ impl Importer<'_> {
         };
         let quota = match quota {
             Ok(quota) => quota,
-            Err(error) => return self.report_error(its.span, error.to_string(), "use a smaller burst"),
+            Err(error) => return self.report_error(limit_use.span, error.to_string(), "use a smaller burst"),
         };
-        let Some(plan) = plan else { return };
+        let Some(zone_key) = zone_key else { return };
         rule.name = self.unused_rule_name(&sanitize_name(&name));
         rule.quotas = Quotas::All(vec![quota]);
-        self.apply_key(&mut rule, &plan);
+        self.apply_key(&mut rule, &zone_key);
         self.policy.rules.push(rule);
     }
 
     /// Sets the key of a rule and the requests that it counts.
-    fn apply_key(&mut self, rule: &mut RuleSpec, plan: &KeyPlan) {
-        rule.key = plan.key.clone();
-        rule.missing = plan.missing;
-        if let Some(only) = plan.condition.clone() {
+    fn apply_key(&mut self, rule: &mut RuleSpec, zone_key: &ZoneKey) {
+        rule.key = zone_key.key.clone();
+        rule.missing = zone_key.missing;
+        if let Some(only) = zone_key.condition.clone() {
             rule.matching = merge(std::mem::take(&mut rule.matching), only);
         }
-        if let Some((name, list)) = plan.allow.clone() {
+        if let Some((name, list)) = zone_key.allow.clone() {
             let lists = &self.policy.lists;
             let name =
                 unused_name(&list_name(&name), |name| lists.get(name).is_some_and(|known| *known != list));
@@ -409,7 +413,7 @@ fn resolve_scheme(site: &Site<'_>, respond: Respond) -> Respond {
 
 /// Returns the bandwidth of each response. The burst is `limit_rate_after` plus one second's worth, as in nginx.
 fn byte_quota(rate: u64, after: u64) -> Result<Quota, QuotaError> {
-    Quota::bytes_per_second(rate).burst(rate.saturating_add(after))
+    Quota::bytes_per_second(rate).token_bucket(rate.saturating_add(after))
 }
 
 /// Matches requests to the selected locations of all servers; `None` if there are none.

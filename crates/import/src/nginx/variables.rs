@@ -46,7 +46,7 @@ struct MapBlock {
 
 /// How a zone key is expressed in a policy: the key and the requests that it applies to.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct KeyPlan {
+pub(super) struct ZoneKey {
     pub(super) key: KeySpec,
     pub(super) missing: MissingKey,
     /// The zone counts only requests that match this.
@@ -128,21 +128,21 @@ impl NginxVariables {
     }
 
     /// Resolves a zone key. The error is the part that a policy cannot express.
-    pub(super) fn key_plan(&self, text: &str) -> Result<KeyPlan, String> {
-        let words = tokenize(text);
-        if let [VariableToken::Variable(name)] = &words[..] {
+    pub(super) fn resolve_key(&self, text: &str) -> Result<ZoneKey, String> {
+        let tokens = tokenize(text);
+        if let [VariableToken::Variable(name)] = &tokens[..] {
             if let Some(geo) = self.geos.get(name) {
-                return geo.key_plan(name, str::to_owned);
+                return geo.resolve_key(name, str::to_owned);
             }
             if let Some(map) = self.maps.get(name) {
-                return self.map_key_plan(name, map);
+                return self.resolve_map_key(name, map);
             }
         }
         let known =
-            |piece: &&VariableToken| matches!(piece, VariableToken::Variable(name) if self.is_known(name));
-        match words.iter().find(known) {
+            |token: &&VariableToken| matches!(token, VariableToken::Variable(name) if self.is_known(name));
+        match tokens.iter().find(known) {
             Some(_) => Err("a key that combines a `geo` or `map` with other parts".to_owned()),
-            None => plain_key_plan(&words),
+            None => resolve_plain_key(&tokens),
         }
     }
 
@@ -178,35 +178,35 @@ impl NginxVariables {
     }
 
     /// Matches requests for which a `geo` or a `map` returns a value that satisfies the predicate.
-    fn match_value(&self, name: &str, is_such: &dyn Fn(&str) -> bool) -> Option<Match> {
+    fn match_value(&self, name: &str, is_match: &dyn Fn(&str) -> bool) -> Option<Match> {
         if let Some(geo) = self.geos.get(name) {
-            return geo.match_value(is_such);
+            return geo.match_value(is_match);
         }
         let map = self.maps.get(name).filter(|map| map.unsupported.is_none())?;
         let [VariableToken::Variable(source)] = &tokenize(&map.source)[..] else { return None };
         if let Some(geo) = self.geos.get(source) {
-            return geo.match_value(&|value| is_such(map.lookup(value)));
+            return geo.match_value(&|value| is_match(map.lookup(value)));
         }
         // A policy compares values case-sensitively, so a match could miss values in another case.
-        let is_safe = is_such(&map.default)
-            || source == "request_method" && map.values.iter().any(|(_, value)| is_such(value));
-        is_safe.then(|| match_by_value(source, map, is_such).ok()).flatten()
+        let is_safe = is_match(&map.default)
+            || source == "request_method" && map.values.iter().any(|(_, value)| is_match(value));
+        is_safe.then(|| match_by_value(source, map, is_match).ok()).flatten()
     }
 
-    fn map_key_plan(&self, name: &str, map: &MapBlock) -> Result<KeyPlan, String> {
-        if let Some(strange) = &map.unsupported {
-            return Err(strange.clone());
+    fn resolve_map_key(&self, name: &str, map: &MapBlock) -> Result<ZoneKey, String> {
+        if let Some(unsupported) = &map.unsupported {
+            return Err(unsupported.clone());
         }
         let [VariableToken::Variable(source)] = &tokenize(&map.source)[..] else {
             return Err(format!("a `map` by `{}`", map.source));
         };
         if let Some(geo) = self.geos.get(source) {
-            return geo.key_plan(source, |value| map.lookup(value).to_owned());
+            return geo.resolve_key(source, |value| map.lookup(value).to_owned());
         }
         if self.maps.contains_key(source) {
             return Err(format!("`${name}` as a `map` of a `map`"));
         }
-        key_plan_by_value(source, map)
+        resolve_key_by_value(source, map)
     }
 }
 
@@ -228,31 +228,31 @@ impl Importer<'_> {
 
 impl GeoBlock {
     /// Resolves a key whose values `outcome` maps to the final keys.
-    fn key_plan(&self, name: &str, outcome: impl Fn(&str) -> String) -> Result<KeyPlan, String> {
-        if let Some(strange) = &self.unsupported {
-            return Err(strange.clone());
+    fn resolve_key(&self, name: &str, outcome: impl Fn(&str) -> String) -> Result<ZoneKey, String> {
+        if let Some(unsupported) = &self.unsupported {
+            return Err(unsupported.clone());
         }
         let outcomes: Vec<String> = self.networks.iter().map(|(_, value)| outcome(value)).collect();
         let default = outcome(&self.default);
-        let mut plan = single_key(outcomes.iter().chain([&default]))?;
+        let mut zone_key = single_key(outcomes.iter().chain([&default]))?;
         let (levels, is_limited) = self.levels(&|value| !outcome(value).is_empty());
         match (&levels[..], is_limited) {
             ([], _) => {}
             ([allowed], true) => {
                 let list = AddressList { networks: allowed.clone(), files: Vec::new() };
-                plan.allow = Some((name.to_owned(), list));
+                zone_key.allow = Some((name.to_owned(), list));
             }
-            (levels, is_limited) => plan.condition = nested_match(levels, is_limited),
+            (levels, is_limited) => zone_key.condition = nested_match(levels, is_limited),
         }
-        Ok(plan)
+        Ok(zone_key)
     }
 
     /// Matches requests from networks whose value satisfies the predicate; `None` if there are none.
-    fn match_value(&self, is_such: &dyn Fn(&str) -> bool) -> Option<Match> {
+    fn match_value(&self, is_match: &dyn Fn(&str) -> bool) -> Option<Match> {
         if self.unsupported.is_some() {
             return None;
         }
-        let (levels, around) = self.levels(is_such);
+        let (levels, around) = self.levels(is_match);
         match levels.is_empty() {
             true => around.then(Match::default),
             false => nested_match(&levels, around),
@@ -260,15 +260,19 @@ impl GeoBlock {
     }
 
     /// Returns the networks that differ from the enclosing network, level by level, and the default.
-    fn levels(&self, is_such: &dyn Fn(&str) -> bool) -> (Vec<Vec<Prefix>>, bool) {
+    fn levels(&self, is_match: &dyn Fn(&str) -> bool) -> (Vec<Vec<Prefix>>, bool) {
         // nginx uses the last of two entries for the same network.
-        let networks: BTreeMap<_, _> =
-            self.networks.iter().map(|(net, value)| ((net.first(), net.bits()), (*net, value))).collect();
+        let networks: BTreeMap<_, _> = self
+            .networks
+            .iter()
+            .map(|(net, value)| ((net.network_address(), net.prefix_len()), (*net, value)))
+            .collect();
         let items: Vec<(Prefix, bool)> =
-            networks.into_values().map(|(network, value)| (network, is_such(value))).collect();
-        let around = is_such(&self.default);
-        let levels = split_levels(&items, around, |network| (network.first(), network.bits()), covers);
-        let networks = |places: &Vec<usize>| places.iter().map(|place| items[*place].0).collect();
+            networks.into_values().map(|(network, value)| (network, is_match(value))).collect();
+        let around = is_match(&self.default);
+        let levels =
+            split_levels(&items, around, |network| (network.network_address(), network.prefix_len()), covers);
+        let networks = |indexes: &Vec<usize>| indexes.iter().map(|index| items[*index].0).collect();
         (levels.iter().map(networks).collect(), around)
     }
 }
@@ -286,56 +290,60 @@ fn nested_match(levels: &[Vec<Prefix>], around: bool) -> Option<Match> {
 }
 
 fn covers(outer: &Prefix, inner: &Prefix) -> bool {
-    outer.first().is_ipv4() == inner.first().is_ipv4()
-        && outer.bits() < inner.bits()
-        && outer.contains(inner.first())
+    outer.network_address().is_ipv4() == inner.network_address().is_ipv4()
+        && outer.prefix_len() < inner.prefix_len()
+        && outer.contains(inner.network_address())
 }
 
 /// Returns the only key that is not empty.
-fn single_key<'o>(outcomes: impl Iterator<Item = &'o String>) -> Result<KeyPlan, String> {
+fn single_key<'o>(outcomes: impl Iterator<Item = &'o String>) -> Result<ZoneKey, String> {
     let mut keys: Vec<&String> = outcomes.filter(|outcome| !outcome.is_empty()).collect();
     keys.sort();
     keys.dedup();
     match keys[..] {
         [] => Err("a key that is empty for all requests".to_owned()),
-        [key] => plain_key_plan(&tokenize(key)),
+        [key] => resolve_plain_key(&tokenize(key)),
         _ => Err("a `map` to several keys".to_owned()),
     }
 }
 
 /// Resolves a key of a `map` whose source is a value of the request.
-fn key_plan_by_value(source: &str, map: &MapBlock) -> Result<KeyPlan, String> {
+fn resolve_key_by_value(source: &str, map: &MapBlock) -> Result<ZoneKey, String> {
     let outcomes = map.values.iter().map(|(_, outcome)| outcome);
-    let mut plan = single_key(outcomes.chain([&map.default]))?;
+    let mut zone_key = single_key(outcomes.chain([&map.default]))?;
     let only = match_by_value(source, map, &|outcome| !outcome.is_empty())?;
     let is_plain = |(value, outcome): &&(String, String)| {
         !value.is_empty() && outcome.is_empty() != map.default.is_empty()
     };
     if map.values.iter().any(|entry| is_plain(&entry)) && source != "request_method" {
-        plan.notes.push(if map.default.is_empty() { CASE_PROTECTION_NOTE } else { CASE_NOTE });
+        zone_key.notes.push(if map.default.is_empty() { CASE_PROTECTION_NOTE } else { CASE_NOTE });
     }
-    plan.condition = Some(only).filter(|only| *only != Match::default());
-    Ok(plan)
+    zone_key.condition = Some(only).filter(|only| *only != Match::default());
+    Ok(zone_key)
 }
 
 /// Matches requests whose value the map turns into an outcome that satisfies the predicate.
-fn match_by_value(source: &str, map: &MapBlock, is_such: &dyn Fn(&str) -> bool) -> Result<Match, String> {
-    let usual = is_such(&map.default);
-    let empty = map.values.iter().find(|(value, _)| value.is_empty()).map_or(usual, |(_, it)| is_such(it));
-    let others = map.values.iter().filter(|(value, outcome)| !value.is_empty() && is_such(outcome) != usual);
+fn match_by_value(source: &str, map: &MapBlock, is_match: &dyn Fn(&str) -> bool) -> Result<Match, String> {
+    let default_matches = is_match(&map.default);
+    let empty =
+        map.values.iter().find(|(value, _)| value.is_empty()).map_or(default_matches, |(_, it)| is_match(it));
+    let others = map
+        .values
+        .iter()
+        .filter(|(value, outcome)| !value.is_empty() && is_match(outcome) != default_matches);
     let others: Vec<&str> = others.map(|(value, _)| value.as_str()).collect();
     if others.iter().any(|value| value.contains('*')) {
         return Err("a `map` value that contains `*`".to_owned());
     }
     let is = |values: &[&str]| match_one_of(source, values);
     let mut only = Match::default();
-    match (usual, others.is_empty()) {
+    match (default_matches, others.is_empty()) {
         (_, true) => {}
         (true, false) => exclude(&mut only, is(&others)?),
         (false, false) => only = is(&others)?,
     }
     // Requests without the value, for example without the header.
-    match (usual, empty) {
+    match (default_matches, empty) {
         (true, false) => only = Match { not: only.not, ..is(&["*"])? },
         (false, true) => {
             let mut none = Match::default();
@@ -368,7 +376,7 @@ fn match_one_of(source: &str, values: &[&str]) -> Result<Match, String> {
 }
 
 /// Resolves a key of literal text and request variables.
-fn plain_key_plan(words: &[VariableToken]) -> Result<KeyPlan, String> {
+fn resolve_plain_key(words: &[VariableToken]) -> Result<ZoneKey, String> {
     let (mut parts, mut per) = (Vec::new(), CountScope::Shared);
     for piece in words {
         match piece {
@@ -401,13 +409,13 @@ fn plain_key_plan(words: &[VariableToken]) -> Result<KeyPlan, String> {
                 .collect(),
         ),
     };
-    Ok(KeyPlan { key, missing, condition: None, allow: None, scope: per, notes: Vec::new() })
+    Ok(ZoneKey { key, missing, condition: None, allow: None, scope: per, notes: Vec::new() })
 }
 
 /// Returns the key part of a policy for an nginx variable.
 fn key_part(name: &str) -> Option<KeyPart> {
     Some(match name {
-        "binary_remote_addr" | "remote_addr" => KeyPart::Ip { bits: 128 },
+        "binary_remote_addr" | "remote_addr" => KeyPart::Ip { prefix_len: 128 },
         "host" | "http_host" => KeyPart::Host,
         "request_method" => KeyPart::Method,
         "uri" | "document_uri" => KeyPart::Cel(Expression("request.path".into())),

@@ -1,6 +1,6 @@
 //! `limit_req_zone` and `limit_conn_zone`: counters and their keys.
 
-use super::{Importer, lexer::Directive, numbers::RequestRate, variables::KeyPlan};
+use super::{Importer, lexer::Directive, numbers::RequestRate, variables::ZoneKey};
 use std::sync::Arc;
 use tidegate_policy::source::SourceSpan;
 
@@ -8,7 +8,7 @@ use tidegate_policy::source::SourceSpan;
 #[derive(Clone, Debug)]
 pub(super) struct RequestZone {
     /// How the key is expressed in a policy, or the part that is not supported.
-    pub(super) plan: Result<Arc<KeyPlan>, String>,
+    pub(super) key: Result<Arc<ZoneKey>, String>,
     pub(super) rate: RequestRate,
     pub(super) span: SourceSpan,
 }
@@ -16,7 +16,7 @@ pub(super) struct RequestZone {
 /// `limit_conn_zone KEY zone=NAME:SIZE;`
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionZone {
-    pub(super) plan: Result<Arc<KeyPlan>, String>,
+    pub(super) key: Result<Arc<ZoneKey>, String>,
     pub(super) span: SourceSpan,
 }
 
@@ -47,8 +47,8 @@ impl Importer<'_> {
                 format!("nginx rounds this down to {nginx} per second; a policy does not round"),
             );
         }
-        let plan = self.key_plan(directive);
-        if self.request_zones.insert(name.clone(), RequestZone { plan, rate, span: directive.span }).is_some()
+        let key = self.resolve_zone_key(directive);
+        if self.request_zones.insert(name.clone(), RequestZone { key, rate, span: directive.span }).is_some()
         {
             self.report_error(directive.span, format!("duplicate zone name `{name}`"), "rename one of them");
         }
@@ -56,8 +56,8 @@ impl Importer<'_> {
 
     pub(super) fn read_connection_zone(&mut self, directive: &Directive) {
         let Some(name) = self.zone_name(directive) else { return };
-        let plan = self.key_plan(directive);
-        if self.connection_zones.insert(name.clone(), ConnectionZone { plan, span: directive.span }).is_some()
+        let key = self.resolve_zone_key(directive);
+        if self.connection_zones.insert(name.clone(), ConnectionZone { key, span: directive.span }).is_some()
         {
             self.report_error(directive.span, format!("duplicate zone name `{name}`"), "rename one of them");
         }
@@ -74,14 +74,17 @@ impl Importer<'_> {
         Some(name.to_owned())
     }
 
-    fn key_plan(&mut self, directive: &Directive) -> Result<Arc<KeyPlan>, String> {
+    fn resolve_zone_key(&mut self, directive: &Directive) -> Result<Arc<ZoneKey>, String> {
         let key = directive.arg(0).unwrap_or_default();
-        let known = self.key_plans.get(key).cloned();
-        let plan = known.unwrap_or_else(|| self.variables.key_plan(key).map(Arc::new));
-        self.key_plans.insert(key.to_owned(), plan.clone());
-        if let Ok(plan) = &plan {
-            plan.notes.iter().for_each(|(kind, note)| self.record_loss_of_kind(*kind, directive.span, *note));
+        let known = self.zone_keys.get(key).cloned();
+        let zone_key = known.unwrap_or_else(|| self.variables.resolve_key(key).map(Arc::new));
+        self.zone_keys.insert(key.to_owned(), zone_key.clone());
+        if let Ok(zone_key) = &zone_key {
+            zone_key
+                .notes
+                .iter()
+                .for_each(|(kind, note)| self.record_loss_of_kind(*kind, directive.span, *note));
         }
-        plan
+        zone_key
     }
 }

@@ -113,7 +113,7 @@ impl NginxComparison {
                 }
                 200
             }
-            PolicyResult::Refused(refusal) => match &refusal.action {
+            PolicyResult::Rejected(refusal) => match &refusal.action {
                 RejectAction::Response(answer) => answer.status,
                 other => panic!("{other:?}"),
             },

@@ -12,7 +12,7 @@ use super::{
 #[cfg(feature = "tokio")]
 use crate::{
     background,
-    store::{SlotMode, StoreCheck, StoreDecision, StoreError, StoreReply, StoreRequest},
+    store::{PermitMode, StoreCheck, StoreDecision, StoreError, StoreReply, StoreRequest},
 };
 use crate::{
     key::LimitKey,
@@ -351,10 +351,10 @@ enum CheckPurpose {
 
 #[cfg(feature = "tokio")]
 impl CheckPurpose {
-    fn slot_mode(self) -> SlotMode {
+    fn permit_mode(self) -> PermitMode {
         match self {
-            Self::Spend => SlotMode::Peek,
-            Self::Hold => SlotMode::Acquire,
+            Self::Spend => PermitMode::Peek,
+            Self::Hold => PermitMode::Acquire,
         }
     }
 }
@@ -387,7 +387,7 @@ impl Check {
     async fn peek(&self) -> Decision {
         match &self.key {
             CheckKey::Memory { memory, owner } => memory.bucket_of(*owner, self.tier).peek(self.cost),
-            CheckKey::Store { remote, key } => remote.decide(key, self.tier, Demand::probe(self.cost)).await,
+            CheckKey::Store { remote, key } => remote.decide(key, self.tier, Demand::peek(self.cost)).await,
         }
     }
 }
@@ -477,9 +477,12 @@ async fn reserve_in_store(
                 };
                 of_checks.map(convert).collect()
             }
-            Ok(_) => {
-                fall_back(&checks, local_counts, &StoreError::Rejected(UNEXPECTED_REPLY.to_owned()), purpose)
-            }
+            Ok(_) => fall_back(
+                &checks,
+                local_counts,
+                &StoreError::ErrorReply(UNEXPECTED_REPLY.to_owned()),
+                purpose,
+            ),
             Err(error) => fall_back(&checks, local_counts, &error, purpose),
         }
     };
@@ -501,7 +504,7 @@ fn count_locally(
     let mut denied = Vec::new();
     for (index, check) in checks.iter().enumerate() {
         let Some((remote, key)) = check.store_key() else { continue };
-        match remote.fallback.reserve_local(key, check.tier, check.demand(), purpose.slot_mode()) {
+        match remote.fallback.reserve_local(key, check.tier, check.demand(), purpose.permit_mode()) {
             Ok(local) => local_counts.push(local),
             Err(denial) => {
                 denied.push((index, *denial.decision()));
@@ -534,7 +537,7 @@ fn merge_checks(checks: &[Check], purpose: CheckPurpose) -> (Vec<StoreCheck>, Ve
     for check in checks {
         let Some((remote, key)) = check.store_key() else { continue };
         let receipt = purpose == CheckPurpose::Hold;
-        let store_check = remote.store_check(key, check.tier, check.demand(), purpose.slot_mode());
+        let store_check = remote.store_check(key, check.tier, check.demand(), purpose.permit_mode());
         let new = StoreCheck { receipt, ..store_check };
         let is_same = |existing: &StoreCheck| {
             Arc::ptr_eq(&existing.key_ref.limit, &new.key_ref.limit)
@@ -576,7 +579,7 @@ fn hold_reservation(
     }
     let key_ref = store_check.key_ref.clone();
     let local =
-        remote.fallback.charge_local(local, &key_ref.key, key_ref.tier, check.demand(), SlotMode::Acquire);
+        remote.fallback.charge_local(local, &key_ref.key, key_ref.tier, check.demand(), PermitMode::Acquire);
     let taken = Reservation::from_store_charge(remote, key_ref, charged, (check.cost, local), decision);
     CombinedReservation::from_reservation(taken, Some(remote.queue_for(&store_check.key_ref.key)))
 }
@@ -607,7 +610,7 @@ fn fall_back(
     drop(local_counts);
     let reservations = checks.iter().filter_map(|check| {
         let (remote, key) = check.store_key()?;
-        let taken = remote.fallback.take(error, key, check.tier, check.demand(), purpose.slot_mode());
+        let taken = remote.fallback.take(error, key, check.tier, check.demand(), purpose.permit_mode());
         Some(CombinedReservation::from_reservation(remote.record_degraded(taken), None))
     });
     let mut reservations: Vec<CombinedReservation> = reservations.collect();

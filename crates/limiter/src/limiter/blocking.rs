@@ -8,7 +8,7 @@ use crate::background;
 use crate::{
     direct,
     key::LimitKey,
-    memory::SlotHold,
+    memory::PermitHold,
     store::StoreError,
     wait::{WaitError, Waiter},
 };
@@ -192,7 +192,7 @@ impl<'a> BlockingBucket<'a> {
     pub fn reserve(&self, cost: u64, max_wait: Duration) -> Reservation {
         match self.bucket().backend {
             BucketBackend::Local(backend) => {
-                Reservation::take(backend, Demand::with_max_wait(cost, max_wait.into()), SlotHold::Nothing)
+                Reservation::take(backend, Demand::with_max_wait(cost, max_wait.into()), PermitHold::Nothing)
             }
             #[cfg(feature = "tokio")]
             backend => block_on_reservation(&Bucket { backend }, Duration::ZERO, move |bucket| async move {
@@ -246,7 +246,8 @@ impl<'a> BlockingBucket<'a> {
     pub fn acquire_queued(&self, waiter: Waiter) -> Result<Decision, WaitError> {
         match self.bucket().backend {
             BucketBackend::Local(backend) => {
-                let (decision, _) = backend.bucket().queue_blocking(waiter, SlotHold::Nothing)?.into_parts();
+                let (decision, _) =
+                    backend.bucket().queue_blocking(waiter, PermitHold::Nothing)?.into_parts();
                 Ok(decision)
             }
             #[cfg(feature = "tokio")]
@@ -260,7 +261,7 @@ impl<'a> BlockingBucket<'a> {
     pub fn permit_queued(&self, waiter: Waiter) -> Result<Permit, WaitError> {
         match self.bucket().backend {
             BucketBackend::Local(backend) => {
-                let taken = backend.bucket().queue_blocking(waiter, SlotHold::Permit)?.into_parts();
+                let taken = backend.bucket().queue_blocking(waiter, PermitHold::Permit)?.into_parts();
                 Ok(Permit::from_reservation(Reservation::from_charge(backend, waiter.cost, taken)))
             }
             #[cfg(feature = "tokio")]

@@ -5,8 +5,8 @@ use super::LocalBackend;
 use super::{CombinedReservation, LocalReservation, Permit, Reservation, remote::RemoteLimiter};
 #[cfg(feature = "tokio")]
 use crate::{
-    memory::SlotHold,
-    store::{SlotMode, StoreError},
+    memory::PermitHold,
+    store::{PermitMode, StoreError},
     wait::{WaitError, Waiter},
 };
 use std::fmt;
@@ -104,9 +104,7 @@ impl Bucket {
     pub async fn peek(&self, cost: u64) -> Decision {
         match &self.backend {
             BucketBackend::Local(backend) => backend.bucket().peek(cost),
-            BucketBackend::Store { remote, key, tier } => {
-                remote.decide(key, *tier, Demand::probe(cost)).await
-            }
+            BucketBackend::Store { remote, key, tier } => remote.decide(key, *tier, Demand::peek(cost)).await,
         }
     }
 
@@ -124,9 +122,9 @@ impl Bucket {
     pub async fn reserve(&self, cost: u64, max_wait: Duration) -> Reservation {
         let demand = Demand::with_max_wait(cost, max_wait.into());
         match &self.backend {
-            BucketBackend::Local(backend) => Reservation::take(backend.clone(), demand, SlotHold::Nothing),
+            BucketBackend::Local(backend) => Reservation::take(backend.clone(), demand, PermitHold::Nothing),
             BucketBackend::Store { remote, key, tier } => {
-                remote.take(key, *tier, demand, SlotMode::Peek).await
+                remote.take(key, *tier, demand, PermitMode::Peek).await
             }
         }
     }
@@ -141,7 +139,7 @@ impl Bucket {
         match &self.backend {
             BucketBackend::Local(backend) => Permit::take(backend.clone()),
             BucketBackend::Store { remote, key, tier } => {
-                let taken = remote.take(key, *tier, Demand::new(1), SlotMode::Acquire).await;
+                let taken = remote.take(key, *tier, Demand::new(1), PermitMode::Acquire).await;
                 Permit::from_store(taken, remote.queue_for(key))
             }
         }
@@ -172,7 +170,7 @@ impl Bucket {
         };
         let demand = Demand::with_max_wait(cost, timeout.map_or(Micros::MAX, Micros::from));
         loop {
-            let reservation = remote.take(key, tier, demand, SlotMode::Peek).await;
+            let reservation = remote.take(key, tier, demand, PermitMode::Peek).await;
             match reservation.decision().outcome() {
                 // The quota's own bounded queue is full: retry later.
                 Outcome::Deny(Retry::After(wait)) if timeout.is_none() => remote.sleep(wait).await,
@@ -191,11 +189,11 @@ impl Bucket {
     pub async fn acquire_queued(&self, waiter: Waiter) -> Result<Decision, WaitError> {
         match &self.backend {
             BucketBackend::Local(backend) => {
-                let taken = backend.bucket().queue(waiter, SlotHold::Nothing).await?;
+                let taken = backend.bucket().queue(waiter, PermitHold::Nothing).await?;
                 Ok(taken.into_parts().0)
             }
             BucketBackend::Store { remote, key, tier } => {
-                let taken = remote.acquire_queued((key, *tier), waiter, SlotMode::Peek, &mut None).await?;
+                let taken = remote.acquire_queued((key, *tier), waiter, PermitMode::Peek, &mut None).await?;
                 Ok(taken.keep())
             }
         }
@@ -206,11 +204,12 @@ impl Bucket {
     pub async fn permit_queued(&self, waiter: Waiter) -> Result<Permit, WaitError> {
         match &self.backend {
             BucketBackend::Local(backend) => {
-                let taken = backend.bucket().queue(waiter, SlotHold::Permit).await?.into_parts();
+                let taken = backend.bucket().queue(waiter, PermitHold::Permit).await?.into_parts();
                 Ok(Permit::from_reservation(Reservation::from_charge(backend.clone(), waiter.cost, taken)))
             }
             BucketBackend::Store { remote, key, tier } => {
-                let taken = remote.acquire_queued((key, *tier), waiter, SlotMode::Acquire, &mut None).await?;
+                let taken =
+                    remote.acquire_queued((key, *tier), waiter, PermitMode::Acquire, &mut None).await?;
                 Ok(Permit::from_store(taken, remote.queue_for(key)))
             }
         }
@@ -223,7 +222,7 @@ impl Bucket {
         match &self.backend {
             BucketBackend::Local(backend) => {
                 let bucket = backend.bucket();
-                let error = match bucket.queue(waiter, SlotHold::Permit).await {
+                let error = match bucket.queue(waiter, PermitHold::Permit).await {
                     Ok(taken) => {
                         let taken =
                             Reservation::from_charge(backend.clone(), waiter.cost, taken.into_parts());
@@ -242,7 +241,7 @@ impl Bucket {
             }
             BucketBackend::Store { remote, key, tier } => {
                 let mut denial = None;
-                match remote.acquire_queued((key, *tier), waiter, SlotMode::Acquire, &mut denial).await {
+                match remote.acquire_queued((key, *tier), waiter, PermitMode::Acquire, &mut denial).await {
                     Ok(taken) => {
                         Ok(CombinedReservation::from_reservation(taken, Some(remote.queue_for(key))))
                     }

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "tokio")]
 use super::{FailureMode, TokenPrefetch, remote::RemoteLimiter};
-use super::{FullListener, Limiter, MemoryLimiter, Overflow, TableSize};
+use super::{Limiter, MemoryLimiter, Overflow, TableFullListener, TableSize};
 #[cfg(feature = "tokio")]
 use crate::store::Store;
 use crate::{
@@ -38,7 +38,7 @@ pub struct LimiterBuilder {
     clock: Option<Clock>,
     capacity: Capacity,
     overflow: Overflow,
-    on_full: Option<FullListener>,
+    on_full: Option<TableFullListener>,
     denied_capacity: usize,
     max_waiters: usize,
     waiter_ttl: Micros,
@@ -146,7 +146,7 @@ impl LimiterBuilder {
     /// inside a decision: the listener must return quickly and must not use this limiter.
     #[must_use]
     pub fn on_full(self, listener: impl Fn(TableSize) + Send + Sync + 'static) -> Self {
-        Self { on_full: Some(FullListener(Arc::new(listener))), ..self }
+        Self { on_full: Some(TableFullListener(Arc::new(listener))), ..self }
     }
 
     /// Tracks the keys that [`Limiter::check`] and [`Limiter::check_cost`] deny most often, with the names of up to `keys` of
@@ -224,11 +224,11 @@ impl LimiterBuilder {
     /// # Ok::<(), tidegate_limiter::BuildError>(())
     /// ```
     pub fn build_tiers(self, quotas: &[Quota]) -> Result<Limiter, BuildError> {
-        Self::refuse_mixed_tiers(quotas)?;
+        Self::reject_mixed_tiers(quotas)?;
         self.build_selection(quotas, QuotaSelection::Tier)
     }
 
-    fn refuse_mixed_tiers(quotas: &[Quota]) -> Result<(), BuildError> {
+    fn reject_mixed_tiers(quotas: &[Quota]) -> Result<(), BuildError> {
         let Some((first, rest)) = quotas.split_first() else { return Err(BuildError::NoQuota) };
         match rest.iter().find(|quota| quota.kind().name() != first.kind().name()) {
             None => Ok(()),

@@ -13,8 +13,8 @@ use super::{
     reservation::LocalCharge,
 };
 use crate::{
-    memory::SlotHold,
-    store::{QuotaSelection, SlotMode, StoreError},
+    memory::PermitHold,
+    store::{PermitMode, QuotaSelection, StoreError},
 };
 use arc_swap::ArcSwap;
 use std::sync::{
@@ -177,7 +177,7 @@ impl Fallback {
         key: &str,
         tier: usize,
         demand: Demand,
-        slots: SlotMode,
+        slots: PermitMode,
     ) -> Reservation {
         match self.limiter_for(error) {
             Ok(limiter) => {
@@ -196,12 +196,12 @@ impl Fallback {
         key: &str,
         tier: usize,
         demand: Demand,
-        slots: SlotMode,
+        slots: PermitMode,
     ) -> Result<LocalCount, Box<Reservation>> {
         let Some(limiter) = self.local_limiter().filter(|_| self.is_dual_counting()) else {
             return Ok(LocalCount::Uncounted);
         };
-        if demand.effect == Effect::Probe {
+        if demand.effect == Effect::Peek {
             let decision = limiter.bucket(key, tier).decide(demand);
             return match decision.is_granted() {
                 true => Ok(LocalCount::Uncounted),
@@ -222,9 +222,9 @@ impl Fallback {
         key: &str,
         tier: usize,
         demand: Demand,
-        slots: SlotMode,
+        slots: PermitMode,
     ) -> Option<LocalCharge> {
-        if demand.effect == Effect::Probe || demand.cost == 0 {
+        if demand.effect == Effect::Peek || demand.cost == 0 {
             return None;
         }
         let taken = match local {
@@ -284,7 +284,7 @@ impl Fallback {
                 Micros::MAX => SLOT_RETENTION,
                 reset => reset,
             };
-            dual_count_until.fetch_max(limiter.clock().now().plus(reset).get(), Ordering::Relaxed);
+            dual_count_until.fetch_max(limiter.clock().now().saturating_add(reset).get(), Ordering::Relaxed);
         }
         decision
     }
@@ -296,9 +296,9 @@ fn reserve(
     key: &str,
     tier: usize,
     demand: Demand,
-    slots: SlotMode,
+    slots: PermitMode,
 ) -> Reservation {
-    let hold = if slots == SlotMode::Acquire { SlotHold::Permit } else { SlotHold::Nothing };
+    let hold = if slots == PermitMode::Acquire { PermitHold::Permit } else { PermitHold::Nothing };
     let tier = if tier < memory.tiers() { tier } else { 0 };
     let backend = LocalBackend::Key { memory: memory.clone(), owner: memory.fingerprint(key), tier };
     Reservation::take(backend, demand, hold)

@@ -4,7 +4,7 @@ use super::{LocalReservation, MemoryLimiter};
 use crate::{
     clock::Clock,
     direct,
-    memory::{CellCharge, CellRequest, QuotaUnit, SlotHold, SlotTable, StateSnapshot},
+    memory::{CellCharge, CellRequest, PermitHold, PermitTable, QuotaUnit, StateSnapshot},
     semaphore::HasWaiters,
     wait::WaitQueues,
 };
@@ -126,7 +126,7 @@ impl<'a> LocalBucket<'a> {
             LocalBackendRef::Key { memory, owner, tier: 0 } => {
                 memory.key_table().peek(owner, memory.clock(), cost, memory.overflow())
             }
-            _ => self.decide(Demand::probe(cost)),
+            _ => self.decide(Demand::peek(cost)),
         }
     }
 
@@ -148,16 +148,16 @@ impl<'a> LocalBucket<'a> {
         }
     }
 
-    /// Acquires one slot on the fast path, to be released by [`release_slot`](Self::release_slot).
+    /// Acquires one permit on the fast path, to be released by [`release_permit`](Self::release_permit).
     #[inline]
-    pub(crate) fn try_acquire_slot(&self) -> Option<Decision> {
-        let (slots, owner) = self.slot_table()?;
+    pub(crate) fn try_acquire_permit(&self) -> Option<Decision> {
+        let (slots, owner) = self.permit_table()?;
         slots.try_acquire_one(owner)
     }
 
-    /// Releases one slot that [`try_acquire_slot`](Self::try_acquire_slot) acquired.
-    pub(crate) fn release_slot(&self) {
-        if let Some((slots, owner)) = self.slot_table()
+    /// Releases one permit that [`try_acquire_permit`](Self::try_acquire_permit) acquired.
+    pub(crate) fn release_permit(&self) {
+        if let Some((slots, owner)) = self.permit_table()
             && slots.release(owner, 1) == HasWaiters::Yes
         {
             self.wake_next();
@@ -184,7 +184,7 @@ impl<'a> LocalBucket<'a> {
         }
     }
 
-    pub(crate) fn take(&self, demand: Demand, hold: SlotHold) -> LocalReservation<'a> {
+    pub(crate) fn take(&self, demand: Demand, hold: PermitHold) -> LocalReservation<'a> {
         let (decision, charge) = match self.backend {
             LocalBackendRef::Key { memory, owner, tier } => {
                 let request = CellRequest { demand, hold, tier };
@@ -238,12 +238,12 @@ impl<'a> LocalBucket<'a> {
 
     /// The slot table, if the quota counts nothing but permits.
     #[inline]
-    fn slot_table(&self) -> Option<(&'a SlotTable, u64)> {
+    fn permit_table(&self) -> Option<(&'a PermitTable, u64)> {
         match self.backend {
             LocalBackendRef::Key { memory, owner, .. } => {
-                memory.key_table().slots().map(|slots| (slots, owner))
+                memory.key_table().permit_table().map(|slots| (slots, owner))
             }
-            LocalBackendRef::Direct(state) => state.slots(),
+            LocalBackendRef::Direct(state) => state.permit_table(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Reservations in memory that borrow their bucket.
 
 use super::LocalBucket;
-use crate::memory::{CellCharge, SlotHold};
+use crate::memory::{CellCharge, PermitHold};
 use std::time::Duration;
 use tidegate_core::{Decision, Micros};
 
@@ -28,7 +28,7 @@ impl<'a> LocalReservation<'a> {
     /// The remaining wait until the tokens may be used; zero if they are ready or nothing was granted.
     pub(crate) fn wait(&self) -> Duration {
         match self.decision.is_granted() {
-            true => self.ready_at().since(self.bucket.clock().now()).into(),
+            true => self.ready_at().saturating_sub(self.bucket.clock().now()).into(),
             false => Duration::ZERO,
         }
     }
@@ -40,13 +40,13 @@ impl<'a> LocalReservation<'a> {
     }
 
     /// Sets what a refund returns: a permit releases its slot and refunds no tokens.
-    pub(crate) fn with_hold(mut self, hold: SlotHold) -> Self {
+    pub(crate) fn with_hold(mut self, hold: PermitHold) -> Self {
         self.charge.hold = hold;
         self
     }
 
     pub(crate) fn ready_at(&self) -> Micros {
-        self.charge.charged_at.plus(self.decision.wait())
+        self.charge.charged_at.saturating_add(self.decision.wait())
     }
 }
 

@@ -89,17 +89,17 @@ pub struct TableSize {
 
 /// The callback of a full table; see [`LimiterBuilder::on_full`](super::LimiterBuilder::on_full).
 #[derive(Clone)]
-pub(crate) struct FullListener(pub(crate) Arc<dyn Fn(TableSize) + Send + Sync>);
+pub(crate) struct TableFullListener(pub(crate) Arc<dyn Fn(TableSize) + Send + Sync>);
 
-impl FullListener {
+impl TableFullListener {
     pub(crate) fn notify(&self, size: TableSize) {
         (self.0)(size);
     }
 }
 
-impl fmt::Debug for FullListener {
+impl fmt::Debug for TableFullListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FullListener")
+        f.write_str("TableFullListener")
     }
 }
 

@@ -40,8 +40,8 @@ pub use fallback::FailureMode;
 pub use local::KeyIdBucket;
 pub(crate) use local::{LocalBackend, LocalBucket};
 pub(crate) use local_reservation::LocalReservation;
-pub(crate) use memory::{FullListener, LocalCheck, MemoryLimiter};
 pub use memory::{KeyId, LimiterStats, Overflow, TableSize};
+pub(crate) use memory::{LocalCheck, MemoryLimiter, TableFullListener};
 pub use permit::Permit;
 #[cfg(feature = "tokio")]
 pub use prefetch::TokenPrefetch;

@@ -7,9 +7,9 @@ use super::{
     remote::{merge_decisions, single_decision},
     reservation::{LocalCharge, ReservedCharge, StoreReceipt},
 };
-use crate::memory::SlotHold;
+use crate::memory::PermitHold;
 #[cfg(feature = "tokio")]
-use crate::store::{KeyRef, SlotMode, Store, StoreCheck, StoreReply, StoreRequest};
+use crate::store::{KeyRef, PermitMode, Store, StoreCheck, StoreReply, StoreRequest};
 use std::fmt;
 #[cfg(feature = "tokio")]
 use std::{
@@ -45,7 +45,7 @@ struct SlotPermit {
 impl Drop for SlotPermit {
     #[inline]
     fn drop(&mut self) {
-        self.backend.bucket().release_slot();
+        self.backend.bucket().release_permit();
     }
 }
 
@@ -53,10 +53,10 @@ impl Permit {
     /// Acquires a slot in memory.
     #[inline]
     pub(super) fn take(backend: LocalBackend) -> Self {
-        let slot = backend.bucket().try_acquire_slot();
+        let slot = backend.bucket().try_acquire_permit();
         match slot {
             Some(decision) => Self { state: PermitState::Slot(SlotPermit { decision, backend }) },
-            None => Self::from_reservation(Reservation::take(backend, Demand::new(1), SlotHold::Permit)),
+            None => Self::from_reservation(Reservation::take(backend, Demand::new(1), PermitHold::Permit)),
         }
     }
 
@@ -223,8 +223,8 @@ impl StoreReceipt {
 /// Acquires a slot in place of an expired lease, if one is free. Refunds the tokens, which were charged before.
 #[cfg(feature = "tokio")]
 async fn reacquire(store: &Arc<dyn Store>, key_ref: &KeyRef, cost: u64) -> Option<Receipt> {
-    let (demand, slots) = (Demand::new(cost), SlotMode::Acquire);
-    let check = StoreCheck { key_ref: key_ref.clone(), demand, slot_mode: slots, receipt: true };
+    let (demand, slots) = (Demand::new(cost), PermitMode::Acquire);
+    let check = StoreCheck { key_ref: key_ref.clone(), demand, permit_mode: slots, receipt: true };
     let decision = store.execute(StoreRequest::Decide(vec![check])).await.and_then(single_decision).ok()?;
     if !merge_decisions(&decision, key_ref.tier).is_granted() {
         return None;

@@ -100,7 +100,7 @@ impl PrefetchCache {
         let resolution = coarse.resolution();
         let (clock, lifetime) = match settings.ttl.get() / resolution.get() {
             0..MIN_COARSE_TICKS => (Clock::system(), settings.ttl),
-            _ => (coarse, settings.ttl.since(resolution)),
+            _ => (coarse, settings.ttl.saturating_sub(resolution)),
         };
         Self {
             settings,
@@ -292,7 +292,7 @@ impl PrefetchedTokens {
         ttl: Micros,
         tokens: u64,
     ) -> Option<usize> {
-        let (now, expiry) = (expiry_tick(now), expiry_tick(requested_at.plus(ttl)));
+        let (now, expiry) = (expiry_tick(now), expiry_tick(requested_at.saturating_add(ttl)));
         let word = tokens.min(MAX_TOKENS) << EXPIRY_BITS | expiry;
         self.slots.iter().position(|slot| {
             let current = slot.load(Ordering::Acquire);
@@ -342,13 +342,14 @@ impl PrefetchedTokens {
     /// Stores the remaining tokens and the denial of the latest reply.
     pub(super) fn update_remaining(&self, now: Micros, decision: &Decision) {
         self.remaining.store(decision.remaining(), Ordering::Relaxed);
-        let denied = decision.retry_after().map_or(Micros::ZERO, |wait| now.plus(wait));
+        let denied = decision.retry_after().map_or(Micros::ZERO, |wait| now.saturating_add(wait));
         self.denied_until.store(denied.get(), Ordering::Relaxed);
     }
 
     /// Whether prefetching pauses because too few tokens remain; it is retried after `BYPASS_PERIOD`.
     pub(super) fn should_bypass(&self, now: Micros) -> bool {
-        let is_paused = now.since(Micros::new(self.last_refill.load(Ordering::Relaxed))) < BYPASS_PERIOD;
+        let is_paused =
+            now.saturating_sub(Micros::new(self.last_refill.load(Ordering::Relaxed))) < BYPASS_PERIOD;
         if !is_paused {
             self.last_refill.store(now.get(), Ordering::Relaxed);
         }
@@ -369,7 +370,7 @@ impl PrefetchedTokens {
 
     /// How long the latest denial of the store still applies.
     fn retry_after(&self, now: Micros) -> Option<Micros> {
-        let wait = Micros::new(self.denied_until.load(Ordering::Relaxed)).since(now);
+        let wait = Micros::new(self.denied_until.load(Ordering::Relaxed)).saturating_sub(now);
         (wait > Micros::ZERO).then_some(wait)
     }
 
@@ -378,7 +379,7 @@ impl PrefetchedTokens {
     fn next_batch_size(&self, now: Micros, settings: &TokenPrefetch, max_tokens: u64) -> u64 {
         let last = Micros::new(self.last_refill.swap(now.get(), Ordering::Relaxed));
         let size = self.batch_size.load(Ordering::Relaxed);
-        let age = now.since(last);
+        let age = now.saturating_sub(last);
         let next = if age < Micros::new(settings.ttl.get() / 2) {
             size.saturating_mul(2)
         } else if age > settings.ttl {

@@ -7,7 +7,7 @@
 use super::{Reservation, remote::RemoteLimiter};
 use crate::{
     clock::Clock,
-    store::SlotMode,
+    store::PermitMode,
     wait::{QueueEntry, WaitError, WaitQueues, WaitUntil, Waiter},
 };
 use foldhash::quality::RandomState;
@@ -48,7 +48,7 @@ impl RemoteLimiter {
         self: &Arc<Self>,
         (key, tier): (&str, usize),
         waiter: Waiter,
-        slots: SlotMode,
+        slots: PermitMode,
         denial: &mut Option<Decision>,
     ) -> Result<Reservation, WaitError> {
         let queue = self.queue_for(key);
@@ -82,7 +82,7 @@ impl RemoteLimiter {
             pause = match queue.wait(&entry, pause).await? {
                 // The release may reach the store a little later.
                 WakeReason::Notified => MIN_RETRY_INTERVAL,
-                WakeReason::TimedOut => pause.plus(pause).min(MAX_RETRY_INTERVAL),
+                WakeReason::TimedOut => pause.saturating_add(pause).min(MAX_RETRY_INTERVAL),
             };
         }
     }
@@ -106,7 +106,7 @@ impl StoreQueue {
 
     /// Whether the deadline of this waiter passes within `wait`.
     fn is_too_late(&self, entry: &QueueEntry<'_>, wait: Micros) -> bool {
-        entry.effective_deadline().is_some_and(|latest| self.queues.clock.now().plus(wait) > latest)
+        entry.effective_deadline().is_some_and(|latest| self.queues.clock.now().saturating_add(wait) > latest)
     }
 
     /// Waits for a notification, until the deadline at most, and for `pause` at most if this waiter is the first.
@@ -116,7 +116,7 @@ impl StoreQueue {
         if latest.is_some_and(|latest| now >= latest) {
             return Err(entry.timeout_error());
         }
-        let retry_at = entry.is_first().then(|| now.plus(jitter(pause)));
+        let retry_at = entry.is_first().then(|| now.saturating_add(jitter(pause)));
         let until = match (retry_at, latest) {
             (Some(retry_at), Some(latest)) => Some(retry_at.min(latest)),
             (retry_at, latest) => retry_at.or(latest),

@@ -11,7 +11,7 @@ use crate::{
     clock::Clock,
     most_restrictive::MostRestrictive,
     store::{
-        KeyRef, QuotaSelection, SlotMode, Store, StoreCheck, StoreDecision, StoreError, StoreLimit,
+        KeyRef, PermitMode, QuotaSelection, Store, StoreCheck, StoreDecision, StoreError, StoreLimit,
         StoreReply, StoreRequest,
     },
     wait::WaitPolicy,
@@ -107,11 +107,11 @@ impl RemoteLimiter {
 
     /// Decides one check in the store.
     pub(super) async fn decide(&self, key: &str, tier: usize, demand: Demand) -> Decision {
-        let local = match self.fallback.reserve_local(key, tier, demand, SlotMode::Peek) {
+        let local = match self.fallback.reserve_local(key, tier, demand, PermitMode::Peek) {
             Ok(local) => local,
             Err(denied) => return self.record_degraded(*denied.decision()),
         };
-        let check = self.store_check(key, tier, demand, SlotMode::Peek);
+        let check = self.store_check(key, tier, demand, PermitMode::Peek);
         match self.store.execute(StoreRequest::Decide(vec![check])).await.and_then(single_decision) {
             Ok(store_decision) => {
                 let decision = merge_decisions(&store_decision, tier);
@@ -129,16 +129,17 @@ impl RemoteLimiter {
 
     pub(super) async fn take_up_to(&self, key: &str, tier: usize, max: u64) -> (u64, Decision) {
         // Two backends cannot agree on an available amount: this process checks one token and then counts what the store grants.
-        let local = match self.fallback.reserve_local(key, tier, Demand::new(1), SlotMode::Peek) {
+        let local = match self.fallback.reserve_local(key, tier, Demand::new(1), PermitMode::Peek) {
             Ok(local) => local,
             Err(denied) => return (0, self.record_degraded(*denied.decision())),
         };
         let check =
-            StoreCheck { receipt: true, ..self.store_check(key, tier, Demand::new(max), SlotMode::Peek) };
+            StoreCheck { receipt: true, ..self.store_check(key, tier, Demand::new(max), PermitMode::Peek) };
         match self.store.execute(StoreRequest::TakeUpTo(check)).await.and_then(single_decision) {
             Ok(store_decision) => {
                 let decision = merge_decisions(&store_decision, tier);
-                let taken = store_decision.steps.iter().map(|step| step.receipt.cost).max().unwrap_or(0);
+                let taken =
+                    store_decision.results.iter().map(|result| result.receipt.cost).max().unwrap_or(0);
                 let taken = if decision.is_granted() { taken } else { 0 };
                 drop(local);
                 if taken > 0 {
@@ -194,7 +195,7 @@ impl RemoteLimiter {
         };
         let check = StoreCheck {
             receipt: true,
-            ..self.store_check(key, FIRST_TIER, Demand::new(amount), SlotMode::Peek)
+            ..self.store_check(key, FIRST_TIER, Demand::new(amount), PermitMode::Peek)
         };
         let (store, prefetch, fallback_key) =
             (self.store.clone(), prefetch.clone(), self.fallback.fallback_key(key));
@@ -202,7 +203,8 @@ impl RemoteLimiter {
             let store_decision = store.execute(StoreRequest::TakeUpTo(check)).await.and_then(single_decision);
             if let Ok(store_decision) = store_decision {
                 let decision = merge_decisions(&store_decision, FIRST_TIER);
-                let taken = store_decision.steps.iter().map(|step| step.receipt.cost).max().unwrap_or(0);
+                let taken =
+                    store_decision.results.iter().map(|result| result.receipt.cost).max().unwrap_or(0);
                 fallback_key.count(taken);
                 let now = prefetch.now();
                 balance.update_remaining(now, &decision);
@@ -222,7 +224,7 @@ impl RemoteLimiter {
         key: &str,
         tier: usize,
         demand: Demand,
-        slots: SlotMode,
+        slots: PermitMode,
     ) -> Reservation {
         let local = match self.fallback.reserve_local(key, tier, demand, slots) {
             Ok(local) => local,
@@ -254,7 +256,7 @@ impl RemoteLimiter {
 
     /// Waits by the clock of this limiter.
     pub(super) async fn sleep(&self, wait: Micros) {
-        self.clock.wait_until(self.clock.now().plus(wait)).await;
+        self.clock.wait_until(self.clock.now().saturating_add(wait)).await;
     }
 
     /// Counts a decision made without the store.
@@ -265,7 +267,7 @@ impl RemoteLimiter {
 
     /// Counts in this process what the store has granted.
     pub(super) fn count_granted(&self, local: LocalCount, key: &str, tier: usize, demand: Demand) {
-        if let Some(local) = self.fallback.charge_local(local, key, tier, demand, SlotMode::Peek) {
+        if let Some(local) = self.fallback.charge_local(local, key, tier, demand, PermitMode::Peek) {
             local.keep();
         }
     }
@@ -274,8 +276,14 @@ impl RemoteLimiter {
         KeyRef { limit: self.limit.load_full(), key: key.to_owned(), tier }
     }
 
-    pub(super) fn store_check(&self, key: &str, tier: usize, demand: Demand, slots: SlotMode) -> StoreCheck {
-        StoreCheck { key_ref: self.key_ref(key, tier), demand, slot_mode: slots, receipt: false }
+    pub(super) fn store_check(
+        &self,
+        key: &str,
+        tier: usize,
+        demand: Demand,
+        slots: PermitMode,
+    ) -> StoreCheck {
+        StoreCheck { key_ref: self.key_ref(key, tier), demand, permit_mode: slots, receipt: false }
     }
 
     pub(super) fn change_all(&self, quotas: &[Quota], how: CarryOver) -> Result<(), BuildError> {
@@ -350,9 +358,9 @@ impl Drop for RemoteLimiter {
 pub(super) fn single_decision(reply: StoreReply) -> Result<StoreDecision, StoreError> {
     match reply {
         StoreReply::Decided(decisions) if decisions.len() == 1 => {
-            decisions.into_iter().next().ok_or_else(|| StoreError::Rejected(UNEXPECTED_REPLY.to_owned()))
+            decisions.into_iter().next().ok_or_else(|| StoreError::ErrorReply(UNEXPECTED_REPLY.to_owned()))
         }
-        _ => Err(StoreError::Rejected(UNEXPECTED_REPLY.to_owned())),
+        _ => Err(StoreError::ErrorReply(UNEXPECTED_REPLY.to_owned())),
     }
 }
 
@@ -361,7 +369,7 @@ pub(super) const UNEXPECTED_REPLY: &str = "unexpected reply";
 /// One decision of all quotas that applied, or of the tier that did.
 pub(super) fn merge_decisions(store_decision: &StoreDecision, tier: usize) -> Decision {
     let mut combined = MostRestrictive::default();
-    store_decision.steps.iter().for_each(|step| combined.add(step.decision));
+    store_decision.results.iter().for_each(|result| combined.add(result.decision));
     match tier {
         FIRST_TIER => combined.finish(),
         _ => combined.finish().with_quota(tier),

@@ -6,11 +6,11 @@ use super::remote::{RemoteLimiter, merge_decisions};
 #[cfg(feature = "tokio")]
 use crate::{
     background,
-    store::{self, SlotMode, Store, StoreCharge, StoreCheck, StoreDecision, StoreRequest},
+    store::{self, PermitMode, Store, StoreCharge, StoreCheck, StoreDecision, StoreRequest},
 };
 use crate::{
     clock::Clock,
-    memory::{CellCharge, QuotaUnit, SlotHold},
+    memory::{CellCharge, PermitHold, QuotaUnit},
 };
 #[cfg(feature = "tokio")]
 use std::{cmp::Ordering, sync::Arc};
@@ -75,13 +75,13 @@ impl LocalCharge {
         let kinds = self.backend.bucket().units(self.charge.tier);
         let (tokens, slots) = split_receipts(&kinds, &self.charge.receipts);
         let cost = std::mem::take(&mut self.outstanding);
-        let part = |receipts: Vec<Receipt>, hold: SlotHold| {
+        let part = |receipts: Vec<Receipt>, hold: PermitHold| {
             let charge = CellCharge { receipts, hold, ..self.charge.clone() };
             Self { backend: self.backend.clone(), charge, outstanding: cost }
         };
         (
-            tokens.map(|receipts| part(receipts, SlotHold::Nothing)),
-            slots.map(|receipts| part(receipts, SlotHold::Permit)),
+            tokens.map(|receipts| part(receipts, PermitHold::Nothing)),
+            slots.map(|receipts| part(receipts, PermitHold::Permit)),
         )
     }
 
@@ -106,7 +106,7 @@ impl Drop for LocalCharge {
 
 impl Reservation {
     /// Charges a bucket in memory.
-    pub(super) fn take(backend: LocalBackend, demand: Demand, hold: SlotHold) -> Self {
+    pub(super) fn take(backend: LocalBackend, demand: Demand, hold: PermitHold) -> Self {
         let taken = backend.bucket().take(demand, hold).into_parts();
         Self::from_charge(backend, demand.cost, taken)
     }
@@ -122,7 +122,7 @@ impl Reservation {
         }
         let ready_at = delay(&decision).map(|wait| ReadyTime {
             clock: backend.bucket().clock().clone(),
-            time: charge.charged_at.plus(wait),
+            time: charge.charged_at.saturating_add(wait),
         });
         Self {
             decision,
@@ -185,7 +185,9 @@ impl Reservation {
 
     /// The remaining wait until the tokens may be used; zero if they are ready or nothing was granted.
     pub fn wait(&self) -> Duration {
-        self.ready_at.as_ref().map_or(Duration::ZERO, |ready| ready.time.since(ready.clock.now()).into())
+        self.ready_at
+            .as_ref()
+            .map_or(Duration::ZERO, |ready| ready.time.saturating_sub(ready.clock.now()).into())
     }
 
     /// Waits until the tokens may be used, by the clock of the limiter. A limiter in a store without a clock uses tokio's.
@@ -285,8 +287,8 @@ impl Reservation {
         decision: Decision,
     ) -> Self {
         let clock = remote.clock();
-        let ready_at =
-            delay(&decision).map(|wait| ReadyTime { clock: clock.clone(), time: clock.now().plus(wait) });
+        let ready_at = delay(&decision)
+            .map(|wait| ReadyTime { clock: clock.clone(), time: clock.now().saturating_add(wait) });
         let receipt = StoreReceipt { store: remote.store().clone(), key_ref, charge: charged, cost, local };
         Self { decision, ready_at, charge: ReservedCharge::Store(Box::new(receipt)) }
     }
@@ -350,8 +352,12 @@ impl StoreReceipt {
 
     async fn charge(self, cost: u64) {
         let Self { store, key_ref, .. } = self;
-        let check =
-            StoreCheck { key_ref, demand: Demand::forced(cost), slot_mode: SlotMode::Peek, receipt: false };
+        let check = StoreCheck {
+            key_ref,
+            demand: Demand::forced(cost),
+            permit_mode: PermitMode::Peek,
+            receipt: false,
+        };
         let _ = store.execute(StoreRequest::Decide(vec![check])).await;
     }
 }

@@ -5,7 +5,7 @@ use super::{
     charge::{CellCharge, CellKind},
     key_table::{CellRef, KeyTable},
     locked_cell::LockedCell,
-    multi_word::{CellRequest, SlotHold},
+    multi_word::{CellRequest, PermitHold},
     table::StripeLock,
 };
 use crate::{clock::Clock, limiter::LocalCheck, sync::MutexGuard};
@@ -13,18 +13,18 @@ use tidegate_core::{Decision, Demand, Effect, Micros};
 
 /// Decides without receipts. Slots are only checked, because without receipts they could not be released.
 pub(crate) fn decide_batch(checks: &[LocalCheck<'_>]) -> Vec<Decision> {
-    take_batch(checks, SlotHold::Nothing).into_iter().map(|(decision, _)| decision).collect()
+    take_batch(checks, PermitHold::Nothing).into_iter().map(|(decision, _)| decision).collect()
 }
 
 /// Decides, acquires slots too, and returns the receipts of each check. If any check is denied, nothing is charged.
 pub(crate) fn reserve_batch(checks: &[LocalCheck<'_>]) -> Vec<(Decision, CellCharge)> {
-    take_batch(checks, SlotHold::Permit)
+    take_batch(checks, PermitHold::Permit)
 }
 
 /// Locks the cells of all checks, probes all, and charges only if all grant.
 ///
 /// Cells are always locked in the same order (by limiter, then by position), so that two batches cannot deadlock.
-fn take_batch(checks: &[LocalCheck<'_>], hold: SlotHold) -> Vec<(Decision, CellCharge)> {
+fn take_batch(checks: &[LocalCheck<'_>], hold: PermitHold) -> Vec<(Decision, CellCharge)> {
     let Some(first) = checks.first() else { return Vec::new() };
     let clock = first.memory.clock();
     loop {
@@ -37,7 +37,7 @@ fn take_batch(checks: &[LocalCheck<'_>], hold: SlotHold) -> Vec<(Decision, CellC
 /// `None` if a cell was reassigned to another key before it was locked.
 fn try_batch(
     checks: &[LocalCheck<'_>],
-    hold: SlotHold,
+    hold: PermitHold,
     clock: &Clock,
 ) -> Option<Vec<(Decision, CellCharge)>> {
     let now = clock.now();
@@ -78,7 +78,7 @@ fn try_batch(
     let now = clock.now();
     let mut taken = cells.denied;
     let mut granted = taken.iter().all(Option::is_none);
-    for effect in [Effect::Probe, Effect::Charge] {
+    for effect in [Effect::Peek, Effect::Charge] {
         if effect == Effect::Charge && !granted {
             break;
         }
@@ -147,9 +147,9 @@ fn locate_cells<'a>(checks: &[LocalCheck<'a>], stripe: StripeLock, now: Micros) 
             CellRef::Shared(cell, _) => {
                 cells.cells.push(BatchCell { key_table, cell, cell_kind: CellKind::Shared, index });
             }
-            CellRef::Full => {
+            CellRef::TableFull => {
                 let charge = CellCharge::new(&CellRequest::new(Demand::new(check.cost)));
-                cells.denied[index] = Some((key_table.deny_full(), charge));
+                cells.denied[index] = Some((key_table.deny_table_full(), charge));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Charges in memory: what was charged, and in which cell.
 
-use super::multi_word::{CellRequest, SlotHold};
+use super::multi_word::{CellRequest, PermitHold};
 use tidegate_core::{Micros, Receipt};
 
 /// The kind of the charged cell, which a refund must use again.
@@ -14,7 +14,7 @@ pub(crate) enum CellKind {
 #[derive(Clone, Debug)]
 pub(crate) struct CellCharge {
     pub(crate) cell_kind: CellKind,
-    pub(crate) hold: SlotHold,
+    pub(crate) hold: PermitHold,
     pub(crate) tier: usize,
     /// The epoch in which the receipts are valid; single-word cells store it in the receipt itself.
     pub(crate) epoch: u64,

@@ -4,16 +4,16 @@ use super::{
     cell::{Cell, LOCK_BIT},
     charge::{CellCharge, CellKind},
     multi_word::{CellRequest, MultiWord, PreviousState, QuotaUnit, StateLayout},
+    permits::{self, PermitTable},
     plan::{WordPlan, WordPlans},
     resets::ResetCounters,
     single_word::SingleWord,
-    slots::{self, SlotTable},
     snapshot::StateSnapshot,
     table::{CellLookup, CellTable, OutOfMemory, StripeLock},
 };
 use crate::{
     clock::Clock,
-    limiter::{FullListener, Overflow},
+    limiter::{Overflow, TableFullListener},
     semaphore::HasWaiters,
     sync::{Mutex, MutexGuard, lock},
 };
@@ -25,7 +25,7 @@ pub(crate) enum KeyTable {
     /// One quota whose state fits in one word.
     SingleWord { table: CellTable, plans: Box<WordPlans>, quota: Mutex<Quota> },
     /// Permits without a lease.
-    Slots(SlotTable),
+    Permits(PermitTable),
     /// Any other quotas.
     MultiWord(MultiWord),
 }
@@ -33,13 +33,13 @@ pub(crate) enum KeyTable {
 /// The cell of a key, or `Full` if it has no cell.
 pub(crate) enum CellRef<'a> {
     Own(Cell<'a>),
-    /// Valid until the guard is dropped, see [`CellLookup::Full`].
+    /// Valid until the guard is dropped, see [`CellLookup::TableFull`].
     Shared(Cell<'a>, Option<MutexGuard<'a, ()>>),
-    Full,
+    TableFull,
 }
 
 /// The retry time of a key without a cell under [`Overflow::Deny`]: cells become free when other keys expire.
-const RETRY_WHEN_FULL: Micros = Micros::from_secs(1);
+const RETRY_WHEN_TABLE_FULL: Micros = Micros::from_secs(1);
 
 impl KeyTable {
     /// Allocates cells for some quotas. `previous` are the quotas whose states will be imported.
@@ -60,9 +60,9 @@ impl KeyTable {
             return Ok(Self::SingleWord { table, plans, quota: Mutex::new(*quota) });
         }
         if let ([quota], StateLayout::All, false) = (quotas, layout, retains_states)
-            && SlotTable::can_count(quota)
+            && PermitTable::can_count(quota)
         {
-            return SlotTable::new(*quota, keys).map(Self::Slots);
+            return PermitTable::new(*quota, keys).map(Self::Permits);
         }
         MultiWord::new(quotas, layout, keys, previous).map(Self::MultiWord)
     }
@@ -72,7 +72,7 @@ impl KeyTable {
         match (quotas, layout) {
             ([quota], StateLayout::All)
                 if previous.is_empty()
-                    && (WordPlan::from_quota(quota).is_some() || SlotTable::can_count(quota)) =>
+                    && (WordPlan::from_quota(quota).is_some() || PermitTable::can_count(quota)) =>
             {
                 0
             }
@@ -83,25 +83,25 @@ impl KeyTable {
     pub(crate) fn table(&self) -> &CellTable {
         match self {
             Self::SingleWord { table, .. } => table,
-            Self::Slots(slots) => slots.table(),
+            Self::Permits(slots) => slots.table(),
             Self::MultiWord(multi_word) => &multi_word.table,
         }
     }
 
     /// Sets the callback of a full table.
-    pub(crate) fn set_listener(&mut self, listener: FullListener) {
+    pub(crate) fn set_listener(&mut self, listener: TableFullListener) {
         match self {
             Self::SingleWord { table, .. } => table.set_listener(listener),
-            Self::Slots(slots) => slots.set_listener(listener),
+            Self::Permits(slots) => slots.set_listener(listener),
             Self::MultiWord(multi_word) => multi_word.table.set_listener(listener),
         }
     }
 
     /// The slot table, if the quota counts nothing but permits.
     #[inline]
-    pub(crate) fn slots(&self) -> Option<&SlotTable> {
+    pub(crate) fn permit_table(&self) -> Option<&PermitTable> {
         match self {
-            Self::Slots(slots) => Some(slots),
+            Self::Permits(slots) => Some(slots),
             _ => None,
         }
     }
@@ -109,7 +109,7 @@ impl KeyTable {
     pub(crate) fn quotas(&self) -> Vec<Quota> {
         match self {
             Self::SingleWord { quota: quota_lock, .. } => vec![*lock(quota_lock)],
-            Self::Slots(slots) => vec![slots.quota()],
+            Self::Permits(slots) => vec![slots.quota()],
             Self::MultiWord(multi_word) => multi_word.quotas(),
         }
     }
@@ -117,7 +117,7 @@ impl KeyTable {
     /// The number of tiers.
     pub(crate) fn tiers(&self) -> usize {
         match self {
-            Self::SingleWord { .. } | Self::Slots(_) => 1,
+            Self::SingleWord { .. } | Self::Permits(_) => 1,
             Self::MultiWord(multi_word) => multi_word.tiers(),
         }
     }
@@ -144,7 +144,7 @@ impl KeyTable {
         {
             return decision;
         }
-        self.decide(owner, clock, CellRequest::new(Demand::probe(cost)), overflow)
+        self.decide(owner, clock, CellRequest::new(Demand::peek(cost)), overflow)
     }
 
     /// A key without a cell, or a state of several words. Never inlined, so that the fast path stays small.
@@ -173,7 +173,7 @@ impl KeyTable {
             let (cell, _guard) = match self.locate(owner, StripeLock::Unlocked, clock.now(), overflow) {
                 CellRef::Own(cell) => (cell, None),
                 CellRef::Shared(cell, guard) => (cell, guard),
-                CellRef::Full => return self.deny_full(),
+                CellRef::TableFull => return self.deny_table_full(),
             };
             if let Some(charged) = SingleWord::decide(&cell, plans, clock, request.demand) {
                 return charged.decision;
@@ -190,10 +190,10 @@ impl KeyTable {
         overflow: Overflow,
     ) -> (Decision, CellCharge) {
         let mut charge = CellCharge::new(&request);
-        if let Self::Slots(slots) = self {
+        if let Self::Permits(slots) = self {
             let Some((decision, taken)) = slots.decide(owner, request) else {
-                slots.table().notify_full(clock.now());
-                return (self.deny_full(), charge);
+                slots.table().notify_table_full(clock.now());
+                return (self.deny_table_full(), charge);
             };
             let cost = if taken.is_some() { request.demand.cost } else { 0 };
             charge.receipts.push(Receipt { cost, ..Receipt::default() });
@@ -204,7 +204,7 @@ impl KeyTable {
             let (cell, cell_kind, _guard) = match self.locate(owner, StripeLock::Unlocked, now, overflow) {
                 CellRef::Own(cell) => (cell, CellKind::Own, None),
                 CellRef::Shared(cell, guard) => (cell, CellKind::Shared, guard),
-                CellRef::Full => return (self.deny_full(), charge),
+                CellRef::TableFull => return (self.deny_table_full(), charge),
             };
             charge.cell_kind = cell_kind;
             let decided = match self {
@@ -215,7 +215,7 @@ impl KeyTable {
                         charged.decision
                     }),
                 // Handled above.
-                Self::Slots(_) => Some(self.deny_full()),
+                Self::Permits(_) => Some(self.deny_table_full()),
                 Self::MultiWord(multi_word) => multi_word.lock_cell(cell, now).map(|mut locked| {
                     charge.epoch = locked.epoch();
                     charge.charged_at = locked.now;
@@ -236,7 +236,7 @@ impl KeyTable {
                 let quota = *lock(quota_lock);
                 cell.and_then(|cell| SingleWord::snapshot(&cell, plans, quota, clock))
             }
-            Self::Slots(slots) => {
+            Self::Permits(slots) => {
                 let states = vec![(slots.quota(), vec![slots.in_flight(owner)])];
                 Some(StateSnapshot { time: clock.now(), states })
             }
@@ -252,7 +252,7 @@ impl KeyTable {
     pub(crate) fn units(&self, tier: usize) -> Vec<QuotaUnit> {
         match self {
             Self::SingleWord { .. } => vec![QuotaUnit::Tokens],
-            Self::Slots(_) => vec![QuotaUnit::Permits],
+            Self::Permits(_) => vec![QuotaUnit::Permits],
             Self::MultiWord(_) => self.tier_quotas(tier).iter().map(QuotaUnit::from_quota).collect(),
         }
     }
@@ -266,8 +266,8 @@ impl KeyTable {
     }
 
     /// The denial of a key without a cell.
-    pub(crate) fn deny_full(&self) -> Decision {
-        Decision::deny(self.limit(), RETRY_WHEN_FULL)
+    pub(crate) fn deny_table_full(&self) -> Decision {
+        Decision::deny(self.limit(), RETRY_WHEN_TABLE_FULL)
     }
 
     /// Finds or assigns the cell of a key.
@@ -282,26 +282,26 @@ impl KeyTable {
             Self::SingleWord { table, plans, .. } => {
                 table.find_or_insert(owner, stripe, overflow, &plans.states_at(now))
             }
-            Self::Slots(slots) => slots.locate(owner, stripe),
+            Self::Permits(slots) => slots.locate(owner, stripe),
             Self::MultiWord(multi_word) => {
                 multi_word.table.find_or_insert(owner, stripe, overflow, &multi_word.states_at(now))
             }
         };
         if !matches!(lookup, CellLookup::Own(_)) {
-            self.table().notify_full(now);
+            self.table().notify_table_full(now);
         }
         match (lookup, overflow) {
             (CellLookup::Own(cell) | CellLookup::Replaced(cell), _) => CellRef::Own(cell),
-            (CellLookup::Full(cell, guard), Overflow::Replace | Overflow::Share) => {
+            (CellLookup::TableFull(cell, guard), Overflow::Replace | Overflow::Share) => {
                 CellRef::Shared(cell, guard)
             }
-            (CellLookup::Full(..), Overflow::Deny) => CellRef::Full,
+            (CellLookup::TableFull(..), Overflow::Deny) => CellRef::TableFull,
         }
     }
 
     /// Refunds up to `cost` of each receipt.
     pub(crate) fn refund(&self, owner: u64, clock: &Clock, charge: &CellCharge, cost: u64) {
-        if let Self::Slots(slots) = self {
+        if let Self::Permits(slots) = self {
             let acquired: u64 = charge.receipts.iter().map(|receipt| receipt.cost).sum();
             slots.release(owner, cost.min(acquired));
             return;
@@ -318,7 +318,7 @@ impl KeyTable {
                     SingleWord::refund(&cell, plans, clock, *receipt, cost);
                 }
             }
-            Self::Slots(_) => {}
+            Self::Permits(_) => {}
             Self::MultiWord(multi_word) => {
                 if let Some(mut locked) = multi_word.lock_cell(cell, clock.now()) {
                     locked.refund(charge, cost);
@@ -343,7 +343,7 @@ impl KeyTable {
         match self {
             Self::SingleWord { plans, .. } => SingleWord::reset(&cell, plans, now),
             // Permits in flight are released by their holders.
-            Self::Slots(_) => {}
+            Self::Permits(_) => {}
             Self::MultiWord(multi_word) => {
                 if let Some(mut locked) = multi_word.lock_cell(cell, now) {
                     locked.reset();
@@ -356,7 +356,7 @@ impl KeyTable {
     /// free already.
     pub(crate) fn await_release(&self, owner: u64, cost: u64) -> HasWaiters {
         match self {
-            Self::Slots(slots) => slots.await_release(owner, cost),
+            Self::Permits(slots) => slots.await_release(owner, cost),
             _ => HasWaiters::Yes,
         }
     }
@@ -365,9 +365,9 @@ impl KeyTable {
     pub(crate) fn has_room_for(&self, quotas: &[Quota]) -> bool {
         match (self, quotas) {
             (Self::SingleWord { .. }, [quota]) => WordPlan::from_quota(quota).is_some(),
-            (Self::Slots(_), [quota]) => SlotTable::can_count(quota),
+            (Self::Permits(_), [quota]) => PermitTable::can_count(quota),
             (Self::MultiWord(multi_word), quotas) => multi_word.has_room_for(quotas),
-            (Self::SingleWord { .. } | Self::Slots(_), _) => false,
+            (Self::SingleWord { .. } | Self::Permits(_), _) => false,
         }
     }
 
@@ -382,11 +382,11 @@ impl KeyTable {
                 plans.change(plan, how);
                 *current = *quota;
                 for cell in table.cells() {
-                    cell.convert(plans, now);
+                    cell.convert_state(plans, now);
                 }
                 Ok(())
             }
-            Self::Slots(slots) => match quotas {
+            Self::Permits(slots) => match quotas {
                 [quota] => slots.change(*quota),
                 _ => Err(()),
             },
@@ -402,7 +402,7 @@ impl KeyTable {
                 let quota = *lock(quota_lock);
                 vec![(quota, quota.state_len())]
             }
-            Self::Slots(_) => Vec::new(),
+            Self::Permits(_) => Vec::new(),
             Self::MultiWord(multi_word) => multi_word.previous_states(),
         }
     }
@@ -420,7 +420,7 @@ impl KeyTable {
                     let snapshot = SingleWord::snapshot(&cell, plans, quota, clock);
                     snapshot.map(|snapshot| snapshot.states).unwrap_or_default()
                 }
-                Self::Slots(_) => Vec::new(),
+                Self::Permits(_) => Vec::new(),
                 Self::MultiWord(multi_word) => {
                     let locked = multi_word.lock_cell(cell, now);
                     locked
@@ -432,10 +432,10 @@ impl KeyTable {
                 }
             };
             let entries: Vec<_> =
-                entries.into_iter().map(|(writer, words)| StateEntry { writer, state: words }).collect();
+                entries.into_iter().map(|(writer, state)| StateEntry { writer, state }).collect();
             // Skip expired keys.
-            let is_live = entries.iter().any(|StateEntry { writer, state: words }| {
-                let decision = writer.decide(words.clone().as_mut_slice(), now, Demand::probe(0)).decision;
+            let is_live = entries.iter().any(|StateEntry { writer, state }| {
+                let decision = writer.decide(state.clone().as_mut_slice(), now, Demand::peek(0)).decision;
                 decision.reset_after() > Micros::ZERO
             });
             if is_live && let CellRef::Own(own) = self.locate(cell.owner, StripeLock::Unlocked, now, overflow)
@@ -450,15 +450,15 @@ impl KeyTable {
             Self::SingleWord { plans, quota: quota_lock, .. } => {
                 // Locked until the word is written: the state is in units of this quota.
                 let quota = lock(quota_lock);
-                for StateEntry { writer, state: words } in
+                for StateEntry { writer, state } in
                     entries.iter().filter(|entry| quota.shares_state(&entry.writer))
                 {
-                    let mut words = words.clone();
-                    quota.carry_over(writer, words.as_mut_slice(), clock.now());
-                    SingleWord::import_state(&cell, plans, clock, &words);
+                    let mut state = state.clone();
+                    quota.convert_state(writer, state.as_mut_slice(), clock.now());
+                    SingleWord::import_state(&cell, plans, clock, &state);
                 }
             }
-            Self::Slots(_) => {}
+            Self::Permits(_) => {}
             Self::MultiWord(multi_word) => {
                 if let Some(mut locked) = multi_word.lock_cell(cell, clock.now()) {
                     locked.take_over(entries);
@@ -475,7 +475,7 @@ impl KeyTable {
             Self::SingleWord { plans, .. } => {
                 heads.filter(|head| *head != 0 && !plans.is_expired(*head, now)).count()
             }
-            Self::Slots(_) => heads.filter(|head| !slots::is_expired(*head)).count(),
+            Self::Permits(_) => heads.filter(|head| !permits::is_expired(*head)).count(),
             Self::MultiWord(_) => {
                 heads.filter(|head| *head != 0 && !MultiWord::is_expired(*head, now)).count()
             }
@@ -486,7 +486,7 @@ impl KeyTable {
     pub(crate) fn limit(&self) -> u64 {
         match self {
             Self::SingleWord { plans, .. } => plans.limit(),
-            Self::Slots(slots) => slots.limit(),
+            Self::Permits(slots) => slots.limit(),
             Self::MultiWord(multi_word) => multi_word.limit(),
         }
     }

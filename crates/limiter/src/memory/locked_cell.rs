@@ -4,9 +4,9 @@ use super::{
     cell::Cell,
     charge::CellCharge,
     key_table::KeyTable,
-    multi_word::{CellRequest, LockedWords, SlotHold},
+    multi_word::{CellRequest, LockedWords, PermitHold},
+    permits::{LockedPermits, PermitTable},
     plan::{WordPlan, WordPlans, epoch},
-    slots::{LockedSlots, SlotTable},
 };
 use tidegate_core::{Decision, Micros, Receipt};
 
@@ -15,7 +15,7 @@ impl KeyTable {
     pub(crate) fn lock_cell<'a>(
         &'a self,
         cell: Cell<'a>,
-        hold: SlotHold,
+        hold: PermitHold,
         now: Micros,
     ) -> Option<LockedCell<'a>> {
         match (self, hold) {
@@ -26,12 +26,12 @@ impl KeyTable {
                 // Read once under the lock, so that all decisions use the same plan.
                 Some(LockedCell::SingleWord { cell, plans, plan: plans.current(), resets, word })
             }
-            (Self::Slots(slots), SlotHold::Nothing) => {
-                cell.is_owned().then_some(LockedCell::Slots { cell, slots, locked: None })
+            (Self::Permits(slots), PermitHold::Nothing) => {
+                cell.is_owned().then_some(LockedCell::Permits { cell, slots, locked: None })
             }
-            (Self::Slots(slots), SlotHold::Permit) => {
-                let locked = Some(LockedSlots::lock(cell)?);
-                Some(LockedCell::Slots { cell, slots, locked })
+            (Self::Permits(slots), PermitHold::Permit) => {
+                let locked = Some(LockedPermits::lock(cell)?);
+                Some(LockedCell::Permits { cell, slots, locked })
             }
             (Self::MultiWord(words), _) => words.lock_cell(cell, now).map(LockedCell::MultiWord),
         }
@@ -49,10 +49,10 @@ pub(crate) enum LockedCell<'a> {
         word: u64,
     },
     /// Locked only to acquire permits; a request that cannot release a slot only checks it.
-    Slots {
+    Permits {
         cell: Cell<'a>,
-        slots: &'a SlotTable,
-        locked: Option<LockedSlots<'a>>,
+        slots: &'a PermitTable,
+        locked: Option<LockedPermits<'a>>,
     },
     MultiWord(LockedWords<'a>),
 }
@@ -65,17 +65,17 @@ impl LockedCell<'_> {
                 let (decision, next, receipt) = plans.decide_locked(*plan, *word, now, request.demand);
                 charge.charged_at = now;
                 if next != *word {
-                    charge.receipts.push(Receipt { stored: epoch(plan.0, *resets), ..receipt });
+                    charge.receipts.push(Receipt { permits_or_epoch: epoch(plan.0, *resets), ..receipt });
                 }
                 *word = next;
                 decision
             }
-            Self::Slots { slots, locked: Some(locked), .. } => {
+            Self::Permits { slots, locked: Some(locked), .. } => {
                 let (decision, taken) = slots.decide_locked(locked, request.demand);
                 charge.receipts.push(Receipt { cost: taken, ..Receipt::default() });
                 decision
             }
-            Self::Slots { cell, slots, locked: None } => slots.peek(cell, request.demand),
+            Self::Permits { cell, slots, locked: None } => slots.peek(cell, request.demand),
             Self::MultiWord(locked) => {
                 locked.advance_time(now);
                 charge.epoch = locked.epoch();

@@ -6,8 +6,8 @@ use super::{
     batch::{decide_batch, reserve_batch},
     charge::CellCharge,
     key_table::{CellRef, KeyTable},
-    multi_word::{CellRequest, SlotHold, StateLayout},
-    slots::SlotTable,
+    multi_word::{CellRequest, PermitHold, StateLayout},
+    permits::PermitTable,
     table::StripeLock,
 };
 use crate::{
@@ -50,8 +50,8 @@ fn check(key_table: &KeyTable, key: u64, at: u64) -> bool {
 }
 
 fn remaining(key_table: &KeyTable, key: u64, at: u64) -> u64 {
-    let probe = CellRequest::new(Demand::probe(0));
-    key_table.decide(key, &clock(at), probe, Overflow::Share).remaining()
+    let peek = CellRequest::new(Demand::peek(0));
+    key_table.decide(key, &clock(at), peek, Overflow::Share).remaining()
 }
 
 fn spawn_with(
@@ -165,13 +165,13 @@ fn loom_lock_and_swap_admit_one() {
             else {
                 panic!("it has a cell")
             };
-            let mut locked = key_table.lock_cell(cell, SlotHold::Nothing, now).unwrap();
+            let mut locked = key_table.lock_cell(cell, PermitHold::Nothing, now).unwrap();
             let mut decide = |demand: Demand| {
                 let request = CellRequest::new(demand);
                 locked.decide(now, request, &mut CellCharge::new(&request)).is_allowed()
             };
-            let (probed, charged) = (decide(Demand::probe(1)), decide(Demand::new(1)));
-            assert_eq!(probed, charged, "no thread interferes between probe and charge");
+            let (peeked, charged) = (decide(Demand::peek(1)), decide(Demand::new(1)));
+            assert_eq!(peeked, charged, "no thread interferes between peek and charge");
             drop(locked);
             assert!(charged ^ other.join().unwrap(), "exactly one is admitted");
         });
@@ -180,12 +180,12 @@ fn loom_lock_and_swap_admit_one() {
 
 /// Slots acquired in a batch race with one that is acquired and released alone.
 #[test]
-fn loom_locked_slots_race_with_permit() {
+fn loom_locked_permits_race_with_permit() {
     explore(|| {
         let limiter = Arc::new(memory_limiter(LimiterBuilder::default(), "1 at once"));
         let ours = limiter.clone();
         let alone = thread::spawn(move || {
-            let permit = CellRequest { hold: SlotHold::Permit, ..CellRequest::new(Demand::new(1)) };
+            let permit = CellRequest { hold: PermitHold::Permit, ..CellRequest::new(Demand::new(1)) };
             let (decision, charge) = ours.key_table().reserve(ALICE, ours.clock(), permit, Overflow::Deny);
             ours.key_table().refund(ALICE, ours.clock(), &charge, 1);
             decision.is_granted()
@@ -269,20 +269,20 @@ fn loom_new_cell_races_with_two_changes() {
     }
 }
 
-fn slot_table() -> Arc<SlotTable> {
-    Arc::new(SlotTable::new("1 at once".parse().unwrap(), 1).unwrap())
+fn permit_table() -> Arc<PermitTable> {
+    Arc::new(PermitTable::new("1 at once".parse().unwrap(), 1).unwrap())
 }
 
 /// A request for one permit.
 fn permit_request() -> CellRequest {
-    CellRequest { hold: SlotHold::Permit, ..CellRequest::new(Demand::new(1)) }
+    CellRequest { hold: PermitHold::Permit, ..CellRequest::new(Demand::new(1)) }
 }
 
 /// A cell without permits is reassigned to another key, while its own key returns.
 #[test]
 fn loom_permits_are_counted_per_key() {
     explore(|| {
-        let slots = slot_table();
+        let slots = permit_table();
         for key in [ALICE, CARL] {
             let (_, taken) = slots.decide(key, permit_request()).unwrap();
             taken.unwrap().release(1);
@@ -305,7 +305,7 @@ fn loom_permits_are_counted_per_key() {
 #[test]
 fn loom_permit_waiter_is_notified() {
     explore(|| {
-        let slots = slot_table();
+        let slots = permit_table();
         assert!(slots.decide(ALICE, permit_request()).unwrap().1.is_some());
         let other = slots.clone();
         let holder = thread::spawn(move || other.release(ALICE, 1));
@@ -321,7 +321,7 @@ fn loom_permit_waiter_is_notified() {
 #[test]
 fn loom_permit_waiter_in_reused_cell_is_notified() {
     explore(|| {
-        let slots = slot_table();
+        let slots = permit_table();
         for key in [ALICE, CARL] {
             assert!(slots.decide(key, permit_request()).unwrap().1.is_some());
         }

@@ -123,20 +123,20 @@ pub(crate) enum StateLayout {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CellRequest {
     pub(crate) demand: Demand,
-    pub(crate) hold: SlotHold,
+    pub(crate) hold: PermitHold,
     pub(crate) tier: usize,
 }
 
 impl CellRequest {
     /// A demand of the first tier that acquires no slot.
     pub(crate) fn new(demand: Demand) -> Self {
-        Self { demand, hold: SlotHold::Nothing, tier: 0 }
+        Self { demand, hold: PermitHold::Nothing, tier: 0 }
     }
 }
 
 /// Whether a slot of a concurrency quota is acquired, or only checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SlotHold {
+pub(crate) enum PermitHold {
     Permit,
     Nothing,
 }
@@ -154,11 +154,11 @@ impl QuotaUnit {
     }
 }
 
-impl SlotHold {
+impl PermitHold {
     /// The demand on this quota: a slot that could not be released later is only checked.
     pub(super) fn apply_to(self, quota: &Quota, demand: Demand) -> Demand {
         match self {
-            Self::Nothing if is_concurrency(quota) => Demand { effect: Effect::Probe, ..demand },
+            Self::Nothing if is_concurrency(quota) => Demand { effect: Effect::Peek, ..demand },
             _ => demand,
         }
     }
@@ -317,7 +317,7 @@ impl CellStates for MultiWordAt<'_> {
         let tiers = if locked.plan.layout == StateLayout::Tiers { locked.plan.quotas.len() } else { 1 };
         let mut least: Option<EvictionScore> = None;
         for tier in 0..tiers {
-            let request = CellRequest { tier, ..CellRequest::new(Demand::probe(1)) };
+            let request = CellRequest { tier, ..CellRequest::new(Demand::peek(1)) };
             let decision = locked.decide(request, &mut Vec::new());
             if !decision.is_allowed() {
                 return None;
@@ -360,9 +360,9 @@ impl LockedWords<'_> {
         }
         // A single quota does not change its state on a denial; several must all be probed before any is charged.
         if self.plan.quotas.len() > 1 {
-            let probed = self.decide_all(Demand { effect: Effect::Probe, ..demand }, hold, receipts);
-            if !probed.is_granted() {
-                return probed;
+            let peeked = self.decide_all(Demand { effect: Effect::Peek, ..demand }, hold, receipts);
+            if !peeked.is_granted() {
+                return peeked;
             }
             receipts.clear();
         }
@@ -370,14 +370,14 @@ impl LockedWords<'_> {
     }
 
     /// Decides all quotas.
-    fn decide_all(&mut self, demand: Demand, hold: SlotHold, receipts: &mut Vec<Receipt>) -> Decision {
+    fn decide_all(&mut self, demand: Demand, hold: PermitHold, receipts: &mut Vec<Receipt>) -> Decision {
         let (mut combined, now) = (MostRestrictive::default(), self.now);
         let mut expires_at = 0;
         for (quota, mut words) in self.plan.states(self.cell) {
-            let step = quota.decide(&mut words, now, hold.apply_to(quota, demand));
-            expires_at = expires_at.max(now.plus(step.decision.reset_after()).get());
-            receipts.push(step.receipt);
-            combined.add(step.decision);
+            let result = quota.decide(&mut words, now, hold.apply_to(quota, demand));
+            expires_at = expires_at.max(now.saturating_add(result.decision.reset_after()).get());
+            receipts.push(result.receipt);
+            combined.add(result.decision);
         }
         let decision = combined.finish();
         if decision.is_granted() && demand.effect == Effect::Charge {
@@ -391,29 +391,29 @@ impl LockedWords<'_> {
         let Some(quota) = self.plan.quotas.get(tier) else { return Decision::unlimited() };
         let now = self.now;
         let mut words = self.plan.words(self.cell, tier);
-        let step = match self.plan.writer(self.cell, tier) {
+        let result = match self.plan.writer(self.cell, tier) {
             Some((writer_index, writer)) if writer_index != tier => {
-                quota.decide_carried(writer, &mut words, now, demand)
+                quota.decide_converted(writer, &mut words, now, demand)
             }
             _ => quota.decide(&mut words, now, demand),
         };
-        if step.decision.is_granted() && demand.effect == Effect::Charge && demand.cost > 0 {
+        if result.decision.is_granted() && demand.effect == Effect::Charge && demand.cost > 0 {
             self.plan.set_writer(self.cell, tier, Some(tier));
-            self.extend_expiry(now.plus(step.decision.reset_after()).get());
+            self.extend_expiry(now.saturating_add(result.decision.reset_after()).get());
         }
-        receipts.push(step.receipt);
-        step.decision.with_quota(tier)
+        receipts.push(result.receipt);
+        result.decision.with_quota(tier)
     }
 
     /// The state of `tier`, converted to its quota.
-    fn carried_state(&self, tier: usize) -> Vec<u64> {
+    fn converted_state(&self, tier: usize) -> Vec<u64> {
         let (quota, range) = (&self.plan.quotas[tier], self.plan.ranges[tier]);
         let words = self.plan.words(self.cell, tier);
         let mut state: Vec<u64> = (0..range.len).map(|index| words.get(index)).collect();
         if let Some((_, writer)) =
             self.plan.writer(self.cell, tier).filter(|(writer_index, _)| *writer_index != tier)
         {
-            quota.carry_over(writer, state.as_mut_slice(), self.now);
+            quota.convert_state(writer, state.as_mut_slice(), self.now);
         }
         state
     }
@@ -427,7 +427,7 @@ impl LockedWords<'_> {
             StateLayout::All => self.plan.states(self.cell).map(copy).collect(),
             StateLayout::Tiers => {
                 let quota = self.plan.quotas.get(tier);
-                quota.map(|quota| (*quota, self.carried_state(tier))).into_iter().collect()
+                quota.map(|quota| (*quota, self.converted_state(tier))).into_iter().collect()
             }
         };
         StateSnapshot { time: self.now, states }
@@ -442,7 +442,7 @@ impl LockedWords<'_> {
     /// only its slot if there are slots; slots are always released, because only their holder can.
     pub(crate) fn refund(&mut self, charge: &CellCharge, cost: u64) {
         let is_settled = charge.epoch != self.epoch()
-            || (charge.hold == SlotHold::Permit && self.plan.quotas.iter().any(is_concurrency));
+            || (charge.hold == PermitHold::Permit && self.plan.quotas.iter().any(is_concurrency));
         let indices = match self.plan.layout {
             StateLayout::All => 0..self.plan.quotas.len(),
             StateLayout::Tiers => charge.tier..charge.tier + 1,
@@ -495,7 +495,7 @@ impl LockedWords<'_> {
             if let Some((writer_index, quota)) =
                 self.plan.writer(self.cell, index).filter(|(writer_index, _)| *writer_index == index)
             {
-                quota.carry_over(&old[writer_index], &mut self.plan.words(self.cell, index), self.now);
+                quota.convert_state(&old[writer_index], &mut self.plan.words(self.cell, index), self.now);
             }
         }
         self.head = self.plan.head(self.cell, self.now);
@@ -530,7 +530,7 @@ impl LockedWords<'_> {
             words.resize(range.len.max(words.len()), 0);
             // A retained state is copied unchanged.
             if index < own || quota != writer {
-                quota.carry_over(writer, words.as_mut_slice(), self.now);
+                quota.convert_state(writer, words.as_mut_slice(), self.now);
             }
             let mut body = StateWords { cell: self.cell, start: range.start, len: range.len };
             words.iter().take(range.len).enumerate().for_each(|(at, word)| body.set(at, *word));
@@ -590,8 +590,8 @@ impl QuotaPlan {
     /// The head with the expiry of the states in `cell`.
     fn head(&self, cell: Cell<'_>, now: Micros) -> u64 {
         let resets = self.states(cell).chain(self.retained(cell)).map(|(quota, mut words)| {
-            let step = quota.decide(&mut words, now, Demand::probe(0));
-            now.plus(step.decision.reset_after()).get()
+            let result = quota.decide(&mut words, now, Demand::peek(0));
+            now.saturating_add(result.decision.reset_after()).get()
         });
         self.generation() | resets.max().unwrap_or(0)
     }

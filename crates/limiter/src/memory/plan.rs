@@ -7,7 +7,8 @@ use super::{
 };
 use crate::sync::{AtomicU64, Ordering, fence};
 use tidegate_core::{
-    AlgorithmKind, CarryOver, Decision, Demand, Effect, Micros, Quota, Receipt, algorithm::level::Meter,
+    AlgorithmKind, CarryOver, Decision, Demand, Effect, Micros, Quota, Receipt,
+    algorithm::level::IntegerBucket,
 };
 
 /// The most units that can drain since the creation of a limiter; a level fits above it.
@@ -22,7 +23,7 @@ const MAX_CLOCK_SKEW_US: u64 = 1_000_000;
 /// A quota in the form that a single word needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WordPlan {
-    pub(super) meter: Meter,
+    pub(super) integer_bucket: IntegerBucket,
     /// The elapsed time at which a word is full and time stops.
     max_elapsed_us: u64,
     /// The units that drain in the longest delay between reading the clock and swapping the word.
@@ -30,28 +31,28 @@ pub(crate) struct WordPlan {
 }
 
 impl WordPlan {
-    fn new(meter: Meter) -> Self {
+    fn new(integer_bucket: IntegerBucket) -> Self {
         Self {
-            meter,
-            max_elapsed_us: MAX_DRAINED_UNITS / meter.units_per_us.max(1),
-            skew_units: meter.units_per_us.saturating_mul(MAX_CLOCK_SKEW_US),
+            integer_bucket,
+            max_elapsed_us: MAX_DRAINED_UNITS / integer_bucket.units_per_us.max(1),
+            skew_units: integer_bucket.units_per_us.saturating_mul(MAX_CLOCK_SKEW_US),
         }
     }
 
     /// `None` when the quota needs more than one word.
     pub(crate) fn from_quota(quota: &Quota) -> Option<Self> {
-        let meter = match quota.kind() {
-            AlgorithmKind::TokenBucket(bucket) => *bucket.meter(),
-            AlgorithmKind::LeakyBucket(bucket) => *bucket.meter(),
+        let integer_bucket = match quota.kind() {
+            AlgorithmKind::TokenBucket(bucket) => *bucket.integer_bucket(),
+            AlgorithmKind::LeakyBucket(bucket) => *bucket.integer_bucket(),
             _ => return None,
         };
-        (meter.units_per_us < MAX_UNITS_PER_US).then(|| Self::new(meter))
+        (integer_bucket.units_per_us < MAX_UNITS_PER_US).then(|| Self::new(integer_bucket))
     }
 
     /// The word of a level of zero, `since` microseconds after the creation of the limiter.
     #[inline]
     pub(super) fn empty_at(&self, since: u64) -> u64 {
-        since.min(self.max_elapsed_us) * self.meter.units_per_us
+        since.min(self.max_elapsed_us) * self.integer_bucket.units_per_us
     }
 }
 
@@ -75,7 +76,7 @@ impl AtomicPlan {
     #[inline]
     fn load(&self) -> WordPlan {
         let [units_per_token, units_per_us, capacity, queue] = &self.0;
-        WordPlan::new(Meter {
+        WordPlan::new(IntegerBucket {
             units_per_token: units_per_token.load(Ordering::Relaxed),
             units_per_us: units_per_us.load(Ordering::Relaxed),
             capacity: capacity.load(Ordering::Relaxed),
@@ -84,7 +85,7 @@ impl AtomicPlan {
     }
 
     fn store(&self, plan: WordPlan) {
-        let Meter { units_per_token, units_per_us, capacity, queue } = plan.meter;
+        let IntegerBucket { units_per_token, units_per_us, capacity, queue } = plan.integer_bucket;
         for (word, value) in self.0.iter().zip([units_per_token, units_per_us, capacity, queue]) {
             word.store(value, Ordering::Relaxed);
         }
@@ -94,8 +95,8 @@ impl AtomicPlan {
 impl WordPlans {
     /// Plans for a word that is never used, see [`super::UNUSED_WORD`].
     pub(crate) fn placeholder() -> Self {
-        let meter = Meter { units_per_token: 1, units_per_us: 1, capacity: 1, queue: 1 };
-        Self::new(WordPlan::new(meter), Micros::ZERO, ResetCounters::single())
+        let integer_bucket = IntegerBucket { units_per_token: 1, units_per_us: 1, capacity: 1, queue: 1 };
+        Self::new(WordPlan::new(integer_bucket), Micros::ZERO, ResetCounters::single())
     }
 
     /// Plans for a limiter that is created at `origin`.
@@ -137,7 +138,7 @@ impl WordPlans {
 
     /// Microseconds since the creation of the limiter.
     pub(crate) fn since_origin(&self, now: Micros) -> u64 {
-        now.since(self.origin).get()
+        now.saturating_sub(self.origin).get()
     }
 
     /// The word of an empty state at `now`.
@@ -162,7 +163,7 @@ impl WordPlans {
 
     /// The largest cost that can be granted at once.
     pub(crate) fn limit(&self) -> u64 {
-        let Meter { units_per_token, capacity, .. } = self.current().1.meter;
+        let IntegerBucket { units_per_token, capacity, .. } = self.current().1.integer_bucket;
         capacity / units_per_token
     }
 
@@ -176,16 +177,16 @@ impl WordPlans {
         demand: Demand,
     ) -> (Decision, u64, Receipt) {
         let since = self.since_origin(now);
-        let level = self.convert(changes, &plan, word, since);
-        let mut outcome = plan.meter.evaluate(level, demand);
+        let level = self.convert_level(changes, &plan, word, since);
+        let mut outcome = plan.integer_bucket.evaluate(level, demand);
         let (mut next, mut receipt) = (word, Receipt::default());
-        if outcome.is_granted() && demand.effect == Effect::Probe {
+        if outcome.is_granted() && demand.effect == Effect::Peek {
             outcome.level = level;
         } else if outcome.is_granted() && demand.cost > 0 {
             next = generation(changes) | (plan.empty_at(since) + outcome.level);
-            receipt = plan.meter.new_receipt(demand.cost, now, level, outcome.level);
+            receipt = plan.integer_bucket.new_receipt(demand.cost, now, level, outcome.level);
         }
-        (plan.meter.to_decision(outcome), next, receipt)
+        (plan.integer_bucket.to_decision(outcome), next, receipt)
     }
 
     /// The number of resets of a key.
@@ -199,19 +200,19 @@ impl WordPlans {
 
     /// The level of a word at `now`, in units of the current plan; `None` if the plan has changed meanwhile.
     pub(super) fn level(&self, changes: u64, plan: &WordPlan, word: u64, now: u64) -> Option<u64> {
-        let level = self.convert(changes, plan, word, now);
+        let level = self.convert_level(changes, plan, word, now);
         fence(Ordering::Acquire);
         (self.changes.load(Ordering::Relaxed) == changes).then_some(level)
     }
 
-    fn convert(&self, changes: u64, plan: &WordPlan, word: u64, now: u64) -> u64 {
+    fn convert_level(&self, changes: u64, plan: &WordPlan, word: u64, now: u64) -> u64 {
         if word & GENERATION_BIT == generation(changes) {
             return (word & VALUE_MASK).saturating_sub(plan.empty_at(now));
         }
         let old = self.previous(changes);
         let level = (word & VALUE_MASK).saturating_sub(old.empty_at(now));
         match self.is_reset.load(Ordering::Relaxed) {
-            0 => plan.meter.convert(&old.meter, level),
+            0 => plan.integer_bucket.convert_level(&old.integer_bucket, level),
             _ => 0,
         }
     }
@@ -233,7 +234,7 @@ impl CellStates for WordPlansAt<'_> {
     }
 
     fn score(&self, cell: Cell<'_>, head: u64) -> Option<EvictionScore> {
-        let (decision, ..) = self.plans.decide_locked(self.plans.current(), head, self.now, Demand::probe(1));
+        let (decision, ..) = self.plans.decide_locked(self.plans.current(), head, self.now, Demand::peek(1));
         if !decision.is_allowed() {
             cell.unlock(head);
             return None;

@@ -16,7 +16,7 @@ use crate::{
     clock::Clock,
     sync::{AtomicU64, Ordering, SpinBackoff},
 };
-use tidegate_core::{Decision, Demand, Effect, Micros, Quota, Receipt, algorithm::level::Meter};
+use tidegate_core::{Decision, Demand, Effect, Micros, Quota, Receipt, algorithm::level::IntegerBucket};
 
 /// The number of swap attempts on the fast path before the slow path is taken.
 const MAX_SWAP_ATTEMPTS: usize = 3;
@@ -45,20 +45,20 @@ pub(crate) trait SingleWord {
     /// and a swap that succeeds within a few attempts. `None` in any other case.
     #[inline(always)]
     fn try_check(&self, plans: &WordPlans, clock: &Clock, cost: u64) -> Option<Decision> {
-        let WordPlan { meter, .. } = &plans.initial;
+        let WordPlan { integer_bucket, .. } = &plans.initial;
         // Read the clock first: the shorter the time between loading and swapping the word, the fewer swaps fail.
         let now = clock.micros().saturating_sub(plans.origin.get());
         for _ in 0..MAX_SWAP_ATTEMPTS {
             let word = self.load_fast(plans)?;
             let empty = plans.initial.empty_at(now);
-            let outcome = meter.evaluate(word.saturating_sub(empty), Demand::new(cost));
+            let outcome = integer_bucket.evaluate(word.saturating_sub(empty), Demand::new(cost));
             if !outcome.is_granted() {
                 // A thread that read the clock later may have swapped earlier: do not deny because of that.
                 let is_certain = outcome.excess > plans.initial.skew_units;
-                return is_certain.then(|| meter.to_decision(outcome));
+                return is_certain.then(|| integer_bucket.to_decision(outcome));
             }
             if cost == 0 || self.swap(word, empty + outcome.level) {
-                return Some(meter.to_decision(outcome));
+                return Some(integer_bucket.to_decision(outcome));
             }
         }
         None
@@ -67,14 +67,14 @@ pub(crate) trait SingleWord {
     /// The decision that `cost` would get now, on the same fast path.
     #[inline(always)]
     fn try_peek(&self, plans: &WordPlans, clock: &Clock, cost: u64) -> Option<Decision> {
-        let WordPlan { meter, .. } = &plans.initial;
+        let WordPlan { integer_bucket, .. } = &plans.initial;
         let word = self.load_fast(plans)?;
         // Read the clock after the word, so that the word is not from a later time.
         let now = clock.micros().saturating_sub(plans.origin.get());
         let level = word.saturating_sub(plans.initial.empty_at(now));
-        let mut outcome = meter.evaluate(level, Demand::probe(cost));
+        let mut outcome = integer_bucket.evaluate(level, Demand::peek(cost));
         outcome.level = level;
-        Some(meter.to_decision(outcome))
+        Some(integer_bucket.to_decision(outcome))
     }
 
     /// The word of a quota that never changed, if it is not locked.
@@ -96,19 +96,23 @@ pub(crate) trait SingleWord {
             let since = plans.since_origin(at);
             let (changes, plan) = plans.current();
             let Some(level) = plans.level(changes, &plan, word, since) else { continue };
-            let mut outcome = plan.meter.evaluate(level, demand);
-            if !outcome.is_granted() || demand.cost == 0 || demand.effect == Effect::Probe {
+            let mut outcome = plan.integer_bucket.evaluate(level, demand);
+            if !outcome.is_granted() || demand.cost == 0 || demand.effect == Effect::Peek {
                 if outcome.is_granted() {
                     outcome.level = level;
                 }
-                let decision = plan.meter.to_decision(outcome);
+                let decision = plan.integer_bucket.to_decision(outcome);
                 return Some(WordDecision { time: at, decision, receipt: Receipt::default() });
             }
             let next = generation(changes) | (plan.empty_at(since) + outcome.level);
             if self.swap(word, next) {
-                let receipt = plan.meter.new_receipt(demand.cost, at, level, outcome.level);
-                let receipt = Receipt { stored: epoch(changes, resets), ..receipt };
-                return Some(WordDecision { time: at, decision: plan.meter.to_decision(outcome), receipt });
+                let receipt = plan.integer_bucket.new_receipt(demand.cost, at, level, outcome.level);
+                let receipt = Receipt { permits_or_epoch: epoch(changes, resets), ..receipt };
+                return Some(WordDecision {
+                    time: at,
+                    decision: plan.integer_bucket.to_decision(outcome),
+                    receipt,
+                });
             }
         }
     }
@@ -119,11 +123,11 @@ pub(crate) trait SingleWord {
             let now = clock.now();
             let since = plans.since_origin(now);
             let (changes, plan) = plans.current();
-            if epoch(changes, plans.resets.get(self.owner())) != receipt.stored {
+            if epoch(changes, plans.resets.get(self.owner())) != receipt.permits_or_epoch {
                 return;
             }
             let Some(level) = plans.level(changes, &plan, word, since) else { continue };
-            let left = plan.meter.level_after_refund(level, now, &receipt, cost.min(receipt.cost));
+            let left = plan.integer_bucket.level_after_refund(level, now, &receipt, cost.min(receipt.cost));
             let next = generation(changes) | (plan.empty_at(since) + left);
             if left == level || self.swap(word, next) {
                 return;
@@ -140,18 +144,18 @@ pub(crate) trait SingleWord {
             if let Some(level) = plans.level(changes, &plan, word, plans.since_origin(at)) {
                 return Some(StateSnapshot {
                     time: at,
-                    states: vec![(quota, Meter::encode_state(at, level).to_vec())],
+                    states: vec![(quota, IntegerBucket::encode_state(at, level).to_vec())],
                 });
             }
         }
     }
 
     /// Imports the state of the current quota from another limiter. The caller prevents changes of the quota meanwhile.
-    fn import_state(&self, plans: &WordPlans, clock: &Clock, words: &[u64]) {
+    fn import_state(&self, plans: &WordPlans, clock: &Clock, state: &[u64]) {
         let now = clock.now();
         while let Some(word) = self.read() {
             let (changes, plan) = plans.current();
-            let level = plan.meter.level_at(words, now);
+            let level = plan.integer_bucket.level_at(state, now);
             let next = generation(changes) | (plan.empty_at(plans.since_origin(now)) + level);
             if word >= next || self.swap(word, next) {
                 return;
@@ -170,7 +174,7 @@ pub(crate) trait SingleWord {
     }
 
     /// Converts the word to units of the current plan.
-    fn convert(&self, plans: &WordPlans, now: Micros) {
+    fn convert_state(&self, plans: &WordPlans, now: Micros) {
         let since = plans.since_origin(now);
         while let Some(word) = self.read() {
             let (changes, plan) = plans.current();

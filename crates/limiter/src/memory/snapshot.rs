@@ -1,6 +1,6 @@
 //! A copy of the state of a key, on which time can be simulated.
 
-use super::multi_word::SlotHold;
+use super::multi_word::PermitHold;
 use crate::most_restrictive::MostRestrictive;
 use tidegate_core::{Decision, Demand, Effect, Micros, Outcome, Quota, Retry};
 
@@ -25,12 +25,12 @@ impl StateSnapshot {
             let demand = Demand::with_max_wait(cost, Micros::MAX);
             // At the maximum time the state no longer changes.
             while self.time <= latest && self.time < Micros::MAX {
-                match self.decide(Demand { effect: Effect::Probe, ..demand }).outcome() {
+                match self.decide(Demand { effect: Effect::Peek, ..demand }).outcome() {
                     Outcome::Allow | Outcome::Delay(_) => {
-                        self.time = self.time.plus(self.decide(demand).wait());
+                        self.time = self.time.saturating_add(self.decide(demand).wait());
                         break;
                     }
-                    Outcome::Deny(Retry::After(wait)) => self.time = self.time.plus(wait),
+                    Outcome::Deny(Retry::After(wait)) => self.time = self.time.saturating_add(wait),
                     Outcome::Deny(Retry::WhenReleased) => return self.time,
                     Outcome::Deny(Retry::Never) => break,
                 }
@@ -41,9 +41,9 @@ impl StateSnapshot {
 
     fn decide(&mut self, demand: Demand) -> Decision {
         let mut combined = MostRestrictive::default();
-        for (quota, words) in &mut self.states {
-            let demand = SlotHold::Nothing.apply_to(quota, demand);
-            combined.add(quota.decide(words.as_mut_slice(), self.time, demand).decision);
+        for (quota, state) in &mut self.states {
+            let demand = PermitHold::Nothing.apply_to(quota, demand);
+            combined.add(quota.decide(state.as_mut_slice(), self.time, demand).decision);
         }
         combined.finish()
     }

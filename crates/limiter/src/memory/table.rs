@@ -15,7 +15,7 @@
 
 use super::cell::{Cell, CellInit, FastCell, HEAD_WORD, HEADER_WORDS, LOCK_BIT, OWNER_WORD, VALUE_MASK};
 use crate::{
-    limiter::{FullListener, Overflow, TableSize},
+    limiter::{Overflow, TableFullListener, TableSize},
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, SpinBackoff, lock},
 };
 use std::hint::black_box;
@@ -32,7 +32,7 @@ const NEAR_PROBES: u64 = 2;
 /// Below this load, all but one in millions of new keys find a free cell.
 const LOAD_FACTOR: f64 = 0.65;
 /// The minimum interval between two notifications of a full table.
-const FULL_NOTICE_INTERVAL: Micros = Micros::from_secs(60);
+const TABLE_FULL_NOTICE_INTERVAL: Micros = Micros::from_secs(60);
 /// The maximum number of keys that are scored to replace one.
 const MAX_EVICTION_CANDIDATES: usize = 8;
 /// Inserts of different stripes run in parallel.
@@ -49,13 +49,13 @@ pub(crate) struct CellTable {
     groups: u64,
     shared_cells: usize,
     /// A bit for each group that an insert found full: only then can a key be in a later group.
-    crowded: Box<[AtomicU64]>,
+    full_groups: Box<[AtomicU64]>,
     /// Locked while a key is inserted, so that one key never gets two cells.
     insert_locks: Box<[Mutex<()>]>,
     used: AtomicU64,
     overflowed: AtomicU64,
     replaced: AtomicU64,
-    listener: Option<FullListener>,
+    listener: Option<TableFullListener>,
     /// The time of the last notification.
     notified_at: AtomicU64,
 }
@@ -112,7 +112,7 @@ pub(crate) enum CellLookup<'a> {
     Replaced(Cell<'a>),
     /// A shared cell, because the table is full. While its stripe is locked the key gets no cell of its own, which would
     /// miss the charges to the shared one. Without a guard the caller has locked the stripe already.
-    Full(Cell<'a>, Option<MutexGuard<'a, ()>>),
+    TableFull(Cell<'a>, Option<MutexGuard<'a, ()>>),
 }
 
 /// Whether the caller has locked the stripe of a key that may be inserted.
@@ -150,7 +150,7 @@ impl CellTable {
             cell_words,
             groups,
             shared_cells: Self::shared_for(keys),
-            crowded: (0..groups.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            full_groups: (0..groups.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             insert_locks: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             used: AtomicU64::new(0),
             overflowed: AtomicU64::new(0),
@@ -193,7 +193,7 @@ impl CellTable {
             if let Some(cell) = self.cells_of(group, owner).find(Cell::is_owned) {
                 return Some(cell);
             }
-            if !self.is_crowded(group) {
+            if !self.is_group_full(group) {
                 return None;
             }
         }
@@ -258,7 +258,7 @@ impl CellTable {
             let free = match self.search(owner, |head| states.is_expired(head)) {
                 CellSearch::Found(cell) => return CellLookup::Own(cell),
                 CellSearch::Free(free) => free,
-                CellSearch::Full => {
+                CellSearch::TableFull => {
                     if overflow == Overflow::Replace
                         && let Some(cell) = self.replace(owner, states)
                     {
@@ -266,12 +266,12 @@ impl CellTable {
                     }
                     // A caller that has locked the stripe searches for the second time: count only once.
                     self.overflowed.fetch_add(u64::from(guard.is_some()), Ordering::Relaxed);
-                    return CellLookup::Full(self.shared_cell(owner), guard);
+                    return CellLookup::TableFull(self.shared_cell(owner), guard);
                 }
             };
             let FreeCell { cell, current_owner, head, probe } = free;
             // From now on, lookups of the key must continue past the earlier groups.
-            (0..probe).for_each(|probe| self.set_crowded(self.group(owner, probe)));
+            (0..probe).for_each(|probe| self.mark_group_full(self.group(owner, probe)));
             // Another insert may have chosen the same cell: the first to lock it gets it.
             if head & LOCK_BIT != 0 || !cell.try_lock(head) {
                 backoff.pause();
@@ -331,7 +331,7 @@ impl CellTable {
         }
         let (_, probe, cell, current_owner) = best?;
         states.on_evict(current_owner);
-        (0..probe).for_each(|probe| self.set_crowded(self.group(owner, probe)));
+        (0..probe).for_each(|probe| self.mark_group_full(self.group(owner, probe)));
         cell.initialize(self.initial_state(owner, states));
         self.replaced.fetch_add(1, Ordering::Relaxed);
         Some(cell)
@@ -357,14 +357,14 @@ impl CellTable {
                     best = Some(FreeCell { cell, current_owner, head, probe });
                 }
             }
-            may_follow &= self.is_crowded(group);
+            may_follow &= self.is_group_full(group);
             let is_final =
                 best.as_ref().is_some_and(|best| best.current_owner == 0 || probe + 1 >= NEAR_PROBES);
             if is_final && !may_follow {
                 break;
             }
         }
-        best.map_or(CellSearch::Full, CellSearch::Free)
+        best.map_or(CellSearch::TableFull, CellSearch::Free)
     }
 
     /// The initial state of a new key: that of its shared cell, if it may have used that before.
@@ -435,16 +435,16 @@ impl CellTable {
     }
 
     /// Sets the callback of a full table.
-    pub(crate) fn set_listener(&mut self, listener: FullListener) {
+    pub(crate) fn set_listener(&mut self, listener: TableFullListener) {
         self.listener = Some(listener);
     }
 
     /// Reports that the table is full, at most once a minute.
     #[cold]
-    pub(crate) fn notify_full(&self, now: Micros) {
+    pub(crate) fn notify_table_full(&self, now: Micros) {
         let Some(listener) = &self.listener else { return };
         let (now, notified_at) = (now.get().max(1), self.notified_at.load(Ordering::Relaxed));
-        let is_due = notified_at == 0 || now >= notified_at.saturating_add(FULL_NOTICE_INTERVAL.get());
+        let is_due = notified_at == 0 || now >= notified_at.saturating_add(TABLE_FULL_NOTICE_INTERVAL.get());
         if is_due
             && self
                 .notified_at
@@ -457,7 +457,7 @@ impl CellTable {
 
     /// The size of the table in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        ((self.words.len() + self.crowded.len()) * size_of::<u64>()) as u64
+        ((self.words.len() + self.full_groups.len()) * size_of::<u64>()) as u64
     }
 
     /// The cell that a key shares if it has no cell of its own.
@@ -490,12 +490,12 @@ impl CellTable {
     }
 
     #[inline]
-    fn is_crowded(&self, group: usize) -> bool {
-        self.crowded[group / 64].load(Ordering::Acquire) & (1 << (group % 64)) != 0
+    fn is_group_full(&self, group: usize) -> bool {
+        self.full_groups[group / 64].load(Ordering::Acquire) & (1 << (group % 64)) != 0
     }
 
-    fn set_crowded(&self, group: usize) {
-        self.crowded[group / 64].fetch_or(1 << (group % 64), Ordering::AcqRel);
+    fn mark_group_full(&self, group: usize) {
+        self.full_groups[group / 64].fetch_or(1 << (group % 64), Ordering::AcqRel);
     }
 
     #[inline]
@@ -512,7 +512,7 @@ fn stripe_of(owner: u64) -> usize {
 enum CellSearch<'a> {
     Found(Cell<'a>),
     Free(FreeCell<'a>),
-    Full,
+    TableFull,
 }
 
 /// A cell that can be taken, with the owner and the head that were read.

@@ -2,7 +2,7 @@
 
 use crate::{
     limiter::{LocalBackend, LocalBucket},
-    memory::{CellCharge, SlotHold},
+    memory::{CellCharge, PermitHold},
 };
 use std::fmt;
 use tidegate_core::{Decision, Demand, Micros, Quota};
@@ -30,7 +30,7 @@ impl StreamSource {
     /// Reserves one token, which may be ready only later.
     pub(super) fn reserve(&self) -> (Decision, Option<ReservedToken>) {
         let demand = Demand::with_max_wait(1, Micros::MAX);
-        let (decision, charge) = self.bucket().take(demand, SlotHold::Nothing).into_parts();
+        let (decision, charge) = self.bucket().take(demand, PermitHold::Nothing).into_parts();
         let taken = decision.is_granted().then(|| ReservedToken::new(self.clone(), charge));
         (decision, taken)
     }

@@ -30,12 +30,12 @@ impl StreamTokens {
                     let (decision, taken) = self.source.reserve();
                     match (taken, decision.outcome()) {
                         (Some(taken), _) => {
-                            let ready_at = taken.charged_at().plus(decision.wait());
+                            let ready_at = taken.charged_at().saturating_add(decision.wait());
                             self.reserved = Some((taken, ready_at));
                             ready_at
                         }
-                        (None, Outcome::Deny(Retry::After(wait))) => self.now().plus(wait),
-                        (None, _) => self.now().plus(RETRY_INTERVAL),
+                        (None, Outcome::Deny(Retry::After(wait))) => self.now().saturating_add(wait),
+                        (None, _) => self.now().saturating_add(RETRY_INTERVAL),
                     }
                 }
             };

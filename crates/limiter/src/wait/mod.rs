@@ -16,7 +16,7 @@ pub use timer::{Timer, WaitUntil};
 
 use crate::{
     limiter::{LocalBucket, LocalReservation},
-    memory::SlotHold,
+    memory::PermitHold,
     semaphore::HasWaiters,
 };
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl<'a> LocalBucket<'a> {
     pub(crate) async fn queue(
         &self,
         waiter: Waiter,
-        hold: SlotHold,
+        hold: PermitHold,
     ) -> Result<LocalReservation<'a>, WaitError> {
         TokenWait::enqueue(*self, waiter, hold)?.wait_async().await
     }
@@ -69,7 +69,7 @@ impl<'a> LocalBucket<'a> {
     pub(crate) fn queue_blocking(
         &self,
         waiter: Waiter,
-        hold: SlotHold,
+        hold: PermitHold,
     ) -> Result<LocalReservation<'a>, WaitError> {
         TokenWait::enqueue(*self, waiter, hold)?.wait_blocking()
     }
@@ -78,20 +78,20 @@ impl<'a> LocalBucket<'a> {
     #[cfg(feature = "stream")]
     pub(crate) async fn queue_unbounded(&self) -> Result<LocalReservation<'a>, WaitError> {
         let entry = self.wait_queues().enqueue(self.owner(), Waiter::new(1), self.clock().now());
-        TokenWait::with_entry(*self, entry, SlotHold::Permit).wait_async().await
+        TokenWait::with_entry(*self, entry, PermitHold::Permit).wait_async().await
     }
 
     /// Starts the wait for `cost`, or returns the denial if the wait cannot succeed in time.
     fn start(&self, cost: u64, timeout: Option<Duration>) -> AcquireStart<'a> {
         let max_wait = timeout.map_or(Micros::MAX, Micros::from);
         if self.wait_queues().policy() == WaitPolicy::Reserve {
-            let reservation = self.take(Demand::with_max_wait(cost, max_wait), SlotHold::Nothing);
+            let reservation = self.take(Demand::with_max_wait(cost, max_wait), PermitHold::Nothing);
             return match reservation.decision().is_granted() {
                 true => AcquireStart::Wait(TokenWait::with_reservation(*self, reservation)),
                 false => AcquireStart::Denied(*reservation.decision()),
             };
         }
-        let own = self.decide(Demand { effect: Effect::Probe, ..Demand::with_max_wait(cost, max_wait) });
+        let own = self.decide(Demand { effect: Effect::Peek, ..Demand::with_max_wait(cost, max_wait) });
         if !own.is_granted() {
             return AcquireStart::Denied(own);
         }
@@ -100,13 +100,13 @@ impl<'a> LocalBucket<'a> {
         // Include the costs of the callers ahead: the deadline may already be out of reach.
         if timeout.is_some() {
             let snapshot = self.snapshot();
-            let (now, latest) = (snapshot.time, snapshot.time.plus(max_wait));
+            let (now, latest) = (snapshot.time, snapshot.time.saturating_add(max_wait));
             let ready_at = snapshot.ready_at(entry.costs_before().into_iter().chain([cost]), latest);
             if ready_at > latest {
-                return AcquireStart::Denied(Decision::deny(own.limit(), ready_at.since(now)));
+                return AcquireStart::Denied(Decision::deny(own.limit(), ready_at.saturating_sub(now)));
             }
         }
-        AcquireStart::Wait(TokenWait::with_entry(*self, entry, SlotHold::Nothing))
+        AcquireStart::Wait(TokenWait::with_entry(*self, entry, PermitHold::Nothing))
     }
 }
 
@@ -121,7 +121,7 @@ struct TokenWait<'a> {
     /// Declared before `entry`, so that drop refunds it before the next caller in the queue checks.
     reservation: Option<LocalReservation<'a>>,
     entry: Option<QueueEntry<'a>>,
-    hold: SlotHold,
+    hold: PermitHold,
     phase: WaitPhase,
 }
 
@@ -155,16 +155,16 @@ impl<'a> TokenWait<'a> {
             bucket,
             reservation: Some(reservation),
             entry: None,
-            hold: SlotHold::Nothing,
+            hold: PermitHold::Nothing,
             phase: WaitPhase::FirstCheck,
         }
     }
 
-    fn with_entry(bucket: LocalBucket<'a>, entry: QueueEntry<'a>, hold: SlotHold) -> Self {
+    fn with_entry(bucket: LocalBucket<'a>, entry: QueueEntry<'a>, hold: PermitHold) -> Self {
         Self { bucket, reservation: None, entry: Some(entry), hold, phase: WaitPhase::FirstCheck }
     }
 
-    fn enqueue(bucket: LocalBucket<'a>, waiter: Waiter, hold: SlotHold) -> Result<Self, WaitError> {
+    fn enqueue(bucket: LocalBucket<'a>, waiter: Waiter, hold: PermitHold) -> Result<Self, WaitError> {
         let entry = bucket.wait_queues().try_enqueue(bucket.owner(), waiter, bucket.clock().now())?;
         Ok(Self::with_entry(bucket, entry, hold))
     }
@@ -190,12 +190,13 @@ impl<'a> TokenWait<'a> {
                 return WaitStep::until_notified(entry, now);
             }
             if self.reservation.is_none() {
-                let max_wait = entry.effective_deadline().map_or(Micros::MAX, |latest| latest.since(now));
+                let max_wait =
+                    entry.effective_deadline().map_or(Micros::MAX, |latest| latest.saturating_sub(now));
                 let reservation = self.bucket.take(Demand::with_max_wait(entry.cost(), max_wait), self.hold);
                 match reservation.decision().outcome() {
                     // Until the reservation is ready, dropping it refunds everything, including tokens beside a slot.
                     Outcome::Allow | Outcome::Delay(_) => {
-                        self.reservation = Some(reservation.with_hold(SlotHold::Nothing));
+                        self.reservation = Some(reservation.with_hold(PermitHold::Nothing));
                     }
                     Outcome::Deny(Retry::Never) => return WaitStep::Done(Err(WaitError::ExceedsLimit)),
                     Outcome::Deny(Retry::WhenReleased) => match self.bucket.await_release(entry.cost()) {
@@ -208,7 +209,9 @@ impl<'a> TokenWait<'a> {
                         return WaitStep::Done(Err(entry.timeout_error()));
                     }
                     // The quota's own bounded queue is full, or the key table is full.
-                    Outcome::Deny(Retry::After(wait)) => return WaitStep::Pause(Some(now.plus(wait))),
+                    Outcome::Deny(Retry::After(wait)) => {
+                        return WaitStep::Pause(Some(now.saturating_add(wait)));
+                    }
                 }
             }
         }
@@ -261,7 +264,7 @@ mod tests {
     /// A thread can be descheduled between the call and its first check for longer than its deadline.
     #[test]
     fn first_check_ignores_passed_deadline() {
-        for (quota, hold) in [("2/s", SlotHold::Nothing), ("2 at once", SlotHold::Permit)] {
+        for (quota, hold) in [("2/s", PermitHold::Nothing), ("2 at once", PermitHold::Permit)] {
             let (clock, manual_clock) = Clock::manual();
             let memory = LimiterBuilder::default()
                 .clock(clock)

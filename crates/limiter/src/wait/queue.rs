@@ -149,7 +149,7 @@ impl WaitQueues {
         if state.waiters >= self.max_waiters {
             return Err(WaitError::QueueFull);
         }
-        let expiry = (self.ttl < Micros::MAX).then(|| now.plus(self.ttl));
+        let expiry = (self.ttl < Micros::MAX).then(|| now.saturating_add(self.ttl));
         Ok(self.insert(state, owner, waiter, now, expiry))
     }
 
@@ -178,7 +178,7 @@ impl WaitQueues {
         // Notify after unlocking: a waker can run arbitrary code.
         drop(state);
         overtaken.iter().for_each(|notify| notify.notify());
-        let deadline = waiter.deadline.map(|deadline| now.plus(deadline.into()));
+        let deadline = waiter.deadline.map(|deadline| now.saturating_add(deadline.into()));
         QueueEntry { queues: self, owner, rank, notify, cost: waiter.cost, deadline, expiry }
     }
 

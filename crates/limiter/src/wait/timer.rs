@@ -68,7 +68,7 @@ impl Timer {
             if clock.manual_clock().is_some() {
                 return Poll::Pending;
             }
-            let left = until.since(clock.now());
+            let left = until.saturating_sub(clock.now());
             let timer = self.sleep.get_or_insert_with(|| {
                 self.deadline = Some(until);
                 Box::pin(tokio::time::sleep(left.into()))
@@ -92,7 +92,7 @@ pub fn block_until(clock: &Clock, until: Option<Micros>, notify: Option<&Notify>
     while !is_over(clock, until, notify, &waker) {
         match until {
             Some(until) if clock.manual_clock().is_none() => {
-                thread::park_timeout(until.since(clock.now()).into());
+                thread::park_timeout(until.saturating_sub(clock.now()).into());
             }
             _ => thread::park(),
         }

@@ -66,7 +66,7 @@ fn invalid_quota_is_an_error() {
     let mixed: Vec<Quota> = ["1/s", "1/s sliding-log"].iter().map(|text| text.parse().unwrap()).collect();
     assert!(matches!(Limiter::builder().build_tiers(&mixed), Err(BuildError::MixedTiers { .. })));
     // A quota that is built in code needs no parsing.
-    assert!(Limiter::new(Quota::per_second(3).burst(1).unwrap()).is_ok());
+    assert!(Limiter::new(Quota::per_second(3).token_bucket(1).unwrap()).is_ok());
     assert!(DirectLimiter::new(Quota::concurrency(3).unwrap()).is_ok());
 }
 

@@ -35,16 +35,19 @@ type CheckParams = (usize, u64, usize, u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReservationEnd {
     Dropped,
-    Full,
-    Halved,
+    CommittedInFull,
+    CommittedByHalf,
 }
 
 /// One word, several words, slots, slots beside a rate, tiers; keys and limiters may repeat.
 #[test]
 fn denied_batch_changes_nothing_and_dropped_batch_restores_all() {
     let check = (0_usize..5, 0_u64..2, 0_usize..2, 0_u64..4);
-    let ends =
-        prop_oneof![Just(ReservationEnd::Dropped), Just(ReservationEnd::Full), Just(ReservationEnd::Halved)];
+    let ends = prop_oneof![
+        Just(ReservationEnd::Dropped),
+        Just(ReservationEnd::CommittedInFull),
+        Just(ReservationEnd::CommittedByHalf)
+    ];
     let steps = proptest::collection::vec((0_u64..400, proptest::collection::vec(check, 1..6), ends), 1..30);
     let law = |steps: Vec<(u64, Vec<CheckParams>, ReservationEnd)>| -> TestCaseResult {
         let (clock, manual_clock) = Clock::manual();
@@ -62,7 +65,7 @@ fn denied_batch_changes_nothing_and_dropped_batch_restores_all() {
         };
         let mut now = Micros::ZERO;
         for (pause, params, end) in steps {
-            now = now.plus(Micros::from_millis(pause));
+            now = now.saturating_add(Micros::from_millis(pause));
             manual_clock.set(now);
             let before = peek_all();
             let prepare = |(which, key, tier, cost): &CheckParams| {
@@ -79,10 +82,11 @@ fn denied_batch_changes_nothing_and_dropped_batch_restores_all() {
                     drop(reservations);
                     prop_assert_eq!(peek_all(), before, "{:?} at {}", params, now);
                 }
-                ReservationEnd::Full | ReservationEnd::Halved => {
+                ReservationEnd::CommittedInFull | ReservationEnd::CommittedByHalf => {
                     for (reservation, params) in reservations.into_iter().zip(&params) {
                         let (tokens, slots) = reservation.into_parts();
-                        let half = if end == ReservationEnd::Halved { params.3 / 2 } else { params.3 };
+                        let half =
+                            if end == ReservationEnd::CommittedByHalf { params.3 / 2 } else { params.3 };
                         if let Some(tokens) = tokens {
                             tokens.commit(half);
                         }

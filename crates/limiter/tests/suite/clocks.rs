@@ -26,7 +26,7 @@ fn clock_behind_grants_no_more() {
         let current = limiter.blocking().key("k").peek(cost);
 
         let (clock_behind, manual_behind) = Clock::manual();
-        manual_behind.set(calls.now.since(Micros::new(sample.period.get() * twelfths / 12)));
+        manual_behind.set(calls.now.saturating_sub(Micros::new(sample.period.get() * twelfths / 12)));
         let behind = Limiter::builder().clock(clock_behind).build("1/s").unwrap();
         let checks = [behind.prepare("any").cost(0), limiter.prepare("k").cost(cost)];
         let decision = BlockingLimiter::decide_all(&checks)[1];

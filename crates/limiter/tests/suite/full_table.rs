@@ -71,7 +71,7 @@ fn quota_change_reaches_shared_cells() {
             limiter.change(*quota, CarryOver::Keep).unwrap();
             model.change(now, quota.parse().unwrap(), CarryOver::Keep);
         }
-        let expected = model.peek(now, Demand::probe(1)).decision;
+        let expected = model.peek(now, Demand::peek(1)).decision;
         assert_eq!(limiter.blocking().key("late").peek(1), expected, "{chain:?}");
         assert!(limiter.stats().unwrap().overflowed > 0);
     }

@@ -36,7 +36,7 @@ impl UnboundedModel {
         let (model, until) =
             self.keys.entry(key).or_insert_with(|| (CoreModel::new(self.quota), Micros::ZERO));
         let decision = model.decide(now, Demand::new(cost)).decision;
-        *until = now.plus(decision.reset_after()).max(*until);
+        *until = now.saturating_add(decision.reset_after()).max(*until);
         decision
     }
 }
@@ -84,10 +84,10 @@ fn keys_are_independent() {
             manual_clock.set(call_clock.now);
             let model = &mut models[key as usize];
             if counts_permits {
-                let (permit, step) =
+                let (permit, result) =
                     (limiter.blocking().key(&key).permit(), model.decide(call_clock.now, Demand::new(1)));
-                prop_assert_eq!(*permit.decision(), step.decision, "key {} at {}", key, call_clock.now);
-                permits.push((key, permit, step.receipt));
+                prop_assert_eq!(*permit.decision(), result.decision, "key {} at {}", key, call_clock.now);
+                permits.push((key, permit, result.receipt));
                 if action < 6 {
                     let (key, permit, receipt) = permits.swap_remove(usize::from(action) % permits.len());
                     drop(permit);
@@ -131,7 +131,7 @@ fn quota_change_reaches_every_key() {
                 models.iter_mut().for_each(|model| model.change(Micros::from_secs(7), quota, how));
             }
             for (key, model) in (0_u64..).zip(&models) {
-                let expected = model.peek(Micros::from_secs(7), Demand::probe(1)).decision;
+                let expected = model.peek(Micros::from_secs(7), Demand::peek(1)).decision;
                 assert_eq!(
                     limiter.blocking().key(&key).peek(1),
                     expected,
@@ -374,7 +374,7 @@ proptest! {
         let limiter = builder.overflow(overflow).build(sample.quota).unwrap();
         let (mut denied, mut now) = (HashMap::new(), Micros::from_secs(1));
         for (key, cost, pause) in steps {
-            now = now.plus(Micros::new(sample.period.get().saturating_mul(pause) / 20_000));
+            now = now.saturating_add(Micros::new(sample.period.get().saturating_mul(pause) / 20_000));
             manual_clock.set(now);
             let overflowed = limiter.size().unwrap().overflowed;
             let decision = limiter.check_cost(&key, cost);
@@ -384,7 +384,7 @@ proptest! {
             }
             // The retry time of one token is a lower bound for any cost.
             if let (1, Some(retry), true) = (cost, decision.retry_after(), has_room) {
-                denied.insert(key, now.plus(retry));
+                denied.insert(key, now.saturating_add(retry));
             }
         }
     }

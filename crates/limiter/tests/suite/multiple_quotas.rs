@@ -22,11 +22,11 @@ struct ModelQuotas(Vec<CoreModel>);
 
 impl ModelQuotas {
     fn decide(&mut self, now: Micros, demand: Demand) -> Vec<Decision> {
-        let probes: Vec<_> = self.0.iter().map(|one| one.peek(now, demand).decision).collect();
-        let charges = probes.iter().all(Decision::is_granted) && demand.effect == Effect::Charge;
+        let peeked: Vec<_> = self.0.iter().map(|one| one.peek(now, demand).decision).collect();
+        let charges = peeked.iter().all(Decision::is_granted) && demand.effect == Effect::Charge;
         if !charges {
-            let probe = Demand { effect: Effect::Probe, ..demand };
-            return self.0.iter().map(|one| one.peek(now, probe).decision).collect();
+            let peek = Demand { effect: Effect::Peek, ..demand };
+            return self.0.iter().map(|one| one.peek(now, peek).decision).collect();
         }
         self.0.iter_mut().map(|one| one.decide(now, demand).decision).collect()
     }
@@ -82,8 +82,8 @@ fn quotas_are_charged_all_or_none() {
             prop_assert_eq!(*tokens.decision(), expected, "{:?} at {}", demand, call_clock.now);
             prop_assert_eq!(tokens.decision().quota(), index);
             decisions.push(tokens.keep());
-            let probes = model.decide(call_clock.now, Demand::probe(0));
-            prop_assert_eq!(limiter.blocking().key("k").peek(0), most_restrictive(&probes).1);
+            let peeked = model.decide(call_clock.now, Demand::peek(0));
+            prop_assert_eq!(limiter.blocking().key("k").peek(0), most_restrictive(&peeked).1);
             call_clock.record(&expected);
         }
         Ok(())
@@ -114,12 +114,12 @@ fn retry_after_covers_all_quotas() {
             manual_clock.set(call_clock.now);
             let cost = cost.resolve(sample.quota.limit());
             let Some(wait) = limiter.check_cost("k", cost).retry_after() else { return Ok(()) };
-            let retry_at = call_clock.now.plus(wait);
+            let retry_at = call_clock.now.saturating_add(wait);
             prop_assert!(wait > Micros::ZERO);
             if retry_at == Micros::MAX {
                 return Ok(()); // beyond the clock's range
             }
-            manual_clock.set(retry_at.since(Micros::new(1)));
+            manual_clock.set(retry_at.saturating_sub(Micros::new(1)));
             prop_assert!(!limiter.blocking().key("k").peek(cost).is_granted(), "granted before {}", wait);
             manual_clock.set(retry_at);
             prop_assert!(limiter.check_cost("k", cost).is_allowed(), "denied after {}", wait);
@@ -170,8 +170,8 @@ fn refund_reaches_every_quota() {
                 None => drop(one.decide(now, Demand::forced(actual - demand.cost))),
             }
         }
-        let probes = model.decide(now, Demand::probe(1));
-        prop_assert_eq!(limiter.blocking().key("k").peek(1), most_restrictive(&probes).1);
+        let peeked = model.decide(now, Demand::peek(1));
+        prop_assert_eq!(limiter.blocking().key("k").peek(1), most_restrictive(&peeked).1);
         Ok(())
     };
     runner().run(&cases, law).unwrap_or_else(|error| panic!("{error}"));
@@ -284,12 +284,12 @@ fn batch_checks_are_charged_all_or_none() {
         };
         let declared: [&[&str]; 3] = [&["10/s burst 7"], &["6/s sliding-log"], &["9/s", "5/s fixed-window"]];
         let limiters = declared.map(build);
-        let fresh = |texts: &[&str]| ModelQuotas(quotas(texts).into_iter().map(CoreModel::new).collect());
+        let new_model = |texts: &[&str]| ModelQuotas(quotas(texts).into_iter().map(CoreModel::new).collect());
         let mut models: Vec<Vec<ModelQuotas>> =
-            declared.iter().map(|texts| (0..3).map(|_| fresh(texts)).collect()).collect();
+            declared.iter().map(|texts| (0..3).map(|_| new_model(texts)).collect()).collect();
         let mut now = Micros::ZERO;
         for (pause, params, alone) in steps {
-            now = now.plus(Micros::from_millis(pause));
+            now = now.saturating_add(Micros::from_millis(pause));
             manual_clock.set(now);
             let params = if alone { &params[..1] } else { &params[..] };
             let checks: Vec<Check> =
@@ -308,7 +308,7 @@ fn batch_checks_are_charged_all_or_none() {
                 let demand = Demand { effect, ..Demand::new(total(which, key)) };
                 most_restrictive(&models[which][key as usize].decide(now, demand)).1
             };
-            let mut expected: Vec<_> = distinct.iter().map(|check| decide(*check, Effect::Probe)).collect();
+            let mut expected: Vec<_> = distinct.iter().map(|check| decide(*check, Effect::Peek)).collect();
             if expected.iter().all(Decision::is_granted) {
                 expected = distinct.iter().map(|check| decide(*check, Effect::Charge)).collect();
             }
@@ -321,7 +321,7 @@ fn batch_checks_are_charged_all_or_none() {
                 let (which, key, cost) = params[0];
                 prop_assert_eq!(
                     limiters[which].blocking().key(&key).peek(cost),
-                    decide((which, key), Effect::Probe)
+                    decide((which, key), Effect::Peek)
                 );
             }
         }
@@ -340,7 +340,7 @@ fn clock_behind_leaves_decisions_unchanged() {
     let law = |(sample, cost): (Sample, CallCost)| -> TestCaseResult {
         let ((behind, early), (ahead, late)) = (Clock::manual(), Clock::manual());
         early.set(sample.start);
-        late.set(sample.start.plus(Micros::new(1)));
+        late.set(sample.start.saturating_add(Micros::new(1)));
         let build = |clock: &Clock, quota| {
             Limiter::builder().clock(clock.clone()).capacity(Capacity::Keys(8)).build(quota).unwrap()
         };

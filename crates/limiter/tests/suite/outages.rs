@@ -46,7 +46,10 @@ impl FlakyState {
     fn decide(&mut self, check: &StoreCheck) -> StoreDecision {
         let limit = &check.key_ref.limit;
         let key = self.keys.entry((limit.name().to_owned(), check.key_ref.key.clone())).or_default();
-        StoreDecision { steps: key.decide(limit.quotas(), CarryOver::Keep, NOW, check.demand), generation: 0 }
+        StoreDecision {
+            results: key.decide(limit.quotas(), CarryOver::Keep, NOW, check.demand),
+            generation: 0,
+        }
     }
 }
 

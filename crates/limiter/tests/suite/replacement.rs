@@ -11,7 +11,7 @@ use tidegate_limiter::{Capacity, Clock, Limiter, ManualClock};
 use tidegate_testkit::{
     CoreModel, Subject,
     bound::{
-        AdmittedCall, can_be_truncated, check_restored, check_windows, is_shaper, max_retry,
+        AdmittedCall, can_be_truncated, check_restored, check_windows, is_smooth_rate, max_retry,
         sum_of_group_bounds,
     },
     strategy::*,
@@ -89,7 +89,7 @@ impl ReplacementModel {
         let cost = cost.resolve(self.sample.quota.limit());
         // The bound of a shaper applies to calls of cost one.
         let cost =
-            if self.samples.iter().any(|sample| is_shaper(&sample.quota)) { cost.min(1) } else { cost };
+            if self.samples.iter().any(|sample| is_smooth_rate(&sample.quota)) { cost.min(1) } else { cost };
         let before = self.peek(key);
         let decision = self.limiter.check_cost(KEYS[key], cost);
         let model = &mut self.keys[key];
@@ -97,7 +97,7 @@ impl ReplacementModel {
         let expected =
             model.entries.decide(&quotas, CarryOver::Keep, now, Demand::new(cost)).remove(0).decision;
         // A full key is not imported, but Guava's arithmetic loses a digit of it when its rate changes.
-        if !is_shaper(&self.sample.quota) {
+        if !is_smooth_rate(&self.sample.quota) {
             prop_assert_eq!(decision, expected, "`{}` of {} at {}", KEYS[key], cost, now);
         }
         match decision.outcome() {
@@ -149,7 +149,7 @@ fn check_laws(samples: Vec<Sample>, ops: Vec<(CallPause, ReplaceOp)>) -> TestCas
     let mut model = ReplacementModel::new(samples);
     for (pause, op) in ops {
         calls.advance(pause);
-        if calls.now.since(model.samples[0].start) > MAX_RUN_TIME {
+        if calls.now.saturating_sub(model.samples[0].start) > MAX_RUN_TIME {
             break;
         }
         model.manual_clock.set(calls.now);

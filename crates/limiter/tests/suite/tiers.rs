@@ -46,12 +46,12 @@ fn tiers_share_key_state() {
                     model.reset();
                 }
                 let demand = match name {
-                    "concurrency" => Demand::probe(cost.resolve(quotas[tier].limit())),
+                    "concurrency" => Demand::peek(cost.resolve(quotas[tier].limit())),
                     _ => Demand::new(cost.resolve(quotas[tier].limit())),
                 };
-                let step = model.decide(&[quotas[tier]], CarryOver::Keep, call_clock.now, demand).remove(0);
+                let result = model.decide(&[quotas[tier]], CarryOver::Keep, call_clock.now, demand).remove(0);
                 let decision = bucket.check(demand.cost);
-                prop_assert_eq!(decision, step.decision, "{} at {}", demand.cost, call_clock.now);
+                prop_assert_eq!(decision, result.decision, "{} at {}", demand.cost, call_clock.now);
                 prop_assert_eq!(decision.quota(), tier);
                 call_clock.record(&decision);
             }
@@ -109,7 +109,7 @@ fn tier_change_keeps_key_state() {
             let mut model = CoreModel::new(*old);
             model.decide(Micros::from_secs(7), Demand::new(old.limit() / 2));
             model.change(Micros::from_secs(7), *new, how);
-            let expected = model.peek(Micros::from_secs(7), Demand::probe(1)).decision;
+            let expected = model.peek(Micros::from_secs(7), Demand::peek(1)).decision;
             assert_eq!(
                 limiter.blocking().key(&tier).tier(tier).unwrap().peek(1),
                 expected,

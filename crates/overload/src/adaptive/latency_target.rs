@@ -33,7 +33,7 @@ pub struct LatencyTarget {
     /// Latency without load in microseconds, if known.
     no_load_latency: Option<f64>,
     round: Round,
-    step: LimitStep,
+    last_change: LimitChange,
 }
 
 /// The calls since the last step.
@@ -51,7 +51,7 @@ struct Round {
 
 /// The last step, and the measurements before it.
 #[derive(Clone, Copy, Debug)]
-enum LimitStep {
+enum LimitChange {
     /// No step to evaluate.
     Steady,
     Grow(RoundStats),
@@ -82,7 +82,7 @@ const LOSS_TOLERANCE: f64 = 0.01;
 /// The factor of an experimental decrease, and the largest factor of a forced one.
 const DECREASE_FACTOR: f64 = 0.9;
 /// The smallest factor of any step.
-const MIN_STEP_FACTOR: f64 = 0.5;
+const MIN_CHANGE_FACTOR: f64 = 0.5;
 /// Rounds without an experiment after one that did not pay off.
 const COOLDOWN_ROUNDS: u32 = 16;
 /// The weight of a new, higher latency without load.
@@ -103,7 +103,7 @@ impl LatencyTarget {
             limit: bounds.initial().into(),
             no_load_latency: None,
             round: Round::default(),
-            step: LimitStep::Steady,
+            last_change: LimitChange::Steady,
         })
     }
 
@@ -122,61 +122,61 @@ impl LatencyTarget {
     fn end_round(&mut self) {
         let round = core::mem::take(&mut self.round);
         let before = self.limit;
-        let step = self.take_step(&round);
+        let change = self.adjust_limit(&round);
         self.limit = self.bounds.clamp(self.limit);
-        self.step = step;
+        self.last_change = change;
         // Calls in flight now were admitted under the previous limit.
         self.round.start = if self.limit == before { round.start } else { round.last_end };
     }
 
     /// Changes the limit and returns the step.
-    fn take_step(&mut self, round: &Round) -> LimitStep {
+    fn adjust_limit(&mut self, round: &Round) -> LimitChange {
         let factor = round.decrease_factor(self.target);
         if factor < 1.0 {
-            self.limit *= factor.clamp(MIN_STEP_FACTOR, DECREASE_FACTOR);
+            self.limit *= factor.clamp(MIN_CHANGE_FACTOR, DECREASE_FACTOR);
             // An increase that ends in a decrease did not pay off either; it must be recorded, or it would be
             // repeated.
-            let LimitStep::Grow(before) = self.step else { return LimitStep::Steady };
+            let LimitChange::Grow(before) = self.last_change else { return LimitChange::Steady };
             self.limit = self.limit.min(before.limit * DECREASE_FACTOR);
-            return LimitStep::Shrink(before);
+            return LimitChange::Shrink(before);
         }
-        let Some(stats) = round.measure(self.limit) else { return LimitStep::Steady };
+        let Some(stats) = round.measure(self.limit) else { return LimitChange::Steady };
         if !round.is_saturated {
             self.update_no_load_latency(stats.latency);
-            return self.step.skip_round();
+            return self.last_change.skip_round();
         }
         let unloaded = *self
             .no_load_latency
             .insert(self.no_load_latency.map_or(stats.latency, |it| it.min(stats.latency)));
-        match self.step {
-            LimitStep::Grow(before) if stats.has_longer_queue_than(&before) => {
+        match self.last_change {
+            LimitChange::Grow(before) if stats.has_longer_queue_than(&before) => {
                 self.limit = before.limit * DECREASE_FACTOR;
-                LimitStep::Shrink(before)
+                LimitChange::Shrink(before)
             }
-            LimitStep::Shrink(before) if stats.is_worse_than(&before) => {
+            LimitChange::Shrink(before) if stats.is_worse_than(&before) => {
                 // The latency is not caused by our queue: a call takes that long now.
                 self.no_load_latency = Some(unloaded.max(stats.latency));
                 self.limit = before.limit;
-                LimitStep::Cooldown(COOLDOWN_ROUNDS)
+                LimitChange::Cooldown(COOLDOWN_ROUNDS)
             }
-            LimitStep::Shrink(_) => {
+            LimitChange::Shrink(_) => {
                 self.limit *= self.gradient(&stats, unloaded).min(DECREASE_FACTOR);
-                LimitStep::Shrink(stats)
+                LimitChange::Shrink(stats)
             }
-            LimitStep::Cooldown(rounds) if rounds > 0 && self.gradient(&stats, unloaded) >= 1.0 => {
-                LimitStep::Cooldown(rounds - 1)
+            LimitChange::Cooldown(rounds) if rounds > 0 && self.gradient(&stats, unloaded) >= 1.0 => {
+                LimitChange::Cooldown(rounds - 1)
             }
             _ => {
                 let target = self.limit * self.gradient(&stats, unloaded) + headroom(self.limit);
                 let grows = target > self.limit;
                 self.limit = target;
-                if grows { LimitStep::Grow(stats) } else { LimitStep::Shrink(stats) }
+                if grows { LimitChange::Grow(stats) } else { LimitChange::Shrink(stats) }
             }
         }
     }
 
     fn gradient(&self, stats: &RoundStats, unloaded: f64) -> f64 {
-        (self.tolerance * unloaded / stats.latency).clamp(MIN_STEP_FACTOR, 1.0)
+        (self.tolerance * unloaded / stats.latency).clamp(MIN_CHANGE_FACTOR, 1.0)
     }
 
     fn update_no_load_latency(&mut self, latency: f64) {
@@ -247,7 +247,7 @@ impl Round {
     }
 
     fn elapsed(&self) -> Micros {
-        self.first_end.map_or(Micros::ZERO, |first| self.last_end.since(first))
+        self.first_end.map_or(Micros::ZERO, |first| self.last_end.saturating_sub(first))
     }
 
     /// The measurements; `None` if nothing succeeded.
@@ -277,7 +277,7 @@ impl RoundStats {
     }
 }
 
-impl LimitStep {
+impl LimitChange {
     /// A round in which the limit was not reached does not evaluate an experiment.
     fn skip_round(self) -> Self {
         match self {

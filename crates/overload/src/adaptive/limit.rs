@@ -100,7 +100,10 @@ impl AdaptiveLimit {
 
 impl CallGuard for AdaptiveLimit {
     fn admit(&self) -> Result<AdaptiveEntry, Rejection> {
-        self.slots.try_acquire_owned().map(|slot| self.new_entry(slot)).ok_or(Rejection::Full)
+        self.slots
+            .try_acquire_owned()
+            .map(|slot| self.new_entry(slot))
+            .ok_or(Rejection::ConcurrencyLimitReached)
     }
 }
 

@@ -51,7 +51,7 @@ pub struct CallSample {
 impl CallSample {
     /// The latency, at least a microsecond.
     pub fn latency(&self) -> Micros {
-        self.end.since(self.start).max(Micros::new(1))
+        self.end.saturating_sub(self.start).max(Micros::new(1))
     }
 }
 

@@ -16,8 +16,8 @@ fn settings(calls: u32, probes: u32) -> BreakerBuilder {
     BreakerSettings::builder()
         .count_window(calls)
         .failure_rate(Percent::FULL)
-        .probes(probes)
-        .open_for(Micros::new(1))
+        .half_open_calls(probes)
+        .open_duration(Micros::new(1))
 }
 
 fn breaker(settings: BreakerBuilder) -> Arc<Breaker> {

@@ -71,12 +71,12 @@ pub enum FastPath {
 /// use tidegate_overload::{BreakerSettings, BreakerState, Rejection, CallOutcome, breaker::BreakerMachine};
 /// use tidegate_core::Micros;
 ///
-/// let settings = BreakerSettings::builder().count_window(2).open_for(Micros::from_secs(5)).build()?;
+/// let settings = BreakerSettings::builder().count_window(2).open_duration(Micros::from_secs(5)).build()?;
 /// let mut breaker = BreakerMachine::new(settings);
 /// for second in [0, 1] {
-///     let (now, roll, took) = (Micros::from_secs(second), 0.5, Micros::ZERO);
-///     let generation = breaker.try_acquire(now, roll).unwrap();
-///     breaker.record(generation, CallOutcome::Failure, took, now, roll);
+///     let (now, random, took) = (Micros::from_secs(second), 0.5, Micros::ZERO);
+///     let generation = breaker.try_acquire(now, random).unwrap();
+///     breaker.record(generation, CallOutcome::Failure, took, now, random);
 /// }
 /// let wait = Micros::from_secs(3);
 /// assert_eq!(breaker.try_acquire(Micros::from_secs(3), 0.5), Err(Rejection::Open(wait)));
@@ -114,7 +114,7 @@ struct StateTimer {
 
 impl StateTimer {
     fn remaining(&self, now: Micros) -> Micros {
-        self.duration.since(now.since(self.start))
+        self.duration.saturating_sub(now.saturating_sub(self.start))
     }
 
     fn is_elapsed(&mut self, now: Micros) -> bool {
@@ -132,9 +132,9 @@ impl BreakerMachine {
     }
 
     /// Requests admission of a call. The caller must record the outcome of an admitted call exactly once.
-    /// `roll`, from 0 to 1, is the random input of the open time.
-    pub fn try_acquire(&mut self, now: Micros, roll: f64) -> Result<Generation, Rejection> {
-        self.advance(now, roll);
+    /// `random`, from 0 to 1, is the random input of the open time.
+    pub fn try_acquire(&mut self, now: Micros, random: f64) -> Result<Generation, Rejection> {
+        self.advance(now, random);
         let rejection = match &mut self.mode {
             BreakerMode::Closed | BreakerMode::Disabled | BreakerMode::MetricsOnly => {
                 return Ok(self.generation);
@@ -152,13 +152,13 @@ impl BreakerMachine {
     }
 
     /// Records the outcome and the duration of a call.
-    pub fn record(&mut self, pass: Generation, report: CallOutcome, took: Micros, now: Micros, roll: f64) {
+    pub fn record(&mut self, pass: Generation, report: CallOutcome, took: Micros, now: Micros, random: f64) {
         if pass != self.generation {
             return;
         }
         if report == CallOutcome::Ignored {
             if let BreakerMode::HalfOpen { free_probes: free, results, .. } = &mut self.mode {
-                let slots = u64::from(self.settings.probes).saturating_sub(results.calls);
+                let slots = u64::from(self.settings.half_open_calls).saturating_sub(results.calls);
                 *free = free.saturating_add(1).min(u32::try_from(slots).unwrap_or(u32::MAX));
             }
             return;
@@ -169,7 +169,7 @@ impl BreakerMachine {
             BreakerMode::Closed => {
                 let counts = self.window.record(now, outcome);
                 if counts.calls >= self.settings.min_calls && self.settings.is_threshold_reached(counts) {
-                    self.open(counts, now, roll);
+                    self.open(counts, now, random);
                 }
             }
             BreakerMode::MetricsOnly => {
@@ -179,7 +179,7 @@ impl BreakerMachine {
                 results.add(outcome);
                 let results = *results;
                 if results.calls >= self.settings.quorum() {
-                    self.evaluate_probes(results, now, roll);
+                    self.evaluate_probes(results, now, random);
                 }
             }
             BreakerMode::Open { .. } | BreakerMode::ForcedOpen | BreakerMode::Disabled => {}
@@ -237,7 +237,7 @@ impl BreakerMachine {
     }
 
     /// Whether no outcome could open the breaker now and the window does not depend on time: then the time of
-    /// an outcome and its roll do not matter.
+    /// an outcome and its random number do not matter.
     pub fn is_time_independent(&self) -> bool {
         match self.mode {
             BreakerMode::Closed | BreakerMode::MetricsOnly => match self.window.worst_case() {
@@ -299,7 +299,7 @@ impl BreakerMachine {
     }
 
     /// Moves to the next state if the current one has lasted its time.
-    fn advance(&mut self, now: Micros, roll: f64) {
+    fn advance(&mut self, now: Micros, random: f64) {
         let (BreakerMode::Open { span, .. } | BreakerMode::HalfOpen { span, .. }) = &mut self.mode else {
             return;
         };
@@ -308,7 +308,7 @@ impl BreakerMachine {
         }
         match self.mode {
             BreakerMode::Open { .. } => self.enter_half_open(now),
-            _ => self.evaluate_expired_probes(now, roll),
+            _ => self.evaluate_expired_probes(now, random),
         }
     }
 
@@ -316,36 +316,37 @@ impl BreakerMachine {
         let span = StateTimer { start: now, duration: self.settings.deadline };
         self.set_mode(BreakerMode::HalfOpen {
             span,
-            free_probes: self.settings.probes,
+            free_probes: self.settings.half_open_calls,
             results: CallCounts::default(),
         });
     }
 
     /// Evaluates the probes at the deadline: those without an outcome count as failed and slow.
-    fn evaluate_expired_probes(&mut self, now: Micros, roll: f64) {
+    fn evaluate_expired_probes(&mut self, now: Micros, random: f64) {
         let BreakerMode::HalfOpen { free_probes: free, mut results, .. } = self.mode else { return };
         if results.calls == 0 {
-            return self.open(results, now, roll);
+            return self.open(results, now, random);
         }
-        let missing = u64::from(self.settings.probes.saturating_sub(free)).saturating_sub(results.calls);
+        let missing =
+            u64::from(self.settings.half_open_calls.saturating_sub(free)).saturating_sub(results.calls);
         results.calls += missing;
         results.failures += missing;
         results.slow += missing;
-        self.evaluate_probes(results, now, roll);
+        self.evaluate_probes(results, now, random);
     }
 
-    fn evaluate_probes(&mut self, results: CallCounts, now: Micros, roll: f64) {
+    fn evaluate_probes(&mut self, results: CallCounts, now: Micros, random: f64) {
         match self.settings.is_threshold_reached(results) {
-            true => self.open(results, now, roll),
+            true => self.open(results, now, random),
             false => self.close(),
         }
     }
 
-    fn open(&mut self, counts: CallCounts, now: Micros, roll: f64) {
+    fn open(&mut self, counts: CallCounts, now: Micros, random: f64) {
         let open_time = self.settings.next_open_time(self.open_time);
         self.attempts = self.attempts.saturating_add(1);
         self.open_time = Some(open_time);
-        let span = StateTimer { start: now, duration: self.settings.apply_jitter(open_time, roll) };
+        let span = StateTimer { start: now, duration: self.settings.apply_jitter(open_time, random) };
         self.set_mode(BreakerMode::Open { span, counts });
     }
 

@@ -15,11 +15,11 @@ use tidegate_core::{Micros, Percent, SettingError};
 ///     .min_calls(20)
 ///     .failure_rate("50%".parse()?)
 ///     .slow_calls("80%".parse()?, Micros::from_secs(2))
-///     .open_for(Micros::from_secs(5))
+///     .open_duration(Micros::from_secs(5))
 ///     .backoff(1.5, Micros::from_secs(60))
-///     .probes(3)
+///     .half_open_calls(3)
 ///     .build()?;
-/// assert!(BreakerSettings::builder().probes(0).build().is_err());
+/// assert!(BreakerSettings::builder().half_open_calls(0).build().is_err());
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +28,7 @@ pub struct BreakerSettings {
     pub(super) min_calls: u64,
     pub(super) failure_rate: Percent,
     pub(super) slow: Option<SlowCallLimit>,
-    pub(super) probes: u32,
+    pub(super) half_open_calls: u32,
     pub(super) deadline: Micros,
     open_time: OpenTime,
 }
@@ -71,7 +71,7 @@ impl BreakerSettings {
                 min_calls: 100,
                 failure_rate: Percent::from_ratio(1, 2),
                 slow: None,
-                probes: 10,
+                half_open_calls: 10,
                 deadline: Micros::from_secs(60),
                 open_time: OpenTime {
                     initial: Micros::from_secs(60),
@@ -95,14 +95,14 @@ impl BreakerSettings {
         self.slow.is_some_and(|slow| took > slow.threshold)
     }
 
-    /// Whether the open time has jitter, so that a roll is needed.
+    /// Whether the open time has jitter, so that a random number is needed.
     pub fn is_jittered(&self) -> bool {
         self.open_time.jitter > Percent::ZERO
     }
 
     /// The number of results that decide a half-open breaker.
     pub(super) fn quorum(&self) -> u64 {
-        self.min_calls.min(self.probes.into())
+        self.min_calls.min(self.half_open_calls.into())
     }
 
     /// Whether one of the rates is at its threshold or above.
@@ -119,11 +119,11 @@ impl BreakerSettings {
         before.map_or(initial.get() as f64, |before| (before * factor).min(max))
     }
 
-    /// Applies jitter to an open time, evenly to both sides, by a roll from 0 to 1.
-    pub(super) fn apply_jitter(&self, open_time: f64, roll: f64) -> Micros {
+    /// Applies jitter to an open time, evenly to both sides, by a random number from 0 to 1.
+    pub(super) fn apply_jitter(&self, open_time: f64, random: f64) -> Micros {
         // NaN becomes the middle.
-        let roll = if roll.is_nan() { 0.5 } else { roll.clamp(0.0, 1.0) };
-        let spread = open_time * (1.0 + self.open_time.jitter.as_f64() * (2.0 * roll - 1.0));
+        let random = if random.is_nan() { 0.5 } else { random.clamp(0.0, 1.0) };
+        let spread = open_time * (1.0 + self.open_time.jitter.as_f64() * (2.0 * random - 1.0));
         // `as` saturates.
         Micros::new((spread as u64).max(1))
     }
@@ -171,18 +171,18 @@ impl BreakerBuilder {
     }
 
     /// Sets the number of probes that a half-open breaker admits; 10 by default.
-    pub fn probes(self, probes: u32) -> Self {
-        Self { settings: BreakerSettings { probes, ..self.settings } }
+    pub fn half_open_calls(self, probes: u32) -> Self {
+        Self { settings: BreakerSettings { half_open_calls: probes, ..self.settings } }
     }
 
     /// Sets how long a half-open breaker waits for its probes; a minute by default. Then it evaluates the
     /// results so far, with missing ones as failures.
-    pub fn probe_deadline(self, deadline: impl Into<Micros>) -> Self {
+    pub fn half_open_timeout(self, deadline: impl Into<Micros>) -> Self {
         Self { settings: BreakerSettings { deadline: deadline.into(), ..self.settings } }
     }
 
     /// Sets how long the breaker stays open before it admits probes; a minute by default.
-    pub fn open_for(self, time: impl Into<Micros>) -> Self {
+    pub fn open_duration(self, time: impl Into<Micros>) -> Self {
         let time = time.into();
         self.update_open_time(|open| OpenTime { initial: time, ..open })
     }
@@ -211,12 +211,12 @@ impl BreakerBuilder {
             WindowSize::Time { window, buckets } => check_window(window, buckets)?,
         }
         SettingError::require_nonzero("a minimum number of calls", settings.min_calls)?;
-        refuse_zero_rate("a failure rate", settings.failure_rate)?;
+        reject_zero_rate("a failure rate", settings.failure_rate)?;
         if let Some(slow) = settings.slow {
-            refuse_zero_rate("a slow call rate", slow.rate)?;
+            reject_zero_rate("a slow call rate", slow.rate)?;
             SettingError::require_finite("a slow call threshold", slow.threshold)?;
         }
-        SettingError::require_nonzero("a number of probes", settings.probes.into())?;
+        SettingError::require_nonzero("a number of probes", settings.half_open_calls.into())?;
         SettingError::require_finite("a probe deadline", settings.deadline)?;
         settings.open_time.check()?;
         Ok(settings)
@@ -249,7 +249,7 @@ impl OpenTime {
 }
 
 /// Rejects a threshold of 0 %, which is always reached. A `Percent` cannot exceed 100 %.
-fn refuse_zero_rate(what: &str, share: Percent) -> Result<(), SettingError> {
+fn reject_zero_rate(what: &str, share: Percent) -> Result<(), SettingError> {
     match share {
         Percent::ZERO => {
             Err(SettingError::new(format!("{what} of 0%"), "give a percentage above zero, as in `50%`"))

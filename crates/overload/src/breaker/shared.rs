@@ -38,8 +38,8 @@ use tidegate_limiter::{
 /// let settings = BreakerSettings::builder()
 ///     .count_window(10)
 ///     .min_calls(2)
-///     .open_for(Duration::from_secs(5))
-///     .probes(1)
+///     .open_duration(Duration::from_secs(5))
+///     .half_open_calls(1)
 ///     .build()?;
 /// let breaker = Breaker::with_clock(settings, clock);
 ///
@@ -136,17 +136,17 @@ impl Breaker {
     fn record_slow(&self, generation: Generation, report: CallOutcome, took: Micros) {
         self.update(|machine| {
             // With a count window, the time matters only to an outcome that may open the breaker.
-            let (now, roll) = match machine.is_time_independent() {
+            let (now, random) = match machine.is_time_independent() {
                 true => (Micros::ZERO, 0.5),
                 false => (self.clock.now(), self.sample_jitter()),
             };
-            machine.record(generation, report, took, now, roll);
+            machine.record(generation, report, took, now, random);
         });
     }
 
     #[inline(never)]
     fn record_timed(&self, entry: &BreakerEntry, report: CallOutcome) {
-        let took = self.clock.now().since(entry.started_at);
+        let took = self.clock.now().saturating_sub(entry.started_at);
         if self.try_record_fast(entry.generation, report, self.settings.is_slow(took))
             == FastRecord::NeedsLock
         {

@@ -114,12 +114,12 @@ impl ClientThrottleState {
         Self { settings, rolling }
     }
 
-    /// Requests admission; `roll`, from 0 to 1, is the random input. The caller must record the outcome of an
+    /// Requests admission; `random`, from 0 to 1, is the random input. The caller must record the outcome of an
     /// admitted request exactly once.
-    pub fn try_acquire(&mut self, now: Micros, roll: f64) -> Result<(), Rejection> {
+    pub fn try_acquire(&mut self, now: Micros, random: f64) -> Result<(), Rejection> {
         let probability = self.shed_probability(now);
         self.rolling.add(now, [1, 0]);
-        if roll < probability { Err(Rejection::Shed) } else { Ok(()) }
+        if random < probability { Err(Rejection::Throttled) } else { Ok(()) }
     }
 
     /// Records the outcome of the request that was admitted at `then`. An ignored one is removed from the
@@ -161,7 +161,7 @@ mod tests {
 
     fn with_history(mut throttle: ClientThrottleState, requests: u64, accepts: u64) -> ClientThrottleState {
         for request in 0..requests {
-            // A roll of one is never below the probability: all are admitted.
+            // A random number of one is never below the probability: all are admitted.
             throttle.try_acquire(NOW, 1.0).unwrap();
             let report = if request < accepts { CallOutcome::Success } else { CallOutcome::Failure };
             throttle.record(NOW, report, NOW);
@@ -198,8 +198,8 @@ mod tests {
     fn sheds_when_roll_is_below_probability() {
         let throttle = with_history(throttle(ClientThrottleSettings::builder().min_requests(0)), 99, 0);
         assert_eq!(throttle.shed_probability(NOW), 0.9, "99 in 100, capped at 90 %");
-        for (roll, shed) in [(0.0, true), (0.899, true), (0.9, false), (1.0, false), (f64::NAN, false)] {
-            assert_eq!(throttle.clone().try_acquire(NOW, roll).is_err(), shed, "{roll}");
+        for (random, shed) in [(0.0, true), (0.899, true), (0.9, false), (1.0, false), (f64::NAN, false)] {
+            assert_eq!(throttle.clone().try_acquire(NOW, random).is_err(), shed, "{random}");
         }
     }
 
@@ -207,13 +207,17 @@ mod tests {
     fn shed_requests_count_and_ignored_ones_do_not() {
         let mut throttle = with_history(throttle(ClientThrottleSettings::builder()), 100, 40);
         let before = throttle.shed_probability(NOW);
-        assert_eq!(throttle.try_acquire(NOW, 0.0), Err(Rejection::Shed));
+        assert_eq!(throttle.try_acquire(NOW, 0.0), Err(Rejection::Throttled));
         assert!(throttle.shed_probability(NOW) > before);
         assert_eq!(throttle.counts(NOW), [101, 40]);
         throttle.try_acquire(NOW, 1.0).unwrap();
-        throttle.record(NOW, CallOutcome::Ignored, NOW.plus(Micros::from_secs(50)));
+        throttle.record(NOW, CallOutcome::Ignored, NOW.saturating_add(Micros::from_secs(50)));
         assert_eq!(throttle.counts(NOW), [101, 40]);
-        assert_eq!(throttle.shed_probability(NOW.plus(Micros::from_secs(120))), 0.0, "the window is over");
+        assert_eq!(
+            throttle.shed_probability(NOW.saturating_add(Micros::from_secs(120))),
+            0.0,
+            "the window is over"
+        );
     }
 
     #[test]

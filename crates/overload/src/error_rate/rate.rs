@@ -150,12 +150,12 @@ mod tests {
                 rate.record(if request < good { CallOutcome::Success } else { CallOutcome::Failure }, NOW);
             }
             assert_eq!(rate.is_exceeded(NOW), exceeded, "{good} good, {bad} bad");
-            assert!(!rate.is_exceeded(NOW.plus(Micros::from_secs(10))), "the window is over");
+            assert!(!rate.is_exceeded(NOW.saturating_add(Micros::from_secs(10))), "the window is over");
         }
     }
 
     #[test]
-    fn refused_requests_do_not_dilute_error_rate() {
+    fn rejected_requests_do_not_dilute_error_rate() {
         let settings =
             ErrorRateSettings::builder().request_threshold(10).error_threshold(Percent::from_ratio(1, 2));
         let mut rate = ErrorRate::new(settings.build().unwrap());

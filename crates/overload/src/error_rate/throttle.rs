@@ -59,10 +59,10 @@ impl ClientThrottle {
 
 impl CallGuard for ClientThrottle {
     fn admit(&self) -> Result<ClientThrottleEntry, Rejection> {
-        let roll = fastrand::f64();
+        let random = fastrand::f64();
         let mut machine = lock(&self.state);
         let started_at = self.clock.now();
-        machine.try_acquire(started_at, roll)?;
+        machine.try_acquire(started_at, random)?;
         Ok(ClientThrottleEntry { started_at })
     }
 }
@@ -165,8 +165,8 @@ impl CallGuard for ErrorThrottle {
         }
         match self.throttle.check().outcome() {
             Outcome::Allow => Ok(()),
-            Outcome::Delay(wait) => Err(Rejection::OverQuota(Retry::After(wait))),
-            Outcome::Deny(retry) => Err(Rejection::OverQuota(retry)),
+            Outcome::Delay(wait) => Err(Rejection::QuotaExceeded(Retry::After(wait))),
+            Outcome::Deny(retry) => Err(Rejection::QuotaExceeded(retry)),
         }
     }
 }

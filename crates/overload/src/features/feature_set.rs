@@ -140,7 +140,7 @@ impl FeatureSet {
         }
         // A clock that steps back restarts the interval.
         self.last_change = self.last_change.map(|changed| changed.min(now));
-        if self.last_change.is_some_and(|changed| now.since(changed) < self.recovery_interval) {
+        if self.last_change.is_some_and(|changed| now.saturating_sub(changed) < self.recovery_interval) {
             return;
         }
         let back = |feature: &&mut FeatureEntry| {

@@ -5,7 +5,7 @@
 //! by all processes. Stolen time counts as busy; I/O wait does not.
 
 use super::{
-    Probe,
+    LoadSource,
     cgroup::{self, CgroupDir, CgroupVersion},
     host::{self, HostPaths},
 };
@@ -14,7 +14,7 @@ use tidegate_core::{Micros, Percent};
 
 /// Measures the share of CPU time in use. The first reading only sets the baseline.
 #[derive(Debug, Default)]
-pub struct CpuProbe {
+pub struct CpuLoad {
     host: HostPaths,
     cgroups: Vec<CgroupUsage>,
     machine_ticks: Option<Ticks>,
@@ -35,7 +35,7 @@ struct Ticks {
     total: u64,
 }
 
-impl CpuProbe {
+impl CpuLoad {
     /// Creates a probe for this machine, or for the cgroup of this process.
     pub fn new() -> Self {
         Self::with_host(HostPaths::local())
@@ -53,8 +53,9 @@ impl CpuProbe {
             let Some(used) = read_usage(&self.host, &folder) else { continue };
             let last = before.iter().find(|group| group.path == folder.path && used >= group.used);
             if let Some(last) = last.filter(|last| now > last.read_at) {
-                let allowance = quota.allowance(now.since(last.read_at), self.cpu_count());
-                fullest = fullest.max(Some(Percent::from_ratio(used.since(last.used).get(), allowance)));
+                let allowance = quota.allowance(now.saturating_sub(last.read_at), self.cpu_count());
+                fullest =
+                    fullest.max(Some(Percent::from_ratio(used.saturating_sub(last.used).get(), allowance)));
             }
             self.cgroups.push(CgroupUsage { path: folder.path, read_at: now, used });
         }
@@ -115,7 +116,7 @@ impl CpuProbe {
     }
 }
 
-impl Probe for CpuProbe {
+impl LoadSource for CpuLoad {
     fn read(&mut self, now: Micros) -> Option<Percent> {
         let folders = cgroup::find_dirs(&self.host, "cpu");
         let limited: Vec<_> =

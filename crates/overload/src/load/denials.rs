@@ -1,6 +1,6 @@
 //! Detects denials, which show that a limit is used up.
 
-use super::Probe;
+use super::LoadSource;
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -11,20 +11,20 @@ use tidegate_core::{Decision, Micros, Percent};
 /// used up. Clones share the count.
 ///
 /// ```
-/// use tidegate_overload::load::DenialProbe;
+/// use tidegate_overload::load::DenialLoad;
 /// use tidegate_limiter::Limiter;
 ///
-/// let (limiter, denials) = (Limiter::new("100/min")?, DenialProbe::new());
+/// let (limiter, denials) = (Limiter::new("100/min")?, DenialLoad::new());
 /// let decision = denials.record(limiter.check("alice"));
 /// assert!(decision.is_allowed());
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct DenialProbe {
+pub struct DenialLoad {
     count: Arc<AtomicU64>,
 }
 
-impl DenialProbe {
+impl DenialLoad {
     /// Creates a probe without denials.
     pub fn new() -> Self {
         Self::default()
@@ -42,7 +42,7 @@ impl DenialProbe {
 
 /// Returns 100 % if there was a denial since the last reading, otherwise 0 %: smoothed, the share of time in
 /// which the limit was used up.
-impl Probe for DenialProbe {
+impl LoadSource for DenialLoad {
     fn read(&mut self, _now: Micros) -> Option<Percent> {
         match self.count.swap(0, Ordering::Relaxed) {
             0 => Some(Percent::ZERO),

@@ -8,7 +8,7 @@
 //! A task sleeps and measures how late it wakes up. A blocked loop does not wake it, so a reading also counts how long
 //! the task is overdue: the monitor reads it from its own thread.
 
-use super::Probe;
+use super::LoadSource;
 use std::{
     sync::{
         Arc, Weak,
@@ -28,7 +28,7 @@ use tidegate_limiter::{Clock, WaitUntil};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tidegate_core::SettingError> {
 /// let event_loop_lag = EventLoopLag::watch(Duration::from_millis(100))?;
-/// let monitor = LoadMonitor::builder().machine().probe("lag", event_loop_lag).start()?;
+/// let monitor = LoadMonitor::builder().machine().source("lag", event_loop_lag).start()?;
 /// # drop(monitor);
 /// # Ok(())
 /// # }
@@ -61,7 +61,7 @@ impl EventLoopLag {
     }
 }
 
-impl Probe for EventLoopLag {
+impl LoadSource for EventLoopLag {
     fn read(&mut self, _now: Micros) -> Option<Percent> {
         // On the clock of the task, which may differ from that of the monitor.
         let late = self.state.take_lag(self.state.clock.now())?;
@@ -88,7 +88,7 @@ impl LagState {
     }
 
     fn record_wakeup(&self, now: Micros, due: Micros) {
-        self.max_lag.fetch_max(now.since(due).get(), Ordering::AcqRel);
+        self.max_lag.fetch_max(now.saturating_sub(due).get(), Ordering::AcqRel);
     }
 
     /// The maximum lag since the last reading, the current one included; `None` without a task.
@@ -115,7 +115,7 @@ impl Drop for LagTaskGuard {
 async fn measure_lag(state: Weak<LagState>) {
     let guard = LagTaskGuard(state);
     while let Some((clock, due)) = guard.0.upgrade().map(|state| {
-        let due = state.clock.now().plus(SAMPLE_INTERVAL);
+        let due = state.clock.now().saturating_add(SAMPLE_INTERVAL);
         state.set_due(due);
         (state.clock.clone(), due)
     }) {

@@ -46,7 +46,7 @@ impl Ewma {
         match self.last {
             None => self.last = Some((now, value)),
             Some((at, old)) if now > at => {
-                let weight = decay(now.since(at), self.half_life);
+                let weight = decay(now.saturating_sub(at), self.half_life);
                 self.last = Some((now, value + (old - value) * weight));
             }
             Some(_) => {}

@@ -1,7 +1,7 @@
 //! The share of the file descriptor limit that is in use.
 
 use super::{
-    Probe,
+    LoadSource,
     host::{self, HostPaths},
 };
 use std::{fs, path::PathBuf};
@@ -9,7 +9,7 @@ use tidegate_core::{Micros, Percent};
 
 /// Measures the share of this process's file descriptor limit that is open.
 #[derive(Debug)]
-pub struct FileDescriptorProbe {
+pub struct FileDescriptorLoad {
     host: HostPaths,
     fd_dir: PathBuf,
     method: CountMethod,
@@ -24,13 +24,13 @@ enum CountMethod {
     Iterate,
 }
 
-impl Default for FileDescriptorProbe {
+impl Default for FileDescriptorLoad {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl FileDescriptorProbe {
+impl FileDescriptorLoad {
     /// Creates a probe for this process.
     pub fn new() -> Self {
         Self::with_host(HostPaths::local())
@@ -67,7 +67,7 @@ impl FileDescriptorProbe {
     }
 }
 
-impl Probe for FileDescriptorProbe {
+impl LoadSource for FileDescriptorLoad {
     fn read(&mut self, _now: Micros) -> Option<Percent> {
         let limit = self.limit().filter(|limit| *limit > 0)?;
         Some(Percent::from_ratio(self.open_count()?, limit))

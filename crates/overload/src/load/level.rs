@@ -224,7 +224,7 @@ impl LoadGauge {
         // A clock that steps back restarts the dwell time.
         let since = self.low_since.unwrap_or(now).min(now);
         self.low_since = Some(since);
-        if now.since(since) >= self.levels.dwell {
+        if now.saturating_sub(since) >= self.levels.dwell {
             self.level = self.level.next_lower();
             // The next level has its own dwell time.
             self.low_since =

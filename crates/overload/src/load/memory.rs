@@ -6,7 +6,7 @@
 //! reject requests.
 
 use super::{
-    Probe,
+    LoadSource,
     cgroup::{self, CgroupDir, CgroupVersion},
     host::{self, HostPaths},
 };
@@ -14,11 +14,11 @@ use tidegate_core::{Micros, Percent};
 
 /// Measures the share of memory that is used and not reclaimable.
 #[derive(Debug, Default)]
-pub struct MemoryProbe {
+pub struct MemoryLoad {
     host: HostPaths,
 }
 
-impl MemoryProbe {
+impl MemoryLoad {
     /// Creates a probe for this machine, or for the cgroup of this process.
     pub fn new() -> Self {
         Self::with_host(HostPaths::local())
@@ -30,7 +30,7 @@ impl MemoryProbe {
     }
 }
 
-impl Probe for MemoryProbe {
+impl LoadSource for MemoryLoad {
     fn read(&mut self, _now: Micros) -> Option<Percent> {
         let machine = host::read_text(self.host.proc("meminfo"));
         let total = machine.as_deref().and_then(|text| host::parse_field(text, "MemTotal"));

@@ -1,7 +1,7 @@
 //! Measures the load of this process and its machine, and adjusts limits to it.
 //!
 //! ```text
-//!   CpuProbe, MemoryProbe, PressureProbe, FileDescriptorProbe, EventLoopLag, your own
+//!   CpuLoad, MemoryLoad, PressureLoad, FileDescriptorLoad, EventLoopLag, your own
 //!        │ read off the request path, every 250 ms
 //!        ▼
 //!   LoadMonitor ──▶ an atomic word: LoadReading { share, level }   one load on the request path
@@ -28,17 +28,17 @@ mod scale;
 mod scaled_limit;
 mod schedule;
 
-pub use cpu::CpuProbe;
-pub use denials::DenialProbe;
+pub use cpu::CpuLoad;
+pub use denials::DenialLoad;
 #[cfg(feature = "tokio")]
 pub use event_loop_lag::EventLoopLag;
 pub use ewma::Ewma;
-pub use file_descriptors::FileDescriptorProbe;
+pub use file_descriptors::FileDescriptorLoad;
 pub use host::HostPaths;
 pub use level::{LoadGauge, LoadLevel, LoadLevels};
-pub use memory::MemoryProbe;
+pub use memory::MemoryLoad;
 pub use monitor::{LoadMonitor, LoadMonitorBuilder, LoadObserver, LoadReading};
-pub use pressure::PressureProbe;
+pub use pressure::PressureLoad;
 pub use scale::{ScalePolicy, Scaler};
 pub use scaled_limit::{Scalable, ScaledLimit, ScaledLimitBuilder};
 pub use schedule::{Schedule, ScheduleError};
@@ -48,12 +48,12 @@ use tidegate_core::{Micros, Percent};
 /// A resource whose use can be measured as a share. Read by one thread, off the request path.
 ///
 /// A closure is one too: `|_now| Some(Percent::from_ratio(queue.len() as u64, 1_000))`.
-pub trait Probe: Send {
+pub trait LoadSource: Send {
     /// The share in use at `now`; `None` if there is no such signal, or not yet.
     fn read(&mut self, now: Micros) -> Option<Percent>;
 }
 
-impl<F: FnMut(Micros) -> Option<Percent> + Send> Probe for F {
+impl<F: FnMut(Micros) -> Option<Percent> + Send> LoadSource for F {
     fn read(&mut self, now: Micros) -> Option<Percent> {
         self(now)
     }

@@ -1,6 +1,6 @@
 //! Reads and smooths the signals, and publishes the load for the request path.
 
-use super::{CpuProbe, FileDescriptorProbe, HostPaths, MemoryProbe, PressureProbe, Probe, smoothed_percent};
+use super::{CpuLoad, FileDescriptorLoad, HostPaths, LoadSource, MemoryLoad, PressureLoad, smoothed_percent};
 use crate::{Ewma, LoadGauge, LoadLevel, LoadLevels};
 use std::{
     fmt,
@@ -32,7 +32,7 @@ use tidegate_limiter::{
 /// // On a server: `LoadMonitor::builder().machine().start()?` and no more.
 /// let (clock, manual_clock) = Clock::manual();
 /// let queue = |_now| Some(Percent::from_ratio(95, 100));
-/// let monitor = LoadMonitor::builder().clock(clock).probe("queue", queue).build()?;
+/// let monitor = LoadMonitor::builder().clock(clock).source("queue", queue).build()?;
 /// monitor.sample_once();
 /// assert_eq!(monitor.load().level, LoadLevel::Critical);
 /// # Ok::<(), tidegate_core::SettingError>(())
@@ -68,7 +68,7 @@ impl LoadMonitor {
             interval: Micros::from_millis(250),
             half_life: Micros::from_secs(1),
             levels: LoadLevels::default(),
-            probes: Vec::new(),
+            sources: Vec::new(),
         }
     }
 
@@ -115,7 +115,7 @@ pub struct LoadMonitorBuilder {
     interval: Micros,
     half_life: Micros,
     levels: LoadLevels,
-    probes: Vec<(String, Percent, Box<dyn Probe>)>,
+    sources: Vec<(String, Percent, Box<dyn LoadSource>)>,
 }
 
 impl LoadMonitorBuilder {
@@ -145,19 +145,19 @@ impl LoadMonitorBuilder {
 
     /// Adds a signal.
     #[must_use]
-    pub fn probe(self, name: impl Into<String>, probe: impl Probe + 'static) -> Self {
-        self.probe_with_saturation(name, Percent::FULL, probe)
+    pub fn source(self, name: impl Into<String>, source: impl LoadSource + 'static) -> Self {
+        self.source_with_saturation(name, Percent::FULL, source)
     }
 
     /// Adds a signal that counts as 100 % when it reads `full_at`.
     #[must_use]
-    pub fn probe_with_saturation(
+    pub fn source_with_saturation(
         mut self,
         name: impl Into<String>,
         full_at: Percent,
-        probe: impl Probe + 'static,
+        source: impl LoadSource + 'static,
     ) -> Self {
-        self.probes.push((name.into(), full_at, Box::new(probe)));
+        self.sources.push((name.into(), full_at, Box::new(source)));
         self
     }
 
@@ -172,23 +172,23 @@ impl LoadMonitorBuilder {
     /// Like [`machine`](Self::machine), with the files of `host`.
     #[must_use]
     pub fn machine_with_host(self, host: &HostPaths) -> Self {
-        self.probe("cpu", CpuProbe::with_host(host.clone()))
-            .probe("memory", MemoryProbe::with_host(host.clone()))
-            .probe("descriptors", FileDescriptorProbe::with_host(host.clone()))
-            .probe_with_saturation(
+        self.source("cpu", CpuLoad::with_host(host.clone()))
+            .source("memory", MemoryLoad::with_host(host.clone()))
+            .source("descriptors", FileDescriptorLoad::with_host(host.clone()))
+            .source_with_saturation(
                 "cpu stall",
                 Percent::from_ratio(60, 100),
-                PressureProbe::cpu().with_host(host.clone()),
+                PressureLoad::cpu().with_host(host.clone()),
             )
-            .probe_with_saturation(
+            .source_with_saturation(
                 "memory stall",
                 Percent::from_ratio(20, 100),
-                PressureProbe::memory().with_host(host.clone()),
+                PressureLoad::memory().with_host(host.clone()),
             )
-            .probe_with_saturation(
+            .source_with_saturation(
                 "io stall",
                 Percent::from_ratio(50, 100),
-                PressureProbe::io().with_host(host.clone()),
+                PressureLoad::io().with_host(host.clone()),
             )
     }
 
@@ -207,7 +207,7 @@ impl LoadMonitorBuilder {
         let thread = thread::Builder::new().name("tidegate-load".into()).spawn(move || {
             while !thread_stop.is_stopped() {
                 thread_state.sample();
-                let next = thread_state.clock.now().plus(thread_state.interval);
+                let next = thread_state.clock.now().saturating_add(thread_state.interval);
                 block_until(&thread_state.clock, Some(next), Some(&thread_stop.notify));
             }
         });
@@ -231,7 +231,7 @@ impl LoadMonitorBuilder {
         drop(runtime.spawn(async move {
             while !task_stop.is_stopped() {
                 task_state.sample();
-                let next = task_state.clock.now().plus(task_state.interval);
+                let next = task_state.clock.now().saturating_add(task_state.interval);
                 WaitUntil::new(&task_state.clock, Some(next), Some(&task_stop.notify)).await;
             }
         }));
@@ -243,7 +243,7 @@ impl LoadMonitorBuilder {
         let average = Ewma::new(self.half_life)?;
         let mut signals = Vec::new();
         let mut meters = Vec::new();
-        for (name, full_at, probe) in self.probes {
+        for (name, full_at, source) in self.sources {
             SettingError::require_nonzero(
                 &format!("the saturation of `{name}`"),
                 full_at.millionths().into(),
@@ -255,7 +255,7 @@ impl LoadMonitorBuilder {
                 ));
             }
             signals.push(LoadSignal { name: name.into(), share: AtomicU32::new(NO_SIGNAL) });
-            meters.push(SignalMeter { probe, saturation: full_at, average });
+            meters.push(SignalMeter { source, saturation: full_at, average });
         }
         Ok(Arc::new(MonitorState {
             clock: self.clock.unwrap_or_default(),
@@ -270,8 +270,8 @@ impl LoadMonitorBuilder {
 
 impl fmt::Debug for LoadMonitorBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = self.probes.iter().map(|(name, ..)| name).collect();
-        f.debug_struct("LoadMonitorBuilder").field("probes", &names).finish_non_exhaustive()
+        let names: Vec<_> = self.sources.iter().map(|(name, ..)| name).collect();
+        f.debug_struct("LoadMonitorBuilder").field("sources", &names).finish_non_exhaustive()
     }
 }
 
@@ -338,7 +338,7 @@ struct Sampler {
 }
 
 struct SignalMeter {
-    probe: Box<dyn Probe>,
+    source: Box<dyn LoadSource>,
     saturation: Percent,
     average: Ewma,
 }
@@ -347,7 +347,7 @@ impl SignalMeter {
     /// The smoothed share; `None` if there is no reading now.
     fn read(&mut self, now: Micros) -> Option<Percent> {
         // A probe that panics counts as a missing signal; the others are still read.
-        let reading = catch_unwind(AssertUnwindSafe(|| self.probe.read(now))).ok().flatten()?;
+        let reading = catch_unwind(AssertUnwindSafe(|| self.source.read(now))).ok().flatten()?;
         let share = Percent::from_ratio(reading.millionths().into(), self.saturation.millionths().into());
         self.average.observe(now, share.as_f64());
         smoothed_percent(&self.average)

@@ -7,7 +7,7 @@
 //! instead, which is exact at each reading.
 
 use super::{
-    Probe, cgroup,
+    LoadSource, cgroup,
     host::{self, HostPaths},
 };
 use tidegate_core::{Micros, Percent};
@@ -15,13 +15,13 @@ use tidegate_core::{Micros, Percent};
 /// Measures the share of time in which some task waited for a resource. The first reading only sets the
 /// baseline.
 #[derive(Debug)]
-pub struct PressureProbe {
+pub struct PressureLoad {
     host: HostPaths,
     resource: &'static str,
     last: Option<(Micros, u64)>,
 }
 
-impl PressureProbe {
+impl PressureLoad {
     /// Creates a probe for stalls on CPU.
     pub fn cpu() -> Self {
         Self { host: HostPaths::local(), resource: "cpu", last: None }
@@ -54,11 +54,11 @@ impl PressureProbe {
     }
 }
 
-impl Probe for PressureProbe {
+impl LoadSource for PressureLoad {
     fn read(&mut self, now: Micros) -> Option<Percent> {
         let total = self.read_stall_time()?;
         let (at, before) = self.last.replace((now, total))?;
-        let elapsed = now.since(at).get();
+        let elapsed = now.saturating_sub(at).get();
         (elapsed > 0).then(|| Percent::from_ratio(total.saturating_sub(before), elapsed))
     }
 }

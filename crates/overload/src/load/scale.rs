@@ -177,7 +177,7 @@ impl Scaler {
     pub fn observe(&mut self, now: Micros, load: Option<Percent>, used: Percent) -> Ratio {
         // A clock that steps back restarts the interval.
         self.last_step = self.last_step.map(|stepped| stepped.min(now));
-        if self.last_step.is_some_and(|stepped| now.since(stepped) < self.scale.interval) {
+        if self.last_step.is_some_and(|stepped| now.saturating_sub(stepped) < self.scale.interval) {
             return self.factor;
         }
         let next = self.next_factor(load, used);

@@ -7,7 +7,7 @@
 //! None of this happens on the request path. Changing a [`Limiter`] walks its whole table once, about 100 ns per key, and
 //! new keys wait for it; therefore the factor changes in steps, seconds apart.
 
-use super::{LoadMonitor, LoadObserver, LoadReading, Probe, smoothed_percent};
+use super::{LoadMonitor, LoadObserver, LoadReading, LoadSource, smoothed_percent};
 use crate::{Ewma, ScalePolicy, Scaler, Schedule, priority::PriorityLimit};
 use std::{fmt, sync::Arc};
 use tidegate_core::{CarryOver, Micros, Percent, Quota, Ratio};
@@ -31,14 +31,14 @@ pub trait Scalable: Send + Sync + 'static {
     fn set_limit(&self, limit: &Self::Limit) -> Result<(), BuildError>;
 
     /// The share of the limit in use; `None` if unknown. Such a limit does not grow above the declared one,
-    /// unless [`ScaledLimitBuilder::with_usage_probe`] measures the usage.
+    /// unless [`ScaledLimitBuilder::with_usage_source`] measures the usage.
     fn usage(&self) -> Option<Percent> {
         None
     }
 }
 
 /// Keys keep their usage. With a store that instances share, follow a schedule only: by their own load,
-/// instances would apply different limits. The usage over all keys is unknown; use a [`super::DenialProbe`].
+/// instances would apply different limits. The usage over all keys is unknown; use a [`super::DenialLoad`].
 impl Scalable for Limiter {
     type Limit = Vec<Quota>;
 
@@ -134,7 +134,7 @@ impl Scalable for DirectLimiter {
 /// use tidegate_overload::load::{LoadMonitor, ScaledLimit};
 /// use tidegate_limiter::DirectLimiter;
 ///
-/// let monitor = LoadMonitor::builder().probe("queue", |_now| Some(Percent::FULL)).build()?;
+/// let monitor = LoadMonitor::builder().source("queue", |_now| Some(Percent::FULL)).build()?;
 /// let throttle = Arc::new(DirectLimiter::new("100/s")?);
 /// let scaled = ScaledLimit::builder(throttle.clone()).with_load_policy(ScalePolicy::default()).start(&monitor)?;
 /// monitor.sample_once();
@@ -152,7 +152,7 @@ pub struct ScaledLimit<T: Scalable> {
 impl<T: Scalable> ScaledLimit<T> {
     /// Creates a builder that scales `target`.
     pub fn builder(target: Arc<T>) -> ScaledLimitBuilder<T> {
-        ScaledLimitBuilder { target, scale: None, schedule: None, usage_probe: None }
+        ScaledLimitBuilder { target, scale: None, schedule: None, usage_source: None }
     }
 
     /// The factor that the limit was last multiplied by.
@@ -169,7 +169,7 @@ impl<T: Scalable> ScaledLimit<T> {
     /// overwritten when the factor changes next.
     pub fn set_base_limit(&self, limit: T::Limit) -> Result<(), BuildError> {
         let mut state = lock(&self.inner.state);
-        refuse_unscalable::<T>(&limit, state.factor_range)?;
+        reject_unscalable::<T>(&limit, state.factor_range)?;
         let now = T::scale(&limit, state.applied_factor)?;
         self.inner.target.set_limit(&now)?;
         state.base_limit = limit;
@@ -200,7 +200,7 @@ pub struct ScaledLimitBuilder<T> {
     target: Arc<T>,
     scale: Option<ScalePolicy>,
     schedule: Option<Schedule>,
-    usage_probe: Option<Box<dyn Probe>>,
+    usage_source: Option<Box<dyn LoadSource>>,
 }
 
 impl<T: Scalable> ScaledLimitBuilder<T> {
@@ -219,13 +219,13 @@ impl<T: Scalable> ScaledLimitBuilder<T> {
 
     /// Measures the usage of the limit, for targets that cannot.
     #[must_use]
-    pub fn with_usage_probe(self, used: impl Probe + 'static) -> Self {
-        Self { usage_probe: Some(Box::new(used)), ..self }
+    pub fn with_usage_source(self, used: impl LoadSource + 'static) -> Self {
+        Self { usage_source: Some(Box::new(used)), ..self }
     }
 
     /// Starts to follow. An error if the limit cannot be multiplied by the minimum or the maximum factor.
     pub fn start(self, monitor: &LoadMonitor) -> Result<ScaledLimit<T>, BuildError> {
-        let Self { target, scale, schedule, usage_probe: used } = self;
+        let Self { target, scale, schedule, usage_source: used } = self;
         let factors = || schedule.iter().flat_map(Schedule::factors);
         let min =
             factors().min().unwrap_or_default().multiply(scale.map_or(Ratio::ONE, |scale| scale.floor()));
@@ -244,8 +244,9 @@ impl<T: Scalable> ScaledLimitBuilder<T> {
             failure: None,
             status: ScaleStatus::Active,
         };
-        refuse_unscalable::<T>(&state.base_limit, state.factor_range)?;
-        let inner = Arc::new(ScaledInner { target, usage_probe: Mutex::new(used), state: Mutex::new(state) });
+        reject_unscalable::<T>(&state.base_limit, state.factor_range)?;
+        let inner =
+            Arc::new(ScaledInner { target, usage_source: Mutex::new(used), state: Mutex::new(state) });
         let scaled = ScaledLimit { inner, _monitor: monitor.clone() };
         // A schedule applies from the start, not from the first reading.
         scaled.inner.on_load(monitor.clock().now(), LoadReading { share: None, ..monitor.load() });
@@ -267,7 +268,7 @@ impl<T> fmt::Debug for ScaledLimitBuilder<T> {
 struct ScaledInner<T: Scalable> {
     target: Arc<T>,
     /// Not part of the state, because a probe may be slow and may read this limit.
-    usage_probe: Mutex<Option<Box<dyn Probe>>>,
+    usage_source: Mutex<Option<Box<dyn LoadSource>>>,
     state: Mutex<ScaleState<T::Limit>>,
 }
 
@@ -304,14 +305,14 @@ impl<L> ScaleState<L> {
 }
 
 /// Rejects a limit that cannot be scaled over the whole range of factors.
-fn refuse_unscalable<T: Scalable>(limit: &T::Limit, (min, max): (Ratio, Ratio)) -> Result<(), BuildError> {
+fn reject_unscalable<T: Scalable>(limit: &T::Limit, (min, max): (Ratio, Ratio)) -> Result<(), BuildError> {
     T::scale(limit, min).and_then(|_| T::scale(limit, max)).map(drop)
 }
 
 impl<T: Scalable> LoadObserver for ScaledInner<T> {
     fn on_load(&self, now: Micros, load: LoadReading) {
-        let used = match &mut *lock(&self.usage_probe) {
-            Some(probe) => probe.read(now),
+        let used = match &mut *lock(&self.usage_source) {
+            Some(source) => source.read(now),
             None => self.target.usage(),
         };
         let mut state = lock(&self.state);

@@ -73,7 +73,7 @@ impl ClassDemand {
     pub(super) fn advance(&mut self, now: Micros) -> Option<RankThreshold> {
         // If the clock was set back, the interval restarts.
         self.interval_start = self.interval_start.min(now);
-        let elapsed = now.since(self.interval_start);
+        let elapsed = now.saturating_sub(self.interval_start);
         if elapsed < UPDATE_INTERVAL {
             return None;
         }

@@ -106,7 +106,7 @@ impl PriorityPermit {
 #[non_exhaustive]
 pub enum ShedReason {
     /// All slots are in use.
-    Full,
+    LimitReached,
     /// The free slots are reserved for other classes.
     Reserved,
     /// The remaining slots of the class are reserved for higher levels, or for users with less recent usage.
@@ -118,7 +118,7 @@ pub enum ShedReason {
 impl fmt::Display for ShedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Full => "concurrency limit reached",
+            Self::LimitReached => "concurrency limit reached",
             Self::Reserved => "remaining slots are reserved for other classes",
             Self::Outranked => "remaining slots of the class are reserved for higher priorities",
             Self::UnknownClass => "unknown priority class",
@@ -191,7 +191,7 @@ impl PriorityScheduler {
     pub fn release(&mut self, now: Micros, permit: PriorityPermit) {
         if let Some(state) = self.classes.get_mut(permit.class) {
             state.in_flight = state.in_flight.saturating_sub(1);
-            state.demand.record_completion(now.since(permit.acquired_at));
+            state.demand.record_completion(now.saturating_sub(permit.acquired_at));
             self.in_flight = self.in_flight.saturating_sub(1);
         }
     }
@@ -223,7 +223,7 @@ impl PriorityScheduler {
 
     fn check_capacity(&self, class: usize, rank: u16) -> Result<(), ShedReason> {
         if self.in_flight >= self.limit {
-            return Err(ShedReason::Full);
+            return Err(ShedReason::LimitReached);
         }
         let state = &self.classes[class];
         let guaranteed = state.guaranteed_slots(self.limit);

@@ -39,7 +39,7 @@ impl UsageSketch {
     pub(super) fn advance(&mut self, now: Micros) {
         // If the clock was set back, the half-life restarts.
         self.last_halving = self.last_halving.min(now);
-        let halvings = now.since(self.last_halving).get() / HALF_LIFE.get();
+        let halvings = now.saturating_sub(self.last_halving).get() / HALF_LIFE.get();
         if halvings > 0 {
             self.last_halving = now;
             let by = u32::try_from(halvings).unwrap_or(u32::MAX);

@@ -96,7 +96,12 @@ fn timeouts(report: CallOutcome, limit: impl Fn() -> u32, record: &mut dyn FnMut
     for round in 0..200_u64 {
         let start = Micros::new(timeout.get() * round);
         for _ in 0..limit() {
-            record(CallSample { start, end: start.plus(timeout), in_flight: limit(), outcome: report });
+            record(CallSample {
+                start,
+                end: start.saturating_add(timeout),
+                in_flight: limit(),
+                outcome: report,
+            });
         }
     }
 }
@@ -134,7 +139,7 @@ fn failed_increase_is_not_retried_at_once() {
             let in_flight = queue.len() as u32 + 1;
             queue.push_back(CallSample { start: now, end: now, in_flight, outcome: CallOutcome::Success });
         }
-        now = now.plus(millisecond);
+        now = now.saturating_add(millisecond);
         let done = queue.pop_front().unwrap();
         controller.record(CallSample { end: now, ..done });
     }
@@ -147,7 +152,7 @@ fn limit_after_losing_every(nth: u64) -> u32 {
     for index in 1..=20_000_u64 {
         let report = if index % nth == 0 { CallOutcome::Failure } else { CallOutcome::Success };
         let start = Micros::from_millis(10 * index);
-        let end = start.plus(Micros::from_millis(5));
+        let end = start.saturating_add(Micros::from_millis(5));
         controller.record(CallSample { start, end, in_flight: 19, outcome: report });
     }
     controller.limit()
@@ -173,7 +178,7 @@ fn single_loss_keeps_limit_under_low_traffic() {
         let start = Micros::from_secs(second);
         controller.record(CallSample {
             start,
-            end: start.plus(Micros::from_millis(5)),
+            end: start.saturating_add(Micros::from_millis(5)),
             in_flight: 1,
             outcome: report,
         });
@@ -195,7 +200,7 @@ fn clock_jump_does_not_stop_latency_target() {
         let start = Micros::from_millis(index);
         controller.record(CallSample {
             start,
-            end: start.plus(Micros::from_millis(1)),
+            end: start.saturating_add(Micros::from_millis(1)),
             ..failed_sample(1, 1)
         });
     }
@@ -265,7 +270,7 @@ proptest! {
             let before = format!("{controller:?}");
             for call in &calls {
                 // A late cancellation counts as a failure for the default controller.
-                let end = call.end.min(call.start.plus(Micros::from_millis(100)));
+                let end = call.end.min(call.start.saturating_add(Micros::from_millis(100)));
                 controller.record(CallSample { outcome: CallOutcome::Ignored, end, ..*call });
             }
             prop_assert_eq!(format!("{:?}", controller), before);
@@ -281,8 +286,8 @@ proptest! {
         let mut now = Micros::ZERO;
         for latency in latencies {
             let start = now;
-            now = now.plus(Micros::new(latency / 10));
-            let end = start.plus(Micros::new(latency));
+            now = now.saturating_add(Micros::new(latency / 10));
+            let end = start.saturating_add(Micros::new(latency));
             let limit = controller.record(CallSample { start, end, in_flight: 19, outcome: CallOutcome::Success });
             prop_assert_eq!(limit, 20);
         }

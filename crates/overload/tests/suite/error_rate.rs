@@ -78,7 +78,7 @@ fn quota_applies_while_both_thresholds_are_exceeded() {
     assert!(throttle.is_limiting());
     throttle.try_acquire().unwrap().fail();
     let rejection = throttle.try_acquire().unwrap_err();
-    assert_eq!(rejection, Rejection::OverQuota(Retry::After(SECOND.into())));
+    assert_eq!(rejection, Rejection::QuotaExceeded(Retry::After(SECOND.into())));
     assert_eq!(rejection.retry_after(), Some(SECOND.into()));
     manual_clock.advance(SECOND);
     throttle.try_acquire().unwrap().fail();

@@ -20,8 +20,8 @@ fn call_errors() -> [(&'static str, CallError<String>); 7] {
     [
         ("limited", CallError::Limited(denied_decision())),
         ("unavailable", CallError::StoreUnavailable(Micros::from_secs(1))),
-        ("open", CallError::Rejected(Rejection::Open(Micros::from_secs(3)))),
-        ("full", CallError::Refused(WaitError::QueueFull)),
+        ("open", CallError::GuardRejected(Rejection::Open(Micros::from_secs(3)))),
+        ("full", CallError::WaitFailed(WaitError::QueueFull)),
         ("off", CallError::FeatureDisabled),
         ("misconfigured", CallError::Misconfigured("two quotas".into())),
         ("failed", CallError::Failed("boom".to_string())),
@@ -32,8 +32,8 @@ fn variant_name<E>(cause: &CallError<E>) -> &'static str {
     match cause {
         CallError::Limited(_) => "limited",
         CallError::StoreUnavailable(_) => "unavailable",
-        CallError::Rejected(_) => "open",
-        CallError::Refused(WaitError::QueueFull) => "full",
+        CallError::GuardRejected(_) => "open",
+        CallError::WaitFailed(WaitError::QueueFull) => "full",
         CallError::FeatureDisabled => "off",
         CallError::Misconfigured(_) => "misconfigured",
         CallError::Failed(_) => "failed",
@@ -50,10 +50,10 @@ fn recover_receives_call_error() {
 }
 
 #[test]
-fn recover_distinguishes_refusal_from_failure() {
+fn recover_distinguishes_rejection_from_failure() {
     for (expected, cause) in call_errors() {
         let rejected = CallResult::Err(cause.clone())
-            .recover_refused(|cause: CallError<Infallible>| variant_name(&cause));
+            .recover_rejected(|cause: CallError<Infallible>| variant_name(&cause));
         let failed = CallResult::Err(cause.clone()).recover_failed(|_error| "recovered");
         match cause {
             CallError::Failed(error) => {
@@ -65,7 +65,7 @@ fn recover_distinguishes_refusal_from_failure() {
             }
         }
     }
-    assert_eq!(CallResult::Ok("fine").recover_refused(|_| "not used"), Ok("fine"));
+    assert_eq!(CallResult::Ok("fine").recover_rejected(|_| "not used"), Ok("fine"));
     assert_eq!(CallResult::Ok("fine").recover_failed(|_| "not used"), Ok("fine"));
 }
 
@@ -97,7 +97,7 @@ fn every_guard_converts_to_call_error() {
     };
     assert_eq!(call(), Err(CallError::FeatureDisabled));
     features.turn_on("ads").unwrap();
-    assert_eq!(call(), Err(CallError::Refused(WaitError::QueueFull)));
+    assert_eq!(call(), Err(CallError::WaitFailed(WaitError::QueueFull)));
 }
 
 /// A denial of the local fallback store is a limit; only a fail-closed decision reports an unavailable store.
@@ -146,11 +146,11 @@ async fn recover_async_awaits_fallback() {
         let fine = attempt_async(Decision::unlimited(), || async { Ok::<_, String>("fine") }).await;
         (
             rejected.clone().recover_async(|cause| slow(variant_name(&cause))).await,
-            rejected.recover_refused_async(|cause| slow(variant_name(&cause))).await,
-            failed.clone().recover_refused_async(|_| slow("not used")).await,
+            rejected.recover_rejected_async(|cause| slow(variant_name(&cause))).await,
+            failed.clone().recover_rejected_async(|_| slow("not used")).await,
             failed.recover_async(|cause| slow(variant_name(&cause))).await,
             fine.clone().recover_async(|_| slow("not used")).await,
-            fine.recover_refused_async(|_| slow("not used")).await,
+            fine.recover_rejected_async(|_| slow("not used")).await,
         )
     });
     let actual = task.await.unwrap();

@@ -15,7 +15,7 @@ use tidegate_limiter::{BuildError, Clock, DirectLimiter, Limiter, ManualClock};
 use tidegate_overload::{
     FeatureConfig, FeatureOverride, Features, LoadLevel, LoadLevels, LoadMonitor, ScalePolicy, ScaledLimit,
     Schedule,
-    load::{DenialProbe, LoadObserver, LoadReading, Probe, Scalable},
+    load::{DenialLoad, LoadObserver, LoadReading, LoadSource, Scalable},
 };
 
 /// A signal that a test sets: a percentage, or no signal.
@@ -34,7 +34,7 @@ impl TestSignal {
     }
 }
 
-impl Probe for TestSignal {
+impl LoadSource for TestSignal {
     fn read(&mut self, _now: Micros) -> Option<Percent> {
         match self.0.load(Ordering::SeqCst) {
             NO_SIGNAL => None,
@@ -47,7 +47,7 @@ impl Probe for TestSignal {
 fn monitor_signal(signal: &TestSignal) -> (LoadMonitor, ManualClock) {
     let (clock, manual_clock) = Clock::manual();
     let builder = LoadMonitor::builder().clock(clock).half_life(Duration::from_millis(1));
-    (builder.probe("signal", signal.clone()).build().unwrap(), manual_clock)
+    (builder.source("signal", signal.clone()).build().unwrap(), manual_clock)
 }
 
 fn advance_and_sample(monitor: &LoadMonitor, manual_clock: &ManualClock, seconds: u64) {
@@ -66,8 +66,8 @@ fn load_is_highest_smoothed_signal() {
     let monitor = LoadMonitor::builder()
         .clock(clock)
         .half_life(Duration::from_secs(1))
-        .probe("one", one.clone())
-        .probe_with_saturation("other", Percent::from_ratio(20, 100), other.clone())
+        .source("one", one.clone())
+        .source_with_saturation("other", Percent::from_ratio(20, 100), other.clone())
         .build()
         .unwrap();
     assert_eq!(monitor.load(), LoadReading::default());
@@ -102,7 +102,7 @@ fn level_falls_without_signal() {
 }
 
 #[test]
-fn panicking_probe_or_observer_stops_no_other() {
+fn panicking_source_or_observer_stops_no_other() {
     struct PanickingObserver;
     impl LoadObserver for PanickingObserver {
         fn on_load(&self, _now: Micros, _load: LoadReading) {
@@ -111,8 +111,8 @@ fn panicking_probe_or_observer_stops_no_other() {
     }
     let (clock, _manual_clock) = Clock::manual();
     let broken = |_now: Micros| -> Option<Percent> { panic!("broken") };
-    let builder = LoadMonitor::builder().clock(clock).probe("broken", broken);
-    let monitor = builder.probe("signal", TestSignal::new(30)).build().unwrap();
+    let builder = LoadMonitor::builder().clock(clock).source("broken", broken);
+    let monitor = builder.source("signal", TestSignal::new(30)).build().unwrap();
     let (observer, features) = (Arc::new(PanickingObserver), two_features());
     monitor.subscribe(&observer);
     features.follow(&monitor);
@@ -154,26 +154,26 @@ fn observer_panicking_on_drop_stops_no_other() {
 #[test]
 fn rejects_invalid_settings() {
     let builder = LoadMonitor::builder;
-    let probe = || TestSignal::new(0);
+    let source = || TestSignal::new(0);
     assert!(builder().interval(Duration::ZERO).build().is_err());
     assert!(builder().half_life(Duration::ZERO).build().is_err());
-    assert!(builder().probe("a", probe()).probe("a", probe()).build().is_err());
-    assert!(builder().probe_with_saturation("a", Percent::ZERO, probe()).build().is_err());
+    assert!(builder().source("a", source()).source("a", source()).build().is_err());
+    assert!(builder().source_with_saturation("a", Percent::ZERO, source()).build().is_err());
     assert!(builder().interval(Duration::MAX).start().is_err());
     assert!(builder().start_on_tokio().is_err(), "there is no runtime here");
 }
 
 /// Sends an event for each reading, and one when it is dropped.
-struct EventProbe(mpsc::Sender<&'static str>);
+struct EventLoadSource(mpsc::Sender<&'static str>);
 
-impl Probe for EventProbe {
+impl LoadSource for EventLoadSource {
     fn read(&mut self, _now: Micros) -> Option<Percent> {
         let _result = self.0.send("read");
         percent(10)
     }
 }
 
-impl Drop for EventProbe {
+impl Drop for EventLoadSource {
     fn drop(&mut self) {
         let _result = self.0.send("dropped");
     }
@@ -191,7 +191,8 @@ fn next_event(manual_clock: &ManualClock, events: &mpsc::Receiver<&'static str>)
 fn monitor_thread_samples_by_clock_and_stops_with_last_handle() {
     let (clock, manual_clock) = Clock::manual();
     let (sender, events) = mpsc::channel();
-    let monitor = LoadMonitor::builder().clock(clock).probe("events", EventProbe(sender)).start().unwrap();
+    let monitor =
+        LoadMonitor::builder().clock(clock).source("events", EventLoadSource(sender)).start().unwrap();
     let other = monitor.clone();
     for _ in 0..4 {
         assert_eq!(next_event(&manual_clock, &events), Some("read"));
@@ -209,8 +210,11 @@ fn monitor_thread_samples_by_clock_and_stops_with_last_handle() {
 async fn monitor_task_samples_by_clock_and_stops_with_last_handle() {
     let (clock, manual_clock) = Clock::manual();
     let (sender, events) = mpsc::channel();
-    let monitor =
-        LoadMonitor::builder().clock(clock).probe("events", EventProbe(sender)).start_on_tokio().unwrap();
+    let monitor = LoadMonitor::builder()
+        .clock(clock)
+        .source("events", EventLoadSource(sender))
+        .start_on_tokio()
+        .unwrap();
     for _ in 0..3 {
         while events.try_recv() != Ok("read") {
             tokio::task::yield_now().await;
@@ -294,10 +298,10 @@ fn limiter_grows_only_while_calls_are_denied() {
     let signal = TestSignal::new(10);
     let (monitor, manual_clock) = monitor_signal(&signal);
     let limiter = Arc::new(Limiter::new("10/min").unwrap());
-    let denials = DenialProbe::new();
+    let denials = DenialLoad::new();
     let scaled = ScaledLimit::builder(limiter.clone())
         .with_load_policy(ScalePolicy::default())
-        .with_usage_probe(denials.clone());
+        .with_usage_source(denials.clone());
     let scaled = scaled.start(&monitor).unwrap();
     let amount = || limiter.quotas()[0].rate().unwrap().amount();
     for _ in 0..3 {
@@ -445,7 +449,7 @@ fn features_disable_by_load_and_recover_in_order() {
     let (clock, manual_clock) = Clock::manual();
     let levels = LoadLevels::default().dwell(Micros::from_secs(1));
     let builder = LoadMonitor::builder().clock(clock).half_life(Duration::from_millis(1)).levels(levels);
-    let monitor = builder.probe("signal", signal.clone()).build().unwrap();
+    let monitor = builder.source("signal", signal.clone()).build().unwrap();
     let features = two_features();
     features.follow(&monitor);
     let (search, ads) = (features.feature("search").unwrap(), features.feature("ads").unwrap());
@@ -522,7 +526,7 @@ fn drop_restores_limit_during_sample() {
     resume.send(percent(0)).unwrap();
     let builder = ScaledLimit::builder(throttle.clone())
         .with_load_policy(ScalePolicy::default())
-        .with_usage_probe(used);
+        .with_usage_source(used);
     let scaled = builder.start(&monitor).unwrap();
     reading.recv().unwrap();
     std::thread::scope(|scope| {

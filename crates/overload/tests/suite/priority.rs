@@ -59,13 +59,17 @@ fn run_streams(scheduler: &mut PriorityScheduler, loads: &[ArrivalStream], seed:
         if now >= Micros::from_millis(load.end) {
             continue;
         }
-        events.push(Reverse((now.plus(exponential(&mut rng, MEAN_HOLD_MILLIS / load.offered)), index, None)));
+        events.push(Reverse((
+            now.saturating_add(exponential(&mut rng, MEAN_HOLD_MILLIS / load.offered)),
+            index,
+            None,
+        )));
         let is_counted = now >= Micros::from_millis(load.start + 1_000);
         counts[index].0 += u32::from(is_counted);
         if let Ok(permit) = scheduler.try_acquire(now, load.request) {
             counts[index].1 += u32::from(is_counted);
             events.push(Reverse((
-                now.plus(exponential(&mut rng, MEAN_HOLD_MILLIS)),
+                now.saturating_add(exponential(&mut rng, MEAN_HOLD_MILLIS)),
                 index,
                 Some(permits.len()),
             )));
@@ -188,10 +192,12 @@ const YEAR: Micros = Micros::from_secs(365 * 24 * 3_600);
 fn scheduler_after_busy_second() -> PriorityScheduler {
     let mut scheduler = scheduler(&[("user", 50.0), ("batch", 0.0)], 100);
     for millis in 0..1_000 {
-        let now = YEAR.plus(Micros::from_millis(millis));
+        let now = YEAR.saturating_add(Micros::from_millis(millis));
         let permits: Vec<_> =
             (0..40).map(|_| scheduler.try_acquire(now, PriorityRequest::new(USER)).unwrap()).collect();
-        permits.into_iter().for_each(|permit| scheduler.release(now.plus(Micros::from_millis(10)), permit));
+        permits
+            .into_iter()
+            .for_each(|permit| scheduler.release(now.saturating_add(Micros::from_millis(10)), permit));
     }
     scheduler
 }
@@ -199,7 +205,8 @@ fn scheduler_after_busy_second() -> PriorityScheduler {
 #[test]
 fn reserved_slots_expire_after_idle_time() {
     let admitted = |after: u64| {
-        let (mut scheduler, now) = (scheduler_after_busy_second(), YEAR.plus(Micros::from_secs(after)));
+        let (mut scheduler, now) =
+            (scheduler_after_busy_second(), YEAR.saturating_add(Micros::from_secs(after)));
         (0..100).filter(|_| scheduler.try_acquire(now, PriorityRequest::new(BATCH)).is_ok()).count()
     };
     assert!(admitted(1) < 50, "the recent demand is still reserved");
@@ -232,7 +239,7 @@ fn low_class_uses_idle_slot() {
         results
             .into_iter()
             .flatten()
-            .for_each(|permit| scheduler.release(now.plus(Micros::new(500)), permit));
+            .for_each(|permit| scheduler.release(now.saturating_add(Micros::new(500)), permit));
     }
     assert!(admitted > 90_000, "{admitted} of 200000, two at a time");
 }

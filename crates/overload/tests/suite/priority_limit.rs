@@ -39,7 +39,7 @@ fn permits_release_slots_on_every_outcome() {
     let all: Vec<_> = std::iter::from_fn(|| limit.try_acquire(request).ok()).collect();
     assert_eq!(
         (all.len(), limit.try_acquire(request).unwrap_err()),
-        (3, Rejection::PriorityShed(ShedReason::Full))
+        (3, Rejection::PriorityShed(ShedReason::LimitReached))
     );
     assert!(limit.resize(0).is_err());
     limit.resize(4).unwrap();

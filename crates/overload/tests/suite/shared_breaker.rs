@@ -22,7 +22,11 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Opens for a second when both of two calls failed; then one probe.
 fn settings() -> BreakerBuilder {
-    BreakerSettings::builder().count_window(2).failure_rate(Percent::FULL).probes(1).open_for(SECOND)
+    BreakerSettings::builder()
+        .count_window(2)
+        .failure_rate(Percent::FULL)
+        .half_open_calls(1)
+        .open_duration(SECOND)
 }
 
 fn breaker(settings: BreakerBuilder) -> (Arc<Breaker>, ManualClock) {
@@ -118,7 +122,7 @@ fn call_distinguishes_rejection_from_error() {
     let fails = || Err::<(), _>("no response");
     assert_eq!(breaker.call(fails), Err(CallError::Failed("no response")));
     assert_eq!(breaker.call(fails).unwrap_err().split(), Err("no response"));
-    let Err(CallError::Rejected(rejection)) = breaker.call(fails) else { panic!("it is open") };
+    let Err(CallError::GuardRejected(rejection)) = breaker.call(fails) else { panic!("it is open") };
     assert_eq!(rejection, Rejection::Open(SECOND.into()));
     manual_clock.advance(SECOND);
     assert_eq!(breaker.call(|| Ok::<_, ()>(7)), Ok(7));
@@ -226,7 +230,7 @@ fn concurrent_acquires_stay_within_probe_limit() {
     const THREADS: usize = 16;
     const PROBES: u32 = 3;
     const ROUNDS: usize = 200;
-    let (breaker, manual_clock) = half_open_breaker(settings().probes(PROBES));
+    let (breaker, manual_clock) = half_open_breaker(settings().half_open_calls(PROBES));
     let (start, end) = (Barrier::new(THREADS + 1), Barrier::new(THREADS + 1));
     let (passed, reported) = (AtomicU32::new(0), Barrier::new(THREADS + 1));
     let mut rounds = Vec::new();
@@ -263,7 +267,7 @@ fn concurrent_acquires_stay_within_probe_limit() {
 #[test]
 fn concurrent_probes_stay_within_limit() {
     const PROBES: u32 = 2;
-    let (breaker, _manual_clock) = half_open_breaker(settings().probes(PROBES));
+    let (breaker, _manual_clock) = half_open_breaker(settings().half_open_calls(PROBES));
     let (in_flight, passed) = (AtomicU32::new(0), AtomicU32::new(0));
     thread::scope(|scope| {
         for _ in 0..16 {

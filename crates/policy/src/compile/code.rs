@@ -67,7 +67,9 @@ fn code_rule_settings(rule: &RuleSpec) -> Result<RuleSettings, SettingError> {
     settings.breaker = rule.breaker.as_ref().map(breaker_settings).transpose()?.map(Arc::new);
     match &rule.key {
         KeySpec::All => {}
-        KeySpec::Part(KeyPart::Ip { bits: AddressKey::IPV6_PREFIX_BITS }) => settings.key = Some(SiteKey::Ip),
+        KeySpec::Part(KeyPart::Ip { prefix_len: AddressKey::IPV6_PREFIX_LEN }) => {
+            settings.key = Some(SiteKey::Ip);
+        }
         KeySpec::Part(KeyPart::User) => settings.key = Some(SiteKey::User),
         _ => {
             let problem = "this key needs an HTTP request, which a rule declared in code does not have";

@@ -2,7 +2,7 @@
 
 use super::{
     PolicyGate,
-    evaluate::{EvaluationState, PolicyAdmission, PolicyRefusal, RuleDecision, RuleResult},
+    evaluate::{EvaluationState, PolicyAdmission, PolicyRejection, RuleDecision, RuleResult},
 };
 use crate::matching::RequestView;
 use std::{fmt, ops::Range, time::Duration};
@@ -82,13 +82,13 @@ impl DryRun {
     }
 
     /// The index of the rule that denies the request; of several, the one with the longest wait. `None` if it is admitted.
-    pub fn denied_by(&self) -> Option<usize> {
-        self.state.denial.as_ref().map(|(rule, _)| *rule)
+    pub fn rejected_by(&self) -> Option<usize> {
+        self.state.rejection.as_ref().map(|(rule, _)| *rule)
     }
 
     /// The refusal, if the request is denied.
-    pub fn refusal(&self, head: &dyn RequestHead) -> Option<Box<PolicyRefusal>> {
-        self.state.refusal(head.header("accept"))
+    pub fn rejection(&self, head: &dyn RequestHead) -> Option<Box<PolicyRejection>> {
+        self.state.rejection(head.header("accept"))
     }
 
     /// The time that the request waits before it proceeds.
@@ -96,7 +96,7 @@ impl DryRun {
         let enforced = self.decisions().filter(|decision| decision.mode == Mode::Enforce);
         let delays = enforced.map(|decision| match decision.result {
             RuleResult::Delayed(delay) => delay,
-            RuleResult::Admitted | RuleResult::Denied(_) => Duration::ZERO,
+            RuleResult::Admitted | RuleResult::Rejected(_) => Duration::ZERO,
         });
         delays.max().unwrap_or_default()
     }

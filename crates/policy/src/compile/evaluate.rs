@@ -31,7 +31,7 @@ pub enum PolicyResult {
     /// The request is admitted, and holds this until its response.
     Admitted(PolicyAdmission),
     /// The request is denied.
-    Refused(Box<PolicyRefusal>),
+    Rejected(Box<PolicyRejection>),
 }
 
 /// The permits and reservations of an admitted request. Dropping it without a response releases its slots and charges the
@@ -57,13 +57,13 @@ struct BodyRates {
 
 /// The reason for denying a request, and the action.
 #[derive(Debug)]
-pub struct PolicyRefusal {
+pub struct PolicyRejection {
     /// The rule that denies it.
     pub rule: Arc<str>,
     /// Its index in the policy.
     pub index: usize,
     /// The reason.
-    pub reason: DenyReason,
+    pub reason: RejectReason,
     /// The action of the rule.
     pub action: RejectAction,
     /// The time after which a retry can succeed, if known.
@@ -97,18 +97,18 @@ pub enum RuleResult {
     /// The request may proceed after this wait.
     Delayed(Duration),
     /// The request is denied, or would be if the rule were enforced.
-    Denied(DenyReason),
+    Rejected(RejectReason),
 }
 
 /// The reason for denying a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DenyReason {
+pub enum RejectReason {
     /// A quota is exceeded, or the wait for it timed out.
     Limited,
     /// The request lacks the key, or has it several times.
     NoKey,
     /// The client is on a deny list.
-    Denied,
+    DenyListed,
     /// The client is banned.
     Banned,
     /// A breaker is open, or an adaptive limit is reached.
@@ -142,15 +142,15 @@ pub(super) struct EvaluationState {
     clients: Vec<(usize, AdmittedClient)>,
     pub(super) admission: PolicyAdmission,
     /// The rule that denies the request, and the reason.
-    pub(super) denial: Option<(usize, RuleDenial)>,
+    pub(super) rejection: Option<(usize, RuleRejection)>,
 }
 
 /// The reason why a rule denies a request. The response is built from it on demand.
-pub(super) enum RuleDenial {
+pub(super) enum RuleRejection {
     DuplicateKey,
     Access(Box<AccessDenied>),
     Guard(GuardRejection),
-    Limit(DenyReason),
+    Limit(RejectReason),
 }
 
 impl EvaluationState {
@@ -160,7 +160,7 @@ impl EvaluationState {
             guarded: Vec::new(),
             clients: Vec::new(),
             admission: PolicyAdmission::new(gate),
-            denial: None,
+            rejection: None,
         }
     }
 
@@ -169,7 +169,7 @@ impl EvaluationState {
         self.limits.clear();
         self.guarded.clear();
         self.clients.clear();
-        self.denial = None;
+        self.rejection = None;
         let PolicyAdmission {
             gate: _,
             verdict,
@@ -194,8 +194,8 @@ impl EvaluationState {
         run: RunMode<'_>,
     ) -> Option<PendingEvaluation<Verdict>> {
         for rule in rules {
-            if let Err(denial) = self.check_access(inner, *rule, head) {
-                self.deny(*rule, denial);
+            if let Err(rejection) = self.check_access(inner, *rule, head) {
+                self.reject(*rule, rejection);
                 return None;
             }
         }
@@ -209,7 +209,7 @@ impl EvaluationState {
                     break;
                 }
                 Err(rejection) => {
-                    self.deny(*index, RuleDenial::Guard(rejection));
+                    self.reject(*index, RuleRejection::Guard(rejection));
                     return None;
                 }
             }
@@ -231,10 +231,10 @@ impl EvaluationState {
         inner: &PolicyGateInner,
         index: usize,
         head: &dyn RequestHead,
-    ) -> Result<(), RuleDenial> {
+    ) -> Result<(), RuleRejection> {
         let Some(rule) = inner.rules.get(index) else { return Ok(()) };
-        if rule.refuses_duplicates(head) {
-            return Err(RuleDenial::DuplicateKey);
+        if rule.rejects_duplicates(head) {
+            return Err(RuleRejection::DuplicateKey);
         }
         if rule.has_only_quotas() {
             self.limits.extend(rule.limit);
@@ -246,8 +246,8 @@ impl EvaluationState {
         }
         let mut result = RuleResult::Admitted;
         match rule.request_access.as_ref().map(|access| access.check(head)) {
-            Some(Err(denied)) if mode == Mode::Enforce => return Err(RuleDenial::Access(denied)),
-            Some(Err(denied)) => result = RuleResult::Denied(RuleDenial::Access(denied).reason()),
+            Some(Err(denied)) if mode == Mode::Enforce => return Err(RuleRejection::Access(denied)),
+            Some(Err(denied)) => result = RuleResult::Rejected(RuleRejection::Access(denied).reason()),
             // An allowed client is exempt from all other limits of this rule.
             Some(Ok(client)) if client.decision() == AccessDecision::Allowed => return Ok(()),
             Some(Ok(client)) => self.clients.push((index, client)),
@@ -272,17 +272,17 @@ impl EvaluationState {
         Ok(())
     }
 
-    fn deny(&mut self, rule: usize, denial: RuleDenial) {
+    fn reject(&mut self, rule: usize, rejection: RuleRejection) {
         self.admission.permits.clear();
         self.admission.other_results.retain(|(other, ..)| *other != rule);
-        self.admission.other_results.push((rule, Mode::Enforce, RuleResult::Denied(denial.reason())));
-        self.denial = Some((rule, denial));
+        self.admission.other_results.push((rule, Mode::Enforce, RuleResult::Rejected(rejection.reason())));
+        self.rejection = Some((rule, rejection));
     }
 
     /// Applies the verdict of the quotas.
     fn apply_verdict(&mut self, inner: &PolicyGateInner) {
         let PolicyAdmission { verdict, permits, wait_time: waited, .. } = &mut self.admission;
-        *waited = waited.plus(verdict.wait_time());
+        *waited = waited.saturating_add(verdict.wait_time());
         if let Some(denial) = verdict.denial() {
             // Every rule that denies the request records it for the bans of its client.
             let denies = |rule: &usize| {
@@ -291,7 +291,7 @@ impl EvaluationState {
             let denied = self.clients.drain(..).filter(|(rule, _)| denies(rule));
             denied.for_each(|(_, client)| client.record_response(CallOutcome::Failure));
             let owner = inner.limit_rules.get(denial.limit).copied().unwrap_or(usize::MAX);
-            self.denial = Some((owner, RuleDenial::Limit(deny_reason(denial))));
+            self.rejection = Some((owner, RuleRejection::Limit(reject_reason(denial))));
             permits.clear();
         }
     }
@@ -315,12 +315,14 @@ impl EvaluationState {
             self.admission.verdict = verdict.await;
             self.apply_verdict(&gate.inner);
             for (index, class, queue) in guarded {
-                let Some(rule) = gate.inner.rules.get(index).filter(|_| self.denial.is_none()) else { break };
+                let Some(rule) = gate.inner.rules.get(index).filter(|_| self.rejection.is_none()) else {
+                    break;
+                };
                 let PolicyAdmission { permits, wait_time: waited, .. } = &mut self.admission;
                 if let Err(rejection) =
                     measure_wait(waited, rule.acquire_guards_queued(class, queue.as_ref(), permits)).await
                 {
-                    self.deny(index, RuleDenial::Guard(rejection));
+                    self.reject(index, RuleRejection::Guard(rejection));
                 }
             }
             self.into_result(accept.as_deref())
@@ -328,37 +330,37 @@ impl EvaluationState {
     }
 
     fn into_result(self, accept: Option<&[u8]>) -> PolicyResult {
-        match self.refusal(accept) {
-            Some(refusal) => PolicyResult::Refused(refusal),
+        match self.rejection(accept) {
+            Some(rejection) => PolicyResult::Rejected(rejection),
             None => PolicyResult::Admitted(self.admission),
         }
     }
 
     /// The refusal, if the request is denied.
-    pub(super) fn refusal(&self, accept: Option<&[u8]>) -> Option<Box<PolicyRefusal>> {
-        let (index, denial) = self.denial.as_ref()?;
-        Some(denial.refusal(*index, &self.admission, accept))
+    pub(super) fn rejection(&self, accept: Option<&[u8]>) -> Option<Box<PolicyRejection>> {
+        let (index, rejection) = self.rejection.as_ref()?;
+        Some(rejection.to_policy_rejection(*index, &self.admission, accept))
     }
 }
 
-impl RuleDenial {
-    pub(super) fn reason(&self) -> DenyReason {
+impl RuleRejection {
+    pub(super) fn reason(&self) -> RejectReason {
         match self {
-            Self::DuplicateKey => DenyReason::NoKey,
-            Self::Access(denied) if denied.retry_after.is_some() => DenyReason::Banned,
-            Self::Access(_) => DenyReason::Denied,
-            Self::Guard(_) => DenyReason::Guarded,
+            Self::DuplicateKey => RejectReason::NoKey,
+            Self::Access(denied) if denied.retry_after.is_some() => RejectReason::Banned,
+            Self::Access(_) => RejectReason::DenyListed,
+            Self::Guard(_) => RejectReason::Guarded,
             Self::Limit(reason) => *reason,
         }
     }
 
     #[cold]
-    fn refusal(
+    fn to_policy_rejection(
         &self,
         index: usize,
         admission: &PolicyAdmission,
         accept: Option<&[u8]>,
-    ) -> Box<PolicyRefusal> {
+    ) -> Box<PolicyRejection> {
         let inner = &admission.gate.inner;
         let rule = inner.rules.get(index);
         let mut name: Option<Arc<str>> = None;
@@ -386,7 +388,7 @@ impl RuleDenial {
                 inner.gate.rejection_response(&admission.verdict)
             }
         };
-        Box::new(PolicyRefusal {
+        Box::new(PolicyRejection {
             rule: name.unwrap_or_else(|| rule.map_or("", CompiledRule::name).into()),
             index,
             reason: self.reason(),
@@ -404,26 +406,26 @@ impl RuleDenial {
 impl GuardRejection {
     fn to_limited(self, rule: Option<&CompiledRule>) -> Limited {
         let cause = match self {
-            Self::Rejected(rejection) => CallError::Rejected(rejection),
-            Self::WaitFailed(error) => CallError::Refused(error),
-            Self::MustWait => CallError::Rejected(Rejection::Full),
+            Self::Immediate(rejection) => CallError::GuardRejected(rejection),
+            Self::WaitFailed(error) => CallError::WaitFailed(error),
+            Self::MustWait => CallError::GuardRejected(Rejection::ConcurrencyLimitReached),
         };
         let message = rule.and_then(|rule| rule.source.message.as_deref()).map(Into::into);
         Limited::new(rule.map_or("", CompiledRule::name), cause).with_message(message)
     }
 }
 
-fn deny_reason(denial: &LimitDecision) -> DenyReason {
+fn reject_reason(denial: &LimitDecision) -> RejectReason {
     match denial.outcome {
-        LimitOutcome::MissingKey => DenyReason::NoKey,
-        LimitOutcome::Decided(_) | LimitOutcome::Refused(_) => DenyReason::Limited,
+        LimitOutcome::MissingKey => RejectReason::NoKey,
+        LimitOutcome::Decided(_) | LimitOutcome::WaitFailed(_) => RejectReason::Limited,
     }
 }
 
 fn rule_result(decision: &LimitDecision) -> RuleResult {
     match decision.decision() {
         Some(decision) if decision.is_allowed() => RuleResult::Admitted,
-        _ if decision.would_deny() => RuleResult::Denied(deny_reason(decision)),
+        _ if decision.would_deny() => RuleResult::Rejected(reject_reason(decision)),
         _ => RuleResult::Delayed(decision.delay()),
     }
 }
@@ -433,15 +435,15 @@ impl PolicyResult {
     pub fn wait_time(&self) -> Micros {
         match self {
             Self::Admitted(admission) => admission.wait_time,
-            Self::Refused(refusal) => refusal.wait_time,
+            Self::Rejected(rejection) => rejection.wait_time,
         }
     }
 }
 
 impl RuleDecision<'_> {
     /// Whether the request is denied because of it.
-    pub fn is_denial(&self) -> bool {
-        self.mode == Mode::Enforce && matches!(self.result, RuleResult::Denied(_))
+    pub fn is_rejection(&self) -> bool {
+        self.mode == Mode::Enforce && matches!(self.result, RuleResult::Rejected(_))
     }
 }
 

@@ -75,7 +75,7 @@ pub(crate) enum InFlightLimit {
 #[derive(Clone, Copy)]
 pub(crate) enum GuardRejection {
     /// The guard rejects the call.
-    Rejected(Rejection),
+    Immediate(Rejection),
     /// The request has to wait in the queue.
     MustWait,
     /// The wait in the queue failed.
@@ -84,7 +84,7 @@ pub(crate) enum GuardRejection {
 
 impl From<Rejection> for GuardRejection {
     fn from(rejection: Rejection) -> Self {
-        Self::Rejected(rejection)
+        Self::Immediate(rejection)
     }
 }
 
@@ -131,20 +131,20 @@ impl CompiledRule {
 
     pub(crate) fn key_of<'a>(&self, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         match (self.counter_key.find(head), self.source.missing) {
-            (None, MissingKey::Shared | MissingKey::Address) => Some(KeyValue::All),
+            (None, MissingKey::Shared | MissingKey::Ip) => Some(KeyValue::All),
             (found, _) => found,
         }
     }
 
     /// Whether a request repeats a value that this rule reads, and is rejected for it.
-    pub(crate) fn refuses_duplicates(&self, head: &dyn RequestHead) -> bool {
+    pub(crate) fn rejects_duplicates(&self, head: &dyn RequestHead) -> bool {
         self.single_value_keys.iter().any(|key| key.has_duplicates(head)) && self.mode(head) == Mode::Enforce
     }
 
     /// The subject of a ban of this rule for a request; `None` if it is unknown.
     pub(crate) fn ban_subject(&self, head: &dyn RequestHead) -> Option<String> {
         let access = self.request_access.as_ref()?;
-        let address = || access.client_key(head).map(|address| address.to_string());
+        let address = || access.list_key(head).map(|address| address.to_string());
         access.ban_key(head).map(String::from).or_else(address)
     }
 
@@ -282,7 +282,9 @@ impl RuleCompiler<'_> {
             expressions: Vec::new(),
             proxies: self.proxies.clone(),
             counter_key: match source.missing {
-                MissingKey::Address if !is_always_present(&source.key) => key.clone().or(keys.client_key()),
+                MissingKey::Ip if !is_always_present(&source.key) => {
+                    key.clone().or(keys.client_address_key())
+                }
                 _ => key.clone(),
             },
             key,
@@ -370,11 +372,13 @@ impl RuleCompiler<'_> {
         let controller = LatencyTarget::new(target)?.bounds(Bounds::new(min, initial, max)?);
         if has_queue {
             // The queue of the rule limits the number of waiting requests.
-            let mut slots = Semaphore::builder().max_waiters(usize::MAX);
+            let mut semaphore = Semaphore::builder().max_waiters(usize::MAX);
             if let Some(clock) = self.clock {
-                slots = slots.clock(clock.clone());
+                semaphore = semaphore.clock(clock.clone());
             }
-            return AdaptiveLimit::with_slots(controller, slots).map(Arc::new).map(InFlightLimit::Adaptive);
+            return AdaptiveLimit::with_slots(controller, semaphore)
+                .map(Arc::new)
+                .map(InFlightLimit::Adaptive);
         }
         let classes: Result<Vec<_>, _> = CLASSES
             .iter()
@@ -440,10 +444,10 @@ pub fn breaker_settings(spec: &BreakerSpec) -> Result<BreakerSettings, SettingEr
         settings = settings.min_calls(calls);
     }
     if let Some(time) = spec.open_duration {
-        settings = settings.open_for(time);
+        settings = settings.open_duration(time);
     }
     if let Some(probes) = spec.half_open_calls {
-        settings = settings.probes(to_u32(probes)?);
+        settings = settings.half_open_calls(to_u32(probes)?);
     }
     settings.build()
 }

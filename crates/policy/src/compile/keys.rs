@@ -23,7 +23,7 @@ use tidegate_rule::{
 /// Compiles the keys of a rule.
 pub(crate) struct KeyCompiler<'a> {
     pub(crate) proxies: &'a TrustedProxies,
-    pub(crate) is_direct: bool,
+    pub(crate) uses_peer_address: bool,
     pub(crate) user: Option<&'a KeySpec>,
     pub(crate) matcher: &'a Matcher,
     /// What happens to requests that repeat a value.
@@ -63,7 +63,7 @@ impl KeyCompiler<'_> {
     fn compile_part(&self, part: &KeyPart) -> Result<RequestKey, SettingError> {
         let matcher = self.matcher.clone();
         Ok(match part {
-            KeyPart::Ip { bits } => self.client_key().ipv6_prefix(*bits),
+            KeyPart::Ip { prefix_len } => self.client_address_key().ipv6_prefix(*prefix_len),
             KeyPart::User => self.user_key()?,
             KeyPart::Method => key::method(),
             KeyPart::Host => key::host(),
@@ -104,9 +104,9 @@ impl KeyCompiler<'_> {
     }
 
     /// The key of the client address.
-    pub(crate) fn client_key(&self) -> RequestKey {
+    pub(crate) fn client_address_key(&self) -> RequestKey {
         // Faster, and equivalent without trusted proxies.
-        match self.is_direct {
+        match self.uses_peer_address {
             true => key::peer(),
             false => key::client(self.proxies.clone()),
         }
@@ -258,7 +258,7 @@ pub(crate) fn is_always_present(key: &KeySpec) -> bool {
 /// Whether bans apply to this key. A ban of a `path` would affect all its clients, so it applies to the address instead, as for
 /// `ip`.
 pub(crate) fn can_ban_by_key(key: &KeySpec) -> bool {
-    *key != KeySpec::Part(KeyPart::Ip { bits: AddressKey::IPV6_PREFIX_BITS }) && identifies_client(key)
+    *key != KeySpec::Part(KeyPart::Ip { prefix_len: AddressKey::IPV6_PREFIX_LEN }) && identifies_client(key)
 }
 
 fn identifies_client(key: &KeySpec) -> bool {

@@ -40,7 +40,7 @@ impl LivePolicy {
     pub fn new(compiler: Compiler, policy: &Policy) -> Result<Self, PolicyError> {
         let gate = compiler.compile(policy, None)?;
         let clock = compiler.clock.clone().unwrap_or_default();
-        let next = AtomicU64::new(clock.now().plus(SCHEDULE_INTERVAL).get());
+        let next = AtomicU64::new(clock.now().saturating_add(SCHEDULE_INTERVAL).get());
         let target = Mutex::new(PolicyTarget::Upstreams);
         Ok(Self { compiler, current: ArcSwap::from_pointee(gate), target, clock, next_update: next })
     }
@@ -84,7 +84,7 @@ impl LivePolicy {
     /// Updates schedules if the interval has passed. Only one of several concurrent callers does.
     fn update_schedules(&self, gate: &PolicyGate) {
         let (now, due) = (self.clock.now(), self.next_update.load(Ordering::Relaxed));
-        let next = now.plus(SCHEDULE_INTERVAL).get();
+        let next = now.saturating_add(SCHEDULE_INTERVAL).get();
         if now.get() >= due
             && self.next_update.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {

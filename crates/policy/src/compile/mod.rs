@@ -20,7 +20,7 @@ mod view;
 
 pub use dry_run::{DryRun, Prefetch};
 pub use error::{PolicyError, PolicyProblem};
-pub use evaluate::{DenyReason, PolicyAdmission, PolicyRefusal, PolicyResult, RuleDecision, RuleResult};
+pub use evaluate::{PolicyAdmission, PolicyRejection, PolicyResult, RejectReason, RuleDecision, RuleResult};
 pub use guards::breaker_settings;
 pub use live::LivePolicy;
 pub use named::{NamedRule, QuotaKind};

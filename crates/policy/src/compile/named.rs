@@ -32,7 +32,7 @@ pub(super) type RuleNames = HashMap<String, (usize, KeyForm), RandomState>;
 pub(super) enum KeyForm {
     All,
     Address {
-        bits: u8,
+        prefix_len: u8,
     },
     Host,
     /// A string.
@@ -162,7 +162,7 @@ impl KeyForm {
 
     fn from_part(part: &KeyPart, user: Option<&KeySpec>) -> Self {
         match part {
-            KeyPart::Ip { bits } => Self::Address { bits: *bits },
+            KeyPart::Ip { prefix_len } => Self::Address { prefix_len: *prefix_len },
             // The compiler rejects a `user` that refers to itself.
             KeyPart::User => user.map_or(Self::Text, |user| Self::new(user, None)),
             KeyPart::Host => Self::Host,
@@ -202,13 +202,13 @@ impl KeyForm {
                 JsonValue::Null => Ok(KeyValue::All),
                 _ => Err(SettingError::new("the rule counts all requests together", "omit `key`")),
             },
-            Self::Address { bits } => {
+            Self::Address { prefix_len } => {
                 let text = require_text(json, "an address")?;
                 let address: std::net::IpAddr = text.parse().map_err(|_| {
                     let problem = format!("invalid address `{}`", truncate(&text));
                     SettingError::new(problem, "write one, as in `192.0.2.1` or `2001:db8::1`")
                 })?;
-                Ok(KeyValue::Address(AddressKey::with_prefix(address.to_canonical(), *bits)))
+                Ok(KeyValue::Address(AddressKey::with_prefix(address.to_canonical(), *prefix_len)))
             }
             Self::Host => {
                 let text = require_text(json, "a host")?;

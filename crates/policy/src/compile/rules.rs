@@ -63,7 +63,7 @@ impl CompiledPolicy {
             let compiled = Matcher::new(&source.matching, &lists).and_then(|matcher| {
                 let keys = KeyCompiler {
                     proxies: &proxies,
-                    is_direct: policy.trusted_proxies.is_empty(),
+                    uses_peer_address: policy.trusted_proxies.is_empty(),
                     user: policy.user.as_ref(),
                     matcher: &matcher,
                     duplicates: source.duplicates,
@@ -130,7 +130,7 @@ fn compile_user_key(
     let matcher = Matcher::new(&Match::default(), lists)?;
     let keys = KeyCompiler {
         proxies,
-        is_direct: policy.trusted_proxies.is_empty(),
+        uses_peer_address: policy.trusted_proxies.is_empty(),
         user: Some(spec),
         matcher: &matcher,
         duplicates: DuplicateKeys::default(),
@@ -291,8 +291,8 @@ pub(super) fn build_settings(
     if let Some(deadline) = stores.deadline {
         settings = settings.deadline(deadline);
     }
-    if let Some(outage) = stores.failure_mode {
-        settings = settings.failure_mode(outage);
+    if let Some(failure_mode) = stores.failure_mode {
+        settings = settings.failure_mode(failure_mode);
     }
     if let Some(clock) = &compiler.clock {
         settings = settings.clock(clock.clone());
@@ -306,8 +306,8 @@ pub(super) fn build_rule_settings(rule: &RuleSpec) -> RuleSettings {
     if let Some(store) = &rule.store {
         settings = settings.store(store);
     }
-    if let Some(outage) = rule.failure_mode {
-        settings = settings.failure_mode(outage);
+    if let Some(failure_mode) = rule.failure_mode {
+        settings = settings.failure_mode(failure_mode);
     }
     settings
 }

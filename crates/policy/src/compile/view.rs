@@ -44,7 +44,7 @@ impl PolicyGate {
     pub fn key_at<'a>(&self, rule: usize, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         let rule = self.inner.rules.get(rule)?;
         match &rule.request_access {
-            Some(access) if rule.limit.is_none() => access.client_key(head),
+            Some(access) if rule.limit.is_none() => access.list_key(head),
             _ => rule.key_of(head),
         }
     }

@@ -84,11 +84,11 @@ pub enum EditError {
 
 impl ModeEdit {
     /// Plans the change of the mode of a rule. The result is parsed again, and equals the policy except for the mode.
-    pub fn plan(
+    pub fn prepare(
         path: impl AsRef<Path>,
         files: &dyn FileSource,
         rule: &str,
-        to: &RuleEnforcement,
+        new_mode: &RuleEnforcement,
     ) -> Result<Self, EditError> {
         let path = path.as_ref();
         let recorded = RecordingFiles { files, contents: RefCell::default() };
@@ -102,7 +102,7 @@ impl ModeEdit {
         };
         let unsupported = |at| {
             let problem = format!("cannot change the mode of rule `{rule}` here without other changes");
-            let fault = SpannedError::new(at, problem, format!("write `mode: {to}` manually"));
+            let fault = SpannedError::new(at, problem, format!("write `mode: {new_mode}` manually"));
             EditError::Unsupported(Problems::from_errors(vec![fault], &sources))
         };
         let node = rule_nodes(&root).get(index).copied();
@@ -114,7 +114,7 @@ impl ModeEdit {
             old_content: recorded.get(&source.path).unwrap_or_default(),
             splice: None,
             old_mode: found.enforcement.clone(),
-            new_mode: to.clone(),
+            new_mode: new_mode.clone(),
             policy: policy.clone(),
         };
         if edit.old_mode == edit.new_mode {
@@ -123,7 +123,7 @@ impl ModeEdit {
         let format = PolicyFormat::from_path(&source.path).unwrap_or(PolicyFormat::Yaml);
         // The parsed text has no byte order mark.
         let mark = edit.old_content.len().saturating_sub(source.text.len());
-        let splices = splice::find_splices(&source.text, format, node, &to.to_string()).into_iter();
+        let splices = splice::find_splices(&source.text, format, node, &new_mode.to_string()).into_iter();
         let mut edits =
             splices.map(|splice| edit.with_splice(Splice { offset: splice.offset + mark, ..splice }));
         edits

@@ -85,8 +85,8 @@ fn globs_are_disjoint(one: &Glob, other: &Glob) -> bool {
 fn network_covers(outer: &Network, inner: &Network) -> bool {
     match (outer, inner) {
         (Network::Prefix(outer), Network::Prefix(inner)) => {
-            let same_family = outer.first().is_ipv4() == inner.first().is_ipv4();
-            same_family && outer.bits() <= inner.bits() && outer.contains(inner.first())
+            let same_family = outer.network_address().is_ipv4() == inner.network_address().is_ipv4();
+            same_family && outer.prefix_len() <= inner.prefix_len() && outer.contains(inner.network_address())
         }
         (Network::List(outer), inner) => outer == "all" || *inner == Network::List(outer.clone()),
         (Network::Prefix(_), Network::List(_)) => false,

@@ -125,11 +125,13 @@ pub fn lint(policy: &Policy) -> Vec<LintWarning> {
             let fix = "use a larger burst, or a smaller cost".to_owned();
             add(Lint::CostOverBurst, "cost", reason, fix);
         }
-        let outage = match counter_location(policy, rule) {
+        let failure_mode = match counter_location(policy, rule) {
             CounterLocation::Memory => None,
-            CounterLocation::DefaultStore(outage) | CounterLocation::Store(_, outage) => Some(outage),
+            CounterLocation::DefaultStore(failure_mode) | CounterLocation::Store(_, failure_mode) => {
+                Some(failure_mode)
+            }
         };
-        if outage == Some(FailureMode::Open) && looks_like_login(rule) {
+        if failure_mode == Some(FailureMode::Open) && looks_like_login(rule) {
             let reason = "password guesses are not limited while its store is unavailable".to_owned();
             add(
                 Lint::OpenLogin,
@@ -355,10 +357,10 @@ fn find_cost_over_burst(rule: &RuleSpec) -> Option<String> {
 /// Whether a quota denies this cost even in its initial state.
 fn is_never_granted(quota: &Quota, cost: u64) -> bool {
     let now = Micros::from_secs(1);
-    let mut words = vec![0; quota.state_len()];
-    quota.create(&mut words[..], now);
-    let step = quota.decide(&mut words[..], now, Demand::with_max_wait(cost, Micros::MAX));
-    matches!(step.decision.outcome(), Outcome::Deny(Retry::Never))
+    let mut state = vec![0; quota.state_len()];
+    quota.create(&mut state[..], now);
+    let result = quota.decide(&mut state[..], now, Demand::with_max_wait(cost, Micros::MAX));
+    matches!(result.decision.outcome(), Outcome::Deny(Retry::Never))
 }
 
 /// Words in paths and rule names that indicate a login.

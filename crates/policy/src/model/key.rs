@@ -29,7 +29,7 @@ pub enum KeyPart {
     /// `ip`, or `ip/56`: the address of the client, as trusted proxies report it; for IPv6 a prefix of it.
     Ip {
         /// The prefix length for IPv6 addresses.
-        bits: u8,
+        prefix_len: u8,
     },
     /// `user`, by the key that the policy defines as `user`.
     User,

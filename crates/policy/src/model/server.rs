@@ -82,7 +82,7 @@ pub enum Underscores {
 pub enum ForwardedHeaders {
     /// `full`: `X-Forwarded-For`, `-Proto`, `-Host`, `Forwarded`, and `X-Request-Id`, which responses have, too.
     #[default]
-    Full,
+    All,
     /// `x-forwarded`: like `full`, without `Forwarded`.
     XForwarded,
     /// `none`: no such headers.

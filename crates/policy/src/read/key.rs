@@ -15,7 +15,7 @@ use crate::{
 use std::fmt;
 
 /// The default prefix length by which IPv6 addresses are grouped to one client.
-const DEFAULT_IPV6_BITS: u8 = 64;
+const DEFAULT_IPV6_PREFIX_LEN: u8 = 64;
 
 pub(super) static KEY_SCHEMA: ValueSchema = ValueSchema::AnyOf(&[
     ValueSchema::Text(&[
@@ -215,7 +215,7 @@ fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
     };
     Ok(KeySpec::Part(match (first, rest) {
         ("all", "") => return Ok(KeySpec::All),
-        ("ip", "") => KeyPart::Ip { bits: DEFAULT_IPV6_BITS },
+        ("ip", "") => KeyPart::Ip { prefix_len: DEFAULT_IPV6_PREFIX_LEN },
         ("user", "") => KeyPart::User,
         ("method", "") => KeyPart::Method,
         ("host", "") => KeyPart::Host,
@@ -227,7 +227,7 @@ fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
         ("query", _) => KeyPart::Query(named()?),
         ("capture", _) => KeyPart::Capture(named()?),
         (first, "") if first.starts_with("ip/") => match first["ip/".len()..].parse() {
-            Ok(bits @ 1..=128) => KeyPart::Ip { bits },
+            Ok(prefix_len @ 1..=128) => KeyPart::Ip { prefix_len },
             _ => {
                 let fix = "write an IPv6 prefix length from 1 to 128, as in `ip/56`";
                 return Err(ValueError::new(format!("invalid prefix length in `{first}`"), fix)
@@ -249,8 +249,8 @@ fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
 impl fmt::Display for KeyPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ip { bits: DEFAULT_IPV6_BITS } => f.write_str("ip"),
-            Self::Ip { bits } => write!(f, "ip/{bits}"),
+            Self::Ip { prefix_len: DEFAULT_IPV6_PREFIX_LEN } => f.write_str("ip"),
+            Self::Ip { prefix_len } => write!(f, "ip/{prefix_len}"),
             Self::User => f.write_str("user"),
             Self::Method => f.write_str("method"),
             Self::Host => f.write_str("host"),

@@ -24,7 +24,7 @@ const HEADER_STYLES: [(&str, HeaderStyle); 4] = [
     ("none", HeaderStyle::None),
 ];
 const FORWARDED_HEADERS: [(&str, ForwardedHeaders); 3] = [
-    ("full", ForwardedHeaders::Full),
+    ("full", ForwardedHeaders::All),
     ("x-forwarded", ForwardedHeaders::XForwarded),
     ("none", ForwardedHeaders::None),
 ];
@@ -222,10 +222,10 @@ impl PolicyReader<'_> {
     }
 
     fn user_key(&mut self, node: &SyntaxNode) -> Option<KeySpec> {
-        let since = self.reference_count();
+        let first_reference = self.reference_count();
         let key = self.key(node)?;
         if contains_user(&key) {
-            self.drop_path_references(since);
+            self.drop_path_references(first_reference);
             self.report_error(
                 node.span,
                 "`user` refers to itself",

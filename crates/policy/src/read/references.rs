@@ -105,11 +105,11 @@ impl PolicyReader<'_> {
     }
 
     /// Drops references to paths, captures and `user` recorded since then.
-    pub(super) fn drop_path_references(&mut self, since: usize) {
+    pub(super) fn drop_path_references(&mut self, first_reference: usize) {
         let mut index = 0;
         self.references.pending.retain(|reference| {
             index += 1;
-            index <= since
+            index <= first_reference
                 || !matches!(
                     reference.target,
                     ReferenceTarget::Capture | ReferenceTarget::Path | ReferenceTarget::User
@@ -118,8 +118,8 @@ impl PolicyReader<'_> {
     }
 
     /// Checks the references of a rule to its own path recorded since then.
-    pub(super) fn check_captures(&mut self, since: usize, matching: &Match) {
-        let pending = self.references.pending.split_off(since.min(self.references.pending.len()));
+    pub(super) fn check_captures(&mut self, first_reference: usize, matching: &Match) {
+        let pending = self.references.pending.split_off(first_reference.min(self.references.pending.len()));
         let mut known: Vec<&str> = matching.paths.iter().flat_map(PathPattern::captures).collect();
         known.dedup();
         for reference in pending {

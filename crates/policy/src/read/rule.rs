@@ -27,7 +27,7 @@ pub(super) const QUOTA: ValueSchema =
 pub(super) const TIME: ValueSchema = ValueSchema::Text(&["50ms", "10s"]);
 const NETWORKS: ValueSchema = ValueSchema::OneOrMany(&ValueSchema::Text(&["10.0.0.0/8", "internal", "all"]));
 const MISSING: [(&str, MissingKey); 4] = [
-    ("ip", MissingKey::Address),
+    ("ip", MissingKey::Ip),
     ("share", MissingKey::Shared),
     ("skip", MissingKey::Skip),
     ("refuse", MissingKey::Reject),
@@ -250,7 +250,7 @@ impl PolicyReader<'_> {
         };
         self.with_scope(scope, |reader| {
             let mut rule = RuleSpec::new("");
-            let since = reader.reference_count();
+            let first_reference = reader.reference_count();
             let more = reader.template_entries(entries);
             reader.reject_conflicting_quotas(entries);
             let all = entries.iter().map(|(name, node)| (name, node));
@@ -282,7 +282,7 @@ impl PolicyReader<'_> {
                     format!("add one of {}", LIMIT_KEYS.join(", ")),
                 );
             }
-            reader.check_captures(since, &rule.matching);
+            reader.check_captures(first_reference, &rule.matching);
             Some(rule)
         })
     }

@@ -38,12 +38,12 @@ impl<'a> PolicyReader<'a> {
                     };
                     reader.report_error(key.span, problem, "move it to the rules that use the template");
                 }
-                let since = reader.reference_count();
+                let first_reference = reader.reference_count();
                 let others = entries.iter().filter(|(key, _)| !matches!(key.text.as_str(), "use" | "name"));
                 let entries = others.map(|(key, node)| (key, node));
                 reader.read_entries(entries, node.span, &RULE, &mut RuleSpec::new(""));
                 // References to paths are checked in the rules that use the template.
-                reader.drop_path_references(since);
+                reader.drop_path_references(first_reference);
             });
         });
     }

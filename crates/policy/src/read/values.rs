@@ -236,12 +236,16 @@ impl PolicyReader<'_> {
     }
 
     /// Reads one of several keywords.
-    pub(super) fn keyword<T: Copy>(&mut self, node: &SyntaxNode, words: &[(&'static str, T)]) -> Option<T> {
+    pub(super) fn keyword<T: Copy>(
+        &mut self,
+        node: &SyntaxNode,
+        keywords: &[(&'static str, T)],
+    ) -> Option<T> {
         let text = self.scalar(node)?;
-        match words.iter().find(|(word, _)| *word == text) {
+        match keywords.iter().find(|(word, _)| *word == text) {
             Some((_, value)) => Some(*value),
             None => {
-                let (problem, fix) = unknown_word_error(&text, words.iter().map(|(word, _)| *word));
+                let (problem, fix) = unknown_word_error(&text, keywords.iter().map(|(word, _)| *word));
                 self.report_error(node.span, problem, fix);
                 None
             }
@@ -411,8 +415,8 @@ pub(super) fn write_size(bytes: &u64) -> OutputValue {
     }
 }
 
-pub(super) fn write_failure_mode(outage: &FailureMode) -> OutputValue {
-    OutputValue::text(match outage {
+pub(super) fn write_failure_mode(failure_mode: &FailureMode) -> OutputValue {
+    OutputValue::text(match failure_mode {
         FailureMode::Open => "open".to_owned(),
         FailureMode::Closed => "closed".to_owned(),
         FailureMode::Local { nodes } => format!("local {nodes}"),
@@ -428,11 +432,11 @@ pub(super) fn write_path<P: AsRef<Path>>(path: &P) -> OutputValue {
 }
 
 /// Returns the keywords, for the schema.
-pub(crate) const fn keyword_names<T, const N: usize>(words: &[(&'static str, T); N]) -> [&'static str; N] {
+pub(crate) const fn keyword_names<T, const N: usize>(keywords: &[(&'static str, T); N]) -> [&'static str; N] {
     let mut names = [""; N];
     let mut at = 0;
     while at < N {
-        names[at] = words[at].0;
+        names[at] = keywords[at].0;
         at += 1;
     }
     names
@@ -441,14 +445,14 @@ pub(crate) const fn keyword_names<T, const N: usize>(words: &[(&'static str, T);
 /// Prints the keyword for a value; `None` for the default value.
 pub(crate) fn write_keyword<T: PartialEq + Default>(
     value: &T,
-    words: &[(&'static str, T)],
+    keywords: &[(&'static str, T)],
 ) -> Option<OutputValue> {
-    let word = words.iter().find(|(_, known)| known == value)?.0;
+    let word = keywords.iter().find(|(_, known)| known == value)?.0;
     (*value != T::default()).then(|| OutputValue::text(word))
 }
 
 /// Returns the keyword for the default value, for the schema.
-pub(crate) fn default_keyword<T: PartialEq + Default>(words: &[(&'static str, T)]) -> OutputValue {
+pub(crate) fn default_keyword<T: PartialEq + Default>(keywords: &[(&'static str, T)]) -> OutputValue {
     let default = T::default();
-    OutputValue::text(words.iter().find(|(_, known)| *known == default).map_or("", |(word, _)| word))
+    OutputValue::text(keywords.iter().find(|(_, known)| *known == default).map_or("", |(word, _)| word))
 }

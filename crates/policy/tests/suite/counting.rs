@@ -4,11 +4,11 @@
 
 use crate::{
     requests::{MatchExt as _, PolicyTestRequest, any_request},
-    rules::{count_admitted, expect_ready, gate, header, ip, policy, refusal, refusing_rule, rule},
+    rules::{count_admitted, expect_ready, gate, header, ip, policy, rejecting_rule, rejection, rule},
 };
 use tidegate_core::Percent;
 use tidegate_policy::{
-    compile::{Compiler, DenyReason, PolicyResult, RejectAction},
+    compile::{Compiler, PolicyResult, RejectAction, RejectReason},
     model::{
         BandwidthSpec, ChargeSpec, CostSpec, Expression, KeyPart, KeySpec, Policy, Quotas, RuleEnforcement,
         RuleSpec, StatusPattern, Tiers,
@@ -41,16 +41,16 @@ fn matching_rules_count_requests() {
         },
     ]));
     let (page, login) = (PolicyTestRequest::new("GET /page"), PolicyTestRequest::new("POST //%6Cogin/;x"));
-    assert_eq!([refusing_rule(&gate, &login), refusing_rule(&gate, &login)], ["", ""]);
-    assert_eq!(refusing_rule(&gate, &login), "login");
+    assert_eq!([rejecting_rule(&gate, &login), rejecting_rule(&gate, &login)], ["", ""]);
+    assert_eq!(rejecting_rule(&gate, &login), "login");
     // A request that one rule denies is not charged by the others.
-    assert_eq!([refusing_rule(&gate, &page), refusing_rule(&gate, &page)], ["", ""]);
-    assert_eq!(refusing_rule(&gate, &page), "everybody");
-    let refusal = refusal(&gate, &login).unwrap();
-    assert_eq!((&*refusal.rule, refusal.reason), ("login", DenyReason::Limited), "the longer wait");
-    let RejectAction::Response(answer) = refusal.action else { panic!("expected a response") };
+    assert_eq!([rejecting_rule(&gate, &page), rejecting_rule(&gate, &page)], ["", ""]);
+    assert_eq!(rejecting_rule(&gate, &page), "everybody");
+    let rejection = rejection(&gate, &login).unwrap();
+    assert_eq!((&*rejection.rule, rejection.reason), ("login", RejectReason::Limited), "the longer wait");
+    let RejectAction::Response(answer) = rejection.action else { panic!("expected a response") };
     assert_eq!((answer.status, answer.get("retry-after")), (429, Some("30")));
-    assert_eq!(refusing_rule(&gate, &page.clone().with_peer("192.0.2.2")), "");
+    assert_eq!(rejecting_rule(&gate, &page.clone().with_peer("192.0.2.2")), "");
 }
 
 /// For each key: whether two requests have different values.
@@ -123,9 +123,9 @@ fn keys_are_read_from_their_source() {
         let spec = RuleSpec { matching: any_request().path("/users/{id}/**").path("/{rest**}"), ..spec };
         let policy = Policy { user: Some(header("x-user")), ..policy([spec.clone()]) };
         let gate = gate(&policy);
-        assert_eq!(refusing_rule(&gate, &plain), "");
-        assert_eq!(refusing_rule(&gate, &plain), "one");
-        assert_eq!(refusing_rule(&gate, &other).is_empty(), differs, "{:?} {other:?}", spec.key);
+        assert_eq!(rejecting_rule(&gate, &plain), "");
+        assert_eq!(rejecting_rule(&gate, &plain), "one");
+        assert_eq!(rejecting_rule(&gate, &other).is_empty(), differs, "{:?} {other:?}", spec.key);
     }
 }
 
@@ -136,9 +136,9 @@ fn missing_key_is_shared_skipped_or_rejected() {
     let request = PolicyTestRequest::new("GET /");
     assert_eq!(count_admitted(&gate_of(MissingKey::Shared), &request), 1);
     assert_eq!(count_admitted(&gate_of(MissingKey::Skip), &request), 10);
-    let refused = refusal(&gate_of(MissingKey::Reject), &request).unwrap();
-    assert_eq!(refused.reason, DenyReason::NoKey);
-    assert!(matches!(refused.action, RejectAction::Response(answer) if answer.status == 400));
+    let rejected = rejection(&gate_of(MissingKey::Reject), &request).unwrap();
+    assert_eq!(rejected.reason, RejectReason::NoKey);
+    assert!(matches!(rejected.action, RejectAction::Response(answer) if answer.status == 400));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn per_request_quota_is_rejected() {
     let gate = gate(&spec);
     let rates = || match expect_ready(gate.check(&PolicyTestRequest::new("GET /"))) {
         PolicyResult::Admitted(admission) => admission.response_rates().to_vec(),
-        PolicyResult::Refused(refusal) => panic!("{refusal:?}"),
+        PolicyResult::Rejected(rejection) => panic!("{rejection:?}"),
     };
     assert_eq!((rates().len(), rates().len()), (1, 1));
 }
@@ -242,8 +242,8 @@ fn failing_expressions_are_counted() {
         RuleSpec { matching: any_request().when("request.size / 0 > 1"), ..rule("when", &["9/min"]) },
         rule("plain", &["9/min"]),
     ]));
-    refusing_rule(&gate, &PolicyTestRequest::new("GET /").with_header("x-user", "ann"));
-    refusing_rule(&gate, &PolicyTestRequest::new("GET /"));
+    rejecting_rule(&gate, &PolicyTestRequest::new("GET /").with_header("x-user", "ann"));
+    rejecting_rule(&gate, &PolicyTestRequest::new("GET /"));
     let failures: Vec<_> =
         gate.expression_failures().map(|(part, failures)| (part.to_string(), failures)).collect();
     assert_eq!(failures, [("rule `key`".to_owned(), 1), ("rule `when`".to_owned(), 2)]);
@@ -259,9 +259,9 @@ fn single_ip_rule_keeps_fast_path() {
     let forwarded =
         PolicyTestRequest::new("GET /").with_peer("10.0.0.1").with_header("x-forwarded-for", "203.0.113.7");
     let behind = gate(&behind);
-    assert_eq!(refusing_rule(&behind, &forwarded), "");
+    assert_eq!(rejecting_rule(&behind, &forwarded), "");
     assert_eq!(
-        refusing_rule(&behind, &PolicyTestRequest::new("GET /").with_peer("203.0.113.7")),
+        rejecting_rule(&behind, &PolicyTestRequest::new("GET /").with_peer("203.0.113.7")),
         "one",
         "the same client"
     );

@@ -20,7 +20,7 @@ fn edit(disk: &TestFiles, main: &str, rule: &str, to: &str) -> Result<ModeEdit, 
         let name = path.to_str().unwrap_or_default();
         disk.get(name).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     };
-    ModeEdit::plan(main, &files, rule, &to.parse().unwrap())
+    ModeEdit::prepare(main, &files, rule, &to.parse().unwrap())
 }
 
 /// The text with another mode for rule `a`, or the error.

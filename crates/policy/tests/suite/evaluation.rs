@@ -4,13 +4,15 @@
 
 use crate::{
     requests::{MatchExt as _, PolicyTestRequest, any_request},
-    rules::{access, count_admitted, expect_ready, gate, header, ip, policy, refusal, refusing_rule, rule},
+    rules::{
+        access, count_admitted, expect_ready, gate, header, ip, policy, rejecting_rule, rejection, rule,
+    },
 };
 use std::{collections::BTreeMap, time::Duration};
 use tidegate_core::Percent;
 use tidegate_limiter::Clock;
 use tidegate_policy::{
-    compile::{Compiler, DenyReason, LivePolicy, PolicyGate, PolicyResult, RejectAction},
+    compile::{Compiler, LivePolicy, PolicyGate, PolicyResult, RejectAction, RejectReason},
     model::{
         AdaptiveSpec, BandwidthSpec, BreakerSpec, Fallback, KeyPart, KeySpec, OnLimit, Policy, PrioritySpec,
         QueueOrder, QueueSpec, Reject, RouteSpec, RuleEnforcement, RuleSpec,
@@ -33,7 +35,7 @@ impl ResponseHead for StatusResponse {
 }
 
 fn denial_response(gate: &PolicyGate, request: &PolicyTestRequest) -> RejectionResponse {
-    match refusal(gate, request).unwrap().action {
+    match rejection(gate, request).unwrap().action {
         RejectAction::Response(answer) => answer,
         other => panic!("{other:?}"),
     }
@@ -45,7 +47,7 @@ fn on_limit_action_is_applied() {
         let upstreams = BTreeMap::from([("spare".to_owned(), upstream())]);
         let spec = Policy { upstreams, ..policy([RuleSpec { on_limit, ..rule("one", &["1/min"]) }]) };
         let gate = gate(&spec);
-        assert_eq!(refusing_rule(&gate, &PolicyTestRequest::new("GET /")), "");
+        assert_eq!(rejecting_rule(&gate, &PolicyTestRequest::new("GET /")), "");
         gate
     };
     let request = PolicyTestRequest::new("GET /");
@@ -81,7 +83,7 @@ fn on_limit_action_is_applied() {
         (empty.status, empty.get("content-type"), &*empty.body),
         (200, Some("application/json"), "[]")
     );
-    let action_of = |on_limit: OnLimit| refusal(&over(on_limit), &request).unwrap().action;
+    let action_of = |on_limit: OnLimit| rejection(&over(on_limit), &request).unwrap().action;
     assert_eq!(action_of(OnLimit::Drop), RejectAction::Drop);
     let spare = OnLimit::Fallback(Fallback::Upstream("spare".to_owned()));
     assert_eq!(action_of(spare), RejectAction::Upstream("spare".into()));
@@ -119,14 +121,14 @@ fn access_lists_apply_before_limits() {
     let from = |peer: &str| PolicyTestRequest::new("GET /").with_peer(peer);
     assert_eq!(count_admitted(&gate, &from("192.0.2.1")), 2);
     assert_eq!(count_admitted(&gate, &from("198.51.100.7")), 10);
-    let refused = refusal(&gate, &from("198.51.100.8")).unwrap();
-    assert_eq!((&*refused.rule, refused.reason), ("everybody", DenyReason::Denied));
-    assert!(matches!(refused.action, RejectAction::Response(answer) if answer.status == 403));
+    let rejected = rejection(&gate, &from("198.51.100.8")).unwrap();
+    assert_eq!((&*rejected.rule, rejected.reason), ("everybody", RejectReason::DenyListed));
+    assert!(matches!(rejected.action, RejectAction::Response(answer) if answer.status == 403));
     let admin = PolicyTestRequest::new("GET /admin");
-    assert_eq!(refusing_rule(&gate, &admin.clone().with_peer("192.0.2.9")), "admin");
-    assert_eq!(refusing_rule(&gate, &admin.clone().with_peer("10.1.1.1")), "");
+    assert_eq!(rejecting_rule(&gate, &admin.clone().with_peer("192.0.2.9")), "admin");
+    assert_eq!(rejecting_rule(&gate, &admin.clone().with_peer("10.1.1.1")), "");
     assert_eq!(
-        refusing_rule(&gate, &PolicyTestRequest { peer: None, ..admin }),
+        rejecting_rule(&gate, &PolicyTestRequest { peer: None, ..admin }),
         "everybody",
         "unknown client"
     );
@@ -139,14 +141,14 @@ fn repeated_denials_ban_client() {
     let spec = policy([RuleSpec { key: ip(), access: Some(banning), ..rule("login", &["1/s"]) }]);
     let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &spec).unwrap();
     let request = PolicyTestRequest::new("POST /login");
-    let reason = || refusal(&live.current(), &request).map(|refusal| refusal.reason);
+    let reason = || rejection(&live.current(), &request).map(|rejection| rejection.reason);
     let reasons = [reason(), reason(), reason(), reason(), reason()];
-    let limited = Some(DenyReason::Limited);
+    let limited = Some(RejectReason::Limited);
     assert_eq!(reasons[..3], [None, limited, limited]);
-    assert_eq!(reasons[4], Some(DenyReason::Banned), "{reasons:?}");
+    assert_eq!(reasons[4], Some(RejectReason::Banned), "{reasons:?}");
     // A ban survives a change of the policy, and expires on time.
     live.replace(&policy([RuleSpec { message: Some("No.".to_owned()), ..spec.rules[0].clone() }])).unwrap();
-    assert_eq!(reason(), Some(DenyReason::Banned));
+    assert_eq!(reason(), Some(RejectReason::Banned));
     manual_clock.advance(Duration::from_secs(3_600));
     assert_eq!(reason(), None);
 }
@@ -156,21 +158,21 @@ fn ban_follows_the_key_of_its_rule() {
     let banning = || Some(access(&[], &[], Some("2/min for 1h")));
     let user = RuleSpec { key: header("x-user"), access: banning(), ..rule("login", &["1/s"]) };
     let repeat = |gate: &PolicyGate, request: PolicyTestRequest| {
-        (0..5).fold(None, |_, _| refusal(gate, &request).map(|refusal| refusal.reason))
+        (0..5).fold(None, |_, _| rejection(gate, &request).map(|rejection| rejection.reason))
     };
     let request = |name: &str| PolicyTestRequest::new("POST /login").with_header("x-user", name);
     let login = gate(&policy([user]));
-    assert_eq!(repeat(&login, request("mallory")), Some(DenyReason::Banned));
-    assert_eq!(refusing_rule(&login, &request("ann")), "", "another user behind the same address");
+    assert_eq!(repeat(&login, request("mallory")), Some(RejectReason::Banned));
+    assert_eq!(rejecting_rule(&login, &request("ann")), "", "another user behind the same address");
     assert_eq!(
-        refusal(&login, &request("mallory").with_peer("203.0.113.9")).unwrap().reason,
-        DenyReason::Banned,
+        rejection(&login, &request("mallory").with_peer("203.0.113.9")).unwrap().reason,
+        RejectReason::Banned,
         "the same user from another address",
     );
     // Without the key, the address is counted and banned.
-    assert_eq!(repeat(&login, PolicyTestRequest::new("POST /login")), Some(DenyReason::Banned));
-    assert_eq!(refusing_rule(&login, &PolicyTestRequest::new("POST /login").with_peer("203.0.113.9")), "");
-    assert_eq!(refusing_rule(&login, &request("bob")), "");
+    assert_eq!(repeat(&login, PolicyTestRequest::new("POST /login")), Some(RejectReason::Banned));
+    assert_eq!(rejecting_rule(&login, &PolicyTestRequest::new("POST /login").with_peer("203.0.113.9")), "");
+    assert_eq!(rejecting_rule(&login, &request("bob")), "");
 
     // A client is not banned for the requests of others: a key that identifies no client bans addresses.
     let paths =
@@ -180,12 +182,12 @@ fn ban_follows_the_key_of_its_rule() {
         let shared = gate(&policy([shared]));
         assert_eq!(
             repeat(&shared, PolicyTestRequest::new("POST /login")),
-            Some(DenyReason::Banned),
+            Some(RejectReason::Banned),
             "{key:?}"
         );
         let other =
-            refusal(&shared, &PolicyTestRequest::new("POST /login").with_peer("203.0.113.9")).unwrap();
-        assert_eq!(other.reason, DenyReason::Limited, "{key:?}");
+            rejection(&shared, &PolicyTestRequest::new("POST /login").with_peer("203.0.113.9")).unwrap();
+        assert_eq!(other.reason, RejectReason::Limited, "{key:?}");
     }
 }
 
@@ -199,18 +201,18 @@ fn requests_without_a_key_are_counted_by_address() {
     let from = |client: &str| {
         PolicyTestRequest::new("GET /").with_peer("10.0.0.1").with_header("x-forwarded-for", client)
     };
-    assert_eq!(refusing_rule(&gate, &from("192.0.2.1")), "");
+    assert_eq!(rejecting_rule(&gate, &from("192.0.2.1")), "");
     assert_eq!(
-        refusing_rule(&gate, &from("192.0.2.2")),
+        rejecting_rule(&gate, &from("192.0.2.2")),
         "",
         "one client does not use up the quota of another"
     );
-    assert_eq!(refusing_rule(&gate, &from("192.0.2.1")), "one");
-    assert_eq!(refusing_rule(&gate, &from("192.0.2.9").with_header("x-user", "192.0.2.3")), "");
-    assert_eq!(refusing_rule(&gate, &from("192.0.2.3")), "", "users and addresses have separate counters");
+    assert_eq!(rejecting_rule(&gate, &from("192.0.2.1")), "one");
+    assert_eq!(rejecting_rule(&gate, &from("192.0.2.9").with_header("x-user", "192.0.2.3")), "");
+    assert_eq!(rejecting_rule(&gate, &from("192.0.2.3")), "", "users and addresses have separate counters");
     let shared = gate_of(&spec(MissingKey::Shared));
-    assert_eq!(refusing_rule(&shared, &PolicyTestRequest::new("GET /").with_peer("192.0.2.1")), "");
-    assert_eq!(refusing_rule(&shared, &PolicyTestRequest::new("GET /").with_peer("192.0.2.2")), "one");
+    assert_eq!(rejecting_rule(&shared, &PolicyTestRequest::new("GET /").with_peer("192.0.2.1")), "");
+    assert_eq!(rejecting_rule(&shared, &PolicyTestRequest::new("GET /").with_peer("192.0.2.2")), "one");
 }
 
 #[test]
@@ -234,9 +236,12 @@ fn breaker_opens_after_failures() {
         assert!(admission.has_pending());
         drop(admission.settle(&reply));
     }
-    let refused = refusal(&gate, &request).unwrap();
-    assert_eq!((refused.reason, refused.retry_after), (DenyReason::Guarded, Some(Duration::from_secs(5))));
-    assert!(matches!(refused.action, RejectAction::Response(answer) if answer.status == 503));
+    let rejected = rejection(&gate, &request).unwrap();
+    assert_eq!(
+        (rejected.reason, rejected.retry_after),
+        (RejectReason::Guarded, Some(Duration::from_secs(5)))
+    );
+    assert!(matches!(rejected.action, RejectAction::Response(answer) if answer.status == 503));
 }
 
 #[test]
@@ -252,8 +257,8 @@ fn low_priority_is_shed_first() {
             admissions.push(admission);
             true
         }
-        PolicyResult::Refused(refusal) => {
-            assert_eq!(refusal.reason, DenyReason::Guarded);
+        PolicyResult::Rejected(rejection) => {
+            assert_eq!(rejection.reason, RejectReason::Guarded);
             false
         }
     };
@@ -304,7 +309,7 @@ async fn queued_request_holds_no_guard_permits() {
     drop(first.settle(&StatusResponse(200)));
     let (second, third) = (second.await.unwrap(), third.await.unwrap());
     let waited = [second, third];
-    let is_limited = |result: &&PolicyResult| matches!(result, PolicyResult::Refused(refusal) if refusal.reason == DenyReason::Limited);
+    let is_limited = |result: &&PolicyResult| matches!(result, PolicyResult::Rejected(rejection) if rejection.reason == RejectReason::Limited);
     assert_eq!(waited.iter().filter(is_limited).count(), 1);
     let admitted = waited.iter().filter(|result| matches!(result, PolicyResult::Admitted(_))).count();
     assert_eq!(admitted, 1, "queue of one: {waited:?}");
@@ -333,8 +338,8 @@ async fn full_adaptive_limit_queues_by_priority() {
     let PolicyResult::Admitted(high) = high.await.unwrap() else { panic!("expected an admission") };
     assert!(!low.is_finished());
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let PolicyResult::Refused(low) = low.await.unwrap() else { panic!("expected a timeout") };
-    assert_eq!(low.reason, DenyReason::Guarded);
+    let PolicyResult::Rejected(low) = low.await.unwrap() else { panic!("expected a timeout") };
+    assert_eq!(low.reason, RejectReason::Guarded);
     drop(high.settle(&StatusResponse(200)));
     assert!(matches!(expect_ready(send("low")), PolicyResult::Admitted(_)));
 }

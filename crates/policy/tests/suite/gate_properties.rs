@@ -4,7 +4,7 @@
 
 use crate::{
     requests::{MatchExt as _, PolicyTestRequest, any_request},
-    rules::{gate, header, ip, policy, refusal, rule},
+    rules::{gate, header, ip, policy, rejection, rule},
 };
 use proptest::prelude::*;
 use tidegate_core::Micros;
@@ -103,7 +103,7 @@ fn dry_run_reports_the_denial_with_the_longest_wait() {
     gate.prepare(&gate.view_request(&request), &mut prefetch);
     let mut denied_by = || {
         gate.dry_run(&request, (&prefetch, 0), &mut dry_run);
-        dry_run.denied_by()
+        dry_run.rejected_by()
     };
     assert_eq!((denied_by(), denied_by()), (None, Some(1)));
 }
@@ -113,7 +113,7 @@ proptest! {
     fn policy_agrees_with_scan_of_limits(rules in rule_sets(), requests in requests()) {
         let (indexed, scanned) = (gate(&policy(rules.clone())), gate(&policy(rules)));
         for request in &requests {
-            let one = refusal(&indexed, request).map(|refusal| refusal.rule.to_string());
+            let one = rejection(&indexed, request).map(|rejection| rejection.rule.to_string());
             let Evaluation::Ready(verdict) = scanned.gate().check(request) else { panic!("expected an immediate result") };
             let other = verdict.denial().map(|one| one.rule(scanned.gate()).unwrap().name().to_owned());
             prop_assert_eq!(one, other, "{:?}", request);
@@ -142,12 +142,12 @@ proptest! {
             }
             dry.prefetch(&prefetch, 0..requests.len());
             for ((at, request), step) in requests.iter().enumerate().zip(steps) {
-                now = now.plus(Micros::from_secs(*step));
+                now = now.saturating_add(Micros::from_secs(*step));
                 manual_clock.set(now);
                 dry.dry_run(request, (&prefetch, at), &mut dry_run);
-                let refusal = refusal(&live, request).map(|refusal| (refusal.index, refusal.reason, refusal.action));
-                let expected = dry_run.refusal(request).map(|refusal| (refusal.index, refusal.reason, refusal.action));
-                prop_assert_eq!(refusal, expected, "{:?}", request);
+                let rejection = rejection(&live, request).map(|rejection| (rejection.index, rejection.reason, rejection.action));
+                let expected = dry_run.rejection(request).map(|rejection| (rejection.index, rejection.reason, rejection.action));
+                prop_assert_eq!(rejection, expected, "{:?}", request);
             }
         }
     }

@@ -4,7 +4,7 @@
 
 use crate::{
     requests::{MatchExt as _, PolicyTestRequest, any_request},
-    rules::{gate, header, ip, policy, refusal, rule},
+    rules::{gate, header, ip, policy, rejection, rule},
 };
 use proptest::prelude::*;
 use tidegate_limiter::FailureMode;
@@ -234,7 +234,7 @@ proptest! {
         let (with, without) = (gate(&policy), gate(&alive));
         for request in &requests {
             prop_assert_eq!(
-                refusal(&with, request).is_some(), refusal(&without, request).is_some(), "{:?}", request
+                rejection(&with, request).is_some(), rejection(&without, request).is_some(), "{:?}", request
             );
         }
     }

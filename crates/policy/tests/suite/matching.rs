@@ -264,7 +264,7 @@ proptest! {
     /// Compiling and evaluating any expression does not panic.
     #[test]
     fn expressions_never_panic(
-        words in proptest::collection::vec(
+        tokens in proptest::collection::vec(
             prop_oneof![
                 Just("request.path".to_owned()), Just("request.headers['a']".to_owned()), Just(".split('/')".to_owned()),
                 Just("==".to_owned()), Just("&&".to_owned()), Just("(".to_owned()), Just(")".to_owned()), Just("[".to_owned()),
@@ -275,7 +275,7 @@ proptest! {
             0..12,
         ),
     ) {
-        let matching = any_request().when(&words.join(" "));
+        let matching = any_request().when(&tokens.join(" "));
         if let Ok(matcher) = Matcher::new(&matching, &Lists::default()) {
             let request = PolicyTestRequest::new("GET /a/b").with_header("a", "ü");
             matcher.matches(&RequestView::new(&request, &TrustedProxies::none()));

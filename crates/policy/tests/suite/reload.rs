@@ -4,13 +4,13 @@
 
 use crate::{
     requests::PolicyTestRequest,
-    rules::{ip, policy, refusal, rule},
+    rules::{ip, policy, rejection, rule},
 };
 use std::time::Duration;
 use tidegate_core::CarryOver;
 use tidegate_limiter::{Clock, ManualClock};
 use tidegate_policy::{
-    compile::{Compiler, DenyReason, LivePolicy, PolicyGate, PolicyResult},
+    compile::{Compiler, LivePolicy, PolicyGate, PolicyResult, RejectReason},
     model::{AdaptiveSpec, Policy, QueueOrder, QueueSpec, RuleSpec},
 };
 use tidegate_rule::{Evaluation, Rules, request::ResponseHead};
@@ -21,7 +21,7 @@ fn live_policy(policy: &Policy) -> (LivePolicy, ManualClock) {
 }
 
 fn remaining(live: &LivePolicy) -> usize {
-    (0..200).take_while(|_| refusal(&live.current(), &PolicyTestRequest::new("GET /")).is_none()).count()
+    (0..200).take_while(|_| rejection(&live.current(), &PolicyTestRequest::new("GET /")).is_none()).count()
 }
 
 /// Four of ten requests are used when a new policy allows twenty, or five.
@@ -38,7 +38,7 @@ fn reload_carries_over_counters_as_configured() {
     for (inherit, quota, expected) in cases {
         let (live, _manual_clock) = live_policy(&policy([rule("one", &["10/h"])]));
         for _ in 0..4 {
-            assert!(refusal(&live.current(), &PolicyTestRequest::new("GET /")).is_none());
+            assert!(rejection(&live.current(), &PolicyTestRequest::new("GET /")).is_none());
         }
         live.replace(&policy([RuleSpec { carry_over: inherit, ..rule("one", &[quota]) }])).unwrap();
         assert_eq!(remaining(&live), expected, "{inherit:?} {quota}");
@@ -50,7 +50,7 @@ fn reload_carries_over_counters_as_configured() {
 fn reload_carries_over_each_quota() {
     let (live, _manual_clock) = live_policy(&policy([rule("one", &["10/h", "8/d"])]));
     for _ in 0..4 {
-        assert!(refusal(&live.current(), &PolicyTestRequest::new("GET /")).is_none());
+        assert!(rejection(&live.current(), &PolicyTestRequest::new("GET /")).is_none());
     }
     let next = RuleSpec { carry_over: CarryOver::Keep, ..rule("one", &["20/h", "9/d"]) };
     live.replace(&policy([next])).unwrap();
@@ -66,7 +66,7 @@ fn reload_that_replaces_a_limiter_keeps_counters() {
     let used = |quotas: &[&str]| {
         let (live, manual_clock) = live_policy(&policy([rule("one", quotas)]));
         for _ in 0..4 {
-            assert!(refusal(&live.current(), &PolicyTestRequest::new("GET /")).is_none());
+            assert!(rejection(&live.current(), &PolicyTestRequest::new("GET /")).is_none());
         }
         (live, manual_clock)
     };
@@ -120,12 +120,12 @@ async fn send_request(gate: &PolicyGate, from: &str) -> RequestOutcome {
 enum RequestOutcome {
     Admitted(PolicyResult),
     Waiting(tokio::task::JoinHandle<PolicyResult>),
-    Refused(DenyReason),
+    Rejected(RejectReason),
 }
 
 fn request_outcome(result: PolicyResult) -> RequestOutcome {
     match result {
-        PolicyResult::Refused(refusal) => RequestOutcome::Refused(refusal.reason),
+        PolicyResult::Rejected(rejection) => RequestOutcome::Rejected(rejection.reason),
         admitted => RequestOutcome::Admitted(admitted),
     }
 }
@@ -151,18 +151,18 @@ async fn queue_is_bounded_per_key_and_in_total() {
             Compiler::new(Rules::new()).clock(Clock::tokio()).compile(&policy([spec.clone()]), None).unwrap(),
             format!("{:?} {:?}", spec.quotas, spec.adaptive),
         );
-        let (mut passes, mut waits, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut passes, mut waits, mut rejected) = (Vec::new(), Vec::new(), Vec::new());
         for from in ["192.0.2.1"; 4].into_iter().chain(["192.0.2.2"; 4]) {
             match send_request(&gate, from).await {
                 RequestOutcome::Admitted(result) => passes.push(result),
                 RequestOutcome::Waiting(waiting) => waits.push((from, waiting)),
-                RequestOutcome::Refused(reason) => refused.push((from, reason)),
+                RequestOutcome::Rejected(reason) => rejected.push((from, reason)),
             }
         }
         let of = |from: &str| waits.iter().filter(|(waiting, _)| *waiting == from).count();
         assert_eq!(passes.len(), passing, "{what}");
         assert_eq!((of("192.0.2.1"), of("192.0.2.2")), (2, 1), "{what}");
-        assert_eq!(refused.len(), 8 - passing - 3, "{what}");
+        assert_eq!(rejected.len(), 8 - passing - 3, "{what}");
         // A canceled request makes room for another one, of any key.
         let (_, left) = waits.pop().unwrap();
         left.abort();
@@ -176,7 +176,7 @@ async fn queue_is_bounded_per_key_and_in_total() {
         for (_, waiting) in waits {
             match waiting.await.unwrap() {
                 PolicyResult::Admitted(admission) => drop(admission.settle(&OkResponse)),
-                PolicyResult::Refused(refusal) => panic!("{what}: {refusal:?}"),
+                PolicyResult::Rejected(rejection) => panic!("{what}: {rejection:?}"),
             }
         }
     }
@@ -196,7 +196,10 @@ async fn admitted_requests_use_no_queue_slots() {
         admissions.push(result);
     }
     assert!(matches!(send_request(&gate, "192.0.2.1").await, RequestOutcome::Waiting(_)));
-    assert!(matches!(send_request(&gate, "192.0.2.1").await, RequestOutcome::Refused(DenyReason::Limited)));
+    assert!(matches!(
+        send_request(&gate, "192.0.2.1").await,
+        RequestOutcome::Rejected(RejectReason::Limited)
+    ));
 }
 
 /// A new policy can resize the queue. Waiting requests stay.
@@ -219,7 +222,7 @@ async fn queue_resizes_with_waiters() {
         live.replace(&spec(max)).unwrap();
         match send_request(&live.current(), "192.0.2.1").await {
             RequestOutcome::Waiting(waiting) if fits => waits.push(waiting),
-            RequestOutcome::Refused(DenyReason::Limited) if !fits => {}
+            RequestOutcome::Rejected(RejectReason::Limited) if !fits => {}
             _ => panic!("{max} {fits}"),
         }
     }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use tidegate_policy::{
-    compile::{Compiler, PolicyGate, PolicyRefusal, PolicyResult},
+    compile::{Compiler, PolicyGate, PolicyRejection, PolicyResult},
     model::{AccessSpec, KeyPart, KeySpec, Network, Policy, Quotas, RuleSpec},
 };
 use tidegate_rule::{Evaluation, Rules, request::RequestHead};
@@ -15,7 +15,7 @@ pub(crate) fn rule(name: &str, quotas: &[&str]) -> RuleSpec {
 }
 
 pub(crate) fn ip() -> KeySpec {
-    KeySpec::Part(KeyPart::Ip { bits: 64 })
+    KeySpec::Part(KeyPart::Ip { prefix_len: 64 })
 }
 
 pub(crate) fn header(name: &str) -> KeySpec {
@@ -51,19 +51,19 @@ pub(crate) fn expect_ready(evaluation: Evaluation<PolicyResult>) -> PolicyResult
 }
 
 /// The refusal of a request; `None` if it is admitted.
-pub(crate) fn refusal(gate: &PolicyGate, request: &dyn RequestHead) -> Option<PolicyRefusal> {
+pub(crate) fn rejection(gate: &PolicyGate, request: &dyn RequestHead) -> Option<PolicyRejection> {
     match expect_ready(gate.check(request)) {
         PolicyResult::Admitted(_) => None,
-        PolicyResult::Refused(refusal) => Some(*refusal),
+        PolicyResult::Rejected(rejection) => Some(*rejection),
     }
 }
 
 /// The name of the rule that denies a request; empty if it is admitted.
-pub(crate) fn refusing_rule(gate: &PolicyGate, request: &dyn RequestHead) -> String {
-    refusal(gate, request).map(|refusal| refusal.rule.to_string()).unwrap_or_default()
+pub(crate) fn rejecting_rule(gate: &PolicyGate, request: &dyn RequestHead) -> String {
+    rejection(gate, request).map(|rejection| rejection.rule.to_string()).unwrap_or_default()
 }
 
 /// The number of admitted requests out of ten.
 pub(crate) fn count_admitted(gate: &PolicyGate, request: &dyn RequestHead) -> usize {
-    (0..10).filter(|_| refusal(gate, request).is_none()).count()
+    (0..10).filter(|_| rejection(gate, request).is_none()).count()
 }

@@ -288,8 +288,8 @@ fn matches() -> BoxedStrategy<Match> {
 /// Keys. Those that need a path or a user are generated only if there may be one.
 fn keys(more: Vec<KeyPart>) -> BoxedStrategy<KeySpec> {
     let part = prop_oneof![
-        (1_u8..=128).prop_map(|bits| KeyPart::Ip { bits }),
-        Just(KeyPart::Ip { bits: 64 }),
+        (1_u8..=128).prop_map(|prefix_len| KeyPart::Ip { prefix_len }),
+        Just(KeyPart::Ip { prefix_len: 64 }),
         Just(KeyPart::Method),
         Just(KeyPart::Host),
         Just(KeyPart::Request),
@@ -313,7 +313,7 @@ fn keys(more: Vec<KeyPart>) -> BoxedStrategy<KeySpec> {
 fn stores() -> BoxedStrategy<Stores> {
     let address = || select(vec!["memory", "redis://:$PASSWORD@db:6379", "$STORE"]).prop_map(str::to_owned);
     let named = proptest::collection::btree_map(names(), address(), 0..3);
-    (option::of(address()), named, option::of(names()), option::of(times()), option::of(outages()))
+    (option::of(address()), named, option::of(names()), option::of(times()), option::of(failure_modes()))
         .prop_map(|(default, named, prefix, deadline, failure_mode)| Stores {
             default,
             named,
@@ -324,7 +324,7 @@ fn stores() -> BoxedStrategy<Stores> {
         .boxed()
 }
 
-fn outages() -> BoxedStrategy<FailureMode> {
+fn failure_modes() -> BoxedStrategy<FailureMode> {
     prop_oneof![
         Just(FailureMode::Open),
         Just(FailureMode::Closed),
@@ -384,7 +384,7 @@ fn server_sections() -> BoxedStrategy<ServerSection> {
     let fields =
         select(vec![HeaderStyle::Ietf, HeaderStyle::Legacy, HeaderStyle::Draft03, HeaderStyle::None]);
     let forwarded_headers =
-        select(vec![ForwardedHeaders::Full, ForwardedHeaders::XForwarded, ForwardedHeaders::None]);
+        select(vec![ForwardedHeaders::All, ForwardedHeaders::XForwarded, ForwardedHeaders::None]);
     (
         listen,
         (admin, option::of(decisions)),
@@ -443,7 +443,7 @@ fn connections() -> BoxedStrategy<Connections> {
     )
         .prop_map(
             |(
-                most,
+                max,
                 per_client,
                 header,
                 body,
@@ -455,7 +455,7 @@ fn connections() -> BoxedStrategy<Connections> {
                 (escaped_slashes, underscores),
             )| {
                 Connections {
-                    max: most,
+                    max,
                     per_client,
                     header_timeout: header,
                     body_timeout: body,
@@ -495,7 +495,7 @@ fn upstreams() -> BoxedStrategy<Upstream> {
     );
     let retries = prop_oneof![
         Just(Retries::default()),
-        (0_u64..=10, shares()).prop_map(|(most, budget)| Retries { max: most, budget })
+        (0_u64..=10, shares()).prop_map(|(max, budget)| Retries { max, budget })
     ];
     (
         vec(server, 1..3),
@@ -529,12 +529,12 @@ fn breakers() -> BoxedStrategy<BreakerSpec> {
     let number = || option::of(1_u64..=1_000_000);
     let slow = option::of((shares(), times()));
     (option::of(shares()), slow, number(), number(), option::of(times()), number())
-        .prop_map(|(failure_rate, slow, over, least, open, probes)| BreakerSpec {
+        .prop_map(|(failure_rate, slow, over, min, open, probes)| BreakerSpec {
             failure_rate,
             slow_call_rate: slow.map(|(rate, _)| rate),
             slow_call_duration: slow.map(|(_, time)| time),
             window_size: over,
-            min_calls: least,
+            min_calls: min,
             open_duration: open,
             half_open_calls: probes,
         })
@@ -625,7 +625,7 @@ fn limits(more: Vec<KeyPart>) -> BoxedStrategy<RuleLimits> {
             Quotas::Tiers(Tiers { key: by, quotas: each, default: otherwise })
         });
     let adaptive = (times(), option::of(1_u64..10), option::of(10_u64..1_000))
-        .prop_map(|(target, least, most)| AdaptiveSpec { target, min: least, max: most });
+        .prop_map(|(target, min, max)| AdaptiveSpec { target, min, max });
     let bandwidth = (option::of(byte_quotas()), option::of(byte_quotas()))
         .prop_filter_map("no bandwidth", |(down, up)| {
             (down.is_some() || up.is_some()).then_some(BandwidthSpec { down, up })
@@ -663,10 +663,10 @@ fn rule_terms(more: Vec<KeyPart>) -> BoxedStrategy<RuleTerms> {
     let cost = prop_oneof![
         Just(CostSpec::Fixed(1)),
         any::<u64>().prop_map(CostSpec::Fixed),
-        (part, any::<u64>(), 1..=u64::MAX).prop_map(|(part, otherwise, most)| CostSpec::FromRequest {
+        (part, any::<u64>(), 1..=u64::MAX).prop_map(|(part, otherwise, max)| CostSpec::FromRequest {
             part,
             default: otherwise,
-            max: most
+            max
         }),
     ];
     let due = || {
@@ -695,7 +695,7 @@ fn rule_terms(more: Vec<KeyPart>) -> BoxedStrategy<RuleTerms> {
     (
         key,
         (
-            select(vec![MissingKey::Address, MissingKey::Shared, MissingKey::Skip, MissingKey::Reject]),
+            select(vec![MissingKey::Ip, MissingKey::Shared, MissingKey::Skip, MissingKey::Reject]),
             select(vec![DuplicateKeys::Reject, DuplicateKeys::First, DuplicateKeys::Last]),
         ),
         cost,
@@ -726,16 +726,16 @@ fn actions() -> BoxedStrategy<RuleActions> {
         option::of(0_u64..=1_000_000),
         select(vec![QueueOrder::Fifo, QueueOrder::Priority]),
     )
-        .prop_map(|(most, in_all, order)| QueueSpec {
-            max: most,
-            max_total: in_all.map(|all| all.max(most)),
+        .prop_map(|(max, max_total, order)| QueueSpec {
+            max,
+            max_total: max_total.map(|all| all.max(max)),
             order,
         });
     (
         names(),
         option::of(schedule),
         option::of(names()),
-        option::of(outages()),
+        option::of(failure_modes()),
         prop_oneof![Just(Duration::ZERO), times()],
         option::of(queue),
         option::of(non_empty_texts()),

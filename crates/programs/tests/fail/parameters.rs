@@ -25,12 +25,12 @@ fn concurrency_has_no_cost() -> Result<(), Limited> {
     Ok(())
 }
 
-#[limit("10/s", share)]
+#[limit("10/s", shared)]
 fn share_without_block() -> Result<(), Limited> {
     Ok(())
 }
 
-#[limit("10/s", on_limit = fallback, or = fallback)]
+#[limit("10/s", on_limit = fallback, map_err = fallback)]
 fn two_rejection_modes() -> Result<(), Limited> {
     Ok(())
 }
@@ -40,7 +40,7 @@ fn closure(id: u64) -> u64 {
     id
 }
 
-#[breaker(failure_rate = "0%", over = "half an hour", probes = 0, slow_rate = "10%", longest = "5s")]
+#[breaker(failure_rate = "0%", window_size = "half an hour", half_open_calls = 0, slow_call_rate = "10%", max_open_duration = "5s")]
 fn invalid_breaker_values() -> Result<(), Limited> {
     Ok(())
 }
@@ -50,7 +50,7 @@ fn has_no_quota() -> Result<(), Limited> {
     Ok(())
 }
 
-#[breaker(backoff = 2, longest = "5s")]
+#[breaker(backoff = 2, max_open_duration = "5s")]
 fn too_short() -> Result<(), Limited> {
     Ok(())
 }

@@ -27,7 +27,7 @@ pub fn all(id: u64) -> Result<u64, Limited> {
 }
 
 /// Documented.
-#[breaker(failure = |_| CallOutcome::Success, on_limit = other)]
+#[breaker(classify = |_| CallOutcome::Success, on_limit = other)]
 #[limit("10/s", on_limit = other)]
 pub async fn nothing(mut ids: Vec<u64>, _: u8) {
     #![allow(unused_assignments)]

@@ -34,7 +34,7 @@ fn aliased() -> AliasedResult<u8> {
 
 struct LimitedBlock;
 
-#[mine::gate::limit("10/h burst 2", share, crate = mine::gate)]
+#[mine::gate::limit("10/h burst 2", shared, crate = mine::gate)]
 #[mine::gate::concurrency(1, crate = mine::gate)]
 impl LimitedBlock {
     fn one(&self) -> AliasedResult<u8> {

@@ -20,7 +20,7 @@ type Result<T> = ::core::result::Result<T, ::tg::Limited>;
 
 #[::tg::limit("10/h burst 2", key = open_site, cost = cost, crate = ::tg)]
 #[::tg::concurrency(3, key = (checked, limited), crate = ::tg)]
-#[::tg::breaker(failure = |_| ::tg::CallOutcome::Success, crate = ::tg)]
+#[::tg::breaker(classify = |_| ::tg::CallOutcome::Success, crate = ::tg)]
 fn blocking(open_site: Number, cost: Number, checked: &str, limited: u32, answer: Number) -> Result<Number> {
     let (granted_0, pass_0, pending) = (open_site, cost, answer);
     let _ = (checked, limited);
@@ -29,7 +29,7 @@ fn blocking(open_site: Number, cost: Number, checked: &str, limited: u32, answer
 
 #[::tg::limit("10/h burst 2", "20/d", key = open_site, cost = cost, wait = "1ms", crate = ::tg)]
 #[::tg::concurrency(3, key = (checked, limited), crate = ::tg)]
-#[::tg::breaker(slow = "1s", backoff = 1.5, jitter = "10%", crate = ::tg)]
+#[::tg::breaker(slow_call_duration = "1s", backoff = 1.5, jitter = "10%", crate = ::tg)]
 async fn asynchronous(open_site: Number, cost: Number, checked: &str, limited: u32) -> Result<Number> {
     let _ = (checked, limited);
     ::core::result::Result::Ok(open_site + cost)

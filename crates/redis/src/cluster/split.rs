@@ -56,7 +56,7 @@ impl Cluster {
                     outcome.add(part, node_answers);
                 }
                 Ok(_) => {
-                    return Err(StoreError::Rejected("reply does not match the request".to_owned()).into());
+                    return Err(StoreError::ErrorReply("reply does not match the request".to_owned()).into());
                 }
                 // The keys are no longer on one node, and nothing was charged.
                 Err(NodeError::NotLocal) => {
@@ -100,7 +100,7 @@ impl Cluster {
 impl SplitOutcome {
     /// The check to send; after a denial the remaining ones are probes.
     fn check_for(&self, check: &StoreCheck) -> StoreCheck {
-        let effect = if self.is_denied { Effect::Probe } else { check.demand.effect };
+        let effect = if self.is_denied { Effect::Peek } else { check.demand.effect };
         StoreCheck { demand: Demand { effect, ..check.demand }, receipt: true, ..check.clone() }
     }
 
@@ -121,8 +121,8 @@ impl SplitOutcome {
         self.answers.sort_by_key(|(index, _)| *index);
         if self.is_denied {
             // The charges are already refunded; empty receipts prevent a second refund.
-            let steps = self.answers.iter_mut().flat_map(|(_, answer)| &mut answer.steps);
-            steps.for_each(|step| step.receipt = Receipt::default());
+            let results = self.answers.iter_mut().flat_map(|(_, answer)| &mut answer.results);
+            results.for_each(|result| result.receipt = Receipt::default());
         }
         StoreReply::Decided(self.answers.into_iter().map(|(_, answer)| answer).collect())
     }
@@ -141,5 +141,5 @@ fn group_by<T: PartialEq>(part: NodeBatch, by: impl Fn(&StoreCheck) -> T) -> Vec
 }
 
 fn is_granted(answer: &StoreDecision) -> bool {
-    answer.steps.iter().all(|step| step.decision.is_granted())
+    answer.results.iter().all(|result| result.decision.is_granted())
 }

@@ -132,7 +132,7 @@ impl RedisNode {
         }
         match self.send_eval(conn, script, &command).await.map_err(|error| self.convert_error(&error))? {
             Value::BulkString(bytes) => Ok(bytes),
-            other => Err(StoreError::Rejected(format!("unexpected script reply: {other:?}"))),
+            other => Err(StoreError::ErrorReply(format!("unexpected script reply: {other:?}"))),
         }
     }
 
@@ -158,7 +158,7 @@ impl RedisNode {
 }
 
 pub(super) fn malformed_reply() -> StoreError {
-    StoreError::Rejected("malformed script reply".to_owned())
+    StoreError::ErrorReply("malformed script reply".to_owned())
 }
 
 /// The error of a cluster node when a script uses a key of another node.
@@ -172,7 +172,7 @@ pub(super) fn resolve_reply(
     match outcome? {
         ScriptReply::Reply(reply) => Ok(reply),
         ScriptReply::UnknownTag(tag) => Err(NodeError::UnknownTag(tag)),
-        ScriptReply::Refused(cause) if cause.contains(NON_LOCAL_KEY_ERROR) => Err(NodeError::NotLocal),
-        ScriptReply::Refused(cause) => Err(StoreError::Rejected(format!("{cause}; key {}", keys())).into()),
+        ScriptReply::Error(cause) if cause.contains(NON_LOCAL_KEY_ERROR) => Err(NodeError::NotLocal),
+        ScriptReply::Error(cause) => Err(StoreError::ErrorReply(format!("{cause}; key {}", keys())).into()),
     }
 }

@@ -271,7 +271,7 @@ impl RedisNode {
             }
             return StoreError::Unavailable(error.to_string());
         }
-        StoreError::Rejected(error.to_string())
+        StoreError::ErrorReply(error.to_string())
     }
 
     fn connection(&self, conn: ConnIndex) -> Option<MultiplexedConnection> {

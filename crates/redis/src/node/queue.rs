@@ -163,7 +163,7 @@ impl RedisNode {
                 vec![Err(StoreError::Unavailable(format!("no reply within {reply_timeout:?}")).into()); count]
             }
         };
-        self.record_call(&answers, self.clock.now().since(sent).into());
+        self.record_call(&answers, self.clock.now().saturating_sub(sent).into());
         answers
     }
 
@@ -194,7 +194,7 @@ impl RedisNode {
             && let Ok((seconds, micros)) = redis::from_redis_value::<(u64, u64)>(time)
         {
             let server = Micros::new(seconds * 1_000_000 + micros);
-            let earliest = server.since(self.clock.now().since(sent));
+            let earliest = server.saturating_sub(self.clock.now().saturating_sub(sent));
             for receipt in charge.receipts.iter_mut().filter(|receipt| is_untimed(receipt)) {
                 receipt.at = earliest;
             }
@@ -252,7 +252,7 @@ fn refunds_for(request: &StoreRequest, reply: StoreReply) -> Vec<StoreRequest> {
         _ => return Vec::new(),
     };
     let StoreReply::Decided(answers) = reply else { return Vec::new() };
-    if !answers.iter().flat_map(|answer| &answer.steps).all(|step| step.decision.is_granted()) {
+    if !answers.iter().flat_map(|answer| &answer.results).all(|result| result.decision.is_granted()) {
         return Vec::new();
     }
     let charged = checks.iter().zip(answers).map(|(check, answer)| (check.key_ref.clone(), answer.charge()));
@@ -339,7 +339,7 @@ pub(crate) fn strip_unrequested_receipts(request: &StoreRequest, answer: NodeRes
     if let Ok(StoreReply::Decided(answers)) = &mut answer {
         for (_, answer) in checks.iter().zip(answers).filter(|(check, _)| !check.receipt) {
             answer.generation = 0;
-            answer.steps.iter_mut().for_each(|step| step.receipt = <_>::default());
+            answer.results.iter_mut().for_each(|result| result.receipt = <_>::default());
         }
     }
     answer

@@ -73,7 +73,7 @@ impl RedisNode {
     pub(crate) fn record_result(self: &Arc<Self>, error: Option<&StoreError>) {
         match error {
             Some(StoreError::Unavailable(cause)) => self.mark_unavailable(cause),
-            Some(StoreError::Rejected(cause)) => self.health.record_rejection(cause),
+            Some(StoreError::ErrorReply(cause)) => self.health.record_rejection(cause),
             Some(_) => {}
             None => self.health.record_decision(),
         }

@@ -20,21 +20,21 @@ impl ComparedKey {
         match (op, reply) {
             (VerifyOp::Check(cost), StoreReply::Decided(answers)) => {
                 self.record_step(format!("at {}us check {cost}", now.get()));
-                let mut steps = self.decide(now, Demand::new(*cost));
+                let mut results = self.decide(now, Demand::new(*cost));
                 // The request did not ask for receipts.
-                steps.iter_mut().for_each(|step| step.receipt = Receipt::default());
+                results.iter_mut().for_each(|result| result.receipt = Receipt::default());
                 done.checks += 1;
-                self.compare_decisions(&steps, &answers[0], done)
+                self.compare_decisions(&results, &answers[0], done)
             }
             (VerifyOp::Decide(demand), StoreReply::Decided(answers)) => {
                 self.record_step(format!("at {}us {demand:?}", now.get()));
-                let steps = self.decide(now, *demand);
-                self.compare_decisions(&steps, &answers[0], done)
+                let results = self.decide(now, *demand);
+                self.compare_decisions(&results, &answers[0], done)
             }
             (VerifyOp::TakeUpTo(most), StoreReply::Decided(answers)) => {
                 self.record_step(format!("at {}us up to {most}", now.get()));
-                let steps = self.take_up_to(now, *most);
-                self.compare_decisions(&steps, &answers[0], done)
+                let results = self.take_up_to(now, *most);
+                self.compare_decisions(&results, &answers[0], done)
             }
             (VerifyOp::Refund(charge, cost), StoreReply::Done) => {
                 self.record_step(format!("at {}us refund {cost} of {:?}", now.get(), charge.redis_charge));
@@ -80,11 +80,11 @@ impl ComparedKey {
     }
 
     fn take_up_to(&mut self, now: Micros, most: u64) -> Vec<ChargeResult> {
-        let probes = self.decide(now, Demand::probe(1));
-        if !probes.iter().all(|step| step.decision.is_allowed()) {
-            return probes;
+        let peeked = self.decide(now, Demand::peek(1));
+        if !peeked.iter().all(|result| result.decision.is_allowed()) {
+            return peeked;
         }
-        let least = probes.iter().map(|step| step.decision.remaining().max(1)).min().unwrap_or(1);
+        let least = peeked.iter().map(|result| result.decision.remaining().max(1)).min().unwrap_or(1);
         self.decide(now, Demand::new(least.min(most)))
     }
 
@@ -94,23 +94,23 @@ impl ComparedKey {
 
     fn compare_decisions(
         &mut self,
-        steps: &[ChargeResult],
+        results: &[ChargeResult],
         answer: &StoreDecision,
         done: &mut VerifyReport,
     ) -> Result<(), Box<VerifyDifference>> {
-        for (memory, redis) in steps.iter().zip(&answer.steps) {
+        for (memory, redis) in results.iter().zip(&answer.results) {
             if memory != redis {
                 return Err(self.build_difference(memory, redis));
             }
         }
         done.decisions += 1;
-        let decisions: Vec<&Decision> = steps.iter().map(|step| &step.decision).collect();
+        let decisions: Vec<&Decision> = results.iter().map(|result| &result.decision).collect();
         let granted = decisions.iter().all(|decision| decision.is_granted());
         done.denied += u64::from(!granted);
         done.delayed += u64::from(granted && decisions.iter().any(|decision| !decision.is_allowed()));
         self.last_wait = decisions.iter().map(|decision| decision.wait()).max().unwrap_or_default();
         self.last_reset = decisions.iter().map(|decision| decision.reset_after()).max().unwrap_or_default();
-        let receipts: Vec<_> = steps.iter().map(|step| step.receipt).collect();
+        let receipts: Vec<_> = results.iter().map(|result| result.receipt).collect();
         if receipts.iter().any(|receipt| receipt.cost > 0) {
             self.open_charges.push(ComparedCharge {
                 key_ref: self.key_ref(),

@@ -4,7 +4,7 @@ use super::{VerifyReport, format_quotas, rng::Rng};
 use std::{collections::VecDeque, sync::Arc};
 use tidegate_core::{AlgorithmKind, CarryOver, Demand, Micros, Quota, Rate, Receipt, StateEntries};
 use tidegate_limiter::store::{
-    KeyRef, QuotaSelection, SlotMode, StoreCharge, StoreCheck, StoreLimit, StoreRequest,
+    KeyRef, PermitMode, QuotaSelection, StoreCharge, StoreCheck, StoreLimit, StoreRequest,
 };
 
 /// A key that exists in Redis and in memory.
@@ -88,7 +88,7 @@ impl ComparedKey {
             3 => Micros::new(1),
             4 => Micros::new(period.get() * rng.next_below(13) / 12),
             5 => self.last_wait,
-            6 => self.last_wait.since(Micros::new(1)),
+            6 => self.last_wait.saturating_sub(Micros::new(1)),
             7 => Micros::new(period.get() - now.get() % period.get().max(1)),
             8 => self.last_reset,
             _ => Micros::new(rng.next_below(period.get().max(1)) / 10),
@@ -135,7 +135,7 @@ impl ComparedKey {
                 1 => 1 << 40,
                 _ => cost,
             })),
-            13 => VerifyOp::Decide(Demand::probe(rng.next_below(cost + 1))),
+            13 => VerifyOp::Decide(Demand::peek(rng.next_below(cost + 1))),
             14 => VerifyOp::TakeUpTo(cost),
             15 if !self.settled_charges.is_empty() => VerifyOp::RefundSettled(
                 self.settled_charges.swap_remove(rng.next_below(self.settled_charges.len() as u64) as usize),
@@ -215,22 +215,22 @@ impl ComparedKey {
 
     pub(super) fn request_for(&self, op: &VerifyOp) -> StoreRequest {
         let key_ref = self.key_ref();
-        let slots = SlotMode::Acquire;
+        let slots = PermitMode::Acquire;
         match op {
             VerifyOp::Check(cost) => {
-                let (demand, slots) = (Demand::new(*cost), SlotMode::Peek);
-                StoreRequest::Decide(vec![StoreCheck { key_ref, demand, slot_mode: slots, receipt: false }])
+                let (demand, slots) = (Demand::new(*cost), PermitMode::Peek);
+                StoreRequest::Decide(vec![StoreCheck { key_ref, demand, permit_mode: slots, receipt: false }])
             }
             VerifyOp::Decide(demand) => StoreRequest::Decide(vec![StoreCheck {
                 key_ref,
                 demand: *demand,
-                slot_mode: slots,
+                permit_mode: slots,
                 receipt: true,
             }]),
             VerifyOp::TakeUpTo(most) => StoreRequest::TakeUpTo(StoreCheck {
                 key_ref,
                 demand: Demand::new(*most),
-                slot_mode: slots,
+                permit_mode: slots,
                 receipt: true,
             }),
             VerifyOp::Refund(charge, cost) => StoreRequest::Refund {

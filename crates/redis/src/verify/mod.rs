@@ -118,12 +118,12 @@ pub async fn verify(
             break Ok(());
         }
         round += 1;
-        let mut pairs: Vec<_> =
+        let mut compared_keys: Vec<_> =
             (0..PARALLEL_KEYS).map(|index| ComparedKey::new(&mut rng, round, index)).collect();
-        done.quotas += pairs.iter().map(|pair| pair.limit.quotas().len() as u64).sum::<u64>();
-        let ended = run_round(store, &mut pairs, &mut rng, &mut done, &mut progress).await;
-        let keys: Vec<_> = pairs.iter().map(ComparedKey::key_ref).collect();
-        let tags = pairs.iter().flat_map(|pair| pair.tags.iter().map(|tag| (pair.limit.name(), *tag)));
+        done.quotas += compared_keys.iter().map(|key| key.limit.quotas().len() as u64).sum::<u64>();
+        let ended = run_round(store, &mut compared_keys, &mut rng, &mut done, &mut progress).await;
+        let keys: Vec<_> = compared_keys.iter().map(ComparedKey::key_ref).collect();
+        let tags = compared_keys.iter().flat_map(|key| key.tags.iter().map(|tag| (key.limit.name(), *tag)));
         if let Err(error) = store.remove(&keys, tags).await {
             break Err(VerifyError::Store(error));
         }
@@ -137,19 +137,20 @@ pub async fn verify(
 /// Runs one trace per key, all at the same times.
 async fn run_round(
     store: &RedisStore,
-    pairs: &mut [ComparedKey],
+    compared_keys: &mut [ComparedKey],
     rng: &mut Rng,
     done: &mut VerifyReport,
     progress: &mut impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), VerifyError> {
     let mut now = Micros::new(1_700_000_000_000_000 + rng.next_below(1_000_000_000));
     for _ in 0..STEPS_PER_KEY {
-        let pause = pairs[rng.next_below(PARALLEL_KEYS as u64) as usize].pick_pause(rng, now);
-        now = now.plus(pause.min(MAX_PAUSE));
+        let pause = compared_keys[rng.next_below(PARALLEL_KEYS as u64) as usize].pick_pause(rng, now);
+        now = now.saturating_add(pause.min(MAX_PAUSE));
         // A batch uses the fast path only if all its requests qualify.
         let fast_path = rng.one_in(3);
         let mut indexes = Vec::new();
-        for (index, _) in pairs.iter().enumerate().filter(|(_, pair)| !fast_path || pair.is_fast_path()) {
+        for (index, _) in compared_keys.iter().enumerate().filter(|(_, key)| !fast_path || key.is_fast_path())
+        {
             // On the fast path some keys repeat consecutively, and some again later.
             let repeats = if fast_path && rng.one_in(3) { 1 + rng.next_below(4) as usize } else { 1 };
             indexes.extend(std::iter::repeat_n(index, repeats));
@@ -157,13 +158,14 @@ async fn run_round(
                 indexes.extend(indexes.get(indexes.len() / 2).copied());
             }
         }
-        let ops: Vec<_> = indexes.iter().map(|index| pairs[*index].pick_op(rng, fast_path, done)).collect();
+        let ops: Vec<_> =
+            indexes.iter().map(|index| compared_keys[*index].pick_op(rng, fast_path, done)).collect();
         let requests: Vec<_> =
-            indexes.iter().zip(&ops).map(|(index, op)| pairs[*index].request_for(op)).collect();
+            indexes.iter().zip(&ops).map(|(index, op)| compared_keys[*index].request_for(op)).collect();
         let replies = store.execute_at(&requests, now).await;
         for ((index, op), reply) in indexes.into_iter().zip(ops).zip(replies) {
             let reply = reply.map_err(VerifyError::Store)?;
-            pairs[index].compare(now, &op, reply, done).map_err(VerifyError::Difference)?;
+            compared_keys[index].compare(now, &op, reply, done).map_err(VerifyError::Difference)?;
             done.steps += 1;
         }
         if progress(done.steps).is_break() {

@@ -20,7 +20,7 @@ use tidegate_core::{CarryOver, Demand, Quota};
 use tidegate_limiter::{
     FailureMode, Limiter, Store,
     store::{
-        KeyRef, QuotaSelection, SlotMode, StoreCheck, StoreDecision, StoreLimit, StoreReply, StoreRequest,
+        KeyRef, PermitMode, QuotaSelection, StoreCheck, StoreDecision, StoreLimit, StoreReply, StoreRequest,
     },
 };
 use tidegate_redis::RedisStore;
@@ -86,7 +86,7 @@ async fn multi_node_request_is_all_or_nothing() {
             for (index, answer) in order.iter().zip(&answers) {
                 assert_eq!(is_granted(answer), *index != 2, "{quota}, {order:?}");
                 assert!(
-                    answer.steps.iter().all(|step| step.receipt.cost == 0),
+                    answer.results.iter().all(|result| result.receipt.cost == 0),
                     "a receipt is left after the refund"
                 );
             }
@@ -96,8 +96,8 @@ async fn multi_node_request_is_all_or_nothing() {
         execute(&store, StoreRequest::Reset(full.clone())).await;
         assert!(decide(&store, &key_refs, Demand::new(3)).await.iter().all(is_granted), "{quota}");
         assert_eq!(remaining(&store, &key_refs).await, [1, 1, 1], "{quota}");
-        let probed = decide(&store, &key_refs, Demand::probe(2)).await;
-        assert!(probed.len() == 3 && !probed.iter().any(is_granted), "{quota}");
+        let peeked = decide(&store, &key_refs, Demand::peek(2)).await;
+        assert!(peeked.len() == 3 && !peeked.iter().any(is_granted), "{quota}");
         assert_eq!(remaining(&store, &key_refs).await, [1, 1, 1], "{quota}");
     }
 }
@@ -459,7 +459,7 @@ fn key_ref(limit: &Arc<StoreLimit>, key: &str) -> KeyRef {
 }
 
 fn build_check(key_ref: &KeyRef, demand: Demand) -> StoreCheck {
-    StoreCheck { key_ref: key_ref.clone(), demand, slot_mode: SlotMode::Acquire, receipt: false }
+    StoreCheck { key_ref: key_ref.clone(), demand, permit_mode: PermitMode::Acquire, receipt: false }
 }
 
 async fn execute(store: &RedisStore, request: StoreRequest) -> StoreReply {
@@ -481,7 +481,7 @@ async fn remaining<const N: usize>(store: &RedisStore, key_refs: &[KeyRef; N]) -
         let limit = key_ref.limit.quotas()[0].limit();
         while *left < limit {
             let next = if limit < 10 { *left + 1 } else { limit };
-            let answer = decide(store, std::slice::from_ref(key_ref), Demand::probe(next)).await;
+            let answer = decide(store, std::slice::from_ref(key_ref), Demand::peek(next)).await;
             if !is_granted(&answer[0]) {
                 break;
             }
@@ -492,7 +492,7 @@ async fn remaining<const N: usize>(store: &RedisStore, key_refs: &[KeyRef; N]) -
 }
 
 fn is_granted(answer: &StoreDecision) -> bool {
-    answer.steps.iter().all(|step| step.decision.is_granted())
+    answer.results.iter().all(|result| result.decision.is_granted())
 }
 
 /// A key on each primary.

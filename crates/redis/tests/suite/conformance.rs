@@ -16,7 +16,7 @@ use tidegate_core::{AlgorithmKind, CarryOver, ChargeResult, Demand, Micros, Quot
 use tidegate_limiter::{
     Store as _,
     store::{
-        KeyRef, QuotaSelection, SlotMode, StoreCharge, StoreCheck, StoreLimit, StoreReply, StoreRequest,
+        KeyRef, PermitMode, QuotaSelection, StoreCharge, StoreCheck, StoreLimit, StoreReply, StoreRequest,
     },
 };
 use tidegate_redis::RedisStore;
@@ -45,13 +45,17 @@ impl RedisSubject {
 
 impl Subject for RedisSubject {
     fn decide(&mut self, now: Micros, demand: Demand) -> ChargeResult {
-        let check =
-            StoreCheck { key_ref: self.key_ref.clone(), demand, slot_mode: SlotMode::Acquire, receipt: true };
+        let check = StoreCheck {
+            key_ref: self.key_ref.clone(),
+            demand,
+            permit_mode: PermitMode::Acquire,
+            receipt: true,
+        };
         let StoreReply::Decided(answers) = self.execute(StoreRequest::Decide(vec![check]), now) else {
             panic!("no decision")
         };
         self.generation = answers[0].generation;
-        answers[0].steps[0]
+        answers[0].results[0]
     }
 
     fn refund(&mut self, now: Micros, receipt: Receipt, cost: u64) {
@@ -64,7 +68,7 @@ impl Subject for RedisSubject {
         let limit = StoreLimit::new(self.key_ref.limit.name(), vec![quota], QuotaSelection::All, how);
         self.key_ref.limit = Arc::new(limit);
         // A key is carried over at its next check.
-        self.decide(now, Demand::probe(0));
+        self.decide(now, Demand::peek(0));
     }
 
     fn create(&mut self, _now: Micros) {

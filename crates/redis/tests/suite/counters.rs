@@ -46,7 +46,7 @@ async fn wrong_type_and_dead_server_are_errors() {
     let store = connect_store(&server.url()).await;
     server.command(&["LPUSH", "list", "a"]).unwrap();
     let rejected = store.add(vec![increment("list", 1)]).await.unwrap_err();
-    assert!(matches!(rejected, StoreError::Rejected(_)), "{rejected:?}");
+    assert!(matches!(rejected, StoreError::ErrorReply(_)), "{rejected:?}");
     assert_eq!(store.add(vec![increment("number", 1)]).await.unwrap(), [1]);
     server.kill();
     let unavailable = store.add(vec![increment("number", 1)]).await.unwrap_err();

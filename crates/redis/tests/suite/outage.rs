@@ -149,7 +149,7 @@ async fn refused_connection_is_an_outage() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::for_server(&server).unwrap();
     let begin = || {
-        proxy.inject(NetworkFault::Refuse);
+        proxy.inject(NetworkFault::RejectConnections);
         server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
     };
     assert_outage(proxy.url(), begin, || proxy.heal()).await;
@@ -365,7 +365,7 @@ async fn every_call_is_answered_under_faults() {
         NetworkFault::Reset,
         NetworkFault::Delay(Duration::from_millis(3)),
         NetworkFault::DropRequests,
-        NetworkFault::Refuse,
+        NetworkFault::RejectConnections,
     ];
     for fault in faults.into_iter().cycle().take(18) {
         for next_fault in [Some(fault), None] {

@@ -172,7 +172,7 @@ async fn corrupt_key_is_answered_and_reset() {
         let limiter = build_limiter_with(&store, &name, quota, FailureMode::Closed);
         let tag = quota.parse::<Quota>().unwrap().tag().to_be_bytes();
         limiter.decide("fresh", 1).await;
-        let fresh = summarize(&limiter.key("unused").peek(1).await);
+        let unused = summarize(&limiter.key("unused").peek(1).await);
         let key = format!("tidegate:{{{name}:a}}:1");
         for bytes in corrupt_values(tag) {
             write_raw(&server, &key, &bytes);
@@ -187,7 +187,7 @@ async fn corrupt_key_is_answered_and_reset() {
             write_raw(&server, &key, &bytes);
             limiter.key("a").reset().await.unwrap_or_else(|error| panic!("{quota} {bytes:02x?}: {error}"));
             if !quota.contains("at once") {
-                assert_eq!(summarize(&limiter.key("a").peek(1).await), fresh, "{quota} {bytes:02x?}");
+                assert_eq!(summarize(&limiter.key("a").peek(1).await), unused, "{quota} {bytes:02x?}");
             }
             let granted = limiter.decide("b", 1).await;
             assert!(!granted.is_degraded(), "{quota} {bytes:02x?}");

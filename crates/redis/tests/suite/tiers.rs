@@ -15,7 +15,7 @@ use std::{
 use tidegate_core::{CarryOver, Decision, Quota};
 use tidegate_limiter::{
     Clock, FailureMode, Limiter, Reservation, Waiter,
-    store::{KeyRef, QuotaSelection, SlotMode, StoreCheck, StoreLimit, StoreReply, StoreRequest},
+    store::{KeyRef, PermitMode, QuotaSelection, StoreCheck, StoreLimit, StoreReply, StoreRequest},
 };
 use tidegate_testkit::{servers::RedisServer, strategy::*};
 
@@ -65,14 +65,18 @@ fn redis_tiers_match_memory() {
                 }
                 let caller = CallStep { pause: CallPause::None, cost, max_wait };
                 let demand = caller.demand(&samples[tier]);
-                let check =
-                    StoreCheck { key_ref: key_ref(tier), demand, slot_mode: SlotMode::Peek, receipt: true };
+                let check = StoreCheck {
+                    key_ref: key_ref(tier),
+                    demand,
+                    permit_mode: PermitMode::Peek,
+                    receipt: true,
+                };
                 let StoreReply::Decided(answers) = execute(StoreRequest::Decide(vec![check])) else {
                     panic!("no decision")
                 };
                 let bucket = memory.blocking().key("k").tier(tier).unwrap();
                 let reservation = bucket.reserve(demand.cost, demand.max_wait.into());
-                let (ours, theirs) = (*reservation.decision(), answers[0].steps[0].decision);
+                let (ours, theirs) = (*reservation.decision(), answers[0].results[0].decision);
                 prop_assert_eq!(ours, theirs, "{:?} under {} at {}", demand, quotas[tier], call_clock.now);
                 call_clock.record(&ours);
                 last_charge =

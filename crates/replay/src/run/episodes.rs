@@ -56,14 +56,14 @@ impl Episodes {
     /// Records an admitted request of a key.
     pub fn record_admitted(&mut self, key: u64, now: Micros) {
         if let Some(open) = self.open.remove(&key) {
-            self.lengths.add(now.since(open.first));
+            self.lengths.add(now.saturating_sub(open.first));
         }
     }
 
     /// Returns the lengths of ended episodes, the number of open ones, the longest open one, and the number of untracked
     /// denials.
     pub fn summarize(&self) -> (EpisodeLengths, u64, Micros, u64) {
-        let longest = self.open.values().map(|open| open.last.since(open.first)).max();
+        let longest = self.open.values().map(|open| open.last.saturating_sub(open.first)).max();
         (self.lengths.clone(), self.open.len() as u64, longest.unwrap_or(Micros::ZERO), self.untracked)
     }
 }

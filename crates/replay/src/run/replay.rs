@@ -58,7 +58,7 @@ pub enum ReplayVerdict {
     /// Admitted after a delay.
     Delayed,
     /// Denied by the rule at this index.
-    Denied(usize),
+    DeniedBy(usize),
 }
 
 /// The maximum number of requests with permits; beyond that, the oldest one ends early.
@@ -81,13 +81,13 @@ impl Replay {
         manual_clock.set(start);
         let compiler = Compiler::new(Rules::new()).base(base).clock(clock).memory(memory);
         let gate = compiler.compile(&policy, None)?;
-        let keys = policy.rules.iter().enumerate().map(|(place, rule)| {
-            let mark = if rule.key == KeySpec::All { None } else { gate.key_id_of_all(place) };
+        let keys = policy.rules.iter().enumerate().map(|(index, rule)| {
+            let key_id = if rule.key == KeySpec::All { None } else { gate.key_id_of_all(index) };
             let is_address = matches!(rule.key, KeySpec::All | KeySpec::Part(KeyPart::Ip { .. }));
-            let has_fallback = rule.missing == MissingKey::Address && !is_address;
+            let has_fallback = rule.missing == MissingKey::Ip && !is_address;
             RuleKey {
                 text: describe_key(&rule.key, policy.user.as_ref()),
-                missing_key_id: mark,
+                missing_key_id: key_id,
                 has_fallback,
             }
         });
@@ -223,7 +223,7 @@ impl Replay {
         }
         if self.next_schedule_check.is_some_and(|next| next <= now) {
             self.gate.update_schedules();
-            self.next_schedule_check = Some(now.plus(SCHEDULE_INTERVAL));
+            self.next_schedule_check = Some(now.saturating_add(SCHEDULE_INTERVAL));
         }
     }
 
@@ -231,12 +231,12 @@ impl Replay {
     #[inline]
     fn record(&mut self, line: &LoggedRequest<'_>, now: Micros) -> (ReplayVerdict, Micros) {
         let Self { gate, dry_run, stats, key_hasher: identities, keys, .. } = self;
-        let (denied_by, mut is_shadowed, mut delay) = (dry_run.denied_by(), false, Micros::ZERO);
+        let (denied_by, mut is_shadowed, mut delay) = (dry_run.rejected_by(), false, Micros::ZERO);
         for decision in dry_run.decisions() {
             record_rule(gate, stats, (&*identities, &keys[..]), &decision, denied_by.is_some(), line, now);
             match (decision.mode, decision.result) {
                 (Mode::Enforce, RuleResult::Delayed(wait)) => delay = delay.max(wait.into()),
-                (Mode::Shadow | Mode::Off, RuleResult::Denied(_)) => is_shadowed = true,
+                (Mode::Shadow | Mode::Off, RuleResult::Rejected(_)) => is_shadowed = true,
                 _ => {}
             }
         }
@@ -246,7 +246,7 @@ impl Replay {
             Some(rule) => {
                 bin.denied += 1;
                 stats.denied += 1;
-                ReplayVerdict::Denied(rule)
+                ReplayVerdict::DeniedBy(rule)
             }
             None if delay == Micros::ZERO => {
                 bin.admitted += 1;
@@ -256,7 +256,7 @@ impl Replay {
             None => {
                 bin.delayed += 1;
                 stats.delayed += 1;
-                stats.total_wait = stats.total_wait.plus(delay);
+                stats.total_wait = stats.total_wait.saturating_add(delay);
                 ReplayVerdict::Delayed
             }
         };
@@ -271,8 +271,8 @@ impl Replay {
         line: &LoggedRequest<'_>,
         now: Micros,
     ) {
-        let started_at = now.plus(delay);
-        let completed_at = started_at.plus(line.duration().unwrap_or(Micros::ZERO));
+        let started_at = now.saturating_add(delay);
+        let completed_at = started_at.saturating_add(line.duration().unwrap_or(Micros::ZERO));
         let request = ReplayedRequest {
             ends_at: started_at,
             sequence: self.next_sequence,
@@ -324,7 +324,7 @@ fn record_rule(
     };
     stats.keyless += u64::from(is_keyless);
     match decision.result {
-        RuleResult::Denied(_) => {
+        RuleResult::Rejected(_) => {
             let hash = identities.hash(gate, decision, line);
             let key = || gate.key_at(rule, line);
             let text = || key().map_or_else(|| "(none)".to_owned(), |key| display_key(&key.to_string()));

@@ -44,14 +44,14 @@ enum MemoryBudget {
     /// A small budget, which is faster because of cache locality, and enough for most logs.
     Small,
     /// The budget of a gateway.
-    Full,
+    Large,
 }
 
 impl MemoryBudget {
     fn bytes(self) -> u64 {
         match self {
             Self::Small => 24 << 20,
-            Self::Full => 1 << 30,
+            Self::Large => 1 << 30,
         }
     }
 }
@@ -66,18 +66,18 @@ impl MemoryBudget {
 pub fn replay_log(
     mut log: RequestLog,
     policy: (&Policy, &Path),
-    against: Option<(&Policy, &Path)>,
+    baseline: Option<(&Policy, &Path)>,
     mut on_progress: impl FnMut(ReplayProgress),
 ) -> Result<ReplayResult, ReplayError> {
     if log.can_reopen() {
-        let mut run = ReplayRun::new(&log, policy, against, MemoryBudget::Small)?;
+        let mut run = ReplayRun::new(&log, policy, baseline, MemoryBudget::Small)?;
         if run.run(&mut log, &mut on_progress)? == RunEnd::EndOfLog {
             return run.finish(&log);
         }
         // A table overflowed: replay again from the start with the full budget.
         log = log.reopen().transpose()?.unwrap_or(log);
     }
-    let mut run = ReplayRun::new(&log, policy, against, MemoryBudget::Full)?;
+    let mut run = ReplayRun::new(&log, policy, baseline, MemoryBudget::Large)?;
     run.run(&mut log, &mut on_progress)?;
     run.finish(&log)
 }
@@ -101,15 +101,15 @@ impl ReplayRun {
     fn new(
         log: &RequestLog,
         policy: (&Policy, &Path),
-        against: Option<(&Policy, &Path)>,
-        room: MemoryBudget,
+        baseline: Option<(&Policy, &Path)>,
+        memory: MemoryBudget,
     ) -> Result<Self, ReplayError> {
         let start = log.start_time()?;
-        let replay = |(policy, base)| Replay::new(policy, base, start, room.bytes());
+        let replay = |(policy, base)| Replay::new(policy, base, start, memory.bytes());
         Ok(Self {
-            memory: room,
+            memory,
             replay: replay(policy)?,
-            comparison: against.map(|against| replay(against).map(Comparison::new)).transpose()?,
+            comparison: baseline.map(|against| replay(against).map(Comparison::new)).transpose()?,
             has_durations: false,
         })
     }
@@ -119,31 +119,31 @@ impl ReplayRun {
         log: &mut RequestLog,
         on_progress: &mut impl FnMut(ReplayProgress),
     ) -> Result<RunEnd, ReplayError> {
-        let Self { replay, comparison: against, .. } = self;
-        let gates = [Some(replay.gate()), against.as_ref().map(Comparison::gate)];
+        let Self { replay, comparison: baseline, .. } = self;
+        let gates = [Some(replay.gate()), baseline.as_ref().map(Comparison::gate)];
         log.set_prefetch_policies(gates.into_iter().flatten().cloned().collect());
         let mut verdicts = Vec::with_capacity(REQUESTS_PER_BATCH);
         let (mut requests, mut next_report) = (0, PROGRESS_INTERVAL);
-        while let Some(lines) = log.next_requests(REQUESTS_PER_BATCH)? {
-            replay.evaluate(lines, lines.prefetch(0), &mut verdicts);
-            if let Some(other) = against {
-                other.evaluate(lines, lines.prefetch(1), &verdicts, replay);
+        while let Some(batch) = log.next_requests(REQUESTS_PER_BATCH)? {
+            replay.evaluate(batch, batch.prefetch(0), &mut verdicts);
+            if let Some(baseline) = baseline {
+                baseline.evaluate(batch, batch.prefetch(1), &verdicts, replay);
             }
             self.has_durations =
-                self.has_durations || lines.iter().any(|(line, _)| line.duration().is_some());
-            requests += lines.len() as u64;
+                self.has_durations || batch.iter().any(|(line, _)| line.duration().is_some());
+            requests += batch.len() as u64;
             if requests >= next_report {
                 next_report += PROGRESS_INTERVAL;
                 let (read, size) = log.progress();
                 on_progress(ReplayProgress { requests, bytes_read: read, total_bytes: size });
-                if self.memory == MemoryBudget::Small && has_overflowed(replay, against.as_ref()) {
+                if self.memory == MemoryBudget::Small && has_overflowed(replay, baseline.as_ref()) {
                     return Ok(RunEnd::TableFull);
                 }
             }
         }
         let (read, size) = log.progress();
         on_progress(ReplayProgress { requests, bytes_read: read, total_bytes: size });
-        match has_overflowed(replay, against.as_ref()) {
+        match has_overflowed(replay, baseline.as_ref()) {
             true => Ok(RunEnd::TableFull),
             false => Ok(RunEnd::EndOfLog),
         }
@@ -162,11 +162,11 @@ impl ReplayRun {
         let others = self.comparison.iter().flat_map(Comparison::notes);
         notes.extend(others.map(|note| format!("in the other policy, {note}")));
         let stats = self.replay.finish()?;
-        let against = self.comparison.map(Comparison::finish).transpose()?;
-        Ok(ReplayResult { log: log.stats(), stats, comparison: against, notes })
+        let comparison = self.comparison.map(Comparison::finish).transpose()?;
+        Ok(ReplayResult { log: log.stats(), stats, comparison, notes })
     }
 }
 
-fn has_overflowed(replay: &Replay, against: Option<&Comparison>) -> bool {
-    replay.has_overflowed() || against.is_some_and(Comparison::has_overflowed)
+fn has_overflowed(replay: &Replay, baseline: Option<&Comparison>) -> bool {
+    replay.has_overflowed() || baseline.is_some_and(Comparison::has_overflowed)
 }

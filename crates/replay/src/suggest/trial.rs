@@ -178,7 +178,8 @@ impl RunningTrial {
     fn start(candidate: Candidate, memory: u64, clock: &Clock) -> Result<Self, ReplayError> {
         let failed = |error: &dyn std::fmt::Display| ReplayError::Suggestion(error.to_string());
         let Candidate { window, rate, burst } = candidate;
-        let quota = Quota::amount_per_period(rate, Duration::from_secs(WINDOWS[window].0)).burst(burst);
+        let quota =
+            Quota::amount_per_period(rate, Duration::from_secs(WINDOWS[window].0)).token_bucket(burst);
         let quota = quota.map_err(|error| failed(&error))?;
         let limiter = Limiter::builder().clock(clock.clone()).capacity(Capacity::Bytes(memory)).build(quota);
         let limiter = limiter.map_err(|error| failed(&error))?;

@@ -125,10 +125,10 @@ fn check_all(gate: &Gate, head: &dyn RequestHead) -> Evaluation<Verdict> {
 /// charged.
 #[inline]
 fn decide_fast(gate: &Gate, head: &dyn RequestHead, limits: LimitSelection<'_>) -> Option<LimitDecision> {
-    if let Some(bits) = gate.inner.peer_bits
+    if let Some(prefix_len) = gate.inner.peer_prefix_len
         && matches!(limits, LimitSelection::Matching | LimitSelection::Indexes([0]))
         && let Some(decision) =
-            head.peer().and_then(|peer| check_peer(gate, AddressKey::with_prefix(peer, bits)))
+            head.peer().and_then(|peer| check_peer(gate, AddressKey::with_prefix(peer, prefix_len)))
     {
         return Some(LimitDecision::enforced(0, decision));
     }
@@ -164,8 +164,10 @@ fn decide_single(
     let limiter = limit.rule().fast_limiter().filter(|_| limit.is_plain())?;
     let (cost, tier) = (limit.compute_cost(head), limit.select_tier(head));
     // The most common key is hashed directly, with the same hash as the value of `find_key`.
-    let decision = match limit.key_source().0.peer_bits().zip(head.peer()) {
-        Some((bits, peer)) => check_key(limiter, &AddressKey::with_prefix(peer, bits), cost, tier),
+    let decision = match limit.key_source().0.peer_prefix_len().zip(head.peer()) {
+        Some((prefix_len, peer)) => {
+            check_key(limiter, &AddressKey::with_prefix(peer, prefix_len), cost, tier)
+        }
         None => {
             let KeyLookup::Found(key) = find_key(limit, head) else { return None };
             check_key(limiter, &key, cost, tier)
@@ -191,21 +193,21 @@ pub(super) enum KeyLookup<'a> {
     /// The limit does not apply.
     Skipped,
     /// The limit denies the request.
-    Denied,
+    Rejected,
 }
 
 #[inline]
 pub(super) fn find_key<'a>(limit: &RequestLimit, head: &'a dyn RequestHead) -> KeyLookup<'a> {
     let (key, missing) = limit.key_source();
     if key.has_duplicates(head) {
-        return KeyLookup::Denied;
+        return KeyLookup::Rejected;
     }
     match (key.find(head), missing) {
         (Some(key), _) => KeyLookup::Found(key),
-        (None, MissingKey::Address) => KeyLookup::Found(address_key(head)),
+        (None, MissingKey::Ip) => KeyLookup::Found(address_key(head)),
         (None, MissingKey::Shared) => KeyLookup::Found(KeyValue::All),
         (None, MissingKey::Skip) => KeyLookup::Skipped,
-        (None, MissingKey::Reject) => KeyLookup::Denied,
+        (None, MissingKey::Reject) => KeyLookup::Rejected,
     }
 }
 
@@ -291,10 +293,10 @@ fn build_checks(
         }
         let key = match find_key(limit, head) {
             KeyLookup::Found(key) => key,
-            KeyLookup::Denied if mode == Mode::Enforce => {
+            KeyLookup::Rejected if mode == Mode::Enforce => {
                 return Err(Verdict::from(LimitDecision::new(index, mode, LimitOutcome::MissingKey)));
             }
-            KeyLookup::Denied | KeyLookup::Skipped => continue,
+            KeyLookup::Rejected | KeyLookup::Skipped => continue,
         };
         let mode = limit.effective_mode(mode, &key);
         let check = build_check((index, limit), mode, &limiter, &key, head, run);

@@ -162,7 +162,7 @@ impl RequestLimit {
     /// The key of this request; `None` if it is not counted, or if the key is required and missing.
     pub fn resolve_key<'a>(&self, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         match (self.key.find(head), self.missing) {
-            (None, MissingKey::Address) => Some(address_key(head)),
+            (None, MissingKey::Ip) => Some(address_key(head)),
             (None, MissingKey::Shared) => Some(KeyValue::All),
             (found, _) => found,
         }
@@ -216,10 +216,10 @@ impl RequestLimit {
     }
 
     /// The prefix bits of the peer address, if it is the only input of this limit.
-    pub(super) fn peer_key_bits(&self) -> Option<u8> {
+    pub(super) fn peer_key_prefix_len(&self) -> Option<u8> {
         let is_for_all = self.methods.is_empty() && self.routes.is_empty() && self.condition.is_none();
         let has_functions = self.cost.is_some() || self.tier.is_some() || self.priority.is_some();
-        self.key.peer_bits().filter(|_| is_for_all && !has_functions && self.is_plain())
+        self.key.peer_prefix_len().filter(|_| is_for_all && !has_functions && self.is_plain())
     }
 
     /// Whether the in-memory decision is final.

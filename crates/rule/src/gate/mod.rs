@@ -63,7 +63,7 @@ pub struct Gate {
 struct GateInner {
     limits: Vec<RequestLimit>,
     /// The prefix bits of the peer address, if it is the only input of its only limit.
-    peer_bits: Option<u8>,
+    peer_prefix_len: Option<u8>,
     header_style: HeaderStyle,
     make_rejection: Option<Arc<MakeRejection>>,
 }
@@ -74,14 +74,14 @@ impl Gate {
     /// Creates a gate of these rules.
     pub fn new(limits: impl IntoIterator<Item = RequestLimit>) -> Self {
         let limits: Vec<RequestLimit> = limits.into_iter().collect();
-        let peer_bits = match &limits[..] {
-            [only] => only.peer_key_bits(),
+        let peer_prefix_len = match &limits[..] {
+            [only] => only.peer_key_prefix_len(),
             _ => None,
         };
         Self {
             inner: Arc::new(GateInner {
                 limits,
-                peer_bits,
+                peer_prefix_len,
                 header_style: HeaderStyle::default(),
                 make_rejection: None,
             }),
@@ -132,7 +132,7 @@ impl Gate {
     /// The key of a request from this peer, if the peer address is the only input of its limits.
     #[inline]
     pub fn peer_key(&self, peer: impl FnOnce() -> Option<IpAddr>) -> Option<AddressKey> {
-        self.inner.peer_bits.and_then(|bits| Some(AddressKey::with_prefix(peer()?, bits)))
+        self.inner.peer_prefix_len.and_then(|prefix_len| Some(AddressKey::with_prefix(peer()?, prefix_len)))
     }
 
     /// Checks a request by its [`peer_key`](Self::peer_key). `None` if that is not enough: then nothing is

@@ -134,7 +134,7 @@ pub async fn measure_wait<F: Future>(waited: &mut Micros, future: F) -> F::Outpu
     });
     let output = output.await;
     if let Some(started_at) = started_at {
-        *waited = waited.plus(clock.now().since(started_at));
+        *waited = waited.saturating_add(clock.now().saturating_sub(started_at));
     }
     output
 }

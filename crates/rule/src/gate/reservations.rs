@@ -83,7 +83,7 @@ impl RequestClaims {
                 Ok(entry) => self.queue_entries.push(entry),
                 Err(error) => {
                     let ours = self.decisions.iter_mut().filter(|one| one.limit == check.limit);
-                    ours.for_each(|one| one.outcome = LimitOutcome::Refused(error));
+                    ours.for_each(|one| one.outcome = LimitOutcome::WaitFailed(error));
                 }
             }
         }
@@ -99,7 +99,7 @@ impl RequestClaims {
             Some(queue) if queue.is_empty() && self.reserve_now(&check).await => return,
             Some(queue) => match queue.enter() {
                 Ok(entry) => Some(entry),
-                Err(error) => return self.push_decision(&check, LimitOutcome::Refused(error)),
+                Err(error) => return self.push_decision(&check, LimitOutcome::WaitFailed(error)),
             },
         };
         let Some((bucket, waiter)) = check.slot_wait.take() else { return };
@@ -109,7 +109,7 @@ impl RequestClaims {
                 self.claims.push((check.limit, claim));
                 LimitOutcome::Decided(decision)
             }
-            Err(error) => LimitOutcome::Refused(error),
+            Err(error) => LimitOutcome::WaitFailed(error),
         };
         drop(entry);
         self.push_decision(&check, outcome);
@@ -152,8 +152,8 @@ impl RequestClaims {
         if !self.is_denied() {
             hold.queue_entries = self.queue_entries;
             for (limit, claim) in self.claims {
-                let (tokens, slots) = claim.into_parts();
-                hold.permits.extend(slots);
+                let (tokens, permits) = claim.into_parts();
+                hold.permits.extend(permits);
                 let Some(tokens) = tokens else { continue };
                 if gate.limits()[limit].charge_policy().is_upfront() {
                     tokens.keep();

@@ -38,7 +38,7 @@ pub enum LimitOutcome {
     /// Its quotas decided this.
     Decided(Decision),
     /// The queue was full, or the request timed out in it.
-    Refused(WaitError),
+    WaitFailed(WaitError),
     /// The request lacks the key, and the limit requires it.
     MissingKey,
 }
@@ -82,7 +82,7 @@ impl LimitDecision {
     pub fn decision(&self) -> Option<&Decision> {
         match &self.outcome {
             LimitOutcome::Decided(decision) => Some(decision),
-            LimitOutcome::Refused(_) | LimitOutcome::MissingKey => None,
+            LimitOutcome::WaitFailed(_) | LimitOutcome::MissingKey => None,
         }
     }
 
@@ -109,7 +109,7 @@ impl LimitDecision {
         let rule = self.rule(gate)?;
         match &self.outcome {
             LimitOutcome::Decided(decision) => Some(rule.to_limited(decision)),
-            LimitOutcome::Refused(error) => {
+            LimitOutcome::WaitFailed(error) => {
                 Some(Limited::new(rule.name(), CallError::from(*error)).with_message(rule.message()))
             }
             LimitOutcome::MissingKey => None,
@@ -119,7 +119,7 @@ impl LimitDecision {
     fn retry_after(&self) -> Option<Duration> {
         let cause: CallError = match &self.outcome {
             LimitOutcome::Decided(decision) => CallError::from_denial(*decision),
-            LimitOutcome::Refused(error) => CallError::from(*error),
+            LimitOutcome::WaitFailed(error) => CallError::from(*error),
             LimitOutcome::MissingKey => return None,
         };
         cause.retry_after()

@@ -34,6 +34,6 @@ mod fixtures {
 
     /// Rejected by a breaker, for four seconds.
     pub(super) fn breaker_open() -> Limited {
-        Limited::new("payments", CallError::Rejected(Rejection::Open(Micros::from_secs(4))))
+        Limited::new("payments", CallError::GuardRejected(Rejection::Open(Micros::from_secs(4))))
     }
 }

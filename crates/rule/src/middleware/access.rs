@@ -3,7 +3,9 @@
 use super::options::MiddlewareOptions;
 use crate::{
     RejectionResponse,
-    request::{AddressKey, KeyValue, PeerWarning, RequestHead, RequestKey, ResponseHead, TrustedProxies},
+    request::{
+        AddressKey, KeyValue, MissingPeerWarning, RequestHead, RequestKey, ResponseHead, TrustedProxies,
+    },
 };
 use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 use tidegate_access::{AccessControl, AccessDecision, AccessMatch, ListAction};
@@ -35,7 +37,7 @@ pub struct RequestAccess {
     /// The key of bans, if it differs from what the list checks.
     ban_by: Option<RequestKey>,
     unknown_action: ListAction,
-    warning: PeerWarning,
+    warning: MissingPeerWarning,
     make_response: Arc<MakeAccessResponse>,
     options: Arc<MiddlewareOptions>,
 }
@@ -58,7 +60,7 @@ impl RequestAccess {
             client: ClientSource::Address(Arc::new(|head| head.peer())),
             ban_by: None,
             unknown_action: ListAction::Deny,
-            warning: PeerWarning::default(),
+            warning: MissingPeerWarning::default(),
             make_response: Arc::new(forbidden_response),
             options: Arc::new(MiddlewareOptions {
                 classify: Arc::new(|_| CallOutcome::Ignored),
@@ -141,7 +143,7 @@ impl RequestAccess {
     }
 
     /// The key that the list checks; `None` if the request does not have it.
-    pub fn client_key<'a>(&self, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
+    pub fn list_key<'a>(&self, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         match &self.client {
             ClientSource::Address(find) => {
                 find(head).map(|address| KeyValue::Text(address.to_string().into()))
@@ -155,7 +157,7 @@ impl RequestAccess {
             ClientSource::Address(find) => {
                 let address = find(head);
                 if address.is_none() {
-                    self.warning.check(head);
+                    self.warning.emit_once(head);
                 }
                 address.map(ClientIdentity::Address)
             }

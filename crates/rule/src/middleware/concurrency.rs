@@ -25,7 +25,7 @@ use tidegate_overload::{CallError, Rejection};
 /// other users of the semaphore.
 #[derive(Clone)]
 pub struct RequestConcurrency {
-    slots: Semaphore,
+    semaphore: Semaphore,
     max_wait: Duration,
     priority: Option<Arc<SlotPriorityFn>>,
     options: Arc<MiddlewareOptions>,
@@ -35,10 +35,10 @@ type SlotPriorityFn = dyn Fn(&dyn RequestHead) -> WaitPriority + Send + Sync;
 
 impl RequestConcurrency {
     /// Creates a limit with the slots of the semaphore. Requests do not wait by default.
-    pub fn new(slots: Semaphore) -> Self {
+    pub fn new(semaphore: Semaphore) -> Self {
         let options =
             MiddlewareOptions { in_flight_end: InFlightEnd::Body, ..MiddlewareOptions::new("concurrency") };
-        Self { slots, max_wait: Duration::ZERO, priority: None, options: Arc::new(options) }
+        Self { semaphore, max_wait: Duration::ZERO, priority: None, options: Arc::new(options) }
     }
 
     /// Sets how long a request may wait for a slot. The semaphore limits the number of waiters.
@@ -59,52 +59,52 @@ impl RequestConcurrency {
     option_methods!();
 
     /// Acquires a slot for this request, or enters the wait queue if it may wait.
-    pub fn acquire(&self, head: &dyn RequestHead) -> SlotAcquisition {
-        if let Some(slot) = self.slots.try_acquire_owned() {
-            return SlotAcquisition::Ready(Ok(slot));
+    pub fn acquire(&self, head: &dyn RequestHead) -> PermitAcquisition {
+        if let Some(permit) = self.semaphore.try_acquire_owned() {
+            return PermitAcquisition::Ready(Ok(permit));
         }
         if self.max_wait.is_zero() {
-            return SlotAcquisition::Ready(Err(Rejection::Full.into()));
+            return PermitAcquisition::Ready(Err(Rejection::ConcurrencyLimitReached.into()));
         }
         let priority = self.priority.as_ref().map(|priority| priority(head)).unwrap_or_default();
         let waiter = Waiter::new(1).deadline(self.max_wait).priority(priority);
-        SlotAcquisition::Waiting(SlotWait { slots: self.slots.clone(), waiter })
+        PermitAcquisition::Waiting(ConcurrencyWait { semaphore: self.semaphore.clone(), waiter })
     }
 }
 
 /// The result of acquiring a slot.
 #[derive(Debug)]
-pub enum SlotAcquisition {
+pub enum PermitAcquisition {
     /// A slot, or an error: there is no slot, and the request may not wait.
     Ready(Result<SemaphorePermit, CallError>),
     /// The request must wait for a slot.
-    Waiting(SlotWait),
+    Waiting(ConcurrencyWait),
 }
 
 /// A request that waits for a slot.
 #[derive(Debug)]
-pub struct SlotWait {
-    slots: Semaphore,
+pub struct ConcurrencyWait {
+    semaphore: Semaphore,
     waiter: Waiter,
 }
 
-impl SlotWait {
+impl ConcurrencyWait {
     /// Waits for the slot. The request is in the queue from the first poll on; dropping the future leaves the
     /// queue.
     pub async fn wait(self) -> Result<SemaphorePermit, CallError> {
-        self.slots.acquire_owned(self.waiter).await.map_err(CallError::from)
+        self.semaphore.acquire_owned(self.waiter).await.map_err(CallError::from)
     }
 }
 
 impl From<Semaphore> for RequestConcurrency {
-    fn from(slots: Semaphore) -> Self {
-        Self::new(slots)
+    fn from(semaphore: Semaphore) -> Self {
+        Self::new(semaphore)
     }
 }
 
 impl fmt::Debug for RequestConcurrency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { slots, max_wait, options, .. } = self;
-        f.debug_tuple("RequestConcurrency").field(slots).field(max_wait).field(options).finish()
+        let Self { semaphore, max_wait, options, .. } = self;
+        f.debug_tuple("RequestConcurrency").field(semaphore).field(max_wait).field(options).finish()
     }
 }

@@ -74,9 +74,9 @@ impl<G> Guards<G> {
         }
         if table.guards.len() >= self.settings.max_keys && now >= table.next_sweep {
             // At most 64 sweeps per idle timeout, however many keys arrive.
-            table.next_sweep = now.plus(Micros::new(self.settings.idle_timeout.get() / 64));
+            table.next_sweep = now.saturating_add(Micros::new(self.settings.idle_timeout.get() / 64));
             let idle = self.settings.idle_timeout;
-            table.guards.retain(|_, entry| entry.is_in_use() || now.since(entry.last_used) < idle);
+            table.guards.retain(|_, entry| entry.is_in_use() || now.saturating_sub(entry.last_used) < idle);
         }
         if table.guards.len() >= self.settings.max_keys {
             return self.fallback.clone();

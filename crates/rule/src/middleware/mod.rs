@@ -20,7 +20,7 @@
 //! | [`RequestPriority`] | a concurrency limit that sheds the least important requests first |
 //! | [`RequestAccess`] | an access list and bans |
 //! | [`RequestBandwidth`] | a bandwidth limit on bodies |
-//! | [`RequestFacts`] | determines the client of a request |
+//! | [`ContextExtractor`] | determines the client of a request |
 //! | [`Guards`] | one guard per key |
 //! | [`MiddlewareOptions`] | the response to rejected requests, and the classification of responses |
 //!
@@ -31,7 +31,7 @@ mod access;
 mod bandwidth;
 mod classify;
 mod concurrency;
-mod facts;
+mod context;
 mod guard;
 mod guards;
 mod options;
@@ -40,8 +40,8 @@ mod priority;
 pub use access::{AccessDenied, AdmittedClient, RequestAccess};
 pub use bandwidth::RequestBandwidth;
 pub use classify::{InFlightEnd, classify_client, classify_server};
-pub use concurrency::{RequestConcurrency, SlotAcquisition, SlotWait};
-pub use facts::RequestFacts;
+pub use concurrency::{ConcurrencyWait, PermitAcquisition, RequestConcurrency};
+pub use context::ContextExtractor;
 pub use guard::RequestGuard;
 pub use guards::{Guards, GuardsBuilder};
 pub use options::{Classify, MiddlewareOptions};

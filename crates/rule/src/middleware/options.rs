@@ -37,7 +37,7 @@ impl MiddlewareOptions {
 
     /// The error of a rejected request, and the response to it.
     #[cold]
-    pub fn refuse(&self, cause: CallError) -> (Limited, RejectionResponse) {
+    pub fn reject(&self, cause: CallError) -> (Limited, RejectionResponse) {
         let limited = Limited::new(&*self.name, cause);
         let response = (self.make_response)(&limited);
         (limited, response)

@@ -4,7 +4,7 @@
 //! Everything left of the entry of the outermost trusted proxy is from the client, and may be anything.
 //! Therefore nothing is read from the left: neither to find the start of a quoted string nor to count.
 
-use super::{AddressHeader, RequestHead};
+use super::{ClientIpHeader, RequestHead};
 use std::{
     borrow::Cow,
     net::{IpAddr, Ipv6Addr},
@@ -16,28 +16,30 @@ const MAX_ENTRIES: usize = 32;
 const MAX_ENTRY_BYTES: usize = 1_024;
 
 /// Reads the last remaining entry.
-type ReadEntry = fn(&mut HeaderLines<'_>) -> Option<IpAddr>;
+type ReadEntry = fn(&mut HeaderListReader<'_>) -> Option<IpAddr>;
 
 /// Resolves the client of a trusted peer.
 pub(super) fn resolve_client(
     head: &dyn RequestHead,
-    header: &AddressHeader,
+    header: &ClientIpHeader,
     peer: IpAddr,
     is_trusted: impl Fn(IpAddr) -> bool,
 ) -> IpAddr {
     let (name, read): (_, ReadEntry) = match header {
-        AddressHeader::XForwardedFor => ("x-forwarded-for", |lines| parse_address(lines.pop()?.trim_ascii())),
-        AddressHeader::Forwarded => {
-            ("forwarded", |lines| parse_forwarded_for(lines.pop_quoted()?.trim_ascii()))
+        ClientIpHeader::XForwardedFor => {
+            ("x-forwarded-for", |reader| parse_address(reader.pop_entry()?.trim_ascii()))
         }
-        AddressHeader::Single(name) => return single_address(head, name).unwrap_or(peer),
+        ClientIpHeader::Forwarded => {
+            ("forwarded", |reader| parse_forwarded_for(reader.pop_entry_quote_aware()?.trim_ascii()))
+        }
+        ClientIpHeader::Custom(name) => return parse_custom_header(head, name).unwrap_or(peer),
     };
-    let mut lines = HeaderLines::default();
-    head.for_each_header(name, &mut |line| lines.push(line));
+    let mut reader = HeaderListReader::default();
+    head.for_each_header(name, &mut |line| reader.push(line));
 
     let mut last = peer;
     for _ in 0..MAX_ENTRIES {
-        match read(&mut lines) {
+        match read(&mut reader) {
             Some(address) if is_trusted(address) => last = address,
             Some(address) => return address,
             None => return last,
@@ -47,7 +49,7 @@ pub(super) fn resolve_client(
 }
 
 /// The address in a header that one proxy sets. Several lines or a list do not come from one proxy.
-fn single_address(head: &dyn RequestHead, name: &str) -> Option<IpAddr> {
+fn parse_custom_header(head: &dyn RequestHead, name: &str) -> Option<IpAddr> {
     let (mut found, mut lines) = (None, 0_usize);
     head.for_each_header(name, &mut |line| {
         lines = lines.saturating_add(1);
@@ -57,20 +59,20 @@ fn single_address(head: &dyn RequestHead, name: &str) -> Option<IpAddr> {
 }
 
 /// The last lines of a header. Each has at least one entry, so more are not needed.
-struct HeaderLines<'a> {
+struct HeaderListReader<'a> {
     lines: [&'a [u8]; MAX_ENTRIES],
     count: usize,
     /// The unread part of the current line.
     rest: Option<&'a [u8]>,
 }
 
-impl Default for HeaderLines<'_> {
+impl Default for HeaderListReader<'_> {
     fn default() -> Self {
         Self { lines: [&[]; MAX_ENTRIES], count: 0, rest: None }
     }
 }
 
-impl<'a> HeaderLines<'a> {
+impl<'a> HeaderListReader<'a> {
     fn push(&mut self, line: &'a [u8]) {
         if self.count == MAX_ENTRIES {
             self.lines.rotate_left(1);
@@ -88,7 +90,7 @@ impl<'a> HeaderLines<'a> {
     }
 
     /// The last remaining entry, up to a comma.
-    fn pop(&mut self) -> Option<&'a [u8]> {
+    fn pop_entry(&mut self) -> Option<&'a [u8]> {
         let line = self.next_line()?;
         let start = line.len().saturating_sub(MAX_ENTRY_BYTES);
         let comma = line[start..].iter().rposition(|byte| *byte == b',').map(|index| start + index);
@@ -96,7 +98,7 @@ impl<'a> HeaderLines<'a> {
     }
 
     /// The last remaining entry, up to a comma outside of quotes.
-    fn pop_quoted(&mut self) -> Option<&'a [u8]> {
+    fn pop_entry_quote_aware(&mut self) -> Option<&'a [u8]> {
         let line = self.next_line()?;
         let start = line.len().saturating_sub(MAX_ENTRY_BYTES);
         let mut is_quoted = false;

@@ -1,6 +1,6 @@
 //! The heads of requests and responses.
 
-use crate::Facts;
+use crate::RequestContext;
 use std::{any::Any, net::IpAddr};
 
 /// The head of a request. Each framework integration implements it for its own type.
@@ -34,7 +34,7 @@ pub trait RequestHead {
 
     /// How to make the server record the peer address, if it may be missing. Logged once if a limit by
     /// address gets a request without one.
-    fn peer_hint(&self) -> Option<&'static str> {
+    fn missing_peer_fix(&self) -> Option<&'static str> {
         None
     }
 
@@ -52,8 +52,8 @@ pub trait RequestHead {
     /// The extensions of the request, in the type of the framework.
     fn extensions(&self) -> Option<&dyn Any>;
 
-    /// The facts stored with the request; otherwise those of the task are used.
-    fn facts(&self) -> Option<&Facts> {
+    /// The context stored with the request; otherwise that of the task is used.
+    fn context(&self) -> Option<&RequestContext> {
         None
     }
 }

@@ -9,8 +9,8 @@
 //! # Ok::<(), tidegate_core::SettingError>(())
 //! ```
 
-use super::{AddressKey, KeyValue, PeerWarning, RequestHead, TrustedProxies, cookie, query};
-use crate::Facts;
+use super::{AddressKey, KeyValue, MissingPeerWarning, RequestHead, TrustedProxies, cookie, query};
+use crate::RequestContext;
 use std::{borrow::Cow, fmt, net::IpAddr, sync::Arc};
 use tidegate_core::SettingError;
 
@@ -28,7 +28,7 @@ pub struct RequestKey {
 pub enum MissingKey {
     /// Counts them by the peer address; if that is unknown, in one bucket.
     #[default]
-    Address,
+    Ip,
     /// Counts them in one bucket, so that omitting the key gains nothing.
     Shared,
     /// Does not apply the rule to them.
@@ -61,8 +61,8 @@ type FindUser = dyn for<'a> Fn(&'a dyn RequestHead) -> Option<Cow<'a, str>> + Se
 #[derive(Clone)]
 enum KeySource {
     All,
-    Peer { bits: u8, warning: PeerWarning },
-    Client { proxies: TrustedProxies, bits: u8, warning: PeerWarning },
+    Peer { prefix_len: u8, warning: MissingPeerWarning },
+    Client { proxies: TrustedProxies, prefix_len: u8, warning: MissingPeerWarning },
     Header(Arc<str>, DuplicateKeys),
     Cookie(Arc<str>, DuplicateKeys),
     Query(Arc<str>, DuplicateKeys),
@@ -88,7 +88,10 @@ pub fn all() -> RequestKey {
 /// all requests are without a key, [`MissingKey`] applies to them, and an error is logged once.
 pub fn peer() -> RequestKey {
     RequestKey {
-        source: KeySource::Peer { bits: AddressKey::IPV6_PREFIX_BITS, warning: PeerWarning::default() },
+        source: KeySource::Peer {
+            prefix_len: AddressKey::IPV6_PREFIX_LEN,
+            warning: MissingPeerWarning::default(),
+        },
     }
 }
 
@@ -97,8 +100,8 @@ pub fn client(proxies: TrustedProxies) -> RequestKey {
     RequestKey {
         source: KeySource::Client {
             proxies,
-            bits: AddressKey::IPV6_PREFIX_BITS,
-            warning: PeerWarning::default(),
+            prefix_len: AddressKey::IPV6_PREFIX_LEN,
+            warning: MissingPeerWarning::default(),
         },
     }
 }
@@ -143,7 +146,7 @@ pub fn route() -> RequestKey {
     RequestKey { source: KeySource::Route }
 }
 
-/// The user name from the [`Facts`] of the request.
+/// The user name from the [`RequestContext`] of the request.
 pub fn user() -> RequestKey {
     RequestKey { source: KeySource::User }
 }
@@ -174,9 +177,9 @@ impl RequestKey {
     #[inline]
     pub fn find<'a>(&self, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         match &self.source {
-            KeySource::Peer { bits, warning } => Some(KeyValue::Address(AddressKey::with_prefix(
-                require_address(head.peer(), head, warning)?,
-                *bits,
+            KeySource::Peer { prefix_len, warning } => Some(KeyValue::Address(AddressKey::with_prefix(
+                address_or_warn(head.peer(), head, warning)?,
+                *prefix_len,
             ))),
             source => source
                 .find(head)
@@ -186,9 +189,9 @@ impl RequestKey {
 
     /// The prefix bits of an IPv6 address, if this is the peer address and nothing else.
     #[inline]
-    pub(crate) fn peer_bits(&self) -> Option<u8> {
+    pub(crate) fn peer_prefix_len(&self) -> Option<u8> {
         match self.source {
-            KeySource::Peer { bits, .. } => Some(bits),
+            KeySource::Peer { prefix_len, .. } => Some(prefix_len),
             _ => None,
         }
     }
@@ -257,11 +260,11 @@ impl RequestKey {
     /// Sets the prefix length of an IPv6 client in the addresses of this key; 64 by default, at most 128.
     /// IPv4 addresses are used in full.
     #[must_use]
-    pub fn ipv6_prefix(self, bits: u8) -> Self {
-        let all = |keys: Vec<Self>| keys.into_iter().map(|key| key.ipv6_prefix(bits)).collect();
+    pub fn ipv6_prefix(self, prefix_len: u8) -> Self {
+        let all = |keys: Vec<Self>| keys.into_iter().map(|key| key.ipv6_prefix(prefix_len)).collect();
         let source = match self.source {
-            KeySource::Peer { warning, .. } => KeySource::Peer { bits, warning },
-            KeySource::Client { proxies, warning, .. } => KeySource::Client { proxies, bits, warning },
+            KeySource::Peer { warning, .. } => KeySource::Peer { prefix_len, warning },
+            KeySource::Client { proxies, warning, .. } => KeySource::Client { proxies, prefix_len, warning },
             KeySource::Joined(keys) => KeySource::Joined(all(keys)),
             KeySource::FirstOf(keys) => KeySource::FirstOf(all(keys)),
             other => other,
@@ -274,12 +277,15 @@ impl KeySource {
     fn find<'a>(&self, head: &'a dyn RequestHead) -> Option<KeyValue<'a>> {
         match self {
             Self::All => Some(KeyValue::All),
-            Self::Peer { bits, warning } => {
-                Some(AddressKey::with_prefix(require_address(head.peer(), head, warning)?, *bits).into())
-            }
-            Self::Client { proxies, bits, warning } => Some(
-                AddressKey::with_prefix(require_address(proxies.client_address(head), head, warning)?, *bits)
-                    .into(),
+            Self::Peer { prefix_len, warning } => Some(
+                AddressKey::with_prefix(address_or_warn(head.peer(), head, warning)?, *prefix_len).into(),
+            ),
+            Self::Client { proxies, prefix_len, warning } => Some(
+                AddressKey::with_prefix(
+                    address_or_warn(proxies.client_address(head), head, warning)?,
+                    *prefix_len,
+                )
+                .into(),
             ),
             Self::Header(name, duplicates) => duplicates
                 .select(|each| head.for_each_header(name, each))
@@ -316,9 +322,13 @@ impl KeySource {
 
 /// Returns the address; warns if it is missing.
 #[inline]
-fn require_address(address: Option<IpAddr>, head: &dyn RequestHead, warning: &PeerWarning) -> Option<IpAddr> {
+fn address_or_warn(
+    address: Option<IpAddr>,
+    head: &dyn RequestHead,
+    warning: &MissingPeerWarning,
+) -> Option<IpAddr> {
     if address.is_none() {
-        warning.check(head);
+        warning.emit_once(head);
     }
     address
 }
@@ -335,11 +345,11 @@ impl DuplicateKeys {
     }
 }
 
-/// From the facts of the request, or else from those of the task.
+/// From the context of the request, or else from that of the task.
 fn find_user(head: &dyn RequestHead) -> Option<Cow<'_, str>> {
-    let user = match head.facts().and_then(Facts::user) {
+    let user = match head.context().and_then(RequestContext::user) {
         Some(user) => Cow::Borrowed(user),
-        None => Cow::Owned(Facts::with_current(|facts| facts.user().map(str::to_owned))??),
+        None => Cow::Owned(RequestContext::with_current(|context| context.user().map(str::to_owned))??),
     };
     Some(user).filter(|user| !user.is_empty())
 }
@@ -362,8 +372,10 @@ impl fmt::Debug for RequestKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
             KeySource::All => f.write_str("all"),
-            KeySource::Peer { bits, .. } => write!(f, "peer/{bits}"),
-            KeySource::Client { proxies, bits, .. } => write!(f, "client/{bits} behind {proxies:?}"),
+            KeySource::Peer { prefix_len, .. } => write!(f, "peer/{prefix_len}"),
+            KeySource::Client { proxies, prefix_len, .. } => {
+                write!(f, "client/{prefix_len} behind {proxies:?}")
+            }
             KeySource::Header(name, _) => write!(f, "header {name}"),
             KeySource::Cookie(name, _) => write!(f, "cookie {name}"),
             KeySource::Query(name, _) => write!(f, "query {name}"),

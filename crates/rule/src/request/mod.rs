@@ -6,7 +6,7 @@ mod forwarded;
 mod head;
 pub mod key;
 mod key_value;
-mod peer_warning;
+mod missing_peer_warning;
 mod query;
 mod trusted_proxies;
 
@@ -15,9 +15,9 @@ pub use cookie::for_each_cookie;
 pub use head::{RequestHead, ResponseHead};
 pub use key::{DuplicateKeys, MissingKey, RequestKey, normalize_host};
 pub use key_value::KeyValue;
-pub(crate) use peer_warning::PeerWarning;
+pub(crate) use missing_peer_warning::MissingPeerWarning;
 pub use query::{PlusDecoding, for_each_query, percent_decode, query_parameters};
-pub use trusted_proxies::{AddressHeader, TrustedProxies};
+pub use trusted_proxies::{ClientIpHeader, TrustedProxies};
 
 use tidegate_core::SettingError;
 

@@ -27,7 +27,7 @@ use tidegate_core::SettingError;
 /// use tidegate_rule::request::TrustedProxies;
 ///
 /// let proxies = TrustedProxies::new(["10.0.0.0/8", "2001:db8::1"])?;     // they write X-Forwarded-For
-/// let cdn = TrustedProxies::private().single_header("cf-connecting-ip")?;
+/// let cdn = TrustedProxies::private().custom_header("cf-connecting-ip")?;
 /// let error = TrustedProxies::new(["10.0.0.1/8"]).unwrap_err();
 /// assert!(error.to_string().contains("write `10.0.0.0/8`"));
 /// # Ok::<(), tidegate_core::SettingError>(())
@@ -37,19 +37,19 @@ pub struct TrustedProxies {
     networks: Arc<[Prefix]>,
     /// A lookup table, if there are too many networks to scan.
     table: Option<Arc<AccessList>>,
-    header: AddressHeader,
+    header: ClientIpHeader,
 }
 
 /// The header in which proxies report the client address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum AddressHeader {
+pub enum ClientIpHeader {
     /// `X-Forwarded-For`: each proxy appends the address that it saw.
     #[default]
     XForwardedFor,
     /// `Forwarded` of RFC 7239: each proxy appends the address that it saw, and more.
     Forwarded,
     /// A header with one address, such as `x-real-ip`, that the outermost proxy sets and overwrites.
-    Single(Arc<str>),
+    Custom(Arc<str>),
 }
 
 /// Loopback, private networks, link-local and unique local addresses.
@@ -75,7 +75,7 @@ impl TrustedProxies {
 
     /// Trusts no proxies: the peer is the client.
     pub fn none() -> Self {
-        Self { networks: Arc::default(), table: None, header: AddressHeader::default() }
+        Self { networks: Arc::default(), table: None, header: ClientIpHeader::default() }
     }
 
     /// Trusts proxies on this machine.
@@ -103,20 +103,20 @@ impl TrustedProxies {
 
     /// Sets the header in which they report the client address; `X-Forwarded-For` by default.
     #[must_use]
-    pub fn header(self, header: AddressHeader) -> Self {
+    pub fn header(self, header: ClientIpHeader) -> Self {
         Self { header, ..self }
     }
 
     /// Reads `Forwarded`, as in RFC 7239.
     #[must_use]
     pub fn forwarded(self) -> Self {
-        self.header(AddressHeader::Forwarded)
+        self.header(ClientIpHeader::Forwarded)
     }
 
     /// Reads the client address from a header of its own, such as `x-real-ip` or `cf-connecting-ip`, which
     /// the proxies must overwrite.
-    pub fn single_header(self, header: &str) -> Result<Self, SettingError> {
-        Ok(self.header(AddressHeader::Single(parse_name(header, "header")?.into())))
+    pub fn custom_header(self, header: &str) -> Result<Self, SettingError> {
+        Ok(self.header(ClientIpHeader::Custom(parse_name(header, "header")?.into())))
     }
 
     /// The client address of this request; `None` if the peer address is unknown. An address that the
@@ -153,7 +153,7 @@ impl From<Vec<Prefix>> for TrustedProxies {
         });
         // Networks that a table cannot represent are scanned.
         let table = table.and_then(Result::ok).map(Arc::new);
-        Self { networks: networks.into(), table, header: AddressHeader::default() }
+        Self { networks: networks.into(), table, header: ClientIpHeader::default() }
     }
 }
 

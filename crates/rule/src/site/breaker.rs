@@ -61,7 +61,7 @@ impl BreakerSite {
             (Ok(permit), _) => Ok(Some(permit)),
             (Err(_), Mode::Shadow | Mode::Off) => Ok(None),
             (Err(rejection), Mode::Enforce) => {
-                let limited = Limited::new(guarded.rule.name(), CallError::Rejected(rejection));
+                let limited = Limited::new(guarded.rule.name(), CallError::GuardRejected(rejection));
                 Err(limited.with_message(guarded.rule.message()))
             }
         }
@@ -178,7 +178,7 @@ impl NamedBreaker {
 #[diagnostic::on_unimplemented(
     message = "a breaker cannot classify `{Self}` as a success or a failure",
     label = "not a `Result`",
-    note = "return a `Result`, or classify the result: `failure = |result| CallOutcome::…`"
+    note = "return a `Result`, or classify the result: `classify = |result| CallOutcome::…`"
 )]
 pub trait ClassifyOutcome {
     /// The outcome of the call.

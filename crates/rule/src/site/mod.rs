@@ -22,7 +22,7 @@ pub use tidegate_limiter::{BuildError, Capacity};
 pub use tidegate_overload::BreakerSettings;
 
 use crate::{
-    Facts, Limited, events,
+    Limited, RequestContext, events,
     request::{AddressKey, KeyValue},
 };
 use std::{
@@ -118,7 +118,7 @@ impl fmt::Display for GlobalKey {
 
 /// The client address, for `key = ip`. All calls without one share one key; the first is logged.
 pub fn ip() -> KeyValue<'static> {
-    match Facts::with_current(Facts::ip).flatten() {
+    match RequestContext::with_current(RequestContext::ip).flatten() {
         Some(ip) => KeyValue::Address(AddressKey::new(ip)),
         None => {
             report_unknown_ip();
@@ -137,7 +137,7 @@ fn report_unknown_ip() {
 
 /// The user name, for `key = user`. All calls without one share one key.
 pub fn user() -> Arc<str> {
-    Facts::with_current(Facts::shared_user).flatten().unwrap_or_default()
+    RequestContext::with_current(RequestContext::shared_user).flatten().unwrap_or_default()
 }
 
 /// One part of a combined key.
@@ -146,10 +146,10 @@ pub fn key_part<K: RuleKey + ?Sized>(part: &K) -> &K {
     part
 }
 
-/// Converts a rejection with a function, for `or = …`.
+/// Converts a rejection with a function, for `map_err = …`.
 #[cold]
-pub fn refuse<E>(limited: Limited, or: impl FnOnce(Limited) -> E) -> E {
-    or(limited)
+pub fn convert_rejection<E>(limited: Limited, convert: impl FnOnce(Limited) -> E) -> E {
+    convert(limited)
 }
 
 /// Calls a function once, so that it may move its captures.

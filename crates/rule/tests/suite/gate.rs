@@ -14,7 +14,7 @@ use std::{
 use tidegate_core::{Demand, Effect, Micros};
 use tidegate_limiter::{
     Clock, Store, StoreError,
-    store::{KeyRef, SlotMode, StoreCheck, StoreDecision, StoreFuture, StoreReply, StoreRequest},
+    store::{KeyRef, PermitMode, StoreCheck, StoreDecision, StoreFuture, StoreReply, StoreRequest},
 };
 use tidegate_overload::CallError;
 use tidegate_rule::{
@@ -41,9 +41,9 @@ const NOW: Micros = Micros::from_secs(1);
 
 impl FakeStoreState {
     fn decide(&mut self, checks: &[StoreCheck]) -> Vec<StoreDecision> {
-        let peeked: Vec<_> = checks.iter().map(|check| self.decide_one(check, Effect::Probe)).collect();
+        let peeked: Vec<_> = checks.iter().map(|check| self.decide_one(check, Effect::Peek)).collect();
         let granted =
-            peeked.iter().flat_map(|decision| &decision.steps).all(|step| step.decision.is_granted());
+            peeked.iter().flat_map(|decision| &decision.results).all(|result| result.decision.is_granted());
         match granted {
             true => checks.iter().map(|check| self.decide_one(check, Effect::Charge)).collect(),
             false => peeked,
@@ -51,10 +51,10 @@ impl FakeStoreState {
     }
 
     fn decide_one(&mut self, check: &StoreCheck, effect: Effect) -> StoreDecision {
-        assert!(check.slot_mode == SlotMode::Acquire && check.receipt, "a gate may refund everything");
+        assert!(check.permit_mode == PermitMode::Acquire && check.receipt, "a gate may refund everything");
         let demand = Demand { effect, ..check.demand };
-        let steps = self.update_quotas(&check.key_ref, |quota, words| quota.decide(words, NOW, demand));
-        StoreDecision { steps, generation: 0 }
+        let steps = self.update_quotas(&check.key_ref, |quota, state| quota.decide(state, NOW, demand));
+        StoreDecision { results: steps, generation: 0 }
     }
 
     fn update_quotas<R>(
@@ -81,9 +81,9 @@ impl Store for FakeStore {
             StoreRequest::Decide(checks) => Ok(StoreReply::Decided(state.decide(&checks))),
             StoreRequest::Refund { key_ref, charge, cost } => {
                 let mut receipts = charge.receipts.into_iter();
-                state.update_quotas(&key_ref, |quota, words| {
+                state.update_quotas(&key_ref, |quota, state| {
                     let receipt = receipts.next().unwrap();
-                    quota.refund(words, NOW, receipt, cost);
+                    quota.refund(state, NOW, receipt, cost);
                 });
                 Ok(StoreReply::Done)
             }

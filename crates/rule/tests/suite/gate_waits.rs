@@ -198,7 +198,7 @@ async fn timed_out_wait_charges_nothing() {
     another.clock.advance(SECOND * 5);
     let Poll::Ready(second) = poll_once(&mut second).await else { panic!("the time is over") };
     let limited = to_limited(&gate, &second);
-    assert_eq!(*limited.cause(), CallError::Refused(WaitError::DeadlineExceeded));
+    assert_eq!(*limited.cause(), CallError::WaitFailed(WaitError::DeadlineExceeded));
     assert_eq!(RejectionResponse::from(&limited).status, 503);
     drop(first);
     assert_eq!(remaining(&gate), 1);

@@ -4,7 +4,7 @@
 
 use crate::common::TestRequest;
 use tidegate_rule::{
-    Facts,
+    RequestContext,
     request::{AddressKey, KeyValue, MissingKey, RequestKey, TrustedProxies, key},
 };
 
@@ -18,7 +18,7 @@ fn test_request() -> TestRequest {
         path: "/users/7",
         host: Some("Example.COM.:8080"),
         route: Some("/users/{id}"),
-        facts: Some(Facts::default().with_user("alice")),
+        context: Some(RequestContext::default().with_user("alice")),
         ..TestRequest::from_peer("2001:db8:1:2:3:4:5:6")
     };
     request
@@ -105,7 +105,7 @@ fn missing_sources_give_no_key() {
         assert_eq!(key_text(&key, &bare), None, "{key:?}");
     }
     assert_eq!(key_text(&key::route(), &bare).as_deref(), Some("/x"));
-    assert_eq!(MissingKey::default(), MissingKey::Address);
+    assert_eq!(MissingKey::default(), MissingKey::Ip);
 }
 
 #[test]
@@ -137,11 +137,13 @@ fn header_value_cannot_imitate_address_key() {
 }
 
 #[test]
-fn user_is_found_in_task_facts() {
+fn user_is_found_in_task_context() {
     let request = TestRequest::from_peer("203.0.113.7");
-    let found = Facts::default().with_user("bob").scope_blocking(|| key_text(&key::user(), &request));
+    let found =
+        RequestContext::default().with_user("bob").scope_blocking(|| key_text(&key::user(), &request));
     assert_eq!(found.as_deref(), Some("bob"));
-    let nameless = Facts::default().with_user("").scope_blocking(|| key_text(&key::user(), &request));
+    let nameless =
+        RequestContext::default().with_user("").scope_blocking(|| key_text(&key::user(), &request));
     assert_eq!(nameless, None);
 }
 

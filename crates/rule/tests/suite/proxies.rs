@@ -6,8 +6,8 @@ use crate::common::TestRequest;
 use proptest::prelude::*;
 use std::net::IpAddr;
 use tidegate_rule::{
-    Facts,
-    request::{AddressHeader, TrustedProxies},
+    RequestContext,
+    request::{ClientIpHeader, TrustedProxies},
 };
 
 /// The proxies of these tests.
@@ -143,7 +143,7 @@ fn forwarded_client() {
 
 #[test]
 fn single_address_header() {
-    let proxies = proxies().single_header("X-Real-IP").unwrap();
+    let proxies = proxies().custom_header("X-Real-IP").unwrap();
     for (peer, lines, found) in [
         (PROXY, &["203.0.113.7"][..], CLIENT),
         (PROXY, &[" 203.0.113.7 "], CLIENT),
@@ -171,10 +171,10 @@ fn only_the_declared_header_is_read() {
         .header("x-real-ip", "198.51.100.3")
         .header("client-ip", "198.51.100.4");
     for (header, found) in [
-        (AddressHeader::XForwardedFor, "198.51.100.1"),
-        (AddressHeader::Forwarded, "198.51.100.2"),
-        (AddressHeader::Single("x-real-ip".into()), "198.51.100.3"),
-        (AddressHeader::Single("true-client-ip".into()), PROXY),
+        (ClientIpHeader::XForwardedFor, "198.51.100.1"),
+        (ClientIpHeader::Forwarded, "198.51.100.2"),
+        (ClientIpHeader::Custom("x-real-ip".into()), "198.51.100.3"),
+        (ClientIpHeader::Custom("true-client-ip".into()), PROXY),
     ] {
         assert_eq!(client_text(&proxies().header(header), &request), found);
     }
@@ -186,8 +186,8 @@ fn no_client_without_peer() {
         TestRequest { peer: None, ..TestRequest::from_peer(PROXY) }.header("x-forwarded-for", CLIENT);
     assert_eq!(proxies().client_address(&request), None);
     assert_eq!(
-        Facts::from_head(&request, &proxies(), Some("alice".into())),
-        Facts::default().with_user("alice")
+        RequestContext::from_head(&request, &proxies(), Some("alice".into())),
+        RequestContext::default().with_user("alice")
     );
 }
 
@@ -239,7 +239,7 @@ fn many_networks_use_table() {
 fn invalid_network_error_names_entry_and_fix() {
     let error = TrustedProxies::new(["10.0.0.0/8", "10.0.0.1/8"]).unwrap_err().to_string();
     assert!(error.contains("10.0.0.1/8") && error.contains("write `10.0.0.0/8`"), "{error}");
-    let error = TrustedProxies::none().single_header("x real ip").unwrap_err().to_string();
+    let error = TrustedProxies::none().custom_header("x real ip").unwrap_err().to_string();
     assert!(error.contains("`x real ip`"), "{error}");
 }
 
@@ -342,7 +342,7 @@ proptest! {
     /// Whatever the headers, a trusted peer has a client, and an untrusted peer is the client.
     #[test]
     fn any_header_resolves_a_client(lines in proptest::collection::vec(spoofed_header(), 0..5)) {
-        for proxies in [proxies(), proxies().forwarded(), proxies().single_header("x-forwarded-for").unwrap()] {
+        for proxies in [proxies(), proxies().forwarded(), proxies().custom_header("x-forwarded-for").unwrap()] {
             let with = |peer| lines.iter().fold(TestRequest::from_peer(peer), |request, line| {
                 request.header("x-forwarded-for", line).header("forwarded", line)
             });

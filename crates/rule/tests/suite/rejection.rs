@@ -42,7 +42,7 @@ fn messages_round_durations() {
         assert_eq!(limited(wait).to_string(), expected);
         assert_eq!(limited(wait).client_message(), expected);
     }
-    let open = Limited::new("orders", CallError::Rejected(Rejection::Open(Micros::new(59_999_999))));
+    let open = Limited::new("orders", CallError::GuardRejected(Rejection::Open(Micros::new(59_999_999))));
     assert_eq!(open.to_string(), "orders: circuit breaker open; next probe in 1min");
 }
 
@@ -91,7 +91,7 @@ fn problem_details_describe_limit() {
             "retry-after": 7,
         })
     );
-    let open = Limited::new("payments", CallError::Rejected(Rejection::Open(Micros::from_secs(4))));
+    let open = Limited::new("payments", CallError::GuardRejected(Rejection::Open(Micros::from_secs(4))));
     assert_eq!(
         body(&RejectionResponse::from(open)),
         serde_json::json!({
@@ -105,15 +105,15 @@ fn problem_details_describe_limit() {
 }
 
 #[test]
-fn server_side_refusal_is_503() {
+fn server_side_rejection_is_503() {
     for (cause, status, retry) in [
         (CallError::Limited(Decision::deny(5, Micros::ZERO)), 429, Some("1")),
         (CallError::Limited(decide("5/min", 6)), 429, None),
-        (CallError::Rejected(Rejection::Open(Micros::new(1))), 503, Some("1")),
-        (CallError::Rejected(Rejection::Full), 503, None),
-        (CallError::Rejected(Rejection::ForcedOpen), 503, None),
-        (CallError::Refused(WaitError::QueueFull), 503, None),
-        (CallError::Refused(WaitError::DeadlineExceeded), 503, None),
+        (CallError::GuardRejected(Rejection::Open(Micros::new(1))), 503, Some("1")),
+        (CallError::GuardRejected(Rejection::ConcurrencyLimitReached), 503, None),
+        (CallError::GuardRejected(Rejection::ForcedOpen), 503, None),
+        (CallError::WaitFailed(WaitError::QueueFull), 503, None),
+        (CallError::WaitFailed(WaitError::DeadlineExceeded), 503, None),
         (CallError::FeatureDisabled, 503, None),
         (CallError::Misconfigured("src/shop.rs:1:1".into()), 503, None),
     ] {

@@ -12,14 +12,14 @@ use std::net::IpAddr;
 use tidegate_http_server::{ApiError, TOKEN_HEADER, bearer_token, truncate};
 use tidegate_observe::DenialId;
 use tidegate_policy::{
-    compile::{DenyReason, PolicyAdmission, PolicyRefusal, PolicyResult, RejectAction},
+    compile::{PolicyAdmission, PolicyRejection, PolicyResult, RejectAction, RejectReason},
     head::HttpRequestHead,
 };
 use tidegate_rule::{Evaluation, HeaderStyle};
 
 /// The headers that describe the original request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum ProxyKind {
     /// `X-Original-URI`, `X-Original-Method`, `X-Real-IP`.
     Nginx,
     /// `X-Forwarded-Uri`, `-Method`, `-Host`, `-For`.
@@ -46,10 +46,10 @@ const RULE_HEADER: HeaderName = HeaderName::from_static("x-tidegate-rule");
 pub(super) async fn handle(
     state: &AppState,
     parts: request::Parts,
-    dialect: Option<Dialect>,
+    proxy_kind: Option<ProxyKind>,
     deny: AuthDenyStatus,
 ) -> Result<ApiResponse, ApiError> {
-    let (original, client) = original_request(parts, dialect)?;
+    let (original, client) = original_request(parts, proxy_kind)?;
     let active = state.active();
     let result = match active.gate.check(&HttpRequestHead::new(&original, client)) {
         Evaluation::Ready(result) => result,
@@ -62,7 +62,7 @@ pub(super) async fn handle(
     );
     Ok(match result {
         PolicyResult::Admitted(admission) => allow_response(&admission),
-        PolicyResult::Refused(refusal) => deny_response(*refusal, denial, deny),
+        PolicyResult::Rejected(rejection) => deny_response(*rejection, denial, deny),
     })
 }
 
@@ -79,21 +79,25 @@ fn allow_response(admission: &PolicyAdmission) -> ApiResponse {
     response
 }
 
-fn deny_response(mut refusal: PolicyRefusal, denial: Option<DenialId>, deny: AuthDenyStatus) -> ApiResponse {
-    if let (Some(id), RejectAction::Response(rejection)) = (&denial, &mut refusal.action) {
-        rejection.set_instance(&id.uri());
+fn deny_response(
+    mut rejection: PolicyRejection,
+    denial: Option<DenialId>,
+    deny: AuthDenyStatus,
+) -> ApiResponse {
+    if let (Some(id), RejectAction::Response(response)) = (&denial, &mut rejection.action) {
+        response.set_instance(&id.uri());
     }
-    let retry = refusal.retry_after.map(|wait| tidegate_core::header::ceil_seconds(wait.into()));
-    let mut response: ApiResponse = match refusal.action {
-        RejectAction::Response(rejection) => http::Response::<String>::from(rejection).map(Full::from),
+    let retry = rejection.retry_after.map(|wait| tidegate_core::header::ceil_seconds(wait.into()));
+    let mut response: ApiResponse = match rejection.action {
+        RejectAction::Response(response) => http::Response::<String>::from(response).map(Full::from),
         // The proxy can neither switch to another upstream nor close the connection on request.
         RejectAction::Upstream(_) | RejectAction::Drop => {
             let mut response = ApiResponse::default();
-            *response.status_mut() = match refusal.reason {
-                DenyReason::Limited => StatusCode::TOO_MANY_REQUESTS,
-                DenyReason::NoKey => StatusCode::BAD_REQUEST,
-                DenyReason::Denied | DenyReason::Banned => StatusCode::FORBIDDEN,
-                DenyReason::Guarded => StatusCode::SERVICE_UNAVAILABLE,
+            *response.status_mut() = match rejection.reason {
+                RejectReason::Limited => StatusCode::TOO_MANY_REQUESTS,
+                RejectReason::NoKey => StatusCode::BAD_REQUEST,
+                RejectReason::DenyListed | RejectReason::Banned => StatusCode::FORBIDDEN,
+                RejectReason::Guarded => StatusCode::SERVICE_UNAVAILABLE,
             };
             response
         }
@@ -101,7 +105,7 @@ fn deny_response(mut refusal: PolicyRefusal, denial: Option<DenialId>, deny: Aut
     let status = response.status();
     let headers = response.headers_mut();
     headers.insert(STATUS_HEADER, status.as_u16().into());
-    if let Ok(rule) = HeaderValue::from_str(&refusal.rule) {
+    if let Ok(rule) = HeaderValue::from_str(&rejection.rule) {
         headers.insert(RULE_HEADER, rule);
     }
     if let Some(id) = denial {
@@ -120,12 +124,12 @@ fn deny_response(mut refusal: PolicyRefusal, denial: Option<DenialId>, deny: Aut
 /// Returns the request that the proxy describes, and the address of its client.
 fn original_request(
     parts: request::Parts,
-    dialect: Option<Dialect>,
+    proxy_kind: Option<ProxyKind>,
 ) -> Result<(request::Parts, IpAddr), ApiError> {
     let mut headers = parts.headers;
-    let dialect = match dialect {
-        Some(dialect) => dialect,
-        None => detect_dialect(&headers)?,
+    let proxy_kind = match proxy_kind {
+        Some(proxy_kind) => proxy_kind,
+        None => detect_proxy_kind(&headers)?,
     };
     // Remove the API token. `Authorization` belongs to the client if the token is in its own header.
     let has_token_header = headers.remove(TOKEN_HEADER).is_some();
@@ -134,17 +138,17 @@ fn original_request(
     if !has_token_header && is_token_in_authorization {
         headers.remove(header::AUTHORIZATION);
     }
-    let names = match dialect {
-        Dialect::Nginx => ["x-original-uri", "x-original-method", "x-real-ip"],
-        Dialect::Forwarded => ["x-forwarded-uri", "x-forwarded-method", "x-forwarded-for"],
-        Dialect::Envoy => ["path", "method", "x-real-ip"],
+    let names = match proxy_kind {
+        ProxyKind::Nginx => ["x-original-uri", "x-original-method", "x-real-ip"],
+        ProxyKind::Forwarded => ["x-forwarded-uri", "x-forwarded-method", "x-forwarded-for"],
+        ProxyKind::Envoy => ["path", "method", "x-real-ip"],
     };
     let [uri, method, client] = names;
-    let target = match dialect {
-        Dialect::Nginx | Dialect::Forwarded => {
+    let target = match proxy_kind {
+        ProxyKind::Nginx | ProxyKind::Forwarded => {
             single_header(&headers, uri)?.ok_or_else(|| missing_header(uri))?
         }
-        Dialect::Envoy => {
+        ProxyKind::Envoy => {
             let path_and_query = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
             path_and_query.strip_prefix(ENVOY_PATH_PREFIX).unwrap_or(path_and_query).to_owned()
         }
@@ -152,25 +156,25 @@ fn original_request(
     let target: Uri = target.parse().map_err(|_| invalid_header(uri, &target, "a path, as in `/a?b=c`"))?;
     let path = target.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     let path = path.parse().map_err(|_| invalid_header(uri, path, "a path, as in `/a?b=c`"))?;
-    let method = match dialect {
-        Dialect::Nginx | Dialect::Forwarded => {
+    let method = match proxy_kind {
+        ProxyKind::Nginx | ProxyKind::Forwarded => {
             let method_name = single_header(&headers, method)?.unwrap_or_else(|| "GET".to_owned());
             Method::from_bytes(method_name.as_bytes())
                 .map_err(|_| invalid_header(method, &method_name, "a method, as in `GET`"))?
         }
-        Dialect::Envoy => parts.method,
+        ProxyKind::Envoy => parts.method,
     };
-    let client_address = match dialect {
-        Dialect::Nginx | Dialect::Envoy => single_header(&headers, client)?,
+    let client_address = match proxy_kind {
+        ProxyKind::Nginx | ProxyKind::Envoy => single_header(&headers, client)?,
         // The proxy appends the peer address; the addresses before it are not trustworthy.
-        Dialect::Forwarded => last_header_value(&headers, client),
+        ProxyKind::Forwarded => last_header_value(&headers, client),
     };
     let client_address = client_address.ok_or_else(|| missing_header(client))?;
     let client = client_address
         .trim()
         .parse()
         .map_err(|_| invalid_header(client, &client_address, "an address, as in `192.0.2.1`"))?;
-    if dialect == Dialect::Forwarded
+    if proxy_kind == ProxyKind::Forwarded
         && let Some(host) = headers.get("x-forwarded-host").cloned()
     {
         headers.insert(header::HOST, host);
@@ -186,10 +190,10 @@ fn original_request(
 #[derive(Clone, Copy)]
 pub(super) struct TokenInAuthorization;
 
-fn detect_dialect(headers: &HeaderMap) -> Result<Dialect, ApiError> {
+fn detect_proxy_kind(headers: &HeaderMap) -> Result<ProxyKind, ApiError> {
     match (headers.contains_key("x-original-uri"), headers.contains_key("x-forwarded-uri")) {
-        (true, false) => Ok(Dialect::Nginx),
-        (false, true) => Ok(Dialect::Forwarded),
+        (true, false) => Ok(ProxyKind::Nginx),
+        (false, true) => Ok(ProxyKind::Forwarded),
         (true, true) => Err(ApiError::bad_request(
             "both `X-Original-URI` and `X-Forwarded-Uri` are present; configure the proxy to use `?proxy=nginx` or \
              `?proxy=forwarded`",

@@ -9,17 +9,17 @@ use tidegate_policy::compile::{JsonObject, JsonValue};
 /// The queries of a request body.
 #[derive(Debug, PartialEq)]
 pub struct QueryBatch<'a> {
-    pub(super) form: BatchForm,
+    pub(super) form: BodyForm,
     pub(super) items: Vec<JsonMembers<'a>>,
 }
 
 /// The form of the body, which decides the form of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BatchForm {
+pub(crate) enum BodyForm {
     /// `{…}`: one result.
-    Single,
+    SingleQuery,
     /// `[…]`: a list of results.
-    List,
+    QueryList,
     /// `{"asks": […]}`: a list of independent results.
     Batch,
     /// `{"asks": […], "all-or-nothing": true}`: all queries are charged, or none.
@@ -35,15 +35,15 @@ pub struct JsonMembers<'a> {
 
 /// The position of a query in the body, as the prefix of an error; empty for a single query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QueryPosition(BatchForm, usize);
+pub(crate) struct QueryPosition(BodyForm, usize);
 
 impl fmt::Display for QueryPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(form, index) = self;
         match form {
-            BatchForm::Single => Ok(()),
-            BatchForm::List => write!(f, "[{index}]: "),
-            BatchForm::Batch | BatchForm::AllOrNothing => write!(f, "asks[{index}]: "),
+            BodyForm::SingleQuery => Ok(()),
+            BodyForm::QueryList => write!(f, "[{index}]: "),
+            BodyForm::Batch | BodyForm::AllOrNothing => write!(f, "asks[{index}]: "),
         }
     }
 }
@@ -59,10 +59,11 @@ impl<'a> QueryBatch<'a> {
         })?;
         let (form, items) = match value {
             JsonValue::Object(members) if members.contains_key("asks") => parse_batch(members)?,
-            JsonValue::Array(list) => (BatchForm::List, list),
-            one => {
-                let members = vec![JsonMembers::from_value(one, QueryPosition(BatchForm::Single, 0), known)?];
-                return Ok(Self { form: BatchForm::Single, items: members });
+            JsonValue::Array(list) => (BodyForm::QueryList, list),
+            value => {
+                let members =
+                    vec![JsonMembers::from_value(value, QueryPosition(BodyForm::SingleQuery, 0), known)?];
+                return Ok(Self { form: BodyForm::SingleQuery, items: members });
             }
         };
         if items.len() > MAX_QUERIES {
@@ -77,19 +78,19 @@ impl<'a> QueryBatch<'a> {
     }
 }
 
-fn parse_batch(members: JsonObject<'_>) -> Result<(BatchForm, Vec<JsonValue<'_>>), ApiError> {
-    let (mut form, mut items) = (BatchForm::Batch, JsonValue::Null);
+fn parse_batch(members: JsonObject<'_>) -> Result<(BodyForm, Vec<JsonValue<'_>>), ApiError> {
+    let (mut form, mut items) = (BodyForm::Batch, JsonValue::Null);
     for (name, value) in members.into_vec() {
         match (&*name, value) {
             ("asks", value) => items = value,
-            ("all-or-nothing", JsonValue::Bool(true)) => form = BatchForm::AllOrNothing,
-            ("all-or-nothing", JsonValue::Bool(false)) => form = BatchForm::Batch,
+            ("all-or-nothing", JsonValue::Bool(true)) => form = BodyForm::AllOrNothing,
+            ("all-or-nothing", JsonValue::Bool(false)) => form = BodyForm::Batch,
             ("all-or-nothing", _) => {
                 return Err(ApiError::bad_request("`all-or-nothing` is not a boolean; use true or false"));
             }
             (name, _) => {
                 return Err(unknown_member(
-                    QueryPosition(BatchForm::Single, 0),
+                    QueryPosition(BodyForm::SingleQuery, 0),
                     name,
                     &["asks", "all-or-nothing"],
                 ));
@@ -123,7 +124,7 @@ impl<'a> JsonMembers<'a> {
     pub fn parse(body: &'a [u8], known: &[&'static str]) -> Result<Self, ApiError> {
         let value = serde_json::from_slice(body)
             .map_err(|error| ApiError::bad_request(format!("invalid JSON body: {error}; send an object")))?;
-        Self::from_value(value, QueryPosition(BatchForm::Single, 0), known)
+        Self::from_value(value, QueryPosition(BodyForm::SingleQuery, 0), known)
     }
 
     fn from_value(
@@ -242,7 +243,7 @@ fn whole_number(value: &JsonValue<'_>) -> Option<u64> {
 
 fn unknown_member(position: QueryPosition, name: &str, known: &[&'static str]) -> ApiError {
     let fix = match suggest::closest(name, known.iter().copied()) {
-        Some(near) => format!("did you mean `{near}`?"),
+        Some(closest) => format!("did you mean `{closest}`?"),
         None => format!("use one of `{}`", known.join("`, `")),
     };
     ApiError::bad_request(format!("{position}unknown member `{}`; {fix}", truncate(name)))

@@ -2,7 +2,7 @@
 
 use super::{
     ApiResponse,
-    body::{BatchForm, QueryBatch},
+    body::{BodyForm, QueryBatch},
     query::{QueryOp, QueryResult, RuleQuery},
     response::{DenyStatus, RuleResponse},
     state::AppState,
@@ -26,7 +26,7 @@ pub(super) async fn handle(
     let active = state.active();
     let queries = parse_queries(&batch, &active.gate)?;
     let mut responses = match batch.form {
-        BatchForm::AllOrNothing => Box::pin(charge_all_or_none(state, &queries)).await,
+        BodyForm::AllOrNothing => Box::pin(charge_all_or_none(state, &queries)).await,
         _ if queries.iter().any(RuleQuery::can_wait) => {
             let mut responses = Vec::with_capacity(queries.len());
             for query in queries.chunks(1) {
@@ -85,36 +85,36 @@ pub(super) async fn reserve_all_or_none<'a>(
     queries: &'a [RuleQuery<'a>],
 ) -> (Vec<Option<CombinedReservation>>, Vec<RuleResponse<'a>>) {
     let enforced = reserve_in_mode(state, queries, Mode::Enforce).await;
-    let mut claims: Vec<Option<CombinedReservation>> = queries.iter().map(|_| None).collect();
+    let mut reservations: Vec<Option<CombinedReservation>> = queries.iter().map(|_| None).collect();
     let mut responses: Vec<Option<RuleResponse<'a>>> = queries.iter().map(|_| None).collect();
     let put = |outcomes: Vec<(usize, Option<CombinedReservation>)>,
-               claims: &mut Vec<Option<CombinedReservation>>,
+               reservations: &mut Vec<Option<CombinedReservation>>,
                responses: &mut Vec<Option<RuleResponse<'a>>>| {
-        for (index, claim) in outcomes {
-            responses[index] = Some(match &claim {
-                Some(claim) => RuleResponse::new(&queries[index], Some(*claim.decision())),
+        for (index, reservation) in outcomes {
+            responses[index] = Some(match &reservation {
+                Some(reservation) => RuleResponse::new(&queries[index], Some(*reservation.decision())),
                 None => RuleResponse::skipped(&queries[index]),
             });
-            claims[index] = claim;
+            reservations[index] = reservation;
         }
     };
-    put(enforced, &mut claims, &mut responses);
+    put(enforced, &mut reservations, &mut responses);
     if responses.iter().flatten().all(RuleResponse::is_allowed) {
         for index in 0..queries.len() {
             if queries[index].mode == Mode::Shadow {
                 let shadowed = reserve_in_mode(state, &queries[index..=index], Mode::Shadow).await;
-                let outcomes = shadowed.into_iter().map(|(_, claim)| (index, claim)).collect();
-                put(outcomes, &mut claims, &mut responses);
+                let outcomes = shadowed.into_iter().map(|(_, reservation)| (index, reservation)).collect();
+                put(outcomes, &mut reservations, &mut responses);
             }
         }
     } else {
-        claims.iter_mut().for_each(|claim| *claim = None);
+        reservations.iter_mut().for_each(|reservation| *reservation = None);
     }
     let responses = responses.into_iter().zip(queries);
     let responses = responses
         .map(|(response, query)| response.unwrap_or_else(|| RuleResponse::new(query, None)))
         .collect();
-    (claims, responses)
+    (reservations, responses)
 }
 
 /// Reserves all queries of this mode together; returns each reservation with the index of its query.
@@ -126,30 +126,30 @@ async fn reserve_in_mode(
     let in_mode = queries.iter().enumerate().filter(|(_, query)| query.mode == mode);
     let (indices, checks): (Vec<usize>, Vec<Check>) =
         in_mode.filter_map(|(index, query)| Some((index, query.to_check()?))).unzip();
-    let claims = match checks.iter().all(Check::is_in_memory) {
+    let reservations = match checks.iter().all(Check::is_in_memory) {
         true => reserve_all(checks).await,
         false => state.spawn_detached(reserve_all(checks)).await.unwrap_or_default(),
     };
-    indices.into_iter().zip(claims.into_iter().chain(std::iter::repeat_with(|| None))).collect()
+    indices.into_iter().zip(reservations.into_iter().chain(std::iter::repeat_with(|| None))).collect()
 }
 
 /// Charges all queries or none.
 async fn charge_all_or_none<'a>(state: &AppState, queries: &'a [RuleQuery<'a>]) -> Vec<RuleResponse<'a>> {
-    let (claims, responses) = reserve_all_or_none(state, queries).await;
-    for claim in claims.into_iter().flatten() {
-        claim.keep();
+    let (reservations, responses) = reserve_all_or_none(state, queries).await;
+    for reservation in reservations.into_iter().flatten() {
+        reservation.keep();
     }
     responses
 }
 
 /// Builds the response to one query or to several.
 pub(super) fn batch_response(
-    form: BatchForm,
+    form: BodyForm,
     mut responses: Vec<RuleResponse<'_>>,
     header_style: HeaderStyle,
     deny: DenyStatus,
 ) -> ApiResponse {
-    if form == BatchForm::Single
+    if form == BodyForm::SingleQuery
         && let Some(only) = responses.pop()
     {
         return only.into_response(header_style, deny);
@@ -159,15 +159,15 @@ pub(super) fn batch_response(
 
 /// The responses to several queries.
 struct BatchResponse<'a> {
-    form: BatchForm,
+    form: BodyForm,
     responses: Vec<RuleResponse<'a>>,
 }
 
 impl Serialize for BatchResponse<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.form {
-            BatchForm::Single | BatchForm::List => self.responses.serialize(serializer),
-            BatchForm::Batch | BatchForm::AllOrNothing => {
+            BodyForm::SingleQuery | BodyForm::QueryList => self.responses.serialize(serializer),
+            BodyForm::Batch | BodyForm::AllOrNothing => {
                 let mut map = serializer.serialize_map(Some(2))?;
                 map.serialize_entry("allowed", &self.responses.iter().all(RuleResponse::is_allowed))?;
                 map.serialize_entry("answers", &self.responses)?;

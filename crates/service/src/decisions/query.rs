@@ -138,7 +138,7 @@ fn invalid_value(error: &SettingError, position: QueryPosition) -> ApiError {
 
 fn unknown_rule(position: QueryPosition, name: &str, gate: &PolicyGate) -> ApiError {
     let fix = match suggest::closest(name, gate.rule_names()) {
-        Some(near) => format!("did you mean `{near}`?"),
+        Some(closest) => format!("did you mean `{closest}`?"),
         None => "use a rule of the policy that has quotas".to_owned(),
     };
     ApiError::new(StatusCode::NOT_FOUND, format!("{position}unknown rule `{}`; {fix}", truncate(name)))

@@ -6,7 +6,7 @@
 
 use super::{
     ApiResponse,
-    body::{BatchForm, QueryBatch},
+    body::{BodyForm, QueryBatch},
     check::{batch_response, parse_queries, reserve_all_or_none},
     query::RuleQuery,
     response::{DenyStatus, RuleResponse, to_json_list},
@@ -37,7 +37,8 @@ pub(super) async fn reserve(
     deny: DenyStatus,
     caller: &ApiCaller,
 ) -> Result<ApiResponse, ApiError> {
-    let tokens = |claim: Option<CombinedReservation>| claim.and_then(|claim| claim.into_parts().0);
+    let tokens =
+        |reservation: Option<CombinedReservation>| reservation.and_then(|claim| claim.into_parts().0);
     let unsupported = (QuotaKind::Slots, "limits concurrency; use /v1/acquire");
     reserve_batch((state, &state.reservations, caller), batch, deny, unsupported, tokens).await
 }
@@ -48,8 +49,8 @@ pub(super) async fn acquire(
     deny: DenyStatus,
     caller: &ApiCaller,
 ) -> Result<ApiResponse, ApiError> {
-    let slots = |claim: Option<CombinedReservation>| {
-        let (tokens, slots) = claim.map(CombinedReservation::into_parts).unwrap_or_default();
+    let slots = |reservation: Option<CombinedReservation>| {
+        let (tokens, slots) = reservation.map(CombinedReservation::into_parts).unwrap_or_default();
         // Rate quotas of the same rule stay charged.
         if let Some(tokens) = tokens {
             tokens.keep();
@@ -84,18 +85,19 @@ async fn reserve_batch<T>(
     }
     let mut slots = reservations.reserve_slots(queries.len())?;
     let groups: Vec<&[RuleQuery<'_>]> = match batch.form {
-        BatchForm::AllOrNothing => vec![&queries[..]],
-        BatchForm::Single | BatchForm::List | BatchForm::Batch => queries.chunks(1).collect(),
+        BodyForm::AllOrNothing => vec![&queries[..]],
+        BodyForm::SingleQuery | BodyForm::QueryList | BodyForm::Batch => queries.chunks(1).collect(),
     };
     let (mut responses, mut times) = (Vec::with_capacity(queries.len()), expiries.into_iter());
     for group in groups {
-        let (claims, mut results) = reserve_all_or_none(state, group).await;
+        let (combined, mut results) = reserve_all_or_none(state, group).await;
         active.record(&mut results, deny);
         let is_allowed = results.iter().all(RuleResponse::is_allowed);
-        for ((response, claim), time) in results.into_iter().zip(claims).zip(times.by_ref()) {
+        for ((response, combined_reservation), time) in results.into_iter().zip(combined).zip(times.by_ref())
+        {
             responses.push(match is_allowed {
                 true => {
-                    let entry = slots.fill(take_part(claim), time, caller);
+                    let entry = slots.fill(take_part(combined_reservation), time, caller);
                     let entry = entry.map_err(|_| reservations.capacity_error())?;
                     response.with_reservation(entry)
                 }
@@ -120,9 +122,9 @@ pub(super) async fn settle(
         };
         settlements.push((members.text("id")?, cost));
     }
-    let mut answers = Vec::with_capacity(settlements.len());
+    let mut results = Vec::with_capacity(settlements.len());
     for (id, cost) in settlements {
-        answers.push(match (state.reservations.take(id, caller), cost) {
+        results.push(match (state.reservations.take(id, caller), cost) {
             (Ok(Some(reserved)), Some(cost)) => {
                 // Detached: the commit completes even if the client disconnects.
                 let _ = state.spawn_detached(async move { reserved.commit(cost).await }).await;
@@ -137,7 +139,7 @@ pub(super) async fn settle(
             (Err(problem), _) => Err(problem),
         });
     }
-    settled_response(batch.form, answers)
+    settled_response(batch.form, results)
 }
 
 pub(super) fn release(
@@ -155,14 +157,14 @@ pub(super) fn release(
 
 /// Builds the response to `commit`, `cancel`, `release` and `reset`.
 pub(super) fn settled_response(
-    form: BatchForm,
-    answers: Vec<Result<Value, ApiError>>,
+    form: BodyForm,
+    results: Vec<Result<Value, ApiError>>,
 ) -> Result<ApiResponse, ApiError> {
-    let mut answers = answers.into_iter();
+    let mut results = results.into_iter();
     let body = match form {
-        BatchForm::Single => answers.next().unwrap_or_else(|| Ok(json!({})))?,
-        BatchForm::List => Value::Array(to_json_list(answers)),
-        BatchForm::Batch | BatchForm::AllOrNothing => json!({ "answers": to_json_list(answers) }),
+        BodyForm::SingleQuery => results.next().unwrap_or_else(|| Ok(json!({})))?,
+        BodyForm::QueryList => Value::Array(to_json_list(results)),
+        BodyForm::Batch | BodyForm::AllOrNothing => json!({ "answers": to_json_list(results) }),
     };
     Ok(json_response(StatusCode::OK, "application/json", &body))
 }

@@ -16,13 +16,13 @@ pub async fn handle(state: &AppState, batch: QueryBatch<'_>) -> Result<ApiRespon
         let (named, key) = find_rule(members, &active.gate)?;
         targets.push((named.rule().limiter(), key));
     }
-    let mut answers = Vec::with_capacity(targets.len());
+    let mut results = Vec::with_capacity(targets.len());
     for (limiter, key) in targets {
         let reset = match &limiter {
             None => Ok(()),
             Some(limiter) => limiter.key(&key).reset().await,
         };
-        answers.push(match reset {
+        results.push(match reset {
             Ok(()) => Ok(json!({ "reset": true })),
             Err(_) => {
                 let problem = "store unavailable; try again later";
@@ -30,5 +30,5 @@ pub async fn handle(state: &AppState, batch: QueryBatch<'_>) -> Result<ApiRespon
             }
         });
     }
-    settled_response(batch.form, answers)
+    settled_response(batch.form, results)
 }

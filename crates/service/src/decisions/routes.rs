@@ -2,8 +2,8 @@
 
 use super::{
     ApiResponse,
-    auth::{self, AuthDenyStatus, Dialect, TokenInAuthorization},
-    body::{BatchForm, QueryBatch},
+    auth::{self, AuthDenyStatus, ProxyKind, TokenInAuthorization},
+    body::{BodyForm, QueryBatch},
     check,
     query::{QueryOp, RuleQuery},
     reserve::{self, SettleOp},
@@ -113,8 +113,9 @@ where
         ApiOperation::Reset => &reset::MEMBERS,
     };
     let batch = QueryBatch::parse(&body, members)?;
-    let charges = matches!(operation, ApiOperation::Check | ApiOperation::Reserve | ApiOperation::Acquire);
-    if batch.form == BatchForm::AllOrNothing && !charges {
+    let is_charging =
+        matches!(operation, ApiOperation::Check | ApiOperation::Reserve | ApiOperation::Acquire);
+    if batch.form == BodyForm::AllOrNothing && !is_charging {
         return Err(ApiError::bad_request(
             "`all-or-nothing` is invalid here, since nothing is charged; remove it",
         ));
@@ -149,7 +150,7 @@ fn authorize(state: &AppState, headers: &HeaderMap, operation: ApiOperation) -> 
 /// Takes no parameters, since the query string is that of the original request. Envoy passes on any status of a denial.
 async fn handle_envoy_auth(state: &AppState, mut parts: request::Parts) -> Result<ApiResponse, ApiError> {
     authorize_proxy(state, &mut parts)?;
-    auth::handle(state, parts, Some(Dialect::Envoy), AuthDenyStatus::Policy).await
+    auth::handle(state, parts, Some(ProxyKind::Envoy), AuthDenyStatus::Policy).await
 }
 
 fn authorize_proxy(state: &AppState, parts: &mut request::Parts) -> Result<(), ApiError> {
@@ -181,16 +182,16 @@ async fn handle_auth(state: &AppState, mut parts: request::Parts) -> Result<ApiR
             status => AuthDenyStatus::Status(status),
         },
     };
-    let dialect = match query.text("proxy") {
+    let proxy_kind = match query.text("proxy") {
         None => None,
-        Some("nginx") => Some(Dialect::Nginx),
-        Some("forwarded") => Some(Dialect::Forwarded),
+        Some("nginx") => Some(ProxyKind::Nginx),
+        Some("forwarded") => Some(ProxyKind::Forwarded),
         Some(other) => {
             let problem = format!("invalid `proxy`: `{}`; use `nginx` or `forwarded`", truncate(other));
             return Err(ApiError::bad_request(problem));
         }
     };
-    auth::handle(state, parts, dialect, deny).await
+    auth::handle(state, parts, proxy_kind, deny).await
 }
 
 fn parse_deny_status(text: &str) -> Result<StatusCode, ApiError> {

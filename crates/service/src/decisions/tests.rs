@@ -91,11 +91,11 @@ async fn unsettled_reservations_and_permits_expire() {
 async fn request_without_free_slots_is_not_charged() {
     let api = TestApi::new(2, Authorization::default());
     for (call, settle, rule) in [("reserve", "cancel", "login"), ("acquire", "release", "jobs")] {
-        let ask = json!({"rule": rule, "key": "ann"});
-        let (_, first) = api.post(call, "", &ask).await;
+        let query = json!({"rule": rule, "key": "ann"});
+        let (_, first) = api.post(call, "", &query).await;
         let before = api.remaining(rule).await;
         // There is capacity for one more. A batch of two is rejected as a whole, in each form.
-        for both in [json!([ask, ask]), json!({"asks": [ask, ask], "all-or-nothing": true})] {
+        for both in [json!([query, query]), json!({"asks": [query, query], "all-or-nothing": true})] {
             let (status, error) = api.post(call, "", &both).await;
             assert_eq!(
                 (status, error["detail"].as_str()),
@@ -109,7 +109,7 @@ async fn request_without_free_slots_is_not_charged() {
         for reservation in [first, second] {
             assert_eq!(api.post(settle, "", &json!({"id": reservation["id"]})).await.0, 200, "{call}");
         }
-        assert_eq!(api.post(call, "", &ask).await.0, 200, "there is capacity again");
+        assert_eq!(api.post(call, "", &query).await.0, 200, "there is capacity again");
     }
 }
 

@@ -74,7 +74,7 @@ pub(super) enum LimitMatch<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuotaGroup {
     Member,
-    None,
+    NotMember,
 }
 
 impl LimitMatch<'_> {
@@ -258,15 +258,15 @@ fn match_limit<'a>(
 fn quota_group(is_quota: bool, settings: &ServiceSettings) -> QuotaGroup {
     match is_quota || settings.quota_mode == QuotaMode::All {
         true => QuotaGroup::Member,
-        false => QuotaGroup::None,
+        false => QuotaGroup::NotMember,
     }
 }
 
 fn limit_action(is_shadow: bool, group: QuotaGroup) -> LimitAction {
     match (is_shadow, group) {
         (true, _) => LimitAction::Shadow,
-        (false, QuotaGroup::Member) => LimitAction::DenyTogether,
-        (false, QuotaGroup::None) => LimitAction::Deny,
+        (false, QuotaGroup::Member) => LimitAction::DenyWithGroup,
+        (false, QuotaGroup::NotMember) => LimitAction::Deny,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Counts the hits of a request and compares the counters with the limits that apply.
 
 use super::{
-    DecisionError, DescriptorService, DomainRequest, OverLimit,
+    DecisionError, DescriptorService, DomainRequest, LimitCode,
     active_config::{CountingMethod, LimitMatch, LimitState, MatchedLimit},
     counters::{
         CountPurpose, CountReservation, CountReservations, DescriptorKey, KeyHits, LimitAction,
@@ -9,7 +9,7 @@ use super::{
     },
     metrics::{HitSource, LimitHit, ShadowMode, near_limit},
     settings::{CountingMode, OverLimitCounting},
-    verdict::{LimitFinding, is_refused},
+    verdict::{LimitFinding, decide_overall},
 };
 use std::time::Duration;
 use tidegate_core::{Decision, Micros, header::ceil_seconds};
@@ -32,21 +32,21 @@ impl DescriptorService {
             let prior = prior_result(subjects, &findings);
             reserved = self.charge_limiters(request, subjects, (prior, purpose), &mut findings).await?;
         }
-        let over_limit = |finding: &Option<LimitFinding>| finding.as_ref().map(|finding| finding.over_limit);
-        let refused = is_refused(subjects.iter().zip(findings.iter().map(over_limit)));
+        let code = |finding: &Option<LimitFinding>| finding.as_ref().map(|finding| finding.code);
+        let overall_code = decide_overall(subjects.iter().zip(findings.iter().map(code)));
         for (compared, finding) in counted.iter_mut().zip(&mut findings) {
             let Some(compared) = compared else { continue };
-            let is_over = compared.finding.over_limit == OverLimit::Yes;
+            let is_over = compared.finding.code == LimitCode::OverLimit;
             let is_reserved = match (purpose, self.settings.counting) {
                 (CountPurpose::Count, CountingMode::Reference) => true,
                 (CountPurpose::Reserve, _) | (_, CountingMode::Atomic) => {
-                    !is_over && refused == OverLimit::No
+                    !is_over && overall_code == LimitCode::Ok
                 }
             };
-            match std::mem::replace(&mut compared.hold, CountReservation::None) {
+            match std::mem::replace(&mut compared.reservation, CountReservation::None) {
                 CountReservation::None => {}
-                hold if is_reserved => reserved.push(hold),
-                hold => hold.cancel().await,
+                reservation if is_reserved => reserved.push(reservation),
+                reservation => reservation.cancel().await,
             }
             if !is_reserved && !is_over {
                 let released = std::mem::take(&mut compared.hit.hits);
@@ -112,7 +112,7 @@ impl DescriptorService {
                     }
                 },
                 CountingMethod::Ban { unit } => {
-                    let count = UnitCount::Known { after: hits_of(index), ends: None };
+                    let count = UnitCount::Counted { after: hits_of(index), ends: None };
                     compared[index] = Some(self.compare_count(
                         limited,
                         (0, unit),
@@ -129,7 +129,7 @@ impl DescriptorService {
         let is_reference =
             purpose == CountPurpose::Count && self.settings.counting == CountingMode::Reference;
         if is_reference && self.settings.over_limit_counting == OverLimitCounting::CountOverLimit {
-            let is_over = compared.iter().flatten().any(|known| known.finding.over_limit == OverLimit::Yes);
+            let is_over = compared.iter().flatten().any(|known| known.finding.code == LimitCode::OverLimit);
             let limits = indices.iter().map(|index| subjects.get(*index));
             self.skip_increments(&mut hits, &limits.collect::<Vec<_>>(), is_over).await?;
         }
@@ -143,7 +143,7 @@ impl DescriptorService {
                 .collect(),
             false => self.counters.reserve(&hits).await,
         };
-        if counts.iter().any(|(count, _)| *count == UnitCount::Closed) || counts.len() != indices.len() {
+        if counts.iter().any(|(count, _)| *count == UnitCount::FailClosed) || counts.len() != indices.len() {
             return Err(store_unavailable());
         }
         for (index, count) in indices.into_iter().zip(counts) {
@@ -169,7 +169,7 @@ impl DescriptorService {
         }
         let lookups: Vec<_> = hits.iter().map(|hit| KeyHits { hits: 0, ..*hit }).collect();
         let counts = self.counters.count(&lookups).await;
-        if counts.contains(&UnitCount::Closed) || counts.len() != hits.len() {
+        if counts.contains(&UnitCount::FailClosed) || counts.len() != hits.len() {
             return Err(store_unavailable());
         }
         let goes_over = |((hit, subject), count): ((&KeyHits<'_>, &Option<&LimitMatch<'_>>), &UnitCount)| {
@@ -184,10 +184,10 @@ impl DescriptorService {
                 (UnitCount::Local { after, .. }, FailureMode::Local { nodes }) => {
                     after.saturating_add(hit.hits) > local_share(*requests, nodes).into()
                 }
-                (UnitCount::Known { after, .. } | UnitCount::Local { after, .. }, _) => {
+                (UnitCount::Counted { after, .. } | UnitCount::Local { after, .. }, _) => {
                     after.saturating_add(hit.hits) > (*requests).into()
                 }
-                (UnitCount::Open | UnitCount::Closed, _) => false,
+                (UnitCount::FailOpen | UnitCount::FailClosed, _) => false,
             }
         };
         let over: Vec<bool> = hits.iter().zip(subjects).zip(&counts).map(goes_over).collect();
@@ -208,7 +208,7 @@ impl DescriptorService {
     ) -> Option<UnitCount> {
         let (over, now) = (self.over_limit_keys.as_ref()?, self.settings.clock.now());
         let ends = over.find(key, unit, requests.into(), now)?;
-        Some(UnitCount::Known { after: u64::MAX, ends: Some(ends.since(now).get()) })
+        Some(UnitCount::Counted { after: u64::MAX, ends: Some(ends.saturating_sub(now).get()) })
     }
 
     fn compare_count(
@@ -222,23 +222,23 @@ impl DescriptorService {
             (UnitCount::Local { after, ends }, FailureMode::Local { nodes }) => {
                 (local_share(declared_limit.0, nodes), (after, ends))
             }
-            (UnitCount::Known { after, ends } | UnitCount::Local { after, ends }, _) => {
+            (UnitCount::Counted { after, ends } | UnitCount::Local { after, ends }, _) => {
                 (declared_limit.0, (after, ends))
             }
-            (UnitCount::Open | UnitCount::Closed, _) => (declared_limit.0, (0, None)),
+            (UnitCount::FailOpen | UnitCount::FailClosed, _) => (declared_limit.0, (0, None)),
         };
         let limit = u64::from(limit);
-        let over = if after > limit { OverLimit::Yes } else { OverLimit::No };
+        let code = if after > limit { LimitCode::OverLimit } else { LimitCode::Ok };
         let finding = LimitFinding {
-            over_limit: over,
+            code,
             declared: declared_limit,
             quota: 0,
             remaining: limit.saturating_sub(after),
             reset: Some(self.window_end(ends.map(Micros::new), declared_limit.1)),
         };
-        let over_until = match (count, over) {
-            (UnitCount::Known { ends: Some(ends), .. }, OverLimit::Yes) => {
-                Some(self.settings.clock.now().plus(Micros::new(ends)))
+        let over_until = match (count, code) {
+            (UnitCount::Counted { ends: Some(ends), .. }, LimitCode::OverLimit) => {
+                Some(self.settings.clock.now().saturating_add(Micros::new(ends)))
             }
             _ => None,
         };
@@ -249,9 +249,9 @@ impl DescriptorService {
             limit,
             near_limit: near,
             shadow: shadow_mode(limited),
-            source: HitSource::Counted,
+            source: HitSource::Counter,
         };
-        ComparedCount { finding, hit, hold, over_until }
+        ComparedCount { finding, hit, reservation: hold, over_until }
     }
 
     /// Charges the descriptors that limiters decide.
@@ -286,9 +286,9 @@ impl DescriptorService {
         for ((index, limited), decision) in indices.into_iter().zip(decisions) {
             let finding = self.decision_finding(limited, &decision);
             let (hits, limit) = (descriptor_hits(request, index), u64::from(finding.declared.0));
-            let after = match finding.over_limit {
-                OverLimit::Yes => limit.saturating_add(hits),
-                OverLimit::No => limit.saturating_sub(finding.remaining),
+            let after = match finding.code {
+                LimitCode::OverLimit => limit.saturating_add(hits),
+                LimitCode::Ok => limit.saturating_sub(finding.remaining),
             };
             let near = near_limit(limit, self.settings.near_limit_ratio);
             let shadow = shadow_mode(limited);
@@ -298,7 +298,7 @@ impl DescriptorService {
                 limit,
                 near_limit: near,
                 shadow,
-                source: HitSource::Counted,
+                source: HitSource::Counter,
             });
             findings[index] = Some(finding);
         }
@@ -321,9 +321,10 @@ impl DescriptorService {
             (None, Some(unit)) => Some(self.window_end(None, unit)),
             (wait, _) => wait.map(|wait| Duration::from_secs(ceil_seconds(wait))),
         };
-        let over = if decision.is_granted() { OverLimit::No } else { OverLimit::Yes };
-        let remaining = if over == OverLimit::Yes { 0 } else { decision.remaining().min(declared.0.into()) };
-        LimitFinding { over_limit: over, declared, quota, remaining, reset }
+        let code = if decision.is_granted() { LimitCode::Ok } else { LimitCode::OverLimit };
+        let remaining =
+            if code == LimitCode::OverLimit { 0 } else { decision.remaining().min(declared.0.into()) };
+        LimitFinding { code, declared, quota, remaining, reset }
     }
 
     /// Returns the time until the window ends, in whole seconds and at least one. Uses the local clock if the store did not
@@ -340,7 +341,7 @@ struct ComparedCount {
     finding: LimitFinding,
     hit: LimitHit,
     /// Can still be cancelled.
-    hold: CountReservation,
+    reservation: CountReservation,
     /// The end of the window, if the key is over its limit.
     over_until: Option<Micros>,
 }
@@ -369,32 +370,32 @@ fn has_limiters(subjects: &[LimitMatch<'_>]) -> bool {
 
 /// Summarizes the findings before the limiters are charged.
 fn prior_result(subjects: &[LimitMatch<'_>], findings: &[Option<LimitFinding>]) -> PriorResult {
-    let over_limit = |finding: &Option<LimitFinding>| finding.as_ref().map(|finding| finding.over_limit);
-    let known = subjects.iter().zip(findings.iter().map(over_limit));
-    let is_together = |action: LimitAction| action == LimitAction::DenyTogether;
+    let code = |finding: &Option<LimitFinding>| finding.as_ref().map(|finding| finding.code);
+    let known = subjects.iter().zip(findings.iter().map(code));
+    let is_group_member = |action: LimitAction| action == LimitAction::DenyWithGroup;
     let has_capacity = known.clone().any(|(subject, over)| match subject {
-        LimitMatch::Limited(limited) if is_together(limited.action) => over == Some(OverLimit::No),
+        LimitMatch::Limited(limited) if is_group_member(limited.action) => over == Some(LimitCode::Ok),
         subject => subject.always_has_capacity(),
     });
     // A limiter that is not charged yet may have capacity, and then the quota group does not deny.
     let may_have_capacity = known.clone().any(|(subject, over)| {
-        matches!(subject, LimitMatch::Limited(limited) if is_together(limited.action)) && over.is_none()
+        matches!(subject, LimitMatch::Limited(limited) if is_group_member(limited.action)) && over.is_none()
     });
-    let refused = match may_have_capacity {
-        true => is_refused(known.filter(
+    let overall_code = match may_have_capacity {
+        true => decide_overall(known.filter(
             |(subject, _)| matches!(subject, LimitMatch::Limited(limited) if limited.action == LimitAction::Deny),
         )),
-        false => is_refused(known),
+        false => decide_overall(known),
     };
-    match (refused, has_capacity) {
-        (OverLimit::Yes, _) => PriorResult::Denied,
-        (OverLimit::No, true) => PriorResult::GroupAllowed,
-        (OverLimit::No, false) => PriorResult::None,
+    match (overall_code, has_capacity) {
+        (LimitCode::OverLimit, _) => PriorResult::Denied,
+        (LimitCode::Ok, true) => PriorResult::GroupAllowed,
+        (LimitCode::Ok, false) => PriorResult::Undecided,
     }
 }
 
 fn shadow_mode(limited: &MatchedLimit<'_>) -> ShadowMode {
-    if limited.action == LimitAction::Shadow { ShadowMode::Yes } else { ShadowMode::No }
+    if limited.action == LimitAction::Shadow { ShadowMode::Enabled } else { ShadowMode::Disabled }
 }
 
 /// The share of the limit for one of `nodes` processes.

@@ -85,7 +85,7 @@ pub(super) struct LimitHit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HitSource {
     /// A counter.
-    Counted,
+    Counter,
     /// The local cache of keys over their limit.
     LocalCache,
 }
@@ -93,8 +93,8 @@ pub(super) enum HitSource {
 /// Whether a limit is in shadow mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ShadowMode {
-    Yes,
-    No,
+    Enabled,
+    Disabled,
 }
 
 /// The counters of a limit with its name and domain.
@@ -289,7 +289,7 @@ impl LimitCounters {
         if source == HitSource::LocalCache {
             self.over_limit_with_local_cache.fetch_add(hits, Relaxed);
         }
-        if shadow == ShadowMode::Yes {
+        if shadow == ShadowMode::Enabled {
             self.shadow_mode.fetch_add(over, Relaxed);
         }
     }
@@ -339,7 +339,7 @@ mod tests {
         ];
         for ((hits, after, limit), expected) in table {
             let counts = LimitCounters::default();
-            let (near, shadow, source) = (near_limit(limit, 0.8), ShadowMode::No, HitSource::Counted);
+            let (near, shadow, source) = (near_limit(limit, 0.8), ShadowMode::Disabled, HitSource::Counter);
             counts.record(LimitHit { hits, after, limit, near_limit: near, shadow, source });
             let [total, over, near, _, within, _] = counts.values();
             assert_eq!((total, over, near, within), expected, "{hits} hits to {after} of {limit}");
@@ -365,8 +365,8 @@ mod tests {
             after: 1,
             limit: 5,
             near_limit: 4,
-            shadow: ShadowMode::No,
-            source: HitSource::Counted,
+            shadow: ShadowMode::Disabled,
+            source: HitSource::Counter,
         };
         for number in 0..1_000_000 {
             limit.counters_for("shop", &MetricName::Detailed(format!("shop.user_{number}"))).record(hit);

@@ -40,7 +40,7 @@ pub use health::{ConfigRequirement, HealthStatus, ServiceHealth, StoreRequiremen
 pub use lookup::{ConfigLookup, DomainLookup};
 pub use metrics::ServiceMetrics;
 pub use request::{
-    DecisionError, DomainRequest, DomainVerdict, LimitOverride, LimitStatus, OverLimit, RequestDescriptor,
+    DecisionError, DomainRequest, DomainVerdict, LimitCode, LimitOverride, LimitStatus, RequestDescriptor,
 };
 pub use reserve::ReservedHits;
 pub use server::{RateLimitServer, ServerError};

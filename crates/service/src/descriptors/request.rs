@@ -40,7 +40,7 @@ pub struct LimitOverride {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DomainVerdict {
     /// Whether the request is denied.
-    pub overall: OverLimit,
+    pub overall_code: LimitCode,
     /// The status of each descriptor, in order.
     pub statuses: Vec<LimitStatus>,
     /// Names and values of response headers, if they are enabled.
@@ -53,18 +53,18 @@ pub struct DomainVerdict {
 
 /// Whether a limit is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OverLimit {
+pub enum LimitCode {
     /// The limit is not exceeded.
-    No,
+    Ok,
     /// The limit is exceeded.
-    Yes,
+    OverLimit,
 }
 
 /// The status of one descriptor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitStatus {
     /// Whether it is over its limit.
-    pub over_limit: OverLimit,
+    pub code: LimitCode,
     /// The limit that applies: requests, unit and name. A quota whose window is not a calendar unit is reported with the
     /// closest unit.
     pub limit: Option<(u32, CalendarUnit, Option<Arc<str>>)>,

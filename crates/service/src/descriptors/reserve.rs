@@ -1,7 +1,7 @@
 //! Operations besides a decision: peek, reserve and reset.
 
 use super::{
-    DecisionError, DescriptorService, DomainRequest, DomainVerdict, OverLimit,
+    DecisionError, DescriptorService, DomainRequest, DomainVerdict, LimitCode,
     active_config::{CountingMethod, LimitMatch},
     count::store_unavailable,
     counters::{CountPurpose, CountReservation, CountReservations, DescriptorKey},
@@ -10,20 +10,20 @@ use super::{
 /// The reserved hits of a request. Dropping it keeps all hits counted.
 #[derive(Debug)]
 pub struct ReservedHits {
-    holds: Option<CountReservations>,
+    reservations: Option<CountReservations>,
 }
 
 impl ReservedHits {
     /// Charges each descriptor of the request with the actual hits instead.
     pub async fn commit(mut self, hits: u64) {
-        for hold in self.holds.take().unwrap_or_default() {
+        for hold in self.reservations.take().unwrap_or_default() {
             hold.commit(hits).await;
         }
     }
 
     /// Refunds all hits.
     pub async fn cancel(mut self) {
-        for hold in self.holds.take().unwrap_or_default() {
+        for hold in self.reservations.take().unwrap_or_default() {
             hold.cancel().await;
         }
     }
@@ -31,7 +31,7 @@ impl ReservedHits {
 
 impl Drop for ReservedHits {
     fn drop(&mut self) {
-        self.holds.take().into_iter().flatten().for_each(CountReservation::keep);
+        self.reservations.take().into_iter().flatten().for_each(CountReservation::keep);
     }
 }
 
@@ -49,7 +49,7 @@ impl DescriptorService {
     ) -> Result<(DomainVerdict, Option<ReservedHits>), DecisionError> {
         let (verdict, reserved) = self.decide_for(&request, CountPurpose::Reserve).await?;
         let reserved_hits =
-            (verdict.overall == OverLimit::No).then_some(ReservedHits { holds: Some(reserved) });
+            (verdict.overall_code == LimitCode::Ok).then_some(ReservedHits { reservations: Some(reserved) });
         Ok((verdict, reserved_hits))
     }
 

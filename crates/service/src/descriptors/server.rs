@@ -313,16 +313,19 @@ async fn monitor_health(
             reported = Some(serving);
         }
         reservations.close_expired();
-        let interval =
-            if serving == ServingState::Yes { HEALTH_CHECK_INTERVAL } else { STARTUP_HEALTH_CHECK_INTERVAL };
+        let interval = if serving == ServingState::Serving {
+            HEALTH_CHECK_INTERVAL
+        } else {
+            STARTUP_HEALTH_CHECK_INTERVAL
+        };
         let _ = time::timeout(interval, health.changed()).await;
     }
 }
 
 fn serving_status(health: &ServiceHealth) -> ServingState {
     match health.status() {
-        HealthStatus::Serving => ServingState::Yes,
-        HealthStatus::NotServing(_) => ServingState::No,
+        HealthStatus::Serving => ServingState::Serving,
+        HealthStatus::NotServing(_) => ServingState::NotServing,
     }
 }
 

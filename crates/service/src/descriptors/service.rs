@@ -99,7 +99,7 @@ impl DescriptorService {
     ) -> Result<(DomainVerdict, CountReservations), DecisionError> {
         let started = self.settings.clock.now();
         let result = self.stores.with_deadline(request.deadline, self.evaluate(request, purpose)).await;
-        self.metrics.record_response(self.settings.clock.now().since(started).into());
+        self.metrics.record_response(self.settings.clock.now().saturating_sub(started).into());
         match &result {
             Ok(_) => {}
             Err(DecisionError::Unavailable(_)) => {
@@ -126,21 +126,24 @@ impl DescriptorService {
         let config = self.active_config().ok_or(DecisionError::NoConfiguration)?;
         let Some(domain) = config.set.domain(&request.domain) else {
             self.metrics.record_unknown_domain(&request.domain, request.descriptors.len());
-            let matches: Vec<_> =
-                request.descriptors.iter().map(|_| (LimitMatch::Unmatched(QuotaGroup::None), None)).collect();
+            let matches: Vec<_> = request
+                .descriptors
+                .iter()
+                .map(|_| (LimitMatch::Unmatched(QuotaGroup::NotMember), None))
+                .collect();
             return Ok((build_verdict(request, &matches, &self.settings).0, Vec::new()));
         };
         let subjects = config.resolve(domain, request, (&self.settings, &self.metrics));
         let (findings, reserved) = self.count(request, &subjects, purpose).await?;
         let matches: Vec<_> = subjects.into_iter().zip(findings).collect();
-        let (verdict, refused) = build_verdict(request, &matches, &self.settings);
-        if refused != verdict.overall {
+        let (verdict, enforced_code) = build_verdict(request, &matches, &self.settings);
+        if enforced_code != verdict.overall_code {
             self.metrics.global_shadow_mode.fetch_add(1, Relaxed);
         }
         events::RequestDecided {
             domain: &request.domain,
             descriptors: request.descriptors.len(),
-            over_limit: verdict.overall,
+            over_limit: verdict.overall_code,
         }
         .emit();
         Ok((verdict, reserved))

@@ -222,9 +222,9 @@ impl fmt::Debug for ServiceSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServiceSettings")
             .field("counting", &self.counting)
-            .field("when_over", &self.over_limit_counting)
+            .field("over_limit_counting", &self.over_limit_counting)
             .field("store", &self.store)
-            .field("shared", &self.shared_keys)
+            .field("shared_keys", &self.shared_keys)
             .field("outage", &self.outage)
             .finish_non_exhaustive()
     }

@@ -1,7 +1,7 @@
 //! Builds the verdict on a request from the findings of its descriptors.
 
 use super::{
-    DomainRequest, DomainVerdict, LimitStatus, OverLimit,
+    DomainRequest, DomainVerdict, LimitCode, LimitStatus,
     active_config::{LimitMatch, MatchedLimit, policy_item, quote_name},
     counters::LimitAction,
     settings::{
@@ -17,7 +17,7 @@ use tidegate_rule::ProblemDetails;
 /// The finding for one descriptor.
 #[derive(Clone, Debug)]
 pub(super) struct LimitFinding {
-    pub(super) over_limit: OverLimit,
+    pub(super) code: LimitCode,
     /// The number of requests and the unit, as clients see them.
     pub(super) declared: (u32, CalendarUnit),
     /// The index of the quota in the limit.
@@ -30,18 +30,21 @@ pub(super) struct LimitFinding {
 pub(super) type DescriptorFinding<'a> = (LimitMatch<'a>, Option<LimitFinding>);
 
 /// Whether the limits deny the request: one that denies on its own, or all members of the quota group.
-pub(super) fn is_refused<'f>(
-    matches: impl Iterator<Item = (&'f LimitMatch<'f>, Option<OverLimit>)>,
-) -> OverLimit {
+pub(super) fn decide_overall<'f>(
+    matches: impl Iterator<Item = (&'f LimitMatch<'f>, Option<LimitCode>)>,
+) -> LimitCode {
     let (mut members, mut with_capacity) = (0, 0);
-    for (subject, over) in matches {
-        match (subject, over) {
-            (LimitMatch::Limited(MatchedLimit { action: LimitAction::Deny, .. }), Some(OverLimit::Yes)) => {
-                return OverLimit::Yes;
+    for (subject, code) in matches {
+        match (subject, code) {
+            (
+                LimitMatch::Limited(MatchedLimit { action: LimitAction::Deny, .. }),
+                Some(LimitCode::OverLimit),
+            ) => {
+                return LimitCode::OverLimit;
             }
-            (LimitMatch::Limited(MatchedLimit { action: LimitAction::DenyTogether, .. }), Some(over)) => {
+            (LimitMatch::Limited(MatchedLimit { action: LimitAction::DenyWithGroup, .. }), Some(code)) => {
                 members += 1;
-                with_capacity += u32::from(over == OverLimit::No);
+                with_capacity += u32::from(code == LimitCode::Ok);
             }
             (subject, _) if subject.always_has_capacity() => {
                 members += 1;
@@ -50,7 +53,7 @@ pub(super) fn is_refused<'f>(
             _ => {}
         }
     }
-    if members > 0 && with_capacity == 0 { OverLimit::Yes } else { OverLimit::No }
+    if members > 0 && with_capacity == 0 { LimitCode::OverLimit } else { LimitCode::Ok }
 }
 
 /// Builds the verdict. Also returns the result without the global shadow mode.
@@ -58,13 +61,13 @@ pub(super) fn build_verdict(
     request: &DomainRequest,
     matches: &[DescriptorFinding<'_>],
     settings: &ServiceSettings,
-) -> (DomainVerdict, OverLimit) {
-    let refused = is_refused(
-        matches.iter().map(|(subject, finding)| (subject, finding.as_ref().map(|it| it.over_limit))),
+) -> (DomainVerdict, LimitCode) {
+    let enforced_code = decide_overall(
+        matches.iter().map(|(subject, finding)| (subject, finding.as_ref().map(|it| it.code))),
     );
-    let overall = match settings.enforcement {
-        GlobalEnforcement::Enforce => refused,
-        GlobalEnforcement::Shadow => OverLimit::No,
+    let overall_code = match settings.enforcement {
+        GlobalEnforcement::Enforce => enforced_code,
+        GlobalEnforcement::Shadow => LimitCode::Ok,
     };
     let statuses = matches.iter().map(limit_status).collect();
     let headers = match &settings.headers {
@@ -72,15 +75,15 @@ pub(super) fn build_verdict(
         ResponseHeaderMode::Custom(names) => custom_headers(matches, names),
         ResponseHeaderMode::Ietf => ietf_headers(matches),
     };
-    let body = (overall == OverLimit::Yes && settings.body == ResponseBodyMode::Problem)
+    let body = (overall_code == LimitCode::OverLimit && settings.body == ResponseBodyMode::Problem)
         .then(|| problem_body(matches));
     let metadata =
         (settings.metadata == ResponseMetadataMode::Request).then(|| response_metadata(request, matches));
-    (DomainVerdict { overall, statuses, headers, body, metadata }, refused)
+    (DomainVerdict { overall_code, statuses, headers, body, metadata }, enforced_code)
 }
 
 fn limit_status((subject, finding): &DescriptorFinding<'_>) -> LimitStatus {
-    let free = LimitStatus { over_limit: OverLimit::No, limit: None, remaining: 0, reset: None };
+    let free = LimitStatus { code: LimitCode::Ok, limit: None, remaining: 0, reset: None };
     match (subject, finding) {
         (LimitMatch::Unmatched(_), _) | (LimitMatch::Limited(_), None) => free,
         (LimitMatch::Unlimited, _) => LimitStatus { remaining: u32::MAX, ..free },
@@ -88,11 +91,7 @@ fn limit_status((subject, finding): &DescriptorFinding<'_>) -> LimitStatus {
             let (requests, unit) = finding.declared;
             let name = limited.state.and_then(|state| state.name()).cloned();
             LimitStatus {
-                over_limit: if limited.action == LimitAction::Shadow {
-                    OverLimit::No
-                } else {
-                    finding.over_limit
-                },
+                code: if limited.action == LimitAction::Shadow { LimitCode::Ok } else { finding.code },
                 limit: Some((requests, unit, name)),
                 remaining: u32::try_from(finding.remaining).unwrap_or(u32::MAX),
                 reset: finding.reset,
@@ -113,7 +112,7 @@ fn matched_limits<'f>(
 /// Headers of the last limit that denies on its own; otherwise of the limit with the fewest remaining requests.
 fn custom_headers(matches: &[DescriptorFinding<'_>], names: &HeaderNames) -> Vec<(String, String)> {
     let denying = matched_limits(matches)
-        .filter(|(limited, it)| limited.action == LimitAction::Deny && it.over_limit == OverLimit::Yes);
+        .filter(|(limited, it)| limited.action == LimitAction::Deny && it.code == LimitCode::OverLimit);
     let lowest = || matched_limits(matches).min_by_key(|(_, finding)| finding.remaining);
     let Some((_, finding)) = denying.last().or_else(lowest) else { return Vec::new() };
     let reset = finding.reset.map_or(0, |reset| reset.as_secs());
@@ -154,7 +153,7 @@ fn ietf_headers(matches: &[DescriptorFinding<'_>]) -> Vec<(String, String)> {
 fn problem_body(matches: &[DescriptorFinding<'_>]) -> String {
     let over_limits = || {
         matched_limits(matches).filter(|(limited, finding)| {
-            finding.over_limit == OverLimit::Yes && limited.action != LimitAction::Shadow
+            finding.code == LimitCode::OverLimit && limited.action != LimitAction::Shadow
         })
     };
     let names: Vec<&str> = over_limits().map(|(limited, _)| limited.label()).collect();
@@ -204,7 +203,7 @@ fn response_metadata(request: &DomainRequest, matches: &[DescriptorFinding<'_>])
     let mut merged = Map::new();
     for it in matches {
         let state = match &it.0 {
-            LimitMatch::Limited(limited) if limit_status(it).over_limit == OverLimit::No => limited.state,
+            LimitMatch::Limited(limited) if limit_status(it).code == LimitCode::Ok => limited.state,
             LimitMatch::Limited(_) | LimitMatch::Unlimited | LimitMatch::Unmatched(_) => None,
         };
         if let Some(Value::Object(metadata)) = state.and_then(|state| state.metadata()) {

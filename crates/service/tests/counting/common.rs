@@ -9,8 +9,8 @@ use tidegate_policy::descriptors::{
 };
 use tidegate_redis::RedisStore;
 use tidegate_service::descriptors::{
-    ConfigLookup, CountingMode, DescriptorService, DomainLookup, DomainRequest, DomainVerdict, LimitOverride,
-    OverLimit, RequestDescriptor, ServiceSettings,
+    ConfigLookup, CountingMode, DescriptorService, DomainLookup, DomainRequest, DomainVerdict, LimitCode,
+    LimitOverride, RequestDescriptor, ServiceSettings,
 };
 use tidegate_testkit::servers::RedisServer;
 
@@ -130,13 +130,13 @@ pub(crate) fn parse_request(text: &str) -> DomainRequest {
 
 /// Formats a verdict: `OK: OK 3/5, OVER 0/5, -`, with a dash if no limit applies.
 pub(crate) fn verdict_text(verdict: &DomainVerdict) -> String {
-    let code = |over| if over == OverLimit::Yes { "OVER" } else { "OK" };
+    let code = |over| if over == LimitCode::OverLimit { "OVER" } else { "OK" };
     let status = verdict.statuses.iter().map(|status| match &status.limit {
-        Some((requests, _, _)) => format!("{} {}/{requests}", code(status.over_limit), status.remaining),
-        None if status.remaining == u32::MAX => format!("{} unlimited", code(status.over_limit)),
+        Some((requests, _, _)) => format!("{} {}/{requests}", code(status.code), status.remaining),
+        None if status.remaining == u32::MAX => format!("{} unlimited", code(status.code)),
         None => "-".to_owned(),
     });
-    format!("{}: {}", code(verdict.overall), status.collect::<Vec<_>>().join(", "))
+    format!("{}: {}", code(verdict.overall_code), status.collect::<Vec<_>>().join(", "))
 }
 
 pub(crate) async fn decide(service: &DescriptorService, text: &str) -> String {

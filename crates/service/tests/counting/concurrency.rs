@@ -5,7 +5,7 @@ use crate::common::{
 };
 use std::sync::Arc;
 use tidegate_policy::descriptors::{CalendarUnit, DescriptorLimit};
-use tidegate_service::descriptors::{CountingMode, DescriptorService, OverLimit};
+use tidegate_service::descriptors::{CountingMode, DescriptorService, LimitCode};
 use tidegate_testkit::servers::RedisServer;
 
 const LIMIT: usize = 50;
@@ -45,12 +45,12 @@ async fn count_admitted(service: Arc<DescriptorService>, request: &'static str) 
     let tasks: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let service = service.clone();
-            tokio::spawn(async move { service.decide(parse_request(request)).await.unwrap().overall })
+            tokio::spawn(async move { service.decide(parse_request(request)).await.unwrap().overall_code })
         })
         .collect();
     let mut admitted = 0;
     for task in tasks {
-        admitted += usize::from(task.await.unwrap() == OverLimit::No);
+        admitted += usize::from(task.await.unwrap() == LimitCode::Ok);
     }
     admitted
 }

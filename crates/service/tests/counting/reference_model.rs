@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::{collections::HashMap, time::Duration};
 use tidegate_core::Micros;
 use tidegate_policy::descriptors::CalendarUnit;
-use tidegate_service::descriptors::{CountingMode, OverLimit};
+use tidegate_service::descriptors::{CountingMode, LimitCode};
 
 const UNITS: [(&str, CalendarUnit, u32); 5] = [
     ("second", CalendarUnit::Second, 2),
@@ -55,7 +55,7 @@ proptest! {
                 *count += hits;
             }
             let remaining = if is_over { 0 } else { limit - *count };
-            prop_assert_eq!(verdict.overall == OverLimit::Yes, is_over);
+            prop_assert_eq!(verdict.overall_code == LimitCode::OverLimit, is_over);
             prop_assert_eq!(u64::from(verdict.statuses[0].remaining), remaining);
             let ends = length - second % length;
             prop_assert_eq!(verdict.statuses[0].reset, Some(Duration::from_secs(ends)));

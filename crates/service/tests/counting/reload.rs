@@ -8,7 +8,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 use tidegate_policy::descriptors::CalendarUnit;
-use tidegate_service::descriptors::{CountingMode, OverLimit};
+use tidegate_service::descriptors::{CountingMode, LimitCode};
 
 #[tokio::test]
 async fn reload_keeps_counters() {
@@ -49,7 +49,7 @@ async fn reload_under_load_admits_exactly_the_limit() {
                     let mut admitted = 0;
                     for _ in 0..1_000 {
                         let verdict = service.decide(parse_request("user=alice")).await.unwrap();
-                        admitted += usize::from(verdict.overall == OverLimit::No);
+                        admitted += usize::from(verdict.overall_code == LimitCode::Ok);
                         tokio::task::yield_now().await;
                     }
                     admitted

@@ -76,7 +76,7 @@ async fn reserved_hits_are_committed_cancelled_or_stay_charged() {
 }
 
 #[tokio::test]
-async fn limiters_are_not_charged_where_counts_refuse_together() {
+async fn limiters_are_not_charged_if_group_denies() {
     let limits =
         [("all", quota_mode_limit(per_unit(1, CalendarUnit::Year))), ("quota", with_quotas(&["5 per 52w"]))];
     let (service, _manual_clock) = memory_service(ServiceSettings::default(), test_config(&limits));

@@ -12,7 +12,7 @@ use tidegate_policy::{
 };
 use tidegate_proto::rls::{Entry, RateLimitDescriptor};
 use tidegate_service::descriptors::{
-    Decide, DecisionError, DescriptorService, DomainRequest, DomainVerdict, LimitStatus, OverLimit,
+    Decide, DecisionError, DescriptorService, DomainRequest, DomainVerdict, LimitCode, LimitStatus,
     ServiceSettings,
     transport::{GrpcHealth, GrpcServer, GrpcSettings},
 };
@@ -37,9 +37,9 @@ impl StubDecider {
 
 impl Decide for StubDecider {
     async fn decide(&self, request: DomainRequest) -> Result<DomainVerdict, DecisionError> {
-        let status = LimitStatus { over_limit: OverLimit::No, limit: None, remaining: 0, reset: None };
+        let status = LimitStatus { code: LimitCode::Ok, limit: None, remaining: 0, reset: None };
         let fine = DomainVerdict {
-            overall: OverLimit::No,
+            overall_code: LimitCode::Ok,
             statuses: vec![status; request.descriptors.len()],
             headers: Vec::new(),
             body: None,
@@ -59,14 +59,14 @@ pub(crate) fn descriptor_of(key: &str, value: &str) -> RateLimitDescriptor {
 /// A verdict with all fields set.
 pub(crate) fn denied_verdict() -> DomainVerdict {
     let over = LimitStatus {
-        over_limit: OverLimit::Yes,
+        code: LimitCode::OverLimit,
         limit: Some((5, CalendarUnit::Week, Some("per user".into()))),
         remaining: 0,
         reset: Some(std::time::Duration::from_millis(1_500)),
     };
-    let unlimited = LimitStatus { over_limit: OverLimit::No, limit: None, remaining: u32::MAX, reset: None };
+    let unlimited = LimitStatus { code: LimitCode::Ok, limit: None, remaining: u32::MAX, reset: None };
     DomainVerdict {
-        overall: OverLimit::Yes,
+        overall_code: LimitCode::OverLimit,
         statuses: vec![over, unlimited],
         headers: vec![("RateLimit-Limit".to_owned(), "5".to_owned())],
         body: Some("too many".to_owned()),

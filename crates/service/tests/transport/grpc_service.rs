@@ -57,7 +57,7 @@ async fn grpc_health_reports_status_and_shutdown() {
     let (service, channel) = start_service().await;
     let mut client = HealthClient::new(channel);
     for (state, expected) in
-        [(None, ServingStatus::NotServing), (Some(ServingState::Yes), ServingStatus::Serving)]
+        [(None, ServingStatus::NotServing), (Some(ServingState::Serving), ServingStatus::Serving)]
     {
         if let Some(state) = state {
             service.health.set(state).await;

@@ -45,7 +45,7 @@ pub enum NetworkFault {
         after: usize,
     },
     /// Refuses new connections; open ones work.
-    Refuse,
+    RejectConnections,
     /// Discards requests; replies are forwarded.
     DropRequests,
 }
@@ -145,7 +145,7 @@ impl Proxy {
         state.fault = fault;
         state.fault_generation += 1;
         let _ = match fault {
-            Some(NetworkFault::Refuse) => shutdown(&self.shared.listener, Shutdown::Both),
+            Some(NetworkFault::RejectConnections) => shutdown(&self.shared.listener, Shutdown::Both),
             _ => listen(&self.shared.listener, BACKLOG),
         };
         self.shared.changed.notify_all();
@@ -182,9 +182,10 @@ impl ProxyShared {
                 let _ = self.start_link(client);
                 continue;
             }
-            let is_refusing =
-                |state: &mut ProxyState| state.fault == Some(NetworkFault::Refuse) && !state.is_closing;
-            let waited = self.changed.wait_while(self.lock(), is_refusing);
+            let is_rejecting = |state: &mut ProxyState| {
+                state.fault == Some(NetworkFault::RejectConnections) && !state.is_closing
+            };
+            let waited = self.changed.wait_while(self.lock(), is_rejecting);
             if waited.unwrap_or_else(PoisonError::into_inner).is_closing {
                 return;
             }

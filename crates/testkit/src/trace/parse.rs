@@ -39,7 +39,7 @@ impl<'a> LineParser<'a> {
                 self.parse_expected(at, demand, None)
             }
             "peek" => {
-                let demand = Demand::probe(self.parse_optional_number()?.unwrap_or(0));
+                let demand = Demand::peek(self.parse_optional_number()?.unwrap_or(0));
                 self.parse_expected(at, demand, None)
             }
             "cancel" => {

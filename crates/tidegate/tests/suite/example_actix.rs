@@ -50,9 +50,9 @@ async fn check_shop(shop: &str) {
     for status in [200, 200, 429] {
         assert_eq!(get("/search/limits").await.status(), status);
     }
-    let refused = get("/search/limits").await;
-    assert_eq!(header(&refused, "content-type"), "application/problem+json");
-    assert!(header(&refused, "retry-after").parse::<u64>().unwrap() > 1);
+    let rejected = get("/search/limits").await;
+    assert_eq!(header(&rejected, "content-type"), "application/problem+json");
+    assert!(header(&rejected, "retry-after").parse::<u64>().unwrap() > 1);
 }
 
 fn header<'a>(response: &'a Response, name: &str) -> &'a str {

@@ -113,11 +113,11 @@ async fn charge_depends_on_response() {
     let server = RedisServer::start().unwrap();
     let rules = rules(&server, FailureMode::Closed).await;
     let is = |status: u16| move |reply: &dyn ResponseHead| reply.status() == status;
-    let price = |reply: &dyn ResponseHead| str::from_utf8(reply.header("x-price")?).ok()?.parse().ok();
+    let actual_cost = |reply: &dyn ResponseHead| str::from_utf8(reply.header("x-price")?).ok()?.parse().ok();
     let gate = Gate::new([
         limit(&rules, "failures", "50 per 52w").charge(ChargePolicy::only_if(is(401))),
         limit(&rules, "no-errors", "50 per 52w").charge(ChargePolicy::refund_if(is(500))),
-        limit(&rules, "priced", "50 per 52w").cost(|_| 4).charge(ChargePolicy::actual(price)),
+        limit(&rules, "priced", "50 per 52w").cost(|_| 4).charge(ChargePolicy::actual(actual_cost)),
     ]);
     let mut expected = [50, 50, 50];
     let answers = [(200, None, [0, 1, 4]), (401, Some("9"), [1, 1, 9]), (500, Some("1"), [0, 0, 1])];

@@ -188,8 +188,9 @@ fn blocking_calls_do_not_stall_runtime() {
 fn outage_settings_decide_without_server() {
     let server = RedisServer::start().unwrap();
     let rules = tidegate::rules();
-    let of = |outage| settings(&server).deadline(Duration::from_millis(20)).failure_mode(outage);
-    rules.apply(of(FailureMode::Closed)).unwrap();
+    let with_failure_mode =
+        |failure_mode| settings(&server).deadline(Duration::from_millis(20)).failure_mode(failure_mode);
+    rules.apply(with_failure_mode(FailureMode::Closed)).unwrap();
     wait_for_store(&rules);
     let rule = rule(&rules, "login", TEN_PER_YEAR);
     server.kill();
@@ -203,8 +204,8 @@ fn outage_settings_decide_without_server() {
         ];
         for (name, call) in callers {
             // Changing the quota resets the local counters for each caller.
-            rules.apply(of(FailureMode::Open).quota("login", "11 per 52w").unwrap()).unwrap();
-            rules.apply(of(outage)).unwrap();
+            rules.apply(with_failure_mode(FailureMode::Open).quota("login", "11 per 52w").unwrap()).unwrap();
+            rules.apply(with_failure_mode(outage)).unwrap();
             assert_eq!(call(), expected, "{outage:?} from {name}");
         }
     }
@@ -214,7 +215,7 @@ fn outage_settings_decide_without_server() {
 
     // A paused server delays a call at most by the deadline.
     server.pause().unwrap();
-    rules.apply(of(FailureMode::Open)).unwrap();
+    rules.apply(with_failure_mode(FailureMode::Open)).unwrap();
     assert_eq!(one_thread().block_on(async { count_admitted(&rule, 15) }), 15);
     server.resume().unwrap();
 }

@@ -170,7 +170,7 @@ impl RetryAfterLayer {
     /// Waits until a call is admitted. The backoff is checked before the rule, so that a call that is not made costs no
     /// token, and again after the rule, because the rule may wait.
     pub(super) async fn admit<E>(&self, key: &str) -> Result<(), RetryAfterError<E>> {
-        let latest = self.clock.now().plus(self.max_wait);
+        let latest = self.clock.now().saturating_add(self.max_wait);
         self.wait_for_server(key, latest).await?;
         if let Some(rule) = &self.rule {
             rule.admit(key, 1).await.map_err(RetryAfterError::Limited)?;
@@ -185,10 +185,13 @@ impl RetryAfterLayer {
             let now = clock.now();
             let Some(until) = self.backoffs.blocked_until(key, now) else { return Ok(()) };
             if until > latest {
-                return Err(RetryAfterError::Backoff { server: key.into(), wait: until.since(now).into() });
+                return Err(RetryAfterError::Backoff {
+                    server: key.into(),
+                    wait: until.saturating_sub(now).into(),
+                });
             }
             let late = Micros::new(fastrand::u64(..=spread.get()));
-            clock.wait_until(until.plus(late).min(latest)).await;
+            clock.wait_until(until.saturating_add(late).min(latest)).await;
         }
     }
 
@@ -198,7 +201,7 @@ impl RetryAfterLayer {
         let now = clock.now();
         let Some(wait) = retry_after::parse_backoff(answer, now) else { return };
         let redirected = answer.server().filter(|_| self.key.is_none());
-        let until = now.plus(wait.min(*longest));
+        let until = now.saturating_add(wait.min(*longest));
         self.backoffs.block(redirected.as_deref().unwrap_or(key), until, now, *places);
     }
 }

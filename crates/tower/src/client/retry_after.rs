@@ -14,8 +14,9 @@ use tidegate_core::{
 /// clocks need not agree. An exhausted `RateLimit` applies to any status.
 pub(super) fn parse_backoff(answer: &(impl ClientResponse + ?Sized), now: Micros) -> Option<Micros> {
     let headers = answer.headers();
-    let refused = matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    let retry = if refused { parse_retry_after(headers, now) } else { None };
+    let is_rejection =
+        matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    let retry = if is_rejection { parse_retry_after(headers, now) } else { None };
     retry.max(exhausted_quota_wait(headers)).filter(|wait| *wait > Micros::ZERO)
 }
 
@@ -27,7 +28,7 @@ fn parse_retry_after(headers: &HeaderMap, now: Micros) -> Option<Micros> {
     let date = |text: &str| httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok();
     let sent = headers.get(header::DATE).and_then(|sent| date(sent.to_str().ok()?));
     let now = sent.map_or(now, Micros::from);
-    Some(Micros::from(date(value.to_str().ok()?)?).since(now))
+    Some(Micros::from(date(value.to_str().ok()?)?).saturating_sub(now))
 }
 
 /// Returns the longest wait of all exhausted quotas.

@@ -13,7 +13,7 @@ use std::{
 use tidegate_core::SettingError;
 use tidegate_limiter::BuildError;
 use tidegate_rule::{
-    Facts, Gate, LimitSelection, RequestLimit, Rule, RunMode, Verdict, request::RequestHead,
+    Gate, LimitSelection, RequestContext, RequestLimit, Rule, RunMode, Verdict, request::RequestHead,
 };
 use tonic::{Request, Status, service::Interceptor};
 
@@ -138,7 +138,7 @@ impl RequestHead for TonicRequestHead<'_> {
         peer_address(self.0.extensions())
     }
 
-    fn peer_hint(&self) -> Option<&'static str> {
+    fn missing_peer_fix(&self) -> Option<&'static str> {
         Some(
             "serve with `TcpIncoming`, or insert the peer's `SocketAddr` into the extensions of each request",
         )
@@ -156,7 +156,7 @@ impl RequestHead for TonicRequestHead<'_> {
         Some(self.0.extensions())
     }
 
-    fn facts(&self) -> Option<&Facts> {
+    fn context(&self) -> Option<&RequestContext> {
         self.0.extensions().get()
     }
 }

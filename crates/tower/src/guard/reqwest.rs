@@ -38,16 +38,16 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let terms = self.settings.options();
+        let options = self.settings.options();
         match self.settings.try_acquire(&ReqwestRequestHead(&request)) {
             Ok(permit) => {
-                let (permit, terms) = (Some(permit), terms.clone());
+                let (permit, options) = (Some(permit), options.clone());
                 GuardedCall {
-                    state: GuardedCallState::Call { call: self.inner.call(request), permit, terms },
+                    state: GuardedCallState::Call { call: self.inner.call(request), permit, options },
                 }
             }
             Err(cause) => {
-                let mut rejection = reject(terms, ResponseProtocol::Http, cause);
+                let mut rejection = reject(options, ResponseProtocol::Http, cause);
                 rejection.extensions_mut().extend(url_extension(request.url().clone()));
                 GuardedCall { state: GuardedCallState::Rejected { response: Some(rejection.into()) } }
             }
@@ -83,7 +83,7 @@ pin_project! {
 pin_project! {
     #[project = GuardedCallStateProjection]
     enum GuardedCallState<F, H> {
-        Call { #[pin] call: F, permit: Option<H>, terms: Arc<MiddlewareOptions> },
+        Call { #[pin] call: F, permit: Option<H>, options: Arc<MiddlewareOptions> },
         Rejected { response: Option<Response> },
     }
 }
@@ -96,8 +96,8 @@ where
     type Output = Result<Response, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (call, permit, terms) = match self.project().state.project() {
-            GuardedCallStateProjection::Call { call, permit, terms } => (call, permit, terms),
+        let (call, permit, options) = match self.project().state.project() {
+            GuardedCallStateProjection::Call { call, permit, options } => (call, permit, options),
             // Polled after completion, which is a bug of the caller.
             GuardedCallStateProjection::Rejected { response } => {
                 return response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)));
@@ -105,12 +105,12 @@ where
         };
         let result = ready!(call.poll(context));
         let report = match &result {
-            Ok(response) => (terms.classify)(Some(&ReqwestResponseHead(response))),
-            Err(_) => (terms.classify)(None),
+            Ok(response) => (options.classify)(Some(&ReqwestResponseHead(response))),
+            Err(_) => (options.classify)(None),
         };
-        Poll::Ready(match (result, permit.take(), terms.in_flight_end) {
+        Poll::Ready(match (result, permit.take(), options.in_flight_end) {
             (Ok(response), Some(permit), InFlightEnd::Body) => {
-                Ok(with_body(response, |body| PermitBody::with_permit(body, permit, report, terms)))
+                Ok(with_body(response, |body| PermitBody::with_permit(body, permit, report, options)))
             }
             (result, permit, _) => {
                 permit.into_iter().for_each(|permit| permit.release(report));

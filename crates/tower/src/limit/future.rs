@@ -63,8 +63,8 @@ pub(super) struct LimitResponseAction {
 pub(super) enum LimitCheckResult {
     /// Admitted with nothing to settle.
     Admitted(RateLimitHeaders),
-    Reserved(Box<LimitResponseAction>),
-    Denied(Box<Verdict>),
+    AdmittedWithAction(Box<LimitResponseAction>),
+    Rejected(Box<Verdict>),
     Pending(Box<PendingEvaluation<Verdict>>),
 }
 
@@ -101,8 +101,8 @@ impl LimitCheckResult {
     #[inline(never)]
     fn from_verdict(gate: &Gate, verdict: Verdict) -> Self {
         match verdict.is_admitted() {
-            true => Self::Reserved(Box::new(LimitResponseAction::from_verdict(gate, verdict))),
-            false => Self::Denied(Box::new(verdict)),
+            true => Self::AdmittedWithAction(Box::new(LimitResponseAction::from_verdict(gate, verdict))),
+            false => Self::Rejected(Box::new(verdict)),
         }
     }
 }
@@ -135,9 +135,9 @@ impl LimitResponseAction {
     /// Settles the reservation and writes the headers. The body holds the slots of the request.
     #[inline(never)]
     fn settle<R>(self, mut response: Response<R>) -> Response<GateBody<R>> {
-        let slots = self.reserved.map(|reserved| settle(*reserved, &response)).unwrap_or_default();
+        let permits = self.reserved.map(|reserved| settle(*reserved, &response)).unwrap_or_default();
         self.headers.write(response.headers_mut());
-        response.map(|body| GateBody::with_slots(body, slots))
+        response.map(|body| GateBody::with_permits(body, permits))
     }
 }
 
@@ -195,16 +195,16 @@ where
                 LimitCheckState::Rejected(rejection) => {
                     return Poll::Ready(Ok(rejection.map(GateBody::from_text)));
                 }
-                LimitCheckState::Pending(waiting) => match waiting.poll(context) {
-                    LimitCheckPoll::Pending(waiting) => {
-                        *this.check = LimitCheckState::Pending(waiting);
+                LimitCheckState::Pending(pending) => match pending.poll(context) {
+                    LimitCheckPoll::Pending(pending) => {
+                        *this.check = LimitCheckState::Pending(pending);
                         return Poll::Pending;
                     }
-                    LimitCheckPoll::Call(call, on_response) => {
+                    LimitCheckPoll::Admitted(call, on_response) => {
                         this.call.set(Some(call));
                         *this.on_response = on_response;
                     }
-                    LimitCheckPoll::Reject(rejection) => *this.check = LimitCheckState::Rejected(rejection),
+                    LimitCheckPoll::Rejected(rejection) => *this.check = LimitCheckState::Rejected(rejection),
                 },
             }
         }
@@ -214,8 +214,8 @@ where
 /// The progress of a pending check.
 enum LimitCheckPoll<S, B, F> {
     Pending(Box<PendingLimitCheck<S, B>>),
-    Call(F, LimitResponseAction),
-    Reject(BoxedRejection),
+    Admitted(F, LimitResponseAction),
+    Rejected(BoxedRejection),
 }
 
 impl<S, B> PendingLimitCheck<S, B>
@@ -229,10 +229,10 @@ where
         };
         let Self { gate, mut service, request, .. } = *self;
         if !verdict.is_admitted() {
-            return LimitCheckPoll::Reject(ResponseProtocol::detect(&request).reject(&gate, &verdict));
+            return LimitCheckPoll::Rejected(ResponseProtocol::detect(&request).reject(&gate, &verdict));
         }
         let on_response = LimitResponseAction::from_verdict(&gate, verdict);
-        LimitCheckPoll::Call(service.call(request), on_response)
+        LimitCheckPoll::Admitted(service.call(request), on_response)
     }
 }
 

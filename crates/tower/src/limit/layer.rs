@@ -11,7 +11,7 @@ use tower_layer::Layer;
 /// ```
 /// use tidegate_tower::LimitLayer;
 ///
-/// let layer = LimitLayer::per_ip("100/min burst 20")?;
+/// let layer = LimitLayer::per_peer_ip("100/min burst 20")?;
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
@@ -49,7 +49,7 @@ impl LimitLayer {
     ///
     /// All clients behind a proxy share its address. Behind proxies that set `X-Forwarded-For`, use
     /// [`key::client`](tidegate_rule::request::key::client), or a policy file with `trusted-proxies`.
-    pub fn per_ip<Q>(quota: Q) -> Result<Self, BuildError>
+    pub fn per_peer_ip<Q>(quota: Q) -> Result<Self, BuildError>
     where
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,

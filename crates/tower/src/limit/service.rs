@@ -85,8 +85,10 @@ impl<S> LimitService<S> {
             LimitCheckResult::Admitted(headers) => {
                 LimitFuture::from_call(self.inner.call(request), LimitResponseAction::from_headers(headers))
             }
-            LimitCheckResult::Reserved(after) => LimitFuture::from_call(self.inner.call(request), *after),
-            LimitCheckResult::Denied(verdict) => self.deny(&verdict, request),
+            LimitCheckResult::AdmittedWithAction(after) => {
+                LimitFuture::from_call(self.inner.call(request), *after)
+            }
+            LimitCheckResult::Rejected(verdict) => self.deny(&verdict, request),
             LimitCheckResult::Pending(verdict) => self.wait(*verdict, request),
         }
     }

@@ -37,16 +37,16 @@ pin_project! {
 struct PendingRelease {
     release: Box<dyn FnOnce(CallOutcome) + Send + Sync>,
     report: CallOutcome,
-    terms: Arc<MiddlewareOptions>,
+    options: Arc<MiddlewareOptions>,
 }
 
 impl PendingRelease {
     /// Updates the outcome: a body error counts as an error, and a gRPC status in the trailers replaces the HTTP status.
     fn record_frame<E>(&mut self, frame: &Result<Frame<Bytes>, E>) {
         match frame.as_ref().map(Frame::trailers_ref) {
-            Err(_) => self.report = (self.terms.classify)(None),
+            Err(_) => self.report = (self.options.classify)(None),
             Ok(Some(trailers)) if trailers.contains_key(GRPC_STATUS) => {
-                self.report = (self.terms.classify)(Some(&Trailers(trailers)));
+                self.report = (self.options.classify)(Some(&Trailers(trailers)));
             }
             Ok(_) => {}
         }
@@ -77,7 +77,7 @@ impl<R: Body> PermitBody<R> {
         body: R,
         permit: impl RequestPermit,
         report: CallOutcome,
-        terms: &Arc<MiddlewareOptions>,
+        options: &Arc<MiddlewareOptions>,
     ) -> Self {
         if has_ended(&body) {
             permit.release(report);
@@ -86,7 +86,7 @@ impl<R: Body> PermitBody<R> {
         let pending = PendingRelease {
             release: Box::new(|report| permit.release(report)),
             report,
-            terms: terms.clone(),
+            options: options.clone(),
         };
         Self { kind: PermitBodyKind::Inner { body, permit: Some(pending) } }
     }

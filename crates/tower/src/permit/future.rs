@@ -27,14 +27,14 @@ pin_project! {
 pin_project! {
     #[project = PermitFutureStateProjection]
     enum PermitFutureState<F, H> {
-        Inner { #[pin] inner: F, permit: Option<H>, terms: Arc<MiddlewareOptions> },
+        Inner { #[pin] inner: F, permit: Option<H>, options: Arc<MiddlewareOptions> },
         Local { response: Option<Response<Bytes>> },
     }
 }
 
 impl<F, H> PermitFuture<F, H> {
-    pub(crate) fn forward(inner: F, permit: H, terms: Arc<MiddlewareOptions>) -> Self {
-        Self { state: PermitFutureState::Inner { inner, permit: Some(permit), terms } }
+    pub(crate) fn forward(inner: F, permit: H, options: Arc<MiddlewareOptions>) -> Self {
+        Self { state: PermitFutureState::Inner { inner, permit: Some(permit), options } }
     }
 
     pub(crate) fn respond(response: Response<Bytes>) -> Self {
@@ -51,8 +51,8 @@ where
     type Output = Result<Response<PermitBody<R>>, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (inner, permit, terms) = match self.project().state.project() {
-            PermitFutureStateProjection::Inner { inner, permit, terms } => (inner, permit, terms),
+        let (inner, permit, options) = match self.project().state.project() {
+            PermitFutureStateProjection::Inner { inner, permit, options } => (inner, permit, options),
             PermitFutureStateProjection::Local { response } => {
                 // Polled after completion, which is a bug of the caller; do not panic.
                 let Some(response) = response.take() else { return Poll::Pending };
@@ -60,11 +60,11 @@ where
             }
         };
         let result = ready!(inner.poll(context));
-        let report = classify(terms, result.as_ref().ok());
+        let report = classify(options, result.as_ref().ok());
         let permit = permit.take();
-        Poll::Ready(match (result, permit, terms.in_flight_end) {
+        Poll::Ready(match (result, permit, options.in_flight_end) {
             (Ok(response), Some(permit), InFlightEnd::Body) => {
-                Ok(response.map(|body| PermitBody::with_permit(body, permit, report, terms)))
+                Ok(response.map(|body| PermitBody::with_permit(body, permit, report, options)))
             }
             (result, permit, _) => {
                 permit.into_iter().for_each(|permit| permit.release(report));

@@ -34,20 +34,20 @@ impl RequestPermit for AdmittedClient {
 /// Returns the response to a rejected request.
 #[cold]
 pub(crate) fn reject(
-    terms: &MiddlewareOptions,
+    options: &MiddlewareOptions,
     protocol: ResponseProtocol,
     cause: CallError,
 ) -> Response<Bytes> {
-    let (limited, answer) = terms.refuse(cause);
+    let (limited, answer) = options.reject(cause);
     let mut response = protocol.respond(answer, &limited.client_message(), limited.retry_after());
     response.extensions_mut().insert(limited);
     response
 }
 
 /// Returns the outcome of a response, or of an error if there is no response.
-pub(crate) fn classify<R>(terms: &MiddlewareOptions, answer: Option<&Response<R>>) -> CallOutcome {
+pub(crate) fn classify<R>(options: &MiddlewareOptions, answer: Option<&Response<R>>) -> CallOutcome {
     match answer {
-        Some(response) => (terms.classify)(Some(&TowerResponseHead::new(response))),
-        None => (terms.classify)(None),
+        Some(response) => (options.classify)(Some(&TowerResponseHead::new(response))),
+        None => (options.classify)(None),
     }
 }

@@ -70,9 +70,9 @@ impl PolicyResponseAction {
             }
         };
         let down = self.admission.response_rates().to_vec();
-        let slots = self.admission.settle(&TowerResponseHead::new(&response));
+        let permits = self.admission.settle(&TowerResponseHead::new(&response));
         self.headers.write(response.headers_mut());
-        Ok(response.map(|body| GateBody::with_slots(BandwidthBody::new(body, &down), slots)))
+        Ok(response.map(|body| GateBody::with_permits(BandwidthBody::new(body, &down), permits)))
     }
 }
 
@@ -114,12 +114,12 @@ where
                 PolicyCheckState::Rejected(answer) => {
                     return Poll::Ready(Ok(answer.map(GateBody::from_text)));
                 }
-                PolicyCheckState::Pending(mut waiting) => {
-                    let Poll::Ready(result) = waiting.result.as_mut().poll(context) else {
-                        *this.check = PolicyCheckState::Pending(waiting);
+                PolicyCheckState::Pending(mut pending) => {
+                    let Poll::Ready(result) = pending.result.as_mut().poll(context) else {
+                        *this.check = PolicyCheckState::Pending(pending);
                         return Poll::Pending;
                     };
-                    let PendingPolicyCheck { mut service, request, .. } = *waiting;
+                    let PendingPolicyCheck { mut service, request, .. } = *pending;
                     match result {
                         PolicyResult::Admitted(admission) => {
                             let request =
@@ -127,9 +127,9 @@ where
                             this.call.set(Some(service.call(request)));
                             *this.on_response = Some(PolicyResponseAction::from_admission(admission));
                         }
-                        PolicyResult::Refused(refusal) => {
+                        PolicyResult::Rejected(rejection) => {
                             *this.check = PolicyCheckState::Rejected(
-                                RequestProtocol::detect(&request).reject(*refusal),
+                                RequestProtocol::detect(&request).reject(*rejection),
                             );
                         }
                     }

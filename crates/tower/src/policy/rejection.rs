@@ -3,7 +3,7 @@
 use crate::permit::ResponseProtocol;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Version, header::CONNECTION};
-use tidegate_policy::compile::{DenyReason, PolicyRefusal, RejectAction};
+use tidegate_policy::compile::{PolicyRejection, RejectAction, RejectReason};
 use tidegate_rule::RejectionResponse;
 
 /// The protocol and the HTTP version of a request, which determine the response.
@@ -23,8 +23,8 @@ impl RequestProtocol {
 
     /// Returns the response to a rejected request.
     #[cold]
-    pub(super) fn reject(self, refusal: PolicyRefusal) -> Box<Response<Bytes>> {
-        let PolicyRefusal { rule, reason, action, retry_after, .. } = refusal;
+    pub(super) fn reject(self, rejection: PolicyRejection) -> Box<Response<Bytes>> {
+        let PolicyRejection { rule, reason, action, retry_after, .. } = rejection;
         let is_dropped = action == RejectAction::Drop;
         let answer = match action {
             RejectAction::Response(answer) => answer,
@@ -47,11 +47,11 @@ impl RequestProtocol {
     }
 }
 
-fn reason_status(reason: DenyReason) -> u16 {
+fn reason_status(reason: RejectReason) -> u16 {
     match reason {
-        DenyReason::Limited => 429,
-        DenyReason::NoKey => 400,
-        DenyReason::Denied | DenyReason::Banned => 403,
-        DenyReason::Guarded => 503,
+        RejectReason::Limited => 429,
+        RejectReason::NoKey => 400,
+        RejectReason::DenyListed | RejectReason::Banned => 403,
+        RejectReason::Guarded => 503,
     }
 }

@@ -53,8 +53,8 @@ where
                     self.inner.call(request.map(|body| BandwidthBody::new(body, admission.request_rates())));
                 PolicyFuture::from_call(call, PolicyResponseAction::from_admission(admission))
             }
-            Evaluation::Ready(PolicyResult::Refused(refusal)) => {
-                PolicyFuture::from_rejection(RequestProtocol::detect(&request).reject(*refusal))
+            Evaluation::Ready(PolicyResult::Rejected(rejection)) => {
+                PolicyFuture::from_rejection(RequestProtocol::detect(&request).reject(*rejection))
             }
             Evaluation::Pending(result) => {
                 // Call the instance that is ready; the next caller gets its clone.

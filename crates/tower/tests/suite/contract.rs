@@ -175,14 +175,14 @@ async fn cancelled_wait_is_not_charged() {
     let program = test_rules();
     let waits = RuleConfig::new("waits").quota("1/s burst 1").unwrap().wait(Duration::from_secs(5));
     let waits = program.add_rule(waits);
-    let beside = program.limit("beside", "10/min");
-    let mut service = LimitService::new(Gate::new([waits.clone(), beside.clone()]), service_fn(ok));
+    let other = program.limit("beside", "10/min");
+    let mut service = LimitService::new(Gate::new([waits.clone(), other.clone()]), service_fn(ok));
     assert_eq!(service.ready().await.unwrap().call(get("/")).await.unwrap().status(), 200);
     let mut second = Box::pin(service.ready().await.unwrap().call(get("/")));
     assert!(second.as_mut().poll(&mut context()).is_pending());
-    assert_eq!(quota_remaining(&beside), 8);
+    assert_eq!(quota_remaining(&other), 8);
     drop(second);
-    assert_eq!(quota_remaining(&beside), 9);
+    assert_eq!(quota_remaining(&other), 9);
     // If the cancelled request had been charged, this one would wait for two seconds.
     let mut third = Box::pin(service.ready().await.unwrap().call(get("/")));
     program.advance(Duration::from_secs(1));

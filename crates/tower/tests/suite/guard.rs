@@ -30,8 +30,8 @@ fn breaker() -> (Arc<Breaker>, ManualClock) {
     let settings = BreakerSettings::builder()
         .count_window(2)
         .min_calls(2)
-        .probes(1)
-        .open_for(SECOND * 5)
+        .half_open_calls(1)
+        .open_duration(SECOND * 5)
         .build()
         .unwrap();
     (Arc::new(Breaker::with_clock(settings, clock)), manual_clock)

@@ -70,8 +70,8 @@ fn breaker() -> (Arc<Breaker>, ManualClock) {
     let settings = BreakerSettings::builder()
         .count_window(2)
         .min_calls(2)
-        .probes(1)
-        .open_for(SECOND * 5)
+        .half_open_calls(1)
+        .open_duration(SECOND * 5)
         .build()
         .unwrap();
     (Arc::new(Breaker::with_clock(settings, clock)), manual_clock)
@@ -98,7 +98,10 @@ async fn breaker_stops_reqwest_calls_to_failing_server() {
     assert_eq!(rejected.headers()["retry-after"], "5");
     assert_eq!(rejected.url().as_str(), format!("http://{address}/"));
     let limited = rejected.extensions().get::<Limited>().unwrap();
-    assert!(limited.rule() == "orders" && matches!(limited.cause(), CallError::Rejected(_)), "{limited}");
+    assert!(
+        limited.rule() == "orders" && matches!(limited.cause(), CallError::GuardRejected(_)),
+        "{limited}"
+    );
     assert!(rejected.text().await.unwrap().contains("temporary-reduced-capacity"));
 
     server.set_status(404);

@@ -7,8 +7,8 @@ mod access;
 mod axum;
 mod bandwidth;
 mod concurrency;
+mod context;
 mod contract;
-mod facts;
 #[cfg(feature = "tonic")]
 mod grpc;
 mod guard;

@@ -33,9 +33,9 @@ use tidegate_rule::{
     site,
 };
 use tidegate_tower::{
-    AccessLayer, BandwidthLayer, ConcurrencyLayer, FactsLayer, GuardLayer, Guards, InFlightEnd, LimitLayer,
-    PriorityLayer, RequestAccess, RequestBandwidth, RequestConcurrency, RequestFacts, RequestGuard,
-    RequestPriority,
+    AccessLayer, BandwidthLayer, ConcurrencyLayer, ContextExtractor, ContextLayer, GuardLayer, Guards,
+    InFlightEnd, LimitLayer, PriorityLayer, RequestAccess, RequestBandwidth, RequestConcurrency,
+    RequestGuard, RequestPriority,
 };
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
@@ -182,7 +182,9 @@ async fn all_layers_compose() {
                 .trusted_proxies(proxies.clone())
                 .ban_on(|reply| reply.status() == 429),
         ))
-        .layer(FactsLayer::new(RequestFacts::new().trusted_proxies(proxies).user(|_| Some("alice".into()))));
+        .layer(ContextLayer::new(
+            ContextExtractor::new().trusted_proxies(proxies).user(|_| Some("alice".into())),
+        ));
     let address = serve(router).await;
 
     for ((version, client), ip) in clients().iter().zip(["203.0.113.1", "203.0.113.2"]) {

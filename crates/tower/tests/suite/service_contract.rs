@@ -16,7 +16,7 @@ use tidegate_overload::{
     priority::{PriorityClass, PriorityRequest},
 };
 use tidegate_tower::{
-    AccessLayer, BandwidthLayer, ConcurrencyLayer, FactsLayer, GuardLayer, InFlightEnd, PriorityLayer,
+    AccessLayer, BandwidthLayer, ConcurrencyLayer, ContextLayer, GuardLayer, InFlightEnd, PriorityLayer,
     RequestAccess, RequestConcurrency, RequestGuard, RequestPriority, RetryAfterLayer,
 };
 use tower::{Layer, Service, ServiceExt as _};
@@ -114,7 +114,7 @@ async fn every_layer_keeps_service_contract() {
         .await;
     let bandwidth = Bandwidth::builder().clock(Clock::tokio()).build("1MB/s").unwrap();
     check_service_contract("bandwidth", BandwidthLayer::new(bandwidth), zero).await;
-    check_service_contract("facts", FactsLayer::default(), zero).await;
+    check_service_contract("context", ContextLayer::default(), zero).await;
     check_service_contract("client", RetryAfterLayer::new(), zero).await;
 }
 

@@ -4,8 +4,8 @@
 //! that share no state have a bound each. No retry time is longer than the smallest burst at the slowest rate
 //! gives.
 
-use super::admissions::{AdmittedCall, check_windows, run_moves};
-use super::{is_concurrency, is_shaper};
+use super::admissions::{AdmittedCall, check_windows, run_calls};
+use super::{is_concurrency, is_smooth_rate};
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use tidegate_core::{CarryOver, Demand, Micros, Outcome, Quota, Retry, StateEntries};
 use tidegate_testkit::{
@@ -15,18 +15,18 @@ use tidegate_testkit::{
 };
 
 /// One call in a fleet: the index of the quota, and the step.
-type NodeMove = (prop::sample::Index, CallStep);
+type NodeCall = (prop::sample::Index, CallStep);
 
-fn node_moves() -> impl Strategy<Value = Vec<NodeMove>> {
+fn node_calls() -> impl Strategy<Value = Vec<NodeCall>> {
     let caller = (any::<prop::sample::Index>(), pauses(), costs());
-    let node_move =
+    let node_call =
         caller.prop_map(|(which, pause, cost)| (which, CallStep { pause, cost, max_wait: MaxWait::None }));
-    prop::collection::vec(node_move, 1..60)
+    prop::collection::vec(node_call, 1..60)
 }
 
 fn demand(samples: &[Sample], sample: &Sample, caller: &CallStep) -> Demand {
     let demand = caller.demand(sample);
-    match samples.iter().any(|it| is_shaper(&it.quota)) {
+    match samples.iter().any(|it| is_smooth_rate(&it.quota)) {
         true => Demand { cost: demand.cost.min(1), ..demand },
         false => demand,
     }
@@ -40,22 +40,22 @@ type BoundFn = fn(&[Sample], Micros) -> u64;
 fn check_fleet(
     samples: &[Sample],
     carry_overs: &[CarryOver],
-    moves: &[NodeMove],
+    calls: &[NodeCall],
     most: BoundFn,
 ) -> TestCaseResult {
     let (mut key, mut clock) = (StateEntries::new(), CallClock::new(&samples[0]));
     let mut admissions = Vec::new();
     // Each quota as if it had admitted all calls itself.
     let mut alone: Vec<_> = samples.iter().map(|sample| CoreModel::new(sample.quota)).collect();
-    for (which, caller) in moves {
+    for (which, caller) in calls {
         clock.advance(caller.pause);
         let node = which.index(samples.len());
         let (sample, carry_over) = (&samples[node], carry_overs[node % carry_overs.len()]);
         let demand = demand(samples, sample, caller);
         let before = key.clone();
-        let step = key.decide(&[sample.quota], carry_over, clock.now, demand).remove(0);
-        clock.record(&step.decision);
-        match step.decision.outcome() {
+        let result = key.decide(&[sample.quota], carry_over, clock.now, demand).remove(0);
+        clock.record(&result.decision);
+        match result.decision.outcome() {
             Outcome::Allow => {
                 admissions.push(AdmittedCall { at: clock.now, cost: demand.cost });
                 for key in &mut alone {
@@ -84,40 +84,40 @@ fn check_retry(
     demand: Demand,
     wait: Micros,
 ) -> TestCaseResult {
-    if now.plus(wait).get() > 1 << 52 {
+    if now.saturating_add(wait).get() > 1 << 52 {
         return Ok(()); // beyond the range of time
     }
     let allows = |wait: Micros| {
-        let steps = key.clone().decide(&[sample.quota], carry_over, now.plus(wait), demand);
-        steps[0].decision.is_allowed()
+        let results = key.clone().decide(&[sample.quota], carry_over, now.saturating_add(wait), demand);
+        results[0].decision.is_allowed()
     };
     prop_assert!(allows(wait), "still denied after {}", wait);
-    prop_assert!(!allows(wait.since(Micros::new(1))), "allowed before {}", wait);
+    prop_assert!(!allows(wait.saturating_sub(Micros::new(1))), "allowed before {}", wait);
     Ok(())
 }
 
 #[test]
 fn rolling_change_admits_at_most_the_largest_bound() {
-    let inputs = (same_algorithm_fleets(), node_moves());
-    assert_holds(&inputs, |(samples, moves)| {
-        check_fleet(&samples, &[CarryOver::Keep], &moves, sum_of_group_bounds)
+    let inputs = (same_algorithm_fleets(), node_calls());
+    assert_holds(&inputs, |(samples, calls)| {
+        check_fleet(&samples, &[CarryOver::Keep], &calls, sum_of_group_bounds)
     });
 }
 
 #[test]
 fn rolling_change_of_algorithm_admits_no_more_than_the_sum() {
-    let inputs = (mixed_fleets(), node_moves());
-    assert_holds(&inputs, |(samples, moves)| {
-        check_fleet(&samples, &[CarryOver::Keep], &moves, sum_of_group_bounds)
+    let inputs = (mixed_fleets(), node_calls());
+    assert_holds(&inputs, |(samples, calls)| {
+        check_fleet(&samples, &[CarryOver::Keep], &calls, sum_of_group_bounds)
     });
 }
 
 /// `reset` in every node: each counts separately, so two nodes that alternate do not reset each other.
 #[test]
 fn rolling_reset_admits_no_more_than_the_sum_of_the_bounds() {
-    let inputs = (prop_oneof![same_algorithm_fleets(), mixed_fleets()], node_moves());
-    assert_holds(&inputs, |(samples, moves)| {
-        check_fleet(&samples, &[CarryOver::Reset], &moves, sum_of_bounds)
+    let inputs = (prop_oneof![same_algorithm_fleets(), mixed_fleets()], node_calls());
+    assert_holds(&inputs, |(samples, calls)| {
+        check_fleet(&samples, &[CarryOver::Reset], &calls, sum_of_bounds)
     });
 }
 
@@ -126,9 +126,9 @@ fn rolling_reset_admits_no_more_than_the_sum_of_the_bounds() {
 #[test]
 fn rolling_reset_with_keeping_nodes_stays_within_the_sum_of_bounds() {
     let carry_overs = prop::collection::vec(prop_oneof![Just(CarryOver::Keep), Just(CarryOver::Reset)], 4);
-    let inputs = (prop_oneof![same_algorithm_fleets(), mixed_fleets()], carry_overs, node_moves());
-    assert_holds(&inputs, |(samples, carry_overs, moves)| {
-        check_fleet(&samples, &carry_overs, &moves, sum_of_bounds)
+    let inputs = (prop_oneof![same_algorithm_fleets(), mixed_fleets()], carry_overs, node_calls());
+    assert_holds(&inputs, |(samples, carry_overs, calls)| {
+        check_fleet(&samples, &carry_overs, &calls, sum_of_bounds)
     });
 }
 
@@ -149,15 +149,15 @@ fn rolling_reset_of_many_quotas_stays_bounded() {
         1 => prop::collection::vec(prop_oneof![Just(CarryOver::Keep), Just(CarryOver::Reset)], 16),
     ];
     let caller = (any::<prop::sample::Index>(), short_pauses(), costs());
-    let node_move =
+    let node_call =
         caller.prop_map(|(which, pause, cost)| (which, CallStep { pause, cost, max_wait: MaxWait::None }));
-    let moves = prop::collection::vec(node_move, 40..200);
-    let property = |(samples, carry_overs, moves): (Vec<Sample>, Vec<CarryOver>, Vec<NodeMove>)| {
-        check_fleet(&samples, &carry_overs, &moves, |samples, length| {
+    let calls = prop::collection::vec(node_call, 40..200);
+    let property = |(samples, carry_overs, calls): (Vec<Sample>, Vec<CarryOver>, Vec<NodeCall>)| {
+        check_fleet(&samples, &carry_overs, &calls, |samples, length| {
             sum_of_bounds(samples, length).min(largest_bound(samples, length).saturating_mul(9))
         })
     };
-    runner().run(&(many, carry_overs, moves), property).unwrap_or_else(|broken| panic!("{broken}"));
+    runner().run(&(many, carry_overs, calls), property).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 /// Alternates without time in between; an earlier version admitted without limit.
@@ -171,8 +171,8 @@ fn alternating_resets_admit_each_bound_once() {
             let mut admitted = 0;
             for index in 0..4_000 {
                 let quota = quotas[index % quotas.len()];
-                let step = key.decide(&[quota], CarryOver::Reset, now, Demand::new(1)).remove(0);
-                admitted += u64::from(step.decision.is_allowed());
+                let result = key.decide(&[quota], CarryOver::Reset, now, Demand::new(1)).remove(0);
+                admitted += u64::from(result.decision.is_allowed());
             }
             let sum: u64 = quotas.iter().map(Quota::limit).sum();
             let most = if count <= 9 { sum } else { 9 * (9 + count) };
@@ -207,9 +207,9 @@ fn alternating_quotas_stay_within_bound() {
         let (mut key, now) = (StateEntries::new(), Micros::from_secs(1_000));
         let mut admitted = 0;
         for index in 0..600 {
-            let step = key.decide(&[quotas[index % 2]], CarryOver::Keep, now, Demand::new(1)).remove(0);
-            admitted += u64::from(step.decision.is_allowed());
-            if let Some(wait) = step.decision.retry_after() {
+            let result = key.decide(&[quotas[index % 2]], CarryOver::Keep, now, Demand::new(1)).remove(0);
+            admitted += u64::from(result.decision.is_allowed());
+            if let Some(wait) = result.decision.retry_after() {
                 assert!(wait <= Micros::from_secs(120), "{old} and {new}: retry after {wait}");
             }
         }
@@ -220,11 +220,11 @@ fn alternating_quotas_stay_within_bound() {
 /// An in-memory limiter whose quota changes repeatedly.
 #[test]
 fn repeated_changes_stay_within_the_largest_bound() {
-    let inputs = (same_algorithm_fleets(), node_moves(), prop::collection::vec(any::<bool>(), 60));
-    assert_holds(&inputs, |(samples, moves, changes)| {
+    let inputs = (same_algorithm_fleets(), node_calls(), prop::collection::vec(any::<bool>(), 60));
+    assert_holds(&inputs, |(samples, calls, changes)| {
         let (mut key, mut clock) = (CoreModel::new(samples[0].quota), CallClock::new(&samples[0]));
         let (mut sample, mut admissions) = (samples[0], Vec::new());
-        for ((which, caller), is_change) in moves.iter().zip(changes) {
+        for ((which, caller), is_change) in calls.iter().zip(changes) {
             clock.advance(caller.pause);
             if is_change {
                 sample = *which.get(&samples);
@@ -260,7 +260,7 @@ fn check_reverted_change(sample: Sample, other: Sample, calls: &[CallStep]) -> T
         return Ok(());
     }
     let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
-    run_moves(&mut key, &sample, &mut clock, calls);
+    run_calls(&mut key, &sample, &mut clock, calls);
     let before = key.peek(clock.now, Demand::new(1)).decision;
     key.change(clock.now, other.quota, CarryOver::Keep);
     if can_be_truncated(&key.quota, key.state_words()) {
@@ -277,16 +277,16 @@ fn changed_key_recovers() {
     let all = prop_oneof![Just(CarryOver::Keep), Just(CarryOver::Reset)];
     check_property((any_sample(), all, waiting_call_steps()), |old, (new, how, calls)| {
         let (mut key, mut clock) = (CoreModel::new(old.quota), CallClock::new(&old));
-        run_moves(&mut key, &old, &mut clock, &calls);
+        run_calls(&mut key, &old, &mut clock, &calls);
         if is_concurrency(&old.quota) && is_concurrency(&new.quota) {
             return Ok(());
         }
         key.change(clock.now, new.quota, how);
-        let reset = key.peek(clock.now, Demand::probe(0)).decision.reset_after();
+        let reset = key.peek(clock.now, Demand::peek(0)).decision.reset_after();
         if reset.get() > 1 << 51 {
             return Ok(()); // beyond the range of time
         }
-        let then = clock.now.plus(reset);
+        let then = clock.now.saturating_add(reset);
         prop_assert!(key.peek(then, Demand::new(1)).decision.is_allowed(), "still denied after {}", reset);
         Ok(())
     });
@@ -296,15 +296,15 @@ fn changed_key_recovers() {
 #[test]
 fn change_to_same_quota_keeps_remaining() {
     check_property((waiting_call_steps(), pauses()), |sample, (calls, pause)| {
-        if is_shaper(&sample.quota) {
+        if is_smooth_rate(&sample.quota) {
             return Ok(());
         }
         let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
-        run_moves(&mut key, &sample, &mut clock, &calls);
+        run_calls(&mut key, &sample, &mut clock, &calls);
         clock.advance(pause);
-        let before = key.peek(clock.now, Demand::probe(0)).decision;
+        let before = key.peek(clock.now, Demand::peek(0)).decision;
         key.change(clock.now, sample.quota, CarryOver::Keep);
-        let after = key.peek(clock.now, Demand::probe(0)).decision;
+        let after = key.peek(clock.now, Demand::peek(0)).decision;
         prop_assert_eq!(before.remaining(), after.remaining());
         prop_assert_eq!(before.outcome(), after.outcome());
         Ok(())

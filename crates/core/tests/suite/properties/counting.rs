@@ -1,7 +1,7 @@
 //! Properties 1, 4 and 5: equal demands have equal results, a denial or a probe changes nothing, and two costs
 //! equal their sum.
 
-use super::is_shaper;
+use super::is_smooth_rate;
 use proptest::prelude::*;
 use tidegate_core::{AlgorithmState, Demand, Effect, Micros, Outcome};
 use tidegate_testkit::{CoreModel, Subject, strategy::*};
@@ -16,10 +16,10 @@ fn decisions_are_equal_at_any_state_offset() {
         for caller in &calls {
             clock.advance(caller.pause);
             let demand = caller.demand(&sample);
-            let step = key.decide(clock.now, demand);
-            let shared_step = quota.decide(&mut shared.as_mut_slice().offset(offset), clock.now, demand);
-            prop_assert_eq!(step, shared_step);
-            clock.record(&step.decision);
+            let result = key.decide(clock.now, demand);
+            let shared_result = quota.decide(&mut shared.as_mut_slice().offset(offset), clock.now, demand);
+            prop_assert_eq!(result, shared_result);
+            clock.record(&result.decision);
         }
         prop_assert!(key.state_words().zip(&shared[offset..]).all(|(left, right)| left == *right));
         prop_assert!(shared[..offset].iter().all(|word| *word == u64::MAX));
@@ -28,25 +28,25 @@ fn decisions_are_equal_at_any_state_offset() {
 }
 
 #[test]
-fn denials_and_probes_leave_state_unchanged() {
+fn denials_and_peeks_leave_state_unchanged() {
     check_property(waiting_call_steps(), |sample, calls| {
         let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         for caller in &calls {
             clock.advance(caller.pause);
             let demand = caller.demand(&sample);
             let before = key.clone();
-            let probed = key.decide(clock.now, Demand { effect: Effect::Probe, ..demand });
+            let peeked = key.decide(clock.now, Demand { effect: Effect::Peek, ..demand });
             prop_assert_eq!(&key, &before);
-            prop_assert_eq!(probed.receipt.cost, 0);
+            prop_assert_eq!(peeked.receipt.cost, 0);
 
-            let step = key.decide(clock.now, demand);
-            prop_assert_eq!(step.decision.outcome(), probed.decision.outcome(), "the probe differs");
-            let charged = step.decision.is_granted() && demand.cost > 0;
-            prop_assert_eq!(step.receipt.cost > 0, charged);
+            let result = key.decide(clock.now, demand);
+            prop_assert_eq!(result.decision.outcome(), peeked.decision.outcome(), "the peek differs");
+            let charged = result.decision.is_granted() && demand.cost > 0;
+            prop_assert_eq!(result.receipt.cost > 0, charged);
             if !charged {
                 prop_assert_eq!(&key, &before);
             }
-            clock.record(&step.decision);
+            clock.record(&result.decision);
         }
         Ok(())
     });
@@ -56,7 +56,7 @@ fn denials_and_probes_leave_state_unchanged() {
 #[test]
 fn two_costs_equal_their_sum() {
     check_property((waiting_call_steps(), pauses(), costs(), costs()), |sample, (calls, pause, a, b)| {
-        if is_shaper(&sample.quota) {
+        if is_smooth_rate(&sample.quota) {
             return Ok(());
         }
         let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
@@ -84,7 +84,7 @@ fn two_costs_equal_their_sum() {
 #[test]
 fn remaining_can_be_charged_exactly() {
     check_property((waiting_call_steps(), pauses()), |sample, (calls, pause)| {
-        if is_shaper(&sample.quota) {
+        if is_smooth_rate(&sample.quota) {
             return Ok(());
         }
         let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
@@ -93,7 +93,7 @@ fn remaining_can_be_charged_exactly() {
             clock.record(&key.decide(clock.now, caller.demand(&sample)).decision);
         }
         clock.advance(pause);
-        let remaining = key.peek(clock.now, Demand::probe(0)).decision.remaining();
+        let remaining = key.peek(clock.now, Demand::peek(0)).decision.remaining();
         prop_assert!(!key.peek(clock.now, Demand::new(remaining + 1)).decision.is_granted());
         // While others wait, nothing remains, and even a cost of zero would be queued.
         if remaining > 0 {
@@ -115,7 +115,7 @@ fn remaining_is_zero_while_waiting() {
             clock.record(&key.decide(clock.now, caller.demand(&sample)).decision);
         }
         clock.advance(pause);
-        let peeked = key.peek(clock.now, Demand::probe(1)).decision;
+        let peeked = key.peek(clock.now, Demand::peek(1)).decision;
         prop_assert!(peeked.remaining() == 0 || peeked.is_allowed(), "{:?}", peeked);
         Ok(())
     });

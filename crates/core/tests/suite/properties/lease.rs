@@ -40,7 +40,7 @@ fn renewed_permit_stays_and_crashed_one_expires() {
         let AlgorithmKind::Concurrency(concurrency) = sample.quota.kind() else { return Ok(()) };
         let (lease, limit) = (concurrency.lease().unwrap(), sample.quota.limit());
         // Leases are counted in eighths, so a permit may expire up to an eighth late.
-        let longest = lease.plus(Micros::new(lease.get() / 8));
+        let longest = lease.saturating_add(Micros::new(lease.get() / 8));
         let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         let mut permits: Vec<TrackedPermit> = Vec::new();
         for (pause, op) in calls {
@@ -48,10 +48,10 @@ fn renewed_permit_stays_and_crashed_one_expires() {
             let now = clock.now;
             match op {
                 LeaseOp::Acquire(cost) => {
-                    let step = key.decide(now, Demand::new(cost.resolve(limit)));
-                    clock.record(&step.decision);
-                    if step.decision.is_granted() {
-                        permits.push(TrackedPermit { receipt: step.receipt, renewed_at: now, alive: true });
+                    let result = key.decide(now, Demand::new(cost.resolve(limit)));
+                    clock.record(&result.decision);
+                    if result.decision.is_granted() {
+                        permits.push(TrackedPermit { receipt: result.receipt, renewed_at: now, alive: true });
                     }
                 }
                 LeaseOp::Release(which) => {
@@ -65,7 +65,7 @@ fn renewed_permit_stays_and_crashed_one_expires() {
                     let one = permits.len().checked_sub(which + 1).filter(|one| permits[*one].alive);
                     if let Some(one) = one.map(|one| &mut permits[one]).filter(|one| one.receipt.cost > 0) {
                         let renewed = key.entries.renew(now, one.receipt);
-                        let age = now.since(one.renewed_at);
+                        let age = now.saturating_sub(one.renewed_at);
                         prop_assert!(renewed.is_some() || age >= lease, "lost after {}", age);
                         prop_assert!(renewed.is_none() || age < longest, "renewed after {}", age);
                         one.alive = renewed.is_some();
@@ -81,16 +81,16 @@ fn renewed_permit_stays_and_crashed_one_expires() {
                 }
             }
             let younger_than = |age: Micros| {
-                let young = permits.iter().filter(|one| now.since(one.renewed_at) < age);
+                let young = permits.iter().filter(|one| now.saturating_sub(one.renewed_at) < age);
                 young.map(|one| one.receipt.cost).sum::<u64>()
             };
-            let peeked = key.peek(now, Demand::probe(0)).decision;
+            let peeked = key.peek(now, Demand::peek(0)).decision;
             prop_assert!(younger_than(lease) + peeked.remaining() <= limit, "{:?}", peeked);
             prop_assert!(younger_than(longest) + peeked.remaining() >= limit, "{:?}", peeked);
         }
-        let peeked = key.peek(clock.now, Demand::probe(0)).decision;
+        let peeked = key.peek(clock.now, Demand::peek(0)).decision;
         prop_assert!(peeked.reset_after() <= longest);
-        let all = key.peek(clock.now.plus(peeked.reset_after()), Demand::new(limit)).decision;
+        let all = key.peek(clock.now.saturating_add(peeked.reset_after()), Demand::new(limit)).decision;
         prop_assert!(all.is_allowed(), "{:?}, then {:?}", peeked, all);
         Ok(())
     };

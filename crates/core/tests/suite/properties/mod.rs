@@ -24,7 +24,7 @@ mod time;
 use tidegate_core::{AlgorithmKind, Quota};
 
 /// Guava's two algorithms, in which a call waits for earlier calls and never for itself.
-fn is_shaper(quota: &Quota) -> bool {
+fn is_smooth_rate(quota: &Quota) -> bool {
     matches!(quota.kind(), AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_))
 }
 

@@ -1,7 +1,7 @@
 //! Overdrafts and forced charges: a debt is repaid before the next call is admitted.
 
 use super::admissions::{AdmittedCall, check_windows};
-use super::{is_concurrency, is_shaper};
+use super::{is_concurrency, is_smooth_rate};
 use proptest::prelude::*;
 use tidegate_core::{Demand, LARGEST_EXACT, Micros, Outcome, Retry};
 use tidegate_testkit::{CoreModel, Subject, strategy::*};
@@ -33,11 +33,11 @@ fn overdraft_is_repaid() {
             prop_assert_eq!(credit.remaining(), 0);
             let next = key.peek(clock.now, Demand::new(1)).decision.retry_after();
             let next = next.unwrap_or(Micros::ZERO);
-            if clock.now.plus(next) == Micros::MAX {
+            if clock.now.saturating_add(next) == Micros::MAX {
                 return Ok(()); // beyond the range of time
             }
             // The bound of a shaper is for single calls, plus one call of any size.
-            let most = sample.quota.bound().max_in_window(next.plus(Micros::new(1)));
+            let most = sample.quota.bound().max_in_window(next.saturating_add(Micros::new(1)));
             prop_assert!(cost < most, "{} and one more after {}, at most {}", cost, next, most);
             Ok(())
         },
@@ -48,9 +48,9 @@ fn overdraft_is_repaid() {
 #[test]
 fn overdraft_can_be_partly_refunded() {
     let mut key = CoreModel::new("10/s".parse().unwrap());
-    let step = key.decide(Micros::ZERO, Demand::new(30).with_overdraft());
-    assert!(step.decision.is_allowed());
-    key.refund(Micros::ZERO, step.receipt, 15);
+    let result = key.decide(Micros::ZERO, Demand::new(30).with_overdraft());
+    assert!(result.decision.is_allowed());
+    key.refund(Micros::ZERO, result.receipt, 15);
     let next = key.decide(Micros::ZERO, Demand::new(1)).decision;
     assert_eq!(next.outcome(), Outcome::Deny(Retry::After(Micros::from_millis(600))));
 }
@@ -67,7 +67,7 @@ fn forced_charges_count_toward_the_bound() {
         for (caller, forced) in calls.iter().zip(forced) {
             clock.advance(caller.pause);
             let demand = caller.demand(&sample);
-            let most = if is_shaper(&sample.quota) { 1 } else { sample.quota.limit() };
+            let most = if is_smooth_rate(&sample.quota) { 1 } else { sample.quota.limit() };
             let cost = demand.cost.min(most);
             let demand = if forced { Demand::forced(cost) } else { Demand { cost, ..demand } };
             let decision = key.decide(clock.now, demand).decision;
@@ -78,7 +78,7 @@ fn forced_charges_count_toward_the_bound() {
             }
             prop_assert!(!forced || decision.is_granted() || is_concurrency(&sample.quota), "{:?}", decision);
             if decision.is_granted() {
-                admissions.push(AdmittedCall { at: clock.now.plus(decision.wait()), cost });
+                admissions.push(AdmittedCall { at: clock.now.saturating_add(decision.wait()), cost });
             }
         }
         check_windows(admissions, |length| sample.quota.bound().max_in_window(length))
@@ -100,19 +100,19 @@ fn settled_cost_of_any_size_is_charged() {
         }
         clock.advance(pause);
         let limit = sample.quota.limit();
-        let before = key.peek(clock.now, Demand::probe(0)).decision;
+        let before = key.peek(clock.now, Demand::peek(0)).decision;
         let forced = key.decide(clock.now, Demand::forced(cost)).decision;
         prop_assert!(forced.is_granted(), "{:?}", forced);
         let after = key.peek(clock.now, Demand::new(1)).decision;
         prop_assert!(after.remaining() <= before.remaining());
         // A shaper truncates debts to whole microseconds.
-        if cost > limit.saturating_mul(2) && !is_shaper(&sample.quota) {
+        if cost > limit.saturating_mul(2) && !is_smooth_rate(&sample.quota) {
             prop_assert!(!after.is_allowed(), "{} of {} and another one: {}", cost, limit, after);
         }
         // The debt is repaid, unless that exceeds the range of time.
-        let reset = key.peek(clock.now, Demand::probe(0)).decision.reset_after();
-        if clock.now.plus(reset).get() < 1 << 52 {
-            let then = clock.now.plus(reset);
+        let reset = key.peek(clock.now, Demand::peek(0)).decision.reset_after();
+        if clock.now.saturating_add(reset).get() < 1 << 52 {
+            let then = clock.now.saturating_add(reset);
             prop_assert!(key.peek(then, Demand::new(1)).decision.is_allowed(), "never repaid");
         }
         Ok(())
@@ -123,7 +123,7 @@ fn settled_cost_of_any_size_is_charged() {
 #[test]
 fn refund_of_settled_cost_creates_no_tokens() {
     check_property((crowded_call_steps(), Just(u64::MAX)), |sample, (calls, cost)| {
-        if is_concurrency(&sample.quota) || is_shaper(&sample.quota) {
+        if is_concurrency(&sample.quota) || is_smooth_rate(&sample.quota) {
             return Ok(());
         }
         let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
@@ -131,10 +131,10 @@ fn refund_of_settled_cost_creates_no_tokens() {
             clock.advance(caller.pause);
             clock.record(&key.decide(clock.now, caller.demand(&sample)).decision);
         }
-        let before = key.peek(clock.now, Demand::probe(0)).decision.remaining();
+        let before = key.peek(clock.now, Demand::peek(0)).decision.remaining();
         let receipt = key.decide(clock.now, Demand::forced(cost)).receipt;
         key.refund(clock.now, receipt, cost);
-        prop_assert!(key.peek(clock.now, Demand::probe(0)).decision.remaining() <= before);
+        prop_assert!(key.peek(clock.now, Demand::peek(0)).decision.remaining() <= before);
         Ok(())
     });
 }

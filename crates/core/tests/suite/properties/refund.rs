@@ -1,7 +1,7 @@
 //! Property 9: a refund never creates a token.
 
 use super::admissions::{AdmittedCall, check_windows, demand};
-use super::{is_shaper, starts_at_first_hit};
+use super::{is_smooth_rate, starts_at_first_hit};
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use tidegate_core::{AlgorithmKind, Demand, Micros, Outcome};
 use tidegate_testkit::{CoreModel, Subject, strategy::*};
@@ -30,7 +30,7 @@ fn refund_grants_no_more_than_never_charging() {
             let cost = cost.resolve(limit).saturating_add(limit.saturating_mul(bursts));
             let receipt =
                 key.decide(clock.now, Demand::with_max_wait(cost, Micros::MAX).with_overdraft()).receipt;
-            if clock.now.plus(key.peek(clock.now, Demand::probe(1)).decision.wait()) == Micros::MAX {
+            if clock.now.saturating_add(key.peek(clock.now, Demand::peek(1)).decision.wait()) == Micros::MAX {
                 return Ok(()); // the next admission is beyond the range of time
             }
             compare_with_control(&mut key, &mut control, &sample, &mut clock, &between)?;
@@ -55,11 +55,12 @@ fn compare_with_control(
         clock.record(&decision);
         if decision.is_granted() {
             // Shapers use doubles: rounding may cost a microsecond.
-            let slack = Micros::new(if is_shaper(&sample.quota) { 1 } else { 0 });
-            let max_wait = demand.max_wait.plus(slack);
+            let slack = Micros::new(if is_smooth_rate(&sample.quota) { 1 } else { 0 });
+            let max_wait = demand.max_wait.saturating_add(slack);
             let control_decision = control.decide(clock.now, Demand { max_wait, ..demand }).decision;
             prop_assert!(
-                control_decision.is_granted() && control_decision.wait() <= decision.wait().plus(slack),
+                control_decision.is_granted()
+                    && control_decision.wait() <= decision.wait().saturating_add(slack),
                 "{} at {}: {:?}, control {:?}",
                 demand.cost,
                 clock.now,
@@ -90,9 +91,9 @@ fn refund_never_reduces_remaining() {
             let demand = Demand::with_max_wait(cost.resolve(sample.quota.limit()), Micros::MAX);
             let receipt = key.decide(now, demand).receipt;
             let now = run(&mut key, &between);
-            let before = key.peek(now, Demand::probe(1)).decision;
+            let before = key.peek(now, Demand::peek(1)).decision;
             key.refund(now, receipt, receipt.cost.div_ceil(share));
-            let after = key.peek(now, Demand::probe(1)).decision;
+            let after = key.peek(now, Demand::peek(1)).decision;
             prop_assert!(after.remaining() >= before.remaining(), "{:?}, then {:?}", before, after);
             prop_assert!(after.wait() <= before.wait(), "{:?}, then {:?}", before, after);
             prop_assert!(after.reset_after() <= before.reset_after(), "{:?}, then {:?}", before, after);
@@ -137,11 +138,11 @@ fn unrefunded_charges_stay_within_bound() {
         for (caller, refund) in calls.iter().zip(refunds) {
             clock.advance(caller.pause);
             let demand = demand(&sample, caller);
-            let step = key.decide(clock.now, demand);
-            clock.record(&step.decision);
-            if step.decision.is_granted() {
-                let at = clock.now.plus(step.decision.wait());
-                charges.push((AdmittedCall { at, cost: demand.cost }, Some(step.receipt)));
+            let result = key.decide(clock.now, demand);
+            clock.record(&result.decision);
+            if result.decision.is_granted() {
+                let at = clock.now.saturating_add(result.decision.wait());
+                charges.push((AdmittedCall { at, cost: demand.cost }, Some(result.receipt)));
             }
             // Refund one of the last charges once, in full or in part.
             if let Some((later, eighths)) = refund
@@ -185,9 +186,9 @@ fn permits_are_conserved() {
         let mut key = CoreModel::new(sample.quota);
         let mut receipts = Vec::new();
         for (cost, give_back) in calls {
-            let step = key.decide(sample.start, Demand::new(cost.resolve(sample.quota.limit())));
-            if step.decision.outcome() == Outcome::Allow {
-                receipts.push(step.receipt);
+            let result = key.decide(sample.start, Demand::new(cost.resolve(sample.quota.limit())));
+            if result.decision.outcome() == Outcome::Allow {
+                receipts.push(result.receipt);
             }
             for receipt in receipts.drain(..give_back.min(receipts.len())) {
                 key.refund(sample.start, receipt, receipt.cost);

@@ -1,7 +1,7 @@
 //! Properties 6 and 7: a clock that goes back admits no more, and an expired state is equivalent to an unused key.
 
 use super::admissions::{AdmittedCall, check_windows, demand};
-use super::{is_concurrency, is_shaper};
+use super::{is_concurrency, is_smooth_rate};
 use proptest::prelude::*;
 use tidegate_core::{Demand, Micros};
 use tidegate_testkit::{CoreModel, Subject, strategy::*};
@@ -17,7 +17,9 @@ fn clock_going_back_grants_nothing_extra() {
         // The last counted call is not later than now, so a clock that stopped shows now.
         let back = Micros::new(sample.period.get() * twelfths / 12);
         let demand = CallStep { pause: CallPause::None, cost, max_wait: MaxWait::None }.demand(&sample);
-        for earlier in [clock.now.since(Micros::new(1)), clock.now.since(back), Micros::ZERO] {
+        for earlier in
+            [clock.now.saturating_sub(Micros::new(1)), clock.now.saturating_sub(back), Micros::ZERO]
+        {
             let then = key.peek(earlier, demand).decision;
             let still = key.peek(clock.now, demand).decision;
             prop_assert!(still.is_allowed() || !then.is_allowed(), "{} at {}", demand.cost, earlier);
@@ -36,7 +38,7 @@ fn jumping_clock_stays_within_bound() {
             clock.advance(caller.pause);
             // The clock lags behind real time, on and off.
             let back = if twelfths > 12 { 0 } else { sample.period.get() * twelfths / 12 };
-            let shown = clock.now.since(Micros::new(back));
+            let shown = clock.now.saturating_sub(Micros::new(back));
             let demand = demand(&sample, caller);
             let decision = key.decide(shown, demand).decision;
             clock.record(&decision);
@@ -46,7 +48,11 @@ fn jumping_clock_stays_within_bound() {
         }
         // A call that the lagging clock admits is also due in real time.
         let total: u64 = admissions.iter().map(|admission| admission.cost).sum();
-        let length = clock.now.since(sample.start).plus(sample.period).plus(Micros::new(1));
+        let length = clock
+            .now
+            .saturating_sub(sample.start)
+            .saturating_add(sample.period)
+            .saturating_add(Micros::new(1));
         prop_assert!(total <= sample.quota.bound().max_in_window(length));
         Ok(())
     });
@@ -57,7 +63,7 @@ fn jumping_clock_stays_within_bound() {
 fn lagging_clock_admits_one_burst() {
     check_property((call_steps(), 0_u64..=1_000_000_000), |sample, (calls, ahead)| {
         let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
-        let latest = sample.start.plus(Micros::new(ahead));
+        let latest = sample.start.saturating_add(Micros::new(ahead));
         key.decide(latest, Demand::new(1));
         let mut admissions = vec![AdmittedCall { at: latest, cost: 1 }];
         for caller in &calls {
@@ -79,26 +85,30 @@ fn lagging_clock_admits_one_burst() {
 fn key_is_limited_until_its_reset() {
     let refunds = proptest::collection::vec(any::<bool>(), 40);
     check_property((waiting_call_steps(), refunds), |sample, (calls, refunds)| {
-        if is_shaper(&sample.quota) || is_concurrency(&sample.quota) {
+        if is_smooth_rate(&sample.quota) || is_concurrency(&sample.quota) {
             return Ok(());
         }
         let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
         for (caller, refund) in calls.iter().zip(refunds) {
             clock.advance(caller.pause);
-            let step = key.decide(clock.now, caller.demand(&sample));
-            clock.record(&step.decision);
+            let result = key.decide(clock.now, caller.demand(&sample));
+            clock.record(&result.decision);
             if refund {
-                key.refund(clock.now, step.receipt, step.receipt.cost);
+                key.refund(clock.now, result.receipt, result.receipt.cost);
             }
         }
-        let all = Demand::probe(sample.quota.limit());
+        let all = Demand::peek(sample.quota.limit());
         let peeked = key.peek(clock.now, all).decision;
-        let reset = clock.now.plus(peeked.reset_after());
+        let reset = clock.now.saturating_add(peeked.reset_after());
         if reset == Micros::MAX || peeked.reset_after() == Micros::ZERO {
             return Ok(());
         }
         prop_assert!(key.peek(reset, all).decision.is_allowed());
-        prop_assert!(!key.peek(reset.since(Micros::new(1)), all).decision.is_allowed(), "{:?}", peeked);
+        prop_assert!(
+            !key.peek(reset.saturating_sub(Micros::new(1)), all).decision.is_allowed(),
+            "{:?}",
+            peeked
+        );
         Ok(())
     });
 }
@@ -112,17 +122,17 @@ fn key_is_fresh_after_its_reset() {
             let (mut key, mut clock) = (CoreModel::new(sample.quota), CallClock::new(&sample));
             for (caller, refund) in calls.iter().zip(refunds) {
                 clock.advance(caller.pause);
-                let step = key.decide(clock.now, caller.demand(&sample));
-                clock.record(&step.decision);
+                let result = key.decide(clock.now, caller.demand(&sample));
+                clock.record(&result.decision);
                 if refund {
-                    key.refund(clock.now, step.receipt, step.receipt.cost);
+                    key.refund(clock.now, result.receipt, result.receipt.cost);
                 }
             }
-            let reset = key.peek(clock.now, Demand::probe(0)).decision.reset_after();
+            let reset = key.peek(clock.now, Demand::peek(0)).decision.reset_after();
             if reset.get() > 1 << 51 {
                 return Ok(());
             }
-            clock.now = clock.now.plus(reset);
+            clock.now = clock.now.saturating_add(reset);
             clock.advance(pause);
             let mut new = CoreModel::new(sample.quota);
             for caller in &later {

@@ -73,8 +73,7 @@ fn statuses_match_openapi_document() {
     for file in files.chain(shared) {
         let text = fs::read_to_string(file).unwrap();
         for rest in text.split("StatusCode::").skip(1) {
-            let name: String =
-                rest.chars().take_while(|sign| sign.is_ascii_uppercase() || *sign == '_').collect();
+            let name: String = rest.chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect();
             named.insert(match name.as_str() {
                 "OK" => 200,
                 "BAD_REQUEST" => 400,
@@ -118,9 +117,9 @@ async fn decision_fields_match_openapi_document() {
     wait_for_response(&api, "peek", &query("elsewhere", 1), is_store_connected).await;
     let together =
         |rules: [&str; 2]| json!({"asks": rules.map(|rule| query(rule, 1)), "all-or-nothing": true});
-    let patient = |rule: &str| json!({"rule": rule, "key": "ann", "within": 3600});
+    let waiting_query = |rule: &str| json!({"rule": rule, "key": "ann", "within": 3600});
     // A call, its body, and the members that its response must have.
-    let asks: [(&str, Value, &[&str]); 12] = [
+    let cases: [(&str, Value, &[&str]); 12] = [
         ("check", query("hour", 1), &["limit", "remaining", "reset-after", "quota"]),
         (
             "check",
@@ -130,17 +129,17 @@ async fn decision_fields_match_openapi_document() {
         ("check?deny=200", query("hour", 1), &["instance"]),
         ("check", query("queue", 1), &[]),
         ("check", query("queue", 1), &["retry-after"]),
-        ("check", patient("queue"), &["wait"]),
+        ("check", waiting_query("queue"), &["wait"]),
         ("peek", query("watched", 2), &["would-allow"]),
         ("reserve", query("both", 1), &["id", "expires-after"]),
         ("acquire", query("both", 1), &["id", "expires-after"]),
         ("check", together(["both", "elsewhere"]), &[]),
         ("check", together(["elsewhere", "hour"]), &["asked"]),
-        ("check", json!([query("hour", 1), patient("both")]), &["retry-after"]),
+        ("check", json!([query("hour", 1), waiting_query("both")]), &["retry-after"]),
     ];
     let document = openapi_document();
     let mut found_members = BTreeSet::new();
-    for (call, query, members) in asks {
+    for (call, query, members) in cases {
         let response = api.send(call, "", &query.to_string()).await;
         let reply: Value = serde_json::from_str(&response.body).unwrap();
         let call = call.split('?').next().unwrap();

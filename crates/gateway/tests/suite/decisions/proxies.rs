@@ -18,13 +18,13 @@ rules:
     let nginx = "x-original-uri: /login?a=b\r\nx-original-method: POST\r\nx-real-ip: 192.0.2.1\r\nhost: shop.example\r\n";
     let nginx = |query: &str| format!("GET /v1/auth{query} HTTP/1.1\r\n{nginx}\r\n");
     let mut proxy = RawClient::connect(api.decisions).await;
-    let passed = proxy.request(&nginx("")).await;
-    assert_eq!((passed.status(), passed.header("ratelimit-policy")), (200, Some(r#""posts";q=1;w=3600"#)));
+    let allowed = proxy.request(&nginx("")).await;
+    assert_eq!((allowed.status(), allowed.header("ratelimit-policy")), (200, Some(r#""posts";q=1;w=3600"#)));
     for (query, status) in [("", 403), ("?deny=policy", 429), ("?deny=503&proxy=nginx", 503)] {
-        let refused = proxy.request(&nginx(query)).await;
-        assert_eq!((refused.status(), refused.header("x-tidegate-status")), (status, Some("429")), "{query}");
-        assert_eq!(refused.header("x-tidegate-rule"), Some("posts"));
-        assert!(refused.header("retry-after").is_some() && refused.header("ratelimit").is_some());
+        let denied = proxy.request(&nginx(query)).await;
+        assert_eq!((denied.status(), denied.header("x-tidegate-status")), (status, Some("429")), "{query}");
+        assert_eq!(denied.header("x-tidegate-rule"), Some("posts"));
+        assert!(denied.header("retry-after").is_some() && denied.header("ratelimit").is_some());
     }
     let forwarded =
         "x-forwarded-uri: /login\r\nx-forwarded-method: POST\r\nx-forwarded-host: shop.example\r\n";

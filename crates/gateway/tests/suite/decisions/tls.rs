@@ -24,28 +24,51 @@ async fn client_certificate_and_token_are_both_required() {
     let text = |path: &Path| path.display().to_string();
     let (certificate, key) = (text(&certificates.certificate), text(&certificates.key));
     let authority = text(&certificates.authority);
-    let policy = |clients: &str| {
-        let tls = format!("{{ certificate: '{certificate}', key: '{key}'{clients} }}");
+    let policy = |client_ca: &str| {
+        let tls = format!("{{ certificate: '{certificate}', key: '{key}'{client_ca} }}");
         // Cargo sets this variable for every test, so it serves as a token.
         let tokens = "[{ name: web, token: $CARGO_PKG_NAME }]";
         format!(
             "decisions: {{ listen: 127.0.0.1:0, tls: {tls}, tokens: {tokens} }}\nrules:\n  - {{ name: all, quota: 9/h }}\n"
         )
     };
-    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    let trusting = words(&format!("--cacert {authority}"));
-    let known = words(&format!("--cert {certificate} --key {key}"));
-    let token = vec!["-H".to_owned(), format!("authorization: Bearer {}", env!("CARGO_PKG_NAME"))];
-    for (clients, without) in [(String::new(), "200 2"), (format!(", client-ca: '{authority}'"), "000 0")] {
-        let api = DecisionServer::start(&policy(&clients));
-        let url = vec![format!("https://localhost:{}/v1/check", api.decisions.port())];
-        let all = |parts: &[&Vec<String>]| parts.iter().flat_map(|part| part.iter().cloned()).collect();
-        assert_eq!(curl(all(&[&trusting, &known, &token, &url])).await, "200 2", "{clients}");
-        assert_eq!(curl(all(&[&trusting, &known, &url])).await, "401 2", "{clients}");
-        assert_eq!(curl(all(&[&trusting, &token, &url])).await, without, "{clients}");
-        let old = words("--http1.1");
-        assert_eq!(curl(all(&[&trusting, &known, &token, &old, &url])).await, "200 1.1", "{clients}");
-        assert_eq!(curl(all(&[&token, &url])).await, "000 0", "a client without a certificate");
+    let split_args = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let ca_args = split_args(&format!("--cacert {authority}"));
+    let client_cert_args = split_args(&format!("--cert {certificate} --key {key}"));
+    let token_args = vec!["-H".to_owned(), format!("authorization: Bearer {}", env!("CARGO_PKG_NAME"))];
+    for (client_ca, without_certificate) in
+        [(String::new(), "200 2"), (format!(", client-ca: '{authority}'"), "000 0")]
+    {
+        let api = DecisionServer::start(&policy(&client_ca));
+        let url_args = vec![format!("https://localhost:{}/v1/check", api.decisions.port())];
+        let concat_args =
+            |parts: &[&Vec<String>]| parts.iter().flat_map(|part| part.iter().cloned()).collect();
+        assert_eq!(
+            curl(concat_args(&[&ca_args, &client_cert_args, &token_args, &url_args])).await,
+            "200 2",
+            "{client_ca}"
+        );
+        assert_eq!(
+            curl(concat_args(&[&ca_args, &client_cert_args, &url_args])).await,
+            "401 2",
+            "{client_ca}"
+        );
+        assert_eq!(
+            curl(concat_args(&[&ca_args, &token_args, &url_args])).await,
+            without_certificate,
+            "{client_ca}"
+        );
+        let http1_args = split_args("--http1.1");
+        assert_eq!(
+            curl(concat_args(&[&ca_args, &client_cert_args, &token_args, &http1_args, &url_args])).await,
+            "200 1.1",
+            "{client_ca}"
+        );
+        assert_eq!(
+            curl(concat_args(&[&token_args, &url_args])).await,
+            "000 0",
+            "a client without a certificate"
+        );
         api.stop().await;
     }
 }
@@ -64,15 +87,15 @@ async fn shutdown_answers_decision_in_flight() {
     before.send(head.as_bytes()).await;
     // The server waits for the body of the request.
     assert!(timeout(TEST_TIMEOUT, before.read_head()).await.unwrap().contains("100 Continue"));
-    let moved = format!("connections: {{ idle-timeout: 61s }}\n{policy}");
-    fs::write(api.folder.path().join("policy.yaml"), moved).unwrap();
+    let changed_policy = format!("connections: {{ idle-timeout: 61s }}\n{policy}");
+    fs::write(api.folder.path().join("policy.yaml"), changed_policy).unwrap();
     api.handle.reload().await.unwrap();
     // A connection without a request is closed, and does not delay the shutdown.
-    let mut silent = TcpStream::connect(api.decisions).await.unwrap();
+    let mut idle_connection = TcpStream::connect(api.decisions).await.unwrap();
     let DecisionServer { stop, end, .. } = api;
     drop(stop);
     let mut rest = Vec::new();
-    let _ = timeout(TEST_TIMEOUT, silent.read_to_end(&mut rest)).await.unwrap();
+    let _ = timeout(TEST_TIMEOUT, idle_connection.read_to_end(&mut rest)).await.unwrap();
     assert!(!end.is_finished(), "a request is still in flight");
     assert_eq!(timeout(TEST_TIMEOUT, before.request(body)).await.unwrap().status(), 200);
     timeout(TEST_TIMEOUT, end).await.unwrap().unwrap().unwrap();
@@ -84,20 +107,20 @@ async fn reload_serves_connections_of_replaced_listener() {
     let policy = "decisions: 127.0.0.1:0\nrules:\n  - { name: all, quota: 99/h }\n";
     let query = "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 14\r\n\r\n{\"rule\":\"all\"}";
     let api = DecisionServer::start(policy);
-    let mut silent = Vec::new();
+    let mut idle_clients = Vec::new();
     for _ in 0..8 {
-        silent.push(RawClient::connect(api.decisions).await);
+        idle_clients.push(RawClient::connect(api.decisions).await);
     }
     // Connections are accepted in order, so all earlier ones are accepted.
     assert_eq!(
         timeout(TEST_TIMEOUT, RawClient::connect(api.decisions).await.request(query)).await.unwrap().status(),
         200
     );
-    let moved = format!("connections: {{ idle-timeout: 61s }}\n{policy}");
-    fs::write(api.folder.path().join("policy.yaml"), moved).unwrap();
+    let changed_policy = format!("connections: {{ idle-timeout: 61s }}\n{policy}");
+    fs::write(api.folder.path().join("policy.yaml"), changed_policy).unwrap();
     api.handle.reload().await.unwrap();
-    for wire in &mut silent {
-        assert_eq!(timeout(TEST_TIMEOUT, wire.request(query)).await.unwrap().status(), 200);
+    for client in &mut idle_clients {
+        assert_eq!(timeout(TEST_TIMEOUT, client.request(query)).await.unwrap().status(), 200);
     }
     api.stop().await;
 }

@@ -91,16 +91,16 @@ impl PrefetchModel {
     }
 
     fn store_time(&self) -> Micros {
-        self.now.plus(self.clock_offset)
+        self.now.saturating_add(self.clock_offset)
     }
 
     /// Debits up to two tokens, as a store does.
     fn debit(&mut self) -> u64 {
         let now = self.store_time();
-        let words = self.state.as_mut_slice();
-        let left = self.quota.decide(words, now, Demand::probe(1)).decision;
+        let state = self.state.as_mut_slice();
+        let left = self.quota.decide(state, now, Demand::peek(1)).decision;
         let amount = if left.is_allowed() { left.remaining().clamp(1, 2) } else { 0 };
-        let granted = amount > 0 && self.quota.decide(words, now, Demand::new(amount)).decision.is_granted();
+        let granted = amount > 0 && self.quota.decide(state, now, Demand::new(amount)).decision.is_granted();
         if granted { amount } else { 0 }
     }
 
@@ -145,11 +145,11 @@ impl PrefetchModel {
                 true
             }
             ModelEvent::AdvanceTime => {
-                self.now = self.now.plus(TIME_STEP);
+                self.now = self.now.saturating_add(TIME_STEP);
                 true
             }
             ModelEvent::ClockJump => {
-                self.clock_offset = self.clock_offset.plus(Micros::from_millis(35));
+                self.clock_offset = self.clock_offset.saturating_add(Micros::from_millis(35));
                 true
             }
         }
@@ -160,7 +160,7 @@ impl PrefetchModel {
         let Some(last) = self.admitted.last() else { return true };
         self.admitted.iter().enumerate().all(|(index, first)| {
             let count = (self.admitted.len() - index) as u64;
-            count <= bound.max_in_window(last.since(*first).plus(self.clock_offset))
+            count <= bound.max_in_window(last.saturating_sub(*first).saturating_add(self.clock_offset))
         })
     }
 }

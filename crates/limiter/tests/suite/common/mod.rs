@@ -107,7 +107,7 @@ impl MemorySubject {
             return self.take_permits(now, demand.cost);
         }
         let bucket = self.bucket_at(now);
-        if demand.overdraft != Overdraft::Refuse && demand.cost > self.quota.limit() {
+        if demand.overdraft != Overdraft::Deny && demand.cost > self.quota.limit() {
             assert_eq!(demand.max_wait, Micros::ZERO, "an overdraft cannot wait");
             return (bucket.check_with_overdraft(demand.cost), None);
         }
@@ -119,7 +119,7 @@ impl MemorySubject {
 impl Subject for MemorySubject {
     fn decide(&mut self, now: Micros, demand: Demand) -> ChargeResult {
         let (decision, charge) = match demand {
-            Demand { effect: Effect::Probe, cost, .. } => (self.bucket_at(now).peek(cost), None),
+            Demand { effect: Effect::Peek, cost, .. } => (self.bucket_at(now).peek(cost), None),
             Demand { overdraft: Overdraft::Force, cost, .. } => {
                 // A forced charge equals a commit over a reservation of zero.
                 let bucket = self.bucket_at(now);
@@ -140,20 +140,20 @@ impl Subject for MemorySubject {
         let mut receipt = Receipt::default();
         if let (Some(charge), true) = (charge, decision.is_granted()) {
             self.last_charge_id += 1;
-            receipt = Receipt { cost: demand.cost, mark: self.last_charge_id, ..receipt };
-            self.charges.insert(receipt.mark, charge);
+            receipt = Receipt { cost: demand.cost, level_or_debt: self.last_charge_id, ..receipt };
+            self.charges.insert(receipt.level_or_debt, charge);
         }
         ChargeResult { decision, receipt }
     }
 
     fn refund(&mut self, now: Micros, receipt: Receipt, cost: u64) {
         self.bucket_at(now);
-        match self.charges.get_mut(&receipt.mark) {
+        match self.charges.get_mut(&receipt.level_or_debt) {
             Some(SubjectCharge::Permits(permits)) => {
                 permits.truncate(permits.len().saturating_sub(cost as usize));
             }
             Some(SubjectCharge::Tokens(_)) => {
-                if let Some(SubjectCharge::Tokens(tokens)) = self.charges.remove(&receipt.mark) {
+                if let Some(SubjectCharge::Tokens(tokens)) = self.charges.remove(&receipt.level_or_debt) {
                     tokens.commit(receipt.cost.saturating_sub(cost));
                 }
             }

@@ -11,8 +11,8 @@ fn resilience4j_settings() -> BreakerBuilder {
         .min_calls(5)
         .failure_rate(percent(50.0))
         .slow_calls(percent(50.0), Micros::from_secs(4))
-        .probes(4)
-        .open_for(Micros::from_secs(5))
+        .half_open_calls(4)
+        .open_duration(Micros::from_secs(5))
 }
 
 fn percent(percent: f64) -> Percent {
@@ -96,8 +96,8 @@ fn sentinel_slow_and_failing_calls() {
         BreakerSettings::builder()
             .bucketed_window(Micros::from_secs(20), 1)
             .min_calls(10)
-            .open_for(Micros::from_secs(5))
-            .probes(1)
+            .open_duration(Micros::from_secs(5))
+            .half_open_calls(1)
     };
     let slow = |share| settings().slow_calls(percent(share), Micros::from_millis(50));
     let six = "S:60ms S:60ms S:60ms S:60ms S:60ms S:60ms";
@@ -120,7 +120,7 @@ fn sentinel_slow_and_failing_calls() {
 /// half-open.
 #[test]
 fn late_outcomes_of_older_generation_are_ignored() {
-    let settings = || resilience4j_settings().probes(2);
+    let settings = || resilience4j_settings().half_open_calls(2);
     for (name, text) in [
         ("from closed to half-open", "ask ask E E E E E +5s ask E! E! =half-open S S! =closed"),
         ("from closed to closed", "ask E E E E E +5s S S =closed E! E E E E =closed -% E =open"),
@@ -139,7 +139,7 @@ fn late_outcomes_of_older_generation_are_ignored() {
 /// Resilience4j waits forever for a probe without an outcome.
 #[test]
 fn probe_deadline_ends_half_open_state() {
-    let settings = || resilience4j_settings().probe_deadline(Micros::from_secs(30));
+    let settings = || resilience4j_settings().half_open_timeout(Micros::from_secs(30));
     for (name, text) in [
         ("no probe has an outcome", "ask ask ask ask +29s no:1s +1s no:5s =open -% +5s ask =half-open"),
         ("most probes have no outcome", "ask ask ask S +30s no =open 75%"),

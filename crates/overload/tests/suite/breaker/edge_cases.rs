@@ -22,17 +22,17 @@ fn rejects_invalid_settings() {
         (new().slow_calls(Percent::ZERO, second), "a slow call rate of 0%"),
         (new().slow_calls(half, Micros::ZERO), "a slow call threshold must not be zero"),
         (new().slow_calls(half, Micros::MAX), "a slow call threshold must be finite"),
-        (new().probes(0), "a number of probes must not be zero"),
-        (new().probe_deadline(Micros::ZERO), "a probe deadline must not be zero"),
-        (new().probe_deadline(Micros::MAX), "a probe deadline must be finite"),
-        (new().open_for(Micros::ZERO), "an open time must not be zero"),
-        (new().open_for(Micros::MAX), "an open time must be finite"),
+        (new().half_open_calls(0), "a number of probes must not be zero"),
+        (new().half_open_timeout(Micros::ZERO), "a probe deadline must not be zero"),
+        (new().half_open_timeout(Micros::MAX), "a probe deadline must be finite"),
+        (new().open_duration(Micros::ZERO), "an open time must not be zero"),
+        (new().open_duration(Micros::MAX), "an open time must be finite"),
         (new().backoff(0.99, second), "a backoff factor of 0.99"),
         (new().backoff(f64::NAN, second), "a backoff factor of NaN"),
         (new().backoff(f64::INFINITY, second), "a backoff factor of inf"),
         (new().backoff(2.0, Micros::MAX), "a maximum open time must be finite"),
         (
-            new().open_for(Micros::from_secs(9)).backoff(2.0, second),
+            new().open_duration(Micros::from_secs(9)).backoff(2.0, second),
             "a maximum open time of 1s is below the initial 9s",
         ),
     ] {
@@ -45,7 +45,8 @@ fn rejects_invalid_settings() {
 }
 
 fn open_breaker(at: Micros) -> BreakerMachine {
-    let settings = BreakerSettings::builder().count_window(1).probes(1).open_for(Micros::from_secs(5));
+    let settings =
+        BreakerSettings::builder().count_window(1).half_open_calls(1).open_duration(Micros::from_secs(5));
     let mut breaker = BreakerMachine::new(settings.build().unwrap());
     let generation = breaker.try_acquire(at, 0.5).unwrap();
     breaker.record(generation, CallOutcome::Failure, Micros::MAX, at, 0.5);
@@ -62,9 +63,9 @@ fn clock_step_back_restarts_open_time_once() {
     {
         let mut breaker = open_breaker(opened_at);
         assert_eq!(breaker.try_acquire(back_to, 0.5), Err(Rejection::Open(five)));
-        let almost = back_to.plus(Micros::new(4_999_999));
+        let almost = back_to.saturating_add(Micros::new(4_999_999));
         assert_eq!(breaker.try_acquire(almost, 0.5), Err(Rejection::Open(Micros::new(1))));
-        assert!(breaker.try_acquire(back_to.plus(five), 0.5).is_ok());
+        assert!(breaker.try_acquire(back_to.saturating_add(five), 0.5).is_ok());
         // The same for the half-open state.
         assert_eq!(breaker.try_acquire(Micros::ZERO, 0.5), Err(Rejection::Probing(Micros::from_secs(60))));
         assert!(matches!(breaker.try_acquire(Micros::from_secs(60), 0.5), Err(Rejection::Open(_))));
@@ -87,24 +88,24 @@ fn accepts_max_time_and_max_open_time() {
 #[test]
 fn open_time_stays_within_bounds() {
     let tenth = Percent::from_ratio(1, 10);
-    for (roll, percent) in
+    for (random, percent) in
         [(0.0, 90), (0.25, 95), (0.5, 100), (1.0, 110), (-5.0, 90), (7.0, 110), (f64::NAN, 100)]
     {
         let settings = BreakerSettings::builder()
             .count_window(1)
-            .probes(1)
-            .open_for(Micros::from_secs(1))
+            .half_open_calls(1)
+            .open_duration(Micros::from_secs(1))
             .backoff(1_000.0, Micros::from_secs(1_000_000))
             .jitter(tenth)
             .build()
             .unwrap();
         let (mut breaker, mut now) = (BreakerMachine::new(settings), Micros::ZERO);
         for base in [1, 1_000, 1_000_000, 1_000_000, 1_000_000] {
-            let generation = breaker.try_acquire(now, roll).unwrap();
-            breaker.record(generation, CallOutcome::Failure, Micros::ZERO, now, roll);
-            let wait = breaker.try_acquire(now, roll).unwrap_err().retry_after().unwrap();
-            assert_eq!(wait, Micros::from_millis(base * 10 * percent), "a roll of {roll}");
-            now = now.plus(wait);
+            let generation = breaker.try_acquire(now, random).unwrap();
+            breaker.record(generation, CallOutcome::Failure, Micros::ZERO, now, random);
+            let wait = breaker.try_acquire(now, random).unwrap_err().retry_after().unwrap();
+            assert_eq!(wait, Micros::from_millis(base * 10 * percent), "a random of {random}");
+            now = now.saturating_add(wait);
         }
         assert_eq!(breaker.snapshot(now).attempts, 5);
     }

@@ -38,9 +38,9 @@ fn settings() -> impl Strategy<Value = BreakerBuilder> {
             let builder = builder
                 .min_calls(min_calls)
                 .failure_rate(Percent::from_ratio(failure, 100))
-                .probes(PROBES)
-                .probe_deadline(Micros::new(2_000))
-                .open_for(Micros::new(500))
+                .half_open_calls(PROBES)
+                .half_open_timeout(Micros::new(2_000))
+                .open_duration(Micros::new(500))
                 .backoff(1.5, Micros::new(3_000))
                 .jitter(Percent::from_ratio(jitter, 100));
             match slow {
@@ -70,24 +70,24 @@ struct BreakerModel {
     breaker: BreakerMachine,
     now: Micros,
     in_flight: Vec<Generation>,
-    roll_count: u64,
+    random_count: u64,
 }
 
 impl BreakerModel {
     fn new(settings: BreakerBuilder) -> Self {
         let breaker = BreakerMachine::new(settings.build().unwrap());
-        Self { breaker, now: Micros::from_secs(1), in_flight: Vec::new(), roll_count: 0 }
+        Self { breaker, now: Micros::from_secs(1), in_flight: Vec::new(), random_count: 0 }
     }
 
     /// A number from 0 to 1 that differs from call to call.
-    fn roll(&mut self) -> f64 {
-        self.roll_count += 1;
-        (self.roll_count * 37 % 101) as f64 / 100.0
+    fn next_random(&mut self) -> f64 {
+        self.random_count += 1;
+        (self.random_count * 37 % 101) as f64 / 100.0
     }
 
     fn try_acquire(&mut self) -> Result<Generation, Rejection> {
-        let roll = self.roll();
-        self.breaker.try_acquire(self.now, roll)
+        let random = self.next_random();
+        self.breaker.try_acquire(self.now, random)
     }
 
     fn remove_in_flight(&mut self, which: usize) -> Option<Generation> {
@@ -96,8 +96,8 @@ impl BreakerModel {
 
     fn apply_time(&mut self, step: BreakerStep) {
         match step {
-            BreakerStep::Advance(by) => self.now = self.now.plus(Micros::new(by)),
-            BreakerStep::StepBack(by) => self.now = self.now.since(Micros::new(by)),
+            BreakerStep::Advance(by) => self.now = self.now.saturating_add(Micros::new(by)),
+            BreakerStep::StepBack(by) => self.now = self.now.saturating_sub(Micros::new(by)),
             BreakerStep::SetTime(to) => self.now = Micros::new(to),
             _ => {}
         }
@@ -142,8 +142,8 @@ fn probes_stay_within_limit_and_late_results_are_ignored() {
                 BreakerStep::Record(which, report, took) => {
                     let Some(permit) = model.remove_in_flight(which) else { continue };
                     let before = (model.breaker.snapshot(model.now), format!("{:?}", model.breaker));
-                    let roll = model.roll();
-                    model.breaker.record(permit, report, Micros::new(took), model.now, roll);
+                    let random = model.next_random();
+                    model.breaker.record(permit, report, Micros::new(took), model.now, random);
                     if permit != generation {
                         let after = (model.breaker.snapshot(model.now), format!("{:?}", model.breaker));
                         prop_assert_eq!(before, after, "a late result changed something");
@@ -183,8 +183,8 @@ fn breaker_can_always_close() {
                 }
                 BreakerStep::Record(which, report, took) => {
                     let Some(permit) = model.remove_in_flight(which) else { continue };
-                    let roll = model.roll();
-                    model.breaker.record(permit, report, Micros::new(took), model.now, roll);
+                    let random = model.next_random();
+                    model.breaker.record(permit, report, Micros::new(took), model.now, random);
                 }
                 BreakerStep::Leak(which) => drop(model.remove_in_flight(which)),
                 BreakerStep::Override(which) => model.override_state(which),
@@ -205,8 +205,8 @@ fn breaker_can_always_close() {
             };
             let wait = rejection.retry_after().unwrap();
             prop_assert!(wait > Micros::ZERO && wait <= Micros::new(6_000), "{}", rejection);
-            let then = model.now.plus(wait);
-            model.now = then.since(Micros::new(1));
+            let then = model.now.saturating_add(wait);
+            model.now = then.saturating_sub(Micros::new(1));
             prop_assert!(model.try_acquire().is_err(), "admitted too early: {}", rejection);
             model.now = then;
         }
@@ -223,7 +223,7 @@ fn half_open_state_always_ends() {
     check_property((settings(), ends), |(settings, ends)| {
         let mut model = BreakerModel::new(settings);
         model.breaker.open_for(model.now, Micros::new(1));
-        model.now = model.now.plus(Micros::new(1));
+        model.now = model.now.saturating_add(Micros::new(1));
         let began = model.now;
         let generation = model.try_acquire().unwrap();
         for (end, pause) in ends.into_iter().cycle() {
@@ -231,7 +231,7 @@ fn half_open_state_always_ends() {
                 return Ok(());
             }
             prop_assert!(
-                model.now.since(began) < Micros::new(2_000 + 300),
+                model.now.saturating_sub(began) < Micros::new(2_000 + 300),
                 "still half-open after the deadline"
             );
             let report =
@@ -240,7 +240,7 @@ fn half_open_state_always_ends() {
                 let now = model.now;
                 model.breaker.record(permit, report, Micros::ZERO, now, 0.5);
             }
-            model.now = model.now.plus(Micros::new(pause));
+            model.now = model.now.saturating_add(Micros::new(pause));
         }
         Ok(())
     });
@@ -256,13 +256,13 @@ fn fast_path_matches_slow_path() {
         for step in steps {
             full.apply_time(step);
             short.now = full.now;
-            let roll = full.roll();
+            let random = full.next_random();
             let counts = short.breaker.fast_path() == FastPath::CountSuccess;
             match step {
                 BreakerStep::Acquire => {
-                    let result = full.breaker.try_acquire(full.now, roll);
+                    let result = full.breaker.try_acquire(full.now, random);
                     let same = match short.breaker.fast_path() {
-                        FastPath::None => short.breaker.try_acquire(short.now, roll),
+                        FastPath::None => short.breaker.try_acquire(short.now, random),
                         _ => Ok(short.breaker.generation()),
                     };
                     prop_assert_eq!(result, same);
@@ -271,7 +271,7 @@ fn fast_path_matches_slow_path() {
                 BreakerStep::Record(which, report, took) => {
                     let Some(permit) = full.remove_in_flight(which) else { continue };
                     let took = Micros::new(took);
-                    full.breaker.record(permit, report, took, full.now, roll);
+                    full.breaker.record(permit, report, took, full.now, random);
                     let slow = short.breaker.settings().is_slow(took);
                     let skips = match short.breaker.fast_path() {
                         _ if permit != short.breaker.generation() => true,
@@ -287,12 +287,12 @@ fn fast_path_matches_slow_path() {
                         counted += u64::from(counts && is_ours && report == CallOutcome::Success);
                     } else {
                         short.breaker.record_successes(std::mem::take(&mut counted));
-                        let (now, roll) = if short.breaker.is_time_independent() {
+                        let (now, random) = if short.breaker.is_time_independent() {
                             (Micros::ZERO, 0.0)
                         } else {
-                            (short.now, roll)
+                            (short.now, random)
                         };
-                        short.breaker.record(permit, report, took, now, roll);
+                        short.breaker.record(permit, report, took, now, random);
                     }
                 }
                 BreakerStep::Override(which) => {

@@ -68,7 +68,7 @@ impl BreakerScript {
             "disable" => self.breaker.disable(),
             "metrics" => self.breaker.set_metrics_only(),
             "open" => self.breaker.open_for(self.now, length),
-            _ if verb.starts_with('+') => self.now = self.now.plus(parse_time(&verb[1..])),
+            _ if verb.starts_with('+') => self.now = self.now.saturating_add(parse_time(&verb[1..])),
             _ => return self.check_state(verb),
         }
         Ok(())

@@ -157,10 +157,10 @@ pub(crate) fn accept(bytes: &[u8]) {
     });
     let mut request = FuzzRequest::parse(b"GET /");
     request.headers.push(("accept".to_owned(), bytes.to_vec()));
-    let Evaluation::Ready(PolicyResult::Refused(refusal)) = gate.check(&request) else {
+    let Evaluation::Ready(PolicyResult::Rejected(rejection)) = gate.check(&request) else {
         panic!("expected a denial")
     };
-    let compile::RejectAction::Response(answer) = refusal.action else { panic!("expected a response") };
+    let compile::RejectAction::Response(answer) = rejection.action else { panic!("expected a response") };
     assert!(!answer.body.is_empty() && answer.get("content-type").is_some(), "{answer:?}");
 }
 
@@ -180,7 +180,7 @@ pub(crate) fn forwarded(bytes: &[u8]) {
     let headers = [
         ("x-forwarded-for", trusted()),
         ("forwarded", trusted().forwarded()),
-        ("x-real-ip", trusted().single_header("x-real-ip").unwrap()),
+        ("x-real-ip", trusted().custom_header("x-real-ip").unwrap()),
     ];
     for (name, proxies) in headers {
         let mut request = FuzzRequest::parse(b"GET /");

@@ -1,7 +1,7 @@
 //! A request that consists of its head.
 
 use std::{any::Any, net::IpAddr};
-use tidegate_rule::{Facts, request::RequestHead};
+use tidegate_rule::{RequestContext, request::RequestHead};
 
 /// A request for tests.
 #[derive(Clone, Debug, Default)]
@@ -11,7 +11,7 @@ pub(crate) struct TestRequest {
     pub(crate) route: Option<&'static str>,
     pub(crate) peer: Option<IpAddr>,
     pub(crate) headers: Vec<(&'static str, Vec<u8>)>,
-    pub(crate) facts: Option<Facts>,
+    pub(crate) context: Option<RequestContext>,
 }
 
 impl TestRequest {
@@ -58,7 +58,7 @@ impl RequestHead for TestRequest {
         None
     }
 
-    fn facts(&self) -> Option<&Facts> {
-        self.facts.as_ref()
+    fn context(&self) -> Option<&RequestContext> {
+        self.context.as_ref()
     }
 }

@@ -94,7 +94,7 @@ impl LazyLimiter {
     /// Resets the counters of a key.
     pub(crate) async fn reset(&self, key: DescriptorKey<'_>) -> Result<(), StoreError> {
         // Create the limiter if needed: another process may have counted the key in the store.
-        let limiter = self.get().map_err(|error| StoreError::Rejected(error.to_string()))?;
+        let limiter = self.get().map_err(|error| StoreError::ErrorReply(error.to_string()))?;
         limiter.key(&key).reset().await
     }
 }
@@ -124,7 +124,7 @@ pub(crate) enum LimitAction {
     /// Denies the request.
     Deny,
     /// Denies the request if every limit of the quota group is exceeded.
-    DenyTogether,
+    DenyWithGroup,
     /// Only counts.
     Shadow,
 }
@@ -146,7 +146,7 @@ pub(crate) enum PriorResult {
     /// A limit of the quota group has capacity.
     GroupAllowed,
     /// Not decided yet.
-    None,
+    Undecided,
 }
 
 impl LimiterCharge<'_> {
@@ -194,7 +194,7 @@ pub(crate) async fn charge_all(
     // Then the quota group, where one limit with capacity is enough.
     if result != PriorResult::Denied {
         let mut checked = 0;
-        for (index, charge) in with_action(LimitAction::DenyTogether) {
+        for (index, charge) in with_action(LimitAction::DenyWithGroup) {
             checked += 1;
             let Some(claim) = charge.reserve().await else { continue };
             decisions[index] = Some(*claim.decision());
@@ -203,7 +203,7 @@ pub(crate) async fn charge_all(
                 claims.push(claim);
             }
         }
-        if checked > 0 && result == PriorResult::None {
+        if checked > 0 && result == PriorResult::Undecided {
             result = PriorResult::Denied;
             // Granted tokens are refunded below, so their decisions have to be read again.
             decisions.iter_mut().for_each(|decision| *decision = decision.filter(|it| !it.is_granted()));
@@ -217,7 +217,7 @@ pub(crate) async fn charge_all(
                 hold.cancel().await;
             }
         }
-        PriorResult::GroupAllowed | PriorResult::None => {
+        PriorResult::GroupAllowed | PriorResult::Undecided => {
             for (index, charge) in with_action(LimitAction::Shadow) {
                 let Some(claim) = charge.reserve().await else { continue };
                 decisions[index] = Some(*claim.decision());
@@ -245,7 +245,7 @@ async fn decide_prefetched(
     let [only] = charges else { return None };
     let can_spend = only.token_source == TokenSource::Prefetched && only.action == LimitAction::Deny;
     match (prior, purpose) {
-        (PriorResult::None | PriorResult::GroupAllowed, CountPurpose::Count) if can_spend => {
+        (PriorResult::Undecided | PriorResult::GroupAllowed, CountPurpose::Count) if can_spend => {
             Some(only.limiter.decide(&only.key.to_string(), only.hits).await)
         }
         _ => None,

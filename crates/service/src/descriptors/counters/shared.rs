@@ -86,7 +86,7 @@ impl SharedCounters {
                 }
                 (None, Some(local)) => {
                     let reservation = local.reserve(std::slice::from_ref(hit)).await.pop();
-                    reservation.map_or((UnitCount::Closed, CountReservation::None), |(count, hold)| {
+                    reservation.map_or((UnitCount::FailClosed, CountReservation::None), |(count, hold)| {
                         (to_local(count), hold)
                     })
                 }
@@ -138,10 +138,10 @@ impl SharedCounters {
         match (&self.fallback, self.outage) {
             (Some(local), _) => {
                 let count = local.count(std::slice::from_ref(hit)).await.pop();
-                count.map_or(UnitCount::Closed, to_local)
+                count.map_or(UnitCount::FailClosed, to_local)
             }
-            (None, FailureMode::Open) => UnitCount::Open,
-            (None, FailureMode::Closed | FailureMode::Local { .. }) => UnitCount::Closed,
+            (None, FailureMode::Open) => UnitCount::FailOpen,
+            (None, FailureMode::Closed | FailureMode::Local { .. }) => UnitCount::FailClosed,
         }
     }
 
@@ -178,12 +178,12 @@ impl SharedCounters {
 
 fn known_count(sum: i64, unit: CalendarUnit, now: Micros) -> UnitCount {
     let length = Micros::from_secs(unit.seconds()).get();
-    UnitCount::Known { after: u64::try_from(sum).unwrap_or(0), ends: Some(length - now.get() % length) }
+    UnitCount::Counted { after: u64::try_from(sum).unwrap_or(0), ends: Some(length - now.get() % length) }
 }
 
 fn to_local(count: UnitCount) -> UnitCount {
     match count {
-        UnitCount::Known { after, ends } => UnitCount::Local { after, ends },
+        UnitCount::Counted { after, ends } => UnitCount::Local { after, ends },
         other => other,
     }
 }

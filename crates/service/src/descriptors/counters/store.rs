@@ -38,7 +38,7 @@ impl DecisionDeadline {
         decision: impl Future<Output = T>,
     ) -> T {
         let deadline = caller_timeout.map_or(self.timeout, |caller| caller.min(self.timeout));
-        DEADLINE.scope(self.clock.now().plus(deadline.into()), decision).await
+        DEADLINE.scope(self.clock.now().saturating_add(deadline.into()), decision).await
     }
 
     /// The number of store requests that failed or timed out.
@@ -63,7 +63,7 @@ impl DecisionDeadline {
 
     /// The time until the deadline of the current decision.
     fn remaining(&self) -> Duration {
-        let remaining = DEADLINE.try_with(|deadline| deadline.since(self.clock.now()).into());
+        let remaining = DEADLINE.try_with(|deadline| deadline.saturating_sub(self.clock.now()).into());
         remaining.unwrap_or(self.timeout)
     }
 }

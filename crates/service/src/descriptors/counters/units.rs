@@ -32,13 +32,13 @@ pub(crate) struct KeyHits<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnitCount {
     /// The count, and the microseconds until the window ends; `None` for a key without hits.
-    Known { after: u64, ends: Option<u64> },
+    Counted { after: u64, ends: Option<u64> },
     /// The count of this process only, since the store is unavailable.
     Local { after: u64, ends: Option<u64> },
     /// The store is unavailable, and requests are allowed.
-    Open,
+    FailOpen,
     /// The store is unavailable, and requests fail.
-    Closed,
+    FailClosed,
 }
 
 impl UnitCounters {
@@ -61,7 +61,7 @@ impl UnitCounters {
         {
             return vec![to_unit_count(&self.limiter(only.unit).check_cost(&only.key, only.cost()), 0)];
         }
-        let mut counts = vec![UnitCount::Closed; hits.len()];
+        let mut counts = vec![UnitCount::FailClosed; hits.len()];
         let later = later_hits(hits);
         for kind in [StoreKind::Default, StoreKind::PerSecond] {
             let is_of_kind = |(_, hit): &(usize, &KeyHits<'_>)| StoreKind::for_unit(Some(hit.unit)) == kind;
@@ -83,7 +83,7 @@ impl UnitCounters {
         let claims = reserve_all(self.to_checks(hits)).await;
         let reserved = claims.into_iter().zip(later_hits(hits)).map(|(claim, later)| match claim {
             Some(claim) => (to_unit_count(claim.decision(), later), CountReservation::from_claim(claim)),
-            None => (UnitCount::Closed, CountReservation::None),
+            None => (UnitCount::FailClosed, CountReservation::None),
         });
         reserved.collect()
     }
@@ -140,10 +140,10 @@ fn later_hits(hits: &[KeyHits<'_>]) -> Vec<u64> {
 fn to_unit_count(decision: &Decision, later: u64) -> UnitCount {
     let is_from_store = !decision.is_degraded();
     if decision.is_fail_closed() {
-        return UnitCount::Closed;
+        return UnitCount::FailClosed;
     }
     if decision.limit() == u64::MAX {
-        return UnitCount::Open;
+        return UnitCount::FailOpen;
     }
     // A denied check means that the counter is exhausted, so the key is over every limit.
     let after = match decision.is_granted() {
@@ -151,5 +151,5 @@ fn to_unit_count(decision: &Decision, later: u64) -> UnitCount {
         false => MAX_COUNT,
     };
     let ends = Some(decision.reset_after().get()).filter(|ends| *ends > 0);
-    if is_from_store { UnitCount::Known { after, ends } } else { UnitCount::Local { after, ends } }
+    if is_from_store { UnitCount::Counted { after, ends } } else { UnitCount::Local { after, ends } }
 }

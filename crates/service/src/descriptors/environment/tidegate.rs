@@ -112,8 +112,8 @@ fn parse_http_tls(variables: &Variables) -> Result<Option<Tls>, EnvironmentError
 fn parse_outage(variables: &Variables) -> Result<FailureMode, EnvironmentError> {
     const NAME: &str = "TIDEGATE_OUTAGE";
     let error = || variables.error(NAME, "closed, open, or local and a number of processes, such as local 3");
-    let mut words = variables.get(NAME).unwrap_or("closed").split_whitespace();
-    let outage = match (words.next(), words.next()) {
+    let mut args = variables.get(NAME).unwrap_or("closed").split_whitespace();
+    let outage = match (args.next(), args.next()) {
         (Some("closed"), None) => FailureMode::Closed,
         (Some("open"), None) => FailureMode::Open,
         (Some("local"), None) => FailureMode::Local { nodes: 1 },
@@ -123,7 +123,7 @@ fn parse_outage(variables: &Variables) -> Result<FailureMode, EnvironmentError> 
         },
         _ => return Err(error()),
     };
-    if words.next().is_some() { Err(error()) } else { Ok(outage) }
+    if args.next().is_some() { Err(error()) } else { Ok(outage) }
 }
 
 fn parse_deadline(variables: &Variables) -> Result<Option<Duration>, EnvironmentError> {

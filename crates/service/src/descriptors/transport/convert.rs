@@ -1,7 +1,7 @@
 //! Converts between Envoy's messages and the types of the service.
 
 use crate::descriptors::{
-    DecisionError, DomainRequest, DomainVerdict, LimitOverride, LimitStatus, OverLimit, RequestDescriptor,
+    DecisionError, DomainRequest, DomainVerdict, LimitCode, LimitOverride, LimitStatus, RequestDescriptor,
 };
 use prost_types::{ListValue, NullValue, Struct, Value, value::Kind};
 use tidegate_policy::descriptors::{CalendarUnit, DescriptorEntry};
@@ -63,7 +63,7 @@ fn decode_override(index: usize, limit: rls::RateLimitOverride) -> Result<LimitO
 pub(super) fn encode_response(verdict: DomainVerdict) -> rls::RateLimitResponse {
     let header = |(key, value)| rls::HeaderValue { key, value, raw_value: Vec::new() };
     rls::RateLimitResponse {
-        overall_code: encode_code(verdict.overall).into(),
+        overall_code: encode_code(verdict.overall_code).into(),
         statuses: verdict.statuses.into_iter().map(encode_status).collect(),
         response_headers_to_add: verdict.headers.into_iter().map(header).collect(),
         request_headers_to_add: Vec::new(),
@@ -80,7 +80,7 @@ fn encode_status(status: LimitStatus) -> rls::DescriptorStatus {
         unit: encode_unit(unit).into(),
     };
     rls::DescriptorStatus {
-        code: encode_code(status.over_limit).into(),
+        code: encode_code(status.code).into(),
         current_limit: status.limit.map(limit),
         limit_remaining: status.remaining,
         // A duration that overflows the protocol is omitted.
@@ -89,10 +89,10 @@ fn encode_status(status: LimitStatus) -> rls::DescriptorStatus {
     }
 }
 
-fn encode_code(over: OverLimit) -> rls::Code {
+fn encode_code(over: LimitCode) -> rls::Code {
     match over {
-        OverLimit::No => rls::Code::Ok,
-        OverLimit::Yes => rls::Code::OverLimit,
+        LimitCode::Ok => rls::Code::Ok,
+        LimitCode::OverLimit => rls::Code::OverLimit,
     }
 }
 

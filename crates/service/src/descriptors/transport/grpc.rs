@@ -53,7 +53,7 @@ impl<D: Decide> GrpcServer<D> {
     /// set.
     pub async fn new(decider: D) -> Self {
         let health = GrpcHealth::new();
-        health.set(ServingState::No).await;
+        health.set(ServingState::NotServing).await;
         let limits = RateLimitServiceServer::new(RateLimitHandler { decider })
             .max_decoding_message_size(MAX_MESSAGE_SIZE);
         let others = [Some(GrpcService::new(HealthServer::new(HealthService::from_health_reporter(
@@ -96,7 +96,7 @@ impl<D: Decide> GrpcServer<D> {
         let health = self.health();
         let shutdown = async {
             shutdown.await;
-            health.set(ServingState::No).await;
+            health.set(ServingState::NotServing).await;
         };
         let GrpcSettings { max_connection_age, drain_timeout } = settings;
         HttpServer::grpc(self, max_connection_age, drain_timeout).serve_until(listener, shutdown).await;

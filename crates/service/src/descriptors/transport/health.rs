@@ -12,9 +12,9 @@ pub struct GrpcHealth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServingState {
     /// Serving.
-    Yes,
+    Serving,
     /// Not serving.
-    No,
+    NotServing,
 }
 
 /// The service names in health checks.
@@ -33,8 +33,8 @@ impl GrpcHealth {
     /// Sets the status and notifies watchers.
     pub async fn set(&self, serving: ServingState) {
         let status = match serving {
-            ServingState::Yes => ServingStatus::Serving,
-            ServingState::No => ServingStatus::NotServing,
+            ServingState::Serving => ServingStatus::Serving,
+            ServingState::NotServing => ServingStatus::NotServing,
         };
         for name in SERVICE_NAMES {
             self.reporter.set_service_status(name, status).await;

@@ -1,7 +1,7 @@
 //! `/json`: the same requests in JSON over HTTP, with any method.
 
 use super::{MAX_MESSAGE_SIZE, convert};
-use crate::descriptors::{Decide, DecisionError, OverLimit};
+use crate::descriptors::{Decide, DecisionError, LimitCode};
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
@@ -56,9 +56,9 @@ impl<D: Decide> JsonHandler<D> {
     async fn decide(&self, body: &[u8]) -> Result<Response<Bytes>, DecisionError> {
         let request = json::from_slice(body).map_err(|error| DecisionError::Invalid(error.to_string()))?;
         let verdict = self.decider.decide(convert::decode_request(request)?).await?;
-        let status = match verdict.overall {
-            OverLimit::No => StatusCode::OK,
-            OverLimit::Yes => StatusCode::TOO_MANY_REQUESTS,
+        let status = match verdict.overall_code {
+            LimitCode::Ok => StatusCode::OK,
+            LimitCode::OverLimit => StatusCode::TOO_MANY_REQUESTS,
         };
         let json_text = json::to_vec(&convert::encode_response(verdict))
             .map_err(|error| DecisionError::Unavailable(format!("cannot encode the response: {error}")))?;

@@ -12,7 +12,7 @@
 
 use super::{MAX_MESSAGE_SIZE, convert};
 use crate::{
-    descriptors::{DecisionError, DescriptorService, DomainRequest, DomainVerdict, OverLimit, ReservedHits},
+    descriptors::{DecisionError, DescriptorService, DomainRequest, DomainVerdict, LimitCode, ReservedHits},
     reservations::{CAPACITY, DEFAULT_EXPIRY, MAX_EXPIRY, ReservationKind, Reservations},
 };
 use axum::{
@@ -186,9 +186,9 @@ fn verdict_response(
     verdict: DomainVerdict,
     reservation: Option<(String, Duration)>,
 ) -> Result<Response, ApiError> {
-    let status = match verdict.overall {
-        OverLimit::No => StatusCode::OK,
-        OverLimit::Yes => StatusCode::TOO_MANY_REQUESTS,
+    let status = match verdict.overall_code {
+        LimitCode::Ok => StatusCode::OK,
+        LimitCode::OverLimit => StatusCode::TOO_MANY_REQUESTS,
     };
     let json_text =
         tidegate_proto::json::to_vec(&convert::encode_response(verdict)).map_err(|_| shutting_down())?;

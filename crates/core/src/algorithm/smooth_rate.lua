@@ -3,7 +3,7 @@
 -- State: stored permits, and the time at which the next call proceeds plus one (zero: unused key).
 -- Parameters: limit, stable, max_permits, cool_down, threshold (negative: stored permits are free), slope.
 
-local shaper = {}
+local smooth_rate = {}
 
 -- Decodes the state: an unused key has all its permits stored.
 local function current_state(quota, state)
@@ -16,7 +16,7 @@ local function resync(quota, stored, free_at, now)
   return min(stored + (now - free_at) / quota[4], quota[3]), now
 end
 
-local function stored_cost(quota, stored, used)
+local function stored_permits_to_wait_time(quota, stored, used)
   local stable, threshold, slope = quota[2], quota[5], quota[6]
   if threshold < 0 then return 0 end
   local above, micros = stored - threshold, 0
@@ -33,38 +33,38 @@ local function reset_after(quota, stored, free_at, now)
   stored, free_at = resync(quota, stored, free_at, now)
   local missing, idle = (quota[3] - stored) * quota[4], 0
   if missing > 0 then idle = min(floor(missing) + 2, LARGEST_EXACT) end
-  return plus(since(free_at, now), idle)
+  return saturating_add(saturating_sub(free_at, now), idle)
 end
 
-function shaper.new() return { 0, 0 } end
+function smooth_rate.new() return { 0, 0 } end
 
-function shaper.load(quota, text, at)
+function smooth_rate.load(quota, text, at)
   local stored, free_at, next = unpack_from('>dI7', text, at)
   return { stored, free_at }, next
 end
 
-function shaper.save(quota, state) return pack('>dI7', state[1], state[2]) end
+function smooth_rate.save(quota, state) return pack('>dI7', state[1], state[2]) end
 
-function shaper.reset_at(quota, state, now)
+function smooth_rate.reset_at(quota, state, now)
   local stored, free_at = current_state(quota, state)
-  return plus(now, reset_after(quota, stored, free_at, now))
+  return saturating_add(now, reset_after(quota, stored, free_at, now))
 end
 
-function shaper.decide(quota, state, now, cost, max_wait, overdraft, probe)
+function smooth_rate.decide(quota, state, now, cost, max_wait, overdraft, peek)
   local stored, free_at = current_state(quota, state)
-  local wait = since(free_at, now)
+  local wait = saturating_sub(free_at, now)
   local code = ALLOW
   if wait > 0 then
     if wait <= max_wait then code = DELAY else code = DENY end
   end
-  local charged = code ~= DENY and not probe and cost > 0
+  local charged = code ~= DENY and not peek and cost > 0
   local debt, used = 0, 0
   if charged then
     stored, free_at = resync(quota, stored, free_at, now)
     used = min(cost, max(stored, 0))
     local served = free_at
-    debt = stored_cost(quota, stored, used) + floor((cost - used) * quota[2])
-    stored, free_at = stored - used, plus(served, debt)
+    debt = stored_permits_to_wait_time(quota, stored, used) + floor((cost - used) * quota[2])
+    stored, free_at = stored - used, saturating_add(served, debt)
     debt = free_at - served
     state[1], state[2] = stored, free_at + 1
   end
@@ -75,27 +75,27 @@ function shaper.decide(quota, state, now, cost, max_wait, overdraft, probe)
   return code, remaining, reset, wait
 end
 
-function shaper.refund_ops()
+function smooth_rate.refund_functions()
   local function refund(quota, state, now, cost, receipt)
     if receipt.cost == 0 or state[2] == 0 then return end
     local stored, free_at = current_state(quota, state)
     if free_at > now and free_at ~= receipt.at then return end
     stored, free_at = resync(quota, stored, free_at, now)
     local share = cost / receipt.cost
-    local unserved = min(min(floor(receipt.mark * share), LARGEST_EXACT), since(receipt.at, now))
-    local restored = since(now, since(receipt.at, receipt.mark)) / quota[4]
-    local back = max(receipt.stored * share - restored, 0)
+    local unserved = min(min(floor(receipt.level_or_debt * share), LARGEST_EXACT), saturating_sub(receipt.at, now))
+    local restored = saturating_sub(now, saturating_sub(receipt.at, receipt.level_or_debt)) / quota[4]
+    local back = max(receipt.permits_or_epoch * share - restored, 0)
     if unserved == 0 and back == 0 then return end
     state[1] = min(stored + back, quota[3])
-    state[2] = max(since(free_at, unserved), min(now, free_at)) + 1
+    state[2] = max(saturating_sub(free_at, unserved), min(now, free_at)) + 1
   end
 
   return refund
 end
 
-function shaper.shares_state() return true end
+function smooth_rate.shares_state() return true end
 
-function shaper.convert(quota, writer, state, now)
+function smooth_rate.convert_state(quota, writer, state, now)
   local stored, free_at = current_state(writer, state)
   stored, free_at = resync(writer, stored, free_at, now)
   local length, old_length = quota[3] * quota[4], writer[3] * writer[4]

@@ -1,4 +1,4 @@
-//! Facts of a request in nested functions and inner layers.
+//! The context of a request in nested functions and inner layers.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
@@ -10,11 +10,11 @@ use std::{
 };
 use tidegate_limiter::Clock;
 use tidegate_rule::{
-    Facts, Limited, Rule, RuleConfig, Rules, Settings,
+    Limited, RequestContext, Rule, RuleConfig, Rules, Settings,
     request::{TrustedProxies, key},
     site,
 };
-use tidegate_tower::{FactsLayer, GuardLayer, Guards, RequestFacts, RequestGuard};
+use tidegate_tower::{ContextExtractor, ContextLayer, GuardLayer, Guards, RequestGuard};
 use tower::{Layer as _, service_fn};
 
 static RULE: LazyLock<Rule> = LazyLock::new(|| {
@@ -45,11 +45,11 @@ fn request_from(peer: [u8; 4], forwarded: &str) -> Request<()> {
 }
 
 #[tokio::test]
-async fn nested_function_sees_facts() {
-    let facts = RequestFacts::new()
+async fn nested_function_sees_request_context() {
+    let context = ContextExtractor::new()
         .trusted_proxies(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
         .user(|head| head.header("x-user").and_then(|user| str::from_utf8(user).ok()).map(Into::into));
-    let service = FactsLayer::new(facts).layer(service_fn(handler));
+    let service = ContextLayer::new(context).layer(service_fn(handler));
     for _ in 0..2 {
         let answer = send_request(&service, request_from([10, 0, 0, 1], "203.0.113.7")).await.unwrap();
         assert_eq!(answer.body(), "alice");
@@ -64,29 +64,30 @@ async fn nested_function_sees_facts() {
         send_request(&service, request_from([198, 51, 100, 1], "203.0.113.7")).await.is_ok(),
         "a forged header"
     );
-    assert!(Facts::current().is_none(), "the facts do not outlive the request");
+    assert!(RequestContext::current().is_none(), "the context does not outlive the request");
 }
 
 #[tokio::test]
-async fn inner_layer_sees_facts() {
+async fn inner_layer_sees_request_context() {
     let guards = Arc::new(Guards::builder().build(|| {
         tidegate_overload::AdaptiveLimit::new(tidegate_overload::adaptive::Aimd::new(Default::default()))
             .unwrap()
     }));
-    let facts = RequestFacts::new().extend(|_, facts| facts.with_user("from-a-token").with("tenant", "acme"));
-    let facts = FactsLayer::new(facts);
+    let context =
+        ContextExtractor::new().extend(|_, context| context.with_user("from-a-token").with("tenant", "acme"));
+    let context = ContextLayer::new(context);
     let inner = GuardLayer::new(RequestGuard::by_key(guards.clone(), key::user()))
         .layer(crate::support::TestService::new());
-    let service = facts.layer(inner);
+    let service = context.layer(inner);
     assert_eq!(crate::support::status(&service).await, 200);
     assert_eq!(guards.count(), 1);
 
     let inspect = service_fn(|request: Request<()>| async move {
-        let beside = request.extensions().get::<Facts>().cloned();
-        Ok::<_, crate::support::TestServiceError>((beside, Facts::current()))
+        let from_extensions = request.extensions().get::<RequestContext>().cloned();
+        Ok::<_, crate::support::TestServiceError>((from_extensions, RequestContext::current()))
     });
-    let (beside, around) =
-        send_request(&facts.layer(inspect), request_from([192, 0, 2, 1], "")).await.unwrap();
-    assert_eq!(beside.as_ref(), around.as_deref());
-    assert_eq!(beside.unwrap().get("tenant"), Some("acme"));
+    let (from_extensions, from_task) =
+        send_request(&context.layer(inspect), request_from([192, 0, 2, 1], "")).await.unwrap();
+    assert_eq!(from_extensions.as_ref(), from_task.as_deref());
+    assert_eq!(from_extensions.unwrap().get("tenant"), Some("acme"));
 }

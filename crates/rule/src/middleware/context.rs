@@ -1,35 +1,35 @@
-//! Determines the facts about a request.
+//! Determines the context of a request.
 
 use crate::{
-    Facts,
+    RequestContext,
     request::{RequestHead, TrustedProxies},
 };
 use std::{fmt, sync::Arc};
 
-/// Determines the facts about a request: by default, the peer address and no user.
+/// Determines the context of a request: by default, the peer address and no user.
 ///
 /// ```
-/// use tidegate_rule::{request::TrustedProxies, middleware::RequestFacts};
+/// use tidegate_rule::{request::TrustedProxies, middleware::ContextExtractor};
 ///
-/// let facts = RequestFacts::new()
+/// let context = ContextExtractor::new()
 ///     .trusted_proxies(TrustedProxies::new(["10.0.0.0/8"])?)
 ///     .user(|head| head.header("x-user").and_then(|user| str::from_utf8(user).ok()).map(Into::into));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 #[derive(Clone)]
-pub struct RequestFacts {
+pub struct ContextExtractor {
     proxies: TrustedProxies,
     user: Option<Arc<UserLookup>>,
-    extenders: Vec<Arc<AddFacts>>,
+    extend_fns: Vec<Arc<ExtendContextFn>>,
 }
 
 type UserLookup = dyn Fn(&dyn RequestHead) -> Option<Arc<str>> + Send + Sync;
-type AddFacts = dyn Fn(&dyn RequestHead, Facts) -> Facts + Send + Sync;
+type ExtendContextFn = dyn Fn(&dyn RequestHead, RequestContext) -> RequestContext + Send + Sync;
 
-impl RequestFacts {
+impl ContextExtractor {
     /// Creates the default: the peer address and no user.
     pub fn new() -> Self {
-        Self { proxies: TrustedProxies::none(), user: None, extenders: Vec::new() }
+        Self { proxies: TrustedProxies::none(), user: None, extend_fns: Vec::new() }
     }
 
     /// Resolves the client address through these proxies.
@@ -45,29 +45,32 @@ impl RequestFacts {
         Self { user: Some(Arc::new(find)), ..self }
     }
 
-    /// Adds facts by a function.
+    /// Adds values by a function.
     #[must_use]
-    pub fn extend(mut self, add: impl Fn(&dyn RequestHead, Facts) -> Facts + Send + Sync + 'static) -> Self {
-        self.extenders.push(Arc::new(add));
+    pub fn extend(
+        mut self,
+        add: impl Fn(&dyn RequestHead, RequestContext) -> RequestContext + Send + Sync + 'static,
+    ) -> Self {
+        self.extend_fns.push(Arc::new(add));
         self
     }
 
-    /// The facts about this request.
-    pub fn find(&self, head: &dyn RequestHead) -> Facts {
+    /// The context of this request.
+    pub fn extract(&self, head: &dyn RequestHead) -> RequestContext {
         let user = self.user.as_ref().and_then(|find| find(head));
-        let facts = Facts::from_head(head, &self.proxies, user);
-        self.extenders.iter().fold(facts, |facts, add| add(head, facts))
+        let context = RequestContext::from_head(head, &self.proxies, user);
+        self.extend_fns.iter().fold(context, |context, add| add(head, context))
     }
 }
 
-impl Default for RequestFacts {
+impl Default for ContextExtractor {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl fmt::Debug for RequestFacts {
+impl fmt::Debug for ContextExtractor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RequestFacts").field("trusted_proxies", &self.proxies).finish_non_exhaustive()
+        f.debug_struct("ContextExtractor").field("trusted_proxies", &self.proxies).finish_non_exhaustive()
     }
 }

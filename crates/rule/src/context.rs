@@ -1,37 +1,37 @@
-//! Facts about the request that the current task serves.
+//! The context of the request that the current task serves.
 
 use crate::request::{RequestHead, TrustedProxies};
 use std::{borrow::Cow, net::IpAddr, sync::Arc};
 
 tokio::task_local! {
-    static CURRENT: Arc<Facts>;
+    static CURRENT: Arc<RequestContext>;
 }
 
-/// Facts about a request: its client address, its user, and any other facts that the application adds.
+/// The context of a request: its client address, its user, and any other values that the application adds.
 ///
 /// Middleware determines them and sets them for the task, so that a function below can be limited by `key =
 /// ip` or `key = user` without taking either as an argument.
 ///
 /// ```
-/// use tidegate_rule::Facts;
+/// use tidegate_rule::RequestContext;
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// let facts = Facts::default().with_user("alice").with("tenant", "acme");
-/// let text = facts.scope(async {
-///     Facts::with_current(|facts| format!("{:?} of {:?}", facts.user(), facts.get("tenant")))
+/// let context = RequestContext::default().with_user("alice").with("tenant", "acme");
+/// let text = context.scope(async {
+///     RequestContext::with_current(|context| format!("{:?} of {:?}", context.user(), context.get("tenant")))
 /// });
 /// assert_eq!(text.await.as_deref(), Some(r#"Some("alice") of Some("acme")"#));
 /// # });
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct RequestContext {
     ip: Option<IpAddr>,
     user: Option<Arc<str>>,
     extra: Vec<(Cow<'static, str>, Arc<str>)>,
 }
 
-impl Facts {
-    /// Creates the facts of a request: the client address according to these proxies, and the user, if the
+impl RequestContext {
+    /// Creates the context of a request: the client address according to these proxies, and the user, if the
     /// application has identified one.
     pub fn from_head(head: &dyn RequestHead, proxies: &TrustedProxies, user: Option<Arc<str>>) -> Self {
         Self { ip: proxies.client_address(head), user, extra: Vec::new() }
@@ -80,23 +80,23 @@ impl Facts {
         self.extra.iter().find(|(existing, _)| existing == name).map(|(_, value)| &**value)
     }
 
-    /// The facts of the request that this task serves; `None` outside of one. A spawned task does not inherit
+    /// The context of the request that this task serves; `None` outside of one. A spawned task does not inherit
     /// them: set them there too.
     pub fn current() -> Option<Arc<Self>> {
         CURRENT.try_with(Arc::clone).ok()
     }
 
-    /// Reads the facts of the current request in place; `None` outside of one.
+    /// Reads the context of the current request in place; `None` outside of one.
     pub fn with_current<R>(read: impl FnOnce(&Self) -> R) -> Option<R> {
-        CURRENT.try_with(|facts| read(facts)).ok()
+        CURRENT.try_with(|context| read(context)).ok()
     }
 
-    /// Runs a future with these facts as the current ones.
+    /// Runs a future with this context as the current one.
     pub fn scope<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
         CURRENT.scope(Arc::new(self), future)
     }
 
-    /// Runs a function with these facts as the current ones.
+    /// Runs a function with this context as the current one.
     pub fn scope_blocking<R>(self, call: impl FnOnce() -> R) -> R {
         CURRENT.sync_scope(Arc::new(self), call)
     }
@@ -107,21 +107,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_are_visible_only_in_scope() {
-        let facts =
-            Facts::default().with_ip([203, 0, 113, 7].into()).with("tenant", "old").with("tenant", "acme");
-        let inner = Facts::default().with_user("bob");
-        assert_eq!(Facts::with_current(|_| ()), None);
-        facts.scope_blocking(|| {
-            let known = Facts::with_current(|facts| (facts.ip(), facts.get("tenant").map(str::to_owned)));
+    fn context_is_visible_only_in_scope() {
+        let context = RequestContext::default()
+            .with_ip([203, 0, 113, 7].into())
+            .with("tenant", "old")
+            .with("tenant", "acme");
+        let inner = RequestContext::default().with_user("bob");
+        assert_eq!(RequestContext::with_current(|_| ()), None);
+        context.scope_blocking(|| {
+            let known = RequestContext::with_current(|context| {
+                (context.ip(), context.get("tenant").map(str::to_owned))
+            });
             assert_eq!(known, Some((Some([203, 0, 113, 7].into()), Some("acme".to_owned()))));
-            // Only the innermost facts are visible.
+            // Only the innermost context is visible.
             inner.scope_blocking(|| {
-                let facts = Facts::current().unwrap();
-                assert_eq!((facts.shared_user().as_deref(), facts.ip()), (Some("bob"), None));
-                assert_eq!(facts.get("tenant"), None);
+                let context = RequestContext::current().unwrap();
+                assert_eq!((context.shared_user().as_deref(), context.ip()), (Some("bob"), None));
+                assert_eq!(context.get("tenant"), None);
             });
         });
-        assert_eq!(Facts::current(), None);
+        assert_eq!(RequestContext::current(), None);
     }
 }

@@ -11,11 +11,11 @@
 
 use super::{
     cell::{Cell, LOCK_BIT},
-    multi_word::{CellRequest, SlotHold},
+    multi_word::{CellRequest, PermitHold},
     table::{CellLookup, CellStates, CellTable, EvictionScore, OutOfMemory, StripeLock},
 };
 use crate::{
-    limiter::{FullListener, Overflow},
+    limiter::{Overflow, TableFullListener},
     semaphore::HasWaiters,
     sync::{AtomicU64, Mutex, Ordering, SpinBackoff, lock},
 };
@@ -23,7 +23,7 @@ use tidegate_core::{AlgorithmKind, Decision, Demand, Effect, Micros, Quota};
 
 /// The keys of a limiter that counts permits without a lease.
 #[derive(Debug)]
-pub(crate) struct SlotTable {
+pub(crate) struct PermitTable {
     table: CellTable,
     limit: AtomicU64,
     quota: Mutex<Quota>,
@@ -37,16 +37,16 @@ const OWNER_MASK: u64 = ((1 << 30) - 1) << 32;
 
 /// Acquired permits of one key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AcquiredSlots<'a> {
+pub(crate) struct AcquiredPermits<'a> {
     head: &'a AtomicU64,
 }
 
 /// The locked permits of one key: until drop no other thread can acquire any. Releases do not wait for the lock.
-pub(crate) struct LockedSlots<'a> {
+pub(crate) struct LockedPermits<'a> {
     head: &'a AtomicU64,
 }
 
-impl<'a> LockedSlots<'a> {
+impl<'a> LockedPermits<'a> {
     /// `None` if the cell was reassigned to another key.
     pub(crate) fn lock(cell: Cell<'a>) -> Option<Self> {
         let head = cell.head();
@@ -68,7 +68,7 @@ impl<'a> LockedSlots<'a> {
     }
 }
 
-impl Drop for LockedSlots<'_> {
+impl Drop for LockedPermits<'_> {
     fn drop(&mut self) {
         // Not a plain store: a permit may have been released meanwhile.
         self.head.fetch_and(!LOCK_BIT, Ordering::AcqRel);
@@ -77,13 +77,13 @@ impl Drop for LockedSlots<'_> {
 
 /// The result of acquiring permits in one cell.
 enum AcquireAttempt<'a> {
-    Acquired(AcquiredSlots<'a>, u64),
-    Full(u64),
+    Acquired(AcquiredPermits<'a>, u64),
+    LimitReached(u64),
     /// The cell was reassigned to another key.
-    Moved,
+    Reassigned,
 }
 
-impl SlotTable {
+impl PermitTable {
     /// Whether this table can count a quota.
     pub(crate) fn can_count(quota: &Quota) -> bool {
         matches!(quota.kind(), AlgorithmKind::Concurrency(concurrency) if concurrency.lease().is_none())
@@ -114,7 +114,7 @@ impl SlotTable {
         let limit = self.limit();
         match try_acquire(cell.head, owner, 1, limit, || cell.is_owned()) {
             AcquireAttempt::Acquired(_, in_flight) => Some(Decision::from_in_flight(limit, in_flight)),
-            AcquireAttempt::Full(_) | AcquireAttempt::Moved => None,
+            AcquireAttempt::LimitReached(_) | AcquireAttempt::Reassigned => None,
         }
     }
 
@@ -123,12 +123,12 @@ impl SlotTable {
         &self,
         owner: u64,
         request: CellRequest,
-    ) -> Option<(Decision, Option<AcquiredSlots<'_>>)> {
+    ) -> Option<(Decision, Option<AcquiredPermits<'_>>)> {
         let CellRequest { demand, hold, .. } = request;
-        let takes = hold == SlotHold::Permit && demand.effect == Effect::Charge && demand.cost > 0;
+        let takes = hold == PermitHold::Permit && demand.effect == Effect::Charge && demand.cost > 0;
         if !takes {
             let in_flight = self.table.find(owner).map_or(0, |cell| cell_in_flight(&cell));
-            return Some((self.evaluate(in_flight, Demand { effect: Effect::Probe, ..demand }), None));
+            return Some((self.evaluate(in_flight, Demand { effect: Effect::Peek, ..demand }), None));
         }
         let mut backoff = SpinBackoff::default();
         loop {
@@ -137,15 +137,15 @@ impl SlotTable {
                 AcquireAttempt::Acquired(taken, in_flight) => {
                     return Some((Decision::from_in_flight(self.limit(), in_flight), Some(taken)));
                 }
-                AcquireAttempt::Full(in_flight) => {
-                    let decision = self.evaluate(in_flight, Demand { effect: Effect::Probe, ..demand });
+                AcquireAttempt::LimitReached(in_flight) => {
+                    let decision = self.evaluate(in_flight, Demand { effect: Effect::Peek, ..demand });
                     // Retry if the limit has just been raised.
                     if !decision.is_granted() {
                         return Some((decision, None));
                     }
                 }
                 // The owner word can be visible before the head that belongs to it.
-                AcquireAttempt::Moved => backoff.pause(),
+                AcquireAttempt::Reassigned => backoff.pause(),
             }
         }
     }
@@ -178,31 +178,31 @@ impl SlotTable {
     /// Releases permits of a key.
     pub(crate) fn release(&self, owner: u64, cost: u64) -> HasWaiters {
         match self.table.find(owner) {
-            Some(cell) => AcquiredSlots { head: cell.head() }.release(cost),
+            Some(cell) => AcquiredPermits { head: cell.head() }.release(cost),
             None => HasWaiters::No,
         }
     }
 
     /// The cell of a key, unless the table is full.
     pub(crate) fn locate(&self, owner: u64, stripe: StripeLock) -> CellLookup<'_> {
-        self.table.find_or_insert(owner, stripe, Overflow::Deny, &EmptySlots { owner })
+        self.table.find_or_insert(owner, stripe, Overflow::Deny, &EmptyPermits { owner })
     }
 
     /// Sets the callback of a full table.
-    pub(crate) fn set_listener(&mut self, listener: FullListener) {
+    pub(crate) fn set_listener(&mut self, listener: TableFullListener) {
         self.table.set_listener(listener);
     }
 
     /// The decision of a cell, without acquiring.
     pub(crate) fn peek(&self, cell: &Cell<'_>, demand: Demand) -> Decision {
-        self.evaluate(cell_in_flight(cell), Demand { effect: Effect::Probe, ..demand })
+        self.evaluate(cell_in_flight(cell), Demand { effect: Effect::Peek, ..demand })
     }
 
     /// Acquires permits in a locked cell, or probes; returns the decision and the number of acquired permits.
-    pub(crate) fn decide_locked(&self, locked: &LockedSlots<'_>, demand: Demand) -> (Decision, u64) {
+    pub(crate) fn decide_locked(&self, locked: &LockedPermits<'_>, demand: Demand) -> (Decision, u64) {
         let in_flight = locked.head.load(Ordering::Acquire) & IN_FLIGHT_MASK;
-        if demand.effect == Effect::Probe || demand.cost == 0 {
-            return (self.evaluate(in_flight, Demand { effect: Effect::Probe, ..demand }), 0);
+        if demand.effect == Effect::Peek || demand.cost == 0 {
+            return (self.evaluate(in_flight, Demand { effect: Effect::Peek, ..demand }), 0);
         }
         // A probe under the same lock granted this, and since then the count can only have decreased.
         let before = locked.head.fetch_add(demand.cost, Ordering::AcqRel);
@@ -226,12 +226,12 @@ impl SlotTable {
     }
 
     fn evaluate(&self, in_flight: u64, demand: Demand) -> Decision {
-        let mut words = [in_flight];
-        self.quota().decide(words.as_mut_slice(), Micros::ZERO, demand).decision
+        let mut state = [in_flight];
+        self.quota().decide(state.as_mut_slice(), Micros::ZERO, demand).decision
     }
 }
 
-impl AcquiredSlots<'_> {
+impl AcquiredPermits<'_> {
     /// Releases permits.
     #[inline]
     pub(crate) fn release(self, cost: u64) -> HasWaiters {
@@ -272,20 +272,20 @@ fn try_acquire<'a>(
             backoff.pause();
             current = head.load(Ordering::Relaxed);
         } else if current & OWNER_MASK != owner_bits(owner) {
-            return AcquireAttempt::Moved;
+            return AcquireAttempt::Reassigned;
         } else if cost > limit || current & IN_FLIGHT_MASK > limit - cost {
-            return AcquireAttempt::Full(current & IN_FLIGHT_MASK);
+            return AcquireAttempt::LimitReached(current & IN_FLIGHT_MASK);
         } else {
             match head.compare_exchange_weak(current, current + cost, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if is_owned() => {
                     return AcquireAttempt::Acquired(
-                        AcquiredSlots { head },
+                        AcquiredPermits { head },
                         (current & IN_FLIGHT_MASK) + cost,
                     );
                 }
                 Ok(_) => {
                     head.fetch_sub(cost, Ordering::AcqRel);
-                    return AcquireAttempt::Moved;
+                    return AcquireAttempt::Reassigned;
                 }
                 Err(now) => current = now,
             }
@@ -304,11 +304,11 @@ pub(super) fn is_expired(head: u64) -> bool {
 }
 
 /// The initial state of a key: no permits.
-struct EmptySlots {
+struct EmptyPermits {
     owner: u64,
 }
 
-impl CellStates for EmptySlots {
+impl CellStates for EmptyPermits {
     fn empty_head(&self) -> u64 {
         owner_bits(self.owner)
     }
@@ -340,12 +340,12 @@ mod tests {
 
     #[test]
     fn replaced_key_holds_no_permits() {
-        let slots = SlotTable::new("1 at once".parse().unwrap(), 1).unwrap();
+        let slots = PermitTable::new("1 at once".parse().unwrap(), 1).unwrap();
         let CellLookup::Own(cell) = slots.locate(1, StripeLock::Unlocked) else { panic!("table full") };
         let others = (2..).take_while(|_| cell.is_owned());
-        let permit = CellRequest { hold: SlotHold::Permit, ..CellRequest::new(Demand::new(1)) };
+        let permit = CellRequest { hold: PermitHold::Permit, ..CellRequest::new(Demand::new(1)) };
         others.for_each(|other| assert!(slots.decide(other, permit).unwrap().1.is_some()));
         assert_eq!(cell.head().load(Ordering::Relaxed) & IN_FLIGHT_MASK, 1, "the permit of another key");
-        assert!(slots.peek(&cell, Demand::probe(1)).is_allowed());
+        assert!(slots.peek(&cell, Demand::peek(1)).is_allowed());
     }
 }

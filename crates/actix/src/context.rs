@@ -1,4 +1,4 @@
-//! Provides facts about a request while its service runs.
+//! Provides the context of a request while its service runs.
 
 use crate::{
     head::ActixRequestHead,
@@ -11,34 +11,34 @@ use actix_web::{
 };
 use futures_core::future::LocalBoxFuture;
 use std::rc::Rc;
-use tidegate_rule::middleware::RequestFacts;
+use tidegate_rule::middleware::ContextExtractor;
 
 /// Determines the client address and the user of a request, and provides them to inner middleware and to attributes with
 /// `key = ip` and `key = user`.
 ///
 /// ```
-/// use tidegate_actix::{FactsMiddleware, RequestFacts};
+/// use tidegate_actix::{ContextMiddleware, ContextExtractor};
 /// use tidegate_rule::request::TrustedProxies;
 ///
-/// let facts = RequestFacts::new()
+/// let context = ContextExtractor::new()
 ///     .trusted_proxies(TrustedProxies::new(["10.0.0.0/8"])?)
 ///     .user(|head| head.header("x-user").and_then(|user| str::from_utf8(user).ok()).map(Into::into));
-/// let app = move || actix_web::App::new().wrap(FactsMiddleware::new(facts.clone()));
+/// let app = move || actix_web::App::new().wrap(ContextMiddleware::new(context.clone()));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// [`Facts`] are available in the future of the service and in the extensions of the request. They are not available in the
-/// response body and in spawned tasks; use [`Facts::scope`] there.
+/// [`RequestContext`] is available in the future of the service and in the extensions of the request. It is not available in the
+/// response body and in spawned tasks; use [`RequestContext::scope`] there.
 ///
-/// [`Facts`]: tidegate_rule::Facts
-/// [`Facts::scope`]: tidegate_rule::Facts::scope
+/// [`RequestContext`]: tidegate_rule::RequestContext
+/// [`RequestContext::scope`]: tidegate_rule::RequestContext::scope
 ///
-/// The middleware that is wrapped last runs first, so wrap this one after the middleware that uses the facts.
+/// The middleware that is wrapped last runs first, so wrap this one after the middleware that uses the context.
 ///
 /// The default has the peer address of the connection, and no user.
-pub type FactsMiddleware = Middleware<RequestFacts>;
+pub type ContextMiddleware = Middleware<ContextExtractor>;
 
-impl MiddlewareHandler for RequestFacts {
+impl MiddlewareHandler for ContextExtractor {
     type Body<B: MessageBody> = B;
     type Future<S: InnerService<B>, B: MessageBody + 'static> =
         LocalBoxFuture<'static, Result<ServiceResponse<B>, Error>>;
@@ -48,10 +48,10 @@ impl MiddlewareHandler for RequestFacts {
         inner: &Rc<S>,
         request: ServiceRequest,
     ) -> Self::Future<S, B> {
-        let facts = self.find(&ActixRequestHead::new(&request));
-        request.extensions_mut().insert(facts.clone());
+        let context = self.extract(&ActixRequestHead::new(&request));
+        request.extensions_mut().insert(context.clone());
         // Some services do their work in `call`, before the future is polled.
-        let inner = facts.clone().scope_blocking(|| inner.call(request));
-        Box::pin(facts.scope(inner))
+        let inner = context.clone().scope_blocking(|| inner.call(request));
+        Box::pin(context.scope(inner))
     }
 }

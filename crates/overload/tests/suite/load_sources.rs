@@ -5,7 +5,7 @@
 use std::{fs, path::Path};
 use tempfile::TempDir;
 use tidegate_core::{Micros, Percent};
-use tidegate_overload::load::{CpuProbe, FileDescriptorProbe, HostPaths, MemoryProbe, PressureProbe, Probe};
+use tidegate_overload::load::{CpuLoad, FileDescriptorLoad, HostPaths, LoadSource, MemoryLoad, PressureLoad};
 
 /// A host of files: `proc/...` and `cgroup/...`.
 struct FakeHost {
@@ -49,7 +49,7 @@ const STAT_2: &str = "cpu  120 0 110 940 10 0 0 20 0 0\ncpu0 70 0 60 450 0 0 0 2
 #[test]
 fn cpu_without_cgroups() {
     let machine = FakeHost::new(&[("proc/stat", STAT_1)]);
-    let mut cpu = CpuProbe::with_host(machine.paths());
+    let mut cpu = CpuLoad::with_host(machine.paths());
     assert_eq!(cpu.read(seconds(0)), None, "the first reading sets the baseline");
     machine.write(&[("proc/stat", STAT_2)]);
     assert_eq!(cpu.read(seconds(1)), percent(25.0));
@@ -63,7 +63,7 @@ fn cpu_counts_allowed_cpus_only() {
     {
         let status = format!("Name:\tserver\nCpus_allowed:\t3\nCpus_allowed_list:\t{allowed}\n");
         let machine = FakeHost::new(&[("proc/stat", STAT_1), ("proc/self/status", &status)]);
-        let mut cpu = CpuProbe::with_host(machine.paths());
+        let mut cpu = CpuLoad::with_host(machine.paths());
         cpu.read(seconds(0));
         machine.write(&[("proc/stat", STAT_2)]);
         assert_eq!(cpu.read(seconds(1)), percent(share), "{allowed}");
@@ -82,7 +82,7 @@ fn cpu_quota_of_cgroup_v2_uses_fullest_ancestor() {
         ("cgroup/app/worker/cpu.max", "200000 100000\n"),
         ("cgroup/app/worker/cpu.stat", "usage_usec 1000000\n"),
     ]);
-    let mut cpu = CpuProbe::with_host(machine.paths());
+    let mut cpu = CpuLoad::with_host(machine.paths());
     assert_eq!(cpu.read(seconds(0)), None);
     // The worker used 0.4 of 2 seconds; with its siblings, 0.45 of the half second that all may use.
     machine.write(&[
@@ -112,7 +112,7 @@ fn cpu_quota_is_capped_by_cpu_count() {
         ("cgroup/cpu.max", "400000 100000"),
         ("cgroup/cpu.stat", "usage_usec 0\n"),
     ]);
-    let mut cpu = CpuProbe::with_host(machine.paths());
+    let mut cpu = CpuLoad::with_host(machine.paths());
     cpu.read(seconds(0));
     machine.write(&[("cgroup/cpu.stat", "usage_usec 900000\n")]);
     assert_eq!(cpu.read(seconds(1)), percent(90.0));
@@ -134,7 +134,7 @@ fn cpu_quota_of_cgroup_v1_finds_any_mount_name() {
             (&file(cpu_mount, "app/cpu.cfs_period_us"), "100000\n"),
             (&usage, "1000000000\n"),
         ]);
-        let mut cpu = CpuProbe::with_host(machine.paths());
+        let mut cpu = CpuLoad::with_host(machine.paths());
         assert_eq!(cpu.read(seconds(0)), None);
         machine.write(&[(&usage, "1250000000\n")]);
         assert_eq!(cpu.read(seconds(1)), percent(50.0), "{cpu_mount}");
@@ -146,14 +146,14 @@ const MEMINFO: &str = "MemTotal:        1000 kB\nMemFree:          100 kB\nMemAv
 #[test]
 fn memory_without_limit() {
     let bare = FakeHost::new(&[("proc/meminfo", MEMINFO)]);
-    assert_eq!(MemoryProbe::with_host(bare.paths()).read(seconds(0)), percent(60.0));
+    assert_eq!(MemoryLoad::with_host(bare.paths()).read(seconds(0)), percent(60.0));
     let unlimited = FakeHost::new(&[
         ("proc/meminfo", MEMINFO),
         ("proc/self/cgroup", "4:memory:/app\n0::/\n"),
         ("cgroup/memory/app/memory.limit_in_bytes", "9223372036854771712\n"),
         ("cgroup/memory/app/memory.usage_in_bytes", "1\n"),
     ]);
-    assert_eq!(MemoryProbe::with_host(unlimited.paths()).read(seconds(0)), percent(60.0));
+    assert_eq!(MemoryLoad::with_host(unlimited.paths()).read(seconds(0)), percent(60.0));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn memory_uses_tightest_limit_without_page_cache() {
         ("cgroup/app/worker/memory.high", "100000\n"),
         ("cgroup/app/worker/memory.current", "50000\n"),
     ]);
-    let mut memory = MemoryProbe::with_host(machine.paths());
+    let mut memory = MemoryLoad::with_host(machine.paths());
     assert_eq!(memory.read(seconds(0)), percent(80.0));
     machine.write(&[("cgroup/app/worker/memory.current", "95000\n")]);
     assert_eq!(memory.read(seconds(1)), percent(95.0));
@@ -189,9 +189,9 @@ fn memory_of_cgroup_v1_in_container_root() {
             "inactive_file 1\ntotal_inactive_file 20000\ntotal_active_file 10000\n",
         ),
     ]);
-    assert_eq!(MemoryProbe::with_host(machine.paths()).read(seconds(0)), percent(60.0));
+    assert_eq!(MemoryLoad::with_host(machine.paths()).read(seconds(0)), percent(60.0));
     machine.write(&[("proc/self/cgroup", "4:memory:/../../elsewhere\n")]);
-    assert_eq!(MemoryProbe::with_host(machine.paths()).read(seconds(0)), percent(60.0));
+    assert_eq!(MemoryLoad::with_host(machine.paths()).read(seconds(0)), percent(60.0));
 }
 
 fn pressure_file(total: u64) -> String {
@@ -205,12 +205,12 @@ fn pressure_of_cgroup_then_machine() {
     // Kernels before 5.13 have no second line for the CPU.
     let machine =
         FakeHost::new(&[("proc/pressure/cpu", "some avg10=0.00 avg60=0.00 avg300=0.00 total=1000\n")]);
-    let mut cpu = PressureProbe::cpu().with_host(machine.paths());
+    let mut cpu = PressureLoad::cpu().with_host(machine.paths());
     assert_eq!(cpu.read(seconds(0)), None);
     machine.write(&[("proc/pressure/cpu", &pressure_file(251_000))]);
     assert_eq!(cpu.read(seconds(1)), percent(25.0));
     assert_eq!(cpu.read(seconds(1)), None, "no time has passed");
-    assert_eq!(PressureProbe::memory().with_host(machine.paths()).read(seconds(0)), None, "no such file");
+    assert_eq!(PressureLoad::memory().with_host(machine.paths()).read(seconds(0)), None, "no such file");
 
     for (mount, membership) in [("cgroup", "0::/app\n"), ("cgroup/unified", "1:cpu:/\n0::/app\n")] {
         let own = format!("{mount}/app/io.pressure");
@@ -220,7 +220,7 @@ fn pressure_of_cgroup_then_machine() {
             (&format!("{mount}/cgroup.controllers"), ""),
             (&own, &pressure_file(0)),
         ]);
-        let mut io = PressureProbe::io().with_host(machine.paths());
+        let mut io = PressureLoad::io().with_host(machine.paths());
         io.read(seconds(0));
         machine.write(&[("proc/pressure/io", &pressure_file(900_000)), (&own, &pressure_file(100_000))]);
         assert_eq!(io.read(seconds(1)), percent(10.0), "{mount}");
@@ -238,7 +238,7 @@ fn file_descriptors_use_soft_limit() {
     };
     let machine =
         FakeHost::new(&[("proc/self/limits", &limits("8")), ("proc/self/fd/0", ""), ("proc/self/fd/1", "")]);
-    let mut descriptors = FileDescriptorProbe::with_host(machine.paths());
+    let mut descriptors = FileDescriptorLoad::with_host(machine.paths());
     assert_eq!(descriptors.read(seconds(0)), percent(25.0));
     machine.write(&[("proc/self/fd/2", ""), ("proc/self/fd/3", "")]);
     assert_eq!(descriptors.read(seconds(0)), percent(50.0));
@@ -284,47 +284,47 @@ fn malformed_files_give_no_signal() {
                 machine.write(&[(file, nonsense)]);
             }
             let host = machine.paths();
-            let mut probes: [Box<dyn Probe>; 4] = [
-                Box::new(CpuProbe::with_host(host.clone())),
-                Box::new(MemoryProbe::with_host(host.clone())),
-                Box::new(PressureProbe::cpu().with_host(host.clone())),
-                Box::new(FileDescriptorProbe::with_host(host)),
+            let mut sources: [Box<dyn LoadSource>; 4] = [
+                Box::new(CpuLoad::with_host(host.clone())),
+                Box::new(MemoryLoad::with_host(host.clone())),
+                Box::new(PressureLoad::cpu().with_host(host.clone())),
+                Box::new(FileDescriptorLoad::with_host(host)),
             ];
             for at in 0..3 {
-                for (index, probe) in probes.iter_mut().enumerate() {
-                    assert_eq!(probe.read(seconds(at)), None, "probe {index} of {nonsense:?}");
+                for (index, source) in sources.iter_mut().enumerate() {
+                    assert_eq!(source.read(seconds(at)), None, "source {index} of {nonsense:?}");
                 }
             }
         }
     }
     let nothing = FakeHost::new(&[]);
-    assert_eq!(CpuProbe::with_host(nothing.paths()).read(seconds(0)), None);
+    assert_eq!(CpuLoad::with_host(nothing.paths()).read(seconds(0)), None);
     fs::create_dir_all(nothing.root.path().join("proc")).unwrap();
     fs::write(nothing.root.path().join("proc/stat"), [0xff, 0xfe, 0x00]).unwrap();
-    assert_eq!(CpuProbe::with_host(nothing.paths()).read(seconds(0)), None);
+    assert_eq!(CpuLoad::with_host(nothing.paths()).read(seconds(0)), None);
 }
 
 /// On the machine of the test: a percentage or no signal at each reading.
 #[test]
 fn local_host_readings_are_plausible() {
-    let mut probes: Vec<(&str, Box<dyn Probe>)> = vec![
-        ("cpu", Box::new(CpuProbe::new())),
-        ("memory", Box::new(MemoryProbe::new())),
-        ("descriptors", Box::new(FileDescriptorProbe::new())),
-        ("cpu stall", Box::new(PressureProbe::cpu())),
-        ("memory stall", Box::new(PressureProbe::memory())),
-        ("io stall", Box::new(PressureProbe::io())),
+    let mut sources: Vec<(&str, Box<dyn LoadSource>)> = vec![
+        ("cpu", Box::new(CpuLoad::new())),
+        ("memory", Box::new(MemoryLoad::new())),
+        ("descriptors", Box::new(FileDescriptorLoad::new())),
+        ("cpu stall", Box::new(PressureLoad::cpu())),
+        ("memory stall", Box::new(PressureLoad::memory())),
+        ("io stall", Box::new(PressureLoad::io())),
     ];
     for at in 1..4 {
-        for (name, probe) in &mut probes {
-            let share = probe.read(seconds(at));
+        for (name, source) in &mut sources {
+            let share = source.read(seconds(at));
             println!("{name} at {at}: {share:?}");
             assert!(share.is_none_or(|share| share <= Percent::FULL));
         }
     }
     if cfg!(target_os = "linux") {
-        let memory = MemoryProbe::new().read(seconds(0)).unwrap();
-        let descriptors = FileDescriptorProbe::new().read(seconds(0)).unwrap();
+        let memory = MemoryLoad::new().read(seconds(0)).unwrap();
+        let descriptors = FileDescriptorLoad::new().read(seconds(0)).unwrap();
         assert!(memory > Percent::ZERO && memory < Percent::FULL, "{memory}");
         assert!(descriptors > Percent::ZERO && descriptors < Percent::FULL, "{descriptors}");
     }
