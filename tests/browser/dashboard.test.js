@@ -94,7 +94,7 @@ test('paused denial list does not update', async () => {
   const frozen = await rows.count();
   await gateway.sendRequests(1, '/login', { user: 'carol', method: 'POST' });
   await gateway.sendRequests(2, '/login', { user: 'carol', method: 'POST' });
-  const denied = (await gateway.status()).requests.refused;
+  const denied = (await gateway.status()).requests.rejected;
   const refreshed = page.waitForResponse((response) => response.url().includes('/api/v1/denials'));
   assert.equal(await rows.count(), frozen);
   await page.getByRole('button', { name: 'Pause' }).click();
@@ -105,7 +105,7 @@ test('paused denial list does not update', async () => {
 
 test('health view shows servers and queues', async () => {
   const page = await browser.open(gateway, 'health');
-  await page.getByRole('row', { name: /app 127\.0\.0\.1:\d+ good/ }).waitFor();
+  await page.getByRole('row', { name: /app 127\.0\.0\.1:\d+ healthy/ }).waitFor();
   await page.getByRole('row', { name: /reports 0 – – – – –/ }).waitFor();
   await page.getByText('All counters are in memory.').waitFor();
 });

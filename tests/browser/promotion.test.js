@@ -70,13 +70,13 @@ test('weakening a rule needs confirmation', async () => {
     await dialog(page, name).waitFor({ state: 'hidden' });
   }
   assert.equal(await gateway.text(), before);
-  const refused = await fetch(`${gateway.admin}/api/v1/rules/login/mode`, {
+  const rejected = await fetch(`${gateway.admin}/api/v1/rules/login/mode`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
     body: '{"mode":"shadow"}',
   });
-  assert.equal(refused.status, 409);
-  assert.match(await refused.text(), /enforced for fewer keys/);
+  assert.equal(rejected.status, 409);
+  assert.match(await rejected.text(), /enforced for fewer keys/);
   await choose(page, 'login', 'shadow');
   await dialog(page, 'login: shadow?').getByRole('button', { name: 'Stop enforcing' }).click();
   await page.getByText('login: enforce → shadow (api)').waitFor();

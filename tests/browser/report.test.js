@@ -28,9 +28,9 @@ let browser;
 before(async () => {
   folder = await mkdtemp(path.join(os.tmpdir(), 'tidegate-report-'));
   file = path.join(folder, 'report.html');
-  const [policy, against] = [path.join(folder, 'next.yaml'), path.join(folder, 'policy.yaml')];
-  await Promise.all([writeFile(policy, POLICY), writeFile(against, BEFORE)]);
-  const args = ['replay', '--policy', policy, '--against', against, LOG, '--html', file, '--json'];
+  const [policy, baseline] = [path.join(folder, 'next.yaml'), path.join(folder, 'policy.yaml')];
+  await Promise.all([writeFile(policy, POLICY), writeFile(baseline, BEFORE)]);
+  const args = ['replay', '--policy', policy, '--baseline', baseline, LOG, '--html', file, '--json'];
   const run = promisify(execFile)(program, args, { maxBuffer: 1 << 26 });
   [{ stdout: report }, browser] = await Promise.all([run, Browser.start()]);
   report = JSON.parse(report);
@@ -66,16 +66,16 @@ test('report tables match the JSON report', async () => {
   const { page } = await browser.openFile(file);
   assert.equal(await page.locator('h1').innerText(), await page.title());
   await page.getByText(`${report.log.requests} requests in ${report.log.lines} lines`).waitFor();
-  const { policy, against, difference } = report;
+  const { policy, baseline, difference } = report;
   assert.ok(policy.total.denied > 0 && policy.total.delayed > 0 && policy.rules[2].shadow > 0, 'there is nothing to see');
   const summary = ({ total, rules }) => [
     ['all', total.requests, total.admitted, total.delayed, total.denied, total.shadow],
-    ...rules.map((rule) => [rule.name, rule.asked, rule.admitted, rule.delayed, rule.denied, rule.shadow]),
+    ...rules.map((rule) => [rule.name, rule.requests, rule.admitted, rule.delayed, rule.denied, rule.shadow]),
   ];
   const tables = page.locator('table');
   for (const [place, expected] of [
     [0, summary(policy)],
-    [-2, summary(against)],
+    [-2, summary(baseline)],
     [-1, difference.keys.map((key) => [key.key, key.newly_denied, key.no_longer_denied])],
   ]) {
     const found = await rows(tables.nth(place));
@@ -107,8 +107,8 @@ test('report charts match the JSON report', async () => {
       found.map((row) => row.slice(0, 2)),
       keys,
     );
-    if (rule.stopped_elsewhere > 0)
-      await part.getByText(`${rule.stopped_elsewhere} admitted by this rule were denied by other rules.`).waitFor();
+    if (rule.denied_by_other_rules > 0)
+      await part.getByText(`${rule.denied_by_other_rules} admitted by this rule were denied by other rules.`).waitFor();
   }
   await page.getByText('Rule silent matched no request.').waitFor();
   assert.equal(await page.getByRole('heading', { name: 'silent' }).count(), 0);

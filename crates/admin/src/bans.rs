@@ -152,7 +152,7 @@ fn rule_ban_json(rule: &str, ban: &BannedKey, now: Micros, shown: KeyDisplay) ->
         "rule": rule,
         "remaining": ban.remaining.get() as f64 / 1e6,
         "until": Utc::from(now.saturating_add(ban.remaining)).to_string(),
-        "times": ban.ban_count,
+        "ban-count": ban.ban_count,
         "reason": null,
     })
 }

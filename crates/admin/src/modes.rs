@@ -69,7 +69,7 @@ impl AdminState {
     /// Lists the changes, and the one that a rollback would revert.
     pub(super) async fn changes(&self) -> Result<Response, ApiError> {
         let Some(file) = self.config()?.file.clone() else {
-            return Ok(ok_json(&json!({ "file": null, "changes": [], "last": null, "why": null })));
+            return Ok(ok_json(&json!({ "file": null, "changes": [], "last": null, "reason": null })));
         };
         let path = file.display().to_string();
         let read = tokio::task::spawn_blocking(move || {
@@ -79,11 +79,11 @@ impl AdminState {
         let (changes, last) =
             read.await.unwrap_or(Err(PolicyFileError::GatewayStopped)).map_err(|error| api_error(&error))?;
         let changes: Vec<Value> = changes.iter().map(crate::ModeChange::to_json).collect();
-        let (last, why) = match last {
+        let (last, reason) = match last {
             Ok(last) => (Some(last.id), None),
             Err(error) => (None, Some(error.to_string())),
         };
-        Ok(ok_json(&json!({ "file": path, "changes": changes, "last": last, "why": why })))
+        Ok(ok_json(&json!({ "file": path, "changes": changes, "last": last, "reason": reason })))
     }
 }
 

@@ -37,7 +37,7 @@ impl AdminState {
         let name = query.text("by").unwrap_or("denied");
         let by = TopBy::ALL.into_iter().find(|by| by.name() == name).ok_or_else(|| {
             let name = truncate(name);
-            ApiError::bad_request(format!("`by` is `{name}`; use `denied`, `asked` or `shadow-denied`"))
+            ApiError::bad_request(format!("`by` is `{name}`; use `denied`, `requests` or `shadow-denied`"))
         })?;
         let limit = query.number("limit", 1..=100, 20)?;
         let config = self.config()?;

@@ -25,11 +25,11 @@ fn rule_json(explained: &RuleExplanation) -> Value {
     let name = &explained.rule;
     match &explained.applicability {
         Applicability::Mismatch(mismatch) => {
-            value!({ "name": name, "applies": false, "why": mismatch.to_string() })
+            value!({ "name": name, "applies": false, "reason": mismatch.to_string() })
         }
-        Applicability::Off => value!({ "name": name, "applies": false, "why": "mode is off" }),
+        Applicability::Off => value!({ "name": name, "applies": false, "reason": "mode is off" }),
         Applicability::Applies(applied) => {
-            value!({ "name": name, "applies": true, "how": applied_json(applied) })
+            value!({ "name": name, "applies": true, "details": applied_json(applied) })
         }
     }
 }
@@ -41,8 +41,9 @@ fn applied_json(applied: &AppliedRule) -> Value {
         ResolvedKey::Missing(MissingKey::Ip) => (None, Some("ip")),
         ResolvedKey::Missing(MissingKey::Shared) => (None, Some("share")),
         ResolvedKey::Missing(MissingKey::Skip) => (None, Some("skip")),
-        ResolvedKey::Missing(MissingKey::Reject) => (None, Some("refuse")),
+        ResolvedKey::Missing(MissingKey::Reject) => (None, Some("reject")),
     };
+    let settings = applied.details.iter().map(|(key, text)| ((*key).to_owned(), Value::from(text.as_str())));
     value!({
         "path": applied.path,
         "key": key,
@@ -50,14 +51,14 @@ fn applied_json(applied: &AppliedRule) -> Value {
         "mode": applied.mode.to_string(),
         "cost": applied.cost,
         "tier": applied.tier,
-        "counted": applied.counter_location.to_string(),
+        "counter": applied.counter_location.to_string(),
         "quotas": applied.quotas.iter().map(quota_json).collect::<Vec<_>>(),
         "lists": applied.list_match.as_ref().map(|listed| match listed {
             ListMatch::Allowed => "allowed",
             ListMatch::Denied => "denied",
             ListMatch::Unlisted => "unlisted",
         }),
-        "more": applied.details.iter().map(|(key, text)| ((*key).to_owned(), text.as_str().into())).collect::<Map<_, _>>(),
+        "settings": settings.collect::<Map<_, _>>(),
     })
 }
 
@@ -66,6 +67,6 @@ fn quota_json(spent: &QuotaExplanation) -> Value {
         "quota": spent.quota.to_string(),
         "declared": spent.declared.map(|quota| quota.to_string()),
         "bound": spent.bound.to_string(),
-        "spent": spent.on_exhausted.to_string(),
+        "on_exhausted": spent.on_exhausted.to_string(),
     })
 }

@@ -97,7 +97,7 @@ impl PolicyTarget {
                     Ok(last) => (Some(last.id), None),
                     Err(error) => (None, Some(error.to_string())),
                 };
-                Ok(json!({ "changes": changes, "last": last, "why": reason }))
+                Ok(json!({ "changes": changes, "last": last, "reason": reason }))
             }
         }
     }

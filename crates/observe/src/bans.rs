@@ -274,7 +274,7 @@ impl OperatorBan {
             "rule": rule,
             "remaining": super::denial::seconds(self.until.saturating_sub(now)),
             "until": Utc::from(self.until).to_string(),
-            "times": 1,
+            "ban-count": 1,
             "reason": self.reason,
         })
     }

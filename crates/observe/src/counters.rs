@@ -59,7 +59,7 @@ impl TopBy {
     pub fn name(self) -> &'static str {
         match self {
             Self::Denied => "denied",
-            Self::Requests => "asked",
+            Self::Requests => "requests",
             Self::ShadowDenied => "shadow-denied",
         }
     }
@@ -206,7 +206,7 @@ impl PolicyCounters {
             RejectReason::NoKey => RuleOutcome::NoKey,
             RejectReason::DenyListed => RuleOutcome::DenyListed,
             RejectReason::Banned => RuleOutcome::Banned,
-            RejectReason::Guarded => RuleOutcome::Overloaded,
+            RejectReason::Overloaded => RuleOutcome::Overloaded,
         };
         let decision = rejection.decision.as_ref().map(|(decision, _)| decision);
         self.with_shard(|shard| {

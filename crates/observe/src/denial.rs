@@ -63,7 +63,7 @@ impl DenialKind {
             (RejectReason::NoKey, _) => Self::NoKey,
             (RejectReason::DenyListed, _) => Self::DenyListed,
             (RejectReason::Banned, _) => Self::Banned,
-            (RejectReason::Guarded, _) => Self::Overloaded,
+            (RejectReason::Overloaded, _) => Self::Overloaded,
         }
     }
 
@@ -71,11 +71,11 @@ impl DenialKind {
         match self {
             Self::Limited => "limited",
             Self::NoKey => "no-key",
-            Self::DenyListed => "listed",
+            Self::DenyListed => "deny-list",
             Self::Banned => "banned",
-            Self::Overloaded => "guarded",
-            Self::QueueFull => "full",
-            Self::StoreUnavailable => "store-away",
+            Self::Overloaded => "overloaded",
+            Self::QueueFull => "queue-full",
+            Self::StoreUnavailable => "store-unavailable",
         }
     }
 }
@@ -99,7 +99,7 @@ impl DenialRecord {
             "id": self.id.0,
             "time": Utc::from(self.at).to_string(),
             "rule": self.rule.as_deref(),
-            "why": self.reason.name(),
+            "reason": self.reason.name(),
             "key": self.key.as_ref().map(KeyLabel::text),
             "key-hashed": self.key.as_ref().is_some_and(KeyLabel::is_hashed),
             "client": self.client.as_ref().map(KeyLabel::text),
@@ -111,8 +111,8 @@ impl DenialRecord {
             "before": before,
             "retry-after": self.retry_after.map(seconds),
             "max-wait": (self.max_wait > Micros::ZERO).then(|| seconds(self.max_wait)),
-            "passes-at": self.retry_after.map(|wait| Utc::from(self.at.saturating_add(wait)).to_string()),
-            "passes": self.retry_text(),
+            "retry-at": self.retry_after.map(|wait| Utc::from(self.at.saturating_add(wait)).to_string()),
+            "retry": self.retry_text(),
             "degraded": decision.is_some_and(Decision::is_degraded),
             "status": self.status,
             "summary": self.describe(),

@@ -76,11 +76,11 @@ impl LatencyRecorder {
 }
 
 /// Count, mean and percentiles, in seconds. A percentile is the upper bound of its bucket; `null` if it is beyond the last
-/// bound. `over` is the number of values beyond the last bound.
+/// bound. `above-range` is the number of values beyond the last bound.
 pub(crate) fn summary(ends: &[u64], counts: &[u64], took: u64) -> Value {
     let count: u64 = counts.iter().sum();
     if count == 0 {
-        return json!({ "count": 0, "mean": null, "p50": null, "p90": null, "p99": null, "over": 0 });
+        return json!({ "count": 0, "mean": null, "p50": null, "p90": null, "p99": null, "above-range": 0 });
     }
     let within = |percent: u64| {
         let mut left = (count * percent).div_ceil(100);
@@ -96,7 +96,7 @@ pub(crate) fn summary(ends: &[u64], counts: &[u64], took: u64) -> Value {
         "p50": within(50),
         "p90": within(90),
         "p99": within(99),
-        "over": counts.get(ends.len()).copied().unwrap_or(0),
+        "above-range": counts.get(ends.len()).copied().unwrap_or(0),
     })
 }
 
@@ -116,9 +116,12 @@ mod tests {
         assert_eq!(summary(&[1, 10], &[0, 0, 0], 0)["p99"], Value::Null);
         let json = summary(&[1, 10], &[90, 9, 1], 300);
         assert_eq!((&json["p50"], &json["p90"], &json["p99"]), (&json!(1e-6), &json!(1e-6), &json!(1e-5)));
-        assert_eq!((&json["count"], &json["mean"], &json["over"]), (&json!(100), &json!(3e-6), &json!(1)));
+        assert_eq!(
+            (&json["count"], &json["mean"], &json["above-range"]),
+            (&json!(100), &json!(3e-6), &json!(1))
+        );
         let json = summary(&[1, 10], &[90, 8, 2], 300);
-        assert_eq!((&json["p99"], &json["over"]), (&Value::Null, &json!(2)));
+        assert_eq!((&json["p99"], &json["above-range"]), (&Value::Null, &json!(2)));
     }
 
     #[test]

@@ -53,10 +53,10 @@ impl Snapshot {
                 .with_sample(&[("version", &config.version)], 1_u64),
             MetricFamily::counter("tidegate_policy_reloads_total", "Policy reloads, by outcome.")
                 .with_sample(&[("outcome", "applied")], self.reloads.applied)
-                .with_sample(&[("outcome", "refused")], self.reloads.rejected),
+                .with_sample(&[("outcome", "rejected")], self.reloads.rejected),
             MetricFamily::counter("tidegate_requests_total", "Requests, by outcome of the policy.")
                 .with_sample(&[("outcome", "admitted")], totals.requests[0])
-                .with_sample(&[("outcome", "refused")], totals.requests[1]),
+                .with_sample(&[("outcome", "rejected")], totals.requests[1]),
             MetricFamily::gauge("tidegate_requests_in_flight", "Requests in flight to upstream servers.")
                 .with_sample(&[], self.in_flight()),
             responses,
@@ -199,7 +199,7 @@ impl Snapshot {
             let name = ("store", store.name.as_deref().unwrap_or("default"));
             up.add(&[name], u64::from(store.last_error.is_none()));
             degraded.add(&[name], seconds(*outage));
-            calls.add(&[name, ("outcome", "answered")], store.replies);
+            calls.add(&[name, ("outcome", "succeeded")], store.replies);
             calls.add(&[name, ("outcome", "failed")], store.failures);
             let bounds = StoreStatus::LATENCY_BOUNDS.map(Micros::get).to_vec();
             let counts = store.latency_counts.to_vec();

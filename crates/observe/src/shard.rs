@@ -34,7 +34,7 @@ pub enum RuleOutcome {
 
 /// The names of the outcomes, in order.
 pub(crate) const OUTCOME_NAMES: [&str; 8] =
-    ["admitted", "delayed", "limited", "no-key", "listed", "banned", "guarded", "shadow-denied"];
+    ["admitted", "delayed", "limited", "no-key", "deny-list", "banned", "overloaded", "shadow-denied"];
 /// The index of the count of decisions without the store, after those of the outcomes.
 pub(crate) const DEGRADED_INDEX: usize = OUTCOME_NAMES.len();
 

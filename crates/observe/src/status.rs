@@ -34,7 +34,7 @@ impl ChangeAccess {
         match self {
             Self::Token => "token",
             Self::Open => "open",
-            Self::Disabled => "never",
+            Self::Disabled => "disabled",
         }
     }
 }
@@ -68,7 +68,7 @@ impl Snapshot {
             "requests": {
                 "total": admitted + rejected,
                 "admitted": admitted,
-                "refused": rejected,
+                "rejected": rejected,
                 "delayed": delayed,
                 "shadow-denied": shadow_denied,
                 "in-flight": self.in_flight(),
@@ -86,7 +86,7 @@ impl Snapshot {
                 .collect::<Vec<_>>(),
             "stores": self.stores.iter().map(store_json).collect::<Vec<_>>(),
             "bans": bans + self.operator_bans as u64,
-            "watchers": { "now": self.watchers, "most": live::MAX_WATCHERS },
+            "watchers": { "current": self.watchers, "max": live::MAX_WATCHERS },
         })
     }
 
@@ -202,14 +202,14 @@ fn upstream_json((name, servers): &(String, Vec<(String, HealthReport)>)) -> Val
 
 fn server_json((address, report): &(String, HealthReport)) -> Value {
     let health = match report.state {
-        ServerState::Healthy => "good",
-        ServerState::Unhealthy => "doubtful",
+        ServerState::Healthy => "healthy",
+        ServerState::Unhealthy => "unhealthy",
         ServerState::Down => "down",
     };
     json!({
         "address": address,
         "health": health,
-        "answers": report.responses,
+        "responses": report.responses,
         "failures": report.failures,
         "failed-checks": report.failed_checks,
         "in-flight": report.in_flight,
@@ -221,8 +221,8 @@ fn store_json((store, outage): &(StoreStatus, Micros)) -> Value {
     let bounds = StoreStatus::LATENCY_BOUNDS.map(Micros::get);
     json!({
         "name": store.name.as_deref().unwrap_or("default"),
-        "health": if store.last_error.is_some() { "away" } else { "well" },
-        "trouble": store.last_error,
+        "health": if store.last_error.is_some() { "unavailable" } else { "available" },
+        "last-error": store.last_error,
         "degraded-seconds": seconds(*outage),
         "calls": store.replies + store.failures,
         "failures": store.failures,

@@ -520,7 +520,7 @@ impl fmt::Display for PredictedOutcome {
                     RejectReason::NoKey => "missing key",
                     RejectReason::DenyListed => "client denied",
                     RejectReason::Banned => "client banned",
-                    RejectReason::Guarded => "the upstream is protected",
+                    RejectReason::Overloaded => "the upstream is overloaded",
                 };
                 write!(
                     f,

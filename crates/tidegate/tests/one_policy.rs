@@ -87,8 +87,8 @@ async fn decisions_of_api(address: SocketAddr, letters: &str) -> String {
     let mut signs = String::new();
     for client in clients(letters) {
         let client = client.to_string();
-        let asks = json!({
-            "asks": [
+        let queries = json!({
+            "queries": [
                 { "rule": "client", "key": client },
                 { "rule": "total" },
                 { "rule": "trial", "key": client },
@@ -97,7 +97,7 @@ async fn decisions_of_api(address: SocketAddr, letters: &str) -> String {
             "all-or-nothing": true,
         });
         let http = Client::builder().no_proxy().build().unwrap();
-        let request = http.post(format!("http://{address}/v1/check")).body(asks.to_string());
+        let request = http.post(format!("http://{address}/v1/check")).body(queries.to_string());
         let body = request.send().await.unwrap().text().await.unwrap();
         let answer: Value = serde_json::from_str(&body).unwrap();
         signs.push(decision_sign(answer["allowed"].as_bool().ok_or(body).unwrap()));

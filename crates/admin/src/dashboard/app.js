@@ -123,7 +123,7 @@ live.addEventListener('snapshot', () => {
   showOperator();
   setText(document.getElementById('about'), `${policy.file ?? 'policy'} · ${policy.version.slice(0, 8)} · v${version}`);
   // All views show that a policy was rejected; the policy view shows the error.
-  set(document.getElementById('refused'), 'hidden', !policy.error || route()?.view.path === 'policy');
+  set(document.getElementById('rejected'), 'hidden', !policy.error || route()?.view.path === 'policy');
   current?.snapshot?.(live.latest);
 });
 

@@ -46,7 +46,7 @@ export class LiveFeed extends EventTarget {
     return this.#series.get(`rule ${name}`) ?? [];
   }
 
-  /** Rates of all requests: `[{ time, values: [admitted, refused] }]`. */
+  /** Rates of all requests: `[{ time, values: [admitted, rejected] }]`. */
   requests() {
     return this.#series.get('requests') ?? [];
   }
@@ -136,7 +136,7 @@ export class LiveFeed extends EventTarget {
     const elapsed = time - Date.parse(before.time) / 1000;
     if (!(elapsed > 0)) return;
     const rates = (names, old, current) => names.map((name) => Math.max(0, current[name] - old[name]) / elapsed);
-    this.#push('requests', time, rates(['admitted', 'refused'], before.requests, now.requests));
+    this.#push('requests', time, rates(['admitted', 'rejected'], before.requests, now.requests));
     const known = new Map(before.rules.map((rule) => [rule.name, rule]));
     for (const rule of now.rules) {
       const old = known.get(rule.name);

@@ -3,7 +3,7 @@
 import { ApiError, request, storeToken, token } from './api.js';
 import { field, h, setText } from './dom.js';
 
-/** `token`: changes require a token; `open`: they require none; `never`: changes are disabled. */
+/** `token`: changes require a token; `open`: they require none; `disabled`: changes are disabled. */
 let changes = 'token';
 const listeners = new Set();
 
@@ -32,7 +32,7 @@ export function setChangeAccess(access) {
 
 /** Whether this listener accepts changes. */
 export function canChange() {
-  return changes !== 'never';
+  return changes !== 'disabled';
 }
 
 /** Sends a change. Prompts for the token if it is required, until it is valid. `null` if canceled. */
@@ -54,12 +54,12 @@ export async function change(method, path, body) {
 /** The button that shows the access to changes, and prompts for the token or removes it. */
 export function tokenButton(element) {
   const show = () => {
-    const text = { token: token() ? 'Forget token' : 'Enter token', open: 'Changes allowed', never: 'Read-only' };
+    const text = { token: token() ? 'Forget token' : 'Enter token', open: 'Changes allowed', disabled: 'Read-only' };
     setText(element, text[changes]);
     element.title = {
       token: token() ? 'Changes are sent with your token' : 'Enter the operator token',
       open: 'Every client of this listener may make changes',
-      never: 'Changes are disabled on this listener',
+      disabled: 'Changes are disabled on this listener',
     }[changes];
     element.disabled = changes !== 'token';
     element.hidden = false;

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! {"id":2,"time":"2026-11-16T03:20:00.000000Z","by":"command line","rule":"login","from":"shadow","to":"enforce 10%",
-//!  "file":"policy.yaml","undoes":null,"at":61,"removed":"shadow","put":"enforce 10%","before":"…","after":"…"}
+//!  "file":"policy.yaml","reverts":null,"offset":61,"removed":"shadow","inserted":"enforce 10%","digest-before":"…",
+//!  "digest-after":"…"}
 //! ```
 
 use super::{PolicyFileError, write::PendingFile};
@@ -124,12 +125,12 @@ impl HistoryRecord {
             ("from", json!(change.from.to_string())),
             ("to", json!(change.to.to_string())),
             ("file", json!(change.file.to_string_lossy())),
-            ("undoes", json!(change.reverts)),
-            ("at", json!(splice.offset)),
+            ("reverts", json!(change.reverts)),
+            ("offset", json!(splice.offset)),
             ("removed", json!(splice.removed)),
-            ("put", json!(splice.inserted)),
-            ("before", json!(before)),
-            ("after", json!(after)),
+            ("inserted", json!(splice.inserted)),
+            ("digest-before", json!(before)),
+            ("digest-after", json!(after)),
         ];
         format!("{{{}}}", members.map(|(name, value)| format!("\"{name}\":{value}")).join(","))
     }
@@ -147,15 +148,15 @@ impl HistoryRecord {
                 from: mode("from")?,
                 to: mode("to")?,
                 file: text("file")?.into(),
-                reverts: line["undoes"].as_u64(),
+                reverts: line["reverts"].as_u64(),
             },
             splice: Splice {
-                offset: line["at"].as_u64()?.try_into().ok()?,
+                offset: line["offset"].as_u64()?.try_into().ok()?,
                 removed: text("removed")?,
-                inserted: text("put")?,
+                inserted: text("inserted")?,
             },
-            digest_before: text("before")?,
-            digest_after: text("after")?,
+            digest_before: text("digest-before")?,
+            digest_after: text("digest-after")?,
         })
     }
 }
@@ -171,7 +172,7 @@ impl ModeChange {
             "from": mode_json(&self.from),
             "to": mode_json(&self.to),
             "file": self.file.to_string_lossy(),
-            "undoes": self.reverts,
+            "reverts": self.reverts,
         })
     }
 }
@@ -184,9 +185,9 @@ pub(crate) fn mode_json(mode: &RuleEnforcement) -> Value {
 /// `rule login: shadow → enforce 10% (policy.yaml)`
 impl fmt::Display for ModeChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rule, from, to, file, reverts: undoes, .. } = self;
+        let Self { rule, from, to, file, reverts, .. } = self;
         write!(f, "rule {rule}: {from} → {to} ({})", file.display())?;
-        match undoes {
+        match reverts {
             Some(id) => write!(f, ", reverts change {id}"),
             None => Ok(()),
         }

@@ -16,20 +16,20 @@ pub(crate) fn render_json(outcome: &BenchOutcome, url: &str) -> Value {
         outcome.statuses.iter().map(|(status, count)| (status.to_string(), (*count).into())).collect();
     value!({
         "url": url,
-        "due": outcome.due,
+        "scheduled": outcome.due,
         "sent": outcome.sent,
         "unsent": outcome.unsent,
-        "given_up": outcome.abandoned,
+        "abandoned": outcome.abandoned,
         "seconds": seconds(outcome.elapsed),
         "rate": request_rate(outcome),
         "late": outcome.late,
-        "latest": seconds(outcome.max_lateness),
-        "most_at_once": outcome.max_in_flight,
+        "max_lateness": seconds(outcome.max_lateness),
+        "max_in_flight": outcome.max_in_flight,
         "statuses": statuses,
         "failures": outcome.failures,
         "latency": {
             "count": latency.count(), "mean": seconds(latency.mean()), "p50": at(500), "p90": at(900), "p99": at(990),
-            "p999": at(999), "most": seconds(latency.max()),
+            "p999": at(999), "max": seconds(latency.max()),
         },
         "admitted": outcome.admitted,
         "denied": outcome.denied,
@@ -52,7 +52,7 @@ fn comparison_json(outcome: &BenchOutcome, expected: &ExpectedCounts) -> Value {
         "difference": outcome.difference(),
         "rules": rules.collect::<Vec<_>>(),
         "keys": keys.collect::<Vec<_>>(),
-        "keys_that_differ": count,
+        "differing_keys": count,
         "notes": expected.notes,
     })
 }

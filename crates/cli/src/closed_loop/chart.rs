@@ -3,7 +3,8 @@
 //! ```text
 //!             ▁▁▁▁▁▁▁▁▁▁▁
 //!   load      ███████████▁▁▁▁▁▁▁▁     up to 10 × capacity
-//!               ├ change ┤            during  after   took settled
+//!               ├ change ┤              recovered        settled
+//!                                   goodput      latency
 //!
 //!             ▃▃░░░░░░░░░░░░░░
 //!   none      ██▂▁                        5%     0%   22ms   never
@@ -128,14 +129,28 @@ impl ClosedLoopChart {
         let bracket = format!("{:before$}{drawn}", "");
         match self.layout {
             ChartLayout::SideBySide(_) => {
-                let gap = self.axis.bins().saturating_sub(bracket.chars().count());
-                let heads =
-                    self.figures.iter().map(|figure| format!("{:>1$}", figure.name(), column_width(*figure)));
-                let heads = self.paint.tone(Tone::Faint, heads.collect::<String>());
-                vec![format!("{}{bracket}{:gap$}{heads}", self.prefix(""), "")]
+                let (prefix, bins) = (self.prefix(""), self.axis.bins());
+                let gap = bins.saturating_sub(bracket.chars().count());
+                vec![
+                    format!("{prefix}{bracket}{:gap$}{}", "", self.headings(1)),
+                    format!("{prefix}{:bins$}{}", "", self.headings(0)),
+                ]
             }
             ChartLayout::Stacked => vec![format!("{}{bracket}", self.prefix(""))],
         }
+    }
+
+    /// The headings of every second figure, beginning with this one; they are wider than the columns.
+    fn headings(&self, first: usize) -> String {
+        let (mut text, mut width) = (String::new(), 0);
+        for (index, figure) in self.figures.iter().enumerate() {
+            width += column_width(*figure);
+            if index % 2 == first {
+                text.push_str(&format!("{:>width$}", figure.name()));
+                width = 0;
+            }
+        }
+        self.paint.tone(Tone::Faint, text)
     }
 
     fn controller_rows(&self, controller: &ControllerResult, best: f64) -> Vec<String> {
@@ -206,7 +221,7 @@ impl ClosedLoopChart {
     }
 }
 
-/// The width of a figure's column: its name or a number of six characters, and a gap.
+/// The width of a figure's column: its values and a gap.
 fn column_width(figure: Figure) -> usize {
     match figure {
         Figure::Goodput | Figure::Latency => 7,

@@ -44,9 +44,9 @@ impl Figure {
     /// The heading of a column.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Goodput => "during",
-            Self::Recovered => "after",
-            Self::Latency => "took",
+            Self::Goodput => "goodput",
+            Self::Recovered => "recovered",
+            Self::Latency => "latency",
             Self::Settled => "settled",
         }
     }

@@ -21,15 +21,15 @@ fn scenario_json(result: &ScenarioResult, max_bins: usize) -> Value {
     let bins = even_columns(bin_count, max_bins);
     json!({
         "scenario": scenario.name,
-        "about": describe::describe_scenario(scenario),
+        "description": describe::describe_scenario(scenario),
         "capacity_per_s": json_number(scenario.backend.capacity()),
         "demand": json_number(scenario.demand),
         "changed_demand": json_number(scenario.changed_demand),
-        "begins_us": scenario.change_start.get(),
-        "ends_us": scenario.change_end.get(),
+        "change_start_us": scenario.change_start.get(),
+        "change_end_us": scenario.change_end.get(),
         "length_us": scenario.length.get(),
         "bin_us": scenario.length.get() / bins as u64,
-        "guards": result.controllers.iter().map(|part| controller_json(part, result, bins)).collect::<Vec<_>>(),
+        "controllers": result.controllers.iter().map(|part| controller_json(part, result, bins)).collect::<Vec<_>>(),
     })
 }
 
@@ -38,16 +38,16 @@ fn controller_json(controller: &ControllerResult, result: &ScenarioResult, bins:
     let limits = run.bins.chunks((run.bins.len() / bins).max(1));
     let limits = limits.map(|bins| bins.iter().rev().find_map(|bin| bin.limit));
     json!({
-        "guard": controller.controller.name,
-        "about": controller.controller.description,
+        "controller": controller.controller.name,
+        "description": controller.controller.description,
         "median": ranked_figures(controller, result, |runs| runs.get(runs.len() / 2)),
         "worst": ranked_figures(controller, result, <[RunFigures]>::last),
         "runs": controller.figures.iter().map(|each| run_json(each, result)).collect::<Vec<_>>(),
         "request_bins": sum_columns(run, bins, |bin| bin.requests),
         "attempt_bins": sum_columns(run, bins, |bin| bin.attempts),
-        "refused_bins": sum_columns(run, bins, |bin| bin.rejected),
-        "good_bins": sum_columns(run, bins, |bin| bin.succeeded),
-        "bad_bins": sum_columns(run, bins, |bin| bin.failed),
+        "rejected_bins": sum_columns(run, bins, |bin| bin.rejected),
+        "succeeded_bins": sum_columns(run, bins, |bin| bin.succeeded),
+        "failed_bins": sum_columns(run, bins, |bin| bin.failed),
         "limit_bins": limits.collect::<Vec<_>>(),
     })
 }

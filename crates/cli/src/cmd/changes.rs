@@ -45,15 +45,16 @@ fn report(response: &Value, paint: Paint) -> String {
         let (time, rule, file, by) = (text_of("time"), text_of("rule"), text_of("file"), text_of("by"));
         let time = paint.tone(Tone::Faint, time.split('.').next().unwrap_or_default().replace('T', " "));
         let rule = paint.tone(Tone::Strong, rule);
-        let undoes = change["undoes"].as_u64().map(|id| format!(", rolls back {id}")).unwrap_or_default();
+        let reverts =
+            change["reverts"].as_u64().map(|id| format!(", reverts change {id}")).unwrap_or_default();
         let id = change["id"].as_u64().unwrap_or_default();
         let step = describe_change(change);
         // Writing to a string does not fail.
-        let _ = writeln!(text, "{id:>4}  {time}  {rule}: {step}{undoes}  ({file}, by {by})");
+        let _ = writeln!(text, "{id:>4}  {time}  {rule}: {step}{reverts}  ({file}, by {by})");
     }
     let last = match response["last"].as_u64() {
         Some(id) => format!("A rollback reverts change {id}."),
-        None => match response["why"].as_str() {
+        None => match response["reason"].as_str() {
             Some(reason) => format!("A rollback is rejected: {}.", terminal::sanitize(reason)),
             None => "There is no change to roll back.".to_owned(),
         },
@@ -74,14 +75,14 @@ mod tests {
             "last": 1,
             "changes": [
                 { "id": 3, "time": "2026-11-16T03:21:00.123456Z", "by": "api", "rule": "b", "from": tenth, "to": shadow,
-                  "file": "policy.yaml", "undoes": 2 },
+                  "file": "policy.yaml", "reverts": 2 },
                 { "id": 1, "time": "2026-11-16T03:20:00.123456Z", "by": "command line", "rule": "a", "from": shadow,
-                  "to": tenth, "file": "more.yaml", "undoes": null },
+                  "to": tenth, "file": "more.yaml", "reverts": null },
             ],
         });
         assert_eq!(
             report(&response, Paint::Plain),
-            "   3  2026-11-16 03:21:00  b: enforce 10 % → shadow, rolls back 2  (policy.yaml, by api)\n   \
+            "   3  2026-11-16 03:21:00  b: enforce 10 % → shadow, reverts change 2  (policy.yaml, by api)\n   \
              1  2026-11-16 03:20:00  a: shadow → enforce 10 %  (more.yaml, by command line)\n\n\
              A rollback reverts change 1.\n"
         );

@@ -97,11 +97,11 @@ fn run_json(args: &CheckArgs, checked: &CheckResult) -> Result<(), CliError> {
     let CheckResult { problems, warnings, policy } = checked;
     let json_report = json!({
         "file": file,
-        "usable": policy.is_some(),
+        "valid": policy.is_some(),
         "rules": policy.as_ref().map(|policy| policy.rules.len()),
         "upstreams": policy.as_ref().map(|policy| policy.upstreams.len()),
         "problems": problems.iter().map(problem_json).collect::<Vec<_>>(),
-        "advice": warnings.iter().map(warning_json).collect::<Vec<_>>(),
+        "warnings": warnings.iter().map(warning_json).collect::<Vec<_>>(),
     });
     terminal::print(&format!("{json_report:#}\n"))?;
     match (policy, warnings.len()) {

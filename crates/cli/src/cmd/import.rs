@@ -149,7 +149,7 @@ fn report_losses(imported: &ImportedPolicy) {
     let mut stderr = io::stderr().lock();
     let kinds = [
         (LossKind::Protection, "lost protections, as accepted"),
-        (LossKind::Cosmetic, "not converted, or different"),
+        (LossKind::Cosmetic, "not imported, or different"),
     ];
     for (kind, description) in kinds {
         let count = imported.losses_of(kind).count();

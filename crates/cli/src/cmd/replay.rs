@@ -35,7 +35,7 @@ pub(crate) struct ReplayArgs {
 
     /// Compare with this policy, such as the active one
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    against: Option<PathBuf>,
+    baseline: Option<PathBuf>,
 
     #[command(flatten)]
     log_format: LogFormatArgs,
@@ -67,29 +67,29 @@ Exit codes: 0 success, 1 the report could not be written, 2 invalid policy or lo
 
 Examples:
   tidegate replay --policy policy.yaml access.log access.log.1.gz
-  tidegate replay --policy next.yaml --against policy.yaml access.log --html report.html
+  tidegate replay --policy next.yaml --baseline policy.yaml access.log --html report.html
   tidegate replay --policy policy.yaml app.json --field ip=client.address --field 'header x-api-key=key'
   zstdcat access.log.zst | tidegate replay --policy policy.yaml - --json";
 
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     let policy = check::read_policy(&args.policy)?;
-    let against = args.against.as_deref().map(check::read_policy).transpose()?;
+    let baseline = args.baseline.as_deref().map(check::read_policy).transpose()?;
     if let Some(path) = &args.html {
-        let policies = [Some(&args.policy), args.against.as_ref()].into_iter().flatten();
+        let policies = [Some(&args.policy), args.baseline.as_ref()].into_iter().flatten();
         reject_overwrite(path, args.logs.iter().map(Path::new).chain(policies.map(PathBuf::as_path)))?;
     }
     reject_repeated_stdin(&args.logs)?;
     let inputs = args.logs.iter().map(|log| LogInput::from_path(log)).collect();
-    let user = Replay::user_header(&policy).or_else(|| Replay::user_header(against.as_ref()?));
+    let user = Replay::user_header(&policy).or_else(|| Replay::user_header(baseline.as_ref()?));
     let log = RequestLog::open(inputs, args.log_format.formats()?, user)
         .map_err(|error| CliError::input(error.to_string()))?;
     let mut bar = ProgressBar::new();
     let base = |_: &Path| Path::new("");
-    let other = against.as_ref().zip(args.against.as_deref()).map(|(policy, path)| (policy, base(path)));
+    let other = baseline.as_ref().zip(args.baseline.as_deref()).map(|(policy, path)| (policy, base(path)));
     let outcome = replay_log(log, (&policy, base(&args.policy)), other, |progress| bar.show(progress));
     bar.clear();
     let result = outcome.map_err(|error| CliError::input(error.to_string()))?;
-    let (name, other) = (display_path(&args.policy), args.against.as_deref().map(self::display_path));
+    let (name, other) = (display_path(&args.policy), args.baseline.as_deref().map(self::display_path));
     let report = ReplayReport { result: &result, policy: &name, baseline: other.as_deref() };
     match args.json {
         true => terminal::print(&format!("{:#}\n", report::to_json(&report)))?,

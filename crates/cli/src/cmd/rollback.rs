@@ -60,6 +60,6 @@ pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
     }
     let change = &response["change"];
     let rule = Paint::for_stdout().tone(Tone::Strong, change["rule"].as_str().unwrap_or("?"));
-    let text = format!("{rule}: {}, change {} rolled back\n", describe_change(change), change["undoes"]);
+    let text = format!("{rule}: {}, change {} rolled back\n", describe_change(change), change["reverts"]);
     terminal::print(&format!("{text}{}\n", target.effect_note()))
 }

@@ -81,8 +81,8 @@ fn report(denial: &Value, paint: Paint) -> String {
     let remaining = remaining
         .map(|(remaining, limit)| format!("{remaining} of {limit} remaining{}", reset.unwrap_or_default()));
     add("before", remaining);
-    let at = member_text("passes-at").map(|at| format!("{at}, ")).unwrap_or_default();
-    add("retry", member_text("passes").map(|passes| format!("{at}{passes}")));
+    let at = member_text("retry-at").map(|at| format!("{at}, ")).unwrap_or_default();
+    add("retry", member_text("retry").map(|retry| format!("{at}{retry}")));
     let status = denial["status"].as_u64().map_or_else(|| "none".to_owned(), |status| status.to_string());
     add("response", Some(status));
     text
@@ -96,12 +96,12 @@ mod tests {
     #[test]
     fn report_lists_all_denial_fields() {
         let denial = json!({
-            "id": "01jqw9zkx4m2c7h5", "time": "2026-11-16T03:20:00.123456Z", "rule": "login", "why": "limited",
+            "id": "01jqw9zkx4m2c7h5", "time": "2026-11-16T03:20:00.123456Z", "rule": "login", "reason": "limited",
             "key": "alice", "key-hashed": false, "client": "192.0.2.7", "method": "POST", "path": "/login",
             "host": "app.example", "cost": 2,
             "quota": { "text": "5/min", "algorithm": "token-bucket", "limit": 5, "rate": 0.08 },
             "before": { "limit": 5, "remaining": 1, "reset-after": 48.25 },
-            "retry-after": 11.8, "passes-at": "2026-11-16T03:20:11.923456Z", "passes": "11.8 s later", "degraded": false,
+            "retry-after": 11.8, "retry-at": "2026-11-16T03:20:11.923456Z", "retry": "11.8 s later", "degraded": false,
             "status": 429, "summary": "Denied by rule `login`: …",
         });
         let loud = json!({ "key": "\u{1b}[2J\nalice", "summary": "\u{7}" });

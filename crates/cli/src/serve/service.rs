@@ -12,7 +12,7 @@ use tidegate_service::descriptors::{
 pub(crate) struct ServiceArgs {
     /// Run the Envoy rate limit service instead, with the envoyproxy/ratelimit configuration in this directory, or with the
     /// source that its environment variables set (RUNTIME_ROOT, CONFIG_TYPE, REDIS_URL, GRPC_PORT, ...). Settings of Tidegate
-    /// are TIDEGATE_COUNTING (theirs, atomic, or shared with envoyproxy/ratelimit), TIDEGATE_OUTAGE, TIDEGATE_DEADLINE,
+    /// are TIDEGATE_COUNTING (envoy, atomic, or shared with envoyproxy/ratelimit), TIDEGATE_OUTAGE, TIDEGATE_DEADLINE,
     /// TIDEGATE_LEASE, TIDEGATE_HEADERS, TIDEGATE_BODY and TIDEGATE_ADMIN_TOKEN: see docs/envoy.md
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["file", "workers"])]
     envoy_config: Option<OsString>,

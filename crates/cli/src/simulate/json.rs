@@ -34,11 +34,11 @@ fn quota_json(run: &QuotaRun, axis: &Axis) -> Value {
     json!({
         "quota": run.quota.to_string(),
         "algorithm": run.quota.kind().name(),
-        "patience_us": (run.max_wait != Micros::MAX).then(|| run.max_wait.get()),
+        "max_wait_us": (run.max_wait != Micros::MAX).then(|| run.max_wait.get()),
         "allowed": count_json(run.allowed),
         "delayed": count_json(run.delayed),
         "denied": count_json(run.denied),
-        "never": count_json(run.impossible),
+        "impossible": count_json(run.impossible),
         "longest_wait_us": run.longest_wait.get(),
         "worst": worst,
         "bound": run.bound,

@@ -80,7 +80,7 @@ fn summary_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
         None => number::format_count(now["requests"][member].as_u64().unwrap_or(0)),
     };
     let slowest = now["latency"]["decision"]["p99"].as_f64();
-    let slowest = match (slowest, now["latency"]["decision"]["over"].as_u64()) {
+    let slowest = match (slowest, now["latency"]["decision"]["above-range"].as_u64()) {
         (Some(seconds), _) => Some(format!(", decision p99 {}", number::format_seconds(seconds))),
         (None, Some(1..)) => Some(", decision p99 above 60 s".to_owned()),
         _ => None,
@@ -90,7 +90,7 @@ fn summary_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
             "requests {}, admitted {}, denied {}, in flight {}{}",
             requests("total"),
             requests("admitted"),
-            requests("refused"),
+            requests("rejected"),
             now["requests"]["in-flight"].as_u64().unwrap_or(0),
             slowest.unwrap_or_default()
         ),
@@ -209,7 +209,7 @@ fn upstream_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
                 breaker.map(|state| format!(", breaker {}", sanitize_cell(state))).unwrap_or_default();
             let flight = server["in-flight"].as_u64().unwrap_or(0);
             let (name, address) = (value_text(&upstream["name"]), value_text(&server["address"]));
-            let is_healthy = health == "good" && breaker.is_empty();
+            let is_healthy = health == "healthy" && breaker.is_empty();
             let line =
                 format!("upstream {name} {address}: {}, {flight} in flight{breaker}", sanitize_cell(health));
             lines.push(health_line(frame, is_healthy, &line));
@@ -221,8 +221,10 @@ fn upstream_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
 fn store_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
     let store = |store: &Value| {
         let health = store["health"].as_str().unwrap_or("?");
-        let error =
-            store["trouble"].as_str().map(|error| format!(" ({})", sanitize_cell(error))).unwrap_or_default();
+        let error = store["last-error"]
+            .as_str()
+            .map(|error| format!(" ({})", sanitize_cell(error)))
+            .unwrap_or_default();
         let latency = store["latency"]["p99"].as_f64();
         let latency = latency.map(|seconds| format!(", p99 {}", number::format_seconds(seconds)));
         let line = format!(
@@ -233,7 +235,7 @@ fn store_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
             number::format_count(store["failures"].as_u64().unwrap_or(0)),
             latency.unwrap_or_default()
         );
-        health_line(frame, health == "well", &line)
+        health_line(frame, health == "available", &line)
     };
     array_items(&view.current["stores"]).map(store).collect()
 }
@@ -290,7 +292,7 @@ mod tests {
         json!({
             "version": "0.1.0", "uptime": uptime, "observe": {},
             "policy": { "version": "9f0c5d1e2a3b4c5d", "file": "policy.yaml", "error": null },
-            "requests": { "total": 1000 * part, "admitted": 900 * part, "refused": 100 * part, "in-flight": 3 },
+            "requests": { "total": 1000 * part, "admitted": 900 * part, "rejected": 100 * part, "in-flight": 3 },
             "latency": { "decision": { "p99": 0.000_002 } },
             "rules": [
                 { "name": "everybody", "mode": "enforce", "percent": null, "counts": counts(890, 0), "queue": null,
@@ -300,10 +302,10 @@ mod tests {
                   "table": { "overflowed": 7 }, "bans": 1 },
             ],
             "upstreams": [ { "name": "app", "servers": [
-                { "address": "127.0.0.1:9000", "health": "good", "in-flight": 3, "breaker": null },
+                { "address": "127.0.0.1:9000", "health": "healthy", "in-flight": 3, "breaker": null },
                 { "address": "127.0.0.1:9001", "health": "down", "in-flight": 0, "breaker": null } ] } ],
-            "stores": [ { "name": "default", "health": "away", "trouble": "no answer", "calls": 12_345, "failures": 5,
-                "latency": { "p99": null } } ],
+            "stores": [ { "name": "default", "health": "unavailable", "last-error": "no answer",
+                "calls": 12_345, "failures": 5, "latency": { "p99": null } } ],
         })
     }
 
@@ -339,10 +341,10 @@ everybody    enforce     445      0      0      0      1780      0      0      2
 log�[2J�in   shadow      5.0      0     50      0        20      0    200      2
   for 25 % of keys, 4 waiting, breaker open, 3 of 20 in flight, 7 keys overflow…
 
-upstream app 127.0.0.1:9000: good, 3 in flight
+upstream app 127.0.0.1:9000: healthy, 3 in flight
 upstream app 127.0.0.1:9001: down, 0 in flight
 
-store default: away (no answer), 12.3k calls, 5 failed
+store default: unavailable (no answer), 12.3k calls, 5 failed
 
  denied  share  rule and key
   81.2k   41 %  login  192.0.2.7�

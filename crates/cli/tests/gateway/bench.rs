@@ -37,7 +37,10 @@ async fn bench_matches_the_policy() {
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(report["statuses"], json!({ "200": 20, "429": 20 }), "{report:#}");
-    assert_eq!((&report["due"], &report["sent"], &report["unsent"]), (&json!(40), &json!(40), &json!(0)));
+    assert_eq!(
+        (&report["scheduled"], &report["sent"], &report["unsent"]),
+        (&json!(40), &json!(40), &json!(0))
+    );
     assert_eq!((&report["admitted"], &report["denied"]), (&json!(20), &json!(20)));
     assert_eq!((&report["failures"], &report["latency"]["count"]), (&json!({}), &json!(40)));
     let rules = json!([

@@ -146,7 +146,7 @@ fn check_files(file: &Path, log: &PromotionLog, round: &str) {
     // A change that was recorded but not applied is not the last change.
     assert!(of(applied).is_some() && of(log.last_id() + 2).is_none(), "{round}: {history}");
     assert_eq!(history["last"], applied, "{round}");
-    assert_eq!(run_tidegate(&["rollback", "--yes"], file)["change"]["undoes"], applied, "{round}");
+    assert_eq!(run_tidegate(&["rollback", "--yes"], file)["change"]["reverts"], applied, "{round}");
     assert_eq!(fs::read_to_string(file).unwrap(), policy_text(before), "{round}");
 }
 

@@ -94,9 +94,9 @@ fn check_decisions(text: &str, replayed: &Value) {
     };
     for rule in replayed["rules"].as_array().unwrap() {
         assert_eq!(rule["denied"], logged(rule, "limited"), "{rule}");
-        assert_eq!(rule["shadow"], logged(rule, "would-be-limited"), "{rule}");
+        assert_eq!(rule["shadow"], logged(rule, "shadow-denied"), "{rule}");
     }
-    let shadow = lines.iter().filter(|line| line["decision"] == "would-be-limited").count();
+    let shadow = lines.iter().filter(|line| line["decision"] == "shadow-denied").count();
     assert_eq!(replayed["total"]["shadow"], shadow);
 }
 

@@ -80,7 +80,7 @@ async fn rule_is_promoted_and_rolled_back() {
     let output = stdout_of(&["changes", at[0], at[1]]).await;
     for part in [
         "watched: shadow → enforce 12.5 %  (policy.yaml, by api)",
-        "watched: enforce → shadow, rolls back 1  (policy.yaml, by api)",
+        "watched: enforce → shadow, reverts change 1  (policy.yaml, by api)",
         "A rollback reverts change 3.",
     ] {
         assert!(output.contains(part), "{part} is not in {output}");

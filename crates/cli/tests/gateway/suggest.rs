@@ -34,7 +34,7 @@ async fn suggest_reads_gateway_history() {
         let output = run_suggest(&args, None).await;
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!((&json["requests"], &json["broken"]), (&120.into(), &0.into()), "{json:#}");
+        assert_eq!((&json["requests"], &json["invalid_lines"]), (&120.into(), &0.into()), "{json:#}");
         assert_eq!(json["files"][0], format!("the history of {admin}"));
         assert_eq!(
             (&json["groups"][0]["path"], &json["groups"][0]["keys"]),

@@ -49,7 +49,7 @@ async fn top_prints_one_table_without_terminal() {
     assert_eq!(cells, ["few", "enforce", "0", "0", "0", "0", "2", "0", "1", "0"], "{text}");
     for part in [
         format!(" at {admin}, up "),
-        format!("upstream app {}: good", server.address),
+        format!("upstream app {}: healthy", server.address),
         "few  127.0.0.1".to_owned(),
     ] {
         assert!(text.contains(&part), "{part} is not in {text}");

@@ -67,7 +67,7 @@ fn every_decision_matches_openapi() {
     schemas["Rule"] = json!({ "enum": ["ample", "scarce", "watched"] });
     schemas["Key"] =
         json!({ "oneOf": [{ "type": "string", "minLength": 1, "maxLength": 64 }, { "type": "number" }] });
-    for schema in ["Ask", "Take", "Hold", "Reset"] {
+    for schema in ["Query", "CheckQuery", "ReserveQuery", "Reset"] {
         schemas[schema]["required"] = json!(["rule", "key"]);
         if schema != "Reset" {
             schemas[schema]["properties"]["tier"] = json!({ "type": "null" });

@@ -35,11 +35,11 @@ fn invalid_tidegate_variables_fail_startup() {
     fs::write(&pem, "no certificate").unwrap();
     let pem = pem.to_str().unwrap();
     let cases: [(&[(&str, &str)], &str); 10] = [
-        (&[("TIDEGATE_COUNTING", "both")], "one of theirs, atomic, shared"),
+        (&[("TIDEGATE_COUNTING", "both")], "one of envoy, atomic, shared"),
         (&[("TIDEGATE_COUNTING", "shared")], "set REDIS_URL to that of envoyproxy/ratelimit"),
         (&[("TIDEGATE_OUTAGE", "local 0")], "such as local 3"),
         (&[("TIDEGATE_LEASE", "2h")], "a duration from 2ms to 1m"),
-        (&[("TIDEGATE_HEADERS", "all")], "one of theirs, ratelimit, x-ratelimit, ietf"),
+        (&[("TIDEGATE_HEADERS", "all")], "one of envoy, ratelimit, x-ratelimit, ietf"),
         (&[("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "a:1")], "REDIS_URL"),
         (&[("REDIS_TLS_CLIENT_CERT", pem)], "REDIS_TLS_CLIENT_KEY"),
         (&[("REDIS_URL", "127.0.0.1:1"), ("REDIS_TLS_CACERT", pem)], "set REDIS_TLS=true"),

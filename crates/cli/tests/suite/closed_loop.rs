@@ -21,11 +21,12 @@ fn chart_shows_collapse_and_controllers() {
     assert_eq!(lines[0], "surge-1.4: requests go from 0.7 to 1.4 × the backend's capacity from 1s to 3s");
     assert!(shown.contains(
         "\
-                    ├─ the change ─┤                 during after   took settled
+                    ├─ the change ─┤                    recovered        settled
+                                                    goodput      latency
 "
     ));
     assert!(shown.contains(
-        "            0s              2s              4s\n\n  during     requests answered in time"
+        "            0s              2s              4s\n\n  goodput    requests answered in time"
     ));
     assert!(!shown.contains('\x1b'), "colors in a pipe");
 
@@ -51,9 +52,9 @@ fn chart_shows_collapse_and_controllers() {
         bottom[..40].iter().all(|cell| *cell == '█') && top[8..24].iter().all(|cell| *cell > '▄'),
         "{shown}"
     );
-    for (guard, end) in [("none", "0%   27ms   never"), ("fixed", "99%  105%  1.2ms at once")] {
+    for (controller, end) in [("none", "0%   27ms   never"), ("fixed", "99%  105%  1.2ms at once")] {
         assert!(
-            lines.iter().any(|line| line.starts_with(&format!("  {guard}")) && line.ends_with(end)),
+            lines.iter().any(|line| line.starts_with(&format!("  {controller}")) && line.ends_with(end)),
             "{shown}"
         );
     }
@@ -69,7 +70,7 @@ fn charts_fit_the_width() {
         let ticks = rule.trim().chars().count();
         assert!((bars..=bars + 1).contains(&ticks), "{width}: {ticks}\n{shown}");
         // Only a surge settles.
-        assert!(!shown.contains("settled") && shown.contains("took"), "{shown}");
+        assert!(!shown.contains("settled") && shown.contains("\n  latency "), "{shown}");
         for name in CONTROLLERS {
             assert!(shown.contains(&format!("\n  {name}")), "{width}: {name}\n{shown}");
         }
@@ -104,33 +105,37 @@ fn json_has_figures_and_bins() {
     for scenario in scenarios {
         assert_eq!(scenario["length_us"], 1_000_000);
         assert_eq!(scenario["capacity_per_s"], 32_000);
-        let guards = scenario["guards"].as_array().unwrap();
-        let names: Vec<_> = guards.iter().map(|guard| guard["guard"].as_str().unwrap()).collect();
+        let controllers = scenario["controllers"].as_array().unwrap();
+        let names: Vec<_> =
+            controllers.iter().map(|controller| controller["controller"].as_str().unwrap()).collect();
         assert_eq!(names, CONTROLLERS);
-        for guard in guards {
+        for controller in controllers {
             let bins = |name: &str| -> Vec<u64> {
-                guard[name].as_array().unwrap().iter().map(|bin| bin.as_u64().unwrap()).collect()
+                controller[name].as_array().unwrap().iter().map(|bin| bin.as_u64().unwrap()).collect()
             };
-            let good = bins("good_bins");
+            let good = bins("succeeded_bins");
             assert_eq!(good.len(), 100);
             assert_eq!(scenario["bin_us"], 10_000);
-            for (attempts, rejected) in bins("attempt_bins").iter().zip(bins("refused_bins")) {
-                assert!(rejected <= *attempts, "{guard}");
+            for (attempts, rejected) in bins("attempt_bins").iter().zip(bins("rejected_bins")) {
+                assert!(rejected <= *attempts, "{controller}");
             }
             // The change lasts from 200ms to 600ms, except for the retry storm, which lasts 40ms.
-            if scenario["ends_us"] == 600_000 {
+            if scenario["change_end_us"] == 600_000 {
                 let during: u64 = good[20..60].iter().sum();
                 let share = during as f64 / (0.4 * 32_000.0);
-                assert!((guard["median"]["goodput"].as_f64().unwrap() - share).abs() < 1e-9, "{guard}");
+                assert!(
+                    (controller["median"]["goodput"].as_f64().unwrap() - share).abs() < 1e-9,
+                    "{controller}"
+                );
             }
-            assert_eq!(guard["runs"].as_array().unwrap().len(), 1);
-            assert_eq!(guard["limit_bins"].as_array().unwrap().len(), 100);
+            assert_eq!(controller["runs"].as_array().unwrap().len(), 1);
+            assert_eq!(controller["limit_bins"].as_array().unwrap().len(), 100);
             let has_no_limit =
-                ["none", "breaker", "throttle"].map(|name| guard["guard"] == name).contains(&true);
-            assert_eq!(guard["limit_bins"][0].is_null(), has_no_limit);
+                ["none", "breaker", "throttle"].map(|name| controller["controller"] == name).contains(&true);
+            assert_eq!(controller["limit_bins"][0].is_null(), has_no_limit);
         }
     }
-    assert!(scenarios[4]["guards"][1]["worst"]["settled_us"].is_null(), "a storm does not settle");
+    assert!(scenarios[4]["controllers"][1]["worst"]["settled_us"].is_null(), "a storm does not settle");
 }
 
 #[test]
@@ -145,18 +150,19 @@ fn same_seed_gives_same_result() {
 fn several_seeds_report_median_and_worst() {
     let args = ["slow-backend", "--for", "1s", "--seed", "20", "--seeds", "3"];
     let report = simulate_json(&args);
-    for guard in report["scenarios"][0]["guards"].as_array().unwrap() {
-        let runs = guard["runs"].as_array().unwrap();
+    for controller in report["scenarios"][0]["controllers"].as_array().unwrap() {
+        let runs = controller["runs"].as_array().unwrap();
         assert_eq!(runs.iter().map(|run| run["seed"].as_u64().unwrap()).collect::<Vec<_>>(), [20, 21, 22]);
         let mut goodputs: Vec<_> = runs.iter().map(|run| run["goodput"].as_f64().unwrap()).collect();
         goodputs.sort_by(f64::total_cmp);
-        assert_eq!(guard["worst"]["goodput"], goodputs[0]);
-        assert_eq!(guard["median"]["goodput"], goodputs[1]);
+        assert_eq!(controller["worst"]["goodput"], goodputs[0]);
+        assert_eq!(controller["median"]["goodput"], goodputs[1]);
     }
     // A run does not depend on the other seeds.
     let alone = simulate_json(&["slow-backend", "--for", "1s", "--seed", "21"]);
     assert_eq!(
-        alone["scenarios"][0]["guards"][5]["runs"][0], report["scenarios"][0]["guards"][5]["runs"][1],
+        alone["scenarios"][0]["controllers"][5]["runs"][0],
+        report["scenarios"][0]["controllers"][5]["runs"][1],
         "same seed, same run"
     );
 
@@ -254,8 +260,8 @@ fn svg_is_well_formed() {
         }
     }
     assert!(open.is_empty(), "{open:?} left open");
-    for guard in CONTROLLERS {
-        assert!(picture.contains(&format!(">{guard}</text>")), "{guard}");
+    for controller in CONTROLLERS {
+        assert!(picture.contains(&format!(">{controller}</text>")), "{controller}");
     }
     assert_eq!(
         picture.matches("class=\"worst\" x=").count(),
@@ -285,9 +291,9 @@ fn document_matches_command_output() {
 fn document_text_matches_its_table() {
     let document = overload_document();
     let table = document_table(&document);
-    let cells = |figure: &str, guard: &str, column: usize| -> (String, String) {
+    let cells = |figure: &str, controller: &str, column: usize| -> (String, String) {
         let head = table.iter().position(|line| line.starts_with(figure)).unwrap();
-        let row = table[head..].iter().find(|line| line.starts_with(&format!("  {guard}"))).unwrap();
+        let row = table[head..].iter().find(|line| line.starts_with(&format!("  {controller}"))).unwrap();
         // A median and, in brackets, the worst.
         let columns: Vec<_> = row.split_whitespace().skip(1).collect();
         let mut cells: Vec<(String, String)> = Vec::new();
@@ -299,10 +305,10 @@ fn document_text_matches_its_table() {
         }
         cells[column].clone()
     };
-    let goodput = |guard: &str| cells("goodput", guard, 1).0;
-    let ratio = |guard: &str| {
-        let number = |guard: &str| goodput(guard).parse::<f64>().unwrap();
-        format!("{:.1} ×", number("anchored") / number(guard))
+    let goodput = |controller: &str| cells("goodput", controller, 1).0;
+    let ratio = |controller: &str| {
+        let number = |controller: &str| goodput(controller).parse::<f64>().unwrap();
+        format!("{:.1} ×", number("anchored") / number(controller))
     };
     let (settled, latest) = cells("settled", "anchored", 0);
     for row in [

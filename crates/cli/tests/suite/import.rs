@@ -93,7 +93,7 @@ fn lost_protection_fails_import_until_accepted() {
     let stderr = utf8_text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(
-        stderr.contains("2 lost protections, as accepted") && stderr.contains("1 not converted"),
+        stderr.contains("2 lost protections, as accepted") && stderr.contains("1 not imported"),
         "{stderr}"
     );
     let written = std::fs::read_to_string(&out).expect("a policy");

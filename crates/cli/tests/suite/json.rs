@@ -43,10 +43,10 @@ fn check_json_has_positions_and_exit_codes() {
     let routed = "upstreams: { app: 'http://127.0.0.1:9000' }\nroutes: app\nrules: [{ name: all, key: ip, quota: 5/min }]";
     let fine = write_file("json-fine.yaml", routed);
     let (value, code) = run_json(&["check", "--json", "--strict", name(&fine)]);
-    assert_eq!((code, &value["usable"], &value["rules"]), (Some(0), &json!(true), &json!(1)), "{value:#}");
+    assert_eq!((code, &value["valid"], &value["rules"]), (Some(0), &json!(true), &json!(1)), "{value:#}");
     let odd = write_file("json-odd.yaml", "rules: [{ name: wide, key: ip, quota: 10/min, cost: 20 }]");
     let (value, code) = run_json(&["check", "--json", "--strict", name(&odd)]);
-    assert_eq!((code, &value["advice"][0]["rule"]), (Some(3), &json!("wide")), "{value:#}");
+    assert_eq!((code, &value["warnings"][0]["rule"]), (Some(3), &json!("wide")), "{value:#}");
     let wrong = write_file("json-wrong.yaml", "rules:\n  - name: login\n    key: ipp\n    quota: 5/mim\n");
     let (value, code) = run_json(&["check", "--json", name(&wrong)]);
     let places: Vec<_> =
@@ -62,9 +62,9 @@ fn explain_json_has_rules_and_keys() {
     let (value, code) = run_json(&["explain", name(&policy), "GET /", "--ip", "203.0.113.7", "--json"]);
     assert_eq!(code, Some(0));
     let [all, login] = [&value["rules"][0], &value["rules"][1]];
-    assert_eq!((&all["applies"], &all["how"]["key"]), (&json!(true), &json!("203.0.113.7")), "{value:#}");
+    assert_eq!((&all["applies"], &all["details"]["key"]), (&json!(true), &json!("203.0.113.7")), "{value:#}");
     assert_eq!(
-        (&all["how"]["quotas"][0]["quota"], &login["applies"]),
+        (&all["details"]["quotas"][0]["quota"], &login["applies"]),
         (&json!("5/min"), &json!(false)),
         "{value:#}"
     );

@@ -30,7 +30,7 @@ fn replay_reports_text_json_and_html() {
         "replay",
         "--policy",
         name(&policy),
-        "--against",
+        "--baseline",
         name(&policy),
         ACCESS_LOG,
         "--json",
@@ -38,7 +38,7 @@ fn replay_reports_text_json_and_html() {
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(value["log"]["requests"], 10_000);
     assert_eq!(value["difference"]["newly_denied"], 0);
-    assert_eq!(value["policy"]["total"], value["against"]["total"]);
+    assert_eq!(value["policy"]["total"], value["baseline"]["total"]);
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn load_title_describes_the_load() {
 fn default_cost_fits_every_quota() {
     for quotas in [&["100/s", "10000/h"][..], &["1.5MB/s burst 1kB"], &["1MB/s leaky-bucket queue 10"]] {
         for quota in simulate_json(quotas)["quotas"].as_array().unwrap() {
-            assert_eq!(quota["never"]["requests"], 0, "{quotas:?}");
+            assert_eq!(quota["impossible"]["requests"], 0, "{quotas:?}");
         }
     }
 }
@@ -149,7 +149,7 @@ fn concurrency_slots_are_released() {
     // The release time of a slot is unknown, so callers never wait for one.
     let report =
         serde_json::from_str::<Value>(&simulate_stdout(&[&args[..], &["--wait", "1s", "--json"]].concat()));
-    assert_eq!(report.unwrap()["quotas"][0]["patience_us"], 0);
+    assert_eq!(report.unwrap()["quotas"][0]["max_wait_us"], 0);
 }
 
 #[test]

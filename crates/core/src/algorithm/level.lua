@@ -82,8 +82,6 @@ function level.decide(quota, state, now, cost, max_wait, overdraft, peek)
   return code, after, excess, 0, cost, now, after, 0
 end
 
-function level.limit(quota) return quota[3] / quota[1] end
-
 -- The number of tokens left at a level.
 function level.tokens_at_level(quota, units) return div(saturating_sub(quota[3], units), quota[1]) end
 

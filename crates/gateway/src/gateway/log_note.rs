@@ -20,7 +20,7 @@ pub(super) fn admitted_note(
         one.mode == Mode::Shadow && one.decision().is_some_and(|decision| !decision.is_granted())
     };
     if let Some(shadow_denied) = verdict.decisions().find(is_shadow_denied) {
-        return build_note(name(shadow_denied), "would-be-limited", gate.gate(), head);
+        return build_note(name(shadow_denied), "shadow-denied", gate.gate(), head);
     }
     let left = |one: &&LimitDecision| one.decision().map_or(u64::MAX, Decision::remaining);
     match verdict.decisions().min_by_key(left) {
@@ -38,9 +38,9 @@ pub(super) fn rejected_note(
     let decision = match rejection.reason {
         RejectReason::Limited => "limited",
         RejectReason::NoKey => "no-key",
-        RejectReason::DenyListed => "denied",
+        RejectReason::DenyListed => "deny-list",
         RejectReason::Banned => "banned",
-        RejectReason::Guarded => "guarded",
+        RejectReason::Overloaded => "overloaded",
     };
     build_note(&rejection.rule, decision, gate.gate(), head)
 }

@@ -79,13 +79,13 @@ impl RequestRecord {
         put("version", Some(format!("{:?}", self.version)));
         put("host", text(&self.host));
         put("referer", self.referer().map(|referer| String::from_utf8_lossy(&referer).into_owned()));
-        put("agent", text(&self.user_agent));
+        put("user_agent", text(&self.user_agent));
         put("rule", self.note.rule.clone());
         put("key", self.note.key.clone());
         put("decision", self.note.decision.clone());
         object.insert("status".to_owned(), self.status.into());
         object.insert("bytes".to_owned(), self.bytes.into());
-        object.insert("took_us".to_owned(), self.end.saturating_sub(self.start).get().into());
+        object.insert("duration_us".to_owned(), self.end.saturating_sub(self.start).get().into());
         format!("{}\n", Value::Object(object))
     }
 
@@ -151,10 +151,10 @@ mod tests {
         let value: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(value["time"], "2000-02-29T12:34:56.789012Z");
         assert_eq!(
-            (&value["status"], &value["bytes"], &value["took_us"]),
+            (&value["status"], &value["bytes"], &value["duration_us"]),
             (&429.into(), &7.into(), &1_500.into())
         );
-        assert_eq!((&value["rule"], &value["agent"]), (&"login".into(), &"a \"b\"\t\u{e9}".into()));
+        assert_eq!((&value["rule"], &value["user_agent"]), (&"login".into(), &"a \"b\"\t\u{e9}".into()));
         assert_eq!(line.matches('\n').count(), 1);
     }
 

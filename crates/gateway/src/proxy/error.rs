@@ -31,10 +31,10 @@ impl ProxyError {
             Self::Head(HeadError::TooLarge) => "body_too_large",
             Self::Head(_) => "bad_request",
             Self::BodyTimeout => "body_timeout",
-            Self::InvalidBody => "broken_body",
+            Self::InvalidBody => "invalid_body",
             Self::NoServer => "no_server",
             Self::Unreachable => "unreachable",
-            Self::BadResponse => "broken",
+            Self::BadResponse => "bad_response",
             Self::Timeout => "timeout",
         }
     }

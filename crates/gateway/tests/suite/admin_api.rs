@@ -133,7 +133,7 @@ async fn denial_id_leads_to_its_reason() {
     for (member, expected) in [
         ("/id", json!(id)),
         ("/rule", json!("login")),
-        ("/why", json!("limited")),
+        ("/reason", json!("limited")),
         ("/key", json!("alice")),
         ("/key-hashed", json!(false)),
         ("/client", json!("127.0.0.1")),
@@ -152,7 +152,7 @@ async fn denial_id_leads_to_its_reason() {
     }
     let wait = why["retry-after"].as_f64().unwrap();
     assert!(wait > 1_700.0 && wait <= 1_800.0, "{wait}");
-    assert!(why["passes-at"].as_str() > why["time"].as_str());
+    assert!(why["retry-at"].as_str() > why["time"].as_str());
     assert!(why["summary"].as_str().unwrap().contains("0 of 2 left"), "{why}");
 
     let list = gateway.admin_json("/api/v1/denials").await;
@@ -202,7 +202,7 @@ async fn reload_keeps_request_counts() {
     assert_eq!(of(&status, "watched"), counts(1, 0, 2), "a rejected request does not reach later rules");
     assert_eq!(
         status["requests"],
-        json!({ "total": 4, "admitted": 3, "refused": 1, "delayed": 0, "shadow-denied": 2, "in-flight": 0 })
+        json!({ "total": 4, "admitted": 3, "rejected": 1, "delayed": 0, "shadow-denied": 2, "in-flight": 0 })
     );
     assert_eq!(status["responses"]["2xx"], 3);
 
@@ -224,7 +224,7 @@ async fn reload_keeps_request_counts() {
     gateway.handle.reload().await.unwrap_err();
     let status = gateway.admin_json("/api/v1/status").await;
     assert!(status["policy"]["error"].as_str().unwrap().contains("policy.yaml:1"), "{status}");
-    assert!(gateway.metrics().await.contains("tidegate_policy_reloads_total{outcome=\"refused\"} "));
+    assert!(gateway.metrics().await.contains("tidegate_policy_reloads_total{outcome=\"rejected\"} "));
     gateway.stop().await;
 }
 
@@ -240,7 +240,7 @@ async fn hashed_key_is_never_exposed() {
     assert_eq!(gateway.admin_json("/api/v1/top").await["keys"][0]["key"], hash);
     let denial = &gateway.admin_json("/api/v1/denials").await["denials"][0];
     assert_eq!((&denial["key"], &denial["key-hashed"]), (&json!(hash), &json!(true)));
-    let pages = ["status", "top?by=denied", "top?by=asked", "denials", "history", "bans"];
+    let pages = ["status", "top?by=denied", "top?by=requests", "denials", "history", "bans"];
     for page in pages.map(|page| format!("/api/v1/{page}")).into_iter().chain(["/metrics".to_owned()]) {
         let reply = gateway.admin_request("GET", &page, "").await;
         assert_eq!(reply.status(), 200, "{page}");
@@ -538,7 +538,7 @@ async fn failures_of_down_server_are_counted() {
     for queried in 1..=6 {
         gateway.get("/").await;
         let server = gateway.admin_json("/api/v1/status").await["upstreams"][0]["servers"][0].clone();
-        assert_eq!((&server["failures"], &server["answers"]), (&json!(queried), &json!(0)), "{server}");
+        assert_eq!((&server["failures"], &server["responses"]), (&json!(queried), &json!(0)), "{server}");
     }
     let metrics = gateway.metrics().await;
     let labels = format!("upstream=\"app\",server=\"{}\",kind=\"request\"", gone.address);
@@ -681,12 +681,12 @@ async fn unavailable_store_is_reported() {
     assert_eq!(denied.status(), 503);
     let id = denied.header("tidegate-denial").unwrap();
     let why = gateway.admin_json(&format!("/api/v1/denials/{id}")).await;
-    assert_eq!((&why["why"], &why["degraded"]), (&json!("store-away"), &json!(true)));
+    assert_eq!((&why["reason"], &why["degraded"]), (&json!("store-unavailable"), &json!(true)));
 
     let status = gateway.admin_json("/api/v1/status").await;
     let store = &status["stores"][0];
-    assert_eq!((&store["name"], &store["health"]), (&json!("default"), &json!("away")));
-    assert_eq!(store["trouble"], "no response");
+    assert_eq!((&store["name"], &store["health"]), (&json!("default"), &json!("unavailable")));
+    assert_eq!(store["last-error"], "no response");
     assert!(store["failures"].as_u64() >= Some(1), "{store}");
     assert_eq!(status["rules"][0]["counts"]["degraded"], 1);
     assert_eq!(
@@ -740,7 +740,7 @@ async fn ban_and_reset_require_operator_token() {
     let denial =
         gateway.admin_json(&format!("/api/v1/denials/{}", rejected.header("tidegate-denial").unwrap())).await;
     assert_eq!(
-        (&denial["rule"], &denial["why"], &denial["key"]),
+        (&denial["rule"], &denial["reason"], &denial["key"]),
         (&Value::Null, &json!("banned"), &json!("alice"))
     );
     assert_eq!(gateway.get_with_header("/anywhere", "x-user: bob\r\n").await.status(), 200);
@@ -834,7 +834,7 @@ async fn live_stream_sends_snapshots_to_limited_watchers() {
         }
     };
     let snapshot = timeout(TEST_TIMEOUT, waiting).await.unwrap();
-    assert_eq!(snapshot["watchers"], json!({ "now": 32, "most": 32 }));
+    assert_eq!(snapshot["watchers"], json!({ "current": 32, "max": 32 }));
     gateway.stop().await;
     for mut watcher in watchers {
         assert!(watcher.read_to_end().await.ends_with("0\r\n\r\n"), "the stream ends normally");

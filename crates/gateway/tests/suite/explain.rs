@@ -164,7 +164,7 @@ fn random_policy(random: &mut RequestRng, servers: [&TestBackend; 2]) -> String 
             "{ any: [{ path: /b/** }, { when: \"request.headers['x-user'] == 'ann'\" }] }",
         ]);
         let key = random.choose(&["all", "ip", "user", "header x-user", "[ip, header x-user]", "path"]);
-        let missing = random.choose(&["", ", missing: share", ", missing: skip", ", missing: refuse"]);
+        let missing = random.choose(&["", ", missing: share", ", missing: skip", ", missing: reject"]);
         let duplicates = random.choose(&["", "", ", duplicates: first", ", duplicates: last"]);
         let limit = random.choose(&[
             "deny: all",

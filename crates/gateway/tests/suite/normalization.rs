@@ -153,12 +153,12 @@ async fn unforwarded_header_does_not_match_rules() {
         ("forwarded", "forwarded: for=10.0.0.1\r\n"),
     ] {
         let rules =
-            format!("rules:\n  - {{ name: each, key: header {name}, missing: refuse, quota: 9/h }}\n");
+            format!("rules:\n  - {{ name: each, key: header {name}, missing: reject, quota: 9/h }}\n");
         let gateway = AdminGateway::start(&server, &rules);
         assert_eq!(gateway.get_with_header("/", more).await.status(), 400, "{more}");
         gateway.stop().await;
     }
-    let rules = "rules:\n  - { name: each, key: header x-user, missing: refuse, quota: 9/h }\n";
+    let rules = "rules:\n  - { name: each, key: header x-user, missing: reject, quota: 9/h }\n";
     let gateway = AdminGateway::start(&server, rules);
     let response = gateway.get_with_header("/", "x-user: gold\r\nconnection: x-plan\r\nx-plan: a\r\n").await;
     assert_eq!(
@@ -171,7 +171,7 @@ async fn unforwarded_header_does_not_match_rules() {
 #[tokio::test]
 async fn underscores_follow_policy() {
     let server = TestBackend::start_echo().await;
-    let rules = "rules:\n  - { name: each, key: header x_user, missing: refuse, quota: 1/h }\n";
+    let rules = "rules:\n  - { name: each, key: header x_user, missing: reject, quota: 1/h }\n";
     let gateway = AdminGateway::start(&server, rules);
     assert_eq!(gateway.get_with_header("/", "x_user: alice\r\n").await.status(), 400);
     gateway.stop().await;
@@ -385,7 +385,7 @@ rules:
     }
     let ban = r#"{ "rule": "key", "key": "swordfish", "seconds": 60 }"#;
     assert_eq!(gateway.admin_request("POST", "/api/v1/bans", ban).await.status(), 201);
-    for path in ["top", "top?by=asked", "denials", "history", "policy", "bans", "status"] {
+    for path in ["top", "top?by=requests", "denials", "history", "policy", "bans", "status"] {
         let path = format!("/api/v1/{path}");
         let shown = gateway.admin_request("GET", &path, "").await;
         assert_eq!(shown.status(), 200, "{path}");

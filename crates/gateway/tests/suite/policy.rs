@@ -161,7 +161,7 @@ async fn on_limit_action_is_applied() {
         ("other", "limited", 200),
         ("old", "admitted", 200),
         ("old", "limited", 200),
-        ("gone", "denied", 0),
+        ("gone", "deny-list", 0),
         ("failed", "admitted", 404),
         ("failed", "limited", 429),
     ];

@@ -67,7 +67,7 @@ async fn mode_change_and_rollback_keep_counters() {
         ("from", json!({ "mode": "shadow", "percent": null })),
         ("to", json!({ "mode": "enforce", "percent": null })),
         ("file", json!("policy.yaml")),
-        ("undoes", Value::Null),
+        ("reverts", Value::Null),
     ] {
         assert_eq!(reply["change"][member], expected, "{member}");
     }
@@ -91,7 +91,7 @@ async fn mode_change_and_rollback_keep_counters() {
     let (status, rejection) = gateway.post_change("/api/v1/rollback", &json!({})).await;
     assert_eq!(status, 409, "it weakens the rule: {rejection}");
     let (status, back) = gateway.post_change("/api/v1/rollback", &json!({ "confirm": true })).await;
-    assert_eq!((status, &back["change"]["undoes"]), (200, &json!(1)), "{back}");
+    assert_eq!((status, &back["change"]["reverts"]), (200, &json!(1)), "{back}");
     assert_eq!(gateway.policy_text(), before);
     assert_eq!(gateway.get_with_header("/", bob).await.status(), 200);
     assert_eq!(gateway.shadow_rule_status().await["counts"]["shadow-denied"], 3);
@@ -227,7 +227,7 @@ async fn rejected_policy_file_is_restored() {
     assert_eq!(now["policy"]["version"], version);
     assert!(now["policy"]["error"].as_str().unwrap().contains("bad.txt"), "{now}");
     let changes = gateway.admin_json("/api/v1/changes").await;
-    assert_eq!((&changes["changes"][0]["undoes"], &changes["last"]), (&json!(1), &Value::Null));
+    assert_eq!((&changes["changes"][0]["reverts"], &changes["last"]), (&json!(1), &Value::Null));
 
     // The same for a rollback.
     fs::write(&list, "192.0.2.0/24\n").unwrap();
@@ -274,7 +274,7 @@ async fn inline_policy_rejects_mode_change() {
     let request = "GET /api/v1/changes HTTP/1.1\r\nhost: localhost\r\n\r\n";
     let response = timeout(TEST_TIMEOUT, RawClient::connect(admin).await.request(request)).await.unwrap();
     let reply: Value = serde_json::from_str(&response.body).unwrap();
-    assert_eq!(reply, json!({ "file": null, "changes": [], "last": null, "why": null }));
+    assert_eq!(reply, json!({ "file": null, "changes": [], "last": null, "reason": null }));
     drop(stop);
     timeout(TEST_TIMEOUT, end).await.unwrap().unwrap().unwrap();
 }

@@ -295,7 +295,7 @@ mod exported {
                 Action::Respond(response).with_note(LogNote { rule, decision, ..LogNote::default() })
             }
             "/dropped" => {
-                let (rule, decision) = (Some("closed".to_owned()), Some("denied".to_owned()));
+                let (rule, decision) = (Some("closed".to_owned()), Some("deny-list".to_owned()));
                 Action::Drop.with_note(LogNote { rule, decision, ..LogNote::default() })
             }
             "/gone" => Action::Forward(unreachable).into(),
@@ -323,7 +323,7 @@ mod exported {
         assert_eq!(reply("/dropped", "error.type").as_deref(), Some("dropped"));
         assert_eq!(reply("/dropped", "http.response.status_code"), None);
         assert_eq!(reply("/dropped", "tidegate.rule").as_deref(), Some("closed"));
-        assert_eq!(reply("/dropped", "tidegate.decision").as_deref(), Some("denied"));
+        assert_eq!(reply("/dropped", "tidegate.decision").as_deref(), Some("deny-list"));
         assert!(inbound["/gone"].is_error() && !inbound["/limited"].is_error());
 
         let sent = collector.spans(SpanKind::Client);

@@ -13,7 +13,7 @@ pub(super) fn sanitize_name(text: &str) -> String {
 pub(super) fn list_name(text: &str) -> String {
     let plain = |c: char| if c.is_alphanumeric() || matches!(c, '_' | '-') { c } else { '-' };
     match sanitize_name(text).chars().map(plain).collect::<String>() {
-        all if all == "all" => "everybody".to_owned(),
+        all if all == "all" => "all-clients".to_owned(),
         name => name,
     }
 }

@@ -112,7 +112,7 @@ pub enum RejectReason {
     /// The client is banned.
     Banned,
     /// A breaker is open, or an adaptive limit is reached.
-    Guarded,
+    Overloaded,
 }
 
 impl PolicyGate {
@@ -349,7 +349,7 @@ impl RuleRejection {
             Self::DuplicateKey => RejectReason::NoKey,
             Self::Access(denied) if denied.retry_after.is_some() => RejectReason::Banned,
             Self::Access(_) => RejectReason::DenyListed,
-            Self::Guard(_) => RejectReason::Guarded,
+            Self::Guard(_) => RejectReason::Overloaded,
             Self::Limit(reason) => *reason,
         }
     }

@@ -28,7 +28,7 @@ use tidegate_core::suggest;
 /// use tidegate_policy::edit::ModeEdit;
 ///
 /// let files = |_: &Path| Ok(b"rules:\n  - name: login  # ask Ann\n    quota: 5/min\n".to_vec());
-/// let edit = ModeEdit::plan("policy.yaml", &files, "login", &"enforce 10%".parse()?)?;
+/// let edit = ModeEdit::prepare("policy.yaml", &files, "login", &"enforce 10%".parse()?)?;
 /// assert_eq!(
 ///     String::from_utf8_lossy(&edit.new_content()),
 ///     "rules:\n  - name: login  # ask Ann\n    mode: enforce 10%\n    quota: 5/min\n",

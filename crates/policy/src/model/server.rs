@@ -80,10 +80,10 @@ pub enum Underscores {
 /// Such headers in a request are removed, unless a trusted proxy sent it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForwardedHeaders {
-    /// `full`: `X-Forwarded-For`, `-Proto`, `-Host`, `Forwarded`, and `X-Request-Id`, which responses have, too.
+    /// `all`: `X-Forwarded-For`, `-Proto`, `-Host`, `Forwarded`, and `X-Request-Id`, which responses have, too.
     #[default]
     All,
-    /// `x-forwarded`: like `full`, without `Forwarded`.
+    /// `x-forwarded`: like `all`, without `Forwarded`.
     XForwarded,
     /// `none`: no such headers.
     None,

@@ -24,7 +24,7 @@ const HEADER_STYLES: [(&str, HeaderStyle); 4] = [
     ("none", HeaderStyle::None),
 ];
 const FORWARDED_HEADERS: [(&str, ForwardedHeaders); 3] = [
-    ("full", ForwardedHeaders::All),
+    ("all", ForwardedHeaders::All),
     ("x-forwarded", ForwardedHeaders::XForwarded),
     ("none", ForwardedHeaders::None),
 ];

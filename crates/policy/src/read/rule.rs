@@ -30,10 +30,10 @@ const MISSING: [(&str, MissingKey); 4] = [
     ("ip", MissingKey::Ip),
     ("share", MissingKey::Shared),
     ("skip", MissingKey::Skip),
-    ("refuse", MissingKey::Reject),
+    ("reject", MissingKey::Reject),
 ];
 const DUPLICATES: [(&str, DuplicateKeys); 3] =
-    [("refuse", DuplicateKeys::Reject), ("first", DuplicateKeys::First), ("last", DuplicateKeys::Last)];
+    [("reject", DuplicateKeys::Reject), ("first", DuplicateKeys::First), ("last", DuplicateKeys::Last)];
 const OVERFLOW: [(&str, Overflow); 3] =
     [("replace", Overflow::Replace), ("share", Overflow::Share), ("deny", Overflow::Deny)];
 const CARRY_OVERS: [(&str, CarryOver); 2] = [("keep", CarryOver::Keep), ("reset", CarryOver::Reset)];
@@ -67,9 +67,9 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
             || write_key(&KeySpec::All),
         ),
         field!("missing": missing in MISSING,
-            "What happens to requests without the key: `ip` counts them by client address (the default), `share` all together, `skip` not at all, and `refuse` rejects them."),
+            "What happens to requests without the key: `ip` counts them by client address (the default), `share` all together, `skip` not at all, and `reject` rejects them."),
         field!("duplicates": duplicates in DUPLICATES,
-            "What happens to requests that repeat a header, cookie or query parameter that the rule reads: `refuse` rejects them, `first` and `last` select the value that counts."),
+            "What happens to requests that repeat a header, cookie or query parameter that the rule reads: `reject` rejects them, `first` and `last` select the value that counts."),
         key(
             "quota",
             "The quota.",

@@ -16,6 +16,9 @@ use tidegate_core::{LARGEST_EXACT, Micros, Percent, Quota, QuotaError, RateUnit,
 use tidegate_limiter::FailureMode;
 use tidegate_overload::ScheduleError;
 
+/// Keywords that had another name: the old name and the new one.
+const RENAMED_VALUES: [(&str, &str); 2] = [("full", "all"), ("refuse", "reject")];
+
 /// An error in a string value: the problem, the fix, and the bytes at fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValueError {
@@ -245,7 +248,12 @@ impl PolicyReader<'_> {
         match keywords.iter().find(|(word, _)| *word == text) {
             Some((_, value)) => Some(*value),
             None => {
-                let (problem, fix) = unknown_word_error(&text, keywords.iter().map(|(word, _)| *word));
+                let known = keywords.iter().map(|(word, _)| *word);
+                let renamed = RENAMED_VALUES
+                    .iter()
+                    .find(|(old, new)| *old == text && known.clone().any(|word| word == *new));
+                let (problem, fix) = unknown_word_error(&text, known);
+                let fix = renamed.map_or(fix, |(_, new)| format!("use `{new}`"));
                 self.report_error(node.span, problem, fix);
                 None
             }

@@ -239,7 +239,7 @@ fn breaker_opens_after_failures() {
     let rejected = rejection(&gate, &request).unwrap();
     assert_eq!(
         (rejected.reason, rejected.retry_after),
-        (RejectReason::Guarded, Some(Duration::from_secs(5)))
+        (RejectReason::Overloaded, Some(Duration::from_secs(5)))
     );
     assert!(matches!(rejected.action, RejectAction::Response(answer) if answer.status == 503));
 }
@@ -258,7 +258,7 @@ fn low_priority_is_shed_first() {
             true
         }
         PolicyResult::Rejected(rejection) => {
-            assert_eq!(rejection.reason, RejectReason::Guarded);
+            assert_eq!(rejection.reason, RejectReason::Overloaded);
             false
         }
     };
@@ -339,7 +339,7 @@ async fn full_adaptive_limit_queues_by_priority() {
     assert!(!low.is_finished());
     tokio::time::sleep(Duration::from_secs(5)).await;
     let PolicyResult::Rejected(low) = low.await.unwrap() else { panic!("expected a timeout") };
-    assert_eq!(low.reason, RejectReason::Guarded);
+    assert_eq!(low.reason, RejectReason::Overloaded);
     drop(high.settle(&StatusResponse(200)));
     assert!(matches!(expect_ready(send("low")), PolicyResult::Admitted(_)));
 }

@@ -140,7 +140,7 @@ fn explain_evaluates_lists_and_keys() {
 lists: { internal: [203.0.113.0/24] }
 rules:
   - { name: closed, match: { path: /internal/** }, deny: all, allow: internal }
-  - { name: wanted, match: { path: /api/** }, key: header x-user, missing: refuse, quota: 5/min }
+  - { name: wanted, match: { path: /api/** }, key: header x-user, missing: reject, quota: 5/min }
   - { name: dear, match: { path: /dear }, quota: 5/min, cost: 6 }
   - { name: watched, match: { path: /watched }, deny: all, mode: shadow }
 "

@@ -77,12 +77,27 @@ impl Rng {
                     WarmUp::new(rate, warm_up, 1.0 + self.next_below(50) as f64 / 10.0)
                         .map(AlgorithmKind::WarmUp)
                 }
+                // The test below fails for an algorithm without an arm.
                 _ => Concurrency::with_lease(few, rate.period()).map(AlgorithmKind::Concurrency),
             };
             // Beyond this, Lua's doubles are not exact and the results may differ.
             if let Some(kind) = made.ok().filter(|kind| kind.limit() < LARGEST_EXACT / 4) {
                 return kind.into();
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_quotas_cover_each_algorithm() {
+        let mut rng = Rng(1);
+        for index in 0..AlgorithmKind::names().count() {
+            let quota = rng.pick_quota(Some(index as u64));
+            assert_eq!(quota.kind().index(), index, "add the algorithm to `pick_quota`");
         }
     }
 }

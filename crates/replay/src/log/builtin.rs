@@ -92,9 +92,9 @@ pub(super) const JSON_FIELDS: &[(&str, &str)] = &[
     ("@timestamp", "time"),
     ("ts", "time"),
     ("start_time", "time"),
-    ("time_iso8601", "answered"),
-    ("time_local", "answered"),
-    ("msec", "answered"),
+    ("time_iso8601", "completed"),
+    ("time_local", "completed"),
+    ("msec", "completed"),
     ("ip", "ip"),
     ("client", "ip"),
     ("client_ip", "ip"),
@@ -122,24 +122,23 @@ pub(super) const JSON_FIELDS: &[(&str, &str)] = &[
     ("request_time", "seconds"),
     ("duration", "milliseconds"),
     ("duration_ms", "milliseconds"),
-    ("took_us", "microseconds"),
+    ("duration_us", "microseconds"),
     ("x_forwarded_for", "header x-forwarded-for"),
     ("http_x_forwarded_for", "header x-forwarded-for"),
     ("user_agent", "header user-agent"),
     ("http_user_agent", "header user-agent"),
-    ("agent", "header user-agent"),
     ("referer", "header referer"),
     ("http_referer", "header referer"),
 ];
 
 /// The field names of `--field`.
-pub(super) const FIELD_NAMES: &str = "time, answered, ip, method, path, query, request, host, status, user, seconds, milliseconds, microseconds, `header NAME`";
+pub(super) const FIELD_NAMES: &str = "time, completed, ip, method, path, query, request, host, status, user, seconds, milliseconds, microseconds, `header NAME`";
 
 /// Returns the field of a name in `--field`.
 pub(super) fn field_by_name(name: &str, place: &mut HeaderIndex<'_>) -> Option<LogField> {
     Some(match name {
         "time" => LogField::Time(TimeFormat::Any),
-        "answered" => LogField::CompletionTime(TimeFormat::Any),
+        "completed" => LogField::CompletionTime(TimeFormat::Any),
         "ip" => LogField::Ip,
         "method" => LogField::Method,
         "path" => LogField::Target,

@@ -113,8 +113,9 @@ impl LineFormats {
         }
         for (path, name) in builtin::JSON_FIELDS {
             // A record has one time, so a configured time replaces both kinds.
-            let are_times =
-                |configured: &str| [configured, name].iter().all(|name| matches!(*name, "time" | "answered"));
+            let are_times = |configured: &str| {
+                [configured, name].iter().all(|name| matches!(*name, "time" | "completed"))
+            };
             let is_named = |(configured, _): &(String, String)| configured == name || are_times(configured);
             let field = builtin::field_by_name(name, &mut place).filter(|_| !fields.iter().any(is_named));
             members.extend(field.map(|field| ((*path).to_owned(), field)));

@@ -18,7 +18,7 @@ pub fn to_json(report: &ReplayReport<'_>) -> Value {
         "notes": report.result.notes,
     });
     if let (Some(name), Some((stats, difference))) = (report.baseline, &report.result.comparison) {
-        value["against"] = policy_to_json(name, stats);
+        value["baseline"] = policy_to_json(name, stats);
         value["difference"] = self::difference_to_json(difference);
     }
     value
@@ -37,12 +37,12 @@ fn log_to_json(log: &LogStats) -> Value {
         "files": log.names,
         "lines": log.lines,
         "requests": log.requests,
-        "broken": log.broken,
-        "broken_samples": log.samples.iter().map(sample).collect::<Vec<_>>(),
+        "invalid_lines": log.broken,
+        "invalid_samples": log.samples.iter().map(sample).collect::<Vec<_>>(),
         "formats": formats,
         "reordered": log.reordered,
         "late": log.late,
-        "latest": to_seconds(log.max_lateness),
+        "max_lateness": to_seconds(log.max_lateness),
         "start": log.start.map(to_seconds),
         "end": log.end.map(to_seconds),
     })
@@ -57,7 +57,7 @@ fn policy_to_json(name: &str, stats: &PolicyStats) -> Value {
             "delayed": stats.delayed,
             "denied": stats.denied,
             "shadow": stats.shadow,
-            "waited": to_seconds(stats.total_wait),
+            "total_wait": to_seconds(stats.total_wait),
         },
         "timeline": timeline_to_json(&stats.timeline),
         "rules": stats.rules.iter().map(rule_to_json).collect::<Vec<_>>(),
@@ -67,26 +67,26 @@ fn policy_to_json(name: &str, stats: &PolicyStats) -> Value {
 fn rule_to_json(rule: &RuleStats) -> Value {
     let (lengths, open, longest, missed) = rule.episodes.summarize();
     let all = count_denials(rule);
-    let key = |key: &TopKey| json!({ "key": key.name, "denied": key.min_count(), "doubt": key.error, "share": share(key.min_count(), all) / 100.0 });
+    let key = |key: &TopKey| json!({ "key": key.name, "denied": key.min_count(), "error": key.error, "share": share(key.min_count(), all) / 100.0 });
     json!({
         "name": rule.name,
-        "asked": rule.requests,
+        "requests": rule.requests,
         "admitted": rule.admitted,
         "delayed": rule.delayed,
         "denied": rule.denied,
         "shadow": rule.shadow,
-        "stopped_elsewhere": rule.denied_by_other_rules(),
+        "denied_by_other_rules": rule.denied_by_other_rules(),
         "longest_wait": to_seconds(rule.longest_wait),
         "keys": rule.keys.top().iter().take(TOP_KEYS * 5).map(key).collect::<Vec<_>>(),
         "episodes": {
-            "ended": lengths.count(),
+            "finished": lengths.count(),
             "p50": to_seconds(lengths.percentile(50)),
             "p90": to_seconds(lengths.percentile(90)),
             "p99": to_seconds(lengths.percentile(99)),
             "longest": to_seconds(lengths.longest()),
-            "never_passed_again": open,
-            "longest_of_those": to_seconds(longest),
-            "not_followed": missed,
+            "unfinished": open,
+            "longest_unfinished": to_seconds(longest),
+            "untracked": missed,
         },
         "timeline": timeline_to_json(&rule.timeline),
     })
@@ -108,7 +108,7 @@ fn difference_to_json(difference: &PolicyDifference) -> Value {
             "key": key.key,
             "newly_denied": key.newly_denied,
             "no_longer_denied": key.no_longer_denied,
-            "doubt": key.error,
+            "error": key.error,
         })
     };
     json!({

@@ -112,15 +112,15 @@ fn write_rule(text: &mut String, rule: &RuleStats) {
 fn write_difference(
     text: &mut String,
     report: &ReplayReport<'_>,
-    against: &str,
+    baseline: &str,
     difference: &PolicyDifference,
 ) {
     let ReplayReport { policy, .. } = report;
     if difference.is_empty() {
-        let _ = writeln!(text, "\n{policy} and {against} make the same decision for every request");
+        let _ = writeln!(text, "\n{policy} and {baseline} make the same decision for every request");
         return;
     }
-    let _ = writeln!(text, "\n{policy} against {against}");
+    let _ = writeln!(text, "\n{policy} against {baseline}");
     for (count, what) in [
         (difference.newly_denied, "newly denied"),
         (difference.no_longer_denied, "no longer denied"),

@@ -9,7 +9,7 @@ pub fn to_json(suggestion: &Suggestion) -> Value {
     value!({
         "files": log.names,
         "requests": log.requests,
-        "broken": log.broken,
+        "invalid_lines": log.broken,
         "key": request.key_text,
         "target": match request.target {
             SuggestTarget::Keys(share) => value!({ "keys_never_denied": share.as_f64() }),
@@ -29,17 +29,17 @@ fn group_to_json(group: &GroupSuggestion) -> Value {
             "p50": peaks.p50,
             "p90": peaks.p90,
             "p99": peaks.p99,
-            "most": peaks.max,
+            "max": peaks.max,
         })
     });
-    let outliers = group.outliers.iter().map(|(key, most)| value!({ "key": key, "most": most }));
+    let outliers = group.outliers.iter().map(|(key, max)| value!({ "key": key, "max": max }));
     value!({
         "name": group.group.name,
         "path": group.group.path,
         "except": group.group.except,
         "requests": group.requests,
         "keys": group.keys,
-        "needed": group.min_quota.to_string(),
+        "min_quota": group.min_quota.to_string(),
         "quota": group.quota.to_string(),
         "denied": group.denied,
         "within_target": group.is_within_target,
@@ -49,7 +49,7 @@ fn group_to_json(group: &GroupSuggestion) -> Value {
         "outlier_count": group.outlier_count,
         "warnings": text::group_warnings(group),
         "candidates": group.trials.iter().map(trial_to_json).collect::<Vec<_>>(),
-        "why": text::explain_quota(group),
+        "explanation": text::explain_quota(group),
     })
 }
 

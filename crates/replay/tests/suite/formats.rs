@@ -116,7 +116,7 @@ fn json_fields_are_configurable() {
     assert_eq!((result.stats.rules[0].denied, result.stats.rules[1].denied), (1, 0));
     let wrong =
         LineFormats::single("json", &[("colour".to_owned(), "c".to_owned())]).unwrap_err().to_string();
-    assert!(wrong.contains("unknown field `colour`; use one of time, answered, ip"), "{wrong}");
+    assert!(wrong.contains("unknown field `colour`; use one of time, completed, ip"), "{wrong}");
 }
 
 /// nginx logs the time of the response, so the duration is subtracted. Apache and Envoy log the time of the request.

@@ -97,7 +97,7 @@ fn deny_response(
                 RejectReason::Limited => StatusCode::TOO_MANY_REQUESTS,
                 RejectReason::NoKey => StatusCode::BAD_REQUEST,
                 RejectReason::DenyListed | RejectReason::Banned => StatusCode::FORBIDDEN,
-                RejectReason::Guarded => StatusCode::SERVICE_UNAVAILABLE,
+                RejectReason::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             };
             response
         }

@@ -20,9 +20,9 @@ pub(crate) enum BodyForm {
     SingleQuery,
     /// `[…]`: a list of results.
     QueryList,
-    /// `{"asks": […]}`: a list of independent results.
+    /// `{"queries": […]}`: a list of independent results.
     Batch,
-    /// `{"asks": […], "all-or-nothing": true}`: all queries are charged, or none.
+    /// `{"queries": […], "all-or-nothing": true}`: all queries are charged, or none.
     AllOrNothing,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for QueryPosition {
         match form {
             BodyForm::SingleQuery => Ok(()),
             BodyForm::QueryList => write!(f, "[{index}]: "),
-            BodyForm::Batch | BodyForm::AllOrNothing => write!(f, "asks[{index}]: "),
+            BodyForm::Batch | BodyForm::AllOrNothing => write!(f, "queries[{index}]: "),
         }
     }
 }
@@ -58,7 +58,7 @@ impl<'a> QueryBatch<'a> {
             ApiError::bad_request(format!("invalid JSON body: {error}; send an object or a list"))
         })?;
         let (form, items) = match value {
-            JsonValue::Object(members) if members.contains_key("asks") => parse_batch(members)?,
+            JsonValue::Object(members) if members.contains_key("queries") => parse_batch(members)?,
             JsonValue::Array(list) => (BodyForm::QueryList, list),
             value => {
                 let members =
@@ -82,7 +82,7 @@ fn parse_batch(members: JsonObject<'_>) -> Result<(BodyForm, Vec<JsonValue<'_>>)
     let (mut form, mut items) = (BodyForm::Batch, JsonValue::Null);
     for (name, value) in members.into_vec() {
         match (&*name, value) {
-            ("asks", value) => items = value,
+            ("queries", value) => items = value,
             ("all-or-nothing", JsonValue::Bool(true)) => form = BodyForm::AllOrNothing,
             ("all-or-nothing", JsonValue::Bool(false)) => form = BodyForm::Batch,
             ("all-or-nothing", _) => {
@@ -92,14 +92,14 @@ fn parse_batch(members: JsonObject<'_>) -> Result<(BodyForm, Vec<JsonValue<'_>>)
                 return Err(unknown_member(
                     QueryPosition(BodyForm::SingleQuery, 0),
                     name,
-                    &["asks", "all-or-nothing"],
+                    &["queries", "all-or-nothing"],
                 ));
             }
         }
     }
     match items {
         JsonValue::Array(list) => Ok((form, list)),
-        _ => Err(ApiError::bad_request("`asks` is not a list; put the queries in `[…]`")),
+        _ => Err(ApiError::bad_request("`queries` is not a list; put the queries in `[…]`")),
     }
 }
 
@@ -209,8 +209,8 @@ impl<'a> JsonMembers<'a> {
 
     /// Returns how long the caller accepts to wait for capacity.
     pub(super) fn max_wait(&self) -> Result<Duration, ApiError> {
-        let time = self.seconds("within", Duration::ZERO, |seconds| seconds >= 0.0);
-        time.ok_or_else(|| self.invalid("within", "is out of range; write seconds, from 0 to 3600"))
+        let time = self.seconds("max-wait", Duration::ZERO, |seconds| seconds >= 0.0);
+        time.ok_or_else(|| self.invalid("max-wait", "is out of range; write seconds, from 0 to 3600"))
     }
 
     /// Parses seconds; `default` if the member is absent, `None` if the value is invalid.

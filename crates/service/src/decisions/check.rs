@@ -15,7 +15,7 @@ use tidegate_limiter::{Check, CombinedReservation, reserve_all};
 use tidegate_policy::compile::PolicyGate;
 use tidegate_rule::{HeaderStyle, Mode};
 
-pub(super) const MEMBERS: [&str; 5] = ["rule", "key", "cost", "tier", "within"];
+pub(super) const MEMBERS: [&str; 5] = ["rule", "key", "cost", "tier", "max-wait"];
 
 pub(super) async fn handle(
     state: &AppState,
@@ -170,7 +170,7 @@ impl Serialize for BatchResponse<'_> {
             BodyForm::Batch | BodyForm::AllOrNothing => {
                 let mut map = serializer.serialize_map(Some(2))?;
                 map.serialize_entry("allowed", &self.responses.iter().all(RuleResponse::is_allowed))?;
-                map.serialize_entry("answers", &self.responses)?;
+                map.serialize_entry("results", &self.responses)?;
                 map.end()
             }
         }

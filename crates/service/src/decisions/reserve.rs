@@ -19,7 +19,7 @@ use tidegate_http_server::{ApiCaller, ApiError, json_response};
 use tidegate_limiter::CombinedReservation;
 use tidegate_policy::compile::QuotaKind;
 
-pub(super) const MEMBERS: [&str; 6] = ["rule", "key", "cost", "tier", "within", "expires"];
+pub(super) const MEMBERS: [&str; 6] = ["rule", "key", "cost", "tier", "max-wait", "expires"];
 pub(super) const COMMIT_MEMBERS: [&str; 2] = ["id", "cost"];
 pub(super) const CANCEL_MEMBERS: [&str; 1] = ["id"];
 pub(super) const RELEASE_MEMBERS: [&str; 1] = ["id"];
@@ -164,7 +164,7 @@ pub(super) fn settled_response(
     let body = match form {
         BodyForm::SingleQuery => results.next().unwrap_or_else(|| Ok(json!({})))?,
         BodyForm::QueryList => Value::Array(to_json_list(results)),
-        BodyForm::Batch | BodyForm::AllOrNothing => json!({ "answers": to_json_list(results) }),
+        BodyForm::Batch | BodyForm::AllOrNothing => json!({ "results": to_json_list(results) }),
     };
     Ok(json_response(StatusCode::OK, "application/json", &body))
 }

@@ -238,7 +238,7 @@ impl Serialize for RuleResponse<'_> {
         map.serialize_entry("mode", mode)?;
         map.serialize_entry("degraded", &self.decision.is_some_and(|it| it.is_degraded()))?;
         if self.evaluation == QueryEvaluation::Skipped {
-            map.serialize_entry("asked", &false)?;
+            map.serialize_entry("evaluated", &false)?;
         }
         if let Some(decision) = &self.decision {
             self.serialize_decision(decision, &mut map)?;

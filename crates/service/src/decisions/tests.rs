@@ -95,7 +95,7 @@ async fn request_without_free_slots_is_not_charged() {
         let (_, first) = api.post(call, "", &query).await;
         let before = api.remaining(rule).await;
         // There is capacity for one more. A batch of two is rejected as a whole, in each form.
-        for both in [json!([query, query]), json!({"asks": [query, query], "all-or-nothing": true})] {
+        for both in [json!([query, query]), json!({"queries": [query, query], "all-or-nothing": true})] {
             let (status, error) = api.post(call, "", &both).await;
             assert_eq!(
                 (status, error["detail"].as_str()),

@@ -52,6 +52,6 @@ fn reason_status(reason: RejectReason) -> u16 {
         RejectReason::Limited => 429,
         RejectReason::NoKey => 400,
         RejectReason::DenyListed | RejectReason::Banned => 403,
-        RejectReason::Guarded => 503,
+        RejectReason::Overloaded => 503,
     }
 }

@@ -114,8 +114,8 @@ function row(ban, lift) {
   };
 }
 
-function source({ by, times, reason }) {
-  const often = times > 1 ? `, for the ${count(times)}th time` : '';
+function source({ by, 'ban-count': bans, reason }) {
+  const often = bans > 1 ? `, for the ${count(bans)}th time` : '';
   return `by ${by === 'rule' ? 'its rule' : 'an operator'}${often}${reason ? `: ${reason}` : ''}`;
 }
 

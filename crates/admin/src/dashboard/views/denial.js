@@ -47,7 +47,7 @@ function render(body, denial) {
   const parts = definitionList([
     ['When', dateTime(denial.time)],
     ['Rule', denial.rule ? h('a', { href: `#/rules/${encode(denial.rule)}` }, denial.rule) : 'banned by an operator'],
-    ['Reason', REASONS[denial.why] ?? denial.why],
+    ['Reason', REASONS[denial.reason] ?? denial.reason],
     [
       'Key',
       key && h('span', {}, h('code', {}, key), denial['key-hashed'] ? ' (a hash; the key is not stored)' : ''),
@@ -81,9 +81,9 @@ function render(body, denial) {
   body.replaceChildren(
     h('section', { class: 'panel' }, h('p', { class: 'statement' }, inlineCode(denial.summary))),
     h('div', { class: 'pair' }, panel('The request', parts), panel('The state before', ...state)),
-    panel('When a retry succeeds', when, h('p', { class: 'note' }, denial.passes ? sentence(denial.passes) : '')),
+    panel('When a retry succeeds', when, h('p', { class: 'note' }, denial.retry ? sentence(denial.retry) : '')),
   );
-  const end = denial['passes-at'] ? Date.parse(denial['passes-at']) : null;
+  const end = denial['retry-at'] ? Date.parse(denial['retry-at']) : null;
   return (now) => {
     if (end === null) setText(when, 'Unknown.');
     else if (now >= end) setText(when, `Since ${dateTime(end)}, unless this key has sent other requests.`);

@@ -65,7 +65,7 @@ export function denials({ root, query }) {
       ruleChoices(rules, snapshot, query.get('rule'));
       const { requests, rules: all, policy, uptime } = snapshot;
       const state = JSON.stringify([
-        requests.refused,
+        requests.rejected,
         all.map(({ counts }) => counts.denied),
         policy.version,
         uptime < 2,
@@ -100,7 +100,7 @@ function row(denial) {
       h(
         'a',
         { href: `#/why/${encode(denial.id)}`, title: `Why was ${denial.id} denied?` },
-        chip(REASONS[denial.why] ?? denial.why, denial.why === 'limited' ? 'warn' : 'bad'),
+        chip(REASONS[denial.reason] ?? denial.reason, denial.reason === 'limited' ? 'warn' : 'bad'),
       ),
     ),
     h('td', {}, denial.rule ? h('a', { href: `#/rules/${encode(denial.rule)}` }, denial.rule) : 'an operator'),

@@ -6,11 +6,11 @@ import { inMemory } from './rule.js';
 import { tiles } from './traffic.js';
 
 const TONES = {
-  good: 'good',
-  well: 'good',
-  doubtful: 'warn',
+  healthy: 'good',
+  available: 'good',
+  unhealthy: 'warn',
   down: 'bad',
-  away: 'bad',
+  unavailable: 'bad',
   closed: 'good',
   open: 'bad',
   'half-open': 'warn',
@@ -47,10 +47,10 @@ export function health({ root }) {
       ]);
       servers.show(it.upstreams, () => serverTable(it.upstreams));
       stores.show(it.stores, () => storeTable(it.stores));
-      const guarded = it.rules
+      const protectedRules = it.rules
         .filter(({ queue, breaker, adaptive }) => queue || breaker || adaptive)
         .map(({ name, queue, breaker, adaptive }) => ({ name, queue, breaker, adaptive }));
-      guards.show(guarded, () => guardTable(guarded));
+      guards.show(protectedRules, () => guardTable(protectedRules));
       const withTables = it.rules.filter(({ table }) => table).map(({ name, table }) => ({ name, table }));
       tables.show(withTables, () => tableSizes(withTables));
       const latency = [times(it.latency.decision), times(it.latency.wait)];
@@ -64,7 +64,7 @@ export function health({ root }) {
           ['Decision API', it.decisions],
           ['Policy loaded', dateTime(it.policy.loaded)],
           ['Reloads', count(it.policy.reloads)],
-          ['Live subscribers', `${count(it.watchers.now)} of ${count(it.watchers.most)}`],
+          ['Live subscribers', `${count(it.watchers.current)} of ${count(it.watchers.max)}`],
         ]),
       );
     },
@@ -138,10 +138,10 @@ function serverTable(upstreams) {
 function storeTable(stores) {
   if (stores.length === 0)
     return empty('All counters are in memory.', 'Several gateways can share the counters of a `store`.');
-  const trouble = (text) => (text ? h('p', { class: 'wrong' }, text) : null);
+  const lastError = (text) => (text ? h('p', { class: 'wrong' }, text) : null);
   return listing('Stores', stores, [
     ['Store', 'heading', ({ name }) => name],
-    ['Health', 'text', (store) => [state(store.health), trouble(store.trouble)]],
+    ['Health', 'text', (store) => [state(store.health), lastError(store['last-error'])]],
     ['Calls', 'number', ({ calls }) => count(calls)],
     ['Failures', 'number', ({ failures }) => count(failures)],
     ['p50', 'number', p50Text],

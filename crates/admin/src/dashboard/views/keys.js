@@ -13,7 +13,7 @@ export function keys(page) {
   const by = select(
     [
       ['denied', 'Most denied'],
-      ['asked', 'Most requests'],
+      ['requests', 'Most requests'],
       ['shadow-denied', 'Most would-be denials'],
     ],
     query.get('by') ?? 'denied',
@@ -64,7 +64,7 @@ export function ruleChoices(element, { rules }, chosen) {
 /** The title, column and empty message of each table. */
 const KINDS = {
   denied: { title: 'Keys with the most denials', column: 'Denied', none: 'No key was denied yet.' },
-  asked: { title: 'Keys with the most requests', column: 'Requests', none: 'No requests yet.' },
+  requests: { title: 'Keys with the most requests', column: 'Requests', none: 'No requests yet.' },
   'shadow-denied': {
     title: 'Keys with the most would-be denials',
     column: 'Would be denied',

@@ -8,7 +8,7 @@ import { change, canChange } from '../operator.js';
 export function policy({ root, notify }) {
   const about = h('p', { class: 'lead' });
   const wrong = h('pre', { class: 'mono' });
-  const refused = h(
+  const rejected = h(
     'div',
     { class: 'banner', role: 'alert', hidden: true },
     'The policy file changed but is invalid; the previous policy stays in force:',
@@ -20,7 +20,7 @@ export function policy({ root, notify }) {
   root.append(
     h('div', { class: 'title' }, h('h1', {}, 'Policy'), reload),
     about,
-    refused,
+    rejected,
     panel('Warnings', lint),
     panel('In force', source),
   );
@@ -54,7 +54,7 @@ export function policy({ root, notify }) {
         about,
         `${policy.file ?? 'A policy without a file'}, version ${policy.version}, in force since ${dateTime(policy.loaded)}.`,
       );
-      refused.hidden = !policy.error;
+      rejected.hidden = !policy.error;
       if (policy.error) {
         setText(wrong, policy.error);
       }

@@ -10,11 +10,11 @@ import { OUTCOMES, recent } from '../live.js';
 export const REASONS = {
   limited: 'quota exceeded',
   'no-key': 'no key in the request',
-  listed: 'denied by a list',
+  'deny-list': 'denied by a list',
   banned: 'banned',
-  guarded: 'circuit breaker or concurrency limit',
-  full: 'queue full',
-  'store-away': 'store unavailable',
+  overloaded: 'circuit breaker or concurrency limit',
+  'queue-full': 'queue full',
+  'store-unavailable': 'store unavailable',
 };
 
 export function rule(page) {

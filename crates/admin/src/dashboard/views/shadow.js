@@ -210,9 +210,9 @@ function consequence({ counts, mode: now, percent: share }, mode, percent) {
   return `${counted} From now on it denies them${percent ? `, for ${percent} % of the keys` : ''}.`;
 }
 
-function description({ rule, from, to, undoes, by }) {
+function description({ rule, from, to, reverts, by }) {
   const mode = (it) => `${it.mode}${it.percent === null ? '' : ` ${it.percent} %`}`;
-  const back = undoes === null ? '' : `, reverts change ${undoes}`;
+  const back = reverts === null ? '' : `, reverts change ${reverts}`;
   return `${rule}: ${mode(from)} → ${mode(to)}${back} (${by})`;
 }
 

@@ -28,11 +28,11 @@ export function traffic({ root, live }) {
 
   return {
     snapshot({ requests, rules: all }) {
-      const [admitted, refused] = recent(live.requests()) ?? [null, null];
+      const [admitted, rejected] = recent(live.requests()) ?? [null, null];
       numbers.setText([
-        [rate(admitted === null ? null : admitted + refused), '/s'],
+        [rate(admitted === null ? null : admitted + rejected), '/s'],
         [brief(requests.admitted), share(requests.total ? requests.admitted / requests.total : null)],
-        [brief(requests.refused), share(requests.total ? requests.refused / requests.total : null)],
+        [brief(requests.rejected), share(requests.total ? requests.rejected / requests.total : null)],
         [count(requests['in-flight']), 'now'],
         [count(waiting(all)), 'in queues'],
       ]);

@@ -127,14 +127,14 @@ async fn batch_is_answered_in_order_and_can_be_atomic() {
         reply.as_array().unwrap().iter().map(|reply| reply["allowed"].as_bool().unwrap()).collect();
     assert_eq!((status, allowed), (200, vec![true, false, true, true]));
 
-    let both = json!({"asks": [query("c", 2), query("b", 3)], "all-or-nothing": true});
+    let both = json!({"queries": [query("c", 2), query("b", 3)], "all-or-nothing": true});
     let (status, reply) = api.post("check", &both).await;
     assert_eq!((status, &reply["allowed"]), (200, &json!(false)));
     let (_, reply) = api.post("peek", &query("c", 0)).await;
     assert_eq!(reply["remaining"], 3, "nothing was charged");
-    let both = json!({"asks": [query("c", 2), query("b", 2)], "all-or-nothing": true});
+    let both = json!({"queries": [query("c", 2), query("b", 2)], "all-or-nothing": true});
     let (_, reply) = api.post("check", &both).await;
-    assert_eq!((&reply["allowed"], &reply["answers"][0]["remaining"]), (&json!(true), &json!(1)));
+    assert_eq!((&reply["allowed"], &reply["results"][0]["remaining"]), (&json!(true), &json!(1)));
     let (status, _) = api.post("check", &Value::Array(vec![query("d", 0); 1_001])).await;
     assert_eq!(status, 400);
     api.stop().await;
@@ -242,8 +242,13 @@ async fn invalid_request_error_names_field_and_fix() {
         ("check", r#"{"rule":"lgoin"}"#, 404, "did you mean `login`?"),
         ("check", r#"{"rule":"login","kye":"a"}"#, 400, "unknown member `kye`; did you mean `key`?"),
         ("check", r#"[{"rule":"all"},{"rule":"login"}]"#, 400, "[1]: missing key"),
-        ("check", r#"{"asks":[{"rule":"all","cost":-1}]}"#, 400, "asks[0]: `cost` is not a whole number"),
-        ("check", r#"{"asks":7}"#, 400, "`asks` is not a list"),
+        (
+            "check",
+            r#"{"queries":[{"rule":"all","cost":-1}]}"#,
+            400,
+            "queries[0]: `cost` is not a whole number",
+        ),
+        ("check", r#"{"queries":7}"#, 400, "`queries` is not a list"),
         ("check", r#"{"rule":"all","key":"a"}"#, 400, "omit `key`"),
         ("check", r#"{"rule":"plans","key":"x"}"#, 400, "invalid address `x`"),
         ("check", r#"{"rule":"plans","key":"::1","tier":"glod"}"#, 400, "did you mean `gold`?"),
@@ -252,8 +257,8 @@ async fn invalid_request_error_names_field_and_fix() {
         ("check?deny=302", "{}", 400, "from 400 to 599"),
         ("check?dney=200", "{}", 400, "did you mean `deny`?"),
         ("commit?deny=200", "{}", 400, "unknown parameter `deny`; remove it"),
-        ("peek", r#"{"asks":[],"all-or-nothing":true}"#, 400, "`all-or-nothing` is invalid here"),
-        ("commit", r#"{"asks":[],"all-or-nothing":true}"#, 400, "`all-or-nothing` is invalid here"),
+        ("peek", r#"{"queries":[],"all-or-nothing":true}"#, 400, "`all-or-nothing` is invalid here"),
+        ("commit", r#"{"queries":[],"all-or-nothing":true}"#, 400, "`all-or-nothing` is invalid here"),
         ("check", r#"{"rule":"all","cost":1.5}"#, 400, "`cost` is not a whole number"),
         ("check", r#"{"rule":"all","cost":1e999}"#, 400, "invalid JSON body"),
         ("reserve", r#"{"rule":"login","key":"a","expires":3601}"#, 400, "at most 3600"),

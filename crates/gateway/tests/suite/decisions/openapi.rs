@@ -116,8 +116,8 @@ async fn decision_fields_match_openapi_document() {
     let query = |rule: &str, cost: u64| json!({"rule": rule, "key": "ann", "cost": cost});
     wait_for_response(&api, "peek", &query("elsewhere", 1), is_store_connected).await;
     let together =
-        |rules: [&str; 2]| json!({"asks": rules.map(|rule| query(rule, 1)), "all-or-nothing": true});
-    let waiting_query = |rule: &str| json!({"rule": rule, "key": "ann", "within": 3600});
+        |rules: [&str; 2]| json!({"queries": rules.map(|rule| query(rule, 1)), "all-or-nothing": true});
+    let waiting_query = |rule: &str| json!({"rule": rule, "key": "ann", "max-wait": 3600});
     // A call, its body, and the members that its response must have.
     let cases: [(&str, Value, &[&str]); 12] = [
         ("check", query("hour", 1), &["limit", "remaining", "reset-after", "quota"]),
@@ -134,7 +134,7 @@ async fn decision_fields_match_openapi_document() {
         ("reserve", query("both", 1), &["id", "expires-after"]),
         ("acquire", query("both", 1), &["id", "expires-after"]),
         ("check", together(["both", "elsewhere"]), &[]),
-        ("check", together(["elsewhere", "hour"]), &["asked"]),
+        ("check", together(["elsewhere", "hour"]), &["evaluated"]),
         ("check", json!([query("hour", 1), waiting_query("both")]), &["retry-after"]),
     ];
     let document = openapi_document();
@@ -149,14 +149,14 @@ async fn decision_fields_match_openapi_document() {
             None,
             "{call} {query}"
         );
-        let answers = reply.get("answers").unwrap_or(&reply);
-        let first = answers.get(0).unwrap_or(answers).as_object().unwrap();
+        let results = reply.get("results").unwrap_or(&reply);
+        let first = results.get(0).unwrap_or(results).as_object().unwrap();
         for member in members {
             assert!(first.contains_key(*member), "{call} {query}: no {member} in {reply}");
         }
-        let answers = answers.as_array().map_or(std::slice::from_ref(answers), Vec::as_slice);
+        let results = results.as_array().map_or(std::slice::from_ref(results), Vec::as_slice);
         found_members
-            .extend(answers.iter().flat_map(|response| response.as_object().unwrap().keys().cloned()));
+            .extend(results.iter().flat_map(|response| response.as_object().unwrap().keys().cloned()));
     }
     let known = document["components"]["schemas"]["Decision"]["properties"].as_object().unwrap();
     assert_eq!(found_members, known.keys().cloned().collect());
@@ -167,8 +167,9 @@ async fn decision_fields_match_openapi_document() {
 #[tokio::test]
 async fn queued_decision_returns_its_wait() {
     let api = DecisionServer::start(ALL_OUTCOMES_POLICY.replace(", store: far", "").as_str());
-    let wait = async |call: &str, within: f64| {
-        let (status, reply) = api.post(call, &json!({"rule": "queue", "key": "ann", "within": within})).await;
+    let wait = async |call: &str, max_wait: f64| {
+        let (status, reply) =
+            api.post(call, &json!({"rule": "queue", "key": "ann", "max-wait": max_wait})).await;
         let waited = reply["wait"].as_f64().map(|seconds| (seconds / 3_600.0).ceil());
         (status, waited, reply)
     };
@@ -188,17 +189,17 @@ async fn queued_decision_returns_its_wait() {
     assert_eq!(wait("check", 3_600.0).await.1, Some(1.0), "the place in the queue is free again");
     for (body, part) in [
         (
-            json!({"rule": "queue", "key": "ann", "within": -1}),
-            "`within` is out of range; write seconds, from 0 to 3600",
+            json!({"rule": "queue", "key": "ann", "max-wait": -1}),
+            "`max-wait` is out of range; write seconds, from 0 to 3600",
         ),
-        (json!([{"rule": "queue", "key": "ann", "within": 3601}]), "[0]: `within` is out of range"),
-        (json!({"rule": "queue", "key": "ann", "within": "1s"}), "`within` is out of range"),
+        (json!([{"rule": "queue", "key": "ann", "max-wait": 3601}]), "[0]: `max-wait` is out of range"),
+        (json!({"rule": "queue", "key": "ann", "max-wait": "1s"}), "`max-wait` is out of range"),
     ] {
         let (status, reply) = api.post("check", &body).await;
         assert_eq!(status, 400, "{reply}");
         assert!(reply["detail"].as_str().unwrap().starts_with(part), "{reply}");
     }
-    let (status, reply) = api.post("peek", &json!({"rule": "queue", "key": "ann", "within": 1})).await;
+    let (status, reply) = api.post("peek", &json!({"rule": "queue", "key": "ann", "max-wait": 1})).await;
     assert_eq!(status, 400, "a peek cannot wait: {reply}");
     api.stop().await;
 }

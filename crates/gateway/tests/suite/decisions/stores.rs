@@ -66,7 +66,7 @@ async fn services_share_redis_counters_and_report_outage() {
     let (_, reply) = one.post("check", &query("login", 2)).await;
     assert_eq!((&reply["remaining"], &reply["degraded"]), (&json!(1), &json!(false)));
     assert_eq!(other.post("check", &query("login", 2)).await.0, 429);
-    let both = json!({"asks": [query("login", 1), query("open", 9)], "all-or-nothing": true});
+    let both = json!({"queries": [query("login", 1), query("open", 9)], "all-or-nothing": true});
     assert_eq!(other.post("check", &both).await.1["allowed"], false);
     assert_eq!(one.post("peek", &query("login", 1)).await.1["remaining"], 1, "nothing was charged");
 

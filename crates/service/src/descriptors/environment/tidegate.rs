@@ -33,7 +33,7 @@ pub struct TidegateSettings {
 /// How hits are counted, and the format of the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountingChoice {
-    /// `theirs`: counts as envoyproxy/ratelimit does, with Tidegate keys.
+    /// `envoy`: counts as envoyproxy/ratelimit does, with Tidegate keys.
     Reference,
     /// `atomic`: counts all descriptors of a request, or none.
     Atomic,
@@ -57,7 +57,7 @@ pub struct ApiToken(pub(crate) String);
 
 pub(super) fn settings(variables: &Variables) -> Result<TidegateSettings, EnvironmentError> {
     Ok(TidegateSettings {
-        counting: match variables.choice("TIDEGATE_COUNTING", &["theirs", "atomic", "shared"])? {
+        counting: match variables.choice("TIDEGATE_COUNTING", &["envoy", "atomic", "shared"])? {
             "atomic" => CountingChoice::Atomic,
             "shared" => CountingChoice::Shared,
             _ => CountingChoice::Reference,
@@ -65,9 +65,7 @@ pub(super) fn settings(variables: &Variables) -> Result<TidegateSettings, Enviro
         outage: parse_outage(variables)?,
         deadline: parse_deadline(variables)?,
         lease: parse_lease(variables)?,
-        headers: match variables
-            .choice("TIDEGATE_HEADERS", &["theirs", "ratelimit", "x-ratelimit", "ietf"])?
-        {
+        headers: match variables.choice("TIDEGATE_HEADERS", &["envoy", "ratelimit", "x-ratelimit", "ietf"])? {
             "ratelimit" => Some(ResponseHeaderMode::Custom(HeaderNames::rate_limit())),
             "x-ratelimit" => Some(ResponseHeaderMode::Custom(HeaderNames::x_rate_limit())),
             "ietf" => Some(ResponseHeaderMode::Ietf),
