@@ -207,6 +207,9 @@ impl PolicyCounters {
             RejectReason::DenyListed => RuleOutcome::DenyListed,
             RejectReason::Banned => RuleOutcome::Banned,
             RejectReason::Overloaded => RuleOutcome::Overloaded,
+            RejectReason::QueueFull => RuleOutcome::QueueFull,
+            RejectReason::StoreUnavailable => RuleOutcome::StoreUnavailable,
+            RejectReason::FeatureOff => RuleOutcome::FeatureOff,
         };
         let decision = rejection.decision.as_ref().map(|(decision, _)| decision);
         self.with_shard(|shard| {

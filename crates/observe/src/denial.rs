@@ -50,20 +50,20 @@ pub(crate) enum DenialKind {
     Overloaded,
     QueueFull,
     StoreUnavailable,
+    FeatureOff,
 }
 
 impl DenialKind {
     pub(crate) fn from_rejection(rejection: &PolicyRejection) -> Self {
-        match (rejection.reason, &rejection.decision) {
-            (RejectReason::Limited, None) => Self::QueueFull,
-            (RejectReason::Limited, Some((decision, _))) if decision.is_fail_closed() => {
-                Self::StoreUnavailable
-            }
-            (RejectReason::Limited, Some(_)) => Self::Limited,
-            (RejectReason::NoKey, _) => Self::NoKey,
-            (RejectReason::DenyListed, _) => Self::DenyListed,
-            (RejectReason::Banned, _) => Self::Banned,
-            (RejectReason::Overloaded, _) => Self::Overloaded,
+        match rejection.reason {
+            RejectReason::Limited => Self::Limited,
+            RejectReason::QueueFull => Self::QueueFull,
+            RejectReason::StoreUnavailable => Self::StoreUnavailable,
+            RejectReason::NoKey => Self::NoKey,
+            RejectReason::DenyListed => Self::DenyListed,
+            RejectReason::Banned => Self::Banned,
+            RejectReason::Overloaded => Self::Overloaded,
+            RejectReason::FeatureOff => Self::FeatureOff,
         }
     }
 
@@ -76,6 +76,7 @@ impl DenialKind {
             Self::Overloaded => "overloaded",
             Self::QueueFull => "queue-full",
             Self::StoreUnavailable => "store-unavailable",
+            Self::FeatureOff => "feature-off",
         }
     }
 }
@@ -141,10 +142,11 @@ impl DenialRecord {
             },
             (DenialKind::Overloaded, _) => match after {
                 Some(after) => format!("after {after}, when the circuit breaker allows a probe"),
-                None => "when fewer requests are in flight".to_owned(),
+                None => "when fewer requests are in flight, or the load of the machine is lower".to_owned(),
             },
             (DenialKind::QueueFull, _) => "when the queue is shorter".to_owned(),
             (DenialKind::StoreUnavailable, _) => "when the store is available".to_owned(),
+            (DenialKind::FeatureOff, _) => "when the feature is on".to_owned(),
         }
     }
 
@@ -172,9 +174,12 @@ impl DenialRecord {
             (DenialKind::NoKey, _) => "the request has no key".to_owned(),
             (DenialKind::DenyListed, _) => "a list denies the client".to_owned(),
             (DenialKind::Banned, _) => format!("{key} is banned"),
-            (DenialKind::Overloaded, _) => "circuit breaker open, or concurrency limit reached".to_owned(),
+            (DenialKind::Overloaded, _) => {
+                "circuit breaker open, concurrency limit reached, or load too high".to_owned()
+            }
             (DenialKind::QueueFull, _) => "queue full, or queue timeout".to_owned(),
             (DenialKind::StoreUnavailable, _) => "store unavailable, and the rule fails closed".to_owned(),
+            (DenialKind::FeatureOff, _) => "the feature that the request uses is off".to_owned(),
         };
         let by = match &self.rule {
             Some(rule) => format!("rule `{rule}`"),

@@ -26,15 +26,32 @@ pub enum RuleOutcome {
     DenyListed,
     /// The key is banned.
     Banned,
-    /// A circuit breaker or an adaptive limit denied the request.
+    /// A circuit breaker, an adaptive limit or the load of the machine rejected the request.
     Overloaded,
+    /// The queue was full, or the wait in it timed out.
+    QueueFull,
+    /// The store was unavailable, and the rule fails closed.
+    StoreUnavailable,
+    /// The feature that the request uses was off.
+    FeatureOff,
     /// A rule in shadow mode would have denied the request.
     ShadowDenied,
 }
 
 /// The names of the outcomes, in order.
-pub(crate) const OUTCOME_NAMES: [&str; 8] =
-    ["admitted", "delayed", "limited", "no-key", "deny-list", "banned", "overloaded", "shadow-denied"];
+pub(crate) const OUTCOME_NAMES: [&str; 11] = [
+    "admitted",
+    "delayed",
+    "limited",
+    "no-key",
+    "deny-list",
+    "banned",
+    "overloaded",
+    "queue-full",
+    "store-unavailable",
+    "feature-off",
+    "shadow-denied",
+];
 /// The index of the count of decisions without the store, after those of the outcomes.
 pub(crate) const DEGRADED_INDEX: usize = OUTCOME_NAMES.len();
 

@@ -124,12 +124,15 @@ pub(super) fn mode_name(mode: Mode) -> &'static str {
 }
 
 /// The outcomes that reject a request.
-const DENIED_OUTCOMES: [RuleOutcome; 5] = [
+const DENIED_OUTCOMES: [RuleOutcome; 8] = [
     RuleOutcome::Limited,
     RuleOutcome::NoKey,
     RuleOutcome::DenyListed,
     RuleOutcome::Banned,
     RuleOutcome::Overloaded,
+    RuleOutcome::QueueFull,
+    RuleOutcome::StoreUnavailable,
+    RuleOutcome::FeatureOff,
 ];
 
 fn counts_json(counts: &RuleCounts) -> Value {

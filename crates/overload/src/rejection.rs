@@ -22,6 +22,10 @@ pub enum Rejection {
     ConcurrencyLimitReached,
     /// The remaining slots are reserved for requests of higher priority.
     PriorityShed(ShedReason),
+    /// The load of the machine is above the threshold of the request's class.
+    LoadShed,
+    /// The feature that serves the call is off.
+    FeatureOff,
 }
 
 impl Rejection {
@@ -33,7 +37,9 @@ impl Rejection {
             | Self::Throttled
             | Self::QuotaExceeded(_)
             | Self::ConcurrencyLimitReached
-            | Self::PriorityShed(_) => None,
+            | Self::PriorityShed(_)
+            | Self::LoadShed
+            | Self::FeatureOff => None,
         }
     }
 }
@@ -53,6 +59,8 @@ impl fmt::Display for Rejection {
             Self::QuotaExceeded(_) => f.write_str("quota exceeded while the error rate is high"),
             Self::ConcurrencyLimitReached => f.write_str("concurrency limit reached"),
             Self::PriorityShed(shed) => shed.fmt(f),
+            Self::LoadShed => f.write_str("request shed; load too high"),
+            Self::FeatureOff => f.write_str("feature off"),
         }
     }
 }

@@ -8,14 +8,14 @@ use crate::{
     },
     head::{self, HeadError, HeadLimits, HttpRequestHead},
     matching::{Mismatch, RequestView},
-    model::{self, KeySpec, Policy, PrioritySpec, Quotas, RouteAction, RuleEnforcement, RuleSpec},
+    model::{self, KeySpec, Policy, PrioritySpec, Quotas, RouteAction, RuleEnforcement, RuleSpec, ShedSpec},
 };
 use http::{header, request};
 use std::{fmt, net::IpAddr, path::Path, time::Duration};
 use tidegate_access::{AccessDecision, BanRule};
-use tidegate_core::{Bound, Demand, Micros, Outcome, Quota};
+use tidegate_core::{Bound, Demand, Micros, Outcome, Percent, Quota};
 use tidegate_limiter::FailureMode;
-use tidegate_overload::CallError;
+use tidegate_overload::{CallError, ScalePolicy};
 use tidegate_rule::{
     HeaderStyle, Limited, Mode, RejectionResponse, Rules,
     request::{MissingKey, RequestHead, TrustedProxies},
@@ -212,6 +212,7 @@ pub enum ExhaustedOutcome {
 pub fn explain(policy: &Policy, head: &dyn RequestHead, base: &Path) -> Result<Explanation, PolicyError> {
     let compile = || {
         Compiler::new(Rules::new())
+            .ignore_load()
             .base(base)
             .memory(EXPLAIN_MEMORY_BYTES)
             .compile(&without_stores(policy), None)
@@ -377,6 +378,36 @@ fn describe_details(
         let target = Micros::from(adaptive.target);
         more.push(("adaptive", format!("starts at {} in flight, then {min} to {max} depending on latency, target {target}; over the limit 503", view.limit)));
     }
+    if let Some(scale) = &rule_spec.scale
+        && !quotas_of(rule_spec).is_empty()
+    {
+        let min = scale.min.unwrap_or(ScalePolicy::default().floor());
+        more.push(("scale", format!("the quotas shrink to {min} while the load of the machine is high")));
+    }
+    if let Some(shed) = &rule_spec.shed {
+        let class = rule.map_or(0, |rule| rule.class_of(head));
+        let threshold = match shed {
+            ShedSpec::All(threshold) => Some(*threshold),
+            ShedSpec::Classes(thresholds) => thresholds.get(class).copied().flatten(),
+        };
+        let shed = match threshold {
+            Some(threshold) => format!("503 while the load of the machine is above {threshold}"),
+            None => "never, at this priority".to_owned(),
+        };
+        more.push(("shed", shed));
+    }
+    if let Some(feature) = &rule_spec.feature {
+        more.push(("feature", format!("rejected while `{feature}` is off")));
+    }
+    if let Some(failing) = &rule_spec.while_failing {
+        let calls = failing.min_calls.unwrap_or(100);
+        let rate = failing.failure_rate.unwrap_or(Percent::from_ratio(1, 2));
+        let window = Micros::from(failing.window_size.unwrap_or(Duration::from_secs(10)));
+        let text = format!(
+            "the quotas apply after more than {calls} calls in {window}, if more than {rate} of them fail"
+        );
+        more.push(("while-failing", text));
+    }
     if rule_spec.breaker.is_some() {
         more.push(("breaker", "initially closed; 503 while open".to_owned()));
     }
@@ -517,10 +548,13 @@ impl fmt::Display for PredictedOutcome {
             Self::Rejected { rule, reason, action } => {
                 let reason = match reason {
                     RejectReason::Limited => "quota exceeded",
+                    RejectReason::QueueFull => "queue full",
+                    RejectReason::StoreUnavailable => "store unavailable",
                     RejectReason::NoKey => "missing key",
                     RejectReason::DenyListed => "client denied",
                     RejectReason::Banned => "client banned",
-                    RejectReason::Overloaded => "the upstream is overloaded",
+                    RejectReason::Overloaded => "overloaded",
+                    RejectReason::FeatureOff => "feature off",
                 };
                 write!(
                     f,

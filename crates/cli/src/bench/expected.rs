@@ -52,7 +52,7 @@ impl ExpectedPolicy {
         let (clock, manual_clock) = Clock::manual();
         // Set the clock before compiling: limiters count from their creation.
         manual_clock.set(start);
-        let compiler = Compiler::new(Rules::new()).base(base).clock(clock);
+        let compiler = Compiler::new(Rules::new()).base(base).clock(clock).ignore_load();
         let gate = compiler.compile(&policy, None).map_err(|error| CliError::input(error.to_string()))?;
         let mut statuses = BTreeSet::new();
         for rule in &policy.rules {

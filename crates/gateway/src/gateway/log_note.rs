@@ -41,6 +41,9 @@ pub(super) fn rejected_note(
         RejectReason::DenyListed => "deny-list",
         RejectReason::Banned => "banned",
         RejectReason::Overloaded => "overloaded",
+        RejectReason::QueueFull => "queue-full",
+        RejectReason::StoreUnavailable => "store-unavailable",
+        RejectReason::FeatureOff => "feature-off",
     };
     build_note(&rejection.rule, decision, gate.gate(), head)
 }

@@ -8,11 +8,10 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tidegate_core::SettingError;
 use tidegate_http_server::{ALPN_HTTP1, ALPN_HTTP2, Roots, StartupError};
-use tidegate_overload::BreakerSettings;
-use tidegate_policy::model::{
-    Balance, BreakerSpec, HealthCheck, Protocol, Retries, Upstream, UpstreamServer,
+use tidegate_policy::{
+    compile::breaker_settings,
+    model::{Balance, HealthCheck, Protocol, Retries, Upstream, UpstreamServer},
 };
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
@@ -140,30 +139,6 @@ impl UpstreamServerConfig {
     pub(crate) fn host_header(&self) -> HeaderValue {
         HeaderValue::from_str(self.authority.as_str()).unwrap_or(HeaderValue::from_static("localhost"))
     }
-}
-
-fn breaker_settings(spec: &BreakerSpec) -> Result<BreakerSettings, SettingError> {
-    let few = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-    let mut settings = BreakerSettings::builder();
-    if let Some(rate) = spec.failure_rate {
-        settings = settings.failure_rate(rate);
-    }
-    if let (Some(rate), Some(slow)) = (spec.slow_call_rate, spec.slow_call_duration) {
-        settings = settings.slow_calls(rate, slow);
-    }
-    if let Some(calls) = spec.window_size {
-        settings = settings.count_window(few(calls));
-    }
-    if let Some(calls) = spec.min_calls {
-        settings = settings.min_calls(calls);
-    }
-    if let Some(time) = spec.open_duration {
-        settings = settings.open_duration(time);
-    }
-    if let Some(probes) = spec.half_open_calls {
-        settings = settings.half_open_calls(few(probes));
-    }
-    settings.build()
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::{
 use tidegate_core::Percent;
 use tidegate_gateway::{Action, Config, run};
 use tidegate_http_server::BoundListener;
-use tidegate_policy::model::{Balance, BreakerSpec, HealthCheck};
+use tidegate_policy::model::{Balance, BreakerSpec, BreakerWindow, HealthCheck};
 
 async fn start_named(name: &'static str) -> TestBackend {
     TestBackend::start(move |_: Request<Incoming>| async move { Response::new(text_body(name)) }).await
@@ -153,10 +153,11 @@ async fn breaker_opens_for_failing_server() {
         failure_rate: Some(Percent::new(50.0).unwrap()),
         slow_call_rate: None,
         slow_call_duration: None,
-        window_size: Some(4),
+        window_size: Some(BreakerWindow::Calls(4)),
         min_calls: Some(4),
         open_duration: Some(Duration::from_secs(3_600)),
         half_open_calls: None,
+        ..BreakerSpec::default()
     });
     let gateway = InProcessGateway::start_with(config).await;
     let mut client = gateway.connect().await;

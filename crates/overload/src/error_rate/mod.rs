@@ -16,10 +16,12 @@
 //! A few requests are no evidence, whatever their rate.
 
 mod client_throttle;
+mod keyed;
 mod rate;
 mod throttle;
 
 pub use client_throttle::ClientThrottleState;
 pub use client_throttle::{ClientThrottleBuilder, ClientThrottleSettings};
+pub use keyed::KeyedErrorRate;
 pub use rate::{ErrorRate, ErrorRateBuilder, ErrorRateSettings};
 pub use throttle::{ClientThrottle, ClientThrottleEntry, ErrorThrottle};

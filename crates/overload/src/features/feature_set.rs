@@ -1,4 +1,4 @@
-//! Feature flags that are disabled under load and recover in order.
+//! Feature flags that are disabled under load or by schedule, and recover in order.
 //!
 //! ```text
 //!   level    normal   busy        critical        normal
@@ -10,7 +10,7 @@
 //! A level disables all its features at once. They recover one at a time, so that the cost of each shows before the next.
 //! A manual override applies whatever the load.
 
-use crate::load::LoadLevel;
+use crate::load::{LoadLevel, TimeWindows};
 use tidegate_core::{Micros, SettingError, suggest};
 
 /// The configuration of a feature that can be disabled.
@@ -18,17 +18,24 @@ use tidegate_core::{Micros, SettingError, suggest};
 pub struct FeatureConfig {
     name: String,
     disable_level: Option<LoadLevel>,
+    off_during: Option<TimeWindows>,
 }
 
 impl FeatureConfig {
     /// Creates a feature that is disabled when the load reaches `level`.
     pub fn disabled_at(name: impl Into<String>, level: LoadLevel) -> Self {
-        Self { name: name.into(), disable_level: Some(level) }
+        Self { disable_level: Some(level), ..Self::manual(name) }
     }
 
     /// Creates a feature that is disabled only manually.
     pub fn manual(name: impl Into<String>) -> Self {
-        Self { name: name.into(), disable_level: None }
+        Self { name: name.into(), disable_level: None, off_during: None }
+    }
+
+    /// Also disables the feature at these times.
+    #[must_use]
+    pub fn off_during(self, windows: TimeWindows) -> Self {
+        Self { off_during: Some(windows), ..self }
     }
 
     /// The name.
@@ -44,7 +51,7 @@ pub enum FeatureOverride {
     On,
     /// Off, whatever the load.
     Off,
-    /// Follows the load.
+    /// Follows the load and the schedule.
     #[default]
     Automatic,
 }
@@ -64,7 +71,7 @@ pub enum FeatureOverride {
 /// assert_eq!(set.is_on("add").unwrap_err().to_string(), "unknown feature `add`; did you mean `ads`?");
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct FeatureSet {
     features: Vec<FeatureEntry>,
     recovery_interval: Micros,
@@ -75,7 +82,7 @@ pub struct FeatureSet {
 struct FeatureEntry {
     config: FeatureConfig,
     manual_override: FeatureOverride,
-    load_state: FeatureState,
+    state: FeatureState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +101,7 @@ impl FeatureSet {
         let on = |config| FeatureEntry {
             config,
             manual_override: FeatureOverride::Automatic,
-            load_state: FeatureState::On,
+            state: FeatureState::On,
         };
         let features: Vec<_> = configs.into_iter().map(on).collect();
         for (index, FeatureEntry { config, .. }) in features.iter().enumerate() {
@@ -133,8 +140,8 @@ impl FeatureSet {
     /// most one, if the last change is at least the recovery interval ago.
     pub fn observe(&mut self, now: Micros, level: LoadLevel) {
         for feature in &mut self.features {
-            if feature.load_state == FeatureState::On && feature.should_disable(level) {
-                feature.load_state = FeatureState::Off;
+            if feature.state == FeatureState::On && feature.should_disable(now, level) {
+                feature.state = FeatureState::Off;
                 self.last_change = Some(now);
             }
         }
@@ -144,12 +151,24 @@ impl FeatureSet {
             return;
         }
         let back = |feature: &&mut FeatureEntry| {
-            feature.load_state == FeatureState::Off && !feature.should_disable(level)
+            feature.state == FeatureState::Off && !feature.should_disable(now, level)
         };
         if let Some(feature) = self.features.iter_mut().find(back) {
-            feature.load_state = FeatureState::On;
+            feature.state = FeatureState::On;
             self.last_change = Some(now);
         }
+    }
+
+    /// Takes over the overrides and the states of the features of the same name.
+    pub fn restore(&mut self, before: &Self) {
+        for feature in &mut self.features {
+            if let Some(known) = before.features.iter().find(|known| known.config.name == feature.config.name)
+            {
+                feature.manual_override = known.manual_override;
+                feature.state = known.state;
+            }
+        }
+        self.last_change = before.last_change;
     }
 
     /// Sets or clears the manual override of a feature.
@@ -183,15 +202,16 @@ impl FeatureSet {
 }
 
 impl FeatureEntry {
-    fn should_disable(&self, level: LoadLevel) -> bool {
+    fn should_disable(&self, now: Micros, level: LoadLevel) -> bool {
         self.config.disable_level.is_some_and(|off_at| level >= off_at)
+            || self.config.off_during.as_ref().is_some_and(|windows| windows.contains(now))
     }
 
     fn is_on(&self) -> bool {
         match self.manual_override {
             FeatureOverride::On => true,
             FeatureOverride::Off => false,
-            FeatureOverride::Automatic => self.load_state == FeatureState::On,
+            FeatureOverride::Automatic => self.state == FeatureState::On,
         }
     }
 }
@@ -249,6 +269,32 @@ mod tests {
             set.observe(seconds(second), level);
             assert_eq!(enabled_names(&set), expected, "at {second}s, {level}");
         }
+    }
+
+    #[test]
+    fn feature_is_off_during_its_schedule() {
+        let windows = "00:10-00:20".parse().unwrap();
+        let features =
+            [FeatureConfig::manual("reports").off_during(windows), FeatureConfig::manual("search")];
+        let mut set = FeatureSet::new(features, seconds(10)).unwrap();
+        for (minute, is_on) in [(9, true), (10, false), (19, false), (20, true)] {
+            set.observe(seconds(minute * 60), LoadLevel::Relaxed);
+            assert_eq!(set.is_on("reports").unwrap(), is_on, "at minute {minute}");
+            assert!(set.is_on("search").unwrap());
+        }
+    }
+
+    #[test]
+    fn restored_set_keeps_overrides_and_states() {
+        let mut before = shop_features();
+        before.observe(seconds(1), LoadLevel::Critical);
+        before.set("beta", FeatureOverride::Off).unwrap();
+        let features = [FeatureConfig::manual("beta"), FeatureConfig::disabled_at("search", LoadLevel::Busy)];
+        let mut set = FeatureSet::new(features, seconds(10)).unwrap();
+        set.restore(&before);
+        assert!(enabled_names(&set).is_empty());
+        set.observe(seconds(11), LoadLevel::Normal);
+        assert_eq!(enabled_names(&set), ["search"]);
     }
 
     #[test]

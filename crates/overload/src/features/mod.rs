@@ -1,4 +1,4 @@
-//! Feature flags, disabled manually or by load, that recover in order.
+//! Feature flags, disabled manually, by load or by schedule, that recover in order.
 
 mod feature_set;
 
@@ -38,7 +38,7 @@ use tidegate_limiter::sync::{Mutex, lock};
 /// assert!(similar.is_on());
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Features {
     inner: Arc<FeaturesInner>,
 }
@@ -63,6 +63,7 @@ impl Feature {
     }
 }
 
+#[derive(Default)]
 struct FeaturesInner {
     set: Mutex<FeatureSet>,
     /// In the order of the set.
@@ -82,6 +83,17 @@ impl Features {
             .map(|(name, _, is_on)| Feature { name: name.into(), is_on: Arc::new(AtomicBool::new(is_on)) });
         let features = features.collect();
         Ok(Self { inner: Arc::new(FeaturesInner { set: Mutex::new(set), features }) })
+    }
+
+    /// Like [`new`](Self::new), with the overrides and the states of the features of the same name.
+    pub fn restore(
+        configs: impl IntoIterator<Item = FeatureConfig>,
+        recovery_interval: Duration,
+        before: &Self,
+    ) -> Result<Self, SettingError> {
+        let features = Self::new(configs, recovery_interval)?;
+        features.inner.update(|set| set.restore(&lock(&before.inner.set)));
+        Ok(features)
     }
 
     /// Follows the load that `monitor` measures, while both exist.

@@ -102,12 +102,6 @@ impl LoadLevels {
         enter: Percent,
         leave: Percent,
     ) -> Result<Self, SettingError> {
-        if leave >= enter {
-            return Err(SettingError::new(
-                format!("{level} starts at {enter} and ends at {leave}"),
-                "set the lower threshold below the upper one to prevent flapping",
-            ));
-        }
         let index = match level {
             LoadLevel::Relaxed => {
                 return Err(SettingError::new(
@@ -120,12 +114,29 @@ impl LoadLevels {
             LoadLevel::Critical => 2,
         };
         self.thresholds[index] = LevelThreshold { enter, leave };
+        self.validate()
+    }
+
+    /// Creates levels with the thresholds of normal, busy and critical, as [`with_threshold`](Self::with_threshold) sets them.
+    pub fn from_thresholds(thresholds: [(Percent, Percent); 3]) -> Result<Self, SettingError> {
+        let thresholds = thresholds.map(|(enter, leave)| LevelThreshold { enter, leave });
+        Self { thresholds, ..Self::default() }.validate()
+    }
+
+    fn validate(self) -> Result<Self, SettingError> {
+        let levels = LoadLevel::ALL.into_iter().skip(1);
+        if let Some((level, at)) = levels.zip(self.thresholds).find(|(_, at)| at.leave >= at.enter) {
+            return Err(SettingError::new(
+                format!("{level} starts at {} and ends at {}", at.enter, at.leave),
+                "set the lower threshold below the upper one to prevent flapping",
+            ));
+        }
         let [normal, busy, critical] = self.thresholds;
         let in_order =
             |low: LevelThreshold, high: LevelThreshold| low.enter < high.enter && low.leave <= high.leave;
         if !in_order(normal, busy) || !in_order(busy, critical) {
             return Err(SettingError::new(
-                format!("{level} at {enter}/{leave} is out of order: {self}"),
+                format!("thresholds out of order: {self}"),
                 "give thresholds that rise from normal to busy to critical",
             ));
         }

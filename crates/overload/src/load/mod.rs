@@ -23,10 +23,14 @@ mod host;
 mod level;
 mod memory;
 mod monitor;
+mod network;
 mod pressure;
 mod scale;
 mod scaled_limit;
 mod schedule;
+mod shedder;
+mod signal;
+mod time_windows;
 
 pub use cpu::CpuLoad;
 pub use denials::DenialLoad;
@@ -38,10 +42,14 @@ pub use host::HostPaths;
 pub use level::{LoadGauge, LoadLevel, LoadLevels};
 pub use memory::MemoryLoad;
 pub use monitor::{LoadMonitor, LoadMonitorBuilder, LoadObserver, LoadReading};
+pub use network::NetworkLoad;
 pub use pressure::PressureLoad;
 pub use scale::{ScalePolicy, Scaler};
 pub use scaled_limit::{Scalable, ScaledLimit, ScaledLimitBuilder};
 pub use schedule::{Schedule, ScheduleError};
+pub use shedder::LoadShedder;
+pub use signal::MachineSignal;
+pub use time_windows::TimeWindows;
 
 use tidegate_core::{Micros, Percent};
 

@@ -1,6 +1,6 @@
 //! Reads and smooths the signals, and publishes the load for the request path.
 
-use super::{CpuLoad, FileDescriptorLoad, HostPaths, LoadSource, MemoryLoad, PressureLoad, smoothed_percent};
+use super::{HostPaths, LoadSource, MachineSignal, smoothed_percent};
 use crate::{Ewma, LoadGauge, LoadLevel, LoadLevels};
 use std::{
     fmt,
@@ -172,24 +172,16 @@ impl LoadMonitorBuilder {
     /// Like [`machine`](Self::machine), with the files of `host`.
     #[must_use]
     pub fn machine_with_host(self, host: &HostPaths) -> Self {
-        self.source("cpu", CpuLoad::with_host(host.clone()))
-            .source("memory", MemoryLoad::with_host(host.clone()))
-            .source("descriptors", FileDescriptorLoad::with_host(host.clone()))
-            .source_with_saturation(
-                "cpu stall",
-                Percent::from_ratio(60, 100),
-                PressureLoad::cpu().with_host(host.clone()),
-            )
-            .source_with_saturation(
-                "memory stall",
-                Percent::from_ratio(20, 100),
-                PressureLoad::memory().with_host(host.clone()),
-            )
-            .source_with_saturation(
-                "io stall",
-                Percent::from_ratio(50, 100),
-                PressureLoad::io().with_host(host.clone()),
-            )
+        MachineSignal::ALL
+            .into_iter()
+            .fold(self, |builder, signal| builder.machine_signal(signal, signal.default_saturation(), host))
+    }
+
+    /// Adds a signal of this machine, which counts as 100 % when it reads `full_at`.
+    #[must_use]
+    pub fn machine_signal(mut self, signal: MachineSignal, full_at: Percent, host: &HostPaths) -> Self {
+        self.sources.push((signal.name().to_owned(), full_at, signal.source(host)));
+        self
     }
 
     /// Builds a monitor that reads only when [`LoadMonitor::sample_once`] is called.

@@ -311,9 +311,9 @@ fn local_host_readings_are_plausible() {
         ("cpu", Box::new(CpuLoad::new())),
         ("memory", Box::new(MemoryLoad::new())),
         ("descriptors", Box::new(FileDescriptorLoad::new())),
-        ("cpu stall", Box::new(PressureLoad::cpu())),
-        ("memory stall", Box::new(PressureLoad::memory())),
-        ("io stall", Box::new(PressureLoad::io())),
+        ("cpu-stall", Box::new(PressureLoad::cpu())),
+        ("memory-stall", Box::new(PressureLoad::memory())),
+        ("io-stall", Box::new(PressureLoad::io())),
     ];
     for at in 1..4 {
         for (name, source) in &mut sources {

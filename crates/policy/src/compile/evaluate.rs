@@ -16,13 +16,13 @@ use std::{fmt, future::ready, mem, sync::Arc, time::Duration};
 use tidegate_access::AccessDecision;
 use tidegate_bandwidth::Bandwidth;
 use tidegate_core::{Decision, Micros, Quota};
-use tidegate_limiter::KeyId;
-use tidegate_overload::{CallError, CallOutcome, Rejection};
+use tidegate_limiter::{KeyId, WaitError};
+use tidegate_overload::{CallError, CallOutcome, CallPermit, Rejection, error_rate::KeyedErrorRate};
 use tidegate_rule::{
     Evaluation, HeaderStyle, LimitDecision, LimitOutcome, LimitSelection, Limited, Mode, PendingEvaluation,
     RejectionResponse, RequestPermits, Rule, RunMode, Verdict, measure_wait,
     middleware::{AccessDenied, AdmittedClient, classify_client},
-    request::{RequestHead, ResponseHead},
+    request::{KeyValue, RequestHead, ResponseHead},
 };
 
 /// Whether a request is admitted.
@@ -41,6 +41,8 @@ pub struct PolicyAdmission {
     pub(super) gate: PolicyGate,
     pub(super) verdict: Verdict,
     pub(super) permits: Vec<GuardPermit>,
+    /// The calls that error rates count.
+    counted_calls: Vec<CallPermit<Arc<KeyedErrorRate>>>,
     /// Results of access lists, of guards, and of rules without quotas.
     pub(super) other_results: Vec<(usize, Mode, RuleResult)>,
     /// The time that it waited.
@@ -103,16 +105,22 @@ pub enum RuleResult {
 /// The reason for denying a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectReason {
-    /// A quota is exceeded, or the wait for it timed out.
+    /// A quota is exceeded, or the wait for it would take too long.
     Limited,
+    /// The queue of a quota is full, or the wait in it timed out.
+    QueueFull,
+    /// The store is unavailable, and the rule fails closed.
+    StoreUnavailable,
     /// The request lacks the key, or has it several times.
     NoKey,
     /// The client is on a deny list.
     DenyListed,
     /// The client is banned.
     Banned,
-    /// A breaker is open, or an adaptive limit is reached.
+    /// A breaker is open, an adaptive limit is reached, or the load of the machine is too high.
     Overloaded,
+    /// The feature that the request uses is off.
+    FeatureOff,
 }
 
 impl PolicyGate {
@@ -174,12 +182,14 @@ impl EvaluationState {
             gate: _,
             verdict,
             permits,
+            counted_calls,
             other_results: others,
             wait_time: waited,
             bandwidth,
         } = &mut self.admission;
         verdict.clear();
         permits.clear();
+        counted_calls.clear();
         others.clear();
         *waited = Micros::ZERO;
         *bandwidth = None;
@@ -194,7 +204,7 @@ impl EvaluationState {
         run: RunMode<'_>,
     ) -> Option<PendingEvaluation<Verdict>> {
         for rule in rules {
-            if let Err(rejection) = self.check_access(inner, *rule, head) {
+            if let Err(rejection) = self.check_access(inner, *rule, head, run) {
                 self.reject(*rule, rejection);
                 return None;
             }
@@ -231,6 +241,7 @@ impl EvaluationState {
         inner: &PolicyGateInner,
         index: usize,
         head: &dyn RequestHead,
+        run: RunMode<'_>,
     ) -> Result<(), RuleRejection> {
         let Some(rule) = inner.rules.get(index) else { return Ok(()) };
         if rule.rejects_duplicates(head) {
@@ -253,9 +264,25 @@ impl EvaluationState {
             Some(Ok(client)) => self.clients.push((index, client)),
             None => {}
         }
+        if mode == Mode::Shadow
+            && let Err(rejection) = rule.check_load(rule.class_of(head))
+        {
+            result = RuleResult::Rejected(RuleRejection::Guard(rejection.into()).reason());
+        }
+        let has_quota = match &rule.error_rate {
+            None => true,
+            Some(rates) => {
+                let key = rule.key_of(head).unwrap_or(KeyValue::All);
+                let is_failing = rates.is_exceeded(&key);
+                if matches!(run, RunMode::Live) {
+                    self.admission.counted_calls.push(rates.start_call(&key));
+                }
+                is_failing
+            }
+        };
         match rule.limit {
             // A rule that would deny the client does not count it.
-            Some(limit) if result == RuleResult::Admitted => self.limits.push(limit),
+            Some(limit) if result == RuleResult::Admitted && has_quota => self.limits.push(limit),
             Some(_) | None => self.admission.other_results.push((index, mode, result)),
         }
         if mode == Mode::Enforce {
@@ -274,6 +301,7 @@ impl EvaluationState {
 
     fn reject(&mut self, rule: usize, rejection: RuleRejection) {
         self.admission.permits.clear();
+        self.admission.counted_calls.clear();
         self.admission.other_results.retain(|(other, ..)| *other != rule);
         self.admission.other_results.push((rule, Mode::Enforce, RuleResult::Rejected(rejection.reason())));
         self.rejection = Some((rule, rejection));
@@ -281,7 +309,7 @@ impl EvaluationState {
 
     /// Applies the verdict of the quotas.
     fn apply_verdict(&mut self, inner: &PolicyGateInner) {
-        let PolicyAdmission { verdict, permits, wait_time: waited, .. } = &mut self.admission;
+        let PolicyAdmission { verdict, permits, counted_calls, wait_time: waited, .. } = &mut self.admission;
         *waited = waited.saturating_add(verdict.wait_time());
         if let Some(denial) = verdict.denial() {
             // Every rule that denies the request records it for the bans of its client.
@@ -293,6 +321,7 @@ impl EvaluationState {
             let owner = inner.limit_rules.get(denial.limit).copied().unwrap_or(usize::MAX);
             self.rejection = Some((owner, RuleRejection::Limit(reject_reason(denial))));
             permits.clear();
+            counted_calls.clear();
         }
     }
 
@@ -349,6 +378,7 @@ impl RuleRejection {
             Self::DuplicateKey => RejectReason::NoKey,
             Self::Access(denied) if denied.retry_after.is_some() => RejectReason::Banned,
             Self::Access(_) => RejectReason::DenyListed,
+            Self::Guard(GuardRejection::Immediate(Rejection::FeatureOff)) => RejectReason::FeatureOff,
             Self::Guard(_) => RejectReason::Overloaded,
             Self::Limit(reason) => *reason,
         }
@@ -418,7 +448,10 @@ impl GuardRejection {
 fn reject_reason(denial: &LimitDecision) -> RejectReason {
     match denial.outcome {
         LimitOutcome::MissingKey => RejectReason::NoKey,
-        LimitOutcome::Decided(_) | LimitOutcome::WaitFailed(_) => RejectReason::Limited,
+        LimitOutcome::Decided(decision) if decision.is_fail_closed() => RejectReason::StoreUnavailable,
+        LimitOutcome::WaitFailed(WaitError::StoreUnavailable(_)) => RejectReason::StoreUnavailable,
+        LimitOutcome::Decided(_) => RejectReason::Limited,
+        LimitOutcome::WaitFailed(_) => RejectReason::QueueFull,
     }
 }
 
@@ -453,6 +486,7 @@ impl PolicyAdmission {
             gate: gate.clone(),
             verdict: Verdict::default(),
             permits: Vec::new(),
+            counted_calls: Vec::new(),
             other_results: Vec::new(),
             wait_time: Micros::ZERO,
             bandwidth: None,
@@ -511,7 +545,7 @@ impl PolicyAdmission {
 
     /// Whether there are permits or reservations to settle with the response.
     pub fn has_pending(&self) -> bool {
-        self.verdict.has_hold() || !self.permits.is_empty()
+        self.verdict.has_hold() || !self.permits.is_empty() || !self.counted_calls.is_empty()
     }
 
     /// Leaves the queues of a dry run, because the wait is over.
@@ -524,12 +558,14 @@ impl PolicyAdmission {
     pub fn settle(mut self, reply: &dyn ResponseHead) -> RequestPermits {
         let report = classify_client(Some(reply));
         self.permits.drain(..).for_each(|permit| permit.report(report));
+        self.counted_calls.drain(..).for_each(|permit| permit.record(report));
         self.verdict.settle(&self.gate.inner.gate, reply)
     }
 
     /// Reports a failure without a response to its guards, and charges the reservations.
     pub fn fail(mut self) {
         self.permits.drain(..).for_each(|permit| permit.report(CallOutcome::Failure));
+        self.counted_calls.drain(..).for_each(|permit| permit.record(CallOutcome::Failure));
     }
 }
 

@@ -2,22 +2,28 @@
 
 use super::{
     keys::{CLASSES, IndexFn, KeyCompiler, can_ban_by_key, class_priority, is_always_present},
+    load::build_shedder,
     rules::RuleLimiting,
 };
 use crate::{
     credentials::key_has_credential,
     matching::{CompiledExpression, Lists, Matcher, access_list_from_entries, to_setting_error},
-    model::{self, AccessSpec, AdaptiveSpec, BreakerSpec, RuleEnforcement, RuleSpec},
+    model::{
+        self, AccessSpec, AdaptiveSpec, BreakerSpec, BreakerWindow, FailingSpec, KeySpec, LoadSpec,
+        RuleEnforcement, RuleSpec,
+    },
 };
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 use tidegate_access::{AccessControl, AccessList, Bans, ListAction};
 use tidegate_bandwidth::{Bandwidth, KeyedBandwidth};
 use tidegate_core::{Micros, Percent, SettingError};
-use tidegate_limiter::{Clock, Semaphore, WaitError, Waiter};
+use tidegate_limiter::{Capacity, Clock, Semaphore, WaitError, Waiter};
 use tidegate_overload::{
-    AdaptiveLimit, Breaker, BreakerSettings, CallGuard as _, CallOutcome, CallPermit, PriorityLimit,
-    Rejection,
+    AdaptiveLimit, Breaker, BreakerSettings, CallGuard as _, CallOutcome, CallPermit, ErrorRateSettings,
+    Feature, Features, PriorityLimit, Rejection,
     adaptive::{Bounds, LatencyTarget},
+    error_rate::KeyedErrorRate,
+    load::LoadShedder,
     priority::{PriorityClass, PriorityRequest},
 };
 use tidegate_rule::{
@@ -46,6 +52,11 @@ pub(crate) struct CompiledRule {
     pub(crate) proxies: TrustedProxies,
     pub(crate) access_control: Option<Arc<AccessControl>>,
     pub(crate) request_access: Option<RequestAccess>,
+    /// Requests are rejected while it is off.
+    pub(crate) feature: Option<Feature>,
+    pub(crate) shedder: Option<Arc<LoadShedder>>,
+    /// The quotas apply only to keys whose error rate is exceeded.
+    pub(crate) error_rate: Option<Arc<KeyedErrorRate>>,
     pub(crate) breaker: Option<Arc<Breaker>>,
     pub(crate) adaptive: Option<InFlightLimit>,
     pub(crate) class: Option<Arc<IndexFn>>,
@@ -110,11 +121,26 @@ impl CompiledRule {
     }
 
     pub(crate) fn has_only_quotas(&self) -> bool {
-        self.request_access.is_none() && !self.has_guards() && self.down.is_none() && self.up.is_none()
+        self.request_access.is_none()
+            && !self.has_guards()
+            && self.error_rate.is_none()
+            && self.down.is_none()
+            && self.up.is_none()
     }
 
     pub(crate) fn has_guards(&self) -> bool {
-        self.breaker.is_some() || self.adaptive.is_some()
+        self.breaker.is_some() || self.adaptive.is_some() || self.shedder.is_some() || self.feature.is_some()
+    }
+
+    /// Rejects a request whose feature is off, or whose class is shed.
+    pub(crate) fn check_load(&self, class: usize) -> Result<(), Rejection> {
+        if self.feature.as_ref().is_some_and(|feature| !feature.is_on()) {
+            return Err(Rejection::FeatureOff);
+        }
+        match self.shedder.as_ref().is_some_and(|shedder| shedder.is_shed(class)) {
+            true => Err(Rejection::LoadShed),
+            false => Ok(()),
+        }
     }
 
     /// The mode for this request, for everything but quotas.
@@ -159,6 +185,7 @@ impl CompiledRule {
         class: usize,
         permits: &mut Vec<GuardPermit>,
     ) -> Result<(), GuardRejection> {
+        self.check_load(class)?;
         if let Some(breaker) = &self.breaker {
             permits.push(GuardPermit::Breaker(breaker.try_acquire_owned()?));
         }
@@ -192,6 +219,7 @@ impl CompiledRule {
         if let Some(InFlightLimit::Adaptive(limit)) =
             self.adaptive.as_ref().filter(|_| !self.source.wait.is_zero())
         {
+            self.check_load(class)?;
             let permit = match limit.try_acquire_owned() {
                 Ok(permit) => permit,
                 Err(_) => {
@@ -239,6 +267,9 @@ impl fmt::Debug for CompiledRule {
 /// The default maximum number of waiting requests over all keys of a rule.
 const DEFAULT_MAX_WAITERS: u64 = 10_000;
 
+/// The maximum number of keys with an error rate, of about half a kilobyte each.
+const MAX_ERROR_RATES: usize = 16_384;
+
 /// The class of requests without a priority.
 pub(crate) const NORMAL_CLASS: usize = 2;
 
@@ -248,6 +279,8 @@ pub(crate) struct RuleCompiler<'a> {
     pub(crate) lists: &'a Lists,
     pub(crate) proxies: &'a TrustedProxies,
     pub(crate) clock: Option<&'a Clock>,
+    pub(crate) load: Option<&'a LoadSpec>,
+    pub(crate) features: &'a Features,
     /// Changes to apply after the whole policy has compiled without errors.
     pub(crate) commits: &'a mut Vec<Box<dyn FnOnce()>>,
 }
@@ -292,6 +325,19 @@ impl RuleCompiler<'_> {
             has_credential: key_has_credential(&source.key, keys.user),
             access_control: control,
             request_access,
+            feature: source.feature.as_ref().map(|name| self.features.feature(name)).transpose()?,
+            shedder: match &source.shed {
+                Some(shed) => {
+                    let before = self.previous.and_then(|rule| rule.shedder.as_deref());
+                    Some(build_shedder(shed, self.load, before)?)
+                }
+                None => None,
+            },
+            error_rate: source
+                .while_failing
+                .as_ref()
+                .map(|spec| self.build_error_rate(spec, source))
+                .transpose()?,
             breaker: source.breaker.as_ref().map(|spec| self.build_breaker(spec)).transpose()?,
             adaptive: source.adaptive.as_ref().map(|spec| self.build_adaptive(spec, source)).transpose()?,
             class,
@@ -343,6 +389,36 @@ impl RuleCompiler<'_> {
                 queue
             }
         }
+    }
+
+    fn build_error_rate(
+        &self,
+        spec: &FailingSpec,
+        source: &RuleSpec,
+    ) -> Result<Arc<KeyedErrorRate>, SettingError> {
+        let is_unchanged = |rule: &&CompiledRule| {
+            rule.source.while_failing.as_ref() == Some(spec) && rule.source.key == source.key
+        };
+        if let Some(known) = self.previous.filter(is_unchanged).and_then(|rule| rule.error_rate.clone()) {
+            return Ok(known);
+        }
+        let mut settings = ErrorRateSettings::builder();
+        if let Some(window) = spec.window_size {
+            settings = settings.window(window);
+        }
+        if let Some(calls) = spec.min_calls {
+            settings = settings.request_threshold(calls);
+        }
+        if let Some(rate) = spec.failure_rate {
+            settings = settings.error_threshold(rate);
+        }
+        let capacity = match source.capacity {
+            _ if source.key == KeySpec::All => 1,
+            Some(Capacity::Keys(keys)) => usize::try_from(keys).unwrap_or(usize::MAX).min(MAX_ERROR_RATES),
+            Some(Capacity::Bytes(_)) | None => MAX_ERROR_RATES,
+        };
+        let clock = self.clock.cloned().unwrap_or_default();
+        Ok(Arc::new(KeyedErrorRate::with_clock(settings.build()?, capacity, clock)))
     }
 
     fn build_breaker(&self, spec: &BreakerSpec) -> Result<Arc<Breaker>, SettingError> {
@@ -421,6 +497,9 @@ fn to_u32(number: u64) -> Result<u32, SettingError> {
         .map_err(|_| SettingError::new(format!("number out of range: {number}"), "use a smaller number"))
 }
 
+/// The default upper bound of the open duration with a backoff.
+const DEFAULT_MAX_OPEN_DURATION: Duration = Duration::from_secs(3_600);
+
 /// Converts the settings of a circuit breaker, of a rule or of an upstream.
 pub fn breaker_settings(spec: &BreakerSpec) -> Result<BreakerSettings, SettingError> {
     let mut settings = BreakerSettings::builder();
@@ -437,9 +516,11 @@ pub fn breaker_settings(spec: &BreakerSpec) -> Result<BreakerSettings, SettingEr
         }
         (None, None) => {}
     }
-    if let Some(calls) = spec.window_size {
-        settings = settings.count_window(to_u32(calls)?);
-    }
+    settings = match spec.window_size {
+        Some(BreakerWindow::Calls(calls)) => settings.count_window(to_u32(calls)?),
+        Some(BreakerWindow::Time(time)) => settings.time_window(time),
+        None => settings,
+    };
     if let Some(calls) = spec.min_calls {
         settings = settings.min_calls(calls);
     }
@@ -448,6 +529,16 @@ pub fn breaker_settings(spec: &BreakerSpec) -> Result<BreakerSettings, SettingEr
     }
     if let Some(probes) = spec.half_open_calls {
         settings = settings.half_open_calls(to_u32(probes)?);
+    }
+    if let Some(factor) = spec.backoff {
+        settings =
+            settings.backoff(factor.as_f64(), spec.max_open_duration.unwrap_or(DEFAULT_MAX_OPEN_DURATION));
+    }
+    if let Some(jitter) = spec.jitter {
+        settings = settings.jitter(jitter);
+    }
+    if let Some(timeout) = spec.half_open_timeout {
+        settings = settings.half_open_timeout(timeout);
     }
     settings.build()
 }

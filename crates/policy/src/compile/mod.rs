@@ -13,6 +13,7 @@ mod evaluate;
 mod guards;
 mod keys;
 mod live;
+mod load;
 mod named;
 mod reject;
 mod rules;
@@ -38,6 +39,8 @@ use crate::{
 use error::ProblemCollector;
 pub(crate) use guards::CompiledRule;
 pub(crate) use keys::{CLASSES, is_always_present};
+pub(crate) use load::follows_load;
+use load::{PolicyMonitor, PreparedMonitor};
 use rules::{CompiledPolicy, build_limits};
 use std::{
     env, fmt,
@@ -46,7 +49,7 @@ use std::{
 };
 use tidegate_core::{Ratio, SettingError};
 use tidegate_limiter::{Clock, Limiter};
-use tidegate_overload::{LoadMonitor, ScaledLimit, load::Scalable as _};
+use tidegate_overload::{Features, LoadMonitor, ScaledLimit, load::Scalable as _};
 use tidegate_rule::{
     Gate, Rules, StoreAddress,
     request::{KeyValue, RequestHead, RequestKey, TrustedProxies},
@@ -69,12 +72,19 @@ pub struct Compiler {
     base: PathBuf,
     clock: Option<Clock>,
     memory: u64,
+    ignores_load: bool,
 }
 
 impl Compiler {
     /// A compiler that registers rules here. Rules of the same name share their counters across all policies that it compiles.
     pub fn new(rules: Rules) -> Self {
-        Self { rules, base: PathBuf::new(), clock: None, memory: rules::DEFAULT_MEMORY_BYTES }
+        Self {
+            rules,
+            base: PathBuf::new(),
+            clock: None,
+            memory: rules::DEFAULT_MEMORY_BYTES,
+            ignores_load: false,
+        }
     }
 
     /// Sets the directory that file names are relative to; the current one by default.
@@ -96,6 +106,13 @@ impl Compiler {
         Self { memory, ..self }
     }
 
+    /// Does not measure the load of this machine: for traffic that is not received now, such as a replayed log. Nothing is shed
+    /// or scaled by load.
+    #[must_use]
+    pub fn ignore_load(self) -> Self {
+        Self { ignores_load: true, ..self }
+    }
+
     /// Connects to the stores of a policy that are not in use yet, before it is applied. Returns an error if one is
     /// unavailable.
     pub async fn connect_stores(&self, policy: &Policy) -> Result<(), PolicyError> {
@@ -112,6 +129,10 @@ impl Compiler {
     /// rules.
     pub fn compile(&self, policy: &Policy, before: Option<&PolicyGate>) -> Result<PolicyGate, PolicyError> {
         let made = CompiledPolicy::build(policy, self, before.map(|before| &*before.inner))?;
+        let mut problems = ProblemCollector::default();
+        let monitor = made.monitor.map(PreparedMonitor::start).transpose();
+        let monitor = problems.ok_or_record(None, monitor).flatten();
+        problems.into_result()?;
         // Limiters are compared by their declared quotas, not by those that a schedule has scaled.
         let paused = before.map(PolicyGate::pause_schedules);
         let declared = self.rules.redeclare(made.declarations, made.settings);
@@ -141,13 +162,15 @@ impl Compiler {
             route_index: made.route_index,
             proxies: made.proxies,
             lists: made.lists,
-            monitor: made.monitor,
+            monitor,
+            features: made.features,
             user: made.user,
             is_user_credential: made.is_user_credential,
             scaled_limiters: Mutex::default(),
         };
         let gate = PolicyGate { inner: Arc::new(inner) };
         gate.attach_schedules();
+        gate.follow_load();
         Ok(gate)
     }
 }
@@ -171,8 +194,9 @@ pub(crate) struct PolicyGateInner {
     route_index: RuleIndex,
     proxies: TrustedProxies,
     lists: Lists,
-    /// The monitor that applies schedules; `None` without schedules.
-    monitor: Option<LoadMonitor>,
+    /// The monitor that applies schedules and the load; `None` if nothing follows it.
+    monitor: Option<Arc<PolicyMonitor>>,
+    features: Features,
     user: Option<RequestKey>,
     is_user_credential: bool,
     scaled_limiters: Mutex<Vec<ScaledLimit<Limiter>>>,
@@ -274,16 +298,39 @@ impl PolicyGate {
         problems.into_result()
     }
 
-    /// Applies the schedules for the current time. Call it about once per second.
+    /// Applies the schedules and the load for the current time. Call it about once per second. A policy that follows the load
+    /// of the machine does so by itself, too.
     pub fn update_schedules(&self) {
         if let Some(monitor) = &self.inner.monitor {
-            monitor.sample_once();
+            monitor.monitor.sample_once();
         }
     }
 
-    /// Whether a rule has a schedule.
+    /// Whether [`update_schedules`](Self::update_schedules) must be called.
     pub fn has_schedules(&self) -> bool {
-        self.inner.monitor.is_some()
+        self.inner.monitor.as_ref().is_some_and(|monitor| !monitor.is_started)
+    }
+
+    /// The load of the machine; `None` if the policy does not follow it.
+    pub fn load(&self) -> Option<&LoadMonitor> {
+        self.inner.monitor.as_ref().filter(|monitor| monitor.spec.is_some()).map(|monitor| &monitor.monitor)
+    }
+
+    /// The features of the policy.
+    pub fn features(&self) -> &Features {
+        &self.inner.features
+    }
+
+    /// Lets features and rules follow the load and the time.
+    fn follow_load(&self) {
+        let Some(monitor) = &self.inner.monitor else { return };
+        self.inner.features.follow(&monitor.monitor);
+        for shedder in self.inner.rules.iter().filter_map(|rule| rule.shedder.as_ref()) {
+            load::follow(shedder, &monitor.monitor);
+        }
+        if !monitor.is_started {
+            monitor.monitor.sample_once();
+        }
     }
 
     /// The number of failed expression evaluations of each rule and route with failures.
@@ -300,15 +347,20 @@ impl PolicyGate {
         let mut scaled = self.inner.scaled_limiters.lock().unwrap_or_else(PoisonError::into_inner);
         for rule in &self.inner.rules {
             let limiter = rule.limit.and_then(|index| self.inner.gate.limits().get(index)?.rule().limiter());
-            if let (Some(schedule), Some(limiter)) = (&rule.source.schedule, limiter) {
-                // Cannot fail: the compiler has checked that the quotas can be scaled.
-                scaled.extend(
-                    ScaledLimit::builder(Arc::new(limiter))
-                        .with_schedule(schedule.clone())
-                        .start(monitor)
-                        .ok(),
-                );
+            let Some(limiter) = limiter else { continue };
+            let scale = rule.source.scale.as_ref().and_then(|scale| load::scale_policy(scale).ok());
+            if rule.source.schedule.is_none() && scale.is_none() {
+                continue;
             }
+            let mut builder = ScaledLimit::builder(Arc::new(limiter));
+            if let Some(schedule) = &rule.source.schedule {
+                builder = builder.with_schedule(schedule.clone());
+            }
+            if let Some(scale) = scale {
+                builder = builder.with_load_policy(scale);
+            }
+            // Cannot fail: the compiler has checked that the quotas can be scaled.
+            scaled.extend(builder.start(&monitor.monitor).ok());
         }
     }
 

@@ -5,6 +5,7 @@ use super::{
     error::{PolicyError, ProblemCollector},
     guards::{CompiledRule, RuleCompiler},
     keys::{self, CostFn, IndexFn, KeyCompiler, class_priority},
+    load::{PreparedMonitor, build_features, scale_policy},
 };
 use crate::{
     credentials::key_has_credential,
@@ -16,8 +17,8 @@ use crate::{
     },
 };
 use std::{cell::RefCell, env, sync::Arc};
-use tidegate_core::{Quota, SettingError};
-use tidegate_overload::{LoadMonitor, Schedule};
+use tidegate_core::{Quota, Ratio, SettingError};
+use tidegate_overload::{Features, Schedule};
 use tidegate_rule::{
     RequestLimit, RuleConfig, RuleSettings, Settings, StoreAddress,
     request::{DuplicateKeys, RequestHead, RequestKey, TrustedProxies},
@@ -34,7 +35,8 @@ pub(crate) struct CompiledPolicy {
     pub(super) declarations: Vec<RuleConfig>,
     pub(super) settings: Settings,
     pub(super) commits: Vec<Box<dyn FnOnce()>>,
-    pub(super) monitor: Option<LoadMonitor>,
+    pub(super) monitor: Option<PreparedMonitor>,
+    pub(super) features: Features,
     /// The key of the user name.
     pub(super) user: Option<RequestKey>,
     /// Whether the user name may be a credential.
@@ -57,6 +59,14 @@ impl CompiledPolicy {
         let memory = compiler.memory / u64::try_from(policy.rules.len().max(1)).unwrap_or(u64::MAX);
         let memory = memory.clamp(1 << 20, 64 << 20);
         let mut commits = Vec::new();
+        let features = build_features(policy, before.map(|before| &before.features));
+        let features = match features {
+            Ok(features) => features,
+            Err(error) => {
+                problems.add_at(&["features"], &error);
+                Features::default()
+            }
+        };
         let (mut rules, mut declarations) = (Vec::new(), Vec::new());
         for source in &policy.rules {
             let name = Some(source.name.as_str());
@@ -78,6 +88,8 @@ impl CompiledPolicy {
                     lists: &lists,
                     proxies: &proxies,
                     clock,
+                    load: policy.load.as_ref(),
+                    features: &features,
                     commits: &mut commits,
                 };
                 let mut rule = rule_compiler.compile(source, matcher.clone(), &keys)?;
@@ -101,7 +113,7 @@ impl CompiledPolicy {
         let user =
             policy.user.as_ref().and_then(|user| compile_user_key(user, policy, &lists, &proxies).ok());
         let settings = build_settings(policy, compiler, &mut problems);
-        let monitor = problems.ok_or_record(None, build_monitor(policy, compiler)).flatten();
+        let monitor = PreparedMonitor::new(policy, compiler, before, &mut problems);
         problems.into_result()?;
         Ok(Self {
             index: RuleIndex::new(rules.iter().map(|rule| rule.matcher.clone())),
@@ -114,6 +126,7 @@ impl CompiledPolicy {
             settings,
             commits,
             monitor,
+            features,
             user,
             is_user_credential: policy.user.as_ref().is_some_and(|user| key_has_credential(user, None)),
         })
@@ -226,8 +239,13 @@ fn declare_limit(
         let fix = "use another key, such as `ip`; `request` is for `bandwidth`";
         return Err(SettingError::new("quota with the key `request` limits nothing", fix));
     }
-    if let Some(schedule) = &source.schedule {
-        check_scalable(&quotas, Schedule::factors(schedule)).map_err(|error| quota_error(&error))?;
+    let factors: Vec<Ratio> =
+        source.schedule.iter().flat_map(Schedule::factors).chain([Ratio::ONE]).collect();
+    check_scalable(&quotas, factors.iter().copied()).map_err(|error| quota_error(&error))?;
+    if let Some(scale) = &source.scale {
+        let min = scale_policy(scale)?.floor();
+        let scaled = factors.iter().map(|factor| factor.multiply(min));
+        check_scalable(&quotas, scaled).map_err(|error| quota_error(&error))?;
     }
     if let (Some(queue), Some(class)) = (&source.queue, &source.priority)
         && queue.order == QueueOrder::Priority
@@ -310,17 +328,6 @@ pub(super) fn build_rule_settings(rule: &RuleSpec) -> RuleSettings {
         settings = settings.failure_mode(failure_mode);
     }
     settings
-}
-
-fn build_monitor(policy: &Policy, compiler: &Compiler) -> Result<Option<LoadMonitor>, SettingError> {
-    if policy.rules.iter().all(|rule| rule.schedule.is_none()) {
-        return Ok(None);
-    }
-    let mut monitor = LoadMonitor::builder();
-    if let Some(clock) = &compiler.clock {
-        monitor = monitor.clock(clock.clone());
-    }
-    monitor.build().map(Some)
 }
 
 fn quota_error(error: &tidegate_limiter::BuildError) -> SettingError {

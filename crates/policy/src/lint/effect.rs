@@ -1,11 +1,11 @@
 //! Finds policy keys without effect.
 
 use crate::{
-    compile::is_always_present,
+    compile::{CLASSES, follows_load, is_always_present},
     explain::{CounterLocation, counter_location},
     model::{
-        AccessSpec, CostSpec, KeySpec, Network, OnLimit, Policy, QueueOrder, Quotas, RuleEnforcement,
-        RuleSpec, Stores,
+        AccessSpec, CostSpec, FeatureSpec, KeySpec, Network, OnLimit, Policy, QueueOrder, Quotas,
+        RuleEnforcement, RuleSpec, ShedSpec, Stores,
     },
 };
 use tidegate_core::{AlgorithmKind, CarryOver, Quota};
@@ -53,13 +53,21 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
     }
     let is_ordered = rule.queue.as_ref().is_some_and(|queue| queue.order == QueueOrder::Priority);
     let has_queue = is_ordered && !rule.wait.is_zero() && waits_for_slots;
-    if rule.priority.is_some() && rule.adaptive.is_none() && !has_queue {
+    let sheds_by_class = matches!(rule.shed, Some(ShedSpec::Classes(_)));
+    if rule.priority.is_some() && rule.adaptive.is_none() && !has_queue && !sheds_by_class {
         let reason = "`priority` has no effect on a plain quota".to_owned();
         add(
             "priority",
             reason,
-            "use `adaptive`, or a concurrency limit with `wait` and `queue: { order: priority }`",
+            "use `adaptive`, `shed`, or a concurrency limit with `wait` and `queue: { order: priority }`",
         );
+    }
+    if let (Some(ShedSpec::Classes(thresholds)), None) = (&rule.shed, &rule.priority) {
+        let normal = CLASSES.iter().position(|(name, _)| *name == "normal");
+        if normal.and_then(|normal| thresholds.get(normal)).is_none_or(Option::is_none) {
+            let reason = "`shed` has no effect: without `priority`, all requests are normal".to_owned();
+            add("shed", reason, "add a `priority`, or a threshold for `normal`");
+        }
     }
     if let Some(queue) = quotas.iter().find_map(queue_beyond_delay)
         && rule.wait.is_zero()
@@ -96,8 +104,12 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
         let reason = "`failure-mode` has no effect in memory".to_owned();
         add("failure-mode", reason, "remove it, or add a store, as in `store: redis://127.0.0.1:6379`");
     }
-    let can_reject =
-        !quotas.is_empty() || rule.adaptive.is_some() || rule.breaker.is_some() || rule.access.is_some();
+    let can_reject = !quotas.is_empty()
+        || rule.adaptive.is_some()
+        || rule.breaker.is_some()
+        || rule.access.is_some()
+        || rule.shed.is_some()
+        || rule.feature.is_some();
     for (key, is_set) in
         [("on-limit", rule.on_limit != OnLimit::default()), ("message", rule.message.is_some())]
     {
@@ -114,9 +126,35 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
         ("overflow", rule.overflow != Overflow::default()),
         ("ban", rule.access.as_ref().is_some_and(|access| access.ban.is_some())),
         ("wait", !rule.wait.is_zero() && rule.adaptive.is_none()),
+        ("scale", rule.scale.is_some()),
+        ("while-failing", rule.while_failing.is_some()),
     ];
     for (key, _) in needs_quota.into_iter().filter(|(_, is_set)| *is_set && quotas.is_empty()) {
         add(key, format!("`{key}` has no effect without a quota"), "remove it, or add a quota");
+    }
+    found
+}
+
+/// Finds settings of load and features that nothing uses: the path, the reason and the fix.
+pub(super) fn find_unused_load_keys(policy: &Policy) -> Vec<(Vec<String>, String, &'static str)> {
+    let mut found = Vec::new();
+    if policy.load.is_some() && !follows_load(policy) {
+        let reason = "`load` has no effect: nothing follows the load".to_owned();
+        let fix = "remove it, or add `shed` or `scale` to a rule, or `off-at` to a feature";
+        found.push((vec!["load".to_owned()], reason, fix));
+    }
+    let is_automatic = |feature: &FeatureSpec| feature.off_at.is_some() || feature.off_during.is_some();
+    if policy.feature_recovery.is_some() && !policy.features.iter().any(is_automatic) {
+        let reason =
+            "`feature-recovery` has no effect: no feature is disabled by load or by schedule".to_owned();
+        found.push((vec!["feature-recovery".to_owned()], reason, "remove it"));
+    }
+    for feature in &policy.features {
+        if !policy.rules.iter().any(|rule| rule.feature.as_ref() == Some(&feature.name)) {
+            let reason = format!("feature `{}` has no effect: no rule uses it", feature.name);
+            let fix = "remove it, or add `feature` to the rule of its requests";
+            found.push((vec!["features".to_owned(), feature.name.clone()], reason, fix));
+        }
     }
     found
 }

@@ -165,6 +165,10 @@ pub fn lint(policy: &Policy) -> Vec<LintWarning> {
         let at = vec![key.to_owned()];
         found.push(LintWarning { lint: Lint::WithoutEffect, rule: String::new(), path: at, reason, fix });
     }
+    for (path, reason, fix) in effect::find_unused_load_keys(policy) {
+        let (rule, fix) = (String::new(), fix.to_owned());
+        found.push(LintWarning { lint: Lint::WithoutEffect, rule, path, reason, fix });
+    }
     for (index, route) in policy.routes.iter().enumerate() {
         for (method, suggestion) in find_unknown_methods(&route.matching) {
             let at = ["routes", &index.to_string(), "method"].map(str::to_owned).to_vec();

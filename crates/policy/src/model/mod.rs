@@ -5,6 +5,7 @@
 mod action;
 mod decisions;
 mod key;
+mod load;
 mod matching;
 mod observe;
 mod rule;
@@ -13,11 +14,12 @@ mod server;
 pub use action::{Fallback, OnLimit, Reject};
 pub use decisions::{AdminSpec, Decisions, EnvVariable, Token};
 pub use key::{CostSpec, Expression, KeyPart, KeySpec};
+pub use load::{FailingSpec, FeatureSpec, LoadSignalSpec, LoadSpec, ScaleSpec, ShedSpec};
 pub use matching::{Glob, Match, Network, PathPattern, PathTail, Segment, ValueGlobs};
 pub use observe::{KeyDisplay, Metrics, Observe};
 pub use rule::{
-    AccessSpec, AdaptiveSpec, BandwidthSpec, BreakerSpec, ChargeSpec, PrioritySpec, QueueOrder, QueueSpec,
-    Quotas, RuleEnforcement, RuleSpec, StatusPattern, Tiers,
+    AccessSpec, AdaptiveSpec, BandwidthSpec, BreakerSpec, BreakerWindow, ChargeSpec, PrioritySpec,
+    QueueOrder, QueueSpec, Quotas, RuleEnforcement, RuleSpec, StatusPattern, Tiers,
 };
 pub use server::{
     AccessLogFormat, AccessLogSpec, Balance, Connections, EscapedSlashes, ForwardedHeaders, HealthCheck,
@@ -63,6 +65,12 @@ pub struct Policy {
     pub user: Option<KeySpec>,
     /// `headers`: the style of the rate limit headers.
     pub headers: HeaderStyle,
+    /// `load`: how the load of the machine is measured.
+    pub load: Option<LoadSpec>,
+    /// `features`, the most important first.
+    pub features: Vec<FeatureSpec>,
+    /// `feature-recovery`: the minimum time between two features that are enabled again.
+    pub feature_recovery: Option<Duration>,
     /// `lists`: address lists by name.
     pub lists: BTreeMap<String, AddressList>,
     /// `rules`, in order.

@@ -1,9 +1,9 @@
 //! Rules.
 
-use super::{CostSpec, KeySpec, Match, Network, OnLimit};
+use super::{CostSpec, FailingSpec, KeySpec, Match, Network, OnLimit, ScaleSpec, ShedSpec};
 use std::{fmt, str::FromStr, time::Duration};
 use tidegate_access::BanRule;
-use tidegate_core::{CarryOver, Percent, Quota, SettingError};
+use tidegate_core::{CarryOver, Percent, Quota, Ratio, SettingError};
 use tidegate_limiter::{Capacity, FailureMode, Overflow};
 use tidegate_overload::Schedule;
 use tidegate_rule::{
@@ -52,6 +52,14 @@ pub struct RuleSpec {
     pub priority: Option<PrioritySpec>,
     /// `schedule`: factors that multiply all quotas, by time of day.
     pub schedule: Option<Schedule>,
+    /// `scale`: shrinks all quotas while the load of the machine is high.
+    pub scale: Option<ScaleSpec>,
+    /// `shed`: rejects requests while the load of the machine is high.
+    pub shed: Option<ShedSpec>,
+    /// `feature`: rejects requests while this feature is off.
+    pub feature: Option<String>,
+    /// `while-failing`: the quotas apply only while calls fail.
+    pub while_failing: Option<FailingSpec>,
     /// `mode`.
     pub enforcement: RuleEnforcement,
     /// `store`, by name; the default store if `None`.
@@ -92,6 +100,10 @@ impl RuleSpec {
             breaker: None,
             priority: None,
             schedule: None,
+            scale: None,
+            shed: None,
+            feature: None,
+            while_failing: None,
             enforcement: RuleEnforcement::All(Mode::Enforce),
             store: None,
             failure_mode: None,
@@ -186,14 +198,31 @@ pub struct BreakerSpec {
     pub slow_call_rate: Option<Percent>,
     /// `slow-call-duration`: the duration from which a call is slow.
     pub slow_call_duration: Option<Duration>,
-    /// `window-size`: the number of recent calls that the shares are computed of.
-    pub window_size: Option<u64>,
+    /// `window-size`: the recent calls that the shares are computed of.
+    pub window_size: Option<BreakerWindow>,
     /// `min-calls`: the minimum number of calls before the breaker can open.
     pub min_calls: Option<u64>,
     /// `open-duration`: the time that the breaker stays open before it admits probes.
     pub open_duration: Option<Duration>,
+    /// `backoff`: the factor of the open duration each time that the probes fail.
+    pub backoff: Option<Ratio>,
+    /// `max-open-duration`: the upper bound of the open duration with `backoff`.
+    pub max_open_duration: Option<Duration>,
+    /// `jitter`: the share by which each open duration varies at random, in both directions.
+    pub jitter: Option<Percent>,
     /// `half-open-calls`: the number of calls that are admitted while the breaker is half-open.
     pub half_open_calls: Option<u64>,
+    /// `half-open-timeout`: the time after which a half-open breaker counts probes without an outcome as failed.
+    pub half_open_timeout: Option<Duration>,
+}
+
+/// The recent calls that a circuit breaker evaluates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakerWindow {
+    /// `20`: this number of calls.
+    Calls(u64),
+    /// `60s`: the calls of this time.
+    Time(Duration),
 }
 
 /// `priority: high`, or a priority that the request names: `{ key: header x-priority, default: low }`.

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     compile::CLASSES,
     map_schema::{MapSchema, OutputValue, ValueSchema, field},
-    model::{BreakerSpec, KeySpec, PrioritySpec, QueueOrder, QueueSpec, RuleEnforcement},
+    model::{BreakerSpec, BreakerWindow, KeySpec, PrioritySpec, QueueOrder, QueueSpec, RuleEnforcement},
     source::{SyntaxNode, SyntaxValue},
 };
 use tidegate_core::Percent;
@@ -30,11 +30,20 @@ pub(super) static BREAKER: MapSchema<BreakerSpec> = MapSchema {
         field!("slow-call-rate": ValueSchema::Text(&["50%"]), slow_call_rate = percent => OutputValue::text,
             "The share of slow calls at which the breaker opens."),
         field!("slow-call-duration": TIME, slow_call_duration = positive_duration => write_duration, "The duration from which a call is slow."),
-        field!("window-size": ValueSchema::Integer, window_size = integer(1..=1_000_000) => write_number, "The number of recent calls that the shares are computed of."),
+        field!("window-size": ValueSchema::AnyOf(&[ValueSchema::Integer, TIME]), window_size = breaker_window => write_breaker_window,
+            "The recent calls that the shares are computed of: a number of calls, or a time."),
         field!("min-calls": ValueSchema::Integer, min_calls = integer(1..=1_000_000) => write_number,
             "The minimum number of calls before the breaker can open."),
         field!("open-duration": TIME, open_duration = positive_duration => write_duration, "The time that the breaker stays open before it admits probes."),
+        field!("backoff": ValueSchema::Text(&["x2", "x1.5"]), backoff = parse => OutputValue::text,
+            "The factor that multiplies the open duration each time that the probes fail; x1 by default."),
+        field!("max-open-duration": TIME, max_open_duration = positive_duration => write_duration,
+            "The upper bound of the open duration with `backoff`; `1h` by default."),
+        field!("jitter": ValueSchema::Text(&["10%"]), jitter = percent => OutputValue::text,
+            "The share by which each open duration varies at random, so that several gateways do not probe at the same time."),
         field!("half-open-calls": ValueSchema::Integer, half_open_calls = integer(1..=1_000_000) => write_number, "The number of calls that are admitted as probes while the breaker is half-open."),
+        field!("half-open-timeout": TIME, half_open_timeout = positive_duration => write_duration,
+            "The time after which a half-open breaker counts probes without an outcome as failed; `60s` by default."),
     ],
 };
 
@@ -78,7 +87,22 @@ impl PolicyReader<'_> {
                 "write both, or none",
             );
         }
+        if spec.max_open_duration.is_some() && spec.backoff.is_none() && self.errors.len() == before {
+            self.report_error(
+                node.span,
+                "`max-open-duration` without `backoff`",
+                "add a factor, as in `backoff: x2`, or remove `max-open-duration`",
+            );
+        }
         Some(spec)
+    }
+
+    /// Reads `20` (calls) or `60s`.
+    fn breaker_window(&mut self, node: &SyntaxNode) -> Option<BreakerWindow> {
+        match &node.value {
+            SyntaxValue::Number(_) => self.integer(node, 1..=1_000_000).map(BreakerWindow::Calls),
+            _ => self.positive_duration(node).map(BreakerWindow::Time),
+        }
     }
 
     pub(super) fn priority(&mut self, node: &SyntaxNode) -> Option<PrioritySpec> {
@@ -114,6 +138,13 @@ impl PolicyReader<'_> {
             _ => queue.max = self.integer(node, 1..=MAX_QUEUE_LEN)?,
         }
         Some(queue)
+    }
+}
+
+fn write_breaker_window(window: &BreakerWindow) -> OutputValue {
+    match window {
+        BreakerWindow::Calls(calls) => OutputValue::Number(*calls),
+        BreakerWindow::Time(time) => write_duration(time),
     }
 }
 

@@ -6,6 +6,7 @@ mod decisions;
 mod include;
 mod key;
 mod limits;
+mod load;
 mod matching;
 mod observe;
 mod path;

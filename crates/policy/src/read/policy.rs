@@ -4,6 +4,7 @@ use super::{
     PolicyReader,
     decisions::{ADMIN_SHAPE, DECISIONS_SHAPE, write_admin, write_decisions},
     key::{self, write_key},
+    load::{FEATURE_SHAPE, LOAD_SHAPE, write_feature, write_load},
     observe::{METRICS, METRICS_SHAPE, OBSERVE, TRACES, TRACES_SHAPE},
     rule::RULE,
     server::{CONNECTIONS, LISTEN_SHAPE, LOG, route_outline, write_listener, write_route},
@@ -124,6 +125,23 @@ pub(crate) static POLICY: MapSchema<Policy> = MapSchema {
         field!("user": key::KEY_SHAPE, user = user_key => write_key,
             "Where a request carries the name of the user."),
         field!("headers": headers in HEADER_STYLES, "The style of the rate limit headers in responses."),
+        field!("load": LOAD_SHAPE, load = load => write_load,
+            "How the load of the machine is measured, for `shed` and `scale` of rules and for `features`."),
+        key(
+            "features",
+            "Parts of the service that can be disabled, the most important first: the load level from which each is off, or `manual`.",
+            ValueSchema::NamedMap(&FEATURE_SHAPE),
+            |reader, node, it| {
+                reader.named_entries(node, "features", |reader, name, node| {
+                    let scope = format!("feature `{}`", name.text);
+                    let feature = reader.with_scope(scope, |reader| reader.feature(name, node));
+                    it.features.push(feature);
+                });
+            },
+            |it| OutputValue::named_map(it.features.iter().map(|it| (&it.name, it)), write_feature),
+        ),
+        field!("feature-recovery": ValueSchema::Text(&["10s"]), feature_recovery = positive_duration => write_duration,
+            "The minimum time between two features that are enabled again; `10s` by default."),
         key(
             "lists",
             "Address lists by name.",

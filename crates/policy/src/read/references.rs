@@ -17,6 +17,7 @@ pub(super) enum ReferenceTarget {
     /// The name of a listener.
     Listener,
     Template,
+    Feature,
     /// The policy's `user`.
     User,
     /// A named segment of the rule's path.
@@ -49,6 +50,7 @@ impl References {
             ("stores", ReferenceTarget::Store),
             ("lists", ReferenceTarget::List),
             ("templates", ReferenceTarget::Template),
+            ("features", ReferenceTarget::Feature),
         ];
         let mut references = Self::default();
         let SyntaxValue::Map(entries) = &root.value else { return references };
@@ -175,6 +177,7 @@ impl PolicyReader<'_> {
                 ReferenceTarget::List => ("list", "lists"),
                 ReferenceTarget::Listener => ("listener", "listen"),
                 ReferenceTarget::Template => ("template", "templates"),
+                ReferenceTarget::Feature => ("feature", "features"),
                 ReferenceTarget::User
                     if known.contains_key(&target) || unknown.suggested.contains(&"user") =>
                 {

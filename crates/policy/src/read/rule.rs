@@ -6,6 +6,7 @@ use super::{
     admission::{BREAKER, CLASS_SHAPE, PRIORITY, QUEUE, parse_mode, write_priority},
     key::{self, write_cost, write_key},
     limits::{ADAPTIVE, BANDWIDTH, BYTE_RATE, CHARGE, TIERS, write_charge, write_tiers},
+    load::{FAILING, SCALE, SHED_SHAPE, write_shed},
     matching::MATCH,
     references::ReferenceTarget,
     values::{write_duration, write_failure_mode, write_size},
@@ -153,6 +154,25 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
         field!("schedule": ValueSchema::Text(&["+08:00; mon-fri 09:00-18:00 x2; 22:00-06:00 x0.5"]),
             schedule = parse => OutputValue::text,
             "Factors that multiply all quotas, by time of day."),
+        field!("scale": ValueSchema::Map(|| SCALE.outline()), scale = scale => |scale| SCALE.write(scale),
+            "Shrinks all quotas while the load of the machine is high."),
+        field!("shed": SHED_SHAPE, shed = shed => write_shed,
+            "The load of the machine from which requests are rejected: a percentage, or one for each priority class."),
+        key(
+            "feature",
+            "The feature that these requests use. They are rejected while it is off.",
+            ValueSchema::Text(&["search"]),
+            |reader, node, it| {
+                it.feature = reader.name(node);
+                if let Some(feature) = it.feature.clone() {
+                    reader.add_reference(ReferenceTarget::Feature, &feature, node.span);
+                }
+            },
+            |it| it.feature.as_ref().map(OutputValue::text),
+        ),
+        field!("while-failing": ValueSchema::Map(|| FAILING.outline()),
+            while_failing = while_failing => |failing| FAILING.write(failing),
+            "The quotas apply to a key only while it has many calls and too many of them fail."),
         key_with_default(
             "mode",
             "Whether the rule is enforced; `enforce 10%` enforces it for 10 % of the keys, with the others in shadow mode.",
@@ -301,5 +321,16 @@ impl PolicyReader<'_> {
 }
 
 /// The keys that define a limit. A rule has at least one of them.
-const LIMIT_KEYS: [&str; 9] =
-    ["quota", "quotas", "tiers", "adaptive", "bandwidth", "deny", "allow", "ban", "breaker"];
+const LIMIT_KEYS: [&str; 11] = [
+    "quota",
+    "quotas",
+    "tiers",
+    "adaptive",
+    "bandwidth",
+    "deny",
+    "allow",
+    "ban",
+    "breaker",
+    "shed",
+    "feature",
+];

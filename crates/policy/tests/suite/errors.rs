@@ -305,7 +305,7 @@ fn invalid_policy_built_in_code_is_reported() {
         (
             rule(|rule| rule.priority = Some(PrioritySpec::Fixed("urgent".to_owned()))),
             "rule `a`: unknown priority `urgent`; use one of critical, high, normal, low\n\
-             rule `a`: `priority` has no effect on a plain quota; use `adaptive`, or a concurrency limit with `wait` and `queue: { order: \
+             rule `a`: `priority` has no effect on a plain quota; use `adaptive`, `shed`, or a concurrency limit with `wait` and `queue: { order: \
              priority }` (without-effect)",
         ),
         (

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use crate::{
-    requests::{MatchExt as _, PolicyTestRequest, any_request},
+    requests::{MatchExt as _, PolicyTestRequest, StatusResponse, any_request},
     rules::{
         access, count_admitted, expect_ready, gate, header, ip, policy, rejecting_rule, rejection, rule,
     },
@@ -14,25 +14,11 @@ use tidegate_limiter::Clock;
 use tidegate_policy::{
     compile::{Compiler, LivePolicy, PolicyGate, PolicyResult, RejectAction, RejectReason},
     model::{
-        AdaptiveSpec, BandwidthSpec, BreakerSpec, Fallback, KeyPart, KeySpec, OnLimit, Policy, PrioritySpec,
-        QueueOrder, QueueSpec, Reject, RouteSpec, RuleEnforcement, RuleSpec,
+        AdaptiveSpec, BandwidthSpec, BreakerSpec, BreakerWindow, Fallback, KeyPart, KeySpec, OnLimit, Policy,
+        PrioritySpec, QueueOrder, QueueSpec, Reject, RouteSpec, RuleEnforcement, RuleSpec,
     },
 };
-use tidegate_rule::{
-    Evaluation, Mode, RejectionResponse, Rules,
-    request::{MissingKey, ResponseHead},
-};
-
-struct StatusResponse(u16);
-
-impl ResponseHead for StatusResponse {
-    fn status(&self) -> u16 {
-        self.0
-    }
-    fn header(&self, _: &str) -> Option<&[u8]> {
-        None
-    }
-}
+use tidegate_rule::{Evaluation, Mode, RejectionResponse, Rules, request::MissingKey};
 
 fn denial_response(gate: &PolicyGate, request: &PolicyTestRequest) -> RejectionResponse {
     match rejection(gate, request).unwrap().action {
@@ -221,10 +207,11 @@ fn breaker_opens_after_failures() {
         failure_rate: Some(Percent::new(50.0).unwrap()),
         slow_call_rate: None,
         slow_call_duration: None,
-        window_size: Some(2),
+        window_size: Some(BreakerWindow::Calls(2)),
         min_calls: Some(2),
         open_duration: Some(Duration::from_secs(5)),
         half_open_calls: Some(1),
+        ..BreakerSpec::default()
     };
     let spec = policy([RuleSpec { breaker: Some(breaker), ..rule("app", &["100/min"]) }]);
     let gate = gate(&spec);
@@ -309,7 +296,7 @@ async fn queued_request_holds_no_guard_permits() {
     drop(first.settle(&StatusResponse(200)));
     let (second, third) = (second.await.unwrap(), third.await.unwrap());
     let waited = [second, third];
-    let is_limited = |result: &&PolicyResult| matches!(result, PolicyResult::Rejected(rejection) if rejection.reason == RejectReason::Limited);
+    let is_limited = |result: &&PolicyResult| matches!(result, PolicyResult::Rejected(rejection) if rejection.reason == RejectReason::QueueFull);
     assert_eq!(waited.iter().filter(is_limited).count(), 1);
     let admitted = waited.iter().filter(|result| matches!(result, PolicyResult::Admitted(_))).count();
     assert_eq!(admitted, 1, "queue of one: {waited:?}");
@@ -351,10 +338,11 @@ fn reload_keeps_unchanged_state() {
         failure_rate: None,
         slow_call_rate: None,
         slow_call_duration: None,
-        window_size: Some(1),
+        window_size: Some(BreakerWindow::Calls(1)),
         min_calls: Some(1),
         open_duration: None,
         half_open_calls: None,
+        ..BreakerSpec::default()
     };
     let guarded =
         RuleSpec { matching: any_request().path("/app"), breaker: Some(breaker), ..rule("app", &[]) };

@@ -13,6 +13,7 @@ mod index;
 mod lint;
 mod matching;
 mod named_rules;
+mod overload;
 mod print;
 mod reload;
 mod requests;

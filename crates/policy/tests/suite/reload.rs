@@ -198,7 +198,7 @@ async fn admitted_requests_use_no_queue_slots() {
     assert!(matches!(send_request(&gate, "192.0.2.1").await, RequestOutcome::Waiting(_)));
     assert!(matches!(
         send_request(&gate, "192.0.2.1").await,
-        RequestOutcome::Rejected(RejectReason::Limited)
+        RequestOutcome::Rejected(RejectReason::QueueFull)
     ));
 }
 
@@ -222,7 +222,7 @@ async fn queue_resizes_with_waiters() {
         live.replace(&spec(max)).unwrap();
         match send_request(&live.current(), "192.0.2.1").await {
             RequestOutcome::Waiting(waiting) if fits => waits.push(waiting),
-            RequestOutcome::Rejected(RejectReason::Limited) if !fits => {}
+            RequestOutcome::Rejected(RejectReason::QueueFull) if !fits => {}
             _ => panic!("{max} {fits}"),
         }
     }

@@ -4,7 +4,7 @@
 
 use std::{any::Any, net::IpAddr};
 use tidegate_policy::model::{Expression, Glob, Match, Network, PathPattern, PathTail, Segment, ValueGlobs};
-use tidegate_rule::request::RequestHead;
+use tidegate_rule::request::{RequestHead, ResponseHead};
 
 /// A request, written as `POST example.com/login?next=1`.
 #[derive(Clone, Debug)]
@@ -180,4 +180,15 @@ impl MatchExt for Match {
 /// A match of all requests.
 pub(crate) fn any_request() -> Match {
     Match::default()
+}
+
+pub(crate) struct StatusResponse(pub(crate) u16);
+
+impl ResponseHead for StatusResponse {
+    fn status(&self) -> u16 {
+        self.0
+    }
+    fn header(&self, _: &str) -> Option<&[u8]> {
+        None
+    }
 }

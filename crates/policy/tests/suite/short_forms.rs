@@ -68,7 +68,9 @@ fn documented_example_parses_and_round_trips() {
     assert_eq!((read(first).routes.len(), read(templates).rules.len()), (1, 2));
     let policy = read(whole);
     assert_eq!((policy.listen.len(), policy.upstreams.len(), policy.routes.len()), (3, 2, 6));
-    let [login, photos, downloads, searches, backend, closed] = policy.rules.as_slice() else {
+    let [login, photos, downloads, searches, backend, pages, similar, payments, closed] =
+        policy.rules.as_slice()
+    else {
         panic!("{policy}")
     };
     assert!(matches!(&login.key, KeySpec::First(keys) if keys[0] == KeySpec::Part(KeyPart::User)));
@@ -82,6 +84,9 @@ fn documented_example_parses_and_round_trips() {
     assert_eq!((photos.matching.any.len(), &downloads.key), (2, &KeySpec::Part(KeyPart::Request)));
     assert!(matches!(&backend.on_limit, OnLimit::Reject(reject) if reject.status == Some(503)));
     assert_eq!(closed.on_limit, OnLimit::Drop);
+    assert!(pages.shed.is_some() && pages.scale.is_some() && payments.while_failing.is_some());
+    assert_eq!(similar.feature.as_deref(), Some("similar"));
+    assert_eq!(policy.features.len(), 3);
     assert!(matches!(&searches.on_limit, OnLimit::Reject(reject) if reject.bodies.len() == 2));
     for format in PolicyFormat::ALL {
         assert_eq!(Policy::parse(&policy.print(format), format).unwrap(), policy);

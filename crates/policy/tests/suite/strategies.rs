@@ -5,8 +5,9 @@
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use tidegate_access::Prefix;
-use tidegate_core::{CarryOver, Percent, Quota};
+use tidegate_core::{CarryOver, Percent, Quota, Ratio};
 use tidegate_limiter::{Capacity, FailureMode, Overflow};
+use tidegate_overload::{LoadLevel, load::MachineSignal};
 use tidegate_policy::model::*;
 use tidegate_rule::{
     HeaderStyle, Mode,
@@ -16,7 +17,8 @@ use tidegate_testkit::strategy::any_sample;
 
 /// Random valid policies.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
-    (server_sections(), stores(), rules_and_lists()).prop_map(|(server, stores, (user, lists, rules))| {
+    (server_sections(), stores(), rules_and_lists(), load_and_features()).prop_map(|sections| {
+        let (server, stores, (user, lists, rules), (load, features, feature_recovery)) = sections;
         let (
             listen,
             (admin, decisions),
@@ -52,6 +54,9 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             forwarded_headers: header_settings.1,
             user,
             headers: header_settings.0,
+            load,
+            features,
+            feature_recovery,
             lists,
             rules,
         };
@@ -72,6 +77,11 @@ fn define_upstreams(policy: &mut Policy) {
     policy.listen.push(ListenerSpec { name, address: ([127, 0, 0, 1], 8081).into(), tls: None });
     for name in fallbacks.chain(routes).collect::<Vec<_>>() {
         policy.upstreams.entry(name).or_insert_with(|| Upstream::new(vec![server.clone()]));
+    }
+    for name in policy.rules.iter().filter_map(|rule| rule.feature.clone()) {
+        if !policy.features.iter().any(|feature| feature.name == name) {
+            policy.features.push(FeatureSpec { name, off_at: None, off_during: None });
+        }
     }
 }
 
@@ -528,15 +538,34 @@ fn upstreams() -> BoxedStrategy<Upstream> {
 fn breakers() -> BoxedStrategy<BreakerSpec> {
     let number = || option::of(1_u64..=1_000_000);
     let slow = option::of((shares(), times()));
-    (option::of(shares()), slow, number(), number(), option::of(times()), number())
-        .prop_map(|(failure_rate, slow, over, min, open, probes)| BreakerSpec {
+    let window = option::of(prop_oneof![
+        (1_u64..=1_000_000).prop_map(BreakerWindow::Calls),
+        times().prop_map(BreakerWindow::Time)
+    ]);
+    let backoff = option::of((1_u64..=100, option::of(times())));
+    let half_open = (number(), option::of(times()));
+    (
+        option::of(shares()),
+        slow,
+        window,
+        number(),
+        option::of(times()),
+        half_open,
+        backoff,
+        option::of(shares()),
+    )
+        .prop_map(|(failure_rate, slow, window_size, min, open, half_open, backoff, jitter)| BreakerSpec {
             failure_rate,
             slow_call_rate: slow.map(|(rate, _)| rate),
             slow_call_duration: slow.map(|(_, time)| time),
-            window_size: over,
+            window_size,
             min_calls: min,
             open_duration: open,
-            half_open_calls: probes,
+            backoff: backoff.map(|(factor, _)| Ratio::new(factor, 2).unwrap()),
+            max_open_duration: backoff.and_then(|(_, max)| max),
+            jitter,
+            half_open_calls: half_open.0,
+            half_open_timeout: half_open.1,
         })
         .boxed()
 }
@@ -573,7 +602,8 @@ fn rules(has_user: bool) -> BoxedStrategy<RuleSpec> {
         .prop_map(|(matching, limits, terms, actions, (capacity, overflow))| {
             let (quotas, adaptive, bandwidth, access, breaker) = limits;
             let (key, (missing, duplicates), cost, charge, priority, enforcement, inherit) = terms;
-            let (name, schedule, store, failure_mode, wait, queue, message, on_limit) = actions;
+            let (name, (schedule, overload), store, failure_mode, wait, queue, message, on_limit) = actions;
+            let (scale, shed, feature, while_failing) = overload;
             RuleSpec {
                 name,
                 matching,
@@ -589,6 +619,10 @@ fn rules(has_user: bool) -> BoxedStrategy<RuleSpec> {
                 breaker,
                 priority,
                 schedule,
+                scale,
+                shed,
+                feature,
+                while_failing,
                 enforcement,
                 store,
                 failure_mode,
@@ -709,7 +743,7 @@ fn rule_terms(more: Vec<KeyPart>) -> BoxedStrategy<RuleTerms> {
 
 type RuleActions = (
     String,
-    Option<tidegate_overload::Schedule>,
+    (Option<tidegate_overload::Schedule>, RuleOverload),
     Option<String>,
     Option<FailureMode>,
     Duration,
@@ -717,6 +751,66 @@ type RuleActions = (
     Option<String>,
     OnLimit,
 );
+
+type LoadAndFeatures = (Option<LoadSpec>, Vec<FeatureSpec>, Option<Duration>);
+
+fn load_and_features() -> BoxedStrategy<LoadAndFeatures> {
+    let levels = (option::of(shares()), option::of(shares()), option::of(shares()), option::of(shares()));
+    let directories = (option::of(paths()), option::of(paths()));
+    let load = (load_signals(), levels, option::of(times()), option::of(times()), directories).prop_map(
+        |(signals, (normal, busy, critical, hysteresis), cooldown, interval, (proc, cgroup))| LoadSpec {
+            signals,
+            normal,
+            busy,
+            critical,
+            hysteresis,
+            cooldown,
+            interval,
+            proc,
+            cgroup,
+        },
+    );
+    let level = select(vec![LoadLevel::Normal, LoadLevel::Busy, LoadLevel::Critical]);
+    let windows = select(vec!["+08:00; mon-fri 18:00-22:00", "sat,sun; 22:00-06:00", "00:00-24:00"]);
+    let windows = windows.prop_map(|text| text.parse().unwrap());
+    let feature = (names(), option::of(level), option::of(windows))
+        .prop_map(|(name, off_at, off_during)| FeatureSpec { name, off_at, off_during });
+    let features = vec(feature, 0..3).prop_map(|features| {
+        let numbered = features.into_iter().enumerate();
+        numbered.map(|(index, it)| FeatureSpec { name: format!("{} {index}", it.name), ..it }).collect()
+    });
+    (option::of(load), features, option::of(times())).boxed()
+}
+
+fn load_signals() -> BoxedStrategy<Vec<LoadSignalSpec>> {
+    let network = (1_u64..=1 << 30).prop_map(|bytes_per_second| LoadSignalSpec {
+        signal: MachineSignal::Network { bytes_per_second },
+        full_at: Percent::FULL,
+    });
+    let share = (1_u32..=1_000_000).prop_map(Percent::from_millionths);
+    let signals = vec(option::of(share), MachineSignal::ALL.len()).prop_map(|shares| {
+        let declared = MachineSignal::ALL.into_iter().zip(shares);
+        declared.filter_map(|(signal, full_at)| Some(LoadSignalSpec { signal, full_at: full_at? })).collect()
+    });
+    (signals, option::of(network))
+        .prop_map(|(signals, network): (Vec<_>, _)| signals.into_iter().chain(network).collect())
+        .boxed()
+}
+
+type RuleOverload = (Option<ScaleSpec>, Option<ShedSpec>, Option<String>, Option<FailingSpec>);
+
+fn rule_overload() -> BoxedStrategy<RuleOverload> {
+    let factor = (1_u64..=1_000).prop_map(|factor| Ratio::new(factor, 1_000).unwrap());
+    let scale = (option::of(shares()), option::of(shares()), option::of(factor), option::of(times()))
+        .prop_map(|(high, low, min, interval)| ScaleSpec { high, low, min, interval });
+    let classes = [option::of(shares()), option::of(shares()), option::of(shares()), option::of(shares())];
+    let classes = classes.prop_filter("no class", |classes| classes.iter().any(Option::is_some));
+    let shed = prop_oneof![shares().prop_map(ShedSpec::All), classes.prop_map(ShedSpec::Classes)];
+    let failing = (option::of(0_u64..=1_000_000_000), option::of(shares()), option::of(times())).prop_map(
+        |(min_calls, failure_rate, window_size)| FailingSpec { min_calls, failure_rate, window_size },
+    );
+    (option::of(scale), option::of(shed), option::of(names()), option::of(failing)).boxed()
+}
 
 fn actions() -> BoxedStrategy<RuleActions> {
     let schedule = select(vec!["+08:00; mon-fri 09:00-18:00 x2; 22:00-06:00 x0.5", "sat,sun x0.1"])
@@ -733,7 +827,7 @@ fn actions() -> BoxedStrategy<RuleActions> {
         });
     (
         names(),
-        option::of(schedule),
+        (option::of(schedule), rule_overload()),
         option::of(names()),
         option::of(failure_modes()),
         prop_oneof![Just(Duration::ZERO), times()],

@@ -79,7 +79,7 @@ impl Replay {
         let (clock, manual_clock) = Clock::manual();
         // Set the clock first, because counters start at the time of their creation.
         manual_clock.set(start);
-        let compiler = Compiler::new(Rules::new()).base(base).clock(clock).memory(memory);
+        let compiler = Compiler::new(Rules::new()).base(base).clock(clock).memory(memory).ignore_load();
         let gate = compiler.compile(&policy, None)?;
         let keys = policy.rules.iter().enumerate().map(|(index, rule)| {
             let key_id = if rule.key == KeySpec::All { None } else { gate.key_id_of_all(index) };

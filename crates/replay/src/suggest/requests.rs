@@ -34,7 +34,7 @@ pub(super) fn for_each_request(
     let any = Quota::per_second(1).quota().map_err(|error| ReplayError::Suggestion(error.to_string()))?;
     let rules = groups.iter().map(|group| (*group, any));
     let policy = policy::build_policy(request, rules, Mode::Off)?;
-    let gate = Compiler::new(Rules::new()).compile(&policy, None)?;
+    let gate = Compiler::new(Rules::new()).ignore_load().compile(&policy, None)?;
     let (hasher, mut has_key) = (FixedState::default(), false);
     let mut prefetch = Prefetch::default();
     let mut requests = 0;

@@ -97,7 +97,10 @@ fn deny_response(
                 RejectReason::Limited => StatusCode::TOO_MANY_REQUESTS,
                 RejectReason::NoKey => StatusCode::BAD_REQUEST,
                 RejectReason::DenyListed | RejectReason::Banned => StatusCode::FORBIDDEN,
-                RejectReason::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+                RejectReason::QueueFull
+                | RejectReason::StoreUnavailable
+                | RejectReason::Overloaded
+                | RejectReason::FeatureOff => StatusCode::SERVICE_UNAVAILABLE,
             };
             response
         }

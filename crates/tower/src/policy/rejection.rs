@@ -52,6 +52,9 @@ fn reason_status(reason: RejectReason) -> u16 {
         RejectReason::Limited => 429,
         RejectReason::NoKey => 400,
         RejectReason::DenyListed | RejectReason::Banned => 403,
-        RejectReason::Overloaded => 503,
+        RejectReason::QueueFull
+        | RejectReason::StoreUnavailable
+        | RejectReason::Overloaded
+        | RejectReason::FeatureOff => 503,
     }
 }
