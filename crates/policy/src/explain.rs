@@ -4,7 +4,8 @@
 
 use crate::{
     compile::{
-        Compiler, DryRun, PolicyError, PolicyGate, Prefetch, RejectAction, RejectReason, without_stores,
+        Compiler, DryRun, PolicyError, PolicyGate, Prefetch, RejectAction, RejectReason, reserved_shares,
+        without_stores,
     },
     head::{self, HeadError, HeadLimits, HttpRequestHead},
     matching::{Mismatch, RequestView},
@@ -423,7 +424,17 @@ fn describe_details(
             (_, Some(rule)) => crate::compile::CLASSES.get(rule.class_of(head)).map(|(name, _)| *name),
             _ => None,
         };
-        more.extend(class.map(|class| ("priority", class.to_owned())));
+        let reserved: u64 = match (reserved_shares(rule_spec), rule) {
+            (Some(shares), Some(rule)) if !quotas_of(rule_spec).is_empty() => {
+                shares.iter().take(rule.class_of(head)).map(|share| u64::from(share.millionths())).sum()
+            }
+            _ => 0,
+        };
+        let share = Percent::from_ratio(reserved, Percent::FULL.millionths().into());
+        more.extend(class.map(|class| match reserved {
+            0 => ("priority", class.to_owned()),
+            _ => ("priority", format!("{class}; {share} of the quotas is reserved for higher priorities")),
+        }));
     }
     if !rule_spec.wait.is_zero() {
         more.push(("wait", format!("up to {} for capacity", Micros::from(rule_spec.wait))));
@@ -489,7 +500,7 @@ fn simulate_exhausted(
     head: &dyn RequestHead,
 ) -> ExhaustedOutcome {
     let now = Micros::from_secs(1);
-    let max_wait = Micros::from(rule.wait);
+    let max_wait = Micros::from(rule.effective_wait());
     let mut state = vec![0; quota.state_len()];
     quota.create(&mut state[..], now);
     quota.decide(&mut state[..], now, Demand::with_max_wait(quota.limit(), Micros::MAX));

@@ -15,13 +15,21 @@ struct LimitedInner {
     rule: Arc<str>,
     message: Option<Arc<str>>,
     quota: Option<Quota>,
+    /// Used if the cause has none.
+    retry_after: Option<Duration>,
     cause: CallError,
 }
 
 impl Limited {
     /// Creates a rejection by the rule with this name.
     pub fn new(rule: impl Into<Arc<str>>, cause: CallError) -> Self {
-        Self(Box::new(LimitedInner { rule: rule.into(), message: None, quota: None, cause }))
+        Self(Box::new(LimitedInner {
+            rule: rule.into(),
+            message: None,
+            quota: None,
+            retry_after: None,
+            cause,
+        }))
     }
 
     /// Sets the message for clients.
@@ -35,6 +43,13 @@ impl Limited {
     #[must_use]
     pub fn with_quota(mut self, quota: Option<Quota>) -> Self {
         self.0.quota = quota;
+        self
+    }
+
+    /// Sets the time after which a retry makes sense, for a cause that does not have it.
+    #[must_use]
+    pub fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
+        self.0.retry_after = retry_after;
         self
     }
 
@@ -94,7 +109,7 @@ impl Limited {
 
     /// The time after which a retry makes sense, if known.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.0.cause.retry_after()
+        self.0.cause.retry_after().or(self.0.retry_after)
     }
 }
 

@@ -64,6 +64,12 @@ impl RuleConfig {
         }
     }
 
+    /// The same declaration with another name and other quotas.
+    #[must_use]
+    pub fn derive(&self, name: impl Into<Cow<'static, str>>, quotas: Vec<Quota>) -> Self {
+        Self { name: name.into(), quotas, ..self.clone() }
+    }
+
     /// Declares a rule that is named after a function.
     #[track_caller]
     pub(crate) fn for_function(name: String, path: String) -> Self {

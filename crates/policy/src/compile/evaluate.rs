@@ -282,7 +282,9 @@ impl EvaluationState {
         };
         match rule.limit {
             // A rule that would deny the client does not count it.
-            Some(limit) if result == RuleResult::Admitted && has_quota => self.limits.push(limit),
+            Some(_) if result == RuleResult::Admitted && has_quota => {
+                self.limits.extend(rule.limits_of(rule.class_of(head)));
+            }
             Some(_) | None => self.admission.other_results.push((index, mode, result)),
         }
         if mode == Mode::Enforce {
@@ -449,9 +451,11 @@ fn reject_reason(denial: &LimitDecision) -> RejectReason {
     match denial.outcome {
         LimitOutcome::MissingKey => RejectReason::NoKey,
         LimitOutcome::Decided(decision) if decision.is_fail_closed() => RejectReason::StoreUnavailable,
-        LimitOutcome::WaitFailed(WaitError::StoreUnavailable(_)) => RejectReason::StoreUnavailable,
+        LimitOutcome::WaitFailed { error: WaitError::StoreUnavailable(_), .. } => {
+            RejectReason::StoreUnavailable
+        }
         LimitOutcome::Decided(_) => RejectReason::Limited,
-        LimitOutcome::WaitFailed(_) => RejectReason::QueueFull,
+        LimitOutcome::WaitFailed { .. } => RejectReason::QueueFull,
     }
 }
 
@@ -496,11 +500,18 @@ impl PolicyAdmission {
     /// The decision of each rule that was checked.
     #[inline]
     pub fn decisions(&self) -> impl Iterator<Item = RuleDecision<'_>> {
-        let owners = &self.gate.inner.limit_rules;
+        let inner = &*self.gate.inner;
         let quotas = self.verdict.decisions().filter_map(|one| {
+            let rule = *inner.limit_rules.get(one.limit)?;
+            let compiled = inner.rules.get(rule)?;
+            // A rule has one decision: that of its quotas, or of a reserve that would deny.
+            let one = match compiled.reserve_limits.is_empty() {
+                true => one,
+                false if compiled.limit != Some(one.limit) => return None,
+                false => self.worst_decision(compiled, one),
+            };
             let (mode, result, decision) = (one.mode, rule_result(one), one.decision());
-            let rule = owners.get(one.limit)?;
-            Some(RuleDecision { rule: *rule, mode, result, decision, key: one.key })
+            Some(RuleDecision { rule, mode, result, decision, key: one.key })
         });
         let others = self.other_results.iter().map(|(rule, mode, result)| RuleDecision {
             rule: *rule,
@@ -510,6 +521,13 @@ impl PolicyAdmission {
             key: None,
         });
         quotas.chain(others)
+    }
+
+    /// Of the decisions of a rule, one that would deny, or else that of its own limit.
+    fn worst_decision<'v>(&'v self, rule: &CompiledRule, own: &'v LimitDecision) -> &'v LimitDecision {
+        let is_reserve = |limit: usize| rule.reserve_limits.iter().any(|(_, reserve)| *reserve == limit);
+        let mut reserves = self.verdict.decisions().filter(|one| is_reserve(one.limit));
+        reserves.find(|one| one.would_deny()).filter(|_| !own.would_deny()).unwrap_or(own)
     }
 
     /// The decisions of its quotas.

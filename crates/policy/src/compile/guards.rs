@@ -39,6 +39,8 @@ pub(crate) struct CompiledRule {
     /// Its index in the gate, if it has quotas.
     pub(crate) limit: Option<usize>,
     pub(crate) limiting: Option<RuleLimiting>,
+    /// The limits of requests of a class and below, which leave the reserve of higher classes free.
+    pub(crate) reserve_limits: Vec<(usize, usize)>,
     /// The expressions of its keys.
     pub(crate) expressions: Vec<Arc<CompiledExpression>>,
     /// The key of the policy.
@@ -122,6 +124,7 @@ impl CompiledRule {
 
     pub(crate) fn has_only_quotas(&self) -> bool {
         self.request_access.is_none()
+            && self.reserve_limits.is_empty()
             && !self.has_guards()
             && self.error_rate.is_none()
             && self.down.is_none()
@@ -141,6 +144,12 @@ impl CompiledRule {
             true => Err(Rejection::LoadShed),
             false => Ok(()),
         }
+    }
+
+    /// The limits of a request of this class.
+    pub(crate) fn limits_of(&self, class: usize) -> impl Iterator<Item = usize> {
+        let reserves = self.reserve_limits.iter().filter(move |(highest, _)| class >= *highest);
+        self.limit.into_iter().chain(reserves.map(|(_, limit)| *limit))
     }
 
     /// The mode for this request, for everything but quotas.
@@ -312,6 +321,7 @@ impl RuleCompiler<'_> {
             matcher,
             limit: None,
             limiting: None,
+            reserve_limits: Vec::new(),
             expressions: Vec::new(),
             proxies: self.proxies.clone(),
             counter_key: match source.missing {
@@ -341,7 +351,7 @@ impl RuleCompiler<'_> {
             breaker: source.breaker.as_ref().map(|spec| self.build_breaker(spec)).transpose()?,
             adaptive: source.adaptive.as_ref().map(|spec| self.build_adaptive(spec, source)).transpose()?,
             class,
-            queue: (!source.wait.is_zero()).then(|| self.build_queue(source.queue.as_ref())),
+            queue: (!source.effective_wait().is_zero()).then(|| self.build_queue(source.queue.as_ref())),
             down: rates
                 .and_then(|rates| rates.down)
                 .map(|rate| self.build_bandwidth(rate, old_down))

@@ -164,7 +164,7 @@ impl KeyCompiler<'_> {
                 let index = class_index(name)?;
                 Ok(Arc::new(move |_| index))
             }
-            PrioritySpec::FromRequest { key, default } => {
+            PrioritySpec::FromRequest { key, default, .. } => {
                 let (key, default) = (self.compile(key)?, class_index(default)?);
                 Ok(Arc::new(move |head| {
                     let found = key.find(head);

@@ -41,6 +41,7 @@ pub(crate) use guards::CompiledRule;
 pub(crate) use keys::{CLASSES, is_always_present};
 pub(crate) use load::follows_load;
 use load::{PolicyMonitor, PreparedMonitor};
+pub(crate) use rules::reserved_shares;
 use rules::{CompiledPolicy, build_limits};
 use std::{
     env, fmt,
@@ -155,7 +156,9 @@ impl Compiler {
                 limited.clone().map(|(index, rule)| (index, &rule.source)),
                 policy.user.as_ref(),
             ),
-            limit_rules: limited.map(|(index, _)| index).collect(),
+            limit_rules: limited
+                .flat_map(|(index, rule)| std::iter::repeat_n(index, 1 + rule.reserve_limits.len()))
+                .collect(),
             index: made.index,
             rules: made.rules,
             routes: made.routes,
@@ -346,21 +349,23 @@ impl PolicyGate {
         let Some(monitor) = &self.inner.monitor else { return };
         let mut scaled = self.inner.scaled_limiters.lock().unwrap_or_else(PoisonError::into_inner);
         for rule in &self.inner.rules {
-            let limiter = rule.limit.and_then(|index| self.inner.gate.limits().get(index)?.rule().limiter());
-            let Some(limiter) = limiter else { continue };
             let scale = rule.source.scale.as_ref().and_then(|scale| load::scale_policy(scale).ok());
             if rule.source.schedule.is_none() && scale.is_none() {
                 continue;
             }
-            let mut builder = ScaledLimit::builder(Arc::new(limiter));
-            if let Some(schedule) = &rule.source.schedule {
-                builder = builder.with_schedule(schedule.clone());
+            let limits = rule.limits_of(usize::MAX);
+            let limiters = limits.filter_map(|limit| self.inner.gate.limits().get(limit)?.rule().limiter());
+            for limiter in limiters {
+                let mut builder = ScaledLimit::builder(Arc::new(limiter));
+                if let Some(schedule) = &rule.source.schedule {
+                    builder = builder.with_schedule(schedule.clone());
+                }
+                if let Some(scale) = scale {
+                    builder = builder.with_load_policy(scale);
+                }
+                // Cannot fail: the compiler has checked that the quotas can be scaled.
+                scaled.extend(builder.start(&monitor.monitor).ok());
             }
-            if let Some(scale) = scale {
-                builder = builder.with_load_policy(scale);
-            }
-            // Cannot fail: the compiler has checked that the quotas can be scaled.
-            scaled.extend(builder.start(&monitor.monitor).ok());
         }
     }
 

@@ -4,7 +4,7 @@ use super::{
     Compiler, PolicyGateInner, check_scalable,
     error::{PolicyError, ProblemCollector},
     guards::{CompiledRule, RuleCompiler},
-    keys::{self, CostFn, IndexFn, KeyCompiler, class_priority},
+    keys::{self, CLASSES, CostFn, IndexFn, KeyCompiler, class_priority},
     load::{PreparedMonitor, build_features, scale_policy},
 };
 use crate::{
@@ -12,12 +12,12 @@ use crate::{
     index::RuleIndex,
     matching::{Lists, Matcher, to_setting_error},
     model::{
-        Fallback, KeyPart, KeySpec, Match, OnLimit, Policy, QueueOrder, Quotas, RouteSpec, RuleEnforcement,
-        RuleSpec,
+        Fallback, KeyPart, KeySpec, Match, OnLimit, Policy, PrioritySpec, QueueOrder, Quotas, RouteSpec,
+        RuleEnforcement, RuleSpec, ShedSpec,
     },
 };
 use std::{cell::RefCell, env, sync::Arc};
-use tidegate_core::{Quota, Ratio, SettingError};
+use tidegate_core::{Percent, Quota, Ratio, SettingError};
 use tidegate_overload::{Features, Schedule};
 use tidegate_rule::{
     RequestLimit, RuleConfig, RuleSettings, Settings, StoreAddress,
@@ -96,7 +96,12 @@ impl CompiledPolicy {
                 if let Some((declaration, limiting)) = declare_limit(source, memory, &keys)? {
                     rule.limit = Some(declarations.len());
                     rule.limiting = Some(limiting);
+                    let reserves = declare_reserves(source, &declaration)?;
                     declarations.push(declaration);
+                    for (class, declaration) in reserves {
+                        rule.reserve_limits.push((class, declarations.len()));
+                        declarations.push(declaration);
+                    }
                 }
                 check_rule(source, policy)?;
                 rule.single_value_keys = keys.single_value_keys.take();
@@ -174,12 +179,56 @@ impl RuleLimiting {
 
 /// Combines the declared rules with their conditions.
 pub(super) fn build_limits(declared: Vec<tidegate_rule::Rule>, rules: &[CompiledRule]) -> Vec<RequestLimit> {
+    // In the order of their declarations.
     let limiting = rules.iter().filter_map(|rule| Some((rule, rule.limiting.as_ref()?)));
+    let owners = limiting.flat_map(|owner| std::iter::repeat_n(owner, 1 + owner.0.reserve_limits.len()));
     declared
         .into_iter()
-        .zip(limiting)
+        .zip(owners)
         .map(|(declared, (rule, limiting))| build_limit(declared, rule, limiting))
         .collect()
+}
+
+/// The share of a quota that is reserved for each class above a request's own, if the policy does not set it.
+const DEFAULT_RESERVE: Percent = Percent::from_millionths(100_000);
+
+/// The shares of the quotas of a rule that are reserved for each class; `None` if nothing is reserved.
+pub(crate) fn reserved_shares(source: &RuleSpec) -> Option<[Percent; CLASSES.len()]> {
+    let PrioritySpec::FromRequest { reserve, .. } = source.priority.as_ref()? else { return None };
+    let is_used_otherwise = source.adaptive.is_some()
+        || matches!(source.shed, Some(ShedSpec::Classes(_)))
+        || source.queue.as_ref().is_some_and(|queue| queue.order == QueueOrder::Priority);
+    match reserve {
+        Some(shares) => Some(shares.map(|share| share.unwrap_or(Percent::ZERO))),
+        None if is_used_otherwise => None,
+        None => Some([DEFAULT_RESERVE; CLASSES.len()]),
+    }
+}
+
+/// Declares the limits that keep a part of the quotas free for higher classes: one for all requests of a class and below.
+fn declare_reserves(
+    source: &RuleSpec,
+    declaration: &RuleConfig,
+) -> Result<Vec<(usize, RuleConfig)>, SettingError> {
+    let (Some(shares), Quotas::All(quotas)) = (reserved_shares(source), &source.quotas) else {
+        return Ok(Vec::new());
+    };
+    let mut reserved = 0_u64;
+    let mut declared = Vec::new();
+    for (class, share) in (1..CLASSES.len()).zip(shares) {
+        reserved += u64::from(share.millionths());
+        let rest = u64::from(Percent::FULL.millionths()).saturating_sub(reserved);
+        if share == Percent::ZERO || rest == 0 {
+            continue;
+        }
+        let ratio = Ratio::new(rest, Percent::FULL.millionths().into())?;
+        let scaled: Result<Vec<Quota>, _> = quotas.iter().map(|quota| quota.scale(ratio)).collect();
+        let scaled = scaled.map_err(|error| to_setting_error(&error.to_string(), "use other quotas"))?;
+        let name = CLASSES.get(class).map_or("", |(name, _)| *name);
+        let declaration = declaration.derive(format!("{}/{name}", source.name), scaled);
+        declared.push((class, declaration));
+    }
+    Ok(declared)
 }
 
 fn build_limit(declared: tidegate_rule::Rule, rule: &CompiledRule, limiting: &RuleLimiting) -> RequestLimit {
@@ -252,7 +301,7 @@ fn declare_limit(
     {
         limiting.class = Some(keys.compile_class(class)?);
     }
-    declaration = declaration.memory(memory).overflow(source.overflow).wait(source.wait);
+    declaration = declaration.memory(memory).overflow(source.overflow).wait(source.effective_wait());
     if let Some(capacity) = source.capacity {
         declaration = declaration.capacity(capacity);
     }
@@ -315,7 +364,11 @@ pub(super) fn build_settings(
     if let Some(clock) = &compiler.clock {
         settings = settings.clock(clock.clone());
     }
-    policy.rules.iter().fold(settings, |settings, rule| settings.rule(&rule.name, build_rule_settings(rule)))
+    policy.rules.iter().fold(settings, |settings, rule| {
+        let names = CLASSES.iter().map(|(class, _)| format!("{}/{class}", rule.name));
+        let names = names.filter(|_| reserved_shares(rule).is_some()).chain([rule.name.clone()]);
+        names.fold(settings, |settings, name| settings.rule(&name, build_rule_settings(rule)))
+    })
 }
 
 /// Builds the store settings of a rule.

@@ -4,8 +4,8 @@ use crate::{
     compile::{CLASSES, follows_load, is_always_present},
     explain::{CounterLocation, counter_location},
     model::{
-        AccessSpec, CostSpec, FeatureSpec, KeySpec, Network, OnLimit, Policy, QueueOrder, Quotas,
-        RuleEnforcement, RuleSpec, ShedSpec, Stores,
+        AccessSpec, CostSpec, FeatureSpec, KeySpec, Network, OnLimit, Policy, PrioritySpec, QueueOrder,
+        Quotas, RuleEnforcement, RuleSpec, ShedSpec, Stores,
     },
 };
 use tidegate_core::{AlgorithmKind, CarryOver, Quota};
@@ -28,7 +28,7 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
         found.push(IneffectiveKey { key, reason, fix: fix.to_owned() });
     };
     let is_concurrency = |quota: &Quota| quota.rate().is_none();
-    let waits_for_slots = rule.adaptive.is_some() || quotas.iter().any(is_concurrency);
+    let has_tiers = matches!(rule.quotas, Quotas::Tiers(_));
 
     if let Some(key) = limit_behind_deny_all(rule) {
         let reason = format!(
@@ -38,29 +38,46 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
         return found;
     }
     if let Some(queue) = &rule.queue {
-        if rule.wait.is_zero() {
+        if rule.effective_wait().is_zero() {
             add(
                 "queue",
                 "`queue` has no effect without `wait`".to_owned(),
                 "set the maximum wait, as in `wait: 1s`",
             );
-        } else if queue.order == QueueOrder::Priority && !waits_for_slots {
+        } else if queue.order == QueueOrder::Priority && rule.priority.is_none() {
+            let reason = "`order: priority` has no effect without `priority`".to_owned();
+            add("queue.order", reason, "add it, as in `priority: { key: header x-priority, default: low }`");
+        } else if queue.order == QueueOrder::Priority && has_tiers && rule.adaptive.is_none() {
             let reason =
-                "`order: priority` has no effect on a rate, which admits requests in order of arrival"
-                    .to_owned();
-            add("queue.order", reason, "remove it, or use a concurrency limit, as in `quota: 20 at once`");
+                "`order: priority` has no effect on `tiers`, whose requests wait in order of arrival";
+            add("queue.order", reason.to_owned(), "remove it, or use one `quota`");
         }
     }
     let is_ordered = rule.queue.as_ref().is_some_and(|queue| queue.order == QueueOrder::Priority);
-    let has_queue = is_ordered && !rule.wait.is_zero() && waits_for_slots;
+    let has_queue = is_ordered && !rule.effective_wait().is_zero();
     let sheds_by_class = matches!(rule.shed, Some(ShedSpec::Classes(_)));
-    if rule.priority.is_some() && rule.adaptive.is_none() && !has_queue && !sheds_by_class {
-        let reason = "`priority` has no effect on a plain quota".to_owned();
-        add(
-            "priority",
-            reason,
-            "use `adaptive`, `shed`, or a concurrency limit with `wait` and `queue: { order: priority }`",
-        );
+    let has_plain_quota = !quotas.is_empty() && !has_tiers;
+    let is_fixed = matches!(rule.priority, Some(PrioritySpec::Fixed(_)));
+    if rule.priority.is_some() && rule.adaptive.is_none() && !sheds_by_class {
+        if is_fixed || !has_queue && !has_plain_quota {
+            let (reason, fix) = match is_fixed {
+                true => (
+                    "`priority` has no effect: all requests of the rule have the same one",
+                    "take it from the request, as in `{ key: header x-priority, default: low }`",
+                ),
+                false => (
+                    "`priority` has no effect without a quota, `adaptive` or `shed`",
+                    "remove it, or add a quota",
+                ),
+            };
+            add("priority", reason.to_owned(), fix);
+        }
+    }
+    if let Some(PrioritySpec::FromRequest { reserve: Some(_), .. }) = &rule.priority
+        && !has_plain_quota
+    {
+        let reason = "`reserve` has no effect without a `quota`".to_owned();
+        add("priority.reserve", reason, "remove it, or use `quota` instead of `tiers`");
     }
     if let (Some(ShedSpec::Classes(thresholds)), None) = (&rule.shed, &rule.priority) {
         let normal = CLASSES.iter().position(|(name, _)| *name == "normal");
@@ -69,11 +86,12 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
             add("shed", reason, "add a `priority`, or a threshold for `normal`");
         }
     }
-    if let Some(queue) = quotas.iter().find_map(queue_beyond_delay)
+    if has_tiers
         && rule.wait.is_zero()
+        && let Some(queue) = quotas.iter().find_map(queue_beyond_delay)
     {
-        let reason = format!("`queue {queue}` of its leaky bucket has no effect without `wait`");
-        add("quota", reason, "set the maximum wait, as in `wait: 1s`, or use `queue 0`");
+        let reason = format!("`queue {queue}` of its leaky bucket has no effect in `tiers` without `wait`");
+        add("tiers", reason, "set the maximum wait, as in `wait: 1s`, or use `queue 0`");
     }
     if rule.schedule.is_some() && rule.bandwidth.is_some() {
         let reason = "`schedule` does not change `bandwidth`".to_owned();

@@ -3,7 +3,7 @@
 use super::{CostSpec, FailingSpec, KeySpec, Match, Network, OnLimit, ScaleSpec, ShedSpec};
 use std::{fmt, str::FromStr, time::Duration};
 use tidegate_access::BanRule;
-use tidegate_core::{CarryOver, Percent, Quota, Ratio, SettingError};
+use tidegate_core::{AlgorithmKind, CarryOver, Percent, Quota, Ratio, SettingError};
 use tidegate_limiter::{Capacity, FailureMode, Overflow};
 use tidegate_overload::Schedule;
 use tidegate_rule::{
@@ -118,6 +118,27 @@ impl RuleSpec {
     }
 }
 
+impl RuleSpec {
+    /// The maximum time that a request waits: `wait`, or else the whole queue of a leaky bucket.
+    pub fn effective_wait(&self) -> Duration {
+        let quotas = match &self.quotas {
+            Quotas::All(quotas) => quotas.as_slice(),
+            Quotas::Tiers(_) => &[],
+        };
+        let has_queue = |quota: &Quota| match quota.kind() {
+            AlgorithmKind::LeakyBucket(bucket) => bucket.queue() > bucket.delay(),
+            _ => false,
+        };
+        match self.wait.is_zero() && quotas.iter().any(has_queue) {
+            true => MAX_LEAKY_WAIT,
+            false => self.wait,
+        }
+    }
+}
+
+/// The wait of a request in the queue of a leaky bucket, which limits it by its length.
+const MAX_LEAKY_WAIT: Duration = Duration::from_secs(3_600);
+
 /// The quotas of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Quotas {
@@ -225,7 +246,7 @@ pub enum BreakerWindow {
     Time(Duration),
 }
 
-/// `priority: high`, or a priority that the request names: `{ key: header x-priority, default: low }`.
+/// `priority: high`, or a priority that the request names: `{ key: header x-priority, default: low, reserve: { critical: 20% } }`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PrioritySpec {
     /// The same priority for every request.
@@ -236,6 +257,8 @@ pub enum PrioritySpec {
         key: KeySpec,
         /// `default`: the priority of requests that name none.
         default: String,
+        /// `reserve`: the share of a quota that is reserved for each class, the highest class first.
+        reserve: Option<[Option<Percent>; 4]>,
     },
 }
 

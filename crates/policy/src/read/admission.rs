@@ -51,6 +51,7 @@ pub(super) static BREAKER: MapSchema<BreakerSpec> = MapSchema {
 pub(super) struct PriorityMap {
     key: Option<KeySpec>,
     default: Option<String>,
+    reserve: Option<[Option<Percent>; 4]>,
 }
 
 pub(super) static PRIORITY: MapSchema<PriorityMap> = MapSchema {
@@ -59,6 +60,8 @@ pub(super) static PRIORITY: MapSchema<PriorityMap> = MapSchema {
     keys: &[
         field!("key": key::KEY_SHAPE, key = key => write_key, "The part of the request that names its priority."),
         field!("default": CLASS_SHAPE, default = class => OutputValue::text, "The priority of requests that name none."),
+        field!("reserve": ValueSchema::NamedMap(&ValueSchema::Text(&["20%"])), reserve = reserve => write_reserve,
+            "The share of each quota that only requests of this priority and higher ones can use; 10% for each class by default."),
     ],
 };
 
@@ -110,10 +113,38 @@ impl PolicyReader<'_> {
             SyntaxValue::Map(_) => {
                 let mut map = PriorityMap::default();
                 self.read_map(node, &PRIORITY, &mut map);
-                Some(PrioritySpec::FromRequest { key: map.key?, default: map.default? })
+                Some(PrioritySpec::FromRequest { key: map.key?, default: map.default?, reserve: map.reserve })
             }
             _ => self.class(node).map(PrioritySpec::Fixed),
         }
+    }
+
+    /// Reads the share of each class but the lowest.
+    fn reserve(&mut self, node: &SyntaxNode) -> Option<[Option<Percent>; 4]> {
+        let (before, shares) = (self.errors.len(), self.class_percents(node, "reserve"));
+        let total: u64 = shares.iter().flatten().map(|share| u64::from(share.millionths())).sum();
+        if total >= u64::from(Percent::FULL.millionths()) && self.errors.len() == before {
+            let problem = format!("the reserves add up to {}%", total / 10_000);
+            self.report_error(node.span, problem, "use shares of less than 100% in total");
+        }
+        Some(shares)
+    }
+
+    /// Reads a percentage for each priority class.
+    pub(super) fn class_percents(&mut self, node: &SyntaxNode, what: &'static str) -> [Option<Percent>; 4] {
+        let mut percents = [None; CLASSES.len()];
+        self.named_entries(node, what, |reader, name, node| {
+            let percent = reader.percent(node);
+            match percents.iter_mut().zip(CLASSES).find(|(_, (class, _))| *class == name.text) {
+                Some((slot, _)) => *slot = percent,
+                None => {
+                    let names = CLASSES.map(|(name, _)| name).into_iter();
+                    let (problem, fix) = unknown_word_error(&name.text, names);
+                    reader.report_error(name.span, problem.replacen("value", "priority", 1), fix);
+                }
+            }
+        });
+        percents
     }
 
     /// Reads a priority class.
@@ -141,6 +172,16 @@ impl PolicyReader<'_> {
     }
 }
 
+fn write_reserve(reserve: &[Option<Percent>; 4]) -> OutputValue {
+    write_class_percents(reserve)
+}
+
+/// Writes the percentages of those classes that have one.
+pub(super) fn write_class_percents(percents: &[Option<Percent>; 4]) -> OutputValue {
+    let classes = CLASSES.iter().zip(percents).filter_map(|((name, _), at)| Some((*name, (*at)?)));
+    OutputValue::named_map(classes, OutputValue::text).unwrap_or(OutputValue::Map(Vec::new()))
+}
+
 fn write_breaker_window(window: &BreakerWindow) -> OutputValue {
     match window {
         BreakerWindow::Calls(calls) => OutputValue::Number(*calls),
@@ -151,8 +192,8 @@ fn write_breaker_window(window: &BreakerWindow) -> OutputValue {
 pub(super) fn write_priority(priority: &PrioritySpec) -> OutputValue {
     match priority.clone() {
         PrioritySpec::Fixed(name) => OutputValue::Text(name),
-        PrioritySpec::FromRequest { key, default } => {
-            PRIORITY.write(&PriorityMap { key: Some(key), default: Some(default) })
+        PrioritySpec::FromRequest { key, default, reserve } => {
+            PRIORITY.write(&PriorityMap { key: Some(key), default: Some(default), reserve })
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use super::{
     PolicyReader,
+    admission::write_class_percents,
     rule::TIME,
     values::{unknown_word_error, write_duration, write_number, write_path},
 };
 use crate::{
-    compile::CLASSES,
     map_schema::{MapSchema, OutputValue, ValueSchema, field, key},
     model::{FailingSpec, FeatureSpec, LoadSignalSpec, LoadSpec, ScaleSpec, ShedSpec},
     source::{SyntaxKey, SyntaxNode, SyntaxValue},
@@ -184,18 +184,7 @@ impl PolicyReader<'_> {
     /// Reads `90%`, or a percentage for each priority class.
     pub(super) fn shed(&mut self, node: &SyntaxNode) -> Option<ShedSpec> {
         let SyntaxValue::Map(_) = &node.value else { return self.percent(node).map(ShedSpec::All) };
-        let mut thresholds = [None; CLASSES.len()];
-        self.named_entries(node, "shed", |reader, name, node| {
-            let threshold = reader.percent(node);
-            match thresholds.iter_mut().zip(CLASSES).find(|(_, (class, _))| *class == name.text) {
-                Some((slot, _)) => *slot = threshold,
-                None => {
-                    let (problem, fix) =
-                        unknown_word_error(&name.text, CLASSES.map(|(name, _)| name).into_iter());
-                    reader.report_error(name.span, problem.replacen("value", "priority", 1), fix);
-                }
-            }
-        });
+        let thresholds = self.class_percents(node, "shed");
         Some(ShedSpec::Classes(thresholds))
     }
 
@@ -228,9 +217,6 @@ fn write_signals(signals: &[LoadSignalSpec]) -> Option<OutputValue> {
 pub(super) fn write_shed(shed: &ShedSpec) -> OutputValue {
     match shed {
         ShedSpec::All(threshold) => OutputValue::text(threshold),
-        ShedSpec::Classes(thresholds) => {
-            let classes = CLASSES.iter().zip(thresholds).filter_map(|((name, _), at)| Some((*name, (*at)?)));
-            OutputValue::named_map(classes, OutputValue::text).unwrap_or(OutputValue::Map(Vec::new()))
-        }
+        ShedSpec::Classes(thresholds) => write_class_percents(thresholds),
     }
 }

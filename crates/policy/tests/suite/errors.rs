@@ -305,8 +305,8 @@ fn invalid_policy_built_in_code_is_reported() {
         (
             rule(|rule| rule.priority = Some(PrioritySpec::Fixed("urgent".to_owned()))),
             "rule `a`: unknown priority `urgent`; use one of critical, high, normal, low\n\
-             rule `a`: `priority` has no effect on a plain quota; use `adaptive`, `shed`, or a concurrency limit with `wait` and `queue: { order: \
-             priority }` (without-effect)",
+             rule `a`: `priority` has no effect: all requests of the rule have the same one; take it from the request, as in `{ key: header x-priority, \
+             default: low }` (without-effect)",
         ),
         (
             rule(|rule| {

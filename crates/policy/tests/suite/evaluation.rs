@@ -234,7 +234,11 @@ fn breaker_opens_after_failures() {
 #[test]
 fn low_priority_is_shed_first() {
     let adaptive = AdaptiveSpec { target: Duration::from_millis(100), min: Some(10), max: Some(10) };
-    let by = PrioritySpec::FromRequest { key: crate::rules::header("x-class"), default: "low".to_owned() };
+    let by = PrioritySpec::FromRequest {
+        key: crate::rules::header("x-class"),
+        default: "low".to_owned(),
+        reserve: None,
+    };
     let gate = gate(&policy([RuleSpec { adaptive: Some(adaptive), priority: Some(by), ..rule("app", &[]) }]));
     let mut admissions = Vec::new();
     let mut send = |class: &str| match expect_ready(
@@ -305,7 +309,11 @@ async fn queued_request_holds_no_guard_permits() {
 #[tokio::test(start_paused = true)]
 async fn full_adaptive_limit_queues_by_priority() {
     let adaptive = AdaptiveSpec { target: Duration::from_secs(100), min: Some(1), max: Some(1) };
-    let by = PrioritySpec::FromRequest { key: crate::rules::header("x-class"), default: "low".to_owned() };
+    let by = PrioritySpec::FromRequest {
+        key: crate::rules::header("x-class"),
+        default: "low".to_owned(),
+        reserve: None,
+    };
     let spec = policy([RuleSpec {
         adaptive: Some(adaptive),
         priority: Some(by),

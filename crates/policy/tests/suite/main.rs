@@ -15,6 +15,7 @@ mod matching;
 mod named_rules;
 mod overload;
 mod print;
+mod priority;
 mod reload;
 mod requests;
 mod rules;

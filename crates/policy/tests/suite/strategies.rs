@@ -719,8 +719,9 @@ fn rule_terms(more: Vec<KeyPart>) -> BoxedStrategy<RuleTerms> {
     ];
     let priority = prop_oneof![
         classes().prop_map(PrioritySpec::Fixed),
-        (keys(more), classes())
-            .prop_map(|(by, otherwise)| PrioritySpec::FromRequest { key: by, default: otherwise }),
+        (keys(more), classes(), option::of(reserves())).prop_map(|(by, otherwise, reserve)| {
+            PrioritySpec::FromRequest { key: by, default: otherwise, reserve }
+        }),
     ];
     let enforcement = prop_oneof![
         select(vec![Mode::Enforce, Mode::Shadow, Mode::Off]).prop_map(RuleEnforcement::All),
@@ -751,6 +752,14 @@ type RuleActions = (
     Option<String>,
     OnLimit,
 );
+
+/// Shares of less than 100 % in total, at least one of them.
+fn reserves() -> BoxedStrategy<[Option<Percent>; 4]> {
+    let share = || option::of((0_u32..=240_000).prop_map(Percent::from_millionths));
+    [share(), share(), share(), share()]
+        .prop_filter("no reserve", |shares| shares.iter().any(Option::is_some))
+        .boxed()
+}
 
 type LoadAndFeatures = (Option<LoadSpec>, Vec<FeatureSpec>, Option<Duration>);
 

@@ -216,7 +216,7 @@ pub(super) struct LimitCheck {
     pub(super) limit: usize,
     pub(super) mode: Mode,
     pub(super) check: Check,
-    /// A wait for a slot, together with the tokens of the check.
+    /// A wait in the queue of the limiter, for slots and tokens.
     pub(super) slot_wait: Option<(Bucket, Waiter)>,
     /// The queue in which it may wait.
     pub(super) queue: Option<KeyQueue>,
@@ -322,12 +322,13 @@ fn build_check(
     // of an enforced limit.
     let check = limiter.prepare(key).cost(cost).tier(tier).max_wait(max_wait);
     let may_wait = mode == Mode::Enforce && !max_wait.is_zero();
-    // Wait queues do not support tiers: a tier of slots is decided at once.
-    let has_slots =
-        limit.rule().selection() == QuotaSelection::All && limiter.quotas().iter().any(is_concurrency);
-    let waits_for_slot = matches!(run, RunMode::Live) && may_wait && cost > 0 && has_slots;
+    // Wait queues do not support tiers: a tier of slots is decided at once. A rate is queued only to order it by priority:
+    // otherwise it reserves, and the wait is known on arrival.
+    let is_queued = limit.rule().selection() == QuotaSelection::All
+        && (limit.has_priority() || limiter.quotas().iter().any(is_concurrency));
+    let waits_in_queue = matches!(run, RunMode::Live) && may_wait && cost > 0 && is_queued;
     let queue = limit.wait_queue().filter(|_| may_wait).map(|queue| queue.for_key(key));
-    let slot_wait = waits_for_slot.then(|| {
+    let slot_wait = waits_in_queue.then(|| {
         (limiter.key(key), Waiter::new(cost).deadline(max_wait).priority(limit.compute_priority(head)))
     });
     LimitCheck { limit: index, mode, check, slot_wait, queue }

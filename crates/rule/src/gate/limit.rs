@@ -130,7 +130,8 @@ impl RequestLimit {
         Self { charge, ..self }
     }
 
-    /// Sets the priority of a request that waits for a slot; first come, first served by default.
+    /// Sets the priority of a request that waits; first come, first served by default. Among several processes that share a
+    /// store, each orders its own requests. Tiers are not ordered.
     #[must_use]
     pub fn priority(
         self,
@@ -201,6 +202,10 @@ impl RequestLimit {
             Mode::Enforce if !self.is_enforced_for(key) => Mode::Shadow,
             mode => mode,
         }
+    }
+
+    pub(super) fn has_priority(&self) -> bool {
+        self.priority.is_some()
     }
 
     pub(super) fn compute_priority(&self, head: &dyn RequestHead) -> WaitPriority {

@@ -16,6 +16,12 @@ pub(super) fn reserve_in_memory(checks: &[LimitCheck]) -> Option<Vec<Option<Comb
     checks.iter().all(Check::is_in_memory).then(|| BlockingLimiter::reserve_all(&checks))
 }
 
+/// The time until a rate in memory would admit this check. A store is not queried for it.
+async fn retry_in_memory(check: &LimitCheck) -> Option<Micros> {
+    let (bucket, waiter) = check.slot_wait.as_ref().filter(|_| check.check.is_in_memory())?;
+    bucket.peek(waiter.cost).await.retry_after()
+}
+
 /// The decisions so far and their reservations. Dropping it releases them.
 #[derive(Default)]
 pub(super) struct RequestClaims {
@@ -73,23 +79,21 @@ impl RequestClaims {
     /// Enters the queue of each limit that delays the request.
     pub(super) fn enter_queues(&mut self, checks: &[LimitCheck]) {
         for check in checks {
-            let waits = |(limit, claim): &(usize, CombinedReservation)| {
-                *limit == check.limit && !claim.wait().is_zero()
-            };
-            let Some(queue) = check.queue.as_ref().filter(|_| self.claims.iter().any(waits)) else {
-                continue;
-            };
+            let claims = self.claims.iter().filter(|(limit, _)| *limit == check.limit);
+            let wait = claims.map(|(_, claim)| claim.wait()).max().unwrap_or_default();
+            let Some(queue) = check.queue.as_ref().filter(|_| !wait.is_zero()) else { continue };
             match queue.enter() {
                 Ok(entry) => self.queue_entries.push(entry),
                 Err(error) => {
                     let ours = self.decisions.iter_mut().filter(|one| one.limit == check.limit);
-                    ours.for_each(|one| one.outcome = LimitOutcome::WaitFailed(error));
+                    let retry_after = Some(Micros::from(wait));
+                    ours.for_each(|one| one.outcome = LimitOutcome::WaitFailed { error, retry_after });
                 }
             }
         }
     }
 
-    async fn wait_in_queue(&mut self, mut check: LimitCheck) {
+    async fn wait_in_queue(&mut self, check: LimitCheck) {
         if self.is_denied() {
             return;
         }
@@ -99,17 +103,20 @@ impl RequestClaims {
             Some(queue) if queue.is_empty() && self.reserve_now(&check).await => return,
             Some(queue) => match queue.enter() {
                 Ok(entry) => Some(entry),
-                Err(error) => return self.push_decision(&check, LimitOutcome::WaitFailed(error)),
+                Err(error) => {
+                    let retry_after = retry_in_memory(&check).await;
+                    return self.push_decision(&check, LimitOutcome::WaitFailed { error, retry_after });
+                }
             },
         };
-        let Some((bucket, waiter)) = check.slot_wait.take() else { return };
+        let Some((bucket, waiter)) = check.slot_wait.clone() else { return };
         let outcome = match measure_wait(&mut self.wait_time, bucket.reserve_queued(waiter)).await {
             Ok(claim) => {
                 let decision = *claim.decision();
                 self.claims.push((check.limit, claim));
                 LimitOutcome::Decided(decision)
             }
-            Err(error) => LimitOutcome::WaitFailed(error),
+            Err(error) => LimitOutcome::WaitFailed { error, retry_after: retry_in_memory(&check).await },
         };
         drop(entry);
         self.push_decision(&check, outcome);

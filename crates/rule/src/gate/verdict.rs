@@ -38,7 +38,12 @@ pub enum LimitOutcome {
     /// Its quotas decided this.
     Decided(Decision),
     /// The queue was full, or the request timed out in it.
-    WaitFailed(WaitError),
+    WaitFailed {
+        /// The error.
+        error: WaitError,
+        /// The time until its tokens would have been available, if a rate is known.
+        retry_after: Option<Micros>,
+    },
     /// The request lacks the key, and the limit requires it.
     MissingKey,
 }
@@ -82,7 +87,7 @@ impl LimitDecision {
     pub fn decision(&self) -> Option<&Decision> {
         match &self.outcome {
             LimitOutcome::Decided(decision) => Some(decision),
-            LimitOutcome::WaitFailed(_) | LimitOutcome::MissingKey => None,
+            LimitOutcome::WaitFailed { .. } | LimitOutcome::MissingKey => None,
         }
     }
 
@@ -109,9 +114,11 @@ impl LimitDecision {
         let rule = self.rule(gate)?;
         match &self.outcome {
             LimitOutcome::Decided(decision) => Some(rule.to_limited(decision)),
-            LimitOutcome::WaitFailed(error) => {
-                Some(Limited::new(rule.name(), CallError::from(*error)).with_message(rule.message()))
-            }
+            LimitOutcome::WaitFailed { error, retry_after } => Some(
+                Limited::new(rule.name(), CallError::from(*error))
+                    .with_message(rule.message())
+                    .with_retry_after(retry_after.map(Micros::to_duration)),
+            ),
             LimitOutcome::MissingKey => None,
         }
     }
@@ -119,7 +126,10 @@ impl LimitDecision {
     fn retry_after(&self) -> Option<Duration> {
         let cause: CallError = match &self.outcome {
             LimitOutcome::Decided(decision) => CallError::from_denial(*decision),
-            LimitOutcome::WaitFailed(error) => CallError::from(*error),
+            LimitOutcome::WaitFailed { error, retry_after } => {
+                let known: CallError = (*error).into();
+                return known.retry_after().or(retry_after.map(Micros::to_duration));
+            }
             LimitOutcome::MissingKey => return None,
         };
         cause.retry_after()
