@@ -436,6 +436,10 @@ fn describe_details(
             _ => ("priority", format!("{class}; {share} of the quotas is reserved for higher priorities")),
         }));
     }
+    if let Some(ttl) = rule_spec.prefetch {
+        let ttl = Micros::from(ttl);
+        more.push(("prefetch", format!("in a window t, at most the bound of t plus {ttl}")));
+    }
     if !rule_spec.wait.is_zero() {
         more.push(("wait", format!("up to {} for capacity", Micros::from(rule_spec.wait))));
     }

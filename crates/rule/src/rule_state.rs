@@ -2,7 +2,7 @@
 
 use crate::{Mode, rule_update::ConcurrencyQuotas};
 use std::{sync::Arc, time::Duration};
-use tidegate_limiter::{Capacity, FailureMode, Limiter, Overflow, Waiter};
+use tidegate_limiter::{Capacity, FailureMode, Limiter, Overflow, TokenPrefetch, Waiter};
 use tidegate_overload::BreakerSettings;
 
 /// The effective state of a rule, from its declaration and the settings.
@@ -12,6 +12,7 @@ pub(crate) struct RuleState {
     pub(crate) wait: Duration,
     pub(crate) message: Option<Arc<str>>,
     pub(crate) failure_mode: FailureMode,
+    pub(crate) prefetch: Option<TokenPrefetch>,
     /// Which of its quotas count calls in flight.
     pub(crate) concurrency: ConcurrencyQuotas,
     /// The declared bounds of its memory.

@@ -11,7 +11,7 @@ use crate::{
 use std::{collections::BTreeMap, error, sync::Arc, time::Duration};
 use tidegate_core::{CarryOver, Quota, SettingError};
 use tidegate_limiter::{
-    BuildError, Capacity, Clock, FailureMode, Limiter, Store, StoreError,
+    BuildError, Capacity, Clock, Limiter, Store, StoreError,
     background::{self, BackgroundStore},
     store::{QuotaSelection, RuntimeAffinity},
 };
@@ -192,6 +192,7 @@ impl RuleUpdate {
                 wait: rule_settings.wait.unwrap_or(declared.wait),
                 message: rule_settings.message.clone().or_else(|| declared.message.clone()),
                 failure_mode: rule_settings.failure_mode.or(settings.failure_mode).unwrap_or_default(),
+                prefetch: rule_settings.prefetch,
                 concurrency: concurrency_quotas(quotas),
                 memory: MemoryBounds { capacity: declared.capacity, overflow: declared.overflow },
                 breaker: rule_settings.breaker.clone(),
@@ -216,8 +217,7 @@ impl RuleUpdate {
             };
             update.replaced = current_limiter.filter(carries_over).cloned();
             let old = update.replaced.as_ref();
-            let built =
-                build_limiter(name, declared, quotas, settings, update.state.failure_mode, store, old);
+            let built = build_limiter(name, declared, quotas, settings, &update.state, store, old);
             let limiter = built.map_err(|error| SettingsError::Rule { rule: name.to_owned(), error })?;
             update.state.limiter = Some(limiter);
         }
@@ -322,7 +322,8 @@ fn is_same(
     current: &RuleState,
 ) -> bool {
     let adapted = quotas.iter().map(|quota| store.map_or(*quota, |store| store.effective_quota(*quota)));
-    adapted.eq(limiter.quotas()) && (store.is_none() || current.failure_mode == next.failure_mode)
+    let is_same_in_store = current.failure_mode == next.failure_mode && current.prefetch == next.prefetch;
+    adapted.eq(limiter.quotas()) && (store.is_none() || is_same_in_store)
 }
 
 fn build_limiter(
@@ -330,12 +331,15 @@ fn build_limiter(
     declared: &RuleConfig,
     quotas: &[Quota],
     settings: &Settings,
-    failure_mode: FailureMode,
+    state: &RuleState,
     store: Option<&Arc<dyn Store>>,
     replaced: Option<&Limiter>,
 ) -> Result<Limiter, BuildError> {
     let mut builder =
-        Limiter::builder().name(name).failure_mode(failure_mode).carry_over(declared.carry_over);
+        Limiter::builder().name(name).failure_mode(state.failure_mode).carry_over(declared.carry_over);
+    if let Some(prefetch) = state.prefetch {
+        builder = builder.prefetch(prefetch);
+    }
     if let Some(old) = replaced {
         builder = builder.predecessor(old);
     }

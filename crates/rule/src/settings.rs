@@ -4,7 +4,7 @@
 use crate::{Mode, site::SiteKey};
 use std::{collections::BTreeMap, error, fmt, sync::Arc, time::Duration};
 use tidegate_core::{CarryOver, Quota, SettingError};
-use tidegate_limiter::{BuildError, Capacity, Clock, FailureMode, Overflow, Store};
+use tidegate_limiter::{BuildError, Capacity, Clock, FailureMode, Overflow, Store, TokenPrefetch};
 use tidegate_overload::BreakerSettings;
 
 /// Stores, modes, and settings that replace those declared in code.
@@ -205,6 +205,8 @@ pub struct RuleSettings {
     pub(crate) failure_mode: Option<FailureMode>,
     pub(crate) wait: Option<Duration>,
     pub(crate) message: Option<Arc<str>>,
+    /// Whether tokens are prefetched from the store.
+    pub prefetch: Option<TokenPrefetch>,
     /// The bound on memory.
     pub capacity: Option<Capacity>,
     /// How new keys are treated when memory is full.

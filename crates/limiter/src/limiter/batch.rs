@@ -90,6 +90,25 @@ impl Check {
         self.local_check().is_some()
     }
 
+    /// Takes the cost from [prefetched tokens](super::TokenPrefetch), without the store; `None` if there are too few.
+    #[cfg(feature = "tokio")]
+    pub fn spend_prefetched(&self) -> Option<Decision> {
+        match &self.key {
+            CheckKey::Memory { .. } => None,
+            CheckKey::Store { remote, key } => remote.spend(key, self.cost),
+        }
+    }
+
+    /// Decides this check alone, without a wait and without a later refund. Prefetches tokens if its limiter does so.
+    #[cfg(feature = "tokio")]
+    pub async fn decide(self) -> Decision {
+        match &self.key {
+            CheckKey::Store { remote, key } if self.tier == 0 => remote.check_store(key, self.cost).await,
+            CheckKey::Store { remote, key } => remote.decide(key, self.tier, Demand::new(self.cost)).await,
+            CheckKey::Memory { memory, owner } => memory.bucket_of(*owner, self.tier).check(self.cost),
+        }
+    }
+
     fn local_check(&self) -> Option<LocalCheck<'_>> {
         let &Self { ref key, cost, tier, max_wait } = self;
         match key {

@@ -18,6 +18,7 @@ use crate::{
 };
 use std::{cell::RefCell, env, sync::Arc};
 use tidegate_core::{Percent, Quota, Ratio, SettingError};
+use tidegate_limiter::TokenPrefetch;
 use tidegate_overload::{Features, Schedule};
 use tidegate_rule::{
     RequestLimit, RuleConfig, RuleSettings, Settings, StoreAddress,
@@ -380,6 +381,7 @@ pub(super) fn build_rule_settings(rule: &RuleSpec) -> RuleSettings {
     if let Some(failure_mode) = rule.failure_mode {
         settings = settings.failure_mode(failure_mode);
     }
+    settings.prefetch = rule.prefetch.map(|ttl| TokenPrefetch::default().ttl(ttl));
     settings
 }
 

@@ -122,6 +122,22 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
         let reason = "`failure-mode` has no effect in memory".to_owned();
         add("failure-mode", reason, "remove it, or add a store, as in `store: redis://127.0.0.1:6379`");
     }
+    if rule.prefetch.is_some() && !quotas.is_empty() {
+        let reason = if counter_location(policy, rule) == CounterLocation::Memory {
+            Some("`prefetch` has no effect in memory")
+        } else if !rule.effective_wait().is_zero() {
+            Some("`prefetch` has no effect with `wait`")
+        } else if has_tiers {
+            Some("`prefetch` has no effect on `tiers`")
+        } else if quotas.iter().all(is_concurrency) {
+            Some("`prefetch` has no effect on a concurrency limit")
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            add("prefetch", reason.to_owned(), "remove it, or use a rate in a store");
+        }
+    }
     let can_reject = !quotas.is_empty()
         || rule.adaptive.is_some()
         || rule.breaker.is_some()
@@ -139,6 +155,7 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
         ("cost", rule.cost != CostSpec::Fixed(1)),
         ("charge", rule.charge.is_some()),
         ("store", rule.store.is_some()),
+        ("prefetch", rule.prefetch.is_some()),
         ("inherit", rule.carry_over != CarryOver::default()),
         ("capacity", rule.capacity.is_some()),
         ("overflow", rule.overflow != Overflow::default()),

@@ -66,6 +66,8 @@ pub struct RuleSpec {
     pub store: Option<String>,
     /// `failure-mode`; that of the policy if `None`.
     pub failure_mode: Option<FailureMode>,
+    /// `prefetch`: how long tokens that were taken from the store in advance may be used.
+    pub prefetch: Option<Duration>,
     /// `wait`: the maximum time that a request waits for capacity.
     pub wait: Duration,
     /// `queue`: the length and the order of the wait queue.
@@ -107,6 +109,7 @@ impl RuleSpec {
             enforcement: RuleEnforcement::All(Mode::Enforce),
             store: None,
             failure_mode: None,
+            prefetch: None,
             wait: Duration::ZERO,
             queue: None,
             message: None,

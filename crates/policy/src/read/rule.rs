@@ -202,6 +202,8 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
         ),
         field!("failure-mode": ValueSchema::Text(&["open", "closed", "local 4"]), failure_mode = failure_mode => write_failure_mode,
             "The decision while the store is unavailable: `open` allows, `closed` denies, `local N` counts in memory, for N processes that share the quota."),
+        field!("prefetch": TIME, prefetch = positive_duration => write_duration,
+            "Takes tokens of busy keys from the store in advance, and uses them without a call for this time."),
         key_with_default(
             "wait",
             "The maximum time that a request waits for capacity.",

@@ -602,7 +602,7 @@ fn rules(has_user: bool) -> BoxedStrategy<RuleSpec> {
         .prop_map(|(matching, limits, terms, actions, (capacity, overflow))| {
             let (quotas, adaptive, bandwidth, access, breaker) = limits;
             let (key, (missing, duplicates), cost, charge, priority, enforcement, inherit) = terms;
-            let (name, (schedule, overload), store, failure_mode, wait, queue, message, on_limit) = actions;
+            let (name, (schedule, overload), (store, prefetch), failure_mode, wait, queue, message, on_limit) = actions;
             let (scale, shed, feature, while_failing) = overload;
             RuleSpec {
                 name,
@@ -626,6 +626,7 @@ fn rules(has_user: bool) -> BoxedStrategy<RuleSpec> {
                 enforcement,
                 store,
                 failure_mode,
+                prefetch,
                 wait,
                 queue,
                 message,
@@ -745,7 +746,7 @@ fn rule_terms(more: Vec<KeyPart>) -> BoxedStrategy<RuleTerms> {
 type RuleActions = (
     String,
     (Option<tidegate_overload::Schedule>, RuleOverload),
-    Option<String>,
+    (Option<String>, Option<Duration>),
     Option<FailureMode>,
     Duration,
     Option<QueueSpec>,
@@ -837,7 +838,7 @@ fn actions() -> BoxedStrategy<RuleActions> {
     (
         names(),
         (option::of(schedule), rule_overload()),
-        option::of(names()),
+        (option::of(names()), option::of(times())),
         option::of(failure_modes()),
         prop_oneof![Just(Duration::ZERO), times()],
         option::of(queue),

@@ -222,6 +222,15 @@ pub(super) struct LimitCheck {
     pub(super) queue: Option<KeyQueue>,
 }
 
+impl LimitCheck {
+    /// Whether its decision is final: nothing to wait for, and nothing to settle later.
+    fn is_final(&self, gate: &Gate) -> bool {
+        let limit = gate.limits().get(self.limit);
+        self.slot_wait.is_none()
+            && limit.is_some_and(|limit| limit.is_plain() && limit.rule().wait().is_zero())
+    }
+}
+
 #[inline(never)]
 fn evaluate_all(
     gate: &Gate,
@@ -245,6 +254,20 @@ fn evaluate_all(
         }
     };
     let is_live = matches!(run, RunMode::Live);
+    let is_single = is_live && shadow.is_empty() && enforced.len() == 1;
+    if let Some(only) = enforced.first().filter(|check| is_single && check.is_final(gate))
+        && !only.check.is_in_memory()
+    {
+        let (limit, check) = (only.limit, only.check.clone());
+        let verdict_of = move |decision| Verdict::from(LimitDecision::enforced(limit, decision));
+        match check.spend_prefetched() {
+            Some(decision) => {
+                *verdict = verdict_of(decision);
+                return None;
+            }
+            None => return Some(box_pending(vec![limit], async move { verdict_of(check.decide().await) })),
+        }
+    }
     let must_queue = enforced.iter().any(|check| check.slot_wait.is_some());
     let is_deferred = is_live && (must_queue || !shadow.iter().all(|check| check.check.is_in_memory()));
     let reserved = if is_deferred { None } else { reserve_in_memory(&enforced) };

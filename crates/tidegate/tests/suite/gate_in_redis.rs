@@ -17,6 +17,10 @@ use tidegate::{
     rule::{ChargePolicy, Settings, request::ResponseHead},
     tower::{LimitLayer, TowerRequestHead, TowerResponseHead},
 };
+use tidegate_policy::{
+    Policy, PolicyFormat,
+    compile::{Compiler, PolicyResult},
+};
 use tidegate_rule::{Evaluation, Verdict};
 use tidegate_testkit::servers::RedisServer;
 use tokio::{net::TcpListener, sync::Notify};
@@ -106,6 +110,34 @@ async fn stacked_limits_take_one_round_trip() {
         (98, 0),
         "a denied request is not charged"
     );
+}
+
+/// A rule with `prefetch` decides most requests without a call to the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn prefetch_saves_store_calls() {
+    let server = RedisServer::start().unwrap();
+    let rules = rules(&server, FailureMode::Closed).await;
+    let policy = |prefetch: &str| {
+        let url = server.url();
+        let text =
+            format!("store: {url}\ndeadline: 5s\nrules: [{{ name: busy, quota: 1000 per 52w{prefetch} }}]");
+        Policy::parse(&text, PolicyFormat::Yaml).unwrap()
+    };
+    let mut calls = Vec::new();
+    for prefetch in ["", ", prefetch: 60s"] {
+        let gate = Compiler::new(rules.clone()).compile(&policy(prefetch), None).unwrap();
+        let before = script_calls(&server);
+        for _ in 0..300 {
+            let result = match gate.check(&TowerRequestHead::new(&request())) {
+                Evaluation::Ready(result) => result,
+                Evaluation::Pending(pending) => pending.await,
+            };
+            assert!(matches!(result, PolicyResult::Admitted(_)), "{result:?}");
+        }
+        calls.push(script_calls(&server) - before);
+    }
+    let [without, with] = calls.as_slice() else { panic!("two runs") };
+    assert!(*without >= 300 && with * 2 < *without, "{without} and {with} calls");
 }
 
 #[tokio::test(flavor = "multi_thread")]
