@@ -2,7 +2,7 @@
 
 use crate::{
     Mode, RuleKey, events, gate::PolicyFields, limited::Limited, permit::RulePermit, rule_config::RuleConfig,
-    rule_state::RuleState, rule_update::ConcurrencyQuotas,
+    rule_state::RuleState, rule_update::ConcurrencyQuotas, settings::CallCheck,
 };
 use arc_swap::ArcSwap;
 use std::{
@@ -112,12 +112,13 @@ impl SharedRule {
         };
         // Calls that hold no slot must not use a concurrency quota; the slow path logs that.
         let is_plain = state.mode == Mode::Enforce
+            && state.call_check.is_none()
             && state.wait.is_zero()
             && state.concurrency == ConcurrencyQuotas::None;
         let path = match state.active_limiter() {
-            None => PATH_IDLE,
+            None if state.call_check.is_none() || state.mode != Mode::Enforce => PATH_IDLE,
             Some(_) if is_local && is_plain => PATH_FAST,
-            Some(_) => PATH_SLOW,
+            None | Some(_) => PATH_SLOW,
         };
         self.path.store(path, Ordering::Release);
     }
@@ -226,6 +227,7 @@ impl Rule {
     /// In shadow mode a slot is acquired if one is free; calls are neither rejected nor delayed.
     pub async fn acquire<K: RuleKey + ?Sized>(&self, key: &K) -> Result<RulePermit, Limited> {
         let state = self.shared.state();
+        self.check_call(&state)?;
         let Some(limiter) = state.active_limiter() else { return Ok(RulePermit::empty()) };
         self.expect_slots(&state);
         let permit = acquire_permit(limiter.key(key), state.waiter()).await;
@@ -235,6 +237,7 @@ impl Rule {
     /// Like [`acquire`](Self::acquire), blocking the thread while it waits.
     pub fn acquire_blocking<K: RuleKey + ?Sized>(&self, key: &K) -> Result<RulePermit, Limited> {
         let state = self.shared.state();
+        self.check_call(&state)?;
         let Some(limiter) = state.active_limiter() else { return Ok(RulePermit::empty()) };
         self.expect_slots(&state);
         let bucket = limiter.blocking().key(key);
@@ -265,6 +268,7 @@ impl Rule {
 
     async fn admit_slow<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
         let state = self.shared.state();
+        self.check_call(&state)?;
         let Some(limiter) = state.active_limiter() else { return Ok(()) };
         self.expect_rates(&state);
         let decision = acquire_tokens(limiter.key(key), cost, state.max_wait()).await;
@@ -273,6 +277,7 @@ impl Rule {
 
     fn admit_slow_blocking<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
         let state = self.shared.state();
+        self.check_call(&state)?;
         let Some(limiter) = state.active_limiter() else { return Ok(()) };
         self.expect_rates(&state);
         let (bucket, max_wait) = (limiter.blocking().key(key), state.max_wait());
@@ -281,6 +286,17 @@ impl Rule {
             false => bucket.try_acquire(cost, max_wait),
         };
         self.apply_mode(state.mode, decision)
+    }
+
+    /// Rejects a call that the policy does not allow now, whatever the quotas.
+    pub(crate) fn check_call(&self, state: &RuleState) -> Result<(), Limited> {
+        match state.call_check.as_ref().filter(|_| state.mode == Mode::Enforce).map(CallCheck::check) {
+            Some(Err(rejection)) => {
+                Err(Limited::new(self.shared.name.clone(), rejection.into())
+                    .with_message(state.message.clone()))
+            }
+            Some(Ok(())) | None => Ok(()),
+        }
     }
 
     /// A call that holds no slot only checks a concurrency quota. That is probably a mistake, and logged

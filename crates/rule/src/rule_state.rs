@@ -1,6 +1,6 @@
 //! The effective state of a rule.
 
-use crate::{Mode, rule_update::ConcurrencyQuotas};
+use crate::{Mode, rule_update::ConcurrencyQuotas, settings::CallCheck};
 use std::{sync::Arc, time::Duration};
 use tidegate_limiter::{Capacity, FailureMode, Limiter, Overflow, TokenPrefetch, Waiter};
 use tidegate_overload::BreakerSettings;
@@ -19,6 +19,8 @@ pub(crate) struct RuleState {
     pub(crate) memory: MemoryBounds,
     /// The breaker settings of the policy, which replace the declared ones.
     pub(crate) breaker: Option<Arc<BreakerSettings>>,
+    /// Rejects calls before any quota.
+    pub(crate) call_check: Option<CallCheck>,
     /// `None` for a rule without quotas.
     pub(crate) limiter: Option<Limiter>,
 }

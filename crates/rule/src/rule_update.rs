@@ -196,6 +196,7 @@ impl RuleUpdate {
                 concurrency: concurrency_quotas(quotas),
                 memory: MemoryBounds { capacity: declared.capacity, overflow: declared.overflow },
                 breaker: rule_settings.breaker.clone(),
+                call_check: rule_settings.call_check.clone(),
                 limiter: None,
             },
             new_quotas: None,

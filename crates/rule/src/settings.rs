@@ -5,7 +5,7 @@ use crate::{Mode, site::SiteKey};
 use std::{collections::BTreeMap, error, fmt, sync::Arc, time::Duration};
 use tidegate_core::{CarryOver, Quota, SettingError};
 use tidegate_limiter::{BuildError, Capacity, Clock, FailureMode, Overflow, Store, TokenPrefetch};
-use tidegate_overload::BreakerSettings;
+use tidegate_overload::{BreakerSettings, Rejection};
 
 /// Stores, modes, and settings that replace those declared in code.
 ///
@@ -215,11 +215,34 @@ pub struct RuleSettings {
     pub carry_over: Option<CarryOver>,
     /// The settings that replace those of `#[breaker]`.
     pub breaker: Option<Arc<BreakerSettings>>,
+    /// Rejects calls before any quota, such as while a feature is off.
+    pub call_check: Option<CallCheck>,
     /// The key that calls are counted by; an attribute with another key is rejected.
     pub key: Option<SiteKey>,
     /// Keys of the policy that do not apply to a rule declared in code, and change none of its decisions; logged.
     pub unused_keys: Vec<&'static str>,
     pub(crate) unsupported: Option<(&'static str, SettingError)>,
+}
+
+/// A check of every call of a rule, before its quotas.
+#[derive(Clone)]
+pub struct CallCheck(Arc<dyn Fn() -> Result<(), Rejection> + Send + Sync>);
+
+impl CallCheck {
+    /// Creates a check by a function.
+    pub fn new(check: impl Fn() -> Result<(), Rejection> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(check))
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Rejection> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for CallCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CallCheck")
+    }
 }
 
 impl RuleSettings {

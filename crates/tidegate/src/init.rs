@@ -3,7 +3,7 @@
 use tidegate_rule::{ConnectStore, Rules};
 
 #[cfg(feature = "policy")]
-pub use file::{PolicyStatus, init, policy_status, reload};
+pub use file::{PolicyStatus, features, init, policy_status, reload};
 
 /// Returns rules that are separate from the global ones but connect to stores in the same way, for tests and for programs
 /// with several sets of rules.
@@ -39,6 +39,7 @@ mod file {
         path::{Path, PathBuf},
         sync::{Mutex, MutexGuard, PoisonError},
     };
+    use tidegate_overload::Features;
     use tidegate_policy::{
         Policy, Problems, WatchedPolicyFile, compile::Compiler, compile::PolicyError, poll_files,
     };
@@ -121,9 +122,19 @@ mod file {
         WatchedPolicyFile::log_reload(path, &outcome);
     }
 
-    fn apply(policy: &Policy) -> Result<(), PolicyError> {
-        Compiler::new(with_connector(Rules::global()).clone()).apply(policy)
+    /// The features of the policy file, to turn them on and off by hand.
+    pub fn features() -> Features {
+        FEATURES.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
     }
+
+    fn apply(policy: &Policy) -> Result<(), PolicyError> {
+        let compiler = Compiler::new(with_connector(Rules::global()).clone());
+        let applied = compiler.apply_after(policy, &features())?;
+        *FEATURES.lock().unwrap_or_else(PoisonError::into_inner) = Some(applied);
+        Ok(())
+    }
+
+    static FEATURES: Mutex<Option<Features>> = Mutex::new(None);
 
     /// The policy file of this program. Locked while a file is loaded, so that files are applied in order.
     static ACTIVE: Mutex<Option<WatchedPolicyFile>> = Mutex::new(None);

@@ -93,7 +93,7 @@ pub use tidegate_actix as actix;
 /// service.
 #[cfg(feature = "policy")]
 pub mod policy {
-    pub use crate::init::{PolicyStatus, policy_status, reload};
+    pub use crate::init::{PolicyStatus, features, policy_status, reload};
     pub use tidegate_policy::*;
 }
 /// Layers for tower: axum, hyper, tonic, reqwest.

@@ -9,7 +9,9 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 use tempfile::TempDir;
-use tidegate::{Limited, RuleConfig, Rules, breaker, concurrency, limit, rule::Mode};
+use tidegate::{
+    CallError, Limited, RuleConfig, Rules, breaker, concurrency, limit, overload::Rejection, rule::Mode,
+};
 use tidegate_testkit::servers::wait_until;
 
 static TEST_LOCK: Mutex<()> = Mutex::new(());
@@ -111,6 +113,51 @@ impl From<Limited> for FragileError {
     fn from(_: Limited) -> Self {
         Self::Rejected
     }
+}
+
+#[limit("1000 per 52w", rule = "recommendations")]
+fn recommendations() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[concurrency(9, rule = "reports")]
+fn reports() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[test]
+fn attributes_follow_features_and_load() {
+    let file = TestFile::new();
+    let folder = file.path.parent().unwrap().display().to_string();
+    let write_load = |percent: u64| {
+        let text = format!("MemTotal: 100 kB\nMemAvailable: {} kB\n", 100 - percent);
+        fs::write(format!("{folder}/meminfo"), text).unwrap();
+    };
+    write_load(10);
+    let policy = format!(
+        "load: {{ signals: [memory], proc: {folder}, cgroup: {folder}/none, interval: 1ms, cooldown: 1ms }}
+features: {{ similar: manual }}
+rules:
+  - {{ name: recommendations, feature: similar }}
+  - {{ name: reports, shed: 80% }}
+"
+    );
+    file.init(&policy).unwrap();
+    assert!(recommendations().is_ok() && reports().is_ok());
+
+    tidegate::policy::features().turn_off("similar").unwrap();
+    let limited = recommendations().unwrap_err();
+    assert!(matches!(limited.cause(), CallError::GuardRejected(Rejection::FeatureOff)), "{limited}");
+    file.init(&policy).unwrap();
+    assert!(recommendations().is_err(), "the override stays after a reload");
+    tidegate::policy::features().clear_override("similar").unwrap();
+    assert!(recommendations().is_ok());
+
+    write_load(99);
+    wait_until("calls are shed", || reports().err().ok_or("admitted".to_owned())).unwrap();
+    write_load(10);
+    wait_until("calls are admitted", || reports().map_err(|limited| limited.to_string())).unwrap();
+    file.init("rules: []").unwrap();
 }
 
 #[test]

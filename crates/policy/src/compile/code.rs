@@ -3,7 +3,10 @@
 //! The code determines which calls such a rule counts, and provides the key. The policy replaces everything else.
 
 use super::{
-    Compiler, PolicyError, breaker_settings,
+    CompiledRule, Compiler, PolicyError, breaker_settings,
+    error::ProblemCollector,
+    guards::{NORMAL_CLASS, check_load},
+    load::{PolicyMonitor, PreparedMonitor, follow},
     rules::{CompiledPolicy, build_rule_settings},
 };
 use crate::{
@@ -12,10 +15,11 @@ use crate::{
 };
 use std::sync::Arc;
 use tidegate_core::SettingError;
-use tidegate_rule::{RuleSettings, request::AddressKey, site::SiteKey};
+use tidegate_overload::Features;
+use tidegate_rule::{CallCheck, RuleSettings, request::AddressKey, site::SiteKey};
 
 /// The policy keys that apply to a rule declared in code. `key` and `mode` do so in part.
-const SUPPORTED_KEYS: [&str; 13] = [
+const SUPPORTED_KEYS: [&str; 16] = [
     "name",
     "key",
     "quota",
@@ -29,6 +33,9 @@ const SUPPORTED_KEYS: [&str; 13] = [
     "capacity",
     "overflow",
     "breaker",
+    "prefetch",
+    "shed",
+    "feature",
 ];
 
 /// The policy keys that are ignored for a rule declared in code.
@@ -42,15 +49,49 @@ impl Compiler {
     ///
     /// [`Rules::apply`](tidegate_rule::Rules::apply) describes which counters are retained.
     pub fn apply(&self, policy: &Policy) -> Result<(), PolicyError> {
-        let mut settings = CompiledPolicy::build(policy, self, None)?.settings;
-        for rule in &policy.rules {
+        self.apply_after(policy, &Features::default()).map(drop)
+    }
+
+    /// Like [`apply`](Self::apply), with the overrides of the features of the policy before. Returns the features of this one.
+    pub fn apply_after(&self, policy: &Policy, before: &Features) -> Result<Features, PolicyError> {
+        let made = CompiledPolicy::build_after(policy, self, None, before)?;
+        let mut problems = ProblemCollector::default();
+        let monitor = made.monitor.map(PreparedMonitor::start).transpose();
+        let monitor = problems.ok_or_record(None, monitor).flatten();
+        problems.into_result()?;
+        if let Some(monitor) = &monitor {
+            made.features.follow(&monitor.monitor);
+        }
+        let background = Arc::new((monitor, made.features.clone()));
+        let mut settings = made.settings;
+        for (rule, compiled) in policy.rules.iter().zip(&made.rules) {
             // Invalid breakers were reported above.
-            if let Ok(rule_settings) = code_rule_settings(rule) {
+            if let Ok(mut rule_settings) = code_rule_settings(rule) {
+                rule_settings.call_check = call_check(compiled, &background);
                 settings = settings.rule(&rule.name, rule_settings);
             }
         }
-        self.rules.apply(settings).map_err(|error| PolicyError::from_settings_error(&error))
+        self.rules.apply(settings).map_err(|error| PolicyError::from_settings_error(&error))?;
+        Ok(made.features)
     }
+}
+
+/// What the checks of calls follow. They keep it running.
+type Background = (Option<Arc<PolicyMonitor>>, Features);
+
+/// The check of every call of a rule that follows a feature or the load. A call without a request has the normal priority.
+fn call_check(rule: &CompiledRule, background: &Arc<Background>) -> Option<CallCheck> {
+    let (feature, shedder, background) = (rule.feature.clone(), rule.shedder.clone(), background.clone());
+    if let (Some(shedder), Some(monitor)) = (&shedder, &background.0) {
+        follow(shedder, &monitor.monitor);
+    }
+    if feature.is_none() && shedder.is_none() {
+        return None;
+    }
+    Some(CallCheck::new(move || {
+        let _running = &background;
+        check_load(feature.as_ref(), shedder.as_deref(), NORMAL_CLASS)
+    }))
 }
 
 fn code_rule_settings(rule: &RuleSpec) -> Result<RuleSettings, SettingError> {

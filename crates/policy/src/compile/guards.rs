@@ -137,13 +137,7 @@ impl CompiledRule {
 
     /// Rejects a request whose feature is off, or whose class is shed.
     pub(crate) fn check_load(&self, class: usize) -> Result<(), Rejection> {
-        if self.feature.as_ref().is_some_and(|feature| !feature.is_on()) {
-            return Err(Rejection::FeatureOff);
-        }
-        match self.shedder.as_ref().is_some_and(|shedder| shedder.is_shed(class)) {
-            true => Err(Rejection::LoadShed),
-            false => Ok(()),
-        }
+        check_load(self.feature.as_ref(), self.shedder.as_deref(), class)
     }
 
     /// The limits of a request of this class.
@@ -278,6 +272,21 @@ const DEFAULT_MAX_WAITERS: u64 = 10_000;
 
 /// The maximum number of keys with an error rate, of about half a kilobyte each.
 const MAX_ERROR_RATES: usize = 16_384;
+
+/// Rejects a call whose feature is off, or whose class is shed.
+pub(crate) fn check_load(
+    feature: Option<&Feature>,
+    shedder: Option<&LoadShedder>,
+    class: usize,
+) -> Result<(), Rejection> {
+    if feature.is_some_and(|feature| !feature.is_on()) {
+        return Err(Rejection::FeatureOff);
+    }
+    match shedder.is_some_and(|shedder| shedder.is_shed(class)) {
+        true => Err(Rejection::LoadShed),
+        false => Ok(()),
+    }
+}
 
 /// The class of requests without a priority.
 pub(crate) const NORMAL_CLASS: usize = 2;

@@ -147,7 +147,7 @@ fn cooldown(spec: Option<&LoadSpec>) -> Duration {
 }
 
 /// Builds the features of a policy, with the overrides and states of the previous ones.
-pub(crate) fn build_features(policy: &Policy, before: Option<&Features>) -> Result<Features, SettingError> {
+pub(crate) fn build_features(policy: &Policy, before: &Features) -> Result<Features, SettingError> {
     let configs = policy.features.iter().map(|FeatureSpec { name, off_at, off_during }| {
         let config = match off_at {
             Some(level) => FeatureConfig::disabled_at(name, *level),
@@ -159,10 +159,7 @@ pub(crate) fn build_features(policy: &Policy, before: Option<&Features>) -> Resu
         }
     });
     let recovery = policy.feature_recovery.unwrap_or(DEFAULT_RECOVERY);
-    match before {
-        Some(before) => Features::restore(configs, recovery, before),
-        None => Features::new(configs, recovery),
-    }
+    Features::restore(configs, recovery, before)
 }
 
 /// How a quota follows the load. It never exceeds the declared one.

@@ -53,6 +53,17 @@ impl CompiledPolicy {
         compiler: &Compiler,
         before: Option<&PolicyGateInner>,
     ) -> Result<Self, PolicyError> {
+        let none = Features::default();
+        Self::build_after(policy, compiler, before, before.map_or(&none, |before| &before.features))
+    }
+
+    /// Like [`build`](Self::build), with the overrides of these features.
+    pub(crate) fn build_after(
+        policy: &Policy,
+        compiler: &Compiler,
+        before: Option<&PolicyGateInner>,
+        features_before: &Features,
+    ) -> Result<Self, PolicyError> {
         let mut problems = ProblemCollector::default();
         let (lists, errors) = Lists::read_all(policy, &compiler.base);
         errors.iter().for_each(|(list, error)| problems.add_at(&["lists", list], error));
@@ -60,7 +71,7 @@ impl CompiledPolicy {
         let memory = compiler.memory / u64::try_from(policy.rules.len().max(1)).unwrap_or(u64::MAX);
         let memory = memory.clamp(1 << 20, 64 << 20);
         let mut commits = Vec::new();
-        let features = build_features(policy, before.map(|before| &before.features));
+        let features = build_features(policy, features_before);
         let features = match features {
             Ok(features) => features,
             Err(error) => {

@@ -157,6 +157,7 @@ impl ActiveSite<'_> {
     fn admit_slow<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), AdmitError<()>> {
         self.check_conflict().map_err(AdmitError::Limited)?;
         let state = self.rule.state();
+        self.rule.check_call(&state).map_err(AdmitError::Limited)?;
         let Some(limiter) = state.active_limiter() else { return Ok(()) };
         self.rule.expect_rates(&state);
         let (rule, max_wait, mode) = (self.rule.clone(), state.max_wait(), state.mode);
@@ -175,6 +176,7 @@ impl ActiveSite<'_> {
     ) -> Result<SiteReservation, AdmitError<SiteReservation>> {
         self.check_conflict().map_err(AdmitError::Limited)?;
         let state = self.rule.state();
+        self.rule.check_call(&state).map_err(AdmitError::Limited)?;
         let Some(limiter) = state.active_limiter() else { return Ok(SiteReservation::empty()) };
         self.rule.expect_rates(&state);
         let (rule, max_wait, mode) = (self.rule.clone(), state.max_wait(), state.mode);
@@ -194,6 +196,7 @@ impl ActiveSite<'_> {
     ) -> Result<SiteReservation, Limited> {
         self.check_conflict()?;
         let state = self.rule.state();
+        self.rule.check_call(&state)?;
         let Some(limiter) = state.active_limiter() else { return Ok(SiteReservation::empty()) };
         self.rule.expect_rates(&state);
         let (bucket, max_wait) = (limiter.blocking().key(key), state.max_wait());
@@ -208,6 +211,7 @@ impl ActiveSite<'_> {
     pub fn acquire<K: RuleKey + ?Sized>(self, key: &K) -> Result<RulePermit, AdmitError<RulePermit>> {
         self.check_conflict().map_err(AdmitError::Limited)?;
         let state = self.rule.state();
+        self.rule.check_call(&state).map_err(AdmitError::Limited)?;
         let Some(limiter) = state.active_limiter() else { return Ok(RulePermit::empty()) };
         self.rule.expect_slots(&state);
         if limiter.is_in_memory() && state.waiter().is_none() {
