@@ -1,8 +1,9 @@
 //! Compiles keys, costs, tiers and priorities to functions of a request.
 
 use crate::{
+    index::RuleIndex,
     matching::{CompiledExpression, ExpressionPurpose, Matcher, RequestView},
-    model::{self, CostSpec, KeyPart, KeySpec, PrioritySpec, StatusPattern, Tiers},
+    model::{self, CostSpec, KeyPart, KeySpec, PrioritySpec, RouteSpec, StatusPattern, Tiers},
 };
 use std::{
     cell::RefCell,
@@ -26,12 +27,34 @@ pub(crate) struct KeyCompiler<'a> {
     pub(crate) uses_peer_address: bool,
     pub(crate) user: Option<&'a KeySpec>,
     pub(crate) matcher: &'a Matcher,
+    pub(crate) routes: &'a Arc<RouteTable>,
     /// What happens to requests that repeat a value.
     pub(crate) duplicates: DuplicateKeys,
     /// The keys that read a single header, cookie or query parameter.
     pub(crate) single_value_keys: RefCell<Vec<RequestKey>>,
     /// The expressions of its keys, which count their failures.
     pub(crate) expressions: RefCell<Vec<Arc<CompiledExpression>>>,
+}
+
+/// The routes of a policy.
+#[derive(Debug, Default)]
+pub(crate) struct RouteTable {
+    pub(crate) routes: Vec<RouteSpec>,
+    pub(crate) index: RuleIndex,
+}
+
+impl RouteTable {
+    /// The index of the first route that matches.
+    pub(crate) fn find(&self, view: &RequestView<'_>) -> Option<usize> {
+        match self.index.matchers().first().is_some_and(Matcher::is_unconditional) {
+            true => Some(0),
+            false => self.index.find_first(view),
+        }
+    }
+
+    fn find_upstream(&self, view: &RequestView<'_>) -> Option<&str> {
+        self.routes.get(self.find(view)?)?.upstream()
+    }
 }
 
 /// The priority classes, highest first, with the share of an adaptive limit that is reserved for each.
@@ -78,6 +101,13 @@ impl KeyCompiler<'_> {
                     let route =
                         matcher.matching_path(&RequestView::new(head, &proxies))?.pattern().to_owned();
                     Some(KeyValue::from(route))
+                })
+            }
+            KeyPart::Upstream => {
+                let (routes, proxies) = (self.routes.clone(), self.proxies.clone());
+                key::custom(move |head| {
+                    let upstream = routes.find_upstream(&RequestView::new(head, &proxies))?;
+                    Some(KeyValue::from(upstream.to_owned()))
                 })
             }
             KeyPart::Header(name) => self.add_single_value_key(key::header(name)?),
@@ -265,7 +295,12 @@ fn identifies_client(key: &KeySpec) -> bool {
     match key {
         KeySpec::All
         | KeySpec::Part(
-            KeyPart::Method | KeyPart::Host | KeyPart::Path | KeyPart::Route | KeyPart::Request,
+            KeyPart::Method
+            | KeyPart::Host
+            | KeyPart::Path
+            | KeyPart::Route
+            | KeyPart::Upstream
+            | KeyPart::Request,
         ) => false,
         KeySpec::Part(_) => true,
         KeySpec::Composite(parts) => parts.iter().any(identifies_client),

@@ -38,6 +38,7 @@ use crate::{
 };
 use error::ProblemCollector;
 pub(crate) use guards::CompiledRule;
+use keys::RouteTable;
 pub(crate) use keys::{CLASSES, is_always_present};
 pub(crate) use load::follows_load;
 use load::{PolicyMonitor, PreparedMonitor};
@@ -162,7 +163,6 @@ impl Compiler {
             index: made.index,
             rules: made.rules,
             routes: made.routes,
-            route_index: made.route_index,
             proxies: made.proxies,
             lists: made.lists,
             monitor,
@@ -193,8 +193,7 @@ pub(crate) struct PolicyGateInner {
     limit_rules: Vec<usize>,
     index: RuleIndex,
     rules: Vec<CompiledRule>,
-    routes: Vec<RouteSpec>,
-    route_index: RuleIndex,
+    routes: Arc<RouteTable>,
     proxies: TrustedProxies,
     lists: Lists,
     /// The monitor that applies schedules and the load; `None` if nothing follows it.
@@ -231,16 +230,12 @@ impl PolicyGate {
 
     /// Returns the first route that matches a request.
     pub fn find_route(&self, head: &dyn RequestHead) -> Option<&RouteSpec> {
-        self.find_route_index(&self.view_request(head)).and_then(|index| self.inner.routes.get(index))
+        self.find_route_index(&self.view_request(head)).and_then(|index| self.inner.routes.routes.get(index))
     }
 
     /// Returns the index of the first matching route in [`routes`](Self::routes).
     pub fn find_route_index(&self, view: &RequestView<'_>) -> Option<usize> {
-        let index = &self.inner.route_index;
-        match index.matchers().first().is_some_and(Matcher::is_unconditional) {
-            true => Some(0),
-            false => index.find_first(view),
-        }
+        self.inner.routes.find(view)
     }
 
     pub(crate) fn matcher(&self, index: usize) -> Option<&Matcher> {
@@ -259,7 +254,7 @@ impl PolicyGate {
 
     /// All routes, in order.
     pub fn routes(&self) -> &[RouteSpec] {
-        &self.inner.routes
+        &self.inner.routes.routes
     }
 
     /// The trusted proxies.
@@ -339,7 +334,7 @@ impl PolicyGate {
     /// The number of failed expression evaluations of each rule and route with failures.
     pub fn expression_failures(&self) -> impl Iterator<Item = (PolicyPart<'_>, u64)> {
         let rules = self.inner.rules.iter().map(|rule| (PolicyPart::Rule(rule.name()), rule.failures()));
-        let routes = self.inner.route_index.matchers().iter().enumerate();
+        let routes = self.inner.routes.index.matchers().iter().enumerate();
         let routes = routes.map(|(index, route)| (PolicyPart::Route(index), route.failures()));
         rules.chain(routes).filter(|(_, failures)| *failures > 0)
     }

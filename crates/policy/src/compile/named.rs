@@ -171,6 +171,7 @@ impl KeyForm {
             | KeyPart::Method
             | KeyPart::Path
             | KeyPart::Route
+            | KeyPart::Upstream
             | KeyPart::Header(_)
             | KeyPart::Cookie(_)
             | KeyPart::Query(_)

@@ -4,7 +4,7 @@ use super::{
     Compiler, PolicyGateInner, check_scalable,
     error::{PolicyError, ProblemCollector},
     guards::{CompiledRule, RuleCompiler},
-    keys::{self, CLASSES, CostFn, IndexFn, KeyCompiler, class_priority},
+    keys::{self, CLASSES, CostFn, IndexFn, KeyCompiler, RouteTable, class_priority},
     load::{PreparedMonitor, build_features, scale_policy},
 };
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     index::RuleIndex,
     matching::{Lists, Matcher, to_setting_error},
     model::{
-        Fallback, KeyPart, KeySpec, Match, OnLimit, Policy, PrioritySpec, QueueOrder, Quotas, RouteSpec,
+        Fallback, KeyPart, KeySpec, Match, OnLimit, Policy, PrioritySpec, QueueOrder, Quotas,
         RuleEnforcement, RuleSpec, ShedSpec,
     },
 };
@@ -29,8 +29,7 @@ use tidegate_rule::{
 pub(crate) struct CompiledPolicy {
     pub(crate) rules: Vec<CompiledRule>,
     pub(super) index: RuleIndex,
-    pub(super) routes: Vec<RouteSpec>,
-    pub(crate) route_index: RuleIndex,
+    pub(super) routes: Arc<RouteTable>,
     pub(crate) proxies: TrustedProxies,
     pub(super) lists: Lists,
     pub(super) declarations: Vec<RuleConfig>,
@@ -79,6 +78,12 @@ impl CompiledPolicy {
                 Features::default()
             }
         };
+        let mut route_matchers = Vec::new();
+        for route in &policy.routes {
+            route_matchers.extend(problems.ok_or_record(None, Matcher::for_route(&route.matching, &lists)));
+        }
+        let routes =
+            Arc::new(RouteTable { routes: policy.routes.clone(), index: RuleIndex::new(route_matchers) });
         let (mut rules, mut declarations) = (Vec::new(), Vec::new());
         for source in &policy.rules {
             let name = Some(source.name.as_str());
@@ -88,6 +93,7 @@ impl CompiledPolicy {
                     uses_peer_address: policy.trusted_proxies.is_empty(),
                     user: policy.user.as_ref(),
                     matcher: &matcher,
+                    routes: &routes,
                     duplicates: source.duplicates,
                     single_value_keys: RefCell::default(),
                     expressions: RefCell::default(),
@@ -122,21 +128,18 @@ impl CompiledPolicy {
             });
             rules.extend(problems.ok_or_record(name, compiled));
         }
-        let mut route_matchers = Vec::new();
-        for route in &policy.routes {
-            route_matchers.extend(problems.ok_or_record(None, Matcher::for_route(&route.matching, &lists)));
-        }
         // Its errors are reported by the rules that use it.
-        let user =
-            policy.user.as_ref().and_then(|user| compile_user_key(user, policy, &lists, &proxies).ok());
+        let user = policy
+            .user
+            .as_ref()
+            .and_then(|user| compile_user_key(user, policy, &lists, &proxies, &routes).ok());
         let settings = build_settings(policy, compiler, &mut problems);
         let monitor = PreparedMonitor::new(policy, compiler, before, &mut problems);
         problems.into_result()?;
         Ok(Self {
             index: RuleIndex::new(rules.iter().map(|rule| rule.matcher.clone())),
             rules,
-            routes: policy.routes.clone(),
-            route_index: RuleIndex::new(route_matchers),
+            routes,
             proxies,
             lists,
             declarations,
@@ -156,6 +159,7 @@ fn compile_user_key(
     policy: &Policy,
     lists: &Lists,
     proxies: &TrustedProxies,
+    routes: &Arc<RouteTable>,
 ) -> Result<RequestKey, SettingError> {
     let matcher = Matcher::new(&Match::default(), lists)?;
     let keys = KeyCompiler {
@@ -163,6 +167,7 @@ fn compile_user_key(
         uses_peer_address: policy.trusted_proxies.is_empty(),
         user: Some(spec),
         matcher: &matcher,
+        routes,
         duplicates: DuplicateKeys::default(),
         single_value_keys: RefCell::default(),
         expressions: RefCell::default(),

@@ -43,6 +43,8 @@ pub enum KeyPart {
     Path,
     /// `route`: the path pattern of the rule's `match` that matches.
     Route,
+    /// `upstream`: the name of the upstream of the route that matches.
+    Upstream,
     /// `header NAME`, in lower case.
     Header(String),
     /// `cookie NAME`.

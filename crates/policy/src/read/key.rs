@@ -200,7 +200,7 @@ pub(super) fn write_cost(cost: &CostSpec) -> Option<OutputValue> {
     }
 }
 
-const PLAIN_KEYS: [&str; 8] = ["ip", "user", "method", "host", "path", "route", "request", "all"];
+const PLAIN_KEYS: [&str; 9] = ["ip", "user", "method", "host", "path", "route", "upstream", "request", "all"];
 const NAMED_KEYS: [&str; 4] = ["header", "cookie", "query", "capture"];
 
 fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
@@ -222,6 +222,7 @@ fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
         ("path", "") => KeyPart::Path,
         ("request", "") => KeyPart::Request,
         ("route", "") => KeyPart::Route,
+        ("upstream", "") => KeyPart::Upstream,
         ("header", _) => KeyPart::Header(header_name(&named()?)?),
         ("cookie", _) => KeyPart::Cookie(named()?),
         ("query", _) => KeyPart::Query(named()?),
@@ -257,6 +258,7 @@ impl fmt::Display for KeyPart {
             Self::Path => f.write_str("path"),
             Self::Request => f.write_str("request"),
             Self::Route => f.write_str("route"),
+            Self::Upstream => f.write_str("upstream"),
             Self::Header(name) => write!(f, "header {name}"),
             Self::Cookie(name) => write!(f, "cookie {name}"),
             Self::Query(name) => write!(f, "query {name}"),

@@ -302,6 +302,7 @@ fn keys(more: Vec<KeyPart>) -> BoxedStrategy<KeySpec> {
         Just(KeyPart::Ip { prefix_len: 64 }),
         Just(KeyPart::Method),
         Just(KeyPart::Host),
+        Just(KeyPart::Upstream),
         Just(KeyPart::Request),
         Just(KeyPart::Path),
         tokens().prop_map(KeyPart::Header),
