@@ -1,7 +1,9 @@
 //! Inputs: files, standard input and bytes, compressed or not. Each is read by its own thread.
 
 use super::{LineFormats, LogError, LogParser, batch::LogBatch};
+use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::MultiGzDecoder;
+use lzma_rust2::XzReader;
 use ruzstd::decoding::StreamingDecoder;
 use std::{
     fmt,
@@ -19,6 +21,8 @@ use tidegate_policy::compile::PolicyGate;
 
 /// The number of bytes that are read at once. A longer line counts as broken.
 pub(super) const BATCH_BYTES: usize = 1 << 20;
+/// The maximum memory for decompressing xz, in KiB. `xz -9` needs 64 MiB.
+const MAX_XZ_MEMORY_KIB: u32 = 129 << 10;
 /// The number of batches that are read ahead.
 const PREFETCHED_BATCHES: usize = 2;
 
@@ -249,15 +253,36 @@ fn read_all(
     }
 }
 
-/// Decompresses gzip and zstd, detected by their magic numbers.
-fn decompress<'r>(source: impl Read + Send + 'r) -> io::Result<Box<dyn Read + Send + 'r>> {
-    let mut source = BufReader::with_capacity(1 << 17, source);
-    let start = source.fill_buf()?;
-    Ok(match start {
+/// Decompresses gzip, zstd, xz and bzip2, detected by their magic numbers.
+fn decompress<'r>(mut source: impl Read + Send + 'r) -> io::Result<Box<dyn Read + Send + 'r>> {
+    // A pipe may return fewer bytes than a magic number has.
+    let mut start = Vec::new();
+    source.by_ref().take(6).read_to_end(&mut start)?;
+    let kind = start.clone();
+    let source = BufReader::with_capacity(1 << 17, io::Cursor::new(start).chain(source));
+    Ok(match &kind[..] {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(source)),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(ZstdReader { source: Some(source), frame: None }),
+        [0xfd, b'7', b'z', b'X', b'Z', 0] => {
+            Box::new(XzLog(XzReader::new_mem_limit(source, true, MAX_XZ_MEMORY_KIB)))
+        }
+        [b'B', b'Z', b'h', b'1'..=b'9', 0x31 | 0x17, ..] => Box::new(MultiBzDecoder::new(source)),
         _ => Box::new(source),
     })
+}
+
+/// Decompresses xz, with an error that explains its memory limit.
+struct XzLog<R: Read>(XzReader<R>);
+
+impl<R: Read> Read for XzLog<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read(into).map_err(|error| match error.kind() {
+            io::ErrorKind::OutOfMemory => io::Error::other(
+                "it needs more than 128 MiB to decompress; decompress it first, with xz -dc, and pipe it to standard input",
+            ),
+            _ => error,
+        })
+    }
 }
 
 /// Decodes concatenated zstd frames.

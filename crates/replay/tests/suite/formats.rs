@@ -181,22 +181,82 @@ fn compressed_logs_are_read() {
     let line =
         |second: u64| format!("192.0.2.1 - - [01/Feb/2024:12:00:0{second} +0000] \"GET / HTTP/1.1\" 200 1\n");
     let (first, second) = (line(1) + &line(2), line(3));
-    let gzip = |text: &str| {
-        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        packed.write_all(text.as_bytes()).unwrap();
-        packed.finish().unwrap()
-    };
-    let zstd = |text: &str| {
-        ruzstd::encoding::compress_to_vec(text.as_bytes(), ruzstd::encoding::CompressionLevel::Fastest)
-    };
-    // Two concatenated streams, as `cat a.gz b.gz` writes them.
-    for packed in [[gzip(&first), gzip(&second)].concat(), [zstd(&first), zstd(&second)].concat()] {
+    let compress_both = |compress: fn(&str) -> Vec<u8>| [compress(&first), compress(&second)];
+    for [first, second] in [gzip, zstd, bzip2, xz].map(compress_both) {
+        // Two concatenated streams, as `cat a.gz b.gz` writes them.
+        let packed = [&first[..], &second].concat();
         let result = replay_with_formats(builtin_formats(), &packed, PER_IP_POLICY).unwrap();
         assert_eq!((result.stats.admitted, result.stats.denied), (2, 1));
+        // A pipe may return one byte at a time.
+        let policy = parse_policy(PER_IP_POLICY);
+        let bytes = LogInput::from_stream("a pipe", OneByte(std::io::Cursor::new(packed)));
+        let log = RequestLog::open(vec![bytes], builtin_formats(), None).unwrap();
+        assert_eq!(replay_log(log, (&policy, Path::new("")), None, |_| {}).unwrap().stats.denied, 1);
+        let broken = &first[..20];
+        let failure = replay_with_formats(builtin_formats(), broken, PER_IP_POLICY).unwrap_err().to_string();
+        assert!(failure.starts_with("cannot read log0: "), "{failure}");
     }
-    let broken = &gzip(&first)[..20];
-    let failure = replay_with_formats(builtin_formats(), broken, PER_IP_POLICY).unwrap_err().to_string();
-    assert!(failure.starts_with("cannot read log0: "), "{failure}");
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(text.as_bytes()).unwrap();
+    packed.finish().unwrap()
+}
+
+fn zstd(text: &str) -> Vec<u8> {
+    ruzstd::encoding::compress_to_vec(text.as_bytes(), ruzstd::encoding::CompressionLevel::Fastest)
+}
+
+fn bzip2(text: &str) -> Vec<u8> {
+    let mut packed = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+    packed.write_all(text.as_bytes()).unwrap();
+    packed.finish().unwrap()
+}
+
+fn xz(text: &str) -> Vec<u8> {
+    let options = lzma_rust2::XzOptions::with_preset(1);
+    let mut packed = lzma_rust2::XzWriter::new(Vec::new(), options).unwrap();
+    packed.write_all(text.as_bytes()).unwrap();
+    packed.finish().unwrap()
+}
+
+/// Returns one byte at a time.
+struct OneByte<R>(R);
+
+impl<R: std::io::Read> std::io::Read for OneByte<R> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let len = into.len().min(1);
+        self.0.read(&mut into[..len])
+    }
+}
+
+/// A line that expands to many megabytes is skipped while it is decompressed.
+#[test]
+fn decompressed_line_of_any_length_is_skipped() {
+    let line = "192.0.2.1 - - [01/Feb/2024:12:00:01 +0000] \"GET / HTTP/1.1\" 200 1\n";
+    let text = format!("{line}{}\n{line}", "x".repeat(20 << 20));
+    for packed in [gzip, zstd, bzip2, xz].map(|compress| compress(&text)) {
+        assert!(packed.len() < 1 << 20);
+        let result = replay_with_formats(builtin_formats(), &packed, PER_IP_POLICY).unwrap();
+        assert_eq!((result.log.requests, result.log.broken), (2, 1));
+    }
+}
+
+/// The header of an xz file can ask for gigabytes of memory.
+#[test]
+fn xz_memory_is_limited() {
+    let line = "192.0.2.1 - - [01/Feb/2024:12:00:01 +0000] \"GET / HTTP/1.1\" 200 1\n";
+    let mut packed = xz(line);
+    // The size of the dictionary is in the header of the block, which has a checksum: 40 stands for 4 GiB.
+    let header = packed[12..24].to_vec();
+    assert_eq!(header[2..4], [0x21, 1], "LZMA2 with one byte of properties");
+    let mut crc = flate2::Crc::new();
+    packed[16] = 40;
+    crc.update(&packed[12..20]);
+    packed[20..24].copy_from_slice(&crc.sum().to_le_bytes());
+    let failure = replay_with_formats(builtin_formats(), &packed, PER_IP_POLICY).unwrap_err().to_string();
+    assert!(failure.contains("it needs more than 128 MiB to decompress"), "{failure}");
 }
 
 /// The first file has the even seconds, the second the odd ones; a limit of one per second with a burst of one shows
