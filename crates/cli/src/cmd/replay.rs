@@ -20,8 +20,9 @@ use tidegate_replay::{
 
 /// Replay access logs through a policy at their own times, and report what the policy would have done.
 ///
-/// Reads logs of nginx, Apache and Envoy, and JSON lines, also compressed with gzip or zstd. The command serves nothing,
-/// connects to no store, and uses constant memory.
+/// Reads logs of nginx, Apache, Envoy, HAProxy, Traefik, Caddy, AWS load balancers and CloudFront, and JSON lines, also in
+/// Docker's JSON files, and compressed with gzip, zstd, xz or bzip2. The command serves nothing, connects to no store, and
+/// uses constant memory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReplayArgs {
@@ -52,8 +53,8 @@ pub(crate) struct ReplayArgs {
 /// The format of log lines.
 #[derive(Debug, clap::Args)]
 pub(super) struct LogFormatArgs {
-    /// Parse lines in this format: combined, main, common, vhost, envoy, json, or a format string of nginx, Apache or Envoy
-    /// [default: detected]
+    /// Parse lines in this format: combined, main, common, vhost, envoy, haproxy, traefik, caddy, alb, cloudfront, json, or a
+    /// format string of nginx, Apache or Envoy [default: detected]
     #[arg(long, value_name = "FORMAT")]
     format: Option<String>,
 

@@ -51,8 +51,9 @@ impl BatchSpan {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogRecord {
     pub(super) time: u64,
-    /// Whether `time` is the time of the response, not of the request.
-    pub(super) is_completion_time: bool,
+    pub(super) time_kind: TimeKind,
+    /// The index of the line in its batch.
+    pub(super) line: u32,
     pub(super) ip: Option<IpAddr>,
     pub(super) method: BatchSpan,
     pub(super) path: BatchSpan,
@@ -60,12 +61,35 @@ pub struct LogRecord {
     pub(super) host: BatchSpan,
     pub(super) user: BatchSpan,
     pub(super) headers: [BatchSpan; MAX_HEADERS],
+    /// All headers that the line names, as `name:value\n` each, with lowercase names.
+    pub(super) header_list: BatchSpan,
     pub(super) status: u16,
     /// The duration in microseconds.
     pub(super) duration: Option<u32>,
 }
 
+/// The meaning of the time of a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum TimeKind {
+    /// There is no time yet.
+    #[default]
+    Missing,
+    /// The time of the request.
+    Arrival,
+    /// The time of the response.
+    Completion,
+}
+
 impl LogRecord {
+    /// Sets the time. The time of the request takes precedence over that of the response.
+    #[inline]
+    pub(super) fn set_time(&mut self, time: u64, kind: TimeKind) {
+        if kind == TimeKind::Arrival || self.time_kind != TimeKind::Arrival {
+            self.time = time;
+            self.time_kind = kind;
+        }
+    }
+
     /// The arrival time.
     #[inline]
     pub fn time(&self) -> Micros {
@@ -75,8 +99,8 @@ impl LogRecord {
     /// Subtracts the duration if the time is the time of the response.
     #[inline]
     pub(super) fn shift_to_arrival(&mut self) {
-        if self.is_completion_time {
-            self.is_completion_time = false;
+        if self.time_kind == TimeKind::Completion {
+            self.time_kind = TimeKind::Arrival;
             self.time = self.time.saturating_sub(self.duration.unwrap_or(0).into());
         }
     }
@@ -92,6 +116,8 @@ pub struct LogBatch {
     /// The prepared requests of each policy: a prefix of the records.
     pub(super) prefetch: Vec<Prefetch>,
     pub(super) counts: BatchCounts,
+    /// The number of lines of the file before this batch.
+    pub(super) lines_before: u64,
 }
 
 /// The maximum number of rules for which requests are prepared in one batch. It bounds the memory of a batch if many
@@ -173,6 +199,12 @@ impl<'a> LoggedRequest<'a> {
         self.text_at(self.record.user)
     }
 
+    /// Returns the values of a header in the header list.
+    fn listed_headers(&self, name: &str) -> impl Iterator<Item = &'a str> {
+        let lines = self.batch.get(self.record.header_list).lines();
+        lines.filter_map(move |line| line.strip_prefix(name)?.strip_prefix(':'))
+    }
+
     #[inline]
     fn text_at(&self, span: BatchSpan) -> Option<&'a str> {
         match span.is_empty() {
@@ -213,12 +245,16 @@ impl RequestHead for LoggedRequest<'_> {
     fn header(&self, name: &str) -> Option<&[u8]> {
         let place = self.headers.iter().position(|known| known == name);
         let logged = place.and_then(|place| self.text_at(*self.record.headers.get(place)?));
+        let listed = || self.listed_headers(name).next();
         let user = || self.user().filter(|_| self.user_header == Some(name));
-        logged.or_else(user).map(str::as_bytes)
+        logged.or_else(listed).or_else(user).map(str::as_bytes)
     }
 
     fn for_each_header<'h>(&'h self, name: &str, each: &mut dyn FnMut(&'h [u8])) {
-        if let Some(value) = self.header(name) {
+        let mut listed = self.listed_headers(name).peekable();
+        if listed.peek().is_some() {
+            listed.for_each(|value| each(value.as_bytes()));
+        } else if let Some(value) = self.header(name) {
             each(value);
         }
     }

@@ -1,7 +1,7 @@
 //! The fields of a line, and how their values are parsed.
 
 use super::{
-    batch::{BatchSpan, LogRecord},
+    batch::{BatchSpan, LogRecord, TimeKind},
     time::{self, TimeFormat, parse_decimal, parse_digits},
 };
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,6 +18,8 @@ pub enum LogField {
     Number,
     /// The address of the client, with or without a port; or its host name, which has no address.
     Ip,
+    /// The address of the client with a port, as in `192.0.2.1:443`, `[2001:db8::1]:443` and `2001:db8::1:443`.
+    IpAndPort,
     /// `GET /path HTTP/1.1`
     Request,
     /// `GET`
@@ -36,18 +38,61 @@ pub enum LogField {
     CompletionTime(TimeFormat),
     /// The status of the response.
     Status,
-    /// The duration, in units of this number of microseconds.
-    Duration(u64),
+    /// The duration.
+    Duration(DurationUnit),
+    /// A part of the duration; the parts are added.
+    PartialDuration(DurationUnit),
     /// A request header, by its index among the known headers.
     Header(usize),
     /// A request header whose last list element is the client address if no other field has it.
     ForwardedFor(usize),
 }
 
+/// The unit of a duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DurationUnit {
+    /// Seconds.
+    Seconds,
+    /// Milliseconds.
+    Millis,
+    /// Microseconds.
+    Micros,
+    /// Nanoseconds.
+    Nanos,
+}
+
+impl DurationUnit {
+    /// Parses a duration to microseconds.
+    fn parse(self, value: &[u8]) -> Option<u32> {
+        let micros = match self {
+            Self::Seconds => parse_decimal(value, 1_000_000)?,
+            Self::Millis => parse_decimal(value, 1_000)?,
+            Self::Micros => parse_decimal(value, 1)?,
+            Self::Nanos => parse_decimal(value, 1)? / 1_000,
+        };
+        Some(u32::try_from(micros).unwrap_or(u32::MAX))
+    }
+}
+
 impl LogField {
     /// Whether the field may be any text.
     pub(super) fn is_text(self) -> bool {
         matches!(self, Self::Other | Self::Header(_))
+    }
+
+    /// Whether the value is text of the request, which servers escape.
+    pub(super) fn is_request_text(self) -> bool {
+        matches!(
+            self,
+            Self::Request
+                | Self::Method
+                | Self::Target
+                | Self::Query
+                | Self::Host
+                | Self::User
+                | Self::Header(_)
+                | Self::ForwardedFor(_)
+        )
     }
 
     /// Whether the field is one word.
@@ -70,6 +115,10 @@ impl LogField {
                 None if is_host_name(value) => {}
                 None => return None,
             },
+            Self::IpAndPort => {
+                let port = memchr::memrchr(b':', value)?;
+                record.ip = parse_address(&value[..port]);
+            }
             Self::Request => return parse_request(value, at, record),
             Self::Method => record.method = parse_method(value, at)?,
             Self::Target => return parse_target(value, at, record),
@@ -77,21 +126,22 @@ impl LogField {
                 let skip = usize::from(value.first() == Some(&b'?'));
                 record.query = non_dash_span(&value[skip..], at.skip(skip));
             }
-            Self::Host => record.host = non_dash_span(value, at),
-            Self::User => record.user = non_dash_span(value, at),
-            Self::Time(form) => {
-                record.time = time::parse(form, value)?;
-                record.is_completion_time = false;
-            }
-            Self::CompletionTime(form) => {
-                record.time = time::parse(form, value)?;
-                record.is_completion_time = true;
-            }
-            Self::Status => record.status = parse_status(value)?,
-            Self::Duration(unit) => {
-                if value != b"-" {
-                    record.duration = Some(u32::try_from(parse_decimal(value, unit)?).unwrap_or(u32::MAX));
+            Self::Host => {
+                let host = non_dash_span(value, at);
+                if !host.is_empty() {
+                    record.host = host;
                 }
+            }
+            Self::User => record.user = non_dash_span(value, at),
+            Self::Time(form) => record.set_time(time::parse(form, value)?, TimeKind::Arrival),
+            Self::CompletionTime(form) => record.set_time(time::parse(form, value)?, TimeKind::Completion),
+            Self::Status => record.status = parse_status(value)?,
+            // Servers write `-` or `-1` for an unknown duration.
+            Self::Duration(_) | Self::PartialDuration(_) if value.first() == Some(&b'-') => {}
+            Self::Duration(unit) => record.duration = Some(unit.parse(value)?),
+            Self::PartialDuration(unit) => {
+                let part = unit.parse(value)?;
+                record.duration = Some(record.duration.unwrap_or(0).saturating_add(part));
             }
             Self::Header(place) => *record.headers.get_mut(place)? = non_dash_span(value, at),
             Self::ForwardedFor(place) => {
@@ -162,7 +212,10 @@ fn parse_absolute_target<'v>(
     let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| value.starts_with(scheme))?;
     let rest = &value[scheme.len()..];
     let slash = memchr::memchr(b'/', rest).unwrap_or(rest.len());
-    record.host = at.slice(scheme.len(), slash);
+    // Load balancers add the default port, which clients do not send.
+    let port: &[u8] = if scheme.len() == 7 { b":80" } else { b":443" };
+    let host = rest[..slash].strip_suffix(port).unwrap_or(&rest[..slash]);
+    record.host = at.slice(scheme.len(), host.len());
     Some((&rest[slash..], at.skip(scheme.len() + slash)))
 }
 

@@ -2,7 +2,9 @@
 
 use super::{
     builtin::{self, HeaderIndex},
-    json::JsonFormat,
+    cloudfront::CloudfrontFormat,
+    escape::Escape,
+    json::{HeaderMembers, JsonFormat},
     text::{FormatToken, TextFormat},
 };
 use crate::log::{LogField, MAX_HEADERS};
@@ -18,6 +20,8 @@ pub struct LineFormat {
 pub(super) enum FormatKind {
     Text(TextFormat),
     Json(JsonFormat),
+    Haproxy,
+    Cloudfront(CloudfrontFormat),
 }
 
 impl LineFormat {
@@ -40,25 +44,27 @@ pub struct LineFormats {
 pub struct FormatError(String);
 
 impl LineFormats {
-    /// Returns all built-in formats: combined, main, common, vhost, Envoy, and JSON lines.
+    /// Returns all built-in formats.
     ///
     /// `fields` map fields to JSON members, for example `("ip", "client.address")`.
     pub fn builtin(fields: &[(String, String)]) -> Result<Self, FormatError> {
         let mut formats = Self { list: Vec::new(), headers: Vec::new() };
-        for name in ["combined", "main", "vhost", "common", "envoy"] {
-            formats.add(name, name)?;
+        for name in ["combined", "main", "vhost", "common", "envoy", "haproxy", "alb", "cloudfront"] {
+            formats.add(name, fields)?;
         }
-        formats.add_json(fields)?;
+        // Lines with configured members are not those of a known server.
+        let json =
+            if fields.is_empty() { ["traefik", "caddy", "json"] } else { ["json", "traefik", "caddy"] };
+        for name in json {
+            formats.add(name, fields)?;
+        }
         Ok(formats)
     }
 
     /// Returns one format, by its name or in the syntax of nginx, Apache or Envoy.
     pub fn single(text: &str, fields: &[(String, String)]) -> Result<Self, FormatError> {
         let mut formats = Self { list: Vec::new(), headers: Vec::new() };
-        match text {
-            "json" | "envoy-json" => formats.add_json(fields)?,
-            text => formats.add(text, text)?,
-        }
+        formats.add(text, fields)?;
         Ok(formats)
     }
 
@@ -72,38 +78,98 @@ impl LineFormats {
         &self.list
     }
 
-    fn add(&mut self, name: &str, text: &str) -> Result<(), FormatError> {
-        let text = match text {
+    /// Parses the `#Fields` line of a CloudFront log, if that is one of the formats. All headers are known by then.
+    pub(super) fn parse_cloudfront_header(&self, line: &[u8]) -> Option<CloudfrontFormat> {
+        let is_cloudfront = |format: &LineFormat| matches!(format.kind, FormatKind::Cloudfront(_));
+        self.list.iter().find(|format| is_cloudfront(format))?;
+        let columns = str::from_utf8(line.strip_prefix(b"#Fields:")?).ok()?;
+        let mut place = |name: &str| self.headers.iter().position(|known| known == name);
+        Some(CloudfrontFormat::new(columns, &mut place))
+    }
+
+    /// Adds the formats of a name, or a format string.
+    fn add(&mut self, name: &str, fields: &[(String, String)]) -> Result<(), FormatError> {
+        let text = match name {
             "combined" => builtin::COMBINED_FORMAT,
             "main" => builtin::MAIN_FORMAT,
             "common" => builtin::COMMON_FORMAT,
             "vhost" => builtin::VHOST_FORMAT,
             "envoy" => builtin::ENVOY_FORMAT,
+            "traefik" => {
+                self.add_json(
+                    "traefik-json",
+                    builtin::TRAEFIK_FIELDS,
+                    HeaderMembers::Prefix("request_"),
+                    fields,
+                )?;
+                builtin::TRAEFIK_FORMAT
+            }
+            "caddy" => {
+                let headers = HeaderMembers::Object("request.headers");
+                return self.add_json(name, builtin::CADDY_FIELDS, headers, fields);
+            }
+            "json" | "envoy-json" => {
+                return self.add_json("json", builtin::JSON_FIELDS, HeaderMembers::None, fields);
+            }
+            "haproxy" => {
+                self.list.push(LineFormat { name: name.to_owned(), kind: FormatKind::Haproxy });
+                return Ok(());
+            }
+            "alb" => {
+                let tokens = builtin::alb_tokens(&mut |name| header_index(&mut self.headers, name));
+                return self.add_text(name, tokens, Escape::Backslash, Some(builtin::ALB_REQUIRED_FIELDS));
+            }
+            "cloudfront" => {
+                let mut place = |name: &str| header_index(&mut self.headers, name);
+                let format = CloudfrontFormat::new(builtin::CLOUDFRONT_COLUMNS, &mut place);
+                self.list.push(LineFormat { name: name.to_owned(), kind: FormatKind::Cloudfront(format) });
+                return Ok(());
+            }
             text => text,
         };
-        let headers = &mut self.headers;
-        let mut place = |name: &str| header_index(headers, name);
-        let pieces = if text.contains('$') {
-            parse_nginx(text, &mut place)
+        let mut place = |name: &str| header_index(&mut self.headers, name);
+        // nginx and Apache escape the text of requests. Envoy and Traefik do not.
+        let (tokens, escape) = if text.contains('$') {
+            (parse_nginx(text, &mut place), Escape::Backslash)
         } else if text.contains("%REQ(") || text.contains("%START_TIME") {
-            parse_envoy(text, &mut place)?
+            (parse_envoy(text, &mut place)?, Escape::None)
         } else if text.contains('%') {
-            parse_apache(text, &mut place)?
+            let escape = if name == "traefik" { Escape::None } else { Escape::Backslash };
+            (parse_apache(text, &mut place)?, escape)
         } else {
             return Err(FormatError(format!(
-                "unknown format `{text}`; use combined, main, common, vhost, envoy, json, or the syntax of nginx ($…), \
-                 Apache (%…) or Envoy (%…%)"
+                "unknown format `{text}`; use combined, main, common, vhost, envoy, haproxy, traefik, caddy, alb, cloudfront, \
+                 json, or the syntax of nginx ($…), Apache (%…) or Envoy (%…%)"
             )));
         };
-        let shape = TextFormat::from_tokens(pieces)
-            .map_err(|wrong| FormatError(format!("format `{text}`: {wrong}")))?;
-        self.list.push(LineFormat { name: name.to_owned(), kind: FormatKind::Text(shape) });
+        self.add_text(name, tokens, escape, None)
+    }
+
+    fn add_text(
+        &mut self,
+        name: &str,
+        tokens: Vec<FormatToken>,
+        escape: Escape,
+        required: Option<usize>,
+    ) -> Result<(), FormatError> {
+        let format = TextFormat::from_tokens(tokens, escape)
+            .map_err(|wrong| FormatError(format!("format `{name}`: {wrong}")))?;
+        let format = match required {
+            Some(required) => format.with_required(required),
+            None => format,
+        };
+        self.list.push(LineFormat { name: name.to_owned(), kind: FormatKind::Text(format) });
         Ok(())
     }
 
-    fn add_json(&mut self, fields: &[(String, String)]) -> Result<(), FormatError> {
-        let headers = &mut self.headers;
-        let mut place = |name: &str| header_index(headers, name);
+    fn add_json(
+        &mut self,
+        name: &str,
+        defaults: &[(&str, &str)],
+        headers: HeaderMembers,
+        fields: &[(String, String)],
+    ) -> Result<(), FormatError> {
+        let mut place = |name: &str| header_index(&mut self.headers, name);
         let mut members = Vec::new();
         for (name, path) in fields {
             let field = builtin::field_by_name(name, &mut place).ok_or_else(|| {
@@ -111,7 +177,7 @@ impl LineFormats {
             })?;
             members.push((path.clone(), field));
         }
-        for (path, name) in builtin::JSON_FIELDS {
+        for (path, name) in defaults {
             // A record has one time, so a configured time replaces both kinds.
             let are_times = |configured: &str| {
                 [configured, name].iter().all(|name| matches!(*name, "time" | "completed"))
@@ -120,12 +186,13 @@ impl LineFormats {
             let field = builtin::field_by_name(name, &mut place).filter(|_| !fields.iter().any(is_named));
             members.extend(field.map(|field| ((*path).to_owned(), field)));
         }
-        self.list
-            .push(LineFormat { name: "json".to_owned(), kind: FormatKind::Json(JsonFormat::new(members)) });
+        let kind = FormatKind::Json(JsonFormat::new(members, headers));
+        self.list.push(LineFormat { name: name.to_owned(), kind });
         Ok(())
     }
 }
 
+/// Returns the index of a header, and adds it if there is room.
 fn header_index(headers: &mut Vec<String>, name: &str) -> Option<usize> {
     if let Some(place) = headers.iter().position(|known| known == name) {
         return Some(place);

@@ -1,6 +1,6 @@
 //! Inputs: files, standard input and bytes, compressed or not. Each is read by its own thread.
 
-use super::{LineFormats, LogError, LogParser, batch::LogBatch};
+use super::{LineFormats, LogError, LogParser, batch::LogBatch, docker::DockerLines};
 use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::MultiGzDecoder;
 use lzma_rust2::XzReader;
@@ -207,6 +207,7 @@ fn read_all(
     let failed = |error| LogError::Read { name: name.to_owned(), error };
     let mut text = decompress(source).map_err(failed)?;
     let mut parser = LogParser::new(preparer.formats.clone());
+    let mut docker = DockerLines::default();
     let mut rest = Vec::new();
     let mut is_within_long = false;
     loop {
@@ -235,9 +236,10 @@ fn read_all(
             bytes.drain(..end);
             is_within_long = false;
         }
-        if !bytes.is_empty() {
+        if !bytes.is_empty() || (is_end && docker.has_parts()) {
             let text = String::from_utf8(bytes)
                 .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+            let text = docker.unwrap_lines(text, is_end);
             parser.parse(name, text, &mut batch)?;
             // Prepare requests only if the receiver is busy; an idle receiver prepares them itself.
             if !outlet.is_receiver_idle() {

@@ -1,7 +1,8 @@
 //! JSON lines, parsed member by member without building a tree.
 
 use super::{
-    batch::{BatchSpan, LogRecord},
+    batch::{BatchSpan, LogRecord, TimeKind},
+    escape::Escape,
     field::LogField,
 };
 
@@ -10,17 +11,29 @@ use super::{
 pub(super) struct JsonFormat {
     /// Member paths, with dots between nested names, and their fields.
     members: Vec<(String, LogField)>,
+    headers: HeaderMembers,
+}
+
+/// Where a line has all headers of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeaderMembers {
+    /// Nowhere.
+    None,
+    /// In an object of lists of values, at this path.
+    Object(&'static str),
+    /// In members whose names have this prefix.
+    Prefix(&'static str),
 }
 
 /// The maximum depth of members.
 const MAX_DEPTH: usize = 6;
 
 impl JsonFormat {
-    pub(super) fn new(members: Vec<(String, LogField)>) -> Self {
-        Self { members }
+    pub(super) fn new(members: Vec<(String, LogField)>, headers: HeaderMembers) -> Self {
+        Self { members, headers }
     }
 
-    /// Parses a line that starts at `at`; unescaped values are appended to `aside`. `Err` explains the failure.
+    /// Parses a line that starts at `at`; unescaped values are appended to `unescaped`. `Err` explains the failure.
     pub(super) fn parse(
         &self,
         line: &[u8],
@@ -31,12 +44,13 @@ impl JsonFormat {
         if line.first() != Some(&b'{') {
             return Err("the line does not start with `{`");
         }
-        record.time = u64::MAX;
         let mut scan = JsonScanner {
             line,
             position: 0,
             offset: at,
             members: &self.members,
+            headers: self.headers,
+            header_list: String::new(),
             path: Vec::new(),
             record,
             unescaped,
@@ -46,9 +60,14 @@ impl JsonFormat {
         if scan.position != line.len() {
             return Err("unexpected text after the last `}`");
         }
-        let LogRecord { time, path, .. } = *scan.record;
-        match (time, path.is_empty()) {
-            (u64::MAX, _) => Err("no time field"),
+        if !scan.header_list.is_empty() {
+            let start = scan.unescaped.len();
+            scan.unescaped.push_str(&scan.header_list);
+            scan.record.header_list = BatchSpan::unescaped(start, scan.header_list.len());
+        }
+        let LogRecord { time_kind, path, .. } = *scan.record;
+        match (time_kind, path.is_empty()) {
+            (TimeKind::Missing, _) => Err("no time field"),
             (_, true) => Err("no path field"),
             _ => Ok(()),
         }
@@ -60,6 +79,9 @@ struct JsonScanner<'a> {
     position: usize,
     offset: usize,
     members: &'a [(String, LogField)],
+    headers: HeaderMembers,
+    /// The headers so far, as `name:value\n` each.
+    header_list: String,
     /// The path of the current member.
     path: Vec<u8>,
     record: &'a mut LogRecord,
@@ -102,12 +124,27 @@ impl JsonScanner<'_> {
     }
 
     fn parse_member(&mut self, depth: usize) -> Option<()> {
+        if let HeaderMembers::Object(path) = self.headers
+            && let Some(name) =
+                self.path.strip_prefix(path.as_bytes()).and_then(|rest| rest.strip_prefix(b"."))
+        {
+            let name = name.to_ascii_lowercase();
+            return self.parse_header(&name, depth);
+        }
         if self.line.get(self.position) == Some(&b'{') && depth < MAX_DEPTH {
             return self.parse_object(depth + 1);
         }
         let known =
             self.members.iter().find(|(name, _)| name.as_bytes() == self.path).map(|(_, field)| *field);
-        let Some(field) = known else { return self.skip_value(depth) };
+        let Some(field) = known else {
+            if let HeaderMembers::Prefix(prefix) = self.headers
+                && let Some(name) = self.path.strip_prefix(prefix.as_bytes())
+            {
+                let name = name.to_ascii_lowercase();
+                return self.parse_header(&name, depth);
+            }
+            return self.skip_value(depth);
+        };
         if self.line.get(self.position) != Some(&b'"') {
             let start = self.position;
             self.skip_value(depth)?;
@@ -121,13 +158,47 @@ impl JsonScanner<'_> {
         }
         let (start, end) = self.parse_string()?;
         let value = &self.line[start..end];
-        if memchr::memchr(b'\\', value).is_none() {
-            return field.parse_into(value, BatchSpan::new(self.offset + start, value.len()), self.record);
+        Escape::Backslash.parse_field(field, value, self.offset + start, self.record, self.unescaped)
+    }
+
+    /// Parses the value or the list of values of a header into the header list. The name is in lowercase.
+    fn parse_header(&mut self, name: &[u8], depth: usize) -> Option<()> {
+        match self.line.get(self.position)? {
+            b'"' => {
+                let (start, end) = self.parse_string()?;
+                self.append_header(name, &self.line[start..end]);
+                Some(())
+            }
+            b'[' => {
+                self.position += 1;
+                loop {
+                    self.skip_whitespace();
+                    match self.line.get(self.position)? {
+                        b']' => {
+                            self.position += 1;
+                            return Some(());
+                        }
+                        b',' => self.position += 1,
+                        b'"' => self.parse_header(name, depth)?,
+                        _ => self.skip_value(depth)?,
+                    }
+                }
+            }
+            _ => self.skip_value(depth),
         }
-        let from = self.unescaped.len();
-        unescape(value, self.unescaped)?;
-        let value = self.unescaped.as_bytes().get(from..)?;
-        field.parse_into(value, BatchSpan::unescaped(from, value.len()), self.record)
+    }
+
+    fn append_header(&mut self, name: &[u8], value: &[u8]) {
+        let start = self.header_list.len();
+        self.header_list.push_str(&String::from_utf8_lossy(name));
+        self.header_list.push(':');
+        Escape::Backslash.undo(value, &mut self.header_list);
+        // A header has no line breaks, and the list needs them.
+        if self.header_list[start..].contains('\n') {
+            self.header_list.truncate(start);
+        } else {
+            self.header_list.push('\n');
+        }
     }
 
     /// Returns the range of a quoted string.
@@ -177,45 +248,4 @@ impl JsonScanner<'_> {
             }
         }
     }
-}
-
-fn unescape(value: &[u8], into: &mut String) -> Option<()> {
-    let text = str::from_utf8(value).ok()?;
-    let mut rest = text;
-    while let Some((plain, behind)) = rest.split_once('\\') {
-        into.push_str(plain);
-        let mut signs = behind.chars();
-        match signs.next()? {
-            'n' => into.push('\n'),
-            't' => into.push('\t'),
-            'r' => into.push('\r'),
-            'b' => into.push('\u{8}'),
-            'f' => into.push('\u{c}'),
-            'u' => {
-                let (sign, after) = parse_unicode_escape(signs.as_str())?;
-                into.push(sign);
-                rest = after;
-                continue;
-            }
-            sign => into.push(sign),
-        }
-        rest = signs.as_str();
-    }
-    into.push_str(rest);
-    Some(())
-}
-
-/// Parses the digits of `\uXXXX`, or a surrogate pair.
-fn parse_unicode_escape(text: &str) -> Option<(char, &str)> {
-    let four = |text: &str| u32::from_str_radix(text.get(..4)?, 16).ok();
-    let high = four(text)?;
-    let behind = text.get(4..)?;
-    if (0xd800..0xdc00).contains(&high)
-        && let Some(low) =
-            behind.strip_prefix("\\u").and_then(four).filter(|low| (0xdc00..0xe000).contains(low))
-    {
-        let code = 0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00);
-        return Some((char::from_u32(code)?, behind.get(6..)?));
-    }
-    Some((char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER), behind))
 }

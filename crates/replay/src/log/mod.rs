@@ -2,9 +2,13 @@
 
 mod batch;
 mod builtin;
+mod cloudfront;
+mod docker;
 mod error;
+mod escape;
 mod field;
 mod format;
+mod haproxy;
 mod input;
 mod json;
 mod merge;
@@ -14,7 +18,7 @@ mod time;
 
 pub use batch::{BatchSpan, LogBatch, LogRecord, LoggedRequest};
 pub use error::LogError;
-pub use field::{LogField, MAX_HEADERS};
+pub use field::{DurationUnit, LogField, MAX_HEADERS};
 pub use format::{FormatError, LineFormat, LineFormats};
 pub use input::LogInput;
 pub use merge::{LogStats, LoggedRequests, RequestLog};

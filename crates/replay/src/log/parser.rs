@@ -3,7 +3,9 @@
 use super::{
     LogError,
     batch::{BatchCounts, LogBatch, LogRecord},
+    cloudfront::CloudfrontFormat,
     format::{FormatKind, LineFormat, LineFormats},
+    haproxy,
 };
 use std::sync::Arc;
 use tidegate_policy::compile::Prefetch;
@@ -19,6 +21,8 @@ pub struct LogParser {
     formats: Arc<LineFormats>,
     /// The index of the format that is tried first.
     last_format: usize,
+    /// The columns of the last `#Fields` line of CloudFront.
+    cloudfront: Option<CloudfrontFormat>,
     /// The number of lines before the next batch.
     lines: u64,
     /// Whether any line was parsed.
@@ -33,7 +37,7 @@ pub type FormatAttempts = Vec<(String, String)>;
 impl LogParser {
     /// Creates a parser for these formats.
     pub fn new(formats: Arc<LineFormats>) -> Self {
-        Self { formats, last_format: 0, lines: 0, has_read: false, too_long: 0 }
+        Self { formats, last_format: 0, cloudfront: None, lines: 0, has_read: false, too_long: 0 }
     }
 
     /// Counts a line that is too long.
@@ -54,6 +58,7 @@ impl LogParser {
         batch.counts =
             BatchCounts { broken, formats: vec![0; self.formats.list.len()], ..BatchCounts::default() };
         batch.text = text;
+        batch.lines_before = self.lines;
         let mut first_broken = None;
         let bytes = batch.text.as_bytes();
         let mut start = 0;
@@ -62,14 +67,14 @@ impl LogParser {
             let line = bytes[start..end].strip_suffix(b"\r").unwrap_or(&bytes[start..end]);
             batch.counts.lines += 1;
             // Parse in place, because most lines are valid.
-            let mut record = LogRecord::default();
+            let mut record = LogRecord { line: batch.counts.lines as u32 - 1, ..LogRecord::default() };
             match self.parse_line(line, start, &mut record, &mut batch.unescaped) {
                 Some(format) => {
                     record.shift_to_arrival();
                     batch.records.push(record);
                     batch.counts.formats[format] += 1;
                 }
-                None if line.trim_ascii().is_empty() => {}
+                None if line.trim_ascii().is_empty() || self.parse_header(line) => {}
                 None => {
                     let number = self.lines + batch.counts.lines;
                     first_broken.get_or_insert((number, start, line.len()));
@@ -94,6 +99,14 @@ impl LogParser {
         Ok(())
     }
 
+    /// Parses a header line of CloudFront. Returns whether it is one.
+    fn parse_header(&mut self, line: &[u8]) -> bool {
+        let columns = self.formats.parse_cloudfront_header(line);
+        let is_header = columns.is_some() || line.starts_with(b"#Version:");
+        self.cloudfront = columns.or(self.cloudfront.take());
+        is_header
+    }
+
     /// Returns the index of the format that matches the line.
     #[inline]
     fn parse_line(
@@ -103,17 +116,24 @@ impl LogParser {
         record: &mut LogRecord,
         unescaped: &mut String,
     ) -> Option<usize> {
+        let (number, unescaped_len) = (record.line, unescaped.len());
         let formats = &self.formats.list;
-        if formats[self.last_format].parse(line, at, record, unescaped).is_ok() {
+        let columns = self.cloudfront.as_ref();
+        if formats[self.last_format].parse(line, at, record, unescaped, columns).is_ok() {
             return Some(self.last_format);
         }
         for (place, format) in formats.iter().enumerate() {
-            *record = LogRecord::default();
-            if place != self.last_format && format.parse(line, at, record, unescaped).is_ok() {
+            if place == self.last_format {
+                continue;
+            }
+            *record = LogRecord { line: number, ..LogRecord::default() };
+            unescaped.truncate(unescaped_len);
+            if format.parse(line, at, record, unescaped, columns).is_ok() {
                 self.last_format = place;
                 return Some(place);
             }
         }
+        unescaped.truncate(unescaped_len);
         None
     }
 
@@ -121,8 +141,8 @@ impl LogParser {
     fn collect_attempts(&self, line: &[u8]) -> FormatAttempts {
         let each = self.formats.list.iter().map(|format| {
             let (mut record, mut unescaped) = (LogRecord::default(), String::new());
-            let why = format.parse(line, 0, &mut record, &mut unescaped).err().unwrap_or_default();
-            (format.name.clone(), why)
+            let parsed = format.parse(line, 0, &mut record, &mut unescaped, self.cloudfront.as_ref());
+            (format.name.clone(), parsed.err().unwrap_or_default())
         });
         each.collect()
     }
@@ -136,12 +156,17 @@ impl LineFormat {
         at: usize,
         record: &mut LogRecord,
         unescaped: &mut String,
+        columns: Option<&CloudfrontFormat>,
     ) -> Result<(), String> {
+        let expected = |field: &str| format!("expected {field}");
         match &self.kind {
-            FormatKind::Text(text) => {
-                text.parse(line, at, record).map_err(|field| format!("expected {field}"))
-            }
+            FormatKind::Text(text) => text.parse(line, at, record, unescaped).map_err(expected),
             FormatKind::Json(json) => json.parse(line, at, record, unescaped).map_err(str::to_owned),
+            FormatKind::Haproxy => haproxy::parse(line, at, record, unescaped).map_err(expected),
+            FormatKind::Cloudfront(format) => {
+                let format = columns.unwrap_or(format);
+                format.parse(line, at, record, unescaped).map_err(|column| expected(&column))
+            }
         }
     }
 }

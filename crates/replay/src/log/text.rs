@@ -1,9 +1,6 @@
 //! Formats of fields with fixed text between them, such as `$remote_addr - [$time_local] "$request"`.
 
-use super::{
-    batch::{BatchSpan, LogRecord},
-    field::LogField,
-};
+use super::{batch::LogRecord, escape::Escape, field::LogField};
 
 /// Fields with fixed text between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +8,9 @@ pub(super) struct TextFormat {
     /// The fixed text at the start of a line.
     prefix: Box<[u8]>,
     fields: Vec<FormatField>,
+    escape: Escape,
+    /// The number of fields that every line has, if lines may have fewer or more fields than the format.
+    required: Option<usize>,
 }
 
 /// A field and the delimiter after it.
@@ -30,8 +30,8 @@ pub(super) enum FormatToken {
 
 impl TextFormat {
     /// Builds a format from its tokens; `Err` explains why it is invalid.
-    pub(super) fn from_tokens(pieces: Vec<FormatToken>) -> Result<Self, String> {
-        let mut format = Self { prefix: Box::default(), fields: Vec::new() };
+    pub(super) fn from_tokens(pieces: Vec<FormatToken>, escape: Escape) -> Result<Self, String> {
+        let mut format = Self { prefix: Box::default(), fields: Vec::new(), escape, required: None };
         for piece in pieces {
             match (piece, format.fields.last_mut()) {
                 (FormatToken::Text(text), Some(part)) => {
@@ -59,37 +59,49 @@ impl TextFormat {
         Ok(format)
     }
 
-    /// Parses a line that starts at `at`. `Err` names the field that does not match.
+    /// Accepts lines with fewer fields, but at least `required` ones, and with more fields.
+    pub(super) fn with_required(self, required: usize) -> Self {
+        Self { required: Some(required), ..self }
+    }
+
+    /// Parses a line that starts at `at`; unescaped values are appended to `unescaped`. `Err` names the field that does not
+    /// match.
     #[inline]
-    pub(super) fn parse<'f>(&'f self, line: &[u8], at: usize, record: &mut LogRecord) -> Result<(), &'f str> {
+    pub(super) fn parse<'f>(
+        &'f self,
+        line: &[u8],
+        at: usize,
+        record: &mut LogRecord,
+        unescaped: &mut String,
+    ) -> Result<(), &'f str> {
         if !line.starts_with(&self.prefix) {
             return Err(self.fields.first().map_or("", |part| &part.name));
         }
+        let escape = self.escape.if_in(line);
         let mut from = self.prefix.len();
         for (place, FormatField { field, name, delimiter: behind }) in self.fields.iter().enumerate() {
             let rest = &line[from..];
-            let end = match find_delimiter(rest, behind) {
-                Some(end) => end,
+            let end = find_delimiter(rest, behind).filter(|end| {
+                // An unquoted word has no spaces; otherwise formats would be ambiguous.
+                let is_word = behind.first() == Some(&b' ') && field.is_word();
+                !is_word || memchr::memchr(b' ', &rest[..*end]).is_none()
+            });
+            let parsed = match end {
+                Some(end) => escape.parse_field(*field, &rest[..end], at + from, record, unescaped),
                 // Accept a line that was truncated within its last text field.
                 None if place + 1 == self.fields.len() && field.is_text() => {
-                    field.parse_into(rest, BatchSpan::new(at + from, rest.len()), record);
+                    let _ = escape.parse_field(*field, rest, at + from, record, unescaped);
                     return Ok(());
                 }
-                None => return Err(name),
+                None => None,
             };
-            // An unquoted word has no spaces; otherwise formats would be ambiguous.
-            if behind.first() == Some(&b' ')
-                && field.is_word()
-                && memchr::memchr(b' ', &rest[..end]).is_some()
-            {
-                return Err(name);
+            match (parsed, end) {
+                (Some(()), Some(end)) => from += end + behind.len(),
+                _ if self.required.is_some_and(|required| place >= required) => return Ok(()),
+                _ => return Err(name),
             }
-            if field.parse_into(&rest[..end], BatchSpan::new(at + from, end), record).is_none() {
-                return Err(name);
-            }
-            from += end + behind.len();
         }
-        match from == line.len() {
+        match from == line.len() || self.required.is_some() {
             true => Ok(()),
             false => Err("the end of the line"),
         }

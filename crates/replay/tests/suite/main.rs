@@ -9,5 +9,6 @@ mod docs;
 mod formats;
 mod invalid_logs;
 mod reference;
+mod servers;
 mod suggest;
 mod support;
