@@ -13,7 +13,7 @@ use std::{
 };
 use tidegate_replay::{
     Replay,
-    log::{LineFormats, LogInput, RequestLog},
+    log::{LineFormats, LogInput, RequestLog, SortWindow},
     replay_log,
     report::{self, ReplayReport},
 };
@@ -61,6 +61,10 @@ pub(super) struct LogFormatArgs {
     /// Map a member of JSON lines, as in ip=client.address or 'header x-api-key=api_key'
     #[arg(long = "field", value_name = "NAME=MEMBER", value_parser = parse_field)]
     fields: Vec<(String, String)>,
+
+    /// Sort lines that are out of order by at most this size; memory use is about ten times this size
+    #[arg(long, value_name = "SIZE", default_value_t)]
+    sort_window: SortWindow,
 }
 
 const EXAMPLES: &str = "\
@@ -82,8 +86,9 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     reject_repeated_stdin(&args.logs)?;
     let inputs = args.logs.iter().map(|log| LogInput::from_path(log)).collect();
     let user = Replay::user_header(&policy).or_else(|| Replay::user_header(baseline.as_ref()?));
-    let log = RequestLog::open(inputs, args.log_format.formats()?, user)
-        .map_err(|error| CliError::input(error.to_string()))?;
+    let log =
+        RequestLog::open_with_window(inputs, args.log_format.formats()?, user, args.log_format.sort_window())
+            .map_err(|error| CliError::input(error.to_string()))?;
     let mut bar = ProgressBar::new();
     let base = |_: &Path| Path::new("");
     let other = baseline.as_ref().zip(args.baseline.as_deref()).map(|(policy, path)| (policy, base(path)));
@@ -129,6 +134,11 @@ pub(super) fn reject_repeated_stdin(logs: &[String]) -> Result<(), CliError> {
 }
 
 impl LogFormatArgs {
+    /// The window in which lines are sorted.
+    pub(super) fn sort_window(&self) -> SortWindow {
+        self.sort_window
+    }
+
     /// The formats to try.
     pub(super) fn formats(&self) -> Result<LineFormats, CliError> {
         let formats = match &self.format {

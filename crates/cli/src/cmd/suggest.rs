@@ -19,7 +19,7 @@ use tidegate_core::Percent;
 use tidegate_policy::PolicyFormat;
 use tidegate_replay::{
     ReplayError,
-    log::{LineFormats, LogInput, RequestLog},
+    log::{LineFormats, LogInput, RequestLog, SortWindow},
     suggest::{self, SuggestRequest, SuggestTarget, Suggestion},
 };
 
@@ -41,7 +41,7 @@ pub(crate) struct SuggestArgs {
         value_name = "URL",
         num_args = 0..=1,
         default_missing_value = "",
-        conflicts_with_all = ["logs", "format", "fields"],
+        conflicts_with_all = ["logs", "format", "fields", "sort_window"],
         value_hint = ValueHint::Url
     )]
     from: Option<String>,
@@ -129,7 +129,9 @@ fn suggest_from_logs(request: SuggestRequest, args: &SuggestArgs) -> Result<Sugg
         };
         args.logs.iter().zip(&buffered).map(input).collect()
     };
-    suggest_with_progress(request, &formats, inputs).map_err(|error| CliError::input(error.to_string()))
+    let window = args.log_format.sort_window();
+    suggest_with_progress(request, &formats, window, inputs)
+        .map_err(|error| CliError::input(error.to_string()))
 }
 
 fn suggest_from_gateway(request: SuggestRequest, url: Option<&str>) -> Result<Suggestion, CliError> {
@@ -138,7 +140,7 @@ fn suggest_from_gateway(request: SuggestRequest, url: Option<&str>) -> Result<Su
     history.check_key(&request.key, &request.key_text)?;
     let formats = LineFormats::single("json", &[]).map_err(|error| CliError::input(error.to_string()))?;
     let inputs = || vec![LogInput::from_bytes(&history.name, history.lines.clone())];
-    let suggestion = suggest_with_progress(request, &formats, inputs);
+    let suggestion = suggest_with_progress(request, &formats, SortWindow::default(), inputs);
     let mut suggestion = suggestion.map_err(|error| match error {
         ReplayError::NoKey { key, .. } => CliError::input(format!(
             "{} does not contain {key}; count by ip, user, method, path or host, or use a log that contains it",
@@ -156,9 +158,10 @@ fn suggest_from_gateway(request: SuggestRequest, url: Option<&str>) -> Result<Su
 fn suggest_with_progress(
     request: SuggestRequest,
     formats: &LineFormats,
+    window: SortWindow,
     inputs: impl Fn() -> Vec<LogInput>,
 ) -> Result<Suggestion, ReplayError> {
-    let open = || RequestLog::open(inputs(), formats.clone(), Some("x-user".to_owned()));
+    let open = || RequestLog::open_with_window(inputs(), formats.clone(), Some("x-user".to_owned()), window);
     let mut bar = ProgressBar::new();
     let outcome = suggest::suggest(request, open, |progress| bar.show(progress));
     bar.clear();

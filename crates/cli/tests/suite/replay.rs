@@ -87,7 +87,7 @@ fn unusable_input_exits_with_two() {
     let (empty, odd) = (write_file("empty.log", ""), write_file("odd.log", "what is this?\n"));
     let written =
         write_file("input.log", "192.0.2.1 - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
-    let cases: [(&[&str], &str); 13] = [
+    let cases: [(&[&str], &str); 14] = [
         (&["replay", "--policy", name(&policy), "-", "-"], "standard input can be read only once"),
         (&["suggest", "-", "-"], "standard input can be read only once"),
         (
@@ -106,6 +106,10 @@ fn unusable_input_exits_with_two() {
             "no request in the log has the key of rule `tenants`",
         ),
         (&["replay", "--policy", name(&policy), ACCESS_LOG, "--format", "squid"], "unknown format `squid`"),
+        (
+            &["replay", "--policy", name(&policy), ACCESS_LOG, "--sort-window", "lots"],
+            "invalid size `lots`; write a size from 1MiB to 256MiB",
+        ),
         (&["suggest", name(&empty)], "no requests found"),
         (&["suggest", ACCESS_LOG, "--target-denied", "much"], "--target-denied much"),
         (&["suggest", ACCESS_LOG, "--target-keys", "most"], "--target-keys most"),

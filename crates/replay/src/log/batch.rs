@@ -96,6 +96,12 @@ impl LogRecord {
         Micros::new(self.time)
     }
 
+    /// Returns the number of the line in a file with this number of lines before the batch.
+    #[inline]
+    pub(super) fn line_number(&self, lines_before: u64) -> u64 {
+        lines_before + u64::from(self.line) + 1
+    }
+
     /// Subtracts the duration if the time is the time of the response.
     #[inline]
     pub(super) fn shift_to_arrival(&mut self) {

@@ -1,6 +1,9 @@
 //! Errors of reading a log.
 
+use super::{Displacement, SortWindow};
+use crate::report::HumanDuration;
 use std::io;
+use tidegate_core::Micros;
 
 /// An error of reading a log.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +32,35 @@ pub enum LogError {
         text: String,
         /// The formats that were tried, with the reason why each does not match.
         attempts: Vec<(String, String)>,
+    },
+    /// Too many lines are out of order.
+    #[error(
+        "{file}:{line}: out of order: its time is {} {}; {displaced} of {requests} requests are out of order by more \
+         than the sort window of {window}\nsort the log by time, or use a larger --sort-window{}",
+        HumanDuration(*.distance),
+        match .direction {
+            Displacement::Behind => "before that of a line before it",
+            Displacement::Ahead => "after that of the lines after it",
+        },
+        .command.iter().map(|command| format!("; this command sorts it:\n  {command} > sorted.log")).collect::<String>()
+    )]
+    OutOfOrder {
+        /// The file of the line that is farthest from its place.
+        file: String,
+        /// The number of that line.
+        line: u64,
+        /// How far it is from its place.
+        distance: Micros,
+        /// The direction.
+        direction: Displacement,
+        /// The number of lines that could not be sorted.
+        displaced: u64,
+        /// The number of requests.
+        requests: u64,
+        /// The window in which lines are sorted.
+        window: SortWindow,
+        /// A command that sorts the file.
+        command: Option<String>,
     },
     /// The log has no requests.
     #[error("{}: no requests found; use a log with at least one request", .names.join(", "))]

@@ -7,7 +7,7 @@ use super::{
     json::{HeaderMembers, JsonFormat},
     text::{FormatToken, TextFormat},
 };
-use crate::log::{LogField, MAX_HEADERS};
+use crate::log::{LogField, LogInput, MAX_HEADERS};
 
 /// A line format.
 #[derive(Clone, Debug)]
@@ -28,6 +28,33 @@ impl LineFormat {
     /// The name of the format.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// A shell command that sorts a log of this format by time; `None` for custom formats.
+    pub(super) fn sort_command(&self, file: &str) -> Option<String> {
+        // The day, the month and the year of `[06/Feb/2009:12:14:14.655` are sorted separately.
+        let common = "LC_ALL=C sort -s -t '[' -k 2.8,2.11n -k 2.4,2.6M -k 2.1,2.2n -k 2.13,2.24";
+        let sort = match self.name.as_str() {
+            "combined" | "main" | "common" | "vhost" | "traefik" => common.to_owned(),
+            // Remove the syslog header, which may contain brackets.
+            "haproxy" => format!(r"sed -E 's/^([^ ]+ +)*([^ ]+:[0-9]+ \[)/\2/' | {common}"),
+            "envoy" => "LC_ALL=C sort -s -k 1,1".to_owned(),
+            "alb" => "LC_ALL=C sort -s -k 2,2".to_owned(),
+            "cloudfront" => "LC_ALL=C sort -s -k 1,2".to_owned(),
+            "caddy" => "jq -sc 'sort_by(.ts)[]'".to_owned(),
+            "traefik-json" => "jq -sc 'sort_by(.StartUTC)[]'".to_owned(),
+            "json" => "jq -sc 'sort_by(.time)[]'".to_owned(),
+            _ => return None,
+        };
+        let decompress = match file.rsplit_once('.') {
+            _ if file == LogInput::STDIN_NAME => return Some(sort),
+            Some((_, "gz")) => "gzip -dc",
+            Some((_, "zst")) => "zstd -dc",
+            Some((_, "xz")) => "xz -dc",
+            Some((_, "bz2")) => "bzip2 -dc",
+            _ => "cat",
+        };
+        Some(format!("{decompress} '{}' | {sort}", file.replace('\'', r"'\''")))
     }
 }
 

@@ -19,8 +19,6 @@ use std::{
 };
 use tidegate_policy::compile::PolicyGate;
 
-/// The number of bytes that are read at once. A longer line counts as broken.
-pub(super) const BATCH_BYTES: usize = 1 << 20;
 /// The maximum memory for decompressing xz, in KiB. `xz -9` needs 64 MiB.
 const MAX_XZ_MEMORY_KIB: u32 = 129 << 10;
 /// The number of batches that are read ahead.
@@ -40,10 +38,13 @@ enum InputSource {
 }
 
 impl LogInput {
+    /// The name of standard input.
+    pub const STDIN_NAME: &str = "standard input";
+
     /// Reads a file, or standard input for `-`.
     pub fn from_path(path: &str) -> Self {
         match path {
-            "-" => Self { name: "standard input".to_owned(), source: InputSource::Stdin },
+            "-" => Self { name: Self::STDIN_NAME.to_owned(), source: InputSource::Stdin },
             path => Self { name: path.to_owned(), source: InputSource::File(path.into()) },
         }
     }
@@ -157,9 +158,11 @@ impl BatchPreparer {
 }
 
 impl LogReader {
-    /// Opens the input and starts its thread. `read` counts the bytes before decompression.
+    /// Opens the input and starts its thread. `batch_size` is the number of bytes that are read at once; a longer line counts
+    /// as broken. `read` counts the bytes before decompression.
     pub(super) fn start(
         input: LogInput,
+        batch_size: usize,
         preparer: BatchPreparer,
         read: Arc<AtomicU64>,
     ) -> Result<Self, LogError> {
@@ -174,7 +177,7 @@ impl LogReader {
         thread::Builder::new()
             .name("log".to_owned())
             .spawn(move || {
-                if let Err(error) = read_all(&of_thread, source, &preparer, &outlet) {
+                if let Err(error) = read_all(&of_thread, source, batch_size, &preparer, &outlet) {
                     let _ = outlet.send(Err(error));
                 }
             })
@@ -201,6 +204,7 @@ impl LogReader {
 fn read_all(
     name: &str,
     source: impl Read + Send,
+    batch_size: usize,
     preparer: &BatchPreparer,
     outlet: &BatchSender,
 ) -> Result<(), LogError> {
@@ -214,9 +218,9 @@ fn read_all(
         let mut batch = outlet.free_batches.try_recv().unwrap_or_default();
         let mut bytes = std::mem::take(&mut batch.text).into_bytes();
         bytes.clear();
-        bytes.reserve(BATCH_BYTES);
+        bytes.reserve(batch_size);
         bytes.append(&mut rest);
-        let room = BATCH_BYTES.saturating_sub(bytes.len());
+        let room = batch_size.saturating_sub(bytes.len());
         let count = text.by_ref().take(room as u64).read_to_end(&mut bytes).map_err(failed)?;
         let is_end = count < room;
         match memchr::memrchr(b'\n', &bytes) {

@@ -1,12 +1,15 @@
 //! Merges the requests of several files by time.
 //!
 //! Two batches of each file are merged, so a line may be up to one batch late and is still sorted. A line that is later
-//! than that is replayed at the time of the line before it, because the clock never goes back.
+//! than that is replayed at the time of the line before it, because the clock never goes back. A line that is ahead of the
+//! whole next batch is replayed at the end of that batch, so that one wrong time does not advance the clock. If too many
+//! lines are displaced in these ways, the log is rejected.
 
 use super::{
     LineFormats, LogError, LogInput, LoggedRequest,
     batch::{BatchCounts, LogBatch, LogRecord},
     input::{BatchPreparer, LogReader, SharedGates},
+    window::SortWindow,
 };
 use std::sync::{
     Arc,
@@ -20,6 +23,7 @@ use tidegate_policy::compile::{PolicyGate, Prefetch};
 pub struct RequestLog {
     formats: Arc<LineFormats>,
     user_header: Option<Arc<str>>,
+    window: SortWindow,
     gates: SharedGates,
     /// Inputs for reading the log again; `None` if that is not possible.
     inputs: Option<Vec<LogInput>>,
@@ -52,11 +56,50 @@ pub struct LogStats {
     pub late: u64,
     /// The maximum lateness of those.
     pub max_lateness: Micros,
+    /// Lines with a wrong time: they are ahead of the lines after them, and are replayed at the time of those.
+    pub outliers: u64,
+    /// The displaced line that is farthest from its place.
+    pub most_displaced: Option<DisplacedLine>,
     /// The time of the first request.
     pub start: Option<Micros>,
     /// The time of the last request.
     pub end: Option<Micros>,
 }
+
+/// A line that could not be sorted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DisplacedLine {
+    /// The name of the file.
+    pub file: String,
+    /// The number of the line.
+    pub line: u64,
+    /// The difference between its time and the time at which it is replayed.
+    pub distance: Micros,
+    /// The direction of the difference.
+    pub direction: Displacement,
+}
+
+/// The direction in which a line is displaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Displacement {
+    /// Its time is before that of the lines before it.
+    Behind,
+    /// Its time is after that of the lines after it.
+    Ahead,
+}
+
+/// The number of displaced lines in any log that is accepted.
+const MIN_DISPLACED: u64 = 100;
+/// The share of displaced lines in a log that is accepted: one in this number of requests.
+const REQUESTS_PER_DISPLACED: u64 = 100;
+
+/// Lines at the end of a file are outliers only if they are ahead of all other lines by more than this, and by more than
+/// the time that those cover.
+const OUTLIER_GAP: u64 = 3_600_000_000;
+/// The same for lines that no other line follows.
+const LAST_OUTLIER_GAP: u64 = 366 * 24 * 3_600_000_000;
+/// The maximum number of outliers at the end of a file: this number, or one percent of its lines.
+const MAX_LAST_OUTLIERS: u64 = 3;
 
 /// The number of broken lines that are reported.
 const MAX_SAMPLES: usize = 5;
@@ -67,6 +110,14 @@ struct MergeSource {
     /// The batch that is returned, and the next one, whose lines may precede lines of the first.
     current: BatchCursor,
     lookahead: BatchCursor,
+    /// Whether the reader has no other batches.
+    is_ended: bool,
+    /// The number of requests so far.
+    requests: u64,
+    /// The times of the first and the last request so far.
+    times: (u64, u64),
+    /// The largest line number so far.
+    last_line: u64,
 }
 
 /// A batch and the position in it.
@@ -80,6 +131,21 @@ impl BatchCursor {
     #[inline]
     fn time(&self) -> Option<u64> {
         self.batch.records.get(self.position).map(|record| record.time)
+    }
+
+    fn remaining(&self) -> &[LogRecord] {
+        self.batch.records.get(self.position..).unwrap_or_default()
+    }
+
+    /// Sets the time of the remaining lines, which are outliers.
+    fn move_back(&mut self, time: u64, file: &str, stats: &mut LogStats) {
+        let lines_before = self.batch.lines_before;
+        for record in self.batch.records.get_mut(self.position..).unwrap_or_default() {
+            let lead = Micros::new(record.time.saturating_sub(time));
+            record.time = record.time.min(time);
+            stats.outliers += 1;
+            stats.record_displaced(file, record.line_number(lines_before), lead, Displacement::Ahead);
+        }
     }
 }
 
@@ -144,19 +210,34 @@ impl RequestLog {
         formats: LineFormats,
         user_header: Option<String>,
     ) -> Result<Self, LogError> {
-        Self::open_with(inputs, Arc::new(formats), user_header.map(Into::into))
+        Self::open_with_window(inputs, formats, user_header, SortWindow::default())
+    }
+
+    /// Opens all inputs, and sorts lines within this window.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if an input cannot be read, or if its first lines match no format.
+    pub fn open_with_window(
+        inputs: Vec<LogInput>,
+        formats: LineFormats,
+        user_header: Option<String>,
+        window: SortWindow,
+    ) -> Result<Self, LogError> {
+        Self::open_with(inputs, Arc::new(formats), user_header.map(Into::into), window)
     }
 
     /// Opens the log again from its start, if that is possible.
     pub fn reopen(&self) -> Option<Result<Self, LogError>> {
         let inputs = self.inputs.as_ref()?.iter().map(LogInput::reopen).collect::<Option<Vec<_>>>()?;
-        Some(Self::open_with(inputs, self.formats.clone(), self.user_header.clone()))
+        Some(Self::open_with(inputs, self.formats.clone(), self.user_header.clone(), self.window))
     }
 
     fn open_with(
         inputs: Vec<LogInput>,
         formats: Arc<LineFormats>,
         user_header: Option<Arc<str>>,
+        window: SortWindow,
     ) -> Result<Self, LogError> {
         let gates = SharedGates::default();
         let read = Arc::new(AtomicU64::new(0));
@@ -172,6 +253,7 @@ impl RequestLog {
         let mut log = Self {
             formats,
             user_header,
+            window,
             gates,
             inputs: again,
             sources,
@@ -187,11 +269,15 @@ impl RequestLog {
                 formats: log.formats.clone(),
                 user_header: log.user_header.clone(),
             };
-            let reader = LogReader::start(input, scout, log.bytes_read.clone())?;
+            let reader = LogReader::start(input, window.bytes(), scout, log.bytes_read.clone())?;
             sources.push(MergeSource {
                 reader,
                 current: BatchCursor::default(),
                 lookahead: BatchCursor::default(),
+                is_ended: false,
+                requests: 0,
+                times: (0, 0),
+                last_line: 0,
             });
         }
         for mut source in sources {
@@ -228,21 +314,29 @@ impl RequestLog {
     }
 
     /// Returns between one and `most` requests; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if an input cannot be read, and at the end [`LogError::OutOfOrder`] if the log is not ordered by time.
     #[inline]
     pub fn next_requests(&mut self, most: usize) -> Result<Option<LoggedRequests<'_>>, LogError> {
+        for source in &mut self.sources {
+            source.settle(self.now, &mut self.stats)?;
+        }
         let place = match self.sources.len() {
             1 => Some(0),
             _ => self.earliest_source(),
         };
-        let Some(place) = place else { return Ok(None) };
-        if self.sources[place].current.time().is_none() {
-            self.sources[place].refill(&mut self.stats)?;
-        }
-        let Some((_, which)) = self.sources[place].next() else {
-            return Ok(None);
+        let next = place.and_then(|place| Some((place, self.sources[place].next()?)));
+        let Some((place, (time, which))) = next else {
+            return self.check_order().map(|()| None);
         };
-        let before = self.merge_limit(place, which);
+        let mut before = self.merge_limit(place, which);
         let source = &mut self.sources[place];
+        if source.is_ended {
+            // The lines after a gap may be outliers, which is checked before they are returned.
+            before = before.min(time.saturating_add(OUTLIER_GAP));
+        }
         let run = match which {
             CursorKind::Current => &mut source.current,
             CursorKind::Lookahead => &mut source.lookahead,
@@ -254,13 +348,22 @@ impl RequestLog {
         let first = run.position;
         run.position += records.len();
         self.stats.requests += records.len() as u64;
+        if source.requests == 0 {
+            source.times.0 = time;
+        }
+        source.requests += records.len() as u64;
         let since = self.now;
         for record in records {
+            let line = record.line_number(run.batch.lines_before);
+            source.last_line = source.last_line.max(line);
             if record.time < self.now {
                 self.stats.late += 1;
-                self.stats.max_lateness = self.stats.max_lateness.max(Micros::new(self.now - record.time));
+                let lateness = Micros::new(self.now - record.time);
+                self.stats.max_lateness = self.stats.max_lateness.max(lateness);
+                self.stats.record_displaced(&source.reader.name, line, lateness, Displacement::Behind);
             }
             self.now = self.now.max(record.time);
+            source.times.1 = source.times.1.max(record.time);
         }
         Ok(Some(LoggedRequests {
             batch: &run.batch,
@@ -270,6 +373,32 @@ impl RequestLog {
             headers: &self.formats.headers,
             user_header: self.user_header.as_deref(),
         }))
+    }
+
+    /// Rejects a log with too many displaced lines.
+    fn check_order(&self) -> Result<(), LogError> {
+        let displaced = self.stats.late + self.stats.outliers;
+        if displaced <= MIN_DISPLACED.max(self.stats.requests / REQUESTS_PER_DISPLACED) {
+            return Ok(());
+        }
+        let Some(DisplacedLine { file, line, distance, direction }) = self.stats.most_displaced.clone()
+        else {
+            return Ok(());
+        };
+        let most_lines = self.stats.formats.iter().enumerate().max_by_key(|(_, (_, lines))| *lines);
+        let format = most_lines.and_then(|(place, _)| self.formats.list.get(place));
+        let command = format.and_then(|format| format.sort_command(&file));
+        let requests = self.stats.requests;
+        Err(LogError::OutOfOrder {
+            file,
+            line,
+            distance,
+            direction,
+            displaced,
+            requests,
+            window: self.window,
+            command,
+        })
     }
 
     /// The earliest time of any other request; records before it are next.
@@ -318,24 +447,81 @@ impl MergeSource {
 
     /// Moves the lookahead batch to the current one, and reads the next one.
     fn refill(&mut self, stats: &mut LogStats) -> Result<(), LogError> {
-        while self.current.time().is_none() {
-            let next = self.reader.next_batch()?;
-            let is_end = next.is_none();
-            if let Some(batch) = &next {
-                stats.add(&self.reader.name, batch);
-            }
-            let later = BatchCursor { batch: next.unwrap_or_default(), position: 0 };
-            let early = std::mem::replace(&mut self.current, std::mem::replace(&mut self.lookahead, later));
+        while self.current.time().is_none() && !(self.is_ended && self.lookahead.time().is_none()) {
+            let next = self.read_batch(stats)?;
+            let early = std::mem::replace(&mut self.current, std::mem::replace(&mut self.lookahead, next));
             self.reader.recycle(early.batch);
-            if is_end {
-                break;
-            }
         }
         Ok(())
+    }
+
+    /// Reads the next batch; an empty one at the end.
+    fn read_batch(&mut self, stats: &mut LogStats) -> Result<BatchCursor, LogError> {
+        let batch = if self.is_ended { None } else { self.reader.next_batch()? };
+        match &batch {
+            Some(batch) => stats.add(&self.reader.name, batch),
+            None => self.is_ended = true,
+        }
+        Ok(BatchCursor { batch: batch.unwrap_or_default(), position: 0 })
+    }
+
+    /// Reads batches as needed, and moves outliers back to the time of the lines after them.
+    fn settle(&mut self, now: u64, stats: &mut LogStats) -> Result<(), LogError> {
+        if self.current.time().is_none() {
+            self.refill(stats)?;
+        }
+        while self.current.time().is_some() && self.lookahead.time().is_none() && !self.is_ended {
+            let next = self.read_batch(stats)?;
+            let done = std::mem::replace(&mut self.lookahead, next);
+            if let Some(last) = done.batch.records.last()
+                && !self.is_ended
+            {
+                // The remaining lines of the current batch are ahead of the whole batch after them.
+                self.current.move_back(now.max(last.time), &self.reader.name, stats);
+            }
+            self.reader.recycle(done.batch);
+        }
+        match self.next() {
+            Some((time, _)) if self.is_ended && self.requests > 0 => self.settle_end(time, now, stats),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Moves outliers at the end of a file back. `time` is that of the next line.
+    #[inline]
+    fn settle_end(&mut self, time: u64, now: u64, stats: &mut LogStats) {
+        let (first, last) = self.times;
+        let gap = time.saturating_sub(last);
+        if gap <= OUTLIER_GAP.max(last.saturating_sub(first)) {
+            return;
+        }
+        let cursors = [&self.current, &self.lookahead];
+        let rest = cursors.iter().map(|cursor| cursor.remaining().len() as u64).sum::<u64>();
+        if rest > MAX_LAST_OUTLIERS.max(self.requests / 100) || rest * 2 > self.requests {
+            return;
+        }
+        // Lines after a pause are the last ones of their file; outliers have at least as many other lines after them.
+        let has_lines_after = |cursor: &BatchCursor| {
+            let mut lines =
+                cursor.remaining().iter().map(|record| record.line_number(cursor.batch.lines_before));
+            lines.all(|line| line + rest <= self.last_line)
+        };
+        if gap > LAST_OUTLIER_GAP || cursors.into_iter().all(has_lines_after) {
+            for cursor in [&mut self.current, &mut self.lookahead] {
+                cursor.move_back(now.max(last), &self.reader.name, stats);
+            }
+        }
     }
 }
 
 impl LogStats {
+    fn record_displaced(&mut self, file: &str, line: u64, distance: Micros, direction: Displacement) {
+        if self.most_displaced.as_ref().is_none_or(|most| distance > most.distance) {
+            self.most_displaced = Some(DisplacedLine { file: file.to_owned(), line, distance, direction });
+        }
+    }
+
     fn add(&mut self, name: &str, batch: &LogBatch) {
         let BatchCounts { lines, broken, reordered, formats, samples } = &batch.counts;
         self.lines += lines;

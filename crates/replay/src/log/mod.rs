@@ -15,11 +15,13 @@ mod merge;
 mod parser;
 mod text;
 mod time;
+mod window;
 
 pub use batch::{BatchSpan, LogBatch, LogRecord, LoggedRequest};
 pub use error::LogError;
 pub use field::{DurationUnit, LogField, MAX_HEADERS};
 pub use format::{FormatError, LineFormat, LineFormats};
 pub use input::LogInput;
-pub use merge::{LogStats, LoggedRequests, RequestLog};
+pub use merge::{DisplacedLine, Displacement, LogStats, LoggedRequests, RequestLog};
 pub use parser::{FormatAttempts, LogParser};
+pub use window::{SortWindow, SortWindowError};

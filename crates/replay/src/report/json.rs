@@ -43,6 +43,7 @@ fn log_to_json(log: &LogStats) -> Value {
         "reordered": log.reordered,
         "late": log.late,
         "max_lateness": to_seconds(log.max_lateness),
+        "outliers": log.outliers,
         "start": log.start.map(to_seconds),
         "end": log.end.map(to_seconds),
     })

@@ -11,7 +11,10 @@ pub use json::to_json;
 pub use text::to_text;
 pub use timestamp::{HumanDuration, format_timestamp};
 
-use crate::run::{ReplayResult, RuleStats};
+use crate::{
+    log::Displacement,
+    run::{ReplayResult, RuleStats},
+};
 
 /// The result of a replay, and the names of its policies.
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +118,18 @@ fn describe_log(report: &ReplayReport<'_>) -> Vec<String> {
         let (late, latest) = (pluralize(log.late, "line"), HumanDuration(log.max_lateness));
         sentences.push(format!(
             "{late} out of order by up to {latest}, too late to sort; replayed at the time of the line before"
+        ));
+    }
+    if log.outliers > 0 {
+        let lines = pluralize(log.outliers, "outlier line");
+        let most = log
+            .most_displaced
+            .iter()
+            .filter(|most| most.direction == Displacement::Ahead)
+            .map(|most| format!(" ({}:{} by {})", most.file, most.line, HumanDuration(most.distance)));
+        sentences.push(format!(
+            "{lines} with a time after that of the lines around{}; replayed at the time of those",
+            most.collect::<String>()
         ));
     }
     sentences.extend(report.result.notes.iter().cloned());

@@ -8,6 +8,7 @@ mod delays;
 mod docs;
 mod formats;
 mod invalid_logs;
+mod order;
 mod reference;
 mod servers;
 mod suggest;
