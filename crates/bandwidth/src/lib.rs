@@ -22,7 +22,7 @@
 //!
 //! - share a rate between processes;
 //! - work outside of a tokio runtime, whose timers it uses;
-//! - split items of a stream or frames of a body.
+//! - split the items of a stream; frames of a body are cut.
 
 #[cfg(feature = "http-body")]
 mod body;
@@ -69,8 +69,8 @@ use tidegate_limiter::{
 /// [`KeyedBandwidth`] for a limit per user, and wrap one limit in the other for both.
 ///
 /// While a stream has bytes to move, the rate in any second is exact to 1 %, with timers that are up to 5 ms late.
-/// There are two exceptions: below 57 kB/s up to 512 bytes are moved at once, and indivisible data (an item of a
-/// stream, a frame of a body) is passed whole, and the next one waits.
+/// There are two exceptions: below 57 kB/s up to 512 bytes and at most 30 ms of the rate (but not fewer than 36 bytes)
+/// are moved at once, and an item of a stream is passed whole, and the next one waits.
 #[derive(Clone)]
 pub struct Bandwidth {
     inner: Arc<BandwidthInner>,
@@ -182,7 +182,7 @@ impl BandwidthBuilder {
     }
 
     /// Sets the number of bytes that may be moved at once after idle time; that of the quota, or 9 ms of the rate
-    /// by default. A larger burst exceeds the rate in the second after; a smaller one loses throughput when a
+    /// by default (30 ms at low rates). A larger burst exceeds the rate in the second after; a smaller one loses throughput when a
     /// timer is late.
     #[must_use]
     pub fn burst(self, bytes: u64) -> Self {
@@ -226,7 +226,7 @@ impl BandwidthBuilder {
         }
         // The burst of a quota without one is the amount of a period, which is not meant here.
         let configured_burst = self.burst.or(Some(quota.limit()).filter(|burst| *burst != rate.amount()));
-        let burst = configured_burst.unwrap_or_else(|| bytes_in(rate, DEFAULT_BURST_TIME).max(MIN_BURST));
+        let burst = configured_burst.unwrap_or_else(|| default_burst(rate));
         let quota = rate.token_bucket(burst)?;
         let AlgorithmKind::TokenBucket(bucket) = quota.kind() else { return Err(unsupported()) };
         let ChunkSizes { quantum, prepaid } = ChunkSizes::for_quota(&quota);
@@ -242,8 +242,12 @@ impl BandwidthBuilder {
 const DEFAULT_BURST_TIME: Micros = Micros::from_millis(9);
 /// The quantum as a time at the rate: how much one stream moves before another may.
 const QUANTUM_TIME: Micros = Micros::from_millis(4);
-/// The minimum burst at any rate: fewer bytes are not worth a timer.
-const MIN_BURST: u64 = 512;
+/// A burst of fewer bytes is not worth a timer, unless it takes longer than this at the rate: then a second would be
+/// exceeded by more than 3 %.
+const SMALL_BURST: u64 = 512;
+const SMALL_BURST_TIME: Micros = Micros::from_millis(30);
+/// The minimum default burst at any rate.
+const MIN_BURST: u64 = 36;
 /// The prepaid bytes of all streams together are at most this fraction of the quantum.
 const PREPAID_DIVISOR: u64 = 8;
 
@@ -256,10 +260,16 @@ struct ChunkSizes {
 impl ChunkSizes {
     fn for_quota(quota: &Quota) -> Self {
         let part = |burst: u64| burst / 9 * 4 + burst % 9 * 4 / 9;
-        let quantum = quota.rate().map_or(0, |rate| bytes_in(rate, QUANTUM_TIME)).max(part(MIN_BURST));
+        let quantum = quota.rate().map_or(0, |rate| bytes_in(rate, QUANTUM_TIME)).max(part(SMALL_BURST));
         let quantum = quantum.min(part(quota.limit())).max(1);
         Self { quantum, prepaid: quantum / PREPAID_DIVISOR }
     }
+}
+
+/// The burst of a rate without one.
+fn default_burst(rate: Rate) -> u64 {
+    let small = bytes_in(rate, SMALL_BURST_TIME).clamp(MIN_BURST, SMALL_BURST);
+    bytes_in(rate, DEFAULT_BURST_TIME).max(small)
 }
 
 fn bytes_in(rate: Rate, time: Micros) -> u64 {

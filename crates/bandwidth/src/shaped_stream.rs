@@ -1,6 +1,7 @@
 //! The wrapper around a stream.
 
 use super::{Bandwidth, stream_handle::StreamHandle};
+use bytes::Bytes;
 use pin_project_lite::pin_project;
 use std::{fmt, pin::Pin};
 
@@ -23,6 +24,8 @@ pin_project! {
     pub struct ShapedStream<T> {
         #[pin]
         inner: T,
+        // The part of the last frame of a body that was not passed yet.
+        rest: Bytes,
         read_handle: Option<StreamHandle>,
         write_handle: Option<StreamHandle>,
     }
@@ -34,9 +37,17 @@ pub(super) struct DirectionParts<'a, T> {
     pub(super) handle: Option<&'a mut StreamHandle>,
 }
 
+/// The parts that a body works with.
+#[cfg(feature = "http-body")]
+pub(super) struct BodyParts<'a, T> {
+    pub(super) inner: Pin<&'a mut T>,
+    pub(super) rest: &'a mut Bytes,
+    pub(super) handle: Option<&'a mut StreamHandle>,
+}
+
 impl<T> ShapedStream<T> {
     pub(super) fn new(inner: T) -> Self {
-        Self { inner, read_handle: None, write_handle: None }
+        Self { inner, rest: Bytes::new(), read_handle: None, write_handle: None }
     }
 
     /// Limits the reads, in place of an existing limit.
@@ -71,9 +82,20 @@ impl<T> ShapedStream<T> {
         &mut self.inner
     }
 
-    /// Removes the limits.
+    /// Removes the limits. The part of a frame of a body that was not passed yet is dropped.
     pub fn into_inner(self) -> T {
         self.inner
+    }
+
+    #[cfg(feature = "http-body")]
+    pub(super) fn rest(&self) -> &Bytes {
+        &self.rest
+    }
+
+    #[cfg(feature = "http-body")]
+    pub(super) fn project_body(self: Pin<&mut Self>) -> BodyParts<'_, T> {
+        let this = self.project();
+        BodyParts { inner: this.inner, rest: this.rest, handle: this.read_handle.as_mut() }
     }
 
     pub(super) fn project_read(self: Pin<&mut Self>) -> DirectionParts<'_, T> {
@@ -89,7 +111,7 @@ impl<T> ShapedStream<T> {
 
 impl<T: fmt::Debug> fmt::Debug for ShapedStream<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { inner, read_handle: reads, write_handle: writes } = self;
+        let Self { inner, rest: _, read_handle: reads, write_handle: writes } = self;
         f.debug_struct("ShapedStream")
             .field("inner", inner)
             .field("reads", reads)

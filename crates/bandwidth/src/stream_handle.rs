@@ -102,7 +102,7 @@ impl StreamHandle {
     }
 
     /// Ready when an item of about the size of the last one may be passed.
-    #[cfg(any(feature = "stream", feature = "http-body"))]
+    #[cfg(feature = "stream")]
     pub(super) fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let expected = usize::try_from(self.expected).unwrap_or(usize::MAX);
         self.poll_allowance(expected, context).map(|_| ())
@@ -118,8 +118,15 @@ impl StreamHandle {
         self.consume(bytes);
     }
 
+    /// Records a piece of a body, and keeps nothing for the next one: its consumer may stop to poll.
+    #[cfg(feature = "http-body")]
+    pub(super) fn record_piece(&mut self, bytes: usize) {
+        self.consume(bytes);
+        self.release_unused();
+    }
+
     /// Records an item of `bytes`, allowed or not.
-    #[cfg(any(feature = "stream", feature = "http-body"))]
+    #[cfg(feature = "stream")]
     pub(super) fn record_item(&mut self, bytes: usize) {
         self.expected = (bytes as u64).clamp(1, self.quantum);
         self.consume(bytes);

@@ -26,12 +26,12 @@ use tower_service::Service;
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
-/// The layer polls a body only as fast as the limit allows, so no data is buffered. A frame is sent whole, and its size
-/// delays the next one; trailers are forwarded unchanged. For request bodies, use [`UploadLayer`].
+/// Frames are cut to the allowed size, without a copy, and the next frame is polled after the last byte of the previous
+/// one, so at most one frame is buffered. Trailers follow the last byte. For request bodies, use [`UploadLayer`].
 pub type BandwidthLayer = MiddlewareLayer<RequestBandwidth>;
 
 /// Limits the bandwidth of request bodies. The service reads them only as fast as the limit allows, which applies
-/// backpressure to the client.
+/// backpressure to the client: the server reads ahead by one frame, and by what its own buffers hold.
 pub type UploadLayer = MiddlewareLayer<UploadBandwidth>;
 
 /// The bandwidth of request bodies.

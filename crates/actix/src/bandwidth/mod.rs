@@ -13,6 +13,7 @@ use actix_web::{
     body::MessageBody,
     dev::{Payload, ServiceRequest, ServiceResponse},
 };
+use body::ShapedPayload;
 use pin_project_lite::pin_project;
 use std::{
     pin::Pin,
@@ -39,12 +40,12 @@ use tidegate_rule::middleware::RequestBandwidth;
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
-/// The middleware polls a body only as fast as the limit allows, so no data is buffered. It sends chunks of at most 16 KiB;
-/// the size of each delays the next one. For request bodies, use [`UploadMiddleware`].
+/// Chunks are cut to the allowed size, without a copy, and the next chunk is polled after the last byte of the previous
+/// one, so at most one chunk is buffered. For request bodies, use [`UploadMiddleware`].
 pub type BandwidthMiddleware = Middleware<RequestBandwidth>;
 
 /// Limits the bandwidth of request bodies. Handlers read them only as fast as the limit allows, which applies
-/// backpressure to the client. A received chunk is passed on whole, and its size delays the next one.
+/// backpressure to the client: the server reads ahead by one chunk, and by what its own buffers hold.
 pub type UploadMiddleware = Middleware<PayloadBandwidth>;
 
 /// The bandwidth of request bodies.
@@ -87,7 +88,8 @@ impl MiddlewareHandler for PayloadBandwidth {
         // A request without a body needs no bandwidth.
         if !matches!(payload, Payload::None) {
             let bandwidth = self.0.find(&ActixRequestHead::new(&request));
-            request.set_payload(Payload::Stream { payload: Box::pin(bandwidth.limit_reads(payload)) });
+            request
+                .set_payload(Payload::Stream { payload: Box::pin(ShapedPayload::new(payload, &bandwidth)) });
         }
         inner.call(request)
     }

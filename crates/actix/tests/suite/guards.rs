@@ -6,16 +6,16 @@ use crate::support::RuleFixture;
 use actix_http::Request;
 use actix_web::{
     App, Error, HttpResponse,
-    body::MessageBody as _,
+    body::{BodySize, MessageBody as _},
     dev::{Service, ServiceResponse},
     test::{self, TestRequest},
     web,
 };
-use bytes::Bytes;
+use futures_core::Stream as _;
 use std::{
     future::{pending, poll_fn},
     net::IpAddr,
-    pin::pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Waker},
     time::Duration,
@@ -27,6 +27,7 @@ use tidegate_actix::{
     RequestConcurrency, RequestGuard, RequestPriority, UploadMiddleware,
 };
 use tidegate_bandwidth::Bandwidth;
+use tidegate_core::Micros;
 use tidegate_limiter::{Clock, Semaphore};
 use tidegate_overload::{
     Breaker, BreakerSettings, BreakerState, PriorityLimit,
@@ -245,34 +246,63 @@ async fn request_context_reaches_handlers_and_inner_middleware() {
     assert!(RequestContext::current().is_none());
 }
 
+/// The most bytes in any second, of pieces with their time.
+fn worst_second(pieces: &[(Micros, usize)]) -> usize {
+    let second = |from: Micros| {
+        let within =
+            pieces.iter().filter(|(at, _)| (from..from.saturating_add(Micros::from_secs(1))).contains(at));
+        within.map(|(_, bytes)| bytes).sum()
+    };
+    pieces.iter().map(|(from, _)| second(*from)).max().unwrap_or(0)
+}
+
+const BODY_BYTES: usize = 1_000_000;
+
+/// A handler that responds with a vector yields all of it in one chunk.
 #[tokio::test(start_paused = true)]
-async fn bodies_respect_bandwidth() {
-    let size = 1_000_000;
+async fn response_chunks_are_cut_to_the_bandwidth() {
     let time = Clock::tokio();
     let bandwidth = Bandwidth::builder().clock(time.clone()).build("100kB/s").unwrap();
     let app = App::new()
-        .wrap(BandwidthMiddleware::new(bandwidth.clone()))
-        .route("/down", web::get().to(move || async move { vec![7_u8; size] }));
+        .wrap(BandwidthMiddleware::new(bandwidth))
+        .route("/down", web::get().to(|| async { vec![7_u8; BODY_BYTES] }));
     let app = test::init_service(app).await;
-    let started = time.now();
     let mut body = pin!(send_request(&app, request_to("/down")).await.into_body());
-    let mut pieces = Vec::new();
+    assert_eq!(body.as_ref().size(), BodySize::Sized(BODY_BYTES as u64));
+    let (mut pieces, mut content) = (Vec::new(), Vec::new());
     while let Some(piece) = poll_fn(|context| body.as_mut().poll_next(context)).await {
-        pieces.push(piece.unwrap());
+        let piece = piece.unwrap();
+        pieces.push((time.now(), piece.len()));
+        content.extend_from_slice(&piece);
     }
-    assert!(pieces.iter().all(|piece| piece.len() <= 16_384), "large chunks are split");
-    assert_eq!(pieces.concat(), vec![7; size]);
-    let elapsed = time.now().saturating_sub(started).to_duration().as_secs_f64();
-    assert!((9.5..=10.1).contains(&elapsed), "{elapsed}");
+    assert_eq!(content, vec![7; BODY_BYTES]);
+    let worst = worst_second(&pieces);
+    assert!((99_000..=101_000).contains(&worst), "{worst} bytes in one second");
+}
 
-    let app = App::new()
-        .app_data(web::PayloadConfig::new(size))
-        .wrap(UploadMiddleware::new(bandwidth))
-        .route("/up", web::post().to(|body: Bytes| async move { body.len().to_string() }));
+#[tokio::test(start_paused = true)]
+async fn request_chunks_are_cut_to_the_bandwidth() {
+    let time = Clock::tokio();
+    let bandwidth = Bandwidth::builder().clock(time.clone()).build("100kB/s").unwrap();
+    let clock = time.clone();
+    let read = move |mut payload: web::Payload| {
+        let clock = clock.clone();
+        async move {
+            let mut pieces = Vec::new();
+            while let Some(piece) = poll_fn(|context| Pin::new(&mut payload).poll_next(context)).await {
+                pieces.push((clock.now(), piece.unwrap().len()));
+            }
+            let total: usize = pieces.iter().map(|(_, bytes)| bytes).sum();
+            format!("{total} {}", worst_second(&pieces))
+        }
+    };
+    let app = App::new().wrap(UploadMiddleware::new(bandwidth)).route("/up", web::post().to(read));
     let app = test::init_service(app).await;
-    let started = time.now();
-    let upload = TestRequest::post().uri("/up").set_payload(vec![7_u8; size]);
-    assert_eq!(test::read_body(send_request(&app, upload).await).await, "1000000");
-    let elapsed = time.now().saturating_sub(started).to_duration().as_secs_f64();
-    assert!((9.5..=10.1).contains(&elapsed), "{elapsed}");
+    let upload = TestRequest::post().uri("/up").set_payload(vec![7_u8; BODY_BYTES]);
+    let text = test::read_body(send_request(&app, upload).await).await;
+    let text = String::from_utf8(text.to_vec()).unwrap();
+    let (total, worst) = text.split_once(' ').unwrap();
+    assert_eq!(total.parse(), Ok(BODY_BYTES));
+    let worst: usize = worst.parse().unwrap();
+    assert!((99_000..=101_000).contains(&worst), "{worst} bytes in one second");
 }

@@ -1,11 +1,10 @@
-//! Byte rates of indivisible data: items of a stream, frames of a body.
+//! Byte rates of indivisible data: items of a stream.
 
-#![cfg(all(feature = "stream", feature = "http-body"))]
+#![cfg(feature = "stream")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use bytes::Bytes;
 use futures_core::Stream;
-use http_body::{Body, Frame, SizeHint};
 use std::{
     collections::VecDeque,
     convert::Infallible,
@@ -18,7 +17,7 @@ use tidegate_bandwidth::{Bandwidth, ByteLen, ShapedStream};
 use tidegate_limiter::{Clock, ManualClock};
 use tidegate_testkit::test_task::TestTask;
 
-/// Items as a stream and as a body; an empty one represents trailers.
+/// Items as a stream.
 struct ItemSource(VecDeque<Vec<u8>>);
 
 impl ItemSource {
@@ -36,30 +35,6 @@ impl Stream for ItemSource {
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         (self.0.len(), Some(self.0.len()))
-    }
-}
-
-impl Body for ItemSource {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let frame = self.0.pop_front().map(|item| match item.is_empty() {
-            true => Frame::trailers(Default::default()),
-            false => Frame::data(item.into()),
-        });
-        Poll::Ready(frame.map(Ok))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.iter().map(|item| item.len() as u64).sum())
     }
 }
 
@@ -99,23 +74,6 @@ fn stream_item_is_charged_before_the_next() {
     let came = arrival_times(|context| Pin::new(&mut stream).poll_next(context), &clock, &manual_clock);
     let when: Vec<_> = came.iter().map(|(at, item)| (*at, item.byte_len())).collect();
     assert_eq!(when, [(0, 10_000), (95, 100), (95, 100), (95, 0), (95, 2_000), (117, 50)]);
-}
-
-#[test]
-fn body_frames_and_trailers_pass_unchanged() {
-    let (mut body, clock, manual_clock) = limit_items(ItemSource::with_lengths(&[900, 500, 500, 0]));
-    assert_eq!(Body::size_hint(&body).exact(), Some(1_900));
-    assert!(!body.is_end_stream());
-    let came = arrival_times(|context| Pin::new(&mut body).poll_frame(context), &clock, &manual_clock);
-    let shown: Vec<_> = came
-        .into_iter()
-        .map(|(at, frame)| match frame.unwrap().into_data() {
-            Ok(data) => (at, Some(data.len())),
-            Err(frame) => (at, frame.into_trailers().map(|_| None).unwrap()),
-        })
-        .collect();
-    assert_eq!(shown, [(0, Some(900)), (4, Some(500)), (9, Some(500)), (14, None)]);
-    assert!(body.is_end_stream());
 }
 
 #[test]

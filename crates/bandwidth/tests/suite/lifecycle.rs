@@ -153,7 +153,7 @@ async fn idle_and_new_streams_do_not_starve_others() {
 /// A manual clock wakes all streams when it moves. Here only timers and other streams wake a stream.
 #[tokio::test(start_paused = true)]
 async fn waiting_stream_is_woken_by_changes() {
-    let slow = || Bandwidth::builder().clock(Clock::tokio()).build("1B/s").unwrap();
+    let slow = || Bandwidth::builder().clock(Clock::tokio()).build("1B/s burst 512B").unwrap();
     let mut buffer = vec![0; 400];
 
     // Another rate, although the timer is set to minutes ahead.
@@ -250,7 +250,10 @@ fn bandwidth_requires_a_byte_rate() {
     for (quota, burst) in [
         ("1GB/s", 9_000_000),
         ("100kB/s", 900),
-        ("1B/h", 512),
+        ("1B/h", 36),
+        ("1kB/s", 36),
+        ("10kB/s", 300),
+        ("50kB/s", 512),
         ("6MB/min", 900),
         ("1MB/s burst 10MB", 10_000_000),
         ("1MB/s burst 10B", 10),

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
+mod bodies;
 mod items;
 mod lifecycle;
 mod rate;

@@ -18,8 +18,9 @@ use tidegate_policy::head::HeadError;
 pub(crate) enum RequestBody {
     Empty,
     Upload(Box<Upload>),
-    /// A body with a bandwidth limit.
-    Throttled(Box<ShapedStream<Upload>>),
+    /// A body with a bandwidth limit. Its frames are cut to the allowed size, and the next one is read from the client
+    /// when the last byte of the previous one was forwarded.
+    Throttled(Box<ShapedStream<Self>>),
 }
 
 /// A body that is read from the client as fast as the server reads it.
@@ -71,34 +72,30 @@ impl RequestBody {
             deadline: None,
             progress: UploadProgress::new(client.worker.deadlines.now()),
         };
-        match rates.split_first() {
-            None => Self::Upload(Box::new(upload)),
-            // The body timeout does not run while the limit delays reads.
-            Some((first, others)) => {
-                let shaped = first.limit_reads(upload);
-                Self::Throttled(Box::new(others.iter().fold(shaped, ShapedStream::limit_reads)))
-            }
+        // The body timeout does not run while a limit delays reads.
+        rates.iter().fold(Self::Upload(Box::new(upload)), |body, rate| {
+            Self::Throttled(Box::new(rate.limit_reads(body)))
+        })
+    }
+
+    fn upload(&self) -> Option<&Upload> {
+        match self {
+            Self::Empty => None,
+            Self::Upload(upload) => Some(upload),
+            Self::Throttled(throttled) => throttled.get_ref().upload(),
         }
     }
 
     /// The progress of the upload; `None` for an empty body.
     pub(crate) fn progress(&self) -> Option<UploadProgress> {
-        match self {
-            Self::Empty => None,
-            Self::Upload(upload) => Some(upload.progress.clone()),
-            Self::Throttled(throttled) => Some(throttled.get_ref().progress.clone()),
-        }
+        self.upload().map(|upload| upload.progress.clone())
     }
 }
 
 impl RequestBody {
-    /// Records the progress.
+    /// Records the progress. With limits, the outermost one records last.
     fn record_progress<E>(&self, polled: &Poll<Option<Result<Frame<Bytes>, E>>>) {
-        let upload = match self {
-            Self::Empty => return,
-            Self::Upload(upload) => upload,
-            Self::Throttled(throttled) => throttled.get_ref(),
-        };
+        let Some(upload) = self.upload() else { return };
         let now = upload.client.worker.deadlines.now();
         upload.progress.0.phase.set(match polled {
             Poll::Pending => UploadPhase::AwaitingClient,

@@ -38,7 +38,7 @@ pub(super) enum BodySource {
     Text(Bytes),
     Http1(Http1Body),
     Http2(Http2Body),
-    /// Another source with a bandwidth limit.
+    /// Another source with a bandwidth limit. Its frames are cut to the allowed size.
     Throttled(Box<ShapedStream<Self>>),
 }
 
@@ -114,14 +114,12 @@ impl BodySource {
 }
 
 impl BodySource {
-    /// Limits the body by all of these rates.
+    /// Limits the body by all of these rates, each around the previous one.
     pub(super) fn throttle(self, rates: &[Bandwidth]) -> Self {
-        match (self, rates.split_first()) {
-            (Self::Empty, _) => Self::Empty,
-            (source, None) => source,
-            (source, Some((first, others))) => {
-                let shaped = first.limit_reads(source);
-                Self::Throttled(Box::new(others.iter().fold(shaped, ShapedStream::limit_reads)))
+        match self {
+            Self::Empty => Self::Empty,
+            source => {
+                rates.iter().fold(source, |source, rate| Self::Throttled(Box::new(rate.limit_reads(source))))
             }
         }
     }

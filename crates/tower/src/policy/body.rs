@@ -1,5 +1,6 @@
 //! A body with bandwidth limits.
 
+use bytes::{Buf as _, Bytes};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use std::{
@@ -10,7 +11,7 @@ use std::{
 use tidegate_bandwidth::{Bandwidth, ShapedStream};
 
 pin_project! {
-    /// A body with zero or more bandwidth limits.
+    /// A body with zero or more bandwidth limits. Its frames are cut to the allowed size.
     pub struct BandwidthBody<B> {
         #[pin]
         content: BandwidthBodyContent<B>,
@@ -36,15 +37,18 @@ impl<B> BandwidthBody<B> {
 }
 
 impl<B: Body> Body for BandwidthBody<B> {
-    type Data = B::Data;
+    type Data = Bytes;
     type Error = B::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().content.project() {
-            BandwidthBodyContentProjection::Plain { body } => body.poll_frame(context),
+            // Does not copy `Bytes`.
+            BandwidthBodyContentProjection::Plain { body } => body
+                .poll_frame(context)
+                .map_ok(|frame| frame.map_data(|mut data| data.copy_to_bytes(data.remaining()))),
             BandwidthBodyContentProjection::Shaped { body } => body.as_mut().poll_frame(context),
         }
     }

@@ -5,10 +5,11 @@
 use crate::support::{ChannelBody, TestServiceError, send_request};
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body::Frame;
+use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 use std::time::Duration;
 use tidegate_bandwidth::{Bandwidth, ShapedStream};
+use tidegate_core::Micros;
 use tidegate_limiter::Clock;
 use tidegate_rule::request::key;
 use tidegate_tower::{BandwidthLayer, RequestBandwidth, UploadLayer};
@@ -86,4 +87,63 @@ async fn trailers_and_errors_pass_unchanged() {
     let mut body = send_request(&service, request_by("alice")).await.unwrap().into_body();
     assert!(body.frame().await.unwrap().unwrap().is_trailers());
     assert_eq!(body.frame().await.unwrap().unwrap_err(), TestServiceError);
+}
+
+/// The most bytes in any second, of pieces with their time.
+fn worst_second(pieces: &[(Micros, usize)]) -> usize {
+    let second = |from: Micros| {
+        let within =
+            pieces.iter().filter(|(at, _)| (from..from.saturating_add(Micros::from_secs(1))).contains(at));
+        within.map(|(_, bytes)| bytes).sum()
+    };
+    pieces.iter().map(|(from, _)| second(*from)).max().unwrap_or(0)
+}
+
+/// The time and the length of each piece of a body.
+async fn read_pieces<B>(mut body: B, clock: &Clock) -> Vec<(Micros, usize)>
+where
+    B: Body<Data = Bytes, Error = TestServiceError> + Unpin,
+{
+    let mut pieces = Vec::new();
+    while let Some(frame) = body.frame().await {
+        pieces.push((clock.now(), frame.unwrap().into_data().unwrap().len()));
+    }
+    pieces
+}
+
+/// A body of one large frame, as a handler that responds with a vector has.
+fn single_frame_body() -> ChannelBody {
+    let (pieces, body) = ChannelBody::new();
+    pieces.send(Ok(Frame::data(Bytes::from(vec![b'x'; 1_000_000])))).unwrap();
+    body
+}
+
+#[tokio::test(start_paused = true)]
+async fn response_frames_are_cut_to_the_bandwidth() {
+    let clock = Clock::tokio();
+    let bandwidth = Bandwidth::builder().clock(clock.clone()).build("100kB/s").unwrap();
+    let service = BandwidthLayer::new(bandwidth).layer(service_fn(|_: Request<()>| async {
+        Ok::<_, TestServiceError>(Response::new(single_frame_body()))
+    }));
+    let body = send_request(&service, request_by("alice")).await.unwrap().into_body();
+    let pieces = read_pieces(body, &clock).await;
+    assert_eq!(pieces.iter().map(|(_, bytes)| bytes).sum::<usize>(), 1_000_000);
+    let worst = worst_second(&pieces);
+    assert!((99_000..=101_000).contains(&worst), "{worst} bytes in one second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_frames_are_cut_to_the_bandwidth() {
+    let clock = Clock::tokio();
+    let bandwidth = Bandwidth::builder().clock(clock.clone()).build("100kB/s").unwrap();
+    let service = UploadLayer::new(bandwidth).layer(service_fn(
+        move |request: Request<ShapedStream<ChannelBody>>| {
+            let clock = clock.clone();
+            async move { Ok::<_, TestServiceError>(Response::new(read_pieces(request.into_body(), &clock).await)) }
+        },
+    ));
+    let pieces = send_request(&service, Request::new(single_frame_body())).await.unwrap().into_body();
+    assert_eq!(pieces.iter().map(|(_, bytes)| bytes).sum::<usize>(), 1_000_000);
+    let worst = worst_second(&pieces);
+    assert!((99_000..=101_000).contains(&worst), "{worst} bytes in one second");
 }
