@@ -44,7 +44,7 @@ use std::{fmt, sync::Arc, task::Waker};
 use stream_handle::{SharedScheduler, StreamHandle};
 use tidegate_core::{AlgorithmKind, Bound, Micros, Quota, Rate, RateUnit};
 use tidegate_limiter::{
-    BuildError, Clock,
+    BuildError, Capacity, Clock, Overflow,
     sync::{Mutex, lock},
 };
 
@@ -78,8 +78,17 @@ pub struct Bandwidth {
 
 struct BandwidthInner {
     shared: Arc<SharedScheduler>,
-    quota: Mutex<Quota>,
-    settings: BandwidthBuilder,
+    settings: Mutex<BandwidthSettings>,
+}
+
+/// The settings that can change at run time.
+#[derive(Clone, Copy)]
+struct BandwidthSettings {
+    quota: Quota,
+    scheduler: SchedulerSettings,
+    /// The burst of the builder, in place of that of a quota.
+    burst: Option<u64>,
+    limit_after: u64,
 }
 
 impl Bandwidth {
@@ -113,14 +122,14 @@ impl Bandwidth {
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,
     {
-        let (quota, settings) = self.inner.settings.resolve(quota.try_into()?)?;
-        self.apply_settings(quota, settings).into_iter().for_each(Waker::wake);
+        let settings = lock(&self.inner.settings).with_quota(quota.try_into()?)?;
+        self.apply_settings(settings).into_iter().for_each(Waker::wake);
         Ok(())
     }
 
     /// The rate and the burst.
     pub fn quota(&self) -> Quota {
-        *lock(&self.inner.quota)
+        lock(&self.inner.settings).quota
     }
 
     /// The most bytes in any window, for divisible data, without the bytes exempted by `limit_after`.
@@ -135,28 +144,28 @@ impl Bandwidth {
         self.inner.shared.clock().widen_bound(bound)
     }
 
-    fn from_parts(quota: Quota, scheduler_settings: SchedulerSettings, settings: BandwidthBuilder) -> Self {
-        let shared = SharedScheduler::new(scheduler_settings, settings.clock.clone().unwrap_or_default());
-        let inner = BandwidthInner { shared: Arc::new(shared), quota: Mutex::new(quota), settings };
-        Self { inner: Arc::new(inner) }
+    fn from_parts(settings: BandwidthSettings, clock: Clock) -> Self {
+        let shared = SharedScheduler::new(settings.scheduler, clock);
+        Self { inner: Arc::new(BandwidthInner { shared: Arc::new(shared), settings: Mutex::new(settings) }) }
     }
 
     /// Applies new settings and returns the wakers of the waiting streams.
     #[must_use]
-    fn apply_settings(&self, quota: Quota, settings: SchedulerSettings) -> Vec<Waker> {
+    fn apply_settings(&self, settings: BandwidthSettings) -> Vec<Waker> {
         // Holds the lock until the end, so that concurrent changes end with the same quota and settings.
-        let mut current = lock(&self.inner.quota);
-        *current = quota;
-        self.inner.shared.reconfigure(settings)
+        let mut current = lock(&self.inner.settings);
+        *current = settings;
+        self.inner.shared.reconfigure(settings.scheduler)
     }
 
     fn new_handle(&self) -> StreamHandle {
-        StreamHandle::new(self.inner.shared.clone(), self.inner.settings.limit_after)
+        let free_bytes = lock(&self.inner.settings).limit_after;
+        StreamHandle::new(self.inner.shared.clone(), free_bytes)
     }
 
-    /// Whether it is unused and has no state.
-    fn is_idle(&self) -> bool {
-        Arc::strong_count(&self.inner) == 1 && self.inner.shared.is_idle()
+    /// The debt if nothing but its table uses it; zero if its state equals that of a new one.
+    fn unused_level(&self) -> Option<u64> {
+        (Arc::strong_count(&self.inner) == 1).then(|| self.inner.shared.unused_level())?
     }
 }
 
@@ -167,11 +176,28 @@ impl fmt::Debug for Bandwidth {
 }
 
 /// The settings of a [`Bandwidth`] or a [`KeyedBandwidth`].
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct BandwidthBuilder {
     clock: Option<Clock>,
     burst: Option<u64>,
     limit_after: u64,
+    capacity: Capacity,
+    overflow: Overflow,
+}
+
+/// The default memory of the keys of a [`KeyedBandwidth`], as of a limiter.
+const DEFAULT_CAPACITY: Capacity = Capacity::Bytes(64 << 20);
+
+impl Default for BandwidthBuilder {
+    fn default() -> Self {
+        Self {
+            clock: None,
+            burst: None,
+            limit_after: 0,
+            capacity: DEFAULT_CAPACITY,
+            overflow: Overflow::default(),
+        }
+    }
 }
 
 impl BandwidthBuilder {
@@ -195,14 +221,29 @@ impl BandwidthBuilder {
         Self { limit_after: bytes, ..self }
     }
 
+    /// Sets the number of keys of a [`KeyedBandwidth`], or their memory; 64 MiB by default.
+    #[must_use]
+    pub fn capacity(self, capacity: Capacity) -> Self {
+        Self { capacity, ..self }
+    }
+
+    /// Sets what happens to a new key of a [`KeyedBandwidth`] when the capacity is reached and no key is idle. With
+    /// [`Overflow::Replace`], the default, it replaces a key that no stream uses, which then starts without a debt; if
+    /// all are in use, and always with [`Overflow::Share`], it shares one rate with other such keys. A bandwidth
+    /// rejects nothing, so [`Overflow::Deny`] equals [`Overflow::Share`].
+    #[must_use]
+    pub fn overflow(self, overflow: Overflow) -> Self {
+        Self { overflow, ..self }
+    }
+
     /// Builds the bandwidth.
     pub fn build<Q>(self, quota: Q) -> Result<Bandwidth, BuildError>
     where
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,
     {
-        let (quota, settings) = self.resolve(quota.try_into()?)?;
-        Ok(Bandwidth::from_parts(quota, settings, self))
+        let settings = self.resolve(quota.try_into()?)?;
+        Ok(Bandwidth::from_parts(settings, self.clock.unwrap_or_default()))
     }
 
     /// Builds a bandwidth for each key.
@@ -211,12 +252,18 @@ impl BandwidthBuilder {
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,
     {
-        let (quota, settings) = self.resolve(quota.try_into()?)?;
-        Ok(KeyedBandwidth::from_parts(quota, settings, self))
+        let settings = self.resolve(quota.try_into()?)?;
+        Ok(KeyedBandwidth::from_parts(settings, self))
     }
 
+    fn resolve(&self, quota: Quota) -> Result<BandwidthSettings, BuildError> {
+        BandwidthSettings::new(quota, self.burst, self.limit_after)
+    }
+}
+
+impl BandwidthSettings {
     /// The quota with its effective burst, and the settings of the scheduler.
-    fn resolve(&self, quota: Quota) -> Result<(Quota, SchedulerSettings), BuildError> {
+    fn new(quota: Quota, burst: Option<u64>, limit_after: u64) -> Result<Self, BuildError> {
         let unsupported = || BuildError::unsupported_quota(&quota, "a plain rate in bytes, as in `100kB/s`");
         let (AlgorithmKind::TokenBucket(_), Some(rate)) = (quota.kind(), quota.rate()) else {
             return Err(unsupported());
@@ -225,15 +272,17 @@ impl BandwidthBuilder {
             return Err(unsupported());
         }
         // The burst of a quota without one is the amount of a period, which is not meant here.
-        let configured_burst = self.burst.or(Some(quota.limit()).filter(|burst| *burst != rate.amount()));
-        let burst = configured_burst.unwrap_or_else(|| default_burst(rate));
-        let quota = rate.token_bucket(burst)?;
+        let configured_burst = burst.or(Some(quota.limit()).filter(|burst| *burst != rate.amount()));
+        let quota = rate.token_bucket(configured_burst.unwrap_or_else(|| default_burst(rate)))?;
         let AlgorithmKind::TokenBucket(bucket) = quota.kind() else { return Err(unsupported()) };
         let ChunkSizes { quantum, prepaid } = ChunkSizes::for_quota(&quota);
-        Ok((
-            quota,
-            SchedulerSettings { integer_bucket: *bucket.integer_bucket(), quantum, max_prepaid: prepaid },
-        ))
+        let scheduler =
+            SchedulerSettings { integer_bucket: *bucket.integer_bucket(), quantum, max_prepaid: prepaid };
+        Ok(Self { quota, scheduler, burst, limit_after })
+    }
+
+    fn with_quota(&self, quota: Quota) -> Result<Self, BuildError> {
+        Self::new(quota, self.burst, self.limit_after)
     }
 }
 

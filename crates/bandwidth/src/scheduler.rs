@@ -245,10 +245,10 @@ impl FairScheduler {
         self.queue.values().cloned().collect()
     }
 
-    /// Whether the state equals that of a new scheduler.
-    pub(super) fn is_idle(&mut self, now: Micros) -> bool {
+    /// The level if there are no streams; zero if the state equals that of a new scheduler.
+    pub(super) fn unused_level(&mut self, now: Micros) -> Option<u64> {
         self.advance(now);
-        self.level == 0 && self.streams == 0
+        (self.streams == 0).then_some(self.level)
     }
 
     fn grant(&mut self, stream: &mut SchedulerStream, want: u64) -> u64 {

@@ -39,9 +39,10 @@ impl SharedScheduler {
         scheduler.reconfigure(settings, now)
     }
 
-    pub(super) fn is_idle(&self) -> bool {
+    /// The debt without streams; see [`FairScheduler::unused_level`].
+    pub(super) fn unused_level(&self) -> Option<u64> {
         let now = self.clock.now();
-        lock(&self.scheduler).is_idle(now)
+        lock(&self.scheduler).unused_level(now)
     }
 }
 

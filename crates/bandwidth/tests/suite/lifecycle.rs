@@ -186,54 +186,6 @@ async fn waiting_stream_is_woken_by_changes() {
     assert!(other.poll_if_woken());
 }
 
-/// The holder of the bandwidth of a key, which may have its own rate, shares it with later callers.
-#[test]
-fn key_is_retained_while_its_bandwidth_is_in_use() {
-    let per_user = KeyedBandwidth::new("100kB/s").unwrap();
-    let alice = per_user.key("alice");
-    alice.change("1MB/s").unwrap();
-    (0..1_000_u32).for_each(|user| drop(per_user.key(&user)));
-    assert!(per_user.key_count() < 200);
-    assert_eq!(per_user.key("alice").quota(), alice.quota());
-}
-
-#[test]
-fn streams_of_one_key_share_its_rate() {
-    let (clock, manual_clock) = Clock::manual();
-    let per_user = Bandwidth::builder().clock(clock.clone()).build_keyed("100kB/s").unwrap();
-    let reads = |user: &str| {
-        Transfer::read_from(per_user.key(user).limit_reads(EndlessStream { chunk: 1 << 16 }), 1 << 16)
-    };
-    let mut movers = [reads("alice"), reads("alice"), reads("alice"), reads("bob")];
-    run_transfers(&mut movers, &manual_clock, &clock, EVEN_STEPS, 10);
-    let moved = movers.each_ref().map(|mover| mover.bytes_moved() / 10_000);
-    assert_eq!(moved, [33, 33, 33, 100]);
-
-    per_user.change("1MB/s").unwrap();
-    let mut changed = [reads("bob"), reads("carol")];
-    drop(movers);
-    run_transfers(&mut changed, &manual_clock, &clock, EVEN_STEPS, 10);
-    assert_eq!(changed.each_ref().map(|mover| mover.bytes_moved() / 100_000), [100, 100]);
-}
-
-#[test]
-fn key_is_retained_while_in_debt() {
-    let (clock, manual_clock) = Clock::manual();
-    let per_user: KeyedBandwidth = Bandwidth::builder().clock(clock).build_keyed("100kB/s").unwrap();
-    let read_once = |user: u32| {
-        let mut stream = per_user.key(&user).limit_reads(EndlessStream { chunk: 1 << 16 });
-        TestTask::new(async { stream.read(&mut [0; 400]).await.unwrap() }).take_output()
-    };
-    for user in 0..10_000 {
-        assert_eq!(read_once(user), Some(400));
-        manual_clock.advance(Duration::from_micros(100));
-        // Each has a debt of 4 ms, in which 40 keys are added.
-        assert!(per_user.key_count() <= 128, "{} keys are stored", per_user.key_count());
-    }
-    assert_eq!(read_once(1), Some(400));
-    assert_eq!((read_once(1), read_once(1)), (Some(400), None));
-}
-
 #[test]
 fn bandwidth_requires_a_byte_rate() {
     for quota in ["10/s", "3 at once", "1MB/s sliding-window", "1MB/s smooth"] {

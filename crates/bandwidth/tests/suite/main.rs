@@ -4,6 +4,7 @@
 
 mod bodies;
 mod items;
+mod keys;
 mod lifecycle;
 mod rate;
 mod transfers;
