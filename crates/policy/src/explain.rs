@@ -4,12 +4,15 @@
 
 use crate::{
     compile::{
-        Compiler, DryRun, PolicyError, PolicyGate, Prefetch, RejectAction, RejectReason, reserved_shares,
-        without_stores,
+        CompiledRule, Compiler, DryRun, PolicyError, PolicyGate, Prefetch, RejectAction, RejectReason,
+        reserved_shares, without_stores,
     },
     head::{self, HeadError, HeadLimits, HttpRequestHead},
     matching::{Mismatch, RequestView},
-    model::{self, KeySpec, Policy, PrioritySpec, Quotas, RouteAction, RuleEnforcement, RuleSpec, ShedSpec},
+    model::{
+        self, BandwidthRate, KeySpec, Policy, PrioritySpec, Quotas, RouteAction, RuleEnforcement, RuleSpec,
+        ShedSpec,
+    },
 };
 use http::{header, request};
 use std::{fmt, net::IpAddr, path::Path, time::Duration};
@@ -413,9 +416,17 @@ fn describe_details(
         more.push(("breaker", "initially closed; 503 while open".to_owned()));
     }
     if let Some(bandwidth) = &rule_spec.bandwidth {
-        let rate = |direction: &str, quota: Option<Quota>| quota.map(|quota| format!("{direction} {quota}"));
-        let rates: Vec<_> =
-            [rate("down", bandwidth.down), rate("up", bandwidth.up)].into_iter().flatten().collect();
+        let rate = |direction: &str, declared: Option<BandwidthRate>, now: Option<Quota>| {
+            let declared = declared?;
+            let now = now.and_then(|now| now.rate()).filter(|now| declared.quota.rate() != Some(*now));
+            Some(match now {
+                None => format!("{direction} {declared}"),
+                Some(now) => format!("{direction} {now} by the schedule, {declared} without it"),
+            })
+        };
+        let (down, up) = rule.map_or((None, None), CompiledRule::bandwidth_quotas);
+        let rates = [rate("down", bandwidth.down, down), rate("up", bandwidth.up, up)];
+        let rates: Vec<_> = rates.into_iter().flatten().collect();
         more.push(("bandwidth", format!("{}: slowed down, never rejected", rates.join(", "))));
     }
     if let Some(priority) = &rule_spec.priority {

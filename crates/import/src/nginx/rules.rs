@@ -21,11 +21,11 @@ use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
 };
-use tidegate_core::{Quota, QuotaError};
+use tidegate_core::Quota;
 use tidegate_policy::{
     model::{
-        AccessSpec, BandwidthSpec, Expression, KeyPart, KeySpec, Match, Network, OnLimit, PathPattern,
-        Quotas, Reject, Respond, RouteAction, RouteSpec, RuleEnforcement, RuleSpec,
+        AccessSpec, BandwidthRate, BandwidthSpec, Expression, KeyPart, KeySpec, Match, Network, OnLimit,
+        PathPattern, Quotas, Reject, Respond, RouteAction, RouteSpec, RuleEnforcement, RuleSpec,
     },
     source::{SourceSpan, truncate},
 };
@@ -262,18 +262,19 @@ impl Importer<'_> {
                 (zone.clone(), zone_key, Quota::concurrency(*max))
             }
             LimitSpec::Bytes { rate, free_bytes: after } => {
-                let quota = match byte_quota(*rate, *after) {
+                let quota = match Quota::bytes_per_second(*rate).token_bucket(*rate) {
                     Ok(quota) => quota,
                     Err(error) => {
                         return self.report_error(
                             limit_use.span,
                             error.to_string(),
-                            "use a smaller `limit_rate` or `limit_rate_after`",
+                            "use a smaller `limit_rate`",
                         );
                     }
                 };
                 rule.key = KeySpec::Part(KeyPart::Request);
-                rule.bandwidth = Some(BandwidthSpec { down: Some(quota), up: None });
+                let down = BandwidthRate { quota, after: *after };
+                rule.bandwidth = Some(BandwidthSpec { down: Some(down), up: None });
                 rule.on_limit = OnLimit::default();
                 let name = self.unused_rule_name("limit_rate");
                 self.policy.rules.push(RuleSpec { name, ..rule });
@@ -409,11 +410,6 @@ fn resolve_scheme(site: &Site<'_>, respond: Respond) -> Respond {
         },
         respond => respond,
     }
-}
-
-/// Returns the bandwidth of each response. The burst is `limit_rate_after` plus one second's worth, as in nginx.
-fn byte_quota(rate: u64, after: u64) -> Result<Quota, QuotaError> {
-    Quota::bytes_per_second(rate).token_bucket(rate.saturating_add(after))
 }
 
 /// Matches requests to the selected locations of all servers; `None` if there are none.

@@ -9,21 +9,21 @@ use crate::{
     credentials::key_has_credential,
     matching::{CompiledExpression, Lists, Matcher, access_list_from_entries, to_setting_error},
     model::{
-        self, AccessSpec, AdaptiveSpec, BreakerSpec, BreakerWindow, FailingSpec, KeySpec, LoadSpec,
-        RuleEnforcement, RuleSpec,
+        self, AccessSpec, AdaptiveSpec, BandwidthRate, BreakerSpec, BreakerWindow, FailingSpec, KeySpec,
+        LoadSpec, RuleEnforcement, RuleSpec,
     },
 };
 use std::{fmt, sync::Arc, time::Duration};
 use tidegate_access::{AccessControl, AccessList, Bans, ListAction};
 use tidegate_bandwidth::{Bandwidth, KeyedBandwidth};
-use tidegate_core::{Micros, Percent, SettingError};
-use tidegate_limiter::{Capacity, Clock, Semaphore, WaitError, Waiter};
+use tidegate_core::{Micros, Percent, Quota, Ratio, SettingError};
+use tidegate_limiter::{BuildError, Capacity, Clock, Semaphore, WaitError, Waiter};
 use tidegate_overload::{
     AdaptiveLimit, Breaker, BreakerSettings, CallGuard as _, CallOutcome, CallPermit, ErrorRateSettings,
     Feature, Features, PriorityLimit, Rejection,
     adaptive::{Bounds, LatencyTarget},
     error_rate::KeyedErrorRate,
-    load::LoadShedder,
+    load::{LoadShedder, Scalable},
     priority::{PriorityClass, PriorityRequest},
 };
 use tidegate_rule::{
@@ -93,6 +93,29 @@ pub(crate) enum GuardRejection {
     MustWait,
     /// The wait in the queue failed.
     WaitFailed(WaitError),
+}
+
+/// A byte rate of a rule with a schedule.
+pub(crate) struct ScheduledBandwidth {
+    keys: Arc<KeyedBandwidth>,
+    /// The rate of the policy, whose burst may be the default one.
+    declared: Quota,
+}
+
+impl Scalable for ScheduledBandwidth {
+    type Limit = Quota;
+
+    fn limit(&self) -> Quota {
+        self.declared
+    }
+
+    fn scale(limit: &Quota, factor: Ratio) -> Result<Quota, BuildError> {
+        Ok(limit.scale(factor)?)
+    }
+
+    fn set_limit(&self, limit: &Quota) -> Result<(), BuildError> {
+        self.keys.change(*limit)
+    }
 }
 
 impl From<Rejection> for GuardRejection {
@@ -252,6 +275,22 @@ impl CompiledRule {
         (of(&self.down), of(&self.up))
     }
 
+    /// The current byte rates: of responses, and of requests.
+    pub(crate) fn bandwidth_quotas(&self) -> (Option<Quota>, Option<Quota>) {
+        let quota = |keys: &Option<Arc<KeyedBandwidth>>| keys.as_ref().map(|keys| keys.quota());
+        (quota(&self.down), quota(&self.up))
+    }
+
+    /// The byte rates, for a schedule.
+    pub(crate) fn scheduled_bandwidths(&self) -> impl Iterator<Item = ScheduledBandwidth> {
+        let spec = self.source.bandwidth.as_ref();
+        let declared = [spec.and_then(|spec| spec.down), spec.and_then(|spec| spec.up)];
+        let tables = [&self.down, &self.up].into_iter().zip(declared);
+        tables.filter_map(|(keys, rate)| {
+            Some(ScheduledBandwidth { keys: keys.clone()?, declared: rate?.quota })
+        })
+    }
+
     /// Applies the current content of the lists.
     pub(crate) fn reload_lists(&self, lists: &Lists) -> Result<(), SettingError> {
         if let (Some(control), Some(access)) = (&self.access_control, &self.source.access) {
@@ -299,6 +338,8 @@ pub(crate) struct RuleCompiler<'a> {
     pub(crate) clock: Option<&'a Clock>,
     pub(crate) load: Option<&'a LoadSpec>,
     pub(crate) features: &'a Features,
+    /// The default memory of a table, in bytes.
+    pub(crate) memory: u64,
     /// Changes to apply after the whole policy has compiled without errors.
     pub(crate) commits: &'a mut Vec<Box<dyn FnOnce()>>,
 }
@@ -320,6 +361,7 @@ impl RuleCompiler<'_> {
             }
         });
         let class = source.priority.as_ref().map(|class| keys.compile_class(class)).transpose()?;
+        source.check_bandwidth()?;
         let rates = source.bandwidth.as_ref();
         let before = |of: fn(&CompiledRule) -> &Option<Arc<KeyedBandwidth>>| {
             self.previous.and_then(|rule| of(rule).clone())
@@ -363,11 +405,11 @@ impl RuleCompiler<'_> {
             queue: (!source.effective_wait().is_zero()).then(|| self.build_queue(source.queue.as_ref())),
             down: rates
                 .and_then(|rates| rates.down)
-                .map(|rate| self.build_bandwidth(rate, old_down))
+                .map(|rate| self.build_bandwidth(rate, source, old_down))
                 .transpose()?,
             up: rates
                 .and_then(|rates| rates.up)
-                .map(|rate| self.build_bandwidth(rate, old_up))
+                .map(|rate| self.build_bandwidth(rate, source, old_up))
                 .transpose()?,
         })
     }
@@ -488,14 +530,24 @@ impl RuleCompiler<'_> {
 
     fn build_bandwidth(
         &mut self,
-        rate: tidegate_core::Quota,
+        rate: BandwidthRate,
+        source: &RuleSpec,
         before: Option<Arc<KeyedBandwidth>>,
     ) -> Result<Arc<KeyedBandwidth>, SettingError> {
-        let mut builder = Bandwidth::builder();
+        let capacity = match source.key.is_per_request() {
+            // One key for each request in flight, and the limits of connections bound these.
+            true => Capacity::Keys(u64::MAX),
+            // One table for each direction.
+            false => source.capacity.unwrap_or(Capacity::Bytes(self.memory / 2)),
+        };
+        let mut builder =
+            Bandwidth::builder().limit_after(rate.after).capacity(capacity).overflow(source.overflow);
         if let Some(clock) = self.clock {
             builder = builder.clock(clock.clone());
         }
         // Built in any case, so that an invalid rate is found before anything changes.
+        let settings = builder.clone();
+        let rate = rate.quota;
         let built = builder.build_keyed(rate);
         let built = built
             .map_err(|error| SettingError::new(format!("bandwidth `{rate}`: {error}"), "write `1MB/s`"))?;
@@ -503,8 +555,8 @@ impl RuleCompiler<'_> {
             None => Ok(Arc::new(built)),
             Some(before) => {
                 let existing = before.clone();
-                // Cannot fail: `built` has the same rate.
-                self.commits.push(Box::new(move || _ = existing.change(rate)));
+                // Cannot fail: `built` has the same settings.
+                self.commits.push(Box::new(move || _ = existing.reconfigure(&settings, rate)));
                 Ok(before)
             }
         }

@@ -38,6 +38,7 @@ use crate::{
 };
 use error::ProblemCollector;
 pub(crate) use guards::CompiledRule;
+use guards::ScheduledBandwidth;
 use keys::RouteTable;
 pub(crate) use keys::{CLASSES, is_always_present};
 pub(crate) use load::follows_load;
@@ -169,7 +170,7 @@ impl Compiler {
             features: made.features,
             user: made.user,
             is_user_credential: made.is_user_credential,
-            scaled_limiters: Mutex::default(),
+            scaled_limits: Mutex::default(),
         };
         let gate = PolicyGate { inner: Arc::new(inner) };
         gate.attach_schedules();
@@ -201,7 +202,14 @@ pub(crate) struct PolicyGateInner {
     features: Features,
     user: Option<RequestKey>,
     is_user_credential: bool,
-    scaled_limiters: Mutex<Vec<ScaledLimit<Limiter>>>,
+    scaled_limits: Mutex<ScaledLimits>,
+}
+
+/// The limits that follow a schedule.
+#[derive(Default)]
+struct ScaledLimits {
+    limiters: Vec<ScaledLimit<Limiter>>,
+    bandwidths: Vec<ScaledLimit<ScheduledBandwidth>>,
 }
 
 /// A part of a policy that has expressions.
@@ -342,31 +350,38 @@ impl PolicyGate {
     /// Applies the schedules of all rules from now on.
     fn attach_schedules(&self) {
         let Some(monitor) = &self.inner.monitor else { return };
-        let mut scaled = self.inner.scaled_limiters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scaled = self.inner.scaled_limits.lock().unwrap_or_else(PoisonError::into_inner);
         for rule in &self.inner.rules {
             let scale = rule.source.scale.as_ref().and_then(|scale| load::scale_policy(scale).ok());
-            if rule.source.schedule.is_none() && scale.is_none() {
+            let schedule = &rule.source.schedule;
+            if schedule.is_none() && scale.is_none() {
                 continue;
             }
             let limits = rule.limits_of(usize::MAX);
             let limiters = limits.filter_map(|limit| self.inner.gate.limits().get(limit)?.rule().limiter());
             for limiter in limiters {
                 let mut builder = ScaledLimit::builder(Arc::new(limiter));
-                if let Some(schedule) = &rule.source.schedule {
+                if let Some(schedule) = schedule {
                     builder = builder.with_schedule(schedule.clone());
                 }
                 if let Some(scale) = scale {
                     builder = builder.with_load_policy(scale);
                 }
                 // Cannot fail: the compiler has checked that the quotas can be scaled.
-                scaled.extend(builder.start(&monitor.monitor).ok());
+                scaled.limiters.extend(builder.start(&monitor.monitor).ok());
             }
+            let Some(schedule) = schedule else { continue };
+            // Cannot fail: the compiler has checked that bandwidths can be scaled.
+            scaled.bandwidths.extend(rule.scheduled_bandwidths().filter_map(|bandwidth| {
+                let builder = ScaledLimit::builder(Arc::new(bandwidth)).with_schedule(schedule.clone());
+                builder.start(&monitor.monitor).ok()
+            }));
         }
     }
 
-    /// Restores the declared quotas of all rules until the result is dropped.
+    /// Restores the declared quotas and bandwidths of all rules until the result is dropped.
     fn pause_schedules(&self) -> PausedSchedules<'_> {
-        self.inner.scaled_limiters.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        *self.inner.scaled_limits.lock().unwrap_or_else(PoisonError::into_inner) = ScaledLimits::default();
         PausedSchedules(Some(self))
     }
 }

@@ -108,6 +108,7 @@ impl CompiledPolicy {
                     clock,
                     load: policy.load.as_ref(),
                     features: &features,
+                    memory,
                     commits: &mut commits,
                 };
                 let mut rule = rule_compiler.compile(source, matcher.clone(), &keys)?;

@@ -93,19 +93,33 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
         let reason = format!("`queue {queue}` of its leaky bucket has no effect in `tiers` without `wait`");
         add("tiers", reason, "set the maximum wait, as in `wait: 1s`, or use `queue 0`");
     }
-    if rule.schedule.is_some() && rule.bandwidth.is_some() {
-        let reason = "`schedule` does not change `bandwidth`".to_owned();
-        add("schedule", reason, "remove it, or move the bandwidth to another rule");
-    } else if rule.schedule.is_some() && quotas.is_empty() {
-        add("schedule", "`schedule` has no effect without a quota".to_owned(), "remove it, or add a quota");
-    }
-    if !quotas.is_empty() && rule.key == KeySpec::All {
-        let of_keys =
-            [("capacity", rule.capacity.is_some()), ("overflow", rule.overflow != Overflow::default())];
-        for (key, _) in of_keys.into_iter().filter(|(_, is_set)| *is_set) {
+    let has_bandwidth = rule.bandwidth.is_some();
+    let has_table = !quotas.is_empty() || has_bandwidth;
+    let of_keys = [("capacity", rule.capacity.is_some()), ("overflow", rule.overflow != Overflow::default())];
+    for (key, _) in of_keys.into_iter().filter(|(_, is_set)| *is_set && has_table) {
+        if rule.key == KeySpec::All {
             let reason = format!("`{key}` has no effect without a key: all requests are counted together");
             add(key, reason, "remove it, or add a key, as in `key: ip`");
+        } else if rule.key.is_per_request() {
+            let reason =
+                format!("`{key}` has no effect with the key `request`: each request has its own rate");
+            add(key, reason, "remove it");
         }
+    }
+    if rule.overflow == Overflow::Deny && has_bandwidth {
+        let reason = "`overflow: deny` has no effect on `bandwidth`, which rejects no requests: new keys share one rate";
+        add(
+            "overflow",
+            reason.to_owned(),
+            "use `overflow: share` or `replace`, or move the bandwidth to another rule",
+        );
+    }
+    for (key, _) in [("schedule", rule.schedule.is_some()), of_keys[0], of_keys[1]]
+        .into_iter()
+        .filter(|(_, is_set)| *is_set && !has_table)
+    {
+        let reason = format!("`{key}` has no effect without a quota or bandwidth");
+        add(key, reason, "remove it, or add a quota");
     }
     if rule.overflow == Overflow::Share && quotas.iter().any(is_concurrency) {
         let reason = "`overflow: share` has no effect on a concurrency limit: new keys are denied".to_owned();
@@ -157,8 +171,6 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
         ("store", rule.store.is_some()),
         ("prefetch", rule.prefetch.is_some()),
         ("inherit", rule.carry_over != CarryOver::default()),
-        ("capacity", rule.capacity.is_some()),
-        ("overflow", rule.overflow != Overflow::default()),
         ("ban", rule.access.as_ref().is_some_and(|access| access.ban.is_some())),
         ("wait", !rule.wait.is_zero() && rule.adaptive.is_none()),
         ("scale", rule.scale.is_some()),

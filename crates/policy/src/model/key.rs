@@ -23,6 +23,18 @@ pub enum KeySpec {
     First(Vec<Self>),
 }
 
+impl KeySpec {
+    /// Whether each request has its own key.
+    pub(crate) fn is_per_request(&self) -> bool {
+        match self {
+            Self::All => false,
+            Self::Part(part) => *part == KeyPart::Request,
+            Self::Composite(parts) => parts.iter().any(Self::is_per_request),
+            Self::First(parts) => parts.first().is_some_and(Self::is_per_request),
+        }
+    }
+}
+
 /// A value that is read from a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeyPart {

@@ -18,8 +18,8 @@ pub use load::{FailingSpec, FeatureSpec, LoadSignalSpec, LoadSpec, ScaleSpec, Sh
 pub use matching::{Glob, Match, Network, PathPattern, PathTail, Segment, ValueGlobs};
 pub use observe::{KeyDisplay, Metrics, Observe};
 pub use rule::{
-    AccessSpec, AdaptiveSpec, BandwidthSpec, BreakerSpec, BreakerWindow, ChargeSpec, PrioritySpec,
-    QueueOrder, QueueSpec, Quotas, RuleEnforcement, RuleSpec, StatusPattern, Tiers,
+    AccessSpec, AdaptiveSpec, BandwidthRate, BandwidthSpec, BreakerSpec, BreakerWindow, ChargeSpec,
+    PrioritySpec, QueueOrder, QueueSpec, Quotas, RuleEnforcement, RuleSpec, StatusPattern, Tiers,
 };
 pub use server::{
     AccessLogFormat, AccessLogSpec, Balance, Connections, EscapedSlashes, ForwardedHeaders, HealthCheck,

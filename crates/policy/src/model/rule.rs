@@ -3,7 +3,7 @@
 use super::{CostSpec, FailingSpec, KeySpec, Match, Network, OnLimit, ScaleSpec, ShedSpec};
 use std::{fmt, str::FromStr, time::Duration};
 use tidegate_access::BanRule;
-use tidegate_core::{AlgorithmKind, CarryOver, Percent, Quota, Ratio, SettingError};
+use tidegate_core::{AlgorithmKind, CarryOver, LARGEST_EXACT, Percent, Quota, RateUnit, Ratio, SettingError};
 use tidegate_limiter::{Capacity, FailureMode, Overflow};
 use tidegate_overload::Schedule;
 use tidegate_rule::{
@@ -50,7 +50,7 @@ pub struct RuleSpec {
     pub breaker: Option<BreakerSpec>,
     /// `priority`: requests of the lowest priority are shed first.
     pub priority: Option<PrioritySpec>,
-    /// `schedule`: factors that multiply all quotas, by time of day.
+    /// `schedule`: factors that multiply all quotas and bandwidths, by time of day.
     pub schedule: Option<Schedule>,
     /// `scale`: shrinks all quotas while the load of the machine is high.
     pub scale: Option<ScaleSpec>,
@@ -118,6 +118,13 @@ impl RuleSpec {
             capacity: None,
             overflow: Overflow::default(),
         }
+    }
+
+    /// Checks that its byte rates, times every factor of its schedule, are at least one byte per second.
+    pub(crate) fn check_bandwidth(&self) -> Result<(), SettingError> {
+        let rates = self.bandwidth.iter().flat_map(|spec| [spec.down, spec.up]).flatten();
+        let factors = || self.schedule.iter().flat_map(Schedule::factors);
+        rates.into_iter().try_for_each(|rate| rate.check_min_rate(factors()))
     }
 }
 
@@ -193,13 +200,69 @@ pub struct AdaptiveSpec {
     pub max: Option<u64>,
 }
 
-/// `bandwidth: 1MB/s` for downloads, or `{ down: 1MB/s, up: 200kB/s }`.
+/// `bandwidth: 1MB/s` for downloads, or `{ down: 100kB/s after 200kB, up: 200kB/s }`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BandwidthSpec {
     /// The rate from server to client.
-    pub down: Option<Quota>,
+    pub down: Option<BandwidthRate>,
     /// The rate from client to server.
-    pub up: Option<Quota>,
+    pub up: Option<BandwidthRate>,
+}
+
+/// `1MB/s`, `1MB/s burst 10MB`, or `100kB/s after 200kB`
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BandwidthRate {
+    /// The rate in bytes, and the burst.
+    pub quota: Quota,
+    /// `after`: the number of bytes of each body that pass before the rate applies.
+    pub after: u64,
+}
+
+impl BandwidthRate {
+    /// Checks that the rate times each of these factors, and times 1, is at least one byte per second.
+    pub(crate) fn check_min_rate(&self, factors: impl Iterator<Item = Ratio>) -> Result<(), SettingError> {
+        let Some(rate) = self.quota.rate() else { return Ok(()) };
+        let per_period = rate.amount().saturating_mul(1_000_000);
+        let is_too_low = |factor: Ratio| factor.apply(per_period) < rate.period().get();
+        if is_too_low(Ratio::ONE) {
+            let problem = format!("`{}` is less than one byte per second", self.quota);
+            return Err(SettingError::new(problem, "use a higher rate, as in `1kB/s`"));
+        }
+        match factors.into_iter().find(|factor| is_too_low(*factor)) {
+            None => Ok(()),
+            Some(factor) => Err(SettingError::new(
+                format!("bandwidth `{}` {factor} is less than one byte per second", self.quota),
+                "use a higher rate, or a larger factor in `schedule`",
+            )),
+        }
+    }
+}
+
+impl From<Quota> for BandwidthRate {
+    fn from(quota: Quota) -> Self {
+        Self { quota, after: 0 }
+    }
+}
+
+/// Writes the notation of policies.
+impl fmt::Display for BandwidthRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.quota.fmt(f)?;
+        match self.after {
+            0 => Ok(()),
+            // The parser accepts larger sizes only as plain numbers.
+            LARGEST_EXACT.. => write!(f, " after {}", self.after),
+            after => write!(f, " after {}", RateUnit::Bytes.display(after)),
+        }
+    }
+}
+
+impl FromStr for BandwidthRate {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        crate::read::parse_bandwidth_rate(text).map_err(|error| SettingError::new(error.problem, error.fix))
+    }
 }
 
 /// `deny`, `allow` and `ban`.

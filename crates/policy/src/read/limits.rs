@@ -5,7 +5,7 @@ use super::{
     key::{self, write_key},
     matching::header_name,
     rule::QUOTA,
-    values::{write_duration, write_number},
+    values::{parse_bandwidth_rate, write_duration, write_number},
 };
 use crate::{
     map_schema::{MapSchema, OutputValue, ValueSchema, field, key},
@@ -81,14 +81,15 @@ pub(super) static ADAPTIVE: MapSchema<AdaptiveSpec> = MapSchema {
     ],
 };
 
-pub(super) const BYTE_RATE: ValueSchema = ValueSchema::Text(&["1MB/s", "200kB/s"]);
+pub(super) const BYTE_RATE: ValueSchema =
+    ValueSchema::Text(&["1MB/s", "200kB/s burst 1MB", "100kB/s after 200kB"]);
 
 pub(super) static BANDWIDTH: MapSchema<BandwidthSpec> = MapSchema {
     name: "bandwidth",
     required: &[],
     keys: &[
-        field!("down": BYTE_RATE, down = byte_rate => OutputValue::text, "The rate from server to client."),
-        field!("up": BYTE_RATE, up = byte_rate => OutputValue::text, "The rate from client to server."),
+        field!("down": BYTE_RATE, down = read(parse_bandwidth_rate) => OutputValue::text, "The rate from server to client."),
+        field!("up": BYTE_RATE, up = read(parse_bandwidth_rate) => OutputValue::text, "The rate from client to server."),
     ],
 };
 
@@ -152,7 +153,7 @@ impl PolicyReader<'_> {
                 self.report_error(node.span, "empty `bandwidth`", "add `down`, `up` or both");
             }
             SyntaxValue::Map(_) => self.read_map(node, &BANDWIDTH, &mut bandwidth),
-            _ => bandwidth.down = self.byte_rate(node),
+            _ => bandwidth.down = self.read(node, parse_bandwidth_rate),
         }
         Some(bandwidth)
     }

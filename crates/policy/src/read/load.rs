@@ -4,7 +4,7 @@ use super::{
     PolicyReader,
     admission::write_class_percents,
     rule::TIME,
-    values::{unknown_word_error, write_duration, write_number, write_path},
+    values::{parse_bandwidth_rate, unknown_word_error, write_duration, write_number, write_path},
 };
 use crate::{
     map_schema::{MapSchema, OutputValue, ValueSchema, field, key},
@@ -135,14 +135,10 @@ impl PolicyReader<'_> {
     /// Reads `cpu: 80%` or `network: 125MB/s`.
     fn signal(&mut self, name: &SyntaxKey, node: &SyntaxNode) -> Option<LoadSignalSpec> {
         if name.text == "network" {
-            let rate = self.byte_rate(node)?.rate()?;
+            let rate = self.read(node, parse_bandwidth_rate)?.quota.rate()?;
             let bytes_per_second =
                 u128::from(rate.amount()) * 1_000_000 / u128::from(rate.period().get().max(1));
             let bytes_per_second = u64::try_from(bytes_per_second).unwrap_or(u64::MAX);
-            if bytes_per_second == 0 {
-                self.report_error(node.span, "rate below one byte per second", "write `125MB/s`");
-                return None;
-            }
             let signal = MachineSignal::Network { bytes_per_second };
             return Some(LoadSignalSpec { signal, full_at: Percent::FULL });
         }

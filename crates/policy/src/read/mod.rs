@@ -23,7 +23,7 @@ pub use path::is_path;
 pub(crate) use policy::POLICY;
 pub(crate) use rule::RULE;
 pub use upstream::is_upstream_url;
-pub(crate) use values::{ValueError, default_keyword, keyword_names, write_keyword};
+pub(crate) use values::{ValueError, default_keyword, keyword_names, parse_bandwidth_rate, write_keyword};
 
 use crate::{
     map_schema::MapSchema,

@@ -153,7 +153,7 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
             "The priority of requests. The lowest priority is shed first."),
         field!("schedule": ValueSchema::Text(&["+08:00; mon-fri 09:00-18:00 x2; 22:00-06:00 x0.5"]),
             schedule = parse => OutputValue::text,
-            "Factors that multiply all quotas, by time of day."),
+            "Factors that multiply all quotas and bandwidths, by time of day."),
         field!("scale": ValueSchema::Map(|| SCALE.outline()), scale = scale => |scale| SCALE.write(scale),
             "Shrinks all quotas while the load of the machine is high."),
         field!("shed": SHED_SHAPE, shed = shed => write_shed,
@@ -305,6 +305,14 @@ impl PolicyReader<'_> {
                 );
             }
             reader.check_captures(first_reference, &rule.matching);
+            let schedule_node = entries
+                .iter()
+                .map(|(key, node)| (key, node))
+                .chain(more.iter().copied())
+                .find(|(key, _)| key.text == "schedule");
+            if let (Some((_, at)), Err(error)) = (schedule_node, rule.check_bandwidth()) {
+                reader.report_error(at.span, error.problem(), error.fix());
+            }
             Some(rule)
         })
     }

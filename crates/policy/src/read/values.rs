@@ -3,6 +3,7 @@
 use super::PolicyReader;
 use crate::{
     map_schema::OutputValue,
+    model::BandwidthRate,
     source::{SourceSpan, SyntaxKey, SyntaxNode, SyntaxValue, truncate},
 };
 use std::{
@@ -270,19 +271,6 @@ impl PolicyReader<'_> {
         })
     }
 
-    /// Reads a rate in bytes per second.
-    pub(super) fn byte_rate(&mut self, node: &SyntaxNode) -> Option<Quota> {
-        let quota: Quota = self.parse(node)?;
-        match quota.rate().map(tidegate_core::Rate::unit) {
-            Some(RateUnit::Bytes) => Some(quota),
-            _ => {
-                let problem = format!("`{quota}` is not a byte rate");
-                self.report_error(node.span, problem, "write bytes per second, as in `1MB/s`");
-                None
-            }
-        }
-    }
-
     pub(super) fn percent(&mut self, node: &SyntaxNode) -> Option<Percent> {
         self.parse(node)
     }
@@ -364,6 +352,35 @@ fn check_name(text: &str) -> Result<&str, ValueError> {
         )),
         text => Ok(text),
     }
+}
+
+/// Parses `1MB/s`, `1MB/s burst 10MB` or `100kB/s after 200kB`.
+pub(crate) fn parse_bandwidth_rate(text: &str) -> Result<BandwidthRate, ValueError> {
+    let (rate, after) = match text.split_once(" after") {
+        None => (text, None),
+        Some((rate, after)) => (rate, Some(after)),
+    };
+    if rate.contains("://") || rate.contains('@') {
+        return Err(ValueError::new(
+            "unexpected URL or `@` in a value",
+            "write bytes per second, as in `1MB/s`",
+        ));
+    }
+    let quota: Quota =
+        rate.parse().map_err(|error: QuotaError| ValueError::from(error).offset_by(0, rate.len()))?;
+    if quota.rate().map(tidegate_core::Rate::unit) != Some(RateUnit::Bytes) {
+        let problem = format!("`{quota}` is not a byte rate");
+        return Err(
+            ValueError::new(problem, "write bytes per second, as in `1MB/s`").with_span(0..rate.len())
+        );
+    }
+    let after = after.map_or(Ok(0), |size| {
+        let start = text.len() - size.trim_start().len();
+        parse_size(size.trim()).map_err(|error| error.offset_by(start, size.trim().len()))
+    })?;
+    let parsed = BandwidthRate { quota, after };
+    parsed.check_min_rate(std::iter::empty())?;
+    Ok(parsed)
 }
 
 fn parse_size(text: &str) -> Result<u64, ValueError> {

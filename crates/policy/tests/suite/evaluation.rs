@@ -9,13 +9,14 @@ use crate::{
     },
 };
 use std::{collections::BTreeMap, time::Duration};
+use tidegate_bandwidth::Bandwidth;
 use tidegate_core::Percent;
-use tidegate_limiter::Clock;
+use tidegate_limiter::{Capacity, Clock, Overflow};
 use tidegate_policy::{
     compile::{Compiler, LivePolicy, PolicyGate, PolicyResult, RejectAction, RejectReason},
     model::{
         AdaptiveSpec, BandwidthSpec, BreakerSpec, BreakerWindow, Fallback, KeyPart, KeySpec, OnLimit, Policy,
-        PrioritySpec, QueueOrder, QueueSpec, Reject, RouteSpec, RuleEnforcement, RuleSpec,
+        PrioritySpec, QueueOrder, QueueSpec, Quotas, Reject, RouteSpec, RuleEnforcement, RuleSpec,
     },
 };
 use tidegate_rule::{Evaluation, Mode, RejectionResponse, Rules, request::MissingKey};
@@ -458,6 +459,83 @@ fn schedule_scales_quotas_across_reload() {
     manual_clock.advance(midnight(9));
     live.current().update_schedules();
     assert_eq!(quota(), "3/min");
+}
+
+#[test]
+fn schedule_scales_bandwidth_across_reload() {
+    let (clock, manual_clock) = Clock::manual();
+    let scheduled = |down: &str| {
+        let bandwidth =
+            BandwidthSpec { down: Some(down.parse().unwrap()), up: Some("1kB/s".parse().unwrap()) };
+        let schedule = Some("09:00-18:00 x3; 18:00-24:00 x0.5".parse().unwrap());
+        policy([RuleSpec { key: ip(), bandwidth: Some(bandwidth), schedule, ..rule("slow", &[]) }])
+    };
+    let hours = |hours: u64| Duration::from_secs(hours * 3_600);
+    let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &scheduled("100kB/s")).unwrap();
+    let PolicyResult::Admitted(admission) =
+        expect_ready(live.current().check(&PolicyTestRequest::new("GET /")))
+    else {
+        panic!("expected an admission")
+    };
+    // Transfers in progress follow the schedule.
+    let rates = || {
+        let amount = |rates: &[Bandwidth]| rates[0].quota().rate().unwrap().amount();
+        (amount(admission.response_rates()), amount(admission.request_rates()))
+    };
+    assert_eq!(rates(), (100_000, 1_000));
+    manual_clock.advance(hours(10));
+    live.current().update_schedules();
+    assert_eq!(rates(), (300_000, 3_000));
+    live.replace(&scheduled("200kB/s burst 1MB after 5MB")).unwrap();
+    assert_eq!(rates(), (600_000, 3_000));
+    assert_eq!(admission.response_rates()[0].quota().limit(), 3_000_000, "the burst is scaled too");
+    // A rejected policy changes nothing.
+    let mut wrong = scheduled("4MB/s");
+    wrong.rules[0].store = Some("nowhere".to_owned());
+    wrong.rules[0].quotas = Quotas::All(vec!["1/s".parse().unwrap()]);
+    assert!(live.replace(&wrong).is_err());
+    assert_eq!(rates(), (600_000, 3_000));
+    manual_clock.advance(hours(9));
+    live.current().update_schedules();
+    assert_eq!(rates(), (100_000, 500));
+    manual_clock.advance(hours(6));
+    live.current().update_schedules();
+    assert_eq!(rates(), (200_000, 1_000));
+    // A policy that was built in code is checked too.
+    let error = live.replace(&scheduled("1B/s")).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "rule `slow`: bandwidth `1B/s` x0.5 is less than one byte per second; use a higher rate, or a larger factor in `schedule`"
+    );
+}
+
+#[test]
+fn bandwidth_keys_are_bounded_by_capacity() {
+    let spec = |key, capacity| {
+        let bandwidth = BandwidthSpec { down: Some("1kB/s".parse().unwrap()), up: None };
+        let overflow = Overflow::Share;
+        policy([RuleSpec { key, bandwidth: Some(bandwidth), capacity, overflow, ..rule("slow", &[]) }])
+    };
+    /// The number of different rates of 50 requests in flight: a change of one changes those that share it.
+    fn count_rates(gate: &PolicyGate) -> usize {
+        let admissions: Vec<_> = (0..50)
+            .map(|user| {
+                let request = PolicyTestRequest::new("GET /").with_header("x-user", &format!("user-{user}"));
+                match expect_ready(gate.check(&request)) {
+                    PolicyResult::Admitted(admission) => admission,
+                    PolicyResult::Rejected(rejection) => panic!("{rejection:?}"),
+                }
+            })
+            .collect();
+        let rates = || admissions.iter().map(|admission| &admission.response_rates()[0]);
+        for (index, rate) in rates().enumerate() {
+            rate.change(format!("{}kB/s", index + 2).as_str()).unwrap();
+        }
+        rates().map(|rate| rate.quota().to_string()).collect::<std::collections::BTreeSet<_>>().len()
+    }
+    assert_eq!(count_rates(&gate(&spec(header("x-user"), None))), 50);
+    assert_eq!(count_rates(&gate(&spec(header("x-user"), Some(Capacity::Keys(10))))), 11);
+    assert_eq!(count_rates(&gate(&spec(KeySpec::Part(KeyPart::Request), Some(Capacity::Keys(10))))), 50);
 }
 
 #[test]

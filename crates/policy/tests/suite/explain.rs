@@ -113,6 +113,7 @@ rules:
   - { name: login, key: header x-user, quota: 5/min, charge: { if-status: [401, 5xx] }, ban: 10/min for 1h }
   - { name: night, key: ip, quota: 10/min, schedule: 00:00-24:00 x2 }
   - { name: bytes, key: ip, bandwidth: 1MB/s }
+  - { name: late, key: ip, bandwidth: { down: 1MB/s after 5MB, up: 10kB/s }, schedule: 00:00-24:00 x2 }
   - { name: load, adaptive: { target: 250ms, min: 4, max: 200 } }
 "
     .parse()
@@ -125,6 +126,7 @@ rules:
         "  quota    20/min by the schedule, 10/min without it",
         "    bound  at most 20 at once and 20/min on top: 40 in any 1min",
         "  bandwidth down 1MB/s: slowed down, never rejected",
+        "  bandwidth down 2MB/s by the schedule, 1MB/s after 5MB without it, up 20kB/s by the schedule, 10kB/s without it: slowed down, never rejected",
         "  adaptive starts at 20 in flight, then 4 to 200 depending on latency, target 250ms; over the limit 503",
     ] {
         assert!(text.lines().any(|found| found == line), "no line {line}: {text}");

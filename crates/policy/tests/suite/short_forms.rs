@@ -39,6 +39,8 @@ fn short_forms_equal_long_forms() {
         (rule("cost: { from: header X-Cost, max: 9 }"), rule("cost: { from: header x-cost, default: 1, max: 9 }")),
         (rule("charge: { if-status: 401 }"), rule("charge: { if-status: [401] }")),
         (rule("bandwidth: 1MB/s"), rule("bandwidth: { down: 1MB/s }")),
+        (rule("bandwidth: 100kB/s after 200kB"), rule("bandwidth: { down: 100kB/s after 200000 }")),
+        (rule("bandwidth: 100kB/s burst 1MB after 2MiB"), rule("bandwidth: { down: 100kB/s burst 1MB after 2.097152MB }")),
         (rule("queue: 5"), rule("queue: { max: 5, order: fifo }")),
         (rule("wait: 1min"), rule("wait: 60s")),
         (rule("match: { header: { X-Plan: 5, x-b: true } }"), rule("match: { header: { x-plan: ['5'], x-b: ['true'] } }")),

@@ -188,7 +188,8 @@ fn quotas() -> BoxedStrategy<Quota> {
 }
 
 fn byte_quotas() -> BoxedStrategy<Quota> {
-    (1_u64..1_000_000).prop_map(|bytes| Quota::bytes_per_second(bytes).quota().unwrap()).boxed()
+    // At least one byte per second with the factors of all schedules.
+    (10_u64..1_000_000).prop_map(|bytes| Quota::bytes_per_second(bytes).quota().unwrap()).boxed()
 }
 
 fn prefixes() -> BoxedStrategy<Prefix> {
@@ -662,7 +663,9 @@ fn limits(more: Vec<KeyPart>) -> BoxedStrategy<RuleLimits> {
         });
     let adaptive = (times(), option::of(1_u64..10), option::of(10_u64..1_000))
         .prop_map(|(target, min, max)| AdaptiveSpec { target, min, max });
-    let bandwidth = (option::of(byte_quotas()), option::of(byte_quotas()))
+    let after = prop_oneof![3 => Just(0), 2 => 1_u64..10_000_000, 1 => any::<u64>()];
+    let rates = (byte_quotas(), after).prop_map(|(quota, after)| BandwidthRate { quota, after });
+    let bandwidth = (option::of(rates.clone()), option::of(rates))
         .prop_filter_map("no bandwidth", |(down, up)| {
             (down.is_some() || up.is_some()).then_some(BandwidthSpec { down, up })
         });
