@@ -9,6 +9,7 @@
 )]
 
 mod admin_api;
+mod bandwidth;
 mod decisions;
 mod explain;
 mod fuzz;
