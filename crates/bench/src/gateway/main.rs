@@ -7,6 +7,7 @@ mod idle_memory;
 mod p99;
 mod paced;
 mod throughput;
+mod worst_second;
 
 use std::{env, process::ExitCode};
 use tidegate_bench::{
@@ -32,6 +33,7 @@ const SUITE: Suite = Suite {
         BenchCase { name: "rules-1000", about: throughput::RULES_ABOUT, target: AtLeast(0.95), measure: throughput::measure_rules_1000 },
         BenchCase { name: "redis-three", about: throughput::REDIS_ABOUT, target: AtLeast(0.5), measure: throughput::measure_redis_three },
         BenchCase { name: "idle-memory", about: idle_memory::ABOUT, target: AtMost(2.0), measure: idle_memory::measure },
+        BenchCase { name: "bandwidth-worst-second", about: worst_second::ABOUT, target: AtMost(1.05), measure: worst_second::measure },
         BenchCase { name: "p99", about: p99::ABOUT, target: AtMost(1.3), measure: p99::measure },
     ],
 };
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         // Child processes of this program.
         ["serve", policy] => exit_code(proxy::serve(policy)),
         ["paced", address, rate] => exit_code(paced::send(address, rate)),
+        ["download", address, path, count] => exit_code(worst_second::download(address, path, count)),
         ["client", address, count] => exit_code(idle_memory::hold_connections(address, count)),
         _ => SUITE.main(),
     }

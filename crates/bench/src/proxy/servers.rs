@@ -26,12 +26,26 @@ pub struct BenchServer {
     /// The address that it listens on.
     pub address: SocketAddr,
     config: Option<PathBuf>,
+    /// The file that it serves.
+    file: Option<PathBuf>,
 }
 
 impl BenchServer {
     /// Starts an nginx backend that responds with two bytes.
     pub fn start_backend() -> BenchResult<Self> {
         Self::launch_nginx(LOAD_CORE, "", "return 200 \"ok\";")
+    }
+
+    /// Starts an nginx backend that responds to every request with a file of this size.
+    pub fn start_file_backend(bytes: u64) -> BenchResult<Self> {
+        let path = env::temp_dir().join(format!("tidegate-bench-{}-file.data", process::id()));
+        // Without content, so that the file takes no room.
+        fs::File::create(&path)?.set_len(bytes)?;
+        let (folder, name) = (env::temp_dir(), path.file_name().unwrap_or_default().display().to_string());
+        let location = format!("root {}; rewrite ^ /{name} break; sendfile on;", folder.display());
+        let mut backend = Self::launch_nginx(LOAD_CORE, "", &location)?;
+        backend.file = Some(path);
+        Ok(backend)
     }
 
     /// Starts an nginx proxy. `zone` and `limit` are the declaration of its zone and the directives that use it.
@@ -66,7 +80,7 @@ impl BenchServer {
     /// Starts a Redis server on the core of the load.
     pub fn start_redis() -> BenchResult<Self> {
         let process = BenchProcess::start_redis()?;
-        Ok(Self { address: process.address, process, config: None })
+        Ok(Self { address: process.address, process, config: None, file: None })
     }
 
     fn launch_nginx(core: &str, upstream: &str, location: &str) -> BenchResult<Self> {
@@ -87,7 +101,7 @@ impl BenchServer {
     }
 
     fn start(core: &str, program: &str, address: SocketAddr, config: Option<PathBuf>) -> BenchResult<Self> {
-        Ok(Self { process: BenchProcess::start(core, program, address)?, address, config })
+        Ok(Self { process: BenchProcess::start(core, program, address)?, address, config, file: None })
     }
 
     /// The resident memory in bytes.
@@ -98,6 +112,9 @@ impl BenchServer {
 
 impl Drop for BenchServer {
     fn drop(&mut self) {
+        if let Some(file) = &self.file {
+            let _ = fs::remove_file(file);
+        }
         if let Some(config) = &self.config {
             for end in ["", ".pid"] {
                 let _ = fs::remove_file(format!("{}{end}", config.display()));
