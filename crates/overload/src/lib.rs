@@ -57,7 +57,9 @@ pub use error_rate::{
     ErrorRateSettings, ErrorThrottle,
 };
 pub use fallback::CallError;
-pub use features::{Feature, FeatureConfig, FeatureOverride, FeatureSet, Features};
+pub use features::{
+    Feature, FeatureConfig, FeatureOffCause, FeatureOverride, FeatureSet, FeatureStatus, Features,
+};
 pub use load::{
     Ewma, LoadGauge, LoadLevel, LoadLevels, LoadMonitor, ScalePolicy, ScaledLimit, Scaler, Schedule,
     ScheduleError,

@@ -62,7 +62,7 @@ impl KeyedErrorRate {
     /// Counts a call of a key. The permit records its outcome.
     pub fn start_call<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> CallPermit<Arc<Self>> {
         let hash = self.hasher.hash_one(key);
-        self.update(hash, |rate, now| rate.record_request(now));
+        self.update(hash, ErrorRate::record_request);
         CallPermit::new(self.clone(), hash)
     }
 
@@ -73,6 +73,15 @@ impl KeyedErrorRate {
         let group = lock(group);
         let now = self.clock.now();
         group.iter().any(|entry| entry.hash == hash && entry.rate.is_exceeded(now))
+    }
+
+    /// The number of keys for which [`is_exceeded`](Self::is_exceeded).
+    pub fn exceeded_count(&self) -> usize {
+        let now = self.clock.now();
+        let exceeded = |group: &Mutex<Vec<KeyEntry>>| {
+            lock(group).iter().filter(|entry| entry.rate.is_exceeded(now)).count()
+        };
+        self.groups.iter().map(exceeded).sum()
     }
 
     /// The number of keys.
@@ -152,6 +161,7 @@ mod tests {
         }
         let exceeded = ["failing", "working", "cancelled", "unused"].map(|key| rates.is_exceeded(key));
         assert_eq!(exceeded, [true, false, false, false]);
+        assert_eq!((rates.exceeded_count(), rates.len()), (1, 3));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! A manual override applies whatever the load.
 
 use crate::load::{LoadLevel, TimeWindows};
+use std::{fmt, str::FromStr};
 use tidegate_core::{Micros, SettingError, suggest};
 
 /// The configuration of a feature that can be disabled.
@@ -56,6 +57,59 @@ pub enum FeatureOverride {
     Automatic,
 }
 
+impl FeatureOverride {
+    /// The name: `on`, `off` or `automatic`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+            Self::Automatic => "automatic",
+        }
+    }
+}
+
+impl fmt::Display for FeatureOverride {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for FeatureOverride {
+    type Err = SettingError;
+
+    /// Parses `on`, `off`, or `auto`, which is short for `automatic`.
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        match text {
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            "auto" | "automatic" => Ok(Self::Automatic),
+            _ => Err(SettingError::new("unknown state of a feature", "use one of on, off, auto")),
+        }
+    }
+}
+
+/// The reason why a feature is off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FeatureOffCause {
+    /// The load, now or until the feature recovers.
+    Load,
+    /// The time of day.
+    Schedule,
+    /// A manual override.
+    Operator,
+}
+
+impl FeatureOffCause {
+    /// The name: `load`, `schedule` or `operator`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::Schedule => "schedule",
+            Self::Operator => "operator",
+        }
+    }
+}
+
 /// The state of all features.
 ///
 /// ```
@@ -82,13 +136,8 @@ pub struct FeatureSet {
 struct FeatureEntry {
     config: FeatureConfig,
     manual_override: FeatureOverride,
-    state: FeatureState,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FeatureState {
-    On,
-    Off,
+    /// Why it is off without an override; `None` if it is on.
+    off_cause: Option<FeatureOffCause>,
 }
 
 impl FeatureSet {
@@ -98,11 +147,8 @@ impl FeatureSet {
         configs: impl IntoIterator<Item = FeatureConfig>,
         recovery_interval: Micros,
     ) -> Result<Self, SettingError> {
-        let on = |config| FeatureEntry {
-            config,
-            manual_override: FeatureOverride::Automatic,
-            state: FeatureState::On,
-        };
+        let on =
+            |config| FeatureEntry { config, manual_override: FeatureOverride::Automatic, off_cause: None };
         let features: Vec<_> = configs.into_iter().map(on).collect();
         for (index, FeatureEntry { config, .. }) in features.iter().enumerate() {
             if config.name.is_empty() {
@@ -140,8 +186,10 @@ impl FeatureSet {
     /// most one, if the last change is at least the recovery interval ago.
     pub fn observe(&mut self, now: Micros, level: LoadLevel) {
         for feature in &mut self.features {
-            if feature.state == FeatureState::On && feature.should_disable(now, level) {
-                feature.state = FeatureState::Off;
+            if feature.off_cause.is_none()
+                && let Some(cause) = feature.disable_cause(now, level)
+            {
+                feature.off_cause = Some(cause);
                 self.last_change = Some(now);
             }
         }
@@ -151,10 +199,10 @@ impl FeatureSet {
             return;
         }
         let back = |feature: &&mut FeatureEntry| {
-            feature.state == FeatureState::Off && !feature.should_disable(now, level)
+            feature.off_cause.is_some() && feature.disable_cause(now, level).is_none()
         };
         if let Some(feature) = self.features.iter_mut().find(back) {
-            feature.state = FeatureState::On;
+            feature.off_cause = None;
             self.last_change = Some(now);
         }
     }
@@ -165,7 +213,7 @@ impl FeatureSet {
             if let Some(known) = before.features.iter().find(|known| known.config.name == feature.config.name)
             {
                 feature.manual_override = known.manual_override;
-                feature.state = known.state;
+                feature.off_cause = known.off_cause;
             }
         }
         self.last_change = before.last_change;
@@ -186,9 +234,10 @@ impl FeatureSet {
         Ok(self.features.get(index).is_some_and(FeatureEntry::is_on))
     }
 
-    /// Each feature in order, with its override and whether it is enabled.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, FeatureOverride, bool)> {
-        self.features.iter().map(|feature| (feature.config.name(), feature.manual_override, feature.is_on()))
+    /// Each feature in order, with its override and why it is off; `None` if it is enabled.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, FeatureOverride, Option<FeatureOffCause>)> {
+        let features = self.features.iter();
+        features.map(|feature| (feature.config.name(), feature.manual_override, feature.off_cause()))
     }
 
     /// The index of a feature.
@@ -202,17 +251,25 @@ impl FeatureSet {
 }
 
 impl FeatureEntry {
-    fn should_disable(&self, now: Micros, level: LoadLevel) -> bool {
-        self.config.disable_level.is_some_and(|off_at| level >= off_at)
-            || self.config.off_during.as_ref().is_some_and(|windows| windows.contains(now))
+    /// Why the feature must be off at this time and load; `None` if it may be on.
+    fn disable_cause(&self, now: Micros, level: LoadLevel) -> Option<FeatureOffCause> {
+        if self.config.disable_level.is_some_and(|off_at| level >= off_at) {
+            return Some(FeatureOffCause::Load);
+        }
+        let is_off_now = self.config.off_during.as_ref().is_some_and(|windows| windows.contains(now));
+        is_off_now.then_some(FeatureOffCause::Schedule)
+    }
+
+    fn off_cause(&self) -> Option<FeatureOffCause> {
+        match self.manual_override {
+            FeatureOverride::On => None,
+            FeatureOverride::Off => Some(FeatureOffCause::Operator),
+            FeatureOverride::Automatic => self.off_cause,
+        }
     }
 
     fn is_on(&self) -> bool {
-        match self.manual_override {
-            FeatureOverride::On => true,
-            FeatureOverride::Off => false,
-            FeatureOverride::Automatic => self.state == FeatureState::On,
-        }
+        self.off_cause().is_none()
     }
 }
 
@@ -246,7 +303,7 @@ mod tests {
     }
 
     fn enabled_names(set: &FeatureSet) -> Vec<&str> {
-        set.iter().filter(|(_, _, is_on)| *is_on).map(|(name, ..)| name).collect()
+        set.iter().filter(|(_, _, off_cause)| off_cause.is_none()).map(|(name, ..)| name).collect()
     }
 
     #[test]
@@ -282,6 +339,35 @@ mod tests {
             assert_eq!(set.is_on("reports").unwrap(), is_on, "at minute {minute}");
             assert!(set.is_on("search").unwrap());
         }
+    }
+
+    #[test]
+    fn cause_of_disabled_feature_is_load_schedule_or_operator() {
+        let features = [
+            FeatureConfig::disabled_at("search", LoadLevel::Critical),
+            FeatureConfig::manual("reports").off_during("00:10-00:20".parse().unwrap()),
+            FeatureConfig::manual("beta"),
+        ];
+        let mut set = FeatureSet::new(features, seconds(10)).unwrap();
+        let causes = |set: &FeatureSet| set.iter().map(|(.., cause)| cause).collect::<Vec<_>>();
+        assert_eq!(causes(&set), [None; 3]);
+        set.observe(seconds(600), LoadLevel::Critical);
+        set.set("beta", FeatureOverride::Off).unwrap();
+        let expected = [FeatureOffCause::Load, FeatureOffCause::Schedule, FeatureOffCause::Operator];
+        assert_eq!(causes(&set), expected.map(Some));
+        set.set("search", FeatureOverride::On).unwrap();
+        set.set("reports", FeatureOverride::Off).unwrap();
+        set.set("beta", FeatureOverride::Automatic).unwrap();
+        assert_eq!(causes(&set), [None, Some(FeatureOffCause::Operator), None]);
+    }
+
+    #[test]
+    fn override_display_round_trips() {
+        for state in [FeatureOverride::On, FeatureOverride::Off, FeatureOverride::Automatic] {
+            assert_eq!(state.to_string().parse(), Ok(state));
+        }
+        assert_eq!("auto".parse(), Ok(FeatureOverride::Automatic));
+        assert!("On".parse::<FeatureOverride>().is_err());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 mod feature_set;
 
-pub use feature_set::{FeatureConfig, FeatureOverride, FeatureSet};
+pub use feature_set::{FeatureConfig, FeatureOffCause, FeatureOverride, FeatureSet};
 
 use crate::{
     LoadLevel,
@@ -63,6 +63,17 @@ impl Feature {
     }
 }
 
+/// The state of a feature, for operators.
+#[derive(Clone, Debug)]
+pub struct FeatureStatus {
+    /// The feature.
+    pub feature: Feature,
+    /// Its override.
+    pub manual_override: FeatureOverride,
+    /// Why it is off; `None` if it is enabled.
+    pub off_cause: Option<FeatureOffCause>,
+}
+
 #[derive(Default)]
 struct FeaturesInner {
     set: Mutex<FeatureSet>,
@@ -80,7 +91,7 @@ impl Features {
         let set = FeatureSet::new(configs, Micros::from(recovery_interval))?;
         let features = set
             .iter()
-            .map(|(name, _, is_on)| Feature { name: name.into(), is_on: Arc::new(AtomicBool::new(is_on)) });
+            .map(|(name, ..)| Feature { name: name.into(), is_on: Arc::new(AtomicBool::new(true)) });
         let features = features.collect();
         Ok(Self { inner: Arc::new(FeaturesInner { set: Mutex::new(set), features }) })
     }
@@ -108,34 +119,47 @@ impl Features {
 
     /// Returns a feature, to be checked on each request.
     pub fn feature(&self, name: &str) -> Result<Feature, SettingError> {
-        let index = lock(&self.inner.set).position(name)?;
-        // Every index has a feature.
-        let feature = self.inner.features.get(index).cloned();
-        feature.ok_or_else(|| {
-            SettingError::new(format!("unknown feature `{name}`"), "add it to the configured features")
-        })
+        self.status(name).map(|status| status.feature)
+    }
+
+    /// Sets or clears the override of a feature.
+    pub fn set_override(&self, name: &str, manual_override: FeatureOverride) -> Result<(), SettingError> {
+        self.inner.update(|set| set.set(name, manual_override))
     }
 
     /// Enables a feature, whatever the load.
     pub fn turn_on(&self, name: &str) -> Result<(), SettingError> {
-        self.inner.update(|set| set.set(name, FeatureOverride::On))
+        self.set_override(name, FeatureOverride::On)
     }
 
     /// Disables a feature, whatever the load.
     pub fn turn_off(&self, name: &str) -> Result<(), SettingError> {
-        self.inner.update(|set| set.set(name, FeatureOverride::Off))
+        self.set_override(name, FeatureOverride::Off)
     }
 
     /// Clears the override, so that the feature follows the load again.
     pub fn clear_override(&self, name: &str) -> Result<(), SettingError> {
-        self.inner.update(|set| set.set(name, FeatureOverride::Automatic))
+        self.set_override(name, FeatureOverride::Automatic)
     }
 
-    /// Each feature in order, with its override.
-    pub fn list(&self) -> Vec<(Feature, FeatureOverride)> {
+    /// Each feature in order.
+    pub fn list(&self) -> Vec<FeatureStatus> {
         let set = lock(&self.inner.set);
-        let overrides = set.iter().map(|(_, manual_override, _)| manual_override);
-        self.inner.features.iter().cloned().zip(overrides).collect()
+        let status = |(feature, (_, manual_override, off_cause)): (&Feature, _)| FeatureStatus {
+            feature: feature.clone(),
+            manual_override,
+            off_cause,
+        };
+        self.inner.features.iter().zip(set.iter()).map(status).collect()
+    }
+
+    /// The state of one feature.
+    pub fn status(&self, name: &str) -> Result<FeatureStatus, SettingError> {
+        let index = lock(&self.inner.set).position(name)?;
+        // Every index has a feature.
+        self.list().into_iter().nth(index).ok_or_else(|| {
+            SettingError::new(format!("unknown feature `{name}`"), "add it to the configured features")
+        })
     }
 }
 
@@ -150,8 +174,8 @@ impl FeaturesInner {
         let mut set = lock(&self.set);
         let result = change(&mut set);
         // Published under the lock, so that an older change never overwrites a newer one.
-        for (feature, (_, _, is_on)) in self.features.iter().zip(set.iter()) {
-            feature.is_on.store(is_on, Ordering::Relaxed);
+        for (feature, (_, _, off_cause)) in self.features.iter().zip(set.iter()) {
+            feature.is_on.store(off_cause.is_none(), Ordering::Relaxed);
         }
         result
     }

@@ -31,6 +31,16 @@ impl LoadLevel {
     /// All levels, from lowest to highest.
     pub const ALL: [Self; 4] = [Self::Relaxed, Self::Normal, Self::Busy, Self::Critical];
 
+    /// The name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Relaxed => "relaxed",
+            Self::Normal => "normal",
+            Self::Busy => "busy",
+            Self::Critical => "critical",
+        }
+    }
+
     fn next_lower(self) -> Self {
         match self {
             Self::Relaxed | Self::Normal => Self::Relaxed,
@@ -42,12 +52,7 @@ impl LoadLevel {
 
 impl fmt::Display for LoadLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Relaxed => "relaxed",
-            Self::Normal => "normal",
-            Self::Busy => "busy",
-            Self::Critical => "critical",
-        })
+        f.write_str(self.name())
     }
 }
 

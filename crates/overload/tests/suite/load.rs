@@ -472,7 +472,7 @@ fn features_disable_by_load_and_recover_in_order() {
     let list = features.list();
     let list: Vec<_> = list
         .iter()
-        .map(|(feature, manual_override)| (feature.name(), feature.is_on(), *manual_override))
+        .map(|status| (status.feature.name(), status.feature.is_on(), status.manual_override))
         .collect();
     assert_eq!(list, [("search", false, FeatureOverride::Off), ("ads", true, FeatureOverride::Automatic)]);
     features.observe(Micros::from_secs(100), LoadLevel::Critical);
