@@ -14,9 +14,9 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_core::{Decision, Micros, Quota};
-use tidegate_limiter::{Bucket, Limiter, WaitError, Waiter, background, store::QuotaSelection};
-use tidegate_overload::CallError;
+use tidegate_core::{Decision, Micros, Quota, Ratio};
+use tidegate_limiter::{Bucket, BuildError, Limiter, WaitError, Waiter, background, store::QuotaSelection};
+use tidegate_overload::{CallError, load::Scalable};
 
 /// A named limit: its quotas, its mode and its store. Clones share state.
 ///
@@ -121,6 +121,26 @@ impl SharedRule {
             None | Some(_) => PATH_SLOW,
         };
         self.path.store(path, Ordering::Release);
+    }
+}
+
+/// Scales its quotas, in its limiter and in the rate limit headers.
+impl Scalable for Rule {
+    type Limit = Vec<Quota>;
+
+    fn limit(&self) -> Vec<Quota> {
+        self.quotas()
+    }
+
+    fn scale(limit: &Vec<Quota>, factor: Ratio) -> Result<Vec<Quota>, BuildError> {
+        Limiter::scale(limit, factor)
+    }
+
+    fn set_limit(&self, limit: &Vec<Quota>) -> Result<(), BuildError> {
+        let Some(limiter) = self.limiter() else { return Ok(()) };
+        limiter.set_limit(limit)?;
+        self.shared.set_policy_fields(limit);
+        Ok(())
     }
 }
 

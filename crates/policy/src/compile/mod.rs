@@ -26,7 +26,7 @@ pub use guards::breaker_settings;
 pub use live::LivePolicy;
 pub use named::{NamedRule, QuotaKind};
 pub use reject::RejectAction;
-pub use view::{AdaptiveView, RuleView};
+pub use view::{AdaptiveView, FailingView, RuleView};
 
 /// JSON whose strings borrow from the source if they have no escapes.
 pub use serde_json_borrow::{ObjectAsVec as JsonObject, Value as JsonValue};
@@ -54,7 +54,7 @@ use tidegate_core::{Ratio, SettingError};
 use tidegate_limiter::{Clock, Limiter};
 use tidegate_overload::{Features, LoadMonitor, ScaledLimit, load::Scalable as _};
 use tidegate_rule::{
-    Gate, Rules, StoreAddress,
+    Gate, Rule, Rules, StoreAddress,
     request::{KeyValue, RequestHead, RequestKey, TrustedProxies},
 };
 
@@ -205,10 +205,11 @@ pub(crate) struct PolicyGateInner {
     scaled_limits: Mutex<ScaledLimits>,
 }
 
-/// The limits that follow a schedule.
+/// The limits that follow a schedule or the load.
 #[derive(Default)]
 struct ScaledLimits {
-    limiters: Vec<ScaledLimit<Limiter>>,
+    /// Each with the index of its limit.
+    limiters: Vec<(usize, ScaledLimit<Rule>)>,
     bandwidths: Vec<ScaledLimit<ScheduledBandwidth>>,
 }
 
@@ -357,10 +358,9 @@ impl PolicyGate {
             if schedule.is_none() && scale.is_none() {
                 continue;
             }
-            let limits = rule.limits_of(usize::MAX);
-            let limiters = limits.filter_map(|limit| self.inner.gate.limits().get(limit)?.rule().limiter());
-            for limiter in limiters {
-                let mut builder = ScaledLimit::builder(Arc::new(limiter));
+            for index in rule.limits_of(usize::MAX) {
+                let Some(limit) = self.inner.gate.limits().get(index) else { continue };
+                let mut builder = ScaledLimit::builder(Arc::new(limit.rule().clone()));
                 if let Some(schedule) = schedule {
                     builder = builder.with_schedule(schedule.clone());
                 }
@@ -368,7 +368,7 @@ impl PolicyGate {
                     builder = builder.with_load_policy(scale);
                 }
                 // Cannot fail: the compiler has checked that the quotas can be scaled.
-                scaled.limiters.extend(builder.start(&monitor.monitor).ok());
+                scaled.limiters.extend(builder.start(&monitor.monitor).ok().map(|scaled| (index, scaled)));
             }
             let Some(schedule) = schedule else { continue };
             // Cannot fail: the compiler has checked that bandwidths can be scaled.

@@ -1,11 +1,12 @@
 //! Views of the rules of a compiled policy, for operators.
 
-use super::{PolicyGate, guards::CompiledRule, guards::InFlightLimit};
+use super::{CLASSES, PolicyGate, PolicyGateInner, guards::CompiledRule, guards::InFlightLimit};
 use crate::model::{RuleEnforcement, RuleSpec};
+use std::sync::PoisonError;
 use tidegate_access::Bans;
-use tidegate_core::{Percent, Quota};
+use tidegate_core::{Percent, Quota, Ratio};
 use tidegate_limiter::{KeyId, Limiter};
-use tidegate_overload::BreakerSnapshot;
+use tidegate_overload::{BreakerSnapshot, Feature};
 use tidegate_rule::{
     Mode, RequestLimit,
     request::{KeyValue, RequestHead},
@@ -14,8 +15,18 @@ use tidegate_rule::{
 /// The current state of a rule.
 #[derive(Clone, Copy)]
 pub struct RuleView<'a> {
+    policy: &'a PolicyGateInner,
     rule: &'a CompiledRule,
     limit: Option<&'a RequestLimit>,
+}
+
+/// The keys of a rule with `while-failing`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailingView {
+    /// The number of keys whose calls are counted.
+    pub keys: usize,
+    /// The number of keys whose calls fail, so that the quotas apply to them.
+    pub failing: usize,
 }
 
 /// The current state of an adaptive limit.
@@ -37,7 +48,7 @@ impl PolicyGate {
     pub fn view(&self, index: usize) -> Option<RuleView<'_>> {
         let rule = self.inner.rules.get(index)?;
         let limit = rule.limit.and_then(|limit| self.inner.gate.limits().get(limit));
-        Some(RuleView { rule, limit })
+        Some(RuleView { policy: &self.inner, rule, limit })
     }
 
     /// The key of a request for the rule at this index, or the client that its lists check; `None` if the request lacks it.
@@ -142,6 +153,31 @@ impl<'a> RuleView<'a> {
                 AdaptiveView { limit: limit.limit(), in_flight: limit.in_flight() }
             }
         })
+    }
+
+    /// The feature that its requests use.
+    pub fn feature(&self) -> Option<&'a Feature> {
+        self.rule.feature.as_ref()
+    }
+
+    /// The priority classes whose requests are shed now, the highest first; `None` for a rule without `shed`.
+    pub fn shed_classes(&self) -> Option<Vec<&'static str>> {
+        let shedder = self.rule.shedder.as_ref()?;
+        let shed = CLASSES.iter().enumerate().filter(|(class, _)| shedder.is_shed(*class));
+        Some(shed.map(|(_, (name, _))| *name).collect())
+    }
+
+    /// The factor of its quotas by load and schedule; `None` for a rule without `scale`.
+    pub fn scale_factor(&self) -> Option<Ratio> {
+        self.rule.source.scale.as_ref()?;
+        let scaled = self.policy.scaled_limiters.lock().unwrap_or_else(PoisonError::into_inner);
+        scaled.iter().find(|(limit, _)| Some(*limit) == self.rule.limit).map(|(_, scaled)| scaled.factor())
+    }
+
+    /// The keys that fail; `None` for a rule without `while-failing`.
+    pub fn failing(&self) -> Option<FailingView> {
+        let rates = self.rule.error_rate.as_ref()?;
+        Some(FailingView { keys: rates.len(), failing: rates.exceeded_count() })
     }
 
     /// The bans; `None` for a rule without access control.

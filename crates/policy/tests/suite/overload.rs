@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tidegate_limiter::{Clock, ManualClock};
 use tidegate_policy::{
     Policy, PolicyFormat,
-    compile::{Compiler, PolicyGate, PolicyResult, RejectReason},
+    compile::{Compiler, FailingView, PolicyGate, PolicyResult, RejectReason},
 };
 use tidegate_rule::{Evaluation, Rules};
 
@@ -92,6 +92,7 @@ fn load_sheds_lower_priorities_first_and_readmits_them() {
     machine.run_at(&gate, 90);
     let rejected = reject_reason(&gate, &request_with_priority("low"));
     assert_eq!(rejected, Some(RejectReason::Overloaded));
+    assert_eq!(gate.view(0).unwrap().shed_classes(), Some(vec!["normal", "low"]));
 }
 
 #[test]
@@ -126,9 +127,17 @@ fn quota_shrinks_under_load_and_recovers() {
     let gate = machine
         .gate("rules: [{ name: a, quota: 100/s, scale: { high: 80%, low: 50%, min: x0.5, interval: 1s } }]");
     let quota = |gate: &PolicyGate| gate.view(0).unwrap().quotas()[0].to_string();
-    assert_eq!(quota(&gate), "100/s");
+    let factor = |gate: &PolicyGate| gate.view(0).unwrap().scale_factor().unwrap().to_string();
+    assert_eq!((quota(&gate), factor(&gate)), ("100/s".to_owned(), "x1".to_owned()));
     machine.run_at(&gate, 90);
-    assert_eq!(quota(&gate), "50/s");
+    assert_eq!((quota(&gate), factor(&gate)), ("50/s".to_owned(), "x0.5".to_owned()));
+    let Evaluation::Ready(PolicyResult::Admitted(admission)) = gate.check(&PolicyTestRequest::new("GET /"))
+    else {
+        panic!("the quota is not used up")
+    };
+    let mut headers = Vec::new();
+    admission.write_headers(|name, value| headers.push(format!("{name}: {value}")));
+    assert!(headers.contains(&"ratelimit-policy: \"a\";q=50;w=1".to_owned()), "{headers:?}");
     machine.run_at(&gate, 60);
     assert_eq!(quota(&gate), "50/s", "between the thresholds nothing changes");
     machine.run_at(&gate, 10);
@@ -222,6 +231,7 @@ fn quota_applies_only_to_failing_keys_with_many_calls() {
     let admitted = [true, true, true, true, true, true, false, false, false];
     assert_eq!(calls("failing", 500), admitted);
     assert!(call("working", 200), "other keys are not affected");
+    assert_eq!(gate.view(0).unwrap().failing(), Some(FailingView { keys: 2, failing: 1 }));
     machine.manual_clock.advance(Duration::from_secs(11));
     assert!(call("failing", 200), "the failures are no longer in the window");
 }
