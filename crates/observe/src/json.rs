@@ -3,7 +3,7 @@
 use super::denial::seconds;
 use serde_json::{Value, json};
 use tidegate_core::{Percent, Quota};
-use tidegate_overload::BreakerSnapshot;
+use tidegate_overload::{BreakerSnapshot, FeatureOffCause, FeatureStatus, LoadMonitor};
 
 /// A quota as JSON: its text and its numbers.
 pub fn quota_json(quota: &Quota) -> Value {
@@ -29,4 +29,31 @@ pub(crate) fn breaker_json(breaker: &BreakerSnapshot) -> Value {
         "rejected": breaker.rejected,
         "remaining": breaker.remaining.map(seconds),
     })
+}
+
+/// The load of the machine as JSON.
+pub(crate) fn load_json(monitor: &LoadMonitor) -> Value {
+    let reading = monitor.load();
+    let signals =
+        monitor.signals().map(|(name, share)| json!({ "name": name, "percent": share.map(percent) }));
+    json!({
+        "percent": reading.share.map(percent),
+        "level": reading.level.name(),
+        "signals": signals.collect::<Vec<_>>(),
+    })
+}
+
+/// A feature as JSON.
+pub fn feature_json(status: &FeatureStatus) -> Value {
+    json!({
+        "name": status.feature.name(),
+        "on": status.off_cause.is_none(),
+        "override": status.manual_override.name(),
+        "cause": status.off_cause.map(FeatureOffCause::name),
+    })
+}
+
+/// A share in percent, without the rounding error of a product.
+fn percent(share: Percent) -> f64 {
+    f64::from(share.millionths()) / 1e4
 }

@@ -54,7 +54,7 @@ pub use config_snapshot::{ConfigSnapshot, ListenerInfo, policy_version, redact, 
 pub use counters::{PolicyCounters, SAMPLE_INTERVAL, TopBy};
 pub use denial::{DenialId, DenialRecord};
 pub use history::HistoryEntry;
-pub use json::quota_json;
+pub use json::{feature_json, quota_json};
 pub use key_label::{KeyLabel, effective_key_display};
 pub use latency::{LatencyBuckets, LatencyRecorder};
 pub use live::{LiveEvent, LiveFeed, LiveSubscription};

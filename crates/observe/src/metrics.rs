@@ -23,6 +23,7 @@ impl Snapshot {
     /// All metrics.
     pub fn metrics(&self) -> Vec<MetricFamily> {
         let mut all = self.gateway_metrics();
+        all.extend(self.load_metrics());
         all.extend(self.decision_metrics());
         all.extend(self.rule_metrics());
         all.extend(self.table_metrics());
@@ -78,6 +79,41 @@ impl Snapshot {
             MetricFamily::gauge("tidegate_live_watchers", "Clients of the live stream of the admin API.")
                 .with_sample(&[], self.watchers as u64),
         ]
+    }
+
+    fn load_metrics(&self) -> [MetricFamily; 4] {
+        let mut ratios = MetricFamily::gauge(
+            "tidegate_load_ratio",
+            "Load of the machine by signal, as a ratio of the value that counts as full.",
+        );
+        let mut level = MetricFamily::gauge(
+            "tidegate_load_level",
+            "Load level: 0 relaxed, 1 normal, 2 busy, 3 critical.",
+        );
+        let mut features =
+            MetricFamily::gauge("tidegate_feature_enabled", "1 while a feature is on, 0 while it is off.");
+        let mut shedding = MetricFamily::gauge(
+            "tidegate_rule_shedding",
+            "1 while a rule sheds requests of some priority because of the load, 0 otherwise.",
+        );
+        let gate = &self.config.gate;
+        if let Some(monitor) = gate.load() {
+            for (name, share) in monitor.signals() {
+                if let Some(share) = share {
+                    ratios.add(&[("signal", name)], share.as_f64());
+                }
+            }
+            level.add(&[], monitor.load().level as u64);
+        }
+        for status in gate.features().list() {
+            features.add(&[("feature", status.feature.name())], u64::from(status.off_cause.is_none()));
+        }
+        for rule in gate.views() {
+            if let Some(classes) = rule.shed_classes() {
+                shedding.add(&[("rule", rule.name())], u64::from(!classes.is_empty()));
+            }
+        }
+        [ratios, level, features, shedding]
     }
 
     fn decision_metrics(&self) -> [MetricFamily; 3] {

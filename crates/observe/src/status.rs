@@ -3,7 +3,7 @@
 use super::{
     Snapshot,
     denial::seconds,
-    json::{breaker_json, quota_json},
+    json::{breaker_json, feature_json, load_json, quota_json},
     latency::{LatencyBuckets, summary},
     live,
     shard::{DEGRADED_INDEX, OUTCOME_NAMES, RuleCounts, RuleOutcome},
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{HealthReport, ServerState};
 use serde_json::{Value, json};
-use tidegate_core::{Micros, Percent, Utc};
+use tidegate_core::{Micros, Percent, Ratio, Utc};
 use tidegate_policy::{
     compile::RuleView,
     model::{KeyDisplay, Observe, Quotas},
@@ -76,6 +76,8 @@ impl Snapshot {
             "responses": by_servers,
             "gateway-responses": by_gateway,
             "latency": { "decision": self.totals.decision_latency.to_json(), "wait": self.totals.wait_latency.to_json() },
+            "load": config.gate.load().map(load_json),
+            "features": config.gate.features().list().iter().map(feature_json).collect::<Vec<_>>(),
             "rules": rules,
             "listeners": config.listeners.iter()
                 .map(|it| json!({ "address": it.address.to_string(), "tls": it.tls }))
@@ -109,6 +111,10 @@ impl Snapshot {
             "queue": rule.waiting().map(|waiting| json!({ "waiting": waiting })),
             "breaker": rule.breaker().as_ref().map(breaker_json),
             "adaptive": rule.adaptive().map(|it| json!({ "limit": it.limit, "in-flight": it.in_flight })),
+            "feature": rule.feature().map(|it| json!({ "name": it.name(), "on": it.is_on() })),
+            "shedding": rule.shed_classes(),
+            "scale": rule.scale_factor().map(Ratio::as_f64),
+            "while-failing": rule.failing().map(|it| json!({ "keys": it.keys, "failing": it.failing })),
             "table": self.tables.get(index).and_then(Option::as_ref).map(table_json),
             "bans": rule.bans().map_or(0, |bans| bans.stats().stored),
         })
