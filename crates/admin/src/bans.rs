@@ -46,12 +46,7 @@ impl AdminState {
         let seconds = seconds.ok_or_else(|| {
             ApiError::bad_request(format!("`seconds` must be a number from 1 to {MAX_BAN_SECONDS}"))
         })?;
-        let reason = members.optional_text("reason")?.map(str::to_owned);
-        if reason.as_ref().is_some_and(|reason| reason.chars().count() > MAX_REASON_LENGTH) {
-            return Err(ApiError::bad_request(format!(
-                "`reason` is too long; use at most {MAX_REASON_LENGTH} characters"
-            )));
-        }
+        let reason = parse_reason(&members)?;
         let target = self.parse_target(&members)?;
         if let BanTarget::Network(network) = &target
             && is_wide_network(network)
@@ -135,6 +130,16 @@ impl AdminState {
             let address = found.key.parse::<std::net::IpAddr>().ok();
             address.and_then(|address| bans.lift(&address)).or_else(|| bans.lift(&*found.key)).map(drop)
         })
+    }
+}
+
+/// The reason of a change by an operator.
+pub(super) fn parse_reason(members: &JsonMembers<'_>) -> Result<Option<String>, ApiError> {
+    match members.optional_text("reason")? {
+        Some(reason) if reason.chars().count() > MAX_REASON_LENGTH => Err(ApiError::bad_request(format!(
+            "`reason` is too long; use at most {MAX_REASON_LENGTH} characters"
+        ))),
+        reason => Ok(reason.map(str::to_owned)),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use crate::{ChangeResult, GatewayError, PolicyFileError};
 use std::fmt;
+use tidegate_core::SettingError;
+use tidegate_overload::{FeatureOverride, FeatureStatus};
 use tidegate_policy::model::RuleEnforcement;
 use tokio::sync::{mpsc, oneshot};
 
@@ -18,6 +20,8 @@ pub enum GatewayCommand {
     Reload(oneshot::Sender<Result<ReloadScope, GatewayError>>),
     /// Change the policy.
     Change(PolicyChange, oneshot::Sender<Result<ChangeResult, PolicyFileError>>),
+    /// Set the override of a feature.
+    SetFeature(FeatureChange, oneshot::Sender<Result<FeatureStatus, FeatureError>>),
 }
 
 /// A change of the policy.
@@ -27,6 +31,29 @@ pub enum PolicyChange {
     SetMode(String, RuleEnforcement),
     /// Revert the last change; with an id, only if the last change has this id.
     RollBack(Option<u64>),
+}
+
+/// A change of the override of a feature.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeatureChange {
+    /// The name of the feature.
+    pub feature: String,
+    /// The override.
+    pub to: FeatureOverride,
+    /// Why, for the log.
+    pub reason: Option<String>,
+}
+
+/// The override of a feature cannot be set.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FeatureError {
+    /// The policy has no such feature.
+    #[error("{0}")]
+    Unknown(#[source] SettingError),
+    /// The gateway has stopped.
+    #[error("gateway stopped")]
+    GatewayStopped,
 }
 
 /// The scope of a policy reload.
@@ -70,6 +97,15 @@ impl GatewayHandle {
     /// Reverts the last change of a mode; with an id, only if the last change has this id.
     pub async fn roll_back(&self, id: Option<u64>) -> Result<ChangeResult, PolicyFileError> {
         self.change_policy(PolicyChange::RollBack(id)).await
+    }
+
+    /// Sets or clears the override of a feature, in all workers and until it is set again or the gateway stops. Returns the
+    /// state of the feature.
+    pub async fn set_feature(&self, change: FeatureChange) -> Result<FeatureStatus, FeatureError> {
+        let (reply, response) = oneshot::channel();
+        let stopped = FeatureError::GatewayStopped;
+        self.commands.send(GatewayCommand::SetFeature(change, reply)).await.map_err(|_| stopped)?;
+        response.await.unwrap_or(Err(FeatureError::GatewayStopped))
     }
 
     async fn change_policy(&self, change: PolicyChange) -> Result<ChangeResult, PolicyFileError> {

@@ -23,6 +23,7 @@
 //! | [`GatewayHandle`] | sends commands to a running gateway |
 //! | [`PolicyFile`] | changes rule modes in the policy file, with a history |
 //! | [`ModeChange`] | one change of a rule mode |
+//! | [`FeatureChange`] | one change of the override of a feature |
 //!
 //! | file | endpoints |
 //! |---|---|
@@ -30,6 +31,7 @@
 //! | `live` | `/api/v1/live` |
 //! | `simulate` | `/api/v1/simulate` |
 //! | `bans` | `/api/v1/bans` |
+//! | `features` | `/api/v1/features` |
 //! | `change` | `/reload`, `/api/v1/reset` |
 //! | `modes` | `/api/v1/rules/NAME/mode`, `/api/v1/rollback`, `/api/v1/changes` |
 //!
@@ -43,6 +45,7 @@ mod bans;
 mod change;
 mod dashboard;
 mod error;
+mod features;
 mod handle;
 mod live;
 mod modes;
@@ -52,7 +55,7 @@ mod routes;
 mod simulate;
 
 pub use error::GatewayError;
-pub use handle::{GatewayCommand, GatewayHandle, PolicyChange, ReloadScope};
+pub use handle::{FeatureChange, FeatureError, GatewayCommand, GatewayHandle, PolicyChange, ReloadScope};
 pub use policy_file::{ChangeResult, ModeChange, PolicyFile, PolicyFileError};
 
 use access::AdminAccess;

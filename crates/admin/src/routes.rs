@@ -34,6 +34,8 @@ pub(super) fn router(state: AdminState) -> Router {
         .route("/api/v1/simulate", post(simulate))
         .route("/api/v1/reset", post(reset))
         .route("/api/v1/rules/{name}/mode", post(set_mode))
+        .route("/api/v1/features", query_route(|state, _| state.features()))
+        .route("/api/v1/features/{name}", post(set_feature))
         .route("/api/v1/rollback", post(roll_back))
         .route("/api/v1/changes", get(changes))
         .route("/api/v1/bans", query_route(|state, _| state.bans()).post(ban))
@@ -92,6 +94,14 @@ async fn ban(State(state): State<AdminState>, request: Request) -> ApiResult {
 
 async fn set_mode(State(state): State<AdminState>, Path(rule): Path<String>, request: Request) -> ApiResult {
     state.set_mode(&rule, &operator_body(&state, request).await?).await
+}
+
+async fn set_feature(
+    State(state): State<AdminState>,
+    Path(name): Path<String>,
+    request: Request,
+) -> ApiResult {
+    state.set_feature(&name, &operator_body(&state, request).await?).await
 }
 
 async fn roll_back(State(state): State<AdminState>, request: Request) -> ApiResult {

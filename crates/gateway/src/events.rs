@@ -1,7 +1,9 @@
 //! The log events of this crate, one struct each.
 
 use std::{fmt::Display, io, path::Path};
-use tidegate_admin::{GatewayError, ModeChange, ReloadScope};
+use tidegate_admin::{FeatureChange, GatewayError, ModeChange, ReloadScope};
+use tidegate_core::Percent;
+use tidegate_overload::{FeatureOffCause, FeatureOverride, LoadLevel};
 
 /// The policy was reloaded and is in force.
 pub(crate) struct PolicyReloaded<'a> {
@@ -35,6 +37,64 @@ pub(crate) struct PolicyChanged<'a> {
 impl PolicyChanged<'_> {
     pub(crate) fn emit(self) {
         tracing::info!(id = self.change.id, change = %self.change, "policy changed");
+    }
+}
+
+/// A call of the admin API set or cleared the override of a feature.
+pub(crate) struct FeatureOverridden<'a> {
+    pub(crate) change: &'a FeatureChange,
+}
+
+impl FeatureOverridden<'_> {
+    pub(crate) fn emit(self) {
+        let FeatureChange { feature, to, reason } = self.change;
+        let reason = reason.as_deref();
+        match to {
+            FeatureOverride::On => tracing::info!(feature, reason, by = "api", "feature turned on"),
+            FeatureOverride::Off => tracing::info!(feature, reason, by = "api", "feature turned off"),
+            FeatureOverride::Automatic => {
+                tracing::info!(feature, reason, by = "api", "feature set to automatic");
+            }
+        }
+    }
+}
+
+/// The load or the schedule disabled a feature.
+pub(crate) struct FeatureDisabled<'a> {
+    pub(crate) feature: &'a str,
+    pub(crate) cause: FeatureOffCause,
+    /// `None` if the load is not the cause.
+    pub(crate) level: Option<LoadLevel>,
+}
+
+impl FeatureDisabled<'_> {
+    pub(crate) fn emit(self) {
+        let (cause, level) = (self.cause.name(), self.level.map(LoadLevel::name));
+        tracing::warn!(feature = self.feature, cause, level, "feature off");
+    }
+}
+
+/// A feature that the load or the schedule had disabled is enabled again.
+pub(crate) struct FeatureEnabled<'a> {
+    pub(crate) feature: &'a str,
+}
+
+impl FeatureEnabled<'_> {
+    pub(crate) fn emit(self) {
+        tracing::info!(feature = self.feature, "feature on");
+    }
+}
+
+/// The load of the machine reached another level.
+pub(crate) struct LoadLevelChanged {
+    pub(crate) level: LoadLevel,
+    pub(crate) share: Option<Percent>,
+}
+
+impl LoadLevelChanged {
+    pub(crate) fn emit(self) {
+        let share = self.share.map(|share| share.to_string());
+        tracing::info!(level = self.level.name(), share, "load level changed");
     }
 }
 

@@ -12,6 +12,7 @@
 mod failures;
 mod listeners;
 mod log_note;
+mod overload_log;
 mod policy_change;
 mod policy_filter;
 mod preflight;
@@ -30,6 +31,7 @@ use crate::{
 };
 use failures::ExpressionFailures;
 use listeners::bind_listeners;
+use overload_log::OverloadLog;
 use policy_filter::{ActivePolicy, PolicyFilter};
 use std::{
     collections::VecDeque, fmt, future::Future, net::SocketAddr, num::NonZeroUsize, pin::pin, sync::Arc,
@@ -95,6 +97,7 @@ pub struct Gateway {
     /// Threads of replaced listeners of the decision API, until their connections are drained.
     draining_threads: Vec<ServerThreads>,
     failures: ExpressionFailures,
+    overload_log: OverloadLog,
 }
 
 /// The current workers and their filter.
@@ -145,6 +148,7 @@ impl Gateway {
             draining_workers: VecDeque::new(),
             draining_threads: Vec::new(),
             failures: ExpressionFailures::default(),
+            overload_log: OverloadLog::default(),
         })
     }
 
@@ -216,6 +220,7 @@ impl Gateway {
                     decision_state.close_expired();
                     self.observer.tick();
                     self.failures.log(&self.gate, self.observer.clock.now());
+                    self.overload_log.log(&self.gate);
                 }
                 // `reload` logs an error, and keeps the previous policy.
                 () = self.watch.changed() => drop(self.reload().await),
@@ -223,6 +228,7 @@ impl Gateway {
                     // The caller may have given up, so the result of `send` does not matter.
                     Some(GatewayCommand::Reload(reply)) => drop(reply.send(self.reload().await)),
                     Some(GatewayCommand::Change(change, reply)) => drop(reply.send(self.change_policy(change).await)),
+                    Some(GatewayCommand::SetFeature(change, reply)) => drop(reply.send(self.set_feature(&change))),
                     None => {}
                 }
             }

@@ -1,8 +1,9 @@
-//! Changes of the policy file by the gateway that serves it.
+//! Changes by operators: of the policy file, and of features.
 
 use super::Gateway;
 use crate::events;
-use tidegate_admin::{ChangeResult, PolicyChange, PolicyFile, PolicyFileError};
+use tidegate_admin::{ChangeResult, FeatureChange, FeatureError, PolicyChange, PolicyFile, PolicyFileError};
+use tidegate_overload::FeatureStatus;
 
 impl Gateway {
     /// Changes the policy file, and puts it in force. If that fails, the file is restored.
@@ -28,6 +29,16 @@ impl Gateway {
                 run_blocking(move || Err(file.restore(&change, reason))).await
             }
         }
+    }
+
+    /// Sets or clears the override of a feature. A reload takes the overrides of the gate over, so both run on one task.
+    pub(super) fn set_feature(&mut self, change: &FeatureChange) -> Result<FeatureStatus, FeatureError> {
+        let features = self.gate.features();
+        features.set_override(&change.feature, change.to).map_err(FeatureError::Unknown)?;
+        let status = features.status(&change.feature).map_err(FeatureError::Unknown)?;
+        self.overload_log.record(&change.feature, status.off_cause);
+        events::FeatureOverridden { change }.emit();
+        Ok(status)
     }
 }
 
