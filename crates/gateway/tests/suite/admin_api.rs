@@ -34,9 +34,14 @@ impl AdminGateway {
     }
 
     fn start_with(server: &TestBackend, rest: &str, rules: Rules) -> Self {
+        Self::start_policy(&policy_text(server, rest), rules)
+    }
+
+    /// Starts a gateway with a whole policy, which has an admin API.
+    pub(crate) fn start_policy(text: &str, rules: Rules) -> Self {
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("policy.yaml");
-        fs::write(&file, policy_text(server, rest)).unwrap();
+        fs::write(&file, text).unwrap();
         let gateway = Gateway::open(PolicySource::file(file), rules).unwrap();
         let (address, admin) = (gateway.addresses()[0], gateway.admin_address().unwrap());
         let (decisions, handle) = (gateway.decisions_address(), gateway.handle());
@@ -48,7 +53,12 @@ impl AdminGateway {
     }
 
     async fn replace(&self, server: &TestBackend, rest: &str) {
-        fs::write(self.folder.path().join("policy.yaml"), policy_text(server, rest)).unwrap();
+        self.replace_policy(&policy_text(server, rest)).await;
+    }
+
+    /// Replaces the whole policy.
+    pub(crate) async fn replace_policy(&self, text: &str) {
+        fs::write(self.folder.path().join("policy.yaml"), text).unwrap();
         self.handle.reload().await.unwrap();
     }
 
@@ -88,7 +98,7 @@ impl AdminGateway {
         serde_json::from_str(&response.body).unwrap()
     }
 
-    async fn metrics(&self) -> String {
+    pub(crate) async fn metrics(&self) -> String {
         self.admin_request("GET", "/metrics", "").await.body
     }
 
@@ -427,7 +437,7 @@ async fn metric_count_does_not_grow_with_keys() {
 }
 
 /// The value of a metric, with its labels if it has any.
-fn metric_value(metrics: &str, name: &str) -> f64 {
+pub(crate) fn metric_value(metrics: &str, name: &str) -> f64 {
     let found = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
     found.unwrap_or_else(|| panic!("{name} is not in\n{metrics}"))
 }

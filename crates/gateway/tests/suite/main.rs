@@ -19,6 +19,7 @@ mod limits;
 mod load_balancing;
 mod log;
 mod normalization;
+mod overload;
 mod path_spellings;
 mod policy;
 mod policy_files;

@@ -23,16 +23,23 @@ impl LogCapture {
 
     /// Waits for an event that contains `part`.
     pub(crate) async fn wait_for(&mut self, part: &str) {
+        self.collect_until(part).await;
+    }
+
+    /// Waits for an event that contains `part`, and returns the events before it.
+    pub(crate) async fn collect_until(&mut self, part: &str) -> Vec<String> {
+        let mut before = Vec::new();
         let found = async {
             while let Some(message) = self.messages.recv().await {
                 if message.contains(part) {
                     return;
                 }
+                before.push(message);
             }
         };
-        timeout(super::TEST_TIMEOUT, found)
-            .await
-            .unwrap_or_else(|_| panic!("no log event contains {part:?}"));
+        let found = timeout(super::TEST_TIMEOUT, found).await;
+        found.unwrap_or_else(|_| panic!("no log event contains {part:?}"));
+        before
     }
 }
 
