@@ -46,12 +46,12 @@ export class Gateway {
   #child;
   #token = TOKEN;
 
-  static async start({ admin = ADMIN, observe = OBSERVE, rules = RULES } = {}) {
+  static async start({ admin = ADMIN, observe = OBSERVE, rules = RULES, more = '' } = {}) {
     const gateway = new Gateway();
     gateway.#server = http.createServer((request, response) => response.end('well\n')).listen(0, '127.0.0.1');
     await new Promise((resolve) => gateway.#server.once('listening', resolve));
     gateway.#directory = await mkdtemp(path.join(os.tmpdir(), 'tidegate-browser-'));
-    gateway.policy = `listen: 127.0.0.1:0\n${admin}\n${observe}\nupstreams: { app: "http://127.0.0.1:${gateway.#server.address().port}" }\nroutes: app\nrules: ${rules}`;
+    gateway.policy = `listen: 127.0.0.1:0\n${admin}\n${observe}\n${more}\nupstreams: { app: "http://127.0.0.1:${gateway.#server.address().port}" }\nroutes: app\nrules: ${rules}`;
     await gateway.#serve();
     return gateway;
   }

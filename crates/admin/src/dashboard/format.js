@@ -32,6 +32,11 @@ export function share(number) {
   return `${tenth.format(number * 100)}${SPACE}%`;
 }
 
+/** A factor of quotas: 0.512 as `x0.512`. */
+export function factor(number) {
+  return `x${Number(number.toFixed(3))}`;
+}
+
 /** Seconds as a duration: `480 ns`, `1.2 ms`, `48.2 s`, `3 min 20 s`, `2 d 4 h`. */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return '–';

@@ -8,7 +8,7 @@
 //! | `api.js`, `operator.js` | requests, and those that need the operator token |
 //! | `dom.js`, `format.js`, `chart.js` | elements, numbers and charts |
 //! | `shape.js`, `quota_result.js` | the drawn traffic of the playground, and its result under a quota |
-//! | `views/` | one file per view |
+//! | `views/` | one file per view; `overload.js` has the panels of load and features |
 //!
 //! The dashboard uses only the endpoints in `docs/admin-api.md`.
 
@@ -39,7 +39,7 @@ macro_rules! assets {
     };
 }
 
-const ASSETS: [Asset; 22] = assets! {
+const ASSETS: [Asset; 23] = assets! {
     "/" PAGE "index.html",
     "/dashboard/api.js" SCRIPT "api.js",
     "/dashboard/app.js" SCRIPT "app.js",
@@ -56,6 +56,7 @@ const ASSETS: [Asset; 22] = assets! {
     "/dashboard/views/denials.js" SCRIPT "views/denials.js",
     "/dashboard/views/health.js" SCRIPT "views/health.js",
     "/dashboard/views/keys.js" SCRIPT "views/keys.js",
+    "/dashboard/views/overload.js" SCRIPT "views/overload.js",
     "/dashboard/views/playground.js" SCRIPT "views/playground.js",
     "/dashboard/views/policy.js" SCRIPT "views/policy.js",
     "/dashboard/views/rule.js" SCRIPT "views/rule.js",

@@ -36,6 +36,7 @@ fn dashboard_works_in_a_browser() {
             "dashboard.test.js",
             "changes.test.js",
             "promotion.test.js",
+            "overload.test.js",
             "lifecycle.test.js",
             "report.test.js",
         ])

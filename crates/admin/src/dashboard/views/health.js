@@ -1,7 +1,8 @@
-// Health of upstream servers and stores, and the state of queues, circuit breakers and key tables.
+// Health of upstream servers and stores, load, features, and the state of queues, circuit breakers and key tables.
 
 import { chip, empty, definitionList, h, panel, table } from '../dom.js';
 import { bytes, count, duration, dateTime, share } from '../format.js';
+import { featuresPanel, loadPanel } from './overload.js';
 import { inMemory } from './rule.js';
 import { tiles } from './traffic.js';
 
@@ -17,8 +18,11 @@ const TONES = {
   'forced-open': 'bad',
 };
 
-export function health({ root }) {
+export function health(page) {
+  const { root } = page;
   const numbers = tiles(['Up for', 'In flight', '2xx and 3xx', '4xx', '5xx']);
+  const load = loadPanel();
+  const features = featuresPanel(page);
   const servers = section('Servers');
   const stores = section('Stores');
   const guards = section('Queues, breakers and adaptive limits');
@@ -27,6 +31,7 @@ export function health({ root }) {
   root.append(
     h('h1', {}, 'Health'),
     numbers.element,
+    h('div', { class: 'pair' }, load.element, features.element),
     servers.element,
     stores.element,
     guards.element,
@@ -45,6 +50,8 @@ export function health({ root }) {
         both('4xx'),
         both('5xx'),
       ]);
+      load.update(it.load);
+      features.update(it.features);
       servers.show(it.upstreams, () => serverTable(it.upstreams));
       stores.show(it.stores, () => storeTable(it.stores));
       const protectedRules = it.rules

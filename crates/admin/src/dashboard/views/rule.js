@@ -2,7 +2,7 @@
 
 import { chart } from '../chart.js';
 import { chip, empty, definitionList, h, panel } from '../dom.js';
-import { brief, bytes, count, duration, quota, rate, share } from '../format.js';
+import { brief, bytes, count, duration, factor, quota, rate, share } from '../format.js';
 import { topKeys } from './keys.js';
 import { LABELS, NAMES, tiles, ruleStates } from './traffic.js';
 import { OUTCOMES, recent } from '../live.js';
@@ -12,9 +12,10 @@ export const REASONS = {
   'no-key': 'no key in the request',
   'deny-list': 'denied by a list',
   banned: 'banned',
-  overloaded: 'circuit breaker or concurrency limit',
+  overloaded: 'circuit breaker, concurrency limit or load',
   'queue-full': 'queue full',
   'store-unavailable': 'store unavailable',
+  'feature-off': 'feature off',
 };
 
 export function rule(page) {
@@ -87,7 +88,7 @@ export function rule(page) {
 }
 
 function parts(rule) {
-  const { breaker, adaptive, table, queue } = rule;
+  const { breaker, adaptive, table, queue, feature, shedding, 'while-failing': failing } = rule;
   return [
     ['Requests', rule.match ?? 'all'],
     ['Key', rule.key && rule.key !== 'all' ? rule.key : 'all requests together'],
@@ -101,6 +102,10 @@ function parts(rule) {
     ['Queue', queue && `${count(queue.waiting)} waiting`],
     ['Breaker', breaker && breakerText(breaker)],
     ['Adaptive limit', adaptive && `${count(adaptive['in-flight'])} of ${count(adaptive.limit)} in flight`],
+    ['Feature', feature && `${feature.name}, ${feature.on ? 'on' : 'off'}`],
+    ['Shedding', shedding && (shedding.length > 0 ? shedding.join(', ') : 'nothing')],
+    ['Factor of quotas', typeof rule.scale === 'number' ? factor(rule.scale) : null],
+    ['Failing keys', failing && `${count(failing.failing)} of ${count(failing.keys)}`],
     ['Keys in memory', table && `${inMemory(table)} of ${count(table.capacity)}, ${bytes(table.bytes)} at most`],
     ['Overflowed', table?.overflowed ? count(table.overflowed) : null],
     ['Bans', rule.bans ? count(rule.bans) : null],

@@ -2,7 +2,7 @@
 
 import { chart, sparkline } from '../chart.js';
 import { chip, empty, h, renderList, panel, setText, set } from '../dom.js';
-import { brief, count, quota, rate, share } from '../format.js';
+import { brief, count, factor, quota, rate, share } from '../format.js';
 import { OUTCOMES, recent } from '../live.js';
 
 export const LABELS = ['Admitted', 'Delayed', 'Denied', 'Shadow'];
@@ -145,6 +145,13 @@ export function ruleStates(rule) {
     states.push([`enforced for ${Number(rule.percent.toFixed(2))} %`, 'shadow']);
   if (rule.breaker && rule.breaker.state !== 'closed')
     states.push([`breaker ${rule.breaker.state}`, rule.breaker.state === 'open' ? 'bad' : 'warn']);
+  if (rule.feature) {
+    const { name, on } = rule.feature;
+    states.push([`feature ${name} ${on ? 'on' : 'off'}`, on ? null : 'bad']);
+  }
+  if (rule.shedding?.length > 0) states.push([`sheds ${rule.shedding.join(', ')}`, 'bad']);
+  if (typeof rule.scale === 'number' && rule.scale < 1) states.push([`quotas ${factor(rule.scale)}`, 'warn']);
+  if (rule['while-failing']?.failing > 0) states.push([`${count(rule['while-failing'].failing)} failing keys`, 'warn']);
   if (rule.queue?.waiting > 0) states.push([`${count(rule.queue.waiting)} waiting`, 'warn']);
   if (rule.table?.overflowed > 0) states.push(['table full', 'bad']);
   if (rule.bans > 0) states.push([`${count(rule.bans)} banned`, 'bad']);
