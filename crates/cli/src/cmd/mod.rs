@@ -6,6 +6,7 @@ mod check;
 mod closed_loop;
 mod completions;
 mod explain;
+mod feature;
 mod import;
 mod man;
 mod mode;
@@ -41,6 +42,7 @@ enum CliCommand {
     Check(check::CheckArgs),
     Completions(completions::CompletionsArgs),
     Explain(explain::ExplainArgs),
+    Feature(feature::FeatureArgs),
     Import(import::ImportArgs),
     Man(man::ManArgs),
     Mode(mode::ModeArgs),
@@ -63,6 +65,7 @@ pub(crate) fn run() -> Result<(), CliError> {
         Ok(Cli { command: CliCommand::Check(args) }) => check::run(&args),
         Ok(Cli { command: CliCommand::Completions(args) }) => completions::run(&args, Cli::command()),
         Ok(Cli { command: CliCommand::Explain(args) }) => explain::run(&args),
+        Ok(Cli { command: CliCommand::Feature(args) }) => feature::run(&args),
         Ok(Cli { command: CliCommand::Import(args) }) => import::run(&args),
         Ok(Cli { command: CliCommand::Man(args) }) => man::run(&args, Cli::command()),
         Ok(Cli { command: CliCommand::Mode(args) }) => mode::run(&args),

@@ -96,6 +96,7 @@ fn summary_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
         ),
         width,
     ));
+    lines.extend(load_line(now, frame));
     let rejected = policy["error"]
         .as_str()
         .map(|error| format!("policy rejected, the previous one is active: {}", sanitize_cell(error)));
@@ -104,6 +105,35 @@ fn summary_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
         last_error.into_iter().chain(rejected).map(|text| paint.tone(Tone::Problem, truncate(&text, width))),
     );
     lines
+}
+
+/// The load of the machine, and the features that are off; `None` if the policy uses neither.
+fn load_line(now: &Value, frame: &Frame<'_>) -> Option<String> {
+    let mut parts = Vec::new();
+    let load = &now["load"];
+    let level = load["level"].as_str();
+    if let Some(level) = level {
+        let percent =
+            |value: &Value| value.as_f64().map_or("?".to_owned(), |percent| format!("{percent:.0} %"));
+        let signals: Vec<String> = array_items(&load["signals"])
+            .map(|signal| format!("{} {}", value_text(&signal["name"]), percent(&signal["percent"])))
+            .collect();
+        parts.push(format!(
+            "load {} {} ({})",
+            percent(&load["percent"]),
+            sanitize_cell(level),
+            signals.join(", ")
+        ));
+    }
+    let off: Vec<String> = array_items(&now["features"])
+        .filter(|feature| feature["on"] == false)
+        .map(|feature| value_text(&feature["name"]))
+        .collect();
+    if !off.is_empty() {
+        parts.push(format!("features off: {}", off.join(", ")));
+    }
+    let is_calm = off.is_empty() && !matches!(level, Some("busy" | "critical"));
+    (!parts.is_empty()).then(|| health_line(frame, is_calm, &parts.join(", ")))
 }
 
 /// One line per rule, and another one for its state; at most `max_lines` lines.
@@ -189,6 +219,11 @@ fn rule_state(row: &RuleRow<'_>) -> Vec<String> {
     let adaptive = &rule["adaptive"];
     let adaptive = adaptive["in-flight"].as_u64().zip(adaptive["limit"].as_u64());
     state.extend(adaptive.map(|(flight, limit)| format!("{flight} of {limit} in flight")));
+    let shed = array_items(&rule["shedding"]).map(value_text).collect::<Vec<_>>().join(", ");
+    state.extend((!shed.is_empty()).then(|| format!("sheds {shed}")));
+    let scale = rule["scale"].as_f64().filter(|factor| *factor < 1.0);
+    state.extend(scale.map(|factor| format!("quotas x{}", (factor * 1e3).round() / 1e3)));
+    state.extend(positive(&rule["while-failing"]["failing"]).map(|keys| format!("{keys} failing keys")));
     state.extend(
         (row.degraded >= 0.05).then(|| format!("{}/s without the store", number::format_rate(row.degraded))),
     );
@@ -294,12 +329,19 @@ mod tests {
             "policy": { "version": "9f0c5d1e2a3b4c5d", "file": "policy.yaml", "error": null },
             "requests": { "total": 1000 * part, "admitted": 900 * part, "rejected": 100 * part, "in-flight": 3 },
             "latency": { "decision": { "p99": 0.000_002 } },
+            "load": { "percent": 83.24, "level": "busy", "signals": [
+                { "name": "memory", "percent": 83.24 }, { "name": "cpu", "percent": null } ] },
+            "features": [
+                { "name": "search", "on": true, "override": "automatic", "cause": null },
+                { "name": "similar", "on": false, "override": "automatic", "cause": "load" } ],
             "rules": [
                 { "name": "everybody", "mode": "enforce", "percent": null, "counts": counts(890, 0), "queue": null,
                   "breaker": null, "adaptive": null, "table": { "overflowed": 0 }, "bans": 0 },
                 { "name": "log\u{1b}[2J\nin", "mode": "shadow", "percent": 25.0, "counts": counts(10, 100),
                   "queue": { "waiting": 4 }, "breaker": { "state": "open" }, "adaptive": { "limit": 20, "in-flight": 3 },
                   "table": { "overflowed": 7 }, "bans": 1 },
+                { "name": "search", "mode": "enforce", "percent": null, "counts": counts(0, 0), "shedding": ["low"],
+                  "scale": 0.512, "while-failing": { "keys": 9, "failing": 2 } },
             ],
             "upstreams": [ { "name": "app", "servers": [
                 { "address": "127.0.0.1:9000", "health": "healthy", "in-flight": 3, "breaker": null },
@@ -334,12 +376,15 @@ mod tests {
             "\
 tidegate 0.1.0 at http://127.0.0.1:9091, up 12 s, policy 9f0c5d1e2a3b4c5d of po…
 requests 500/s, admitted 450/s, denied 50/s, in flight 3, decision p99 2 µs
+load 83 % busy (memory 83 %, cpu ?), features off: similar
 
                                        per second                          total
 rule         mode      admit  delay   deny shadow     admit  delay   deny shadow
 everybody    enforce     445      0      0      0      1780      0      0      2
 log�[2J�in   shadow      5.0      0     50      0        20      0    200      2
   for 25 % of keys, 4 waiting, breaker open, 3 of 20 in flight, 7 keys overflow…
+search       enforce       0      0      0      0         0      0      0      2
+  sheds low, quotas x0.512, 2 failing keys
 
 upstream app 127.0.0.1:9000: healthy, 3 in flight
 upstream app 127.0.0.1:9001: down, 0 in flight

@@ -7,6 +7,7 @@ mod bench;
 mod common;
 mod crash_recovery;
 mod curl;
+mod feature;
 mod key_capacity;
 mod large_bodies;
 mod log;

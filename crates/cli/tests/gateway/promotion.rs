@@ -16,14 +16,14 @@ async fn run_tidegate(args: &[&str]) -> Output {
 }
 
 /// Runs a command that succeeds. Returns its standard output.
-async fn stdout_of(args: &[&str]) -> String {
+pub(crate) async fn stdout_of(args: &[&str]) -> String {
     let output = run_tidegate(args).await;
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// Runs a command that fails. Returns its standard error.
-async fn stderr_of(args: &[&str]) -> String {
+pub(crate) async fn stderr_of(args: &[&str]) -> String {
     let output = run_tidegate(args).await;
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");

@@ -10,7 +10,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-const COMMANDS: [&str; 8] = ["check", "completions", "explain", "man", "replay", "serve", "suggest", "why"];
+const COMMANDS: [&str; 9] =
+    ["check", "completions", "explain", "feature", "man", "replay", "serve", "suggest", "why"];
 
 /// Runs a program with this input. Returns whether it succeeded and its output; `None` if it is not installed.
 fn run_with_input(program: &str, args: &[&str], input: &str) -> Option<(bool, String)> {
