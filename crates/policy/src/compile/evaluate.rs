@@ -41,20 +41,22 @@ pub struct PolicyAdmission {
     pub(super) gate: PolicyGate,
     pub(super) verdict: Verdict,
     pub(super) permits: Vec<GuardPermit>,
-    /// The calls that error rates count.
-    counted_calls: Vec<CallPermit<Arc<KeyedErrorRate>>>,
     /// Results of access lists, of guards, and of rules without quotas.
     pub(super) other_results: Vec<(usize, Mode, RuleResult)>,
     /// The time that it waited.
     wait_time: Micros,
-    /// The byte rates of its bodies, if a rule limits them.
-    bandwidth: Option<Box<BodyRates>>,
+    /// What few requests have.
+    extras: Option<Box<AdmissionExtras>>,
 }
 
+/// What few requests have.
 #[derive(Default)]
-struct BodyRates {
+struct AdmissionExtras {
+    /// The byte rates of its bodies.
     down: Vec<Bandwidth>,
     up: Vec<Bandwidth>,
+    /// The calls that error rates count.
+    counted_calls: Vec<CallPermit<Arc<KeyedErrorRate>>>,
 }
 
 /// The reason for denying a request, and the action.
@@ -178,21 +180,13 @@ impl EvaluationState {
         self.guarded.clear();
         self.clients.clear();
         self.rejection = None;
-        let PolicyAdmission {
-            gate: _,
-            verdict,
-            permits,
-            counted_calls,
-            other_results: others,
-            wait_time: waited,
-            bandwidth,
-        } = &mut self.admission;
+        let PolicyAdmission { gate: _, verdict, permits, other_results: others, wait_time: waited, extras } =
+            &mut self.admission;
         verdict.clear();
         permits.clear();
-        counted_calls.clear();
         others.clear();
         *waited = Micros::ZERO;
-        *bandwidth = None;
+        *extras = None;
     }
 
     /// Evaluates all steps in order, for a live or a dry run. Returns the future to wait for, if any; never in a dry run.
@@ -275,7 +269,8 @@ impl EvaluationState {
                 let key = rule.key_of(head).unwrap_or(KeyValue::All);
                 let is_failing = rates.is_exceeded(&key);
                 if matches!(run, RunMode::Live) {
-                    self.admission.counted_calls.push(rates.start_call(&key));
+                    let extras = self.admission.extras.get_or_insert_default();
+                    extras.counted_calls.push(rates.start_call(&key));
                 }
                 is_failing
             }
@@ -293,7 +288,7 @@ impl EvaluationState {
             }
             let (down, up) = rule.bandwidth(head);
             if down.is_some() || up.is_some() {
-                let rates = self.admission.bandwidth.get_or_insert_default();
+                let rates = self.admission.extras.get_or_insert_default();
                 rates.down.extend(down);
                 rates.up.extend(up);
             }
@@ -303,7 +298,7 @@ impl EvaluationState {
 
     fn reject(&mut self, rule: usize, rejection: RuleRejection) {
         self.admission.permits.clear();
-        self.admission.counted_calls.clear();
+        self.admission.record_calls(CallOutcome::Ignored);
         self.admission.other_results.retain(|(other, ..)| *other != rule);
         self.admission.other_results.push((rule, Mode::Enforce, RuleResult::Rejected(rejection.reason())));
         self.rejection = Some((rule, rejection));
@@ -311,7 +306,7 @@ impl EvaluationState {
 
     /// Applies the verdict of the quotas.
     fn apply_verdict(&mut self, inner: &PolicyGateInner) {
-        let PolicyAdmission { verdict, permits, counted_calls, wait_time: waited, .. } = &mut self.admission;
+        let PolicyAdmission { verdict, permits, wait_time: waited, .. } = &mut self.admission;
         *waited = waited.saturating_add(verdict.wait_time());
         if let Some(denial) = verdict.denial() {
             // Every rule that denies the request records it for the bans of its client.
@@ -323,7 +318,7 @@ impl EvaluationState {
             let owner = inner.limit_rules.get(denial.limit).copied().unwrap_or(usize::MAX);
             self.rejection = Some((owner, RuleRejection::Limit(reject_reason(denial))));
             permits.clear();
-            counted_calls.clear();
+            self.admission.record_calls(CallOutcome::Ignored);
         }
     }
 
@@ -490,10 +485,9 @@ impl PolicyAdmission {
             gate: gate.clone(),
             verdict: Verdict::default(),
             permits: Vec::new(),
-            counted_calls: Vec::new(),
             other_results: Vec::new(),
             wait_time: Micros::ZERO,
-            bandwidth: None,
+            extras: None,
         }
     }
 
@@ -521,6 +515,16 @@ impl PolicyAdmission {
             key: None,
         });
         quotas.chain(others)
+    }
+
+    fn has_counted_calls(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| !extras.counted_calls.is_empty())
+    }
+
+    /// Records the outcome in the error rates.
+    fn record_calls(&mut self, outcome: CallOutcome) {
+        let calls = self.extras.iter_mut().flat_map(|extras| extras.counted_calls.drain(..));
+        calls.for_each(|call| call.record(outcome));
     }
 
     /// Of the decisions of a rule, one that would deny, or else that of its own limit.
@@ -553,17 +557,17 @@ impl PolicyAdmission {
 
     /// The byte rates of its response. All of them apply.
     pub fn response_rates(&self) -> &[Bandwidth] {
-        self.bandwidth.as_deref().map_or(&[], |rates| &rates.down)
+        self.extras.as_deref().map_or(&[], |rates| &rates.down)
     }
 
     /// The byte rates of its request body. All of them apply.
     pub fn request_rates(&self) -> &[Bandwidth] {
-        self.bandwidth.as_deref().map_or(&[], |rates| &rates.up)
+        self.extras.as_deref().map_or(&[], |rates| &rates.up)
     }
 
     /// Whether there are permits or reservations to settle with the response.
     pub fn has_pending(&self) -> bool {
-        self.verdict.has_hold() || !self.permits.is_empty() || !self.counted_calls.is_empty()
+        self.verdict.has_hold() || !self.permits.is_empty() || self.has_counted_calls()
     }
 
     /// Leaves the queues of a dry run, because the wait is over.
@@ -576,14 +580,14 @@ impl PolicyAdmission {
     pub fn settle(mut self, reply: &dyn ResponseHead) -> RequestPermits {
         let report = classify_client(Some(reply));
         self.permits.drain(..).for_each(|permit| permit.report(report));
-        self.counted_calls.drain(..).for_each(|permit| permit.record(report));
+        self.record_calls(report);
         self.verdict.settle(&self.gate.inner.gate, reply)
     }
 
     /// Reports a failure without a response to its guards, and charges the reservations.
     pub fn fail(mut self) {
         self.permits.drain(..).for_each(|permit| permit.report(CallOutcome::Failure));
-        self.counted_calls.drain(..).for_each(|permit| permit.record(CallOutcome::Failure));
+        self.record_calls(CallOutcome::Failure);
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) enum PreparedMonitor {
     /// That of the previous policy.
     Existing(Arc<PolicyMonitor>),
     New {
-        builder: LoadMonitorBuilder,
+        builder: Box<LoadMonitorBuilder>,
         spec: Option<LoadSpec>,
         is_threaded: bool,
     },
@@ -69,7 +69,7 @@ impl PreparedMonitor {
             }
         }
         let is_threaded = spec.is_some() && compiler.clock.is_none();
-        Some(Self::New { builder, spec, is_threaded })
+        Some(Self::New { builder: Box::new(builder), spec, is_threaded })
     }
 
     /// Starts the monitor, with a thread of its own if it measures the load.

@@ -170,8 +170,9 @@ impl<'a> RuleView<'a> {
     /// The factor of its quotas by load and schedule; `None` for a rule without `scale`.
     pub fn scale_factor(&self) -> Option<Ratio> {
         self.rule.source.scale.as_ref()?;
-        let scaled = self.policy.scaled_limiters.lock().unwrap_or_else(PoisonError::into_inner);
-        scaled.iter().find(|(limit, _)| Some(*limit) == self.rule.limit).map(|(_, scaled)| scaled.factor())
+        let scaled = self.policy.scaled_limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = scaled.limiters.iter().find(|(limit, _)| Some(*limit) == self.rule.limit);
+        own.map(|(_, scaled)| scaled.factor())
     }
 
     /// The keys that fail; `None` for a rule without `while-failing`.

@@ -58,20 +58,14 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
     let sheds_by_class = matches!(rule.shed, Some(ShedSpec::Classes(_)));
     let has_plain_quota = !quotas.is_empty() && !has_tiers;
     let is_fixed = matches!(rule.priority, Some(PrioritySpec::Fixed(_)));
-    if rule.priority.is_some() && rule.adaptive.is_none() && !sheds_by_class {
-        if is_fixed || !has_queue && !has_plain_quota {
-            let (reason, fix) = match is_fixed {
-                true => (
-                    "`priority` has no effect: all requests of the rule have the same one",
-                    "take it from the request, as in `{ key: header x-priority, default: low }`",
-                ),
-                false => (
-                    "`priority` has no effect without a quota, `adaptive` or `shed`",
-                    "remove it, or add a quota",
-                ),
-            };
-            add("priority", reason.to_owned(), fix);
-        }
+    let is_unused = rule.adaptive.is_none() && !sheds_by_class && !has_queue && !has_plain_quota;
+    if is_fixed && rule.adaptive.is_none() && !sheds_by_class {
+        let reason = "`priority` has no effect: all requests of the rule have the same one".to_owned();
+        let fix = "take it from the request, as in `{ key: header x-priority, default: low }`";
+        add("priority", reason, fix);
+    } else if rule.priority.is_some() && is_unused {
+        let reason = "`priority` has no effect without a quota, `adaptive` or `shed`".to_owned();
+        add("priority", reason, "remove it, or add a quota");
     }
     if let Some(PrioritySpec::FromRequest { reserve: Some(_), .. }) = &rule.priority
         && !has_plain_quota
