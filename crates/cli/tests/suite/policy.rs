@@ -160,7 +160,7 @@ fn warning_has_line_caret_and_rule() {
     let path = write_file("advised.yaml", policy);
     let output = run_tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
     let text = utf8_text(&output.stdout);
-    let expected = "advised.yaml:6:15: rule `login`: `priority` has no effect on a plain quota; ";
+    let expected = "advised.yaml:6:15: rule `login`: `priority` has no effect: all requests of the rule have the same one; ";
     assert!(text.contains(expected), "{text}");
     assert!(text.contains("\n      priority: high\n                ^^^^\n"), "{text}");
 }
