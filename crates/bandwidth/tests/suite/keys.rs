@@ -50,8 +50,9 @@ fn key_is_retained_while_in_debt() {
     for user in 0..10_000 {
         assert_eq!(read_once(user), Some(400));
         manual_clock.advance(Duration::from_micros(100));
-        // Each has a debt of 4 ms, in which 40 keys are added.
-        assert!(per_user.key_count() <= 128, "{} keys are stored", per_user.key_count());
+        // Each has a debt of 4 ms, in which 40 keys are added. Keys are removed with the next new keys of their shard, so the
+        // number varies with their hashes.
+        assert!(per_user.key_count() <= 400, "{} keys are stored", per_user.key_count());
     }
     assert_eq!(read_once(1), Some(400));
     assert_eq!((read_once(1), read_once(1)), (Some(400), None));
