@@ -514,10 +514,10 @@ async fn gateway_and_server_responses_are_counted_separately() {
     assert_eq!(gateway.get("/few").await.status(), 429);
     let nonsense = RawClient::connect(gateway.address).await.request("GET / HTTP/1.1\r\n\r\n").await;
     assert_eq!(nonsense.status(), 400);
-    let metrics = gateway.metrics().await;
-    let of = |source, class| {
-        metric_value(&metrics, &format!("tidegate_responses_total{{source=\"{source}\",class=\"{class}\"}}"))
-    };
+    let name = |source, class| format!("tidegate_responses_total{{source=\"{source}\",class=\"{class}\"}}");
+    // A response is counted after it was sent.
+    let metrics = gateway.wait_for_metric(&name("gateway", "4xx"), 2.0).await;
+    let of = |source, class| metric_value(&metrics, &name(source, class));
     assert_eq!((of("gateway", "5xx"), of("gateway", "4xx")), (6.0, 2.0));
     assert_eq!((of("upstream", "5xx"), of("upstream", "4xx")), (0.0, 0.0));
     let status = gateway.admin_json("/api/v1/status").await;

@@ -220,12 +220,15 @@ impl TestBackend {
 
     /// An address without a listener.
     pub(crate) async fn unreachable() -> Self {
-        let server = Self::start_raw(|_| async {}).await;
-        server.accepting.abort();
-        while TcpStream::connect(server.address).await.is_ok() {
-            tokio::task::yield_now().await;
-        }
-        server
+        // Bound and not listening, so that no other test gets its port.
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = socket.local_addr().unwrap();
+        let accepting = tokio::spawn(async move {
+            let _socket = socket;
+            std::future::pending::<()>().await;
+        });
+        Self { address, connections: Arc::default(), accepting }
     }
 }
 
