@@ -36,12 +36,12 @@ struct Ticks {
 }
 
 impl CpuLoad {
-    /// Creates a probe for this machine, or for the cgroup of this process.
+    /// Creates a source for this machine, or for the cgroup of this process.
     pub fn new() -> Self {
         Self::with_host(HostPaths::local())
     }
 
-    /// Creates a probe that reads the files of `host`.
+    /// Creates a source that reads the files of `host`.
     pub fn with_host(host: HostPaths) -> Self {
         Self { host, ..Self::default() }
     }

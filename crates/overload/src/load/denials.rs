@@ -25,7 +25,7 @@ pub struct DenialLoad {
 }
 
 impl DenialLoad {
-    /// Creates a probe without denials.
+    /// Creates a source without denials.
     pub fn new() -> Self {
         Self::default()
     }

@@ -43,7 +43,7 @@ pub struct EventLoopLag {
 const SAMPLE_INTERVAL: Micros = Micros::from_millis(50);
 
 impl EventLoopLag {
-    /// Measures the current runtime until the probe is dropped. A lag of `full_at` is a load of 100 %.
+    /// Measures the current runtime until the source is dropped. A lag of `full_at` is a load of 100 %.
     pub fn watch(full_at: Duration) -> Result<Self, SettingError> {
         Self::watch_with_clock(full_at, Clock::system())
     }
@@ -69,7 +69,7 @@ impl LoadSource for EventLoopLag {
     }
 }
 
-/// State shared by the task and the probe.
+/// State shared by the task and the source.
 #[derive(Debug)]
 struct LagState {
     clock: Clock,

@@ -31,12 +31,12 @@ impl Default for FileDescriptorLoad {
 }
 
 impl FileDescriptorLoad {
-    /// Creates a probe for this process.
+    /// Creates a source for this process.
     pub fn new() -> Self {
         Self::with_host(HostPaths::local())
     }
 
-    /// Creates a probe that reads the files of `host`.
+    /// Creates a source that reads the files of `host`.
     pub fn with_host(host: HostPaths) -> Self {
         let folder = host.proc("self/fd");
         let mut it = Self { host, fd_dir: folder, method: CountMethod::DirSize };

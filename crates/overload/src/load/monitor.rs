@@ -338,7 +338,7 @@ struct SignalMeter {
 impl SignalMeter {
     /// The smoothed share; `None` if there is no reading now.
     fn read(&mut self, now: Micros) -> Option<Percent> {
-        // A probe that panics counts as a missing signal; the others are still read.
+        // A source that panics counts as a missing signal; the others are still read.
         let reading = catch_unwind(AssertUnwindSafe(|| self.source.read(now))).ok().flatten()?;
         let share = Percent::from_ratio(reading.millionths().into(), self.saturation.millionths().into());
         self.average.observe(now, share.as_f64());

@@ -22,17 +22,17 @@ pub struct PressureLoad {
 }
 
 impl PressureLoad {
-    /// Creates a probe for stalls on CPU.
+    /// Creates a source for stalls on CPU.
     pub fn cpu() -> Self {
         Self { host: HostPaths::local(), resource: "cpu", last: None }
     }
 
-    /// Creates a probe for stalls on memory: on pages that were reclaimed and are needed again.
+    /// Creates a source for stalls on memory: on pages that were reclaimed and are needed again.
     pub fn memory() -> Self {
         Self { resource: "memory", ..Self::cpu() }
     }
 
-    /// Creates a probe for stalls on I/O.
+    /// Creates a source for stalls on I/O.
     pub fn io() -> Self {
         Self { resource: "io", ..Self::cpu() }
     }

@@ -267,7 +267,7 @@ impl<T> fmt::Debug for ScaledLimitBuilder<T> {
 
 struct ScaledInner<T: Scalable> {
     target: Arc<T>,
-    /// Not part of the state, because a probe may be slow and may read this limit.
+    /// Not part of the state, because a source may be slow and may read this limit.
     usage_source: Mutex<Option<Box<dyn LoadSource>>>,
     state: Mutex<ScaleState<T::Limit>>,
 }

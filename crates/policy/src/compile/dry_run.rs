@@ -86,7 +86,7 @@ impl DryRun {
         self.state.rejection.as_ref().map(|(rule, _)| *rule)
     }
 
-    /// The refusal, if the request is denied.
+    /// The rejection, if the request is rejected.
     pub fn rejection(&self, head: &dyn RequestHead) -> Option<Box<PolicyRejection>> {
         self.state.rejection(head.header("accept"))
     }

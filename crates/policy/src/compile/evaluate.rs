@@ -278,7 +278,8 @@ impl EvaluationState {
         match rule.limit {
             // A rule that would deny the client does not count it.
             Some(_) if result == RuleResult::Admitted && has_quota => {
-                self.limits.extend(rule.limits_of(rule.class_of(head)));
+                let class = if rule.reserve_limits.is_empty() { 0 } else { rule.class_of(head) };
+                self.limits.extend(rule.limits_of(class));
             }
             Some(_) | None => self.admission.other_results.push((index, mode, result)),
         }
@@ -362,7 +363,7 @@ impl EvaluationState {
         }
     }
 
-    /// The refusal, if the request is denied.
+    /// The rejection, if the request is rejected.
     pub(super) fn rejection(&self, accept: Option<&[u8]>) -> Option<Box<PolicyRejection>> {
         let (index, rejection) = self.rejection.as_ref()?;
         Some(rejection.to_policy_rejection(*index, &self.admission, accept))

@@ -60,7 +60,7 @@ pub(super) static PRIORITY: MapSchema<PriorityMap> = MapSchema {
     keys: &[
         field!("key": key::KEY_SHAPE, key = key => write_key, "The part of the request that names its priority."),
         field!("default": CLASS_SHAPE, default = class => OutputValue::text, "The priority of requests that name none."),
-        field!("reserve": ValueSchema::NamedMap(&ValueSchema::Text(&["20%"])), reserve = reserve => write_reserve,
+        field!("reserve": ValueSchema::NamedMap(&ValueSchema::Text(&["20%"])), reserve = reserve => write_class_percents,
             "The share of each quota that only requests of this priority and higher ones can use; 10% for each class by default."),
     ],
 };
@@ -170,10 +170,6 @@ impl PolicyReader<'_> {
         }
         Some(queue)
     }
-}
-
-fn write_reserve(reserve: &[Option<Percent>; 4]) -> OutputValue {
-    write_class_percents(reserve)
 }
 
 /// Writes the percentages of those classes that have one.

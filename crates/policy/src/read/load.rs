@@ -199,10 +199,6 @@ pub(super) fn write_feature(feature: &FeatureSpec) -> OutputValue {
     }
 }
 
-pub(super) fn write_load(load: &LoadSpec) -> OutputValue {
-    LOAD.write(load)
-}
-
 fn write_signals(signals: &[LoadSignalSpec]) -> Option<OutputValue> {
     OutputValue::named_map(signals.iter().map(|it| (it.signal.name(), it)), |it| match it.signal {
         MachineSignal::Network { bytes_per_second } => OutputValue::text(format!("{bytes_per_second}B/s")),

@@ -4,7 +4,7 @@ use super::{
     PolicyReader,
     decisions::{ADMIN_SHAPE, DECISIONS_SHAPE, write_admin, write_decisions},
     key::{self, write_key},
-    load::{FEATURE_SHAPE, LOAD_SHAPE, write_feature, write_load},
+    load::{FEATURE_SHAPE, LOAD, LOAD_SHAPE, write_feature},
     observe::{METRICS, METRICS_SHAPE, OBSERVE, TRACES, TRACES_SHAPE},
     rule::RULE,
     server::{CONNECTIONS, LISTEN_SHAPE, LOG, route_outline, write_listener, write_route},
@@ -125,7 +125,7 @@ pub(crate) static POLICY: MapSchema<Policy> = MapSchema {
         field!("user": key::KEY_SHAPE, user = user_key => write_key,
             "Where a request carries the name of the user."),
         field!("headers": headers in HEADER_STYLES, "The style of the rate limit headers in responses."),
-        field!("load": LOAD_SHAPE, load = load => write_load,
+        field!("load": LOAD_SHAPE, load = load => |load| LOAD.write(load),
             "How the load of the machine is measured, for `shed` and `scale` of rules and for `features`."),
         key(
             "features",
