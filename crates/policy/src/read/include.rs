@@ -3,6 +3,7 @@
 //! Included files are appended in the order of `include`. A file is read once, also if it is included several times. Named
 //! items and scalar keys must be defined in only one of the files.
 
+use super::key_hook::is_ignored;
 use crate::source::{
     FileSource, PolicyFormat, SourceSpan, Sources, SpannedError, SyntaxKey, SyntaxNode, SyntaxValue, truncate,
 };
@@ -132,7 +133,9 @@ impl IncludeLoader<'_> {
     /// Returns the paths in `include` of a file.
     fn includes(&mut self, root: &SyntaxNode) -> Vec<(String, SourceSpan)> {
         let SyntaxValue::Map(entries) = &root.value else { return Vec::new() };
-        let Some((_, node)) = entries.iter().find(|(name, _)| name.text == "include") else {
+        let Some((_, node)) =
+            entries.iter().find(|(name, _)| name.text == "include" && !is_ignored("policy", "include"))
+        else {
             return Vec::new();
         };
         let items = match &node.value {

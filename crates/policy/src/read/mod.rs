@@ -5,6 +5,7 @@ mod admission;
 mod decisions;
 mod include;
 mod key;
+mod key_hook;
 mod limits;
 mod load;
 mod matching;
@@ -230,6 +231,7 @@ impl PolicyReader<'_> {
         let mut unknown = UnknownKeys::default();
         for (name, node) in entries {
             match table.key(&name.text) {
+                Some(key) if key_hook::is_ignored(table.name, key.name) => {}
                 Some(key) => (key.read)(self, node, into),
                 None => {
                     unknown.has_any = true;

@@ -2,7 +2,7 @@
 //!
 //! A rule with `use: NAME` takes each key of the template that it does not set itself. Templates cannot use other templates.
 
-use super::{PolicyReader, references::ReferenceTarget, rule::RULE};
+use super::{PolicyReader, key_hook::is_ignored, references::ReferenceTarget, rule::RULE};
 use crate::{
     model::RuleSpec,
     source::{MAX_EXPANDED_BYTES, SyntaxKey, SyntaxNode, SyntaxValue},
@@ -53,7 +53,11 @@ impl<'a> PolicyReader<'a> {
         &mut self,
         entries: &[(SyntaxKey, SyntaxNode)],
     ) -> Vec<(&'a SyntaxKey, &'a SyntaxNode)> {
-        let Some((_, using)) = entries.iter().find(|(name, _)| name.text == "use") else { return Vec::new() };
+        let Some((_, using)) =
+            entries.iter().find(|(name, _)| name.text == "use" && !is_ignored("rule", "use"))
+        else {
+            return Vec::new();
+        };
         let Some(name) = self.name(using) else { return Vec::new() };
         self.add_reference(ReferenceTarget::Template, &name, using.span);
         let Some(template) = self.templates.get(name.as_str()).copied() else { return Vec::new() };

@@ -4,9 +4,13 @@
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeSet, env, fs, iter, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fs, iter,
+    path::Path,
+};
 use tidegate_policy::{Policy, PolicyFormat, schema::json_schema};
-use tidegate_testkit::strategy::runner_with_cases;
+use tidegate_testkit::{error_texts::visit_files, strategy::runner_with_cases};
 
 /// Set `TIDEGATE_BLESS` to regenerate it.
 #[test]
@@ -61,6 +65,47 @@ fn object_schemas(schema: &Value) -> Vec<(&str, &Map<String, Value>)> {
     let definitions = schema["$defs"].as_object().unwrap().iter().map(|(name, table)| (name.as_str(), table));
     let all = iter::once(("policy", schema)).chain(definitions);
     all.filter_map(|(name, table)| Some((name, table.get("properties")?.as_object()?))).collect()
+}
+
+/// `scripts/keys` writes the page. It runs the tests with one key ignored, and takes one that fails.
+#[test]
+fn every_key_has_a_test_that_fails_without_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = fs::read_to_string(root.join("docs/policy-keys.md")).unwrap();
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let tests: BTreeMap<_, _> =
+        rows.map(|row| (row.split('`').nth(1).unwrap(), row.rsplit('`').nth(1).unwrap())).collect();
+
+    let schema: Value = serde_json::from_str(&json_schema()).unwrap();
+    let schemas = object_schemas(&schema);
+    let (_, match_keys) = schemas.iter().find(|(name, _)| *name == "match").unwrap();
+    // A template has the keys of a rule, and a route the keys of `match`.
+    let is_shared =
+        |table: &str, key: &String| table == "template" || table == "route" && match_keys.contains_key(key);
+    let keys: BTreeSet<_> = schemas
+        .iter()
+        .flat_map(|(table, keys)| keys.keys().map(move |key| (*table, key)))
+        .filter(|(table, key)| !is_shared(table, key))
+        .map(|(table, key)| format!("{table}.{key}"))
+        .collect();
+    let listed: BTreeSet<_> = tests.keys().map(|key| (*key).to_owned()).collect();
+    assert_eq!(listed, keys, "run `scripts/keys` with the keys that differ");
+
+    let mut functions = BTreeSet::new();
+    for (program, folder) in [("gateway", "gateway/tests/suite"), ("cli", "cli/tests")] {
+        visit_files(&root.join("crates").join(folder), &mut |_, text| {
+            let names =
+                text.split("fn ").skip(1).filter_map(|rest| rest.split_once('(')).map(|(name, _)| name);
+            functions.extend(names.map(|name| (program, name.to_owned())));
+        });
+    }
+    for (key, test) in tests {
+        let (program, name) = (test.split("::").next().unwrap(), test.rsplit("::").next().unwrap());
+        assert!(
+            functions.contains(&(program, name.to_owned())),
+            "{key}: there is no test `{test}`; run `scripts/keys {key}`"
+        );
+    }
 }
 
 /// The keys that a page documents: as `key:` in an example, or as `key` or `table.key` in backticks. Comments do not count.
