@@ -13,6 +13,7 @@
 
 mod connection;
 mod expected;
+pub(crate) mod find;
 mod json;
 mod latency;
 mod outcome;

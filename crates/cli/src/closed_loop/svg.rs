@@ -14,7 +14,7 @@ use super::{
 };
 use crate::simulate::{
     axis::Axis,
-    canvas::{PLOT_LEFT, PLOT_RIGHT, SvgCanvas},
+    canvas::{PLOT_LEFT, PLOT_RIGHT, SvgCanvas, x_on},
 };
 use std::fmt::Write;
 use tidegate_core::Micros;
@@ -38,12 +38,12 @@ pub(crate) fn draw(result: &ScenarioResult) -> String {
     let bottom = MARGIN_TOP + PANEL_PITCH * (result.controllers.len() + 1) as f64;
 
     let mut svg = ClosedLoopSvg {
-        canvas: SvgCanvas::new(&describe::describe_scenario(&result.scenario), bottom + MARGIN_BOTTOM, axis),
+        canvas: SvgCanvas::new(&describe::describe_scenario(&result.scenario), bottom + MARGIN_BOTTOM),
         axis,
         result,
     };
     svg.draw_legend();
-    svg.canvas.draw_times(MARGIN_TOP, bottom - PANEL_PITCH + PLOT_HEIGHT);
+    svg.canvas.draw_times(&axis, MARGIN_TOP, bottom - PANEL_PITCH + PLOT_HEIGHT);
     svg.draw_requests();
     let best =
         result.controllers.iter().map(|part| part.first_run.goodput_during_change()).fold(0.0, f64::max);
@@ -131,7 +131,10 @@ impl ClosedLoopSvg<'_> {
     fn draw_change(&mut self, base: f64) {
         self.canvas.shade(
             "worst",
-            (self.result.scenario.change_start, self.result.scenario.change_end),
+            (
+                x_on(&self.axis, self.result.scenario.change_start),
+                x_on(&self.axis, self.result.scenario.change_end),
+            ),
             base,
             PLOT_HEIGHT,
         );
@@ -156,7 +159,7 @@ impl ClosedLoopSvg<'_> {
         for (index, share) in shares.iter().enumerate() {
             let y = base - (CAPACITY_HEIGHT * share).min(PLOT_HEIGHT);
             if (y - last).abs() >= 0.05 {
-                let _ = write!(path, "H{:.1}V{y:.1}", self.canvas.x(self.axis.edge(index)));
+                let _ = write!(path, "H{:.1}V{y:.1}", x_on(&self.axis, self.axis.edge(index)));
                 last = y;
             }
         }

@@ -1,15 +1,19 @@
 //! `tidegate bench`: compares the decisions of a gateway with its policy.
 
-use super::check;
+use super::{
+    check,
+    suggest::{exists_error, output_format, write_policy},
+};
 use crate::{
     bench::{
         self, BenchHttpVersion, BenchOutcome, BenchPlan, BenchTarget, ExpectedPolicy, LoadPhase,
         RequestTemplate, Schedule,
+        find::{self, FindOutcome, FindTarget, LoadStep, RateSearch},
     },
     error::CliError,
     progress::ProgressBar,
     simulate::{load::parse_rate, time},
-    terminal::{self, Paint},
+    terminal::{self, Paint, sanitize},
 };
 use bytes::Bytes;
 use clap::ValueHint;
@@ -25,8 +29,9 @@ use std::{
 };
 use tidegate::Clock;
 use tidegate_core::{Micros, Percent};
+use tidegate_policy::PolicyFormat;
 use tidegate_replay::ReplayProgress;
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 
 /// Send a load with an exact schedule, and compare the admitted requests with a policy.
 ///
@@ -103,55 +108,207 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     remote: bool,
 
+    #[command(flatten)]
+    find: FindArgs,
+
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
 
+/// The options of a search for the highest rate.
+#[derive(Debug, clap::Args)]
+struct FindArgs {
+    /// Find the highest rate within a target: raise the rate from --rate, with a load of --duration at each rate
+    #[arg(long, conflicts_with_all = ["phases", "policy"])]
+    find: bool,
+
+    /// With --find, keep the 99th percentile of the latency below this time
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = time::parse_length, requires = "find")]
+    max_latency: Micros,
+
+    /// With --find, keep the share of failed requests and of responses 5xx below this share
+    #[arg(long, value_name = "SHARE", default_value = "1%", requires = "find")]
+    max_errors: Percent,
+
+    /// With --find, send at most this number of requests per second
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 100_000,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000),
+        requires = "find"
+    )]
+    max_rate: u64,
+
+    /// With --find, set the quota below the highest rate by this share
+    #[arg(long, value_name = "SHARE", default_value = "20%", requires = "find")]
+    headroom: Percent,
+
+    /// With --find, write a picture of latency and errors by rate
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "find")]
+    svg: Option<PathBuf>,
+
+    /// With --find, write the quota to this policy file, in YAML, TOML or JSON; its rule is in shadow mode
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "find")]
+    out: Option<PathBuf>,
+
+    /// Overwrite the file in --out
+    #[arg(long, requires = "out")]
+    force: bool,
+}
+
 const EXAMPLES: &str = "\
-Exit codes: 0 success, 1 the report could not be written, 2 invalid arguments or no response, 3 decisions differ from the policy (with --expect).
+Exit codes: 0 success, 1 the report could not be written, 2 invalid arguments, no response, or no rate within the target (with --find), 3 decisions differ from the policy (with --expect).
 
 Examples:
   tidegate bench http://127.0.0.1:8080/ --rate 500/s --duration 30s
   tidegate bench http://127.0.0.1:8080/login --phase 10s@5/s --phase 2s@200/s --keys 20 --policy policy.yaml
   tidegate bench http://127.0.0.1:8080/ --keys 100 --key-header x-api-key --policy policy.yaml --expect 0.5%
-  tidegate bench https://localhost:8443/ --http2 --cacert ca.pem";
+  tidegate bench https://localhost:8443/ --http2 --cacert ca.pem
+  tidegate bench http://127.0.0.1:9000/search --find --max-latency 100ms --svg knee.svg --out capacity.yaml";
 
 pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
-    let plan = build_plan(args)?;
-    let length = plan.schedule.length();
-    let stop = Arc::new(AtomicBool::new(false));
-    let mut bar = ProgressBar::new();
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.map_err(|error| CliError::input(format!("cannot start the runtime: {error}")))?;
-    let outcome = runtime.block_on(async {
+    let runner = BenchRunner::new()?;
+    match args.find.find {
+        true => run_find(args, &runner),
+        false => run_load(args, &runner),
+    }
+}
+
+/// Runs loads until the first interrupt.
+struct BenchRunner {
+    runtime: Runtime,
+    stop: Arc<AtomicBool>,
+}
+
+impl BenchRunner {
+    fn new() -> Result<Self, CliError> {
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime =
+            runtime.map_err(|error| CliError::input(format!("cannot start the runtime: {error}")))?;
+        let stop = Arc::new(AtomicBool::new(false));
         let signal_stop = stop.clone();
-        tokio::spawn(async move {
+        runtime.spawn(async move {
             // Report the requests that were sent until then.
             if tokio::signal::ctrl_c().await.is_ok() {
                 signal_stop.store(true, Ordering::Relaxed);
             }
         });
+        Ok(Self { runtime, stop })
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn run(&self, plan: BenchPlan) -> Result<BenchOutcome, CliError> {
+        let length = plan.schedule.length();
+        let mut bar = ProgressBar::new();
         let show = |requests, since: Micros| {
             bar.show(ReplayProgress { requests, bytes_read: since.get(), total_bytes: Some(length.get()) });
         };
-        bench::run(plan, stop.clone(), show).await
-    });
-    bar.clear();
-    let outcome = outcome?;
+        let outcome = self.runtime.block_on(bench::run(plan, self.stop.clone(), show));
+        bar.clear();
+        outcome
+    }
+}
+
+fn run_load(args: &BenchArgs, runner: &BenchRunner) -> Result<(), CliError> {
+    let phases = match args.phases.is_empty() {
+        false => args.phases.clone(),
+        true => vec![LoadPhase::new(args.duration, parse_rate(&args.rate)?).map_err(CliError::input)?],
+    };
+    let outcome = runner.run(build_plan(args, phases)?)?;
     match args.json {
         true => terminal::print(&format!("{:#}\n", bench::render_json(&outcome, &args.url)))?,
         false => terminal::print(&bench::render_text(&outcome, &args.url, Paint::for_stdout()))?,
     }
-    if outcome.sent > 0 && outcome.statuses.is_empty() {
-        return Err(CliError::input(
-            "no request was answered; check that the server is running and which HTTP version it supports",
-        ));
-    }
+    check_responses(&outcome)?;
     args.expect.map_or(Ok(()), |max_difference| check_expected(&outcome, max_difference))
 }
 
-fn build_plan(args: &BenchArgs) -> Result<BenchPlan, CliError> {
+fn check_responses(outcome: &BenchOutcome) -> Result<(), CliError> {
+    match outcome.sent > 0 && outcome.statuses.is_empty() {
+        false => Ok(()),
+        true => Err(CliError::input(
+            "no request was answered; check that the server is running and which HTTP version it supports",
+        )),
+    }
+}
+
+fn run_find(args: &BenchArgs, runner: &BenchRunner) -> Result<(), CliError> {
+    let find = &args.find;
+    let format = find.out.as_deref().map(output_format).transpose()?;
+    if let Some(path) = find.out.as_deref().filter(|path| !find.force && path.exists()) {
+        return Err(exists_error(path));
+    }
+    let outcome = find_knee(args, runner)?;
+    match args.json {
+        true => terminal::print(&format!("{:#}\n", find::render_json(&outcome)))?,
+        false => terminal::print(&find::render_text(&outcome, Paint::for_stdout()))?,
+    }
+    if let Some(path) = &find.svg {
+        fs::write(path, find::draw(&outcome)).map_err(|error| CliError::cannot_write(path, &error))?;
+    }
+    if runner.is_interrupted() {
+        return Err(CliError::input("the search was interrupted; no quota was written"));
+    }
+    let policy = find::build_policy(&outcome, &args.method);
+    let Some(policy) = policy.map_err(|problems| CliError::input(problems.to_string()))? else {
+        let start = outcome.steps.iter().map(|step| step.rate).min().unwrap_or(1);
+        return Err(CliError::input(format!(
+            "the target is missed even at {start}/s; use a higher --max-latency or --max-errors"
+        )));
+    };
+    if let (Some(path), Some(format)) = (&find.out, format) {
+        let comment = match format {
+            PolicyFormat::Json => String::new(),
+            PolicyFormat::Yaml | PolicyFormat::Toml => format!(
+                "# Found by a load test of {}: p99 of at most {}, errors of at most {}.\n\
+                 # In shadow mode: remove `mode` to enforce the rule.\n",
+                sanitize(&outcome.url),
+                outcome.target.max_latency,
+                outcome.target.max_errors
+            ),
+        };
+        write_policy(path, &(comment + &policy.print(format)), find.force)?;
+    }
+    Ok(())
+}
+
+/// Sends a load at each rate of the search.
+fn find_knee(args: &BenchArgs, runner: &BenchRunner) -> Result<FindOutcome, CliError> {
+    let find = &args.find;
+    let target = FindTarget { max_latency: find.max_latency, max_errors: find.max_errors };
+    let first = parse_rate(&args.rate)?;
+    let start = u128::from(first.amount()) * 1_000_000 / u128::from(first.period().get());
+    let mut search = RateSearch::new(u64::try_from(start).unwrap_or(u64::MAX), find.max_rate);
+    let mut steps = Vec::new();
+    while let Some(rate) = search.next_rate() {
+        let phase = LoadPhase::new(args.duration, parse_rate(&format!("{rate}/s"))?);
+        let plan = build_plan(args, vec![phase.map_err(CliError::input)?])?;
+        let denied_statuses = plan.denied_statuses.clone();
+        let outcome = runner.run(plan)?;
+        if runner.is_interrupted() {
+            break;
+        }
+        check_responses(&outcome)?;
+        let step = LoadStep::new(rate, &outcome, &denied_statuses, args.connections.into(), target);
+        search.record(rate, step.missed.is_none());
+        steps.push(step);
+    }
+    Ok(FindOutcome {
+        url: args.url.clone(),
+        target,
+        headroom: find.headroom,
+        steps,
+        knee: search.knee(),
+        is_max_rate: search.is_at_max(),
+    })
+}
+
+fn build_plan(args: &BenchArgs, phases: Vec<LoadPhase>) -> Result<BenchPlan, CliError> {
     let version = if args.http2 { BenchHttpVersion::Http2 } else { BenchHttpVersion::Http1 };
     let target = BenchTarget::parse(&args.url, version, args.cacert.as_deref())?;
     if !target.is_loopback() && !args.remote {
@@ -161,10 +318,6 @@ fn build_plan(args: &BenchArgs) -> Result<BenchPlan, CliError> {
             target.address.ip()
         )));
     }
-    let phases = match args.phases.is_empty() {
-        false => args.phases.clone(),
-        true => vec![LoadPhase::new(args.duration, parse_rate(&args.rate)?).map_err(CliError::input)?],
-    };
     let expected = args.policy.as_deref().map(expected_policy).transpose()?;
     let policy_statuses = expected.iter().flat_map(|policy| policy.denial_statuses().iter().copied());
     let denied: BTreeSet<u16> = args.denied.iter().copied().chain([429]).chain(policy_statuses).collect();

@@ -198,7 +198,7 @@ fn parse_share(option: &str, text: &str) -> Result<Percent, CliError> {
 }
 
 /// Writes the policy; overwrites an existing file only with `--force`.
-fn write_policy(path: &Path, text: &str, is_forced: bool) -> Result<(), CliError> {
+pub(super) fn write_policy(path: &Path, text: &str, is_forced: bool) -> Result<(), CliError> {
     let mut options = fs::File::options();
     options.write(true);
     match is_forced {
@@ -211,14 +211,14 @@ fn write_policy(path: &Path, text: &str, is_forced: bool) -> Result<(), CliError
     }
 }
 
-fn exists_error(path: &Path) -> CliError {
+pub(super) fn exists_error(path: &Path) -> CliError {
     CliError::input(format!(
         "{} already exists; use another name, or add --force to overwrite it",
         path.display()
     ))
 }
 
-fn output_format(path: &Path) -> Result<PolicyFormat, CliError> {
+pub(super) fn output_format(path: &Path) -> Result<PolicyFormat, CliError> {
     PolicyFormat::from_path(path).ok_or_else(|| {
         let problem = format!("{} is not YAML, TOML or JSON", path.display());
         CliError::input(format!("{problem}; use a name that ends with .yaml, .toml or .json"))

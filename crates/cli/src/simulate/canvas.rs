@@ -27,13 +27,12 @@ fill:#1f2328}\
 /// An SVG image under construction.
 pub(crate) struct SvgCanvas {
     text: String,
-    axis: Axis,
 }
 
 impl SvgCanvas {
     /// Creates an empty card.
-    pub(crate) fn new(title: &str, height: f64, axis: Axis) -> Self {
-        let mut canvas = Self { text: String::new(), axis };
+    pub(crate) fn new(title: &str, height: f64) -> Self {
+        let mut canvas = Self { text: String::new() };
         canvas.push(format_args!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
              height=\"{height}\" role=\"img\"><title>{}</title><style>{STYLE}</style>",
@@ -89,17 +88,17 @@ impl SvgCanvas {
     }
 
     /// Adds lines from `top` to below `base` at round times, and their labels.
-    pub(crate) fn draw_times(&mut self, top: f64, base: f64) {
-        for tick in self.axis.ticks(8) {
-            let x = self.x(tick.at);
+    pub(crate) fn draw_times(&mut self, axis: &Axis, top: f64, base: f64) {
+        for tick in axis.ticks(8) {
+            let x = x_on(axis, tick.at);
             self.push(format_args!("<path class=\"grid\" d=\"M{x:.1} {top}V{:.1}\"/>", base + 5.0));
             self.label("", x, base + 20.0, "middle", &tick.label);
         }
     }
 
-    /// Adds a shaded range of time that is `height` high and ends at `base`.
-    pub(crate) fn shade(&mut self, class: &str, (start, end): (Micros, Micros), base: f64, height: f64) {
-        let (x, end, top) = (self.x(start), self.x(end), base - height);
+    /// Adds a shaded range between two x coordinates that is `height` high and ends at `base`.
+    pub(crate) fn shade(&mut self, class: &str, (x, end): (f64, f64), base: f64, height: f64) {
+        let top = base - height;
         let width = (end - x).max(1.0);
         self.push(format_args!(
             "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height}\"/>"
@@ -129,11 +128,11 @@ impl SvgCanvas {
     pub(crate) fn level(&mut self, class: &str, y: f64) {
         self.path(class, &format!("M{PLOT_LEFT} {y:.1}H{PLOT_RIGHT}"));
     }
+}
 
-    /// The x coordinate of a time.
-    pub(crate) fn x(&self, at: Micros) -> f64 {
-        PLOT_LEFT + (PLOT_RIGHT - PLOT_LEFT) * self.axis.fraction(at)
-    }
+/// The x coordinate of a time.
+pub(crate) fn x_on(axis: &Axis, at: Micros) -> f64 {
+    PLOT_LEFT + (PLOT_RIGHT - PLOT_LEFT) * axis.fraction(at)
 }
 
 /// The distance from a sample in the legend to its text.

@@ -11,7 +11,7 @@
 use super::{
     Simulation,
     axis::{Axis, Columns},
-    canvas::{PLOT_LEFT, PLOT_RIGHT, SvgCanvas},
+    canvas::{PLOT_LEFT, PLOT_RIGHT, SvgCanvas, x_on},
     chart::quota_name,
     run::QuotaRun,
     time::format_rough,
@@ -43,7 +43,7 @@ pub(crate) fn draw(simulation: &Simulation) -> String {
     let bottom = MARGIN_TOP + PANEL_PITCH * simulation.runs.len() as f64;
     let height = bottom + MARGIN_BOTTOM;
 
-    let canvas = SvgCanvas::new(&simulation.title, height, bars);
+    let canvas = SvgCanvas::new(&simulation.title, height);
     let mut svg = SimulationSvg { canvas, axis: bars, max_cost: tallest.max(1) };
     svg.draw_legend(simulation);
     svg.draw_times(bottom, simulation.window);
@@ -103,14 +103,14 @@ impl SimulationSvg {
     /// Times below the last panel, and grid lines; stronger ones at window boundaries.
     fn draw_times(&mut self, bottom: f64, window: Micros) {
         let base = bottom - PANEL_PITCH + PLOT_HEIGHT;
-        self.canvas.draw_times(MARGIN_TOP, base);
+        self.canvas.draw_times(&self.axis, MARGIN_TOP, base);
         // Draw window boundaries only if there are few.
         let (start, end) = (self.axis.start().get(), self.axis.end().get());
         let first = start / window.get() + 1;
         let edges = (first..first + 12).map(|index| index.saturating_mul(window.get()));
         let edges: Vec<_> = edges.take_while(|edge| *edge < end).collect();
         for edge in edges.iter().filter(|_| edges.len() < 12) {
-            let x = self.canvas.x(Micros::new(*edge));
+            let x = x_on(&self.axis, Micros::new(*edge));
             self.canvas.push(format_args!("<path class=\"edge\" d=\"M{x:.1} {MARGIN_TOP}V{base:.1}\"/>"));
         }
         let origin = self.axis.origin();
@@ -156,7 +156,7 @@ impl SimulationSvg {
             let class = if run.exceeds_nominal() { "worst bad" } else { "worst" };
             self.canvas.shade(
                 class,
-                (worst.start, worst.start.saturating_add(run.window)),
+                (x_on(&self.axis, worst.start), x_on(&self.axis, worst.start.saturating_add(run.window))),
                 base,
                 PLOT_HEIGHT,
             );
@@ -190,7 +190,7 @@ impl SimulationSvg {
             if sum == last {
                 continue;
             }
-            let x = self.canvas.x(steps.edge(index));
+            let x = x_on(&self.axis, steps.edge(index));
             let _ = write!(line, "H{x:.1}V{:.1}", y(sum));
             let _ = write!(excess, "H{x:.1}V{:.1}", y(sum.max(run.nominal)));
             last = sum;
@@ -202,7 +202,7 @@ impl SimulationSvg {
         self.canvas.level("base", base);
         self.canvas.path("sum", &line);
         if let Some(worst) = run.worst {
-            let x = self.canvas.x(worst.start.saturating_add(run.window)) - 6.0;
+            let x = x_on(&self.axis, worst.start.saturating_add(run.window)) - 6.0;
             let class = if run.exceeds_nominal() { "over" } else { "strong" };
             self.canvas.label(class, x, y(worst.cost) - 6.0, "end", &format_short(worst.cost));
         }
@@ -214,7 +214,8 @@ impl SimulationSvg {
         let y = |cost: u64| base - MAX_BAR_HEIGHT * cost as f64 / self.max_cost as f64;
         let mut path = String::new();
         for (column, (&from, &to)) in from.iter().zip(to).enumerate().filter(|(_, (from, to))| to > from) {
-            let (x, end) = (self.canvas.x(self.axis.edge(column)), self.canvas.x(self.axis.edge(column + 1)));
+            let (x, end) =
+                (x_on(&self.axis, self.axis.edge(column)), x_on(&self.axis, self.axis.edge(column + 1)));
             let gap = ((end - x) * 0.1).min(1.0);
             let _ = write!(path, "M{:.1} {:.1}V{:.1}H{:.1}V{:.1}z", x + gap, y(from), y(to), end, y(from));
         }

@@ -147,6 +147,63 @@ async fn bench_detects_a_different_policy() {
     );
 }
 
+const SEARCH: [&str; 7] = ["--find", "--rate", "10/s", "--duration", "300ms", "--max-rate", "40"];
+
+/// The target is so high that every rate keeps it on any machine.
+#[tokio::test]
+async fn find_writes_the_quota_in_shadow_mode() {
+    let server = TestUpstream::start_ok().await;
+    let gateway = GatewayProcess::start(&policy(&server, "1000/d")).await;
+    let url = gateway.url("/orders?id=1");
+    let directory = tempfile::tempdir().unwrap();
+    let (policy_file, picture) = (directory.path().join("capacity.yaml"), directory.path().join("knee.svg"));
+    let files = ["--out", policy_file.to_str().unwrap(), "--svg", picture.to_str().unwrap()];
+    let target = ["--max-latency", "1min", "--max-errors", "50%", "--headroom", "25%", "--json"];
+    let args = [&[url.as_str()], &SEARCH[..], &files, &target].concat();
+    let output = run_bench(&args).await;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rates: Vec<_> = report["steps"].as_array().unwrap().iter().map(|step| step["rate"].clone()).collect();
+    assert_eq!(rates, [10, 20, 40, 40], "{report:#}");
+    assert_eq!((&report["knee"], &report["is_max_rate"]), (&json!(40), &json!(true)));
+    assert_eq!(report["quota"], "30/s burst 30");
+
+    let written = fs::read_to_string(&policy_file).unwrap();
+    for part in ["path: /orders\n", "quota: 30/s\n", "mode: shadow\n"] {
+        assert!(written.contains(part), "{part} is not in {written}");
+    }
+    let mut check = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let checked = check.arg("check").arg(&policy_file).output().unwrap();
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    assert!(fs::read_to_string(&picture).unwrap().contains("knee above 40/s"));
+
+    let again = run_bench(&args).await;
+    assert_eq!(again.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("add --force to overwrite it"));
+}
+
+#[tokio::test]
+async fn find_explains_a_target_that_no_rate_keeps() {
+    let server = TestUpstream::start_ok().await;
+    for (action, expected) in [
+        ("", "a rate limit denied requests, so the load did not reach the server"),
+        (", on-limit: { status: 503 }", "errors above the target"),
+    ] {
+        let text = format!(
+            "listen: 127.0.0.1:0\n{}rules:\n- {{ name: all, quota: 1/d{action} }}\n",
+            server.upstream_config()
+        );
+        let gateway = GatewayProcess::start(&text).await;
+        let output = run_bench(&[&[gateway.url("/").as_str()], &SEARCH[..]].concat()).await;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains(expected), "{expected} is not in {text}");
+        assert!(text.contains("knee      not found\n"), "{text}");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("the target is missed even at 1/s"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn bench_rejects_invalid_arguments() {
     let here = "http://127.0.0.1:9/";
@@ -160,6 +217,9 @@ async fn bench_rejects_invalid_arguments() {
         (vec![here, "--header", "x-plan"], "x-plan: gold"),
         (vec![here, "--body", "@nowhere.json"], "--body: cannot read nowhere.json"),
         (vec![here, "--policy", "nowhere.yaml"], "nowhere.yaml"),
+        (vec![here, "--max-latency", "1s"], "--find"),
+        (vec![here, "--find", "--phase", "1s@5/s"], "cannot be used with"),
+        (vec![here, "--find", "--out", "policy.txt"], "is not YAML, TOML or JSON"),
     ] {
         let output = run_bench(&args).await;
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
