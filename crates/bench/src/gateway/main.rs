@@ -31,6 +31,7 @@ const SUITE: Suite = Suite {
         BenchCase { name: "limit-allowed", about: throughput::ALLOWED_ABOUT, target: AtLeast(1.0), measure: throughput::measure_limit_allowed },
         BenchCase { name: "limit-rejected", about: throughput::REJECTED_ABOUT, target: AtLeast(0.95), measure: throughput::measure_limit_rejected },
         BenchCase { name: "rules-1000", about: throughput::RULES_ABOUT, target: AtLeast(0.95), measure: throughput::measure_rules_1000 },
+        BenchCase { name: "all-guards", about: throughput::GUARDS_ABOUT, target: AtLeast(0.95), measure: throughput::measure_all_guards },
         BenchCase { name: "redis-three", about: throughput::REDIS_ABOUT, target: AtLeast(0.5), measure: throughput::measure_redis_three },
         BenchCase { name: "idle-memory", about: idle_memory::ABOUT, target: AtMost(2.0), measure: idle_memory::measure },
         BenchCase { name: "bandwidth-worst-second", about: worst_second::ABOUT, target: AtMost(1.05), measure: worst_second::measure },

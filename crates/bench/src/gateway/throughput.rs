@@ -37,6 +37,21 @@ pub(crate) fn measure_rules_1000() -> BenchResult<Measurement> {
     compare_throughput(&BenchServer::start_gateway(&backend, &many_rules(1_000))?, &few, ExpectedStatus::Ok)
 }
 
+pub(crate) const GUARDS_ABOUT: &str = "a limit with breaker, adaptive limit, priority, load shedding, scaling and feature, over the limit alone";
+
+pub(crate) fn measure_all_guards() -> BenchResult<Measurement> {
+    let backend = BenchServer::start_backend()?;
+    let limit = "name: each, key: ip, quota: 1000000/s burst 100000";
+    let guards = "breaker: { failure-rate: 50% }, adaptive: { target: 1s, min: 1000, max: 10000 }, feature: search, \
+        priority: { key: header x-priority, default: normal }, shed: { low: 99.8%, normal: 99.9% }, \
+        scale: { high: 99%, low: 60% }";
+    let alone = BenchServer::start_gateway(&backend, &format!("headers: none\nrules: {{ {limit} }}"))?;
+    let policy = format!(
+        "headers: none\nload: [memory]\nfeatures: {{ search: {{}} }}\nrules: {{ {limit}, {guards} }}"
+    );
+    compare_throughput(&BenchServer::start_gateway(&backend, &policy)?, &alone, ExpectedStatus::Ok)
+}
+
 pub(crate) const REDIS_ABOUT: &str = "three quotas in Redis, strict, all allowed, over the same in memory";
 
 pub(crate) fn measure_redis_three() -> BenchResult<Measurement> {
