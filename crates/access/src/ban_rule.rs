@@ -151,6 +151,7 @@ fn denial_quota(quota: Quota) -> Result<Quota, SettingError> {
             AlgorithmKind::Concurrency(_)
             | AlgorithmKind::LeakyBucket(_)
             | AlgorithmKind::Smooth(_)
+            | AlgorithmKind::Total(_)
             | AlgorithmKind::WarmUp(_),
             _,
         ) => {

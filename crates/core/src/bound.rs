@@ -1,6 +1,10 @@
 //! The most that a quota admits in a time window.
 
-use crate::{math::mul_div_floor, quota::Rate, units::Micros};
+use crate::{
+    math::mul_div_floor,
+    quota::{Rate, RateUnit},
+    units::Micros,
+};
 use core::fmt;
 
 /// The most that a quota admits in any window, in the worst case.
@@ -28,6 +32,7 @@ enum BoundShape {
     Windows { rate: Rate, extra_windows: u64, fewer_tokens: u64 },
     Debt { stored: u64, rate: Rate, early_us: u64 },
     Concurrency { limit: u64 },
+    Total { limit: u64, unit: RateUnit },
 }
 
 impl Bound {
@@ -48,6 +53,10 @@ impl Bound {
 
     pub(crate) fn concurrency(limit: u64) -> Self {
         Self::new(BoundShape::Concurrency { limit })
+    }
+
+    pub(crate) fn total(limit: u64, unit: RateUnit) -> Self {
+        Self::new(BoundShape::Total { limit, unit })
     }
 
     fn new(shape: BoundShape) -> Self {
@@ -94,7 +103,7 @@ impl Bound {
                 };
                 u64::try_from(paced).unwrap_or(u64::MAX).saturating_add(1)
             }
-            BoundShape::Concurrency { limit } => limit,
+            BoundShape::Concurrency { limit } | BoundShape::Total { limit, .. } => limit,
         }
     }
 }
@@ -122,6 +131,7 @@ impl fmt::Display for Bound {
                 write!(f, "{rate}, and one call of any size before the next one waits")?;
             }
             BoundShape::Concurrency { limit } => write!(f, "at most {limit} in flight")?,
+            BoundShape::Total { limit, unit } => write!(f, "at most {} in all", unit.display(limit))?,
         }
         if self.prefetch > Micros::ZERO {
             write!(f, ", prefetched up to {}", self.prefetch)?;

@@ -22,7 +22,7 @@ pub enum Outcome {
 pub enum Retry {
     /// The same demand on an otherwise idle key is allowed after exactly this time, and not a microsecond earlier.
     After(Micros),
-    /// The cost is larger than the quota ever grants at once.
+    /// The cost is larger than the quota ever grants at once, or more than is left of a total.
     Never,
     /// After another caller releases a permit; time alone changes nothing.
     WhenReleased,

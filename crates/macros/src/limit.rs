@@ -174,7 +174,8 @@ impl LimitKind {
                 format!("`{quota}` is a concurrency limit; write `#[concurrency(\"{quota}\")]`"),
             )),
             (Self::Concurrency, kind) if !matches!(kind, AlgorithmKind::Concurrency(_)) => {
-                Err(Error::new(literal.span(), format!("`{quota}` is a rate; write `#[limit(\"{quota}\")]`")))
+                let text = format!("`{quota}` is not a concurrency limit; write `#[limit(\"{quota}\")]`");
+                Err(Error::new(literal.span(), text))
             }
             _ => Ok(text),
         }

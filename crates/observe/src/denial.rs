@@ -123,7 +123,13 @@ impl DenialRecord {
     /// When a retry succeeds, as the end of a sentence.
     fn retry_text(&self) -> String {
         let after = self.retry_after.map(|wait| format!("{:.1} s", seconds(wait)));
+        let is_total = |quota: &Quota| quota.is_total() && self.cost <= quota.limit();
         match (self.reason, self.decision.as_ref().map(|(decision, _)| decision.outcome())) {
+            (DenialKind::Limited, Some(Outcome::Deny(Retry::Never)))
+                if self.decision.as_ref().is_some_and(|(_, quota)| quota.as_ref().is_some_and(is_total)) =>
+            {
+                "never: a total does not refill; reset the key to start again".to_owned()
+            }
             (DenialKind::Limited, Some(Outcome::Deny(Retry::Never))) => {
                 "never: the cost exceeds the limit of the quota".to_owned()
             }

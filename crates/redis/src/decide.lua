@@ -342,8 +342,14 @@ for _, key in ipairs(changed) do
   local ttl = (div(reset_at, TTL_STEP) + 2) * TTL_STEP / 1000 - div(now, 1000)
   if is_time_given then ttl = ttl + 3600000 end
   -- A reset key keeps at least its TTL: if it expired early, charges from before the reset would match a new generation 0.
-  if cell.generation > 0 then ttl = max(ttl, call('PTTL', name)) end
-  if ttl > 0 and (reset_at > now or cell.generation > 0) then
+  local is_permanent = reset_at == LARGEST_EXACT
+  if cell.generation > 0 then
+    local left = call('PTTL', name)
+    ttl, is_permanent = max(ttl, left), is_permanent or left == -1
+  end
+  if is_permanent then
+    failed = redis_pcall('SET', name, table.concat(parts))
+  elseif ttl > 0 and (reset_at > now or cell.generation > 0) then
     failed = redis_pcall('PSETEX', name, ttl, table.concat(parts))
   elseif cell.exists then
     failed = redis_pcall('DEL', name)

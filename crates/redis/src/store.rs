@@ -378,7 +378,11 @@ impl RedisStoreInner {
         for (quota, tag) in limit.quotas().iter().zip(limit.tags()) {
             let key = self.key_names.quota_key(limit.name(), *tag);
             let mut set = redis::cmd("SET");
-            set.arg(&key).arg(quota.to_string()).arg("EX").arg(ANNOUNCE_TTL.as_secs());
+            set.arg(&key).arg(quota.to_string());
+            // The states of a total never expire, and without its quota they could not be read.
+            if !quota.is_total() {
+                set.arg("EX").arg(ANNOUNCE_TTL.as_secs());
+            }
             self.topology.send_command(&key, &set).await?;
         }
         limit.store_tag().store(now, Ordering::Relaxed);
@@ -404,7 +408,7 @@ impl RedisStoreInner {
 
 /// The interval at which a quota in use is announced, so that a server that lost its data has it again soon.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(60);
-/// The lifetime of an announcement.
+/// The lifetime of an announcement, except of a total.
 const ANNOUNCE_TTL: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// The maximum number of quotas that one request looks up.
 const MAX_FOREIGN_LOOKUPS: usize = 16;

@@ -417,7 +417,7 @@ pub(crate) enum ConcurrencyQuotas {
 }
 
 pub(crate) fn concurrency_quotas(quotas: &[Quota]) -> ConcurrencyQuotas {
-    let count = quotas.iter().filter(|quota| quota.rate().is_none()).count();
+    let count = quotas.iter().filter(|quota| quota.is_concurrency()).count();
     match count {
         0 => ConcurrencyQuotas::None,
         all if all == quotas.len() => ConcurrencyQuotas::All,

@@ -13,7 +13,7 @@ use tidegate_core::{
     AlgorithmKind, Decision, Demand, Micros, Quota, Rate, RateUnit,
     algorithm::{
         Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingStrict, SlidingWindow, Smooth, TokenBucket,
-        WarmUp, WindowStart,
+        Total, WarmUp, WindowStart,
     },
 };
 
@@ -136,6 +136,9 @@ pub fn every_algorithm() -> Vec<(&'static str, BoxedStrategy<Sample>)> {
         }),
         sample_strategy((rates(), burst()), |(_, limit)| {
             Some(AlgorithmKind::Concurrency(Concurrency::new(limit).ok()?))
+        }),
+        sample_strategy((rates(), burst()), |(rate, limit)| {
+            Some(AlgorithmKind::Total(Total::new(limit, rate.unit()).ok()?))
         }),
     ];
     AlgorithmKind::names().zip(algorithms).collect()

@@ -32,6 +32,21 @@ async fn passed_of_ten_async<T, E>(mut call: impl AsyncFnMut() -> Result<T, E>) 
     passed
 }
 
+#[limit("3 total", key = user)]
+fn trial(user: &str) -> Result<(), Limited> {
+    let _ = user;
+    Ok(())
+}
+
+#[test]
+fn total_admits_its_number_of_calls_for_good() {
+    assert_eq!(passed_of_ten(|| trial("ann")), 3);
+    clock().advance(Duration::from_secs(1 << 30));
+    let denied = trial("ann").unwrap_err();
+    assert_eq!((denied.retry_after(), denied.to_string().contains("retry")), (None, false), "{denied}");
+    assert_eq!(passed_of_ten(|| trial("bob")), 3);
+}
+
 mod shapes {
     use super::*;
 

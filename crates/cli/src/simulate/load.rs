@@ -90,9 +90,9 @@ pub(crate) fn default_rate(
 fn max_nominal(quotas: &[Quota], window: Micros, hold: Micros) -> u128 {
     let nominal = quotas.iter().map(|quota| {
         let amount = u128::from(rate::nominal(quota, window));
-        match rate::period(quota) {
-            Some(_) => amount,
-            None => amount * u128::from(window.get()) / u128::from(hold.get().max(1)),
+        match quota.is_concurrency() {
+            false => amount,
+            true => amount * u128::from(window.get()) / u128::from(hold.get().max(1)),
         }
     });
     nominal.max().unwrap_or(0)

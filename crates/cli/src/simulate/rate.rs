@@ -2,13 +2,13 @@
 
 use tidegate_core::{Micros, Quota, Rate};
 
-/// The period of a quota; `None` for a concurrency limit.
+/// The period of a quota; `None` for a concurrency limit and a total.
 pub(crate) fn period(quota: &Quota) -> Option<Micros> {
     quota.rate().map(Rate::period)
 }
 
 /// The amount that the rate of a quota allows in a window of this length, without bursts. For a concurrency limit, the maximum
-/// in flight.
+/// in flight; for a total, all of it.
 pub(crate) fn nominal(quota: &Quota, window: Micros) -> u64 {
     let Some(rate) = quota.rate() else { return quota.limit() };
     let scaled = u128::from(rate.amount()) * u128::from(window.get()) / u128::from(rate.period().get());
@@ -42,5 +42,7 @@ mod tests {
         assert_eq!(nominal(&fast, Micros::from_secs(60)), 60_000_000);
         let concurrency: Quota = "3 at once".parse().unwrap();
         assert_eq!((period(&concurrency), nominal(&concurrency, Micros::from_secs(1))), (None, 3));
+        let total: Quota = "500 total".parse().unwrap();
+        assert_eq!((period(&total), nominal(&total, Micros::from_secs(1))), (None, 500));
     }
 }

@@ -168,7 +168,7 @@ impl QuotaRun {
             }
             Outcome::Deny(retry) => {
                 self.denied.add(cost);
-                if retry == Retry::Never {
+                if retry == Retry::Never && cost > self.quota.limit() {
                     self.impossible.add(cost);
                 }
             }

@@ -12,6 +12,7 @@ mod sliding_window;
 mod smooth;
 mod smooth_rate;
 mod token_bucket;
+mod total;
 mod warm_up;
 mod window;
 
@@ -23,6 +24,7 @@ pub use sliding_strict::SlidingStrict;
 pub use sliding_window::SlidingWindow;
 pub use smooth::Smooth;
 pub use token_bucket::TokenBucket;
+pub use total::Total;
 pub use warm_up::WarmUp;
 
 use crate::{
@@ -360,4 +362,5 @@ algorithm_registry! {
     Smooth,
     WarmUp,
     Concurrency,
+    Total,
 }

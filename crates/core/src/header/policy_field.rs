@@ -2,6 +2,7 @@
 
 use super::{MAX_INTEGER, Remaining, ceil_seconds, write_number};
 use crate::{
+    algorithm::AlgorithmKind,
     decision::Decision,
     math::{mul_div_ceil, mul_div_floor},
     quota::{Quota, RateUnit},
@@ -28,6 +29,7 @@ use core::fmt::{self, Write as _};
 /// assert_eq!(policy("100/min burst 20")?.policy(), r#""api";q=20;w=12"#);
 /// assert_eq!(policy("100/s burst 10")?.policy(), r#""api";q=100;w=1"#);
 /// assert_eq!(policy("3 at once")?.policy(), r#""api";q=3;qu="concurrent-requests""#);
+/// assert_eq!(policy("1000 total")?.policy(), r#""api";q=1000"#);
 /// assert_eq!(policy("5MB/s")?.policy(), r#""api";q=5000000;qu="content-bytes";w=1"#);
 /// # Ok::<(), tidegate_core::QuotaError>(())
 /// ```
@@ -78,7 +80,7 @@ impl PolicyField {
         self.limit
     }
 
-    /// The value of `w`: the seconds in which `q` is granted; `None` for a concurrency limit.
+    /// The value of `w`: the seconds in which `q` is granted; `None` for a concurrency limit and a total.
     pub fn window(&self) -> Option<u64> {
         self.window
     }
@@ -157,10 +159,11 @@ fn limit_and_window(quota: &Quota) -> (u64, Option<u64>) {
 
 fn write_parameters(out: &mut String, quota: &Quota, limit: u64, window: Option<u64>) -> fmt::Result {
     write!(out, ";q={limit}")?;
-    let unit = match quota.rate() {
-        None => Some("concurrent-requests"),
-        Some(rate) if rate.unit() == RateUnit::Bytes => Some("content-bytes"),
-        Some(_) => None,
+    let unit = match (quota.kind(), quota.rate()) {
+        (AlgorithmKind::Concurrency(_), _) => Some("concurrent-requests"),
+        (AlgorithmKind::Total(total), _) if total.unit() == RateUnit::Bytes => Some("content-bytes"),
+        (_, Some(rate)) if rate.unit() == RateUnit::Bytes => Some("content-bytes"),
+        _ => None,
     };
     if let Some(unit) = unit {
         write!(out, ";qu=\"{unit}\"")?;

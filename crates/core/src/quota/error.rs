@@ -113,6 +113,11 @@ impl QuotaError {
         Self::new("a concurrency limit has no period", format!("write `{} at once`", rate.amount()))
     }
 
+    pub(crate) fn total_has_no_rate(rate: Rate) -> Self {
+        let amount = rate.unit().display(rate.amount());
+        Self::new("a total has no period", format!("write `{amount} total`"))
+    }
+
     pub(crate) fn invalid_cold_factor(factor: f64, max: f64) -> Self {
         Self::new(
             format!("a cold factor of {factor} is out of range"),

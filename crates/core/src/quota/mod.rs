@@ -12,7 +12,7 @@ use crate::{
     Fnv,
     algorithm::{
         AlgorithmKind, ChargeResult, Concurrency, Demand, FixedWindow, LeakyBucket, Receipt, SlidingLog,
-        SlidingStrict, SlidingWindow, Smooth, TokenBucket, WarmUp, WindowStart,
+        SlidingStrict, SlidingWindow, Smooth, TokenBucket, Total, WarmUp, WindowStart,
     },
     bound::Bound,
     ratio::Ratio,
@@ -32,7 +32,7 @@ use core::{
 /// ```
 /// use tidegate_core::Quota;
 ///
-/// for text in ["100/min burst 20", "5 per 10s", "1.5MB/s", "3 at once", "10/s warm-up 4s cold 3"] {
+/// for text in ["100/min burst 20", "5 per 10s", "1.5MB/s", "3 at once", "1000 total", "10/s warm-up 4s cold 3"] {
 ///     assert_eq!(text.parse::<Quota>()?.to_string(), text);
 /// }
 /// # Ok::<(), tidegate_core::QuotaError>(())
@@ -93,6 +93,22 @@ impl Quota {
         Concurrency::with_lease(limit, lease.into()).map(|it| Self { kind: AlgorithmKind::Concurrency(it) })
     }
 
+    /// A stock of `limit` that never refills.
+    ///
+    /// ```
+    /// use tidegate_core::Quota;
+    ///
+    /// assert_eq!(Quota::total(1_000)?, "1000 total".parse()?);
+    /// # Ok::<(), tidegate_core::QuotaError>(())
+    /// ```
+    pub fn total(limit: u64) -> Result<Self, QuotaError> {
+        Self::total_with_unit(limit, RateUnit::Requests)
+    }
+
+    pub(crate) fn total_with_unit(limit: u64, unit: RateUnit) -> Result<Self, QuotaError> {
+        Total::new(limit, unit).map(|it| Self { kind: AlgorithmKind::Total(it) })
+    }
+
     /// The algorithm with its parameters.
     #[inline]
     pub fn kind(&self) -> &AlgorithmKind {
@@ -113,12 +129,7 @@ impl Quota {
         };
         let fewer = |rate: Rate| Rate::new(part(rate.amount()), rate.period()).with_unit(rate.unit());
         let Some(rate) = self.rate() else {
-            let AlgorithmKind::Concurrency(it) = self.kind else { return *self };
-            let shared = match it.lease() {
-                Some(lease) => Concurrency::with_lease(part(self.limit()), lease),
-                None => Concurrency::new(part(self.limit())),
-            };
-            return shared.map_or(*self, |it| AlgorithmKind::Concurrency(it).into());
+            return self.with_limit_without_rate(part(self.limit())).unwrap_or(*self);
         };
         let shared = match self.kind {
             AlgorithmKind::TokenBucket(_) => slower(rate).token_bucket(part(self.limit())),
@@ -134,7 +145,7 @@ impl Quota {
             AlgorithmKind::SlidingLog(_) => fewer(rate).sliding_log(),
             AlgorithmKind::Smooth(_) => slower(rate).smooth_with_burst(part(self.limit())),
             AlgorithmKind::WarmUp(it) => slower(rate).warm_up(it.warm_up().to_duration(), it.cold_factor()),
-            AlgorithmKind::Concurrency(_) => return *self,
+            AlgorithmKind::Concurrency(_) | AlgorithmKind::Total(_) => return *self,
         };
         shared.unwrap_or(*self)
     }
@@ -159,16 +170,10 @@ impl Quota {
             return Ok(*self);
         }
         let times = |amount: u64| ratio.apply(amount).max(1);
-        let Some(rate) = self.rate() else {
-            let lease = if let AlgorithmKind::Concurrency(it) = self.kind { it.lease() } else { None };
-            return match lease {
-                Some(lease) => Self::concurrency_with_lease(times(self.limit()), lease.to_duration()),
-                None => Self::concurrency(times(self.limit())),
-            };
-        };
+        let Some(rate) = self.rate() else { return self.with_limit_without_rate(times(self.limit())) };
         let rate = Rate::new(times(rate.amount()), rate.period()).with_unit(rate.unit());
         match self.kind {
-            AlgorithmKind::TokenBucket(_) | AlgorithmKind::Concurrency(_) => {
+            AlgorithmKind::TokenBucket(_) | AlgorithmKind::Concurrency(_) | AlgorithmKind::Total(_) => {
                 rate.token_bucket(times(self.limit()))
             }
             AlgorithmKind::LeakyBucket(it) => {
@@ -188,6 +193,28 @@ impl Quota {
         }
     }
 
+    /// The same quota with another limit, if it has no rate.
+    fn with_limit_without_rate(&self, limit: u64) -> Result<Self, QuotaError> {
+        match self.kind {
+            AlgorithmKind::Concurrency(it) => match it.lease() {
+                Some(lease) => Self::concurrency_with_lease(limit, lease.to_duration()),
+                None => Self::concurrency(limit),
+            },
+            AlgorithmKind::Total(it) => Self::total_with_unit(limit, it.unit()),
+            _ => Ok(*self),
+        }
+    }
+
+    /// Whether the quota limits calls in flight.
+    pub fn is_concurrency(&self) -> bool {
+        matches!(self.kind, AlgorithmKind::Concurrency(_))
+    }
+
+    /// Whether the quota is a stock that never refills.
+    pub fn is_total(&self) -> bool {
+        matches!(self.kind, AlgorithmKind::Total(_))
+    }
+
     /// A short identifier that is the same in every process: a hash of the text of the quota.
     pub fn tag(&self) -> u16 {
         let mut hash = Fnv::default();
@@ -197,7 +224,7 @@ impl Quota {
         (hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) as u16
     }
 
-    /// The rate of the quota; `None` for a concurrency limit.
+    /// The rate of the quota; `None` for a concurrency limit and a total.
     pub fn rate(&self) -> Option<Rate> {
         self.kind.rate()
     }

@@ -32,6 +32,14 @@ pub(super) fn parse_quota(text: &str) -> Result<Quota, QuotaError> {
         return reader.expect_end().map(|()| quota);
     }
 
+    if reader.accept("total").is_some() {
+        reader.last_span = written;
+        let limit = reader.to_integer(unit.amount)?;
+        let quota =
+            Quota::total_with_unit(limit, unit.unit).map_err(|error| error.with_last_span(&reader))?;
+        return reader.expect_end().map(|()| quota);
+    }
+
     let rate = reader.parse_rate(unit)?;
     rate.validate().map_err(whole)?;
     let kind = match reader.parse_algorithm(rate)? {
@@ -190,7 +198,11 @@ impl<'a> QuotaReader<'a> {
             self.advance(per..per + 1);
         } else if self.accept("per").is_none() {
             let (_, span) = self.peek();
-            return Err(self.error_at(span, "missing period", "write `/min`, `per 10s` or `at once`"));
+            return Err(self.error_at(
+                span,
+                "missing period",
+                "write `/min`, `per 10s`, `at once` or `total`",
+            ));
         }
         let period = self.parse_period("a period, as in `/min` or `per 10s`")?;
         let ScaledAmount { amount: Decimal { mantissa, scale }, unit } = amount;

@@ -39,6 +39,8 @@ fn policy_header_for_every_algorithm() {
         ("10/s warm-up 4s cold 3", "q=40;w=4"),
         ("1.5MB/s burst 3MB", "q=3000000;qu=\"content-bytes\";w=2"),
         ("3 at once", "q=3;qu=\"concurrent-requests\""),
+        ("1000 total", "q=1000"),
+        ("5MB total", "q=5000000;qu=\"content-bytes\""),
         ("3 at once lease 30s", "q=3;qu=\"concurrent-requests\""),
     ] {
         assert_eq!(PolicyField::new("x", &quota(text)).policy(), format!("\"x\";{policy}"), "{text}");

@@ -3,7 +3,7 @@
 use tidegate_core::Quota;
 
 const ALGORITHMS_FIX: &str = "use `burst`, or one of token-bucket, leaky-bucket, fixed-window, sliding-window, \
-                          sliding-strict, sliding-log, smooth, warm-up, concurrency";
+                          sliding-strict, sliding-log, smooth, warm-up, concurrency, total";
 const PERIODS_FIX: &str = "use one of us, ms, s, min, h, d, w";
 const AMOUNT_FIX: &str = "write an amount, as in `100/min`";
 const POSITIVE_FIX: &str = "give a number above zero";
@@ -36,7 +36,7 @@ const NUMBER_ERRORS: &[ErrorCase] = &[
 ];
 
 const PERIOD_AND_WORD_ERRORS: &[ErrorCase] = &[
-    ("5", " ^", "missing period", "write `/min`, `per 10s` or `at once`"),
+    ("5", " ^", "missing period", "write `/min`, `per 10s`, `at once` or `total`"),
     ("5 per", "     ^", "expected a period, as in `/min` or `per 10s`", PERIODS_FIX),
     ("5/fortnight", "  ^^^^^^^^^", "unknown period `fortnight`", PERIODS_FIX),
     ("5 per 0s", "^^^^^^^^", "a period must not be zero", POSITIVE_FIX),
@@ -50,6 +50,10 @@ const PERIOD_AND_WORD_ERRORS: &[ErrorCase] = &[
     ("3 at twice", "     ^^^^^", "missing `once`", "write `3 at once`"),
     ("3 at once lease", "               ^", "expected a lease duration, as in `lease 30s`", PERIODS_FIX),
     ("3 at once lease 0s", "                ^^", "a lease must not be zero", POSITIVE_FIX),
+    ("0 total", "^", "a total must not be zero", POSITIVE_FIX),
+    ("1.5 total", "^^^", "not a whole number", "round it"),
+    ("5 total burst 2", "        ^^^^^", "unexpected `burst`", "remove it"),
+    ("5MB/s total", "^^^^^^^^^^^", "a total has no period", "write `5MB total`"),
     ("3/s concurrency", "^^^^^^^^^^^^^^^", "a concurrency limit has no period", "write `3 at once`"),
 ];
 

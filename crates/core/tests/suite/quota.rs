@@ -19,6 +19,8 @@ fn quota_text_round_trips() {
         "1.5MB/s burst 20MB",
         "3 at once",
         "3 at once lease 30s",
+        "1000 total",
+        "1.5GB total",
         "10/s warm-up 4s cold 3",
         "10/s warm-up 4s cold 1.25",
         "100/min sliding-window",
@@ -74,6 +76,7 @@ fn code_and_text_declare_the_same_quotas() {
         (Quota::amount_per_period(5, ten_seconds).quota(), "5 per 10s"),
         (Quota::bytes_per_second(1_500_000).quota(), "1.5MB/s"),
         (Quota::concurrency(3), "3 at once"),
+        (Quota::total(1_000), "1000 total"),
         (Quota::concurrency_with_lease(3, ten_seconds), "3 at once lease 10s"),
         (Quota::per_second(10).warm_up(Duration::from_secs(4), 3.0), "10/s warm-up 4s cold 3"),
         (Quota::per_minute(100).sliding_window(), "100/min sliding-window"),
@@ -256,6 +259,7 @@ fn scale_changes_only_amounts() {
         ("10/s smooth burst 20", "x2", "20/s smooth burst 40"),
         ("10/s warm-up 4s cold 3", "x2", "20/s warm-up 4s cold 3"),
         ("3 at once", "x2.5", "7 at once"),
+        ("3GB total", "x0.5", "1.5GB total"),
         ("3 at once lease 30s", "x0.1", "1 at once lease 30s"),
     ] {
         let shown = parse(quota).unwrap().scale(factor.parse().unwrap()).unwrap().to_string();

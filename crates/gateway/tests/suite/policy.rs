@@ -86,6 +86,39 @@ fn policy_for_server(server: &TestBackend, rules: &str) -> String {
 }
 
 #[tokio::test]
+async fn total_is_used_up_for_good_and_a_reload_keeps_the_count() {
+    let server = TestBackend::start_echo().await;
+    let rule = |rest: &str| {
+        policy_for_server(&server, &format!("  - {{ name: trial, key: header x-user, {rest} }}"))
+    };
+    let gateway = PolicyGateway::start(&rule("quota: 3 total"));
+    let mut client = gateway.connect().await;
+    let request = |user: &str| format!("GET / HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\n\r\n");
+    let first = client.request(&request("ann")).await;
+    assert_eq!((first.status(), first.header("ratelimit-policy")), (200, Some(r#""trial";q=3"#)));
+    assert_eq!(first.header("ratelimit"), Some(r#""trial";r=2"#), "no time");
+    assert_eq!(client.request(&request("ann")).await.status(), 200);
+
+    gateway.replace(&rule("quota: 3 total, message: Enough.")).await.unwrap();
+    assert_eq!(client.request(&request("ann")).await.status(), 200);
+    for _ in 0..5 {
+        let denied = client.request(&request("ann")).await;
+        assert_eq!((denied.status(), denied.header("retry-after")), (429, None));
+        assert_eq!(denied.header("ratelimit"), Some(r#""trial";r=0"#));
+        assert!(denied.body.contains(r#""detail":"Enough.""#), "{}", denied.body);
+    }
+    assert_eq!(client.request(&request("bob")).await.status(), 200);
+
+    // Another total counts what is used; so does one beside a rate, which needs another table.
+    for quotas in ["quota: 4 total", "quotas: [1000/h, 5 total]"] {
+        gateway.replace(&rule(quotas)).await.unwrap();
+        let statuses = [client.request(&request("ann")).await, client.request(&request("ann")).await];
+        assert_eq!(statuses.map(|response| response.status()), [200, 429], "{quotas}");
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn limit_applies_per_client_and_returns_remaining() {
     let server = TestBackend::start_echo().await;
     let gateway = PolicyGateway::start(&policy_for_server(

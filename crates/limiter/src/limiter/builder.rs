@@ -273,8 +273,9 @@ impl LimiterBuilder {
         if let Some(listener) = self.on_full {
             key_table.set_listener(listener);
         }
-        let counts_permits = quotas.iter().any(|quota| matches!(quota.kind(), AlgorithmKind::Concurrency(_)));
-        let overflow = if counts_permits { Overflow::Deny } else { self.overflow };
+        // A permit of a replaced key could not be released, and a replaced key would get its whole total again.
+        let has_rates = quotas.iter().all(|quota| quota.rate().is_some());
+        let overflow = if has_rates { self.overflow } else { Overflow::Deny };
         let denied = (self.denied_capacity > 0).then(|| DeniedKeys::new(self.denied_capacity));
         Ok(MemoryLimiter::from_parts(key_table, clock, hasher, overflow, denied, wait_queues))
     }

@@ -141,7 +141,7 @@ impl Fallback {
             // A slot in use is released to its own limiter, so limiters with slots are reused; others may get a new table.
             let has_same_table =
                 old.size().capacity == new.size().capacity && old.overflow() == new.overflow();
-            let stays = has_same_table || quotas.iter().any(is_concurrency);
+            let stays = has_same_table || quotas.iter().any(Quota::is_concurrency);
             if stays && old.change_all(&quotas, CarryOver::Keep).is_ok() {
                 limiter.store(old);
             } else if let Ok(new) = build_successor(memory, &old, &quotas, *selection, CarryOver::Keep) {
@@ -281,7 +281,7 @@ impl Fallback {
             && decision.is_granted()
         {
             let reset = match decision.reset_after() {
-                Micros::MAX => SLOT_RETENTION,
+                Micros::MAX if !limiter.quotas().iter().any(Quota::is_total) => SLOT_RETENTION,
                 reset => reset,
             };
             dual_count_until.fetch_max(limiter.clock().now().saturating_add(reset).get(), Ordering::Relaxed);
@@ -325,10 +325,6 @@ fn build(
     memory.build_memory(shares, selection)
 }
 
-fn is_concurrency(quota: &Quota) -> bool {
-    quota.rate().is_none()
-}
-
 /// Builds a limiter that continues with the counts of another.
 fn build_successor(
     memory: &LimiterBuilder,
@@ -338,7 +334,7 @@ fn build_successor(
     how: CarryOver,
 ) -> Result<Arc<MemoryLimiter>, BuildError> {
     // Slots in use are released to the old limiter, so copies of them would stay in use here forever.
-    if how == CarryOver::Reset || shares.iter().chain(&old.quotas()).any(is_concurrency) {
+    if how == CarryOver::Reset || shares.iter().chain(&old.quotas()).any(Quota::is_concurrency) {
         return build(memory.clone(), shares, selection).map(Arc::new);
     }
     let new = build(memory.clone().memory_predecessor(old), shares, selection)?;

@@ -54,8 +54,9 @@ impl RemoteLimiter {
             Arc::new(Fallback::new(settings.failure_mode, builder.for_fallback(), &quotas, selection)?);
         store.add_failure_mode(settings.failure_mode);
         let limit_at_once = quotas.iter().map(Quota::limit).min().unwrap_or(0);
-        let counts_permits = quotas.iter().any(|quota| quota.rate().is_none());
-        let prefetch = settings.prefetch.filter(|_| !counts_permits && selection == QuotaSelection::All);
+        // Permits are not tokens, and what is left of prefetched tokens of a total would be lost for good.
+        let has_rates = quotas.iter().all(|quota| quota.rate().is_some());
+        let prefetch = settings.prefetch.filter(|_| has_rates && selection == QuotaSelection::All);
         let prefetch = prefetch.map(|prefetch| Arc::new(PrefetchCache::new(prefetch, limit_at_once)));
         let limit =
             ArcSwap::from_pointee(StoreLimit::new(&settings.name, quotas, selection, settings.carry_over));

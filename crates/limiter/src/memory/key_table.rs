@@ -410,9 +410,9 @@ impl KeyTable {
     /// Imports the states of all keys of a table that this one replaces. Both must use the same fingerprints.
     pub(crate) fn take_over(&self, old: &Self, clock: &Clock) {
         let now = clock.now();
-        // In a smaller table the limited keys stay. Keys with permits are not replaced: only the holders release them.
-        let counts_permits = self.quotas().iter().any(|quota| quota.rate().is_none());
-        let overflow = if counts_permits { Overflow::Deny } else { Overflow::Replace };
+        // In a smaller table the limited keys stay. Keys with permits or totals are not replaced.
+        let has_rates = self.quotas().iter().all(|quota| quota.rate().is_some());
+        let overflow = if has_rates { Overflow::Replace } else { Overflow::Deny };
         for cell in old.table().cells().filter(|cell| !cell.is_shared()) {
             let entries = match old {
                 Self::SingleWord { plans, quota: quota_lock, .. } => {

@@ -98,6 +98,24 @@ fn full_table_charges_no_limiter() {
     }
 }
 
+/// A key with a used total is never replaced, even if the limiter is declared to replace keys: it would get all of it again.
+#[test]
+fn full_table_keeps_totals_and_denies_new_keys() {
+    for overflow in [Overflow::Replace, Overflow::Share, Overflow::Deny] {
+        let (builder, manual_clock) = builder(1);
+        let limiter = builder.overflow(overflow).build("2 total").unwrap();
+        fill(&limiter);
+        manual_clock.advance(Duration::from_secs(1 << 32));
+        for key in 100..200_u64 {
+            assert!(!limiter.check(&key).is_allowed(), "{overflow:?}");
+        }
+        assert!(limiter.stats().unwrap().overflowed >= 100);
+        for key in 0..8_u64 {
+            assert_eq!([limiter.check(&key), limiter.check(&key)].map(|it| it.is_allowed()), [true, false]);
+        }
+    }
+}
+
 /// A key without a cell is counted once per check, independent of the operation and its retries.
 #[test]
 fn overflow_is_counted_once_per_check() {

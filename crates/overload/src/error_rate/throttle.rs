@@ -6,7 +6,7 @@ use crate::{
     error_rate,
 };
 use std::fmt;
-use tidegate_core::{AlgorithmKind, Micros, Outcome, Quota, Retry, SettingError};
+use tidegate_core::{Micros, Outcome, Quota, Retry, SettingError};
 use tidegate_limiter::{
     BuildError, Clock, DirectLimiter,
     sync::{Mutex, lock},
@@ -128,8 +128,8 @@ impl ErrorThrottle {
     }
 
     fn from_parts(settings: ErrorRateSettings, quota: Quota, clock: Clock) -> Result<Self, BuildError> {
-        if matches!(quota.kind(), AlgorithmKind::Concurrency(_)) {
-            let problem = format!("a concurrency quota `{quota}` does not limit a rate");
+        if quota.rate().is_none() {
+            let problem = format!("`{quota}` does not limit a rate");
             return Err(SettingError::new(problem, "give a rate, as in `10/s`").into());
         }
         let throttle = DirectLimiter::builder().clock(clock.clone()).build(quota)?;

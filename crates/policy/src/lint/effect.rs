@@ -27,7 +27,7 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
     let mut add = |key: &'static str, reason: String, fix: &str| {
         found.push(IneffectiveKey { key, reason, fix: fix.to_owned() });
     };
-    let is_concurrency = |quota: &Quota| quota.rate().is_none();
+    let is_concurrency = Quota::is_concurrency;
     let has_tiers = matches!(rule.quotas, Quotas::Tiers(_));
 
     if let Some(key) = limit_behind_deny_all(rule) {
@@ -118,6 +118,9 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
     if rule.overflow == Overflow::Share && quotas.iter().any(is_concurrency) {
         let reason = "`overflow: share` has no effect on a concurrency limit: new keys are denied".to_owned();
         add("overflow", reason, "use `overflow: deny`, or remove it");
+    } else if rule.overflow == Overflow::Share && quotas.iter().any(Quota::is_total) {
+        let reason = "`overflow: share` has no effect on a total: new keys are denied".to_owned();
+        add("overflow", reason, "use `overflow: deny`, or remove it");
     }
     if rule.missing != MissingKey::default() && is_always_present(&rule.key) {
         let reason = "`missing` has no effect: every request has this key".to_owned();
@@ -139,6 +142,8 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
             Some("`prefetch` has no effect on `tiers`")
         } else if quotas.iter().all(is_concurrency) {
             Some("`prefetch` has no effect on a concurrency limit")
+        } else if quotas.iter().any(Quota::is_total) {
+            Some("`prefetch` has no effect on a total")
         } else {
             None
         };
@@ -214,7 +219,7 @@ pub(super) fn find_unused_store_keys(policy: &Policy) -> Vec<&'static str> {
     settings.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key).collect()
 }
 
-fn all_quotas(rule: &RuleSpec) -> Vec<Quota> {
+pub(super) fn all_quotas(rule: &RuleSpec) -> Vec<Quota> {
     match &rule.quotas {
         Quotas::All(quotas) => quotas.clone(),
         Quotas::Tiers(tiers) => tiers.quotas.iter().map(|(_, quota)| *quota).chain([tiers.default]).collect(),

@@ -51,6 +51,8 @@ pub enum Lint {
     MayFail,
     /// `small-capacity`: a few clients fill the memory of the rule.
     SmallCapacity,
+    /// `keys-never-expire`: a total counts keys of which there is no end.
+    KeysNeverExpire,
     /// `unknown-method`: an unknown method that resembles a known one.
     UnknownMethod,
 }
@@ -66,6 +68,7 @@ impl fmt::Display for Lint {
             Self::WithoutEffect => "without-effect",
             Self::MayFail => "may-fail",
             Self::SmallCapacity => "small-capacity",
+            Self::KeysNeverExpire => "keys-never-expire",
             Self::UnknownMethod => "unknown-method",
         })
     }
@@ -93,6 +96,22 @@ fn find_small_capacity(rule: &RuleSpec) -> Option<String> {
     let is_small = room < SMALL_CAPACITY_KEYS && rule.key != KeySpec::All;
     is_small
         .then(|| "a few clients fill its capacity, and new ones then replace others or are denied".to_owned())
+}
+
+/// A total by a part of the request that clients choose freely: used keys are never removed.
+fn find_endless_keys(rule: &RuleSpec) -> Option<String> {
+    fn endless_part(key: &KeySpec) -> Option<&'static str> {
+        match key {
+            KeySpec::Part(KeyPart::Ip { .. }) => Some("ip"),
+            KeySpec::Part(KeyPart::Path) => Some("path"),
+            KeySpec::Part(KeyPart::Request) => Some("request"),
+            KeySpec::All | KeySpec::Part(_) => None,
+            KeySpec::Composite(parts) | KeySpec::First(parts) => parts.iter().find_map(endless_part),
+        }
+    }
+    let quota = effect::all_quotas(rule).into_iter().find(Quota::is_total)?;
+    let part = endless_part(&rule.key)?;
+    Some(format!("`{quota}` stores each key forever, and the number of keys by `{part}` has no bound"))
 }
 
 /// Finds likely mistakes in a policy. It avoids false positives, and does not find all mistakes. Rules that are off are
@@ -149,6 +168,11 @@ pub fn lint(policy: &Policy) -> Vec<LintWarning> {
         if let Some(reason) = find_small_capacity(rule) {
             let fix = format!("use a capacity of at least {SMALL_CAPACITY_KEYS} keys, or remove it");
             add(Lint::SmallCapacity, "capacity", reason, fix);
+        }
+        if let Some(reason) = find_endless_keys(rule) {
+            let fix =
+                "count by a key that you issue, as in `key: user`, or use a long period, as in `1000/w`";
+            add(Lint::KeysNeverExpire, "key", reason, fix.to_owned());
         }
         for reason in find_fallible_conditions(&rule.matching) {
             let fix = "check that it is present first, as in `'x-plan' in request.headers && …`".to_owned();

@@ -24,7 +24,7 @@ use tidegate_rule::{
 };
 
 pub(super) const QUOTA: ValueSchema =
-    ValueSchema::Text(&["100/min burst 20", "5/min", "3 at once", "1000/h sliding-window"]);
+    ValueSchema::Text(&["100/min burst 20", "5/min", "3 at once", "1000 total", "1000/h sliding-window"]);
 pub(super) const TIME: ValueSchema = ValueSchema::Text(&["50ms", "10s"]);
 const NETWORKS: ValueSchema = ValueSchema::OneOrMany(&ValueSchema::Text(&["10.0.0.0/8", "internal", "all"]));
 const MISSING: [(&str, MissingKey); 4] = [

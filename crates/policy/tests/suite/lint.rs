@@ -26,6 +26,18 @@ fn capture(name: &str) -> KeySpec {
 }
 
 #[test]
+fn total_by_keys_without_bound_is_reported() {
+    let trial =
+        |key: KeySpec, quotas: &[&str]| run_lint(&policy(vec![RuleSpec { key, ..rule("trial", quotas) }]));
+    let expected = [("trial".to_owned(), Lint::KeysNeverExpire)];
+    assert_eq!(trial(ip(), &["10 total"]), expected);
+    assert_eq!(trial(KeySpec::First(vec![header("x-user"), ip()]), &["5/min", "10 total"]), expected);
+    assert_eq!(trial(header("x-user"), &["10 total"]), []);
+    assert_eq!(trial(KeySpec::All, &["10 total"]), []);
+    assert_eq!(trial(ip(), &["10/w"]), []);
+}
+
+#[test]
 fn limit_behind_tighter_one_is_unreachable() {
     let all = || RuleSpec { key: ip(), ..rule("all", &["10/min"]) };
     let login = |quota: &str| RuleSpec {

@@ -241,7 +241,7 @@ fn refunds_for(request: &StoreRequest, reply: StoreReply) -> Vec<StoreRequest> {
         // The holder has only the receipt of its previous slot and acquires a new one.
         StoreRequest::Renew { key_ref, .. } => {
             let StoreReply::Renewed(Some(receipt)) = reply else { return Vec::new() };
-            let is_slot = |index: usize| key_ref.limit.quotas()[index].rate().is_none();
+            let is_slot = |index: usize| key_ref.limit.quotas()[index].is_concurrency();
             let receipts = key_ref
                 .quota_indices()
                 .map(|index| if is_slot(index) { receipt } else { <_>::default() })

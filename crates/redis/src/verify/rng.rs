@@ -1,10 +1,10 @@
 //! A random number generator and random quotas.
 
 use tidegate_core::{
-    AlgorithmKind, LARGEST_EXACT, Micros, Quota, Rate,
+    AlgorithmKind, LARGEST_EXACT, Micros, Quota, Rate, RateUnit,
     algorithm::{
         Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingStrict, SlidingWindow, Smooth, TokenBucket,
-        WarmUp, WindowStart,
+        Total, WarmUp, WindowStart,
     },
 };
 
@@ -77,8 +77,9 @@ impl Rng {
                     WarmUp::new(rate, warm_up, 1.0 + self.next_below(50) as f64 / 10.0)
                         .map(AlgorithmKind::WarmUp)
                 }
+                8 => Concurrency::with_lease(few, rate.period()).map(AlgorithmKind::Concurrency),
                 // The test below fails for an algorithm without an arm.
-                _ => Concurrency::with_lease(few, rate.period()).map(AlgorithmKind::Concurrency),
+                _ => Total::new(some, RateUnit::Requests).map(AlgorithmKind::Total),
             };
             // Beyond this, Lua's doubles are not exact and the results may differ.
             if let Some(kind) = made.ok().filter(|kind| kind.limit() < LARGEST_EXACT / 4) {

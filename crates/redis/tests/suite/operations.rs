@@ -22,8 +22,8 @@ use tidegate_limiter::{Limiter, WaitError, WaitPriority, Waiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 
-/// Five per year, with every algorithm.
-const ALGORITHMS: [&str; 10] = [
+/// Five per year or in all, with every algorithm.
+const ALGORITHMS: [&str; 11] = [
     "5 per 52w",
     "5 per 52w burst 3",
     "5 per 52w leaky-bucket queue 4",
@@ -34,6 +34,7 @@ const ALGORITHMS: [&str; 10] = [
     "5 per 52w sliding-log",
     "5 per 52w smooth burst 4",
     "5 per 52w warm-up 4s cold 3",
+    "5 total",
 ];
 
 /// Executes every operation and returns the results.
@@ -86,7 +87,8 @@ async fn answers_match_memory() {
         assert_eq!(redis.degraded_count(), 0);
     }
     for key in matching_keys(&server, "*") {
-        assert!(integer_reply(&server, &["PTTL", &key]) > 0, "{key} has no TTL");
+        let is_total = key.contains(&format!("rule-{}", ALGORITHMS.len() - 1));
+        assert_eq!(integer_reply(&server, &["PTTL", &key]) > 0, !is_total, "{key}");
     }
     assert_eq!(store.last_error(), None);
 }
@@ -121,6 +123,34 @@ async fn key_expiry_follows_reset_time() {
         }
     }
     assert!(count_calls(&server, "setrange") > 0, "no key was written in place");
+}
+
+/// Neither the state of a total nor the text of its quota expires: otherwise a key would get its total again.
+#[tokio::test]
+async fn total_never_expires() {
+    let server = RedisServer::start().unwrap();
+    let store = connect_store(&server.url()).await;
+    let limiter = build_limiter(&store, "trial", "3 total");
+    let ttls = || {
+        let keys = matching_keys(&server, "tidegate:*");
+        keys.iter().map(|key| integer_reply(&server, &["PTTL", key])).collect::<Vec<_>>()
+    };
+    assert_eq!(summarize(&limiter.decide("a", 2).await), "allow 1 of 3");
+    assert_eq!(ttls(), [-1, -1]);
+    let reserved = limiter.key("a").reserve(1, Duration::ZERO).await;
+    assert_eq!(limiter.decide("a", 1).await.retry_after(), None);
+    reserved.cancel().await;
+    assert_eq!(summarize(&limiter.key("a").peek(1).await), "allow 1 of 3");
+
+    // Another process with another total, a long time after the first one has ended.
+    let other = build_limiter(&connect_store(&server.url()).await, "trial", "4 total");
+    assert_eq!(summarize(&other.decide("a", 2).await), "allow 0 of 4");
+    limiter.key("a").reset().await.unwrap();
+    assert_eq!(summarize(&limiter.decide("a", 3).await), "allow 0 of 3");
+    assert_eq!(ttls(), [-1, -1, -1]);
+    // A refund of all of it leaves an unused key, which needs no memory; this one was reset, so it stays.
+    limiter.key("b").reserve(3, Duration::ZERO).await.cancel().await;
+    assert_eq!(matching_keys(&server, "tidegate:{*"), ["tidegate:{trial:a}:1"]);
 }
 
 /// The server's clock, in microseconds.

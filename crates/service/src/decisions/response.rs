@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
 use std::borrow::Cow;
-use tidegate_core::{Decision, Micros, Outcome, Retry, header as field};
+use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, header as field};
 use tidegate_http_server::{ApiError, json_response};
 use tidegate_observe::{DenialId, RequestRecorder, RuleOutcome};
 use tidegate_policy::compile::PolicyGate;
@@ -173,12 +173,20 @@ impl<'a> RuleResponse<'a> {
         }
     }
 
+    /// Whether the quota that denied never refills.
+    fn is_total(&self, denial: &Decision) -> bool {
+        self.query.rule().quotas().get(denial.quota()).is_some_and(Quota::is_total)
+    }
+
     fn detail(&self, denial: &Decision) -> Cow<'static, str> {
         if let Some(message) = self.query.rule().message() {
             return message.to_string().into();
         }
         match denial.outcome() {
             _ if denial.is_fail_closed() => "The store is unavailable.".into(),
+            Outcome::Deny(Retry::Never) if self.is_total(denial) => {
+                "The cost exceeds what is left of the total.".into()
+            }
             Outcome::Deny(Retry::Never) => "The cost exceeds the burst of the quota.".into(),
             Outcome::Deny(Retry::WhenReleased) => {
                 "The concurrency limit is reached; release a permit first.".into()

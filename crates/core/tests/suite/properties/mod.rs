@@ -10,6 +10,7 @@
 //! | 9 refunds create nothing | `refund.rs` |
 //! | 2 with overdrafts and forced charges | `overdraft.rs` |
 //! | 2, 3 and 9 for permits that expire | `lease.rs` |
+//! | 2 and 9 for quotas that never refill | `total.rs` |
 
 mod admissions;
 mod bounds;
@@ -20,6 +21,7 @@ mod overdraft;
 mod refund;
 mod retry;
 mod time;
+mod total;
 
 use tidegate_core::{AlgorithmKind, Quota};
 
