@@ -345,8 +345,13 @@ mod tests {
     const REQUEST: ByteRequest = ByteRequest { want: 400, min: 400, refund: 0 };
 
     fn new_scheduler() -> FairScheduler {
-        let integer_bucket =
-            IntegerBucket { units_per_token: 10, units_per_us: 1, capacity: 9_000, queue: 9_000 };
+        let integer_bucket = IntegerBucket {
+            units_per_token: 10,
+            units_per_us: 1,
+            capacity: 9_000,
+            queue: 9_000,
+            initial_level: 0,
+        };
         FairScheduler::new(SchedulerSettings { integer_bucket, quantum: 400, max_prepaid: 50 }, Micros::ZERO)
     }
 

@@ -82,6 +82,9 @@ impl StateEntries {
         now: Micros,
         demand: Demand,
     ) -> Vec<ChargeResult> {
+        if demand.effect == Effect::Charge && demand.cost > 0 {
+            self.begin(quotas, carry_over, now);
+        }
         if quotas.len() > 1 && demand.effect == Effect::Charge {
             let peeked =
                 self.clone().decide_each(quotas, carry_over, now, Demand { effect: Effect::Peek, ..demand });
@@ -90,6 +93,39 @@ impl StateEntries {
             }
         }
         self.decide_each(quotas, carry_over, now, demand)
+    }
+
+    /// Starts the states that change with time from the first check on; see [`Quota::begin`].
+    pub fn begin(&mut self, quotas: &[Quota], carry_over: CarryOver, now: Micros) {
+        if quotas.iter().all(|quota| quota.retention() == Micros::ZERO) {
+            return;
+        }
+        let found = Self::match_writers(quotas, &self.writers(), carry_over);
+        let (mut has_begun, mut own) = (false, Vec::with_capacity(quotas.len()));
+        let mut entries = self.entries.clone();
+        for (quota, found) in quotas.iter().zip(found) {
+            let index = found.unwrap_or_else(|| {
+                entries.push(StateEntry { writer: *quota, state: Vec::new() });
+                entries.len() - 1
+            });
+            own.push(index);
+            let entry = &mut entries[index];
+            entry.state.resize(entry.state.len().max(quota.state_len()), 0);
+            if quota.begin(&entry.writer, entry.state.as_mut_slice(), now) {
+                entry.writer = *quota;
+                has_begun = true;
+            }
+        }
+        // Quotas without an entry get one too: a change of quotas matches entries in their order.
+        if has_begun {
+            let is_needed = |(index, entry): &mut (usize, StateEntry)| {
+                own.contains(index)
+                    || entry.writer.forgotten_after(entry.state.as_mut_slice(), now) > Micros::ZERO
+            };
+            let mut entries: Vec<_> = entries.into_iter().enumerate().collect();
+            entries.retain_mut(is_needed);
+            self.entries = entries.into_iter().map(|(_, entry)| entry).collect();
+        }
     }
 
     fn decide_each(
@@ -136,8 +172,7 @@ impl StateEntries {
             self.entries.extend(own.map(|index| others.remove(index)));
         }
         others.retain_mut(|StateEntry { writer, state }| {
-            let peeked = writer.decide(state.as_mut_slice(), now, Demand::peek(0)).decision;
-            peeked.reset_after() > Micros::ZERO
+            writer.forgotten_after(state.as_mut_slice(), now) > Micros::ZERO
         });
         others.truncate(MAX_FOREIGN_ENTRIES);
         self.entries.append(&mut others);

@@ -17,7 +17,7 @@ use crate::{
 use http::{header, request};
 use std::{fmt, net::IpAddr, path::Path, time::Duration};
 use tidegate_access::{AccessDecision, BanRule};
-use tidegate_core::{Bound, Demand, Micros, Outcome, Percent, Quota};
+use tidegate_core::{AlgorithmKind, Bound, Demand, Micros, Outcome, Percent, Quota};
 use tidegate_limiter::FailureMode;
 use tidegate_overload::{CallError, ScalePolicy};
 use tidegate_rule::{
@@ -518,7 +518,9 @@ fn simulate_exhausted(
     let max_wait = Micros::from(rule.effective_wait());
     let mut state = vec![0; quota.state_len()];
     quota.create(&mut state[..], now);
-    quota.decide(&mut state[..], now, Demand::with_max_wait(quota.limit(), Micros::MAX));
+    let available =
+        if let AlgorithmKind::TokenBucket(bucket) = quota.kind() { bucket.initial() } else { quota.limit() };
+    quota.decide(&mut state[..], now, Demand::with_max_wait(available, Micros::MAX));
     let decision = quota.decide(&mut state[..], now, Demand::with_max_wait(cost.max(1), max_wait)).decision;
     match decision.outcome() {
         Outcome::Allow | Outcome::Delay(_) => ExhaustedOutcome::Delayed(decision.wait().to_duration()),

@@ -177,6 +177,39 @@ local function decide_check(p, cost, peek, receipts)
   return granted
 end
 
+-- Starts the states of a check that change with time from the first check on, also if the check is then denied.
+local function begin_check(p)
+  local key, first, count = message[p], message[p + 1], message[p + 2]
+  local cell, started, has_begun = cells[key], {}, false
+  local found = match_entries(cell, first, count, message[p + 4])
+  for nth = 1, count do
+    local quota, entry = quotas[first + nth - 1], found[nth]
+    if quota.kind.begin then
+      started[nth] = quota.kind.begin(quota, entry and entry.writer, entry and entry.state, now)
+      has_begun = has_begun or started[nth] ~= nil
+    end
+  end
+  if not has_begun then return end
+  -- Quotas without an entry get one too: a change of quotas matches entries in their order.
+  local entries, own = {}, {}
+  for nth = 1, count do
+    if found[nth] then own[found[nth]] = true end
+  end
+  for _, entry in ipairs(cell.entries) do
+    if own[entry] or entry.writer.kind.reset_at(entry.writer, entry.state, now) > now then entries[#entries + 1] = entry end
+  end
+  for nth = 1, count do
+    local quota, entry = quotas[first + nth - 1], found[nth]
+    if not entry then
+      entries[#entries + 1] = { writer = quota, state = started[nth] or quota.kind.new() }
+    elseif started[nth] then
+      entry.writer, entry.state = quota, started[nth]
+    end
+  end
+  cell.entries = entries
+  mark_changed(key, cell)
+end
+
 -- The amount that one check can take: the least remaining amount of its quotas, and at least one; nil if one denies.
 local function available_amount(p)
   local key, first, count = message[p], message[p + 1], message[p + 2]
@@ -218,6 +251,11 @@ local function decide(p)
   end
   size = size + 1
   out[size] = 0
+  if not peek then
+    for q = first, last, 8 do
+      if message[q + 5] > 0 then begin_check(q) end
+    end
+  end
   local cost = message[first + 5]
   if is_up_to then
     local left = available_amount(first)

@@ -339,11 +339,13 @@ fn fast_path_check(request: &StoreRequest) -> Option<(&KeyRef, u64)> {
 const COST_BOUND: u64 = 1 << 48;
 
 fn integer_bucket(quota: &Quota) -> Option<&IntegerBucket> {
-    match quota.kind() {
-        AlgorithmKind::TokenBucket(it) => Some(it.integer_bucket()),
-        AlgorithmKind::LeakyBucket(it) => Some(it.integer_bucket()),
-        _ => None,
-    }
+    let bucket = match quota.kind() {
+        AlgorithmKind::TokenBucket(it) => it.integer_bucket(),
+        AlgorithmKind::LeakyBucket(it) => it.integer_bucket(),
+        _ => return None,
+    };
+    // The first check of a key that starts with a part of its burst writes even if it is denied.
+    (bucket.initial_level == 0).then_some(bucket)
 }
 
 /// Requests receipts for the caller, and for the refund of a charge whose reply is late.

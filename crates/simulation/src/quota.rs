@@ -1,7 +1,9 @@
 //! One quota with the state of one key, in virtual time.
 
 use std::collections::BTreeMap;
-use tidegate_core::{AlgorithmKind, Decision, Demand, Micros, Quota, Receipt, algorithm::Concurrency};
+use tidegate_core::{
+    AlgorithmKind, Decision, Demand, Effect, Micros, Quota, Receipt, algorithm::Concurrency,
+};
 
 /// A request of a simulated load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,9 @@ impl SimulatedQuota {
         while let Some(first) = self.in_flight.first_entry().filter(|first| first.key().0 <= now) {
             let ((at, _), receipt) = first.remove_entry();
             self.quota.refund(self.state.as_mut_slice(), at, receipt, receipt.cost);
+        }
+        if demand.effect == Effect::Charge && demand.cost > 0 {
+            self.quota.begin(&self.quota, self.state.as_mut_slice(), now);
         }
         let result = self.quota.decide(self.state.as_mut_slice(), now, demand);
         if result.receipt.cost > 0 && matches!(self.quota.kind(), AlgorithmKind::Concurrency(_)) {

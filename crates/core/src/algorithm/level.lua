@@ -1,7 +1,8 @@
 -- A level that rises with cost and drains with time: the port of level.rs.
 --
 -- State: the time at which the level reaches zero, rounded up to a microsecond, and the units by which it is below
--- zero at that time. Parameters: units per token, units per microsecond, capacity, queue.
+-- zero at that time. Parameters: units per token, units per microsecond, capacity, queue, the level of a new key, and how long a
+-- key is stored after it has drained, if that level is above zero.
 
 local level = {}
 
@@ -10,7 +11,16 @@ local function max_level(quota)
   return max(quota[4], min(quota[2] * 2251799813685248, LARGEST_EXACT))
 end
 
+-- The time from which a state is equivalent to that of a new key.
+function level.reset_at(quota, state)
+  if quota[5] == 0 or state[1] == 0 then return state[1] end
+  return saturating_add(state[1], quota[6] + 1)
+end
+
+local function is_new(quota, state, now) return level.reset_at(quota, state) <= now end
+
 local function level_at(quota, state, now)
+  if quota[5] > 0 and is_new(quota, state, now) then return quota[5] end
   local ahead = state[1] - now
   if ahead <= 0 then return 0 end
   return (ahead - 1) * quota[2] + (quota[2] - state[2])
@@ -49,7 +59,13 @@ function level.save(quota, state)
   return pack(layout(quota), state[1], state[2])
 end
 
-function level.reset_at(quota, state) return state[1] end
+-- Starts the refill of a new key that does not start at level zero; returns its state.
+function level.begin(quota, writer, state, now)
+  if quota[5] == 0 or (state and not is_new(writer, state, now)) then return nil end
+  local started = { 0, 0 }
+  write_level(quota, started, now, quota[5])
+  return started
+end
 
 function level.decide(quota, state, now, cost, max_wait, overdraft, peek)
   local units_per_token, units_per_us, capacity = quota[1], quota[2], quota[3]
@@ -87,6 +103,7 @@ function level.tokens_at_level(quota, units) return div(saturating_sub(quota[3],
 
 function level.refund_functions()
   local function refund(quota, state, now, cost, receipt)
+    if quota[5] > 0 and is_new(quota, state, now) then return end
     local units_per_token, units_per_us, capacity = quota[1], quota[2], quota[3]
     local before, charged_level = level_at(quota, state, now), receipt.level_or_debt
     local drained = units_per_us * saturating_sub(now, receipt.at)
@@ -112,12 +129,14 @@ end
 -- Converts a state of the writer to this quota: the same number of tokens.
 function level.convert_state(quota, writer, state, now)
   local copy = { 0, 0 }
+  if quota[5] + writer[5] > 0 and is_new(writer, state, now) then return copy end
   write_level(quota, copy, now, convert_level(quota, writer, level_at(writer, state, now)))
   return copy
 end
 
 -- The retry time after a denial on a state of the writer, which continues to drain at the writer's rate.
 function level.converted_retry(quota, writer, state, now, before, excess)
+  if quota[5] + writer[5] > 0 and is_new(writer, state, now) then return 0 end
   local goal = mul_div(saturating_sub(before, excess), writer[1], quota[1])
   return div_ceil(saturating_sub(level_at(writer, state, now), goal), writer[2])
 end

@@ -24,6 +24,9 @@ pub struct IntegerBucket {
     pub capacity: u64,
     /// Up to this level a call may wait.
     pub queue: u64,
+    /// The level of a new key. If it is above zero, a key is stored for [`RETENTION`] after it has drained, and is new
+    /// again then.
+    pub initial_level: u64,
 }
 
 /// The result of a demand on a level.
@@ -56,6 +59,9 @@ const UPDATED_AT: usize = 0;
 const LEVEL: usize = 1;
 pub(crate) const STATE_LEN: usize = 2;
 
+/// The time for which a key that does not start at level zero is stored after it has drained.
+pub const RETENTION: Micros = Micros::from_secs(3_600);
+
 /// 71 years. The time at which the largest debt is repaid is still exact in a double.
 const MAX_DEBT: Micros = Micros::new(1 << 51);
 
@@ -74,7 +80,7 @@ impl IntegerBucket {
             (Some(capacity), Some(queue))
                 if queue <= (LARGEST_EXACT - units_per_us.min(LARGEST_EXACT)) / 2 =>
             {
-                Ok(Self { units_per_token, units_per_us, capacity, queue })
+                Ok(Self { units_per_token, units_per_us, capacity, queue, initial_level: 0 })
             }
             _ => Err(QuotaError::inexact(rate, at_once.saturating_add(queued), units_per_token)),
         }
@@ -83,6 +89,12 @@ impl IntegerBucket {
     /// Returns the meter with the longest queue that is exact.
     pub(super) fn with_unbounded_queue(self) -> Self {
         Self { queue: self.max_level(), ..self }
+    }
+
+    /// Returns the meter for keys that start with `tokens` of the capacity.
+    pub(super) fn with_initial_tokens(self, tokens: u64) -> Self {
+        let initial = tokens.saturating_mul(self.units_per_token);
+        Self { initial_level: self.capacity.saturating_sub(initial), ..self }
     }
 
     /// The highest level: the drain of the longest debt, or the length of the queue.
@@ -99,8 +111,9 @@ impl IntegerBucket {
 
     /// The parameters for the Lua port.
     pub(super) fn lua_args(&self) -> LuaArgs {
-        let Self { units_per_token, units_per_us, capacity, queue } = *self;
-        [units_per_token as f64, units_per_us as f64, capacity as f64, queue as f64, 0.0, 0.0]
+        let Self { units_per_token, units_per_us, capacity, queue, initial_level } = *self;
+        [units_per_token, units_per_us, capacity, queue, initial_level, self.retention().get()]
+            .map(|number| number as f64)
     }
 
     /// Evaluates `demand` on a level that has been drained up to now.
@@ -236,9 +249,48 @@ impl IntegerBucket {
         self.advance(state, now).0
     }
 
+    /// The time for which a drained state differs from that of a new key.
+    pub(super) fn retention(&self) -> Micros {
+        if self.initial_level == 0 { Micros::ZERO } else { RETENTION }
+    }
+
+    /// The time at which a state has drained; `None` for a new key.
+    fn drained_at<W: AlgorithmState + ?Sized>(&self, state: &W) -> Option<Micros> {
+        let (at, level) = (Micros::new(state.get(UPDATED_AT)), state.get(LEVEL));
+        let is_used = at > Micros::ZERO || level > 0;
+        is_used.then(|| at.saturating_add(Micros::new(level.div_ceil(self.units_per_us))))
+    }
+
+    /// The time from which a state is equivalent to that of a new key; zero for a new key.
+    pub(super) fn forgotten_at<W: AlgorithmState + ?Sized>(&self, state: &W) -> Micros {
+        let drained_at = self.drained_at(state);
+        match self.initial_level {
+            0 => drained_at.unwrap_or_default(),
+            _ => drained_at
+                .map_or(Micros::ZERO, |at| at.saturating_add(RETENTION).saturating_add(Micros::new(1))),
+        }
+    }
+
+    fn is_new<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> bool {
+        self.forgotten_at(state) <= now
+    }
+
+    /// Starts the refill of a new key that does not start at level zero; returns whether it did.
+    pub(super) fn begin<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) -> bool {
+        let is_started = self.initial_level > 0 && self.is_new(state, now);
+        if is_started {
+            state.set(LEVEL, self.initial_level);
+            state.set(UPDATED_AT, now.get());
+        }
+        is_started
+    }
+
     /// The level at `now`, and the time for which it is valid: a clock that runs backwards is ignored.
     fn advance<W: AlgorithmState + ?Sized>(&self, state: &W, now: Micros) -> (u64, Micros) {
         let last = Micros::new(state.get(UPDATED_AT));
+        if self.initial_level > 0 && self.is_new(state, now) {
+            return (self.initial_level, now.max(last));
+        }
         let drained = self.units_per_us.saturating_mul(now.saturating_sub(last).get());
         (state.get(LEVEL).saturating_sub(drained), now.max(last))
     }
@@ -261,8 +313,22 @@ impl IntegerBucket {
         demand: Demand,
     ) -> ChargeResult {
         let (level, at) = writer.advance(state, now);
+        if self.differs_when_new(writer) && writer.is_new(state, now) {
+            return self.apply(
+                state,
+                at,
+                self.initial_level,
+                self.evaluate(self.initial_level, demand),
+                demand,
+            );
+        }
         let outcome = self.evaluate_converted(writer, level, demand);
         self.apply(state, at, self.convert_level(writer, level), outcome, demand)
+    }
+
+    /// Whether a new key is at a level above zero under one of both.
+    fn differs_when_new(&self, writer: &Self) -> bool {
+        self.initial_level > 0 || writer.initial_level > 0
     }
 
     /// Writes a granted charge to the state.
@@ -303,6 +369,9 @@ impl IntegerBucket {
         receipt: Receipt,
         cost: u64,
     ) {
+        if self.initial_level > 0 && self.is_new(state, now) {
+            return; // everything has been refilled
+        }
         let (level, at) = self.advance(state, now);
         state.set(UPDATED_AT, at.get());
         state.set(LEVEL, self.level_after_refund(level, at, &receipt, cost));
@@ -314,7 +383,14 @@ impl IntegerBucket {
         state: &mut W,
         now: Micros,
     ) {
+        if self.differs_when_new(writer) && writer.is_new(state, now) {
+            state.set(UPDATED_AT, 0);
+            state.set(LEVEL, 0);
+            return;
+        }
         let (level, at) = writer.advance(state, now);
+        // A drained state that is still stored keeps the time at which it drained.
+        let at = if level == 0 { writer.drained_at(state).unwrap_or(at).min(at) } else { at };
         state.set(UPDATED_AT, at.get());
         state.set(LEVEL, self.convert_level(writer, level));
     }
@@ -356,6 +432,18 @@ macro_rules! level_methods {
             cost: u64,
         ) {
             self.integer_bucket.refund(state, now, receipt, cost);
+        }
+
+        fn retention(&self) -> Micros {
+            self.integer_bucket.retention()
+        }
+
+        fn forgotten_after<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) -> Micros {
+            self.integer_bucket.forgotten_at(state).saturating_sub(now)
+        }
+
+        fn begin<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) -> bool {
+            self.integer_bucket.begin(state, now)
         }
 
         /// Tokens are comparable between rates.

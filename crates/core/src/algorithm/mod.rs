@@ -197,6 +197,23 @@ pub trait Algorithm: Copy + fmt::Display {
         self.decide(state, now, demand)
     }
 
+    /// Starts a key at its first check, if its state changes with time from then on; returns whether it wrote.
+    ///
+    /// A store calls it before a check that charges, also if that check is then denied.
+    fn begin<W: AlgorithmState + ?Sized>(&self, _state: &mut W, _now: Micros) -> bool {
+        false
+    }
+
+    /// How long a state is stored after its [reset](Decision::reset_after).
+    fn retention(&self) -> Micros {
+        Micros::ZERO
+    }
+
+    /// The time until a state is equivalent to that of an unused key; zero if it is.
+    fn forgotten_after<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) -> Micros {
+        self.decide(state, now, Demand::peek(0)).decision.reset_after()
+    }
+
     /// Writes the state of a limiter that is created at `now`, if it differs from that of an unused key.
     fn create<W: AlgorithmState + ?Sized>(&self, _state: &mut W, _now: Micros) {}
 
@@ -336,6 +353,28 @@ macro_rules! algorithm_registry {
                 &self, state: &mut W, now: Micros, receipt: Receipt,
             ) -> Option<Receipt> {
                 match self { $(Self::$name(it) => it.renew(state, now, receipt),)+ }
+            }
+
+            /// Starts a key at its first check; see [`Algorithm::begin`]. Both quotas must share their state, which
+            /// `writer` wrote.
+            pub fn begin<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) -> bool {
+                if self != writer {
+                    if self.retention() == Micros::ZERO || writer.forgotten_after(state, now) > Micros::ZERO {
+                        return false;
+                    }
+                    (0..self.state_len()).for_each(|word| state.set(word, 0));
+                }
+                match self { $(Self::$name(it) => it.begin(state, now),)+ }
+            }
+
+            /// How long a state is stored after its reset; see [`Algorithm::retention`].
+            pub fn retention(&self) -> Micros {
+                match self { $(Self::$name(it) => it.retention(),)+ }
+            }
+
+            /// The time until a state is equivalent to that of an unused key; see [`Algorithm::forgotten_after`].
+            pub fn forgotten_after<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) -> Micros {
+                match self { $(Self::$name(it) => it.forgotten_after(state, now),)+ }
             }
 
             /// Writes the state of a limiter that is created at `now`.

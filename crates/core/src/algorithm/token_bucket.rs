@@ -12,7 +12,7 @@
 //!
 //! Note that a new bucket is full: `burst` tokens are admitted at once, in addition to the rate. In any window of
 //! length `t` it admits at most `burst + rate · t`, which is twice the rate if the burst is the amount of one
-//! window.
+//! window. With `initial n` a new bucket has `n` tokens, and is refilled from its first check on.
 
 use super::{
     Algorithm, ChargeResult, Demand, LuaArgs, Receipt,
@@ -32,6 +32,8 @@ use core::fmt;
 pub struct TokenBucket {
     rate: Rate,
     burst: u64,
+    /// The tokens of a new key; the burst by default.
+    initial: u64,
     integer_bucket: IntegerBucket,
 }
 
@@ -40,7 +42,22 @@ impl TokenBucket {
     pub fn new(rate: Rate, burst: u64) -> Result<Self, QuotaError> {
         rate.validate()?;
         QuotaError::require_nonzero("a burst", burst)?;
-        Ok(Self { rate, burst, integer_bucket: IntegerBucket::new(rate, burst, 0)?.with_unbounded_queue() })
+        let integer_bucket = IntegerBucket::new(rate, burst, 0)?.with_unbounded_queue();
+        Ok(Self { rate, burst, initial: burst, integer_bucket })
+    }
+
+    /// A bucket that holds `burst` tokens, refills at `rate` and has `initial` tokens for a new key.
+    pub fn with_initial(rate: Rate, burst: u64, initial: u64) -> Result<Self, QuotaError> {
+        let it = Self::new(rate, burst)?;
+        if initial > burst {
+            return Err(QuotaError::conflict("initial", initial, "burst", burst));
+        }
+        Ok(Self { initial, integer_bucket: it.integer_bucket.with_initial_tokens(initial), ..it })
+    }
+
+    /// The tokens of a new key.
+    pub fn initial(&self) -> u64 {
+        self.initial
     }
 
     /// The integer form, for stores that encode the level in one word.
@@ -58,8 +75,13 @@ impl Algorithm for TokenBucket {
     level_methods!();
 
     fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
-        let burst = reader.parse_amount_after("burst", rate.unit())?;
-        Self::new(rate, burst.unwrap_or(rate.amount()))
+        let burst = reader.parse_amount_after("burst", rate.unit())?.unwrap_or(rate.amount());
+        match reader.parse_amount_after("initial", rate.unit())? {
+            None => Self::new(rate, burst),
+            Some(initial) => {
+                Self::with_initial(rate, burst, initial).map_err(|error| error.with_last_span(reader))
+            }
+        }
     }
 
     fn limit(&self) -> u64 {
@@ -69,6 +91,10 @@ impl Algorithm for TokenBucket {
     fn bound(&self) -> Bound {
         Bound::burst_and_rate(self.burst, self.rate)
     }
+
+    fn create<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) {
+        self.integer_bucket.begin(state, now);
+    }
 }
 
 impl fmt::Display for TokenBucket {
@@ -76,6 +102,9 @@ impl fmt::Display for TokenBucket {
         self.rate.fmt(f)?;
         if self.burst != self.rate.amount() {
             write!(f, " burst {}", self.rate.unit().display(self.burst))?;
+        }
+        if self.initial != self.burst {
+            write!(f, " initial {}", self.rate.unit().display(self.initial))?;
         }
         Ok(())
     }

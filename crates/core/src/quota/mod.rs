@@ -11,8 +11,8 @@ pub use rate::{Rate, RateUnit};
 use crate::{
     Fnv,
     algorithm::{
-        AlgorithmKind, ChargeResult, Concurrency, Demand, FixedWindow, LeakyBucket, Receipt, SlidingLog,
-        SlidingStrict, SlidingWindow, Smooth, TokenBucket, Total, WarmUp, WindowStart,
+        Algorithm as _, AlgorithmKind, ChargeResult, Concurrency, Demand, FixedWindow, LeakyBucket, Receipt,
+        SlidingLog, SlidingStrict, SlidingWindow, Smooth, TokenBucket, Total, WarmUp, WindowStart,
     },
     bound::Bound,
     ratio::Ratio,
@@ -132,7 +132,9 @@ impl Quota {
             return self.with_limit_without_rate(part(self.limit())).unwrap_or(*self);
         };
         let shared = match self.kind {
-            AlgorithmKind::TokenBucket(_) => slower(rate).token_bucket(part(self.limit())),
+            AlgorithmKind::TokenBucket(it) => {
+                slower(rate).token_bucket_like(it, part(self.limit()), it.initial() / nodes)
+            }
             AlgorithmKind::LeakyBucket(it) => {
                 let (queue, delay) = (it.queue() / nodes, it.delay() / nodes);
                 slower(rate).leaky_bucket_with_delay(queue, delay)
@@ -173,9 +175,10 @@ impl Quota {
         let Some(rate) = self.rate() else { return self.with_limit_without_rate(times(self.limit())) };
         let rate = Rate::new(times(rate.amount()), rate.period()).with_unit(rate.unit());
         match self.kind {
-            AlgorithmKind::TokenBucket(_) | AlgorithmKind::Concurrency(_) | AlgorithmKind::Total(_) => {
-                rate.token_bucket(times(self.limit()))
+            AlgorithmKind::TokenBucket(it) => {
+                rate.token_bucket_like(it, times(self.limit()), ratio.apply(it.initial()))
             }
+            AlgorithmKind::Concurrency(_) | AlgorithmKind::Total(_) => Ok(*self),
             AlgorithmKind::LeakyBucket(it) => {
                 rate.leaky_bucket_with_delay(ratio.apply(it.queue()), ratio.apply(it.delay()))
             }
@@ -311,6 +314,21 @@ impl Quota {
         self.kind.renew(state, now, receipt)
     }
 
+    /// Starts a key at its first check, on a state that `writer` wrote; see [`AlgorithmKind::begin`].
+    pub fn begin<W: AlgorithmState + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) -> bool {
+        self.kind.begin(&writer.kind, state, now)
+    }
+
+    /// How long a state is stored after its reset; see [`crate::Algorithm::retention`].
+    pub fn retention(&self) -> Micros {
+        self.kind.retention()
+    }
+
+    /// The time until a state is equivalent to that of an unused key.
+    pub fn forgotten_after<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) -> Micros {
+        self.kind.forgotten_after(state, now)
+    }
+
     /// Writes the state of a limiter that is created at `now`; see [`crate::Algorithm::create`].
     pub fn create<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) {
         self.kind.create(state, now);
@@ -327,6 +345,26 @@ impl Rate {
     /// A token bucket with a capacity of `tokens`.
     pub fn token_bucket(self, tokens: u64) -> Result<Quota, QuotaError> {
         TokenBucket::new(self, tokens).map(|it| Quota { kind: AlgorithmKind::TokenBucket(it) })
+    }
+
+    /// A token bucket with a capacity of `tokens`, of which a new key has `initial`.
+    ///
+    /// ```
+    /// use tidegate_core::Quota;
+    ///
+    /// let quota = Quota::per_minute(100).token_bucket_with_initial(20, 0)?;
+    /// assert_eq!(quota, "100/min burst 20 initial 0".parse()?);
+    /// # Ok::<(), tidegate_core::QuotaError>(())
+    /// ```
+    pub fn token_bucket_with_initial(self, tokens: u64, initial: u64) -> Result<Quota, QuotaError> {
+        TokenBucket::with_initial(self, tokens, initial)
+            .map(|it| Quota { kind: AlgorithmKind::TokenBucket(it) })
+    }
+
+    /// A token bucket with initial tokens only if `other` has less than its burst.
+    fn token_bucket_like(self, other: TokenBucket, tokens: u64, initial: u64) -> Result<Quota, QuotaError> {
+        let is_full = other.initial() == other.limit();
+        self.token_bucket_with_initial(tokens, if is_full { tokens } else { initial.min(tokens) })
     }
 
     /// A leaky bucket as a queue: one call at a time, and up to `queue` more wait.

@@ -221,7 +221,7 @@ impl<'a> QuotaReader<'a> {
         rate: Rate,
     ) -> Result<Option<Result<AlgorithmKind, QuotaError>>, QuotaError> {
         let (first, span) = self.peek();
-        if first.is_empty() || first == "burst" {
+        if first.is_empty() || first == "burst" || first == "initial" {
             return Ok(None);
         }
         let mut two = Self { text: self.text, position: span.end, last_span: span.clone() };
@@ -237,7 +237,7 @@ impl<'a> QuotaReader<'a> {
             Some(kind) => Ok(Some(kind)),
             None => {
                 let names: Vec<_> = AlgorithmKind::names().collect();
-                let fix = format!("use `burst`, or one of {}", names.join(", "));
+                let fix = format!("use `burst`, `initial`, or one of {}", names.join(", "));
                 Err(self.error_at(span, format!("unknown word `{first}`"), fix))
             }
         }

@@ -2,7 +2,7 @@
 
 use tidegate_core::Quota;
 
-const ALGORITHMS_FIX: &str = "use `burst`, or one of token-bucket, leaky-bucket, fixed-window, sliding-window, \
+const ALGORITHMS_FIX: &str = "use `burst`, `initial`, or one of token-bucket, leaky-bucket, fixed-window, sliding-window, \
                           sliding-strict, sliding-log, smooth, warm-up, concurrency, total";
 const PERIODS_FIX: &str = "use one of us, ms, s, min, h, d, w";
 const AMOUNT_FIX: &str = "write an amount, as in `100/min`";
@@ -50,6 +50,10 @@ const PERIOD_AND_WORD_ERRORS: &[ErrorCase] = &[
     ("3 at twice", "     ^^^^^", "missing `once`", "write `3 at once`"),
     ("3 at once lease", "               ^", "expected a lease duration, as in `lease 30s`", PERIODS_FIX),
     ("3 at once lease 0s", "                ^^", "a lease must not be zero", POSITIVE_FIX),
+    ("10/s initial", "            ^", "expected a number after `initial`", "write a number after `initial`"),
+    ("10/s burst 5 initial 6", "                     ^", "initial 6 exceeds burst 5", "use at most 5"),
+    ("10/s initial 11", "             ^^", "initial 11 exceeds burst 10", "use at most 10"),
+    ("10/s initial 2 burst 5", "               ^^^^^", "unexpected `burst`", "remove it"),
     ("0 total", "^", "a total must not be zero", POSITIVE_FIX),
     ("1.5 total", "^^^", "not a whole number", "round it"),
     ("5 total burst 2", "        ^^^^^", "unexpected `burst`", "remove it"),

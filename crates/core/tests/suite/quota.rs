@@ -14,6 +14,9 @@ fn quota_text_round_trips() {
     for text in [
         "100/min",
         "100/min burst 20",
+        "100/min burst 20 initial 5",
+        "100/min initial 0",
+        "1.5MB/s burst 20MB initial 500kB",
         "5 per 10s",
         "1.5MB/s",
         "1.5MB/s burst 20MB",
@@ -46,6 +49,8 @@ fn alternative_spellings_parse_equally() {
         ("100 per minute", "100/min"),
         ("1_000/hour", "1000/h"),
         ("100/min burst 100", "100/min"),
+        ("100/min burst 20 initial 20", "100/min burst 20"),
+        ("100/min token-bucket burst 100 initial 0", "100/min initial 0"),
         ("60 per 60s", "60/min"),
         ("0.5/s", "1 per 2s"),
         ("2.5/s", "5 per 2s"),
@@ -245,6 +250,8 @@ fn scale_changes_only_amounts() {
     for (quota, factor, scaled) in [
         ("100/min burst 20", "x2", "200/min burst 40"),
         ("100/min burst 20", "x1/3", "33/min burst 6"),
+        ("100/min burst 20 initial 10", "x0.5", "50/min burst 10 initial 5"),
+        ("100/min burst 20 initial 0", "x0.01", "1/min burst 1 initial 0"),
         ("100/min burst 20", "x0.01", "1/min burst 1"),
         ("1/min", "x0.5", "1/min"),
         ("5 per 10s", "x3", "15 per 10s"),

@@ -24,6 +24,7 @@ mod path_spellings;
 mod policy;
 mod policy_files;
 mod proxy;
+mod quotas;
 mod rule_modes;
 mod smuggling;
 mod timeouts;

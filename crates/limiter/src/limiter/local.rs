@@ -137,13 +137,17 @@ impl<'a> LocalBucket<'a> {
             let available = self.peek(1);
             // A quota that allows debt can grant one token though none is stored.
             let amount = available.remaining().max(1).min(max);
-            if amount == 0 || !available.is_allowed() {
+            if amount == 0 {
                 return (0, available);
             }
-            // Another caller can take tokens in between: check again.
+            // Also checked if nothing is available: the first check of a key may start its refill.
             let decision = self.check(amount);
             if decision.is_granted() {
                 return (amount, decision);
+            }
+            // Another caller can take tokens in between: look again.
+            if !available.is_allowed() {
+                return (0, decision);
             }
         }
     }

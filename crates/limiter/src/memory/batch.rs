@@ -78,6 +78,9 @@ fn try_batch(
     let now = clock.now();
     let mut taken = cells.denied;
     let mut granted = taken.iter().all(Option::is_none);
+    for BatchEntry { cell, tier, .. } in entries.iter_mut().filter(|entry| entry.demand.cost > 0) {
+        cell.begin(now, *tier);
+    }
     for effect in [Effect::Peek, Effect::Charge] {
         if effect == Effect::Charge && !granted {
             break;

@@ -435,8 +435,7 @@ impl KeyTable {
                 entries.into_iter().map(|(writer, state)| StateEntry { writer, state }).collect();
             // Skip expired keys.
             let is_live = entries.iter().any(|StateEntry { writer, state }| {
-                let decision = writer.decide(state.clone().as_mut_slice(), now, Demand::peek(0)).decision;
-                decision.reset_after() > Micros::ZERO
+                writer.forgotten_after(state.clone().as_mut_slice(), now) > Micros::ZERO
             });
             if is_live && let CellRef::Own(own) = self.locate(cell.owner, StripeLock::Unlocked, now, overflow)
             {

@@ -58,6 +58,14 @@ pub(crate) enum LockedCell<'a> {
 }
 
 impl LockedCell<'_> {
+    /// Starts the states of a check that charges, also if it is then denied.
+    pub(crate) fn begin(&mut self, now: Micros, tier: usize) {
+        if let Self::MultiWord(locked) = self {
+            locked.advance_time(now);
+            locked.begin(tier);
+        }
+    }
+
     /// Decides a request on the locked cell, and adds the receipts to `charge`.
     pub(crate) fn decide(&mut self, now: Micros, request: CellRequest, charge: &mut CellCharge) -> Decision {
         match self {

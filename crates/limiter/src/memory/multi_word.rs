@@ -353,6 +353,9 @@ impl LockedWords<'_> {
     /// Decides a request. Adds one receipt per decided quota to `receipts`.
     pub(crate) fn decide(&mut self, request: CellRequest, receipts: &mut Vec<Receipt>) -> Decision {
         let CellRequest { demand, hold, tier } = request;
+        if demand.effect == Effect::Charge && demand.cost > 0 {
+            self.begin(tier);
+        }
         if self.plan.layout == StateLayout::Tiers {
             let Some(quota) = self.plan.quotas.get(tier) else { return Decision::unlimited() };
             let demand = hold.apply_to(quota, demand);
@@ -369,13 +372,35 @@ impl LockedWords<'_> {
         self.decide_all(demand, hold, receipts)
     }
 
+    /// Starts the states that change with time from the first check on; see [`Quota::begin`].
+    pub(crate) fn begin(&mut self, tier: usize) {
+        let indices = match self.plan.layout {
+            StateLayout::All => 0..self.plan.quotas.len(),
+            StateLayout::Tiers => tier..tier + 1,
+        };
+        for index in indices {
+            let Some(quota) = self.plan.quotas.get(index) else { return };
+            if quota.retention() == Micros::ZERO {
+                continue;
+            }
+            let mut words = self.plan.words(self.cell, index);
+            let writer = self.plan.writer(self.cell, index).map_or(quota, |(_, writer)| writer);
+            if quota.begin(writer, &mut words, self.now) {
+                let expires_at = self.now.saturating_add(quota.forgotten_after(&mut words, self.now)).get();
+                self.plan.set_writer(self.cell, index, Some(index));
+                self.extend_expiry(expires_at);
+            }
+        }
+    }
+
     /// Decides all quotas.
     fn decide_all(&mut self, demand: Demand, hold: PermitHold, receipts: &mut Vec<Receipt>) -> Decision {
         let (mut combined, now) = (MostRestrictive::default(), self.now);
         let mut expires_at = 0;
         for (quota, mut words) in self.plan.states(self.cell) {
             let result = quota.decide(&mut words, now, hold.apply_to(quota, demand));
-            expires_at = expires_at.max(now.saturating_add(result.decision.reset_after()).get());
+            let forgotten_after = result.decision.reset_after().saturating_add(quota.retention());
+            expires_at = expires_at.max(now.saturating_add(forgotten_after).get());
             receipts.push(result.receipt);
             combined.add(result.decision);
         }
@@ -399,7 +424,8 @@ impl LockedWords<'_> {
         };
         if result.decision.is_granted() && demand.effect == Effect::Charge && demand.cost > 0 {
             self.plan.set_writer(self.cell, tier, Some(tier));
-            self.extend_expiry(now.saturating_add(result.decision.reset_after()).get());
+            let forgotten_after = result.decision.reset_after().saturating_add(quota.retention());
+            self.extend_expiry(now.saturating_add(forgotten_after).get());
         }
         receipts.push(result.receipt);
         result.decision.with_quota(tier)
@@ -589,10 +615,10 @@ impl QuotaPlan {
 
     /// The head with the expiry of the states in `cell`.
     fn head(&self, cell: Cell<'_>, now: Micros) -> u64 {
-        let resets = self.states(cell).chain(self.retained(cell)).map(|(quota, mut words)| {
-            let result = quota.decide(&mut words, now, Demand::peek(0));
-            now.saturating_add(result.decision.reset_after()).get()
-        });
+        let resets = self
+            .states(cell)
+            .chain(self.retained(cell))
+            .map(|(quota, mut words)| now.saturating_add(quota.forgotten_after(&mut words, now)).get());
         self.generation() | resets.max().unwrap_or(0)
     }
 

@@ -46,7 +46,9 @@ impl WordPlan {
             AlgorithmKind::LeakyBucket(bucket) => *bucket.integer_bucket(),
             _ => return None,
         };
-        (integer_bucket.units_per_us < MAX_UNITS_PER_US).then(|| Self::new(integer_bucket))
+        // A word of zero is a new key with a full bucket.
+        let fits = integer_bucket.units_per_us < MAX_UNITS_PER_US && integer_bucket.initial_level == 0;
+        fits.then(|| Self::new(integer_bucket))
     }
 
     /// The word of a level of zero, `since` microseconds after the creation of the limiter.
@@ -81,11 +83,12 @@ impl AtomicPlan {
             units_per_us: units_per_us.load(Ordering::Relaxed),
             capacity: capacity.load(Ordering::Relaxed),
             queue: queue.load(Ordering::Relaxed),
+            initial_level: 0,
         })
     }
 
     fn store(&self, plan: WordPlan) {
-        let IntegerBucket { units_per_token, units_per_us, capacity, queue } = plan.integer_bucket;
+        let IntegerBucket { units_per_token, units_per_us, capacity, queue, .. } = plan.integer_bucket;
         for (word, value) in self.0.iter().zip([units_per_token, units_per_us, capacity, queue]) {
             word.store(value, Ordering::Relaxed);
         }
@@ -95,7 +98,8 @@ impl AtomicPlan {
 impl WordPlans {
     /// Plans for a word that is never used, see [`super::UNUSED_WORD`].
     pub(crate) fn placeholder() -> Self {
-        let integer_bucket = IntegerBucket { units_per_token: 1, units_per_us: 1, capacity: 1, queue: 1 };
+        let integer_bucket =
+            IntegerBucket { units_per_token: 1, units_per_us: 1, capacity: 1, queue: 1, initial_level: 0 };
         Self::new(WordPlan::new(integer_bucket), Micros::ZERO, ResetCounters::single())
     }
 

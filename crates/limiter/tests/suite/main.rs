@@ -10,6 +10,7 @@ mod clocks;
 mod common;
 mod conformance;
 mod full_table;
+mod initial_tokens;
 mod keys;
 mod model;
 mod multiple_quotas;

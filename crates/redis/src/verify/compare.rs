@@ -80,6 +80,7 @@ impl ComparedKey {
     }
 
     fn take_up_to(&mut self, now: Micros, most: u64) -> Vec<ChargeResult> {
+        self.entries.begin(self.limit.quotas(), self.limit.carry_over(), now);
         let peeked = self.decide(now, Demand::peek(1));
         if !peeked.iter().all(|result| result.decision.is_allowed()) {
             return peeked;

@@ -58,6 +58,8 @@ impl Rng {
             let some = self.pick(&[1, 2, 3, 5, 10, 100, 1_000, 1_000_000]);
             let few = 1 + self.next_below(40);
             let made = match kind {
+                0 if self.one_in(3) => TokenBucket::with_initial(rate, some, self.next_below(some + 1))
+                    .map(AlgorithmKind::TokenBucket),
                 0 => TokenBucket::new(rate, some).map(AlgorithmKind::TokenBucket),
                 1 => LeakyBucket::new(rate, some, self.next_below(some + 1)).map(AlgorithmKind::LeakyBucket),
                 2 if self.one_in(2) => {

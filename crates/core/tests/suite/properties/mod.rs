@@ -11,11 +11,13 @@
 //! | 2 with overdrafts and forced charges | `overdraft.rs` |
 //! | 2, 3 and 9 for permits that expire | `lease.rs` |
 //! | 2 and 9 for quotas that never refill | `total.rs` |
+//! | 2, 3, 7, 8 and 9 for buckets with initial tokens | `initial.rs` |
 
 mod admissions;
 mod bounds;
 mod change;
 mod counting;
+mod initial;
 mod lease;
 mod overdraft;
 mod refund;
