@@ -24,6 +24,8 @@ pub struct Bound {
     shape: BoundShape,
     clock_resolution: Micros,
     prefetch: Micros,
+    /// The shortest window, if it is shorter than the period.
+    shortest_window: Option<Micros>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +62,12 @@ impl Bound {
     }
 
     fn new(shape: BoundShape) -> Self {
-        Self { shape, clock_resolution: Micros::ZERO, prefetch: Micros::ZERO }
+        Self { shape, clock_resolution: Micros::ZERO, prefetch: Micros::ZERO, shortest_window: None }
+    }
+
+    /// The bound if windows are not all as long as the period of the rate, and the shortest has this length.
+    pub(crate) fn with_shortest_window(self, shortest: Micros) -> Self {
+        Self { shortest_window: Some(shortest), ..self }
     }
 
     /// The bound with a clock of this resolution.
@@ -91,7 +98,8 @@ impl Bound {
                 burst.saturating_add(mul_div_floor(length, rate.amount(), rate.period().get()))
             }
             BoundShape::Windows { rate, extra_windows: more, fewer_tokens: less } => {
-                let windows = length.div_ceil(rate.period().get()).saturating_add(more);
+                let shortest = self.shortest_window.unwrap_or(rate.period());
+                let windows = length.div_ceil(shortest.get()).saturating_add(more);
                 windows.saturating_mul(rate.amount()).saturating_sub(less)
             }
             BoundShape::Debt { stored, rate, early_us: early } => {

@@ -4,7 +4,7 @@
 //!   state + now + demand  ──decide──▶  decision  (+ next state, or nothing to write)
 //! ```
 //!
-//! No function waits, reads a clock or allocates while it decides, and the crate has no dependencies. The
+//! No function waits, reads a clock or allocates while it decides. The only dependency is `jiff`, for time zones. The
 //! in-memory store and the tests run these functions; Redis runs a Lua port of each algorithm.
 //!
 //! ```
@@ -53,6 +53,7 @@ mod setting;
 pub mod span;
 mod state;
 pub mod suggest;
+mod time_zone;
 mod units;
 mod utc;
 
@@ -66,5 +67,6 @@ pub use quota::{Quota, QuotaError, QuotaReader, Rate, RateUnit};
 pub use ratio::Ratio;
 pub use setting::SettingError;
 pub use state::{AlgorithmState, OffsetState};
+pub use time_zone::{CalendarPeriod, CalendarSpan, TimeZone};
 pub use units::{LARGEST_EXACT, Micros, Rounded};
 pub use utc::Utc;

@@ -2,7 +2,7 @@
 --
 -- KEYS     the keys; or empty, and ARGV[2..] holds the keys (the batch of a cluster node spans slots)
 -- ARGV[1]  a msgpack list of numbers: time (negative: the server's), number of quotas, quotas, requests
---          quota     kind, tag, rule, six numbers
+--          quota     kind, tag, rule, seven numbers
 --          decide    0, flags, number of checks, checks        flags: 1 peek, 2 receipts, 4 take up to the cost
 --            check   keyref, cost, max wait, overdraft
 --            keyref  key, quota, count, flags, carry over      flags: 1 permits
@@ -28,10 +28,10 @@ local quotas, quota_count = {}, message[2]
 for index = 1, quota_count do
   local p = position
   quotas[index] = {
-    message[p + 3], message[p + 4], message[p + 5], message[p + 6], message[p + 7], message[p + 8],
+    message[p + 3], message[p + 4], message[p + 5], message[p + 6], message[p + 7], message[p + 8], message[p + 9],
     kind = kinds[message[p]], index = message[p], tag = message[p + 1], rule = message[p + 2],
   }
-  position = p + 9
+  position = p + 10
 end
 
 local function find_quota(tag, rule)
@@ -226,9 +226,16 @@ local function available_amount(p)
 end
 
 -- Loads the cell of a key; writes an error reply and returns false if it cannot be read.
-local function open_cell(key, first)
+local function open_cell(key, first, count)
   local cell = load_cell(key, first)
-  if cell.problem then
+  local time_error
+  for index = first, first + count - 1 do
+    local kind = quotas[index].kind
+    time_error = time_error or (kind.time_error and kind.time_error(quotas[index], now))
+  end
+  if time_error then
+    out[size + 1], out[size + 2] = 2, time_error
+  elseif cell.problem then
     out[size + 1], out[size + 2] = 2, cell.problem
   elseif cell.unknown then
     out[size + 1], out[size + 2] = 1, cell.unknown
@@ -246,7 +253,7 @@ local function decide(p)
   local last = first + 8 * (count - 1)
   local has_several_quotas = count > 1
   for q = first, last, 8 do
-    if not open_cell(message[q], message[q + 1]) then return last + 8 end
+    if not open_cell(message[q], message[q + 1], message[q + 2]) then return last + 8 end
     has_several_quotas = has_several_quotas or message[q + 2] > 1
   end
   size = size + 1
@@ -282,7 +289,7 @@ end
 local function refund(p)
   local key, first, count, _, _, generation, cost = unpack(message, p + 1, p + 7)
   local after = p + 8 + 4 * count
-  local cell = open_cell(key, first)
+  local cell = open_cell(key, first, count)
   if not cell then return after end
   size = size + 1
   out[size] = 0
@@ -305,7 +312,7 @@ end
 -- Resets a key, except permits in flight. The key stays until charges from before the reset can no longer be refunded.
 local function reset(p)
   local key, first = message[p + 1], message[p + 2]
-  local cell = open_cell(key, first)
+  local cell = open_cell(key, first, message[p + 3])
   if not cell then return p + 6 end
   size = size + 1
   out[size] = 0
@@ -323,7 +330,7 @@ local function reset(p)
 end
 
 local function renew(p)
-  local cell = open_cell(message[p + 1], message[p + 2])
+  local cell = open_cell(message[p + 1], message[p + 2], message[p + 3])
   if not cell then return p + 10 end
   local at
   for _, entry in ipairs(cell.entries) do

@@ -50,6 +50,8 @@ pub(crate) struct Message {
     quota_count: usize,
     requests: NumberList,
     kinds: KindSet,
+    /// The time of this process, for quotas whose windows follow the calendar.
+    now: Micros,
 }
 
 /// A list of numbers, encoded as they are added.
@@ -81,6 +83,11 @@ impl NumberList {
 }
 
 impl Message {
+    /// An empty message, of a process whose clock shows `now`.
+    pub(crate) fn new(now: Micros) -> Self {
+        Self { now, ..Self::default() }
+    }
+
     /// Adds a request. The caller bounds the number of requests.
     pub(crate) fn add(&mut self, request: &StoreRequest, name: impl Fn(&KeyRef) -> String) {
         match request {
@@ -168,7 +175,7 @@ impl Message {
         let index = quota.kind().index();
         self.kinds.add(index);
         self.quotas.push_all([index as u64, tag.into(), rule as u64]);
-        quota.kind().lua_args().into_iter().for_each(|number| self.quotas.push_f64(number));
+        quota.kind().lua_args(self.now).into_iter().for_each(|number| self.quotas.push_f64(number));
         self.quota_count += 1;
     }
 
@@ -181,7 +188,7 @@ impl Message {
                 _ if rule == self.limits.len() => {}
                 Some(quota) => self.add_quota(quota, *tag, rule),
                 None => {
-                    self.quotas.push_all([UNKNOWN_KIND, (*tag).into(), rule as u64, 0, 0, 0, 0, 0, 0]);
+                    self.quotas.push_all([UNKNOWN_KIND, (*tag).into(), rule as u64, 0, 0, 0, 0, 0, 0, 0]);
                     self.quota_count += 1;
                 }
             }
@@ -453,5 +460,68 @@ impl<'a> ReplyReader<'a> {
         let (text, rest) = self.bytes.split_at_checked(length).ok_or(MalformedReply)?;
         self.bytes = rest;
         Ok(String::from_utf8_lossy(text).into_owned())
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+#[allow(clippy::unwrap_used, reason = "this is how a test fails")]
+mod tests {
+    use super::*;
+    use crate::script::decide_script;
+    use tidegate_testkit::servers::RedisServer;
+
+    const DAY: u64 = 86_400_000_000;
+
+    /// The reply to a check of a process whose clock shows `client`, at this time of the server.
+    async fn check_at(
+        connection: &mut redis::aio::MultiplexedConnection,
+        client: Micros,
+        server: Micros,
+    ) -> Result<StoreReply, String> {
+        let quota = "2/day fixed-window in UTC".parse().unwrap();
+        let limit = StoreLimit::new("rule", vec![quota], QuotaSelection::All, CarryOver::Keep);
+        let key_ref = KeyRef { limit: Arc::new(limit), key: "a".to_owned(), tier: 0 };
+        let (demand, permit_mode) = (Demand::new(1), PermitMode::Peek);
+        let request = StoreRequest::Decide(vec![StoreCheck { key_ref, demand, permit_mode, receipt: true }]);
+        let mut message = Message::new(client);
+        message.add(&request, |key_ref| key_ref.key.clone());
+        let script = decide_script(message.kinds());
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(script.text()).arg(1).arg(message.keys()).arg(message.encode(Some(server)));
+        let reply: Vec<u8> = eval.query_async(connection).await.unwrap();
+        match ReplyReader::new(&reply).unwrap().read_next(&request).unwrap() {
+            ScriptReply::Reply(reply) => Ok(reply),
+            ScriptReply::Error(error) => Err(error),
+            ScriptReply::UnknownTag(tag) => Err(format!("unknown tag {tag}")),
+        }
+    }
+
+    fn retry_after(reply: StoreReply) -> Option<Micros> {
+        let StoreReply::Decided(answers) = reply else { return None };
+        answers[0].results[0].decision.retry_after()
+    }
+
+    /// The server selects the window. A clock that is off by up to a window changes nothing; by more, the call fails.
+    #[tokio::test]
+    async fn calendar_window_is_selected_by_the_time_of_the_server() {
+        let server = RedisServer::start().unwrap();
+        let client = redis::Client::open(server.url()).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let noon = Micros::new(20_000 * DAY + DAY / 2);
+        let shifted = |days: i64| Micros::new(noon.get().strict_add_signed(days * DAY as i64));
+        for days in [-1, 0] {
+            check_at(&mut connection, shifted(days), noon).await.unwrap();
+        }
+        for days in [-1, 0, 1] {
+            let denied = check_at(&mut connection, shifted(days), noon).await.unwrap();
+            assert_eq!(retry_after(denied), Some(Micros::new(DAY / 2)), "a client off by {days} days");
+        }
+        for days in [-400, -3, -2, 2, 3, 400] {
+            let error = check_at(&mut connection, shifted(days), noon).await.unwrap_err();
+            assert!(
+                error.contains("1728043200") && error.contains("synchronize the clocks"),
+                "{days}: {error}"
+            );
+        }
     }
 }

@@ -10,10 +10,10 @@ use proptest::{
 };
 use std::{env, fmt, ops::Range};
 use tidegate_core::{
-    AlgorithmKind, Decision, Demand, Micros, Quota, Rate, RateUnit,
+    AlgorithmKind, CalendarPeriod, Decision, Demand, Micros, Quota, Rate, RateUnit, TimeZone,
     algorithm::{
-        Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingStrict, SlidingWindow, Smooth, TokenBucket,
-        Total, WarmUp, WindowStart,
+        CalendarWindow, Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingStrict, SlidingWindow,
+        Smooth, TokenBucket, Total, WarmUp, WindowStart,
     },
 };
 
@@ -140,8 +140,34 @@ pub fn every_algorithm() -> Vec<(&'static str, BoxedStrategy<Sample>)> {
         sample_strategy((rates(), burst()), |(rate, limit)| {
             Some(AlgorithmKind::Total(Total::new(limit, rate.unit()).ok()?))
         }),
+        sample_strategy((calendar_rates(), calendar_periods(), time_zones()), |(rate, period, zone)| {
+            Some(AlgorithmKind::CalendarWindow(CalendarWindow::new(rate, period, zone).ok()?))
+        }),
     ];
     AlgorithmKind::names().zip(algorithms).collect()
+}
+
+/// Amounts per day, with which a sequence of calls is in the range of time.
+fn calendar_rates() -> impl Strategy<Value = Rate> {
+    rates().prop_map(|rate| Rate::new(rate.amount(), Micros::from_secs(86_400)).with_unit(rate.unit()))
+}
+
+fn calendar_periods() -> impl Strategy<Value = CalendarPeriod> {
+    prop_oneof![Just(CalendarPeriod::Day), Just(CalendarPeriod::Week), Just(CalendarPeriod::Month)]
+}
+
+/// Zones with and without changes of the clock, and one that skipped a day.
+pub fn time_zones() -> impl Strategy<Value = TimeZone> {
+    const NAMES: [&str; 7] = [
+        "UTC",
+        "Asia/Shanghai",
+        "America/New_York",
+        "Australia/Lord_Howe",
+        "America/St_Johns",
+        "Pacific/Apia",
+        "Africa/Casablanca",
+    ];
+    proptest::sample::select(NAMES.to_vec()).prop_filter_map("unknown", |name| TimeZone::find(name).ok())
 }
 
 /// Permits with a lease, whose period is the lease. They expire by time, so the properties of other permits do not apply

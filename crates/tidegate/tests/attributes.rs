@@ -47,6 +47,26 @@ fn total_admits_its_number_of_calls_for_good() {
     assert_eq!(passed_of_ten(|| trial("bob")), 3);
 }
 
+#[limit("2/day fixed-window in Asia/Shanghai", key = user)]
+fn daily(user: &str) -> Result<(), Limited> {
+    let _ = user;
+    Ok(())
+}
+
+#[limit("60/h burst 5 initial 0", key = user)]
+fn gradual(user: &str) -> Result<(), Limited> {
+    let _ = user;
+    Ok(())
+}
+
+#[test]
+fn attributes_accept_calendar_windows_and_initial_tokens() {
+    assert_eq!(passed_of_ten(|| daily("ann")), 2);
+    assert_eq!(passed_of_ten(|| gradual("ann")), 0);
+    clock().advance(Duration::from_secs(2 * 60));
+    assert_eq!(passed_of_ten(|| gradual("ann")), 2);
+}
+
 mod shapes {
     use super::*;
 

@@ -192,8 +192,8 @@ fn bad_quotas_point_at_the_word() {
 error: unknown word `burts`
   100/min burts 20
           ^^^^^
-use `burst`, or one of token-bucket, leaky-bucket, fixed-window, sliding-window, sliding-strict, sliding-log, \
-smooth, warm-up, concurrency
+use `burst`, `initial`, or one of token-bucket, leaky-bucket, fixed-window, sliding-window, sliding-strict, sliding-log, \
+smooth, warm-up, concurrency, total, calendar-window
 ",
     );
     check_rejected(

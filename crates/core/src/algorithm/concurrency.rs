@@ -103,9 +103,9 @@ impl Algorithm for Concurrency {
         include_str!("concurrency.lua"),
     ];
 
-    fn lua_args(&self) -> LuaArgs {
+    fn lua_args(&self, _now: Micros) -> LuaArgs {
         let (part, parts) = self.lease.map_or((0, 0), |lease| (lease.part_len(), lease.parts));
-        [self.limit as f64, part as f64, parts as f64, 0.0, 0.0, 0.0]
+        [self.limit as f64, part as f64, parts as f64, 0.0, 0.0, 0.0, 0.0]
     }
 
     fn parse(rate: Rate, _reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Windows follow the calendar (UTC; weeks start on Monday, or on Thursday if counted from the epoch), or they
-//! start with the first hit after the previous window ended, which gives every key its own phase.
+//! start with the first hit after the previous window ended, which gives every key its own phase. Windows that follow the
+//! calendar of a time zone are another algorithm, because their lengths differ.
 //!
 //! Note that around a boundary twice the limit is admitted. It is the cheapest algorithm and the usual meaning of
 //! "100 per day", but it does not limit a single second.
@@ -139,12 +140,12 @@ impl Algorithm for FixedWindow {
 
     window_methods!();
 
-    fn lua_args(&self) -> LuaArgs {
+    fn lua_args(&self, _now: Micros) -> LuaArgs {
         let phase = match self.start {
             WindowStart::FirstHit => -1.0,
             WindowStart::Calendar | WindowStart::Epoch => self.phase() as f64,
         };
-        [self.limit() as f64, self.length().get() as f64, phase, 0.0, 0.0, 0.0]
+        [self.limit() as f64, self.length().get() as f64, phase, 0.0, 0.0, 0.0, 0.0]
     }
 
     fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {
@@ -174,7 +175,8 @@ impl Algorithm for FixedWindow {
 
     /// Both count in the same windows. Calendar and epoch differ for weeks only.
     fn shares_state(&self, other: &Self) -> bool {
-        self.lua_args()[1..3] == other.lua_args()[1..3]
+        let windows = |it: &Self| it.lua_args(Micros::ZERO)[1..3].to_vec();
+        windows(self) == windows(other)
     }
 }
 

@@ -112,7 +112,7 @@ impl IntegerBucket {
     /// The parameters for the Lua port.
     pub(super) fn lua_args(&self) -> LuaArgs {
         let Self { units_per_token, units_per_us, capacity, queue, initial_level } = *self;
-        [units_per_token, units_per_us, capacity, queue, initial_level, self.retention().get()]
+        [units_per_token, units_per_us, capacity, queue, initial_level, self.retention().get(), 0]
             .map(|number| number as f64)
     }
 
@@ -399,7 +399,7 @@ impl IntegerBucket {
 /// The methods of an algorithm with a `rate` and a `meter` that delegate to the meter.
 macro_rules! level_methods {
     () => {
-        fn lua_args(&self) -> LuaArgs {
+        fn lua_args(&self, _now: Micros) -> LuaArgs {
             self.integer_bucket.lua_args()
         }
 

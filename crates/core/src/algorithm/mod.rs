@@ -2,6 +2,7 @@
 //!
 //! Every algorithm is a pure function `state + now + demand → decision`, on state words that a store provides.
 
+mod calendar_window;
 mod concurrency;
 mod fixed_window;
 mod leaky_bucket;
@@ -16,6 +17,7 @@ mod total;
 mod warm_up;
 mod window;
 
+pub use calendar_window::CalendarWindow;
 pub use concurrency::Concurrency;
 pub use fixed_window::{FixedWindow, WindowStart};
 pub use leaky_bucket::LeakyBucket;
@@ -136,7 +138,7 @@ pub enum CarryOver {
 }
 
 /// The parameters of a quota for its Lua port, in the order that the Lua file documents; unused ones are zero.
-pub type LuaArgs = [f64; 6];
+pub type LuaArgs = [f64; 7];
 
 /// The interface of an algorithm. The methods that decide are pure: time is an argument.
 pub trait Algorithm: Copy + fmt::Display {
@@ -146,8 +148,8 @@ pub trait Algorithm: Copy + fmt::Display {
     /// The source of the Lua port: files to load in this order; the last one defines the algorithm.
     const LUA_SOURCES: &'static [&'static str];
 
-    /// The parameters of this quota for the Lua port.
-    fn lua_args(&self) -> LuaArgs;
+    /// The parameters of this quota for the Lua port, if the caller's clock shows `now`.
+    fn lua_args(&self, now: Micros) -> LuaArgs;
 
     /// Decodes a reply of the Lua port: a code and three numbers. `None` for an unknown code.
     fn decode_reply(&self, [code, remaining, reset, wait]: [u64; 4]) -> Option<Decision> {
@@ -276,8 +278,8 @@ macro_rules! algorithm_registry {
             }
 
             /// The parameters of this quota for the Lua port.
-            pub fn lua_args(&self) -> LuaArgs {
-                match self { $(Self::$name(it) => it.lua_args(),)+ }
+            pub fn lua_args(&self, now: Micros) -> LuaArgs {
+                match self { $(Self::$name(it) => it.lua_args(now),)+ }
             }
 
             /// Decodes a reply of the Lua port; see [`Algorithm::decode_reply`].
@@ -402,4 +404,5 @@ algorithm_registry! {
     WarmUp,
     Concurrency,
     Total,
+    CalendarWindow,
 }

@@ -156,8 +156,8 @@ impl Algorithm for SlidingLog {
 
     window_methods!();
 
-    fn lua_args(&self) -> LuaArgs {
-        [self.limit() as f64, self.rate.period().get() as f64, 0.0, 0.0, 0.0, 0.0]
+    fn lua_args(&self, _now: Micros) -> LuaArgs {
+        [self.limit() as f64, self.rate.period().get() as f64, 0.0, 0.0, 0.0, 0.0, 0.0]
     }
 
     fn parse(rate: Rate, _reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {

@@ -138,8 +138,8 @@ impl Algorithm for SlidingStrict {
 
     window_methods!();
 
-    fn lua_args(&self) -> LuaArgs {
-        [self.limit() as f64, self.part_len() as f64, self.parts as f64, 0.0, 0.0, 0.0]
+    fn lua_args(&self, _now: Micros) -> LuaArgs {
+        [self.limit() as f64, self.part_len() as f64, self.parts as f64, 0.0, 0.0, 0.0, 0.0]
     }
 
     fn parse(rate: Rate, reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {

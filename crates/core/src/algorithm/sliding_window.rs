@@ -144,8 +144,8 @@ impl Algorithm for SlidingWindow {
 
     window_methods!();
 
-    fn lua_args(&self) -> LuaArgs {
-        [self.limit() as f64, self.length() as f64, self.tick as f64, 0.0, 0.0, 0.0]
+    fn lua_args(&self, _now: Micros) -> LuaArgs {
+        [self.limit() as f64, self.length() as f64, self.tick as f64, 0.0, 0.0, 0.0, 0.0]
     }
 
     fn parse(rate: Rate, _reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {

@@ -55,7 +55,7 @@ impl SmoothRate {
             StoredPermitCost::Free => (-1.0, 0.0),
             StoredPermitCost::Trapezoid { threshold, slope } => (threshold, slope),
         };
-        [limit as f64, stable, max_permits, cool_down, threshold, slope]
+        [limit as f64, stable, max_permits, cool_down, threshold, slope, 0.0]
     }
 
     /// Decodes the state. An unused key has all its permits stored.
@@ -268,7 +268,7 @@ impl SmoothRate {
 /// The methods of an algorithm with a `rate` and a `shaper` that delegate to the shaper.
 macro_rules! smooth_rate_methods {
     () => {
-        fn lua_args(&self) -> LuaArgs {
+        fn lua_args(&self, _now: Micros) -> LuaArgs {
             self.smooth_rate.lua_args(self.limit())
         }
 

@@ -56,8 +56,8 @@ impl Algorithm for Total {
     const LUA_SOURCES: &'static [&'static str] =
         &[super::PRELUDE_LUA, super::CONVERT_LUA, include_str!("total.lua")];
 
-    fn lua_args(&self) -> LuaArgs {
-        [self.limit as f64, 0.0, 0.0, 0.0, 0.0, 0.0]
+    fn lua_args(&self, _now: Micros) -> LuaArgs {
+        [self.limit as f64, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     }
 
     fn parse(rate: Rate, _reader: &mut QuotaReader<'_>) -> Result<Self, QuotaError> {

@@ -118,6 +118,29 @@ impl QuotaError {
         Self::new("a total has no period", format!("write `{amount} total`"))
     }
 
+    pub(crate) fn unknown_time_zone(name: &str, similar: Option<&str>) -> Self {
+        let fix = match similar {
+            Some(similar) => format!("did you mean `{similar}`?"),
+            None => "write a name of the IANA database, as in `Asia/Shanghai` or `UTC`".into(),
+        };
+        Self::new(format!("unknown time zone `{name}`"), fix)
+    }
+
+    /// A month without a time zone.
+    pub(crate) fn month_without_zone(amount: &str) -> Self {
+        Self::new(
+            "a month has no fixed length",
+            format!("write `{amount}/month fixed-window in UTC` with your time zone, or `{amount} per 30d`"),
+        )
+    }
+
+    pub(crate) fn not_a_calendar_period(period: Micros) -> Self {
+        Self::new(
+            format!("{period} is not a period of the calendar"),
+            "use day, week or month with a time zone",
+        )
+    }
+
     pub(crate) fn invalid_cold_factor(factor: f64, max: f64) -> Self {
         Self::new(
             format!("a cold factor of {factor} is out of range"),

@@ -11,12 +11,14 @@ pub use rate::{Rate, RateUnit};
 use crate::{
     Fnv,
     algorithm::{
-        Algorithm as _, AlgorithmKind, ChargeResult, Concurrency, Demand, FixedWindow, LeakyBucket, Receipt,
-        SlidingLog, SlidingStrict, SlidingWindow, Smooth, TokenBucket, Total, WarmUp, WindowStart,
+        Algorithm as _, AlgorithmKind, CalendarWindow, ChargeResult, Concurrency, Demand, FixedWindow,
+        LeakyBucket, Receipt, SlidingLog, SlidingStrict, SlidingWindow, Smooth, TokenBucket, Total, WarmUp,
+        WindowStart,
     },
     bound::Bound,
     ratio::Ratio,
     state::AlgorithmState,
+    time_zone::{CalendarPeriod, TimeZone},
     units::Micros,
 };
 use core::{
@@ -32,7 +34,7 @@ use core::{
 /// ```
 /// use tidegate_core::Quota;
 ///
-/// for text in ["100/min burst 20", "5 per 10s", "1.5MB/s", "3 at once", "1000 total", "10/s warm-up 4s cold 3"] {
+/// for text in ["100/min burst 20", "5 per 10s", "1.5MB/s", "3 at once", "1000 total", "9/month fixed-window in UTC", "10/s warm-up 4s cold 3"] {
 ///     assert_eq!(text.parse::<Quota>()?.to_string(), text);
 /// }
 /// # Ok::<(), tidegate_core::QuotaError>(())
@@ -142,6 +144,7 @@ impl Quota {
             AlgorithmKind::FixedWindow(it) => {
                 FixedWindow::new(fewer(rate), it.start()).map(|it| AlgorithmKind::FixedWindow(it).into())
             }
+            AlgorithmKind::CalendarWindow(it) => fewer(rate).calendar_window(it.period(), it.zone()),
             AlgorithmKind::SlidingWindow(_) => fewer(rate).sliding_window(),
             AlgorithmKind::SlidingStrict(it) => fewer(rate).sliding_strict(it.parts()),
             AlgorithmKind::SlidingLog(_) => fewer(rate).sliding_log(),
@@ -185,6 +188,7 @@ impl Quota {
             AlgorithmKind::FixedWindow(it) => {
                 FixedWindow::new(rate, it.start()).map(|it| AlgorithmKind::FixedWindow(it).into())
             }
+            AlgorithmKind::CalendarWindow(it) => rate.calendar_window(it.period(), it.zone()),
             AlgorithmKind::SlidingWindow(_) => rate.sliding_window(),
             AlgorithmKind::SlidingStrict(it) => rate.sliding_strict(it.parts()),
             AlgorithmKind::SlidingLog(_) => rate.sliding_log(),
@@ -380,6 +384,20 @@ impl Rate {
     /// A fixed window that follows the calendar, in UTC.
     pub fn fixed_window(self) -> Result<Quota, QuotaError> {
         FixedWindow::new(self, WindowStart::Calendar).map(|it| Quota { kind: AlgorithmKind::FixedWindow(it) })
+    }
+
+    /// A fixed window that is a day, a week or a month of the calendar in a time zone; the period of the rate is not used.
+    ///
+    /// ```
+    /// use tidegate_core::{CalendarPeriod, Quota, TimeZone};
+    ///
+    /// let zone = TimeZone::find("Asia/Shanghai")?;
+    /// let quota = Quota::per_day(10_000).calendar_window(CalendarPeriod::Day, zone)?;
+    /// assert_eq!(quota, "10000/day fixed-window in Asia/Shanghai".parse()?);
+    /// # Ok::<(), tidegate_core::QuotaError>(())
+    /// ```
+    pub fn calendar_window(self, period: CalendarPeriod, zone: TimeZone) -> Result<Quota, QuotaError> {
+        CalendarWindow::new(self, period, zone).map(|it| Quota { kind: AlgorithmKind::CalendarWindow(it) })
     }
 
     /// A fixed window at multiples of the period since 1970. It differs from the calendar for weeks, which start

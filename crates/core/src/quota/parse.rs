@@ -4,14 +4,19 @@ use super::{Quota, QuotaError, Rate, RateUnit, rate::BYTE_UNITS};
 use crate::{
     algorithm::{AlgorithmKind, TokenBucket},
     math::gcd,
+    time_zone::{CalendarPeriod, TimeZone},
     units::{LARGEST_EXACT, Micros},
 };
-use alloc::{format, string::String, vec::Vec};
+use alloc::{
+    format,
+    string::{String, ToString as _},
+    vec::Vec,
+};
 use core::ops::Range;
 
 /// Parses a whole quota.
 pub(super) fn parse_quota(text: &str) -> Result<Quota, QuotaError> {
-    let mut reader = QuotaReader { text, position: 0, last_span: 0..0 };
+    let mut reader = QuotaReader::new(text);
     let whole = |error: QuotaError| error.with_span(text, 0..text.trim_end().len());
 
     let amount = reader.parse_number("an amount, as in `100/min`")?;
@@ -42,18 +47,23 @@ pub(super) fn parse_quota(text: &str) -> Result<Quota, QuotaError> {
 
     let rate = reader.parse_rate(unit)?;
     rate.validate().map_err(whole)?;
+    let month = reader.month.clone();
     let kind = match reader.parse_algorithm(rate)? {
         Some(kind) => kind.map_err(whole)?,
         None => AlgorithmKind::TokenBucket(
             <TokenBucket as crate::Algorithm>::parse(rate, &mut reader).map_err(whole)?,
         ),
     };
+    if let (Some(month), false) = (month, matches!(kind, AlgorithmKind::CalendarWindow(_))) {
+        let amount = rate.unit().display(rate.amount()).to_string();
+        return Err(QuotaError::month_without_zone(&amount).with_span(text, month));
+    }
     reader.expect_end().map(|()| kind.into())
 }
 
 /// Parses a time and nothing else.
 pub(super) fn parse_time(text: &str) -> Result<Micros, QuotaError> {
-    let mut reader = QuotaReader { text, position: 0, last_span: 0..0 };
+    let mut reader = QuotaReader::new(text);
     let expected = "a time, as in `12.5ms` or `2min`";
     reader.skip_spaces();
     if !reader.rest().starts_with(|first: char| first.is_ascii_digit()) {
@@ -63,6 +73,10 @@ pub(super) fn parse_time(text: &str) -> Result<Micros, QuotaError> {
         return Err(reader.error_at(span, problem, "write a number and a unit, as in `12.5ms` or `2min`"));
     }
     let time = reader.parse_period(expected)?;
+    if let Some(month) = reader.month {
+        let fix = "write a number of days, as in `30d`";
+        return Err(QuotaError::new("a month has no fixed length", fix).with_span(text, month));
+    }
     reader.expect_end().map(|()| time)
 }
 
@@ -72,6 +86,8 @@ pub struct QuotaReader<'a> {
     text: &'a str,
     position: usize,
     last_span: Range<usize>,
+    /// The position of the period `month`, which only a window in a time zone supports.
+    month: Option<Range<usize>>,
 }
 
 /// A decimal number as written: `mantissa / scale`.
@@ -113,6 +129,36 @@ const EXTRA_BYTE_UNITS: [(&str, u64, u64); 10] = [
 ];
 
 impl<'a> QuotaReader<'a> {
+    fn new(text: &'a str) -> Self {
+        Self { text, position: 0, last_span: 0..0, month: None }
+    }
+
+    /// The period of the calendar that was read as the period of `rate`.
+    pub fn calendar_period(&mut self, rate: Rate) -> Result<CalendarPeriod, QuotaError> {
+        if self.month.take().is_some() {
+            return Ok(CalendarPeriod::Month);
+        }
+        [CalendarPeriod::Day, CalendarPeriod::Week]
+            .into_iter()
+            .find(|period| period.nominal() == rate.period())
+            .ok_or_else(|| {
+                QuotaError::not_a_calendar_period(rate.period()).with_span(self.text, 0..self.position)
+            })
+    }
+
+    /// Parses the name of a time zone, which may contain slashes.
+    pub fn parse_time_zone(&mut self) -> Result<TimeZone, QuotaError> {
+        let start = self.skip_spaces();
+        let rest = self.rest();
+        let name = &rest[..rest.find(char::is_whitespace).unwrap_or(rest.len())];
+        if name.is_empty() {
+            let fix = "write its name, as in `fixed-window in Asia/Shanghai`";
+            return Err(self.error_at(start..start, "missing time zone", fix));
+        }
+        self.advance(start..start + name.len());
+        TimeZone::find(name).map_err(|error| error.with_last_span(self))
+    }
+
     /// Consumes the next word if it is `name`.
     pub fn accept(&mut self, name: &str) -> Option<()> {
         let (word, span) = self.peek();
@@ -161,6 +207,11 @@ impl<'a> QuotaReader<'a> {
         let count =
             if starts_with_digit { self.parse_number(expected)? } else { Decimal { mantissa: 1, scale: 1 } };
         let (name, span) = self.peek();
+        if name == "month" && !starts_with_digit {
+            self.advance(span.clone());
+            self.month = Some(span);
+            return Ok(CalendarPeriod::Month.nominal());
+        }
         let known = PERIOD_NAMES.iter().find(|(names, _)| names.contains(&name));
         let Some((_, size)) = known else {
             let names: Vec<_> = PERIOD_NAMES.iter().map(|(names, _)| names[0]).collect();
@@ -224,7 +275,12 @@ impl<'a> QuotaReader<'a> {
         if first.is_empty() || first == "burst" || first == "initial" {
             return Ok(None);
         }
-        let mut two = Self { text: self.text, position: span.end, last_span: span.clone() };
+        let mut two = Self {
+            position: span.end,
+            last_span: span.clone(),
+            month: self.month.clone(),
+            ..Self::new(self.text)
+        };
         let (_, second) = two.peek();
         let both: String = self.text[span.start..second.end].split_whitespace().collect::<Vec<_>>().join(" ");
         two.advance(second);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
+mod calendar;
 mod guava;
 mod header;
 mod parse_errors;

@@ -2,8 +2,9 @@
 
 use tidegate_core::Quota;
 
+const MONTH_FIX: &str = "write `5/month fixed-window in UTC` with your time zone, or `5 per 30d`";
 const ALGORITHMS_FIX: &str = "use `burst`, `initial`, or one of token-bucket, leaky-bucket, fixed-window, sliding-window, \
-                          sliding-strict, sliding-log, smooth, warm-up, concurrency, total";
+                          sliding-strict, sliding-log, smooth, warm-up, concurrency, total, calendar-window";
 const PERIODS_FIX: &str = "use one of us, ms, s, min, h, d, w";
 const AMOUNT_FIX: &str = "write an amount, as in `100/min`";
 const POSITIVE_FIX: &str = "give a number above zero";
@@ -54,6 +55,40 @@ const PERIOD_AND_WORD_ERRORS: &[ErrorCase] = &[
     ("10/s burst 5 initial 6", "                     ^", "initial 6 exceeds burst 5", "use at most 5"),
     ("10/s initial 11", "             ^^", "initial 11 exceeds burst 10", "use at most 10"),
     ("10/s initial 2 burst 5", "               ^^^^^", "unexpected `burst`", "remove it"),
+    ("5/month", "  ^^^^^", "a month has no fixed length", MONTH_FIX),
+    ("5/month burst 2", "  ^^^^^", "a month has no fixed length", MONTH_FIX),
+    ("5/month fixed-window", "  ^^^^^", "a month has no fixed length", MONTH_FIX),
+    (
+        "5/h fixed-window in UTC",
+        "^^^^^^^^^^^^^^^^^^^",
+        "1h is not a period of the calendar",
+        "use day, week or month with a time zone",
+    ),
+    (
+        "5/d fixed-window in",
+        "                   ^",
+        "missing time zone",
+        "write its name, as in `fixed-window in Asia/Shanghai`",
+    ),
+    (
+        "5/d fixed-window in Asia/Shangai",
+        "                    ^^^^^^^^^^^^",
+        "unknown time zone `Asia/Shangai`",
+        "did you mean `Asia/Shanghai`?",
+    ),
+    (
+        "5/d fixed-window in berlin",
+        "                    ^^^^^^",
+        "unknown time zone `berlin`",
+        "did you mean `Europe/Berlin`?",
+    ),
+    (
+        "5/d fixed-window in Nowhere",
+        "                    ^^^^^^^",
+        "unknown time zone `Nowhere`",
+        "write a name of the IANA database, as in `Asia/Shanghai` or `UTC`",
+    ),
+    ("5/d fixed-window in UTC burst 2", "                        ^^^^^", "unexpected `burst`", "remove it"),
     ("0 total", "^", "a total must not be zero", POSITIVE_FIX),
     ("1.5 total", "^^^", "not a whole number", "round it"),
     ("5 total burst 2", "        ^^^^^", "unexpected `burst`", "remove it"),

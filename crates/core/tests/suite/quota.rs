@@ -30,6 +30,9 @@ fn quota_text_round_trips() {
         "100/min sliding-strict 60",
         "100/min sliding-log",
         "100/d fixed-window",
+        "10000/d fixed-window in Asia/Shanghai",
+        "10000/w fixed-window in America/Argentina/Buenos_Aires",
+        "5GB/month fixed-window in UTC",
         "100/h fixed-window from-first-hit",
         "100/w fixed-window from-epoch",
         "10/s leaky-bucket queue 5",
@@ -49,6 +52,8 @@ fn alternative_spellings_parse_equally() {
         ("100 per minute", "100/min"),
         ("1_000/hour", "1000/h"),
         ("100/min burst 100", "100/min"),
+        ("100/day fixed-window in asia/shanghai", "100/d fixed-window in Asia/Shanghai"),
+        ("100 per month calendar-window in UTC", "100/month fixed-window in UTC"),
         ("100/min burst 20 initial 20", "100/min burst 20"),
         ("100/min token-bucket burst 100 initial 0", "100/min initial 0"),
         ("60 per 60s", "60/min"),
@@ -267,6 +272,7 @@ fn scale_changes_only_amounts() {
         ("10/s warm-up 4s cold 3", "x2", "20/s warm-up 4s cold 3"),
         ("3 at once", "x2.5", "7 at once"),
         ("3GB total", "x0.5", "1.5GB total"),
+        ("100/month fixed-window in UTC", "x1.5", "150/month fixed-window in UTC"),
         ("3 at once lease 30s", "x0.1", "1 at once lease 30s"),
     ] {
         let shown = parse(quota).unwrap().scale(factor.parse().unwrap()).unwrap().to_string();

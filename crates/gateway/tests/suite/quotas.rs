@@ -75,3 +75,25 @@ async fn new_key_without_initial_tokens_is_refilled_from_its_first_request_on() 
     clock.advance(Duration::from_secs(150 + 3_601));
     assert_eq!(send(&mut client, "ann").await, retry("30"));
 }
+
+/// 23:00 on the evening before a day of 23 hours in New York, and the last minute of February.
+#[tokio::test]
+async fn calendar_window_denies_until_the_next_boundary_of_the_zone() {
+    let server = TestBackend::start_echo().await;
+    for (quota, seconds, retry, next) in [
+        ("2/day fixed-window in America/New_York", 1_772_942_400, 3_600, 23 * 3_600),
+        ("2/month fixed-window in UTC", 1_772_323_140, 60, 31 * 86_400),
+    ] {
+        let (gateway, clock) = start(&server, quota, seconds).await;
+        let mut client = gateway.connect().await;
+        for retry in [retry, next] {
+            assert_eq!(send(&mut client, "ann").await, (200, None), "{quota}");
+            assert_eq!(send(&mut client, "ann").await, (200, None), "{quota}");
+            assert_eq!(send(&mut client, "ann").await, (429, Some(retry.to_string())), "{quota}");
+            clock.advance(Duration::from_secs(retry) - Duration::from_micros(1));
+            assert_eq!(send(&mut client, "ann").await, (429, Some("1".to_owned())), "{quota}");
+            clock.advance(Duration::from_micros(1));
+        }
+        assert_eq!(send(&mut client, "ann").await, (200, None), "{quota}");
+    }
+}

@@ -354,6 +354,16 @@ fn is_tighter(tight: &Quota, wide: &Quota) -> bool {
     if mem::discriminant(tight.kind()) != mem::discriminant(wide.kind()) || tight.limit() > wide.limit() {
         return false;
     }
+    let is_comparable = match (tight.kind(), wide.kind()) {
+        (AlgorithmKind::TokenBucket(tight), AlgorithmKind::TokenBucket(wide)) => {
+            tight.initial() <= wide.initial()
+        }
+        (AlgorithmKind::CalendarWindow(_), _) => tight.shares_state(wide),
+        _ => true,
+    };
+    if !is_comparable {
+        return false;
+    }
     match (tight.rate(), wide.rate()) {
         (None, None) => true,
         (Some(tight), Some(wide_rate)) => {

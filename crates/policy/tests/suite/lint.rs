@@ -38,6 +38,16 @@ fn total_by_keys_without_bound_is_reported() {
 }
 
 #[test]
+fn quotas_with_other_starts_or_time_zones_are_not_redundant() {
+    let lints = |quotas: &[&str]| run_lint(&policy(vec![RuleSpec { key: ip(), ..rule("api", quotas) }]));
+    let expected = [("api".to_owned(), Lint::Unreachable)];
+    assert_eq!(lints(&["10/min initial 5", "20/min"]), expected);
+    assert_eq!(lints(&["10/min", "20/min initial 5"]), []);
+    assert_eq!(lints(&["10/d fixed-window in UTC", "20/d fixed-window in UTC"]), expected);
+    assert_eq!(lints(&["10/d fixed-window in UTC", "20/d fixed-window in Asia/Shanghai"]), []);
+}
+
+#[test]
 fn limit_behind_tighter_one_is_unreachable() {
     let all = || RuleSpec { key: ip(), ..rule("all", &["10/min"]) };
     let login = |quota: &str| RuleSpec {

@@ -146,7 +146,7 @@ impl RedisNode {
     /// only to the next command.
     pub(crate) async fn submit_asking(self: &Arc<Self>, request: &StoreRequest) -> NodeResult {
         self.ready().await?;
-        let mut message = Message::default();
+        let mut message = Message::new(self.clock.now());
         message.add(request, |key_ref| self.key_names.key(key_ref));
         message.append_foreign(&self.key_names.foreign_quotas());
         let script = script::decide_script(message.kinds());

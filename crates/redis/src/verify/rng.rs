@@ -1,10 +1,10 @@
 //! A random number generator and random quotas.
 
 use tidegate_core::{
-    AlgorithmKind, LARGEST_EXACT, Micros, Quota, Rate, RateUnit,
+    AlgorithmKind, CalendarPeriod, LARGEST_EXACT, Micros, Quota, Rate, RateUnit, TimeZone,
     algorithm::{
-        Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingStrict, SlidingWindow, Smooth, TokenBucket,
-        Total, WarmUp, WindowStart,
+        CalendarWindow, Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingStrict, SlidingWindow,
+        Smooth, TokenBucket, Total, WarmUp, WindowStart,
     },
 };
 
@@ -80,8 +80,16 @@ impl Rng {
                         .map(AlgorithmKind::WarmUp)
                 }
                 8 => Concurrency::with_lease(few, rate.period()).map(AlgorithmKind::Concurrency),
+                9 => Total::new(some, RateUnit::Requests).map(AlgorithmKind::Total),
                 // The test below fails for an algorithm without an arm.
-                _ => Total::new(some, RateUnit::Requests).map(AlgorithmKind::Total),
+                _ => {
+                    let zones = ["UTC", "Asia/Shanghai", "America/New_York", "Australia/Lord_Howe"];
+                    let periods = [CalendarPeriod::Day, CalendarPeriod::Week, CalendarPeriod::Month];
+                    let (zone, period) = (self.next_below(4) as usize, self.next_below(3) as usize);
+                    TimeZone::find(zones[zone])
+                        .and_then(|zone| CalendarWindow::new(rate, periods[period], zone))
+                        .map(AlgorithmKind::CalendarWindow)
+                }
             };
             // Beyond this, Lua's doubles are not exact and the results may differ.
             if let Some(kind) = made.ok().filter(|kind| kind.limit() < LARGEST_EXACT / 4) {

@@ -27,7 +27,7 @@ const CHECKS_PER_TASK: u64 = 15;
 const TOTAL_CHECKS: u64 = PROCESS_COUNT as u64 * TASKS_PER_PROCESS * CHECKS_PER_TASK;
 
 /// At least one quota of each algorithm; all of them deny most checks.
-const QUOTAS: [&str; 13] = [
+const QUOTAS: [&str; 15] = [
     "100/min burst 50",
     "100/s burst 20",
     "100/min leaky-bucket queue 50 nodelay",
@@ -40,6 +40,8 @@ const QUOTAS: [&str; 13] = [
     "100/s smooth",
     "100/s smooth burst 50",
     "100/s warm-up 4s cold 3",
+    "100 total",
+    "100/day fixed-window in Asia/Shanghai",
     "30 at once lease 10m",
 ];
 
