@@ -48,6 +48,8 @@ pub enum CallError<E = Infallible> {
     /// The program declares the limit twice, with different settings. The text names both declarations; it is
     /// for the log, not for clients.
     Misconfigured(Arc<str>),
+    /// The call took longer than this time limit, and was cancelled. It may have had an effect.
+    TimeLimitExceeded(Micros),
     /// The call was made and failed.
     Failed(E),
 }
@@ -85,7 +87,11 @@ impl<E> CallError<E> {
                 Some(wait.to_duration())
             }
             Self::GuardRejected(rejection) => rejection.retry_after().map(Micros::to_duration),
-            Self::WaitFailed(_) | Self::FeatureDisabled | Self::Misconfigured(_) | Self::Failed(_) => None,
+            Self::WaitFailed(_)
+            | Self::FeatureDisabled
+            | Self::Misconfigured(_)
+            | Self::TimeLimitExceeded(_)
+            | Self::Failed(_) => None,
         }
     }
 
@@ -98,6 +104,7 @@ impl<E> CallError<E> {
             Self::WaitFailed(error) => Ok(CallError::WaitFailed(error)),
             Self::FeatureDisabled => Ok(CallError::FeatureDisabled),
             Self::Misconfigured(error) => Ok(CallError::Misconfigured(error)),
+            Self::TimeLimitExceeded(limit) => Ok(CallError::TimeLimitExceeded(limit)),
             Self::Failed(error) => Err(error),
         }
     }
@@ -132,6 +139,7 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
             Self::WaitFailed(error) => error.fmt(f),
             Self::FeatureDisabled => f.write_str("feature disabled"),
             Self::Misconfigured(error) => f.write_str(error),
+            Self::TimeLimitExceeded(limit) => write!(f, "time limit of {limit} exceeded"),
             Self::Failed(error) => error.fmt(f),
         }
     }

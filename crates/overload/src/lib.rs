@@ -1,4 +1,4 @@
-//! Overload protection: adaptive limits, circuit breakers, priorities, error rates, load and feature flags.
+//! Overload protection: adaptive limits, circuit breakers, priorities, error rates, retries, load and feature flags.
 //!
 //! Each mechanism is a state machine that takes the time and the outcomes of calls as arguments, and a thread-safe type
 //! around it.
@@ -23,6 +23,7 @@
 //! | [`Breaker`] | a circuit breaker; its state machine is in [`breaker`] |
 //! | [`ClientThrottle`], [`ErrorThrottle`] | admit fewer calls to a failing backend; see [`error_rate`] |
 //! | [`CallGuard`] | the common trait: a [`CallPermit`] per call, which records the outcome |
+//! | [`Retrier`] | retries calls within a [`RetryBudget`], bounds their time, and hedges slow ones; see [`retry`] |
 //! | [`LoadMonitor`] | measures the load of the machine off the request path |
 //! | [`ScaledLimit`] | a limit that follows the load and a [`Schedule`] |
 //! | [`Features`] | feature flags, disabled manually or by load |
@@ -30,7 +31,7 @@
 //!
 //! It does not
 //!
-//! - retry or queue calls, except for `AdaptiveLimit::acquire`, which waits for a slot;
+//! - queue calls, except for `AdaptiveLimit::acquire`, which waits for a slot;
 //! - share state between processes;
 //! - decide which outcomes are failures: the caller does.
 
@@ -44,6 +45,7 @@ mod features;
 pub mod load;
 pub mod priority;
 mod rejection;
+pub mod retry;
 mod rolling;
 
 pub use adaptive::{AdaptiveEntry, AdaptiveLimit};
@@ -66,4 +68,5 @@ pub use load::{
 };
 pub use priority::{PriorityLimit, PriorityLimitBuilder};
 pub use rejection::Rejection;
+pub use retry::{HedgeDelay, Retrier, RetryAction, RetryBudget, RetryBuilder, RetryCounts};
 pub use rolling::RollingWindow;

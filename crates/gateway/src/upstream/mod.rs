@@ -15,7 +15,8 @@ pub(crate) use server::{InFlightGuard, UpstreamEndpoint};
 
 use crate::{deadline::Deadlines, proxy::RequestBody};
 use balancer::Balancer;
-use std::{cell::Cell, net::IpAddr, rc::Rc, time::Duration};
+use std::{net::IpAddr, rc::Rc, time::Duration};
+use tidegate_overload::RetryBudget;
 use tidegate_policy::model::HealthCheck;
 
 /// An upstream in one worker.
@@ -23,9 +24,7 @@ pub(crate) struct Upstream {
     servers: Vec<Rc<UpstreamEndpoint>>,
     balancer: Balancer,
     max_retries: u64,
-    /// The retry budget, and the part of a retry that each request adds to it.
-    retry_ratio: f64,
-    retry_budget: Cell<f64>,
+    retry_budget: RetryBudget,
     health_check: Option<HealthCheck>,
 }
 
@@ -37,9 +36,6 @@ pub(crate) struct UpstreamTimeouts {
     pub(crate) idle: u64,
 }
 
-/// The maximum retry budget.
-const MAX_RETRY_BUDGET: f64 = 10.0;
-
 impl Upstream {
     pub(crate) fn new(config: &UpstreamConfig, deadlines: &Rc<Deadlines>) -> Rc<Self> {
         Rc::new(Self {
@@ -50,8 +46,7 @@ impl Upstream {
                 .collect(),
             balancer: Balancer::new(config.balance, config.servers.len()),
             max_retries: config.retries.max,
-            retry_ratio: config.retries.budget.as_f64(),
-            retry_budget: Cell::new(MAX_RETRY_BUDGET),
+            retry_budget: RetryBudget::new(config.retries.budget),
             health_check: config.health_check.clone(),
         })
     }
@@ -70,17 +65,12 @@ impl Upstream {
     /// Adds the share of one request to the retry budget.
     #[inline]
     pub(crate) fn add_retry_budget(&self) {
-        self.retry_budget.set((self.retry_budget.get() + self.retry_ratio).min(MAX_RETRY_BUDGET));
+        self.retry_budget.add_call();
     }
 
     /// Whether a request with this number of retries may be retried; takes the retry from the budget.
     pub(crate) fn take_retry(&self, retries: usize) -> bool {
-        let (retries, budget) = (retries as u64, self.retry_budget.get());
-        let may = retries < self.max_retries && budget >= 1.0;
-        if may {
-            self.retry_budget.set(budget - 1.0);
-        }
-        may
+        (retries as u64) < self.max_retries && self.retry_budget.try_take()
     }
 
     /// The servers, each with its health check.

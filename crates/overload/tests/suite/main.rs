@@ -12,6 +12,7 @@ mod load_level;
 mod load_sources;
 mod priority;
 mod priority_limit;
+mod retry;
 mod rolling;
 mod schedule;
 mod shared_breaker;

@@ -1,0 +1,277 @@
+//! Makes calls with retries, time limits and hedges.
+
+use super::{Retrier, RetryAction, retrier::RetrierInner};
+use crate::CallError;
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::atomic::{AtomicU64, Ordering},
+    task::Poll,
+};
+use tidegate_core::Micros;
+use tidegate_limiter::Clock;
+
+impl Retrier {
+    /// Makes a call; every `Err` is retried. `call` receives the number of the attempt, from 1.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the last attempt, or [`CallError::TimeLimitExceeded`].
+    pub async fn call<T, E, F: Future<Output = Result<T, E>>>(
+        &self,
+        call: impl FnMut(u32) -> F,
+    ) -> Result<T, CallError<E>> {
+        self.call_classified(RetryAction::from_result, call).await
+    }
+
+    /// Makes a call; `classify` determines which results are retried.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the last attempt, or [`CallError::TimeLimitExceeded`].
+    pub async fn call_classified<T, E, F: Future<Output = Result<T, E>>>(
+        &self,
+        classify: impl FnMut(&Result<T, E>) -> RetryAction,
+        call: impl FnMut(u32) -> F,
+    ) -> Result<T, CallError<E>> {
+        self.attempt(classify, call).await?.map_err(CallError::Failed)
+    }
+
+    /// Makes a call that a guard or a limiter may reject: a rejection is retried after its retry time.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// use tidegate_limiter::DirectLimiter;
+    /// use tidegate_overload::{Retrier, fallback::attempt_async};
+    ///
+    /// let limiter = DirectLimiter::new("20/s burst 1")?;
+    /// let retrier = Retrier::builder().build()?;
+    /// for _ in 0..2 {
+    ///     let call = retrier.call_guarded(|_| attempt_async(limiter.check(), async || Ok::<_, ()>(7)));
+    ///     assert_eq!(call.await, Ok(7));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the last attempt, or [`CallError::TimeLimitExceeded`].
+    pub async fn call_guarded<T, E, F: Future<Output = Result<T, CallError<E>>>>(
+        &self,
+        call: impl FnMut(u32) -> F,
+    ) -> Result<T, CallError<E>> {
+        self.attempt(RetryAction::from_call_result, call).await?
+    }
+
+    /// Makes a call with a result of any type; `classify` determines which results are retried.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`CallError::TimeLimitExceeded`] if there is no result.
+    pub async fn attempt<R, E, F: Future<Output = R>>(
+        &self,
+        classify: impl FnMut(&R) -> RetryAction,
+        call: impl FnMut(u32) -> F,
+    ) -> Result<R, CallError<E>> {
+        let inner = &*self.inner;
+        inner.budget.add_call();
+        let Some(limit) = inner.settings.time_limit else {
+            return inner.attempts(classify, call, None).await.map_err(CallError::TimeLimitExceeded);
+        };
+        let deadline = inner.settings.clock.now().saturating_add(limit);
+        let attempts = inner.attempts(classify, call, Some(deadline));
+        match run_until(&inner.settings.clock, deadline, attempts).await {
+            Some(result) => result.map_err(CallError::TimeLimitExceeded),
+            None => {
+                count(&inner.counters.time_limit_exceeded);
+                Err(CallError::TimeLimitExceeded(limit))
+            }
+        }
+    }
+
+    /// Makes a call that must not be made twice: only the time limits apply.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`CallError::TimeLimitExceeded`] if there is no result.
+    pub async fn attempt_once<R, E>(&self, call: impl Future<Output = R>) -> Result<R, CallError<E>> {
+        let inner = &*self.inner;
+        inner.budget.add_call();
+        let limits = [inner.settings.time_limit, inner.settings.attempt_time_limit];
+        let Some(limit) = limits.into_iter().flatten().min() else { return Ok(call.await) };
+        let limited = limit_time(limit, &inner.settings.clock, call).await;
+        if limited.is_err() {
+            count(&inner.counters.time_limit_exceeded);
+        }
+        limited
+    }
+}
+
+/// Makes a call; one that takes longer than the limit is cancelled.
+///
+/// # Errors
+///
+/// Returns [`CallError::TimeLimitExceeded`] if there is no result in time.
+pub async fn limit_time<R, E>(
+    limit: Micros,
+    clock: &Clock,
+    call: impl Future<Output = R>,
+) -> Result<R, CallError<E>> {
+    let deadline = clock.now().saturating_add(limit);
+    run_until(clock, deadline, call).await.ok_or(CallError::TimeLimitExceeded(limit))
+}
+
+/// Runs a call until the deadline. The timer is set when the call is pending for the first time.
+async fn run_until<R>(clock: &Clock, deadline: Micros, call: impl Future<Output = R>) -> Option<R> {
+    let (mut call, mut timer) = (pin!(call), pin!(clock.wait_until(deadline)));
+    poll_fn(|context| match call.as_mut().poll(context) {
+        Poll::Ready(result) => Poll::Ready(Some(result)),
+        Poll::Pending => timer.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl RetrierInner {
+    /// Makes attempts until a result is final or must not be retried. The error is the time limit of the last attempt.
+    async fn attempts<R, F: Future<Output = R>>(
+        &self,
+        mut classify: impl FnMut(&R) -> RetryAction,
+        mut call: impl FnMut(u32) -> F,
+        deadline: Option<Micros>,
+    ) -> Result<R, Micros> {
+        let (mut started, mut retries) = (0, 0);
+        loop {
+            let result = self.hedged_attempt(&mut classify, &mut call, &mut started).await;
+            let action = match &result {
+                Ok(result) => classify(result),
+                Err(_) => RetryAction::Retry,
+            };
+            if action == RetryAction::Finish || started > self.settings.max {
+                return result;
+            }
+            let now = self.settings.clock.now();
+            let left = deadline.map(|deadline| deadline.saturating_sub(now));
+            let Some(wait) = self.wait_before_retry(action, retries, left) else { return result };
+            if !self.take_from_budget() {
+                return result;
+            }
+            count(&self.counters.retries);
+            retries += 1;
+            // The result is dropped first: it may hold a connection or a permit.
+            drop(result);
+            self.settings.clock.wait_until(now.saturating_add(wait)).await;
+        }
+    }
+
+    /// The wait before the next attempt; `None` if the result is final, or the wait too long.
+    fn wait_before_retry(&self, action: RetryAction, retries: u32, left: Option<Micros>) -> Option<Micros> {
+        let doubled =
+            self.settings.backoff.get().saturating_mul(1_u64.checked_shl(retries).unwrap_or(u64::MAX));
+        let backoff = Micros::new(fastrand::u64(..=doubled.min(self.settings.max_backoff.get())));
+        match (action, left) {
+            (RetryAction::Finish, _) => None,
+            (RetryAction::Retry, left) => Some(backoff).filter(|wait| left.is_none_or(|left| *wait < left)),
+            (RetryAction::RetryAfter(after), None) => {
+                (after <= self.settings.max_backoff).then(|| after.saturating_add(backoff))
+            }
+            (RetryAction::RetryAfter(after), Some(left)) => {
+                [after.saturating_add(backoff), after].into_iter().find(|wait| *wait < left)
+            }
+        }
+    }
+
+    /// Makes one attempt, and a second one if the first takes longer than the hedge delay.
+    async fn hedged_attempt<R, F: Future<Output = R>>(
+        &self,
+        classify: &mut impl FnMut(&R) -> RetryAction,
+        call: &mut impl FnMut(u32) -> F,
+        started: &mut u32,
+    ) -> Result<R, Micros> {
+        *started += 1;
+        let mut first = pin!(self.timed_attempt(call(*started)));
+        let Some(delay) = self.hedge_delay().filter(|_| *started <= self.settings.max) else {
+            return first.await;
+        };
+        let clock = &self.settings.clock;
+        if let Some(result) = run_until(clock, clock.now().saturating_add(delay), first.as_mut()).await {
+            return result;
+        }
+        if !self.take_from_budget() {
+            return first.await;
+        }
+        count(&self.counters.hedges);
+        *started += 1;
+        let mut second = pin!(self.timed_attempt(call(*started)));
+        let (mut has_first_failed, mut has_second_failed) = (false, false);
+        let is_final = |result: &Result<R, Micros>, classify: &mut dyn FnMut(&R) -> RetryAction| {
+            result.as_ref().is_ok_and(|result| classify(result) == RetryAction::Finish)
+        };
+        poll_fn(|context| {
+            if !has_first_failed && let Poll::Ready(result) = first.as_mut().poll(context) {
+                if has_second_failed || is_final(&result, classify) {
+                    return Poll::Ready(result);
+                }
+                has_first_failed = true;
+            }
+            if !has_second_failed && let Poll::Ready(result) = second.as_mut().poll(context) {
+                let is_final = is_final(&result, classify);
+                if is_final {
+                    count(&self.counters.hedge_wins);
+                }
+                if has_first_failed || is_final {
+                    return Poll::Ready(result);
+                }
+                has_second_failed = true;
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Makes one attempt within its time limit, and records its latency, also if it is cancelled.
+    async fn timed_attempt<R>(&self, attempt: impl Future<Output = R>) -> Result<R, Micros> {
+        let _stopwatch =
+            self.latencies.is_some().then(|| Stopwatch { of: self, started_at: self.settings.clock.now() });
+        let Some(limit) = self.settings.attempt_time_limit else { return Ok(attempt.await) };
+        let deadline = self.settings.clock.now().saturating_add(limit);
+        let result = run_until(&self.settings.clock, deadline, attempt).await;
+        result.ok_or_else(|| {
+            count(&self.counters.time_limit_exceeded);
+            limit
+        })
+    }
+
+    fn hedge_delay(&self) -> Option<Micros> {
+        self.hedge_delay.or_else(|| self.latencies.as_ref()?.percentile())
+    }
+
+    fn take_from_budget(&self) -> bool {
+        let is_taken = self.budget.try_take();
+        if !is_taken {
+            count(&self.counters.budget_exhausted);
+        }
+        is_taken
+    }
+}
+
+/// Records the time since its start when it is dropped. A cancelled attempt would have taken at least that long; without it,
+/// the percentile would miss the slowest attempts.
+struct Stopwatch<'a> {
+    of: &'a RetrierInner,
+    started_at: Micros,
+}
+
+impl Drop for Stopwatch<'_> {
+    fn drop(&mut self) {
+        if let Some(latencies) = &self.of.latencies {
+            let now = self.of.settings.clock.now();
+            latencies.record(now.saturating_sub(self.started_at), now);
+        }
+    }
+}
