@@ -21,6 +21,7 @@
 //! | [`AccessLayer`] | access lists and bans |
 //! | `PolicyLayer` | all rules of a policy file (feature `policy`) |
 //! | [`ContextLayer`] | provides the client address and the user to attributes and inner layers |
+//! | [`RetryLayer`] | a client that retries requests within a budget, bounds their time, and hedges slow ones |
 //! | [`RetryAfterLayer`] | a client that honours `Retry-After` and `RateLimit` |
 //! | `RuleInterceptor` | a gate as an interceptor of tonic (feature `tonic`) |
 //! | [`GateBody`], [`PermitBody`] | the response body: that of the service, or that of a rejection |
@@ -31,7 +32,7 @@
 //! [`RequestGuard`] for `GuardLayer`, and so on. All clones of a layer and of its services share them, so more connections
 //! do not multiply a limit.
 //!
-//! It does not read request bodies, and it does not retry requests.
+//! It does not read request bodies.
 
 mod access;
 mod bandwidth;
@@ -51,12 +52,14 @@ mod permit;
 #[cfg(feature = "policy")]
 mod policy;
 mod priority;
+mod retry;
 
 pub use access::AccessLayer;
 pub use bandwidth::{BandwidthLayer, DownloadFuture, UploadBandwidth, UploadLayer};
 pub use body::GateBody;
 pub use client::{
     ClientRequest, ClientResponse, RetryAfterError, RetryAfterFuture, RetryAfterLayer, RetryAfterService,
+    ServerBackoff,
 };
 pub use concurrency::{ConcurrencyFuture, ConcurrencyLayer};
 pub use context::{ContextFuture, ContextLayer};
@@ -72,6 +75,9 @@ pub use permit::{PermitBody, PermitFuture};
 #[cfg(feature = "policy")]
 pub use policy::{BandwidthBody, PolicyFuture, PolicyLayer, PolicyService};
 pub use priority::PriorityLayer;
+pub use retry::{
+    CloneRetries, HttpRetries, RetryClassifier, RetryFuture, RetryLayer, RetryRequest, RetryService,
+};
 pub use tidegate_rule::middleware::{
     ContextExtractor, Guards, GuardsBuilder, InFlightEnd, RequestAccess, RequestBandwidth,
     RequestConcurrency, RequestGuard, RequestPriority, classify_client, classify_server,

@@ -2,7 +2,7 @@
 
 use super::{
     backoffs::ServerBackoffs,
-    error::RetryAfterError,
+    error::{RetryAfterError, ServerBackoff},
     message::{ClientRequest, ClientResponse, server_name},
     retry_after,
     service::RetryAfterService,
@@ -185,10 +185,8 @@ impl RetryAfterLayer {
             let now = clock.now();
             let Some(until) = self.backoffs.blocked_until(key, now) else { return Ok(()) };
             if until > latest {
-                return Err(RetryAfterError::Backoff {
-                    server: key.into(),
-                    wait: until.saturating_sub(now).into(),
-                });
+                let wait = until.saturating_sub(now).into();
+                return Err(RetryAfterError::Backoff(ServerBackoff { server: key.into(), wait }));
             }
             let late = Micros::new(fastrand::u64(..=spread.get()));
             clock.wait_until(until.saturating_add(late).min(latest)).await;

@@ -13,7 +13,8 @@ mod message;
 mod retry_after;
 mod service;
 
-pub use error::RetryAfterError;
+pub use error::{RetryAfterError, ServerBackoff};
 pub use layer::RetryAfterLayer;
 pub use message::{ClientRequest, ClientResponse};
+pub(crate) use retry_after::parse_backoff;
 pub use service::{RetryAfterFuture, RetryAfterService};

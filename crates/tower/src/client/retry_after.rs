@@ -12,7 +12,7 @@ use tidegate_core::{
 ///
 /// `Retry-After` applies to 429 and 503, in seconds or as a date. A date is relative to the `Date` of the response, so
 /// clocks need not agree. An exhausted `RateLimit` applies to any status.
-pub(super) fn parse_backoff(answer: &(impl ClientResponse + ?Sized), now: Micros) -> Option<Micros> {
+pub(crate) fn parse_backoff(answer: &(impl ClientResponse + ?Sized), now: Micros) -> Option<Micros> {
     let headers = answer.headers();
     let is_rejection =
         matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);

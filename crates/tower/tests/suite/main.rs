@@ -18,9 +18,12 @@ mod hyper;
 #[cfg(feature = "policy")]
 mod policy;
 mod priority;
+mod retry;
 mod retry_after;
 #[cfg(feature = "reqwest")]
 mod retry_after_reqwest;
+#[cfg(feature = "reqwest")]
+mod retry_reqwest;
 #[cfg(feature = "axum")]
 mod servers;
 mod service_contract;

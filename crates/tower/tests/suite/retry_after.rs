@@ -71,7 +71,7 @@ fn layer() -> (RetryAfterLayer, ManualClock) {
 async fn call_backoff(client: &RetryAfterService<HeaderServer>, uri: &str) -> Option<Duration> {
     match client.send(request_to(uri)).await {
         Ok(_) => None,
-        Err(RetryAfterError::Backoff { wait, .. }) => Some(wait),
+        Err(RetryAfterError::Backoff(backoff)) => Some(backoff.wait),
         Err(other) => panic!("{other}"),
     }
 }
@@ -241,7 +241,7 @@ async fn custom_key_is_counted() {
         |account: &str| Request::builder().uri("http://a.test/").header("account", account).body(()).unwrap();
     assert!(client.send(of("one")).await.is_ok());
     assert!(client.send(of("two")).await.is_ok());
-    assert!(matches!(client.send(of("one")).await, Err(RetryAfterError::Backoff { .. })));
+    assert!(matches!(client.send(of("one")).await, Err(RetryAfterError::Backoff(_))));
 }
 
 proptest! {

@@ -1,0 +1,148 @@
+//! Which requests may be sent twice, and which results are retried.
+
+use crate::client::{ClientRequest, ClientResponse, parse_backoff};
+use http::{Method, StatusCode};
+use std::{error::Error, fmt, sync::Arc};
+use tidegate_core::Micros;
+use tidegate_overload::RetryAction;
+use tidegate_rule::Limited;
+
+/// Decides which requests may be sent twice, and which results are retried.
+pub trait RetryClassifier<Q, T, E> {
+    /// Returns a copy of the request; `None` if it must be sent only once.
+    fn clone_request(&self, request: &Q) -> Option<Q>;
+
+    /// Returns what to do with a result. `now` is the time since the Unix epoch.
+    fn classify(&self, result: &Result<T, E>, now: Micros) -> RetryAction;
+}
+
+/// An HTTP request that can be copied, unless its body is a stream.
+pub trait RetryRequest: ClientRequest + Sized {
+    /// Returns the method.
+    fn method(&self) -> &Method;
+
+    /// Returns a copy; `None` if the body cannot be copied.
+    fn try_clone(&self) -> Option<Self>;
+}
+
+impl<B: Clone> RetryRequest for http::Request<B> {
+    fn method(&self) -> &Method {
+        self.method()
+    }
+
+    fn try_clone(&self) -> Option<Self> {
+        Some(self.clone())
+    }
+}
+
+#[cfg(feature = "reqwest")]
+impl RetryRequest for reqwest::Request {
+    fn method(&self) -> &Method {
+        self.method()
+    }
+
+    fn try_clone(&self) -> Option<Self> {
+        self.try_clone()
+    }
+}
+
+/// Retries idempotent HTTP requests: after connection errors, after 502, 503 and 504, and after 429 with `Retry-After`.
+///
+/// A wait that a response of 429 or 503 requests is honoured, and so is the retry time of a rejection by a
+/// [`GuardLayer`](crate::GuardLayer) or a [`RetryAfterLayer`](crate::RetryAfterLayer) inside.
+#[derive(Clone, Default)]
+pub struct HttpRetries {
+    is_repeatable: Option<Arc<RepeatableFn>>,
+}
+
+type RepeatableFn = dyn Fn(&Method, &dyn ClientRequest) -> bool + Send + Sync;
+
+impl HttpRetries {
+    /// Creates the default: requests with an idempotent method may be sent twice.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets which requests may be sent twice, such as those with an `Idempotency-Key`.
+    #[must_use]
+    pub fn repeat_if(
+        self,
+        is_repeatable: impl Fn(&Method, &dyn ClientRequest) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self { is_repeatable: Some(Arc::new(is_repeatable)) }
+    }
+}
+
+impl<Q, T, E> RetryClassifier<Q, T, E> for HttpRetries
+where
+    Q: RetryRequest,
+    T: ClientResponse,
+    E: Error + 'static,
+{
+    fn clone_request(&self, request: &Q) -> Option<Q> {
+        let method = RetryRequest::method(request);
+        let is_repeatable = match &self.is_repeatable {
+            Some(is_repeatable) => is_repeatable(method, request),
+            None => method.is_idempotent(),
+        };
+        if is_repeatable { request.try_clone() } else { None }
+    }
+
+    fn classify(&self, result: &Result<T, E>, now: Micros) -> RetryAction {
+        let response = match result {
+            Ok(response) => response,
+            Err(error) => return classify_error(error),
+        };
+        let wait = parse_backoff(response, now).map(RetryAction::RetryAfter);
+        match response.status() {
+            // Without a time, the client exceeds a quota of unknown length.
+            StatusCode::TOO_MANY_REQUESTS => wait.unwrap_or(RetryAction::Finish),
+            StatusCode::SERVICE_UNAVAILABLE => wait.unwrap_or(RetryAction::Retry),
+            StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => RetryAction::Retry,
+            _ => RetryAction::Finish,
+        }
+    }
+}
+
+/// Retries errors of the connection. A rejection of the client itself is retried after its retry time.
+fn classify_error(error: &(dyn Error + 'static)) -> RetryAction {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let rejection = match (error.downcast_ref::<Limited>(), error.downcast_ref::<crate::ServerBackoff>())
+        {
+            (Some(limited), _) => Some(limited.retry_after()),
+            (None, Some(backoff)) => Some(Some(backoff.wait)),
+            (None, None) => None,
+        };
+        if let Some(wait) = rejection {
+            return wait.map_or(RetryAction::Finish, RetryAction::retry_after);
+        }
+        #[cfg(feature = "reqwest")]
+        if let Some(error) = error.downcast_ref::<reqwest::Error>() {
+            let is_permanent = error.is_builder() || error.is_redirect() || error.is_decode();
+            return if is_permanent { RetryAction::Finish } else { RetryAction::Retry };
+        }
+        cause = error.source();
+    }
+    RetryAction::Retry
+}
+
+impl fmt::Debug for HttpRetries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HttpRetries")
+    }
+}
+
+/// Retries every `Err`, of any service whose requests can be cloned.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CloneRetries;
+
+impl<Q: Clone, T, E> RetryClassifier<Q, T, E> for CloneRetries {
+    fn clone_request(&self, request: &Q) -> Option<Q> {
+        Some(request.clone())
+    }
+
+    fn classify(&self, result: &Result<T, E>, _: Micros) -> RetryAction {
+        RetryAction::from_result(result)
+    }
+}
