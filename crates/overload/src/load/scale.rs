@@ -172,6 +172,13 @@ impl Scaler {
         Self { scale, factor: Ratio::ONE, last_step: None }
     }
 
+    /// Continues from the factor and the time of the last step of another one, within the range of this policy.
+    #[must_use]
+    pub fn resume(self, previous: &Self) -> Self {
+        let factor = previous.factor.clamp(self.scale.floor, self.scale.ceiling);
+        Self { factor, last_step: previous.last_step, ..self }
+    }
+
     /// Updates the factor to the load and the usage of the limit at `now`, and returns it. Without a load
     /// signal it returns to x1.
     pub fn observe(&mut self, now: Micros, load: Option<Percent>, used: Percent) -> Ratio {

@@ -152,12 +152,17 @@ pub struct ScaledLimit<T: Scalable> {
 impl<T: Scalable> ScaledLimit<T> {
     /// Creates a builder that scales `target`.
     pub fn builder(target: Arc<T>) -> ScaledLimitBuilder<T> {
-        ScaledLimitBuilder { target, scale: None, schedule: None, usage_source: None }
+        ScaledLimitBuilder { target, scale: None, schedule: None, usage_source: None, previous: None }
     }
 
     /// The factor that the limit was last multiplied by.
     pub fn factor(&self) -> Ratio {
         lock(&self.inner.state).applied_factor
+    }
+
+    /// What determines the factor by load; `None` for a limit that follows a schedule only.
+    pub fn scaler(&self) -> Option<Scaler> {
+        lock(&self.inner.state).scaler
     }
 
     /// The error of the last change, if it failed: the limit before it still applies.
@@ -201,6 +206,7 @@ pub struct ScaledLimitBuilder<T> {
     scale: Option<ScalePolicy>,
     schedule: Option<Schedule>,
     usage_source: Option<Box<dyn LoadSource>>,
+    previous: Option<Scaler>,
 }
 
 impl<T: Scalable> ScaledLimitBuilder<T> {
@@ -223,9 +229,15 @@ impl<T: Scalable> ScaledLimitBuilder<T> {
         Self { usage_source: Some(Box::new(used)), ..self }
     }
 
+    /// Starts with the factor of an earlier limit instead of x1, if this one follows the load.
+    #[must_use]
+    pub fn resume(self, previous: Option<Scaler>) -> Self {
+        Self { previous, ..self }
+    }
+
     /// Starts to follow. An error if the limit cannot be multiplied by the minimum or the maximum factor.
     pub fn start(self, monitor: &LoadMonitor) -> Result<ScaledLimit<T>, BuildError> {
-        let Self { target, scale, schedule, usage_source: used } = self;
+        let Self { target, scale, schedule, usage_source: used, previous } = self;
         let factors = || schedule.iter().flat_map(Schedule::factors);
         let min =
             factors().min().unwrap_or_default().multiply(scale.map_or(Ratio::ONE, |scale| scale.floor()));
@@ -236,7 +248,10 @@ impl<T: Scalable> ScaledLimitBuilder<T> {
         let state = ScaleState {
             base_limit: target.limit(),
             factor_range: (min, max),
-            scaler: scale.map(Scaler::new),
+            scaler: scale.map(|scale| {
+                let scaler = Scaler::new(scale);
+                previous.map_or(scaler, |previous| scaler.resume(&previous))
+            }),
             schedule,
             usage,
             applied_factor: Ratio::ONE,
@@ -248,8 +263,9 @@ impl<T: Scalable> ScaledLimitBuilder<T> {
         let inner =
             Arc::new(ScaledInner { target, usage_source: Mutex::new(used), state: Mutex::new(state) });
         let scaled = ScaledLimit { inner, _monitor: monitor.clone() };
-        // A schedule applies from the start, not from the first reading.
-        scaled.inner.on_load(monitor.clock().now(), LoadReading { share: None, ..monitor.load() });
+        // A schedule and an earlier factor apply from the start, not from the first reading.
+        let now = monitor.clock().now();
+        scaled.inner.apply(|state| state.last_factor(now));
         monitor.subscribe(&scaled.inner);
         Ok(scaled)
     }
@@ -293,14 +309,22 @@ enum ScaleStatus {
 }
 
 impl<L> ScaleState<L> {
-    fn factor(&mut self, now: Micros, load: LoadReading, used: Option<Percent>) -> Ratio {
-        let by_time = self.schedule.as_ref().map_or(Ratio::ONE, |schedule| schedule.factor_at(now));
-        let Some(scaler) = &mut self.scaler else { return by_time };
-        if let (Some(usage), Some(used)) = (&mut self.usage, used) {
-            usage.observe(now, used.as_f64());
+    /// The factor for the load and the usage at `now`.
+    fn observe(&mut self, now: Micros, load: LoadReading, used: Option<Percent>) -> Ratio {
+        if let Some(scaler) = &mut self.scaler {
+            if let (Some(usage), Some(used)) = (&mut self.usage, used) {
+                usage.observe(now, used.as_f64());
+            }
+            let used = self.usage.as_ref().and_then(smoothed_percent).unwrap_or(Percent::ZERO);
+            scaler.observe(now, load.share, used);
         }
-        let used = self.usage.as_ref().and_then(smoothed_percent).unwrap_or(Percent::ZERO);
-        scaler.observe(now, load.share, used).multiply(by_time)
+        self.last_factor(now)
+    }
+
+    /// The factor for the last observed load, at `now`.
+    fn last_factor(&self, now: Micros) -> Ratio {
+        let by_time = self.schedule.as_ref().map_or(Ratio::ONE, |schedule| schedule.factor_at(now));
+        self.scaler.map_or(by_time, |scaler| scaler.factor().multiply(by_time))
     }
 }
 
@@ -309,17 +333,14 @@ fn reject_unscalable<T: Scalable>(limit: &T::Limit, (min, max): (Ratio, Ratio)) 
     T::scale(limit, min).and_then(|_| T::scale(limit, max)).map(drop)
 }
 
-impl<T: Scalable> LoadObserver for ScaledInner<T> {
-    fn on_load(&self, now: Micros, load: LoadReading) {
-        let used = match &mut *lock(&self.usage_source) {
-            Some(source) => source.read(now),
-            None => self.target.usage(),
-        };
+impl<T: Scalable> ScaledInner<T> {
+    /// Multiplies the limit by this factor, if it is another one.
+    fn apply(&self, factor: impl FnOnce(&mut ScaleState<T::Limit>) -> Ratio) {
         let mut state = lock(&self.state);
         if state.status == ScaleStatus::Stopped {
             return;
         }
-        let factor = state.factor(now, load, used);
+        let factor = factor(&mut state);
         if factor == state.attempted_factor {
             return;
         }
@@ -329,5 +350,15 @@ impl<T: Scalable> LoadObserver for ScaledInner<T> {
         if state.failure.is_none() {
             state.applied_factor = factor;
         }
+    }
+}
+
+impl<T: Scalable> LoadObserver for ScaledInner<T> {
+    fn on_load(&self, now: Micros, load: LoadReading) {
+        let used = match &mut *lock(&self.usage_source) {
+            Some(source) => source.read(now),
+            None => self.target.usage(),
+        };
+        self.apply(|state| state.observe(now, load, used));
     }
 }

@@ -523,12 +523,10 @@ fn drop_restores_limit_during_sample() {
         reads.send(()).unwrap();
         may_resume.recv().unwrap()
     };
-    resume.send(percent(0)).unwrap();
     let builder = ScaledLimit::builder(throttle.clone())
         .with_load_policy(ScalePolicy::default())
         .with_usage_source(used);
     let scaled = builder.start(&monitor).unwrap();
-    reading.recv().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| monitor.sample_once());
         reading.recv().unwrap();

@@ -4,7 +4,6 @@
 
 use super::{
     CompiledRule, Compiler, PolicyError, breaker_settings,
-    error::ProblemCollector,
     guards::{NORMAL_CLASS, check_load},
     load::{PolicyMonitor, PreparedMonitor, follow},
     rules::{CompiledPolicy, build_rule_settings},
@@ -55,10 +54,7 @@ impl Compiler {
     /// Like [`apply`](Self::apply), with the overrides of the features of the policy before. Returns the features of this one.
     pub fn apply_after(&self, policy: &Policy, before: &Features) -> Result<Features, PolicyError> {
         let made = CompiledPolicy::build_after(policy, self, None, before)?;
-        let mut problems = ProblemCollector::default();
-        let monitor = made.monitor.map(PreparedMonitor::start).transpose();
-        let monitor = problems.ok_or_record(None, monitor).flatten();
-        problems.into_result()?;
+        let monitor = PreparedMonitor::start(made.monitor)?;
         if let Some(monitor) = &monitor {
             made.features.follow(&monitor.monitor);
         }

@@ -1,6 +1,10 @@
 //! The load monitor of a policy, its features, and what follows them.
 
-use super::{Compiler, PolicyGateInner, error::ProblemCollector, keys::CLASSES};
+use super::{
+    Compiler, PolicyGateInner,
+    error::{PolicyError, ProblemCollector},
+    keys::CLASSES,
+};
 use crate::model::{FeatureSpec, LoadSignalSpec, LoadSpec, Policy, ScaleSpec, ShedSpec};
 use std::{sync::Arc, time::Duration};
 use tidegate_core::{Micros, Percent, Ratio, SettingError};
@@ -72,15 +76,19 @@ impl PreparedMonitor {
         Some(Self::New { builder: Box::new(builder), spec, is_threaded })
     }
 
-    /// Starts the monitor, with a thread of its own if it measures the load.
-    pub(crate) fn start(self) -> Result<Arc<PolicyMonitor>, SettingError> {
-        match self {
-            Self::Existing(monitor) => Ok(monitor),
-            Self::New { builder, spec, is_threaded } => {
-                let monitor = if is_threaded { builder.start()? } else { builder.build()? };
-                Ok(Arc::new(PolicyMonitor { monitor, spec, is_started: is_threaded }))
+    /// Starts the monitor, if there is one, with a thread of its own if it measures the load.
+    pub(crate) fn start(prepared: Option<Self>) -> Result<Option<Arc<PolicyMonitor>>, PolicyError> {
+        let started = match prepared {
+            None => return Ok(None),
+            Some(Self::Existing(monitor)) => return Ok(Some(monitor)),
+            Some(Self::New { builder, spec, is_threaded }) => {
+                let monitor = if is_threaded { builder.start() } else { builder.build() };
+                monitor.map(|monitor| Arc::new(PolicyMonitor { monitor, spec, is_started: is_threaded }))
             }
-        }
+        };
+        let mut problems = ProblemCollector::default();
+        let monitor = problems.ok_or_record(None, started);
+        problems.into_result().map(|()| monitor)
     }
 }
 

@@ -46,13 +46,14 @@ use load::{PolicyMonitor, PreparedMonitor};
 pub(crate) use rules::reserved_shares;
 use rules::{CompiledPolicy, build_limits};
 use std::{
+    collections::HashMap,
     env, fmt,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
 };
 use tidegate_core::{Ratio, SettingError};
 use tidegate_limiter::{Clock, Limiter};
-use tidegate_overload::{Features, LoadMonitor, ScaledLimit, load::Scalable as _};
+use tidegate_overload::{Features, LoadMonitor, ScaledLimit, Scaler, load::Scalable as _};
 use tidegate_rule::{
     Gate, Rule, Rules, StoreAddress,
     request::{KeyValue, RequestHead, RequestKey, TrustedProxies},
@@ -132,10 +133,7 @@ impl Compiler {
     /// rules.
     pub fn compile(&self, policy: &Policy, before: Option<&PolicyGate>) -> Result<PolicyGate, PolicyError> {
         let made = CompiledPolicy::build(policy, self, before.map(|before| &*before.inner))?;
-        let mut problems = ProblemCollector::default();
-        let monitor = made.monitor.map(PreparedMonitor::start).transpose();
-        let monitor = problems.ok_or_record(None, monitor).flatten();
-        problems.into_result()?;
+        let monitor = PreparedMonitor::start(made.monitor)?;
         // Limiters are compared by their declared quotas, not by those that a schedule has scaled.
         let paused = before.map(PolicyGate::pause_schedules);
         let declared = self.rules.redeclare(made.declarations, made.settings);
@@ -146,9 +144,7 @@ impl Compiler {
                 return Err(PolicyError::from_settings_error(&error));
             }
         };
-        if let Some(paused) = paused {
-            paused.disarm();
-        }
+        let scalers = paused.map(PausedSchedules::disarm).unwrap_or_default();
         made.commits.into_iter().for_each(|commit| commit());
         let gate = Gate::new(limits).with_header_style(policy.headers);
         let limited = made.rules.iter().enumerate().filter(|(_, rule)| rule.limit.is_some());
@@ -173,7 +169,7 @@ impl Compiler {
             scaled_limits: Mutex::default(),
         };
         let gate = PolicyGate { inner: Arc::new(inner) };
-        gate.attach_schedules();
+        gate.attach_schedules(&scalers);
         gate.follow_load();
         Ok(gate)
     }
@@ -348,8 +344,8 @@ impl PolicyGate {
         rules.chain(routes).filter(|(_, failures)| *failures > 0)
     }
 
-    /// Applies the schedules of all rules from now on.
-    fn attach_schedules(&self) {
+    /// Applies the schedules of all rules from now on. Those that follow the load continue from the factors of `scalers`.
+    fn attach_schedules(&self, scalers: &Scalers) {
         let Some(monitor) = &self.inner.monitor else { return };
         let mut scaled = self.inner.scaled_limits.lock().unwrap_or_else(PoisonError::into_inner);
         for rule in &self.inner.rules {
@@ -367,6 +363,7 @@ impl PolicyGate {
                 if let Some(scale) = scale {
                     builder = builder.with_load_policy(scale);
                 }
+                builder = builder.resume(scalers.get(limit.rule().name()).copied());
                 // Cannot fail: the compiler has checked that the quotas can be scaled.
                 scaled.limiters.extend(builder.start(&monitor.monitor).ok().map(|scaled| (index, scaled)));
             }
@@ -381,25 +378,36 @@ impl PolicyGate {
 
     /// Restores the declared quotas and bandwidths of all rules until the result is dropped.
     fn pause_schedules(&self) -> PausedSchedules<'_> {
-        *self.inner.scaled_limits.lock().unwrap_or_else(PoisonError::into_inner) = ScaledLimits::default();
-        PausedSchedules(Some(self))
+        let mut scaled = self.inner.scaled_limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let limits = std::mem::take(&mut *scaled).limiters.into_iter();
+        let scalers = limits.filter_map(|(index, scaled)| {
+            Some((self.inner.gate.limits().get(index)?.rule().shared_name(), scaled.scaler()?))
+        });
+        PausedSchedules { gate: Some(self), scalers: scalers.collect() }
     }
 }
 
 /// A gate whose schedules are paused.
-struct PausedSchedules<'a>(Option<&'a PolicyGate>);
+struct PausedSchedules<'a> {
+    gate: Option<&'a PolicyGate>,
+    scalers: Scalers,
+}
+
+/// The scalers of limits that follow the load, by the name of the rule.
+type Scalers = HashMap<Arc<str>, Scaler>;
 
 impl PausedSchedules<'_> {
-    /// Leaves the schedules detached, because another gate applies its own.
-    fn disarm(mut self) {
-        self.0 = None;
+    /// Leaves the schedules detached, because another gate applies its own, and continues from these.
+    fn disarm(mut self) -> Scalers {
+        self.gate = None;
+        std::mem::take(&mut self.scalers)
     }
 }
 
 impl Drop for PausedSchedules<'_> {
     fn drop(&mut self) {
-        if let Some(gate) = self.0 {
-            gate.attach_schedules();
+        if let Some(gate) = self.gate {
+            gate.attach_schedules(&self.scalers);
         }
     }
 }

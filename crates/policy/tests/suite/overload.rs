@@ -144,6 +144,36 @@ fn quota_shrinks_under_load_and_recovers() {
     assert_eq!(quota(&gate), "100/s");
 }
 
+#[test]
+fn reload_keeps_scale_factor() {
+    let machine = TestMachine::new();
+    let text = |quota: &str, scale: &str| {
+        format!(
+            "rules: [{{ name: a, quota: {quota}, scale: {{ high: 80%, low: 50%, {scale}interval: 1s }} }}]"
+        )
+    };
+    let gate = machine.gate(&text("100/s", "min: x0.5, "));
+    machine.run_at(&gate, 90);
+    // Between the thresholds nothing changes, so the next reading would not restore the factor.
+    machine.run_at(&gate, 60);
+    let states = [
+        ("100/s", "min: x0.5, ", "50/s", "x0.5"),
+        ("200/s", "min: x0.5, ", "100/s", "x0.5"),
+        ("200/s", "min: x0.75, ", "150/s", "x0.75"),
+    ];
+    let mut before = gate;
+    for (quota, scale, scaled, factor) in states {
+        let gate = machine.compiler.compile(&machine.policy(&text(quota, scale)), Some(&before)).unwrap();
+        let view = gate.view(0).unwrap();
+        assert_eq!(view.quotas()[0].to_string(), scaled, "{quota} {scale}");
+        assert_eq!(view.scale_factor().unwrap().to_string(), factor, "{quota} {scale}");
+        before = gate;
+    }
+    let store = format!("stores: {{ db: 'redis://db' }}\n{}", text("300/s, store: db", ""));
+    machine.compiler.compile(&machine.policy(&store), Some(&before)).unwrap_err();
+    assert_eq!(before.view(0).unwrap().quotas()[0].to_string(), "150/s", "a rejected policy changes nothing");
+}
+
 const FEATURES: &str = "
 features: { search: critical, similar: busy, beta: manual }
 feature-recovery: 20s
