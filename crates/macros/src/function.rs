@@ -137,6 +137,12 @@ impl Function {
         Some(output)
     }
 
+    /// Whether the output type is named `Result`.
+    pub(crate) fn returns_result(&self) -> bool {
+        let Some(Type::Path(path)) = self.declared_output() else { return false };
+        path.path.segments.last().is_some_and(|last| last.ident == "Result")
+    }
+
     /// The first and the last span of the output type; those of the function name if it has none.
     pub(crate) fn output_span(&self) -> (Span, Span) {
         let tokens: Vec<_> = match self.declared_output() {

@@ -26,6 +26,7 @@ pub(crate) struct LimitAttribute {
     pub(crate) krate: Path,
     pub(crate) rejection: RejectionMode,
     pub(crate) scope: RuleScope,
+    pub(crate) classify: Option<Expr>,
     quotas: Vec<String>,
     key: Option<Expr>,
     cost: Option<Expr>,
@@ -59,6 +60,7 @@ const PARAM_NAMES: &[&str] = &[
     "message",
     "on_limit",
     "map_err",
+    "classify",
     "store",
     "rule",
     "shadow",
@@ -66,8 +68,10 @@ const PARAM_NAMES: &[&str] = &[
     "skip",
     "crate",
 ];
-const CONCURRENCY_PARAM_NAMES: &[&str] =
-    &["key", "wait", "message", "on_limit", "map_err", "store", "rule", "shadow", "shared", "skip", "crate"];
+const CONCURRENCY_PARAM_NAMES: &[&str] = &[
+    "key", "wait", "message", "on_limit", "map_err", "classify", "store", "rule", "shadow", "shared", "skip",
+    "crate",
+];
 
 impl LimitKind {
     /// Parses the parameters; `None` for `skip`.
@@ -92,6 +96,9 @@ impl LimitKind {
                 .unwrap_or_else(|| syn::parse_quote!(::tidegate)),
             rejection: errors.or_default(RejectionMode::parse(&params)),
             scope: if errors.or_default(params.flag("shared")) { RuleScope::Shared } else { RuleScope::Own },
+            classify: errors.or_default(
+                params.value("classify", "|result| CallOutcome::Success").map(Option::<&Expr>::cloned),
+            ),
             quotas: errors.or_default(self.parse_quotas(&params)),
             key: errors.or_default(params.value("key", "user.id").and_then(parse_key)),
             cost: errors.or_default(params.value("cost", "items.len() as u64").map(Option::<&Expr>::cloned)),
@@ -183,6 +190,13 @@ impl LimitKind {
 }
 
 impl LimitAttribute {
+    /// Whether the outcomes of calls are recorded, for a policy whose quotas apply while calls fail.
+    pub(crate) fn has_outcome(&self, function: &Function) -> bool {
+        // With a fallback, a type with this name may not be that of the standard library.
+        let is_result = || !matches!(self.rejection, RejectionMode::Fallback(_)) && function.returns_result();
+        self.classify.is_some() || is_result()
+    }
+
     /// The static of the call site. `suffix` distinguishes it from others on the same function.
     pub(crate) fn site(&self, suffix: &str, function: &Function) -> TokenStream {
         let Self { krate, quotas, message, store, .. } = self;
@@ -210,6 +224,7 @@ impl LimitAttribute {
         };
         // A named rule may be used elsewhere with other keys.
         let is_for_all = is_for_all && self.rule.is_none();
+        let outcomes = self.has_outcome(function).then(|| quote_spanned!(site=> .with_outcomes()));
         let capacity = is_for_all.then(|| quote_spanned!(site=> .capacity(#krate::site::Capacity::Keys(16))));
         quote_spanned! {site=>
             fn __tidegate_declare() -> ::core::result::Result<#krate::site::RuleConfig, #krate::site::BuildError> {
@@ -221,6 +236,7 @@ impl LimitAttribute {
                     #(.store(#store))*
                     #(.message(#message))*
                     #(.wait(#krate::site::Duration::from_micros(#wait)))*
+                    #outcomes
                     #capacity;
                 ::core::result::Result::Ok(declaration)
             }

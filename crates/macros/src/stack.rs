@@ -11,7 +11,7 @@ use crate::{
 };
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{format_ident, quote_spanned};
-use syn::{Attribute, Error, Meta, Path, Result, parse_quote};
+use syn::{Attribute, Error, Expr, Meta, Path, Result, parse_quote};
 
 /// The kind of an attribute.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -130,7 +130,8 @@ impl AttributeStack {
             return Ok(function.with_body(quote_spanned!(site=> #checks #block)));
         }
         function.name_arguments();
-        let (mut granted, mut reservations) = (Vec::new(), Vec::new());
+        let (mut granted, mut recorders) = (Vec::new(), Vec::new());
+        let mut counted = TokenStream::new();
         for (index, limit) in self.limits.iter().chain(&self.concurrency).enumerate() {
             let grant = format_ident!("granted_{}", index, span = site);
             let mode = match limit.kind {
@@ -140,71 +141,91 @@ impl AttributeStack {
                 LimitKind::Rate => AcquireMode::Reserve,
             };
             let number = if limit.kind == LimitKind::Rate { index } else { index - self.limits.len() };
+            let has_outcome = limit.has_outcome(function);
             checks.extend(expand_limit(limit, mode, number, function, &grant, &granted)?);
-            if mode == AcquireMode::Reserve {
-                reservations.push(grant.clone());
+            let call = format_ident!("call_{}", index, span = site);
+            counted.extend(match (mode, has_outcome) {
+                (AcquireMode::Check, false) | (AcquireMode::Acquire, false) => TokenStream::new(),
+                (AcquireMode::Check, true) => quote_spanned!(site=> let #call = #grant;),
+                (AcquireMode::Reserve, false) => {
+                    quote_spanned!(site=> ::core::mem::drop(#grant.map(|reservation| reservation.keep()));)
+                }
+                (AcquireMode::Reserve, true) => {
+                    quote_spanned!(site=> let #call = #grant.map(|reservation| reservation.keep());)
+                }
+                (AcquireMode::Acquire, true) => quote_spanned! {site=>
+                    let mut #grant = #grant;
+                    let #call = #grant.as_mut().map(|permit| permit.take_call());
+                },
+            });
+            if has_outcome {
+                recorders.push(OutcomeRecorder {
+                    krate: &limit.krate,
+                    classify: limit.classify.as_ref(),
+                    call,
+                });
             }
             if mode != AcquireMode::Check {
                 granted.push(grant);
             }
         }
-        let mut passes = Vec::new();
         for (index, breaker) in self.breakers.iter().enumerate() {
             let pass = format_ident!("pass_{}", index, span = site);
             checks.extend(expand_breaker(breaker, index, function, &pass, &granted)?);
             granted.push(pass.clone());
-            passes.push(pass);
+            let (krate, classify) = (&breaker.krate, breaker.classify.as_ref());
+            recorders.push(OutcomeRecorder { krate, classify, call: pass });
         }
-        let body = self.guarded_body(function, &passes);
-        Ok(function.with_body(quote_spanned! {site=>
-            #checks
-            #(if let ::core::option::Option::Some(reservation) = #reservations { reservation.keep(); })*
-            #body
-        }))
+        let body = recorded_body(function, &recorders);
+        Ok(function.with_body(quote_spanned!(site=> #checks #counted #body)))
     }
+}
 
-    /// The body, and the code that records its outcome in the breakers.
-    fn guarded_body(&self, function: &Function, passes: &[Ident]) -> TokenStream {
+/// Records the outcome of the body in a variable with the name `call`.
+struct OutcomeRecorder<'a> {
+    krate: &'a Path,
+    classify: Option<&'a Expr>,
+    call: Ident,
+}
+
+impl OutcomeRecorder<'_> {
+    fn tokens(&self, function: &Function) -> TokenStream {
         let site = Span::mixed_site();
-        let block = function.block();
-        if passes.is_empty() {
-            return block;
-        }
-        let output = function.output();
-        let expected = output_hint(output.as_ref());
-        let call = match (function.is_async(), &output) {
-            (true, _) => quote_spanned!(site=> async move { #expected #block }.await),
-            (false, None) => {
-                let krate = &self.breakers[0].krate;
-                quote_spanned!(site=> #krate::site::call(|| #block))
+        let Self { krate, call, .. } = self;
+        let outcome = match self.classify {
+            Some(classify) => {
+                let classify = function.rename_self(classify);
+                quote_spanned!(site=> #krate::site::classify(&answer, #classify))
             }
-            (false, Some(output)) => {
-                let krate = &self.breakers[0].krate;
-                quote_spanned!(site=> #krate::site::call(|| -> #output { #block }))
+            None => {
+                let (first, last) = function.output_span();
+                let krate = respan(krate, first);
+                let outcome = quote_spanned!(first=> #krate::site::ClassifyOutcome);
+                let of_answer = quote_spanned!(last=> ::outcome(&answer));
+                quote_spanned!(site=> #outcome #of_answer)
             }
         };
-        let reports = self.breakers.iter().zip(passes).map(|(breaker, pass)| {
-            let krate = &breaker.krate;
-            let report = match &breaker.classify {
-                Some(failure) => {
-                    let failure = function.rename_self(failure);
-                    quote_spanned!(site=> #krate::site::classify(&answer, #failure))
-                }
-                None => {
-                    let (first, last) = function.output_span();
-                    let krate = respan(krate, first);
-                    let outcome = quote_spanned!(first=> #krate::site::ClassifyOutcome);
-                    let report = quote_spanned!(last=> ::outcome(&answer));
-                    quote_spanned!(site=> #outcome #report)
-                }
-            };
-            quote_spanned!(site=> if let ::core::option::Option::Some(pass) = #pass { pass.record(#report); })
-        });
-        quote_spanned! {site=>
-            let answer = #call;
-            #(#reports)*
-            answer
-        }
+        quote_spanned!(site=> if let ::core::option::Option::Some(call) = #call { call.record(#outcome); })
+    }
+}
+
+/// The body, and the code that records its outcome.
+fn recorded_body(function: &Function, recorders: &[OutcomeRecorder<'_>]) -> TokenStream {
+    let site = Span::mixed_site();
+    let block = function.block();
+    let [OutcomeRecorder { krate, .. }, ..] = recorders else { return block };
+    let output = function.output();
+    let expected = output_hint(output.as_ref());
+    let call = match (function.is_async(), &output) {
+        (true, _) => quote_spanned!(site=> async move { #expected #block }.await),
+        (false, None) => quote_spanned!(site=> #krate::site::call(|| #block)),
+        (false, Some(output)) => quote_spanned!(site=> #krate::site::call(|| -> #output { #block })),
+    };
+    let records = recorders.iter().map(|recorder| recorder.tokens(function));
+    quote_spanned! {site=>
+        let answer = #call;
+        #(#records)*
+        answer
     }
 }
 
@@ -246,9 +267,10 @@ fn expand_limit(
     let LimitArguments { cost, key } = arguments;
     let cost_name = cost.is_some().then(|| quote_spanned!(site=> , cost));
     let check = quote_spanned!(site=> #cost let checked = open_site.#method(#key #cost_name););
-    let granted = match mode {
-        AcquireMode::Check => quote_spanned!(site=> ::core::result::Result::Ok(()) => {}),
-        AcquireMode::Reserve | AcquireMode::Acquire => {
+    let is_discarded = mode == AcquireMode::Check && !limit.has_outcome(function);
+    let granted = match is_discarded {
+        true => quote_spanned!(site=> ::core::result::Result::Ok(_) => {}),
+        false => {
             quote_spanned!(site=> ::core::result::Result::Ok(granted) => ::core::option::Option::Some(granted),)
         }
     };
@@ -261,8 +283,8 @@ fn expand_limit(
             }
         },
     };
-    Ok(match mode {
-        AcquireMode::Check => quote_spanned! {site=>
+    Ok(match is_discarded {
+        true => quote_spanned! {site=>
             {
                 #statics
                 if let ::core::option::Option::Some(open_site) = __TIDEGATE_SITE.open() {
@@ -271,7 +293,7 @@ fn expand_limit(
                 }
             }
         },
-        AcquireMode::Reserve | AcquireMode::Acquire => quote_spanned! {site=>
+        false => quote_spanned! {site=>
             let #grant = {
                 #statics
                 match __TIDEGATE_SITE.open() {

@@ -74,5 +74,5 @@ pub use rule::Rule;
 pub use rule_config::RuleConfig;
 pub use rule_update::{ConnectStore, StoreConnection};
 pub use rules::Rules;
-pub use settings::{CallCheck, RuleSettings, Settings, SettingsError, StoreAddress};
+pub use settings::{CallCheck, LoadScale, RuleSettings, Settings, SettingsError, StoreAddress};
 pub use tidegate_limiter::{KeyPair, LimitKey as RuleKey};

@@ -1,22 +1,28 @@
 //! A named limit.
 
 use crate::{
-    Mode, RuleKey, events, gate::PolicyFields, limited::Limited, permit::RulePermit, rule_config::RuleConfig,
-    rule_state::RuleState, rule_update::ConcurrencyQuotas, settings::CallCheck,
+    Mode, RuleKey, events,
+    gate::PolicyFields,
+    limited::Limited,
+    permit::RulePermit,
+    rule_config::RuleConfig,
+    rule_state::RuleState,
+    rule_update::ConcurrencyQuotas,
+    settings::{CallCheck, LoadScale},
 };
 use arc_swap::ArcSwap;
 use std::{
     fmt,
     ops::Deref,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
 };
 use tidegate_core::{Decision, Micros, Quota, Ratio};
 use tidegate_limiter::{Bucket, BuildError, Limiter, WaitError, Waiter, background, store::QuotaSelection};
-use tidegate_overload::{CallError, load::Scalable};
+use tidegate_overload::{CallError, ScaledLimit, Scaler, load::Scalable};
 
 /// A named limit: its quotas, its mode and its store. Clones share state.
 ///
@@ -39,6 +45,8 @@ pub(crate) struct SharedRule {
     is_misuse_reported: AtomicBool,
     /// Its quotas as rate limit headers.
     policy_fields: ArcSwap<PolicyFields>,
+    /// Lets its quotas follow the load.
+    scaled: Mutex<Option<ScaledLimit<WeakRule>>>,
 }
 
 const PATH_SLOW: u8 = 0;
@@ -68,6 +76,7 @@ impl SharedRule {
             state: ArcSwap::from_pointee(state),
             is_misuse_reported: AtomicBool::new(false),
             policy_fields: ArcSwap::default(),
+            scaled: Mutex::default(),
         };
         shared.update_path();
         shared
@@ -101,6 +110,23 @@ impl SharedRule {
         self.policy_fields.store(Arc::new(PolicyFields::new(&self.name, quotas, self.config().selection)));
     }
 
+    /// Lets the quotas follow the load from now on, from the factor of an earlier scaler.
+    pub(crate) fn start_scaling(self: &Arc<Self>, scale: Option<&LoadScale>, previous: Option<Scaler>) {
+        let Some(LoadScale { monitor, policy }) = scale else { return };
+        if self.state.load().limiter.is_none() {
+            return;
+        }
+        let target = Arc::new(WeakRule(Arc::downgrade(self)));
+        let scaled = ScaledLimit::builder(target).with_load_policy(*policy).resume(previous).start(monitor);
+        // Cannot fail: the quotas were checked before they were applied.
+        *self.scaled.lock().unwrap_or_else(PoisonError::into_inner) = scaled.ok();
+    }
+
+    /// Restores the declared quotas. Returns what determined the factor.
+    pub(crate) fn stop_scaling(&self) -> Option<Scaler> {
+        self.scaled.lock().unwrap_or_else(PoisonError::into_inner).take()?.scaler()
+    }
+
     /// Updates whether the fast path is valid.
     fn update_path(&self) {
         let state = self.state.load();
@@ -113,6 +139,7 @@ impl SharedRule {
         // Calls that hold no slot must not use a concurrency quota; the slow path logs that.
         let is_plain = state.mode == Mode::Enforce
             && state.call_check.is_none()
+            && state.error_rate.is_none()
             && state.wait.is_zero()
             && state.concurrency == ConcurrencyQuotas::None;
         let path = match state.active_limiter() {
@@ -141,6 +168,25 @@ impl Scalable for Rule {
         limiter.set_limit(limit)?;
         self.shared.set_policy_fields(limit);
         Ok(())
+    }
+}
+
+/// A rule that follows the load, which does not keep it in use.
+struct WeakRule(Weak<SharedRule>);
+
+impl Scalable for WeakRule {
+    type Limit = Vec<Quota>;
+
+    fn limit(&self) -> Vec<Quota> {
+        self.0.upgrade().map(|shared| Rule::new(shared).quotas()).unwrap_or_default()
+    }
+
+    fn scale(limit: &Vec<Quota>, factor: Ratio) -> Result<Vec<Quota>, BuildError> {
+        Rule::scale(limit, factor)
+    }
+
+    fn set_limit(&self, limit: &Vec<Quota>) -> Result<(), BuildError> {
+        self.0.upgrade().map_or(Ok(()), |shared| Rule::new(shared).set_limit(limit))
     }
 }
 
@@ -248,7 +294,7 @@ impl Rule {
     pub async fn acquire<K: RuleKey + ?Sized>(&self, key: &K) -> Result<RulePermit, Limited> {
         let state = self.shared.state();
         self.check_call(&state)?;
-        let Some(limiter) = state.active_limiter() else { return Ok(RulePermit::empty()) };
+        let Some(limiter) = state.limiter_for(key) else { return Ok(RulePermit::empty()) };
         self.expect_slots(&state);
         let permit = acquire_permit(limiter.key(key), state.waiter()).await;
         self.apply_mode_to_permit(&state, permit)
@@ -258,14 +304,24 @@ impl Rule {
     pub fn acquire_blocking<K: RuleKey + ?Sized>(&self, key: &K) -> Result<RulePermit, Limited> {
         let state = self.shared.state();
         self.check_call(&state)?;
-        let Some(limiter) = state.active_limiter() else { return Ok(RulePermit::empty()) };
-        self.expect_slots(&state);
+        let Some(limiter) = state.limiter_for(key) else { return Ok(RulePermit::empty()) };
+        self.acquire_slot_blocking(&state, limiter, key)
+    }
+
+    /// Acquires a slot of this limiter, blocking the thread while it waits.
+    pub(crate) fn acquire_slot_blocking<K: RuleKey + ?Sized>(
+        &self,
+        state: &RuleState,
+        limiter: &Limiter,
+        key: &K,
+    ) -> Result<RulePermit, Limited> {
+        self.expect_slots(state);
         let bucket = limiter.blocking().key(key);
         let permit = match state.waiter() {
             None => Ok(bucket.permit()),
             Some(waiter) => bucket.permit_queued(waiter),
         };
-        self.apply_mode_to_permit(&state, permit.map(RulePermit::new))
+        self.apply_mode_to_permit(state, permit.map(RulePermit::new))
     }
 
     #[inline]
@@ -289,7 +345,7 @@ impl Rule {
     async fn admit_slow<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
         let state = self.shared.state();
         self.check_call(&state)?;
-        let Some(limiter) = state.active_limiter() else { return Ok(()) };
+        let Some(limiter) = state.limiter_for(key) else { return Ok(()) };
         self.expect_rates(&state);
         let decision = acquire_tokens(limiter.key(key), cost, state.max_wait()).await;
         self.apply_mode(state.mode, decision)
@@ -298,8 +354,19 @@ impl Rule {
     fn admit_slow_blocking<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
         let state = self.shared.state();
         self.check_call(&state)?;
-        let Some(limiter) = state.active_limiter() else { return Ok(()) };
-        self.expect_rates(&state);
+        let Some(limiter) = state.limiter_for(key) else { return Ok(()) };
+        self.charge_blocking(&state, limiter, key, cost)
+    }
+
+    /// Charges `cost` to this limiter, blocking the thread while it waits.
+    pub(crate) fn charge_blocking<K: RuleKey + ?Sized>(
+        &self,
+        state: &RuleState,
+        limiter: &Limiter,
+        key: &K,
+        cost: u64,
+    ) -> Result<(), Limited> {
+        self.expect_rates(state);
         let (bucket, max_wait) = (limiter.blocking().key(key), state.max_wait());
         let decision = match max_wait.is_zero() {
             true => bucket.check(cost),

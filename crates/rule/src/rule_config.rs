@@ -37,6 +37,8 @@ pub struct RuleConfig {
     pub(crate) key: Option<SiteKey>,
     /// Whether it is a breaker, which has no quota.
     pub(crate) is_breaker: bool,
+    /// Whether the outcomes of its calls are recorded.
+    pub(crate) has_outcomes: bool,
 }
 
 impl RuleConfig {
@@ -61,6 +63,7 @@ impl RuleConfig {
             carry_over: CarryOver::default(),
             key: None,
             is_breaker: false,
+            has_outcomes: false,
         }
     }
 
@@ -187,6 +190,12 @@ impl RuleConfig {
     #[must_use]
     pub fn key(self, key: SiteKey) -> Self {
         Self { key: Some(key), ..self }
+    }
+
+    /// Declares that the outcomes of calls are recorded, so that the quotas can apply only while calls fail.
+    #[must_use]
+    pub fn with_outcomes(self) -> Self {
+        Self { has_outcomes: true, ..self }
     }
 
     /// Sets whether usage carries over when the quotas change; it does by default.

@@ -1,9 +1,9 @@
 //! The effective state of a rule.
 
-use crate::{Mode, rule_update::ConcurrencyQuotas, settings::CallCheck};
+use crate::{Mode, RuleKey, permit::CountedCall, rule_update::ConcurrencyQuotas, settings::CallCheck};
 use std::{sync::Arc, time::Duration};
 use tidegate_limiter::{Capacity, FailureMode, Limiter, Overflow, TokenPrefetch, Waiter};
-use tidegate_overload::BreakerSettings;
+use tidegate_overload::{BreakerSettings, error_rate::KeyedErrorRate};
 
 /// The effective state of a rule, from its declaration and the settings.
 #[derive(Clone)]
@@ -21,6 +21,8 @@ pub(crate) struct RuleState {
     pub(crate) breaker: Option<Arc<BreakerSettings>>,
     /// Rejects calls before any quota.
     pub(crate) call_check: Option<CallCheck>,
+    /// The quotas apply to a key only while its error rate is exceeded.
+    pub(crate) error_rate: Option<Arc<KeyedErrorRate>>,
     /// `None` for a rule without quotas.
     pub(crate) limiter: Option<Limiter>,
 }
@@ -36,6 +38,18 @@ impl RuleState {
     /// The limiter, unless the rule is off.
     pub(crate) fn active_limiter(&self) -> Option<&Limiter> {
         self.limiter.as_ref().filter(|_| self.mode != Mode::Off)
+    }
+
+    /// The limiter for a call of this key, unless the rule is off or applies only while calls fail.
+    pub(crate) fn limiter_for<K: RuleKey + ?Sized>(&self, key: &K) -> Option<&Limiter> {
+        let limiter = self.active_limiter()?;
+        self.error_rate.as_ref().is_none_or(|rates| rates.is_exceeded(key)).then_some(limiter)
+    }
+
+    /// Counts a call of this key, if the outcomes of calls are recorded.
+    pub(crate) fn start_call<K: RuleKey + ?Sized>(&self, key: &K) -> CountedCall {
+        let rates = self.error_rate.as_ref().filter(|_| self.mode != Mode::Off);
+        CountedCall::new(rates.map(|rates| rates.start_call(key)))
     }
 
     /// How long a call may wait. Calls do not wait for rules that are not enforced.

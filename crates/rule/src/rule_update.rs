@@ -3,7 +3,7 @@
 use crate::{
     metered_store::{MeteredStore, StoreStatus},
     notice::Notice,
-    rule::SharedRule,
+    rule::{Rule, SharedRule},
     rule_config::RuleConfig,
     rule_state::{MemoryBounds, RuleState},
     settings::{RuleSettings, Settings, SettingsError, StoreAddress, looks_like_address},
@@ -15,6 +15,7 @@ use tidegate_limiter::{
     background::{self, BackgroundStore},
     store::{QuotaSelection, RuntimeAffinity},
 };
+use tidegate_overload::load::Scalable as _;
 
 /// Connects a store by its settings. It is called within a runtime that is never dropped, and must not block:
 /// a store that is not connected yet counts as unavailable.
@@ -197,6 +198,13 @@ impl RuleUpdate {
                 memory: MemoryBounds { capacity: declared.capacity, overflow: declared.overflow },
                 breaker: rule_settings.breaker.clone(),
                 call_check: rule_settings.call_check.clone(),
+                error_rate: match (
+                    &rule_settings.while_failing,
+                    current.and_then(|now| now.error_rate.as_ref()),
+                ) {
+                    (Some(next), Some(now)) if now.is_equivalent(next) => Some(now.clone()),
+                    (next, _) => next.clone(),
+                },
                 limiter: None,
             },
             new_quotas: None,
@@ -206,6 +214,13 @@ impl RuleUpdate {
         };
         if quotas.is_empty() || declared.is_breaker {
             return Ok(update);
+        }
+        if let Some(scale) = &rule_settings.scale {
+            let factors = [scale.policy.floor(), scale.policy.ceiling()];
+            let scaled = factors.map(|factor| Rule::scale(quotas, factor));
+            if let Some(error) = scaled.into_iter().find_map(Result::err) {
+                return Err(SettingsError::Rule { rule: name.to_owned(), error });
+            }
         }
         let StoreLookup { store, unknown_store } = find_store(declared, rule_settings, settings, stores);
         update.unknown_store = unknown_store;
@@ -382,6 +397,11 @@ fn check_settings(
             format!("the policy counts by `{key}`, but the attribute counts {}", declared_key.description());
         let fix = format!("leave `key` out of the policy, or write `key = {key}` in the attribute");
         return Some(("key", SettingError::new(problem, fix)));
+    }
+    if rule_settings.while_failing.is_some() && !declared.has_outcomes && !declared.is_breaker {
+        let problem = "`while-failing` needs the outcomes of calls, which this rule does not record";
+        let fix = "return a `Result` from the function with the attribute, add `classify` to the attribute, or remove it";
+        return Some(("while-failing", SettingError::new(problem, fix)));
     }
     let (first, given) = (declared.quotas.first()?, rule_settings.quotas.first()?);
     if declared.selection == QuotaSelection::Tier && declared.quotas.len() != rule_settings.quotas.len() {

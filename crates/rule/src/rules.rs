@@ -203,6 +203,7 @@ impl RulesInner {
             self.notices.push(Notice::NoQuota { rule: name.clone() });
         }
         let rule = Arc::new(SharedRule::new(name.clone(), declaration, state));
+        rule.start_scaling(self.settings.scale_of(&name), None);
         self.rules.retain(|_, rule| rule.strong_count() > 0);
         self.rules.insert(name, Arc::downgrade(&rule));
         self.report_unused_keys(&rule);
@@ -232,6 +233,15 @@ impl RulesInner {
     }
 
     fn redeclare(
+        &mut self,
+        declarations: Vec<RuleConfig>,
+        settings: Settings,
+        stores: StoreRegistry,
+    ) -> Result<Vec<Arc<SharedRule>>, SettingsError> {
+        self.without_scaling(|inner| inner.redeclare_unscaled(declarations, settings, stores))
+    }
+
+    fn redeclare_unscaled(
         &mut self,
         declarations: Vec<RuleConfig>,
         settings: Settings,
@@ -285,6 +295,22 @@ impl RulesInner {
     }
 
     fn apply(&mut self, settings: Settings, stores: StoreRegistry) -> Result<(), SettingsError> {
+        self.without_scaling(|inner| inner.apply_unscaled(settings, stores))
+    }
+
+    /// Runs a function while all rules have their declared quotas, which are compared with the new ones. Rules that follow
+    /// the load afterwards continue from their factors.
+    fn without_scaling<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> R {
+        let rules = self.rules.values().filter_map(Weak::upgrade);
+        let stopped: Vec<_> = rules.map(|rule| (rule.stop_scaling(), rule)).collect();
+        let outcome = change(self);
+        for (scaler, rule) in stopped {
+            rule.start_scaling(self.settings.scale_of(rule.name()), scaler);
+        }
+        outcome
+    }
+
+    fn apply_unscaled(&mut self, settings: Settings, stores: StoreRegistry) -> Result<(), SettingsError> {
         let mut updates = Vec::new();
         for rule in self.rules.values().chain(&self.guards).filter_map(Weak::upgrade) {
             let update =
@@ -332,10 +358,14 @@ impl RulesInner {
     }
 
     fn declare_quotas(&mut self, rule: &Arc<SharedRule>, declaration: RuleConfig) -> Result<(), BuildError> {
-        let update = self.plan_update(rule.name(), &declaration, Some(rule))?;
-        rule.set_config(declaration);
-        self.notices.extend(update.apply(rule));
-        Ok(())
+        let scaler = rule.stop_scaling();
+        let update = self.plan_update(rule.name(), &declaration, Some(rule));
+        let applied = update.map(|update| {
+            rule.set_config(declaration);
+            self.notices.extend(update.apply(rule));
+        });
+        rule.start_scaling(self.settings.scale_of(rule.name()), scaler);
+        applied
     }
 
     fn report_unknown_store(&mut self, rule: &Arc<str>, update: &RuleUpdate) {

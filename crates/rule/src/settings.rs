@@ -5,7 +5,7 @@ use crate::{Mode, site::SiteKey};
 use std::{collections::BTreeMap, error, fmt, sync::Arc, time::Duration};
 use tidegate_core::{CarryOver, Quota, SettingError};
 use tidegate_limiter::{BuildError, Capacity, Clock, FailureMode, Overflow, Store, TokenPrefetch};
-use tidegate_overload::{BreakerSettings, Rejection};
+use tidegate_overload::{BreakerSettings, LoadMonitor, Rejection, ScalePolicy, error_rate::KeyedErrorRate};
 
 /// Stores, modes, and settings that replace those declared in code.
 ///
@@ -188,6 +188,11 @@ impl Settings {
         self
     }
 
+    /// How the quotas of a rule follow the load.
+    pub(crate) fn scale_of(&self, rule: &str) -> Option<&LoadScale> {
+        self.rules.get(rule)?.scale.as_ref()
+    }
+
     /// Sets the clock of limiters in memory; for tests.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
@@ -217,11 +222,24 @@ pub struct RuleSettings {
     pub breaker: Option<Arc<BreakerSettings>>,
     /// Rejects calls before any quota, such as while a feature is off.
     pub call_check: Option<CallCheck>,
+    /// How the quotas follow the load.
+    pub scale: Option<LoadScale>,
+    /// The quotas apply to a key only while its error rate is exceeded.
+    pub while_failing: Option<Arc<KeyedErrorRate>>,
     /// The key that calls are counted by; an attribute with another key is rejected.
     pub key: Option<SiteKey>,
     /// Keys of the policy that do not apply to a rule declared in code, and change none of its decisions; logged.
     pub unused_keys: Vec<&'static str>,
     pub(crate) unsupported: Option<(&'static str, SettingError)>,
+}
+
+/// How the quotas of a rule follow the load.
+#[derive(Clone, Debug)]
+pub struct LoadScale {
+    /// Measures the load.
+    pub monitor: LoadMonitor,
+    /// The factors for it.
+    pub policy: ScalePolicy,
 }
 
 /// A check of every call of a rule, before its quotas.

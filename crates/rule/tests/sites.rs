@@ -253,7 +253,7 @@ fn small_rule(name: &'static str, quota: &str) -> Result<RuleConfig, BuildError>
 fn call_site(site: &LimitSite, is_charged: bool) -> Result<(), Limited> {
     let Some(opened) = site.open() else { return Ok(()) };
     match is_charged {
-        true => opened.admit_blocking("all", 1),
+        true => opened.admit_blocking("all", 1).map(drop),
         false => opened.reserve_blocking("all", 1).map(drop),
     }
 }

@@ -10,7 +10,8 @@ use std::{
 };
 use tempfile::TempDir;
 use tidegate::{
-    CallError, Limited, RuleConfig, Rules, breaker, concurrency, limit, overload::Rejection, rule::Mode,
+    CallError, CallOutcome, Limited, RuleConfig, Rules, breaker, concurrency, limit, overload::Rejection,
+    rule::Mode,
 };
 use tidegate_testkit::servers::wait_until;
 
@@ -158,6 +159,127 @@ rules:
     write_load(10);
     wait_until("calls are admitted", || reports().map_err(|limited| limited.to_string())).unwrap();
     file.init("rules: []").unwrap();
+}
+
+#[limit("10 per 52w", rule = "scaled")]
+fn scaled() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[test]
+fn quota_of_attribute_follows_load() {
+    let file = TestFile::new();
+    let folder = file.path.parent().unwrap().display().to_string();
+    let write_load = |percent: u64| {
+        let text = format!("MemTotal: 100 kB\nMemAvailable: {} kB\n", 100 - percent);
+        fs::write(format!("{folder}/meminfo"), text).unwrap();
+    };
+    let policy = |quota: &str| {
+        format!(
+            "load: {{ signals: [memory], proc: {folder}, cgroup: {folder}/none, interval: 20ms, cooldown: 1s }}
+rules: [{{ name: scaled, quota: {quota}, scale: {{ high: 80%, low: 50%, min: x0.5, interval: 20ms }} }}]"
+        )
+    };
+    let quota = || {
+        let rules = Rules::global().list();
+        rules.iter().find(|rule| rule.name() == "scaled").unwrap().quotas()[0].to_string()
+    };
+    let wait_for = |expected: &str| {
+        wait_until(expected, || if quota() == expected { Ok(()) } else { Err(quota()) }).unwrap();
+    };
+    write_load(95);
+    // Before its first call, the attribute has no rule.
+    file.init(&policy("100 per 52w")).unwrap();
+    scaled().unwrap();
+    wait_for("50 per 52w");
+    write_load(65);
+    file.init(&policy("100 per 52w")).unwrap();
+    assert_eq!(quota(), "50 per 52w", "a reload keeps the factor");
+    file.init(&policy("1000 per 52w")).unwrap();
+    assert_eq!(quota(), "500 per 52w", "a reload applies the factor to a changed quota");
+    assert!(file.init(&policy("1000 per 52w, key: header x-tenant")).is_err());
+    assert_eq!(quota(), "500 per 52w", "a rejected file changes nothing");
+    write_load(10);
+    wait_for("1000 per 52w");
+    file.init("rules: []").unwrap();
+    assert_eq!(quota(), "10 per 52w", "that of the code");
+}
+
+#[limit("1 per 52w", rule = "flaky", key = name)]
+fn flaky(name: &str, result: Result<(), ()>) -> Result<(), FragileError> {
+    let _ = name;
+    result.map_err(|()| FragileError::Inner)
+}
+
+#[limit("1 per 52w", rule = "flaky async")]
+async fn flaky_async(result: Result<(), ()>) -> Result<(), FragileError> {
+    result.map_err(|()| FragileError::Inner)
+}
+
+/// The quota is reserved while the breaker is checked.
+#[limit("1 per 52w", rule = "flaky reserved")]
+#[breaker(window_size = 1000, rule = "flaky breaker")]
+fn flaky_reserved(result: Result<(), ()>) -> Result<(), FragileError> {
+    result.map_err(|()| FragileError::Inner)
+}
+
+#[concurrency(1, rule = "flaky slots")]
+fn flaky_slots(depth: u32) -> Result<(), FragileError> {
+    if depth == 0 { Err(FragileError::Inner) } else { flaky_slots(depth - 1) }
+}
+
+#[limit("1 per 52w", rule = "flaky number", on_limit = fallback_number,
+    classify = |number| if *number == 0 { CallOutcome::Failure } else { CallOutcome::Success })]
+fn flaky_number(number: u32) -> u32 {
+    number
+}
+
+fn fallback_number(_: u32) -> u32 {
+    99
+}
+
+#[limit("100 per 52w", rule = "without outcome", on_limit = fallback_number)]
+fn without_outcome(number: u32) -> u32 {
+    number
+}
+
+#[test]
+fn quota_of_attribute_applies_while_calls_fail() {
+    let file = TestFile::new();
+    let rule = |name: &str| {
+        let quota = if name == "flaky slots" { "1 at once" } else { "1 per 52w" };
+        format!(
+            "{{ name: {name}, quota: {quota}, while-failing: {{ min-calls: 2, failure-rate: 50%, window-size: 1h }} }}"
+        )
+    };
+    let names = ["flaky", "flaky async", "flaky reserved", "flaky slots", "flaky number"];
+    let policy = format!("rules: [{}]", names.map(rule).join(", "));
+    file.init(&policy).unwrap();
+    let (inner, rejected) = (Err(FragileError::Inner), Err(FragileError::Rejected));
+
+    // Three failures are more than two calls, and the quota then admits one.
+    (0..4).for_each(|_| assert_eq!(flaky("a", Err(())), inner));
+    assert_eq!(flaky("a", Err(())), rejected);
+    (0..9).for_each(|_| assert_eq!(flaky("b", Ok(())), Ok(()), "calls of this key do not fail"));
+    file.init(&policy).unwrap();
+    assert_eq!(flaky("a", Err(())), rejected, "a reload keeps the error rate");
+
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    (0..4).for_each(|_| assert_eq!(runtime.block_on(flaky_async(Err(()))), inner));
+    assert_eq!(runtime.block_on(flaky_async(Err(()))), rejected);
+    (0..4).for_each(|_| assert_eq!(flaky_reserved(Err(())), inner));
+    assert_eq!(flaky_reserved(Err(())), rejected);
+    // Recursion holds a slot while the inner call needs one.
+    assert_eq!(flaky_slots(2), inner, "without failures there is no limit");
+    assert_eq!(flaky_slots(1), rejected);
+    assert_eq!([0, 0, 0, 0, 0].map(flaky_number), [0, 0, 0, 0, 99]);
+
+    assert_eq!(without_outcome(1), 1);
+    let error = file.init(&format!("rules: [{}]", rule("without outcome"))).unwrap_err();
+    assert!(error.contains("`while-failing` needs the outcomes of calls"), "{error}");
+    file.init("rules: []").unwrap();
+    assert_eq!(flaky("c", Err(())), inner);
+    assert_eq!(flaky("c", Err(())), rejected, "without the policy, the quota always applies");
 }
 
 #[test]

@@ -59,6 +59,11 @@ impl KeyedErrorRate {
         Self { settings, groups, hasher: RandomState::default(), clock }
     }
 
+    /// Whether the settings and the capacity of another one are the same.
+    pub fn is_equivalent(&self, other: &Self) -> bool {
+        self.settings == other.settings && self.groups.len() == other.groups.len()
+    }
+
     /// Counts a call of a key. The permit records its outcome.
     pub fn start_call<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> CallPermit<Arc<Self>> {
         let hash = self.hasher.hash_one(key);

@@ -4,8 +4,8 @@
 
 use super::{
     CompiledRule, Compiler, PolicyError, breaker_settings,
-    guards::{NORMAL_CLASS, check_load},
-    load::{PolicyMonitor, PreparedMonitor, follow},
+    guards::{NORMAL_CLASS, build_error_rates, check_load},
+    load::{PolicyMonitor, PreparedMonitor, follow, scale_policy},
     rules::{CompiledPolicy, build_rule_settings},
 };
 use crate::{
@@ -14,11 +14,11 @@ use crate::{
 };
 use std::sync::Arc;
 use tidegate_core::SettingError;
-use tidegate_overload::Features;
-use tidegate_rule::{CallCheck, RuleSettings, request::AddressKey, site::SiteKey};
+use tidegate_overload::{Features, error_rate::KeyedErrorRate};
+use tidegate_rule::{CallCheck, LoadScale, RuleSettings, request::AddressKey, site::SiteKey};
 
 /// The policy keys that apply to a rule declared in code. `key` and `mode` do so in part.
-const SUPPORTED_KEYS: [&str; 16] = [
+const SUPPORTED_KEYS: [&str; 18] = [
     "name",
     "key",
     "quota",
@@ -35,6 +35,8 @@ const SUPPORTED_KEYS: [&str; 16] = [
     "prefetch",
     "shed",
     "feature",
+    "scale",
+    "while-failing",
 ];
 
 /// The policy keys that are ignored for a rule declared in code.
@@ -64,12 +66,29 @@ impl Compiler {
             // Invalid breakers were reported above.
             if let Ok(mut rule_settings) = code_rule_settings(rule) {
                 rule_settings.call_check = call_check(compiled, &background);
+                rule_settings.scale = load_scale(rule, background.0.as_deref());
+                rule_settings.while_failing = self.error_rates(rule);
                 settings = settings.rule(&rule.name, rule_settings);
             }
         }
         self.rules.apply(settings).map_err(|error| PolicyError::from_settings_error(&error))?;
         Ok(made.features)
     }
+}
+
+impl Compiler {
+    /// The error rates of the keys of a rule. Code provides the keys, so their number is that of the `capacity`.
+    fn error_rates(&self, rule: &RuleSpec) -> Option<Arc<KeyedErrorRate>> {
+        // Invalid settings were reported before.
+        build_error_rates(rule.while_failing.as_ref()?, rule.capacity, self.clock.as_ref()).ok()
+    }
+}
+
+/// How the quotas of a rule follow the load.
+fn load_scale(rule: &RuleSpec, monitor: Option<&PolicyMonitor>) -> Option<LoadScale> {
+    let (scale, monitor) = (rule.scale.as_ref()?, monitor?.monitor.clone());
+    // Invalid settings were reported before.
+    Some(LoadScale { monitor, policy: scale_policy(scale).ok()? })
 }
 
 /// What the checks of calls follow. They keep it running.

@@ -463,23 +463,8 @@ impl RuleCompiler<'_> {
         if let Some(known) = self.previous.filter(is_unchanged).and_then(|rule| rule.error_rate.clone()) {
             return Ok(known);
         }
-        let mut settings = ErrorRateSettings::builder();
-        if let Some(window) = spec.window_size {
-            settings = settings.window(window);
-        }
-        if let Some(calls) = spec.min_calls {
-            settings = settings.request_threshold(calls);
-        }
-        if let Some(rate) = spec.failure_rate {
-            settings = settings.error_threshold(rate);
-        }
-        let capacity = match source.capacity {
-            _ if source.key == KeySpec::All => 1,
-            Some(Capacity::Keys(keys)) => usize::try_from(keys).unwrap_or(usize::MAX).min(MAX_ERROR_RATES),
-            Some(Capacity::Bytes(_)) | None => MAX_ERROR_RATES,
-        };
-        let clock = self.clock.cloned().unwrap_or_default();
-        Ok(Arc::new(KeyedErrorRate::with_clock(settings.build()?, capacity, clock)))
+        let capacity = if source.key == KeySpec::All { Some(Capacity::Keys(1)) } else { source.capacity };
+        build_error_rates(spec, capacity, self.clock)
     }
 
     fn build_breaker(&self, spec: &BreakerSpec) -> Result<Arc<Breaker>, SettingError> {
@@ -561,6 +546,30 @@ impl RuleCompiler<'_> {
             }
         }
     }
+}
+
+/// Builds the error rates of the keys of a rule.
+pub(crate) fn build_error_rates(
+    spec: &FailingSpec,
+    capacity: Option<Capacity>,
+    clock: Option<&Clock>,
+) -> Result<Arc<KeyedErrorRate>, SettingError> {
+    let mut settings = ErrorRateSettings::builder();
+    if let Some(window) = spec.window_size {
+        settings = settings.window(window);
+    }
+    if let Some(calls) = spec.min_calls {
+        settings = settings.request_threshold(calls);
+    }
+    if let Some(rate) = spec.failure_rate {
+        settings = settings.error_threshold(rate);
+    }
+    let capacity = match capacity {
+        Some(Capacity::Keys(keys)) => usize::try_from(keys).unwrap_or(usize::MAX).min(MAX_ERROR_RATES),
+        Some(Capacity::Bytes(_)) | None => MAX_ERROR_RATES,
+    };
+    let clock = clock.cloned().unwrap_or_default();
+    Ok(Arc::new(KeyedErrorRate::with_clock(settings.build()?, capacity, clock)))
 }
 
 fn to_u32(number: u64) -> Result<u32, SettingError> {

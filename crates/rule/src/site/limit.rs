@@ -5,6 +5,7 @@
 
 use crate::{
     Limited, Mode, Rule, RuleConfig, RuleKey, RulePermit, Rules, events,
+    permit::CountedCall,
     rule::{self, CheckPath},
     rules::SiteRule,
 };
@@ -66,6 +67,7 @@ type AdmitFuture<T> = Pin<Box<dyn Future<Output = Result<T, Limited>> + Send>>;
 #[must_use = "dropping it refunds the tokens"]
 pub struct SiteReservation {
     reservation: Option<Reservation>,
+    counted: CountedCall,
 }
 
 impl LimitSite {
@@ -123,10 +125,14 @@ impl LimitSite {
 impl ActiveSite<'_> {
     /// Charges `cost` to `key`.
     #[inline]
-    pub fn admit<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), AdmitError<()>> {
+    pub fn admit<K: RuleKey + ?Sized>(
+        self,
+        key: &K,
+        cost: u64,
+    ) -> Result<CountedCall, AdmitError<CountedCall>> {
         match self.fast_limiter {
             Some(limiter) => match limiter.check_cost(key, cost) {
-                decision if decision.is_granted() => Ok(()),
+                decision if decision.is_granted() => Ok(CountedCall::default()),
                 decision => Err(AdmitError::Limited(self.rule.to_limited(&decision))),
             },
             None => self.admit_slow(key, cost),
@@ -135,10 +141,10 @@ impl ActiveSite<'_> {
 
     /// Charges `cost` to `key`, blocking while it waits.
     #[inline]
-    pub fn admit_blocking<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Limited> {
+    pub fn admit_blocking<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<CountedCall, Limited> {
         match self.fast_limiter {
             Some(limiter) => match limiter.check_cost(key, cost) {
-                decision if decision.is_granted() => Ok(()),
+                decision if decision.is_granted() => Ok(CountedCall::default()),
                 decision => Err(self.rule.to_limited(&decision)),
             },
             None => self.admit_slow_blocking(key, cost),
@@ -147,25 +153,37 @@ impl ActiveSite<'_> {
 
     #[cold]
     #[inline(never)]
-    fn admit_slow_blocking<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Limited> {
+    fn admit_slow_blocking<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<CountedCall, Limited> {
         self.check_conflict()?;
-        self.rule.admit_blocking(key, cost)
+        let state = self.rule.state();
+        self.rule.check_call(&state)?;
+        let limiter = state.limiter_for(key);
+        let counted = state.start_call(key);
+        let charged = limiter.map(|limiter| self.rule.charge_blocking(&state, limiter, key, cost));
+        charged.unwrap_or(Ok(())).map(|()| counted)
     }
 
     #[cold]
     #[inline(never)]
-    fn admit_slow<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), AdmitError<()>> {
+    fn admit_slow<K: RuleKey + ?Sized>(
+        self,
+        key: &K,
+        cost: u64,
+    ) -> Result<CountedCall, AdmitError<CountedCall>> {
         self.check_conflict().map_err(AdmitError::Limited)?;
         let state = self.rule.state();
         self.rule.check_call(&state).map_err(AdmitError::Limited)?;
-        let Some(limiter) = state.active_limiter() else { return Ok(()) };
+        let limiter = state.limiter_for(key);
+        let counted = state.start_call(key);
+        let Some(limiter) = limiter else { return Ok(counted) };
         self.rule.expect_rates(&state);
         let (rule, max_wait, mode) = (self.rule.clone(), state.max_wait(), state.mode);
         if limiter.is_in_memory() && max_wait.is_zero() {
-            return rule.apply_mode(mode, limiter.check_cost(key, cost)).map_err(AdmitError::Limited);
+            let admitted = rule.apply_mode(mode, limiter.check_cost(key, cost));
+            return admitted.map(|()| counted).map_err(AdmitError::Limited);
         }
         let decision = rule::acquire_tokens(limiter.key(key), cost, max_wait);
-        Err(AdmitError::pending(async move { rule.apply_mode(mode, decision.await) }))
+        Err(AdmitError::pending(async move { rule.apply_mode(mode, decision.await).map(|()| counted) }))
     }
 
     /// Reserves `cost` for `key`, to be committed or refunded.
@@ -177,15 +195,18 @@ impl ActiveSite<'_> {
         self.check_conflict().map_err(AdmitError::Limited)?;
         let state = self.rule.state();
         self.rule.check_call(&state).map_err(AdmitError::Limited)?;
-        let Some(limiter) = state.active_limiter() else { return Ok(SiteReservation::empty()) };
+        let limiter = state.limiter_for(key);
+        let counted = state.start_call(key);
+        let Some(limiter) = limiter else { return Ok(SiteReservation { reservation: None, counted }) };
         self.rule.expect_rates(&state);
         let (rule, max_wait, mode) = (self.rule.clone(), state.max_wait(), state.mode);
         if limiter.is_in_memory() && max_wait.is_zero() {
             let reservation = limiter.blocking().key(key).reserve(cost, max_wait);
-            return rule.apply_mode_to_reservation(mode, Some(reservation)).map_err(AdmitError::Limited);
+            let reserved = rule.apply_mode_to_reservation(mode, Some(reservation), counted);
+            return reserved.map_err(AdmitError::Limited);
         }
         let waiting = reserve_tokens(limiter.key(key), cost, max_wait);
-        Err(AdmitError::pending(async move { rule.apply_mode_to_reservation(mode, waiting.await) }))
+        Err(AdmitError::pending(async move { rule.apply_mode_to_reservation(mode, waiting.await, counted) }))
     }
 
     /// Reserves `cost` for `key`, to be committed or refunded, blocking while it waits.
@@ -197,14 +218,16 @@ impl ActiveSite<'_> {
         self.check_conflict()?;
         let state = self.rule.state();
         self.rule.check_call(&state)?;
-        let Some(limiter) = state.active_limiter() else { return Ok(SiteReservation::empty()) };
+        let limiter = state.limiter_for(key);
+        let counted = state.start_call(key);
+        let Some(limiter) = limiter else { return Ok(SiteReservation { reservation: None, counted }) };
         self.rule.expect_rates(&state);
         let (bucket, max_wait) = (limiter.blocking().key(key), state.max_wait());
         let reservation = match max_wait.is_zero() {
             true => bucket.reserve(cost, max_wait),
             false => bucket.acquire_reserved(cost, Some(max_wait)),
         };
-        self.rule.apply_mode_to_reservation(state.mode, Some(reservation))
+        self.rule.apply_mode_to_reservation(state.mode, Some(reservation), counted)
     }
 
     /// Acquires a slot of `key`.
@@ -212,23 +235,33 @@ impl ActiveSite<'_> {
         self.check_conflict().map_err(AdmitError::Limited)?;
         let state = self.rule.state();
         self.rule.check_call(&state).map_err(AdmitError::Limited)?;
-        let Some(limiter) = state.active_limiter() else { return Ok(RulePermit::empty()) };
+        let limiter = state.limiter_for(key);
+        let counted = state.start_call(key);
+        let Some(limiter) = limiter else { return Ok(RulePermit::empty().with_call(counted)) };
         self.rule.expect_slots(&state);
         if limiter.is_in_memory() && state.waiter().is_none() {
             let permit = limiter.blocking().key(key).permit();
             return self
                 .rule
                 .apply_mode_to_permit(&state, Ok(RulePermit::new(permit)))
+                .map(|permit| permit.with_call(counted))
                 .map_err(AdmitError::Limited);
         }
         let (rule, waiting) = (self.rule.clone(), rule::acquire_permit(limiter.key(key), state.waiter()));
-        Err(AdmitError::pending(async move { rule.apply_mode_to_permit(&state, waiting.await) }))
+        Err(AdmitError::pending(async move {
+            Ok(rule.apply_mode_to_permit(&state, waiting.await)?.with_call(counted))
+        }))
     }
 
     /// Acquires a slot of `key`, blocking while it waits.
     pub fn acquire_blocking<K: RuleKey + ?Sized>(self, key: &K) -> Result<RulePermit, Limited> {
         self.check_conflict()?;
-        self.rule.acquire_blocking(key)
+        let state = self.rule.state();
+        self.rule.check_call(&state)?;
+        let limiter = state.limiter_for(key);
+        let counted = state.start_call(key);
+        let permit = limiter.map(|limiter| self.rule.acquire_slot_blocking(&state, limiter, key));
+        Ok(permit.transpose()?.unwrap_or_else(RulePermit::empty).with_call(counted))
     }
 
     /// Rejects the call if the rule has conflicting declarations. The message of the rule is not used,
@@ -249,13 +282,14 @@ impl Rule {
         &self,
         mode: Mode,
         reservation: Option<Reservation>,
+        counted: CountedCall,
     ) -> Result<SiteReservation, Limited> {
         // Without a reply the decision fails closed, as for an unavailable store.
         let decision = match &reservation {
             Some(reservation) => *reservation.decision(),
             None => Decision::fail_closed(0, Micros::from_secs(1)),
         };
-        self.apply_mode(mode, decision).map(|()| SiteReservation { reservation })
+        self.apply_mode(mode, decision).map(|()| SiteReservation { reservation, counted })
     }
 }
 
@@ -291,15 +325,12 @@ impl<T> Future for PendingAdmit<T> {
 }
 
 impl SiteReservation {
-    fn empty() -> Self {
-        Self { reservation: None }
-    }
-
-    /// Charges the tokens.
-    pub fn keep(mut self) {
+    /// Charges the tokens. Returns the call, to record its outcome.
+    pub fn keep(mut self) -> CountedCall {
         if let Some(reservation) = self.reservation.take() {
             reservation.keep();
         }
+        std::mem::take(&mut self.counted)
     }
 }
 

@@ -12,6 +12,7 @@ mod breaker;
 mod limit;
 mod name;
 
+pub use crate::permit::CountedCall;
 pub use crate::{FromLimited, KeyPair, Mode, RuleConfig, RuleKey};
 pub use breaker::{BreakerSite, ClassifyOutcome, classify};
 pub use limit::{ActiveSite, AdmitError, LimitSite, SiteReservation};
