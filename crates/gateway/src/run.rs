@@ -10,7 +10,7 @@ use crate::{
 };
 use std::{future::Future, sync::Arc, thread};
 use tidegate_http_server::{BoundListener, StartupError, build_runtime, refresh_certificates};
-use tidegate_observe::UpstreamReporter;
+use tidegate_observe::{SpanReporter, UpstreamReporter};
 use tokio::{
     sync::{oneshot, watch},
     task::JoinSet,
@@ -55,6 +55,12 @@ impl PreparedConfig {
 
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Returns the reporter of sent and lost spans, if requests are traced.
+    pub(crate) fn span_reporter(&self) -> Option<Arc<SpanReporter>> {
+        let traces = self.config.traces.clone()?;
+        Some(Arc::new(move || [traces.sent(), traces.lost()]))
     }
 
     /// Returns the reporter of the health of all upstream servers.

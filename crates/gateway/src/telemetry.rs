@@ -1,7 +1,7 @@
 //! The telemetry of one request: collected during the exchange, recorded in one place when it ends.
 
 use crate::{ConnectionInfo, RequestFilter, traces::Trace, worker::Worker};
-use http::{HeaderValue, Method, StatusCode, Uri, Version, header, request};
+use http::{HeaderValue, Method, StatusCode, Uri, Version, header, request, uri::Authority};
 use std::sync::Arc;
 use tidegate_core::Micros;
 use tidegate_observe::ResponseOrigin;
@@ -15,6 +15,8 @@ pub struct LogNote {
     pub key: Option<String>,
     /// The decision.
     pub decision: Option<String>,
+    /// The id of the denial, if it is recorded.
+    pub denial: Option<String>,
 }
 
 /// The telemetry of one exchange. It is [recorded](Self::record) exactly once.
@@ -44,6 +46,8 @@ pub(crate) struct RequestRecord {
     pub(crate) status: u16,
     /// The size of the response body.
     pub(crate) bytes: u64,
+    /// The server that responded, and the time from sending the request to the head of its response.
+    pub(crate) upstream: Option<(Authority, Micros)>,
     pub(crate) note: LogNote,
     pub(crate) trace: Option<Trace>,
 }
@@ -78,6 +82,13 @@ impl RequestTelemetry {
 
     pub(crate) fn on_response(&mut self, status: StatusCode, by: ResponseOrigin) {
         self.response = Some((status, by));
+    }
+
+    /// Records the server that responded.
+    pub(crate) fn on_upstream_response(&mut self, server: &Authority, took: Micros) {
+        if let Some(record) = self.record_mut() {
+            record.upstream = Some((server.clone(), took));
+        }
     }
 
     pub(crate) fn add_bytes(&mut self, bytes: usize) {
@@ -139,6 +150,7 @@ impl RequestRecord {
             id: id.clone(),
             status: 0,
             bytes: 0,
+            upstream: None,
             note: LogNote::default(),
             trace: None,
         }

@@ -26,6 +26,8 @@ pub struct ConfigSnapshot {
     pub rule_summaries: Arc<Vec<(String, String)>>,
     /// Reports the health of the upstream servers.
     pub upstreams: Arc<UpstreamReporter>,
+    /// Reports the spans that were sent and lost; `None` without traces.
+    pub spans: Option<Arc<SpanReporter>>,
     /// The listeners of the gateway.
     pub listeners: Vec<ListenerInfo>,
     /// The address of the decision API.
@@ -33,6 +35,9 @@ pub struct ConfigSnapshot {
     /// The number of worker threads.
     pub workers: usize,
 }
+
+/// Reports the number of spans that the collector accepted, and of those that were lost.
+pub type SpanReporter = dyn Fn() -> [u64; 2] + Send + Sync;
 
 /// A listener of the gateway.
 #[derive(Clone, Debug)]

@@ -9,7 +9,10 @@
 //! A shard has one writer, so an addition is a load and a store, and threads do not share cache lines. The number of
 //! counters depends on the rules of the policy, not on the requests.
 
-use super::shard::{RuleCounts, RuleOutcome, Sampled, Shard, Totals, lock};
+use super::{
+    latency::LatencyBuckets,
+    shard::{RuleCounts, RuleOutcome, Sampled, Shard, Totals, lock},
+};
 use crate::ResponseOrigin;
 use std::{
     cell::RefCell,
@@ -145,15 +148,18 @@ impl PolicyCounters {
         });
     }
 
-    /// Records the time from the receipt of a request that these rules admitted to the end of its response.
+    /// Records the time from the receipt of a request that these rules admitted to the end of its response, for each rule
+    /// and for all requests.
     pub fn record_latency(&self, rules: &[usize], received_at: Micros) {
         if rules.is_empty() {
             return;
         }
         let took = self.clock.now().saturating_sub(received_at);
+        let bucket = LatencyBuckets::bucket_index(took);
         self.with_shard(|shard| {
+            shard.request_latency.record_in(bucket, took, 1);
             for rule in rules.iter().filter_map(|index| shard.rules.get(*index)) {
-                rule.latency.record(took, 1);
+                rule.latency.record_in(bucket, took, 1);
             }
         });
     }

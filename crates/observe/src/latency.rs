@@ -32,7 +32,7 @@ impl LatencyBuckets {
     const MIN_REQUEST_BOUND: u64 = 100;
 
     /// The index of the bucket of this latency.
-    fn bucket_index(took: Micros) -> usize {
+    pub(crate) fn bucket_index(took: Micros) -> usize {
         Self::BUCKET_BOUNDS.partition_point(|end| *end < took.get())
     }
 
@@ -65,8 +65,16 @@ impl LatencyRecorder {
     /// Records a latency `weight` times; a sample represents several measurements.
     #[inline]
     pub fn record(&self, took: Micros, weight: u64) {
-        self.counts[LatencyBuckets::bucket_index(took)].add(weight);
-        self.sum.add(took.get().saturating_mul(weight));
+        self.record_in(LatencyBuckets::bucket_index(took), took, weight);
+    }
+
+    /// Records a latency in the bucket of this index.
+    #[inline]
+    pub(crate) fn record_in(&self, bucket: usize, took: Micros, weight: u64) {
+        if let Some(count) = self.counts.get(bucket) {
+            count.add(weight);
+            self.sum.add(took.get().saturating_mul(weight));
+        }
     }
 
     /// Returns the current counts.
@@ -80,24 +88,33 @@ impl LatencyRecorder {
 pub(crate) fn summary(ends: &[u64], counts: &[u64], took: u64) -> Value {
     let count: u64 = counts.iter().sum();
     if count == 0 {
-        return json!({ "count": 0, "mean": null, "p50": null, "p90": null, "p99": null, "above-range": 0 });
-    }
-    let within = |percent: u64| {
-        let mut left = (count * percent).div_ceil(100);
-        let index = counts.iter().position(|in_range| {
-            left = left.saturating_sub(*in_range);
-            left == 0
+        return json!({
+            "count": 0, "mean": null, "p50": null, "p90": null, "p95": null, "p99": null, "above-range": 0,
         });
-        index.and_then(|index| ends.get(index)).map(|end| *end as f64 / 1e6)
-    };
+    }
+    let within = |percent: u64| percentile(ends, counts, percent);
     json!({
         "count": count,
         "mean": took as f64 / count as f64 / 1e6,
         "p50": within(50),
         "p90": within(90),
+        "p95": within(95),
         "p99": within(99),
         "above-range": counts.get(ends.len()).copied().unwrap_or(0),
     })
+}
+
+/// The upper bound of the bucket of a percentile, in seconds; `None` without values, or beyond the last bound.
+fn percentile(ends: &[u64], counts: &[u64], percent: u64) -> Option<f64> {
+    let mut left = (counts.iter().sum::<u64>() * percent).div_ceil(100);
+    if left == 0 {
+        return None;
+    }
+    let index = counts.iter().position(|in_range| {
+        left = left.saturating_sub(*in_range);
+        left == 0
+    });
+    index.and_then(|index| ends.get(index)).map(|end| *end as f64 / 1e6)
 }
 
 #[cfg(test)]

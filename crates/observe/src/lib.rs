@@ -50,7 +50,9 @@ mod status;
 mod upstream;
 
 pub use bans::{BanLimitReached, BanTarget, OperatorBans};
-pub use config_snapshot::{ConfigSnapshot, ListenerInfo, policy_version, redact, summarize_rules};
+pub use config_snapshot::{
+    ConfigSnapshot, ListenerInfo, SpanReporter, policy_version, redact, summarize_rules,
+};
 pub use counters::{PolicyCounters, SAMPLE_INTERVAL, TopBy};
 pub use denial::{DenialId, DenialRecord};
 pub use history::HistoryEntry;

@@ -3,8 +3,7 @@
 use super::{
     Snapshot,
     json::rate_per_second,
-    latency::LatencyBuckets,
-    shard::{DEGRADED_INDEX, OUTCOME_NAMES},
+    shard::{DEGRADED_INDEX, OUTCOME_NAMES, STATUS_CLASSES},
     status::mode_name,
 };
 use crate::ServerState;
@@ -39,9 +38,16 @@ impl Snapshot {
             "Responses by status class and source: an upstream server, or the gateway (denials, 502, 503, 504).",
         );
         for (source, counts) in ["upstream", "gateway"].into_iter().zip(totals.responses) {
-            for (class, count) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(counts) {
+            for (class, count) in STATUS_CLASSES.into_iter().zip(counts) {
                 responses.add(&[("source", source), ("class", class)], count);
             }
+        }
+        let mut spans = MetricFamily::counter(
+            "tidegate_spans_total",
+            "Spans that the collector of traces accepted, and those that were lost.",
+        );
+        for (outcome, count) in ["sent", "lost"].into_iter().zip(self.spans.into_iter().flatten()) {
+            spans.add(&[("outcome", outcome)], count);
         }
         let bans: u64 =
             config.gate.views().filter_map(|rule| rule.bans()).map(|bans| bans.stats().stored).sum();
@@ -78,6 +84,7 @@ impl Snapshot {
                 .with_sample(&[], self.denials as u64),
             MetricFamily::gauge("tidegate_live_watchers", "Clients of the live stream of the admin API.")
                 .with_sample(&[], self.watchers as u64),
+            spans,
         ]
     }
 
@@ -244,7 +251,7 @@ impl Snapshot {
         [up, degraded, calls, times]
     }
 
-    fn server_metrics(&self) -> [MetricFamily; 5] {
+    fn server_metrics(&self) -> [MetricFamily; 6] {
         let mut up = MetricFamily::gauge(
             "tidegate_upstream_server_up",
             "1 while a server is healthy, 0 while its health checks fail or after `max-fails` failed requests in a row.",
@@ -261,10 +268,13 @@ impl Snapshot {
         );
         let mut latency = MetricFamily::histogram(
             "tidegate_upstream_seconds",
-            "Time from sending a request to a server of an upstream to the head of its response.",
+            "Time from sending a request to a server to the head of its response.",
+        );
+        let mut responses = MetricFamily::counter(
+            "tidegate_upstream_responses_total",
+            "Responses of a server, by status class.",
         );
         for (upstream, servers) in &self.upstreams {
-            let mut times = LatencyBuckets::default();
             for (server, report) in servers {
                 let labels = [("upstream", upstream.as_str()), ("server", server.as_str())];
                 up.add(&labels, u64::from(report.state == ServerState::Healthy));
@@ -272,14 +282,16 @@ impl Snapshot {
                 for (kind, count) in [("request", report.failures), ("check", report.failed_checks)] {
                     failures.add(&[labels[0], labels[1], ("kind", kind)], count);
                 }
-                times.add(&report.latency);
+                for (class, count) in STATUS_CLASSES.into_iter().zip(report.responses) {
+                    responses.add(&[labels[0], labels[1], ("class", class)], count);
+                }
+                latency.add(&labels, report.latency.request_histogram());
                 if let Some(breaker) = &report.breaker {
                     add_breaker_states(&mut breakers, &labels, breaker);
                 }
             }
-            latency.add(&[("upstream", upstream)], times.request_histogram());
         }
-        [up, in_flight, failures, latency, breakers]
+        [up, in_flight, responses, failures, latency, breakers]
     }
 }
 

@@ -52,6 +52,21 @@ pub(crate) const OUTCOME_NAMES: [&str; 11] = [
     "feature-off",
     "shadow-denied",
 ];
+/// The names of status classes, in order.
+pub(crate) const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// The outcomes that reject a request.
+pub(crate) const DENIED_OUTCOMES: [RuleOutcome; 8] = [
+    RuleOutcome::Limited,
+    RuleOutcome::NoKey,
+    RuleOutcome::DenyListed,
+    RuleOutcome::Banned,
+    RuleOutcome::Overloaded,
+    RuleOutcome::QueueFull,
+    RuleOutcome::StoreUnavailable,
+    RuleOutcome::FeatureOff,
+];
+
 /// The index of the count of decisions without the store, after those of the outcomes.
 pub(crate) const DEGRADED_INDEX: usize = OUTCOME_NAMES.len();
 
@@ -79,6 +94,8 @@ pub(crate) struct Totals {
     pub(crate) decision_latency: LatencyBuckets,
     /// The time in a queue of requests that were queued.
     pub(crate) wait_latency: LatencyBuckets,
+    /// From the head to the end of the response, of requests that a rule admitted.
+    pub(crate) request_latency: LatencyBuckets,
 }
 
 /// The counters of one thread.
@@ -91,6 +108,7 @@ pub(super) struct Shard {
     pub(super) rules: Box<[RuleShard]>,
     pub(super) decision_latency: LatencyRecorder,
     pub(super) wait_latency: LatencyRecorder,
+    pub(super) request_latency: LatencyRecorder,
     pub(super) top: Mutex<ThreadTopKeys>,
 }
 
@@ -136,6 +154,7 @@ impl Shard {
             rules: (0..rules).map(|_| RuleShard::default()).collect(),
             decision_latency: LatencyRecorder::default(),
             wait_latency: LatencyRecorder::default(),
+            request_latency: LatencyRecorder::default(),
             top: Mutex::new(ThreadTopKeys { sketches: Default::default(), second: 0, remaining: 0 }),
         }
     }
@@ -160,6 +179,7 @@ impl Shard {
             rules: self.rules.iter().map(RuleShard::counts).collect(),
             decision_latency: self.decision_latency.snapshot(),
             wait_latency: self.wait_latency.snapshot(),
+            request_latency: self.request_latency.snapshot(),
         }
     }
 }
@@ -205,6 +225,7 @@ impl Totals {
         self.rules.iter_mut().zip(&other.rules).for_each(|(sums, counts)| sums.add(counts));
         self.decision_latency.add(&other.decision_latency);
         self.wait_latency.add(&other.wait_latency);
+        self.request_latency.add(&other.request_latency);
     }
 
     /// Adds all counts except those of rules.

@@ -25,6 +25,8 @@ pub struct Snapshot {
     /// By the index of the rule.
     pub(crate) tables: Vec<Option<RuleTable>>,
     pub(crate) upstreams: UpstreamReports,
+    /// Sent and lost.
+    pub(crate) spans: Option<[u64; 2]>,
     pub(crate) operator_bans: usize,
     pub(crate) denials: usize,
     pub(crate) watchers: usize,
@@ -57,6 +59,7 @@ impl Observer {
             stores: self.update_outages(),
             tables: config.gate.views().map(|rule| self.rule_table(rule, now)).collect(),
             upstreams: (config.upstreams)(),
+            spans: config.spans.as_ref().map(|report| report()),
             operator_bans: self.bans.count(),
             denials: self.denials.len(),
             watchers: self.live.watchers(),

@@ -6,7 +6,7 @@ use super::{
     json::{breaker_json, feature_json, load_json, quota_json},
     latency::{LatencyBuckets, summary},
     live,
-    shard::{DEGRADED_INDEX, OUTCOME_NAMES, RuleCounts, RuleOutcome},
+    shard::{DEGRADED_INDEX, DENIED_OUTCOMES, OUTCOME_NAMES, RuleCounts, RuleOutcome, STATUS_CLASSES},
     snapshot::RuleTable,
 };
 use crate::{HealthReport, ServerState};
@@ -47,10 +47,7 @@ impl Snapshot {
         let rules = config.gate.views().enumerate().map(|(index, rule)| self.rule_json(index, rule));
         let rules: Vec<Value> = rules.collect();
         let bans: u64 = rules.iter().filter_map(|rule| rule["bans"].as_u64()).sum();
-        let [by_servers, by_gateway] = self.totals.responses.map(|counts| {
-            let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(counts);
-            Value::Object(classes.map(|(name, count)| (name.to_owned(), count.into())).collect())
-        });
+        let [by_servers, by_gateway] = self.totals.responses.map(classes_json);
         json!({
             "time": Utc::from(self.now).to_string(),
             "version": env!("CARGO_PKG_VERSION"),
@@ -75,7 +72,11 @@ impl Snapshot {
             },
             "responses": by_servers,
             "gateway-responses": by_gateway,
-            "latency": { "decision": self.totals.decision_latency.to_json(), "wait": self.totals.wait_latency.to_json() },
+            "latency": {
+                "request": self.totals.request_latency.to_json(),
+                "decision": self.totals.decision_latency.to_json(),
+                "wait": self.totals.wait_latency.to_json(),
+            },
             "load": config.gate.load().map(load_json),
             "features": config.gate.features().list().iter().map(feature_json).collect::<Vec<_>>(),
             "rules": rules,
@@ -121,6 +122,11 @@ impl Snapshot {
     }
 }
 
+fn classes_json(counts: [u64; 5]) -> Value {
+    let classes = STATUS_CLASSES.into_iter().zip(counts);
+    Value::Object(classes.map(|(name, count)| (name.to_owned(), count.into())).collect())
+}
+
 pub(super) fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Enforce => "enforce",
@@ -128,18 +134,6 @@ pub(super) fn mode_name(mode: Mode) -> &'static str {
         Mode::Off => "off",
     }
 }
-
-/// The outcomes that reject a request.
-const DENIED_OUTCOMES: [RuleOutcome; 8] = [
-    RuleOutcome::Limited,
-    RuleOutcome::NoKey,
-    RuleOutcome::DenyListed,
-    RuleOutcome::Banned,
-    RuleOutcome::Overloaded,
-    RuleOutcome::QueueFull,
-    RuleOutcome::StoreUnavailable,
-    RuleOutcome::FeatureOff,
-];
 
 fn counts_json(counts: &RuleCounts) -> Value {
     let count = |outcome: RuleOutcome| counts.outcomes[outcome as usize];
@@ -218,7 +212,9 @@ fn server_json((address, report): &(String, HealthReport)) -> Value {
     json!({
         "address": address,
         "health": health,
-        "responses": report.responses,
+        "responses": report.responses.iter().sum::<u64>(),
+        "classes": classes_json(report.responses),
+        "latency": report.latency.to_json(),
         "failures": report.failures,
         "failed-checks": report.failed_checks,
         "in-flight": report.in_flight,

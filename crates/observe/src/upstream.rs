@@ -13,8 +13,8 @@ pub type UpstreamReports = Vec<(String, Vec<(String, HealthReport)>)>;
 pub struct HealthReport {
     /// Whether it receives requests.
     pub state: ServerState,
-    /// Requests with a response.
-    pub responses: u64,
+    /// Responses by the first digit of their status, from 1xx to 5xx.
+    pub responses: [u64; 5],
     /// Requests without a response.
     pub failures: u64,
     /// Health checks that it failed.

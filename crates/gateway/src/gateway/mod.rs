@@ -43,7 +43,7 @@ use tidegate_http_server::{
 };
 use tidegate_limiter::Clock;
 use tidegate_observe::{
-    ConfigSnapshot, ListenerInfo, Observer, RequestRecorder, UpstreamReporter, policy_version,
+    ConfigSnapshot, ListenerInfo, Observer, RequestRecorder, SpanReporter, UpstreamReporter, policy_version,
     summarize_rules,
 };
 use tidegate_policy::{
@@ -92,6 +92,7 @@ pub struct Gateway {
     /// Counts and records the decisions of the policy.
     recorder: Arc<RequestRecorder>,
     upstreams: Arc<UpstreamReporter>,
+    spans: Option<Arc<SpanReporter>>,
     metrics_exporter: Option<MetricsExporter>,
     draining_workers: VecDeque<Workers>,
     /// Threads of replaced listeners of the decision API, until their connections are drained.
@@ -144,6 +145,7 @@ impl Gateway {
             observer,
             recorder,
             upstreams: Arc::new(Vec::new),
+            spans: None,
             metrics_exporter: None,
             draining_workers: VecDeque::new(),
             draining_threads: Vec::new(),
@@ -192,7 +194,7 @@ impl Gateway {
             .as_ref()
             .map(|settings| MetricsExporter::start(settings, &self.observer))
             .transpose()?;
-        self.upstreams = prepared.upstream_reporter();
+        (self.upstreams, self.spans) = (prepared.upstream_reporter(), prepared.span_reporter());
         let active = self.active_policy(prepared.config());
         self.active_workers = Some(ActiveWorkers::start(prepared, &self.listeners, active)?);
         let authorization = self.authorization.take().unwrap_or_default();
@@ -254,6 +256,7 @@ impl Gateway {
             gate: self.gate.clone(),
             counters: self.recorder.counters.clone(),
             upstreams: self.upstreams.clone(),
+            spans: self.spans.clone(),
             listeners: self.listeners.iter().map(listening).collect(),
             decisions: self.decisions_address(),
             workers: self.workers.get(),

@@ -189,7 +189,7 @@ impl ActivePolicy {
         route: RouteTarget,
         head: Option<&HttpRequestHead<'_>>,
     ) -> FilterDecision<PolicyContext> {
-        let note = head.filter(|_| self.has_notes).map(|head| {
+        let mut note = head.filter(|_| self.has_notes).map(|head| {
             Box::new(match &result {
                 PolicyResult::Admitted(admission) => log_note::admitted_note(admission, &self.gate, head),
                 PolicyResult::Rejected(rejection) => log_note::rejected_note(rejection, &self.gate, head),
@@ -197,6 +197,9 @@ impl ActivePolicy {
         });
         let denial =
             self.recorder.record_decision(&result, &self.gate, head.map(|head| head as &dyn RequestHead));
+        if let (Some(note), Some(id)) = (&mut note, &denial) {
+            note.denial = Some(id.0.clone());
+        }
         let rules = match &result {
             PolicyResult::Admitted(admission) => {
                 admission.decisions().map(|decision| decision.rule).collect()
@@ -270,14 +273,15 @@ impl ActivePolicy {
             ProblemDetails { detail: "temporarily banned", ..ProblemDetails::new(403, "Forbidden") };
         let denial = self.recorder.record_banned((ban_target, left), problem.status, &self.gate, head);
         let instance = denial.as_ref().map(DenialId::uri);
+        let id = denial.as_ref().map(|id| id.0.clone());
         problem.instance = instance.as_deref();
         let mut response: Response<Bytes> = RejectionResponse::from_problem(&problem).into();
         response.headers_mut().insert(header::RETRY_AFTER, field::ceil_seconds(left).into());
         let telemetry = self.telemetry(received_at, Vec::new(), denial, Some(head));
         let mut context = PolicyContext { state: ContextState::Free, telemetry };
-        let note = self
-            .has_notes
-            .then(|| Box::new(LogNote { decision: Some("banned".to_owned()), ..LogNote::default() }));
+        let note = self.has_notes.then(|| {
+            Box::new(LogNote { decision: Some("banned".to_owned()), denial: id, ..LogNote::default() })
+        });
         FilterDecision { action: context.respond(response), context, note }
     }
 }

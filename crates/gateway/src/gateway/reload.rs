@@ -131,7 +131,7 @@ impl Gateway {
         let listeners = bind_listeners(policy, &self.listeners)?;
         self.gate = self.compile(policy)?;
         self.recorder = self.new_recorder(policy);
-        self.upstreams = prepared.upstream_reporter();
+        (self.upstreams, self.spans) = (prepared.upstream_reporter(), prepared.span_reporter());
         let active = self.active_policy(prepared.config());
         let next = ActiveWorkers::start(prepared, &listeners, active)?;
         self.listeners = listeners;

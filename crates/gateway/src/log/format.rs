@@ -83,9 +83,14 @@ impl RequestRecord {
         put("rule", self.note.rule.clone());
         put("key", self.note.key.clone());
         put("decision", self.note.decision.clone());
+        put("denial", self.note.denial.clone());
+        put("server", self.upstream.as_ref().map(|(server, _)| server.to_string()));
         object.insert("status".to_owned(), self.status.into());
         object.insert("bytes".to_owned(), self.bytes.into());
         object.insert("duration_us".to_owned(), self.end.saturating_sub(self.start).get().into());
+        if let Some((_, took)) = &self.upstream {
+            object.insert("upstream_us".to_owned(), took.get().into());
+        }
         format!("{}\n", Value::Object(object))
     }
 

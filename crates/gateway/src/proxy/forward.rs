@@ -181,7 +181,9 @@ impl ServerAttempt {
         telemetry: &mut RequestTelemetry,
     ) {
         let now = client.worker.clock.now();
-        self.server.on_response(now.saturating_sub(self.sent_at));
+        let took = now.saturating_sub(self.sent_at);
+        self.server.on_response(response.status(), took);
+        telemetry.on_upstream_response(self.server.authority(), took);
         if let Some(trace) = telemetry.trace() {
             trace.on_response(response.status().as_u16(), now);
         }

@@ -1,6 +1,7 @@
 //! The OTLP messages for traces, with the field numbers of the protocol.
 
 use prost::{Message, Oneof};
+use std::sync::OnceLock;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ExportTraceRequest {
@@ -131,12 +132,25 @@ impl Resource {
         Self {
             attributes: vec![
                 KeyValue::text("service.name", service),
+                KeyValue::text("service.instance.id", instance_id()),
                 KeyValue::text("telemetry.sdk.name", "tidegate"),
                 KeyValue::text("telemetry.sdk.language", "rust"),
                 KeyValue::text("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
             ],
         }
     }
+}
+
+/// The id of this process: a random UUID, as the semantic conventions recommend.
+fn instance_id() -> &'static str {
+    static ID: OnceLock<String> = OnceLock::new();
+    ID.get_or_init(|| {
+        // The version 4 and the variant of RFC 9562.
+        let bits = fastrand::u128(..) & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
+        let text = format!("{bits:032x}");
+        let parts = [(0, 8), (8, 12), (12, 16), (16, 20), (20, 32)];
+        parts.map(|(start, end)| text.get(start..end).unwrap_or_default()).join("-")
+    })
 }
 
 impl Scope {

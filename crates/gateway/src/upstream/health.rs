@@ -39,8 +39,8 @@ pub(crate) struct ServerHealth {
 pub(crate) struct ServerCounters {
     /// Requests in flight.
     pub(super) in_flight: AtomicU64,
-    /// Requests with a response.
-    pub(super) responses: SingleWriterCounter,
+    /// Responses by the first digit of their status.
+    pub(super) responses: [SingleWriterCounter; 5],
     /// Requests without a response, or with a timeout.
     pub(super) failures: SingleWriterCounter,
     /// The time from sending a request to the head of its response.
@@ -75,7 +75,13 @@ impl ServerHealth {
         counts.iter().for_each(|counts| times.add(&counts.latency.snapshot()));
         HealthReport {
             state: self.state(now),
-            responses: counts.iter().map(|counts| counts.responses.get()).sum(),
+            responses: std::array::from_fn(|class| {
+                counts
+                    .iter()
+                    .filter_map(|counts| counts.responses.get(class))
+                    .map(SingleWriterCounter::get)
+                    .sum()
+            }),
             failures: counts.iter().map(|counts| counts.failures.get()).sum(),
             failed_checks: self.failed_checks.load(Ordering::Relaxed),
             latency: times,

@@ -7,7 +7,7 @@ use super::{
 use crate::{client::LocalExecutor, deadline::Deadlines, proxy::RequestBody};
 use http::{
     HeaderValue, Request, Response, StatusCode, Uri, header,
-    uri::{PathAndQuery, Scheme},
+    uri::{Authority, PathAndQuery, Scheme},
 };
 use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::TokioIo;
@@ -88,6 +88,10 @@ impl UpstreamEndpoint {
         (scheme, &self.config.host, self.config.port)
     }
 
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.config.authority
+    }
+
     pub(super) fn host_header(&self) -> HeaderValue {
         self.config.host_header()
     }
@@ -110,10 +114,11 @@ impl UpstreamEndpoint {
         self.config.health.try_acquire()
     }
 
-    /// Records a response after this time.
+    /// Records a response with this status after this time.
     #[inline]
-    pub(crate) fn on_response(&self, took: Micros) {
-        self.counters.responses.add(1);
+    pub(crate) fn on_response(&self, status: StatusCode, took: Micros) {
+        let class = usize::from((status.as_u16() / 100).clamp(1, 5)) - 1;
+        self.counters.responses[class].add(1);
         self.counters.latency.record(took, 1);
         self.config.health.on_response(self.name());
     }

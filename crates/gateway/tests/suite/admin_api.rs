@@ -181,6 +181,26 @@ async fn denial_id_leads_to_its_reason() {
 }
 
 #[tokio::test]
+async fn log_has_the_denial_id_of_the_client() {
+    let server = TestBackend::start_echo().await;
+    let rest = format!("log: {{ format: json, file: access.log }}\n{LOGIN_POLICY}");
+    let gateway = AdminGateway::start(&server, &rest);
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let response = gateway.get_with_header("/login", "x-user: alice\r\n").await;
+        ids.push(response.header("tidegate-denial").map_or(Value::Null, Value::from));
+    }
+    assert_eq!((&ids[1], ids[2].is_string()), (&Value::Null, true));
+    let AdminGateway { folder, stop, end, .. } = gateway;
+    drop(stop);
+    timeout(TEST_TIMEOUT, end).await.unwrap().unwrap().unwrap();
+    let log = fs::read_to_string(folder.path().join("access.log")).unwrap();
+    let logged: Vec<Value> =
+        log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["denial"].clone()).collect();
+    assert_eq!(logged, ids);
+}
+
+#[tokio::test]
 async fn nothing_is_recorded_without_observe() {
     let server = TestBackend::start_echo().await;
     let gateway = AdminGateway::start(&server, "rules: [{ name: all, quota: 1/h }]");
@@ -486,12 +506,15 @@ async fn latency_is_counted_by_rule_and_by_upstream() {
     gateway.get("/other").await;
     let metrics = gateway.wait_for_metric("tidegate_request_seconds_count{rule=\"watched\"}", 3.0).await;
     // The third login is denied, and reaches neither later rules nor a server.
+    let labels = format!("upstream=\"app\",server=\"{}\"", server.address);
     for (name, count) in [
         ("tidegate_request_seconds_count{rule=\"login\"}", 2.0),
-        ("tidegate_upstream_seconds_count{upstream=\"app\"}", 3.0),
+        (&*format!("tidegate_upstream_seconds_count{{{labels}}}"), 3.0),
         ("tidegate_request_seconds_bucket{rule=\"login\",le=\"+Inf\"}", 2.0),
         ("tidegate_request_seconds_bucket{rule=\"login\",le=\"60\"}", 2.0),
-        ("tidegate_upstream_seconds_bucket{upstream=\"app\",le=\"+Inf\"}", 3.0),
+        (&*format!("tidegate_upstream_seconds_bucket{{{labels},le=\"+Inf\"}}"), 3.0),
+        (&*format!("tidegate_upstream_responses_total{{{labels},class=\"2xx\"}}"), 3.0),
+        (&*format!("tidegate_upstream_responses_total{{{labels},class=\"5xx\"}}"), 0.0),
     ] {
         assert_eq!(metric_value(&metrics, name), count, "{name}");
     }
@@ -499,7 +522,16 @@ async fn latency_is_counted_by_rule_and_by_upstream() {
     assert!(first.unwrap().contains("le=\"0.0001\""), "{first:?}");
     let status = gateway.admin_json("/api/v1/status").await;
     assert_eq!(status["rules"][0]["latency"]["count"], 2);
-    assert_eq!(status["upstreams"][0]["latency"]["count"], 3);
+    assert_eq!(status["latency"]["request"]["count"], 3);
+    let upstream = &status["upstreams"][0];
+    assert_eq!(
+        (&upstream["latency"]["count"], &upstream["servers"][0]["latency"]["count"]),
+        (&json!(3), &json!(3))
+    );
+    assert_eq!(
+        upstream["servers"][0]["classes"],
+        json!({ "1xx": 0, "2xx": 3, "3xx": 0, "4xx": 0, "5xx": 0 })
+    );
     gateway.stop().await;
 }
 
@@ -642,7 +674,7 @@ async fn rule_without_quotas_reports_no_keys() {
 fn grafana_queries_group_by_instance() {
     let board: Value = serde_json::from_str(include_str!("../../../../docs/grafana.json")).unwrap();
     for panel in board["panels"].as_array().unwrap() {
-        for target in panel["targets"].as_array().unwrap() {
+        for target in panel["targets"].as_array().into_iter().flatten() {
             let expression = target["expr"].as_str().unwrap();
             let matched = expression.split(" on (").skip(1).filter_map(|rest| rest.split(')').next());
             matched.for_each(|labels| assert!(labels.contains("instance"), "{expression}"));
@@ -981,6 +1013,12 @@ async fn otlp_collector_receives_all_metrics() {
         let all = &export.resource_metrics[0];
         let service = &all.resource.as_ref().unwrap().attributes[0];
         assert_eq!(service.key, "service.name");
+        let id = &all.resource.as_ref().unwrap().attributes[1];
+        let text = format!("{:?}", id.value);
+        assert_eq!(id.key, "service.instance.id");
+        assert!(text.matches('-').count() == 4 && text.contains("-4"), "{text}");
+        let described = |metric: &Metric| !metric.description.is_empty();
+        assert!(all.scope_metrics[0].metrics.iter().all(described));
         let metrics: Vec<Metric> = all.scope_metrics[0].metrics.clone();
         let requests = metrics.iter().find(|metric| metric.name == "tidegate_requests_total").unwrap();
         let Some(Data::Sum(sum)) = &requests.data else { panic!("{requests:?}") };
@@ -1006,5 +1044,18 @@ async fn otlp_collector_receives_all_metrics() {
     let point = &times.data_points[0];
     assert_eq!(point.bucket_counts.len(), point.explicit_bounds.len() + 1);
     assert_eq!(times.data_points[0].count, point.bucket_counts.iter().sum::<u64>());
+    gateway.stop().await;
+}
+
+#[cfg(feature = "otel")]
+#[tokio::test]
+async fn lost_spans_are_counted() {
+    let (server, collector) = (TestBackend::start_echo().await, TestBackend::unreachable().await);
+    let traces = format!("traces: 'http://{}'\n{LOGIN_POLICY}", collector.address);
+    let gateway = AdminGateway::start(&server, &traces);
+    gateway.get("/").await;
+    // The request, and the attempt to send it to the server.
+    let metrics = gateway.wait_for_metric("tidegate_spans_total{outcome=\"lost\"}", 2.0).await;
+    assert_eq!(metric_value(&metrics, "tidegate_spans_total{outcome=\"sent\"}"), 0.0);
     gateway.stop().await;
 }

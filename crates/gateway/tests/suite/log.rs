@@ -21,7 +21,8 @@ async fn each_request_is_logged_with_its_decision() {
                 let mut response = Response::new(Bytes::from_static(b"no"));
                 *response.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
                 let rule = Some("everybody".to_owned());
-                Action::Respond(response).with_note(LogNote { rule, ..LogNote::default() })
+                let denial = Some("d1".to_owned());
+                Action::Respond(response).with_note(LogNote { rule, denial, ..LogNote::default() })
             }
             _ => Action::Forward(app).into(),
         })
@@ -39,7 +40,11 @@ async fn each_request_is_logged_with_its_decision() {
     assert_eq!((&lines[0]["uri"], &lines[0]["status"]), (&"/a".into(), &200.into()));
     assert_eq!(lines[0]["bytes"], response.body.len());
     assert_eq!(lines[0]["id"], response.header("x-request-id").unwrap());
+    assert_eq!(lines[0]["server"], server.address.to_string());
+    assert!(lines[0]["upstream_us"].as_u64().unwrap() <= lines[0]["duration_us"].as_u64().unwrap(), "{text}");
     assert_eq!((&lines[1]["status"], &lines[1]["rule"]), (&429.into(), &"everybody".into()));
+    assert_eq!(lines[1]["denial"], "d1");
+    assert!(lines[1].get("upstream_us").is_none() && lines[1].get("server").is_none(), "{text}");
 }
 
 #[tokio::test]
