@@ -27,7 +27,7 @@
 //!
 //! | file | endpoints |
 //! |---|---|
-//! | `read` | `/health`, `/metrics`, `/api/v1/status`, `top`, `denials`, `policy`, `history` |
+//! | `read` | `/health`, `/metrics`, `/api/v1/status`, `series`, `top`, `denials`, `policy`, `history` |
 //! | `live` | `/api/v1/live` |
 //! | `simulate` | `/api/v1/simulate` |
 //! | `bans` | `/api/v1/bans` |

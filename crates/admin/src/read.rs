@@ -1,4 +1,4 @@
-//! Read-only endpoints: status, metrics, top keys, denials, policy and history.
+//! Read-only endpoints: status, metrics, series, top keys, denials, policy and history.
 
 use super::AdminState;
 use axum::{body::Body, response::Response};
@@ -109,6 +109,11 @@ impl AdminState {
             "text": redact(&config.policy).print(PolicyFormat::Yaml),
             "lint": lint.collect::<Vec<_>>(),
         })))
+    }
+
+    pub(super) fn series(&self, uri: &Uri) -> Result<Response, ApiError> {
+        let limit = Query::parse(uri, &["limit"])?.number("limit", 1..=360, 360)?;
+        Ok(ok_json(&self.observer.series_json(limit)))
     }
 
     pub(super) fn history(&self, uri: &Uri) -> Result<Response, ApiError> {

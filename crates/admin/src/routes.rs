@@ -25,6 +25,7 @@ pub(super) fn router(state: AdminState) -> Router {
         .route("/metrics", query_route(|state, _| state.metrics()))
         .route("/api/v1/status", query_route(AdminState::status))
         .route("/api/v1/live", query_route(|state, _| state.live()))
+        .route("/api/v1/series", query_route(AdminState::series))
         .route("/api/v1/top", query_route(AdminState::top))
         .route("/api/v1/denials", query_route(AdminState::denials))
         .route("/api/v1/denials/{id}", get(denial))

@@ -56,6 +56,21 @@ impl LatencyBuckets {
         MetricValue::Histogram { bounds: Self::BUCKET_BOUNDS[first..].to_vec(), counts, sum: self.sum }
     }
 
+    /// The values that were recorded after `before`.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let mut counts = self.counts;
+        counts
+            .iter_mut()
+            .zip(before.counts)
+            .for_each(|(count, before)| *count = count.saturating_sub(before));
+        Self { counts, sum: self.sum.saturating_sub(before.sum) }
+    }
+
+    /// The upper bound of the bucket of this percentile, in seconds; `None` without values, or beyond the last bound.
+    pub(crate) fn percentile(&self, percent: u64) -> Option<f64> {
+        percentile(&Self::BUCKET_BOUNDS, &self.counts, percent)
+    }
+
     pub(crate) fn to_json(&self) -> Value {
         summary(&Self::BUCKET_BOUNDS, &self.counts, self.sum)
     }

@@ -16,7 +16,7 @@
 //! ```text
 //!   worker ─▶ Shard ─▶ PolicyCounters ────┐
 //!   denied ─▶ RingBuffer<DenialRecord>    ├─▶ Observer ─▶ Snapshot ─▶ status, live, metrics
-//!   gate, stores, servers ────────────────┘
+//!   gate, stores, servers ────────────────┘              └─▶ SeriesBuffer: the last hour
 //! ```
 //!
 //! | noun | is |
@@ -44,6 +44,7 @@ mod observer;
 mod recorder;
 mod response_origin;
 mod ring_buffer;
+mod series;
 mod shard;
 mod snapshot;
 mod status;

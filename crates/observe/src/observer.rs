@@ -3,6 +3,7 @@
 use super::{
     ChangeAccess, ConfigSnapshot, DenialRecord, HistoryEntry, LiveFeed, OperatorBans, PolicyCounters,
     ring_buffer::RingBuffer,
+    series::SeriesBuffer,
     shard::{RuleCounts, Totals, lock},
 };
 use arc_swap::ArcSwapOption;
@@ -36,6 +37,7 @@ pub struct Observer {
     /// Snapshots for the live stream.
     pub live: LiveFeed,
     change_access: Mutex<ChangeAccess>,
+    pub(super) series: SeriesBuffer,
 }
 
 /// The counters of previous policies.
@@ -80,6 +82,7 @@ impl Observer {
             reloads: Mutex::default(),
             live: LiveFeed::default(),
             change_access: Mutex::new(ChangeAccess::Disabled),
+            series: SeriesBuffer::default(),
             clock,
         })
     }
@@ -113,6 +116,7 @@ impl Observer {
         self.denials.resize(observe.denials);
         self.history.resize(observe.history);
         lock(&self.tables).retain(|name, _| config.counters.rule_index(name).is_some());
+        self.retain_series(&config);
         let mut past = lock(&self.past);
         if let Some(before) = before.filter(|before| !Arc::ptr_eq(&before.counters, &config.counters)) {
             past.counters.push(before.counters.clone());
@@ -173,6 +177,7 @@ impl Observer {
     pub fn tick(&self) {
         self.bans.remove_expired();
         self.update_outages();
+        self.sample_series();
         if let Some(snapshot) = (self.live.watchers() > 0).then(|| self.snapshot()).flatten() {
             self.live.publish(|| snapshot.to_json().to_string());
         }

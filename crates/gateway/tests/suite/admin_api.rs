@@ -536,6 +536,39 @@ async fn latency_is_counted_by_rule_and_by_upstream() {
 }
 
 #[tokio::test]
+async fn series_have_the_rules_and_servers_of_the_policy() {
+    let server = TestBackend::start_echo().await;
+    let gateway = AdminGateway::start(&server, LOGIN_POLICY);
+    // The first reading is taken by the first tick, within a second.
+    let read = async {
+        loop {
+            let series = gateway.admin_json("/api/v1/series?limit=2").await;
+            if series["rules"].as_array().is_some_and(|rules| !rules.is_empty()) {
+                return series;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let series = timeout(TEST_TIMEOUT, read).await.unwrap();
+    assert_eq!((&series["step"], &series["omitted"]), (&json!(10.0), &json!(0)));
+    assert_eq!(
+        (&series["rules"][0]["name"], &series["rules"][1]["name"]),
+        (&json!("login"), &json!("watched"))
+    );
+    assert_eq!(series["servers"][0]["address"], server.address.to_string());
+    let points = series["times"].as_array().unwrap().len();
+    for column in ["/requests/admitted", "/rules/0/denied", "/rules/0/p99", "/servers/0/up"] {
+        assert_eq!(series.pointer(column).and_then(Value::as_array).map(Vec::len), Some(points), "{column}");
+    }
+    for query in ["limit=0", "limit=361", "limit=x", "rule=login"] {
+        let response = gateway.admin_request("GET", &format!("/api/v1/series?{query}"), "").await;
+        assert_eq!(response.status(), 400, "{query}: {}", response.body);
+    }
+    assert_eq!(gateway.admin_request_with_header("GET", "/api/v1/series", "", "").await.status(), 401);
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn gateway_and_server_responses_are_counted_separately() {
     let gone = TestBackend::unreachable().await;
     let gateway = AdminGateway::start(&gone, "rules: [{ name: few, match: { path: /few }, quota: 1/h }]");
