@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { Browser, Gateway, accessibilityViolations, horizontalOverflow } from './harness.js';
+import { Browser, Gateway, TOKEN, accessibilityViolations, enterToken, horizontalOverflow } from './harness.js';
 
 let gateway;
 let browser;
@@ -33,12 +33,53 @@ test('traffic view shows live rates per rule', async () => {
   await gateway.sendRequests(1, '/login', { user: 'alice', method: 'POST' });
   await login.getByText('4 total').waitFor();
 
-  await page.getByText('Numbers as a table').click();
-  await page
+  const figure = page.getByRole('figure', { name: 'Requests per second' });
+  await figure.getByText('Numbers as a table').click();
+  await figure
     .getByRole('region', { name: /as a table/ })
     .locator('tbody tr')
     .first()
     .waitFor();
+});
+
+/** A response of `/api/v1/series` with an hour of steady traffic until `now`, in seconds. */
+function hourOfSeries(now) {
+  const times = Array.from({ length: 360 }, (_, place) => new Date((now - (359 - place) * 10) * 1000).toISOString());
+  const column = (value) => times.map(() => value);
+  const latency = { p50: column(0.01), p95: column(0.02), p99: column(0.05) };
+  const outcomes = { admitted: column(40), delayed: column(0), denied: column(10), 'shadow-denied': column(0) };
+  const rules = ['everybody', 'login', 'reports', 'candidate'].map((name) => ({ name, ...outcomes, ...latency }));
+  const requests = { admitted: column(40), rejected: column(10), ...latency };
+  return { step: 10, times, requests, rules, servers: [], load: [], omitted: 0 };
+}
+
+/** Waits until a path begins in the first twentieth of its chart, whose width is 600. */
+async function waitUntilFull(page, path) {
+  const begins = (element) =>
+    Math.min(...element.getAttribute('d').match(/[ML][-\d.]+/g).map((to) => Number(to.slice(1)))) < 30 &&
+    element.getAttribute('d') !== 'M0 0';
+  await page.waitForFunction(begins, await path.elementHandle());
+}
+
+test('charts are full when the page is opened', async () => {
+  const page = await browser.openWithoutToken(gateway);
+  await page.route('**/api/v1/series*', async (route) => {
+    const { time } = await gateway.status();
+    await route.fulfill({ json: hourOfSeries(Date.parse(time) / 1000) });
+  });
+  await enterToken(page, TOKEN);
+  const panel = (name) => page.locator('.panel', { has: page.getByRole('heading', { name, exact: true }) });
+  const area = panel('All requests').locator('.area.admitted');
+  for (const range of ['Last 5 minutes', 'Last 15 minutes', 'Last hour']) {
+    await page.getByLabel('Time range of charts').selectOption({ label: range });
+    await waitUntilFull(page, area);
+    await waitUntilFull(page, panel('Latency').locator('.line.p99'));
+    await waitUntilFull(page, row(page, 'login').locator('.area.denied'));
+    assert.ok((await panel('All requests').locator('.tick').count()) >= 3, range);
+  }
+  await panel('All requests').getByText('60 min ago').waitFor();
+  await panel('Latency').getByText('50 ms').first().waitFor();
+  assert.deepEqual(await accessibilityViolations(page), []);
 });
 
 test('rule view shows settings and denial reasons', async () => {
@@ -69,7 +110,7 @@ test('keys view lists most denied keys', async () => {
 test('denial is found by its id', async () => {
   const page = await browser.open(gateway, 'denials');
   await page
-    .getByRole('row', { name: /alice POST \/login/ })
+    .getByRole('row', { name: /127\.0\.0\.1 alice POST \/login/ })
     .first()
     .getByRole('link', { name: 'quota exceeded' })
     .click();
@@ -114,7 +155,7 @@ test('shadow view shows would-be denials', async () => {
   const page = await browser.open(gateway, 'shadow');
   await page.getByText('Of 5 requests, 4 were admitted that it would have denied').waitFor();
   await page.getByRole('row', { name: /bob 4 100/ }).waitFor();
-  await page.getByRole('heading', { name: 'Put in force' }).waitFor();
+  await page.getByRole('heading', { name: 'Other rules' }).waitFor();
   await page.getByText('No changes yet.').waitFor();
   assert.equal(await page.getByRole('button', { name: 'Roll back the last change' }).isDisabled(), true);
 });

@@ -94,6 +94,11 @@ export function clock(time) {
   return new Date(time).toLocaleTimeString('en-GB');
 }
 
+/** The local time of day, without seconds. */
+export function minute(time) {
+  return clock(time).slice(0, 5);
+}
+
 /** The local date and time. */
 export function dateTime(time) {
   const date = new Date(time);

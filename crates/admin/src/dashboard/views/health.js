@@ -1,10 +1,11 @@
 // Health of upstream servers and stores, load, features, and the state of queues, circuit breakers and key tables.
 
-import { chip, empty, definitionList, h, panel, table } from '../dom.js';
+import { latencyChart } from '../chart.js';
+import { chip, empty, definitionList, h, panel, select, table } from '../dom.js';
 import { bytes, count, duration, dateTime, share } from '../format.js';
 import { featuresPanel, loadPanel } from './overload.js';
-import { inMemory } from './rule.js';
-import { tiles } from './traffic.js';
+import { inMemory, percentile } from './rule.js';
+import { tiles, windowSelect } from './traffic.js';
 
 const TONES = {
   healthy: 'good',
@@ -19,20 +20,22 @@ const TONES = {
 };
 
 export function health(page) {
-  const { root } = page;
+  const { root, live } = page;
   const numbers = tiles(['Up for', 'In flight', '2xx and 3xx', '4xx', '5xx']);
   const load = loadPanel();
   const features = featuresPanel(page);
   const servers = section('Servers');
+  const latencies = serverLatencies(live);
   const stores = section('Stores');
   const guards = section('Queues, breakers and adaptive limits');
   const tables = section('Keys in memory');
   const gateway = section('This gateway');
   root.append(
-    h('h1', {}, 'Health'),
+    h('div', { class: 'title' }, h('h1', {}, 'Health'), windowSelect(live)),
     numbers.element,
     h('div', { class: 'pair' }, load.element, features.element),
     servers.element,
+    latencies.element,
     stores.element,
     guards.element,
     h('div', { class: 'pair' }, tables.element, gateway.element),
@@ -42,17 +45,18 @@ export function health(page) {
     snapshot(it) {
       const upstream = it.responses;
       const own = it['gateway-responses'];
-      const both = (name) => [count(upstream[name]), `from servers · ${count(own[name])} from the gateway`];
+      const both = (name) => [count(upstream[name]), `total from servers · ${count(own[name])} from the gateway`];
       numbers.setText([
         [duration(Math.floor(it.uptime)), ''],
-        [count(it.requests['in-flight']), 'to servers'],
-        [count(upstream['2xx'] + upstream['3xx']), 'from servers'],
+        [count(it.requests['in-flight']), 'to servers now'],
+        [count(upstream['2xx'] + upstream['3xx']), 'total from servers'],
         both('4xx'),
         both('5xx'),
       ]);
       load.update(it.load);
       features.update(it.features);
       servers.show(it.upstreams, () => serverTable(it.upstreams));
+      latencies.update(it.upstreams);
       stores.show(it.stores, () => storeTable(it.stores));
       const protectedRules = it.rules
         .filter(({ queue, breaker, adaptive }) => queue || breaker || adaptive)
@@ -60,10 +64,11 @@ export function health(page) {
       guards.show(protectedRules, () => guardTable(protectedRules));
       const withTables = it.rules.filter(({ table }) => table).map(({ name, table }) => ({ name, table }));
       tables.show(withTables, () => tableSizes(withTables));
-      const latency = [times(it.latency.decision), times(it.latency.wait)];
+      const latency = [times(it.latency.decision), times(it.latency.wait), times(it.latency.request)];
       gateway.show([it.policy, it.listeners, it.decisions, it.watchers, latency], () =>
         definitionList([
           ['Version', it.version],
+          ['Latency', latency[2]],
           ['Decision time', latency[0]],
           ['Time in queue', latency[1]],
           ['Workers', count(it.workers)],
@@ -78,13 +83,8 @@ export function health(page) {
   };
 }
 
-/** Two percentiles. A percentile beyond the last bucket is unknown. */
-function times({ count: some, p50, p99 }) {
-  return some ? `${percentile(p50)}, or ${percentile(p99)} at p99` : null;
-}
-
-function percentile(seconds) {
-  return seconds === null ? 'over 60\u00a0s' : duration(seconds);
+function times({ count: some, p50, p95, p99 }) {
+  return some ? `p50 ${percentile(p50)}, p95 ${percentile(p95)}, p99 ${percentile(p99)}` : null;
 }
 
 /** A section that is rendered only when its data changes, so that selections and focus survive. */
@@ -121,25 +121,57 @@ function listing(caption, items, columns) {
   );
 }
 
-const p50Text = ({ latency }) => (latency?.count ? percentile(latency.p50) : '–');
-const p99Text = ({ latency }) => (latency?.count ? percentile(latency.p99) : '–');
+const latencyColumn = (name) => [name, 'number', ({ latency }) => (latency?.count ? percentile(latency[name]) : '–')];
 
 function serverTable(upstreams) {
-  const all = upstreams.flatMap(({ name, latency, servers }) =>
-    servers.map((server) => ({ ...server, upstream: name, latency })),
-  );
+  const all = upstreams.flatMap(({ name, servers }) => servers.map((server) => ({ ...server, upstream: name })));
   if (all.length === 0) return empty('This policy has no upstreams.');
-  return listing('Servers', all, [
-    ['Upstream', 'text', ({ upstream }) => upstream],
-    ['Server', 'heading', ({ address }) => h('code', {}, address)],
-    ['Health', 'text', ({ health }) => state(health)],
-    ['In flight', 'number', (server) => count(server['in-flight'])],
-    ['p50', 'number', p50Text],
-    ['p99', 'number', p99Text],
-    ['Failed requests', 'number', ({ failures }) => count(failures)],
-    ['Failed checks', 'number', (server) => count(server['failed-checks'])],
-    ['Breaker', 'text', ({ breaker }) => (breaker ? state(breaker.state ?? breaker) : '–')],
-  ]);
+  return h(
+    'div',
+    {},
+    listing('Servers', all, [
+      ['Upstream', 'text', ({ upstream }) => upstream],
+      ['Server', 'heading', ({ address }) => h('code', {}, address)],
+      ['Health', 'text', ({ health }) => state(health)],
+      ['In flight', 'number', (server) => count(server['in-flight'])],
+      ['Responses', 'number', ({ responses }) => count(responses)],
+      ['5xx', 'number', ({ classes }) => count(classes['5xx'])],
+      ...['p50', 'p95', 'p99'].map(latencyColumn),
+      ['Failed requests', 'number', ({ failures }) => count(failures)],
+      ['Failed checks', 'number', (server) => count(server['failed-checks'])],
+      ['Breaker', 'text', ({ breaker }) => (breaker ? state(breaker.state ?? breaker) : '–')],
+    ]),
+    h('p', { class: 'note' }, 'Health and requests in flight are current. Counts and latencies are since startup.'),
+  );
+}
+
+/** The latency of one server over time. */
+function serverLatencies(live) {
+  const choice = select([], null, { class: 'window', 'aria-label': 'Server' });
+  const picture = latencyChart(live, 'Latency of a server');
+  const note = h('p', { class: 'note' }, 'From sending a request to the head of the response.');
+  const element = panel('Latency of servers', h('div', { class: 'filters' }, choice, note), picture.element);
+  const draw = () => {
+    const [upstream, address] = choice.value.split('\n');
+    picture.draw(live.serverLatency(upstream, address));
+  };
+  choice.addEventListener('change', draw);
+  let lastNames = null;
+  return {
+    element,
+    update(upstreams) {
+      const names = upstreams.flatMap(({ name, servers }) => servers.map(({ address }) => `${name}\n${address}`));
+      element.hidden = names.length === 0;
+      if (names.join() !== lastNames) {
+        lastNames = names.join();
+        const before = choice.value;
+        choice.replaceChildren(
+          ...names.map((name) => h('option', { value: name, selected: name === before }, name.replace('\n', ' '))),
+        );
+      }
+      draw();
+    },
+  };
 }
 
 function storeTable(stores) {
@@ -151,8 +183,7 @@ function storeTable(stores) {
     ['Health', 'text', (store) => [state(store.health), lastError(store['last-error'])]],
     ['Calls', 'number', ({ calls }) => count(calls)],
     ['Failures', 'number', ({ failures }) => count(failures)],
-    ['p50', 'number', p50Text],
-    ['p99', 'number', p99Text],
+    ...['p50', 'p95', 'p99'].map(latencyColumn),
     ['Unavailable for', 'number', (store) => duration(store['degraded-seconds'])],
   ]);
 }

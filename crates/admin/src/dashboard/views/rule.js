@@ -1,10 +1,10 @@
 // One rule: its traffic, settings, denial reasons and most frequent keys.
 
-import { chart } from '../chart.js';
-import { chip, empty, definitionList, h, panel } from '../dom.js';
+import { chart, latencyChart } from '../chart.js';
+import { chip, empty, definitionList, h, panel, setText } from '../dom.js';
 import { brief, bytes, count, duration, factor, quota, rate, share } from '../format.js';
 import { topKeys } from './keys.js';
-import { LABELS, NAMES, tiles, ruleStates } from './traffic.js';
+import { LABELS, NAMES, latencyNote, tiles, ruleStates, windowSelect } from './traffic.js';
 import { OUTCOMES, recent } from '../live.js';
 
 export const REASONS = {
@@ -24,9 +24,11 @@ export function rule(page) {
   const gone = empty('The policy in force has no such rule.');
   const picture = chart(
     live,
-    `Rule ${name} in the last minutes`,
+    `Requests per second of rule ${name}`,
     NAMES.map((kind, place) => ({ name: kind, label: LABELS[place] })),
   );
+  const latencies = latencyChart(live, `Latency of requests of rule ${name}`);
+  const times = h('p', { class: 'note' });
   const numbers = tiles(LABELS);
   const made = h('div');
   const reasons = h('div');
@@ -50,10 +52,11 @@ export function rule(page) {
     { class: 'view' },
     numbers.element,
     panel('Traffic', picture.element),
+    panel('Latency', latencyNote(), latencies.element, times),
     h('div', { class: 'pair' }, panel('Settings', made), panel('Denial reasons', reasons)),
     panel('Top keys', holder),
   );
-  root.append(h('div', { class: 'title' }, h('h1', {}, name), chips), gone, body);
+  root.append(h('div', { class: 'title' }, h('h1', {}, name), chips, windowSelect(live)), gone, body);
 
   let lastText = '';
   return {
@@ -70,6 +73,8 @@ export function rule(page) {
         ]),
       );
       picture.draw(live.rule(name));
+      latencies.draw(live.ruleLatency(name));
+      setText(times, latencySummary(rule.latency));
       follow(snapshot, rule.mode);
       const { counts, latency, ...rest } = rule;
       const text = JSON.stringify([rest, rule.mode === 'shadow' ? counts['shadow-denied'] : null]);
@@ -110,6 +115,16 @@ function parts(rule) {
     ['Overflowed', table?.overflowed ? count(table.overflowed) : null],
     ['Bans', rule.bans ? count(rule.bans) : null],
   ];
+}
+
+/** The percentiles since startup. A percentile beyond the last bucket is unknown. */
+export function latencySummary({ count: some, p50, p95, p99 }) {
+  if (!some) return 'No latency was measured yet.';
+  return `Since startup: p50 ${percentile(p50)}, p95 ${percentile(p95)}, p99 ${percentile(p99)}, of ${count(some)} requests.`;
+}
+
+export function percentile(seconds) {
+  return seconds === null ? 'over 60\u00a0s' : duration(seconds);
 }
 
 /** Keys with state that differs from that of a new key; in large tables, all used entries. */

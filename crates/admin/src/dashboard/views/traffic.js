@@ -1,18 +1,19 @@
-// Live traffic: all requests, and one row per rule.
+// Traffic: all requests with their latency, and one row per rule.
 
-import { chart, sparkline } from '../chart.js';
-import { chip, empty, h, renderList, panel, setText, set } from '../dom.js';
+import { chart, latencyChart, sparkline } from '../chart.js';
+import { chip, empty, h, renderList, panel, select, setText, set } from '../dom.js';
 import { brief, count, factor, quota, rate, share } from '../format.js';
-import { OUTCOMES, recent } from '../live.js';
+import { OUTCOMES, WINDOWS, recent } from '../live.js';
 
 export const LABELS = ['Admitted', 'Delayed', 'Denied', 'Shadow'];
 export const NAMES = ['admitted', 'delayed', 'denied', 'shadow'];
 
 export function traffic({ root, live }) {
-  const picture = chart(live, 'Requests per second in the last minutes', [
+  const picture = chart(live, 'Requests per second', [
     { name: 'admitted', label: 'Admitted' },
     { name: 'denied', label: 'Rejected' },
   ]);
+  const latency = latencyChart(live, 'Latency of requests');
   const numbers = tiles(['Requests', 'Admitted', 'Rejected', 'In flight', 'Waiting']);
   const rules = h('ul', { class: 'rules' });
   const none = empty(
@@ -20,9 +21,10 @@ export function traffic({ root, live }) {
     'Every request is admitted. Add a rule to the policy file; the gateway reloads it when it changes.',
   );
   root.append(
-    h('h1', {}, 'Traffic'),
+    h('div', { class: 'title' }, h('h1', {}, 'Traffic'), windowSelect(live)),
     numbers.element,
     panel('All requests', picture.element),
+    panel('Latency', latencyNote(), latency.element),
     panel('Rules', rules, none),
   );
 
@@ -30,13 +32,14 @@ export function traffic({ root, live }) {
     snapshot({ requests, rules: all }) {
       const [admitted, rejected] = recent(live.requests()) ?? [null, null];
       numbers.setText([
-        [rate(admitted === null ? null : admitted + rejected), '/s'],
-        [brief(requests.admitted), share(requests.total ? requests.admitted / requests.total : null)],
-        [brief(requests.rejected), share(requests.total ? requests.rejected / requests.total : null)],
+        [rate(admitted === null ? null : admitted + rejected), `/s · ${brief(requests.total)} total`],
+        [rate(admitted), `/s · ${brief(requests.admitted)} total`],
+        [rate(rejected), `/s · ${brief(requests.rejected)} total, ${share(requests.total ? requests.rejected / requests.total : null)}`],
         [count(requests['in-flight']), 'now'],
-        [count(waiting(all)), 'in queues'],
+        [count(waiting(all)), 'in queues now'],
       ]);
       picture.draw(live.requests());
+      latency.draw(live.latency());
       none.hidden = all.length > 0;
       renderList(
         rules,
@@ -49,6 +52,28 @@ export function traffic({ root, live }) {
 }
 
 const waiting = (rules) => rules.reduce((sum, { queue }) => sum + (queue?.waiting ?? 0), 0);
+
+/** The choice of the length of all charts. */
+export function windowSelect(live) {
+  const element = select(WINDOWS.map(([seconds, text]) => [String(seconds), text]), String(live.chosenWindow), {
+    class: 'window',
+    'aria-label': 'Time range of charts',
+  });
+  element.addEventListener('change', () => {
+    live.chosenWindow = Number(element.value);
+    if (live.latest) live.dispatchEvent(new Event('snapshot'));
+  });
+  return element;
+}
+
+/** What a latency includes. */
+export function latencyNote() {
+  return h(
+    'p',
+    { class: 'note' },
+    'From the head of an admitted request to the last byte of its response, including time in a queue.',
+  );
+}
 
 /** Large numbers with their names. */
 export function tiles(names) {
