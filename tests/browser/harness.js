@@ -43,17 +43,34 @@ export const RULES = `
 export class Gateway {
   #directory;
   #server;
+  #port = 0;
   #child;
   #token = TOKEN;
 
-  static async start({ admin = ADMIN, observe = OBSERVE, rules = RULES, more = '' } = {}) {
+  static async start({ admin = ADMIN, observe = OBSERVE, rules = RULES, more = '', healthCheck = false } = {}) {
     const gateway = new Gateway();
-    gateway.#server = http.createServer((request, response) => response.end('well\n')).listen(0, '127.0.0.1');
-    await new Promise((resolve) => gateway.#server.once('listening', resolve));
+    await gateway.startServer();
     gateway.#directory = await mkdtemp(path.join(os.tmpdir(), 'tidegate-browser-'));
-    gateway.policy = `listen: 127.0.0.1:0\n${admin}\n${observe}\n${more}\nupstreams: { app: "http://127.0.0.1:${gateway.#server.address().port}" }\nroutes: app\nrules: ${rules}`;
+    const server = `http://127.0.0.1:${gateway.#port}`;
+    const check = '{ path: /, interval: 50ms, unhealthy-threshold: 1, healthy-threshold: 1 }';
+    const upstream = healthCheck ? `{ servers: "${server}", health: ${check} }` : `"${server}"`;
+    gateway.policy = `listen: 127.0.0.1:0\n${admin}\n${observe}\n${more}\nupstreams: { app: ${upstream} }\nroutes: app\nrules: ${rules}`;
     await gateway.#serve();
     return gateway;
+  }
+
+  /** Starts the server behind the gateway, on the same port if it was stopped. */
+  async startServer() {
+    this.#server = http.createServer((request, response) => response.end('well\n')).listen(this.#port, '127.0.0.1');
+    await new Promise((resolve) => this.#server.once('listening', resolve));
+    this.#port = this.#server.address().port;
+  }
+
+  /** Stops the server behind the gateway. */
+  async stopServer() {
+    const closed = new Promise((resolve) => this.#server.close(resolve));
+    this.#server.closeAllConnections();
+    await closed;
   }
 
   get #file() {

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { Browser, Gateway } from './harness.js';
+import { Browser, Gateway, TOKEN, accessibilityViolations, horizontalOverflow } from './harness.js';
 
 let browser;
 
@@ -22,11 +22,47 @@ test('dashboard shows reloaded and rejected policies', async () => {
   await page.getByRole('region', { name: 'The policy as text' }).getByText('7/min').waitFor();
   await gateway.rewrite((policy) => policy.replace('7/min', '7/minn'));
   await page.getByRole('alert').filter({ hasText: 'minn' }).waitFor();
+  await page.getByRole('list', { name: 'Alerts' }).getByText('The policy file changed but is invalid').waitFor();
+  await page.getByRole('link', { name: 'Policy (rejected)' }).waitFor();
   await gateway.rewrite((policy) => policy.replace('7/minn', '9/min'));
   await page.getByRole('region', { name: 'The policy as text' }).getByText('9/min').waitFor();
   assert.equal(await page.getByRole('alert').filter({ hasText: 'minn' }).isVisible(), false);
   await gateway.close();
 });
+
+for (const look of [
+  { phone: false, dark: false },
+  { phone: true, dark: true },
+]) {
+  test(`every view shows that a server is down ${look.phone ? 'on a phone' : 'on a desktop'}`, async () => {
+    const gateway = await Gateway.start({ healthCheck: true });
+    const page = await browser.open(gateway, '', look);
+    const alerts = page.getByRole('list', { name: 'Alerts' });
+    const link = (name) => page.getByRole('navigation').getByRole('link', { name });
+    await page.getByText('In flight').first().waitFor();
+    assert.equal(await alerts.isVisible(), false);
+
+    await gateway.stopServer();
+    await alerts.getByText('Upstream app: no server is available.').waitFor();
+    await link('Health (1 server down)').waitFor();
+    assert.deepEqual(await accessibilityViolations(page), []);
+    assert.ok((await horizontalOverflow(page)) <= 0);
+    await alerts.getByRole('link').click();
+    await page.getByRole('heading', { name: 'Health', level: 1 }).waitFor();
+    await alerts.getByText('no server is available').waitFor();
+
+    await gateway.sendRequests(5, '/login', { user: 'alice', method: 'POST' });
+    await link('Denials (3 in the last minute)').waitFor();
+    const headers = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' };
+    const ban = JSON.stringify({ ip: '192.0.2.7', seconds: 600 });
+    await fetch(`${gateway.admin}/api/v1/bans`, { method: 'POST', headers, body: ban });
+    await link('Bans (1 ban)').waitFor();
+    await gateway.startServer();
+    await alerts.waitFor({ state: 'hidden' });
+    await link(/^Health$/).waitFor();
+    await gateway.close();
+  });
+}
 
 test('dashboard reconnects after gateway restart', async () => {
   const gateway = await Gateway.start();

@@ -1,5 +1,6 @@
 // Routes to the current view, and updates the parts that all views share.
 
+import { badge, findAlerts, findBadges, showAlerts } from './alerts.js';
 import { h, setText, set } from './dom.js';
 import { LiveFeed } from './live.js';
 import * as operator from './operator.js';
@@ -95,11 +96,12 @@ function navigate({ focus }) {
   }
 }
 
+const badges = new Map(VIEWS.filter(({ name }) => name).map(({ path }) => [path, badge()]));
 document
   .getElementById('navigation')
   .append(
     ...VIEWS.filter(({ name }) => name).map(({ path, name }) =>
-      h('li', {}, h('a', { href: `#/${path}`, 'data-path': path }, name)),
+      h('li', {}, h('a', { href: `#/${path}`, 'data-path': path }, name, badges.get(path).elements)),
     ),
   );
 document.getElementById('skip').addEventListener('click', () => main.focus());
@@ -119,11 +121,12 @@ live.addEventListener('locked', async () => {
 });
 live.addEventListener('snapshot', () => {
   const { policy, version, changes } = live.latest;
+  const numbers = findBadges(live.latest, live.rejectedLastMinute());
   operator.setChangeAccess(changes);
   showOperator();
   setText(document.getElementById('about'), `${policy.file ?? 'policy'} · ${policy.version.slice(0, 8)} · v${version}`);
-  // All views show that a policy was rejected; the policy view shows the error.
-  set(document.getElementById('rejected'), 'hidden', !policy.error || route()?.view.path === 'policy');
+  showAlerts(document.getElementById('alerts'), findAlerts(live.latest));
+  for (const [path, badge] of badges) badge.show(numbers[path]);
   current?.snapshot?.(live.latest);
 });
 

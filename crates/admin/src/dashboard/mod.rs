@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `index.html`, `style.css`, `icon.svg` | the frame around the views |
 //! | `app.js` | routes to the current view |
-//! | `live.js` | the stream of snapshots, and rates of the last minutes |
+//! | `live.js` | the stream of snapshots, and the numbers of the last hour |
+//! | `alerts.js` | the alerts above every view, and the numbers in the navigation |
 //! | `api.js`, `operator.js` | requests, and those that need the operator token |
 //! | `dom.js`, `format.js`, `chart.js` | elements, numbers and charts |
 //! | `shape.js`, `quota_result.js` | the drawn traffic of the playground, and its result under a quota |
@@ -39,8 +40,9 @@ macro_rules! assets {
     };
 }
 
-const ASSETS: [Asset; 23] = assets! {
+const ASSETS: [Asset; 24] = assets! {
     "/" PAGE "index.html",
+    "/dashboard/alerts.js" SCRIPT "alerts.js",
     "/dashboard/api.js" SCRIPT "api.js",
     "/dashboard/app.js" SCRIPT "app.js",
     "/dashboard/chart.js" SCRIPT "chart.js",
