@@ -30,13 +30,13 @@ test('dashboard needs the token', async () => {
   await page.getByText('Locked').waitFor();
   assert.equal(await page.getByText('No bans.').isVisible(), false);
 
-  await page.getByRole('button', { name: 'Enter token' }).click();
+  await page.getByRole('button', { name: 'Sign in' }).click();
   await enterToken(page, 'a guess');
   await tokenDialog(page).getByText('Invalid operator token.').waitFor();
   await enterToken(page, TOKEN);
   await page.getByText('No bans.').waitFor();
 
-  await page.getByRole('button', { name: 'Forget token' }).click();
+  await page.getByRole('button', { name: 'Sign out' }).click();
   await tokenDialog(page).waitFor();
   assert.equal(await page.getByText('No bans.').isVisible(), false);
 });

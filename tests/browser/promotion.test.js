@@ -25,6 +25,9 @@ test('mode change is applied and rolled back', async () => {
   const send = async () => (await gateway.sendRequests(1, '/search', { user: 'bob' })).status;
   for (let request = 0; request < 3; request += 1) assert.equal(await send(), 200);
   const page = await browser.open(gateway, 'shadow');
+  // The mode of a rule in shadow mode is changed in its own panel.
+  const own = page.locator('.panel', { has: page.getByRole('heading', { name: 'candidate', exact: true }) });
+  await own.getByLabel('Mode of candidate').waitFor();
 
   // Cancel changes nothing.
   await choose(page, 'candidate', 'enforce');
@@ -88,13 +91,17 @@ test('percentage mode is set from a phone', async () => {
   const page = await browser.open(gateway, 'shadow', { phone: true, dark: true });
   await choose(page, 'candidate', 'enforce 25');
   await dialog(page, 'candidate: enforce for 25 %?').getByRole('button', { name: 'Put in force' }).click();
-  await page.getByText('enforce, for 25 % of the keys').waitFor();
+  await page.getByText('enforced for 25 %').waitFor();
   await page.getByText('candidate: shadow → enforce 25 % (api)').waitFor();
   assert.deepEqual(await accessibilityViolations(page), []);
   assert.ok((await horizontalOverflow(page)) <= 0);
-  await choose(page, 'candidate', 'enforce 25');
-  await dialog(page, 'candidate: enforce for 25 %?').getByRole('button', { name: 'Put in force' }).click();
-  await page.getByText('The rule is already in this mode.').waitFor();
+  // The current mode cannot be applied again.
+  const apply = page.getByRole('button', { name: 'Apply to candidate' });
+  assert.equal(await apply.isDisabled(), true);
+  await page.getByLabel('Mode of candidate').selectOption('enforce 50');
+  assert.equal(await apply.isDisabled(), false);
+  await page.getByLabel('Mode of candidate').selectOption('enforce 25');
+  assert.equal(await apply.isDisabled(), true);
   await gateway.close();
 });
 

@@ -97,25 +97,47 @@ export function definitionList(pairs) {
   );
 }
 
-/** A table in a frame that scrolls horizontally, also by keyboard. */
-export function table(caption, columns, body) {
+/** A table in a frame that scrolls horizontally, also by keyboard. With `cards`, a phone shows each row as a card. */
+export function table(caption, columns, body, { cards = false } = {}) {
+  const role = (name) => (cards ? name : null);
   const head = h(
     'thead',
-    {},
+    { role: role('rowgroup') },
     h(
       'tr',
-      {},
+      { role: role('row') },
       columns.map((column) => {
         const { name, number } = typeof column === 'string' ? { name: column } : column;
-        return h('th', { scope: 'col', class: number ? 'number' : null }, name);
+        return h('th', { scope: 'col', role: role('columnheader'), class: number ? 'number' : null }, name);
       }),
     ),
   );
   return h(
     'div',
     { class: 'scroll', role: 'region', 'aria-label': caption, tabindex: '0' },
-    h('table', {}, h('caption', { class: 'visually-hidden' }, caption), head, body),
+    h(
+      'table',
+      { class: cards ? 'cards' : null, role: role('table') },
+      h('caption', { class: 'visually-hidden' }, caption),
+      head,
+      body,
+    ),
   );
+}
+
+/** The body of a table with cards. */
+export function cardBody() {
+  return h('tbody', { role: 'rowgroup' });
+}
+
+/** A row of a table with cards; its cells are those of `cardCell`. CSS removes the roles of a table that is a list of cards. */
+export function cardRow(...cells) {
+  return h('tr', { role: 'row' }, cells);
+}
+
+/** A cell with the name of its column, which a card shows before the value. */
+export function cardCell(name, attributes, ...children) {
+  return h('td', { role: 'cell', 'data-name': name, ...attributes }, ...children);
 }
 
 /** A form field with a label and a hint. */

@@ -54,10 +54,10 @@ export async function change(method, path, body) {
 /** The button that shows the access to changes, and prompts for the token or removes it. */
 export function tokenButton(element) {
   const show = () => {
-    const text = { token: token() ? 'Forget token' : 'Enter token', open: 'Changes allowed', disabled: 'Read-only' };
+    const text = { token: token() ? 'Sign out' : 'Sign in', open: 'Changes allowed', disabled: 'Read-only' };
     setText(element, text[changes]);
     element.title = {
-      token: token() ? 'Changes are sent with your token' : 'Enter the operator token',
+      token: token() ? 'Forget the operator token; changes are sent with it' : 'Enter the operator token',
       open: 'Every client of this listener may make changes',
       disabled: 'Changes are disabled on this listener',
     }[changes];

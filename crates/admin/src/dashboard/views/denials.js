@@ -1,7 +1,7 @@
-// The latest denials, newest first, each with a link to its details.
+// The recent denials, newest first, each with a link to its details.
 
 import { encode, get } from '../api.js';
-import { chip, empty, field, h, renderList, nameInput, panel, setText, select, table } from '../dom.js';
+import { cardBody, cardCell, cardRow, chip, empty, field, h, renderList, nameInput, panel, setText, select, table } from '../dom.js';
 import { clock } from '../format.js';
 import { ruleChoices } from './keys.js';
 import { REASONS } from './rule.js';
@@ -11,8 +11,8 @@ const LIMIT = 100;
 export function denials({ root, query }) {
   const rules = select([['', 'All rules']], '');
   const pauseButton = h('button', { type: 'button', 'aria-pressed': 'false' }, 'Pause');
-  const body = h('tbody');
-  const list = table('Latest denials', ['Time', 'Reason', 'Rule', 'Key', 'Request'], body);
+  const body = cardBody();
+  const list = table('Recent denials', ['Time', 'Reason', 'Rule', 'Client', 'Key', 'Request'], body, { cards: true });
   const none = h('div');
   const wrong = h('p', { class: 'wrong', role: 'alert' });
   list.hidden = true;
@@ -33,7 +33,7 @@ export function denials({ root, query }) {
         h('button', { type: 'submit', class: 'main' }, 'Look up'),
       ),
     ),
-    panel('Latest denials', h('div', { class: 'filters' }, field('Rule', rules), pauseButton), list, none, wrong),
+    panel('Recent denials', h('div', { class: 'filters' }, field('Rule', rules), pauseButton), list, none, wrong),
   );
 
   let known = null;
@@ -90,12 +90,10 @@ function emptyMessage({ observe }) {
 }
 
 function row(denial) {
-  const element = h(
-    'tr',
-    {},
-    h('td', {}, h('time', { datetime: denial.time }, clock(denial.time))),
-    h(
-      'td',
+  const element = cardRow(
+    cardCell('Time', {}, h('time', { datetime: denial.time }, clock(denial.time))),
+    cardCell(
+      'Reason',
       {},
       h(
         'a',
@@ -103,9 +101,10 @@ function row(denial) {
         chip(REASONS[denial.reason] ?? denial.reason, denial.reason === 'limited' ? 'warn' : 'bad'),
       ),
     ),
-    h('td', {}, denial.rule ? h('a', { href: `#/rules/${encode(denial.rule)}` }, denial.rule) : 'an operator'),
-    h('td', {}, h('code', {}, denial.key ?? denial.client ?? '–')),
-    h('td', {}, h('code', {}, [denial.method, denial.path].filter(Boolean).join(' ') || '–')),
+    cardCell('Rule', {}, denial.rule ? h('a', { href: `#/rules/${encode(denial.rule)}` }, denial.rule) : 'an operator'),
+    cardCell('Client', {}, h('code', {}, denial.client ?? '–')),
+    cardCell('Key', {}, h('code', {}, denial.key ?? '–')),
+    cardCell('Request', {}, h('code', {}, [denial.method, denial.path].filter(Boolean).join(' ') || '–')),
   );
   return { element };
 }

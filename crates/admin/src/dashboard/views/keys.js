@@ -1,7 +1,7 @@
 // The keys with the most denials or requests.
 
 import { encode, get } from '../api.js';
-import { empty, field, h, renderList, panel, setText, select, set, table } from '../dom.js';
+import { cardBody, cardCell, cardRow, empty, field, h, renderList, panel, setText, select, set, table } from '../dom.js';
 import { count, share } from '../format.js';
 
 /** The number of snapshots between two refreshes of the list. */
@@ -74,14 +74,14 @@ const KINDS = {
 
 /** A live table of the most frequent keys. It is hidden if the gateway does not support this order. */
 export function topKeys(page, { rule, by = 'denied', limit }) {
-  const body = h('tbody');
+  const body = cardBody();
   const columns = [
     'Key',
     { name: KINDS[by].column, number: true },
     'Share',
     { name: h('span', { class: 'visually-hidden' }, 'Actions') },
   ];
-  const list = table(KINDS[by].title, columns, body);
+  const list = table(KINDS[by].title, columns, body, { cards: true });
   const none = h('div');
   const wrong = h('p', { class: 'wrong', role: 'alert' });
   const element = h('div', {}, list, none, wrong);
@@ -138,14 +138,12 @@ function row({ ruled, by, named }) {
   const less = h('small');
   const fill = h('i');
   const percent = h('span');
-  const actions = h('td', { class: 'actions-cell' });
+  const actions = cardCell('', { class: 'actions-cell' });
   return {
-    element: h(
-      'tr',
-      {},
-      h('th', { scope: 'row' }, name, ruled ? null : h('div', { class: 'note' }, of)),
-      h('td', { class: 'number' }, exact, less),
-      h('td', {}, percent, h('span', { class: 'bar', 'data-kind': by }, fill)),
+    element: cardRow(
+      h('th', { scope: 'row', role: 'rowheader' }, name, ruled ? null : h('div', { class: 'note' }, of)),
+      cardCell(KINDS[by].column, { class: 'number' }, exact, less),
+      cardCell('Share', {}, percent, h('span', { class: 'bar', 'data-kind': by }, fill)),
       actions,
     ),
     update({ rule, key, count: counted, error, share: portion }) {

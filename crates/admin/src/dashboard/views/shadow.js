@@ -27,6 +27,7 @@ export function shadow(page) {
     'A rule with `mode: shadow` checks every request and denies none. This view shows the requests that it would have denied.',
   );
   const promotion = promotions(page);
+  const isCandidate = ({ mode, percent }) => mode === 'shadow' || (percent !== null && percent !== undefined);
   root.append(
     h('h1', {}, 'Shadow and promotion'),
     h(
@@ -41,9 +42,7 @@ export function shadow(page) {
 
   return {
     snapshot(snapshot) {
-      const rules = snapshot.rules.filter(
-        ({ mode, percent }) => mode === 'shadow' || (percent !== null && percent !== undefined),
-      );
+      const rules = snapshot.rules.filter(isCandidate);
       none.hidden = rules.length > 0;
       renderList(
         list,
@@ -52,7 +51,7 @@ export function shadow(page) {
         ({ name }) => candidate(page, name),
       );
       for (const { top } of list.rendered.values()) top.snapshot(snapshot);
-      promotion.snapshot(snapshot);
+      promotion.snapshot(snapshot, snapshot.rules.filter((rule) => !isCandidate(rule)));
     },
     close() {
       for (const { top } of list.rendered?.values() ?? []) top.close();
@@ -60,17 +59,19 @@ export function shadow(page) {
     },
   };
 
-  /** The would-be denials of one rule. */
+  /** The would-be denials of one rule, and the choice of its mode. */
   function candidate(page, name) {
     const chips = h('span', { class: 'chips' });
     const summary = h('p', { class: 'statement' });
     const picture = sparkline(live, NAMES);
     const numbers = outcomes();
     const top = topKeys(page, { rule: name, by: 'shadow-denied', limit: 5 });
+    const mode = modeControl(name, promotion.apply);
     const element = panel(
       name,
       chips,
       summary,
+      mode.element,
       h('div', { class: 'pair' }, picture.element, numbers.element),
       top.element,
     );
@@ -90,6 +91,8 @@ export function shadow(page) {
         const states = [...ruleStates(rule), ...(rule.match ? [[rule.match, null]] : [])];
         if (JSON.stringify(states) !== words) chips.replaceChildren(...states.map(([word, tone]) => chip(word, tone)));
         words = JSON.stringify(states);
+        mode.update(rule);
+        set(mode.element, 'hidden', !promotion.hasFile());
         picture.draw(live.rule(name));
         numbers.setText(recent(live.rule(name)), rule.counts);
       },
@@ -100,12 +103,13 @@ export function shadow(page) {
 /** Changes of modes, and their history. Without a policy file, it shows a note instead. */
 function promotions({ notify, live }) {
   const rules = h('ul', { class: 'rules modes' });
+  const none = empty('All rules are above.');
   const changes = h('div');
   const back = h('button', { type: 'button' }, 'Roll back the last change');
   const parts = h(
     'div',
     { class: 'pair', hidden: true },
-    panel('Put in force', rules),
+    panel('Other rules', rules, none),
     panel('Changes', changes, h('div', { class: 'actions' }, back)),
   );
   const noFile = h(
@@ -119,11 +123,14 @@ function promotions({ notify, live }) {
   let last = null;
   let closed = false;
 
+  let others = [];
+
   const draw = () => {
     if (parts.hidden || !live.latest) return;
+    set(none, 'hidden', others.length > 0);
     renderList(
       rules,
-      live.latest.rules,
+      others,
       ({ name }) => name,
       (rule) => modeRow(rule, apply),
     );
@@ -180,7 +187,11 @@ function promotions({ notify, live }) {
 
   return {
     element: h('div', {}, parts, noFile),
-    snapshot(snapshot) {
+    apply,
+    /** Whether the policy has a file to change. */
+    hasFile: () => !parts.hidden,
+    snapshot(snapshot, rules) {
+      others = rules;
       draw();
       if (snapshot.policy.version === version) return;
       version = snapshot.policy.version;
@@ -216,8 +227,21 @@ function description({ rule, from, to, reverts, by }) {
   return `${rule}: ${mode(from)} → ${mode(to)}${back} (${by})`;
 }
 
+/** A rule with its mode, and the choice of another one. */
 function modeRow({ name }, apply) {
   const now = h('p', { class: 'rule-about' });
+  const control = modeControl(name, apply);
+  return {
+    element: h('li', {}, h('div', {}, h('span', { class: 'rule-name' }, name), now), control.element),
+    update(rule) {
+      setText(now, rule.mode);
+      control.update(rule);
+    },
+  };
+}
+
+/** The choice of a mode. It can be applied if it differs from the current one. */
+function modeControl(name, apply) {
   const choice = select(MODES, null, { 'aria-label': `Mode of ${name}` });
   const button = h('button', { type: 'submit' }, 'Apply', h('span', { class: 'visually-hidden' }, ` to ${name}`));
   let rule = null;
@@ -226,14 +250,10 @@ function modeRow({ name }, apply) {
     event.preventDefault();
     await apply(rule, choice);
   };
-  const element = h(
-    'li',
-    {},
-    h('div', {}, h('span', { class: 'rule-name' }, name), now),
-    h('form', { class: 'actions', on: { submit } }, choice, button),
-  );
+  const enable = () => set(button, 'disabled', !canChange() || choice.value === current);
+  choice.addEventListener('change', enable);
   return {
-    element,
+    element: h('form', { class: 'actions promotion', on: { submit } }, choice, button),
     update(latest) {
       rule = latest;
       const { mode, percent } = latest;
@@ -243,11 +263,7 @@ function modeRow({ name }, apply) {
         current = next;
         choice.value = MODES.some(([value]) => value === next) ? next : mode;
       }
-      setText(
-        now,
-        percent === null || percent === undefined ? mode : `${mode}, for ${Number(percent.toFixed(2))} % of the keys`,
-      );
-      set(button, 'disabled', !canChange());
+      enable();
     },
   };
 }
