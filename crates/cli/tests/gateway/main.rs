@@ -12,6 +12,7 @@ mod key_capacity;
 mod large_bodies;
 mod log;
 mod outage;
+mod prometheus;
 mod promotion;
 mod reload;
 mod slow_clients;

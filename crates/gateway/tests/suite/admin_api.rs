@@ -707,6 +707,13 @@ async fn rule_without_quotas_reports_no_keys() {
 fn grafana_queries_group_by_instance() {
     let board: Value = serde_json::from_str(include_str!("../../../../docs/grafana.json")).unwrap();
     for panel in board["panels"].as_array().unwrap() {
+        if panel["type"] != "row" {
+            assert!(
+                panel["description"].as_str().is_some_and(|text| text.ends_with('.')),
+                "{}",
+                panel["title"]
+            );
+        }
         for target in panel["targets"].as_array().into_iter().flatten() {
             let expression = target["expr"].as_str().unwrap();
             let matched = expression.split(" on (").skip(1).filter_map(|rest| rest.split(')').next());

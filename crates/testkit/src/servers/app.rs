@@ -1,4 +1,4 @@
-//! Third-party HTTP servers: applications in Node and Flask, Caddy, Envoy.
+//! Third-party HTTP servers: applications in Node and Flask, Caddy, Envoy, Prometheus.
 
 use super::{nginx::SentHttpRequest, port::ReservedPort, process::ServerProcess, wait_until};
 use std::{
@@ -55,6 +55,14 @@ impl AppServer {
         // One thread, and no shared memory with other Envoys on this machine.
         let args = ["-c", "envoy.yaml", "--concurrency", "1", "--use-dynamic-base-id", "-l", "warning"];
         Self::start("envoy", &args, ("envoy.yaml", &config), (port, Some(admin)))
+    }
+
+    /// Runs Prometheus with a configuration; `None` if `prometheus` is not installed.
+    pub fn start_prometheus(config: &str) -> Result<Option<Self>, String> {
+        let port = ReservedPort::reserve()?;
+        let address = format!("--web.listen-address={}", port.address());
+        let args = ["--config.file=prometheus.yml", "--storage.tsdb.path=data", &address];
+        Self::start("prometheus", &args, ("prometheus.yml", config), (port, None))
     }
 
     fn start(

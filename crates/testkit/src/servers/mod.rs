@@ -20,7 +20,7 @@
 //! | [`RedisCluster`] | three primaries with a replica each; a [`Migration`] moves a slot |
 //! | [`RedisSentinel`] | a primary and a replica under three sentinels |
 //! | [`NginxServer`] | one nginx, with the system clock or a clock that the test sets |
-//! | [`AppServer`] | one web application in Node or Flask, one Caddy, or one Envoy |
+//! | [`AppServer`] | one web application in Node or Flask, one Caddy, one Envoy, or one Prometheus |
 //! | [`Proxy`] | a TCP proxy to a server that injects a [`NetworkFault`] |
 //! | [`RespConnection`], [`RespValue`] | a minimal Redis client, to inspect a server without a driver |
 //! | [`wait_until`] | waits for another process |
