@@ -2,16 +2,15 @@
 
 use super::{
     BenchOutcome,
+    latency::LatencyHistogram,
     outcome::{ExpectedCounts, KeyDifference},
-    text::request_rate,
+    text::{reached_rate, requested_rate},
 };
 use serde_json::{Map, Value, json as value};
 use tidegate_core::Micros;
 
 /// Renders the report. Times are in seconds.
 pub(crate) fn render_json(outcome: &BenchOutcome, url: &str) -> Value {
-    let latency = &outcome.latency;
-    let at = |permille| (latency.count() > 0).then(|| seconds(latency.permille(permille)));
     let statuses: Map<String, Value> =
         outcome.statuses.iter().map(|(status, count)| (status.to_string(), (*count).into())).collect();
     value!({
@@ -21,20 +20,27 @@ pub(crate) fn render_json(outcome: &BenchOutcome, url: &str) -> Value {
         "unsent": outcome.unsent,
         "abandoned": outcome.abandoned,
         "seconds": seconds(outcome.elapsed),
-        "rate": request_rate(outcome),
+        "requested_rate": requested_rate(outcome),
+        "rate": reached_rate(outcome),
         "late": outcome.late,
         "max_lateness": seconds(outcome.max_lateness),
         "max_in_flight": outcome.max_in_flight,
         "statuses": statuses,
         "failures": outcome.failures,
-        "latency": {
-            "count": latency.count(), "mean": seconds(latency.mean()), "p50": at(500), "p90": at(900), "p99": at(990),
-            "p999": at(999), "max": seconds(latency.max()),
-        },
+        "latency": latency_json(&outcome.latency),
+        "service": latency_json(&outcome.service),
         "admitted": outcome.admitted,
         "denied": outcome.denied,
         "denied_by": outcome.denied_by_rule,
         "expected": outcome.expected.as_ref().map(|expected| comparison_json(outcome, expected)),
+    })
+}
+
+fn latency_json(latency: &LatencyHistogram) -> Value {
+    let at = |permille| (latency.count() > 0).then(|| seconds(latency.permille(permille)));
+    value!({
+        "count": latency.count(), "mean": seconds(latency.mean()), "p50": at(500), "p90": at(900), "p99": at(990),
+        "p999": at(999), "max": seconds(latency.max()),
     })
 }
 

@@ -19,6 +19,10 @@ pub(crate) struct BenchOutcome {
     pub(crate) failures: BTreeMap<String, u64>,
     /// From the due time to the end of the response.
     pub(crate) latency: LatencyHistogram,
+    /// From sending the request to the end of the response.
+    pub(crate) service: LatencyHistogram,
+    /// The time in which the requests were due.
+    pub(crate) schedule_length: Micros,
     /// Requests that were sent late.
     pub(crate) late: u64,
     pub(crate) max_lateness: Micros,

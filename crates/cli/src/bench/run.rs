@@ -144,6 +144,7 @@ pub(crate) async fn run(
     // The last request is due before the end of the schedule.
     let elapsed = if outcome.abandoned == 0 { elapsed.max(schedule.length()) } else { elapsed };
     (outcome.due, outcome.unsent, outcome.elapsed) = (due, unsent, elapsed);
+    outcome.schedule_length = schedule.length().min(elapsed);
     outcome.expected = policy.is_some().then(|| std::mem::take(expected));
     Ok(std::mem::take(outcome))
 }
@@ -223,6 +224,7 @@ impl BenchShared {
         let Some(open) = connection.as_mut() else { return };
         let request = self.template.request(&self.target, key);
         let admission = self.record_sent(due, key, &request, open.local_ip, in_flight);
+        let sent_at = self.clock.now();
         let response = open.send(request).await;
         let now = self.clock.now();
         let mut counts = self.lock_counts();
@@ -235,6 +237,7 @@ impl BenchShared {
             Ok((head, body)) => {
                 settle(&mut counts, head.status().as_u16(), Some(head.headers()));
                 counts.outcome.latency.record(now.saturating_sub(due.due_at));
+                counts.outcome.service.record(now.saturating_sub(sent_at));
                 self.record_response(&mut counts, key, &head, &body);
                 if !open.is_reusable(&head) {
                     *connection = None;

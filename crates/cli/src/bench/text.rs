@@ -11,11 +11,12 @@ use tidegate_core::Micros;
 /// Renders the report. Writing to a string does not fail.
 pub(crate) fn render_text(outcome: &BenchOutcome, url: &str, paint: Paint) -> String {
     let mut text = format!(
-        "{}: {} requests in {}, {:.1}/s\n",
+        "{}: {} requests in {}, requested {}/s, reached {}/s\n",
         paint.tone(Tone::Strong, sanitize(url)),
         outcome.sent,
         format_rough(outcome.elapsed),
-        request_rate(outcome)
+        format_rate(requested_rate(outcome)),
+        format_rate(reached_rate(outcome))
     );
     let faint = |name: &str| paint.tone(Tone::Faint, format!("{name:<10}"));
     let statuses = outcome.statuses.iter().map(|(status, count)| format!("{status} × {count}"));
@@ -26,13 +27,16 @@ pub(crate) fn render_text(outcome: &BenchOutcome, url: &str, paint: Paint) -> St
         let line = format!("{count} failed: {}", sanitize(error));
         let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Problem, line));
     }
-    let latency = &outcome.latency;
-    if latency.count() > 0 {
+    let times = [
+        ("latency", &outcome.latency, "from the due time"),
+        ("service", &outcome.service, "from the time of sending"),
+    ];
+    for (name, latency, start) in times.into_iter().filter(|(_, latency, _)| latency.count() > 0) {
         let at = |permille| format_rough(latency.permille(permille));
         let _ = writeln!(
             text,
-            "{}p50 {}, p90 {}, p99 {}, p99.9 {}, max {}, from the due time",
-            faint("latency"),
+            "{}p50 {}, p90 {}, p99 {}, p99.9 {}, max {}, {start}",
+            faint(name),
             at(500),
             at(900),
             at(990),
@@ -109,8 +113,32 @@ fn write_comparison(text: &mut String, outcome: &BenchOutcome, expected: &Expect
     }
 }
 
-pub(super) fn request_rate(outcome: &BenchOutcome) -> f64 {
-    outcome.sent as f64 * 1e6 / outcome.elapsed.max(Micros::new(1)).get() as f64
+/// The rate of the schedule.
+pub(super) fn requested_rate(outcome: &BenchOutcome) -> f64 {
+    per_second(outcome.due, outcome.schedule_length)
+}
+
+/// The rate of responses.
+pub(super) fn reached_rate(outcome: &BenchOutcome) -> f64 {
+    per_second(outcome.latency.count(), outcome.elapsed)
+}
+
+fn per_second(count: u64, time: Micros) -> f64 {
+    count as f64 * 1e6 / time.max(Micros::new(1)).get() as f64
+}
+
+/// One decimal, and separators of thousands: `20,000.0`.
+fn format_rate(rate: f64) -> String {
+    let text = format!("{rate:.1}");
+    let (whole, decimal) = text.split_once('.').unwrap_or((&text, "0"));
+    let mut grouped = String::new();
+    for (index, digit) in whole.chars().enumerate() {
+        if index > 0 && (whole.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    format!("{grouped}.{decimal}")
 }
 
 #[cfg(test)]
@@ -123,6 +151,7 @@ mod tests {
             due: 20,
             sent: 20,
             elapsed: Micros::from_secs(2),
+            schedule_length: Micros::from_millis(1),
             max_in_flight: 3,
             ..BenchOutcome::default()
         };
@@ -132,6 +161,7 @@ mod tests {
             (11, 8, 2, Micros::from_millis(5));
         outcome.denied_by_rule = [("login\u{1b}".to_owned(), 8)].into();
         (0..19).for_each(|_| outcome.latency.record(Micros::from_millis(2)));
+        (0..19).for_each(|_| outcome.service.record(Micros::from_millis(1)));
         outcome.unsent = 4;
         outcome.expected = Some(ExpectedCounts {
             admitted: 10,
@@ -143,10 +173,11 @@ mod tests {
         assert_eq!(
             render_text(&outcome, "http://a/", Paint::Plain),
             "\
-http://a/: 20 requests in 2s, 10.0/s
+http://a/: 20 requests in 2s, requested 20,000.0/s, reached 9.5/s
 responses 200 × 11, 429 × 8, none × 1
           1 failed: connection refused
 latency   p50 2ms, p90 2ms, p99 2ms, p99.9 2ms, max 2ms, from the due time
+service   p50 1ms, p90 1ms, p99 1ms, p99.9 1ms, max 1ms, from the time of sending
 schedule  2 of 20 sent more than 1ms late, at most 5ms late, at most 3 in flight
           4 not sent: 100000 were queued for 3 connections; use more with --connections
 decisions 11 admitted, 8 denied
