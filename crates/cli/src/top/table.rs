@@ -6,6 +6,7 @@ use super::{
 };
 use crate::terminal::{Paint, Tone, sanitize};
 use serde_json::Value;
+use std::fmt::Write as _;
 
 /// The size and the fixed texts of the output.
 #[derive(Clone, Copy, Debug)]
@@ -34,16 +35,18 @@ const MIN_RULES: usize = 3;
 pub(crate) fn draw(view: &View, frame: &Frame<'_>) -> String {
     let mut above = summary_lines(view, frame);
     above.push(String::new());
+    let footer = frame.footer.map(|footer| frame.paint.tone(Tone::Faint, truncate(footer, frame.width)));
+    let footer: Vec<String> = footer.into_iter().collect();
+    let rules = rule_table(view, frame, usize::MAX).len();
     let mut below = Vec::new();
-    for part in [upstream_lines(view, frame), store_lines(view, frame), key_lines(view, frame)] {
-        if !part.is_empty() {
-            below.push(String::new());
-            below.extend(part);
+    for detail in [Detail::All, Detail::WithoutKeys, Detail::Problems] {
+        below = lines_below(view, frame, detail);
+        below.extend(footer.iter().map(|_| String::new()));
+        let all = above.len() + rules + below.len() + footer.len();
+        if frame.height.is_none_or(|height| all <= height) {
+            break;
         }
     }
-    let footer = frame.footer.map(|footer| frame.paint.tone(Tone::Faint, truncate(footer, frame.width)));
-    below.extend(footer.iter().map(|_| String::new()));
-    let footer: Vec<String> = footer.into_iter().collect();
     let max_lines = frame
         .height
         .map(|height| height.saturating_sub(above.len() + below.len() + footer.len()).max(MIN_RULES + 2));
@@ -55,6 +58,29 @@ pub(crate) fn draw(view: &View, frame: &Frame<'_>) -> String {
     }
     lines.extend(footer);
     lines.into_iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// What is shown below the rules. A small terminal shows less, so that all rules are visible.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Detail {
+    All,
+    WithoutKeys,
+    /// Only servers and stores with a problem.
+    Problems,
+}
+
+/// Upstreams, stores and keys, after an empty line each.
+fn lines_below(view: &View, frame: &Frame<'_>, detail: Detail) -> Vec<String> {
+    let keys = if detail == Detail::All { key_lines(view, frame) } else { Vec::new() };
+    let mut lines = Vec::new();
+    for part in [upstream_lines(view, frame, detail), store_lines(view, frame, detail), keys] {
+        // Problems follow each other without empty lines.
+        if !part.is_empty() && (lines.is_empty() || detail != Detail::Problems) {
+            lines.push(String::new());
+        }
+        lines.extend(part);
+    }
+    lines
 }
 
 /// The gateway, and the totals of all requests.
@@ -141,24 +167,22 @@ fn rule_table(view: &View, frame: &Frame<'_>, max_lines: usize) -> Vec<String> {
     let Frame { width, paint, .. } = *frame;
     let rows = view.rows();
     let longest = rows.iter().map(|row| sanitize_cell(row.name).chars().count()).max().unwrap_or(0);
-    let name = longest
-        .clamp(MIN_NAME_WIDTH, width.saturating_sub(MODE_WIDTH + 8 * NUMBER_WIDTH + 4).max(MIN_NAME_WIDTH));
+    let numbers = if has_totals(width) { 8 } else { 4 };
+    let max_name = width.saturating_sub(MODE_WIDTH + numbers * NUMBER_WIDTH + 4);
+    let name = longest.clamp(MIN_NAME_WIDTH, max_name.max(MIN_NAME_WIDTH));
     let group = 4 * NUMBER_WIDTH;
-    let head = format!(
-        "{:<before$}{:>group$}   {:>group$}",
-        "",
-        "per second",
-        "total",
-        before = name + MODE_WIDTH + 1
-    );
+    let before = name + MODE_WIDTH + 1;
     let words: String =
         ["admit", "delay", "deny", "shadow"].iter().map(|word| format!("{word:>NUMBER_WIDTH$}")).collect();
+    let mut head = format!("{:<before$}{:>group$}", "", "per second");
+    let mut names = format!("{:<name$} {:<MODE_WIDTH$}{words}", "rule", "mode");
+    if has_totals(width) {
+        let _ = write!(head, "   {:>group$}", "total");
+        let _ = write!(names, "   {words}");
+    }
     let mut lines = vec![
         paint.tone(Tone::Faint, truncate(&head, width)),
-        paint.tone(
-            Tone::Faint,
-            truncate(&format!("{:<name$} {:<MODE_WIDTH$}{words}   {words}", "rule", "mode"), width),
-        ),
+        paint.tone(Tone::Faint, truncate(&names, width)),
     ];
     let mut shown = 0;
     for row in &rows {
@@ -179,6 +203,11 @@ fn rule_table(view: &View, frame: &Frame<'_>, max_lines: usize) -> Vec<String> {
     lines
 }
 
+/// Whether both rates and totals fit beside short names; otherwise only the rates are shown.
+fn has_totals(width: usize) -> bool {
+    MIN_NAME_WIDTH + MODE_WIDTH + 8 * NUMBER_WIDTH + 4 <= width
+}
+
 fn rule_lines(row: &RuleRow<'_>, name: usize, frame: &Frame<'_>) -> Vec<String> {
     let Frame { width, paint, .. } = *frame;
     let mode = row.rule["mode"].as_str().unwrap_or("?");
@@ -191,7 +220,8 @@ fn rule_lines(row: &RuleRow<'_>, name: usize, frame: &Frame<'_>) -> Vec<String> 
     let rates = row.rates.map(|rates| rates.map(number::format_rate));
     let rates = rates.unwrap_or_else(|| ["-"; 4].map(str::to_owned));
     let counts = row.counts.map(number::format_count);
-    for (between, cells) in [("", rates), ("   ", counts)] {
+    let groups = [("", rates), ("   ", counts)].into_iter().take(if has_totals(width) { 2 } else { 1 });
+    for (between, cells) in groups {
         line.push_str(between);
         for (text, tone) in cells.iter().zip(tones) {
             let tone = if matches!(text.as_str(), "0" | "-") { Tone::Faint } else { tone };
@@ -233,7 +263,7 @@ fn rule_state(row: &RuleRow<'_>) -> Vec<String> {
     state
 }
 
-fn upstream_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
+fn upstream_lines(view: &View, frame: &Frame<'_>, detail: Detail) -> Vec<String> {
     let mut lines = Vec::new();
     for upstream in array_items(&view.current["upstreams"]) {
         for server in array_items(&upstream["servers"]) {
@@ -245,6 +275,9 @@ fn upstream_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
             let flight = server["in-flight"].as_u64().unwrap_or(0);
             let (name, address) = (value_text(&upstream["name"]), value_text(&server["address"]));
             let is_healthy = health == "healthy" && breaker.is_empty();
+            if is_healthy && detail == Detail::Problems {
+                continue;
+            }
             let line =
                 format!("upstream {name} {address}: {}, {flight} in flight{breaker}", sanitize_cell(health));
             lines.push(health_line(frame, is_healthy, &line));
@@ -253,7 +286,7 @@ fn upstream_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
     lines
 }
 
-fn store_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
+fn store_lines(view: &View, frame: &Frame<'_>, detail: Detail) -> Vec<String> {
     let store = |store: &Value| {
         let health = store["health"].as_str().unwrap_or("?");
         let error = store["last-error"]
@@ -272,7 +305,8 @@ fn store_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
         );
         health_line(frame, health == "available", &line)
     };
-    array_items(&view.current["stores"]).map(store).collect()
+    let is_shown = |store: &&Value| detail != Detail::Problems || store["health"] != "available";
+    array_items(&view.current["stores"]).filter(is_shown).map(store).collect()
 }
 
 fn key_lines(view: &View, frame: &Frame<'_>) -> Vec<String> {
@@ -400,6 +434,27 @@ q: quit
         let painted = draw(&view(), &Frame { paint: Paint::Ansi, ..FRAME });
         assert!(painted.contains("\x1b[1;31m     50\x1b[0m"), "{painted}");
         assert!(!painted.contains("\x1b[2J") && !painted.contains('\u{7}'));
+    }
+
+    #[test]
+    fn small_terminal_shows_all_rules_and_problems() {
+        let mut view = view();
+        let mut nine = snapshot(13.0, 3);
+        let rule = nine["rules"][0].clone();
+        nine["rules"] = (0..9).map(|_| rule.clone()).collect();
+        view.add(nine, None);
+        let drawn = draw(&view, &Frame { width: 70, height: Some(20), ..FRAME });
+        assert_eq!(drawn.lines().filter(|line| line.starts_with("everybody ")).count(), 9, "{drawn}");
+        assert!(
+            drawn.lines().count() <= 20 && drawn.lines().all(|line| line.chars().count() <= 70),
+            "{drawn}"
+        );
+        assert!(
+            drawn.contains("127.0.0.1:9001: down") && drawn.contains("store default: unavailable"),
+            "{drawn}"
+        );
+        assert!(!drawn.contains("127.0.0.1:9000: healthy") && !drawn.contains("rule and key"), "{drawn}");
+        assert!(drawn.contains("per second") && !drawn.contains("total"), "{drawn}");
     }
 
     #[test]
