@@ -16,6 +16,7 @@ const POLICY = `rules:
   - { name: everybody, key: ip, quota: 20/min burst 10 }
   - { name: "<b>paced</b>", key: ip, match: { path: /presentations/** }, quota: 1/s, wait: 30s, queue: 100 }
   - { name: watched, key: ip, quota: 10/min, mode: shadow }
+  - { name: late, match: { path: /icons/blank.gif }, quota: 1/d }
   - { name: silent, key: ip, match: { path: /never/requested }, quota: 10/min }
 `;
 const BEFORE = 'rules: [{ name: everybody, key: ip, quota: 30/min burst 10 }]\n';
@@ -45,8 +46,8 @@ after(async () => {
 const rows = (table) =>
   table.locator('tbody tr').evaluateAll((all) => all.map((row) => [...row.cells].map((cell) => cell.innerText)));
 
-/** The values of a chart, measured from its bars, in the format of the JSON report. */
-async function bars(chart, { bins, columns }) {
+/** The values of a chart, measured from its bars on the time axis of `all`, in the format of the JSON report. */
+async function bars(chart, { bins, columns, start, width }, all) {
   const most = Math.max(...bins.map((bin) => bin.reduce((sum, count) => sum + count)));
   const drawn = await chart.evaluate((svg) => {
     const { width, height } = svg.viewBox.baseVal;
@@ -58,7 +59,7 @@ async function bars(chart, { bins, columns }) {
   });
   const found = bins.map(() => [0, 0, 0, 0]);
   for (const { column, left, part } of drawn)
-    found[Math.round(left * bins.length)][columns.indexOf(column)] = Math.round(part * most);
+    found[Math.round((all.start + left * all.bins.length * all.width - start) / width)][columns.indexOf(column)] = Math.round(part * most);
   return found;
 }
 
@@ -94,10 +95,12 @@ test('report charts match the JSON report', async () => {
   const { page } = await browser.openFile(file);
   const { timeline, rules } = report.policy;
   const all = page.getByRole('img', { name: /^requests over time/ });
-  assert.deepEqual(await bars(all, timeline), timeline.bins);
-  for (const rule of rules.slice(0, 3)) {
+  assert.deepEqual(await bars(all, timeline, timeline), timeline.bins);
+  // All charts have the same time axis.
+  assert.equal(new Set(await page.locator('.ends').allInnerTexts()).size, 1);
+  for (const rule of rules.slice(0, 4)) {
     const chart = page.getByRole('img', { name: `rule ${rule.name} over time` });
-    assert.deepEqual(await bars(chart, rule.timeline), rule.timeline.bins, rule.name);
+    assert.deepEqual(await bars(chart, rule.timeline, timeline), rule.timeline.bins, rule.name);
     const { height, width } = await chart.boundingBox();
     assert.ok(height > 100 && width > 600, `${width} × ${height}`);
     const part = page.getByRole('region', { name: rule.name, exact: true });

@@ -9,6 +9,7 @@ use crate::{
     run::{PolicyStats, RuleStats, Timeline, TimelineBin},
 };
 use std::fmt::{self, Write as _};
+use tidegate_core::Micros;
 use tidegate_limiter::TopKey;
 
 const STYLE: &str = "\
@@ -46,9 +47,10 @@ pub fn to_html(report: &ReplayReport<'_>) -> String {
     write_table(&mut page, "all rules", (report.policy, &report.result.stats));
     page.push_str("<h2>Timeline</h2>\n");
     write_legend(&mut page);
-    write_chart(&mut page, "requests over time", &report.result.stats.timeline);
+    let axis = TimeAxis::of(&report.result.stats.timeline);
+    write_chart(&mut page, "requests over time", &report.result.stats.timeline, axis);
     for rule in &report.result.stats.rules {
-        write_rule(&mut page, rule);
+        write_rule(&mut page, rule, axis);
     }
     if let (Some(name), Some((stats, difference))) = (report.baseline, &report.result.comparison) {
         let _ = writeln!(page, "<h2>Compared with {}</h2>", HtmlEscaped(name));
@@ -59,7 +61,7 @@ pub fn to_html(report: &ReplayReport<'_>) -> String {
     page
 }
 
-/// Begins a table that scrolls horizonstats if it is too wide. The label describes it to assistive technology.
+/// Begins a table that scrolls horizontally if it is too wide. The label describes it to assistive technology.
 fn begin_table(page: &mut String, label: &str, columns: &[&str]) {
     let _ = write!(
         page,
@@ -104,12 +106,31 @@ fn write_legend(page: &mut String) {
 const CHART_WIDTH: f64 = 960.0;
 const CHART_HEIGHT: f64 = 180.0;
 
+/// The time axis that all charts of a report share, in microseconds.
+#[derive(Clone, Copy)]
+struct TimeAxis {
+    start: u64,
+    end: u64,
+}
+
+impl TimeAxis {
+    fn of(timeline: &Timeline) -> Self {
+        let start = timeline.start().get();
+        Self { start, end: start + timeline.width().get() * timeline.bins().len().max(1) as u64 }
+    }
+
+    /// The position of a time in a chart.
+    fn place(self, at: u64) -> f64 {
+        let length = (self.end - self.start).max(1) as f64;
+        at.clamp(self.start, self.end).saturating_sub(self.start) as f64 * CHART_WIDTH / length
+    }
+}
+
 /// Writes stacked bars, one for each bin. The text is outside of the SVG, which scales with the screen.
-fn write_chart(page: &mut String, about: &str, timeline: &Timeline) {
+fn write_chart(page: &mut String, about: &str, timeline: &Timeline, axis: TimeAxis) {
     let bins = timeline.bins();
     let height = |bin: &TimelineBin| bin.requests() + bin.shadow;
     let most = bins.iter().map(height).max().unwrap_or(0).max(1);
-    let width = CHART_WIDTH / bins.len().max(1) as f64;
     let _ = write!(
         page,
         "<figure><figcaption>at most {most} in {span}</figcaption><svg viewBox=\"0 0 {CHART_WIDTH} {CHART_HEIGHT}\" \
@@ -117,7 +138,10 @@ fn write_chart(page: &mut String, about: &str, timeline: &Timeline) {
         HtmlEscaped(about),
         span = HumanDuration(timeline.width())
     );
-    for (place, bin) in bins.iter().enumerate() {
+    let step = timeline.width().get();
+    for (index, bin) in (0..).zip(bins) {
+        let from = timeline.start().get() + index * step;
+        let (left, right) = (axis.place(from), axis.place(from + step));
         let mut top = CHART_HEIGHT;
         for (class, count) in
             [("go", bin.admitted), ("wait", bin.delayed), ("shade", bin.shadow), ("no", bin.denied)]
@@ -127,23 +151,22 @@ fn write_chart(page: &mut String, about: &str, timeline: &Timeline) {
             }
             let high = count as f64 * CHART_HEIGHT / most as f64;
             top -= high;
-            let (left, wide) = (place as f64 * width, (width - 0.5).max(0.5));
+            let wide = (right - left - 0.5).max(0.5);
             let _ = write!(
                 page,
                 "<rect class=\"{class}\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{wide:.1}\" height=\"{high:.1}\"/>"
             );
         }
     }
-    let end = tidegate_core::Micros::new(timeline.start().get() + timeline.width().get() * bins.len() as u64);
     let _ = writeln!(
         page,
         "</svg><div class=\"ends\"><span>{}</span><span>{}</span></div></figure>",
-        format_timestamp(timeline.start()),
-        format_timestamp(end),
+        format_timestamp(Micros::new(axis.start)),
+        format_timestamp(Micros::new(axis.end)),
     );
 }
 
-fn write_rule(page: &mut String, rule: &RuleStats) {
+fn write_rule(page: &mut String, rule: &RuleStats, axis: TimeAxis) {
     let all = count_denials(rule);
     if all + rule.delayed == 0 {
         return;
@@ -171,7 +194,7 @@ fn write_rule(page: &mut String, rule: &RuleStats) {
             rule.denied_by_other_rules()
         );
     }
-    write_chart(page, &format!("rule {} over time", rule.name), &rule.timeline);
+    write_chart(page, &format!("rule {} over time", rule.name), &rule.timeline, axis);
     let mut top = rule.keys.top();
     top.truncate(TOP_KEYS);
     if !top.is_empty() {
@@ -185,10 +208,9 @@ fn write_rule(page: &mut String, rule: &RuleStats) {
 
 /// Writes a row for each key.
 fn write_key_table(page: &mut String, rule: &str, top: &[TopKey], all: u64) {
-    let most = top.first().map_or(1, TopKey::min_count).max(1);
     begin_table(page, &format!("keys denied by {rule}"), &["key", "denied", "share", "bar"]);
     for key in top {
-        let wide = key.min_count() as f64 * 100.0 / most as f64;
+        let wide = key.min_count() as f64 * 100.0 / all.max(1) as f64;
         let _ = writeln!(
             page,
             "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"bar\"><svg viewBox=\"0 0 100 4\" \
