@@ -9,7 +9,7 @@ pub(crate) fn render_json(outcome: &FindOutcome) -> Value {
     let steps = outcome.steps.iter().map(|step| {
         json!({
             "rate": step.rate,
-            "sent_rate": step.sent_rate,
+            "reached_rate": step.reached_rate,
             "p50": seconds(step.p50),
             "p99": seconds(step.p99),
             "errors": step.errors,

@@ -18,7 +18,7 @@ pub(crate) use search::RateSearch;
 pub(crate) use svg::draw;
 pub(crate) use text::render_text;
 
-use super::{BenchOutcome, text::request_rate};
+use super::{BenchOutcome, text::reached_rate};
 use std::collections::BTreeSet;
 use tidegate_core::{Micros, Percent};
 
@@ -36,8 +36,8 @@ pub(crate) struct FindTarget {
 pub(crate) struct LoadStep {
     /// Requests per second.
     pub(crate) rate: u64,
-    /// The rate at which requests were sent.
-    pub(crate) sent_rate: f64,
+    /// The rate of responses.
+    pub(crate) reached_rate: f64,
     pub(crate) p50: Micros,
     pub(crate) p99: Micros,
     /// The share of requests that failed.
@@ -98,7 +98,7 @@ impl LoadStep {
         };
         Self {
             rate,
-            sent_rate: request_rate(outcome),
+            reached_rate: reached_rate(outcome),
             p50,
             p99,
             errors,
@@ -165,7 +165,7 @@ mod tests {
         };
         LoadStep {
             rate,
-            sent_rate: rate as f64,
+            reached_rate: rate as f64,
             p50: Micros::from_millis(p99 / 2),
             p99: Micros::from_millis(p99),
             errors,

@@ -20,13 +20,13 @@ pub(crate) fn render_text(outcome: &FindOutcome, paint: Paint) -> String {
         format_rough(target.max_latency),
         target.max_errors
     );
-    let header = format!("{:>10} {:>10} {:>8} {:>8} {:>7}", "rate", "sent", "p50", "p99", "errors");
+    let header = format!("{:>10} {:>10} {:>8} {:>8} {:>7}", "rate", "reached", "p50", "p99", "errors");
     let _ = writeln!(text, "{}", paint.tone(Tone::Faint, header));
     for step in outcome.steps_by_rate() {
         let row = format!(
             "{:>10} {:>10} {:>8} {:>8} {:>7}",
             format!("{}/s", step.rate),
-            format!("{:.0}/s", step.sent_rate),
+            format!("{:.0}/s", step.reached_rate),
             format_rough(step.p50),
             format_rough(step.p99),
             format_share(step.errors)
@@ -107,7 +107,7 @@ mod tests {
             "\
 http://127.0.0.1:8080/a: p99 of at most 200ms, errors of at most 0%
 
-      rate       sent      p50      p99  errors
+      rate    reached      p50      p99  errors
      100/s      100/s      5ms     10ms      0%                 │               within the target
      200/s      200/s     20ms     40ms      0%  ███            │               within the target
      282/s      282/s    150ms    300ms      0%  ██████████████████████         latency above the target
