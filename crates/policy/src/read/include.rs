@@ -16,7 +16,7 @@ use std::{
 const APPENDED_KEYS: [&str; 4] = ["listen", "routes", "rules", "trusted-proxies"];
 
 /// Keys whose maps are merged.
-const MERGED_SECTIONS: [&str; 4] = ["upstreams", "stores", "lists", "templates"];
+const MERGED_SECTIONS: [&str; 5] = ["upstreams", "stores", "features", "lists", "templates"];
 
 /// The maximum number of files; more are an accident.
 const MAX_FILES: usize = 64;

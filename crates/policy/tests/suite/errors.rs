@@ -183,7 +183,8 @@ fn files_include_others() {
     let disk = TestFiles::from([
         (
             "etc/policy.yaml",
-            "include: [more/rules.toml, more/../lists.json]\nroutes: app\nrules: [{ name: a, quota: 1/s }]\n",
+            "include: [more/rules.toml, more/../lists.json]\nroutes: app\nfeatures: { chat: {} }\n\
+             rules: [{ name: a, quota: 1/s }]\n",
         ),
         (
             "etc/more/rules.toml",
@@ -192,13 +193,15 @@ fn files_include_others() {
         (
             "etc/lists.json",
             r#"{"lists": {"bad": {"files": "bad.txt"}}, "templates": {"t": {"quota": "2/s", "wait": "5s"}},
-                "rules": {"name": "c", "deny": "bad"}}"#,
+                "rules": {"name": "c", "deny": "bad"}, "features": {"export": {}}}"#,
         ),
     ]);
     let policy = read(&disk).unwrap();
     let names: Vec<_> = policy.rules.iter().map(|rule| rule.name.as_str()).collect();
     assert_eq!(names, ["a", "b", "c"]);
     assert_eq!(policy.rules[1].wait.as_secs(), 5);
+    let features: Vec<_> = policy.features.iter().map(|feature| feature.name.as_str()).collect();
+    assert_eq!(features, ["chat", "export"]);
     // Paths are relative to the file that contains them.
     assert_eq!(policy.lists["bad"].files, [Path::new("etc/bad.txt")]);
 }
