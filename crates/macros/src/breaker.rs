@@ -96,6 +96,10 @@ impl BreakerAttribute {
         errors.into_result(Some(breaker))
     }
 
+    pub(crate) fn has_fallback(&self) -> bool {
+        matches!(self.rejection, RejectionMode::Fallback(_))
+    }
+
     /// The static of the call site.
     pub(crate) fn site(&self, suffix: &str) -> TokenStream {
         let Self { krate, settings, message, .. } = self;

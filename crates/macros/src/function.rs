@@ -5,7 +5,7 @@
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{
-    Attribute, Error, FnArg, Pat, Result, ReturnType, Signature, Token, Type, Visibility,
+    Attribute, Error, FnArg, Pat, ReceiverKind, Result, ReturnType, Signature, Token, Type, Visibility,
     parse::{Parse, ParseStream},
     spanned::Spanned as _,
     visit_mut::{self, VisitMut},
@@ -88,6 +88,54 @@ impl Function {
         patterns
             .chain(self.boxed().into_iter().flat_map(BoxedFuture::patterns))
             .any(|pattern| pattern::binds(pattern, name))
+    }
+
+    /// The patterns of the arguments where the body uses them.
+    pub(crate) fn argument_patterns(&self) -> impl Iterator<Item = &Pat> {
+        let typed =
+            self.sig.inputs.iter().filter(|_| self.boxed().is_none()).filter_map(|input| match input {
+                FnArg::Typed(typed) => Some(&*typed.pat),
+                FnArg::Receiver(_) => None,
+            });
+        typed.chain(self.boxed().into_iter().flat_map(BoxedFuture::patterns))
+    }
+
+    /// Rejects arguments that a second call of the body could not use.
+    pub(crate) fn check_repeatable(&self) -> Result<()> {
+        let is_exclusive =
+            |ty: &Type| matches!(ty, Type::Reference(reference) if reference.mutability.is_some());
+        for input in &self.sig.inputs {
+            let is_repeatable = match input {
+                FnArg::Receiver(receiver) => match &receiver.kind {
+                    ReceiverKind::Reference(.., mutability) => mutability.is_none(),
+                    ReceiverKind::Typed(_, ty) => matches!(**ty, Type::Reference(_)) && !is_exclusive(ty),
+                    _ => false,
+                },
+                FnArg::Typed(typed) => !is_exclusive(&typed.ty),
+            };
+            if !is_repeatable {
+                let fix = match input {
+                    FnArg::Receiver(_) => "take `&self`",
+                    FnArg::Typed(_) => "take a value that can be cloned, or a shared reference",
+                };
+                let problem = "`#[retry]` calls the body several times, also at the same time";
+                return Err(Error::new_spanned(input, format!("{problem}; {fix}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Rejects functions that cannot await.
+    pub(crate) fn check_async(&self, attribute: &str) -> Result<()> {
+        match self.is_async() {
+            true => Ok(()),
+            false => Err(Error::new(
+                self.sig.ident.span(),
+                format!(
+                    "`#[{attribute}]` waits, and this function cannot; make it an `async fn`, or remove the attribute"
+                ),
+            )),
+        }
     }
 
     /// An expression of the attribute for use in the body, where `self` may have another name.

@@ -1,4 +1,4 @@
-//! The attribute macros `limit`, `concurrency` and `breaker`.
+//! The attribute macros `limit`, `concurrency`, `breaker`, `retry` and `time_limit`.
 //!
 //! Use them through the crate `tidegate`, which documents them: the generated code refers to that crate only.
 //!
@@ -7,6 +7,8 @@
 //! | [`macro@limit`] | limits the rate of calls of a function |
 //! | [`macro@concurrency`] | limits the number of calls in flight |
 //! | [`macro@breaker`] | rejects calls while too many fail or are slow |
+//! | [`macro@retry`] | retries failed calls, within a budget |
+//! | [`macro@time_limit`] | cancels calls that take too long |
 //!
 //! It does not
 //!
@@ -21,6 +23,7 @@ mod limit;
 mod params;
 mod pattern;
 mod rejection;
+mod retry;
 mod stack;
 mod text;
 
@@ -48,6 +51,18 @@ pub fn concurrency(params: TokenStream, item: TokenStream) -> TokenStream {
 #[proc_macro_attribute]
 pub fn breaker(params: TokenStream, item: TokenStream) -> TokenStream {
     expand(AttributeKind::Breaker, params.into(), &item.into())
+}
+
+#[doc = include_str!("../docs/retry.md")]
+#[proc_macro_attribute]
+pub fn retry(params: TokenStream, item: TokenStream) -> TokenStream {
+    expand(AttributeKind::Retry, params.into(), &item.into())
+}
+
+#[doc = include_str!("../docs/time_limit.md")]
+#[proc_macro_attribute]
+pub fn time_limit(params: TokenStream, item: TokenStream) -> TokenStream {
+    expand(AttributeKind::TimeLimit, params.into(), &item.into())
 }
 
 fn expand(

@@ -190,10 +190,14 @@ impl LimitKind {
 }
 
 impl LimitAttribute {
+    pub(crate) fn has_fallback(&self) -> bool {
+        matches!(self.rejection, RejectionMode::Fallback(_))
+    }
+
     /// Whether the outcomes of calls are recorded, for a policy whose quotas apply while calls fail.
     pub(crate) fn has_outcome(&self, function: &Function) -> bool {
         // With a fallback, a type with this name may not be that of the standard library.
-        let is_result = || !matches!(self.rejection, RejectionMode::Fallback(_)) && function.returns_result();
+        let is_result = || !self.has_fallback() && function.returns_result();
         self.classify.is_some() || is_result()
     }
 

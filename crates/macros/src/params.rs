@@ -157,6 +157,9 @@ const SYNONYMS: &[(&str, &str, &str)] = &[
     ("failure", "classify", "it is now `classify`"),
     ("or", "map_err", "it is now `map_err`"),
     ("share", "shared", "it is now `shared`"),
+    ("attempts", "max", "write `max = 2` for two retries after the first attempt"),
+    ("max_attempts", "max", "write `max = 2` for two retries after the first attempt"),
+    ("timeout", "time_limit", "write `time_limit = \"2s\"`"),
 ];
 
 fn unknown_parameter(name: &Ident, known: &[&str]) -> Error {

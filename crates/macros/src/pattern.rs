@@ -1,5 +1,6 @@
 //! Patterns of arguments.
 
+use crate::retry::BoundNames;
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{Error, FieldPat, Member, Pat, Result};
@@ -26,6 +27,26 @@ pub(crate) fn binds(pattern: &Pat, name: &str) -> bool {
         Pat::TupleStruct(parts) => any(&mut parts.elems.iter()),
         Pat::Struct(parts) => any(&mut parts.fields.iter().map(|field| &*field.pat)),
         _ => false,
+    }
+}
+
+/// Adds the names that a pattern binds, each with its `mut`.
+pub(crate) fn bound_names(pattern: &Pat, names: &mut BoundNames) {
+    match pattern {
+        Pat::Ident(ident) => {
+            names.push((ident.ident.clone(), ident.mutability));
+            if let Some((_, inner)) = &ident.subpat {
+                bound_names(inner, names);
+            }
+        }
+        Pat::Paren(inner) => bound_names(&inner.pat, names),
+        Pat::Reference(inner) => bound_names(&inner.pat, names),
+        Pat::Type(inner) => bound_names(&inner.pat, names),
+        Pat::Slice(parts) => parts.elems.iter().for_each(|part| bound_names(part, names)),
+        Pat::Tuple(parts) => parts.elems.iter().for_each(|part| bound_names(part, names)),
+        Pat::TupleStruct(parts) => parts.elems.iter().for_each(|part| bound_names(part, names)),
+        Pat::Struct(parts) => parts.fields.iter().for_each(|field| bound_names(&field.pat, names)),
+        _ => {}
     }
 }
 

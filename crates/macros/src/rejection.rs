@@ -39,27 +39,36 @@ impl RejectionMode {
         }
     }
 
-    /// The match arm of a rejection. The grants in `before` are released first.
+    /// The match arm of a rejection. The grants in `before` are released first. The rejection is recorded in the variable
+    /// `recorded_in` of an attempt.
     pub(crate) fn match_arm(
         &self,
         krate: &Path,
         function: &Function,
         before: &[Ident],
+        recorded_in: Option<&Ident>,
     ) -> Result<TokenStream> {
         let site = Span::mixed_site();
         let release_granted = quote_spanned!(site=> #(::core::mem::drop(#before);)*);
+        let record = recorded_in.map(|attempt| quote_spanned!(site=> #attempt.record(&limited);));
         Ok(match self {
             Self::From => {
                 let (first, last) = function.output_span();
                 let krate = respan(krate, first);
                 let from = quote_spanned!(first=> #krate::site::FromLimited);
                 let from_limited = quote_spanned!(last=> ::from_limited(limited));
-                quote_spanned!(site=> ::core::result::Result::Err(limited) => return #from #from_limited,)
+                quote_spanned! {site=>
+                    ::core::result::Result::Err(limited) => {
+                        #record
+                        return #from #from_limited;
+                    }
+                }
             }
             Self::MapError(or) => {
                 let or = function.rename_self(or);
                 quote_spanned! {site=>
                     ::core::result::Result::Err(limited) => {
+                        #record
                         return ::core::result::Result::Err(#krate::site::convert_rejection(limited, #or));
                     }
                 }

@@ -1,13 +1,15 @@
-//! All attributes of one function, in the order of their checks: rates, concurrency limits, breakers, the body.
+//! All attributes of one function, in the order of their checks: retries, rates, concurrency limits, breakers, the time
+//! limit, the body.
 //!
 //! A call that a rate rejects acquires no permit, and no breaker records it. Tokens of a rate are refunded when a
-//! later check rejects.
+//! later check rejects. Each attempt of a call is checked, and a breaker records a call that exceeds its time limit.
 
 use crate::{
     breaker::BreakerAttribute,
     function::{Function, output_hint, respan},
     limit::{LimitArguments, LimitAttribute, LimitKind},
     params::ErrorList,
+    retry::{RetryAttribute, TimeLimitAttribute},
 };
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{format_ident, quote_spanned};
@@ -19,6 +21,8 @@ pub(crate) enum AttributeKind {
     Limit,
     Concurrency,
     Breaker,
+    Retry,
+    TimeLimit,
 }
 
 /// All attributes of one function.
@@ -27,6 +31,8 @@ struct AttributeStack {
     limits: Vec<LimitAttribute>,
     concurrency: Vec<LimitAttribute>,
     breakers: Vec<BreakerAttribute>,
+    retry: Option<RetryAttribute>,
+    time_limit: Option<TimeLimitAttribute>,
     /// The paths of the attributes that were removed from the function.
     paths: Vec<Path>,
 }
@@ -35,11 +41,15 @@ struct AttributeStack {
 pub(crate) const CONSUMED_MARK: &str = "__consumed";
 
 impl AttributeKind {
+    const ALL: [Self; 5] = [Self::Limit, Self::Concurrency, Self::Breaker, Self::Retry, Self::TimeLimit];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Limit => "limit",
             Self::Concurrency => "concurrency",
             Self::Breaker => "breaker",
+            Self::Retry => "retry",
+            Self::TimeLimit => "time_limit",
         }
     }
 
@@ -49,6 +59,8 @@ impl AttributeKind {
             Self::Limit => LimitKind::Rate.parse(params)?.map(|limit| limit.krate),
             Self::Concurrency => LimitKind::Concurrency.parse(params)?.map(|limit| limit.krate),
             Self::Breaker => BreakerAttribute::parse(params)?.map(|breaker| breaker.krate),
+            Self::Retry => RetryAttribute::parse(params)?.map(|retry| retry.krate),
+            Self::TimeLimit => TimeLimitAttribute::parse(params)?.map(|limit| limit.krate),
         };
         Ok(krate.unwrap_or_else(|| parse_quote!(::tidegate)))
     }
@@ -61,7 +73,7 @@ impl AttributeKind {
             || path.segments.iter().any(|segment| segment.ident == "tidegate")
             || attribute_params(attribute.clone()).is_ok_and(has_crate_param);
         let name = path.segments.last().filter(|_| is_ours)?;
-        [Self::Limit, Self::Concurrency, Self::Breaker].into_iter().find(|which| name.ident == which.name())
+        Self::ALL.into_iter().find(|which| name.ident == which.name())
     }
 }
 
@@ -114,6 +126,10 @@ impl AttributeStack {
             AttributeKind::Limit => self.limits.extend(LimitKind::Rate.parse(params)?),
             AttributeKind::Concurrency => self.concurrency.extend(LimitKind::Concurrency.parse(params)?),
             AttributeKind::Breaker => self.breakers.extend(BreakerAttribute::parse(params)?),
+            AttributeKind::Retry => set_once(&mut self.retry, RetryAttribute::parse(params)?, kind)?,
+            AttributeKind::TimeLimit => {
+                set_once(&mut self.time_limit, TimeLimitAttribute::parse(params)?, kind)?;
+            }
         }
         Ok(())
     }
@@ -125,11 +141,26 @@ impl AttributeStack {
         let paths = &self.paths;
         // Uses their imports, to avoid warnings about unused ones.
         let mut checks = quote_spanned!(site=> #(#[#paths(#mark)] const _: () = ();)*);
-        if gates == 0 {
+        if gates == 0 && self.retry.is_none() && self.time_limit.is_none() {
             let block = function.block();
             return Ok(function.with_body(quote_spanned!(site=> #checks #block)));
         }
-        function.name_arguments();
+        let marks = std::mem::take(&mut checks);
+        // A repeated body does not change the original arguments.
+        if self.retry.is_some() {
+            function.check_async("retry")?;
+            function.attrs.push(parse_quote!(#[allow(unused_mut)]));
+        }
+        if self.time_limit.is_some() {
+            function.check_async("time_limit")?;
+        }
+        let attempt = Ident::new("attempt", site);
+        let recorded_in = self.retry.as_ref().map(|_| &attempt);
+        if self.limits.iter().chain(&self.concurrency).any(LimitAttribute::has_fallback)
+            || self.breakers.iter().any(BreakerAttribute::has_fallback)
+        {
+            function.name_arguments();
+        }
         let (mut granted, mut recorders) = (Vec::new(), Vec::new());
         let mut counted = TokenStream::new();
         for (index, limit) in self.limits.iter().chain(&self.concurrency).enumerate() {
@@ -142,7 +173,7 @@ impl AttributeStack {
             };
             let number = if limit.kind == LimitKind::Rate { index } else { index - self.limits.len() };
             let has_outcome = limit.has_outcome(function);
-            checks.extend(expand_limit(limit, mode, number, function, &grant, &granted)?);
+            checks.extend(expand_limit(limit, mode, number, function, &grant, &granted, recorded_in)?);
             let call = format_ident!("call_{}", index, span = site);
             counted.extend(match (mode, has_outcome) {
                 (AcquireMode::Check, false) | (AcquireMode::Acquire, false) => TokenStream::new(),
@@ -171,13 +202,35 @@ impl AttributeStack {
         }
         for (index, breaker) in self.breakers.iter().enumerate() {
             let pass = format_ident!("pass_{}", index, span = site);
-            checks.extend(expand_breaker(breaker, index, function, &pass, &granted)?);
+            checks.extend(expand_breaker(breaker, index, function, &pass, &granted, recorded_in)?);
             granted.push(pass.clone());
             let (krate, classify) = (&breaker.krate, breaker.classify.as_ref());
             recorders.push(OutcomeRecorder { krate, classify, call: pass });
         }
-        let body = recorded_body(function, &recorders);
-        Ok(function.with_body(quote_spanned!(site=> #checks #counted #body)))
+        let block = match &self.time_limit {
+            Some(time_limit) => time_limit.wrap(function, &function.block())?,
+            None => function.block(),
+        };
+        let body = recorded_body(function, &block, &recorders);
+        let mut body = quote_spanned!(site=> #checks #counted #body);
+        if let Some(retry) = &self.retry {
+            body = retry.wrap(function, &body, &attempt)?;
+        }
+        Ok(function.with_body(quote_spanned!(site=> #marks #body)))
+    }
+}
+
+/// Sets the attribute of a kind that a function can have once.
+fn set_once<T>(attribute: &mut Option<T>, parsed: Option<T>, kind: AttributeKind) -> Result<()> {
+    match (&attribute, parsed) {
+        (Some(_), Some(_)) => {
+            let name = kind.name();
+            Err(Error::new(Span::call_site(), format!("more than one `#[{name}]`; remove the others")))
+        }
+        (_, parsed) => {
+            *attribute = attribute.take().or(parsed);
+            Ok(())
+        }
     }
 }
 
@@ -210,10 +263,9 @@ impl OutcomeRecorder<'_> {
 }
 
 /// The body, and the code that records its outcome.
-fn recorded_body(function: &Function, recorders: &[OutcomeRecorder<'_>]) -> TokenStream {
+fn recorded_body(function: &Function, block: &TokenStream, recorders: &[OutcomeRecorder<'_>]) -> TokenStream {
     let site = Span::mixed_site();
-    let block = function.block();
-    let [OutcomeRecorder { krate, .. }, ..] = recorders else { return block };
+    let [OutcomeRecorder { krate, .. }, ..] = recorders else { return block.clone() };
     let output = function.output();
     let expected = output_hint(output.as_ref());
     let call = match (function.is_async(), &output) {
@@ -248,12 +300,13 @@ fn expand_limit(
     function: &Function,
     grant: &Ident,
     before: &[Ident],
+    recorded_in: Option<&Ident>,
 ) -> Result<TokenStream> {
     let site = Span::mixed_site();
     let which = if limit.kind == LimitKind::Rate { AttributeKind::Limit } else { AttributeKind::Concurrency };
     let statics = limit.site(&name_suffix(which, number), function);
     let arguments = limit.arguments(function)?;
-    let rejected = limit.rejection.match_arm(&limit.krate, function, before)?;
+    let rejected = limit.rejection.match_arm(&limit.krate, function, before, recorded_in)?;
     let method = match (mode, function.is_async()) {
         (AcquireMode::Check, true) => "admit",
         (AcquireMode::Check, false) => "admit_blocking",
@@ -315,10 +368,11 @@ fn expand_breaker(
     function: &Function,
     pass: &Ident,
     before: &[Ident],
+    recorded_in: Option<&Ident>,
 ) -> Result<TokenStream> {
     let site = Span::mixed_site();
     let statics = breaker.site(&name_suffix(AttributeKind::Breaker, number));
-    let rejected = breaker.rejection.match_arm(&breaker.krate, function, before)?;
+    let rejected = breaker.rejection.match_arm(&breaker.krate, function, before, recorded_in)?;
     Ok(quote_spanned! {site=>
         let #pass = {
             #statics

@@ -30,13 +30,14 @@
 //! |---|---|
 //! | [`core`] | quotas, algorithms and decisions, without a clock |
 //! | [`limiter`] | limiters, stores, waiting, reservations, permits |
-//! | [`overload`] | adaptive limits, priorities, circuit breakers, throttles, features, fallbacks |
+//! | [`overload`] | adaptive limits, priorities, circuit breakers, throttles, retries, features, fallbacks |
 //! | [`access`] | access lists and bans |
 //! | `bandwidth` | bandwidth limits of readers, writers, streams and bodies |
 //! | `rule` | named limits for functions and requests |
 //! | `policy`, `tower`, `actix`, `redis` | with the feature of that name: policy files, layers, middleware, the store in Redis or Valkey |
 //!
-//! The attributes `limit`, `concurrency` and `breaker` (feature `macros`) limit functions, and layers limit services.
+//! The attributes `limit`, `concurrency`, `breaker`, `retry` and `time_limit` (feature `macros`) protect functions, and layers
+//! protect services.
 //! Both declare rules with names. With the feature `policy`, `init` applies a policy file to all of them: other quotas,
 //! modes and stores than those in code, without a build. The same file works in the gateway and in the decision
 //! service.
@@ -61,7 +62,7 @@ pub use tidegate_limiter::{
     WaitPriority, Waiter,
 };
 #[cfg(feature = "macros")]
-pub use tidegate_macros::{breaker, concurrency, limit};
+pub use tidegate_macros::{breaker, concurrency, limit, retry, time_limit};
 pub use tidegate_overload::{CallError, CallOutcome};
 #[cfg(feature = "tokio")]
 pub use tidegate_rule::{Gate, Limited, RequestLimit, Rule, RuleConfig, Rules, Verdict};
@@ -72,7 +73,7 @@ pub use tidegate_core as core;
 /// Limiters: keys in memory or in a store, waiting, reservations, permits.
 pub use tidegate_limiter as limiter;
 
-/// Adaptive limits, priorities, breakers, error rates, load, features, fallbacks.
+/// Adaptive limits, priorities, breakers, error rates, retries, load, features, fallbacks.
 pub use tidegate_overload as overload;
 
 /// Deny and allow lists, and bans.
@@ -109,6 +110,11 @@ pub use tidegate_redis as redis;
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// Runs the code of the chapter about overload as tests.
+#[cfg(all(doctest, feature = "tokio"))]
+#[doc = include_str!("../../../docs/overload.md")]
+struct OverloadChapter;
+
 /// Runs the code of the guide for Spring users as tests.
 #[cfg(all(doctest, feature = "policy"))]
 #[doc = include_str!("../../../docs/from-spring.md")]
@@ -123,4 +129,8 @@ mod attributes {
     struct ConcurrencyExamples;
     #[doc = include_str!("../../macros/docs/breaker.md")]
     struct BreakerExamples;
+    #[doc = include_str!("../../macros/docs/retry.md")]
+    struct RetryExamples;
+    #[doc = include_str!("../../macros/docs/time_limit.md")]
+    struct TimeLimitExamples;
 }

@@ -176,7 +176,7 @@ impl NamedBreaker {
 
 /// A result that can be classified as a success or a failure.
 #[diagnostic::on_unimplemented(
-    message = "a breaker cannot classify `{Self}` as a success or a failure",
+    message = "`{Self}` is neither a success nor a failure",
     label = "not a `Result`",
     note = "return a `Result`, or classify the result: `classify = |result| CallOutcome::…`"
 )]

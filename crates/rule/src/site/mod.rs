@@ -11,16 +11,18 @@
 mod breaker;
 mod limit;
 mod name;
+mod retry;
 
 pub use crate::permit::CountedCall;
 pub use crate::{FromLimited, KeyPair, Mode, RuleConfig, RuleKey};
 pub use breaker::{BreakerSite, ClassifyOutcome, classify};
 pub use limit::{ActiveSite, AdmitError, LimitSite, SiteReservation};
 pub use name::{config_for_function, config_for_type};
+pub use retry::{AttemptRejection, RetrySite, TimeLimitSite, classify_retry, clock, retry_failure};
 pub use std::time::Duration;
 pub use tidegate_core::{Micros, SettingError};
 pub use tidegate_limiter::{BuildError, Capacity};
-pub use tidegate_overload::BreakerSettings;
+pub use tidegate_overload::{BreakerSettings, HedgeDelay, Retrier};
 
 use crate::{
     Limited, RequestContext, events,
