@@ -4,7 +4,7 @@ use crate::{ApiError, StartupError};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use std::{env, fmt, net::IpAddr, sync::Arc};
 use subtle::ConstantTimeEq as _;
-use tidegate_policy::{Policy, model::EnvVariable};
+use tidegate_policy::model::{AdminSpec, DecisionListener, EnvVariable};
 
 /// The tokens that an API accepts. Without any, everyone may call it.
 #[derive(Debug, Default)]
@@ -65,14 +65,16 @@ impl Authorization {
         Self { tokens: programs.into_iter().collect(), operators }
     }
 
-    /// The tokens of the decision API that a policy declares, read from the environment.
-    pub fn for_decision_api(policy: &Policy) -> Result<Self, StartupError> {
-        let decisions = policy.decisions.as_ref();
-        let programs = decisions.iter().flat_map(|decisions| &decisions.tokens);
+    /// The tokens of a listener for decisions, and that of operators, read from the environment.
+    pub fn for_listener(
+        listener: Option<&DecisionListener>,
+        admin: &AdminSpec,
+    ) -> Result<Self, StartupError> {
+        let programs = listener.iter().flat_map(|listener| &listener.tokens);
         let programs =
             programs.map(|token| Ok((token.name.as_str().into(), Secret::from_env(&token.token)?)));
-        let operators = policy.admin.token.as_ref().map(Secret::from_env).transpose()?;
-        let address = decisions.map(|decisions| decisions.listen.ip());
+        let operators = admin.token.as_ref().map(Secret::from_env).transpose()?;
+        let address = listener.map(|listener| listener.listen.ip());
         Ok(Self {
             tokens: programs.collect::<Result<_, StartupError>>()?,
             operators: Operators::new(operators, address),

@@ -32,6 +32,8 @@ pub struct ConfigSnapshot {
     pub listeners: Vec<ListenerInfo>,
     /// The address of the decision API.
     pub decisions: Option<SocketAddr>,
+    /// The address of the rate limit service for Envoy, if enabled.
+    pub envoy: Option<SocketAddr>,
     /// The number of worker threads.
     pub workers: usize,
 }

@@ -8,13 +8,14 @@ use super::{
     shard::Sampled,
 };
 use std::{fmt, net::IpAddr, sync::Arc};
-use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
+use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, header::ceil_seconds};
 use tidegate_policy::{
     compile::{PolicyAdmission, PolicyGate, PolicyRejection, PolicyResult, RejectAction, RuleResult},
+    matching::RequestView,
     model::{KeyDisplay, Observe},
 };
 use tidegate_rule::{
-    is_in_rollout, key_hash,
+    ProblemDetails, RejectionResponse, is_in_rollout, key_hash,
     request::{KeyValue, RequestHead, normalize_host},
 };
 
@@ -106,8 +107,35 @@ impl RequestRecorder {
         })
     }
 
+    /// Rejects a request that an operator ban applies to: the response, and the id of its record.
+    #[inline]
+    pub fn reject_banned(
+        &self,
+        request: &RequestView<'_>,
+        gate: &PolicyGate,
+    ) -> Option<(RejectionResponse, Option<DenialId>)> {
+        let (ban, left) = self.observer.bans.check(request, gate)?;
+        Some(self.banned_response((ban.target(), left), gate, request.head()))
+    }
+
+    #[cold]
+    fn banned_response(
+        &self,
+        (target, left): (&BanTarget, Micros),
+        gate: &PolicyGate,
+        head: &dyn RequestHead,
+    ) -> (RejectionResponse, Option<DenialId>) {
+        let mut problem =
+            ProblemDetails { detail: "temporarily banned", ..ProblemDetails::new(403, "Forbidden") };
+        let denial = self.record_banned((target, left), problem.status, gate, head);
+        let instance = denial.as_ref().map(DenialId::uri);
+        problem.instance = instance.as_deref();
+        let retry_after = ceil_seconds(left).to_string();
+        (RejectionResponse::from_problem(&problem).header("retry-after", retry_after), denial)
+    }
+
     /// Counts and records a request of a client that an operator has banned.
-    pub fn record_banned(
+    fn record_banned(
         &self,
         (target, left): (&BanTarget, Micros),
         status: u16,
@@ -207,11 +235,12 @@ impl RequestRecorder {
         head: &dyn RequestHead,
         fill: impl FnOnce(DenialRecord) -> DenialRecord,
     ) -> Option<DenialId> {
+        let is_http = head.descriptor().is_none();
         self.record_denial(|denial| {
             fill(DenialRecord {
                 client: gate.proxies().client_address(head).map(|client| self.client_label(client)),
-                method: Some(truncate(&head.method())),
-                path: Some(truncate(&head.path())),
+                method: is_http.then(|| truncate(&head.method())),
+                path: is_http.then(|| truncate(&head.path())),
                 host: head.host().and_then(normalize_host).map(|host| truncate(&host)),
                 ..denial
             })

@@ -377,6 +377,7 @@ mod tests {
                 spans: None,
                 listeners: Vec::new(),
                 decisions: None,
+                envoy: None,
                 workers: 1,
             });
             recorder

@@ -84,6 +84,7 @@ impl Snapshot {
                 .map(|it| json!({ "address": it.address.to_string(), "tls": it.tls }))
                 .collect::<Vec<_>>(),
             "decisions": config.decisions.map(|address| address.to_string()),
+            "envoy": config.envoy.map(|address| address.to_string()),
             "upstreams": self.upstreams.iter()
                 .map(upstream_json)
                 .collect::<Vec<_>>(),

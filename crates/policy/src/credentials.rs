@@ -20,7 +20,7 @@ const CREDENTIAL_WORDS: [&str; 9] = ["auth", "jwt", "key", "pass", "passwd", "pw
 /// Replaces a value that is not shown.
 const REDACTED: &str = "…";
 
-/// Whether a header, cookie or query parameter of this name may contain a credential: `authorization`, `x-api-key`,
+/// Whether a header, cookie, query parameter or entry of a descriptor of this name may contain a credential: `authorization`, `x-api-key`,
 /// `access_token`.
 pub fn is_credential(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
@@ -35,7 +35,7 @@ pub(crate) fn key_has_credential(key: &KeySpec, user: Option<&KeySpec>) -> bool 
         KeySpec::All => false,
         KeySpec::Part(part) => match part {
             KeyPart::Cookie(_) => true,
-            KeyPart::Header(name) | KeyPart::Query(name) => is_credential(name),
+            KeyPart::Header(name) | KeyPart::Query(name) | KeyPart::Descriptor(name) => is_credential(name),
             KeyPart::Cel(expression) => expression_has_credential(expression),
             KeyPart::User => user.is_some_and(|user| key_has_credential(user, None)),
             _ => false,
@@ -75,6 +75,7 @@ fn redact_match(matching: &Match) -> Match {
         headers: values(&matching.headers, false),
         queries: values(&matching.queries, false),
         cookies: values(&matching.cookies, true),
+        descriptor: values(&matching.descriptor, false),
         not: matching.not.as_ref().map(|not| Box::new(redact_match(not))),
         any: matching.any.iter().map(redact_match).collect(),
         when,

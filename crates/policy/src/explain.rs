@@ -53,6 +53,11 @@ pub enum PredictedOutcome {
         /// The wait before.
         delay: Duration,
     },
+    /// The descriptor is within all limits. Descriptors are not forwarded.
+    Allowed {
+        /// The wait before.
+        delay: Duration,
+    },
     /// The request is admitted, and no route matches.
     NoRoute,
     /// The gateway rejects the head of the request before any rule.
@@ -76,7 +81,10 @@ impl PredictedOutcome {
             Self::Malformed(error) => Some(error.status()),
             Self::Rejected { action: RejectAction::Response(answer), .. }
             | Self::Responded { response: RejectAction::Response(answer), .. } => Some(answer.final_status()),
-            Self::Forwarded { .. } | Self::Responded { .. } | Self::Rejected { .. } => None,
+            Self::Forwarded { .. }
+            | Self::Responded { .. }
+            | Self::Allowed { .. }
+            | Self::Rejected { .. } => None,
         }
     }
 
@@ -87,6 +95,7 @@ impl PredictedOutcome {
             | Self::Responded { response: RejectAction::Response(answer), .. } => answer.get("location"),
             Self::Forwarded { .. }
             | Self::Responded { .. }
+            | Self::Allowed { .. }
             | Self::NoRoute
             | Self::Malformed(_)
             | Self::Rejected { .. } => None,
@@ -98,7 +107,11 @@ impl PredictedOutcome {
         match self {
             Self::Forwarded { upstream, .. } => Some(upstream),
             Self::Rejected { action: RejectAction::Upstream(name), .. } => Some(name),
-            Self::Responded { .. } | Self::NoRoute | Self::Malformed(_) | Self::Rejected { .. } => None,
+            Self::Responded { .. }
+            | Self::Allowed { .. }
+            | Self::NoRoute
+            | Self::Malformed(_)
+            | Self::Rejected { .. } => None,
         }
     }
 
@@ -106,7 +119,11 @@ impl PredictedOutcome {
     pub fn rule(&self) -> Option<&str> {
         match self {
             Self::Rejected { rule, .. } => Some(rule),
-            Self::Forwarded { .. } | Self::Responded { .. } | Self::NoRoute | Self::Malformed(_) => None,
+            Self::Forwarded { .. }
+            | Self::Responded { .. }
+            | Self::Allowed { .. }
+            | Self::NoRoute
+            | Self::Malformed(_) => None,
         }
     }
 }
@@ -234,8 +251,16 @@ pub fn explain(policy: &Policy, head: &dyn RequestHead, base: &Path) -> Result<E
         },
     };
     let client = view.client().map(|client| format!(" from {client}")).unwrap_or_default();
+    let request = match head.descriptor() {
+        Some(descriptor) => {
+            let entries =
+                descriptor.entries().map(|(name, value)| format!(" {name}={}", value.escape_debug()));
+            entries.fold("descriptor".to_owned(), |line, entry| line + &entry)
+        }
+        None => format!("{} {}{}{client}", head.method(), view.host().unwrap_or_default(), head.path()),
+    };
     Ok(Explanation {
-        request: format!("{} {}{}{client}", head.method(), view.host().unwrap_or_default(), head.path()),
+        request,
         rules: policy.rules.iter().enumerate().map(explain).collect(),
         outcome: predict(&compile()?, head),
     })
@@ -275,6 +300,7 @@ fn predict(gate: &PolicyGate, head: &dyn RequestHead) -> PredictedOutcome {
     let view = gate.view_request(head);
     let route = gate.find_route_index(&view).and_then(|index| gate.routes().get(index));
     let admitted = |delay| match route.map(|route| &route.action) {
+        _ if head.descriptor().is_some() => PredictedOutcome::Allowed { delay },
         Some(RouteAction::Forward(upstream)) => {
             PredictedOutcome::Forwarded { upstream: upstream.clone(), delay }
         }
@@ -571,6 +597,8 @@ impl fmt::Display for PredictedOutcome {
                     false => write!(f, " after a wait of {}", Micros::from(*delay)),
                 }
             }
+            Self::Allowed { delay } if delay.is_zero() => f.write_str("allowed"),
+            Self::Allowed { delay } => write!(f, "allowed after a wait of {}", Micros::from(*delay)),
             Self::NoRoute => f.write_str("not forwarded: no route matches, 404"),
             Self::Malformed(error) => write!(f, "rejected with {} before any rule: {error}", error.status()),
             Self::Rejected { rule, reason, action } => {

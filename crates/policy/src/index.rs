@@ -111,10 +111,10 @@ impl RuleIndex {
             found.sort_unstable();
             found.dedup();
         }
-        // The trie has checked the path.
-        let matches =
-            |rule: &usize| self.matchers.get(*rule).is_some_and(|rule| rule.matches_except_path(view));
-        found.retain(matches);
+        // The trie has checked the path. A descriptor has none.
+        let matches: fn(&Matcher, &RequestView<'_>) -> bool =
+            if view.is_descriptor() { Matcher::matches } else { Matcher::matches_except_path };
+        found.retain(|rule| self.matchers.get(*rule).is_some_and(|rule| matches(rule, view)));
     }
 
     /// Returns the position of the first rule that matches this request.

@@ -4,6 +4,7 @@ use super::check;
 use crate::{error::CliError, explain, terminal};
 use http::{Method, Request, Uri, Version, header, request};
 use std::{net::IpAddr, path::PathBuf, str::FromStr};
+use tidegate_rule::request::DescriptorHead;
 
 /// Show which rules of a policy apply to a request, which keys they count, and the resulting response.
 ///
@@ -15,7 +16,8 @@ pub(crate) struct ExplainArgs {
     file: PathBuf,
 
     /// Explain this request, as in 'POST /login', 'GET example.com/search?q=a' or '/'
-    request: RequestLine,
+    #[arg(required_unless_present = "descriptor")]
+    request: Option<RequestLine>,
 
     /// Set the client address
     #[arg(long, value_name = "ADDRESS", default_value = "192.0.2.1")]
@@ -29,6 +31,10 @@ pub(crate) struct ExplainArgs {
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<HeaderArg>,
 
+    /// Explain a descriptor of Envoy with this entry, as in 'remote_address=192.0.2.1', instead of a request
+    #[arg(long, value_name = "NAME=VALUE", conflicts_with_all = ["request", "ip", "listener", "headers"])]
+    descriptor: Vec<EntryArg>,
+
     /// Print the explanation as JSON
     #[arg(long)]
     json: bool,
@@ -37,14 +43,25 @@ pub(crate) struct ExplainArgs {
 const EXAMPLES: &str = "\
 Examples:
   tidegate explain policy.yaml 'POST /login' --ip 203.0.113.7
-  tidegate explain policy.yaml 'GET api.example.com/items?page=2' --header 'x-plan: gold'";
+  tidegate explain policy.yaml 'GET api.example.com/items?page=2' --header 'x-plan: gold'
+  tidegate explain policy.yaml --descriptor domain=shop --descriptor remote_address=192.0.2.1";
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
     let policy = check::read_policy(&args.file)?;
-    let listener = args.listener.as_deref();
-    let request = args.request.to_parts(&args.headers).map_err(CliError::input)?;
-    let explanation = tidegate_policy::explain_request(&policy, request, (args.ip, listener), "".as_ref())
-        .map_err(|error| CliError::input(error.to_string()))?;
+    let explanation = match &args.request {
+        Some(line) => {
+            let request = line.to_parts(&args.headers).map_err(CliError::input)?;
+            let sender = (args.ip, args.listener.as_deref());
+            tidegate_policy::explain_request(&policy, request, sender, "".as_ref())
+        }
+        None => {
+            let entries = args.descriptor.iter().map(|entry| (&*entry.name, &*entry.value));
+            let domain = entries.clone().find(|(name, _)| *name == DescriptorHead::DOMAIN);
+            let head = DescriptorHead::new(domain.map_or("", |(_, domain)| domain), entries);
+            tidegate_policy::explain(&policy, &head, "".as_ref())
+        }
+    };
+    let explanation = explanation.map_err(|error| CliError::input(error.to_string()))?;
     match args.json {
         true => terminal::print(&format!("{:#}\n", explain::explanation_json(&explanation))),
         false => terminal::print(&explanation.to_string()),
@@ -96,6 +113,25 @@ impl FromStr for RequestLine {
         let method = method.to_uppercase();
         let method = method.parse().map_err(|_| format!("invalid method `{method}`"))?;
         Ok(Self { method, host: Some(host.to_owned()).filter(|host| !host.is_empty()), target })
+    }
+}
+
+#[derive(Clone, Debug)]
+struct EntryArg {
+    name: String,
+    value: String,
+}
+
+impl FromStr for EntryArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() => {
+                Ok(Self { name: name.to_owned(), value: value.to_owned() })
+            }
+            _ => Err("an entry is a name, an equals sign and a value; write 'user=ann'".to_owned()),
+        }
     }
 }
 

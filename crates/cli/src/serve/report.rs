@@ -15,6 +15,9 @@ pub(crate) fn addresses(gateway: &Gateway) -> Vec<(&'static str, String)> {
         let has_tls = gateway.policy().decisions.as_ref().is_some_and(|decisions| decisions.tls.is_some());
         addresses.push(("decide", format!("{}://{address}", scheme(has_tls))));
     }
+    if let Some(address) = gateway.envoy_address() {
+        addresses.push(("envoy", address.to_string()));
+    }
     if let Some(address) = gateway.admin_address() {
         addresses.push(("admin", format!("http://{address}")));
     }

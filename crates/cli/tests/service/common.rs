@@ -68,7 +68,7 @@ impl Drop for ServiceProcess {
     }
 }
 
-/// The binary with a policy that has `decisions`. Dropping it kills the process.
+/// The binary with a policy that has `decisions` or `envoy`. Dropping it kills the process.
 pub(crate) struct DecisionApiProcess {
     child: Child,
     pub(crate) url: String,
@@ -77,6 +77,11 @@ pub(crate) struct DecisionApiProcess {
 
 impl DecisionApiProcess {
     pub(crate) fn start(policy: &str) -> Self {
+        Self::start_for(policy, "decide")
+    }
+
+    /// Starts it with a policy whose first listener has this purpose.
+    pub(crate) fn start_for(policy: &str, purpose: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("policy.yaml");
         fs::write(&file, policy).unwrap();
@@ -85,7 +90,7 @@ impl DecisionApiProcess {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let url = line.strip_prefix("decide").unwrap_or_else(|| panic!("{line}")).trim().to_owned();
+        let url = line.strip_prefix(purpose).unwrap_or_else(|| panic!("{line}")).trim().to_owned();
         Self { child, url, _folder: folder }
     }
 }

@@ -4,12 +4,8 @@ use crate::common::{DecisionApiProcess, ServiceProcess, read_example, run_curl};
 use tidegate_testkit::servers::{AppServer, NginxServer, RedisServer, wait_until};
 
 /// Starts Envoy with the configuration of the example, on free ports.
-fn start_envoy(
-    service: &ServiceProcess,
-    backend: &NginxServer,
-    change: impl Fn(String) -> String,
-) -> Option<AppServer> {
-    let grpc = service.grpc.rsplit(':').next().unwrap();
+fn start_envoy(service: &str, backend: &NginxServer, change: impl Fn(String) -> String) -> Option<AppServer> {
+    let grpc = service.rsplit(':').next().unwrap();
     let config = read_example("envoy/envoy.yaml")
         // A busy machine must not cause timeouts in these tests.
         .replace("timeout: 0.5s", "timeout: 20s")
@@ -47,7 +43,7 @@ fn request_status(envoy: &AppServer, path: &str, header: &str) -> String {
 /// Checks the behavior that the example documents, with any store.
 fn check_example(service: ServiceProcess) {
     let backend = start_backend();
-    let Some(envoy) = start_envoy(&service, &backend, |config| config) else { return };
+    let Some(envoy) = start_envoy(&service.grpc, &backend, |config| config) else { return };
 
     // Three requests per user, none for one of them; requests without a user are not counted.
     for _ in 0..3 {
@@ -117,7 +113,7 @@ fn store_outage_is_left_to_envoy() {
     let backend = start_backend();
     let deny = |config: String| config.replace("failure_mode_deny: false", "failure_mode_deny: true");
     let (Some(open), Some(closed)) =
-        (start_envoy(&service, &backend, |config| config), start_envoy(&service, &backend, deny))
+        (start_envoy(&service.grpc, &backend, |config| config), start_envoy(&service.grpc, &backend, deny))
     else {
         return;
     };
@@ -146,10 +142,44 @@ fn oversized_header_is_still_limited() {
         config
             .replace("stat_prefix: http\n", "stat_prefix: http\n                max_request_headers_kb: 96\n")
     };
-    let Some(envoy) = start_envoy(&service, &backend, large) else { return };
+    let Some(envoy) = start_envoy(&service.grpc, &backend, large) else { return };
     let header = format!("x-user: {}", "a".repeat(17_000));
     let statuses: Vec<_> = (0..4).map(|_| request_status(&envoy, "/", &header)).collect();
     assert_eq!(statuses, ["200", "200", "200", "429"]);
+}
+
+/// The limits of the example as a policy, with the same Envoy.
+#[test]
+fn envoy_is_limited_by_a_policy() {
+    // Windows that do not end during the test.
+    let policy = read_example("envoy/policy.yaml")
+        .replace("127.0.0.1:8081", "127.0.0.1:0")
+        .replace("/min", " per 52w")
+        .replace("1000/h", "1000 per 52w");
+    let service = DecisionApiProcess::start_for(&policy, "envoy");
+    let backend = start_backend();
+    let Some(envoy) = start_envoy(&service.url, &backend, |config| config) else { return };
+    for remaining in ["2", "1", "0"] {
+        let url = format!("http://{}/", envoy.address());
+        let head = run_curl(&["-D", "-", "-o", "/dev/null", "-H", "x-user: alice", &url]);
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        assert!(head.contains(&format!("ratelimit: \"user\";r={remaining};")), "{head}");
+    }
+    let denied = run_curl(&["-D", "-", "-H", "x-user: alice", &format!("http://{}/", envoy.address())]);
+    assert!(denied.starts_with("HTTP/1.1 429"), "{denied}");
+    for line in ["retry-after: ", "content-type: application/problem+json", "x-envoy-ratelimited: true"] {
+        assert!(denied.contains(line), "{line} in {denied}");
+    }
+    assert!(denied.contains(r#""violated-policies":["user"]"#), "the body of the policy: {denied}");
+    assert_eq!(request_status(&envoy, "/", "x-user: bob"), "200");
+    assert_eq!(request_status(&envoy, "/", "x-user: mallory"), "429");
+    assert_eq!(request_status(&envoy, "/", "x-other: alice"), "200");
+    let searches: Vec<_> = (0..6).map(|_| request_status(&envoy, "/search", "x-other: 1")).collect();
+    assert_eq!(searches, ["200", "200", "200", "200", "200", "429"]);
+    let exports: Vec<_> = ["600", "300", "100", "1"]
+        .map(|rows| request_status(&envoy, "/export", &format!("x-rows: {rows}")))
+        .into();
+    assert_eq!(exports, ["200", "200", "200", "429"]);
 }
 
 /// The example of Envoy with ext_authz and the decision API.

@@ -89,6 +89,19 @@ fn explain_shows_rules_keys_and_outcome() {
 }
 
 #[test]
+fn explain_shows_rules_of_a_descriptor() {
+    let policy = "envoy: 127.0.0.1:8081\nrules: [{ name: shop, match: { descriptor: { domain: shop } }, key: ip, quota: 5/min }]";
+    let path = write_file("explained-descriptor.yaml", policy);
+    let path = path.to_str().expect("a name in UTF-8");
+    let entries = ["--descriptor", "domain=shop", "--descriptor", "remote_address=203.0.113.7"];
+    let output = run_tidegate(&[["explain", path].as_slice(), &entries].concat());
+    assert!(output.status.success(), "{}", utf8_text(&output.stderr));
+    let text = utf8_text(&output.stdout);
+    let expected = "descriptor domain=shop remote_address=203.0.113.7\n  allowed\nrule `shop` applies\n  key      203.0.113.7\n";
+    assert!(text.starts_with(expected), "{text}");
+}
+
+#[test]
 fn explain_rejects_invalid_request_line() {
     let path = write_file("unexplained.yaml", VALID_POLICY);
     let path = path.to_str().expect("a name in UTF-8");
@@ -96,6 +109,9 @@ fn explain_rejects_invalid_request_line() {
         (["explain", path, "POST"].as_slice(), "GET /path"),
         (&["explain", path, "/", "--ip", "here"], "--ip"),
         (&["explain", path, "/", "--header", "x-plan"], "x-plan: gold"),
+        (&["explain", path, "--descriptor", "user"], "user=ann"),
+        (&["explain", path, "/", "--descriptor", "user=ann"], "cannot be used with"),
+        (&["explain", path], "required"),
     ] {
         let output = run_tidegate(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");

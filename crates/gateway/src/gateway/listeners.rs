@@ -19,9 +19,10 @@ pub(super) fn bind_listeners(
         .collect()
 }
 
-/// The declared listeners, or the default one. A policy with only a decision API has none.
+/// The declared listeners, or the default one. A policy that only decides for other programs has none.
 pub(super) fn declared_listeners(policy: &Policy) -> Cow<'_, [ListenerSpec]> {
-    let only_decides = policy.decisions.is_some() && policy.upstreams.is_empty() && policy.routes.is_empty();
+    let decides = policy.decisions.is_some() || policy.envoy.is_some();
+    let only_decides = decides && policy.upstreams.is_empty() && policy.routes.is_empty();
     match policy.listen.is_empty() {
         true if only_decides => Cow::Borrowed(&[]),
         true => Cow::Owned(vec![ListenerSpec { name: None, address: DEFAULT_ADDRESS, tls: None }]),

@@ -50,9 +50,10 @@ use tidegate_policy::{
     Policy,
     compile::{Compiler, PolicyGate},
     lint,
+    model::DecisionListener,
 };
 use tidegate_rule::Rules;
-use tidegate_service::decisions::{self, AppState};
+use tidegate_service::decisions::{self, AppState, envoy};
 use tokio::{
     sync::mpsc,
     task::JoinSet,
@@ -85,6 +86,9 @@ pub struct Gateway {
     decisions: Option<ThreadedListener>,
     /// The tokens of the decision API, until it is started.
     authorization: Option<Authorization>,
+    envoy: Option<ThreadedListener>,
+    /// The tokens of the rate limit service, until it is started.
+    envoy_authorization: Option<Authorization>,
     /// The state of the decision API, once the gateway runs.
     decision_state: Option<Arc<AppState>>,
     active_workers: Option<ActiveWorkers>,
@@ -95,7 +99,7 @@ pub struct Gateway {
     spans: Option<Arc<SpanReporter>>,
     metrics_exporter: Option<MetricsExporter>,
     draining_workers: VecDeque<Workers>,
-    /// Threads of replaced listeners of the decision API, until their connections are drained.
+    /// Threads of replaced listeners of APIs, until their connections are drained.
     draining_threads: Vec<ServerThreads>,
     failures: ExpressionFailures,
     overload_log: OverloadLog,
@@ -113,15 +117,30 @@ const SCHEDULE_INTERVAL: Duration = Duration::from_secs(1);
 impl Gateway {
     /// Reads the policy, compiles its rules and binds its listeners. It serves once it [runs](Self::run).
     pub fn open(source: PolicySource, rules: Rules) -> Result<Self, GatewayError> {
+        let observer = Observer::new(rules.clone(), Clock::system());
+        Self::open_with(source, Compiler::new(rules), observer)
+    }
+
+    /// Like [`open`](Self::open), with this clock for counters in memory; for tests.
+    pub fn open_with_clock(source: PolicySource, rules: Rules, clock: Clock) -> Result<Self, GatewayError> {
+        let observer = Observer::new(rules.clone(), clock.clone());
+        Self::open_with(source, Compiler::new(rules).clock(clock), observer)
+    }
+
+    fn open_with(
+        source: PolicySource,
+        compiler: Compiler,
+        observer: Arc<Observer>,
+    ) -> Result<Self, GatewayError> {
         let files = ReadFiles::default();
         let policy = source.read(&files)?;
         let listeners = bind_listeners(&policy, &[])?;
         let admin = AdminServer::bind(&policy.admin, None)?;
-        let decisions =
-            policy.decisions.as_ref().map(|declared| decisions::bind(declared, None)).transpose()?;
-        let authorization = Authorization::for_decision_api(&policy)?;
-        let observer = Observer::new(rules.clone(), Clock::system());
-        let compiler = Compiler::new(rules);
+        let bind = |declared: &DecisionListener| decisions::bind(declared, None);
+        let decisions = policy.decisions.as_ref().map(bind).transpose()?;
+        let envoy = policy.envoy.as_ref().map(bind).transpose()?;
+        let authorization = Authorization::for_listener(policy.decisions.as_ref(), &policy.admin)?;
+        let envoy_authorization = Authorization::for_listener(policy.envoy.as_ref(), &policy.admin)?;
         let gate = compiler.compile(&policy, None).map_err(|error| source.gateway_error(error))?;
         let (handle, commands) = GatewayHandle::new();
         let workers = Config::from_policy(&policy).workers;
@@ -140,6 +159,8 @@ impl Gateway {
             admin,
             decisions,
             authorization: Some(authorization),
+            envoy,
+            envoy_authorization: Some(envoy_authorization),
             decision_state: None,
             active_workers: None,
             observer,
@@ -173,6 +194,11 @@ impl Gateway {
     /// The address of the decision API, if enabled.
     pub fn decisions_address(&self) -> Option<SocketAddr> {
         self.decisions.as_ref().map(ThreadedListener::address)
+    }
+
+    /// The address of the rate limit service for Envoy, if enabled.
+    pub fn envoy_address(&self) -> Option<SocketAddr> {
+        self.envoy.as_ref().map(ThreadedListener::address)
     }
 
     /// The policy in force.
@@ -211,6 +237,11 @@ impl Gateway {
                 self.workers,
             )?;
         }
+        if let Some(envoy) = &mut self.envoy {
+            let authorization = self.envoy_authorization.take().unwrap_or_default();
+            let server = envoy::server(&decision_state, authorization, &self.policy.connections).await;
+            envoy.start(&server, "envoy", self.workers)?;
+        }
         let mut ticks = time::interval(SCHEDULE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut shutdown = pin!(shutdown);
@@ -238,7 +269,7 @@ impl Gateway {
     }
 
     fn active_policy(&self, config: &Config) -> ActivePolicy {
-        ActivePolicy::new(self.gate.clone(), config, &self.observer, self.recorder.clone())
+        ActivePolicy::new(self.gate.clone(), config, self.recorder.clone())
     }
 
     /// Publishes the configuration in force to the observer.
@@ -259,6 +290,7 @@ impl Gateway {
             spans: self.spans.clone(),
             listeners: self.listeners.iter().map(listening).collect(),
             decisions: self.decisions_address(),
+            envoy: self.envoy_address(),
             workers: self.workers.get(),
         });
     }
@@ -270,8 +302,8 @@ impl Gateway {
     async fn shutdown(self) -> Result<(), GatewayError> {
         let mut shutdowns = JoinSet::new();
         self.draining_threads.into_iter().for_each(|threads| drop(shutdowns.spawn(threads.shutdown())));
-        if let Some(decisions) = self.decisions {
-            shutdowns.spawn(decisions.shutdown());
+        for listener in [self.decisions, self.envoy].into_iter().flatten() {
+            shutdowns.spawn(listener.shutdown());
         }
         if let Some(admin) = self.admin {
             shutdowns.spawn(admin.shutdown());

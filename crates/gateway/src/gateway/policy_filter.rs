@@ -6,22 +6,18 @@ use crate::{
 };
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Response, StatusCode, header, request, response};
+use http::{HeaderName, HeaderValue, Response, StatusCode, request, response};
 use std::{collections::HashMap, mem, sync::Arc};
-use tidegate_core::{Micros, header as field};
+use tidegate_core::Micros;
 use tidegate_http_server::ApiError;
-use tidegate_observe::{
-    BanTarget, DenialId, HistoryEntry, Observer, OperatorBans, RequestRecorder, ResponseOrigin, Sampled,
-};
+use tidegate_observe::{DenialId, HistoryEntry, RequestRecorder, ResponseOrigin, Sampled};
 use tidegate_policy::{
     compile::{PolicyAdmission, PolicyGate, PolicyResult, RejectAction},
     head::HttpRequestHead,
     matching::RequestView,
     model::{AccessLogFormat, RouteAction},
 };
-use tidegate_rule::{
-    Evaluation, HeaderStyle, ProblemDetails, RejectionResponse, RequestPermits, request::RequestHead,
-};
+use tidegate_rule::{Evaluation, HeaderStyle, RejectionResponse, RequestPermits, request::RequestHead};
 
 /// Evaluates the policy in force for each request.
 pub(crate) struct PolicyFilter {
@@ -37,7 +33,6 @@ pub(super) struct ActivePolicy {
     /// Whether decisions are reported in an access log or traces.
     has_notes: bool,
     recorder: Arc<RequestRecorder>,
-    bans: Arc<OperatorBans>,
 }
 
 /// The target of an admitted request.
@@ -93,8 +88,8 @@ impl RequestFilter for PolicyFilter {
         let request = policy.gate.view_request(&head);
         let counters = &policy.recorder.counters;
         let received_at = counters.now();
-        if let Some((ban, left)) = policy.bans.check(&request, &policy.gate) {
-            return FilterResult::Ready(policy.reject_banned(ban.target(), left, received_at, &head));
+        if let Some(banned) = policy.recorder.reject_banned(&request, &policy.gate) {
+            return FilterResult::Ready(policy.reject_banned(banned, received_at, &head));
         }
         let route = policy.route(&request);
         let timed = counters.begin_decision();
@@ -152,17 +147,12 @@ impl RequestFilter for PolicyFilter {
 }
 
 impl ActivePolicy {
-    pub(super) fn new(
-        gate: PolicyGate,
-        config: &Config,
-        observer: &Observer,
-        recorder: Arc<RequestRecorder>,
-    ) -> Self {
+    pub(super) fn new(gate: PolicyGate, config: &Config, recorder: Arc<RequestRecorder>) -> Self {
         let has_notes = config.log.format != AccessLogFormat::None || config.traces.is_some();
         let routes = gate.routes().iter().map(|route| config.upstream_id(route.upstream()?)).collect();
         let named = |name: &String| config.upstream_id(name).map(|target| (name.clone(), target));
         let by_name = config.upstreams.keys().filter_map(named).collect();
-        Self { gate, routes, by_name, has_notes, recorder, bans: observer.bans.clone() }
+        Self { gate, routes, by_name, has_notes, recorder }
     }
 
     fn route(&self, request: &RequestView<'_>) -> RouteTarget {
@@ -264,25 +254,17 @@ impl ActivePolicy {
     #[cold]
     fn reject_banned(
         &self,
-        ban_target: &BanTarget,
-        left: Micros,
+        (response, denial): (RejectionResponse, Option<DenialId>),
         received_at: Micros,
         head: &HttpRequestHead<'_>,
     ) -> FilterDecision<PolicyContext> {
-        let mut problem =
-            ProblemDetails { detail: "temporarily banned", ..ProblemDetails::new(403, "Forbidden") };
-        let denial = self.recorder.record_banned((ban_target, left), problem.status, &self.gate, head);
-        let instance = denial.as_ref().map(DenialId::uri);
         let id = denial.as_ref().map(|id| id.0.clone());
-        problem.instance = instance.as_deref();
-        let mut response: Response<Bytes> = RejectionResponse::from_problem(&problem).into();
-        response.headers_mut().insert(header::RETRY_AFTER, field::ceil_seconds(left).into());
         let telemetry = self.telemetry(received_at, Vec::new(), denial, Some(head));
         let mut context = PolicyContext { state: ContextState::Free, telemetry };
         let note = self.has_notes.then(|| {
             Box::new(LogNote { decision: Some("banned".to_owned()), denial: id, ..LogNote::default() })
         });
-        FilterDecision { action: context.respond(response), context, note }
+        FilterDecision { action: context.respond(response.into()), context, note }
     }
 }
 

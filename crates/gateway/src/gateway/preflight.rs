@@ -10,7 +10,7 @@ use tidegate_http_server::{ALPN_HTTP1, Certificate, Roots, Secret, StartupError}
 use tidegate_policy::{
     Diagnostic, Policy,
     compile::{PolicyError, check_with_stores},
-    model::{EnvVariable, Tls, Upstream, UpstreamServer},
+    model::{DecisionListener, EnvVariable, Tls, Upstream, UpstreamServer},
 };
 use tokio_rustls::rustls::pki_types::ServerName;
 
@@ -73,10 +73,10 @@ impl Preflight {
         if let Some(address) = policy.admin.listen {
             all.push((key_path(["admin", "listen"]), "admin", address));
         }
-        if let Some(decisions) = &policy.decisions {
-            all.push((key_path(["decisions", "listen"]), "decisions", decisions.listen));
-            if let Some(tls) = &decisions.tls {
-                self.check_certificate(&key_path(["decisions"]), tls);
+        for (key, listener) in decision_listeners(policy) {
+            all.push((key_path([key, "listen"]), key, listener.listen));
+            if let Some(tls) = &listener.tls {
+                self.check_certificate(&key_path([key]), tls);
             }
         }
         for (at, key, address) in all {
@@ -113,8 +113,10 @@ impl Preflight {
         if let Some(token) = &policy.admin.token {
             check(key_path(["admin", "token"]), token);
         }
-        for (index, token) in policy.decisions.iter().flat_map(|decisions| &decisions.tokens).enumerate() {
-            check(key_path(["decisions", "tokens", &index.to_string(), "token"]), &token.token);
+        for (key, listener) in decision_listeners(policy) {
+            for (index, token) in listener.tokens.iter().enumerate() {
+                check(key_path([key, "tokens", &index.to_string(), "token"]), &token.token);
+            }
         }
     }
 
@@ -197,7 +199,7 @@ impl Preflight {
         if *policy == Policy::default() {
             let problem = "the policy is empty: it limits nothing, and every request gets a 404";
             self.warnings.push(Diagnostic::new(nothing, problem, "add `upstreams`, `routes` and `rules`"));
-        } else if policy.routes.is_empty() && policy.decisions.is_none() {
+        } else if policy.routes.is_empty() && decision_listeners(policy).next().is_none() {
             let (at, problem) = match policy.upstreams.is_empty() {
                 true => ("rules", "no route: every request gets a 404"),
                 false => ("upstreams", "no route to any upstream: every request gets a 404"),
@@ -206,6 +208,12 @@ impl Preflight {
             self.warnings.push(Diagnostic::new([at], problem, fix));
         }
     }
+}
+
+/// The listeners for decisions, each with its key.
+fn decision_listeners(policy: &Policy) -> impl Iterator<Item = (&'static str, &DecisionListener)> {
+    let listeners = [("decisions", &policy.decisions), ("envoy", &policy.envoy)];
+    listeners.into_iter().filter_map(|(key, listener)| Some((key, listener.as_ref()?)))
 }
 
 fn key_path<const N: usize>(keys: [&str; N]) -> Vec<String> {

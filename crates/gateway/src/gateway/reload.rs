@@ -11,7 +11,7 @@ use tidegate_admin::{AdminServer, GatewayError, ReloadScope};
 use tidegate_http_server::{Authorization, ReadFiles, StartupError, ThreadedListener};
 use tidegate_observe::{RequestRecorder, policy_version};
 use tidegate_policy::{Policy, compile::PolicyGate};
-use tidegate_service::decisions;
+use tidegate_service::decisions::{self, envoy};
 
 /// The number of worker groups of earlier policies that may still drain. Beyond it, the oldest are stopped.
 const MAX_DRAINING_WORKERS: usize = 4;
@@ -50,8 +50,10 @@ impl Gateway {
         if policy.stores != self.policy.stores {
             self.compiler.connect_stores(&policy).await.map_err(|error| self.source.gateway_error(error))?;
         }
-        let authorization = Authorization::for_decision_api(&policy)?;
+        let authorization = Authorization::for_listener(policy.decisions.as_ref(), &policy.admin)?;
         let decisions = self.bind_decisions(&policy)?;
+        let envoy_authorization = Authorization::for_listener(policy.envoy.as_ref(), &policy.admin)?;
+        let envoy = self.bind_envoy(&policy)?;
         let exporter = match &policy.metrics {
             same if *same == self.policy.metrics => Replacement::Unchanged,
             None => Replacement::None,
@@ -67,7 +69,8 @@ impl Gateway {
                 admin.start(self.handle.clone(), &self.observer, decision_state)?;
             }
         }
-        self.replace_decisions(&policy, decisions, authorization).await?;
+        self.replace_decisions(&policy, decisions, authorization)?;
+        self.replace_envoy(&policy, envoy, envoy_authorization).await?;
         match exporter {
             Replacement::Unchanged => {}
             Replacement::None => self.metrics_exporter = None,
@@ -91,8 +94,50 @@ impl Gateway {
         })
     }
 
+    /// Binds the listener of the rate limit service of the next policy, if it or its tokens differ.
+    fn bind_envoy(&self, policy: &Policy) -> Result<Replacement<ThreadedListener>, StartupError> {
+        let tokens = |policy: &Policy| policy.admin.token.clone();
+        if policy.envoy == self.policy.envoy
+            && policy.connections == self.policy.connections
+            && tokens(policy) == tokens(&self.policy)
+        {
+            return Ok(Replacement::Unchanged);
+        }
+        Ok(match &policy.envoy {
+            None => Replacement::None,
+            Some(next) => Replacement::New(decisions::bind(next, self.envoy.as_ref())?),
+        })
+    }
+
+    /// Switches the rate limit service to its next listener. Its rules are those of the decision API.
+    async fn replace_envoy(
+        &mut self,
+        policy: &Policy,
+        next: Replacement<ThreadedListener>,
+        authorization: Authorization,
+    ) -> Result<(), StartupError> {
+        let Some(decision_state) = self.decision_state.clone() else { return Ok(()) };
+        let next = match next {
+            Replacement::Unchanged => return Ok(()),
+            Replacement::None => None,
+            Replacement::New(mut listener) => {
+                let server = envoy::server(&decision_state, authorization, &policy.connections).await;
+                listener.start(&server, "envoy", self.workers)?;
+                Some(listener)
+            }
+        };
+        let before = std::mem::replace(&mut self.envoy, next);
+        self.drain_listener(before);
+        Ok(())
+    }
+
+    fn drain_listener(&mut self, before: Option<ThreadedListener>) {
+        self.draining_threads.retain(|threads| !threads.is_finished());
+        self.draining_threads.extend(before.and_then(ThreadedListener::drain));
+    }
+
     /// Switches the decision API to the policy in force.
-    async fn replace_decisions(
+    fn replace_decisions(
         &mut self,
         policy: &Policy,
         next: Replacement<ThreadedListener>,
@@ -109,10 +154,8 @@ impl Gateway {
                 Some(listener)
             }
         };
-        if let Some(before) = std::mem::replace(&mut self.decisions, next) {
-            self.draining_threads.retain(|threads| !threads.is_finished());
-            self.draining_threads.extend(before.drain());
-        }
+        let before = std::mem::replace(&mut self.decisions, next);
+        self.drain_listener(before);
         Ok(())
     }
 

@@ -233,7 +233,9 @@ async fn explain_matches_gateway_response() {
                 PredictedOutcome::Rejected { .. } => rejected += 1,
                 PredictedOutcome::Forwarded { .. } => forwarded += 1,
                 PredictedOutcome::Malformed(_) => malformed += 1,
-                PredictedOutcome::NoRoute | PredictedOutcome::Responded { .. } => no_route += 1,
+                PredictedOutcome::NoRoute
+                | PredictedOutcome::Responded { .. }
+                | PredictedOutcome::Allowed { .. } => no_route += 1,
             }
             rules.push((outcome.rule().map(str::to_owned), context()));
         }

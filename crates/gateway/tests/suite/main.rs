@@ -11,6 +11,7 @@
 mod admin_api;
 mod bandwidth;
 mod decisions;
+mod envoy;
 mod explain;
 mod fuzz;
 mod harness;

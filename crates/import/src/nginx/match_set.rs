@@ -196,6 +196,7 @@ fn match_subject(it: &Match) -> MatchSubject {
         || !it.headers.is_empty()
         || !it.queries.is_empty()
         || !it.cookies.is_empty()
+        || !it.descriptor.is_empty()
         || !it.clients.is_empty()
         || !it.listeners.is_empty()
         || it.not.is_some()
@@ -214,8 +215,20 @@ pub(super) fn merge(mut one: Match, other: Match) -> Match {
     if one == Match::default() {
         return other;
     }
-    let Match { methods, paths, hosts, headers, queries, cookies, clients, listeners, not, any, when } =
-        other;
+    let Match {
+        methods,
+        paths,
+        hosts,
+        headers,
+        queries,
+        cookies,
+        descriptor,
+        clients,
+        listeners,
+        not,
+        any,
+        when,
+    } = other;
     // At most one of the two has each criterion, so the lists can be joined.
     one.methods.extend(methods);
     one.paths.extend(paths);
@@ -223,6 +236,7 @@ pub(super) fn merge(mut one: Match, other: Match) -> Match {
     one.headers.extend(headers);
     one.queries.extend(queries);
     one.cookies.extend(cookies);
+    one.descriptor.extend(descriptor);
     one.clients.extend(clients);
     one.listeners.extend(listeners);
     if let Some(not) = not {
@@ -259,6 +273,7 @@ pub(super) fn intersect(mut one: Match, other: Match) -> Match {
         || one.headers.keys().any(|name| other.headers.contains_key(name))
         || one.queries.keys().any(|name| other.queries.contains_key(name))
         || one.cookies.keys().any(|name| other.cookies.contains_key(name))
+        || one.descriptor.keys().any(|name| other.descriptor.contains_key(name))
         || one.when.is_some() && other.when.is_some();
     match (overlap, one.any.is_empty()) {
         (false, _) => merge(one, other),

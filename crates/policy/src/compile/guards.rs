@@ -354,7 +354,13 @@ impl RuleCompiler<'_> {
         let control = source.access.as_ref().map(|access| self.build_access_control(access)).transpose()?;
         let key = keys.compile(&source.key)?;
         let request_access = control.as_ref().map(|control| {
-            let access = RequestAccess::new(control.clone()).trusted_proxies(self.proxies.clone());
+            // A descriptor may have no address. Only `deny: all` denies it then.
+            let access = RequestAccess::new(control.clone())
+                .trusted_proxies(self.proxies.clone())
+                .on_unknown_descriptor(match source.access.as_ref().is_some_and(AccessSpec::denies_all) {
+                    true => ListAction::Deny,
+                    false => ListAction::Allow,
+                });
             match can_ban_by_key(&source.key) {
                 true => access.ban_by(key.clone()),
                 false => access,

@@ -12,12 +12,13 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
-use tidegate_core::SettingError;
+use tidegate_core::{LARGEST_EXACT, SettingError};
 use tidegate_limiter::WaitPriority;
 use tidegate_rule::{
     ChargePolicy,
     request::{
-        AddressKey, DuplicateKeys, KeyValue, RequestHead, RequestKey, ResponseHead, TrustedProxies, key,
+        AddressKey, DescriptorHead, DuplicateKeys, KeyValue, RequestHead, RequestKey, ResponseHead,
+        TrustedProxies, key,
     },
 };
 
@@ -28,9 +29,11 @@ pub(crate) struct KeyCompiler<'a> {
     pub(crate) user: Option<&'a KeySpec>,
     pub(crate) matcher: &'a Matcher,
     pub(crate) routes: &'a Arc<RouteTable>,
+    /// Whether descriptors are decided, whose hits multiply the cost.
+    pub(crate) has_descriptors: bool,
     /// What happens to requests that repeat a value.
     pub(crate) duplicates: DuplicateKeys,
-    /// The keys that read a single header, cookie or query parameter.
+    /// The keys that read a single header, cookie, query parameter or entry of a descriptor.
     pub(crate) single_value_keys: RefCell<Vec<RequestKey>>,
     /// The expressions of its keys, which count their failures.
     pub(crate) expressions: RefCell<Vec<Arc<CompiledExpression>>>,
@@ -53,7 +56,8 @@ impl RouteTable {
     }
 
     fn find_upstream(&self, view: &RequestView<'_>) -> Option<&str> {
-        self.routes.get(self.find(view)?)?.upstream()
+        let route = if view.is_descriptor() { None } else { self.find(view) };
+        self.routes.get(route?)?.upstream()
     }
 }
 
@@ -113,6 +117,7 @@ impl KeyCompiler<'_> {
             KeyPart::Header(name) => self.add_single_value_key(key::header(name)?),
             KeyPart::Cookie(name) => self.add_single_value_key(key::cookie(name)?),
             KeyPart::Query(name) => self.add_single_value_key(key::query(name.as_str())),
+            KeyPart::Descriptor(name) => self.add_single_value_key(key::descriptor(name.as_str())),
             KeyPart::Capture(name) => {
                 if !self.matcher.paths().iter().any(|path| path.has_capture(name)) {
                     let fix = format!("add `{{{name}}}` to the path of its `match`");
@@ -128,7 +133,10 @@ impl KeyCompiler<'_> {
                 let expression = Arc::new(CompiledExpression::new(expression, ExpressionPurpose::Key)?);
                 let proxies = self.proxies.clone();
                 self.expressions.borrow_mut().push(expression.clone());
-                key::custom(move |head| expression.evaluate_key(&RequestView::new(head, &proxies)))
+                key::custom(move |head| {
+                    let view = RequestView::new(head, &proxies);
+                    if view.is_descriptor() { None } else { expression.evaluate_key(&view) }
+                })
             }
         })
     }
@@ -160,6 +168,17 @@ impl KeyCompiler<'_> {
 
     /// Compiles a cost; `None` for a cost of 1, which most rules have.
     pub(crate) fn compile_cost(&self, cost: &CostSpec) -> Result<Option<Arc<CostFn>>, SettingError> {
+        let cost = self.compile_cost_per_hit(cost)?;
+        if !self.has_descriptors {
+            return Ok(cost);
+        }
+        Ok(Some(Arc::new(move |head| {
+            let hits = head.descriptor().map_or(1, DescriptorHead::hits);
+            cost.as_ref().map_or(1, |cost| cost(head)).saturating_mul(hits).min(LARGEST_EXACT)
+        })))
+    }
+
+    fn compile_cost_per_hit(&self, cost: &CostSpec) -> Result<Option<Arc<CostFn>>, SettingError> {
         Ok(match cost {
             CostSpec::Fixed(1) => None,
             CostSpec::Fixed(cost) => {

@@ -175,6 +175,7 @@ impl KeyForm {
             | KeyPart::Header(_)
             | KeyPart::Cookie(_)
             | KeyPart::Query(_)
+            | KeyPart::Descriptor(_)
             | KeyPart::Capture(_) => Self::Text,
         }
     }

@@ -18,6 +18,7 @@ pub(super) fn covers(outer: &Match, inner: &Match) -> bool {
         && values_cover(&outer.headers, &inner.headers)
         && values_cover(&outer.queries, &inner.queries)
         && values_cover(&outer.cookies, &inner.cookies)
+        && values_cover(&outer.descriptor, &inner.descriptor)
         && all_covered(&outer.clients, &inner.clients, network_covers)
         && all_covered(&outer.listeners, &inner.listeners, |outer, inner| outer == inner)
         && (outer.not.is_none() || outer.not == inner.not || excludes_none_of(outer.not.as_deref(), inner))
@@ -36,10 +37,17 @@ pub(super) fn are_disjoint(one: &Match, other: &Match) -> bool {
         || all_disjoint(&one.paths, &other.paths, paths_are_disjoint)
         || all_disjoint(&one.hosts, &other.hosts, globs_are_disjoint)
         || all_disjoint(&one.listeners, &other.listeners, |one, other| one != other)
+        || is_http_and_descriptor(one, other)
+        || is_http_and_descriptor(other, one)
         || one.not.as_ref().is_some_and(|not| covers(not, other))
         || other.not.as_ref().is_some_and(|not| covers(not, one))
         || !one.any.is_empty() && one.any.iter().all(|one| are_disjoint(one, other))
         || !other.any.is_empty() && other.any.iter().all(|other| are_disjoint(one, other))
+}
+
+/// Whether one matches only HTTP requests, and the other only descriptors.
+fn is_http_and_descriptor(http: &Match, descriptor: &Match) -> bool {
+    http.http_condition().is_some() && !descriptor.descriptor.is_empty()
 }
 
 /// Whether a `not` excludes no request of these.

@@ -4,8 +4,8 @@ use crate::{
     compile::{CLASSES, follows_load, is_always_present},
     explain::{CounterLocation, counter_location},
     model::{
-        AccessSpec, CostSpec, FeatureSpec, KeySpec, Network, OnLimit, Policy, PrioritySpec, QueueOrder,
-        Quotas, RuleEnforcement, RuleSpec, ShedSpec, Stores,
+        CostSpec, FeatureSpec, KeySpec, Match, OnLimit, Policy, PrioritySpec, QueueOrder, Quotas,
+        RuleEnforcement, RuleSpec, ShedSpec, Stores,
     },
 };
 use tidegate_core::{AlgorithmKind, CarryOver, Quota};
@@ -122,7 +122,12 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
         let reason = "`overflow: share` has no effect on a total: new keys are denied".to_owned();
         add("overflow", reason, "use `overflow: deny`, or remove it");
     }
-    if rule.missing != MissingKey::default() && is_always_present(&rule.key) {
+    if policy.envoy.is_none() && has_descriptor(&rule.matching) {
+        let reason = "`descriptor` has no effect without `envoy`".to_owned();
+        add("match.descriptor", reason, super::ENVOY_FIX);
+    }
+    // A descriptor may lack an address.
+    if rule.missing != MissingKey::default() && is_always_present(&rule.key) && policy.envoy.is_none() {
         let reason = "`missing` has no effect: every request has this key".to_owned();
         add("missing", reason, "remove it");
     }
@@ -219,6 +224,12 @@ pub(super) fn find_unused_store_keys(policy: &Policy) -> Vec<&'static str> {
     settings.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key).collect()
 }
 
+/// Whether a match, or a part of it, has a condition on descriptors.
+fn has_descriptor(matching: &Match) -> bool {
+    let mut parts = matching.not.iter().map(|not| &**not).chain(&matching.any);
+    !matching.descriptor.is_empty() || parts.any(has_descriptor)
+}
+
 pub(super) fn all_quotas(rule: &RuleSpec) -> Vec<Quota> {
     match &rule.quotas {
         Quotas::All(quotas) => quotas.clone(),
@@ -236,9 +247,8 @@ fn queue_beyond_delay(quota: &Quota) -> Option<u64> {
 
 /// Returns the key of a limit that `deny: all` makes unreachable.
 fn limit_behind_deny_all(rule: &RuleSpec) -> Option<&'static str> {
-    let AccessSpec { deny, ban, .. } = rule.access.as_ref()?;
-    let is_all = deny.iter().any(|network| matches!(network, Network::List(name) if name == "all"));
-    if !is_all || rule.enforcement != RuleEnforcement::All(Mode::Enforce) {
+    let access = rule.access.as_ref()?;
+    if !access.denies_all() || rule.enforcement != RuleEnforcement::All(Mode::Enforce) {
         return None;
     }
     match &rule.quotas {
@@ -248,6 +258,6 @@ fn limit_behind_deny_all(rule: &RuleSpec) -> Option<&'static str> {
         Quotas::All(_) if rule.adaptive.is_some() => Some("adaptive"),
         Quotas::All(_) if rule.breaker.is_some() => Some("breaker"),
         Quotas::All(_) if rule.bandwidth.is_some() => Some("bandwidth"),
-        Quotas::All(_) => ban.as_ref().map(|_| "ban"),
+        Quotas::All(_) => access.ban.as_ref().map(|_| "ban"),
     }
 }

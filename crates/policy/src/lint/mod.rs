@@ -194,6 +194,13 @@ pub fn lint(policy: &Policy) -> Vec<LintWarning> {
         found.push(LintWarning { lint: Lint::WithoutEffect, rule, path, reason, fix });
     }
     for (index, route) in policy.routes.iter().enumerate() {
+        if !route.matching.descriptor.is_empty() {
+            let at = ["routes", &index.to_string(), "descriptor"].map(str::to_owned).to_vec();
+            let reason =
+                "a route with `descriptor` matches no request: descriptors are not forwarded".to_owned();
+            let (rule, fix) = (String::new(), "remove it".to_owned());
+            found.push(LintWarning { lint: Lint::NeverMatches, rule, path: at, reason, fix });
+        }
         for (method, suggestion) in find_unknown_methods(&route.matching) {
             let at = ["routes", &index.to_string(), "method"].map(str::to_owned).to_vec();
             let reason = format!("unknown method `{method}`");
@@ -254,6 +261,10 @@ fn find_never_matching(policy: &Policy, rule: &RuleSpec) -> Option<(String, &'st
     if matching.not.as_ref().is_some_and(|not| covers(not, matching)) {
         return Some(("its `not` excludes all requests that it matches".to_owned(), "narrow the `not`"));
     }
+    if let Some(key) = matching.http_condition().filter(|_| !matching.descriptor.is_empty()) {
+        let reason = format!("no request has both a descriptor and a {key}");
+        return Some((reason, "split it into two rules, or use `any`"));
+    }
     if matching.headers.keys().any(|name| is_dropped_header(policy, name)) {
         return Some((DROPPED_HEADER_REASON.to_owned(), DROPPED_HEADER_FIX));
     }
@@ -266,11 +277,14 @@ fn find_never_matching(policy: &Policy, rule: &RuleSpec) -> Option<(String, &'st
     let empty = |values: &BTreeMap<String, crate::model::ValueGlobs>| {
         values.iter().find(|(_, values)| values.0.is_empty()).map(|(name, _)| name.clone())
     };
-    let lists = [&matching.headers, &matching.queries, &matching.cookies];
+    let lists = [&matching.headers, &matching.queries, &matching.cookies, &matching.descriptor];
     if let Some(name) = lists.into_iter().find_map(empty) {
         return Some((format!("`{name}` has an empty list of values"), "write `*` for any value"));
     }
-    if !policy.routes.is_empty() && policy.routes.iter().all(|route| are_disjoint(&route.matching, matching))
+    let is_routed = policy.envoy.is_none() || matching.http_condition().is_some();
+    if is_routed
+        && !policy.routes.is_empty()
+        && policy.routes.iter().all(|route| are_disjoint(&route.matching, matching))
     {
         return Some((
             "no route matches the requests of this rule".to_owned(),
@@ -432,6 +446,7 @@ fn find_missing_key_parts(policy: &Policy, rule: &RuleSpec) -> Vec<(String, &'st
         found.extend(find_missing_part(policy, rule, part));
     }
     if let KeySpec::First(parts) = &rule.key
+        && policy.envoy.is_none()
         && let Some(index) = parts.iter().position(is_always_present)
         && index + 1 < parts.len()
     {
@@ -450,6 +465,9 @@ fn for_each_part(key: &KeySpec, each: &mut dyn FnMut(&KeyPart)) {
         }
     }
 }
+
+/// How to make descriptors have an effect.
+const ENVOY_FIX: &str = "add its address, as in `envoy: 127.0.0.1:8081`";
 
 const DROPPED_HEADER_REASON: &str = "the gateway drops headers with underscores in their names";
 const DROPPED_HEADER_FIX: &str = "use hyphens, or set `underscores-in-headers: allow` in `connections`";
@@ -489,11 +507,15 @@ fn find_missing_part(policy: &Policy, rule: &RuleSpec, part: &KeyPart) -> Option
         KeyPart::Header(name) => find_excluded_value(&rule.matching, name, |not| &not.headers),
         KeyPart::Cookie(name) => find_excluded_value(&rule.matching, name, |not| &not.cookies),
         KeyPart::Query(name) => find_excluded_value(&rule.matching, name, |not| &not.queries),
+        KeyPart::Descriptor(name) if policy.envoy.is_none() => {
+            Some((format!("only descriptors have `descriptor {name}`, and there is no `envoy`"), ENVOY_FIX))
+        }
+        KeyPart::Descriptor(name) => find_excluded_value(&rule.matching, name, |not| &not.descriptor),
         _ => None,
     }
 }
 
-/// Finds a header, query parameter or cookie that the `not` of the rule excludes with any value.
+/// Finds a header, query parameter, cookie or entry of a descriptor that the `not` of the rule excludes with any value.
 fn find_excluded_value(
     matching: &Match,
     name: &str,
@@ -503,10 +525,16 @@ fn find_excluded_value(
     let excluded = values(not).get(name)?;
     let is_all = excluded.0.iter().any(|glob| glob.0 == "*");
     // Only if the `not` has no other condition.
-    let mut rest =
-        Match { headers: BTreeMap::new(), queries: BTreeMap::new(), cookies: BTreeMap::new(), ..not.clone() };
+    let mut rest = Match {
+        headers: BTreeMap::new(),
+        queries: BTreeMap::new(),
+        cookies: BTreeMap::new(),
+        descriptor: BTreeMap::new(),
+        ..not.clone()
+    };
     rest.not = None;
-    let is_alone = rest == Match::default() && not.headers.len() + not.queries.len() + not.cookies.len() == 1;
+    let values = [&not.headers, &not.queries, &not.cookies, &not.descriptor];
+    let is_alone = rest == Match::default() && values.map(BTreeMap::len).into_iter().sum::<usize>() == 1;
     (is_all && is_alone && not.not.is_none()).then(|| {
         (
             format!("its `not` excludes all requests that have `{name}`"),

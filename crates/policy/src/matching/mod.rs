@@ -28,8 +28,8 @@ use values::ValueCondition;
 
 /// A compiled [`Match`]. Clones share their state.
 ///
-/// * `method`, `header`, `query` and `cookie` are compared exactly, with `*` for any text. If a request repeats a header,
-///   parameter or cookie, one match is enough.
+/// * `method`, `header`, `query`, `cookie` and `descriptor` are compared exactly, with `*` for any text. If a request repeats a
+///   header, parameter, cookie or entry, one match is enough.
 /// * `path` is compared in its normalized form, see [`RequestView`].
 /// * `host` is compared in lower case, without a port and a trailing dot.
 /// * `client` is the address of the client as trusted proxies report it. A request with an unknown client matches no network.
@@ -37,6 +37,8 @@ use values::ValueCondition;
 ///   no name matches.
 /// * `when` is an expression. If it fails for a request, it counts as true in the match of a rule, so that the rule applies,
 ///   and as false in that of a route; under `not` the other way round. Failures are counted.
+/// * A descriptor meets no condition on a method, path, host, header, query, cookie, listener or expression, and an HTTP
+///   request none on a descriptor.
 #[derive(Clone, Debug)]
 pub struct Matcher {
     inner: Arc<MatcherInner>,
@@ -64,7 +66,7 @@ pub enum Mismatch {
     Path,
     /// The host.
     Host,
-    /// A header, query parameter or cookie: its source and its name.
+    /// A header, query parameter, cookie or entry of a descriptor: its source and its name.
     Value(&'static str, Arc<str>),
     /// The client address.
     Client,
@@ -110,7 +112,8 @@ impl Matcher {
     fn build(matching: &Match, lists: &Lists, on_failure: bool) -> Result<Self, SettingError> {
         let value_conditions = ValueCondition::from_map(ValueSource::Header, &matching.headers)
             .chain(ValueCondition::from_map(ValueSource::Query, &matching.queries))
-            .chain(ValueCondition::from_map(ValueSource::Cookie, &matching.cookies));
+            .chain(ValueCondition::from_map(ValueSource::Cookie, &matching.cookies))
+            .chain(ValueCondition::from_map(ValueSource::Descriptor, &matching.descriptor));
         let clients = match matching.clients.is_empty() {
             true => None,
             false => Some(Networks::new(&matching.clients, lists)?),
@@ -149,7 +152,8 @@ impl Matcher {
         if !self.has_method(view) {
             return Some(Mismatch::Method);
         }
-        if !paths.is_empty() && !paths.iter().any(|path| path.matches(view.path())) {
+        let has_path = || !view.is_descriptor() && paths.iter().any(|path| path.matches(view.path()));
+        if !paths.is_empty() && !has_path() {
             return Some(Mismatch::Path);
         }
         self.mismatch_except_path(view)
@@ -188,7 +192,8 @@ impl Matcher {
         if !any.is_empty() && !any.iter().any(|each| each.matches(view)) {
             return Some(Mismatch::Any);
         }
-        when.as_ref().is_some_and(|when| !when.is_true(view)).then_some(Mismatch::When)
+        let is_false = |when: &CompiledExpression| view.is_descriptor() || !when.is_true(view);
+        when.as_ref().is_some_and(is_false).then_some(Mismatch::When)
     }
 
     /// The number of failed evaluations of its expressions.

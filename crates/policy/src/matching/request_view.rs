@@ -28,6 +28,11 @@ impl<'a> RequestView<'a> {
         self.head
     }
 
+    /// Whether it is a descriptor, which has no method, path, host or headers.
+    pub(crate) fn is_descriptor(&self) -> bool {
+        self.head.descriptor().is_some()
+    }
+
     /// The address of the client.
     pub fn client(&self) -> Option<IpAddr> {
         *self.client.get_or_init(|| self.proxies.client_address(self.head))

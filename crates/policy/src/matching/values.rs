@@ -1,11 +1,11 @@
-//! Conditions on headers, query parameters and cookies.
+//! Conditions on headers, query parameters, cookies and entries of descriptors.
 
 use super::glob::GlobMatcher;
 use crate::model::ValueGlobs;
 use std::{collections::BTreeMap, sync::Arc};
 use tidegate_rule::request::{RequestHead, for_each_cookie, for_each_query};
 
-/// A header, query parameter or cookie that must have one of these values. If a request repeats it, one match is enough.
+/// A header, query parameter, cookie or entry of a descriptor that must have one of these values. If a request repeats it, one match is enough.
 #[derive(Clone, Debug)]
 pub(crate) struct ValueCondition {
     pub(crate) source: ValueSource,
@@ -19,6 +19,7 @@ pub(crate) enum ValueSource {
     Header,
     Query,
     Cookie,
+    Descriptor,
 }
 
 impl ValueSource {
@@ -27,6 +28,7 @@ impl ValueSource {
             Self::Header => "header",
             Self::Query => "query",
             Self::Cookie => "cookie",
+            Self::Descriptor => "descriptor",
         }
     }
 }
@@ -50,6 +52,11 @@ impl ValueCondition {
             ValueSource::Header => head.for_each_header(&self.name, &mut |value| check(value.trim_ascii())),
             ValueSource::Query => for_each_query(head, &self.name, &mut |value| check(&value)),
             ValueSource::Cookie => for_each_cookie(head, &self.name, &mut check),
+            ValueSource::Descriptor => {
+                if let Some(descriptor) = head.descriptor() {
+                    descriptor.for_each_value(&self.name, &mut |value| check(value.trim_ascii()));
+                }
+            }
         }
         is_met
     }

@@ -1,4 +1,4 @@
-//! The admin API and the decision API.
+//! The admin API, the decision API and the rate limit service for Envoy.
 
 use super::Tls;
 use std::{fmt, net::SocketAddr};
@@ -14,9 +14,9 @@ pub struct AdminSpec {
     pub hosts: Vec<String>,
 }
 
-/// `decisions`: `127.0.0.1:8090`, or `{ listen: 127.0.0.1:8090, tls: …, tokens: [{ name: web, token: $WEB_TOKEN }] }`.
+/// `decisions` or `envoy`: `127.0.0.1:8090`, or `{ listen: 127.0.0.1:8090, tls: …, tokens: [{ name: web, token: $WEB_TOKEN }] }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decisions {
+pub struct DecisionListener {
     /// `listen`: the address.
     pub listen: SocketAddr,
     /// `tls`; plain text if `None`.

@@ -63,6 +63,8 @@ pub enum KeyPart {
     Cookie(String),
     /// `query NAME`.
     Query(String),
+    /// `descriptor NAME`: an entry of a descriptor of Envoy; `domain` is the domain.
+    Descriptor(String),
     /// `capture NAME`: the segment that matches `{name}` in the rule's path.
     Capture(String),
     /// An expression that returns a string or an integer.

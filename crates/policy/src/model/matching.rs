@@ -14,6 +14,7 @@ use tidegate_access::Prefix;
 ///   header: { x-plan: free }           # a value, with * for any text; "*" alone: the header is present
 ///   query: { debug: "*" }
 ///   cookie: { session: "*" }
+///   descriptor: { remote_address: "*" }  # entries of a descriptor of Envoy; HTTP requests have none
 ///   client: [10.0.0.0/8, internal]       # networks, or names of lists
 ///   listener: internal                 # the name of the listener that received the request
 ///   not: { path: /users/me/** }        # and does not match this
@@ -34,6 +35,8 @@ pub struct Match {
     pub queries: BTreeMap<String, ValueGlobs>,
     /// `cookie`: all of these.
     pub cookies: BTreeMap<String, ValueGlobs>,
+    /// `descriptor`: all of these entries of a descriptor.
+    pub descriptor: BTreeMap<String, ValueGlobs>,
     /// `client`: in one of these networks; empty: any.
     pub clients: Vec<Network>,
     /// `listener`: received by one of these; empty: any.
@@ -44,6 +47,23 @@ pub struct Match {
     pub any: Vec<Self>,
     /// `when`: this expression is true.
     pub when: Option<Expression>,
+}
+
+impl Match {
+    /// A condition that only HTTP requests can meet, if there is one: its key.
+    pub(crate) fn http_condition(&self) -> Option<&'static str> {
+        let conditions = [
+            ("method", !self.methods.is_empty()),
+            ("path", !self.paths.is_empty()),
+            ("host", !self.hosts.is_empty()),
+            ("header", !self.headers.is_empty()),
+            ("query", !self.queries.is_empty()),
+            ("cookie", !self.cookies.is_empty()),
+            ("listener", !self.listeners.is_empty()),
+            ("when", self.when.is_some()),
+        ];
+        conditions.into_iter().find(|(_, is_set)| *is_set).map(|(key, _)| key)
+    }
 }
 
 /// One of these values, with `*` for any text.

@@ -12,7 +12,7 @@ mod rule;
 mod server;
 
 pub use action::{Fallback, OnLimit, Reject};
-pub use decisions::{AdminSpec, Decisions, EnvVariable, Token};
+pub use decisions::{AdminSpec, DecisionListener, EnvVariable, Token};
 pub use key::{CostSpec, Expression, KeyPart, KeySpec};
 pub use load::{FailingSpec, FeatureSpec, LoadSignalSpec, LoadSpec, ScaleSpec, ShedSpec};
 pub use matching::{Glob, Match, Network, PathPattern, PathTail, Segment, ValueGlobs};
@@ -40,7 +40,9 @@ pub struct Policy {
     /// `admin`: the admin API.
     pub admin: AdminSpec,
     /// `decisions`: the decision API over HTTP.
-    pub decisions: Option<Decisions>,
+    pub decisions: Option<DecisionListener>,
+    /// `envoy`: the rate limit service for Envoy, over gRPC.
+    pub envoy: Option<DecisionListener>,
     /// `connections`: limits of connections and requests that apply before any rule.
     pub connections: Connections,
     /// `upstreams` by name.

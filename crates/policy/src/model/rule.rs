@@ -276,6 +276,13 @@ pub struct AccessSpec {
     pub ban: Option<BanRule>,
 }
 
+impl AccessSpec {
+    /// Whether it denies all clients that it does not allow.
+    pub(crate) fn denies_all(&self) -> bool {
+        self.deny.iter().any(|network| matches!(network, Network::List(name) if name == "all"))
+    }
+}
+
 /// `breaker: { failure-rate: 50%, window-size: 20, open-duration: 5s, half-open-calls: 3 }`, of a rule or of each server of an upstream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BreakerSpec {

@@ -1,9 +1,9 @@
-//! Reads `admin` and `decisions`.
+//! Reads `admin`, `decisions` and `envoy`.
 
 use super::{PolicyReader, server::TLS};
 use crate::{
-    map_schema::{MapSchema, OutputValue, ValueSchema, field},
-    model::{AdminSpec, Decisions, EnvVariable, Tls, Token},
+    map_schema::{KeySchema, MapSchema, OutputValue, ValueSchema, field},
+    model::{AdminSpec, DecisionListener, EnvVariable, Tls, Token},
     source::{SyntaxNode, SyntaxValue},
 };
 use std::net::SocketAddr;
@@ -28,29 +28,35 @@ pub(super) const ADMIN_SHAPE: ValueSchema =
     ValueSchema::AnyOf(&[ValueSchema::Text(&["127.0.0.1:9091"]), ValueSchema::Map(|| ADMIN.outline())]);
 
 #[derive(Default)]
-struct DecisionsMap {
+struct ListenerMap {
     listen: Option<SocketAddr>,
     tls: Option<Tls>,
     tokens: Vec<Token>,
 }
 
-static DECISIONS: MapSchema<DecisionsMap> = MapSchema {
-    name: "decisions",
-    required: &["listen"],
-    keys: &[
-        field!("listen": ValueSchema::Text(&["127.0.0.1:8090"]), listen = socket => OutputValue::text,
-            "An address and a port."),
-        field!("tls": ValueSchema::Map(|| TLS.outline()), tls = tls => |tls| TLS.write(tls),
-            "The TLS certificate and key; plain text by default."),
-        field!("tokens": ValueSchema::OneOrMany(&ValueSchema::Map(|| TOKEN.outline())),
-            [tokens] = token => |token| TOKEN.write(token),
-            "The tokens that callers must send one of; none by default."),
-    ],
-};
+const LISTENER_KEYS: &[KeySchema<ListenerMap>] = &[
+    field!("listen": ValueSchema::Text(&["127.0.0.1:8090"]), listen = socket => OutputValue::text,
+        "An address and a port."),
+    field!("tls": ValueSchema::Map(|| TLS.outline()), tls = tls => |tls| TLS.write(tls),
+        "The TLS certificate and key; plain text by default."),
+    field!("tokens": ValueSchema::OneOrMany(&ValueSchema::Map(|| TOKEN.outline())),
+        [tokens] = token => |token| TOKEN.write(token),
+        "The tokens that callers must send one of; none by default."),
+];
+
+static DECISIONS: MapSchema<ListenerMap> =
+    MapSchema { name: "decisions", required: &["listen"], keys: LISTENER_KEYS };
+
+static ENVOY: MapSchema<ListenerMap> =
+    MapSchema { name: "envoy", required: &["listen"], keys: LISTENER_KEYS };
 
 /// The value of `decisions`.
 pub(super) const DECISIONS_SHAPE: ValueSchema =
     ValueSchema::AnyOf(&[ValueSchema::Text(&["127.0.0.1:8090"]), ValueSchema::Map(|| DECISIONS.outline())]);
+
+/// The value of `envoy`.
+pub(super) const ENVOY_SHAPE: ValueSchema =
+    ValueSchema::AnyOf(&[ValueSchema::Text(&["127.0.0.1:8081"]), ValueSchema::Map(|| ENVOY.outline())]);
 
 static TOKEN: MapSchema<Token> = MapSchema {
     name: "token",
@@ -72,13 +78,25 @@ impl PolicyReader<'_> {
         admin
     }
 
-    pub(super) fn decisions(&mut self, node: &SyntaxNode) -> Option<Decisions> {
-        let mut map = DecisionsMap::default();
+    pub(super) fn decisions(&mut self, node: &SyntaxNode) -> Option<DecisionListener> {
+        self.decision_listener(node, &DECISIONS)
+    }
+
+    pub(super) fn envoy(&mut self, node: &SyntaxNode) -> Option<DecisionListener> {
+        self.decision_listener(node, &ENVOY)
+    }
+
+    fn decision_listener(
+        &mut self,
+        node: &SyntaxNode,
+        schema: &'static MapSchema<ListenerMap>,
+    ) -> Option<DecisionListener> {
+        let mut map = ListenerMap::default();
         match &node.value {
-            SyntaxValue::Map(_) => self.read_map(node, &DECISIONS, &mut map),
+            SyntaxValue::Map(_) => self.read_map(node, schema, &mut map),
             _ => map.listen = self.socket(node),
         }
-        Some(Decisions { listen: map.listen?, tls: map.tls, tokens: map.tokens })
+        Some(DecisionListener { listen: map.listen?, tls: map.tls, tokens: map.tokens })
     }
 
     fn token(&mut self, node: &SyntaxNode) -> Option<Token> {
@@ -129,12 +147,13 @@ pub(super) fn write_admin(admin: &AdminSpec) -> Option<OutputValue> {
     }
 }
 
-pub(super) fn write_decisions(decisions: &Decisions) -> OutputValue {
-    let Decisions { listen, tls, tokens } = decisions;
+/// Writes `decisions` or `envoy`, whose keys are the same.
+pub(super) fn write_decision_listener(listener: &DecisionListener) -> OutputValue {
+    let DecisionListener { listen, tls, tokens } = listener;
     match (tls, &tokens[..]) {
         (None, []) => OutputValue::text(listen),
         _ => {
-            DECISIONS.write(&DecisionsMap { listen: Some(*listen), tls: tls.clone(), tokens: tokens.clone() })
+            DECISIONS.write(&ListenerMap { listen: Some(*listen), tls: tls.clone(), tokens: tokens.clone() })
         }
     }
 }

@@ -25,6 +25,7 @@ pub(super) static KEY_SCHEMA: ValueSchema = ValueSchema::AnyOf(&[
         "header x-tenant",
         "cookie session",
         "query id",
+        "descriptor remote_address",
         "capture id",
         "all",
     ]),
@@ -201,7 +202,7 @@ pub(super) fn write_cost(cost: &CostSpec) -> Option<OutputValue> {
 }
 
 const PLAIN_KEYS: [&str; 9] = ["ip", "user", "method", "host", "path", "route", "upstream", "request", "all"];
-const NAMED_KEYS: [&str; 4] = ["header", "cookie", "query", "capture"];
+const NAMED_KEYS: [&str; 5] = ["header", "cookie", "query", "capture", "descriptor"];
 
 fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
     let (first, rest) = text.split_once(' ').map_or((text, ""), |(first, rest)| (first, rest.trim()));
@@ -227,6 +228,7 @@ fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
         ("cookie", _) => KeyPart::Cookie(named()?),
         ("query", _) => KeyPart::Query(named()?),
         ("capture", _) => KeyPart::Capture(named()?),
+        ("descriptor", _) => KeyPart::Descriptor(named()?),
         (first, "") if first.starts_with("ip/") => match first["ip/".len()..].parse() {
             Ok(prefix_len @ 1..=128) => KeyPart::Ip { prefix_len },
             _ => {
@@ -263,6 +265,7 @@ impl fmt::Display for KeyPart {
             Self::Cookie(name) => write!(f, "cookie {name}"),
             Self::Query(name) => write!(f, "query {name}"),
             Self::Capture(name) => write!(f, "capture {name}"),
+            Self::Descriptor(name) => write!(f, "descriptor {name}"),
             Self::Cel(cel) => f.write_str(&cel.0),
         }
     }

@@ -58,6 +58,13 @@ pub(crate) static MATCH: MapSchema<Match> = MapSchema {
             |it| OutputValue::named_map(&it.cookies, write_values),
         ),
         key(
+            "descriptor",
+            "All of these entries of a descriptor of Envoy have one of these values. HTTP requests have no descriptor.",
+            ValueSchema::NamedMap(&ValueSchema::OneOrMany(&ValueSchema::Scalar)),
+            |reader, node, it| it.descriptor = reader.values_by_name(node, "descriptor"),
+            |it| OutputValue::named_map(&it.descriptor, write_values),
+        ),
+        key(
             "client",
             "The address of the client is in one of these networks, or lists.",
             ValueSchema::OneOrMany(&ValueSchema::Text(&["10.0.0.0/8", "internal"])),

@@ -2,7 +2,7 @@
 
 use super::{
     PolicyReader,
-    decisions::{ADMIN_SHAPE, DECISIONS_SHAPE, write_admin, write_decisions},
+    decisions::{ADMIN_SHAPE, DECISIONS_SHAPE, ENVOY_SHAPE, write_admin, write_decision_listener},
     key::{self, write_key},
     load::{FEATURE_SHAPE, LOAD, LOAD_SHAPE, write_feature},
     observe::{METRICS, METRICS_SHAPE, OBSERVE, TRACES, TRACES_SHAPE},
@@ -51,8 +51,10 @@ pub(crate) static POLICY: MapSchema<Policy> = MapSchema {
             |reader, node, it| it.admin = reader.admin(node),
             |it| write_admin(&it.admin),
         ),
-        field!("decisions": DECISIONS_SHAPE, decisions = decisions => write_decisions,
+        field!("decisions": DECISIONS_SHAPE, decisions = decisions => write_decision_listener,
             "The address of the decision API, which other programs call over HTTP."),
+        field!("envoy": ENVOY_SHAPE, envoy = envoy => write_decision_listener,
+            "The address of the rate limit service, which Envoy calls over gRPC."),
         field!("connections": connections { CONNECTIONS }, "Limits of connections and requests that apply before any rule."),
         key(
             "upstreams",

@@ -2,6 +2,7 @@
 
 mod code;
 mod counting;
+mod descriptor_requests;
 mod descriptors;
 mod edits;
 mod errors;

@@ -70,7 +70,7 @@ fn documented_example_parses_and_round_trips() {
     assert_eq!((read(first).routes.len(), read(templates).rules.len()), (1, 2));
     let policy = read(whole);
     assert_eq!((policy.listen.len(), policy.upstreams.len(), policy.routes.len()), (3, 2, 6));
-    let [login, photos, downloads, searches, backend, pages, similar, payments, closed] =
+    let [login, photos, downloads, searches, backend, pages, similar, payments, proxied, closed] =
         policy.rules.as_slice()
     else {
         panic!("{policy}")
@@ -86,6 +86,7 @@ fn documented_example_parses_and_round_trips() {
     assert_eq!((photos.matching.any.len(), &downloads.key), (2, &KeySpec::Part(KeyPart::Request)));
     assert!(matches!(&backend.on_limit, OnLimit::Reject(reject) if reject.status == Some(503)));
     assert_eq!(closed.on_limit, OnLimit::Drop);
+    assert_eq!((proxied.matching.descriptor.len(), policy.envoy.is_some()), (2, true));
     assert!(pages.shed.is_some() && pages.scale.is_some() && payments.while_failing.is_some());
     assert_eq!(similar.feature.as_deref(), Some("similar"));
     assert_eq!(policy.features.len(), 3);

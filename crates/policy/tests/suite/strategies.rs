@@ -21,7 +21,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
         let (server, stores, (user, lists, rules), (load, features, feature_recovery)) = sections;
         let (
             listen,
-            (admin, decisions),
+            (admin, decisions, envoy),
             connections,
             upstreams,
             routes,
@@ -42,6 +42,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             listen,
             admin,
             decisions,
+            envoy,
             connections,
             upstreams,
             routes,
@@ -261,24 +262,29 @@ fn plain_matches() -> BoxedStrategy<Match> {
         hosts,
         values(tokens()),
         values(names()),
-        values(names()),
+        (values(names()), values(names())),
         networks(),
         vec(Just(LISTENER.to_owned()), 0..2),
         option::of(expressions()),
     )
-        .prop_map(|(methods, paths, hosts, headers, queries, cookies, clients, listeners, when)| Match {
-            methods,
-            paths,
-            hosts,
-            headers,
-            queries,
-            cookies,
-            clients,
-            listeners,
-            not: None,
-            any: Vec::new(),
-            when,
-        })
+        .prop_map(
+            |(methods, paths, hosts, headers, queries, (cookies, descriptor), clients, listeners, when)| {
+                Match {
+                    methods,
+                    paths,
+                    hosts,
+                    headers,
+                    queries,
+                    cookies,
+                    descriptor,
+                    clients,
+                    listeners,
+                    not: None,
+                    any: Vec::new(),
+                    when,
+                }
+            },
+        )
         .boxed()
 }
 
@@ -309,6 +315,7 @@ fn keys(more: Vec<KeyPart>) -> BoxedStrategy<KeySpec> {
         tokens().prop_map(KeyPart::Header),
         plain_words().prop_map(KeyPart::Cookie),
         plain_words().prop_map(KeyPart::Query),
+        plain_words().prop_map(KeyPart::Descriptor),
         expressions().prop_map(KeyPart::Cel),
         select([vec![KeyPart::Path], more].concat()),
     ];
@@ -347,7 +354,7 @@ fn failure_modes() -> BoxedStrategy<FailureMode> {
 
 type ServerSection = (
     Vec<ListenerSpec>,
-    (AdminSpec, Option<Decisions>),
+    (AdminSpec, Option<DecisionListener>, Option<DecisionListener>),
     Connections,
     BTreeMap<String, Upstream>,
     Vec<RouteSpec>,
@@ -370,8 +377,10 @@ fn server_sections() -> BoxedStrategy<ServerSection> {
     let admin = (option::of(address()), option::of(variable()), vec("[a-z][a-z0-9.-]{0,8}", 0..3))
         .prop_map(|(listen, token, hosts)| AdminSpec { listen, token, hosts });
     let token = (names(), variable()).prop_map(|(name, token)| Token { name, token });
-    let decisions = (address(), option::of(tls()), vec(token, 0..3))
-        .prop_map(|(listen, tls, tokens)| Decisions { listen, tls, tokens });
+    let decisions = || {
+        (address(), option::of(tls()), vec(token.clone(), 0..3))
+            .prop_map(|(listen, tls, tokens)| DecisionListener { listen, tls, tokens })
+    };
     let listener = (option::of(names()), address(), option::of(tls()))
         .prop_map(|(name, address, tls)| ListenerSpec { name, address, tls });
     let listen = vec(listener, 0..3);
@@ -399,7 +408,7 @@ fn server_sections() -> BoxedStrategy<ServerSection> {
         select(vec![ForwardedHeaders::All, ForwardedHeaders::XForwarded, ForwardedHeaders::None]);
     (
         listen,
-        (admin, option::of(decisions)),
+        (admin, option::of(decisions()), option::of(decisions())),
         connections(),
         proptest::collection::btree_map(names(), upstreams(), 0..3),
         routes,

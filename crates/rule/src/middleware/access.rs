@@ -37,6 +37,7 @@ pub struct RequestAccess {
     /// The key of bans, if it differs from what the list checks.
     ban_by: Option<RequestKey>,
     unknown_action: ListAction,
+    unknown_descriptor_action: ListAction,
     warning: MissingPeerWarning,
     make_response: Arc<MakeAccessResponse>,
     options: Arc<MiddlewareOptions>,
@@ -60,6 +61,7 @@ impl RequestAccess {
             client: ClientSource::Address(Arc::new(|head| head.peer())),
             ban_by: None,
             unknown_action: ListAction::Deny,
+            unknown_descriptor_action: ListAction::Deny,
             warning: MissingPeerWarning::default(),
             make_response: Arc::new(forbidden_response),
             options: Arc::new(MiddlewareOptions {
@@ -100,6 +102,13 @@ impl RequestAccess {
         Self { unknown_action: action, ..self }
     }
 
+    /// Sets how a descriptor without an address or a key is treated; denied by default. Descriptors
+    /// that are not about a client have no address.
+    #[must_use]
+    pub fn on_unknown_descriptor(self, action: ListAction) -> Self {
+        Self { unknown_descriptor_action: action, ..self }
+    }
+
     /// Counts a response as a denial if it satisfies this test, such as a 429 of an inner limit; the rule of
     /// the bans decides on a ban.
     #[must_use]
@@ -124,11 +133,16 @@ impl RequestAccess {
     /// Admits a request, or returns the reason of the denial.
     pub fn check(&self, head: &dyn RequestHead) -> Result<AdmittedClient, Box<AccessDenied>> {
         let (identity, ban_key) = (self.identify(head), self.ban_key(head));
-        let decision =
-            identity.check(ban_key.as_deref(), &self.control).unwrap_or(match self.unknown_action {
+        let decision = identity.check(ban_key.as_deref(), &self.control).unwrap_or_else(|| {
+            let action = match head.descriptor() {
+                Some(_) => self.unknown_descriptor_action,
+                None => self.unknown_action,
+            };
+            match action {
                 ListAction::Allow => AccessDecision::Unlisted,
                 ListAction::Deny => AccessDecision::Denied,
-            });
+            }
+        });
         match decision {
             AccessDecision::Allowed | AccessDecision::Unlisted => {
                 Ok(AdmittedClient { identity, ban_key, decision, control: self.control.clone() })
@@ -242,7 +256,8 @@ impl ClientIdentity {
                 listed => listed,
             }),
             (Self::Key(key), _) => Some(control.check_key(key)),
-            (Self::Unknown, _) => None,
+            (Self::Unknown, Some(key)) => control.bans().check(key).map(AccessDecision::Banned),
+            (Self::Unknown, None) => None,
         }
     }
 }
@@ -273,7 +288,7 @@ impl AdmittedClient {
     fn record_denial(self) {
         let Self { identity, ban_key, control, decision } = self;
         match (identity, ban_key) {
-            (ClientIdentity::Address(_), Some(key)) => {
+            (ClientIdentity::Address(_) | ClientIdentity::Unknown, Some(key)) => {
                 if decision == AccessDecision::Unlisted {
                     control.bans().record_denial(&*key);
                 }
@@ -284,7 +299,7 @@ impl AdmittedClient {
                 }
             }
             (ClientIdentity::Key(key), _) => _ = control.record_key_denial(&key),
-            (ClientIdentity::Unknown, _) => {}
+            (ClientIdentity::Unknown, None) => {}
         }
     }
 }

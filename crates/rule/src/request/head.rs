@@ -1,5 +1,6 @@
 //! The heads of requests and responses.
 
+use super::DescriptorHead;
 use crate::RequestContext;
 use std::{any::Any, net::IpAddr};
 
@@ -54,6 +55,11 @@ pub trait RequestHead {
 
     /// The context stored with the request; otherwise that of the task is used.
     fn context(&self) -> Option<&RequestContext> {
+        None
+    }
+
+    /// The descriptor, if this is not an HTTP request but a descriptor of Envoy's rate limit protocol.
+    fn descriptor(&self) -> Option<&DescriptorHead> {
         None
     }
 }

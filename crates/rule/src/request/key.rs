@@ -37,7 +37,7 @@ pub enum MissingKey {
     Reject,
 }
 
-/// How requests with several values of a key are treated: repeated headers, cookies or parameters.
+/// How requests with several values of a key are treated: repeated headers, cookies, parameters or entries of a descriptor.
 ///
 /// Servers disagree on which value counts. A client that makes a rule read one value and the server another
 /// could impersonate others, and a key of all values would change with each added value.
@@ -66,6 +66,7 @@ enum KeySource {
     Header(Arc<str>, DuplicateKeys),
     Cookie(Arc<str>, DuplicateKeys),
     Query(Arc<str>, DuplicateKeys),
+    Descriptor(Arc<str>, DuplicateKeys),
     Host,
     Method,
     Path,
@@ -123,6 +124,11 @@ pub fn cookie(name: &str) -> Result<RequestKey, SettingError> {
 /// The value of a query parameter. Clients choose it.
 pub fn query(name: impl Into<Arc<str>>) -> RequestKey {
     RequestKey { source: KeySource::Query(name.into(), DuplicateKeys::default()) }
+}
+
+/// The value of an entry of a descriptor; HTTP requests have none. See [`DescriptorHead`](super::DescriptorHead).
+pub fn descriptor(name: impl Into<Arc<str>>) -> RequestKey {
+    RequestKey { source: KeySource::Descriptor(name.into(), DuplicateKeys::default()) }
 }
 
 /// The requested host, in lower case, without a port.
@@ -220,7 +226,7 @@ impl RequestKey {
         Self { source: KeySource::FirstOf(keys) }
     }
 
-    /// Sets how requests with several values of a header, cookie or parameter of this key are treated. Gates
+    /// Sets how requests with several values of a header, cookie, parameter or entry of this key are treated. Gates
     /// reject them by default.
     #[must_use]
     pub fn duplicates(self, duplicates: DuplicateKeys) -> Self {
@@ -229,6 +235,7 @@ impl RequestKey {
             KeySource::Header(name, _) => KeySource::Header(name, duplicates),
             KeySource::Cookie(name, _) => KeySource::Cookie(name, duplicates),
             KeySource::Query(name, _) => KeySource::Query(name, duplicates),
+            KeySource::Descriptor(name, _) => KeySource::Descriptor(name, duplicates),
             KeySource::Joined(keys) => KeySource::Joined(all(keys)),
             KeySource::FirstOf(keys) => KeySource::FirstOf(all(keys)),
             other => other,
@@ -248,6 +255,11 @@ impl RequestKey {
             }
             KeySource::Query(name, DuplicateKeys::Reject) => {
                 query::for_each_query(head, name, &mut |_| values = values.saturating_add(1));
+            }
+            KeySource::Descriptor(name, DuplicateKeys::Reject) => {
+                if let Some(descriptor) = head.descriptor() {
+                    descriptor.for_each_value(name, &mut |_| values = values.saturating_add(1));
+                }
             }
             KeySource::Joined(keys) | KeySource::FirstOf(keys) => {
                 return keys.iter().any(|key| key.has_duplicates(head));
@@ -300,7 +312,16 @@ impl KeySource {
                 .select(|each| query::for_each_query(head, name, each))
                 .filter(|it| !it.is_empty())
                 .map(KeyValue::from_bytes),
+            Self::Descriptor(name, duplicates) => {
+                let descriptor = head.descriptor()?;
+                duplicates
+                    .select(|each| descriptor.for_each_value(name, each))
+                    .map(<[u8]>::trim_ascii)
+                    .filter(|it| !it.is_empty())
+                    .map(KeyValue::from)
+            }
             Self::Host => head.host().and_then(normalize_host).map(KeyValue::Text),
+            Self::Method | Self::Path | Self::Route if head.descriptor().is_some() => None,
             Self::Method => Some(head.method().into()),
             Self::Path => Some(head.path().into()),
             Self::Route => Some(head.route().unwrap_or_else(|| head.path()).into()),
@@ -379,6 +400,7 @@ impl fmt::Debug for RequestKey {
             KeySource::Header(name, _) => write!(f, "header {name}"),
             KeySource::Cookie(name, _) => write!(f, "cookie {name}"),
             KeySource::Query(name, _) => write!(f, "query {name}"),
+            KeySource::Descriptor(name, _) => write!(f, "descriptor {name}"),
             KeySource::Host => f.write_str("host"),
             KeySource::Method => f.write_str("method"),
             KeySource::Path => f.write_str("path"),

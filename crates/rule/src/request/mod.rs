@@ -2,6 +2,7 @@
 
 mod address;
 mod cookie;
+mod descriptor;
 mod forwarded;
 mod head;
 pub mod key;
@@ -12,6 +13,7 @@ mod trusted_proxies;
 
 pub use address::AddressKey;
 pub use cookie::for_each_cookie;
+pub use descriptor::DescriptorHead;
 pub use head::{RequestHead, ResponseHead};
 pub use key::{DuplicateKeys, MissingKey, RequestKey, normalize_host};
 pub use key_value::KeyValue;

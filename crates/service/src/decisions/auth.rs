@@ -5,14 +5,14 @@
 //! proxies should reach it. A client may send the headers of another kind of proxy, and the real proxy would pass them on.
 //! So a request described in both dialects is rejected, unless `?proxy=` selects one.
 
-use super::{ApiResponse, state::AppState};
+use super::{ApiResponse, rejection, state::AppState};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, request};
 use http_body_util::Full;
 use std::net::IpAddr;
 use tidegate_http_server::{ApiError, TOKEN_HEADER, bearer_token, truncate};
 use tidegate_observe::DenialId;
 use tidegate_policy::{
-    compile::{PolicyAdmission, PolicyRejection, PolicyResult, RejectAction, RejectReason},
+    compile::{PolicyAdmission, PolicyRejection, PolicyResult},
     head::HttpRequestHead,
 };
 use tidegate_rule::{Evaluation, HeaderStyle};
@@ -62,7 +62,7 @@ pub(super) async fn handle(
     );
     Ok(match result {
         PolicyResult::Admitted(admission) => allow_response(&admission),
-        PolicyResult::Rejected(rejection) => deny_response(*rejection, denial, deny),
+        PolicyResult::Rejected(rejection) => deny_response(*rejection, denial.as_ref(), deny),
     })
 }
 
@@ -79,43 +79,14 @@ fn allow_response(admission: &PolicyAdmission) -> ApiResponse {
     response
 }
 
-fn deny_response(
-    mut rejection: PolicyRejection,
-    denial: Option<DenialId>,
-    deny: AuthDenyStatus,
-) -> ApiResponse {
-    if let (Some(id), RejectAction::Response(response)) = (&denial, &mut rejection.action) {
-        response.set_instance(&id.uri());
-    }
-    let retry = rejection.retry_after.map(|wait| tidegate_core::header::ceil_seconds(wait.into()));
-    let mut response: ApiResponse = match rejection.action {
-        RejectAction::Response(response) => http::Response::<String>::from(response).map(Full::from),
-        // The proxy can neither switch to another upstream nor close the connection on request.
-        RejectAction::Upstream(_) | RejectAction::Drop => {
-            let mut response = ApiResponse::default();
-            *response.status_mut() = match rejection.reason {
-                RejectReason::Limited => StatusCode::TOO_MANY_REQUESTS,
-                RejectReason::NoKey => StatusCode::BAD_REQUEST,
-                RejectReason::DenyListed | RejectReason::Banned => StatusCode::FORBIDDEN,
-                RejectReason::QueueFull
-                | RejectReason::StoreUnavailable
-                | RejectReason::Overloaded
-                | RejectReason::FeatureOff => StatusCode::SERVICE_UNAVAILABLE,
-            };
-            response
-        }
-    };
+fn deny_response(rejection: PolicyRejection, denial: Option<&DenialId>, deny: AuthDenyStatus) -> ApiResponse {
+    let rule = HeaderValue::from_str(&rejection.rule);
+    let mut response = rejection::build_response(rejection, denial).map(Full::from);
     let status = response.status();
     let headers = response.headers_mut();
     headers.insert(STATUS_HEADER, status.as_u16().into());
-    if let Ok(rule) = HeaderValue::from_str(&rejection.rule) {
+    if let Ok(rule) = rule {
         headers.insert(RULE_HEADER, rule);
-    }
-    if let Some(id) = denial {
-        id.write_header(headers);
-    }
-    if let Some(retry) = retry {
-        headers.entry(header::RETRY_AFTER).or_insert_with(|| retry.into());
     }
     *response.status_mut() = match deny {
         AuthDenyStatus::Policy => status,

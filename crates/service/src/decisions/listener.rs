@@ -4,11 +4,11 @@ use super::{routes, state::AppState};
 use hyper::{body::Incoming, service::service_fn};
 use std::{convert::Infallible, sync::Arc};
 use tidegate_http_server::{HttpServer, HttpService, StartupError, ThreadedListener};
-use tidegate_policy::model::{Connections, Decisions, ListenerSpec};
+use tidegate_policy::model::{Connections, DecisionListener, ListenerSpec};
 
 /// Binds the declared address; reuses the socket of `existing` if the address is the same.
 pub fn bind(
-    config: &Decisions,
+    config: &DecisionListener,
     existing: Option<&ThreadedListener>,
 ) -> Result<ThreadedListener, StartupError> {
     let listener = ListenerSpec { name: None, address: config.listen, tls: config.tls.clone() };

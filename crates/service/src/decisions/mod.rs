@@ -11,6 +11,7 @@
 //! | `reserve` | `/v1/reserve`, `/v1/commit`, `/v1/cancel`, `/v1/acquire`, `/v1/release` |
 //! | `reset` | `/v1/reset` |
 //! | `auth` | `/v1/auth` |
+//! | `envoy` | Envoy's rate limit protocol over gRPC, on its own listener |
 //! | `routes` | `/v1/openapi.json` |
 //!
 //! The rules are those of the policy. The API and the gateway share their counters: a request and a query for the same key
@@ -19,8 +20,10 @@
 mod auth;
 mod body;
 mod check;
+pub mod envoy;
 mod listener;
 mod query;
+mod rejection;
 mod reserve;
 mod reset;
 mod response;

@@ -357,8 +357,7 @@ impl ComparedCount {
 
 /// Returns the hits of one descriptor.
 fn descriptor_hits(request: &DomainRequest, index: usize) -> u64 {
-    let own = request.descriptors.get(index).and_then(|descriptor| descriptor.hits);
-    own.unwrap_or_else(|| request.hits.max(1).into())
+    request.descriptors.get(index).map_or(1, |descriptor| request.hits_of(descriptor))
 }
 
 fn has_limiters(subjects: &[LimitMatch<'_>]) -> bool {

@@ -16,6 +16,37 @@ pub struct DomainRequest {
     pub deadline: Option<Duration>,
 }
 
+impl DomainRequest {
+    /// Checks that it has a domain, and neither too many nor too few descriptors and entries.
+    pub(crate) fn validate(&self, max_descriptors: usize, max_entries: usize) -> Result<(), DecisionError> {
+        let reject = |problem: String| Err(DecisionError::Invalid(problem));
+        if self.domain.is_empty() {
+            return reject("rate limit domain must not be empty".to_owned());
+        }
+        if self.descriptors.is_empty() {
+            return reject("rate limit descriptor list must not be empty".to_owned());
+        }
+        if self.descriptors.len() > max_descriptors {
+            let count = self.descriptors.len();
+            return reject(format!("too many descriptors: {count}; send at most {max_descriptors}"));
+        }
+        for (index, descriptor) in self.descriptors.iter().enumerate() {
+            if descriptor.entries.len() > max_entries {
+                let count = descriptor.entries.len();
+                return reject(format!(
+                    "descriptors[{index}]: too many entries: {count}; send at most {max_entries}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The hits of a descriptor of this request.
+    pub(crate) fn hits_of(&self, descriptor: &RequestDescriptor) -> u64 {
+        descriptor.hits.unwrap_or_else(|| self.hits.max(1).into())
+    }
+}
+
 /// One descriptor of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestDescriptor {

@@ -150,27 +150,7 @@ impl DescriptorService {
     }
 
     pub(super) fn validate(&self, request: &DomainRequest) -> Result<(), DecisionError> {
-        let reject = |problem: String| Err(DecisionError::Invalid(problem));
-        let ServiceSettings { max_descriptors, max_entries, .. } = self.settings;
-        if request.domain.is_empty() {
-            return reject("rate limit domain must not be empty".to_owned());
-        }
-        if request.descriptors.is_empty() {
-            return reject("rate limit descriptor list must not be empty".to_owned());
-        }
-        if request.descriptors.len() > max_descriptors {
-            let count = request.descriptors.len();
-            return reject(format!("too many descriptors: {count}; send at most {max_descriptors}"));
-        }
-        for (index, descriptor) in request.descriptors.iter().enumerate() {
-            if descriptor.entries.len() > max_entries {
-                let count = descriptor.entries.len();
-                return reject(format!(
-                    "descriptors[{index}]: too many entries: {count}; send at most {max_entries}"
-                ));
-            }
-        }
-        Ok(())
+        request.validate(self.settings.max_descriptors, self.settings.max_entries)
     }
 }
 

@@ -65,7 +65,7 @@ export function health(page) {
       const withTables = it.rules.filter(({ table }) => table).map(({ name, table }) => ({ name, table }));
       tables.show(withTables, () => tableSizes(withTables));
       const latency = [times(it.latency.decision), times(it.latency.wait), times(it.latency.request)];
-      gateway.show([it.policy, it.listeners, it.decisions, it.watchers, latency], () =>
+      gateway.show([it.policy, it.listeners, it.decisions, it.envoy, it.watchers, latency], () =>
         definitionList([
           ['Version', it.version],
           ['Latency', latency[2]],
@@ -74,6 +74,7 @@ export function health(page) {
           ['Workers', count(it.workers)],
           ['Listeners', it.listeners.map(({ address, tls }) => (tls ? `${address} (TLS)` : address)).join(', ')],
           ['Decision API', it.decisions],
+          ['Envoy', it.envoy],
           ['Policy loaded', dateTime(it.policy.loaded)],
           ['Reloads', count(it.policy.reloads)],
           ['Live subscribers', `${count(it.watchers.current)} of ${count(it.watchers.max)}`],

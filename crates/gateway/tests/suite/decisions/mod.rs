@@ -4,7 +4,7 @@ mod concurrency;
 mod openapi;
 mod proxies;
 mod schema;
-mod stores;
+pub(crate) mod stores;
 mod tls;
 
 use crate::harness::{RawClient, RawResponse, TEST_TIMEOUT, TestBackend};

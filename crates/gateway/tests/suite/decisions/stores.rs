@@ -10,7 +10,7 @@ use tidegate_testkit::servers::RedisServer;
 use tokio::time::timeout;
 
 /// Rules that can connect to Redis, with a long deadline: these tests do not depend on time.
-pub(super) fn redis_rules() -> Rules {
+pub(crate) fn redis_rules() -> Rules {
     let rules = Rules::new();
     rules.set_connect(|connection| {
         let builder = RedisStore::builder().bind_to_runtime().deadline(Duration::from_secs(5));
