@@ -89,6 +89,11 @@ impl LoadMonitor {
         self.handle.state.sample();
     }
 
+    /// Notifies the observers of the last reading again, without another one: some of them also follow the time.
+    pub fn notify_observers(&self) {
+        self.handle.state.notify(self.handle.state.clock.now(), self.load());
+    }
+
     /// Notifies `observer` after each reading, for as long as it exists.
     pub fn subscribe(&self, observer: &Arc<impl LoadObserver + 'static>) {
         let observer: Weak<dyn LoadObserver> = Arc::<_>::downgrade(observer) as Weak<dyn LoadObserver>;
@@ -362,7 +367,10 @@ impl MonitorState {
         let load = LoadReading { share: fullest, level };
         self.load.store(load.pack(), Ordering::Relaxed);
         drop(sampler);
+        self.notify(now, load);
+    }
 
+    fn notify(&self, now: Micros, load: LoadReading) {
         let observers = std::mem::take(&mut *lock(&self.observers));
         let alive: Vec<_> =
             observers.into_iter().filter(|observer| notify_observer(observer, now, load)).collect();

@@ -60,6 +60,30 @@ fn percent(percent: u64) -> Option<Percent> {
 }
 
 #[test]
+fn observers_are_notified_again_without_a_reading() {
+    #[derive(Default)]
+    struct Recorder(Mutex<Vec<(Micros, Option<Percent>)>>);
+    impl LoadObserver for Recorder {
+        fn on_load(&self, now: Micros, load: LoadReading) {
+            self.0.lock().unwrap().push((now, load.share));
+        }
+    }
+
+    let signal = TestSignal::new(40);
+    let (monitor, manual_clock) = monitor_signal(&signal);
+    let recorder = Arc::new(Recorder::default());
+    monitor.subscribe(&recorder);
+    monitor.sample_once();
+    signal.set(90);
+    manual_clock.advance(Duration::from_secs(1));
+    monitor.notify_observers();
+    let notified = recorder.0.lock().unwrap().clone();
+    let (first, second) = (notified[0], notified[1]);
+    assert_eq!((first.1, second.1), (percent(40), percent(40)));
+    assert_eq!(second.0.saturating_sub(first.0), Micros::from_secs(1));
+}
+
+#[test]
 fn load_is_highest_smoothed_signal() {
     let (clock, manual_clock) = Clock::manual();
     let (one, other) = (TestSignal::new(40), TestSignal::new(10));

@@ -301,11 +301,13 @@ impl PolicyGate {
         problems.into_result()
     }
 
-    /// Applies the schedules and the load for the current time. Call it about once per second. A policy that follows the load
-    /// of the machine does so by itself, too.
+    /// Applies the schedules for the current time. Call it about once per second. A policy that follows the load of the machine
+    /// reads the load by itself, at the interval of `load`.
     pub fn update_schedules(&self) {
-        if let Some(monitor) = &self.inner.monitor {
-            monitor.monitor.sample_once();
+        match &self.inner.monitor {
+            Some(monitor) if monitor.is_started => monitor.monitor.notify_observers(),
+            Some(monitor) => monitor.monitor.sample_once(),
+            None => {}
         }
     }
 
