@@ -1,10 +1,10 @@
 //! The admin API of a running gateway.
 
-use crate::harness::{RawClient, RawResponse, TEST_TIMEOUT, TestBackend, text_body};
+use crate::harness::{RawClient, RawResponse, TEST_TIMEOUT, TestBackend, open_gateway, text_body};
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, fs, net::SocketAddr, sync::Arc};
 use tempfile::TempDir;
-use tidegate_gateway::{Gateway, GatewayError, GatewayHandle, PolicySource};
+use tidegate_gateway::{GatewayError, GatewayHandle, PolicySource};
 use tidegate_limiter::{
     Store,
     store::{RuntimeAffinity, StoreError, StoreFuture, StoreReply, StoreRequest},
@@ -19,9 +19,11 @@ use tokio::{
 
 /// A gateway with an admin API.
 pub(crate) struct AdminGateway {
+    /// The first address.
     pub(crate) address: SocketAddr,
-    admin: SocketAddr,
-    decisions: Option<SocketAddr>,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) admin: SocketAddr,
+    pub(crate) decisions: Option<SocketAddr>,
     handle: GatewayHandle,
     pub(crate) folder: TempDir,
     stop: oneshot::Sender<()>,
@@ -37,19 +39,40 @@ impl AdminGateway {
         Self::start_policy(&policy_text(server, rest), rules)
     }
 
+    /// Starts a gateway that forwards to these servers, with these keys of the upstream.
+    pub(crate) fn start_upstream(servers: &[&TestBackend], keys: &str) -> Self {
+        let servers: Vec<_> = servers.iter().map(|server| format!("http://{}", server.address)).collect();
+        Self::start_policy(
+            &format!(
+                "{LISTENERS}upstreams: {{ app: {{ servers: [{}], {keys} }} }}\nroutes: app\n",
+                servers.join(", ")
+            ),
+            Rules::new(),
+        )
+    }
+
     /// Starts a gateway with a whole policy, which has an admin API.
     pub(crate) fn start_policy(text: &str, rules: Rules) -> Self {
+        Self::start_with_files(text, &[], rules)
+    }
+
+    /// Starts a gateway with a whole policy, and other files beside it.
+    pub(crate) fn start_with_files(text: &str, files: &[(&str, &str)], rules: Rules) -> Self {
         let folder = TempDir::new().unwrap();
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
         let file = folder.path().join("policy.yaml");
         fs::write(&file, text).unwrap();
-        let gateway = Gateway::open(PolicySource::file(file), rules).unwrap();
-        let (address, admin) = (gateway.addresses()[0], gateway.admin_address().unwrap());
+        let gateway = open_gateway(PolicySource::file(file), rules);
+        let (addresses, admin) = (gateway.addresses(), gateway.admin_address().unwrap());
+        let address = addresses[0];
         let (decisions, handle) = (gateway.decisions_address(), gateway.handle());
         let (stop, stopped) = oneshot::channel::<()>();
         let end = tokio::spawn(gateway.run(async {
             let _ = stopped.await;
         }));
-        Self { address, admin, decisions, handle, folder, stop, end }
+        Self { address, addresses, admin, decisions, handle, folder, stop, end }
     }
 
     async fn replace(&self, server: &TestBackend, rest: &str) {
@@ -59,7 +82,11 @@ impl AdminGateway {
     /// Replaces the whole policy.
     pub(crate) async fn replace_policy(&self, text: &str) {
         fs::write(self.folder.path().join("policy.yaml"), text).unwrap();
-        self.handle.reload().await.unwrap();
+        self.handle.reload().await.unwrap_or_else(|error| panic!("invalid policy: {error}"));
+    }
+
+    pub(crate) async fn connect(&self) -> RawClient {
+        RawClient::connect(self.address).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> RawResponse {
@@ -69,7 +96,7 @@ impl AdminGateway {
     /// Sends a client request with this header.
     pub(crate) async fn get_with_header(&self, path: &str, header: &str) -> RawResponse {
         let request = format!("GET {path} HTTP/1.1\r\nhost: app.example\r\n{header}\r\n");
-        timeout(TEST_TIMEOUT, RawClient::connect(self.address).await.request(&request)).await.unwrap()
+        timeout(TEST_TIMEOUT, self.connect().await.request(&request)).await.unwrap()
     }
 
     /// Sends a request to the admin API with the token.
@@ -108,12 +135,12 @@ impl AdminGateway {
     }
 }
 
+/// The listeners of most policies. Cargo sets the variable for every test, so it serves as a token.
+pub(crate) const LISTENERS: &str =
+    "listen: 127.0.0.1:0\nadmin: { listen: 127.0.0.1:0, token: $CARGO_PKG_VERSION }\n";
+
 fn policy_text(server: &TestBackend, rest: &str) -> String {
-    format!(
-        "listen: 127.0.0.1:0\nadmin: {{ listen: 127.0.0.1:0, token: $CARGO_PKG_VERSION }}\n\
-         upstreams: {{ app: http://{} }}\nroutes: app\n{rest}",
-        server.address
-    )
+    format!("{LISTENERS}upstreams: {{ app: http://{} }}\nroutes: app\n{rest}", server.address)
 }
 
 const LOGIN_POLICY: &str = "
@@ -1025,6 +1052,7 @@ async fn otlp_collector_receives_all_metrics() {
     use http_body_util::BodyExt as _;
     use opentelemetry_proto::tonic::{
         collector::metrics::v1::ExportMetricsServiceRequest,
+        common::v1::any_value::Value as ServiceName,
         metrics::v1::{Metric, metric::Data, number_data_point::Value as Point},
     };
     use prost::Message as _;
@@ -1042,32 +1070,38 @@ async fn otlp_collector_receives_all_metrics() {
     .await;
     let server = TestBackend::start_echo().await;
     let metrics =
-        format!("metrics: {{ endpoint: 'http://{}', interval: 1s, service: shop }}\n", collector.address);
+        format!("metrics: {{ endpoint: 'http://{}', interval: 50ms, service: shop }}\n", collector.address);
     let gateway = AdminGateway::start(&server, &(metrics + LOGIN_POLICY));
     gateway.get_with_header("/login", "x-user: alice\r\n").await;
 
-    // The first export may precede the request.
-    let mut exported = None;
-    while exported.is_none() {
-        let export = timeout(TEST_TIMEOUT, exports.recv()).await.unwrap().unwrap();
-        let all = &export.resource_metrics[0];
-        let service = &all.resource.as_ref().unwrap().attributes[0];
-        assert_eq!(service.key, "service.name");
-        let id = &all.resource.as_ref().unwrap().attributes[1];
-        let text = format!("{:?}", id.value);
-        assert_eq!(id.key, "service.instance.id");
-        assert!(text.matches('-').count() == 4 && text.contains("-4"), "{text}");
-        let described = |metric: &Metric| !metric.description.is_empty();
-        assert!(all.scope_metrics[0].metrics.iter().all(described));
-        let metrics: Vec<Metric> = all.scope_metrics[0].metrics.clone();
-        let requests = metrics.iter().find(|metric| metric.name == "tidegate_requests_total").unwrap();
-        let Some(Data::Sum(sum)) = &requests.data else { panic!("{requests:?}") };
-        assert!(sum.is_monotonic && sum.aggregation_temporality == 2);
-        if sum.data_points[0].value == Some(Point::AsInt(1)) {
-            exported = Some(metrics);
+    // The first export may precede the request. A few more show the interval: by default, four take longer than the timeout.
+    let receive = async {
+        let (mut exported, mut count) = (None, 0);
+        while exported.is_none() || count < 4 {
+            let export = exports.recv().await.unwrap();
+            count += 1;
+            let all = &export.resource_metrics[0];
+            let service = &all.resource.as_ref().unwrap().attributes[0];
+            assert_eq!(service.key, "service.name");
+            let name = service.value.as_ref().and_then(|value| value.value.as_ref());
+            assert_eq!(name, Some(&ServiceName::StringValue("shop".to_owned())));
+            let id = &all.resource.as_ref().unwrap().attributes[1];
+            let text = format!("{:?}", id.value);
+            assert_eq!(id.key, "service.instance.id");
+            assert!(text.matches('-').count() == 4 && text.contains("-4"), "{text}");
+            let described = |metric: &Metric| !metric.description.is_empty();
+            assert!(all.scope_metrics[0].metrics.iter().all(described));
+            let metrics: Vec<Metric> = all.scope_metrics[0].metrics.clone();
+            let requests = metrics.iter().find(|metric| metric.name == "tidegate_requests_total").unwrap();
+            let Some(Data::Sum(sum)) = &requests.data else { panic!("{requests:?}") };
+            assert!(sum.is_monotonic && sum.aggregation_temporality == 2);
+            if sum.data_points[0].value == Some(Point::AsInt(1)) {
+                exported = Some(metrics);
+            }
         }
-    }
-    let exported = exported.unwrap();
+        exported.unwrap()
+    };
+    let exported = timeout(TEST_TIMEOUT, receive).await.unwrap();
     let text = gateway.metrics().await;
     let known = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let has_values = |name: &&str| {

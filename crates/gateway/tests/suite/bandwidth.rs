@@ -218,7 +218,8 @@ async fn response_keeps_its_rate() {
     ] {
         for version in VERSIONS {
             let server = endless_server().await;
-            let rules = format!("{{ name: slow, key: request, bandwidth: {rate} }}");
+            let bandwidth = format!("{{ down: {rate}, up: 1GB/s }}");
+            let rules = format!("{{ name: slow, key: request, bandwidth: {bandwidth} }}");
             let gateway = VirtualGateway::start(&rules, &server, Protocol::Http1).await;
             let meter = ByteMeter::default();
             meter.read(gateway.get(version).await);
@@ -242,7 +243,7 @@ async fn request_keeps_its_rate() {
             }
         })
         .await;
-        let rules = "{ name: slow, key: request, bandwidth: { up: 100kB/s } }";
+        let rules = "{ name: slow, key: request, bandwidth: { down: 1GB/s, up: 100kB/s } }";
         let gateway = VirtualGateway::start(rules, &server, Protocol::Http1).await;
         let sent = ByteMeter::default();
         let upload = sent.clone();

@@ -1,6 +1,9 @@
 //! Limits of connections, sizes and times, and graceful shutdown.
 
-use crate::harness::{InProcessGateway, TEST_TIMEOUT, TestBackend, test_config, text_body};
+use crate::{
+    admin_api::AdminGateway,
+    harness::{InProcessGateway, TEST_TIMEOUT, TestBackend, text_body},
+};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Channel};
@@ -8,18 +11,16 @@ use hyper::body::Incoming;
 use std::{
     convert::Infallible,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 use tokio::{net::TcpStream, sync::mpsc};
-
-const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[tokio::test]
 async fn slow_request_head_times_out() {
     let server = TestBackend::start_echo().await;
-    let mut config = test_config(&[&server]);
-    config.connections.header_timeout = SHORT_TIMEOUT;
-    let gateway = InProcessGateway::start_with(config).await;
+    let gateway = AdminGateway::start(&server, "connections: { header-timeout: 100ms }");
+    let other = AdminGateway::start(&server, "connections: { header-timeout: 1h }");
+    let mut unfinished = other.connect().await;
+    unfinished.send("GET / HT").await;
 
     let mut patient = gateway.connect().await;
     assert_eq!(patient.get("/").await.status(), 200);
@@ -31,14 +32,14 @@ async fn slow_request_head_times_out() {
     patient.send("GET / HT").await;
     assert_eq!(patient.read_to_end().await, "");
     assert_eq!(server.connection_count(), 1);
+    let complete = unfinished.request("TP/1.1\r\nhost: a\r\n\r\n").await;
+    assert_eq!(complete.status(), 200, "two heads timed out at the first gateway in the meantime");
 }
 
 #[tokio::test]
 async fn idle_client_times_out() {
     let server = TestBackend::start_echo().await;
-    let mut config = test_config(&[&server]);
-    config.connections.idle_timeout = SHORT_TIMEOUT;
-    let gateway = InProcessGateway::start_with(config).await;
+    let gateway = AdminGateway::start(&server, "connections: { idle-timeout: 100ms }");
     assert_eq!(gateway.connect().await.read_to_end().await, "");
     let mut client = gateway.connect().await;
     assert_eq!(client.get("/").await.status(), 200);
@@ -48,9 +49,7 @@ async fn idle_client_times_out() {
 #[tokio::test]
 async fn stalled_request_body_returns_408() {
     let server = TestBackend::start_echo().await;
-    let mut config = test_config(&[&server]);
-    config.connections.body_timeout = SHORT_TIMEOUT;
-    let gateway = InProcessGateway::start_with(config).await;
+    let gateway = AdminGateway::start(&server, "connections: { body-timeout: 100ms }");
     let mut client = gateway.connect().await;
     let response = client.request("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\nhello").await;
     assert_eq!(response.status(), 408);
@@ -73,9 +72,7 @@ async fn client_that_does_not_read_times_out() {
         }
     })
     .await;
-    let mut config = test_config(&[&server]);
-    config.connections.body_timeout = SHORT_TIMEOUT;
-    let gateway = InProcessGateway::start_with(config).await;
+    let gateway = AdminGateway::start(&server, "connections: { body-timeout: 100ms }");
     let mut client = gateway.connect().await;
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
     // The gateway closes the upstream connection although the client keeps its own open.
@@ -103,9 +100,7 @@ async fn stalled_http2_stream_is_reset_alone() {
         }
     })
     .await;
-    let mut config = test_config(&[&server]);
-    config.connections.body_timeout = SHORT_TIMEOUT;
-    let gateway = InProcessGateway::start_with(config).await;
+    let gateway = AdminGateway::start(&server, "connections: { body-timeout: 100ms }");
     let stream = TcpStream::connect(gateway.address).await.unwrap();
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
@@ -124,9 +119,7 @@ async fn stalled_http2_stream_is_reset_alone() {
 #[tokio::test]
 async fn oversized_request_is_rejected() {
     let server = TestBackend::start_echo().await;
-    let mut config = test_config(&[&server]);
-    config.connections.body_size = Some(10);
-    let gateway = InProcessGateway::start_with(config).await;
+    let gateway = AdminGateway::start(&server, "connections: { max-body-size: 10B, max-header-size: 16KiB }");
     for (request, status) in [
         ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n0123456789".to_owned(), 200),
         ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 11\r\n\r\n".to_owned(), 413),
@@ -134,7 +127,8 @@ async fn oversized_request_is_rejected() {
             "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n8\r\n01234567\r\n8\r\n01234567\r\n".to_owned(),
             413,
         ),
-        (format!("GET / HTTP/1.1\r\nhost: a\r\nx-a: {}\r\n\r\n", "a".repeat(40_000)), 431),
+        (format!("GET / HTTP/1.1\r\nhost: a\r\nx-a: {}\r\n\r\n", "a".repeat(10_000)), 200),
+        (format!("GET / HTTP/1.1\r\nhost: a\r\nx-a: {}\r\n\r\n", "a".repeat(20_000)), 431),
         (format!("GET /{} HTTP/1.1\r\nhost: a\r\n\r\n", "a".repeat(70_000)), 431),
     ] {
         let mut client = gateway.connect().await;
@@ -144,25 +138,25 @@ async fn oversized_request_is_rejected() {
 }
 
 #[tokio::test]
-async fn connections_are_limited_per_client() {
+async fn connections_are_limited_in_total_and_per_client() {
     let server = TestBackend::start_echo().await;
-    let mut config = test_config(&[&server]);
-    config.connections.per_client = 2;
-    let gateway = InProcessGateway::start_with(config).await;
-    let (mut first, mut second) = (gateway.connect().await, gateway.connect().await);
-    assert_eq!(first.get("/").await.status(), 200);
-    assert_eq!(second.get("/").await.status(), 200);
-    let response = gateway.connect().await.get("/").await;
-    assert_eq!((response.status(), response.header("connection")), (503, Some("close")));
-    // A client that sends nothing gets no response.
-    assert_eq!(gateway.connect().await.read_to_end().await, "");
-    drop(first);
-    // The permit is released when the gateway notices the close.
-    loop {
-        let mut third = gateway.connect().await;
-        third.send("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
-        if third.read_to_end().await.starts_with("HTTP/1.1 200 ") {
-            return;
+    for key in ["max", "max-per-client"] {
+        let gateway = AdminGateway::start(&server, &format!("connections: {{ {key}: 2 }}"));
+        let (mut first, mut second) = (gateway.connect().await, gateway.connect().await);
+        assert_eq!(first.get("/").await.status(), 200);
+        assert_eq!(second.get("/").await.status(), 200);
+        let response = gateway.connect().await.get("/").await;
+        assert_eq!((response.status(), response.header("connection")), (503, Some("close")), "{key}");
+        // A client that sends nothing gets no response.
+        assert_eq!(gateway.connect().await.read_to_end().await, "");
+        drop(first);
+        // The permit is released when the gateway notices the close.
+        loop {
+            let mut third = gateway.connect().await;
+            third.send("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+            if third.read_to_end().await.starts_with("HTTP/1.1 200 ") {
+                break;
+            }
         }
     }
 }
@@ -175,9 +169,7 @@ async fn slow_server_times_out() {
         drop(open);
     })
     .await;
-    let mut slow = test_config(&[&silent]);
-    slow.upstreams.get_mut("app").unwrap().timeouts.response = SHORT_TIMEOUT;
-    let gateway = InProcessGateway::start_with(slow).await;
+    let gateway = AdminGateway::start_upstream(&[&silent], "timeouts: { response: 100ms }");
     assert_eq!(gateway.connect().await.get("/").await.status(), 504);
 
     // In the middle of a body no error can be sent; the client still sees the close.
@@ -191,9 +183,7 @@ async fn slow_server_times_out() {
         Response::new(body.map_err(|never| match never {}).boxed())
     })
     .await;
-    let mut slow = test_config(&[&stopping]);
-    slow.upstreams.get_mut("app").unwrap().timeouts.idle = SHORT_TIMEOUT;
-    let gateway = InProcessGateway::start_with(slow).await;
+    let gateway = AdminGateway::start_upstream(&[&stopping], "timeouts: { idle: 100ms }");
     let mut client = gateway.connect().await;
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert!(client.read_to_end().await.ends_with("\r\n3\r\nabc\r\n"));
@@ -235,13 +225,10 @@ async fn shutdown_ends_after_drain_timeout() {
         std::future::pending()
     })
     .await;
-    let mut config = test_config(&[&server]);
-    config.connections.drain_timeout = SHORT_TIMEOUT;
-    let mut gateway = InProcessGateway::start_with(config).await;
+    let gateway = AdminGateway::start(&server, "connections: { drain-timeout: 100ms }");
     let mut client = gateway.connect().await;
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
     arrivals.recv().await.unwrap();
-    gateway.stop();
-    gateway.wait_stopped().await;
+    gateway.stop().await;
     assert_eq!(client.read_to_end().await, "");
 }

@@ -1,27 +1,28 @@
-//! Load balancing, retries and health checks.
+//! Load balancing and retries.
 
-use crate::harness::{InProcessGateway, TestBackend, test_config, test_upstream, text_body};
-use http::{Request, Response, StatusCode};
+use crate::{
+    admin_api::{AdminGateway, LISTENERS},
+    harness::{TestBackend, test_config, test_upstream, text_body},
+};
+use http::{Request, Response};
 use hyper::body::Incoming;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
-use tidegate_core::Percent;
 use tidegate_gateway::{Action, Config, run};
 use tidegate_http_server::BoundListener;
-use tidegate_policy::model::{Balance, BreakerSpec, BreakerWindow, HealthCheck};
+use tidegate_rule::Rules;
 
-async fn start_named(name: &'static str) -> TestBackend {
+pub(crate) async fn start_named(name: &'static str) -> TestBackend {
     TestBackend::start(move |_: Request<Incoming>| async move { Response::new(text_body(name)) }).await
 }
 
 /// Counts responses by server.
-async fn count_responses_by_server(gateway: &InProcessGateway, requests: usize) -> BTreeMap<String, usize> {
+async fn count_responses_by_server(gateway: &AdminGateway, requests: usize) -> BTreeMap<String, usize> {
     let mut turns = BTreeMap::new();
     let mut client = gateway.connect().await;
     for _ in 0..requests {
@@ -33,9 +34,9 @@ async fn count_responses_by_server(gateway: &InProcessGateway, requests: usize) 
 #[tokio::test]
 async fn round_robin_follows_weights() {
     let (one, two) = (start_named("one").await, start_named("two").await);
-    let mut config = test_config(&[&one, &two]);
-    config.upstreams.get_mut("app").unwrap().servers[0].weight = 3;
-    let gateway = InProcessGateway::start_with(config).await;
+    let servers = format!("[{{ url: 'http://{}', weight: 3 }}, 'http://{}']", one.address, two.address);
+    let policy = format!("{LISTENERS}upstreams: {{ app: {{ servers: {servers} }} }}\nroutes: app");
+    let gateway = AdminGateway::start_policy(&policy, Rules::new());
     assert_eq!(
         count_responses_by_server(&gateway, 8).await,
         BTreeMap::from([("one".to_owned(), 6), ("two".to_owned(), 2)])
@@ -45,24 +46,22 @@ async fn round_robin_follows_weights() {
 #[tokio::test]
 async fn client_balance_is_sticky_and_least_requests_picks_idle_server() {
     let (one, two) = (start_named("one").await, start_named("two").await);
-    let mut sticky = test_config(&[&one, &two]);
-    sticky.upstreams.get_mut("app").unwrap().balance = Balance::Client;
-    let gateway = InProcessGateway::start_with(sticky).await;
+    let gateway = AdminGateway::start_upstream(&[&one, &two], "balance: client");
     assert_eq!(count_responses_by_server(&gateway, 8).await.len(), 1);
 
-    let mut least = test_config(&[&one, &two]);
-    least.upstreams.get_mut("app").unwrap().balance = Balance::LeastRequests;
-    let gateway = InProcessGateway::start_with(least).await;
+    let gateway = AdminGateway::start_upstream(&[&one, &two], "balance: least-requests");
     assert_eq!(count_responses_by_server(&gateway, 200).await.len(), 2);
 }
 
 #[tokio::test]
 async fn client_balance_spreads_clients_behind_one_proxy() {
     let (one, two) = (start_named("one").await, start_named("two").await);
-    let mut config = test_config(&[&one, &two]);
-    config.upstreams.get_mut("app").unwrap().balance = Balance::Client;
-    config.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
-    let gateway = InProcessGateway::start_with(config).await;
+    let servers = format!("['http://{}', 'http://{}']", one.address, two.address);
+    let policy = format!(
+        "{LISTENERS}upstreams: {{ app: {{ servers: {servers}, balance: client }} }}\nroutes: app\n\
+         trusted-proxies: 127.0.0.0/8"
+    );
+    let gateway = AdminGateway::start_policy(&policy, Rules::new());
     let mut proxy = gateway.connect().await;
     let mut servers = BTreeMap::new();
     for round in 0..2 {
@@ -80,7 +79,7 @@ async fn client_balance_spreads_clients_behind_one_proxy() {
 #[tokio::test]
 async fn failed_server_is_skipped_without_losing_requests() {
     let (gone, well) = (TestBackend::unreachable().await, start_named("well").await);
-    let gateway = InProcessGateway::start(&[&gone, &well]).await;
+    let gateway = AdminGateway::start_upstream(&[&gone, &well], "");
     assert_eq!(count_responses_by_server(&gateway, 20).await, BTreeMap::from([("well".to_owned(), 20)]));
 }
 
@@ -112,9 +111,8 @@ async fn only_idempotent_requests_are_retried_up_to_limit() {
         ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n", 2, 1),
         ("PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nab", 2, 1),
     ] {
-        let mut config = test_config(&[&one, &two, &three]);
-        config.upstreams.get_mut("app").unwrap().retries.max = most;
-        let gateway = InProcessGateway::start_with(config).await;
+        let keys = format!("retries: {{ max: {most} }}");
+        let gateway = AdminGateway::start_upstream(&[&one, &two, &three], &keys);
         count.store(0, Ordering::SeqCst);
         assert_eq!(gateway.connect().await.request(request).await.status(), 502);
         assert_eq!(count.load(Ordering::SeqCst), sent, "{request} with {most} retries");
@@ -125,83 +123,12 @@ async fn only_idempotent_requests_are_retried_up_to_limit() {
 async fn retries_stop_when_budget_is_used_up() {
     let count = Arc::new(AtomicUsize::new(0));
     let (one, two) = (start_disconnecting(&count).await, start_disconnecting(&count).await);
-    let mut config = test_config(&[&one, &two]);
-    config.upstreams.get_mut("app").unwrap().retries.budget = Percent::new(0.0).unwrap();
-    let gateway = InProcessGateway::start_with(config).await;
+    let gateway = AdminGateway::start_upstream(&[&one, &two], "retries: { max: 1, budget: 0% }");
     let mut client = gateway.connect().await;
     for _ in 0..30 {
         assert_eq!(client.get("/").await.status(), 502);
     }
     assert_eq!(count.load(Ordering::SeqCst), 40, "the initial budget is ten retries");
-}
-
-#[tokio::test]
-async fn breaker_opens_for_failing_server() {
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = count.clone();
-    let failing = TestBackend::start(move |_: Request<Incoming>| {
-        counted.fetch_add(1, Ordering::SeqCst);
-        async {
-            let mut response = Response::new(text_body("trouble"));
-            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-            response
-        }
-    })
-    .await;
-    let mut config = test_config(&[&failing]);
-    config.upstreams.get_mut("app").unwrap().breaker = Some(BreakerSpec {
-        failure_rate: Some(Percent::new(50.0).unwrap()),
-        slow_call_rate: None,
-        slow_call_duration: None,
-        window_size: Some(BreakerWindow::Calls(4)),
-        min_calls: Some(4),
-        open_duration: Some(Duration::from_secs(3_600)),
-        half_open_calls: None,
-        ..BreakerSpec::default()
-    });
-    let gateway = InProcessGateway::start_with(config).await;
-    let mut client = gateway.connect().await;
-    let statuses: Vec<_> =
-        [client.get("/").await, client.get("/").await, client.get("/").await, client.get("/").await]
-            .iter()
-            .map(crate::harness::RawResponse::status)
-            .collect();
-    assert_eq!(statuses, [500; 4]);
-    assert_eq!(client.get("/").await.status(), 503);
-    assert_eq!(count.load(Ordering::SeqCst), 4);
-}
-
-#[tokio::test]
-async fn unhealthy_server_gets_no_requests() {
-    let is_well = Arc::new(AtomicBool::new(false));
-    let health = is_well.clone();
-    let moody = TestBackend::start(move |request: Request<Incoming>| {
-        let is_well = health.load(Ordering::SeqCst);
-        async move {
-            let mut response = Response::new(text_body("moody"));
-            if request.uri().path() == "/healthz" && !is_well {
-                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-            }
-            response
-        }
-    })
-    .await;
-    let steady = start_named("steady").await;
-    let mut config = test_config(&[&moody, &steady]);
-    config.upstreams.get_mut("app").unwrap().health = Some(HealthCheck {
-        path: "/healthz".to_owned(),
-        interval: Duration::from_millis(10),
-        timeout: Duration::from_secs(10),
-        unhealthy_threshold: 2,
-        healthy_threshold: 2,
-    });
-    let gateway = InProcessGateway::start_with(config).await;
-    while count_responses_by_server(&gateway, 4).await.len() > 1 {}
-    is_well.store(true, Ordering::SeqCst);
-    let mut used_servers = BTreeSet::new();
-    while used_servers.len() < 2 {
-        used_servers.extend(count_responses_by_server(&gateway, 4).await.into_keys());
-    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 use crate::{
     admin_api::{AdminGateway, metric_value},
     harness::{LogCapture, RawResponse, TEST_TIMEOUT, TestBackend, text_body},
+    load_balancing::start_named,
 };
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -27,19 +28,19 @@ use tokio::{
 };
 
 /// A machine whose memory use is a file.
-struct FakeMachine {
-    directory: TempDir,
+pub(crate) struct FakeMachine {
+    pub(crate) directory: TempDir,
 }
 
 impl FakeMachine {
-    fn with_load(percent: u64) -> Self {
+    pub(crate) fn with_load(percent: u64) -> Self {
         let machine = Self { directory: TempDir::new().unwrap() };
         machine.write_load(percent);
         machine
     }
 
     /// Replaces the file as a whole: the gateway reads it at any time.
-    fn write_load(&self, percent: u64) {
+    pub(crate) fn write_load(&self, percent: u64) {
         let text = format!("MemTotal: 100000 kB\nMemAvailable: {} kB\n", 100_000 - percent * 1_000);
         let next = self.directory.path().join("next");
         fs::write(&next, text).unwrap();
@@ -76,7 +77,7 @@ impl FakeMachine {
 }
 
 /// Waits until a condition is true.
-async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+pub(crate) async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !condition().await {
             sleep(Duration::from_millis(2)).await;
@@ -86,18 +87,18 @@ async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 }
 
 impl AdminGateway {
-    async fn status_of(&self, path: &str, header: &str) -> u16 {
+    pub(crate) async fn status_of(&self, path: &str, header: &str) -> u16 {
         self.get_with_header(path, header).await.status()
     }
 
-    async fn wait_for_status(&self, path: &str, header: &str, expected: u16) {
+    pub(crate) async fn wait_for_status(&self, path: &str, header: &str, expected: u16) {
         wait_until(&format!("{path} {header:?} returns {expected}"), async || {
             self.status_of(path, header).await == expected
         })
         .await;
     }
 
-    async fn status_at(&self, pointer: &str) -> Value {
+    pub(crate) async fn status_at(&self, pointer: &str) -> Value {
         self.admin_json("/api/v1/status").await.pointer(pointer).cloned().unwrap_or_default()
     }
 
@@ -106,9 +107,9 @@ impl AdminGateway {
     }
 }
 
-const CLASSES: [&str; 4] = ["critical", "high", "normal", "low"];
+pub(crate) const CLASSES: [&str; 4] = ["critical", "high", "normal", "low"];
 
-fn priority(class: &str) -> String {
+pub(crate) fn priority(class: &str) -> String {
     format!("x-priority: {class}\r\n")
 }
 
@@ -211,10 +212,6 @@ fn feature_policy(machine: &FakeMachine, [app, spare]: [&TestBackend; 2], last_r
 }
 
 const BETA_RULE: &str = "  - { name: beta, match: { path: /beta }, feature: beta }\n";
-
-async fn start_named(name: &'static str) -> TestBackend {
-    TestBackend::start(move |_: Request<Incoming>| async move { Response::new(text_body(name)) }).await
-}
 
 #[tokio::test]
 async fn load_turns_features_off_and_fallbacks_respond() {
@@ -377,7 +374,7 @@ async fn invalid_change_of_feature_is_rejected() {
 
 /// A server whose responses the test chooses.
 #[derive(Clone)]
-struct ChosenResponses {
+pub(crate) struct ChosenResponses {
     status: Arc<AtomicU64>,
     /// The response time, in milliseconds.
     delay: Arc<AtomicU64>,
@@ -385,7 +382,7 @@ struct ChosenResponses {
 }
 
 impl ChosenResponses {
-    fn new(status: u64, delay: u64) -> Self {
+    pub(crate) fn new(status: u64, delay: u64) -> Self {
         Self {
             status: Arc::new(AtomicU64::new(status)),
             delay: Arc::new(AtomicU64::new(delay)),
@@ -393,7 +390,7 @@ impl ChosenResponses {
         }
     }
 
-    async fn start(&self) -> TestBackend {
+    pub(crate) async fn start(&self) -> TestBackend {
         let chosen = self.clone();
         TestBackend::start(move |_: Request<Incoming>| {
             let chosen = chosen.clone();
@@ -412,13 +409,18 @@ impl ChosenResponses {
         .await
     }
 
+    /// Responds 500 from now on.
+    pub(crate) fn fail(&self) {
+        self.status.store(500, Ordering::SeqCst);
+    }
+
     /// Responds 200 at once from now on.
-    fn recover(&self) {
+    pub(crate) fn recover(&self) {
         self.delay.store(0, Ordering::SeqCst);
         self.status.store(200, Ordering::SeqCst);
     }
 
-    fn requests(&self) -> usize {
+    pub(crate) fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
 }
@@ -532,30 +534,35 @@ async fn breaker_opens_for_failing_or_slow_server_and_closes_when_it_recovers() 
 #[tokio::test]
 async fn open_breaker_sends_no_requests_to_the_server() {
     for place in [BreakerPlace::Rule, BreakerPlace::Upstream] {
-        let chosen = ChosenResponses::new(500, 0);
-        let server = chosen.start().await;
-        let gateway = place.start(&server, "{ window-size: 4, open-duration: 1h }");
-        for _ in 0..4 {
-            assert_eq!(gateway.status_of("/", "").await, 500);
+        for window in ["window-size: 4", "window-size: 1h, min-calls: 4"] {
+            let chosen = ChosenResponses::new(500, 0);
+            let server = chosen.start().await;
+            let gateway = place.start(&server, &format!("{{ {window}, open-duration: 1h }}"));
+            for _ in 0..4 {
+                assert_eq!(gateway.status_of("/", "").await, 500);
+            }
+            for _ in 0..4 {
+                assert_eq!(gateway.status_of("/", "").await, 503, "{place:?} {window}");
+            }
+            assert_eq!(chosen.requests(), 4, "{place:?} {window}");
+            let breaker = gateway.status_at(place.pointer()).await;
+            assert_eq!((&breaker["state"], &breaker["failure-rate"]), (&json!("open"), &json!(1.0)));
+            assert!(breaker["remaining"].as_f64() > Some(3_000.0), "{place:?} {window}: {breaker}");
+            gateway.stop().await;
         }
-        for _ in 0..4 {
-            assert_eq!(gateway.status_of("/", "").await, 503);
-        }
-        assert_eq!(chosen.requests(), 4, "{place:?}");
-        let breaker = gateway.status_at(place.pointer()).await;
-        assert_eq!((&breaker["state"], &breaker["failure-rate"]), (&json!("open"), &json!(1.0)), "{place:?}");
-        assert!(breaker["remaining"].as_f64() > Some(3_000.0), "{place:?}: {breaker}");
-        gateway.stop().await;
     }
 }
 
 #[tokio::test]
 async fn failed_probe_multiplies_the_open_duration() {
-    for place in [BreakerPlace::Rule, BreakerPlace::Upstream] {
+    let places = [BreakerPlace::Rule, BreakerPlace::Upstream];
+    let maximums = [("", 20.0), (", max-open-duration: 15s", 15.0)];
+    for (place, (maximum, seconds)) in places.into_iter().flat_map(|place| maximums.map(|max| (place, max))) {
         let chosen = ChosenResponses::new(500, 0);
         let server = chosen.start().await;
-        let breaker = "{ window-size: 2, open-duration: 20ms, half-open-calls: 1, backoff: x1000, max-open-duration: 15s }";
-        let gateway = place.start(&server, breaker);
+        let breaker =
+            format!("{{ window-size: 2, open-duration: 20ms, half-open-calls: 1, backoff: x1000{maximum} }}");
+        let gateway = place.start(&server, &breaker);
         // Two failures open it, and then the only probe fails.
         wait_until("the probe", async || {
             gateway.get("/").await;
@@ -565,7 +572,7 @@ async fn failed_probe_multiplies_the_open_duration() {
         assert_eq!(gateway.status_of("/", "").await, 503);
         let remaining = gateway.status_at(&format!("{}/remaining", place.pointer())).await;
         let remaining = remaining.as_f64().unwrap();
-        assert!(remaining > 1.0 && remaining <= 15.0, "{place:?}: {remaining}");
+        assert!(remaining > 1.0 && remaining <= seconds, "{place:?} {maximum}: {remaining}");
         assert_eq!(chosen.requests(), 3);
         gateway.stop().await;
     }

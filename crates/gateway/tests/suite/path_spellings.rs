@@ -3,7 +3,7 @@
 //! Rules deny `/secret/**`, a host, and a header value. No spelling may reach a server that would serve one of these, and the
 //! forwarded path is the normalized one.
 
-use crate::harness::TEST_TIMEOUT;
+use crate::harness::{TEST_TIMEOUT, open_gateway};
 use proptest::{
     prelude::*,
     sample::select,
@@ -16,7 +16,7 @@ use std::{
     net::{SocketAddr, TcpStream},
 };
 use tempfile::TempDir;
-use tidegate_gateway::{Gateway, PolicySource};
+use tidegate_gateway::PolicySource;
 use tidegate_policy::{matching::normalize_path, model::EscapedSlashes};
 use tidegate_rule::Rules;
 use tidegate_testkit::servers::{AppServer, NginxServer, skip_without};
@@ -217,7 +217,7 @@ fn start_gateway(
     fs::write(folder.path().join("policy.yaml"), policy).unwrap();
     let source = PolicySource::file(folder.path().join("policy.yaml"));
     let _guard = runtime.enter();
-    let gateway = Gateway::open(source, Rules::new()).unwrap();
+    let gateway = open_gateway(source, Rules::new());
     let address = gateway.addresses()[0];
     let (stop, stopped) = oneshot::channel::<()>();
     runtime.spawn(gateway.run(async {

@@ -1,6 +1,6 @@
 //! Policies in force, and reloads during traffic.
 
-use crate::harness::{RawClient, TEST_TIMEOUT, TestBackend};
+use crate::harness::{RawClient, TEST_TIMEOUT, TestBackend, open_gateway};
 use std::{
     fs,
     future::Future,
@@ -12,7 +12,7 @@ use std::{
     },
 };
 use tempfile::TempDir;
-use tidegate_gateway::{Gateway, GatewayError, GatewayHandle, PolicySource, ReloadScope};
+use tidegate_gateway::{GatewayError, GatewayHandle, PolicySource, ReloadScope};
 use tidegate_rule::Rules;
 use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
@@ -32,7 +32,7 @@ impl PolicyGateway {
         let folder = TempDir::new().unwrap();
         write_policy(&folder.path().join("policy.yaml"), rest);
         let source = PolicySource::file(folder.path().join("policy.yaml"));
-        let gateway = Gateway::open(source, Rules::new()).unwrap();
+        let gateway = open_gateway(source, Rules::new());
         let (address, admin, handle) = (gateway.addresses()[0], gateway.admin_address(), gateway.handle());
         let (stop, stopped) = oneshot::channel::<()>();
         let end = tokio::spawn(gateway.run(async {

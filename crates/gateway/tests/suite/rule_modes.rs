@@ -2,12 +2,12 @@
 
 use crate::{
     admin_api::AdminGateway,
-    harness::{RawClient, TEST_TIMEOUT, TestBackend},
+    harness::{RawClient, TEST_TIMEOUT, TestBackend, open_gateway},
 };
 use serde_json::{Value, json};
 use std::fs;
 use tempfile::TempDir;
-use tidegate_gateway::{Gateway, PolicySource};
+use tidegate_gateway::PolicySource;
 use tidegate_policy::Policy;
 use tidegate_rule::Rules;
 use tokio::{sync::oneshot, time::timeout};
@@ -257,7 +257,7 @@ async fn inline_policy_rejects_mode_change() {
         "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nrules: [{ name: a, quota: 1/h, mode: shadow }]"
             .parse()
             .unwrap();
-    let gateway = Gateway::open(PolicySource::inline(policy), Rules::new()).unwrap();
+    let gateway = open_gateway(PolicySource::inline(policy), Rules::new());
     let admin = gateway.admin_address().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let end = tokio::spawn(gateway.run(async {

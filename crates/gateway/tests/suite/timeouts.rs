@@ -1,13 +1,16 @@
 //! Timeouts of clients and servers, and the end of connections.
 
-use crate::harness::{InProcessGateway, RawClient, TEST_TIMEOUT, TestBackend, test_config, text_body};
+use crate::{
+    admin_api::{AdminGateway, LISTENERS},
+    harness::{InProcessGateway, RawClient, TEST_TIMEOUT, TestBackend, test_config, text_body},
+};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, request};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use std::{future::pending, time::Duration};
 use tidegate_gateway::Action;
-use tidegate_policy::model::Protocol;
+use tidegate_rule::Rules;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
@@ -40,15 +43,11 @@ async fn start_http2_server() -> TestBackend {
 
 #[tokio::test]
 async fn response_timeout_starts_after_request_body() {
-    for (protocol, server) in [
-        (Protocol::Http1, TestBackend::start(respond_with_length).await),
-        (Protocol::Http2, start_http2_server().await),
-    ] {
-        let mut config = test_config(&[&server]);
-        let app = config.upstreams.get_mut("app").unwrap();
-        app.timeouts.response = SHORT_TIMEOUT;
-        app.protocol = protocol;
-        let gateway = InProcessGateway::start_with(config).await;
+    for (protocol, server) in
+        [("http1", TestBackend::start(respond_with_length).await), ("http2", start_http2_server().await)]
+    {
+        let keys = format!("timeouts: {{ response: 100ms }}, protocol: {protocol}");
+        let gateway = AdminGateway::start_upstream(&[&server], &keys);
         let mut upload = gateway.connect().await;
         upload.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\n").await;
         for _ in 0..3 {
@@ -69,9 +68,7 @@ async fn server_that_does_not_read_body_times_out() {
         drop(stream);
     })
     .await;
-    let mut config = test_config(&[&deaf]);
-    config.upstreams.get_mut("app").unwrap().timeouts.idle = SHORT_TIMEOUT;
-    let gateway = InProcessGateway::start_with(config).await;
+    let gateway = AdminGateway::start_upstream(&[&deaf], "timeouts: { idle: 100ms }");
     let mut client = gateway.connect().await;
     client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000\r\n\r\n").await;
     client.send_until_blocked().await;
@@ -85,15 +82,29 @@ async fn connect_timeout_returns_504() {
         drop(stream);
     })
     .await;
-    for protocol in [Protocol::Http1, Protocol::Http2] {
+    for protocol in ["http1", "http2"] {
         // The TLS handshake does not complete.
-        let mut secret = test_config(&[&mute]);
-        let app = secret.upstreams.get_mut("app").unwrap();
-        app.servers[0].url = format!("https://{}", mute.address);
-        app.timeouts.connect = SHORT_TIMEOUT;
-        app.protocol = protocol;
-        let gateway = InProcessGateway::start_with(secret).await;
-        assert_eq!(gateway.connect().await.get("/").await.status(), 504);
+        let start = |time: &str| {
+            let app = format!(
+                "{{ servers: 'https://{}', timeouts: {{ connect: {time} }}, protocol: {protocol} }}",
+                mute.address
+            );
+            AdminGateway::start_policy(
+                &format!("{LISTENERS}upstreams: {{ app: {app} }}\nroutes: app"),
+                Rules::new(),
+            )
+        };
+        let (slow, fast) = (start("1h"), start("100ms"));
+        let connections = mute.connection_count();
+        let mut client = slow.connect().await;
+        let waiting = tokio::spawn(async move { client.get("/").await });
+        while mute.connection_count() == connections {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..2 {
+            assert_eq!(fast.connect().await.get("/").await.status(), 504);
+        }
+        assert!(!waiting.is_finished(), "two connections timed out at the other gateway in the meantime");
     }
 
     // The TCP connection does not complete: the backlog is full.
@@ -105,11 +116,9 @@ async fn connect_timeout_returns_504() {
     while let Ok(stream) = timeout(SHORT_TIMEOUT, TcpStream::connect(address)).await {
         waiting.push(stream.unwrap());
     }
-    let mut unreachable = test_config(&[&mute]);
-    let app = unreachable.upstreams.get_mut("app").unwrap();
-    app.servers[0].url = format!("http://{address}");
-    app.timeouts.connect = SHORT_TIMEOUT;
-    let gateway = InProcessGateway::start_with(unreachable).await;
+    let app = format!("{{ servers: 'http://{address}', timeouts: {{ connect: 100ms }} }}");
+    let policy = format!("{LISTENERS}upstreams: {{ app: {app} }}\nroutes: app");
+    let gateway = AdminGateway::start_policy(&policy, Rules::new());
     assert_eq!(gateway.connect().await.get("/").await.status(), 504);
 }
 
@@ -199,10 +208,7 @@ async fn idle_tunnel_is_closed() {
         let _ = tokio::io::copy(&mut read, &mut write).await;
     })
     .await;
-    let mut config = test_config(&[&server]);
-    config.connections.tunnel_timeout = SHORT_TIMEOUT;
-    config.connections.idle_timeout = TEST_TIMEOUT;
-    let gateway = InProcessGateway::start_with(config).await;
+    let gateway = AdminGateway::start(&server, "connections: { tunnel-timeout: 100ms, idle-timeout: 20s }");
     let upgrade = "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
     let (mut talking, mut silent) = (gateway.connect().await, gateway.connect().await);
     for tunnel in [&mut talking, &mut silent] {

@@ -1,6 +1,9 @@
 //! TLS and HTTP/2, of clients and upstream servers.
 
-use crate::harness::{InProcessGateway, LogCapture, TEST_TIMEOUT, TestBackend, test_config, text_body};
+use crate::{
+    admin_api::AdminGateway,
+    harness::{InProcessGateway, LogCapture, TEST_TIMEOUT, TestBackend, test_config, text_body},
+};
 use bytes::Bytes;
 use http::{Request, Response, Version, request};
 use http_body_util::{BodyExt, Empty, Full};
@@ -16,6 +19,7 @@ use std::{
 use tidegate_gateway::Action;
 use tidegate_http_server::{BoundListener, Roots};
 use tidegate_policy::model::{ListenerSpec, Protocol, Tls};
+use tidegate_rule::Rules;
 use tidegate_testkit::servers::Certificates;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -60,6 +64,19 @@ fn write_certificates() -> (tempfile::TempDir, Certificates) {
 
 fn tls_settings(certificates: &Certificates) -> Tls {
     Tls { certificate: certificates.certificate.clone(), key: certificates.key.clone(), client_ca: None }
+}
+
+/// Starts a gateway with TLS from a policy.
+fn start_tls(server: &TestBackend, certificates: &Certificates, client_ca: Option<&Path>) -> AdminGateway {
+    let client_ca = client_ca.map_or_else(String::new, |file| format!(", client-ca: '{}'", file.display()));
+    let policy = format!(
+        "listen: {{ address: 127.0.0.1:0, tls: {{ certificate: '{}', key: '{}'{client_ca} }} }}\n\
+         admin: 127.0.0.1:0\nupstreams: {{ app: http://{} }}\nroutes: app\n",
+        certificates.certificate.display(),
+        certificates.key.display(),
+        server.address
+    );
+    AdminGateway::start_policy(&policy, Rules::new())
 }
 
 /// Sends requests over HTTP/2; returns the body of the last response.
@@ -117,10 +134,7 @@ async fn partial_http2_preface_is_served_as_http1() {
 async fn alpn_selects_http_version() {
     let (_directory, certificates) = write_certificates();
     let server = TestBackend::start_echo().await;
-    let config = test_config(&[&server]);
-    let app = config.upstream_id("app").unwrap();
-    let filter = move |_: &request::Parts| Action::Forward(app);
-    let gateway = InProcessGateway::start_with_tls(config, Some(tls_settings(&certificates)), filter).await;
+    let gateway = start_tls(&server, &certificates, None);
 
     let io = connect(gateway.address, &certificates.authority, b"h2").await.unwrap();
     let body = request_http2(io, "https://localhost/a").await;
@@ -138,10 +152,7 @@ async fn alpn_selects_http_version() {
 async fn request_sent_with_tls_finished_is_served() {
     let (_directory, certificates) = write_certificates();
     let server = TestBackend::start_echo().await;
-    let config = test_config(&[&server]);
-    let app = config.upstream_id("app").unwrap();
-    let filter = move |_: &request::Parts| Action::Forward(app);
-    let gateway = InProcessGateway::start_with_tls(config, Some(tls_settings(&certificates)), filter).await;
+    let gateway = start_tls(&server, &certificates, None);
 
     let settings = connector(&certificates.authority, b"http/1.1").config().clone();
     let mut tls = ClientConnection::new(settings, ServerName::try_from("localhost").unwrap()).unwrap();
@@ -216,11 +227,7 @@ async fn removed_client_authority_rejects_clients() {
     let authorities = directory.path().join("clients.pem");
     fs::copy(&clients.authority, &authorities).unwrap();
     let server = TestBackend::start_echo().await;
-    let config = test_config(&[&server]);
-    let app = config.upstream_id("app").unwrap();
-    let filter = move |_: &request::Parts| Action::Forward(app);
-    let files = Tls { client_ca: Some(authorities.clone()), ..tls_settings(&server_files) };
-    let gateway = InProcessGateway::start_with_tls(config, Some(files), filter).await;
+    let gateway = start_tls(&server, &server_files, Some(&authorities));
 
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&server_files.authority).unwrap()).unwrap();
@@ -307,9 +314,7 @@ async fn start_http2_server(acceptor: Option<TlsAcceptor>) -> TestBackend {
 #[tokio::test]
 async fn upstream_http2_works_with_and_without_tls() {
     let plain = start_http2_server(None).await;
-    let mut to_plain = test_config(&[&plain]);
-    to_plain.upstreams.get_mut("app").unwrap().protocol = Protocol::Http2;
-    let gateway = InProcessGateway::start_with(to_plain).await;
+    let gateway = AdminGateway::start_upstream(&[&plain], "protocol: http2");
     let mut client = gateway.connect().await;
     for _ in 0..3 {
         let response =

@@ -7,7 +7,9 @@ mod schema;
 pub(crate) mod stores;
 mod tls;
 
-use crate::harness::{RawClient, RawResponse, TEST_TIMEOUT, TestBackend};
+pub(crate) use stores::redis_rules;
+
+use crate::harness::{RawClient, RawResponse, TEST_TIMEOUT, TestBackend, open_gateway};
 use serde_json::{Value, json};
 use std::{fs, net::SocketAddr};
 use tempfile::TempDir;
@@ -36,7 +38,7 @@ impl DecisionServer {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("policy.yaml"), policy).unwrap();
         let source = PolicySource::file(folder.path().join("policy.yaml"));
-        let gateway = Gateway::open(source, rules).unwrap();
+        let gateway = open_gateway(source, rules);
         let decisions = gateway.decisions_address().unwrap();
         let (address, admin) = (gateway.addresses().first().copied(), gateway.admin_address());
         let handle = gateway.handle();

@@ -9,11 +9,15 @@ use tidegate_rule::Rules;
 use tidegate_testkit::servers::RedisServer;
 use tokio::time::timeout;
 
-/// Rules that can connect to Redis, with a long deadline: these tests do not depend on time.
+/// Rules that can connect to Redis, by default with a long deadline: these tests do not depend on time.
 pub(crate) fn redis_rules() -> Rules {
     let rules = Rules::new();
     rules.set_connect(|connection| {
-        let builder = RedisStore::builder().bind_to_runtime().deadline(Duration::from_secs(5));
+        let deadline = connection.deadline.unwrap_or(Duration::from_secs(5));
+        let mut builder = RedisStore::builder().bind_to_runtime().deadline(deadline);
+        if let Some(prefix) = connection.prefix {
+            builder = builder.prefix(prefix);
+        }
         Ok(Arc::new(builder.open(connection.url)?))
     });
     rules

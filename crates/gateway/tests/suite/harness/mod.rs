@@ -23,12 +23,13 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Percent;
-use tidegate_gateway::{Action, Config, RequestFilter, run};
+use tidegate_gateway::{Action, Config, Gateway, PolicySource, RequestFilter, run};
 use tidegate_http_server::{BoundListener, StartupError};
 use tidegate_policy::model::{
     AccessLogSpec, Balance, Connections, ForwardedHeaders, ListenerSpec, Protocol, Retries, Timeouts, Tls,
     Upstream, UpstreamServer,
 };
+use tidegate_rule::Rules;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -39,6 +40,12 @@ use tokio::{
 
 /// The timeout of every step.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Opens a gateway with a valid policy.
+pub(crate) fn open_gateway(source: PolicySource, rules: Rules) -> Gateway {
+    // `scripts/keys` searches for this text.
+    Gateway::open(source, rules).unwrap_or_else(|error| panic!("invalid policy: {error}"))
+}
 
 /// A running gateway.
 pub(crate) struct InProcessGateway {
