@@ -16,6 +16,7 @@ mod explain;
 mod fuzz;
 mod harness;
 mod import;
+mod keys;
 mod limits;
 mod load_balancing;
 mod log;

@@ -15,7 +15,8 @@ const QUOTA_KEYS: [&str; 3] = ["quota", "quotas", "tiers"];
 /// Collects the templates of a tree by name.
 pub(super) fn collect_templates(root: &SyntaxNode) -> HashMap<&str, &SyntaxNode> {
     let SyntaxValue::Map(entries) = &root.value else { return HashMap::new() };
-    let section = entries.iter().find(|(name, _)| name.text == "templates");
+    let section =
+        entries.iter().find(|(name, _)| name.text == "templates" && !is_ignored("policy", "templates"));
     match section.map(|(_, node)| &node.value) {
         Some(SyntaxValue::Map(named)) => {
             named.iter().map(|(name, node)| (name.text.as_str(), node)).collect()
