@@ -69,6 +69,7 @@ impl Limited {
         match (self.message(), self.cause()) {
             (Some(message), _) => message.into(),
             (None, CallError::Limited(_)) => self.to_string().into(),
+            (None, CallError::TimeLimitExceeded(_)) => "the call took too long".into(),
             (None, _) => "the server cannot take this call now".into(),
         }
     }

@@ -59,6 +59,13 @@ mod tests {
     }
 
     #[test]
+    fn time_limit_is_504() {
+        let response: Response<String> = fixtures::time_limit_exceeded().into();
+        assert_eq!(response.status(), 504);
+        assert!(response.body().contains("The call took too long."), "{}", response.body());
+    }
+
+    #[test]
     fn limit_is_429_and_breaker_is_503() {
         let response: Response<String> = fixtures::rate_limited().into();
         assert_eq!(response.status(), 429);

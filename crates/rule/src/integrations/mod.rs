@@ -32,6 +32,11 @@ mod fixtures {
             .with_quota(Quota::per_minute(5).quota().ok())
     }
 
+    /// Cancelled after a second.
+    pub(super) fn time_limit_exceeded() -> Limited {
+        Limited::new("search", CallError::TimeLimitExceeded(Micros::from_secs(1)))
+    }
+
     /// Rejected by a breaker, for four seconds.
     pub(super) fn breaker_open() -> Limited {
         Limited::new("payments", CallError::GuardRejected(Rejection::Open(Micros::from_secs(4))))

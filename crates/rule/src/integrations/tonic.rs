@@ -8,8 +8,8 @@ use ::tonic::{
 use tidegate_overload::CallError;
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-/// `RESOURCE_EXHAUSTED` for a limit, which the details name, and `UNAVAILABLE` for overload or an unavailable
-/// store. The retry time is in the details as `RetryInfo`, to the microsecond, and in the metadata as
+/// `RESOURCE_EXHAUSTED` for a limit, which the details name, `DEADLINE_EXCEEDED` for a time limit, and
+/// `UNAVAILABLE` for overload or an unavailable store. The retry time is in the details as `RetryInfo`, to the microsecond, and in the metadata as
 /// `retry-after`; without it clients should not retry.
 impl From<Limited> for Status {
     fn from(limited: Limited) -> Self {
@@ -22,6 +22,7 @@ impl From<Limited> for Status {
                 details.add_quota_failure_violation(limited.rule(), "the quota is used up");
                 Code::ResourceExhausted
             }
+            CallError::TimeLimitExceeded(_) => Code::DeadlineExceeded,
             _ => Code::Unavailable,
         };
         let metadata = metadata(&RejectionResponse::from_limited(&limited, HeaderStyle::default()));
@@ -77,6 +78,12 @@ mod tests {
         );
         assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(Duration::from_secs(1)));
         assert!(status.get_details_quota_failure().is_none());
+    }
+
+    #[test]
+    fn time_limit_is_deadline_exceeded() {
+        let status = Status::from(fixtures::time_limit_exceeded());
+        assert_eq!((status.code(), status.message()), (Code::DeadlineExceeded, "the call took too long"));
     }
 
     #[test]

@@ -18,7 +18,8 @@ use tidegate_overload::CallError;
 ///
 /// The default is 429 with `Retry-After`, the headers of the [`HeaderStyle`], and problem details as in RFC
 /// 9457. Rejections that the client did not cause (an open breaker, a full queue, a disabled feature, a store
-/// that is unavailable and fails closed) are 503. In gRPC they are `RESOURCE_EXHAUSTED` and `UNAVAILABLE`.
+/// that is unavailable and fails closed) are 503, and a call that exceeded its time limit is 504. In gRPC they are
+/// `RESOURCE_EXHAUSTED`, `UNAVAILABLE` and `DEADLINE_EXCEEDED`.
 ///
 /// ```
 /// use tidegate_rule::{RejectionResponse, RuleConfig, Rules};
@@ -53,6 +54,8 @@ pub struct RejectionResponse {
 const TOO_MANY_REQUESTS: u16 = 429;
 /// The status if the server is overloaded or unavailable.
 const SERVICE_UNAVAILABLE: u16 = 503;
+/// The status if a call took longer than its time limit.
+const GATEWAY_TIMEOUT: u16 = 504;
 
 const PROBLEM_JSON: &str = "application/problem+json";
 
@@ -203,10 +206,11 @@ impl From<Limited> for RejectionResponse {
     }
 }
 
-/// 429 for limits that the client exceeded, 503 for everything else.
+/// 429 for limits that the client exceeded, 504 for a time limit, 503 for everything else.
 fn response_status(limited: &Limited) -> u16 {
     match limited.cause() {
         CallError::Limited(_) => TOO_MANY_REQUESTS,
+        CallError::TimeLimitExceeded(_) => GATEWAY_TIMEOUT,
         _ => SERVICE_UNAVAILABLE,
     }
 }
@@ -218,6 +222,9 @@ fn problem_details<'a>(
 ) -> ProblemDetails<'a> {
     let (problem, default_detail) = match response_status(limited) {
         TOO_MANY_REQUESTS => (ProblemDetails::quota_exceeded(), "The quota is used up."),
+        GATEWAY_TIMEOUT => {
+            (ProblemDetails::new(GATEWAY_TIMEOUT, "Gateway Timeout"), "The call took too long.")
+        }
         // Details about the protection of the server are not disclosed to clients.
         _ => (ProblemDetails::reduced_capacity(), "The server cannot take this request now."),
     };
