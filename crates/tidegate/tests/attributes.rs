@@ -2,29 +2,33 @@
 
 #![cfg(feature = "macros")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::await_holding_lock, reason = "each test has its own thread and runtime")]
 
-use std::{fmt::Display, hash::Hash, sync::LazyLock, time::Duration};
+use std::{
+    fmt::Display,
+    hash::Hash,
+    sync::{LazyLock, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 use tidegate::{Clock, Limited, Rules, limit, limiter::ManualClock, rule::Settings};
 
-static CLOCK: LazyLock<ManualClock> = LazyLock::new(|| {
+static CLOCK: LazyLock<Mutex<ManualClock>> = LazyLock::new(|| {
     let (clock, manual_clock) = Clock::manual();
     Rules::global().apply(Settings::new().clock(clock)).unwrap();
-    manual_clock
+    Mutex::new(manual_clock)
 });
 
-/// Installs the manual clock before the first limited call.
-fn clock() -> &'static ManualClock {
-    &CLOCK
+/// Installs the manual clock. The tests share it, so they run one at a time.
+fn lock_clock() -> MutexGuard<'static, ManualClock> {
+    CLOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns how many of ten calls are admitted.
 fn passed_of_ten<T, E>(mut call: impl FnMut() -> Result<T, E>) -> usize {
-    clock();
     (0..10).filter(|_| call().is_ok()).count()
 }
 
 async fn passed_of_ten_async<T, E>(mut call: impl AsyncFnMut() -> Result<T, E>) -> usize {
-    clock();
     let mut passed = 0;
     for _ in 0..10 {
         passed += usize::from(call().await.is_ok());
@@ -40,8 +44,9 @@ fn trial(user: &str) -> Result<(), Limited> {
 
 #[test]
 fn total_admits_its_number_of_calls_for_good() {
+    let clock = lock_clock();
     assert_eq!(passed_of_ten(|| trial("ann")), 3);
-    clock().advance(Duration::from_secs(1 << 30));
+    clock.advance(Duration::from_secs(1 << 30));
     let denied = trial("ann").unwrap_err();
     assert_eq!((denied.retry_after(), denied.to_string().contains("retry")), (None, false), "{denied}");
     assert_eq!(passed_of_ten(|| trial("bob")), 3);
@@ -61,9 +66,10 @@ fn gradual(user: &str) -> Result<(), Limited> {
 
 #[test]
 fn attributes_accept_calendar_windows_and_initial_tokens() {
+    let clock = lock_clock();
     assert_eq!(passed_of_ten(|| daily("ann")), 2);
     assert_eq!(passed_of_ten(|| gradual("ann")), 0);
-    clock().advance(Duration::from_secs(2 * 60));
+    clock.advance(Duration::from_secs(2 * 60));
     assert_eq!(passed_of_ten(|| gradual("ann")), 2);
 }
 
@@ -124,6 +130,7 @@ mod shapes {
 
     #[test]
     fn functions_of_every_shape_are_limited() {
+        let _clock = lock_clock();
         assert_eq!(passed_of_ten(plain), 3);
         assert_eq!(passed_of_ten(|| generic::<_, 2>("a")), 3);
         assert_eq!(passed_of_ten(|| generic::<_, 2>("b")), 3);
@@ -141,6 +148,7 @@ mod shapes {
 
     #[tokio::test]
     async fn futures_are_limited_and_stay_send() {
+        let _clock = lock_clock();
         assert_eq!(passed_of_ten_async(async || asynchronous().await).await, 3);
         fn is_send_and_sync(_: impl Send + Sync) {}
         is_send_and_sync(asynchronous());
@@ -210,6 +218,7 @@ mod methods {
 
     #[tokio::test]
     async fn methods_with_every_receiver_are_limited() {
+        let _clock = lock_clock();
         for id in [1, 2] {
             let mut shop = Shop { id };
             assert_eq!(passed_of_ten(|| shop.by_reference()), 3);
@@ -222,6 +231,7 @@ mod methods {
 
     #[test]
     fn methods_of_same_name_count_separately() {
+        let _clock = lock_clock();
         assert_eq!(passed_of_ten(|| Shop { id: 1 }.sell()), 3);
         assert_eq!(passed_of_ten(|| Market(1).sell()), 4);
         assert_eq!(passed_of_ten(|| Market("x").sell()), 0, "all instances share one counter");
@@ -296,6 +306,7 @@ mod names {
     /// The inner function is called first, to detect names that depend on the order of calls.
     #[test]
     fn default_rule_names_come_from_path() {
+        let _clock = lock_clock();
         assert_eq!(passed_of_ten(elsewhere::price), 3);
         assert_eq!(elsewhere::price().unwrap_err().rule(), "elsewhere::price");
         assert_eq!(passed_of_ten(price), 3, "a separate counter");
@@ -306,7 +317,7 @@ mod names {
 
     #[test]
     fn duplicate_default_name_is_an_error() {
-        clock();
+        let _clock = lock_clock();
         elsewhere::fare().unwrap();
         let limited = other::elsewhere::fare().unwrap_err();
         assert_eq!(limited.rule(), "elsewhere::fare");
@@ -336,7 +347,7 @@ mod names {
 
     #[test]
     fn conflicting_quotas_of_one_rule_are_an_error() {
-        clock();
+        let _clock = lock_clock();
         three().unwrap();
         let text = four().unwrap_err().to_string();
         let named = ["`one rule`", "`10/h burst 3`", "`10/h burst 4`", "attributes.rs:"];
@@ -366,7 +377,7 @@ mod handlers {
 
     #[actix_web::test]
     async fn actix_handler_rule_uses_function_name() {
-        clock();
+        let _clock = lock_clock();
         let app = test::init_service(App::new().service(fee).service(super::at_the_root_of_actix)).await;
         for (uri, answers) in [("/fee", ["7", "busy"]), ("/root", ["root", "root"])] {
             for answer in answers {
@@ -383,7 +394,6 @@ mod handlers {
 
 mod parameters {
     use super::*;
-    use std::sync::Mutex;
 
     struct KeyedUser {
         id: u64,
@@ -428,6 +438,7 @@ mod parameters {
 
     #[tokio::test]
     async fn key_is_any_expression_of_arguments() {
+        let _clock = lock_clock();
         let user = |id, name: &str| KeyedUser { id, name: name.to_owned() };
         assert_eq!(passed_of_ten(|| field(user(1, "alice"))), 3);
         assert_eq!(passed_of_ten(|| field(user(2, "alice"))), 0);
@@ -473,6 +484,7 @@ mod parameters {
 
     #[test]
     fn costs_and_quotas_are_applied() {
+        let clock = lock_clock();
         assert_eq!(passed_of_ten(|| costly(&[0; 10])), 3);
         assert_eq!(passed_of_ten(|| by_tier(false)), 2);
         assert_eq!(passed_of_ten(|| by_tier(true)), 2);
@@ -483,7 +495,7 @@ mod parameters {
             limited.quota().map(|quota| quota.to_string()).as_deref(),
             Some("2 per 30min fixed-window")
         );
-        clock().advance(Duration::from_secs(1));
+        clock.advance(Duration::from_secs(1));
         assert_eq!(
             passed_of_ten(two_quotas),
             2,
