@@ -1,7 +1,7 @@
 //! Deadlines that cost one store to set.
 //!
 //! Every request sets several deadlines, and few ever expire. So a deadline is not a timer but a number; a scan per [`TICK`]
-//! finds the expired ones. A deadline expires up to one tick late, never early.
+//! finds the expired ones. A deadline expires up to two ticks late, never early.
 
 use std::{
     cell::{Cell, RefCell},

@@ -64,19 +64,7 @@ fn check_example(service: ServiceProcess) {
     {
         assert!(head.contains(line), "{line} in {head}");
     }
-    assert_eq!(request_status(&envoy, "/", "x-user: bob"), "200");
-    assert_eq!(request_status(&envoy, "/", "x-user: mallory"), "429");
-    assert_eq!(request_status(&envoy, "/", "x-other: alice"), "200");
-
-    // A route with its own limit and algorithm.
-    let searches: Vec<_> = (0..6).map(|_| request_status(&envoy, "/search", "x-other: 1")).collect();
-    assert_eq!(searches, ["200", "200", "200", "200", "200", "429"]);
-
-    // A route whose cost is in a header.
-    let exports: Vec<_> = ["600", "300", "100", "1"]
-        .map(|rows| request_status(&envoy, "/export", &format!("x-rows: {rows}")))
-        .into();
-    assert_eq!(exports, ["200", "200", "200", "429"]);
+    assert_limits_of_example(&envoy);
 
     let metrics = service.get_page("metrics");
     assert!(
@@ -148,6 +136,23 @@ fn oversized_header_is_still_limited() {
     assert_eq!(statuses, ["200", "200", "200", "429"]);
 }
 
+/// Checks the limits of the example, which its files and its policy both declare.
+fn assert_limits_of_example(envoy: &AppServer) {
+    assert_eq!(request_status(envoy, "/", "x-user: bob"), "200");
+    assert_eq!(request_status(envoy, "/", "x-user: mallory"), "429");
+    assert_eq!(request_status(envoy, "/", "x-other: alice"), "200");
+
+    // A route with its own limit and algorithm.
+    let searches: Vec<_> = (0..6).map(|_| request_status(envoy, "/search", "x-other: 1")).collect();
+    assert_eq!(searches, ["200", "200", "200", "200", "200", "429"]);
+
+    // A route whose cost is in a header.
+    let exports: Vec<_> = ["600", "300", "100", "1"]
+        .map(|rows| request_status(envoy, "/export", &format!("x-rows: {rows}")))
+        .into();
+    assert_eq!(exports, ["200", "200", "200", "429"]);
+}
+
 /// The limits of the example as a policy, with the same Envoy.
 #[test]
 fn envoy_is_limited_by_a_policy() {
@@ -171,15 +176,7 @@ fn envoy_is_limited_by_a_policy() {
         assert!(denied.contains(line), "{line} in {denied}");
     }
     assert!(denied.contains(r#""violated-policies":["user"]"#), "the body of the policy: {denied}");
-    assert_eq!(request_status(&envoy, "/", "x-user: bob"), "200");
-    assert_eq!(request_status(&envoy, "/", "x-user: mallory"), "429");
-    assert_eq!(request_status(&envoy, "/", "x-other: alice"), "200");
-    let searches: Vec<_> = (0..6).map(|_| request_status(&envoy, "/search", "x-other: 1")).collect();
-    assert_eq!(searches, ["200", "200", "200", "200", "200", "429"]);
-    let exports: Vec<_> = ["600", "300", "100", "1"]
-        .map(|rows| request_status(&envoy, "/export", &format!("x-rows: {rows}")))
-        .into();
-    assert_eq!(exports, ["200", "200", "200", "429"]);
+    assert_limits_of_example(&envoy);
 }
 
 /// The example of Envoy with ext_authz and the decision API.

@@ -21,10 +21,10 @@ pub(super) fn bind_listeners(
 
 /// The declared listeners, or the default one. A policy that only decides for other programs has none.
 pub(super) fn declared_listeners(policy: &Policy) -> Cow<'_, [ListenerSpec]> {
-    let decides = policy.decisions.is_some() || policy.envoy.is_some();
-    let only_decides = decides && policy.upstreams.is_empty() && policy.routes.is_empty();
+    let has_decisions = policy.decisions.is_some() || policy.envoy.is_some();
+    let is_decision_only = has_decisions && policy.upstreams.is_empty() && policy.routes.is_empty();
     match policy.listen.is_empty() {
-        true if only_decides => Cow::Borrowed(&[]),
+        true if is_decision_only => Cow::Borrowed(&[]),
         true => Cow::Owned(vec![ListenerSpec { name: None, address: DEFAULT_ADDRESS, tls: None }]),
         false => Cow::Borrowed(&policy.listen),
     }

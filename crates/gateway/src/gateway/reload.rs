@@ -6,11 +6,13 @@ use super::{
     log_warnings,
 };
 use crate::{events, metrics::MetricsExporter, run::PreparedConfig, worker::WorkerCommand};
-use std::sync::Arc;
+use std::{num::NonZeroUsize, sync::Arc};
 use tidegate_admin::{AdminServer, GatewayError, ReloadScope};
-use tidegate_http_server::{Authorization, ReadFiles, StartupError, ThreadedListener};
+use tidegate_http_server::{
+    Authorization, HttpServer, HttpService, ReadFiles, StartupError, ThreadedListener,
+};
 use tidegate_observe::{RequestRecorder, policy_version};
-use tidegate_policy::{Policy, compile::PolicyGate};
+use tidegate_policy::{Policy, compile::PolicyGate, model::DecisionListener};
 use tidegate_service::decisions::{self, envoy};
 
 /// The number of worker groups of earlier policies that may still drain. Beyond it, the oldest are stopped.
@@ -85,55 +87,17 @@ impl Gateway {
     /// Binds the listener of the decision API of the next policy, if it differs.
     fn bind_decisions(&self, policy: &Policy) -> Result<Replacement<ThreadedListener>, StartupError> {
         let listener = |policy: &Policy| policy.decisions.clone().map(|it| (it.listen, it.tls));
-        if listener(policy) == listener(&self.policy) && policy.connections == self.policy.connections {
-            return Ok(Replacement::Unchanged);
-        }
-        Ok(match &policy.decisions {
-            None => Replacement::None,
-            Some(next) => Replacement::New(decisions::bind(next, self.decisions.as_ref())?),
-        })
+        let is_same =
+            listener(policy) == listener(&self.policy) && policy.connections == self.policy.connections;
+        Replacement::bind(is_same, policy.decisions.as_ref(), self.decisions.as_ref())
     }
 
     /// Binds the listener of the rate limit service of the next policy, if it or its tokens differ.
     fn bind_envoy(&self, policy: &Policy) -> Result<Replacement<ThreadedListener>, StartupError> {
-        let tokens = |policy: &Policy| policy.admin.token.clone();
-        if policy.envoy == self.policy.envoy
+        let is_same = policy.envoy == self.policy.envoy
             && policy.connections == self.policy.connections
-            && tokens(policy) == tokens(&self.policy)
-        {
-            return Ok(Replacement::Unchanged);
-        }
-        Ok(match &policy.envoy {
-            None => Replacement::None,
-            Some(next) => Replacement::New(decisions::bind(next, self.envoy.as_ref())?),
-        })
-    }
-
-    /// Switches the rate limit service to its next listener. Its rules are those of the decision API.
-    async fn replace_envoy(
-        &mut self,
-        policy: &Policy,
-        next: Replacement<ThreadedListener>,
-        authorization: Authorization,
-    ) -> Result<(), StartupError> {
-        let Some(decision_state) = self.decision_state.clone() else { return Ok(()) };
-        let next = match next {
-            Replacement::Unchanged => return Ok(()),
-            Replacement::None => None,
-            Replacement::New(mut listener) => {
-                let server = envoy::server(&decision_state, authorization, &policy.connections).await;
-                listener.start(&server, "envoy", self.workers)?;
-                Some(listener)
-            }
-        };
-        let before = std::mem::replace(&mut self.envoy, next);
-        self.drain_listener(before);
-        Ok(())
-    }
-
-    fn drain_listener(&mut self, before: Option<ThreadedListener>) {
-        self.draining_threads.retain(|threads| !threads.is_finished());
-        self.draining_threads.extend(before.and_then(ThreadedListener::drain));
+            && policy.admin.token == self.policy.admin.token;
+        Replacement::bind(is_same, policy.envoy.as_ref(), self.envoy.as_ref())
     }
 
     /// Switches the decision API to the policy in force.
@@ -145,18 +109,29 @@ impl Gateway {
     ) -> Result<(), StartupError> {
         let Some(decision_state) = self.decision_state.clone() else { return Ok(()) };
         decision_state.replace(self.gate.clone(), self.recorder.clone(), authorization);
-        let next = match next {
-            Replacement::Unchanged => return Ok(()),
-            Replacement::None => None,
-            Replacement::New(mut listener) => {
-                let server = decisions::server(&decision_state, &policy.connections);
-                listener.start(&server, "decisions", self.workers)?;
-                Some(listener)
-            }
-        };
-        let before = std::mem::replace(&mut self.decisions, next);
+        let server = decisions::server(&decision_state, &policy.connections);
+        let before = next.start(&mut self.decisions, &server, "decisions", self.workers)?;
         self.drain_listener(before);
         Ok(())
+    }
+
+    /// Switches the rate limit service to its next listener. Its rules are those of the decision API.
+    async fn replace_envoy(
+        &mut self,
+        policy: &Policy,
+        next: Replacement<ThreadedListener>,
+        authorization: Authorization,
+    ) -> Result<(), StartupError> {
+        let Some(decision_state) = self.decision_state.clone() else { return Ok(()) };
+        let server = envoy::server(&decision_state, authorization, &policy.connections).await;
+        let before = next.start(&mut self.envoy, &server, "envoy", self.workers)?;
+        self.drain_listener(before);
+        Ok(())
+    }
+
+    fn drain_listener(&mut self, before: Option<ThreadedListener>) {
+        self.draining_threads.retain(|threads| !threads.is_finished());
+        self.draining_threads.extend(before.and_then(ThreadedListener::drain));
     }
 
     fn replace_rules(&mut self, policy: &Policy) -> Result<ReloadScope, GatewayError> {
@@ -206,4 +181,38 @@ enum Replacement<T> {
     Unchanged,
     None,
     New(T),
+}
+
+impl Replacement<ThreadedListener> {
+    /// Binds the next listener, unless it is the same.
+    fn bind(
+        is_same: bool,
+        next: Option<&DecisionListener>,
+        current: Option<&ThreadedListener>,
+    ) -> Result<Self, StartupError> {
+        Ok(match next {
+            _ if is_same => Self::Unchanged,
+            None => Self::None,
+            Some(next) => Self::New(decisions::bind(next, current)?),
+        })
+    }
+
+    /// Starts the next listener in place of the current one, and returns the latter.
+    fn start<S: HttpService>(
+        self,
+        current: &mut Option<ThreadedListener>,
+        server: &HttpServer<S>,
+        name: &'static str,
+        workers: NonZeroUsize,
+    ) -> Result<Option<ThreadedListener>, StartupError> {
+        let next = match self {
+            Self::Unchanged => return Ok(None),
+            Self::None => None,
+            Self::New(mut listener) => {
+                listener.start(server, name, workers)?;
+                Some(listener)
+            }
+        };
+        Ok(std::mem::replace(current, next))
+    }
 }
