@@ -30,6 +30,11 @@ impl<'a> HttpRequestHead<'a> {
         Self { parts, peer: peer.to_canonical(), client: None, listener: None }
     }
 
+    /// The request.
+    pub fn parts(&self) -> &'a request::Parts {
+        self.parts
+    }
+
     /// Sets the resolved client address.
     #[must_use]
     pub fn with_client(self, client: IpAddr) -> Self {
@@ -227,10 +232,9 @@ pub fn check(
         }
     }
     if is_forwarded && !is_trusted() {
-        for name in [X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST, X_REAL_IP, X_REQUEST_ID] {
+        while let Some(name) = parts.headers.keys().find(|name| is_forwarded_header(name)).cloned() {
             parts.headers.remove(name);
         }
-        parts.headers.remove(header::FORWARDED);
     }
     match parts.uri.authority() {
         // Only `CONNECT` has a target without a path.

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use std::net::IpAddr;
 use tidegate_http_server::Scheme;
 use tidegate_policy::{
-    head::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP, X_REQUEST_ID},
+    head::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO},
     model::ForwardedHeaders,
 };
 
@@ -43,22 +43,8 @@ impl ForwardedHeaderWriter {
         }
     }
 
-    /// Writes the headers into the head of a request.
+    /// Writes the headers into the head of a request. Those of an untrusted client were removed before the rules.
     pub(crate) fn write(&mut self, headers: &mut HeaderMap) {
-        if self.settings != ForwardedHeaders::All && self.peer == PeerTrust::Untrusted {
-            headers.remove(header::FORWARDED);
-        }
-        if self.peer == PeerTrust::Untrusted {
-            headers.remove(X_REAL_IP);
-        }
-        if self.settings == ForwardedHeaders::None {
-            if self.peer == PeerTrust::Untrusted {
-                [X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST, X_REQUEST_ID]
-                    .into_iter()
-                    .for_each(|name| drop(headers.remove(name)));
-            }
-            return;
-        }
         let host = headers.get(header::HOST).cloned();
         let forwarded = (self.settings == ForwardedHeaders::All).then(|| self.forwarded_value(host.as_ref()));
         match self.peer {
@@ -68,10 +54,9 @@ impl ForwardedHeaderWriter {
                 if let Some(forwarded) = forwarded {
                     headers.insert(header::FORWARDED, forwarded);
                 }
-                match host {
-                    Some(host) => headers.insert(X_FORWARDED_HOST, host),
-                    None => headers.remove(X_FORWARDED_HOST),
-                };
+                if let Some(host) = host {
+                    headers.insert(X_FORWARDED_HOST, host);
+                }
             }
             PeerTrust::Trusted => {
                 let list = append_value(headers, &X_FORWARDED_FOR, &self.address);

@@ -80,14 +80,10 @@ pub(super) fn prepare_request(
 ) -> Upgrade {
     let headers = &mut parts.headers;
     // Most requests have none of these, and one pass over all names is cheaper than a lookup of each.
-    let (mut has_hops, mut has_forwarded) = (false, false);
-    for name in headers.keys() {
-        has_hops |= *name == EXPECT || hop_by_hop_name(name).is_some();
-        has_forwarded |= is_forwarded_header(name);
-    }
+    let has_hops = headers.keys().any(|name| *name == EXPECT || hop_by_hop_name(name).is_some());
     let upgrade =
         if has_hops { strip_request_hop_by_hop(headers, parts.version) } else { Upgrade::NotRequested };
-    if has_forwarded || client.worker.forwarded_headers != ForwardedHeaders::None {
+    if client.worker.forwarded_headers != ForwardedHeaders::None {
         let mut writer = client.forwarded_header_writer.borrow_mut();
         writer.get_or_insert_with(|| Box::new(ForwardedHeaderWriter::new(client))).write(headers);
     }

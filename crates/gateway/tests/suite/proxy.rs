@@ -52,7 +52,7 @@ async fn pipelined_requests_are_answered_in_order() {
 async fn forwarded_headers_are_replaced_or_appended() {
     let server = TestBackend::start_echo().await;
     let request_with_headers = "GET / HTTP/1.1\r\nhost: app.example\r\nx-forwarded-for: 1.2.3.4\r\nx-forwarded-for: 5.6.7.8\r\n\
-        x-forwarded-proto: https\r\nx-forwarded-host: shop.example\r\nforwarded: for=1.2.3.4\r\n\
+        x-forwarded-proto: https\r\nx-forwarded-host: shop.example\r\nx-forwarded-prefix: /shop\r\nforwarded: for=1.2.3.4\r\n\
         x-request-id: abc\r\n\r\n";
 
     let gateway = InProcessGateway::start(&[&server]).await;
@@ -66,9 +66,15 @@ async fn forwarded_headers_are_replaced_or_appended() {
     assert_eq!(id[0].len(), 32);
     assert_eq!(response.header("x-request-id"), Some(id[0]));
 
-    let header_names =
-        ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "forwarded", "x-request-id"];
-    for (mode, expected_counts) in [("x-forwarded", [1, 1, 1, 0, 1]), ("none", [0; 5])] {
+    let header_names = [
+        "x-forwarded-for",
+        "x-forwarded-proto",
+        "x-forwarded-host",
+        "forwarded",
+        "x-request-id",
+        "x-forwarded-prefix",
+    ];
+    for (mode, expected_counts) in [("x-forwarded", [1, 1, 1, 0, 1, 0]), ("none", [0; 6])] {
         let gateway = AdminGateway::start(&server, &format!("forwarded-headers: {mode}"));
         let mut client = gateway.connect().await;
         for request in [request_with_headers, "GET / HTTP/1.1\r\nhost: app.example\r\n\r\n"] {
@@ -87,6 +93,7 @@ async fn forwarded_headers_are_replaced_or_appended() {
     assert_eq!(response.echoed_headers("x-forwarded-for"), ["1.2.3.4, 5.6.7.8, 127.0.0.1"]);
     assert_eq!(response.echoed_headers("x-forwarded-proto"), ["https"]);
     assert_eq!(response.echoed_headers("x-forwarded-host"), ["shop.example"]);
+    assert_eq!(response.echoed_headers("x-forwarded-prefix"), ["/shop"]);
     assert_eq!(
         response.echoed_headers("forwarded"),
         [r#"for=1.2.3.4, for=127.0.0.1;host="app.example";proto=http"#]
