@@ -31,13 +31,14 @@
 //! | [`Tracing`] | the export of traces, with counts of sent and lost spans |
 //! | [`run`] | serves until shutdown, then drains requests in flight |
 //!
-//! It does not cache, compress or rewrite responses, and it does not terminate protocols other than HTTP/1.1 and HTTP/2.
+//! It stores responses only for fallbacks of rules. It does not compress or rewrite responses, and it does not terminate protocols other than HTTP/1.1 and HTTP/2.
 
 mod client;
 mod config;
 mod connection_limit;
 mod deadline;
 mod events;
+mod fallback_cache;
 mod gateway;
 mod log;
 mod metrics;
@@ -50,6 +51,7 @@ mod upstream;
 mod worker;
 
 pub use config::{Config, UpstreamId};
+pub use fallback_cache::ResponseCopy;
 pub use gateway::{Gateway, PolicySource, Preflight};
 pub use request_filter::{Action, ConnectionInfo, FilterDecision, FilterResult, Rates, RequestFilter};
 pub use run::run;

@@ -1,6 +1,6 @@
 //! The filter interface: decides about a request before it is forwarded, and about its response before it is sent.
 
-use crate::{LogNote, UpstreamId};
+use crate::{LogNote, ResponseCopy, UpstreamId};
 use bytes::Bytes;
 use http::{Response, StatusCode, request, response};
 use std::{
@@ -41,6 +41,12 @@ pub trait RequestFilter: Send + Sync + 'static {
     fn rates<'c>(&self, context: &'c Self::Context) -> Rates<'c> {
         let _ = context;
         Rates::default()
+    }
+
+    /// Starts a copy of the response of a server, if it is to be stored when it is complete.
+    fn copy_response(&self, context: &mut Self::Context, response: &response::Parts) -> Option<ResponseCopy> {
+        let _ = (context, response);
+        None
     }
 
     /// Settles the response of a server, or that of the gateway. It may add headers, or return another response to send

@@ -17,6 +17,8 @@ pub struct LogNote {
     pub decision: Option<String>,
     /// The id of the denial, if it is recorded.
     pub denial: Option<String>,
+    /// `hit` or `miss`, if the rule falls back to stored responses.
+    pub cache: Option<&'static str>,
 }
 
 /// The telemetry of one exchange. It is [recorded](Self::record) exactly once.

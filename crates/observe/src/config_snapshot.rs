@@ -28,6 +28,8 @@ pub struct ConfigSnapshot {
     pub upstreams: Arc<UpstreamReporter>,
     /// Reports the spans that were sent and lost; `None` without traces.
     pub spans: Option<Arc<SpanReporter>>,
+    /// Reports the cache of responses; `None` if no rule uses it.
+    pub cache: Option<Arc<CacheReporter>>,
     /// The listeners of the gateway.
     pub listeners: Vec<ListenerInfo>,
     /// The address of the decision API.
@@ -40,6 +42,20 @@ pub struct ConfigSnapshot {
 
 /// Reports the number of spans that the collector accepted, and of those that were lost.
 pub type SpanReporter = dyn Fn() -> [u64; 2] + Send + Sync;
+
+/// Reports the cache of responses for fallbacks.
+pub type CacheReporter = dyn Fn() -> CacheCounts + Send + Sync;
+
+/// The cache of responses for fallbacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheCounts {
+    /// Rejected requests that got a stored response.
+    pub hits: u64,
+    /// Rejected requests without a stored response.
+    pub misses: u64,
+    /// The size of the stored responses.
+    pub bytes: u64,
+}
 
 /// A listener of the gateway.
 #[derive(Clone, Debug)]

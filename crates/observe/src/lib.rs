@@ -52,7 +52,8 @@ mod upstream;
 
 pub use bans::{BanLimitReached, BanTarget, OperatorBans};
 pub use config_snapshot::{
-    ConfigSnapshot, ListenerInfo, SpanReporter, policy_version, redact, summarize_rules,
+    CacheCounts, CacheReporter, ConfigSnapshot, ListenerInfo, SpanReporter, policy_version, redact,
+    summarize_rules,
 };
 pub use counters::{PolicyCounters, SAMPLE_INTERVAL, TopBy};
 pub use denial::{DenialId, DenialRecord};

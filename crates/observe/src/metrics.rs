@@ -49,6 +49,19 @@ impl Snapshot {
         for (outcome, count) in ["sent", "lost"].into_iter().zip(self.spans.into_iter().flatten()) {
             spans.add(&[("outcome", outcome)], count);
         }
+        let mut lookups = MetricFamily::counter(
+            "tidegate_fallback_cache_total",
+            "Rejected requests of rules that fall back to stored responses: hit if one was sent, miss otherwise.",
+        );
+        let mut cache_bytes = MetricFamily::gauge(
+            "tidegate_fallback_cache_bytes",
+            "Size of the stored responses that fallbacks use.",
+        );
+        if let Some(cache) = self.cache {
+            lookups.add(&[("result", "hit")], cache.hits);
+            lookups.add(&[("result", "miss")], cache.misses);
+            cache_bytes.add(&[], cache.bytes);
+        }
         let bans: u64 =
             config.gate.views().filter_map(|rule| rule.bans()).map(|bans| bans.stats().stored).sum();
         vec![
@@ -85,6 +98,8 @@ impl Snapshot {
             MetricFamily::gauge("tidegate_live_watchers", "Clients of the live stream of the admin API.")
                 .with_sample(&[], self.watchers as u64),
             spans,
+            lookups,
+            cache_bytes,
         ]
     }
 

@@ -375,6 +375,7 @@ mod tests {
                 counters: recorder.counters.clone(),
                 upstreams: Arc::new(reports),
                 spans: None,
+                cache: None,
                 listeners: Vec::new(),
                 decisions: None,
                 envoy: None,

@@ -5,7 +5,7 @@ use super::{
     observer::Reloads,
     shard::{Totals, lock},
 };
-use crate::UpstreamReports;
+use crate::{CacheCounts, UpstreamReports};
 use std::sync::Arc;
 use tidegate_core::Micros;
 use tidegate_limiter::TableSize;
@@ -27,6 +27,7 @@ pub struct Snapshot {
     pub(crate) upstreams: UpstreamReports,
     /// Sent and lost.
     pub(crate) spans: Option<[u64; 2]>,
+    pub(crate) cache: Option<CacheCounts>,
     pub(crate) operator_bans: usize,
     pub(crate) denials: usize,
     pub(crate) watchers: usize,
@@ -60,6 +61,7 @@ impl Observer {
             tables: config.gate.views().map(|rule| self.rule_table(rule, now)).collect(),
             upstreams: (config.upstreams)(),
             spans: config.spans.as_ref().map(|report| report()),
+            cache: config.cache.as_ref().map(|report| report()),
             operator_bans: self.bans.count(),
             denials: self.denials.len(),
             watchers: self.live.watchers(),

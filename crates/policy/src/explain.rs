@@ -438,6 +438,10 @@ fn describe_details(
         );
         more.push(("while-failing", text));
     }
+    if let Some(max_age) = rule_spec.on_limit.fallback_cache() {
+        let max_age = Micros::from(max_age);
+        more.push(("fallback", format!("the last good response, if one of at most {max_age} is stored")));
+    }
     if rule_spec.breaker.is_some() {
         more.push(("breaker", "initially closed; 503 while open".to_owned()));
     }

@@ -9,7 +9,7 @@ use tidegate_core::Micros;
 use tidegate_policy::{
     Policy,
     compile::{Compiler, DryRun, PolicyAdmission, PolicyGate, Prefetch},
-    model::{Fallback, OnLimit, Stores},
+    model::{Fallback, FallbackResponse, OnLimit, Stores},
 };
 use tidegate_rule::{Rules, request::ResponseHead};
 
@@ -132,8 +132,11 @@ fn denial_status(on_limit: &OnLimit) -> Result<u16, &'static str> {
         OnLimit::Reject(reject) => Ok(reject.status.unwrap_or(429)),
         OnLimit::Redirect { status, .. } => Ok(*status),
         OnLimit::Drop => Ok(444),
-        OnLimit::Fallback(Fallback::Body { .. }) => Err("responds with a fallback body"),
-        OnLimit::Fallback(Fallback::Upstream(_)) => Err("forwards to a fallback upstream"),
+        OnLimit::Fallback(Fallback { cache: Some(_), .. }) => Err("responds with a cached response"),
+        OnLimit::Fallback(Fallback { response: Some(FallbackResponse::Upstream(_)), .. }) => {
+            Err("forwards to a fallback upstream")
+        }
+        OnLimit::Fallback(_) => Err("responds with a fallback body"),
     }
 }
 

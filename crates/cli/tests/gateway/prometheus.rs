@@ -26,12 +26,13 @@ rules:
   - {{ name: guarded, match: {{ path: /guarded }}, breaker: {{ failure-rate: 50% }}, adaptive: {{ target: 1s }} }}
   - {{ name: far, match: {{ path: /far }}, store: shared, quota: 100000/s }}
   - {{ name: similar, match: {{ path: /similar }}, feature: similar }}
+  - {{ name: articles, match: {{ path: /articles }}, quota: 1/h, on-limit: {{ fallback: {{ cache: 10min }} }} }}
 ",
         server.address
     )
 }
 
-const PATHS: [&str; 7] = ["/", "/login", "/watched", "/queued", "/guarded", "/far", "/similar"];
+const PATHS: [&str; 8] = ["/", "/login", "/watched", "/queued", "/guarded", "/far", "/similar", "/articles"];
 
 /// Panels that are empty without a fault: no expression of the policy fails.
 const EMPTY_PANELS: [&str; 1] = ["Failed expressions"];

@@ -25,6 +25,7 @@ pub use source::PolicySource;
 
 use crate::{
     Config, events,
+    fallback_cache::FallbackCache,
     metrics::MetricsExporter,
     run::{PreparedConfig, Workers},
     worker::WorkerCommand,
@@ -43,8 +44,8 @@ use tidegate_http_server::{
 };
 use tidegate_limiter::Clock;
 use tidegate_observe::{
-    ConfigSnapshot, ListenerInfo, Observer, RequestRecorder, SpanReporter, UpstreamReporter, policy_version,
-    summarize_rules,
+    CacheReporter, ConfigSnapshot, ListenerInfo, Observer, RequestRecorder, SpanReporter, UpstreamReporter,
+    policy_version, summarize_rules,
 };
 use tidegate_policy::{
     Policy,
@@ -97,6 +98,8 @@ pub struct Gateway {
     recorder: Arc<RequestRecorder>,
     upstreams: Arc<UpstreamReporter>,
     spans: Option<Arc<SpanReporter>>,
+    /// Stored responses; they survive reloads.
+    cache: Arc<FallbackCache>,
     metrics_exporter: Option<MetricsExporter>,
     draining_workers: VecDeque<Workers>,
     /// Threads of replaced listeners of APIs, until their connections are drained.
@@ -146,6 +149,7 @@ impl Gateway {
         let workers = Config::from_policy(&policy).workers;
         log_warnings(&policy);
         let recorder = RequestRecorder::new(&observer, gate.views().map(|rule| rule.name()), &policy.observe);
+        let cache = Arc::new(FallbackCache::new(observer.clock.clone()));
         Ok(Self {
             source,
             watch: FileWatch::new(&files),
@@ -167,6 +171,7 @@ impl Gateway {
             recorder,
             upstreams: Arc::new(Vec::new),
             spans: None,
+            cache,
             metrics_exporter: None,
             draining_workers: VecDeque::new(),
             draining_threads: Vec::new(),
@@ -269,7 +274,7 @@ impl Gateway {
     }
 
     fn active_policy(&self, config: &Config) -> ActivePolicy {
-        ActivePolicy::new(self.gate.clone(), config, self.recorder.clone())
+        ActivePolicy::new(self.gate.clone(), config, self.recorder.clone(), self.cache.clone())
     }
 
     /// Publishes the configuration in force to the observer.
@@ -278,6 +283,7 @@ impl Gateway {
             address: bound.address(),
             tls: bound.certificate().is_some(),
         };
+        self.cache.set_enabled(self.gate.has_cached_fallbacks());
         self.observer.activate(ConfigSnapshot {
             version: policy_version(&self.policy),
             rule_summaries: Arc::new(summarize_rules(&self.policy)),
@@ -288,6 +294,10 @@ impl Gateway {
             counters: self.recorder.counters.clone(),
             upstreams: self.upstreams.clone(),
             spans: self.spans.clone(),
+            cache: self.gate.has_cached_fallbacks().then(|| {
+                let cache = self.cache.clone();
+                Arc::new(move || cache.counts()) as Arc<CacheReporter>
+            }),
             listeners: self.listeners.iter().map(listening).collect(),
             decisions: self.decisions_address(),
             envoy: self.envoy_address(),

@@ -2,7 +2,9 @@
 
 use super::{log_note, response_head::GatewayResponseHead};
 use crate::{
-    Action, Config, ConnectionInfo, FilterDecision, FilterResult, LogNote, Rates, RequestFilter, UpstreamId,
+    Action, Config, ConnectionInfo, FilterDecision, FilterResult, LogNote, Rates, RequestFilter,
+    ResponseCopy, UpstreamId,
+    fallback_cache::{CacheableRequest, FallbackCache},
 };
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -12,7 +14,7 @@ use tidegate_core::Micros;
 use tidegate_http_server::ApiError;
 use tidegate_observe::{DenialId, HistoryEntry, RequestRecorder, ResponseOrigin, Sampled};
 use tidegate_policy::{
-    compile::{PolicyAdmission, PolicyGate, PolicyResult, RejectAction},
+    compile::{PolicyAdmission, PolicyGate, PolicyRejection, PolicyResult, RejectAction},
     head::HttpRequestHead,
     matching::RequestView,
     model::{AccessLogFormat, RouteAction},
@@ -33,6 +35,7 @@ pub(super) struct ActivePolicy {
     /// Whether decisions are reported in an access log or traces.
     has_notes: bool,
     recorder: Arc<RequestRecorder>,
+    cache: Arc<FallbackCache>,
 }
 
 /// The target of an admitted request.
@@ -43,9 +46,17 @@ enum RouteTarget {
     None,
 }
 
+/// The result of a lookup in the cache of responses.
+enum CacheLookup {
+    Hit(Response<Bytes>),
+    Miss,
+}
+
 /// The state of a request until its exchange ends.
 pub(crate) struct PolicyContext {
     state: ContextState,
+    /// The request, if a good response is stored for fallbacks.
+    cached_request: Option<Box<CacheableRequest>>,
     telemetry: Option<Box<PolicyTelemetry>>,
 }
 
@@ -102,8 +113,9 @@ impl RequestFilter for PolicyFilter {
             }
             Evaluation::Pending(evaluation) => {
                 let policy = Arc::clone(&policy);
-                // Only the log, traces and records of single requests need the request later.
-                let request = policy.is_reporting().then(|| (parts.clone(), connection.clone()));
+                // The log, traces and records of single requests need the request later, and so do cached responses.
+                let is_needed = policy.is_reporting() || policy.gate.has_cached_fallbacks();
+                let request = is_needed.then(|| (parts.clone(), connection.clone()));
                 FilterResult::Deferred(Box::pin(async move {
                     let result = evaluation.await;
                     policy.recorder.counters.end_async_decision(received_at, result.wait_time());
@@ -121,6 +133,11 @@ impl RequestFilter for PolicyFilter {
             }
             ContextState::Settled { .. } | ContextState::Free => Rates::default(),
         }
+    }
+
+    fn copy_response(&self, context: &mut PolicyContext, response: &response::Parts) -> Option<ResponseCopy> {
+        let request = context.cached_request.take()?;
+        self.active.load().cache.copy(*request, response)
     }
 
     fn on_response(
@@ -147,12 +164,17 @@ impl RequestFilter for PolicyFilter {
 }
 
 impl ActivePolicy {
-    pub(super) fn new(gate: PolicyGate, config: &Config, recorder: Arc<RequestRecorder>) -> Self {
+    pub(super) fn new(
+        gate: PolicyGate,
+        config: &Config,
+        recorder: Arc<RequestRecorder>,
+        cache: Arc<FallbackCache>,
+    ) -> Self {
         let has_notes = config.log.format != AccessLogFormat::None || config.traces.is_some();
         let routes = gate.routes().iter().map(|route| config.upstream_id(route.upstream()?)).collect();
         let named = |name: &String| config.upstream_id(name).map(|target| (name.clone(), target));
         let by_name = config.upstreams.keys().filter_map(named).collect();
-        Self { gate, routes, by_name, has_notes, recorder }
+        Self { gate, routes, by_name, has_notes, recorder, cache }
     }
 
     fn route(&self, request: &RequestView<'_>) -> RouteTarget {
@@ -166,19 +188,53 @@ impl ActivePolicy {
         }
     }
 
+    /// The request, as the cache of responses identifies it. `None` if it has no upstream.
+    fn cacheable_request(
+        &self,
+        head: &HttpRequestHead<'_>,
+        route: &RouteTarget,
+        is_personal: bool,
+    ) -> Option<CacheableRequest> {
+        let RouteTarget::Upstream(target) = route else { return None };
+        let upstream = self.by_name.iter().find(|(_, id)| *id == target).map(|(name, _)| name)?;
+        CacheableRequest::new(head.parts(), upstream, is_personal)
+    }
+
+    /// An admitted request whose response is stored, or that changes a stored response.
+    fn stored_request(
+        &self,
+        admission: &PolicyAdmission,
+        route: &RouteTarget,
+        head: Option<&HttpRequestHead<'_>>,
+    ) -> Option<Box<CacheableRequest>> {
+        let head = head.filter(|_| self.gate.has_cached_fallbacks())?;
+        let parts = head.parts();
+        let mut fallbacks =
+            admission.decisions().filter_map(|decision| self.gate.cached_fallback(decision.rule)).peekable();
+        if parts.method.is_safe() && fallbacks.peek().is_none() {
+            return None;
+        }
+        let is_personal = fallbacks.any(|fallback| fallback.is_personal(&parts.headers));
+        self.cacheable_request(head, route, is_personal).map(Box::new)
+    }
+
     /// Whether single requests are logged, traced or recorded.
     fn is_reporting(&self) -> bool {
         self.has_notes || self.recorder.is_recording_requests()
     }
 
-    /// Applies the result of the policy. `head` is present if single requests are logged, traced or recorded.
+    /// Applies the result of the policy. `head` is present if single requests are logged, traced, recorded or cached.
     fn apply(
         &self,
-        result: PolicyResult,
+        mut result: PolicyResult,
         received_at: Micros,
         route: RouteTarget,
         head: Option<&HttpRequestHead<'_>>,
     ) -> FilterDecision<PolicyContext> {
+        let cached = match &mut result {
+            PolicyResult::Rejected(rejection) => self.find_cached(rejection, &route, head),
+            PolicyResult::Admitted(_) => None,
+        };
         let mut note = head.filter(|_| self.has_notes).map(|head| {
             Box::new(match &result {
                 PolicyResult::Admitted(admission) => log_note::admitted_note(admission, &self.gate, head),
@@ -190,6 +246,9 @@ impl ActivePolicy {
         if let (Some(note), Some(id)) = (&mut note, &denial) {
             note.denial = Some(id.0.clone());
         }
+        if let (Some(note), Some(lookup)) = (&mut note, &cached) {
+            note.cache = Some(if matches!(lookup, CacheLookup::Hit(_)) { "hit" } else { "miss" });
+        }
         let rules = match &result {
             PolicyResult::Admitted(admission) => {
                 admission.decisions().map(|decision| decision.rule).collect()
@@ -198,10 +257,12 @@ impl ActivePolicy {
         };
         let mut context = PolicyContext {
             state: ContextState::Free,
+            cached_request: None,
             telemetry: self.telemetry(received_at, rules, denial, head),
         };
         let action = match result {
             PolicyResult::Admitted(admission) => {
+                context.cached_request = self.stored_request(&admission, &route, head);
                 let is_slowed =
                     !admission.request_rates().is_empty() || !admission.response_rates().is_empty();
                 if admission.has_pending() || is_slowed || admission.header_style() != HeaderStyle::None {
@@ -218,6 +279,9 @@ impl ActivePolicy {
                     }
                 }
             }
+            PolicyResult::Rejected(_) if let Some(CacheLookup::Hit(response)) = cached => {
+                context.respond(response)
+            }
             PolicyResult::Rejected(rejection) => match rejection.action {
                 RejectAction::Response(mut response) => {
                     if let Some(id) = context.denial() {
@@ -233,6 +297,21 @@ impl ActivePolicy {
             },
         };
         FilterDecision { action, context, note }
+    }
+
+    /// Looks up the stored response to a rejected request. `None` if the rule does not fall back to one.
+    fn find_cached(
+        &self,
+        rejection: &mut PolicyRejection,
+        route: &RouteTarget,
+        head: Option<&HttpRequestHead<'_>>,
+    ) -> Option<CacheLookup> {
+        let max_age = rejection.max_cache_age?;
+        let request = head.and_then(|head| self.cacheable_request(head, route, false));
+        let Some(found) = self.cache.find(request.as_ref(), max_age) else { return Some(CacheLookup::Miss) };
+        // The denial is recorded with the status that is sent.
+        rejection.action = RejectAction::Response(RejectionResponse::new(found.status().as_u16()));
+        Some(CacheLookup::Hit(found))
     }
 
     /// The data to record when the exchange ends; `None` if there is nothing to record.
@@ -260,7 +339,7 @@ impl ActivePolicy {
     ) -> FilterDecision<PolicyContext> {
         let id = denial.as_ref().map(|id| id.0.clone());
         let telemetry = self.telemetry(received_at, Vec::new(), denial, Some(head));
-        let mut context = PolicyContext { state: ContextState::Free, telemetry };
+        let mut context = PolicyContext { state: ContextState::Free, cached_request: None, telemetry };
         let note = self.has_notes.then(|| {
             Box::new(LogNote { decision: Some("banned".to_owned()), denial: id, ..LogNote::default() })
         });

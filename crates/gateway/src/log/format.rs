@@ -84,6 +84,7 @@ impl RequestRecord {
         put("key", self.note.key.clone());
         put("decision", self.note.decision.clone());
         put("denial", self.note.denial.clone());
+        put("cache", self.note.cache.map(str::to_owned));
         put("server", self.upstream.as_ref().map(|(server, _)| server.to_string()));
         object.insert("status".to_owned(), self.status.into());
         object.insert("bytes".to_owned(), self.bytes.into());

@@ -198,6 +198,10 @@ impl<F: RequestFilter> Exchange<F> {
     ) -> Response<ProxyResponseBody<F>> {
         let Self { id, mut body, .. } = self;
         let Some(context) = &mut body.context else { return body.respond(parts, source, by, &id) };
+        let source = match by {
+            ResponseOrigin::Server => source.copy_to(body.filter.copy_response(context, &parts)),
+            ResponseOrigin::Gateway => source,
+        };
         let source = source.throttle(body.filter.rates(context).download);
         match body.filter.on_response(context, &mut parts) {
             None => body.respond(parts, source, by, &id),

@@ -2,7 +2,7 @@
 
 use super::{ResponseSource, counted_bytes::CountedBytes, head, request_body::IncompleteBody};
 use crate::{
-    RequestFilter,
+    RequestFilter, ResponseCopy,
     client::{ClientConnection, StreamTimeout},
     telemetry::RequestTelemetry,
     upstream::{InFlightGuard, ResponseDeadline, UpstreamConnection},
@@ -40,6 +40,15 @@ pub(super) enum BodySource {
     Http2(Http2Body),
     /// Another source with a bandwidth limit. Its frames are cut to the allowed size.
     Throttled(Box<ShapedStream<Self>>),
+    /// Another source whose data are copied.
+    Copied(Box<CopiedBody>),
+}
+
+/// A body whose copy is stored when it is complete.
+pub(super) struct CopiedBody {
+    source: BodySource,
+    /// `None` if the body cannot be stored, or is stored already.
+    copy: Option<ResponseCopy>,
 }
 
 /// A body on an HTTP/1.1 connection, which is reused when the body is complete.
@@ -111,9 +120,7 @@ impl BodySource {
             }
         }
     }
-}
 
-impl BodySource {
     /// Limits the body by all of these rates, each around the previous one.
     pub(super) fn throttle(self, rates: &[Bandwidth]) -> Self {
         match self {
@@ -122,6 +129,41 @@ impl BodySource {
                 rates.iter().fold(source, |source, rate| Self::Throttled(Box::new(rate.limit_reads(source))))
             }
         }
+    }
+
+    /// Copies the body, if a copy is to be stored.
+    pub(super) fn copy_to(self, copy: Option<ResponseCopy>) -> Self {
+        match copy {
+            None => self,
+            Some(copy) if self.is_end_stream() => {
+                copy.store();
+                self
+            }
+            copy => Self::Copied(Box::new(CopiedBody { source: self, copy })),
+        }
+    }
+}
+
+impl CopiedBody {
+    fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
+        let polled = Pin::new(&mut self.source).poll_frame(context);
+        let is_complete = match &polled {
+            Poll::Pending => false,
+            Poll::Ready(None) => true,
+            Poll::Ready(Some(frame)) => {
+                // A copy of a body that is incomplete, too large or has trailers is dropped.
+                let data = frame.as_ref().ok().and_then(Frame::data_ref);
+                self.copy.take_if(|copy| !data.is_some_and(|data| copy.push(data)));
+                self.source.is_end_stream()
+            }
+        };
+        if is_complete && let Some(copy) = self.copy.take() {
+            copy.store();
+        }
+        polled
     }
 }
 
@@ -231,6 +273,7 @@ impl Body for BodySource {
             Self::Http1(from) => from.poll_frame(context),
             Self::Http2(from) => from.poll_frame(context),
             Self::Throttled(throttled) => Pin::new(&mut **throttled).poll_frame(context),
+            Self::Copied(copied) => copied.poll_frame(context),
             Self::Empty => Poll::Ready(None),
             Self::Text(_) => match mem::replace(source, Self::Empty) {
                 Self::Text(text) => Poll::Ready(Some(Ok(Frame::data(text)))),
@@ -247,6 +290,7 @@ impl Body for BodySource {
             Self::Http1(from) => from.connection.is_none() && from.incoming.is_end_stream(),
             Self::Http2(from) => from.incoming.is_end_stream(),
             Self::Throttled(throttled) => throttled.is_end_stream(),
+            Self::Copied(copied) => copied.source.is_end_stream(),
         }
     }
 
@@ -257,6 +301,7 @@ impl Body for BodySource {
             Self::Http1(from) => from.incoming.size_hint(),
             Self::Http2(from) => from.incoming.size_hint(),
             Self::Throttled(throttled) => throttled.size_hint(),
+            Self::Copied(copied) => copied.source.size_hint(),
         }
     }
 }

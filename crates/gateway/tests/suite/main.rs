@@ -13,6 +13,7 @@ mod bandwidth;
 mod decisions;
 mod envoy;
 mod explain;
+mod fallback_cache;
 mod fuzz;
 mod harness;
 mod import;

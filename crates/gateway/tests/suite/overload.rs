@@ -55,12 +55,12 @@ impl FakeMachine {
         )
     }
 
-    fn log_file(&self) -> PathBuf {
+    pub(crate) fn log_file(&self) -> PathBuf {
         self.directory.path().join("access.log")
     }
 
     /// An access log.
-    fn log_policy(&self) -> String {
+    pub(crate) fn log_policy(&self) -> String {
         format!("log: {{ format: json, file: {} }}\nobserve: {{ denials: 100 }}\n", self.log_file().display())
     }
 
@@ -102,7 +102,7 @@ impl AdminGateway {
         self.admin_json("/api/v1/status").await.pointer(pointer).cloned().unwrap_or_default()
     }
 
-    async fn set_feature(&self, name: &str, body: &str) -> RawResponse {
+    pub(crate) async fn set_feature(&self, name: &str, body: &str) -> RawResponse {
         self.admin_request("POST", &format!("/api/v1/features/{name}"), body).await
     }
 }

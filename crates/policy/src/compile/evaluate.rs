@@ -70,6 +70,8 @@ pub struct PolicyRejection {
     pub reason: RejectReason,
     /// The action of the rule.
     pub action: RejectAction,
+    /// The maximum age of a cached response that is sent instead, if the rule declares one. `None` if the client is denied.
+    pub max_cache_age: Option<Micros>,
     /// The time after which a retry can succeed, if known.
     pub retry_after: Option<Duration>,
     /// The time that it waited.
@@ -123,6 +125,20 @@ pub enum RejectReason {
     Overloaded,
     /// The feature that the request uses is off.
     FeatureOff,
+}
+
+impl RejectReason {
+    /// Whether the client may send the request, but not now.
+    pub fn is_temporary(self) -> bool {
+        match self {
+            Self::Limited
+            | Self::QueueFull
+            | Self::StoreUnavailable
+            | Self::Overloaded
+            | Self::FeatureOff => true,
+            Self::NoKey | Self::DenyListed | Self::Banned => false,
+        }
+    }
 }
 
 impl PolicyGate {
@@ -424,6 +440,10 @@ impl RuleRejection {
                 Some(rule) => RejectAction::for_rule(&rule.source.on_limit, default, accept),
                 None => RejectAction::Response(default),
             },
+            max_cache_age: rule
+                .filter(|_| self.reason().is_temporary())
+                .and_then(|rule| rule.source.on_limit.fallback_cache())
+                .map(Into::into),
             retry_after,
             wait_time: admission.wait_time,
             decision,

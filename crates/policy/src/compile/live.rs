@@ -1,7 +1,7 @@
 //! The current policy, which can be replaced at run time.
 
 use super::{Compiler, PolicyError, PolicyGate, PolicyResult, error::ProblemCollector};
-use crate::model::{Fallback, OnLimit, Policy, RuleSpec};
+use crate::model::{Policy, RuleSpec};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -65,7 +65,7 @@ impl LivePolicy {
     pub fn replace(&self, policy: &Policy) -> Result<(), PolicyError> {
         let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
         if *target == PolicyTarget::Service {
-            reject_upstream_fallbacks(&policy.rules)?;
+            reject_gateway_fallbacks(&policy.rules)?;
         }
         let next = self.compiler.compile(policy, Some(&self.current.load()))?;
         self.current.store(Arc::new(next));
@@ -76,7 +76,7 @@ impl LivePolicy {
     /// one now, and others when they would replace it.
     pub fn forbid_upstream_fallbacks(&self) -> Result<(), PolicyError> {
         let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
-        reject_upstream_fallbacks(self.current.load().inner.rules.iter().map(|rule| &rule.source))?;
+        reject_gateway_fallbacks(self.current.load().inner.rules.iter().map(|rule| &rule.source))?;
         *target = PolicyTarget::Service;
         Ok(())
     }
@@ -93,14 +93,18 @@ impl LivePolicy {
     }
 }
 
-fn reject_upstream_fallbacks<'a>(rules: impl IntoIterator<Item = &'a RuleSpec>) -> Result<(), PolicyError> {
+fn reject_gateway_fallbacks<'a>(rules: impl IntoIterator<Item = &'a RuleSpec>) -> Result<(), PolicyError> {
     let mut problems = ProblemCollector::default();
     for rule in rules {
-        if let OnLimit::Fallback(Fallback::Upstream(name)) = &rule.on_limit {
+        if let Some(name) = rule.on_limit.fallback_upstream() {
             let problem =
                 format!("fallback to upstream `{name}`, but a policy for a service has no upstreams");
             let fix = "use a fallback with `body`, or `status` or `redirect`";
             problems.add(Some(&rule.name), &SettingError::new(problem, fix));
+        }
+        if rule.on_limit.fallback_cache().is_some() {
+            let problem = "fallback to cached responses, but only a gateway stores responses";
+            problems.add(Some(&rule.name), &SettingError::new(problem, "remove `cache`, or use `body`"));
         }
     }
     problems.into_result()

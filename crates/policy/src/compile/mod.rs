@@ -6,6 +6,7 @@
 //!      └── a new file ──────┘ completely, or not at all
 //! ```
 
+mod cached_fallback;
 mod code;
 mod dry_run;
 mod error;
@@ -19,6 +20,7 @@ mod reject;
 mod rules;
 mod view;
 
+pub use cached_fallback::CachedFallback;
 pub use dry_run::{DryRun, Prefetch};
 pub use error::{PolicyError, PolicyProblem};
 pub use evaluate::{PolicyAdmission, PolicyRejection, PolicyResult, RejectReason, RuleDecision, RuleResult};
@@ -157,6 +159,14 @@ impl Compiler {
             limit_rules: limited
                 .flat_map(|(index, rule)| std::iter::repeat_n(index, 1 + rule.reserve_limits.len()))
                 .collect(),
+            cached_fallbacks: made
+                .rules
+                .iter()
+                .enumerate()
+                .filter_map(|(index, rule)| {
+                    Some((index, CachedFallback::of_rule(&rule.source, policy.user.as_ref())?))
+                })
+                .collect(),
             index: made.index,
             rules: made.rules,
             routes: made.routes,
@@ -188,6 +198,8 @@ pub(crate) struct PolicyGateInner {
     names: named::RuleNames,
     /// The index of the rule of each limit.
     limit_rules: Vec<usize>,
+    /// The rules that fall back to cached responses, by their indexes.
+    cached_fallbacks: HashMap<usize, CachedFallback>,
     index: RuleIndex,
     rules: Vec<CompiledRule>,
     routes: Arc<RouteTable>,
@@ -255,6 +267,16 @@ impl PolicyGate {
     /// Returns a view of a request, which computes the inputs of rules and routes only once.
     pub fn view_request<'a>(&'a self, head: &'a dyn RequestHead) -> RequestView<'a> {
         RequestView::new(head, &self.inner.proxies)
+    }
+
+    /// Whether a rule falls back to cached responses.
+    pub fn has_cached_fallbacks(&self) -> bool {
+        !self.inner.cached_fallbacks.is_empty()
+    }
+
+    /// The fallback of the rule at this index, if it is a cached response.
+    pub fn cached_fallback(&self, index: usize) -> Option<&CachedFallback> {
+        self.inner.cached_fallbacks.get(&index)
     }
 
     /// All routes, in order.

@@ -2,7 +2,7 @@
 
 use crate::{
     matching::RequestView,
-    model::{Fallback, OnLimit, Reject, Respond},
+    model::{Fallback, FallbackResponse, OnLimit, Reject, Respond},
 };
 use std::sync::Arc;
 use tidegate_rule::RejectionResponse;
@@ -26,14 +26,20 @@ impl RejectAction {
             OnLimit::Redirect { location, status } => {
                 Self::Response(RejectionResponse::new(*status).header("location", location.as_str()))
             }
-            OnLimit::Fallback(Fallback::Body { status, headers, body }) => {
+            OnLimit::Fallback(Fallback { response: None, .. }) => Self::Response(default),
+            OnLimit::Fallback(Fallback {
+                response: Some(FallbackResponse::Body { status, headers, body }),
+                ..
+            }) => {
                 let response = RejectionResponse::new(*status).text(body.as_str());
                 let add = |response: RejectionResponse, (name, value): (&String, &String)| {
                     response.header(name, value.as_str())
                 };
                 Self::Response(headers.iter().fold(response, add))
             }
-            OnLimit::Fallback(Fallback::Upstream(name)) => Self::Upstream(name.as_str().into()),
+            OnLimit::Fallback(Fallback { response: Some(FallbackResponse::Upstream(name)), .. }) => {
+                Self::Upstream(name.as_str().into())
+            }
             OnLimit::Drop => Self::Drop,
         }
     }

@@ -12,8 +12,8 @@ use crate::{
     index::RuleIndex,
     matching::{Lists, Matcher, to_setting_error},
     model::{
-        Fallback, KeyPart, KeySpec, Match, OnLimit, Policy, PrioritySpec, QueueOrder, Quotas,
-        RuleEnforcement, RuleSpec, ShedSpec,
+        KeyPart, KeySpec, Match, Policy, PrioritySpec, QueueOrder, Quotas, RuleEnforcement, RuleSpec,
+        ShedSpec,
     },
 };
 use std::{cell::RefCell, env, sync::Arc};
@@ -342,7 +342,7 @@ fn check_rule(source: &RuleSpec, policy: &Policy) -> Result<(), SettingError> {
     if first.is_some_and(|first| !std::ptr::eq(first, source)) {
         return Err(SettingError::new("duplicate rule name", "rename one of the rules"));
     }
-    if let OnLimit::Fallback(Fallback::Upstream(name)) = &source.on_limit
+    if let Some(name) = source.on_limit.fallback_upstream()
         && !policy.upstreams.contains_key(name)
     {
         let known: Vec<_> = policy.upstreams.keys().map(String::as_str).collect();

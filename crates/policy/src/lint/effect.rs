@@ -169,6 +169,16 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
             add(key, format!("`{key}` has no effect: `bandwidth` rejects no requests"), "remove it");
         }
     }
+    if rule.on_limit.fallback_cache().is_some() {
+        let methods = &rule.matching.methods;
+        if policy.routes.is_empty() {
+            let reason = "`cache` has no effect without `routes`: only a gateway stores responses".to_owned();
+            add("on-limit.fallback.cache", reason, "remove it, or add a route");
+        } else if !methods.is_empty() && !methods.iter().any(|method| method == "GET") {
+            let reason = "`cache` has no effect: only responses to GET are stored".to_owned();
+            add("on-limit.fallback.cache", reason, "remove it, or add GET to `method`");
+        }
+    }
     let needs_quota = [
         ("cost", rule.cost != CostSpec::Fixed(1)),
         ("charge", rule.charge.is_some()),

@@ -1,6 +1,6 @@
 //! Actions for requests over the limit.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 /// `on-limit`: what happens to a request over the limit, after it has waited for at most `wait`.
 ///
@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 /// on-limit: { redirect: /busy.html, status: 302 }
 /// on-limit: { fallback: { body: "[]", headers: { content-type: application/json } } }
 /// on-limit: { fallback: { upstream: spare } }
+/// on-limit: { fallback: { cache: 10min, body: "[]" } }
 /// on-limit: drop
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,9 +49,18 @@ pub struct Reject {
     pub bodies: Vec<(String, String)>,
 }
 
-/// A response instead of a rejection.
+/// A response instead of a rejection: a cached one, another one, or the other one if none is cached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fallback {
+    /// `cache`: the last good response to the same request, if it is not older than this.
+    pub cache: Option<Duration>,
+    /// The response without a cached one; the rejection if there is no such response.
+    pub response: Option<FallbackResponse>,
+}
+
+/// The response of a fallback.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fallback {
+pub enum FallbackResponse {
     /// `body`, with `status` (200 by default) and `headers`.
     Body {
         /// The status.
@@ -62,4 +72,28 @@ pub enum Fallback {
     },
     /// `upstream`: the response of another upstream.
     Upstream(String),
+}
+
+impl OnLimit {
+    /// The upstream that handles requests over the limit, if there is one.
+    pub fn fallback_upstream(&self) -> Option<&str> {
+        match self {
+            Self::Fallback(Fallback { response: Some(FallbackResponse::Upstream(name)), .. }) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The maximum age of cached responses to requests over the limit, if they are used.
+    pub fn fallback_cache(&self) -> Option<Duration> {
+        match self {
+            Self::Fallback(fallback) => fallback.cache,
+            _ => None,
+        }
+    }
+}
+
+impl From<FallbackResponse> for Fallback {
+    fn from(response: FallbackResponse) -> Self {
+        Self { cache: None, response: Some(response) }
+    }
 }

@@ -11,7 +11,7 @@ mod observe;
 mod rule;
 mod server;
 
-pub use action::{Fallback, OnLimit, Reject};
+pub use action::{Fallback, FallbackResponse, OnLimit, Reject};
 pub use decisions::{AdminSpec, DecisionListener, EnvVariable, Token};
 pub use key::{CostSpec, Expression, KeyPart, KeySpec};
 pub use load::{FailingSpec, FeatureSpec, LoadSignalSpec, LoadSpec, ScaleSpec, ShedSpec};

@@ -1,12 +1,17 @@
 //! Reads `on-limit` of rules and `respond` of routes.
 
-use super::{PolicyReader, matching::header_name, references::ReferenceTarget, values::unknown_word_error};
+use super::{
+    PolicyReader,
+    matching::header_name,
+    references::ReferenceTarget,
+    values::{unknown_word_error, write_duration},
+};
 use crate::{
     map_schema::{MapSchema, OutputValue, ValueSchema, field, key},
-    model::{Fallback, OnLimit, Reject, Respond},
+    model::{Fallback, FallbackResponse, OnLimit, Reject, Respond},
     source::{SyntaxNode, SyntaxValue, truncate},
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 /// The keys of `on-limit`, before they are converted to an [`OnLimit`].
 #[derive(Default)]
@@ -58,7 +63,7 @@ pub(super) static ON_LIMIT: MapSchema<OnLimitMap> = MapSchema {
         field!("redirect": ValueSchema::Text(&["/busy.html"]), redirect = location => OutputValue::text,
             "The location that the client is redirected to."),
         field!("fallback": ValueSchema::Map(|| FALLBACK.outline()), fallback = fallback => write_fallback,
-            "The response instead of a rejection: a body, or the response of another upstream."),
+            "The response instead of a rejection: a cached one, a body, or the response of another upstream."),
     ],
 };
 
@@ -68,6 +73,7 @@ struct FallbackMap {
     headers: BTreeMap<String, String>,
     body: Option<String>,
     upstream: Option<String>,
+    cache: Option<Duration>,
 }
 
 static FALLBACK: MapSchema<FallbackMap> = MapSchema {
@@ -91,6 +97,8 @@ static FALLBACK: MapSchema<FallbackMap> = MapSchema {
         ),
         field!("upstream": ValueSchema::Text(&["spare"]), upstream = upstream_name => OutputValue::text,
             "The name of the upstream that handles the request instead."),
+        field!("cache": ValueSchema::Text(&["10min"]), cache = positive_duration => write_duration,
+            "The maximum age of the last good response to the same request, which is sent if it is stored; otherwise `body`, `upstream` or the rejection."),
     ],
 };
 
@@ -235,19 +243,22 @@ impl PolicyReader<'_> {
         let mut map = FallbackMap::default();
         let before = self.errors.len();
         self.read_map(node, &FALLBACK, &mut map);
-        match map {
-            FallbackMap { body: Some(body), status, headers, upstream: None } => {
-                Some(Fallback::Body { status: status.unwrap_or(200), headers, body })
+        let FallbackMap { status, headers, body, upstream, cache } = map;
+        let is_plain = status.is_none() && headers.is_empty();
+        let response = match (body, upstream) {
+            (Some(body), None) => {
+                Ok(Some(FallbackResponse::Body { status: status.unwrap_or(200), headers, body }))
             }
-            FallbackMap { body: None, status: None, headers, upstream: Some(upstream) }
-                if headers.is_empty() =>
-            {
-                Some(Fallback::Upstream(upstream))
-            }
-            _ => {
+            (None, Some(upstream)) if is_plain => Ok(Some(FallbackResponse::Upstream(upstream))),
+            (None, None) if is_plain && cache.is_some() => Ok(None),
+            _ => Err(()),
+        };
+        match response {
+            Ok(response) => Some(Fallback { cache, response }),
+            Err(()) => {
                 if self.errors.len() == before {
                     let location = self.describe_location("fallback");
-                    let fix = "use either `body`, with `status` and `headers`, or `upstream`";
+                    let fix = "use either `body`, with `status` and `headers`, or `upstream`; `cache` alone or with one of them";
                     self.report_error(
                         node.span,
                         format!("{location} needs exactly one kind of response"),
@@ -343,10 +354,14 @@ fn write_status(status: &u16) -> OutputValue {
 }
 
 fn write_fallback(fallback: &Fallback) -> OutputValue {
-    FALLBACK.write(&match fallback.clone() {
-        Fallback::Body { status, headers, body } => {
-            FallbackMap { status: Some(status), headers, body: Some(body), upstream: None }
+    let Fallback { cache, response } = fallback.clone();
+    FALLBACK.write(&match response {
+        Some(FallbackResponse::Body { status, headers, body }) => {
+            FallbackMap { status: Some(status), headers, body: Some(body), upstream: None, cache }
         }
-        Fallback::Upstream(name) => FallbackMap { upstream: Some(name), ..FallbackMap::default() },
+        Some(FallbackResponse::Upstream(name)) => {
+            FallbackMap { upstream: Some(name), cache, ..FallbackMap::default() }
+        }
+        None => FallbackMap { cache, ..FallbackMap::default() },
     })
 }

@@ -15,8 +15,8 @@ use tidegate_limiter::{Capacity, Clock, Overflow};
 use tidegate_policy::{
     compile::{Compiler, LivePolicy, PolicyGate, PolicyResult, RejectAction, RejectReason},
     model::{
-        AdaptiveSpec, BandwidthSpec, BreakerSpec, BreakerWindow, Fallback, KeyPart, KeySpec, OnLimit, Policy,
-        PrioritySpec, QueueOrder, QueueSpec, Quotas, Reject, RouteSpec, RuleEnforcement, RuleSpec,
+        AdaptiveSpec, BandwidthSpec, BreakerSpec, BreakerWindow, FallbackResponse, KeyPart, KeySpec, OnLimit,
+        Policy, PrioritySpec, QueueOrder, QueueSpec, Quotas, Reject, RouteSpec, RuleEnforcement, RuleSpec,
     },
 };
 use tidegate_rule::{Evaluation, Mode, RejectionResponse, Rules, request::MissingKey};
@@ -64,7 +64,8 @@ fn on_limit_action_is_applied() {
         denial_response(&over(OnLimit::Redirect { location: "/busy".to_owned(), status: 303 }), &request);
     assert_eq!((redirect.status, redirect.get("location")), (303, Some("/busy")));
     let headers = BTreeMap::from([("content-type".to_owned(), "application/json".to_owned())]);
-    let empty = OnLimit::Fallback(Fallback::Body { status: 200, headers, body: "[]".to_owned() });
+    let empty =
+        OnLimit::Fallback(FallbackResponse::Body { status: 200, headers, body: "[]".to_owned() }.into());
     let empty = denial_response(&over(empty), &request);
     assert_eq!(
         (empty.status, empty.get("content-type"), &*empty.body),
@@ -72,10 +73,10 @@ fn on_limit_action_is_applied() {
     );
     let action_of = |on_limit: OnLimit| rejection(&over(on_limit), &request).unwrap().action;
     assert_eq!(action_of(OnLimit::Drop), RejectAction::Drop);
-    let spare = OnLimit::Fallback(Fallback::Upstream("spare".to_owned()));
+    let spare = OnLimit::Fallback(FallbackResponse::Upstream("spare".to_owned()).into());
     assert_eq!(action_of(spare), RejectAction::Upstream("spare".into()));
 
-    let nowhere = OnLimit::Fallback(Fallback::Upstream("nowhere".to_owned()));
+    let nowhere = OnLimit::Fallback(FallbackResponse::Upstream("nowhere".to_owned()).into());
     let spec = policy([RuleSpec { on_limit: nowhere, ..rule("one", &["1/min"]) }]);
     let error = Compiler::new(Rules::new()).compile(&spec, None).unwrap_err();
     assert!(error.to_string().starts_with("rule `one`: unknown upstream `nowhere`"), "{error}");

@@ -160,3 +160,38 @@ rules:
     assert_eq!(outcome("GET /dear", "192.0.2.1"), (Some(429), "dear".to_owned()));
     assert_eq!(outcome("GET /watched", "192.0.2.1"), no_route);
 }
+
+#[test]
+fn explain_names_guards_and_fallbacks() {
+    let policy: Policy = "\
+features: { catalog: manual }
+upstreams: { app: http://127.0.0.1:1 }
+routes: app
+rules:
+  - name: pages
+    quota: 100/min
+    wait: 1s
+    scale: { min: x0.2 }
+    shed: { normal: 80% }
+    feature: catalog
+    while-failing: { min-calls: 10, failure-rate: 20%, window-size: 5s }
+    breaker: { failure-rate: 50% }
+    priority: { key: header x-priority, default: normal, reserve: { critical: 10% } }
+    on-limit: { fallback: { cache: 10min, body: '[]' } }
+"
+    .parse()
+    .unwrap();
+    let text = explain(&policy, &PolicyTestRequest::new("GET /"), Path::new("")).unwrap().to_string();
+    for line in [
+        "  scale    the quotas shrink to x0.2 while the load of the machine is high",
+        "  shed     503 while the load of the machine is above 80%",
+        "  feature  rejected while `catalog` is off",
+        "  while-failing the quotas apply after more than 10 calls in 5s, if more than 20% of them fail",
+        "  fallback the last good response, if one of at most 10min is stored",
+        "  breaker  initially closed; 503 while open",
+        "  priority normal; 10% of the quotas is reserved for higher priorities",
+        "  wait     up to 1s for capacity",
+    ] {
+        assert!(text.lines().any(|found| found == line), "no line {line}: {text}");
+    }
+}

@@ -69,7 +69,9 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
 /// Defines everything that the policy refers to.
 fn define_upstreams(policy: &mut Policy) {
     let fallbacks = policy.rules.iter().filter_map(|rule| match &rule.on_limit {
-        OnLimit::Fallback(Fallback::Upstream(name)) => Some(name.clone()),
+        OnLimit::Fallback(Fallback { response: Some(FallbackResponse::Upstream(name)), .. }) => {
+            Some(name.clone())
+        }
         _ => None,
     });
     let routes = policy.routes.iter().filter_map(|route| route.upstream().map(str::to_owned));
@@ -869,18 +871,18 @@ fn on_limits() -> BoxedStrategy<OnLimit> {
     let reject = (option::of(400_u16..600), headers(), option::of(texts()), bodies).prop_map(
         |(status, headers, body, bodies)| OnLimit::Reject(Reject { status, headers, body, bodies }),
     );
-    let body = (200_u16..600, headers(), texts()).prop_map(|(status, headers, body)| Fallback::Body {
-        status,
-        headers,
-        body,
-    });
+    let body = (200_u16..600, headers(), texts())
+        .prop_map(|(status, headers, body)| FallbackResponse::Body { status, headers, body });
+    let upstream = names().prop_map(FallbackResponse::Upstream);
+    let cached = (option::of(times()), option::of(prop_oneof![body, upstream]))
+        .prop_filter("empty", |(cache, response)| cache.is_some() || response.is_some())
+        .prop_map(|(cache, response)| OnLimit::Fallback(Fallback { cache, response }));
     prop_oneof![
         Just(OnLimit::default()),
         reject,
         (plain_words(), select(vec![301_u16, 302, 303, 307, 308]))
             .prop_map(|(location, status)| OnLimit::Redirect { location, status }),
-        body.prop_map(OnLimit::Fallback),
-        names().prop_map(|name| OnLimit::Fallback(Fallback::Upstream(name))),
+        cached,
         Just(OnLimit::Drop),
     ]
     .boxed()

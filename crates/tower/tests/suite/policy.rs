@@ -231,20 +231,36 @@ proptest! {
     }
 }
 
-/// A rule with an upstream fallback is rejected when the layer is created, and in a replacement.
+/// A rule with a fallback that only a gateway has is rejected when the layer is created, and in a replacement.
 #[test]
-fn policy_layer_rejects_upstream_fallback() {
-    let upstream = "upstreams: { spare: 'http://127.0.0.1:1' }\nroutes: spare\n\
-        rules: [{ name: a, quota: 1/s, on-limit: { fallback: { upstream: spare } } }]";
-    let error = "rule `a`: fallback to upstream `spare`, but a policy for a service has no upstreams; \
-        use a fallback with `body`, or `status` or `redirect`";
-    assert_eq!(PolicyLayer::new(live_policy(upstream).0).unwrap_err().to_string(), error);
+fn policy_layer_rejects_fallback_of_gateway() {
+    let policy_with = |fallback: &str| {
+        format!(
+            "upstreams: {{ spare: 'http://127.0.0.1:1' }}\nroutes: spare\n\
+             rules: [{{ name: a, quota: 1/s, on-limit: {{ fallback: {{ {fallback} }} }} }}]"
+        )
+    };
+    for (fallback, error) in [
+        (
+            "upstream: spare",
+            "rule `a`: fallback to upstream `spare`, but a policy for a service has no upstreams; \
+             use a fallback with `body`, or `status` or `redirect`",
+        ),
+        (
+            "cache: 10min",
+            "rule `a`: fallback to cached responses, but only a gateway stores responses; \
+             remove `cache`, or use `body`",
+        ),
+    ] {
+        let text = policy_with(fallback);
+        assert_eq!(PolicyLayer::new(live_policy(&text).0).unwrap_err().to_string(), error);
 
-    let (good, _manual_clock) = live_policy("rules: [{ name: a, quota: 1/s }]");
-    let _layer = PolicyLayer::new(good.clone()).unwrap();
-    let next: Policy = upstream.parse().unwrap();
-    assert_eq!(good.replace(&next).unwrap_err().to_string(), error);
-    assert!(good.replace(&"rules: [{ name: a, quota: 2/s }]".parse().unwrap()).is_ok());
+        let (good, _manual_clock) = live_policy("rules: [{ name: a, quota: 1/s }]");
+        let _layer = PolicyLayer::new(good.clone()).unwrap();
+        let next: Policy = text.parse().unwrap();
+        assert_eq!(good.replace(&next).unwrap_err().to_string(), error);
+        assert!(good.replace(&"rules: [{ name: a, quota: 2/s }]".parse().unwrap()).is_ok());
+    }
 }
 
 #[tokio::test]
