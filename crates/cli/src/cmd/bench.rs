@@ -8,7 +8,7 @@ use crate::{
     bench::{
         self, BenchHttpVersion, BenchOutcome, BenchPlan, BenchTarget, ExpectedPolicy, LoadPhase,
         RequestTemplate, Schedule,
-        find::{self, FindOutcome, FindTarget, LoadStep, RateSearch},
+        find::{self, FindOutcome, FindTarget, LoadStep, MissedTarget, RateSearch},
     },
     error::CliError,
     progress::ProgressBar,
@@ -254,6 +254,13 @@ fn run_find(args: &BenchArgs, runner: &BenchRunner) -> Result<(), CliError> {
     if runner.is_interrupted() {
         return Err(CliError::input("the search was interrupted; no quota was written"));
     }
+    if let Some(denied) = outcome.denied_step() {
+        return Err(CliError::input(format!(
+            "a rate limit denied requests at {}/s, so its quota was measured instead of the server; \
+             send the load to the server itself, or turn the limit off",
+            denied.rate
+        )));
+    }
     let policy = find::build_policy(&outcome, &args.method);
     let Some(policy) = policy.map_err(|problems| CliError::input(problems.to_string()))? else {
         let start = outcome.steps.iter().map(|step| step.rate).min().unwrap_or(1);
@@ -295,8 +302,13 @@ fn find_knee(args: &BenchArgs, runner: &BenchRunner) -> Result<FindOutcome, CliE
         }
         check_responses(&outcome)?;
         let step = LoadStep::new(rate, &outcome, &denied_statuses, args.connections.into(), target);
+        let is_denied = step.missed == Some(MissedTarget::Denied);
         search.record(rate, step.missed.is_none());
         steps.push(step);
+        // Lower rates would find the quota of the rate limit.
+        if is_denied {
+            break;
+        }
     }
     Ok(FindOutcome {
         url: args.url.clone(),

@@ -185,22 +185,42 @@ async fn find_writes_the_quota_in_shadow_mode() {
 #[tokio::test]
 async fn find_explains_a_target_that_no_rate_keeps() {
     let server = TestUpstream::start_ok().await;
-    for (action, expected) in [
-        ("", "a rate limit denied requests, so the load did not reach the server"),
-        (", on-limit: { status: 503 }", "errors above the target"),
-    ] {
+    let text = format!(
+        "listen: 127.0.0.1:0\n{}rules:\n- {{ name: all, quota: 1/d, on-limit: {{ status: 503 }} }}\n",
+        server.upstream_config()
+    );
+    let gateway = GatewayProcess::start(&text).await;
+    let output = run_bench(&[&[gateway.url("/").as_str()], &SEARCH[..]].concat()).await;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("errors above the target") && text.contains("knee      not found\n"), "{text}");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("the target is missed even at 1/s"), "{error}");
+}
+
+/// The first rate is below the quota and the second one is above it: the quota must not be taken for the knee.
+#[tokio::test]
+async fn find_ends_when_a_rate_limit_denies_requests() {
+    let server = TestUpstream::start_ok().await;
+    for (quota, rates) in [("1/d", &[10][..]), ("4/d", &[10, 20])] {
         let text = format!(
-            "listen: 127.0.0.1:0\n{}rules:\n- {{ name: all, quota: 1/d{action} }}\n",
+            "listen: 127.0.0.1:0\n{}rules:\n- {{ name: all, quota: {quota} }}\n",
             server.upstream_config()
         );
         let gateway = GatewayProcess::start(&text).await;
-        let output = run_bench(&[&[gateway.url("/").as_str()], &SEARCH[..]].concat()).await;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(text.contains(expected), "{expected} is not in {text}");
-        assert!(text.contains("knee      not found\n"), "{text}");
+        let (url, file) = (gateway.url("/"), gateway.directory.path().join("capacity.yaml"));
+        let args = ["--max-latency", "1min", "--json", "--out", file.to_str().unwrap()];
+        let output = run_bench(&[&[url.as_str()], &SEARCH[..], &args].concat()).await;
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let steps = report["steps"].as_array().unwrap();
+        let loads: Vec<_> = steps.iter().map(|step| step["rate"].as_u64().unwrap()).collect();
+        assert_eq!(loads, rates, "{report:#}");
+        assert_eq!((&report["knee"], &report["quota"]), (&Value::Null, &Value::Null));
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{error}");
-        assert!(error.contains("the target is missed even at 1/s"), "{error}");
+        let expected = format!("a rate limit denied requests at {}/s", rates[rates.len() - 1]);
+        assert!(error.contains(&expected) && !error.contains("--max-latency"), "{error}");
+        assert!(!file.exists());
     }
 }
 

@@ -68,7 +68,8 @@ pub(crate) struct FindOutcome {
     pub(crate) headroom: Percent,
     /// The steps, in the order in which they ran.
     pub(crate) steps: Vec<LoadStep>,
-    /// The highest rate within the target; `None` if no rate was, or if the search was interrupted.
+    /// The highest rate within the target; `None` if no rate was, if a rate limit denied requests, or if the search was
+    /// interrupted.
     pub(crate) knee: Option<u64>,
     /// Whether the search ended at its maximum rate.
     pub(crate) is_max_rate: bool,
@@ -119,6 +120,11 @@ impl FindOutcome {
     /// The step with the lowest rate that missed the target.
     pub(crate) fn first_missed(&self) -> Option<&LoadStep> {
         self.steps.iter().filter(|step| step.missed.is_some()).min_by_key(|step| step.rate)
+    }
+
+    /// The step in which a rate limit denied requests, which ended the search.
+    pub(crate) fn denied_step(&self) -> Option<&LoadStep> {
+        self.steps.iter().find(|step| step.missed == Some(MissedTarget::Denied))
     }
 
     /// The last step of each rate, ordered by rate.

@@ -83,7 +83,7 @@ fn describe_result(outcome: &FindOutcome) -> Vec<(&'static str, String)> {
     if let Some((rate, burst)) = outcome.quota() {
         lines.push(("quota", format!("{rate}/s burst {burst}, {} below the knee", outcome.headroom)));
     }
-    if missed.is_some_and(|step| step.missed == Some(MissedTarget::Denied)) {
+    if outcome.denied_step().is_some() {
         let note = "a rate limit denied requests, so the load did not reach the server; send it to the server itself";
         lines.push(("note", note.to_owned()));
     } else if missed.is_some_and(|step| step.used_all_connections) {
