@@ -2,18 +2,18 @@
 //!
 //! ```text
 //!   guard ──rejected──▶ CallError::Limited, StoreUnavailable, Rejected, … ─┐
-//!     └──▶ call ──Err(e)──▶ CallError::Failed(e) ──────────────────────────┴──▶ fallback
+//!     └──▶ call ──Err(e)──▶ CallError::Failed(e), TimeLimitExceeded ───────┴──▶ fallback
 //! ```
 //!
-//! A rejected call was never made, a failed one was, so they often need different fallbacks. Where one value serves
-//! both, use `unwrap_or` or `unwrap_or_else` of the standard library.
+//! A rejected call was never made, a failed one was, and one that exceeded its time limit may have had an effect, so they
+//! often need different fallbacks. Where one value serves all, use `unwrap_or` or `unwrap_or_else` of the standard library.
 
 use crate::{Rejection, features::Feature};
 use std::{convert::Infallible, error, fmt, future::Future, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Micros};
 use tidegate_limiter::WaitError;
 
-/// The reason why there is no result: the call was rejected, or it failed with an `E`.
+/// The reason why there is no result: the call was rejected, exceeded its time limit, or failed with an `E`.
 ///
 /// ```
 /// use tidegate_overload::{CallError, fallback::ResultExt as _};
@@ -95,8 +95,17 @@ impl<E> CallError<E> {
         }
     }
 
-    /// Separates a rejection (`Ok`) from the failure of the call (`Err`).
-    pub fn split(self) -> Result<CallError, E> {
+    /// Separates a rejection (`Ok`) from the error of a call that was made (`Err`): its failure, or its exceeded time
+    /// limit.
+    pub fn split(self) -> Result<CallError, Self> {
+        match self {
+            Self::TimeLimitExceeded(_) => Err(self),
+            error => error.without_failure().map_err(Self::Failed),
+        }
+    }
+
+    /// Separates the failure of the call (`Err`) from all other errors (`Ok`).
+    fn without_failure(self) -> Result<CallError, E> {
         match self {
             Self::Limited(decision) => Ok(CallError::Limited(decision)),
             Self::StoreUnavailable(wait) => Ok(CallError::StoreUnavailable(wait)),
@@ -192,16 +201,18 @@ pub trait ResultExt<T, E> {
         fallback: impl FnOnce(CallError<E>) -> F,
     ) -> impl Future<Output = T>;
 
-    /// Returns the result, or that of `fallback` if the call was rejected. Failures of the call are returned.
-    fn recover_rejected(self, fallback: impl FnOnce(CallError) -> T) -> Result<T, E>;
+    /// Returns the result, or that of `fallback` if the call was rejected. Errors of a call that was made are returned: its
+    /// failure, and its exceeded time limit, because it may have had an effect.
+    fn recover_rejected(self, fallback: impl FnOnce(CallError) -> T) -> Result<T, CallError<E>>;
 
     /// Like [`recover_rejected`](Self::recover_rejected), with an asynchronous fallback.
     fn recover_rejected_async<F: Future<Output = T>>(
         self,
         fallback: impl FnOnce(CallError) -> F,
-    ) -> impl Future<Output = Result<T, E>>;
+    ) -> impl Future<Output = Result<T, CallError<E>>>;
 
-    /// Returns the result, or that of `fallback` if the call was made and failed. Rejections are returned.
+    /// Returns the result, or that of `fallback` if the call was made and failed. Rejections and exceeded time limits are
+    /// returned.
     fn recover_failed(self, fallback: impl FnOnce(E) -> T) -> Result<T, CallError>;
 }
 
@@ -217,14 +228,14 @@ impl<T, E> ResultExt<T, E> for Result<T, CallError<E>> {
         }
     }
 
-    fn recover_rejected(self, fallback: impl FnOnce(CallError) -> T) -> Result<T, E> {
+    fn recover_rejected(self, fallback: impl FnOnce(CallError) -> T) -> Self {
         self.or_else(|cause| cause.split().map(fallback))
     }
 
     async fn recover_rejected_async<F: Future<Output = T>>(
         self,
         fallback: impl FnOnce(CallError) -> F,
-    ) -> Result<T, E> {
+    ) -> Self {
         match self {
             Ok(value) => Ok(value),
             Err(cause) => Ok(fallback(cause.split()?).await),
@@ -232,8 +243,8 @@ impl<T, E> ResultExt<T, E> for Result<T, CallError<E>> {
     }
 
     fn recover_failed(self, fallback: impl FnOnce(E) -> T) -> Result<T, CallError> {
-        self.or_else(|cause| match cause.split() {
-            Ok(rejection) => Err(rejection),
+        self.or_else(|cause| match cause.without_failure() {
+            Ok(cause) => Err(cause),
             Err(error) => Ok(fallback(error)),
         })
     }

@@ -16,7 +16,7 @@ fn denied_decision() -> Decision {
     Decision::deny(10, Micros::from_millis(1_500))
 }
 
-fn call_errors() -> [(&'static str, CallError<String>); 7] {
+fn call_errors() -> [(&'static str, CallError<String>); 8] {
     [
         ("limited", CallError::Limited(denied_decision())),
         ("unavailable", CallError::StoreUnavailable(Micros::from_secs(1))),
@@ -24,6 +24,7 @@ fn call_errors() -> [(&'static str, CallError<String>); 7] {
         ("full", CallError::WaitFailed(WaitError::QueueFull)),
         ("off", CallError::FeatureDisabled),
         ("misconfigured", CallError::Misconfigured("two quotas".into())),
+        ("too slow", CallError::TimeLimitExceeded(Micros::from_secs(2))),
         ("failed", CallError::Failed("boom".to_string())),
     ]
 }
@@ -36,6 +37,7 @@ fn variant_name<E>(cause: &CallError<E>) -> &'static str {
         CallError::WaitFailed(WaitError::QueueFull) => "full",
         CallError::FeatureDisabled => "off",
         CallError::Misconfigured(_) => "misconfigured",
+        CallError::TimeLimitExceeded(_) => "too slow",
         CallError::Failed(_) => "failed",
         _ => "other",
     }
@@ -49,6 +51,7 @@ fn recover_receives_call_error() {
     assert_eq!(CallResult::Ok("fine").recover(|_| "not used"), "fine");
 }
 
+/// A call over its time limit may have had an effect, so it is not a rejection.
 #[test]
 fn recover_distinguishes_rejection_from_failure() {
     for (expected, cause) in call_errors() {
@@ -56,8 +59,10 @@ fn recover_distinguishes_rejection_from_failure() {
             .recover_rejected(|cause: CallError<Infallible>| variant_name(&cause));
         let failed = CallResult::Err(cause.clone()).recover_failed(|_error| "recovered");
         match cause {
-            CallError::Failed(error) => {
-                assert_eq!((rejected, failed), (Err(error), Ok("recovered")));
+            CallError::Failed(_) => assert_eq!((rejected, failed), (Err(cause), Ok("recovered"))),
+            CallError::TimeLimitExceeded(limit) => {
+                let exceeded = CallError::TimeLimitExceeded(limit);
+                assert_eq!((rejected, failed), (Err(cause), Err(exceeded)));
             }
             _ => {
                 assert_eq!(rejected, Ok(expected));
@@ -127,6 +132,7 @@ fn call_error_has_retry_after_and_message() {
         (None, "wait queue full"),
         (None, "feature disabled"),
         (None, "two quotas"),
+        (None, "time limit of 2s exceeded"),
         (None, "boom"),
     ];
     assert_eq!(actual, expected.map(|(retry, text)| (retry, text.to_string())));
@@ -153,6 +159,6 @@ async fn recover_async_awaits_fallback() {
             fine.recover_rejected_async(|_| slow("not used")).await,
         )
     });
-    let actual = task.await.unwrap();
-    assert_eq!(actual, ("limited", Ok("limited"), Err("boom".to_string()), "failed", "fine", Ok("fine")));
+    let (actual, boom) = (task.await.unwrap(), CallError::Failed("boom".to_string()));
+    assert_eq!(actual, ("limited", Ok("limited"), Err(boom), "failed", "fine", Ok("fine")));
 }
