@@ -2,14 +2,16 @@
 //!
 //! ```text
 //!   try_acquire ──▶ CallPermit ──▶ succeed, fail, ignore, record
-//!      │                └────────▶ dropped: ignored, or failed during a panic
+//!      │                └────────▶ dropped: ignored; failed during a panic or by a time limit
 //!      └──▶ Rejection
 //! ```
 //!
 //! Breakers, error throttles and adaptive limits implement [`CallGuard`], so middleware is written once for all of them.
 
 use crate::{CallOutcome, Rejection, fallback::CallError};
-use std::{fmt, ops::Deref, sync::Arc, thread};
+#[cfg(feature = "tokio")]
+use std::pin::Pin;
+use std::{cell::Cell, fmt, ops::Deref, sync::Arc, thread};
 
 /// Admits or rejects calls according to the outcomes of earlier ones.
 ///
@@ -71,8 +73,8 @@ pub trait CallGuard: RecordOutcome {
         result.map_err(CallError::Failed)
     }
 
-    /// Makes an asynchronous call if it is admitted; an `Err` counts as a failure, a dropped future is
-    /// ignored.
+    /// Makes an asynchronous call if it is admitted; an `Err` counts as a failure, and a dropped future as a dropped
+    /// [`CallPermit`].
     fn call_async<F: Future<Output = Result<T, E>>, T, E>(
         &self,
         call: impl FnOnce() -> F,
@@ -84,7 +86,7 @@ pub trait CallGuard: RecordOutcome {
     }
 
     /// Makes an asynchronous call if it is admitted; `classify` determines the outcome. Admission happens on
-    /// the first poll; a dropped future is ignored.
+    /// the first poll; a dropped future counts as a dropped [`CallPermit`].
     fn call_async_classified<F: Future<Output = Result<T, E>>, T, E>(
         &self,
         classify: impl FnOnce(&Result<T, E>) -> CallOutcome,
@@ -114,7 +116,8 @@ pub trait RecordOutcome {
 /// A permit for one call, which records the outcome.
 ///
 /// A permit that is dropped without an outcome is [ignored](CallOutcome::Ignored): a cancelled call is no evidence about
-/// the backend. While its thread panics it counts as a [failure](CallOutcome::Failure).
+/// the backend. It counts as a [failure](CallOutcome::Failure) while its thread panics, and if a time limit of a
+/// [`Retrier`](crate::Retrier) or of `limit_time` drops it.
 #[must_use = "a permit that is dropped at once records an ignored call"]
 pub struct CallPermit<B: Deref<Target: RecordOutcome>> {
     guard: B,
@@ -159,10 +162,33 @@ impl<B: Deref<Target: RecordOutcome>> Drop for CallPermit<B> {
     #[inline]
     fn drop(&mut self) {
         if let Some(entry) = self.entry.take() {
-            let report = if thread::panicking() { CallOutcome::Failure } else { CallOutcome::Ignored };
+            let is_failure = thread::panicking() || IS_OVER_TIME_LIMIT.try_with(Cell::get).unwrap_or(false);
+            let report = if is_failure { CallOutcome::Failure } else { CallOutcome::Ignored };
             self.guard.record(entry, report);
         }
     }
+}
+
+thread_local! {
+    /// Whether this thread is dropping a call that exceeded its time limit.
+    static IS_OVER_TIME_LIMIT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Drops a call that exceeded its time limit; its permits record failures. A dropped future cannot be given a reason, so the
+/// thread has it, as during a panic.
+#[cfg(feature = "tokio")]
+pub(crate) fn drop_over_time_limit<F>(mut call: Pin<&mut Option<F>>) {
+    /// Restores the value, also if a destructor panics.
+    struct Restore(bool);
+
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            let _ended = IS_OVER_TIME_LIMIT.try_with(|flag| flag.set(self.0));
+        }
+    }
+
+    let _restore = Restore(IS_OVER_TIME_LIMIT.try_with(|flag| flag.replace(true)).unwrap_or(false));
+    call.set(None);
 }
 
 impl<B: Deref<Target: RecordOutcome>> fmt::Debug for CallPermit<B> {

@@ -203,6 +203,21 @@ async fn breaker_counts_attempts_over_their_time_limit() {
     assert_eq!(calls.count(), 2, "an hour is longer than the time limit");
 }
 
+#[retry(max = 5, backoff = "1ms", attempt_time_limit = "10ms")]
+#[breaker(window_size = 2, open_duration = "1h")]
+async fn hanging(calls: &Calls) -> Result<u32, Limited> {
+    let _ = calls.fail_first(0);
+    pending().await
+}
+
+#[tokio::test]
+async fn breaker_counts_attempts_over_time_limit_of_retry() {
+    let calls = Calls::default();
+    let limited = hanging(&calls).await.unwrap_err();
+    assert!(matches!(limited.cause(), CallError::GuardRejected(Rejection::Open(_))), "{limited}");
+    assert_eq!(calls.count(), 2);
+}
+
 #[retry(max = 1, hedge_after = "1ms")]
 async fn slow_once(calls: &Calls) -> Result<u32, RetryTestError> {
     match calls.fail_first(1) {

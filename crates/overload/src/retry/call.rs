@@ -1,10 +1,10 @@
 //! Makes calls with retries, time limits and hedges.
 
 use super::{Retrier, RetryAction, retrier::RetrierInner};
-use crate::CallError;
+use crate::{CallError, call_guard::drop_over_time_limit};
 use std::{
     future::{Future, poll_fn},
-    pin::pin,
+    pin::{Pin, pin},
     sync::atomic::{AtomicU64, Ordering},
     task::Poll,
 };
@@ -82,7 +82,7 @@ impl Retrier {
         };
         let deadline = inner.settings.clock.now().saturating_add(limit);
         let attempts = inner.attempts(classify, call, Some(deadline));
-        match run_until(&inner.settings.clock, deadline, attempts).await {
+        match cancel_at(&inner.settings.clock, deadline, attempts).await {
             Some(result) => result.map_err(CallError::TimeLimitExceeded),
             None => {
                 count(&inner.counters.time_limit_exceeded);
@@ -109,7 +109,8 @@ impl Retrier {
     }
 }
 
-/// Makes a call; one that takes longer than the limit is cancelled.
+/// Makes a call; one that takes longer than the limit is cancelled, and a [`CallPermit`](crate::CallPermit) in it records a
+/// failure.
 ///
 /// # Errors
 ///
@@ -120,12 +121,29 @@ pub async fn limit_time<R, E>(
     call: impl Future<Output = R>,
 ) -> Result<R, CallError<E>> {
     let deadline = clock.now().saturating_add(limit);
-    run_until(clock, deadline, call).await.ok_or(CallError::TimeLimitExceeded(limit))
+    cancel_at(clock, deadline, call).await.ok_or(CallError::TimeLimitExceeded(limit))
 }
 
-/// Runs a call until the deadline. The timer is set when the call is pending for the first time.
-async fn run_until<R>(clock: &Clock, deadline: Micros, call: impl Future<Output = R>) -> Option<R> {
-    let (mut call, mut timer) = (pin!(call), pin!(clock.wait_until(deadline)));
+/// Runs a call until the deadline, and then drops it as one that exceeded its time limit.
+async fn cancel_at<R>(clock: &Clock, deadline: Micros, call: impl Future<Output = R>) -> Option<R> {
+    let mut call = pin!(Some(call));
+    let result = match call.as_mut().as_pin_mut() {
+        Some(call) => run_until(clock, deadline, call).await,
+        None => None,
+    };
+    if result.is_none() {
+        drop_over_time_limit(call);
+    }
+    result
+}
+
+/// Polls a call until the deadline. The timer is set when the call is pending for the first time.
+async fn run_until<R>(
+    clock: &Clock,
+    deadline: Micros,
+    mut call: Pin<&mut impl Future<Output = R>>,
+) -> Option<R> {
+    let mut timer = pin!(clock.wait_until(deadline));
     poll_fn(|context| match call.as_mut().poll(context) {
         Poll::Ready(result) => Poll::Ready(Some(result)),
         Poll::Pending => timer.as_mut().poll(context).map(|()| None),
@@ -240,7 +258,7 @@ impl RetrierInner {
             self.latencies.is_some().then(|| Stopwatch { of: self, started_at: self.settings.clock.now() });
         let Some(limit) = self.settings.attempt_time_limit else { return Ok(attempt.await) };
         let deadline = self.settings.clock.now().saturating_add(limit);
-        let result = run_until(&self.settings.clock, deadline, attempt).await;
+        let result = cancel_at(&self.settings.clock, deadline, attempt).await;
         result.ok_or_else(|| {
             count(&self.counters.time_limit_exceeded);
             limit

@@ -13,7 +13,9 @@
 //! twice would otherwise triple the load.
 //!
 //! Attempts run in the task of the caller; nothing is spawned. A cancelled attempt is dropped, so that a
-//! [`CallPermit`](crate::CallPermit) in it is released, and ignored by its guard.
+//! [`CallPermit`](crate::CallPermit) in it is released. One that a time limit cancels is a failure for its guard, so that a
+//! breaker opens for a backend that hangs. The slower attempt of a hedged call, and those of a call that its caller drops,
+//! are ignored.
 
 mod budget;
 #[cfg(feature = "tokio")]

@@ -110,12 +110,14 @@ impl RetryBuilder {
         Self { max_backoff: backoff.into(), ..self }
     }
 
-    /// Sets the time limit of all attempts and waits together; no limit by default.
+    /// Sets the time limit of all attempts and waits together; no limit by default. Attempts that are running then are
+    /// failures for the breakers and adaptive limits inside.
     pub fn time_limit(self, limit: impl Into<Micros>) -> Self {
         Self { time_limit: Some(limit.into()), ..self }
     }
 
-    /// Sets the time limit of each attempt; no limit by default. An attempt that exceeds it is cancelled and retried.
+    /// Sets the time limit of each attempt; no limit by default. An attempt that exceeds it is cancelled and retried. It is a
+    /// failure for the breakers and adaptive limits inside.
     pub fn attempt_time_limit(self, limit: impl Into<Micros>) -> Self {
         Self { attempt_time_limit: Some(limit.into()), ..self }
     }

@@ -276,24 +276,66 @@ fn call_that_must_not_be_repeated_has_time_limits_only() {
     });
 }
 
+/// A breaker that opens after two failures.
+fn breaker(clock: &Clock) -> Breaker {
+    let settings = BreakerSettings::builder().count_window(2).min_calls(2).build().unwrap();
+    Breaker::with_clock(settings, clock.clone())
+}
+
 #[test]
-fn cancelled_attempt_releases_its_permit() {
+fn attempt_cancelled_by_time_limit_is_failure_of_its_guard() {
     run(async |clock| {
-        let limit = AdaptiveLimit::new(LatencyTarget::new(Micros::from_secs(1)).unwrap()).unwrap();
-        let retrier =
-            builder(&clock).max(2).attempt_time_limit(millis(300)).hedge_after(millis(100)).build().unwrap();
-        let settings = BreakerSettings::builder().count_window(2).min_calls(2).build().unwrap();
-        let breaker = Breaker::with_clock(settings, clock.clone());
-        let result = retrier
-            .call(|_| async {
-                let (_slot, _probe) = (limit.try_acquire().unwrap(), breaker.try_acquire().unwrap());
-                pending::<Result<(), ()>>().await
-            })
-            .await;
-        assert_eq!(result, Err(CallError::TimeLimitExceeded(Micros::from_millis(300))));
-        assert_eq!(limit.in_flight(), 0);
-        breaker.try_acquire().unwrap().succeed();
-        assert!(breaker.try_acquire().is_ok(), "cancelled calls are no failures");
+        let hang = async |_| pending::<Result<(), ()>>().await;
+        let attempts = builder(&clock).max(1).attempt_time_limit(millis(300)).build().unwrap();
+        let hedged = builder(&clock).time_limit(SECOND).hedge_after(millis(300)).build().unwrap();
+        let whole_call = builder(&clock).time_limit(SECOND).build().unwrap();
+        for (retrier, calls) in [(attempts, 1), (hedged, 1), (whole_call, 2)] {
+            let limit = AdaptiveLimit::new(LatencyTarget::new(Micros::from_secs(1)).unwrap()).unwrap();
+            let breaker = breaker(&clock);
+            for _ in 0..calls {
+                let guarded = |attempt| breaker.call_async(move || hang(attempt));
+                let result = retrier.call(|attempt| limit.call_async(move || guarded(attempt))).await;
+                assert!(matches!(result, Err(CallError::TimeLimitExceeded(_))), "{result:?}");
+            }
+            assert_eq!(limit.in_flight(), 0);
+            assert!(breaker.try_acquire().is_err(), "two attempts hung");
+        }
+        let (once, other) = (breaker(&clock), breaker(&clock));
+        for _ in 0..2 {
+            let call = once.call_async(|| hang(1));
+            assert!(limit_time::<_, ()>(Micros::from_millis(300), &clock, call).await.is_err());
+            drop(other.try_acquire());
+        }
+        assert!(once.try_acquire().is_err());
+        assert!(other.try_acquire().is_ok(), "dropped after the time limit, not by it");
+    });
+}
+
+#[test]
+fn attempt_cancelled_for_other_reasons_is_ignored_by_its_guard() {
+    run(async |clock| {
+        let breaker = breaker(&clock);
+        let retrier = builder(&clock).max(1).time_limit(SECOND * 9).hedge_after(millis(100)).build().unwrap();
+        for _ in 0..9 {
+            // The first attempt hangs, and loses against the hedge.
+            let slow_first = |attempt| {
+                let permit = breaker.try_acquire().unwrap();
+                async move {
+                    if attempt == 1 {
+                        let _permit = permit;
+                        return pending::<Result<u32, ()>>().await;
+                    }
+                    permit.ignore();
+                    Ok(attempt)
+                }
+            };
+            assert_eq!(retrier.call(slow_first).await, Ok(2));
+            let hang = || pending::<Result<(), ()>>();
+            let call = retrier.call(|_| breaker.call_async(hang));
+            assert!(tokio::time::timeout(SECOND, call).await.is_err(), "dropped by its caller");
+        }
+        breaker.try_acquire().unwrap().fail();
+        assert!(breaker.try_acquire().is_ok(), "one failure");
     });
 }
 

@@ -49,7 +49,8 @@ use tower_service::Service;
 /// ```
 ///
 /// A rejected request gets 503 and `Retry-After`, in gRPC `UNAVAILABLE`, and the service is not called. The guard ignores
-/// cancelled calls. All services of one layer share the guard.
+/// cancelled calls, except those that exceed a time limit of a [`RetryLayer`](crate::RetryLayer), which are failures. All
+/// services of one layer share the guard.
 ///
 /// It also wraps clients: the client of hyper-util, a channel of tonic, and with the feature `reqwest` a `reqwest::Client`,
 /// whose requests `send` sends. Errors and statuses of 500 or above are failures, and so is 429 with

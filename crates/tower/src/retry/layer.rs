@@ -41,7 +41,8 @@ use tower_service::Service;
 /// `Retry-After`. A request whose body cannot be copied is sent once. The time limits end with the head of the response; they
 /// do not bound its body. [`RetryLayer::for_clone`] is for other protocols.
 ///
-/// Put breakers and limits inside, so that each attempt asks them. All services of one layer share the budget.
+/// Put breakers and limits inside, so that each attempt is checked by them. An attempt that a time limit cancels is a failure
+/// for them. All services of one layer share the budget.
 #[derive(Debug)]
 pub struct RetryLayer<P = HttpRetries> {
     retrier: Retrier,

@@ -16,7 +16,7 @@ use std::{
 use tidegate_core::Micros;
 use tidegate_limiter::Clock;
 use tidegate_overload::{Breaker, BreakerSettings, CallError, Retrier, RetryBuilder};
-use tidegate_rule::{RuleConfig, Rules};
+use tidegate_rule::{Limited, RuleConfig, Rules};
 use tidegate_tower::{GuardLayer, HttpRetries, RequestGuard, RetryAfterError, RetryAfterLayer, RetryLayer};
 use tokio::time::sleep;
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
@@ -203,6 +203,23 @@ async fn breaker_inside_counts_each_attempt() {
     // Two failures open the breaker; the third attempt is rejected, and the fourth is its probe.
     assert_eq!((answer.status().as_u16(), calls.load(Ordering::SeqCst)), (200, 3));
     assert_eq!(start.elapsed().as_secs(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn breaker_inside_opens_for_server_that_hangs() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let stuck = service_fn(move |_: Request<String>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        pending::<Result<Response<String>, io::Error>>()
+    });
+    let settings = BreakerSettings::builder().count_window(2).open_duration(Micros::from_secs(60));
+    let breaker = Arc::new(Breaker::with_clock(settings.build().unwrap(), Clock::tokio()));
+    let guarded = GuardLayer::new(RequestGuard::new(breaker).for_client_calls()).layer(stuck);
+    let retrier = retrier().max(9).attempt_time_limit(Duration::from_secs(1)).build().unwrap();
+    let answer = RetryLayer::new(retrier).layer(guarded).oneshot(request(Method::GET)).await.unwrap();
+    assert_eq!((answer.status().as_u16(), calls.load(Ordering::SeqCst)), (503, 2));
+    assert!(answer.extensions().get::<Limited>().is_some(), "a rejection by the breaker");
 }
 
 #[tokio::test(start_paused = true)]
