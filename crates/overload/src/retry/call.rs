@@ -1,6 +1,6 @@
 //! Makes calls with retries, time limits and hedges.
 
-use super::{Retrier, RetryAction, retrier::RetrierInner};
+use super::{Retrier, RetryAction, latencies::RecentLatencies, retrier::RetrierInner};
 use crate::{CallError, call_guard::drop_over_time_limit};
 use std::{
     future::{Future, poll_fn},
@@ -252,17 +252,29 @@ impl RetrierInner {
         .await
     }
 
-    /// Makes one attempt within its time limit, and records its latency, also if it is cancelled.
+    /// Makes one attempt within its time limit, and records its latency.
     async fn timed_attempt<R>(&self, attempt: impl Future<Output = R>) -> Result<R, Micros> {
-        let _stopwatch =
-            self.latencies.is_some().then(|| Stopwatch { of: self, started_at: self.settings.clock.now() });
-        let Some(limit) = self.settings.attempt_time_limit else { return Ok(attempt.await) };
-        let deadline = self.settings.clock.now().saturating_add(limit);
-        let result = cancel_at(&self.settings.clock, deadline, attempt).await;
-        result.ok_or_else(|| {
-            count(&self.counters.time_limit_exceeded);
-            limit
-        })
+        let clock = &self.settings.clock;
+        let stopwatch = self.latencies.as_ref().map(|latencies| Stopwatch {
+            latencies,
+            clock,
+            started_at: clock.now(),
+            has_ended: false,
+        });
+        let result = match self.settings.attempt_time_limit {
+            None => Ok(attempt.await),
+            Some(limit) => {
+                let deadline = clock.now().saturating_add(limit);
+                cancel_at(clock, deadline, attempt).await.ok_or_else(|| {
+                    count(&self.counters.time_limit_exceeded);
+                    limit
+                })
+            }
+        };
+        if let Some(stopwatch) = stopwatch {
+            stopwatch.end();
+        }
+        result
     }
 
     fn hedge_delay(&self) -> Option<Micros> {
@@ -278,18 +290,30 @@ impl RetrierInner {
     }
 }
 
-/// Records the time since its start when it is dropped. A cancelled attempt would have taken at least that long; without it,
-/// the percentile would miss the slowest attempts.
+/// Records the latency of an attempt.
+///
+/// A cancelled attempt would have taken longer than the time until then. It is recorded from the percentile on: without the
+/// slowest attempts the percentile would be too low, and with those that lost against a hedge as well.
 struct Stopwatch<'a> {
-    of: &'a RetrierInner,
+    latencies: &'a RecentLatencies,
+    clock: &'a Clock,
     started_at: Micros,
+    has_ended: bool,
+}
+
+impl Stopwatch<'_> {
+    /// Records an attempt that ended by itself or by its time limit.
+    fn end(mut self) {
+        self.has_ended = true;
+    }
 }
 
 impl Drop for Stopwatch<'_> {
     fn drop(&mut self) {
-        if let Some(latencies) = &self.of.latencies {
-            let now = self.of.settings.clock.now();
-            latencies.record(now.saturating_sub(self.started_at), now);
+        let now = self.clock.now();
+        let latency = now.saturating_sub(self.started_at);
+        if self.has_ended || self.latencies.percentile().is_some_and(|percentile| latency >= percentile) {
+            self.latencies.record(latency, now);
         }
     }
 }

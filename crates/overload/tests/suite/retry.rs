@@ -434,6 +434,32 @@ fn hedge_delay_follows_percentile_of_latencies() {
 }
 
 #[test]
+fn hedge_that_lost_does_not_lower_percentile() {
+    run(async |clock| {
+        let retrier = builder(&clock).max(1).hedge_after(HedgeDelay::Percentile("40%".parse().unwrap()));
+        let retrier = retrier.budget("100%".parse().unwrap()).build().unwrap();
+        let call = |times: [u64; 2]| {
+            retrier.call(move |attempt| async move {
+                sleep(millis(times[attempt as usize - 1])).await;
+                Ok::<_, ()>(attempt)
+            })
+        };
+        for _ in 0..30 {
+            assert_eq!(call([50, 50]).await, Ok(1));
+        }
+        // More than a window: each hedge is cancelled after some ten milliseconds.
+        for _ in 0..300 {
+            assert_eq!(call([60, 60]).await, Ok(1));
+        }
+        assert!(retrier.counts().hedges > 100, "{:?}", retrier.counts());
+        let start = clock.now();
+        assert_eq!(call([5_000, 1]).await, Ok(2));
+        let waited = clock.now().saturating_sub(start).get() / 1_000;
+        assert!((60..=64).contains(&waited), "{waited} ms");
+    });
+}
+
+#[test]
 fn rejects_invalid_settings() {
     let retry = Retrier::builder;
     let table: [(RetryBuilder, &str); 8] = [
