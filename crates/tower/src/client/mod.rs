@@ -16,5 +16,5 @@ mod service;
 pub use error::{RetryAfterError, ServerBackoff};
 pub use layer::RetryAfterLayer;
 pub use message::{ClientRequest, ClientResponse};
-pub(crate) use retry_after::parse_backoff;
+pub(crate) use retry_after::parse_wait;
 pub use service::{RetryAfterFuture, RetryAfterService};

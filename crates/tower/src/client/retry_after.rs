@@ -8,16 +8,21 @@ use tidegate_core::{
     header::{parse_items, parse_seconds},
 };
 
-/// Returns the backoff that a response requests, if any.
+/// Returns the backoff that a response requests, unless it is zero.
+pub(crate) fn parse_backoff(answer: &(impl ClientResponse + ?Sized), now: Micros) -> Option<Micros> {
+    parse_wait(answer, now).filter(|wait| *wait > Micros::ZERO)
+}
+
+/// Returns the wait that a response requests, which may be zero.
 ///
 /// `Retry-After` applies to 429 and 503, in seconds or as a date. A date is relative to the `Date` of the response, so
 /// clocks need not agree. An exhausted `RateLimit` applies to any status.
-pub(crate) fn parse_backoff(answer: &(impl ClientResponse + ?Sized), now: Micros) -> Option<Micros> {
+pub(crate) fn parse_wait(answer: &(impl ClientResponse + ?Sized), now: Micros) -> Option<Micros> {
     let headers = answer.headers();
     let is_rejection =
         matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
     let retry = if is_rejection { parse_retry_after(headers, now) } else { None };
-    retry.max(exhausted_quota_wait(headers)).filter(|wait| *wait > Micros::ZERO)
+    retry.max(exhausted_quota_wait(headers))
 }
 
 fn parse_retry_after(headers: &HeaderMap, now: Micros) -> Option<Micros> {

@@ -1,6 +1,6 @@
 //! Which requests may be sent twice, and which results are retried.
 
-use crate::client::{ClientRequest, ClientResponse, parse_backoff};
+use crate::client::{ClientRequest, ClientResponse, parse_wait};
 use http::{Method, StatusCode};
 use std::{error::Error, fmt, sync::Arc};
 use tidegate_core::Micros;
@@ -93,7 +93,10 @@ where
             Ok(response) => response,
             Err(error) => return classify_error(error),
         };
-        let wait = parse_backoff(response, now).map(RetryAction::RetryAfter);
+        let wait = parse_wait(response, now).map(|wait| match wait {
+            Micros::ZERO => RetryAction::Retry,
+            wait => RetryAction::RetryAfter(wait),
+        });
         match response.status() {
             // Without a time, the client exceeds a quota of unknown length.
             StatusCode::TOO_MANY_REQUESTS => wait.unwrap_or(RetryAction::Finish),
