@@ -73,15 +73,32 @@ impl Retrier {
     pub async fn attempt<R, E, F: Future<Output = R>>(
         &self,
         classify: impl FnMut(&R) -> RetryAction,
-        call: impl FnMut(u32) -> F,
+        mut call: impl FnMut(u32) -> F,
+    ) -> Result<R, CallError<E>> {
+        self.attempt_with_inputs((), || Some(()), classify, |number, ()| call(number)).await
+    }
+
+    /// Makes a call whose attempts consume an input, such as a request. `next` returns the input of a retry or a hedge;
+    /// without one there is no further attempt.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`CallError::TimeLimitExceeded`] if there is no result.
+    pub async fn attempt_with_inputs<I, R, E, F: Future<Output = R>>(
+        &self,
+        first: I,
+        next: impl FnMut() -> Option<I>,
+        classify: impl FnMut(&R) -> RetryAction,
+        call: impl FnMut(u32, I) -> F,
     ) -> Result<R, CallError<E>> {
         let inner = &*self.inner;
         inner.budget.add_call();
+        let mut plan = CallPlan { next, classify, call, started: 0 };
         let Some(limit) = inner.settings.time_limit else {
-            return inner.attempts(classify, call, None).await.map_err(CallError::TimeLimitExceeded);
+            return inner.attempts(first, &mut plan, None).await.map_err(CallError::TimeLimitExceeded);
         };
         let deadline = inner.settings.clock.now().saturating_add(limit);
-        let attempts = inner.attempts(classify, call, Some(deadline));
+        let attempts = inner.attempts(first, &mut plan, Some(deadline));
         match cancel_at(&inner.settings.clock, deadline, attempts).await {
             Some(result) => result.map_err(CallError::TimeLimitExceeded),
             None => {
@@ -155,32 +172,57 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
+/// How the attempts of one call are made, and how many were started.
+struct CallPlan<N, C, A> {
+    /// Returns the input of another attempt.
+    next: N,
+    classify: C,
+    call: A,
+    started: u32,
+}
+
+impl<N, C, A> CallPlan<N, C, A> {
+    fn start<I, F>(&mut self, input: I) -> F
+    where
+        A: FnMut(u32, I) -> F,
+    {
+        self.started += 1;
+        (self.call)(self.started, input)
+    }
+}
+
 impl RetrierInner {
     /// Makes attempts until a result is final or must not be retried. The error is the time limit of the last attempt.
-    async fn attempts<R, F: Future<Output = R>>(
+    async fn attempts<I, R, F: Future<Output = R>>(
         &self,
-        mut classify: impl FnMut(&R) -> RetryAction,
-        mut call: impl FnMut(u32) -> F,
+        mut input: I,
+        plan: &mut CallPlan<
+            impl FnMut() -> Option<I>,
+            impl FnMut(&R) -> RetryAction,
+            impl FnMut(u32, I) -> F,
+        >,
         deadline: Option<Micros>,
     ) -> Result<R, Micros> {
-        let (mut started, mut retries) = (0, 0);
+        let mut retries = 0;
         loop {
-            let result = self.hedged_attempt(&mut classify, &mut call, &mut started).await;
+            let result = self.hedged_attempt(input, plan).await;
             let action = match &result {
-                Ok(result) => classify(result),
+                Ok(result) => (plan.classify)(result),
                 Err(_) => RetryAction::Retry,
             };
-            if action == RetryAction::Finish || started > self.settings.max {
+            if action == RetryAction::Finish || plan.started > self.settings.max {
                 return result;
             }
             let now = self.settings.clock.now();
             let left = deadline.map(|deadline| deadline.saturating_sub(now));
             let Some(wait) = self.wait_before_retry(action, retries, left) else { return result };
+            let Some(next) = (plan.next)() else { return result };
             if !self.take_from_budget() {
                 return result;
             }
             count(&self.counters.retries);
             retries += 1;
+            input = next;
             // The result is dropped first: it may hold a connection or a permit.
             drop(result);
             self.settings.clock.wait_until(now.saturating_add(wait)).await;
@@ -205,40 +247,39 @@ impl RetrierInner {
     }
 
     /// Makes one attempt, and a second one if the first takes longer than the hedge delay.
-    async fn hedged_attempt<R, F: Future<Output = R>>(
+    async fn hedged_attempt<I, R, F: Future<Output = R>>(
         &self,
-        classify: &mut impl FnMut(&R) -> RetryAction,
-        call: &mut impl FnMut(u32) -> F,
-        started: &mut u32,
+        input: I,
+        plan: &mut CallPlan<
+            impl FnMut() -> Option<I>,
+            impl FnMut(&R) -> RetryAction,
+            impl FnMut(u32, I) -> F,
+        >,
     ) -> Result<R, Micros> {
-        *started += 1;
-        let mut first = pin!(self.timed_attempt(call(*started)));
-        let Some(delay) = self.hedge_delay().filter(|_| *started <= self.settings.max) else {
+        let mut first = pin!(self.timed_attempt(plan.start(input)));
+        let Some(delay) = self.hedge_delay().filter(|_| plan.started <= self.settings.max) else {
             return first.await;
         };
         let clock = &self.settings.clock;
         if let Some(result) = run_until(clock, clock.now().saturating_add(delay), first.as_mut()).await {
             return result;
         }
-        if !self.take_from_budget() {
-            return first.await;
-        }
+        let Some(input) = (plan.next)().filter(|_| self.take_from_budget()) else { return first.await };
         count(&self.counters.hedges);
-        *started += 1;
-        let mut second = pin!(self.timed_attempt(call(*started)));
+        let mut second = pin!(self.timed_attempt(plan.start(input)));
         let (mut has_first_failed, mut has_second_failed) = (false, false);
-        let is_final = |result: &Result<R, Micros>, classify: &mut dyn FnMut(&R) -> RetryAction| {
-            result.as_ref().is_ok_and(|result| classify(result) == RetryAction::Finish)
+        let mut is_final = |result: &Result<R, Micros>| {
+            result.as_ref().is_ok_and(|result| (plan.classify)(result) == RetryAction::Finish)
         };
         poll_fn(|context| {
             if !has_first_failed && let Poll::Ready(result) = first.as_mut().poll(context) {
-                if has_second_failed || is_final(&result, classify) {
+                if has_second_failed || is_final(&result) {
                     return Poll::Ready(result);
                 }
                 has_first_failed = true;
             }
             if !has_second_failed && let Poll::Ready(result) = second.as_mut().poll(context) {
-                let is_final = is_final(&result, classify);
+                let is_final = is_final(&result);
                 if is_final {
                     count(&self.counters.hedge_wins);
                 }

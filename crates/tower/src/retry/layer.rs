@@ -9,7 +9,7 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate_limiter::Clock;
-use tidegate_overload::{CallError, Retrier, RetryAction};
+use tidegate_overload::{CallError, Retrier};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -144,35 +144,19 @@ where
         };
         Box::pin(async move {
             let other = ready.clone();
-            let (mut first, mut copy) = (Some((ready, request)), Some(copy));
-            let copier = classifier.clone();
-            let attempt = move |_| {
-                let (mut client, request) = match first.take() {
-                    Some((client, request)) => (client, Some(request)),
-                    None => {
-                        let next = copy.as_ref().and_then(|copy| copier.clone_request(copy));
-                        (other.clone(), std::mem::replace(&mut copy, next))
-                    }
-                };
-                async move {
-                    let request = request?;
-                    if let Err(error) = poll_fn(|context| client.poll_ready(context)).await {
-                        return Some(Err(error));
-                    }
-                    Some(client.call(request).await)
-                }
+            let (mut copy, copier) = (Some(copy), classifier.clone());
+            let next = move || {
+                let following = copy.as_ref().and_then(|copy| copier.clone_request(copy));
+                Some((other.clone(), std::mem::replace(&mut copy, following)?))
+            };
+            let attempt = |_, (mut client, request): (S, Q)| async move {
+                poll_fn(|context| client.poll_ready(context)).await?;
+                client.call(request).await
             };
             let clock = Clock::system();
-            let classify = move |result: &Option<Result<_, _>>| match result {
-                Some(result) => classifier.classify(result, clock.now()),
-                None => RetryAction::Retry,
-            };
-            match retrier.attempt(classify, attempt).await? {
-                Some(result) => result.map_err(CallError::Failed),
-                None => Err(CallError::Misconfigured(
-                    "the classifier returned too few copies of a request".into(),
-                )),
-            }
+            let classify = move |result: &Result<_, _>| classifier.classify(result, clock.now());
+            let result = retrier.attempt_with_inputs((ready, request), next, classify, attempt).await?;
+            result.map_err(CallError::Failed)
         })
     }
 }

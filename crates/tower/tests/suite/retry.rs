@@ -121,6 +121,33 @@ async fn application_decides_which_requests_are_repeatable() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn last_response_is_returned_when_request_cannot_be_copied_again() {
+    let slow_second = |calls: Arc<AtomicUsize>| {
+        service_fn(move |_: Request<String>| {
+            let call = calls.fetch_add(1, Ordering::SeqCst);
+            async move {
+                sleep(Duration::from_secs(if call == 0 { 0 } else { 5 })).await;
+                Ok::<_, io::Error>(response(503, None))
+            }
+        })
+    };
+    // The copies that the application allows are those of the retries.
+    for copies in 1..=2 {
+        let (calls, allowed) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(copies));
+        let http = HttpRetries::new().repeat_if(move |_, _| {
+            allowed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+        });
+        let retrier = retrier().max(9).hedge_after(Duration::from_secs(1)).build().unwrap();
+        let layer = RetryLayer::with_classifier(retrier.clone(), http);
+        let answer = layer.layer(slow_second(calls.clone())).send(request(Method::GET)).await.unwrap();
+        assert_eq!((answer.status().as_u16(), calls.load(Ordering::SeqCst)), (503, copies + 1));
+        // The second attempt is hedged if there is another copy.
+        let counts = retrier.counts();
+        assert_eq!((counts.retries, counts.hedges), (1, copies as u64 - 1), "{counts:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn time_limits_cancel_requests() {
     let started = Arc::new(AtomicUsize::new(0));
     let counted = started.clone();
