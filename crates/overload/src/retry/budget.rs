@@ -10,7 +10,8 @@ use tidegate_limiter::{Clock, DirectLimiter};
 /// A bound on retries and hedges, so that they cannot multiply the load of a failing backend: each call adds its share of a
 /// retry, and each retry takes one.
 ///
-/// In any time t, at most 10 retries, plus the percentage of the calls, plus the minimum for t are admitted.
+/// In any time t, at most 10 retries, plus the percentage of the calls, plus the minimum for t and one more second are
+/// admitted.
 ///
 /// ```
 /// use tidegate_overload::RetryBudget;
@@ -19,7 +20,8 @@ use tidegate_limiter::{Clock, DirectLimiter};
 /// (0..100).for_each(|_| budget.add_call());
 /// // Calls without retries save up at most ten.
 /// assert_eq!((0..100).filter(|_| budget.try_take()).count(), 10);
-/// (0..100).for_each(|_| budget.add_call());
+/// (0..30).for_each(|_| budget.add_call());
+/// assert_eq!((0..100).filter(|_| budget.try_take()).count(), 6);
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 pub struct RetryBudget {

@@ -16,15 +16,18 @@ pub struct RetryBuilder {
     pub(super) attempt_time_limit: Option<Micros>,
     hedge_after: Option<HedgeDelay>,
     budget: BudgetSource,
+    min_per_second: Option<u32>,
     pub(super) clock: Clock,
 }
 
 #[derive(Clone, Debug)]
 enum BudgetSource {
-    Own { share: Percent, min_per_second: u32 },
+    Own(Percent),
     Shared(Arc<RetryBudget>),
 }
 
+/// The default of [`RetryBuilder::min_per_second`].
+const DEFAULT_MIN_PER_SECOND: u32 = 10;
 /// The maximum number of retries of one call.
 const MAX_RETRIES: u32 = 100;
 
@@ -75,7 +78,7 @@ impl fmt::Display for HedgeDelay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fixed(delay) => delay.fmt(f),
-            Self::Percentile(percentile) => write!(f, "p{}", percentile.as_f64() * 100.0),
+            Self::Percentile(percentile) => write!(f, "p{}", percentile.to_string().trim_end_matches('%')),
         }
     }
 }
@@ -89,7 +92,8 @@ impl RetryBuilder {
             time_limit: None,
             attempt_time_limit: None,
             hedge_after: None,
-            budget: BudgetSource::Own { share: Percent::from_ratio(1, 5), min_per_second: 10 },
+            budget: BudgetSource::Own(Percent::from_ratio(1, 5)),
+            min_per_second: None,
             clock: Clock::default(),
         }
     }
@@ -128,26 +132,17 @@ impl RetryBuilder {
         Self { hedge_after: Some(delay.into()), ..self }
     }
 
-    /// Sets the budget: retries and hedges as a share of all calls; 20 % by default.
+    /// Sets the budget: retries and hedges as a share of all calls; 20 % by default. It replaces a shared budget.
     pub fn budget(self, share: Percent) -> Self {
-        let min_per_second = match self.budget {
-            BudgetSource::Own { min_per_second, .. } => min_per_second,
-            BudgetSource::Shared(_) => 0,
-        };
-        Self { budget: BudgetSource::Own { share, min_per_second }, ..self }
+        Self { budget: BudgetSource::Own(share), ..self }
     }
 
-    /// Sets the number of retries per second that the budget always admits; 10 by default.
+    /// Sets the number of retries per second that the budget always admits; 10 by default. A shared budget has its own.
     pub fn min_per_second(self, retries: u32) -> Self {
-        match self.budget {
-            BudgetSource::Own { share, .. } => {
-                Self { budget: BudgetSource::Own { share, min_per_second: retries }, ..self }
-            }
-            BudgetSource::Shared(_) => self,
-        }
+        Self { min_per_second: Some(retries), ..self }
     }
 
-    /// Uses a budget together with other retriers.
+    /// Uses a budget together with other retriers. It replaces a budget of its own.
     pub fn shared_budget(self, budget: Arc<RetryBudget>) -> Self {
         Self { budget: BudgetSource::Shared(budget), ..self }
     }
@@ -191,11 +186,16 @@ impl RetryBuilder {
             let fix = "allow at least one retry, which a hedge counts as, or remove the hedge delay";
             return Err(SettingError::new("a hedge delay without retries", fix));
         }
-        let budget = match &self.budget {
-            BudgetSource::Own { share, min_per_second } => {
-                Arc::new(RetryBudget::new(*share).min_per_second(*min_per_second, self.clock.clone())?)
+        let budget = match (&self.budget, self.min_per_second) {
+            (BudgetSource::Own(share), min) => {
+                let min = min.unwrap_or(DEFAULT_MIN_PER_SECOND);
+                Arc::new(RetryBudget::new(*share).min_per_second(min, self.clock.clone())?)
             }
-            BudgetSource::Shared(budget) => budget.clone(),
+            (BudgetSource::Shared(budget), None) => budget.clone(),
+            (BudgetSource::Shared(_), Some(_)) => {
+                let problem = "a minimum of retries per second with a shared budget";
+                return Err(SettingError::new(problem, "set it with `RetryBudget::min_per_second`"));
+            }
         };
         let latencies = match self.hedge_after {
             Some(HedgeDelay::Percentile(percentile)) => Some(RecentLatencies::new(percentile)),

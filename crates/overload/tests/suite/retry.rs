@@ -167,6 +167,17 @@ fn retriers_share_budget() {
 }
 
 #[test]
+fn own_budget_after_shared_one_has_default_minimum() {
+    let (clock, _manual_clock) = Clock::manual();
+    let shared = Arc::new(RetryBudget::new("20%".parse().unwrap()));
+    let retrier = builder(&clock).shared_budget(shared.clone()).budget("0%".parse().unwrap());
+    let retrier = retrier.build().unwrap();
+    assert!(!Arc::ptr_eq(retrier.budget(), &shared));
+    // Ten that are saved up, and ten of the first second.
+    assert_eq!((0..100).filter(|_| retrier.budget().try_take()).count(), 20);
+}
+
+#[test]
 fn requested_wait_is_honoured_within_time_limit() {
     // (requested wait, time limit, attempts)
     let table = [(2_000, Some(5_000), 2), (6_000, Some(5_000), 1), (90, None, 2), (2_000, None, 1)];
@@ -462,7 +473,11 @@ fn hedge_that_lost_does_not_lower_percentile() {
 #[test]
 fn rejects_invalid_settings() {
     let retry = Retrier::builder;
-    let table: [(RetryBuilder, &str); 8] = [
+    let shared = Arc::new(RetryBudget::new("20%".parse().unwrap()));
+    let shared_minimum = "a minimum of retries per second with a shared budget";
+    let table: [(RetryBuilder, &str); 10] = [
+        (retry().shared_budget(shared.clone()).min_per_second(5), shared_minimum),
+        (retry().min_per_second(5).shared_budget(shared), shared_minimum),
         (retry().max(101), "101 retries"),
         (retry().backoff(SECOND).max_backoff(millis(1)), "a maximum backoff of 1ms below the backoff of 1s"),
         (retry().max_backoff(Micros::MAX), "must be finite"),
@@ -479,7 +494,8 @@ fn rejects_invalid_settings() {
     for text in ["p", "p95x", "fast", ""] {
         assert!(text.parse::<HedgeDelay>().is_err(), "{text}");
     }
-    for text in ["p99.9", "2s"] {
+    let percentiles = (1..100).map(|percentile| format!("p{percentile}"));
+    for text in percentiles.chain(["p99.9".to_owned(), "2s".to_owned()]) {
         assert_eq!(text.parse::<HedgeDelay>().unwrap().to_string(), text);
     }
 }
