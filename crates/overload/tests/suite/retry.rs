@@ -201,7 +201,7 @@ fn requested_wait_is_honoured_within_time_limit() {
             let waited = clock.now().saturating_sub(start);
             assert_eq!((made.get(), result.is_ok()), (attempts, attempts == 2), "{wait} {limit:?}");
             match attempts {
-                1 => assert_eq!(waited, Micros::ZERO, "a hopeless call is not delayed"),
+                1 => assert_eq!(waited, Micros::ZERO, "a call that cannot succeed is not delayed"),
                 _ => assert!(waited >= Micros::from_millis(wait), "{waited}"),
             }
         });

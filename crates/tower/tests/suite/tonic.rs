@@ -123,7 +123,7 @@ async fn queued_calls_are_answered_in_turn_and_too_long_wait_is_exhausted() {
     program.advance(SECOND);
     second.await.unwrap().unwrap();
     wait_for_waiters(&queue, 1).await;
-    assert!(!third.is_finished(), "its turn is a second later");
+    assert!(!third.is_finished(), "its token is available a second later");
     program.advance(SECOND);
     third.await.unwrap().unwrap();
     assert_eq!(queue.waiter_count(), 0);
@@ -138,7 +138,7 @@ async fn dropped_call_leaves_the_queue_and_charges_nothing() {
     let dropped = spawn_check(&client);
     wait_for_waiters(&queue, 1).await;
     let status = client.check(overall_health_request()).await.unwrap_err();
-    assert_eq!(status.code(), Code::ResourceExhausted, "the place is taken");
+    assert_eq!(status.code(), Code::ResourceExhausted, "the queue slot is taken");
     dropped.abort();
     wait_for_waiters(&queue, 0).await;
     let next = spawn_check(&client);
