@@ -93,7 +93,8 @@ pub fn classify_retry<R>(result: &R, classify: impl FnOnce(&R) -> RetryAction) -
     classify(result)
 }
 
-/// The clock of retries and time limits: that of limiters in memory.
+/// The clock of retries and time limits: that of limiters in memory. A site reads it at its first call, because reading it
+/// locks the rules; a clock that is set later does not change the site.
 pub fn clock() -> Clock {
     Rules::global().clock().unwrap_or_default()
 }
