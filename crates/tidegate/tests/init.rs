@@ -36,6 +36,14 @@ impl TestFile {
         fs::write(&self.path, text).unwrap();
     }
 
+    /// Sets the memory use of the machine. Replaces the file as a whole: a monitor reads it at any time.
+    fn write_load(&self, percent: u64) {
+        let text = format!("MemTotal: 100 kB\nMemAvailable: {} kB\n", 100 - percent);
+        let next = self.path.with_file_name("next");
+        fs::write(&next, text).unwrap();
+        fs::rename(next, self.path.with_file_name("meminfo")).unwrap();
+    }
+
     fn init(&self, text: &str) -> Result<(), String> {
         self.write(text);
         tidegate::init(&self.path).map_err(|problems| problems.to_string())
@@ -130,11 +138,7 @@ fn reports() -> Result<(), Limited> {
 fn attributes_follow_features_and_load() {
     let file = TestFile::new();
     let folder = file.path.parent().unwrap().display().to_string();
-    let write_load = |percent: u64| {
-        let text = format!("MemTotal: 100 kB\nMemAvailable: {} kB\n", 100 - percent);
-        fs::write(format!("{folder}/meminfo"), text).unwrap();
-    };
-    write_load(10);
+    file.write_load(10);
     let policy = format!(
         "load: {{ signals: [memory], proc: {folder}, cgroup: {folder}/none, interval: 1ms, cooldown: 1ms }}
 features: {{ similar: manual }}
@@ -154,9 +158,9 @@ rules:
     tidegate::policy::features().clear_override("similar").unwrap();
     assert!(recommendations().is_ok());
 
-    write_load(99);
+    file.write_load(99);
     wait_until("calls are shed", || reports().err().ok_or("admitted".to_owned())).unwrap();
-    write_load(10);
+    file.write_load(10);
     wait_until("calls are admitted", || reports().map_err(|limited| limited.to_string())).unwrap();
     file.init("rules: []").unwrap();
 }
@@ -170,10 +174,6 @@ fn scaled() -> Result<(), Limited> {
 fn quota_of_attribute_follows_load() {
     let file = TestFile::new();
     let folder = file.path.parent().unwrap().display().to_string();
-    let write_load = |percent: u64| {
-        let text = format!("MemTotal: 100 kB\nMemAvailable: {} kB\n", 100 - percent);
-        fs::write(format!("{folder}/meminfo"), text).unwrap();
-    };
     let policy = |quota: &str| {
         format!(
             "load: {{ signals: [memory], proc: {folder}, cgroup: {folder}/none, interval: 20ms, cooldown: 1s }}
@@ -187,19 +187,19 @@ rules: [{{ name: scaled, quota: {quota}, scale: {{ high: 80%, low: 50%, min: x0.
     let wait_for = |expected: &str| {
         wait_until(expected, || if quota() == expected { Ok(()) } else { Err(quota()) }).unwrap();
     };
-    write_load(95);
+    file.write_load(95);
     // Before its first call, the attribute has no rule.
     file.init(&policy("100 per 52w")).unwrap();
     scaled().unwrap();
     wait_for("50 per 52w");
-    write_load(65);
+    file.write_load(65);
     file.init(&policy("100 per 52w")).unwrap();
     assert_eq!(quota(), "50 per 52w", "a reload keeps the factor");
     file.init(&policy("1000 per 52w")).unwrap();
     assert_eq!(quota(), "500 per 52w", "a reload applies the factor to a changed quota");
     assert!(file.init(&policy("1000 per 52w, key: header x-tenant")).is_err());
     assert_eq!(quota(), "500 per 52w", "a rejected file changes nothing");
-    write_load(10);
+    file.write_load(10);
     wait_for("1000 per 52w");
     file.init("rules: []").unwrap();
     assert_eq!(quota(), "10 per 52w", "that of the code");
