@@ -4,9 +4,9 @@ use crate::harness::{RawClient, RawResponse, TEST_TIMEOUT, TestBackend, open_gat
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, fs, net::SocketAddr, sync::Arc};
 use tempfile::TempDir;
-use tidegate_gateway::{GatewayError, GatewayHandle, PolicySource};
+use tidegate_gateway::{Gateway, GatewayError, GatewayHandle, PolicySource};
 use tidegate_limiter::{
-    Store,
+    Clock, Store,
     store::{RuntimeAffinity, StoreError, StoreFuture, StoreReply, StoreRequest},
 };
 use tidegate_rule::{Rules, key_hash};
@@ -62,9 +62,20 @@ impl AdminGateway {
         for (name, text) in files {
             fs::write(folder.path().join(name), text).unwrap();
         }
-        let file = folder.path().join("policy.yaml");
-        fs::write(&file, text).unwrap();
-        let gateway = open_gateway(PolicySource::file(file), rules);
+        let source = write_policy(&folder, text);
+        Self::run(folder, open_gateway(source, rules))
+    }
+
+    /// Starts a gateway whose counters use this clock.
+    pub(crate) fn start_with_clock(server: &TestBackend, rest: &str, clock: Clock) -> Self {
+        let folder = TempDir::new().unwrap();
+        let source = write_policy(&folder, &policy_text(server, rest));
+        let gateway = Gateway::open_with_clock(source, Rules::new(), clock);
+        // `scripts/keys` searches for this text.
+        Self::run(folder, gateway.unwrap_or_else(|error| panic!("invalid policy: {error}")))
+    }
+
+    fn run(folder: TempDir, gateway: Gateway) -> Self {
         let (addresses, admin) = (gateway.addresses(), gateway.admin_address().unwrap());
         let address = addresses[0];
         let (decisions, handle) = (gateway.decisions_address(), gateway.handle());
@@ -133,6 +144,12 @@ impl AdminGateway {
         drop(self.stop);
         timeout(TEST_TIMEOUT, self.end).await.unwrap().unwrap().unwrap();
     }
+}
+
+fn write_policy(folder: &TempDir, text: &str) -> PolicySource {
+    let file = folder.path().join("policy.yaml");
+    fs::write(&file, text).unwrap();
+    PolicySource::file(file)
 }
 
 /// The listeners of most policies. Cargo sets the variable for every test, so it serves as a token.
