@@ -41,19 +41,24 @@ use tonic::transport::Channel;
 /// The burst of the rule with the smallest one. Calls of a higher cost are never admitted.
 const MAX_BURST: u64 = 5;
 /// The names of the rules that are enforced.
-const RULES: [&str; 4] = ["bucket", "window", "sliding", "total"];
+const RULES: [&str; 7] = ["bucket", "initial", "window", "calendar", "sliding", "log", "total"];
+/// In Kolkata, 10 minutes before midnight: a day of the calendar ends during the trace.
+const START: Duration = Duration::from_secs(1_699_986_000);
 
 #[limit("1/h", rule = "bucket", key = user, cost = cost)]
+#[limit("1/h", rule = "initial", key = user, cost = cost)]
 #[limit("1/h", rule = "window", key = user, cost = cost)]
+#[limit("1/h", rule = "calendar", key = user, cost = cost)]
 #[limit("1/h", rule = "sliding", key = user, cost = cost)]
-#[limit("1/h", rule = "total", cost = cost)]
+#[limit("1/h", rule = "log", cost = cost)]
+#[limit("1/h", rule = "total", key = user, cost = cost)]
 #[limit("1/h", rule = "trial", key = user, cost = cost)]
 async fn function(user: &str, cost: u64) -> Result<(), Limited> {
     Ok(())
 }
 
-/// Each place has its own prefix in the store, and so its own counters.
-fn policy_text(place: &str, app: SocketAddr, store: &str) -> String {
+/// Each surface has its own prefix in the store, and so its own counters.
+fn policy_text(surface: &str, app: SocketAddr, store: &str) -> String {
     format!(
         r#"
 listen: 127.0.0.1:0
@@ -62,16 +67,19 @@ envoy: 127.0.0.1:0
 upstreams: {{ app: "http://{app}" }}
 routes: app
 store: {store}
-prefix: {place}
+prefix: {surface}
 deadline: 20s
 failure-mode: closed
 user: {{ first: [header x-user, descriptor user] }}
 templates: {{ usual: {{ key: user, cost: {{ from: header x-cost, max: 9 }} }} }}
 rules:
   - {{ name: bucket, use: usual, quota: 8/min burst 5 }}
+  - {{ name: initial, use: usual, quota: 8/min burst 6 initial 1 }}
   - {{ name: window, use: usual, quota: 9/min fixed-window }}
+  - {{ name: calendar, use: usual, quota: 45/d fixed-window in Asia/Kolkata }}
   - {{ name: sliding, use: usual, quota: 20 per 5min sliding-window }}
-  - {{ name: total, use: usual, key: all, quota: 15/min sliding-log }}
+  - {{ name: log, use: usual, key: all, quota: 15/min sliding-log }}
+  - {{ name: total, use: usual, quota: 55 total }}
   - {{ name: trial, use: usual, quota: 1/h, mode: shadow }}
 "#
     )
@@ -161,8 +169,8 @@ fn observe_http(response: &Response) -> Observed {
     }
 }
 
-/// All places that decide, with the same policy and clock.
-struct Places {
+/// All surfaces, with the same policy and clock.
+struct Surfaces {
     http: Client,
     layer: SocketAddr,
     gateway: SocketAddr,
@@ -171,12 +179,12 @@ struct Places {
     grpc: RateLimitServiceClient<Channel>,
 }
 
-impl Places {
+impl Surfaces {
     async fn open(folder: &Path, store: &str, clock: &Clock) -> Self {
         let hello = || Router::new().route("/", get(async || "hello"));
         let app = serve(hello()).await;
-        let policy = |place: &str| policy_text(place, app, store);
-        let parse = |place: &str| -> Policy { policy(place).parse().unwrap() };
+        let policy = |surface: &str| policy_text(surface, app, store);
+        let parse = |surface: &str| -> Policy { policy(surface).parse().unwrap() };
 
         connect_manual_time(Rules::global());
         let compiler = Compiler::new(Rules::global().clone()).clock(clock.clone());
@@ -193,12 +201,12 @@ impl Places {
         let live = Arc::new(LivePolicy::new(compiler, &parse("layer")).unwrap());
         let layer = serve(hello().layer(PolicyLayer::new(live).unwrap())).await;
 
-        let start = async |place: &str| {
+        let start = async |surface: &str| {
             let rules = Rules::new();
             connect_manual_time(&rules);
-            Compiler::new(rules.clone()).connect_stores(&parse(place)).await.unwrap();
-            let path = folder.join(format!("{place}.yaml"));
-            std::fs::write(&path, policy(place)).unwrap();
+            Compiler::new(rules.clone()).connect_stores(&parse(surface)).await.unwrap();
+            let path = folder.join(format!("{surface}.yaml"));
+            std::fs::write(&path, policy(surface)).unwrap();
             let gateway = Gateway::open_with_clock(PolicySource::file(path), rules, clock.clone()).unwrap();
             let addresses = (
                 gateway.addresses()[0],
@@ -220,7 +228,7 @@ impl Places {
         }
     }
 
-    /// The decisions of all places, each with its name.
+    /// The decisions of all surfaces, each with its name.
     async fn decide(&mut self, step: Step) -> [(&'static str, Observed); 6] {
         [
             ("layer", self.request(self.layer, step).await),
@@ -246,7 +254,7 @@ impl Places {
 
     async fn check(&self, step: Step) -> Observed {
         let query = |rule: &str| match rule {
-            "total" => json!({ "rule": rule, "cost": step.cost }),
+            "log" => json!({ "rule": rule, "cost": step.cost }),
             _ => json!({ "rule": rule, "key": step.user, "cost": step.cost }),
         };
         let queries: Vec<_> = RULES.into_iter().chain(["trial"]).map(query).collect();
@@ -321,17 +329,17 @@ fn assert_function(function: &Observed, expected: &Observed, step: Step, message
     }
 }
 
-/// Sends the trace through all places, which must agree, and returns their decisions.
+/// Sends the trace through all surfaces, which must agree, and returns their decisions.
 async fn run(store: &str, clock: &Clock, time: &ManualClock) -> Vec<Observed> {
     let folder = tempfile::tempdir().unwrap();
-    let mut places = Places::open(folder.path(), store, clock).await;
+    let mut surfaces = Surfaces::open(folder.path(), store, clock).await;
     let mut decisions = Vec::new();
     for (index, step) in trace().into_iter().enumerate() {
         time.advance(step.pause);
-        let observed = places.decide(step).await;
+        let observed = surfaces.decide(step).await;
         let expected = observed[0].1.clone();
-        for (place, observed) in observed {
-            let message = format!("{place} in {store}, step {index}: {step:?}");
+        for (surface, observed) in observed {
+            let message = format!("{surface} in {store}, step {index}: {step:?}");
             match observed.remaining {
                 Some(_) => assert_eq!(observed, expected, "{message}"),
                 None => assert_function(&observed, &expected, step, &message),
@@ -344,14 +352,13 @@ async fn run(store: &str, clock: &Clock, time: &ManualClock) -> Vec<Observed> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_policy_decides_alike_everywhere() {
-    let start = Duration::from_secs(1_700_000_000);
     let (clock, time) = Clock::manual();
-    time.advance(start);
+    time.advance(START);
     let in_memory = run("memory", &clock, &time).await;
 
     let redis = RedisServer::start().unwrap();
     let (clock, time) = Clock::manual();
-    time.advance(start);
+    time.advance(START);
     REDIS_CLOCK.set(clock.clone()).unwrap();
     let in_redis = run(&redis.url(), &clock, &time).await;
     assert_eq!(in_memory, in_redis);
@@ -366,4 +373,13 @@ async fn one_policy_decides_alike_everywhere() {
     });
     assert!(reached.iter().all(|(_, count)| *count > 0), "{reached:?}");
     assert!(in_memory.iter().any(|observed| observed.is_allowed));
+
+    // A day of the calendar ends.
+    let remaining = |user: &str| -> Vec<u64> {
+        let of_user = calls().filter(|(step, _)| step.user == user);
+        of_user.map(|(_, observed)| observed.remaining.as_ref().unwrap()["calendar"]).collect()
+    };
+    for user in ["ann", "bob", "eve"] {
+        assert!(remaining(user).windows(2).any(|pair| pair[0] < pair[1]), "{user}: {:?}", remaining(user));
+    }
 }
