@@ -105,26 +105,32 @@ async fn load_is_read_once_per_interval() {
     }
 }
 
-#[tokio::test]
-async fn requests_are_readmitted_after_the_cooldown() {
+/// Two gateways reject requests while the load is high. After it falls, only the one with the short time admits them.
+async fn assert_readmits_after_time(policy: impl Fn(&FakeMachine, &str) -> String) {
     let server = TestBackend::start_echo().await;
-    let machines = [FakeMachine::with_load(95), FakeMachine::with_load(95)];
-    let start = |machine: &FakeMachine, cooldown: &str| {
-        let load = machine.policy_with(&format!("interval: 5ms, cooldown: {cooldown}"));
-        AdminGateway::start(&server, &(load + SHED_RULE))
-    };
-    let (long, short) = (start(&machines[0], "1h"), start(&machines[1], "10ms"));
-    for gateway in [&long, &short] {
+    let start = async |time: &str| {
+        let machine = FakeMachine::with_load(95);
+        let gateway = AdminGateway::start(&server, &policy(&machine, time));
         gateway.wait_for_status("/", "", 503).await;
-    }
-    machines[0].write_load(10);
+        (machine, gateway)
+    };
+    let ((long_machine, long), (short_machine, short)) = (start("1h").await, start("10ms").await);
+    long_machine.write_load(10);
     long.wait_for_load_below(40.0).await;
-    machines[1].write_load(10);
+    short_machine.write_load(10);
     short.wait_for_status("/", "", 200).await;
     assert_eq!(long.status_of("/", "").await, 503);
     for gateway in [long, short] {
         gateway.stop().await;
     }
+}
+
+#[tokio::test]
+async fn requests_are_readmitted_after_the_cooldown() {
+    assert_readmits_after_time(|machine, cooldown| {
+        machine.policy_with(&format!("interval: 5ms, cooldown: {cooldown}")) + SHED_RULE
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -143,29 +149,14 @@ async fn requests_are_readmitted_below_the_threshold_minus_the_hysteresis() {
 
 #[tokio::test]
 async fn features_return_after_the_recovery_time() {
-    let server = TestBackend::start_echo().await;
-    let machines = [FakeMachine::with_load(95), FakeMachine::with_load(95)];
-    let start = |machine: &FakeMachine, recovery: &str| {
-        let load = machine.policy_with("interval: 5ms, cooldown: 10ms");
+    assert_readmits_after_time(|machine, recovery| {
         let features = format!(
             "features: {{ search: {{ off-at: critical }} }}\nfeature-recovery: {recovery}\n\
              rules: [{{ name: search, feature: search }}]"
         );
-        AdminGateway::start(&server, &(load + &features))
-    };
-    // The time starts when the feature is disabled.
-    let long = start(&machines[0], "1h");
-    long.wait_for_status("/", "", 503).await;
-    let short = start(&machines[1], "10ms");
-    short.wait_for_status("/", "", 503).await;
-    machines[0].write_load(10);
-    wait_until("the level falls", async || long.status_at("/load/level").await != "critical").await;
-    machines[1].write_load(10);
-    short.wait_for_status("/", "", 200).await;
-    assert_eq!(long.status_of("/", "").await, 503);
-    for gateway in [long, short] {
-        gateway.stop().await;
-    }
+        machine.policy_with("interval: 5ms, cooldown: 10ms") + &features
+    })
+    .await;
 }
 
 #[tokio::test]
