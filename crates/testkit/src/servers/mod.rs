@@ -22,6 +22,7 @@
 //! | [`NginxServer`] | one nginx, with the system clock or a clock that the test sets |
 //! | [`AppServer`] | one web application in Node or Flask, one Caddy, one Envoy, or one Prometheus |
 //! | [`Proxy`] | a TCP proxy to a server that injects a [`NetworkFault`] |
+//! | [`ReservedPort`] | an address that refuses connections |
 //! | [`RespConnection`], [`RespValue`] | a minimal Redis client, to inspect a server without a driver |
 //! | [`wait_until`] | waits for another process |
 //! | [`skip_without`] | skips a test, or fails it if every component is required |
@@ -51,6 +52,7 @@ pub use certificates::Certificates;
 pub use cluster::RedisCluster;
 pub use migration::Migration;
 pub use nginx::{NginxServer, SentHttpRequest};
+pub use port::ReservedPort;
 pub use proxy::{NetworkFault, Proxy};
 pub use redis::{RedisServer, RedisServerState};
 pub use required::skip_without;

@@ -11,7 +11,7 @@ use std::{
 /// A socket that is bound but never listens reserves it. Servers set `SO_REUSEADDR`, so they can listen on it; the system
 /// does not assign it as a free port; and while no server listens, connections are refused.
 #[derive(Debug)]
-pub(super) struct ReservedPort {
+pub struct ReservedPort {
     address: SocketAddr,
     _holder: OwnedFd,
 }
@@ -22,7 +22,7 @@ const MAX_ATTEMPTS: usize = 100;
 
 impl ReservedPort {
     /// Reserves any free port.
-    pub(super) fn reserve() -> Result<Self, String> {
+    pub fn reserve() -> Result<Self, String> {
         Self::reserve_exact(0).map_err(|error| format!("no free port: {error}"))
     }
 
@@ -41,7 +41,8 @@ impl ReservedPort {
         self.address.port()
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    /// The address on loopback.
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 

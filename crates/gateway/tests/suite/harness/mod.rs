@@ -30,6 +30,7 @@ use tidegate_policy::model::{
     Upstream, UpstreamServer,
 };
 use tidegate_rule::Rules;
+use tidegate_testkit::servers::ReservedPort;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -227,12 +228,10 @@ impl TestBackend {
 
     /// An address without a listener.
     pub(crate) async fn unreachable() -> Self {
-        // Bound and not listening, so that no other test gets its port.
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
-        let address = socket.local_addr().unwrap();
+        let port = ReservedPort::reserve().unwrap();
+        let address = port.address();
         let accepting = tokio::spawn(async move {
-            let _socket = socket;
+            let _port = port;
             std::future::pending::<()>().await;
         });
         Self { address, connections: Arc::default(), accepting }
