@@ -7,9 +7,12 @@
 //! the store grants it. So during an outage a key gets no more than the quota minus what this process granted it before.
 //! After an outage both must grant, until everything granted without the store has expired ("dual counting"): no process
 //! ever exceeds the bound, and all of them together do not exceed the bound times their number.
+//!
+//! Slots and totals do not expire, so they are dual-counted for an hour. Afterwards the store alone decides; a total that was
+//! used during the outage can then be used once more. Otherwise a reset in another process would never apply in this one.
 
 use super::{
-    BuildError, LimiterBuilder, LocalBackend, MemoryLimiter, OutageBound, Reservation,
+    BuildError, LimiterBuilder, LocalBackend, MemoryLimiter, OutageBound, Overflow, Reservation,
     reservation::LocalCharge,
 };
 use crate::{
@@ -49,8 +52,8 @@ impl Default for FailureMode {
 
 /// The retry interval of a decision that the store did not make.
 const RETRY_AFTER: Micros = Micros::from_secs(1);
-/// How long slots are dual-counted after an outage: unlike tokens, they do not expire.
-const SLOT_RETENTION: Micros = Micros::from_secs(3_600);
+/// How long slots and totals are dual-counted after an outage: unlike tokens of a rate, they do not expire.
+const RETENTION_WITHOUT_EXPIRY: Micros = Micros::from_secs(3_600);
 
 /// Makes decisions without the store.
 pub(super) enum Fallback {
@@ -122,11 +125,13 @@ impl Fallback {
 
     /// Replaces the quotas. Usage is converted as `how` specifies.
     pub(super) fn change_all(&self, quotas: &[Quota], how: CarryOver) -> Result<(), BuildError> {
-        if let Self::Local { nodes, selection, memory, limiter, .. } = self {
+        if let Self::Local { nodes, selection, memory, limiter, dual_count_until } = self {
             let (old, shares) = (limiter.load_full(), split_quotas(*nodes, quotas));
+            let latest = latest_deadline(&old, &shares);
             if old.change_all(&shares, how).is_err() {
                 limiter.store(build_successor(memory, &old, &shares, *selection, how)?);
             }
+            dual_count_until.fetch_min(latest, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -138,6 +143,7 @@ impl Fallback {
         {
             let (old, new) = (old.load_full(), limiter.load_full());
             let quotas = new.quotas();
+            let latest = latest_deadline(&old, &quotas);
             // A slot in use is released to its own limiter, so limiters with slots are reused; others may get a new table.
             let has_same_table =
                 old.size().capacity == new.size().capacity && old.overflow() == new.overflow();
@@ -147,7 +153,14 @@ impl Fallback {
             } else if let Ok(new) = build_successor(memory, &old, &quotas, *selection, CarryOver::Keep) {
                 limiter.store(new);
             }
-            dual_count_until.fetch_max(until.load(Ordering::Relaxed), Ordering::Relaxed);
+            dual_count_until.fetch_max(until.load(Ordering::Relaxed).min(latest), Ordering::Relaxed);
+        }
+    }
+
+    /// Resets a key in the table of this process.
+    pub(super) fn reset(&self, key: &str) {
+        if let Self::Local { limiter, .. } = self {
+            limiter.load().bucket(key, 0).reset();
         }
     }
 
@@ -201,6 +214,10 @@ impl Fallback {
         let Some(limiter) = self.local_limiter().filter(|_| self.is_dual_counting()) else {
             return Ok(LocalCount::Uncounted);
         };
+        // A key without a cell got nothing without the store. A full table would deny it although the store has room.
+        if limiter.overflow() == Overflow::Deny && !limiter.has_cell(key) {
+            return Ok(LocalCount::Uncounted);
+        }
         if demand.effect == Effect::Peek {
             let decision = limiter.bucket(key, tier).decide(demand);
             return match decision.is_granted() {
@@ -281,7 +298,7 @@ impl Fallback {
             && decision.is_granted()
         {
             let reset = match decision.reset_after() {
-                Micros::MAX if !limiter.quotas().iter().any(Quota::is_total) => SLOT_RETENTION,
+                Micros::MAX => longest_retention(&limiter.quotas()),
                 reset => reset,
             };
             dual_count_until.fetch_max(limiter.clock().now().saturating_add(reset).get(), Ordering::Relaxed);
@@ -302,6 +319,29 @@ fn reserve(
     let tier = if tier < memory.tiers() { tier } else { 0 };
     let backend = LocalBackend::Key { memory: memory.clone(), owner: memory.fingerprint(key), tier };
     Reservation::take(backend, demand, hold)
+}
+
+/// How long a grant of these quotas is dual-counted at most, unless it is an overdraft.
+fn longest_retention(quotas: &[Quota]) -> Micros {
+    let retention = |quota: &Quota| match quota.rate() {
+        // The periods in which a full burst drains or a window ends.
+        Some(rate) => {
+            let periods = quota.limit().div_ceil(rate.amount().max(1)).saturating_add(1);
+            Micros::new(rate.period().get().saturating_mul(periods))
+        }
+        None => RETENTION_WITHOUT_EXPIRY,
+    };
+    quotas.iter().map(retention).max().unwrap_or(Micros::ZERO)
+}
+
+/// The latest time at which a grant of `old` expires after a change to these quotas. Slots and totals that are replaced by
+/// rates are no longer counted.
+fn latest_deadline(old: &MemoryLimiter, quotas: &[Quota]) -> u64 {
+    let has_rates = |quotas: &[Quota]| quotas.iter().all(|quota| quota.rate().is_some());
+    match has_rates(quotas) && !has_rates(&old.quotas()) {
+        true => old.clock().now().saturating_add(longest_retention(quotas)).get(),
+        false => u64::MAX,
+    }
 }
 
 fn min_limit(quotas: &[Quota]) -> u64 {
@@ -348,5 +388,81 @@ fn strip_lease(quota: Quota) -> Quota {
         AlgorithmKind::Concurrency(_) => Concurrency::new(quota.limit())
             .map_or(quota, |concurrency| AlgorithmKind::Concurrency(concurrency).into()),
         _ => quota,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "this is how a test fails")]
+mod tests {
+    use super::*;
+    use crate::{Clock, Limiter, clock::ManualClock};
+    use std::time::Duration;
+
+    fn build_fallback(quota: &str) -> (Fallback, ManualClock) {
+        let (clock, manual_clock) = Clock::manual();
+        let memory = Limiter::builder().clock(clock);
+        let fallback = Fallback::new(FailureMode::default(), memory, &[parse(quota)], QuotaSelection::All);
+        (fallback.unwrap(), manual_clock)
+    }
+
+    fn parse(quota: &str) -> Quota {
+        quota.parse().unwrap()
+    }
+
+    fn grant_in_outage(fallback: &Fallback) {
+        let error = StoreError::Unavailable("down".to_owned());
+        assert!(fallback.decide(&error, "a", 0, Demand::new(1)).is_allowed());
+    }
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn total_is_dual_counted_for_an_hour_after_an_outage() {
+        let (fallback, clock) = build_fallback("1 total");
+        grant_in_outage(&fallback);
+        let is_denied = || fallback.reserve_local("a", 0, Demand::new(1), PermitMode::Peek).is_err();
+        assert!(is_denied());
+        clock.advance(HOUR - Duration::from_micros(1));
+        assert!(is_denied());
+        clock.advance(Duration::from_micros(1));
+        assert!(!is_denied() && !fallback.is_dual_counting());
+    }
+
+    /// The rate of a rule that also has a total expires later than the hour of the total.
+    #[test]
+    fn rate_beside_a_total_is_dual_counted_until_it_expires() {
+        let (clock, manual_clock) = Clock::manual();
+        let memory = Limiter::builder().clock(clock);
+        let quotas = [parse("9 total"), parse("1/d")];
+        let fallback = Fallback::new(FailureMode::default(), memory, &quotas, QuotaSelection::All).unwrap();
+        grant_in_outage(&fallback);
+        manual_clock.advance(23 * HOUR);
+        assert!(fallback.reserve_local("a", 0, Demand::new(1), PermitMode::Peek).is_err());
+        manual_clock.advance(25 * HOUR);
+        assert!(!fallback.is_dual_counting());
+    }
+
+    #[test]
+    fn change_from_a_total_to_a_rate_ends_dual_counting_with_the_rate() {
+        for reload in ["change", "take over"] {
+            let (fallback, _clock) = build_fallback("5 total");
+            grant_in_outage(&fallback);
+            let fallback = match reload {
+                "change" => {
+                    fallback.change_all(&[parse("2/s")], CarryOver::Keep).unwrap();
+                    fallback
+                }
+                _ => {
+                    let (next, _) = build_fallback("2/s");
+                    next.take_over(&fallback);
+                    next
+                }
+            };
+            // The deadline of the total would be in an hour.
+            if let Fallback::Local { dual_count_until, .. } = &fallback {
+                let until = Micros::new(dual_count_until.load(Ordering::Relaxed));
+                assert_eq!(until, Micros::from_secs(2), "{reload}");
+            }
+        }
     }
 }

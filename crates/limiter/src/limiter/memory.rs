@@ -51,7 +51,7 @@ pub enum Overflow {
     /// [`LimiterStats::overflowed`].
     Share,
     /// It is denied, and counted in [`LimiterStats::overflowed`]. Always used for concurrency quotas, because the permits of a
-    /// shared bucket cannot be distinguished.
+    /// shared bucket cannot be distinguished, and for totals, because a replaced key would get its total again.
     Deny,
 }
 
@@ -149,6 +149,12 @@ impl MemoryLimiter {
     #[inline]
     pub(crate) fn bucket_of(&self, owner: u64, tier: usize) -> LocalBucket<'_> {
         LocalBucket::for_key(self, owner, if tier < self.tiers() { tier } else { 0 })
+    }
+
+    /// Whether the key has a cell of its own.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn has_cell(&self, key: &str) -> bool {
+        self.key_table.table().find(self.fingerprint(key)).is_some()
     }
 
     pub(crate) fn change_all(&self, quotas: &[Quota], how: CarryOver) -> Result<(), BuildError> {

@@ -54,7 +54,7 @@ impl RemoteLimiter {
             Arc::new(Fallback::new(settings.failure_mode, builder.for_fallback(), &quotas, selection)?);
         store.add_failure_mode(settings.failure_mode);
         let limit_at_once = quotas.iter().map(Quota::limit).min().unwrap_or(0);
-        // Permits are not tokens, and what is left of prefetched tokens of a total would be lost for good.
+        // Permits are not tokens, and what is left of prefetched tokens of a total would be lost permanently.
         let has_rates = quotas.iter().all(|quota| quota.rate().is_some());
         let prefetch = settings.prefetch.filter(|_| has_rates && selection == QuotaSelection::All);
         let prefetch = prefetch.map(|prefetch| Arc::new(PrefetchCache::new(prefetch, limit_at_once)));
@@ -252,6 +252,7 @@ impl RemoteLimiter {
 
     pub(super) async fn reset(&self, key: &str) -> Result<(), StoreError> {
         self.prefetch.iter().for_each(|prefetch| prefetch.remove(key));
+        self.fallback.reset(key);
         self.store.execute(StoreRequest::Reset(self.key_ref(key, FIRST_TIER))).await.map(drop)
     }
 

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 use tidegate_core::{Bound, CarryOver, Micros, Quota, StateEntries};
 use tidegate_limiter::{
@@ -61,6 +62,10 @@ impl Store for FlakyStore {
             (Availability::TimingOut, _) => Err(StoreError::Timeout),
             (Availability::Up, StoreRequest::Decide(checks)) => {
                 Ok(StoreReply::Decided(checks.iter().map(|check| inner.decide(check)).collect()))
+            }
+            (Availability::Up, StoreRequest::Reset(key_ref)) => {
+                inner.keys.remove(&(key_ref.limit.name().to_owned(), key_ref.key));
+                Ok(StoreReply::Done)
             }
             (Availability::Up, other) => panic!("unexpected request: {other:?}"),
         };
@@ -191,6 +196,41 @@ async fn keys_with_room(limiter: &Limiter, prefix: &str) -> usize {
         count += usize::from(limiter.decide(&format!("{prefix} {key}"), 1).await.is_allowed());
     }
     count
+}
+
+/// A key that used its total during an outage is denied by this process afterwards, until it is reset.
+#[tokio::test]
+async fn reset_after_an_outage_resets_the_count_of_this_process() {
+    let store = FlakyStore::default();
+    let limiter = build_process(&store, "2 total", FailureMode::default(), Limiter::builder());
+    store.set(Availability::Down);
+    for expected in [true, true, false] {
+        assert_eq!(limiter.decide("a", 1).await.is_allowed(), expected);
+    }
+    store.set(Availability::Up);
+    let denied = limiter.decide("a", 1).await;
+    assert!(!denied.is_allowed() && denied.is_degraded());
+    limiter.key("a").reset().await.unwrap();
+    for expected in [true, true, false] {
+        assert_eq!(limiter.decide("a", 1).await.is_allowed(), expected);
+    }
+}
+
+/// During an outage a table that is full of totals and slots denies new keys; afterwards the store decides them.
+#[tokio::test]
+async fn full_table_after_an_outage_denies_no_key_that_the_store_admits() {
+    let store = FlakyStore::default();
+    let small = Limiter::builder().capacity(Capacity::Keys(1));
+    let limiter = build_process(&store, "2 total", FailureMode::default(), small);
+    store.set(Availability::Down);
+    assert!(keys_with_room(&limiter, "outage").await <= 8, "eight cells");
+    store.set(Availability::Up);
+    assert_eq!(keys_with_room(&limiter, "new").await, 100);
+    assert_eq!(keys_with_room(&limiter, "new").await, 100);
+    assert_eq!(keys_with_room(&limiter, "new").await, 0, "the store counts them");
+    let reservation = limiter.key("reserved").reserve(1, Duration::ZERO).await;
+    assert!(reservation.decision().is_allowed());
+    reservation.keep();
 }
 
 /// A reload with another capacity while the store is down: the new table has the new size and keeps the counts.
