@@ -73,10 +73,6 @@ pub(super) fn parse_time(text: &str) -> Result<Micros, QuotaError> {
         return Err(reader.error_at(span, problem, "write a number and a unit, as in `12.5ms` or `2min`"));
     }
     let time = reader.parse_period(expected)?;
-    if let Some(month) = reader.month {
-        let fix = "write a number of days, as in `30d`";
-        return Err(QuotaError::new("a month has no fixed length", fix).with_span(text, month));
-    }
     reader.expect_end().map(|()| time)
 }
 
@@ -113,6 +109,9 @@ const PERIOD_NAMES: [(&[&str], u64); 7] = [
     (&["d", "day", "days"], 86_400_000_000),
     (&["w", "week", "weeks"], 604_800_000_000),
 ];
+
+/// The period of a rate that follows the calendar of a time zone.
+const MONTH: &str = "month";
 
 /// Byte units that are parsed but never printed: name, multiplier, divisor.
 const EXTRA_BYTE_UNITS: [(&str, u64, u64); 10] = [
@@ -199,7 +198,7 @@ impl<'a> QuotaReader<'a> {
         written.parse().map(Some).map_err(|_| self.error_at_last("not a number", "round it"))
     }
 
-    /// Parses a period such as `10s` or `min`; `expected` describes it in errors.
+    /// Parses a period such as `10s` or `min`; `expected` describes it in errors. A month is only the period of a rate.
     pub fn parse_period(&mut self, expected: &str) -> Result<Micros, QuotaError> {
         self.skip_spaces();
         let start = self.position;
@@ -207,10 +206,9 @@ impl<'a> QuotaReader<'a> {
         let count =
             if starts_with_digit { self.parse_number(expected)? } else { Decimal { mantissa: 1, scale: 1 } };
         let (name, span) = self.peek();
-        if name == "month" && !starts_with_digit {
-            self.advance(span.clone());
-            self.month = Some(span);
-            return Ok(CalendarPeriod::Month.nominal());
+        if name == MONTH {
+            let fix = "write a number of days, as in `30d`";
+            return Err(self.error_at(span, "a month has no fixed length", fix));
         }
         let known = PERIOD_NAMES.iter().find(|(names, _)| names.contains(&name));
         let Some((_, size)) = known else {
@@ -244,7 +242,7 @@ impl<'a> QuotaReader<'a> {
     /// Parses `/min` or `per 10s` after an amount. A fraction per period becomes a whole amount in a longer
     /// period; one with too many digits for that is rounded down.
     fn parse_rate(&mut self, amount: ScaledAmount) -> Result<Rate, QuotaError> {
-        let per = self.skip_spaces();
+        let (written, per) = (self.last_span(), self.skip_spaces());
         if self.rest().starts_with('/') {
             self.advance(per..per + 1);
         } else if self.accept("per").is_none() {
@@ -255,8 +253,17 @@ impl<'a> QuotaReader<'a> {
                 "write `/min`, `per 10s`, `at once` or `total`",
             ));
         }
-        let period = self.parse_period("a period, as in `/min` or `per 10s`")?;
         let ScaledAmount { amount: Decimal { mantissa, scale }, unit } = amount;
+        let (word, month) = self.peek();
+        if word == MONTH {
+            // A fraction would need a longer period, and there is no longer one in the calendar.
+            self.last_span = written;
+            let whole = self.to_integer(amount.amount)?;
+            self.advance(month.clone());
+            self.month = Some(month);
+            return Ok(Rate::new(whole, CalendarPeriod::Month.nominal()).with_unit(unit));
+        }
+        let period = self.parse_period("a period, as in `/min` or `per 10s`")?;
         let (mantissa, scale) = reduce_fraction(mantissa, scale);
         let exact = exact_rate(mantissa, u128::from(period.get()) * scale);
         match exact.or_else(|| rounded_rate(Decimal { mantissa, scale }, period)) {

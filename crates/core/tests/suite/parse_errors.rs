@@ -3,6 +3,7 @@
 use tidegate_core::Quota;
 
 const MONTH_FIX: &str = "write `5/month fixed-window in UTC` with your time zone, or `5 per 30d`";
+const DAYS_FIX: &str = "write a number of days, as in `30d`";
 const ALGORITHMS_FIX: &str = "use `burst`, `initial`, or one of token-bucket, leaky-bucket, fixed-window, sliding-window, \
                           sliding-strict, sliding-log, smooth, warm-up, concurrency, total, calendar-window";
 const PERIODS_FIX: &str = "use one of us, ms, s, min, h, d, w";
@@ -58,6 +59,18 @@ const PERIOD_AND_WORD_ERRORS: &[ErrorCase] = &[
     ("5/month", "  ^^^^^", "a month has no fixed length", MONTH_FIX),
     ("5/month burst 2", "  ^^^^^", "a month has no fixed length", MONTH_FIX),
     ("5/month fixed-window", "  ^^^^^", "a month has no fixed length", MONTH_FIX),
+    ("0.5/month fixed-window in UTC", "^^^", "not a whole number", "round it"),
+    ("2.5/month fixed-window in UTC", "^^^", "not a whole number", "round it"),
+    ("0.5B per month fixed-window in UTC", "^^^^", "not a whole number", "round it"),
+    ("5 per 2month", "       ^^^^^", "a month has no fixed length", DAYS_FIX),
+    ("10/s warm-up month", "             ^^^^^", "a month has no fixed length", DAYS_FIX),
+    ("3 at once lease month", "                ^^^^^", "a month has no fixed length", DAYS_FIX),
+    (
+        "0.5/d fixed-window in UTC",
+        "^^^^^^^^^^^^^^^^^^^^^",
+        "2d is not a period of the calendar",
+        "use day, week or month with a time zone",
+    ),
     (
         "5/h fixed-window in UTC",
         "^^^^^^^^^^^^^^^^^^^",
