@@ -11,7 +11,7 @@
 //! is the model in their tests.
 
 use crate::{
-    algorithm::{AlgorithmKind, CarryOver, ChargeResult, Demand, Effect, Receipt},
+    algorithm::{CarryOver, ChargeResult, Demand, Effect, Receipt},
     quota::Quota,
     units::Micros,
 };
@@ -59,7 +59,8 @@ impl StateEntries {
         for is_exact in [true, false] {
             let missing = found.iter().filter(|found| found.is_none()).count();
             let is_full = writers.len() + missing > quotas.len() + MAX_FOREIGN_ENTRIES;
-            let is_shared = |quota: &Quota| carry_over == CarryOver::Keep || is_full || is_concurrency(quota);
+            let is_shared =
+                |quota: &Quota| carry_over == CarryOver::Keep || is_full || quota.is_concurrency();
             let fits = |quota: &Quota, writer: &Quota| match is_exact {
                 true => quota == writer,
                 false => is_shared(quota) && quota.shares_state(writer),
@@ -208,7 +209,7 @@ impl StateEntries {
         for ((quota, found), receipt) in quotas.iter().zip(found).zip(receipts) {
             let Some(entry) = found.map(|index| &mut self.entries[index]) else { continue };
             let counts = entry.writer == *quota && !is_settled;
-            if receipt.cost > 0 && (counts || is_concurrency(quota)) {
+            if receipt.cost > 0 && (counts || quota.is_concurrency()) {
                 entry.writer.refund(entry.state.as_mut_slice(), now, *receipt, cost);
             }
         }
@@ -216,12 +217,12 @@ impl StateEntries {
 
     /// Removes all states except permits in flight.
     pub fn reset(&mut self) {
-        self.entries.retain(|entry| is_concurrency(&entry.writer));
+        self.entries.retain(|entry| entry.writer.is_concurrency());
     }
 
     /// Extends the lease of a permit; `None` when it has expired or does not exist.
     pub fn renew(&mut self, now: Micros, receipt: Receipt) -> Option<Receipt> {
-        let entry = self.entries.iter_mut().find(|entry| is_concurrency(&entry.writer))?;
+        let entry = self.entries.iter_mut().find(|entry| entry.writer.is_concurrency())?;
         entry.writer.renew(entry.state.as_mut_slice(), now, receipt)
     }
 
@@ -241,8 +242,4 @@ impl StateEntries {
     fn writers(&self) -> Vec<Quota> {
         self.entries.iter().map(|entry| entry.writer).collect()
     }
-}
-
-fn is_concurrency(quota: &Quota) -> bool {
-    matches!(quota.kind(), AlgorithmKind::Concurrency(_))
 }

@@ -169,11 +169,11 @@ impl StoreReceipt {
     /// Marks the tokens as spent: a permit releases only its slot.
     fn keep_tokens(&mut self) {
         let key_ref = &self.key_ref;
-        if !key_ref.quota_indices().any(|index| is_concurrency(key_ref, index)) {
+        if !key_ref.quota_indices().any(|index| key_ref.limit.quotas()[index].is_concurrency()) {
             return;
         }
         for (index, receipt) in key_ref.quota_indices().zip(&mut self.charge.receipts) {
-            if !is_concurrency(key_ref, index) {
+            if !key_ref.limit.quotas()[index].is_concurrency() {
                 *receipt = Receipt::default();
             }
         }
@@ -230,16 +230,13 @@ async fn reacquire(store: &Arc<dyn Store>, key_ref: &KeyRef, cost: u64) -> Optio
         return None;
     }
     let mut charge = decision.charge();
-    let (index, _) =
-        key_ref.quota_indices().enumerate().find(|(_, index)| is_concurrency(key_ref, *index))?;
+    let (index, _) = key_ref
+        .quota_indices()
+        .enumerate()
+        .find(|(_, index)| key_ref.limit.quotas()[*index].is_concurrency())?;
     let receipt = std::mem::take(charge.receipts.get_mut(index)?);
     if charge.receipts.iter().any(|receipt| receipt.cost > 0) {
         let _ = store.execute(StoreRequest::Refund { key_ref: key_ref.clone(), charge, cost }).await;
     }
     Some(receipt)
-}
-
-#[cfg(feature = "tokio")]
-fn is_concurrency(key_ref: &KeyRef, index: usize) -> bool {
-    matches!(key_ref.limit.quotas()[index].kind(), AlgorithmKind::Concurrency(_))
 }

@@ -27,8 +27,7 @@ use crate::{
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use tidegate_core::{
-    AlgorithmKind, AlgorithmState, CarryOver, Decision, Demand, Effect, Micros, Quota, Receipt, StateEntries,
-    StateEntry,
+    AlgorithmState, CarryOver, Decision, Demand, Effect, Micros, Quota, Receipt, StateEntries, StateEntry,
 };
 
 /// The words of a body: the latest time observed, then states. Under [`StateLayout::Tiers`] the word before a state is
@@ -150,7 +149,7 @@ pub(crate) enum QuotaUnit {
 
 impl QuotaUnit {
     pub(crate) fn from_quota(quota: &Quota) -> Self {
-        if is_concurrency(quota) { Self::Permits } else { Self::Tokens }
+        if quota.is_concurrency() { Self::Permits } else { Self::Tokens }
     }
 }
 
@@ -158,7 +157,7 @@ impl PermitHold {
     /// The demand on this quota: a slot that could not be released later is only checked.
     pub(super) fn apply_to(self, quota: &Quota, demand: Demand) -> Demand {
         match self {
-            Self::Nothing if is_concurrency(quota) => Demand { effect: Effect::Peek, ..demand },
+            Self::Nothing if quota.is_concurrency() => Demand { effect: Effect::Peek, ..demand },
             _ => demand,
         }
     }
@@ -468,14 +467,14 @@ impl LockedWords<'_> {
     /// only its slot if there are slots; slots are always released, because only their holder can.
     pub(crate) fn refund(&mut self, charge: &CellCharge, cost: u64) {
         let is_settled = charge.epoch != self.epoch()
-            || (charge.hold == PermitHold::Permit && self.plan.quotas.iter().any(is_concurrency));
+            || (charge.hold == PermitHold::Permit && self.plan.quotas.iter().any(Quota::is_concurrency));
         let indices = match self.plan.layout {
             StateLayout::All => 0..self.plan.quotas.len(),
             StateLayout::Tiers => charge.tier..charge.tier + 1,
         };
         for (index, receipt) in indices.zip(&charge.receipts) {
             let Some((writer_index, writer)) = self.plan.writer(self.cell, index) else { continue };
-            if (writer_index == index && !is_settled) || is_concurrency(writer) {
+            if (writer_index == index && !is_settled) || writer.is_concurrency() {
                 writer.refund(&mut self.plan.words(self.cell, index), self.now, *receipt, cost);
             }
         }
@@ -485,14 +484,14 @@ impl LockedWords<'_> {
     /// Resets the key, except for permits in flight: their holders release them.
     pub(crate) fn reset(&mut self) {
         self.resets.increment(self.cell.owner);
-        let is_resettable = |(quota, _): &(&Quota, StateWords<'_>)| !is_concurrency(quota);
+        let is_resettable = |(quota, _): &(&Quota, StateWords<'_>)| !quota.is_concurrency();
         for (_, mut words) in
             self.plan.states(self.cell).chain(self.plan.retained(self.cell)).filter(is_resettable)
         {
             (0..words.len).for_each(|index| words.set(index, 0));
         }
         for (index, quota) in self.plan.quotas.iter().enumerate() {
-            if !is_concurrency(quota) {
+            if !quota.is_concurrency() {
                 self.plan.set_writer(self.cell, index, None);
             }
         }
@@ -626,10 +625,6 @@ impl QuotaPlan {
     fn generation(&self) -> u64 {
         (self.changes & 1) * GENERATION_BIT
     }
-}
-
-fn is_concurrency(quota: &Quota) -> bool {
-    matches!(quota.kind(), AlgorithmKind::Concurrency(_))
 }
 
 /// Unlocks the cell, also on a panic.

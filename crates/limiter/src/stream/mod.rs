@@ -30,7 +30,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll, ready},
 };
-use tidegate_core::{AlgorithmKind, Quota};
+use tidegate_core::Quota;
 use tokens::StreamTokens;
 
 /// The rate of a stream, and the number of its items in flight.
@@ -111,8 +111,7 @@ impl StreamLimit {
     }
 
     fn with_slots(self, source: StreamSource) -> Result<Self, BuildError> {
-        let counts_slots = |quota: &Quota| matches!(quota.kind(), AlgorithmKind::Concurrency(_));
-        match source.quotas().iter().find(|quota| !counts_slots(quota)) {
+        match source.quotas().iter().find(|quota| !quota.is_concurrency()) {
             Some(quota) => {
                 Err(BuildError::unsupported_quota(quota, "a concurrency quota, as in `3 at once`"))
             }
