@@ -15,7 +15,7 @@ use std::{
     fmt,
     ops::Deref,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
@@ -34,19 +34,31 @@ pub struct Rule {
 
 /// The shared state of a rule.
 pub(crate) struct SharedRule {
-    name: Arc<str>,
+    active: Arc<ActiveState>,
     config: ArcSwap<RuleConfig>,
     /// Whether [`SharedRule::local_limiter`] alone decides.
     path: AtomicU8,
     /// The limiter in memory. Most rules never move to a store, so their checks avoid loading the state.
     local_limiter: Option<Limiter>,
-    state: ArcSwap<RuleState>,
     /// Whether a mismatch between the kind of calls and the kind of quotas was logged.
     is_misuse_reported: AtomicBool,
-    /// Its quotas as rate limit headers.
-    policy_fields: ArcSwap<PolicyFields>,
     /// Lets its quotas follow the load.
-    scaled: Mutex<Option<ScaledLimit<WeakRule>>>,
+    scaled: Mutex<Option<ScaledLimit<ActiveState>>>,
+}
+
+/// What scaling changes. It does not own the scaling, so that the load monitor can use it while the rule is dropped.
+struct ActiveState {
+    name: Arc<str>,
+    state: ArcSwap<RuleState>,
+    /// The quotas as rate limit headers.
+    policy_fields: ArcSwap<PolicyFields>,
+}
+
+/// A rule before an update.
+pub(crate) struct CurrentRule {
+    pub(crate) state: Arc<RuleState>,
+    /// What determines the factor of its quotas, if they follow the load.
+    pub(crate) scaler: Option<Scaler>,
 }
 
 const PATH_SLOW: u8 = 0;
@@ -68,14 +80,13 @@ pub(crate) enum CheckPath {
 impl SharedRule {
     pub(crate) fn new(name: Arc<str>, declared: RuleConfig, state: RuleState) -> Self {
         let local_limiter = state.limiter.as_ref().filter(|limiter| limiter.is_in_memory()).cloned();
+        let (state, policy_fields) = (ArcSwap::from_pointee(state), ArcSwap::default());
         let shared = Self {
-            name,
+            active: Arc::new(ActiveState { name, state, policy_fields }),
             config: ArcSwap::from_pointee(declared),
             path: AtomicU8::new(PATH_SLOW),
             local_limiter,
-            state: ArcSwap::from_pointee(state),
             is_misuse_reported: AtomicBool::new(false),
-            policy_fields: ArcSwap::default(),
             scaled: Mutex::default(),
         };
         shared.update_path();
@@ -83,7 +94,7 @@ impl SharedRule {
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
-        &self.name
+        &self.active.name
     }
 
     pub(crate) fn config(&self) -> Arc<RuleConfig> {
@@ -96,42 +107,50 @@ impl SharedRule {
     }
 
     pub(crate) fn state(&self) -> Arc<RuleState> {
-        self.state.load_full()
+        self.active.state.load_full()
     }
 
     pub(crate) fn set_state(&self, state: RuleState) {
         self.path.store(PATH_SLOW, Ordering::Release);
-        self.state.store(Arc::new(state));
+        self.active.state.store(Arc::new(state));
         self.update_path();
+    }
+
+    /// The state and the scaling, to compare them with an update.
+    pub(crate) fn current(&self) -> CurrentRule {
+        CurrentRule { state: self.state(), scaler: self.lock_scaled().as_ref().and_then(ScaledLimit::scaler) }
     }
 
     /// Updates the rate limit headers of its quotas.
     pub(crate) fn set_policy_fields(&self, quotas: &[Quota]) {
-        self.policy_fields.store(Arc::new(PolicyFields::new(&self.name, quotas, self.config().selection)));
+        self.active.set_policy_fields(quotas, self.config().selection);
     }
 
     /// Lets the quotas follow the load from now on, from the factor of an earlier scaler.
-    pub(crate) fn start_scaling(self: &Arc<Self>, scale: Option<&LoadScale>, previous: Option<Scaler>) {
+    pub(crate) fn start_scaling(&self, scale: Option<&LoadScale>, previous: Option<Scaler>) {
         let Some(LoadScale { monitor, policy }) = scale else { return };
-        if self.state.load().limiter.is_none() {
+        let state = self.state();
+        if state.limiter.is_none() {
             return;
         }
-        let target = Arc::new(WeakRule(Arc::downgrade(self)));
-        let scaled = ScaledLimit::builder(target).with_load_policy(*policy).resume(previous).start(monitor);
+        let builder = ScaledLimit::builder(self.active.clone()).with_base_limit(state.quotas.to_vec());
         // Cannot fail: the quotas were checked before they were applied.
-        *self.scaled.lock().unwrap_or_else(PoisonError::into_inner) = scaled.ok();
+        *self.lock_scaled() = builder.with_load_policy(*policy).resume(previous).start(monitor).ok();
     }
 
-    /// Restores the declared quotas. Returns what determined the factor.
+    /// Stops to follow the load. The quotas stay scaled; the result determines by how much.
     pub(crate) fn stop_scaling(&self) -> Option<Scaler> {
-        self.scaled.lock().unwrap_or_else(PoisonError::into_inner).take()?.scaler()
+        self.lock_scaled().take()?.detach()
+    }
+
+    fn lock_scaled(&self) -> MutexGuard<'_, Option<ScaledLimit<ActiveState>>> {
+        self.scaled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Updates whether the fast path is valid.
     fn update_path(&self) {
-        let state = self.state.load();
-        let quotas = state.limiter.as_ref().map(Limiter::quotas).unwrap_or_default();
-        self.set_policy_fields(&quotas);
+        let state = self.active.state.load();
+        self.set_policy_fields(&self.active.quotas());
         let is_local = match (&self.local_limiter, &state.limiter) {
             (Some(local), Some(current)) => local.is_same(current),
             _ => false,
@@ -164,29 +183,36 @@ impl Scalable for Rule {
     }
 
     fn set_limit(&self, limit: &Vec<Quota>) -> Result<(), BuildError> {
-        let Some(limiter) = self.limiter() else { return Ok(()) };
+        self.shared.active.set_limit(limit)
+    }
+}
+
+impl Scalable for ActiveState {
+    type Limit = Vec<Quota>;
+
+    fn limit(&self) -> Vec<Quota> {
+        self.quotas()
+    }
+
+    fn scale(limit: &Vec<Quota>, factor: Ratio) -> Result<Vec<Quota>, BuildError> {
+        Limiter::scale(limit, factor)
+    }
+
+    fn set_limit(&self, limit: &Vec<Quota>) -> Result<(), BuildError> {
+        let Some(limiter) = self.state.load().limiter.clone() else { return Ok(()) };
         limiter.set_limit(limit)?;
-        self.shared.set_policy_fields(limit);
+        self.set_policy_fields(limit, self.policy_fields.load().selection());
         Ok(())
     }
 }
 
-/// A rule that follows the load, which does not keep it in use.
-struct WeakRule(Weak<SharedRule>);
-
-impl Scalable for WeakRule {
-    type Limit = Vec<Quota>;
-
-    fn limit(&self) -> Vec<Quota> {
-        self.0.upgrade().map(|shared| Rule::new(shared).quotas()).unwrap_or_default()
+impl ActiveState {
+    fn quotas(&self) -> Vec<Quota> {
+        self.state.load().limiter.as_ref().map(Limiter::quotas).unwrap_or_default()
     }
 
-    fn scale(limit: &Vec<Quota>, factor: Ratio) -> Result<Vec<Quota>, BuildError> {
-        Rule::scale(limit, factor)
-    }
-
-    fn set_limit(&self, limit: &Vec<Quota>) -> Result<(), BuildError> {
-        self.0.upgrade().map_or(Ok(()), |shared| Rule::new(shared).set_limit(limit))
+    fn set_policy_fields(&self, quotas: &[Quota], selection: QuotaSelection) {
+        self.policy_fields.store(Arc::new(PolicyFields::new(&self.name, quotas, selection)));
     }
 }
 
@@ -197,48 +223,53 @@ impl Rule {
 
     /// The name.
     pub fn name(&self) -> &str {
-        &self.shared.name
+        &self.shared.active.name
     }
 
     /// The name, as a shared string.
     pub fn shared_name(&self) -> Arc<str> {
-        self.shared.name.clone()
+        self.shared.active.name.clone()
     }
 
     /// The mode.
     pub fn mode(&self) -> Mode {
-        self.shared.state.load().mode
+        self.shared.active.state.load().mode
     }
 
     /// The quotas that apply; empty for a rule without quotas.
     pub fn quotas(&self) -> Vec<Quota> {
-        self.shared.state.load().limiter.as_ref().map(Limiter::quotas).unwrap_or_default()
+        self.shared.active.quotas()
+    }
+
+    /// The declared quotas. Those that [apply](Self::quotas) can follow the load or a schedule.
+    pub fn declared_quotas(&self) -> Vec<Quota> {
+        self.shared.active.state.load().quotas.to_vec()
     }
 
     /// Its quotas as rate limit headers.
     #[inline]
     pub fn policy_fields(&self) -> impl Deref<Target = Arc<PolicyFields>> + use<> {
-        self.shared.policy_fields.load()
+        self.shared.active.policy_fields.load()
     }
 
     /// Whether all of its quotas apply to a call, or one tier that it selects.
     pub fn selection(&self) -> QuotaSelection {
-        self.shared.policy_fields.load().selection()
+        self.shared.active.policy_fields.load().selection()
     }
 
     /// How long a call may wait.
     pub fn wait(&self) -> Duration {
-        self.shared.state.load().wait
+        self.shared.active.state.load().wait
     }
 
     /// The message for rejected clients.
     pub fn message(&self) -> Option<Arc<str>> {
-        self.shared.state.load().message.clone()
+        self.shared.active.state.load().message.clone()
     }
 
     /// The current limiter; `None` for a rule without quotas.
     pub fn limiter(&self) -> Option<Limiter> {
-        self.shared.state.load().limiter.clone()
+        self.shared.active.state.load().limiter.clone()
     }
 
     /// The limiter that alone decides, if any: in memory, enforced, and without waiting.
@@ -335,9 +366,9 @@ impl Rule {
     /// Converts a denial into an error.
     #[cold]
     pub fn to_limited(&self, decision: &Decision) -> Limited {
-        let state = self.shared.state.load();
+        let state = self.shared.active.state.load();
         let quotas = state.limiter.as_ref().map(Limiter::quotas).unwrap_or_default();
-        Limited::new(self.shared.name.clone(), CallError::from_denial(*decision))
+        Limited::new(self.shared.active.name.clone(), CallError::from_denial(*decision))
             .with_message(state.message.clone())
             .with_quota(quotas.get(decision.quota()).copied())
     }
@@ -378,10 +409,8 @@ impl Rule {
     /// Rejects a call that the policy does not allow now, whatever the quotas.
     pub(crate) fn check_call(&self, state: &RuleState) -> Result<(), Limited> {
         match state.call_check.as_ref().filter(|_| state.mode == Mode::Enforce).map(CallCheck::check) {
-            Some(Err(rejection)) => {
-                Err(Limited::new(self.shared.name.clone(), rejection.into())
-                    .with_message(state.message.clone()))
-            }
+            Some(Err(rejection)) => Err(Limited::new(self.shared.active.name.clone(), rejection.into())
+                .with_message(state.message.clone())),
             Some(Ok(())) | None => Ok(()),
         }
     }
@@ -424,9 +453,8 @@ impl Rule {
                 Some(decision) => Err(self.to_limited(decision)),
                 None => Ok(permit),
             },
-            (Err(error), Mode::Enforce) => {
-                Err(Limited::new(self.shared.name.clone(), error.into()).with_message(state.message.clone()))
-            }
+            (Err(error), Mode::Enforce) => Err(Limited::new(self.shared.active.name.clone(), error.into())
+                .with_message(state.message.clone())),
             (Ok(permit), Mode::Shadow | Mode::Off) => Ok(permit),
             (Err(_), Mode::Shadow | Mode::Off) => Ok(RulePermit::empty()),
         }
@@ -471,11 +499,70 @@ pub(crate) async fn acquire_permit(bucket: Bucket, waiter: Option<Waiter>) -> Re
 
 impl fmt::Debug for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.shared.state.load();
+        let state = self.shared.active.state.load();
         f.debug_struct("Rule")
-            .field("name", &self.shared.name)
+            .field("name", &self.shared.active.name)
             .field("mode", &state.mode)
             .field("limiter", &state.limiter)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "this is how a test fails")]
+mod tests {
+    use super::*;
+    use crate::{RuleSettings, Rules, Settings};
+    use std::{
+        sync::{Weak, mpsc},
+        thread,
+    };
+    use tidegate_core::Percent;
+    use tidegate_limiter::{
+        Store, StoreError,
+        store::{StoreFuture, StoreReply, StoreRequest},
+    };
+    use tidegate_overload::{LoadMonitor, ScalePolicy};
+
+    /// A store that drops a rule on another thread while the quotas of that rule are changed.
+    #[derive(Debug, Default)]
+    struct DroppingStore(Mutex<Option<Rule>>);
+
+    impl Store for DroppingStore {
+        fn execute(&self, _request: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
+            Box::pin(std::future::ready(Err(StoreError::Timeout)))
+        }
+
+        fn effective_quota(&self, quota: Quota) -> Quota {
+            if let Some(rule) = self.0.lock().unwrap().take() {
+                let shared: Weak<SharedRule> = Arc::downgrade(&rule.shared);
+                let dropped = thread::spawn(move || drop(rule));
+                // Either the rule is no longer in use, or the caller of this function has the last reference.
+                while shared.strong_count() > 0 && !dropped.is_finished() {
+                    thread::yield_now();
+                }
+            }
+            quota
+        }
+    }
+
+    #[test]
+    fn rule_can_be_dropped_while_its_quotas_are_scaled() {
+        let (done, finished) = mpsc::channel();
+        thread::spawn(move || {
+            let source = |_now| Some(Percent::FULL);
+            let monitor = LoadMonitor::builder().source("test", source).build().unwrap();
+            let scale = Some(LoadScale { monitor: monitor.clone(), policy: ScalePolicy::default() });
+            let store = Arc::new(DroppingStore::default());
+            let settings = Settings::new().store(store.clone());
+            let rules = Rules::new();
+            rules.apply(settings.rule("a", RuleSettings { scale, ..RuleSettings::new() })).unwrap();
+            let rule = rules.declare(RuleConfig::new("a").quota("10/s").unwrap()).unwrap();
+            *store.0.lock().unwrap() = Some(rule);
+            monitor.sample_once();
+            done.send(store.0.lock().unwrap().is_none()).unwrap();
+        });
+        let is_dropped = finished.recv_timeout(Duration::from_secs(60));
+        assert_eq!(is_dropped, Ok(true), "the monitor waits for itself");
     }
 }

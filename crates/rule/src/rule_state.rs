@@ -2,6 +2,7 @@
 
 use crate::{Mode, RuleKey, permit::CountedCall, rule_update::ConcurrencyQuotas, settings::CallCheck};
 use std::{sync::Arc, time::Duration};
+use tidegate_core::Quota;
 use tidegate_limiter::{Capacity, FailureMode, Limiter, Overflow, TokenPrefetch, Waiter};
 use tidegate_overload::{BreakerSettings, error_rate::KeyedErrorRate};
 
@@ -23,6 +24,8 @@ pub(crate) struct RuleState {
     pub(crate) call_check: Option<CallCheck>,
     /// The quotas apply to a key only while its error rate is exceeded.
     pub(crate) error_rate: Option<Arc<KeyedErrorRate>>,
+    /// The declared quotas, as its store supports them. Those of the limiter can be scaled.
+    pub(crate) quotas: Arc<[Quota]>,
     /// `None` for a rule without quotas.
     pub(crate) limiter: Option<Limiter>,
 }

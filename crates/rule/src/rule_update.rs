@@ -3,19 +3,19 @@
 use crate::{
     metered_store::{MeteredStore, StoreStatus},
     notice::Notice,
-    rule::{Rule, SharedRule},
+    rule::{CurrentRule, Rule, SharedRule},
     rule_config::RuleConfig,
     rule_state::{MemoryBounds, RuleState},
-    settings::{RuleSettings, Settings, SettingsError, StoreAddress, looks_like_address},
+    settings::{LoadScale, RuleSettings, Settings, SettingsError, StoreAddress, looks_like_address},
 };
 use std::{collections::BTreeMap, error, sync::Arc, time::Duration};
-use tidegate_core::{CarryOver, Quota, SettingError};
+use tidegate_core::{CarryOver, Quota, Ratio, SettingError};
 use tidegate_limiter::{
     BuildError, Capacity, Clock, Limiter, Store, StoreError,
     background::{self, BackgroundStore},
     store::{QuotaSelection, RuntimeAffinity},
 };
-use tidegate_overload::load::Scalable as _;
+use tidegate_overload::{Scaler, load::Scalable as _};
 
 /// Connects a store by its settings. It is called within a runtime that is never dropped, and must not block:
 /// a store that is not connected yet counts as unavailable.
@@ -157,8 +157,9 @@ pub(crate) fn check_address(url: &str, connect: Option<ConnectStore>) -> Result<
 /// The planned update of a rule.
 pub(crate) struct RuleUpdate {
     state: RuleState,
-    /// The new quotas of the limiter in memory.
-    new_quotas: Option<Vec<Quota>>,
+    limiter_change: LimiterChange,
+    /// How the quotas follow the load.
+    scale: Option<LoadScale>,
     /// The limiter that is replaced by another one in the same store.
     replaced: Option<Limiter>,
     /// Whether usage carries over.
@@ -166,15 +167,27 @@ pub(crate) struct RuleUpdate {
     unknown_store: Option<String>,
 }
 
+/// What happens to the limiter of a rule.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LimiterChange {
+    /// The rule uses the same limiter with the same quotas.
+    Keep,
+    /// The rule uses the same limiter with other quotas.
+    Quotas,
+    /// The rule gets a new limiter, or has no quotas.
+    Replace,
+}
+
 impl RuleUpdate {
-    /// Plans the update of a rule whose current state is `now`.
+    /// Plans the update of a rule. Changes nothing.
     pub(crate) fn new(
         name: &str,
         declared: &RuleConfig,
         settings: &Settings,
         stores: &StoreRegistry,
-        current: Option<&RuleState>,
+        current: Option<&CurrentRule>,
     ) -> Result<Self, SettingsError> {
+        let current = current.map(|current| &*current.state);
         let none = RuleSettings::new();
         let rule_settings = settings.rules.get(name).unwrap_or(&none);
         if let Some((key, error)) = check_settings(declared, rule_settings) {
@@ -205,9 +218,11 @@ impl RuleUpdate {
                     (Some(next), Some(now)) if now.is_equivalent(next) => Some(now.clone()),
                     (next, _) => next.clone(),
                 },
+                quotas: Arc::default(),
                 limiter: None,
             },
-            new_quotas: None,
+            limiter_change: LimiterChange::Replace,
+            scale: None,
             replaced: None,
             carry_over: declared.carry_over,
             unknown_store: None,
@@ -221,17 +236,19 @@ impl RuleUpdate {
             if let Some(error) = scaled.into_iter().find_map(Result::err) {
                 return Err(SettingsError::Rule { rule: name.to_owned(), error });
             }
+            update.scale = Some(scale.clone());
         }
         let StoreLookup { store, unknown_store } = find_store(declared, rule_settings, settings, stores);
         update.unknown_store = unknown_store;
-        if !update.try_keep(current, store, quotas) {
+        let adapt = |quota: &Quota| store.map_or(*quota, |store| store.effective_quota(*quota));
+        update.state.quotas = quotas.iter().map(adapt).collect();
+        if !update.try_keep(current, store) {
             let current_limiter =
                 current.and_then(|now| now.limiter.as_ref()).filter(|limiter| limiter.uses_store(store));
             // With the same quotas the usage carries over anyway.
-            let carries_over = |now: &&Limiter| {
-                declared.carry_over == CarryOver::Keep || quotas.iter().copied().eq(now.quotas())
-            };
-            update.replaced = current_limiter.filter(carries_over).cloned();
+            let carries_over = declared.carry_over == CarryOver::Keep
+                || current.is_some_and(|now| now.quotas == update.state.quotas);
+            update.replaced = current_limiter.filter(|_| carries_over).cloned();
             let old = update.replaced.as_ref();
             let built = build_limiter(name, declared, quotas, settings, &update.state, store, old);
             let limiter = built.map_err(|error| SettingsError::Rule { rule: name.to_owned(), error })?;
@@ -242,12 +259,7 @@ impl RuleUpdate {
 
     /// Keeps the current limiter if it can be changed accordingly. A new one in the same store is equivalent,
     /// since the counters are in the store.
-    fn try_keep(
-        &mut self,
-        current: Option<&RuleState>,
-        store: Option<&Arc<dyn Store>>,
-        quotas: &[Quota],
-    ) -> bool {
+    fn try_keep(&mut self, current: Option<&RuleState>, store: Option<&Arc<dyn Store>>) -> bool {
         let Some(current) = current else { return false };
         let Some(limiter) = current.limiter.as_ref().filter(|limiter| limiter.uses_store(store)) else {
             return false;
@@ -255,12 +267,15 @@ impl RuleUpdate {
         if current.memory != self.state.memory {
             return false;
         }
-        if !is_same(limiter, store, quotas, &self.state, current) {
-            if !limiter.is_in_memory() || limiter.can_change_all(quotas).is_err() {
-                return false;
-            }
-            self.new_quotas = Some(quotas.to_vec());
+        // Declared quotas are compared: those of the limiter can be scaled.
+        let has_same_quotas = current.quotas == self.state.quotas;
+        let is_same_in_store =
+            current.failure_mode == self.state.failure_mode && current.prefetch == self.state.prefetch;
+        let is_same = has_same_quotas && (store.is_none() || is_same_in_store);
+        if !is_same && (!limiter.is_in_memory() || limiter.can_change_all(&self.state.quotas).is_err()) {
+            return false;
         }
+        self.limiter_change = if has_same_quotas { LimiterChange::Keep } else { LimiterChange::Quotas };
         self.state.limiter = Some(limiter.clone());
         true
     }
@@ -284,6 +299,19 @@ impl RuleUpdate {
         self.state
     }
 
+    /// Creates the rule. Its quotas follow the load from the factor of an earlier scaler.
+    pub(crate) fn into_rule(
+        mut self,
+        name: Arc<str>,
+        declaration: RuleConfig,
+        previous: Option<Scaler>,
+    ) -> Arc<SharedRule> {
+        let scale = self.scale.take();
+        let rule = Arc::new(SharedRule::new(name, declaration, self.into_state()));
+        rule.start_scaling(scale.as_ref(), previous);
+        rule
+    }
+
     fn take_over(&self) {
         if let (Some(old), Some(new)) = (&self.replaced, &self.state.limiter) {
             new.take_over(old);
@@ -291,19 +319,43 @@ impl RuleUpdate {
     }
 
     /// Applies the update. Everything that can fail was checked before.
-    pub(crate) fn apply(self, rule: &SharedRule) -> Option<Notice> {
-        let changed = match (&self.new_quotas, &self.state.limiter) {
-            (Some(quotas), Some(limiter)) => {
-                // Before the change, which may take a while: responses to requests that it admits show the
-                // new quotas.
-                rule.set_policy_fields(quotas);
-                limiter.change_all(quotas, self.carry_over)
-            }
-            _ => Ok(()),
-        };
+    pub(crate) fn apply(mut self, rule: &SharedRule) -> Option<Notice> {
+        let (previous, scale) = (rule.stop_scaling(), self.scale.take());
+        let changed = self.change_limiter(rule, previous, scale.as_ref());
         self.take_over();
         rule.set_state(self.state);
+        rule.start_scaling(scale.as_ref(), previous);
         changed.err().map(|error| Notice::ConcurrentChange { rule: rule.name().clone(), error })
+    }
+
+    /// Sets the quotas of the limiter, scaled as before: at no time do the declared ones apply.
+    fn change_limiter(
+        &self,
+        rule: &SharedRule,
+        previous: Option<Scaler>,
+        scale: Option<&LoadScale>,
+    ) -> Result<(), BuildError> {
+        let Some(limiter) = &self.state.limiter else { return Ok(()) };
+        // Something else may scale the quotas.
+        if self.limiter_change == LimiterChange::Keep && previous.is_none() {
+            return Ok(());
+        }
+        let resumed =
+            scale.zip(previous).map(|(scale, previous)| Scaler::new(scale.policy).resume(&previous));
+        let factor = resumed.map_or(Ratio::ONE, |scaler| scaler.factor());
+        let quotas = Rule::scale(&self.state.quotas.to_vec(), factor)?;
+        if quotas == limiter.quotas() {
+            return Ok(());
+        }
+        if self.limiter_change != LimiterChange::Replace {
+            // Before the change, which may take a while: responses to requests that it admits show the new quotas.
+            rule.set_policy_fields(&quotas);
+        }
+        let how = match self.limiter_change {
+            LimiterChange::Keep => CarryOver::Keep,
+            LimiterChange::Quotas | LimiterChange::Replace => self.carry_over,
+        };
+        limiter.change_all(&quotas, how)
     }
 }
 
@@ -327,19 +379,6 @@ struct StoreLookup<'a> {
     store: Option<&'a Arc<dyn Store>>,
     /// A store name that the settings do not define.
     unknown_store: Option<String>,
-}
-
-/// Whether a limiter already matches its new settings.
-fn is_same(
-    limiter: &Limiter,
-    store: Option<&Arc<dyn Store>>,
-    quotas: &[Quota],
-    next: &RuleState,
-    current: &RuleState,
-) -> bool {
-    let adapted = quotas.iter().map(|quota| store.map_or(*quota, |store| store.effective_quota(*quota)));
-    let is_same_in_store = current.failure_mode == next.failure_mode && current.prefetch == next.prefetch;
-    adapted.eq(limiter.quotas()) && (store.is_none() || is_same_in_store)
 }
 
 fn build_limiter(

@@ -198,12 +198,10 @@ impl RulesInner {
             return Ok(rule);
         }
         let name: Arc<str> = declaration.name.as_ref().into();
-        let state = self.plan_update(&name, &declaration, None)?.into_state();
-        if state.limiter.is_none() {
+        let rule = self.plan_update(&name, &declaration, None)?.into_rule(name.clone(), declaration, None);
+        if rule.state().limiter.is_none() {
             self.notices.push(Notice::NoQuota { rule: name.clone() });
         }
-        let rule = Arc::new(SharedRule::new(name.clone(), declaration, state));
-        rule.start_scaling(self.settings.scale_of(&name), None);
         self.rules.retain(|_, rule| rule.strong_count() > 0);
         self.rules.insert(name, Arc::downgrade(&rule));
         self.report_unused_keys(&rule);
@@ -224,8 +222,7 @@ impl RulesInner {
     fn declare_guard(&mut self, declaration: RuleConfig) -> Result<Arc<SharedRule>, BuildError> {
         let declaration = RuleConfig { is_breaker: true, ..declaration };
         let name: Arc<str> = declaration.name.as_ref().into();
-        let state = self.plan_update(&name, &declaration, None)?.into_state();
-        let rule = Arc::new(SharedRule::new(name, declaration, state));
+        let rule = self.plan_update(&name, &declaration, None)?.into_rule(name, declaration, None);
         self.guards.retain(|rule| rule.strong_count() > 0);
         self.guards.push(Arc::downgrade(&rule));
         self.report_unused_keys(&rule);
@@ -233,15 +230,6 @@ impl RulesInner {
     }
 
     fn redeclare(
-        &mut self,
-        declarations: Vec<RuleConfig>,
-        settings: Settings,
-        stores: StoreRegistry,
-    ) -> Result<Vec<Arc<SharedRule>>, SettingsError> {
-        self.without_scaling(|inner| inner.redeclare_unscaled(declarations, settings, stores))
-    }
-
-    fn redeclare_unscaled(
         &mut self,
         declarations: Vec<RuleConfig>,
         settings: Settings,
@@ -257,19 +245,20 @@ impl RulesInner {
             }
             let rule = self.rules.get(&name).and_then(Weak::upgrade);
             let rule = rule.filter(|rule| rule.config().selection == declaration.selection);
-            let current = rule.as_ref().map(|rule| rule.state());
-            let update = RuleUpdate::new(&name, &declaration, &settings, &stores, current.as_deref())?;
+            let current = rule.as_ref().map(|rule| rule.current());
+            let update = RuleUpdate::new(&name, &declaration, &settings, &stores, current.as_ref())?;
             // A rule with a new limiter in memory must be rebuilt, because the fast path uses the limiter it
             // was created with.
-            let rule = rule.filter(|_| current.as_deref().is_some_and(|now| update.can_keep(now)));
-            updates.push((name, declaration, rule, update));
+            let rule = rule.filter(|_| current.as_ref().is_some_and(|now| update.can_keep(&now.state)));
+            let scaler = current.and_then(|current| current.scaler);
+            updates.push((name, declaration, rule, scaler, update));
         }
         let is_other = |rule: &Arc<SharedRule>| !names.contains(rule.name());
         let others = self.rules.values().filter_map(Weak::upgrade).filter(is_other);
         let mut other_updates = Vec::new();
         for rule in others.chain(self.guards.iter().filter_map(Weak::upgrade)) {
             let update =
-                RuleUpdate::new(rule.name(), &rule.config(), &settings, &stores, Some(&rule.state()))?;
+                RuleUpdate::new(rule.name(), &rule.config(), &settings, &stores, Some(&rule.current()))?;
             other_updates.push((rule, update));
         }
         // Nothing below can fail.
@@ -277,14 +266,14 @@ impl RulesInner {
             self.notices.extend(update.apply(&rule));
         }
         let mut rules = Vec::with_capacity(updates.len());
-        for (name, declaration, rule, update) in updates {
+        for (name, declaration, rule, scaler, update) in updates {
             let rule = match rule {
                 Some(rule) => {
                     rule.set_config(declaration);
                     self.notices.extend(update.apply(&rule));
                     rule
                 }
-                None => Arc::new(SharedRule::new(name.clone(), declaration, update.into_state())),
+                None => update.into_rule(name.clone(), declaration, scaler),
             };
             self.rules.insert(name, Arc::downgrade(&rule));
             rules.push(rule);
@@ -295,26 +284,10 @@ impl RulesInner {
     }
 
     fn apply(&mut self, settings: Settings, stores: StoreRegistry) -> Result<(), SettingsError> {
-        self.without_scaling(|inner| inner.apply_unscaled(settings, stores))
-    }
-
-    /// Runs a function while all rules have their declared quotas, which are compared with the new ones. Rules that follow
-    /// the load afterwards continue from their factors.
-    fn without_scaling<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> R {
-        let rules = self.rules.values().filter_map(Weak::upgrade);
-        let stopped: Vec<_> = rules.map(|rule| (rule.stop_scaling(), rule)).collect();
-        let outcome = change(self);
-        for (scaler, rule) in stopped {
-            rule.start_scaling(self.settings.scale_of(rule.name()), scaler);
-        }
-        outcome
-    }
-
-    fn apply_unscaled(&mut self, settings: Settings, stores: StoreRegistry) -> Result<(), SettingsError> {
         let mut updates = Vec::new();
         for rule in self.rules.values().chain(&self.guards).filter_map(Weak::upgrade) {
             let update =
-                RuleUpdate::new(rule.name(), &rule.config(), &settings, &stores, Some(&rule.state()))?;
+                RuleUpdate::new(rule.name(), &rule.config(), &settings, &stores, Some(&rule.current()))?;
             updates.push((rule, update));
         }
         // Nothing below can fail.
@@ -335,14 +308,14 @@ impl RulesInner {
         declared: &RuleConfig,
         current: Option<&SharedRule>,
     ) -> Result<RuleUpdate, BuildError> {
-        let current = current.map(SharedRule::state);
-        let update = match RuleUpdate::new(name, declared, &self.settings, &self.stores, current.as_deref()) {
+        let current = current.map(SharedRule::current);
+        let update = match RuleUpdate::new(name, declared, &self.settings, &self.stores, current.as_ref()) {
             Ok(update) => update,
             Err(error) => {
                 self.notices.push(Notice::InvalidSettings { rule: name.clone(), error });
                 let mut without = self.settings.clone();
                 without.rules.remove(&**name);
-                RuleUpdate::new(name, declared, &without, &self.stores, current.as_deref()).map_err(
+                RuleUpdate::new(name, declared, &without, &self.stores, current.as_ref()).map_err(
                     |error| match error {
                         SettingsError::Rule { error, .. } => error,
                         _ => BuildError::NoQuota,
@@ -358,14 +331,10 @@ impl RulesInner {
     }
 
     fn declare_quotas(&mut self, rule: &Arc<SharedRule>, declaration: RuleConfig) -> Result<(), BuildError> {
-        let scaler = rule.stop_scaling();
-        let update = self.plan_update(rule.name(), &declaration, Some(rule));
-        let applied = update.map(|update| {
-            rule.set_config(declaration);
-            self.notices.extend(update.apply(rule));
-        });
-        rule.start_scaling(self.settings.scale_of(rule.name()), scaler);
-        applied
+        let update = self.plan_update(rule.name(), &declaration, Some(rule))?;
+        rule.set_config(declaration);
+        self.notices.extend(update.apply(rule));
+        Ok(())
     }
 
     fn report_unknown_store(&mut self, rule: &Arc<str>, update: &RuleUpdate) {

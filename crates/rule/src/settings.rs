@@ -188,11 +188,6 @@ impl Settings {
         self
     }
 
-    /// How the quotas of a rule follow the load.
-    pub(crate) fn scale_of(&self, rule: &str) -> Option<&LoadScale> {
-        self.rules.get(rule)?.scale.as_ref()
-    }
-
     /// Sets the clock of limiters in memory; for tests.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {

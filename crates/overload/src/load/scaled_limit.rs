@@ -19,7 +19,7 @@ use tidegate_limiter::{
 /// A limiter whose limit can be changed at run time.
 pub trait Scalable: Send + Sync + 'static {
     /// The type of its limit.
-    type Limit: Clone + Send;
+    type Limit: Clone + PartialEq + Send;
 
     /// The current limit.
     fn limit(&self) -> Self::Limit;
@@ -27,7 +27,7 @@ pub trait Scalable: Send + Sync + 'static {
     /// Multiplies the limit; an error if the result is invalid or could not be applied.
     fn scale(limit: &Self::Limit, factor: Ratio) -> Result<Self::Limit, BuildError>;
 
-    /// Changes the limit.
+    /// Changes the limit. It is called while the state of the [`ScaledLimit`] is locked, so it must not drop that one.
     fn set_limit(&self, limit: &Self::Limit) -> Result<(), BuildError>;
 
     /// The share of the limit in use; `None` if unknown. Such a limit does not grow above the declared one,
@@ -152,7 +152,14 @@ pub struct ScaledLimit<T: Scalable> {
 impl<T: Scalable> ScaledLimit<T> {
     /// Creates a builder that scales `target`.
     pub fn builder(target: Arc<T>) -> ScaledLimitBuilder<T> {
-        ScaledLimitBuilder { target, scale: None, schedule: None, usage_source: None, previous: None }
+        ScaledLimitBuilder {
+            target,
+            base_limit: None,
+            scale: None,
+            schedule: None,
+            usage_source: None,
+            previous: None,
+        }
     }
 
     /// The factor that the limit was last multiplied by.
@@ -170,6 +177,14 @@ impl<T: Scalable> ScaledLimit<T> {
         lock(&self.inner.state).failure.clone()
     }
 
+    /// Stops to follow and leaves the limit as it is now, for a successor that starts
+    /// [with the declared limit](ScaledLimitBuilder::with_base_limit) and [resumes](ScaledLimitBuilder::resume) the result.
+    pub fn detach(self) -> Option<Scaler> {
+        let mut state = lock(&self.inner.state);
+        state.status = ScaleStatus::Stopped;
+        state.scaler
+    }
+
     /// Declares another limit, which is scaled from now on. A limit that is changed directly on the target is
     /// overwritten when the factor changes next.
     pub fn set_base_limit(&self, limit: T::Limit) -> Result<(), BuildError> {
@@ -185,8 +200,8 @@ impl<T: Scalable> ScaledLimit<T> {
 impl<T: Scalable> Drop for ScaledLimit<T> {
     fn drop(&mut self) {
         let mut state = lock(&self.inner.state);
-        state.status = ScaleStatus::Stopped;
-        if state.applied_factor != Ratio::ONE {
+        let status = std::mem::replace(&mut state.status, ScaleStatus::Stopped);
+        if status == ScaleStatus::Active && state.applied_factor != Ratio::ONE {
             // The target had this limit before, so it accepts it again; an error could not be reported
             // anyway.
             let _error = self.inner.target.set_limit(&state.base_limit);
@@ -201,8 +216,9 @@ impl<T: Scalable> fmt::Debug for ScaledLimit<T> {
 }
 
 /// The settings of a [`ScaledLimit`].
-pub struct ScaledLimitBuilder<T> {
+pub struct ScaledLimitBuilder<T: Scalable> {
     target: Arc<T>,
+    base_limit: Option<T::Limit>,
     scale: Option<ScalePolicy>,
     schedule: Option<Schedule>,
     usage_source: Option<Box<dyn LoadSource>>,
@@ -210,6 +226,13 @@ pub struct ScaledLimitBuilder<T> {
 }
 
 impl<T: Scalable> ScaledLimitBuilder<T> {
+    /// Declares the limit that is scaled. By default it is the current limit of the target, which is wrong if the target has a
+    /// scaled limit now.
+    #[must_use]
+    pub fn with_base_limit(self, limit: T::Limit) -> Self {
+        Self { base_limit: Some(limit), ..self }
+    }
+
     /// Follows the load.
     #[must_use]
     pub fn with_load_policy(self, scale: ScalePolicy) -> Self {
@@ -237,7 +260,7 @@ impl<T: Scalable> ScaledLimitBuilder<T> {
 
     /// Starts to follow. An error if the limit cannot be multiplied by the minimum or the maximum factor.
     pub fn start(self, monitor: &LoadMonitor) -> Result<ScaledLimit<T>, BuildError> {
-        let Self { target, scale, schedule, usage_source: used, previous } = self;
+        let Self { target, base_limit, scale, schedule, usage_source: used, previous } = self;
         let factors = || schedule.iter().flat_map(Schedule::factors);
         let min =
             factors().min().unwrap_or_default().multiply(scale.map_or(Ratio::ONE, |scale| scale.floor()));
@@ -246,7 +269,7 @@ impl<T: Scalable> ScaledLimitBuilder<T> {
         // Long enough to smooth single readings, short compared with the step interval.
         let usage = Ewma::new(Micros::from_secs(1)).ok();
         let state = ScaleState {
-            base_limit: target.limit(),
+            base_limit: base_limit.unwrap_or_else(|| target.limit()),
             factor_range: (min, max),
             scaler: scale.map(|scale| {
                 let scaler = Scaler::new(scale);
@@ -255,7 +278,7 @@ impl<T: Scalable> ScaledLimitBuilder<T> {
             schedule,
             usage,
             applied_factor: Ratio::ONE,
-            attempted_factor: Ratio::ONE,
+            attempted_factor: None,
             failure: None,
             status: ScaleStatus::Active,
         };
@@ -271,7 +294,7 @@ impl<T: Scalable> ScaledLimitBuilder<T> {
     }
 }
 
-impl<T> fmt::Debug for ScaledLimitBuilder<T> {
+impl<T: Scalable> fmt::Debug for ScaledLimitBuilder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { scale, schedule, .. } = self;
         f.debug_struct("ScaledLimitBuilder")
@@ -296,7 +319,7 @@ struct ScaleState<L> {
     usage: Option<Ewma>,
     applied_factor: Ratio,
     /// The factor that was tried last; one that failed is not retried at every reading.
-    attempted_factor: Ratio,
+    attempted_factor: Option<Ratio>,
     failure: Option<BuildError>,
     status: ScaleStatus,
 }
@@ -341,11 +364,15 @@ impl<T: Scalable> ScaledInner<T> {
             return;
         }
         let factor = factor(&mut state);
-        if factor == state.attempted_factor {
+        if Some(factor) == state.attempted_factor {
             return;
         }
-        state.attempted_factor = factor;
-        let changed = T::scale(&state.base_limit, factor).and_then(|limit| self.target.set_limit(&limit));
+        state.attempted_factor = Some(factor);
+        let changed =
+            T::scale(&state.base_limit, factor).and_then(|limit| match limit == self.target.limit() {
+                true => Ok(()),
+                false => self.target.set_limit(&limit),
+            });
         state.failure = changed.err();
         if state.failure.is_none() {
             state.applied_factor = factor;

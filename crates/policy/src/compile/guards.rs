@@ -99,14 +99,14 @@ pub(crate) enum GuardRejection {
 pub(crate) struct ScheduledBandwidth {
     keys: Arc<KeyedBandwidth>,
     /// The rate of the policy, whose burst may be the default one.
-    declared: Quota,
+    pub(crate) declared: Quota,
 }
 
 impl Scalable for ScheduledBandwidth {
     type Limit = Quota;
 
     fn limit(&self) -> Quota {
-        self.declared
+        self.keys.quota()
     }
 
     fn scale(limit: &Quota, factor: Ratio) -> Result<Quota, BuildError> {
@@ -161,6 +161,11 @@ impl CompiledRule {
     /// Rejects a request whose feature is off, or whose class is shed.
     pub(crate) fn check_load(&self, class: usize) -> Result<(), Rejection> {
         check_load(self.feature.as_ref(), self.shedder.as_deref(), class)
+    }
+
+    /// Whether its quotas follow the load or a schedule.
+    pub(crate) fn is_scaled(&self) -> bool {
+        self.source.schedule.is_some() || self.source.scale.is_some()
     }
 
     /// The limits of a request of this class.

@@ -136,7 +136,7 @@ impl Compiler {
     pub fn compile(&self, policy: &Policy, before: Option<&PolicyGate>) -> Result<PolicyGate, PolicyError> {
         let made = CompiledPolicy::build(policy, self, before.map(|before| &*before.inner))?;
         let monitor = PreparedMonitor::start(made.monitor)?;
-        // Limiters are compared by their declared quotas, not by those that a schedule has scaled.
+        // The new gate scales the limiters from now on. Until then they keep their factors.
         let paused = before.map(PolicyGate::pause_schedules);
         let declared = self.rules.redeclare(made.declarations, made.settings);
         let limits = match declared {
@@ -370,17 +370,19 @@ impl PolicyGate {
 
     /// Applies the schedules of all rules from now on. Those that follow the load continue from the factors of `scalers`.
     fn attach_schedules(&self, scalers: &Scalers) {
+        self.restore_unscaled_quotas();
         let Some(monitor) = &self.inner.monitor else { return };
         let mut scaled = self.inner.scaled_limits.lock().unwrap_or_else(PoisonError::into_inner);
         for rule in &self.inner.rules {
             let scale = rule.source.scale.as_ref().and_then(|scale| load::scale_policy(scale).ok());
             let schedule = &rule.source.schedule;
-            if schedule.is_none() && scale.is_none() {
+            if !rule.is_scaled() {
                 continue;
             }
             for index in rule.limits_of(usize::MAX) {
                 let Some(limit) = self.inner.gate.limits().get(index) else { continue };
-                let mut builder = ScaledLimit::builder(Arc::new(limit.rule().clone()));
+                let mut builder = ScaledLimit::builder(Arc::new(limit.rule().clone()))
+                    .with_base_limit(limit.rule().declared_quotas());
                 if let Some(schedule) = schedule {
                     builder = builder.with_schedule(schedule.clone());
                 }
@@ -394,18 +396,33 @@ impl PolicyGate {
             let Some(schedule) = schedule else { continue };
             // Cannot fail: the compiler has checked that bandwidths can be scaled.
             scaled.bandwidths.extend(rule.scheduled_bandwidths().filter_map(|bandwidth| {
-                let builder = ScaledLimit::builder(Arc::new(bandwidth)).with_schedule(schedule.clone());
+                let declared = bandwidth.declared;
+                let builder = ScaledLimit::builder(Arc::new(bandwidth)).with_base_limit(declared);
+                let builder = builder.with_schedule(schedule.clone());
                 builder.start(&monitor.monitor).ok()
             }));
         }
     }
 
-    /// Restores the declared quotas and bandwidths of all rules until the result is dropped.
+    /// Restores the declared quotas of rules that followed the load or a schedule under the gate before, and no longer do.
+    fn restore_unscaled_quotas(&self) {
+        for rule in self.inner.rules.iter().filter(|rule| !rule.is_scaled()) {
+            for limit in rule.limits_of(usize::MAX).filter_map(|index| self.inner.gate.limits().get(index)) {
+                let declared = limit.rule().declared_quotas();
+                if declared != limit.rule().quotas() {
+                    // The limiter had these quotas before, so it accepts them again.
+                    let _error = limit.rule().set_limit(&declared);
+                }
+            }
+        }
+    }
+
+    /// Stops the schedules and the scaling by load of all rules until the result is dropped. Their quotas stay scaled.
     fn pause_schedules(&self) -> PausedSchedules<'_> {
         let mut scaled = self.inner.scaled_limits.lock().unwrap_or_else(PoisonError::into_inner);
         let limits = std::mem::take(&mut *scaled).limiters.into_iter();
         let scalers = limits.filter_map(|(index, scaled)| {
-            Some((self.inner.gate.limits().get(index)?.rule().shared_name(), scaled.scaler()?))
+            Some((self.inner.gate.limits().get(index)?.rule().shared_name(), scaled.detach()?))
         });
         PausedSchedules { gate: Some(self), scalers: scalers.collect() }
     }

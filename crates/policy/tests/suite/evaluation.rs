@@ -462,6 +462,36 @@ fn schedule_scales_quotas_across_reload() {
     assert_eq!(quota(), "3/min");
 }
 
+/// A change of quotas settles the open reservations of a limiter, so a refund shows that there was none.
+#[test]
+fn reload_does_not_lift_a_schedule() {
+    let (clock, manual_clock) = Clock::manual();
+    let scheduled = |schedule: Option<&str>| {
+        let schedule = schedule.map(|schedule| schedule.parse().unwrap());
+        policy([RuleSpec { schedule, ..rule("one", &["10 per 52w"]) }])
+    };
+    let (rules, day) = (Rules::new(), Some("09:00-18:00 x0.5"));
+    let compiler = Compiler::new(rules.clone()).clock(clock);
+    let live = LivePolicy::new(compiler, &scheduled(day)).unwrap();
+    manual_clock.advance(Duration::from_secs(10 * 3_600));
+    live.current().update_schedules();
+    let limiter = rules.list()[0].limiter().unwrap();
+    let reserve = || limiter.blocking().key("ann").reserve(5, Duration::ZERO);
+    let reserved = reserve();
+    assert!(reserved.decision().is_allowed());
+    live.replace(&scheduled(day)).unwrap();
+    let mut wrong = scheduled(day);
+    wrong.rules[0].store = Some("nowhere".to_owned());
+    assert!(live.replace(&wrong).is_err());
+    drop(reserved);
+    let reserved = reserve();
+    assert!(reserved.decision().is_allowed(), "the reservation was refunded");
+    reserved.keep();
+
+    live.replace(&scheduled(None)).unwrap();
+    assert_eq!(rules.list()[0].quotas()[0].to_string(), "10 per 52w");
+}
+
 #[test]
 fn schedule_scales_bandwidth_across_reload() {
     let (clock, manual_clock) = Clock::manual();

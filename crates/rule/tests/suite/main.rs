@@ -12,4 +12,5 @@ mod proxies;
 mod quota_change_properties;
 mod redeclaration;
 mod rejection;
+mod scaling;
 mod waiting;
