@@ -1,7 +1,7 @@
 //! Clocks. No other module reads the system time.
 //!
 //! Every reading is in microseconds since the Unix epoch, so that windows can follow the calendar. It advances with the
-//! monotonic clock, so that a correction of the wall clock changes nothing.
+//! monotonic clock, so that a correction of the wall clock changes nothing. Only [`Clock::wall`] follows corrections.
 
 use std::{
     fmt,
@@ -14,7 +14,7 @@ use std::{
 };
 use tidegate_core::{Bound, Micros};
 
-/// A source of time: the system clock, a coarse clock, tokio's clock, or a manual clock for tests.
+/// A source of time: the system clock, a coarse clock, the wall clock, tokio's clock, or a manual clock for tests.
 ///
 /// ```
 /// use std::time::Duration;
@@ -37,6 +37,7 @@ pub struct Clock {
 enum ClockSource {
     System(&'static SystemClock),
     Coarse(&'static CoarseClock),
+    Wall,
     Manual(Arc<ManualClockState>),
     #[cfg(feature = "tokio")]
     Tokio(TokioClock),
@@ -68,6 +69,12 @@ impl Clock {
             Some(coarse) => Self { source: ClockSource::Coarse(coarse) },
             None => Self::system(),
         }
+    }
+
+    /// The wall clock of the operating system. It follows corrections and includes the time for which the machine was
+    /// suspended, but can go back: for dates that another machine compares with its own, not for limits.
+    pub fn wall() -> Self {
+        Self { source: ClockSource::Wall }
     }
 
     /// A clock that starts at zero and advances only through the returned [`ManualClock`].
@@ -117,6 +124,7 @@ impl Clock {
         match &self.source {
             ClockSource::System(clock) => clock.now(),
             ClockSource::Coarse(clock) => clock.now(),
+            ClockSource::Wall => unix_micros(),
             ClockSource::Manual(manual_clock) => manual_clock.now.load(Ordering::Acquire),
             #[cfg(feature = "tokio")]
             ClockSource::Tokio(clock) => clock.now(),
@@ -160,6 +168,7 @@ impl fmt::Debug for Clock {
         let name = match &self.source {
             ClockSource::System(_) => "system",
             ClockSource::Coarse(_) => "coarse",
+            ClockSource::Wall => "wall",
             ClockSource::Manual(_) => "manual",
             #[cfg(feature = "tokio")]
             ClockSource::Tokio(_) => "tokio",

@@ -27,12 +27,12 @@ pub(crate) struct Connector {
 
 /// The TLS configuration for `rediss://` addresses; `None` leaves TLS to the driver.
 #[cfg(feature = "tls")]
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ClientTls(pub(crate) Option<Arc<ClientConfig>>);
 
 /// Placeholder for builds without TLS.
 #[cfg(not(feature = "tls"))]
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ClientTls();
 
 enum ConnectorKind {

@@ -92,7 +92,7 @@ impl RedisNode {
         requests: &[StoreRequest],
         now: Option<Micros>,
     ) -> Vec<Result<ScriptReply, NodeError>> {
-        let mut message = Message::new(now.unwrap_or_else(|| self.clock.now()));
+        let mut message = Message::new(now.unwrap_or_else(|| self.wall_clock.now()));
         requests.iter().for_each(|request| message.add(request, |key_ref| self.key_names.key(key_ref)));
         message.append_foreign(&self.key_names.foreign_quotas());
         let script = script::decide_script(message.kinds());

@@ -69,6 +69,9 @@ pub(crate) struct RedisNode {
     queue: Mutex<RequestQueue>,
     health: RedisHealth,
     clock: Clock,
+    /// For the boundaries of calendar windows, which the server compares with its own time. The other clocks stop while the
+    /// machine is suspended, and would be behind from then on.
+    wall_clock: Clock,
 }
 
 /// The result of a request.
@@ -108,6 +111,7 @@ impl RedisNode {
             has_keep_alive: AtomicBool::new(false),
             queue: Mutex::default(),
             clock: Clock::system(),
+            wall_clock: Clock::wall(),
         })
     }
 
@@ -146,7 +150,7 @@ impl RedisNode {
     /// only to the next command.
     pub(crate) async fn submit_asking(self: &Arc<Self>, request: &StoreRequest) -> NodeResult {
         self.ready().await?;
-        let mut message = Message::new(self.clock.now());
+        let mut message = Message::new(self.wall_clock.now());
         message.add(request, |key_ref| self.key_names.key(key_ref));
         message.append_foreign(&self.key_names.foreign_quotas());
         let script = script::decide_script(message.kinds());
@@ -292,4 +296,41 @@ pub(crate) fn key_refs(request: &StoreRequest) -> impl Iterator<Item = &KeyRef> 
         | StoreRequest::Renew { key_ref, .. } => (&[], Some(key_ref)),
     };
     checks.iter().map(|check| &check.key_ref).chain(key_ref)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+#[allow(clippy::unwrap_used, reason = "this is how a test fails")]
+mod tests {
+    use super::*;
+    use crate::connector::ClientTls;
+    use tidegate_core::{CarryOver, Demand};
+    use tidegate_limiter::store::{PermitMode, QuotaSelection, StoreCheck, StoreLimit};
+    use tidegate_testkit::servers::RedisServer;
+
+    /// A machine was suspended for some days. The clock of the process stood still, and the next call reads the current time.
+    #[tokio::test]
+    async fn calendar_windows_follow_the_wall_clock_after_a_suspension() {
+        let server = RedisServer::start().unwrap();
+        let info = redis::IntoConnectionInfo::into_connection_info(server.url()).unwrap();
+        let connector = Connector::for_server(info, &ClientTls::default()).unwrap();
+        let modes = Arc::<FailureModes>::default();
+        let key_names = Arc::new(KeyNames::new("test"));
+        let (wall_clock, manual_clock) = Clock::manual();
+        let node = RedisNode::new(key_names, connector, Duration::from_secs(5), KeyPassing::Keys, &modes);
+        let now = node.wall_clock.now();
+        assert!(format!("{:?}", node.wall_clock).starts_with("Clock(wall"));
+        let node = Arc::new(RedisNode { wall_clock, ..Arc::into_inner(node).unwrap() });
+        node.connect().await.unwrap();
+
+        let quota = "2/day fixed-window in UTC".parse().unwrap();
+        let limit = StoreLimit::new("rule", vec![quota], QuotaSelection::All, CarryOver::Keep);
+        let key_ref = KeyRef { limit: Arc::new(limit), key: "a".to_owned(), tier: 0 };
+        let (demand, permit_mode) = (Demand::new(1), PermitMode::Peek);
+        let check = StoreCheck { key_ref, demand, permit_mode, receipt: true };
+        let requests = [StoreRequest::Decide(vec![check])];
+        manual_clock.set(now.saturating_sub(Micros::from_secs(3 * 86_400)));
+        assert!(node.call(CONTROL_CONN, &requests, None).await[0].is_err());
+        manual_clock.set(now);
+        assert!(node.call(CONTROL_CONN, &requests, None).await[0].is_ok());
+    }
 }
