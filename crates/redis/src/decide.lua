@@ -137,6 +137,21 @@ local function effective_state(quota, entry)
   return quota.kind.convert_state(quota, entry.writer, entry.state, now)
 end
 
+-- A total that another quota has replaced is stored for thirty days after the last write.
+local REPLACED_TOTAL_RETENTION = 30 * 86400 * 1000000
+-- The rules for which a request of this call has a total. In the keys of other rules a total was replaced.
+local rules_with_total = {}
+
+local function is_replaced_total(writer) return writer.kind == kinds.total and not rules_with_total[writer.rule] end
+
+-- The time until which an entry is stored.
+local function stored_until(entry)
+  local writer = entry.writer
+  local reset_at = writer.kind.reset_at(writer, entry.state, now)
+  if is_replaced_total(writer) then return min(reset_at, now + REPLACED_TOTAL_RETENTION) end
+  return reset_at
+end
+
 local out, size = {}, 0
 
 -- Decides every quota of one check; returns whether all of them grant.
@@ -231,6 +246,7 @@ local function open_cell(key, first, count)
   local time_error
   for index = first, first + count - 1 do
     local kind = quotas[index].kind
+    if kind == kinds.total then rules_with_total[quotas[index].rule] = true end
     time_error = time_error or (kind.time_error and kind.time_error(quotas[index], now))
   end
   if time_error then
@@ -320,7 +336,7 @@ local function reset(p)
   for _, entry in ipairs(cell.entries) do
     local writer = entry.writer
     if writer.kind ~= kinds.concurrency then
-      cell.keep_until = max(cell.keep_until or 0, writer.kind.reset_at(writer, entry.state, now))
+      cell.keep_until = max(cell.keep_until or 0, stored_until(entry))
       entry.state = writer.kind.new()
     end
   end
@@ -377,10 +393,11 @@ end
 local has_failed = false
 for _, key in ipairs(changed) do
   local cell, name = cells[key], KEYS[key] or ARGV[key + 1]
-  local reset_at, parts = cell.keep_until or 0, { string.char(cell.generation) }
+  local reset_at, parts, has_total = cell.keep_until or 0, { string.char(cell.generation) }, false
   for _, entry in ipairs(ordered_entries(cell)) do
     local writer = entry.writer
-    reset_at = max(reset_at, writer.kind.reset_at(writer, entry.state, now))
+    reset_at = max(reset_at, stored_until(entry))
+    has_total = has_total or (writer.kind == kinds.total and not is_replaced_total(writer))
     parts[#parts + 1] = pack('>I2', writer.tag) .. writer.kind.save(writer, entry.state)
   end
   local failed
@@ -390,7 +407,10 @@ for _, key in ipairs(changed) do
   local is_permanent = reset_at == LARGEST_EXACT
   if cell.generation > 0 then
     local left = call('PTTL', name)
-    ttl, is_permanent = max(ttl, left), is_permanent or left == -1
+    if left == -1 then
+      is_permanent, left = is_permanent or has_total, REPLACED_TOTAL_RETENTION / 1000
+    end
+    ttl = max(ttl, left)
   end
   if is_permanent then
     failed = redis_pcall('SET', name, table.concat(parts))

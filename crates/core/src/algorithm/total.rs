@@ -1,7 +1,7 @@
 //! Total: a stock of tokens that never refills.
 //!
 //! ```text
-//!   limit ┤‾‾‾‾‾‾‾▉▉▉▉▉▉  used up: denied for good
+//!   limit ┤‾‾‾‾‾‾‾▉▉▉▉▉▉  used up: denied permanently
 //!         │   ▉▉▉▉▉▉▉▉▉▉
 //!       0 ┼▉▉▉▉▉▉▉▉▉▉▉▉▉──▶  time changes nothing
 //! ```
@@ -9,7 +9,8 @@
 //! Only a refund or a reset of the key makes room again. So a denial has no retry time
 //! ([`Retry::Never`](crate::Retry::Never)), also for a cost that the stock had covered before.
 //!
-//! Note that a used key is stored forever: it occupies memory until it is reset. Stores neither expire nor evict it.
+//! Note that a used key is stored without an expiry: it occupies memory until it is reset. Stores neither expire nor evict
+//! it while the total is in force. Thirty days after another quota has replaced the total, an idle key may be removed.
 
 use super::{Algorithm, ChargeResult, Demand, Effect, LuaArgs, Overdraft, Receipt};
 use crate::{

@@ -55,6 +55,10 @@ pub struct Quota {
 }
 
 impl Quota {
+    /// How long the used tokens of a total are stored after another quota has replaced it: thirty days. A total that
+    /// returns within this time finds them.
+    pub const REPLACED_TOTAL_RETENTION: Micros = Micros::from_secs(30 * 86_400);
+
     /// A rate of `amount` per second.
     pub const fn per_second(amount: u64) -> Rate {
         Rate::new(amount, Micros::from_secs(1))
@@ -331,6 +335,13 @@ impl Quota {
     /// The time until a state is equivalent to that of an unused key.
     pub fn forgotten_after<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) -> Micros {
         self.kind.forgotten_after(state, now)
+    }
+
+    /// The time for which a state is stored when other quotas have replaced this one: until it is forgotten, at most
+    /// [`Quota::REPLACED_TOTAL_RETENTION`] for a total.
+    pub fn stored_after_replacement<W: AlgorithmState + ?Sized>(&self, state: &mut W, now: Micros) -> Micros {
+        let forgotten_after = self.forgotten_after(state, now);
+        if self.is_total() { forgotten_after.min(Self::REPLACED_TOTAL_RETENTION) } else { forgotten_after }
     }
 
     /// Writes the state of a limiter that is created at `now`; see [`crate::Algorithm::create`].

@@ -614,11 +614,11 @@ impl QuotaPlan {
 
     /// The head with the expiry of the states in `cell`.
     fn head(&self, cell: Cell<'_>, now: Micros) -> u64 {
-        let resets = self
-            .states(cell)
-            .chain(self.retained(cell))
-            .map(|(quota, mut words)| now.saturating_add(quota.forgotten_after(&mut words, now)).get());
-        self.generation() | resets.max().unwrap_or(0)
+        let own = self.states(cell).map(|(quota, mut words)| quota.forgotten_after(&mut words, now));
+        let retained =
+            self.retained(cell).map(|(quota, mut words)| quota.stored_after_replacement(&mut words, now));
+        let stored_for = own.chain(retained).max().unwrap_or(Micros::ZERO);
+        self.generation() | now.saturating_add(stored_for).get()
     }
 
     /// The generation of the cells of this plan.

@@ -116,6 +116,23 @@ fn full_table_keeps_totals_and_denies_new_keys() {
     }
 }
 
+/// A total that another quota has replaced is stored for thirty days. Its keys then make room, and until then a total that
+/// returns finds what is used.
+#[test]
+fn replaced_total_leaves_the_table_after_thirty_days() {
+    let day = Duration::from_secs(86_400);
+    for (days, makes_room) in [(29, false), (31, true)] {
+        let (builder, manual_clock) = builder(1);
+        let total = builder.clone().build("2 total").unwrap();
+        fill(&total);
+        let rate = builder.overflow(Overflow::Deny).predecessor(&total).build("5/min").unwrap();
+        rate.take_over(&total);
+        manual_clock.advance(day * days);
+        let admitted = (100..200_u64).filter(|key| rate.check(key).is_allowed()).count();
+        assert_eq!(admitted > 0, makes_room, "after {days} days");
+    }
+}
+
 /// A key without a cell is counted once per check, independent of the operation and its retries.
 #[test]
 fn overflow_is_counted_once_per_check() {

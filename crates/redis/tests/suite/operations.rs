@@ -153,6 +153,35 @@ async fn total_never_expires() {
     assert_eq!(matching_keys(&server, "tidegate:{*"), ["tidegate:{trial:a}:1"]);
 }
 
+/// A total that another quota has replaced is stored for thirty days; a total that returns within them finds what is used.
+#[tokio::test]
+async fn replaced_total_expires_after_thirty_days() {
+    let server = RedisServer::start().unwrap();
+    let store = connect_store(&server.url()).await;
+    let total = build_limiter(&store, "trial", "3 total");
+    let rate = build_limiter(&store, "trial", "9/min");
+    for (key, is_reset) in [("a", false), ("b", true)] {
+        let name = format!("tidegate:{{trial:{key}}}:1");
+        let ttl = || integer_reply(&server, &["PTTL", &name]);
+        assert_eq!(summarize(&total.decide(key, 2).await), "allow 1 of 3");
+        if is_reset {
+            total.key(key).reset().await.unwrap();
+        }
+        assert_eq!(ttl(), -1, "{key}");
+        assert_eq!(summarize(&rate.decide(key, 1).await), "allow 8 of 9");
+        let days = 30 * 86_400_000;
+        assert!((days - 60_000..=days + 60_000).contains(&ttl()), "{key}: {}", ttl());
+        rate.key(key).reserve(1, Duration::ZERO).await.cancel().await;
+        assert!((days - 60_000..=days + 60_000).contains(&ttl()), "{key}: {}", ttl());
+        // The total is in force again.
+        let expected = if is_reset { "allow 2 of 3" } else { "allow 0 of 3" };
+        assert_eq!(summarize(&total.decide(key, 1).await), expected, "{key}");
+        assert_eq!(ttl(), -1, "{key}");
+        rate.key(key).reset().await.unwrap();
+        assert!((days - 60_000..=days + 60_000).contains(&ttl()), "{key}: {}", ttl());
+    }
+}
+
 /// The server's clock, in microseconds.
 fn server_time(server: &RedisServer) -> u64 {
     let reply = server.command(&["TIME"]).unwrap();
