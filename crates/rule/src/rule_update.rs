@@ -442,6 +442,12 @@ fn check_settings(
         let fix = "return a `Result` from the function with the attribute, add `classify` to the attribute, or remove it";
         return Some(("while-failing", SettingError::new(problem, fix)));
     }
+    let quotas = if rule_settings.quotas.is_empty() { &declared.quotas } else { &rule_settings.quotas };
+    if rule_settings.scale.is_some()
+        && let Err(error) = LoadScale::reject_totals("scale", quotas)
+    {
+        return Some(("scale", error));
+    }
     let (first, given) = (declared.quotas.first()?, rule_settings.quotas.first()?);
     if declared.selection == QuotaSelection::Tier && declared.quotas.len() != rule_settings.quotas.len() {
         let (tiers, given) = (declared.quotas.len(), rule_settings.quotas.len());

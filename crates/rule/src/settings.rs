@@ -237,6 +237,17 @@ pub struct LoadScale {
     pub policy: ScalePolicy,
 }
 
+impl LoadScale {
+    /// Rejects totals under this policy key: tokens of a larger total would never be repaid, and a denial by a smaller one is
+    /// final.
+    #[doc(hidden)]
+    pub fn reject_totals(key: &str, quotas: &[Quota]) -> Result<(), SettingError> {
+        let Some(total) = quotas.iter().find(|quota| quota.is_total()) else { return Ok(()) };
+        let problem = format!("`{key}` changes quotas for a time, but `{total}` never refills");
+        Err(SettingError::new(problem, format!("remove `{key}`, or use a rate")))
+    }
+}
+
 /// A check of every call of a rule, before its quotas.
 #[derive(Clone)]
 pub struct CallCheck(Arc<dyn Fn() -> Result<(), Rejection> + Send + Sync>);

@@ -105,6 +105,10 @@ impl Scalable for DirectLimiter {
     }
 
     fn scale(limit: &Quota, factor: Ratio) -> Result<Quota, BuildError> {
+        // Tokens of a larger total would never be repaid, and a denial by a smaller one is final.
+        if limit.is_total() && factor != Ratio::ONE {
+            return Err(BuildError::unsupported_quota(limit, "a rate, as in `10/s`"));
+        }
         let scaled = limit.scale(factor)?;
         // A longer log may need more state than there is room for.
         match scaled.state_len() > limit.state_len() {

@@ -393,6 +393,12 @@ fn unscalable_limit_is_rejected() {
         ScaledLimit::builder(huge.clone()).with_load_policy(ScalePolicy::default()).start(&monitor).is_err()
     );
     let log = Arc::new(Limiter::new("100/min sliding-log").unwrap());
+    let total = Arc::new(DirectLimiter::new("5 total").unwrap());
+    let scaled = ScaledLimit::builder(total).with_load_policy(ScalePolicy::default()).start(&monitor);
+    assert_eq!(
+        scaled.unwrap_err(),
+        BuildError::unsupported_quota(&"5 total".parse().unwrap(), "a rate, as in `10/s`")
+    );
     let grows = ScaledLimit::builder(log.clone()).with_load_policy(ScalePolicy::default()).start(&monitor);
     assert!(
         matches!(grows, Err(BuildError::IncompatibleQuota { .. })),

@@ -308,6 +308,7 @@ fn declare_limit(
         let fix = "use another key, such as `ip`; `request` is for `bandwidth`";
         return Err(SettingError::new("quota with the key `request` limits nothing", fix));
     }
+    source.check_scaled_totals().map_err(|(_, error)| error)?;
     let factors: Vec<Ratio> =
         source.schedule.iter().flat_map(Schedule::factors).chain([Ratio::ONE]).collect();
     check_scalable(&quotas, factors.iter().copied()).map_err(|error| quota_error(&error))?;

@@ -7,7 +7,7 @@ use tidegate_core::{AlgorithmKind, CarryOver, LARGEST_EXACT, Percent, Quota, Rat
 use tidegate_limiter::{Capacity, FailureMode, Overflow};
 use tidegate_overload::Schedule;
 use tidegate_rule::{
-    Mode,
+    LoadScale, Mode,
     request::{DuplicateKeys, MissingKey},
 };
 
@@ -129,6 +129,20 @@ impl RuleSpec {
 }
 
 impl RuleSpec {
+    /// Checks that no total follows the load or a schedule; the error with its key.
+    pub(crate) fn check_scaled_totals(&self) -> Result<(), (&'static str, SettingError)> {
+        let quotas: Vec<Quota> = match &self.quotas {
+            Quotas::All(quotas) => quotas.clone(),
+            Quotas::Tiers(tiers) => {
+                tiers.quotas.iter().map(|(_, quota)| *quota).chain([tiers.default]).collect()
+            }
+        };
+        let keys = [("scale", self.scale.is_some()), ("schedule", self.schedule.is_some())];
+        keys.into_iter()
+            .filter(|(_, is_set)| *is_set)
+            .try_for_each(|(key, _)| LoadScale::reject_totals(key, &quotas).map_err(|error| (key, error)))
+    }
+
     /// The maximum time that a request waits: `wait`, or else the whole queue of a leaky bucket.
     pub fn effective_wait(&self) -> Duration {
         let quotas = match &self.quotas {

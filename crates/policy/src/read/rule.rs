@@ -305,12 +305,16 @@ impl PolicyReader<'_> {
                 );
             }
             reader.check_captures(first_reference, &rule.matching);
-            let schedule_node = entries
-                .iter()
-                .map(|(key, node)| (key, node))
-                .chain(more.iter().copied())
-                .find(|(key, _)| key.text == "schedule");
-            if let (Some((_, at)), Err(error)) = (schedule_node, rule.check_bandwidth()) {
+            let find_node = |name: &str| {
+                let mut nodes = entries.iter().map(|(key, node)| (key, node)).chain(more.iter().copied());
+                nodes.find(|(key, _)| key.text == name)
+            };
+            if let (Some((_, at)), Err(error)) = (find_node("schedule"), rule.check_bandwidth()) {
+                reader.report_error(at.span, error.problem(), error.fix());
+            }
+            if let Err((key, error)) = rule.check_scaled_totals()
+                && let Some((_, at)) = find_node(key)
+            {
                 reader.report_error(at.span, error.problem(), error.fix());
             }
             Some(rule)

@@ -462,6 +462,18 @@ fn schedule_scales_quotas_across_reload() {
     assert_eq!(quota(), "3/min");
 }
 
+/// A policy that was built in code is checked too.
+#[test]
+fn schedule_of_a_total_is_rejected() {
+    let schedule = Some("09:00-18:00 x2".parse().unwrap());
+    let totals = policy([RuleSpec { schedule, ..rule("trial", &["5/s", "9 total"]) }]);
+    let error = Compiler::new(Rules::new()).compile(&totals, None).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "rule `trial`: `schedule` changes quotas for a time, but `9 total` never refills; remove `schedule`, or use a rate"
+    );
+}
+
 /// A change of quotas settles the open reservations of a limiter, so a refund shows that there was none.
 #[test]
 fn reload_does_not_lift_a_schedule() {

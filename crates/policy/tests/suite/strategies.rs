@@ -617,6 +617,14 @@ fn rules(has_user: bool) -> BoxedStrategy<RuleSpec> {
             let (key, (missing, duplicates), cost, charge, priority, enforcement, inherit) = terms;
             let (name, (schedule, overload), (store, prefetch), failure_mode, wait, queue, message, on_limit) = actions;
             let (scale, shed, feature, while_failing) = overload;
+            // A total cannot follow the load or a schedule.
+            let has_total = match &quotas {
+                Quotas::All(quotas) => quotas.iter().any(Quota::is_total),
+                Quotas::Tiers(tiers) => {
+                    tiers.default.is_total() || tiers.quotas.iter().any(|(_, quota)| quota.is_total())
+                }
+            };
+            let (schedule, scale) = if has_total { (None, None) } else { (schedule, scale) };
             RuleSpec {
                 name,
                 matching,

@@ -150,3 +150,20 @@ fn reload_without_scale_restores_quota() {
     load.set(100);
     assert_eq!(quota(&rule), "100 per 52w");
 }
+
+#[test]
+fn scale_of_a_total_is_rejected() {
+    let (load, rules) = (TestLoad::new(), Rules::new());
+    let _rule = rules.declare(RuleConfig::new("a").quota("5 total").unwrap()).unwrap();
+    let mut only_scale = load.scale("1/s");
+    only_scale.quotas.clear();
+    for (settings, total) in [(load.scale("9 total"), "9 total"), (only_scale, "5 total")] {
+        let error = rules.apply(load.settings(settings)).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!(
+                "rule `a`: `scale` changes quotas for a time, but `{total}` never refills; remove `scale`, or use a rate"
+            )
+        );
+    }
+}
