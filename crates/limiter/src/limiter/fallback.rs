@@ -297,9 +297,12 @@ impl Fallback {
         if let Self::Local { nodes: 1, dual_count_until, .. } = self
             && decision.is_granted()
         {
-            let reset = match decision.reset_after() {
-                Micros::MAX => longest_retention(&limiter.quotas()),
-                reset => reset,
+            let quotas = limiter.quotas();
+            let reset = match (decision.reset_after(), quotas.len()) {
+                (Micros::MAX, _) => longest_retention(&quotas),
+                (reset, 0 | 1) => reset,
+                // The reset is that of the most restrictive quota.
+                (reset, _) => reset.max(longest_retention(&quotas)),
             };
             dual_count_until.fetch_max(limiter.clock().now().saturating_add(reset).get(), Ordering::Relaxed);
         }
@@ -428,18 +431,27 @@ mod tests {
         assert!(!is_denied() && !fallback.is_dual_counting());
     }
 
-    /// The rate of a rule that also has a total expires later than the hour of the total.
+    /// Whichever quota is the most restrictive: a day of a rate is longer than the hour of a total, and that longer than a second.
     #[test]
-    fn rate_beside_a_total_is_dual_counted_until_it_expires() {
-        let (clock, manual_clock) = Clock::manual();
-        let memory = Limiter::builder().clock(clock);
-        let quotas = [parse("9 total"), parse("1/d")];
-        let fallback = Fallback::new(FailureMode::default(), memory, &quotas, QuotaSelection::All).unwrap();
-        grant_in_outage(&fallback);
-        manual_clock.advance(23 * HOUR);
-        assert!(fallback.reserve_local("a", 0, Demand::new(1), PermitMode::Peek).is_err());
-        manual_clock.advance(25 * HOUR);
-        assert!(!fallback.is_dual_counting());
+    fn all_quotas_of_a_rule_are_dual_counted_until_they_expire() {
+        for (quotas, hours, later) in [
+            (["9 total", "2/d"], 23, 48),
+            (["2 total", "9/d"], 23, 48),
+            (["9 total", "2/s"], 0, 1),
+            (["2 total", "9/s"], 0, 1),
+            (["2/s", "9/d"], 23, 48),
+        ] {
+            let (clock, manual_clock) = Clock::manual();
+            let memory = Limiter::builder().clock(clock);
+            let parsed = quotas.map(parse);
+            let fallback =
+                Fallback::new(FailureMode::default(), memory, &parsed, QuotaSelection::All).unwrap();
+            grant_in_outage(&fallback);
+            manual_clock.advance(hours * HOUR + HOUR / 2);
+            assert!(fallback.is_dual_counting(), "{quotas:?}");
+            manual_clock.advance((later - hours) * HOUR);
+            assert!(!fallback.is_dual_counting(), "{quotas:?}");
+        }
     }
 
     #[test]
