@@ -110,6 +110,11 @@ pub use tidegate_redis as redis;
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// Runs the code of the chapter about the library as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/library.md")]
+struct LibraryChapter;
+
 /// Runs the code of the chapter about overload as tests.
 #[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../../../docs/overload.md")]
