@@ -2,7 +2,7 @@
 //! nested function that is limited by the client address.
 //!
 //! ```text
-//! cargo run --example actix --features actix
+//! cargo run -p tidegate --example actix --features actix
 //! curl -i http://127.0.0.1:8080/
 //! ```
 

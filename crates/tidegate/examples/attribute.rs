@@ -1,7 +1,7 @@
 //! A command line program that uses only attributes: no runtime, no settings, no middleware.
 //!
 //! ```text
-//! cargo run --example attribute
+//! cargo run -p tidegate --example attribute
 //! ```
 
 use std::{error::Error, fmt, io, process::ExitCode};

@@ -1,7 +1,7 @@
 //! A stream consumer: messages are read at a limited rate, and a function with an attribute limits each sender.
 //!
 //! ```text
-//! cargo run --example consumer --features stream
+//! cargo run -p tidegate --example consumer --features stream
 //! ```
 
 use futures_core::Stream;

@@ -1,7 +1,7 @@
 //! A gRPC server with a limit per client, a limit per tenant, and a concurrency limit.
 //!
 //! ```text
-//! cargo run --example tonic --features tower,tonic
+//! cargo run -p tidegate --example tonic --features tower,tonic
 //! ```
 //!
 //! The service is the health service of tonic, so no code has to be generated.
