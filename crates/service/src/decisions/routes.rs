@@ -17,7 +17,7 @@ use http_body::Body;
 use std::error;
 use tidegate_http_server::{ApiCaller, ApiError, MAX_BODY_SIZE, Query, TOKEN_HEADER, read_body, truncate};
 
-const OPENAPI_DOCUMENT: &str = include_str!("../../../../docs/openapi.json");
+const OPENAPI_DOCUMENT: &str = include_str!("../../openapi.json");
 
 /// The operation, selected by the path.
 #[derive(Clone, Copy, PartialEq, Eq)]
