@@ -125,6 +125,11 @@ struct OverloadChapter;
 #[doc = include_str!("../../../docs/from-spring.md")]
 struct SpringGuide;
 
+/// Runs the code of the guide for users of governor as tests.
+#[cfg(all(doctest, feature = "axum", feature = "policy", feature = "stream"))]
+#[doc = include_str!("../../../docs/from-governor.md")]
+struct GovernorGuide;
+
 /// Runs the examples in the documentation of the attributes as tests.
 #[cfg(all(doctest, feature = "macros"))]
 mod attributes {
