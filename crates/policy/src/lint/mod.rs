@@ -55,6 +55,8 @@ pub enum Lint {
     KeysNeverExpire,
     /// `unknown-method`: an unknown method that resembles a known one.
     UnknownMethod,
+    /// `open-admin`: other machines can use the admin API without a token.
+    OpenAdmin,
 }
 
 impl fmt::Display for Lint {
@@ -70,6 +72,7 @@ impl fmt::Display for Lint {
             Self::SmallCapacity => "small-capacity",
             Self::KeysNeverExpire => "keys-never-expire",
             Self::UnknownMethod => "unknown-method",
+            Self::OpenAdmin => "open-admin",
         })
     }
 }
@@ -182,6 +185,19 @@ pub fn lint(policy: &Policy) -> Vec<LintWarning> {
             let reason = format!("unknown method `{method}`");
             add(Lint::UnknownMethod, "match.method", reason, format!("did you mean `{suggestion}`?"));
         }
+    }
+    if let (Some(address), None) = (policy.admin.listen, &policy.admin.token)
+        && !address.ip().is_loopback()
+    {
+        found.push(LintWarning {
+            lint: Lint::OpenAdmin,
+            rule: String::new(),
+            path: vec!["admin".to_owned()],
+            reason: format!("other machines can read the admin API at {address} without a token"),
+            fix: format!(
+                "use `admin: {{ listen: {address}, token: $ADMIN_TOKEN }}`, or an address on loopback"
+            ),
+        });
     }
     for key in effect::find_unused_store_keys(policy) {
         let reason = format!("`{key}` has no effect without a store");
@@ -363,7 +379,7 @@ fn find_redundant_quota(rule: &RuleSpec) -> Option<(Quota, String)> {
 }
 
 /// Whether requests that `tight` allows never exceed `wide`: the same algorithm with no larger burst and no higher rate.
-/// Windows are compared only if they are equally long.
+/// Windows are compared only if they are equally long and start at the same time.
 fn is_tighter(tight: &Quota, wide: &Quota) -> bool {
     if mem::discriminant(tight.kind()) != mem::discriminant(wide.kind()) || tight.limit() > wide.limit() {
         return false;
@@ -372,8 +388,14 @@ fn is_tighter(tight: &Quota, wide: &Quota) -> bool {
         (AlgorithmKind::TokenBucket(tight), AlgorithmKind::TokenBucket(wide)) => {
             tight.initial() <= wide.initial()
         }
-        (AlgorithmKind::CalendarWindow(_), _) => tight.shares_state(wide),
-        _ => true,
+        (AlgorithmKind::Concurrency(tight), AlgorithmKind::Concurrency(wide)) => {
+            tight.lease().is_none() || tight.lease() == wide.lease()
+        }
+        (AlgorithmKind::LeakyBucket(_) | AlgorithmKind::Smooth(_) | AlgorithmKind::WarmUp(_), _) => {
+            tight == wide
+        }
+        // Windows that start at other times can be exhausted at other times.
+        _ => tight.shares_state(wide),
     };
     if !is_comparable {
         return false;

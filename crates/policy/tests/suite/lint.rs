@@ -45,6 +45,10 @@ fn quotas_with_other_starts_or_time_zones_are_not_redundant() {
     assert_eq!(lints(&["10/min", "20/min initial 5"]), []);
     assert_eq!(lints(&["10/d fixed-window in UTC", "20/d fixed-window in UTC"]), expected);
     assert_eq!(lints(&["10/d fixed-window in UTC", "20/d fixed-window in Asia/Shanghai"]), []);
+    assert_eq!(lints(&["10/min fixed-window", "10/min fixed-window from-first-hit"]), []);
+    assert_eq!(lints(&["10/min sliding-strict 60", "10/min sliding-strict 10"]), []);
+    assert_eq!(lints(&["3 at once lease 1min", "3 at once lease 1h"]), []);
+    assert_eq!(lints(&["3 at once", "3 at once lease 1h"]), expected);
 }
 
 #[test]
