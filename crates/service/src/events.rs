@@ -13,14 +13,14 @@ impl InitialConfigPending {
     }
 }
 
-/// The first configuration is invalid, so requests are allowed without limits.
+/// The first configuration is invalid, so every decision is `UNAVAILABLE`.
 pub(crate) struct InitialConfigRejected<'a> {
     pub(crate) error: &'a dyn Error,
 }
 
 impl InitialConfigRejected<'_> {
     pub(crate) fn emit(self) {
-        tracing::error!(error = %self.error, "configuration rejected; serving without limits until it is corrected");
+        tracing::error!(error = %self.error, "configuration rejected; decisions are UNAVAILABLE until it is corrected");
     }
 }
 

@@ -120,7 +120,7 @@ impl RateLimitServer {
         let http = |endpoint: Endpoint| bind(endpoint, &http_certificate);
         let config_source = open_config_source(environment, &service)?;
         let metrics = environment.prometheus.as_ref();
-        // A management server may be slow; without a configuration the service would allow every request.
+        // A management server may be slow; without a configuration every decision would be `UNAVAILABLE`.
         let waits_for_config =
             matches!(&config_source, ConfigSource::Xds(..)) && environment.start == StartMode::WaitForConfig;
         let sockets = ServerSockets {
