@@ -127,17 +127,21 @@ async fn canceled_multi_node_call_is_refunded() {
     let key_refs = keys_on_each_primary(&cluster, &store, &limit);
     assert_eq!(remaining(&store, &key_refs).await, [1000; 3]);
     let before = Handle::current().metrics().num_alive_tasks();
-    for _ in 0..200 {
+    let (mut canceled, mut completed) = (0, 0);
+    while canceled < 200 {
         let checks = key_refs.iter().map(|key_ref| build_check(key_ref, Demand::new(1))).collect();
         let mut request = store.execute(StoreRequest::Decide(checks));
-        let polled = poll_fn(|context| Poll::Ready(request.as_mut().poll(context))).await;
-        assert!(polled.is_pending(), "one poll is not enough");
+        // All nodes may reply during the first poll.
+        match poll_fn(|context| Poll::Ready(request.as_mut().poll(context))).await {
+            Poll::Pending => canceled += 1,
+            Poll::Ready(_) => completed += 1,
+        }
         drop(request);
         tokio::task::yield_now().await;
     }
     poll_until("all calls have ended", async || Handle::current().metrics().num_alive_tasks() <= before)
         .await;
-    assert_eq!(remaining(&store, &key_refs).await, [1000; 3]);
+    assert_eq!(remaining(&store, &key_refs).await, [1000 - completed; 3]);
 }
 
 /// A primary replies before its replica has the write, so a failover may lose the latest charges and a key may get its
