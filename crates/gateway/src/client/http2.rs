@@ -1,7 +1,11 @@
 //! HTTP/2 requests on a client connection.
 
 use super::{ClientConnection, ClientIo, stream_timeout::StreamExecutor};
-use crate::{RequestFilter, proxy};
+use crate::{
+    RequestFilter,
+    proxy::{self, ConnectionDropped},
+};
+use http::Method;
 use hyper::{rt::Executor, server::conn::http2, service::service_fn};
 use hyper_util::rt::TokioIo;
 use std::{
@@ -31,8 +35,12 @@ pub(super) async fn serve<F: RequestFilter>(io: ClientIo, client: Rc<ClientConne
     let service_client = client.clone();
     let service = service_fn(move |request| {
         let (service_client, filter) = (service_client.clone(), filter.clone());
+        let is_head = request.method() == Method::HEAD;
         // Lazily, when the stream is polled.
-        async move { proxy::serve_request(service_client, filter, request).await }
+        async move {
+            let response = proxy::serve_request(service_client, filter, request).await?;
+            Ok::<_, ConnectionDropped>(if is_head { proxy::without_body(response) } else { response })
+        }
     });
     let header_size = u32::try_from(client.worker.settings.max_header_size).unwrap_or(u32::MAX);
     let connection = http2::Builder::new(StreamExecutor(client.clone()))

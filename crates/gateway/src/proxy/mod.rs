@@ -30,6 +30,7 @@ use response_body::BodySource;
 use std::{
     fmt,
     future::Future,
+    mem,
     net::IpAddr,
     pin::Pin,
     rc::Rc,
@@ -264,6 +265,17 @@ fn gateway_response<F: RequestFilter>(
 ) -> Response<ProxyResponseBody<F>> {
     let (parts, source) = into_body_source(response);
     body.respond(parts, source, ResponseOrigin::Gateway, id)
+}
+
+/// Removes the body of a response to HEAD, and retains its length. hyper does this for HTTP/1.1 only.
+pub(crate) fn without_body<F: RequestFilter>(
+    mut response: Response<ProxyResponseBody<F>>,
+) -> Response<ProxyResponseBody<F>> {
+    let source = mem::replace(&mut response.body_mut().source, BodySource::Empty);
+    if let Some(length) = source.size_hint().exact().filter(|length| *length > 0) {
+        response.headers_mut().entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
+    }
+    response
 }
 
 fn into_body_source(response: Response<Bytes>) -> (response::Parts, BodySource) {
