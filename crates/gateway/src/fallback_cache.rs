@@ -60,9 +60,8 @@ type Variants = Arc<[Arc<StoredResponse>]>;
 pub(crate) struct CacheableRequest {
     method: Method,
     key: String,
+    /// Empty if the method is not safe.
     headers: HeaderMap,
-    /// Whether the response may be specific to one user.
-    is_personal: bool,
 }
 
 struct StoredResponse {
@@ -174,11 +173,13 @@ impl FallbackCache {
         Some(response)
     }
 
-    /// Starts a copy of a response, if it may be stored. Removes stored responses that it makes invalid.
+    /// Starts a copy of a response, if it may be stored. Removes stored responses that it makes invalid. `is_personal` returns
+    /// whether the response to a request with these headers may be specific to one user.
     pub(crate) fn copy(
         self: &Arc<Self>,
         request: CacheableRequest,
         response: &response::Parts,
+        is_personal: impl FnOnce(&HeaderMap) -> bool,
     ) -> Option<ResponseCopy> {
         if !request.method.is_safe() {
             if response.status.is_success() || response.status.is_redirection() {
@@ -189,12 +190,22 @@ impl FallbackCache {
         if request.method != Method::GET {
             return None;
         }
-        let Some(head) = StoredHead::new(&request, response) else {
-            let is_replaced = response.status.is_success()
-                || matches!(response.status, StatusCode::NOT_FOUND | StatusCode::GONE);
-            if is_replaced {
-                self.targets.remove(&request.key);
-            }
+        let has_changed = response.status.is_success()
+            || matches!(response.status, StatusCode::NOT_FOUND | StatusCode::GONE);
+        if !has_changed {
+            return None;
+        }
+        let control = CacheControl::parse(&response.headers);
+        let is_public = control.as_ref().is_some_and(|control| control.is_public);
+        // This response says nothing about the response to other clients.
+        if CacheControl::parse(&request.headers).is_none_or(|control| control.is_forbidden)
+            || !is_public && is_personal(&request.headers)
+        {
+            return None;
+        }
+        let Some(head) = control.and_then(|control| StoredHead::new(&request.headers, response, &control))
+        else {
+            self.targets.remove(&request.key);
             return None;
         };
         Some(ResponseCopy {
@@ -219,9 +230,13 @@ impl FallbackCache {
 }
 
 impl CacheableRequest {
-    /// A request to this upstream. `None` for methods that neither read nor change the target.
-    pub(crate) fn new(parts: &request::Parts, upstream: &str, is_personal: bool) -> Option<Self> {
-        if matches!(parts.method, Method::OPTIONS | Method::TRACE) {
+    /// A request to this upstream. `None` for methods that neither read nor change the target, and for a GET with a body,
+    /// which may select the response.
+    pub(crate) fn new(parts: &request::Parts, upstream: &str) -> Option<Self> {
+        let is_safe = parts.method.is_safe();
+        let has_body = parts.headers.contains_key(header::TRANSFER_ENCODING)
+            || parts.headers.get(header::CONTENT_LENGTH).is_some_and(|length| length != "0");
+        if matches!(parts.method, Method::OPTIONS | Method::TRACE) || is_safe && has_body {
             return None;
         }
         let host = parts.headers.get(header::HOST).map(HeaderValue::as_bytes).unwrap_or_default();
@@ -230,21 +245,16 @@ impl CacheableRequest {
         Some(Self {
             method: parts.method.clone(),
             key: format!("{upstream} {host} {target}"),
-            headers: parts.headers.clone(),
-            is_personal,
+            headers: if is_safe { parts.headers.clone() } else { HeaderMap::new() },
         })
     }
 }
 
 impl StoredHead {
     /// The head of a response to a GET, if the response may be stored.
-    fn new(request: &CacheableRequest, response: &response::Parts) -> Option<Self> {
+    fn new(request: &HeaderMap, response: &response::Parts, control: &CacheControl) -> Option<Self> {
         let headers = &response.headers;
-        let control = CacheControl::parse(headers)?;
-        let is_forbidden = CacheControl::parse(&request.headers)?.is_forbidden
-            || control.is_forbidden
-            || headers.contains_key(header::SET_COOKIE)
-            || request.is_personal && !control.is_public;
+        let is_forbidden = control.is_forbidden || headers.contains_key(header::SET_COOKIE);
         let length = match headers.get(header::CONTENT_LENGTH) {
             Some(length) => Some(length.to_str().ok()?.parse::<u64>().ok()?),
             None => None,
@@ -267,7 +277,7 @@ impl StoredHead {
         }
         Some(Self {
             headers: copied,
-            vary: vary_values(headers, &request.headers)?,
+            vary: vary_values(headers, request)?,
             length,
             initial_age: Micros::from_secs(seconds.unwrap_or(0).min(MAX_SECONDS)),
             max_age: control.max_stale_age(),
@@ -401,8 +411,15 @@ mod tests {
         for (name, value) in headers {
             builder = builder.header(*name, *value);
         }
-        let is_personal = headers.iter().any(|(name, _)| *name == "authorization");
-        CacheableRequest::new(&builder.body(()).unwrap().into_parts().0, "app", is_personal).unwrap()
+        CacheableRequest::new(&builder.body(()).unwrap().into_parts().0, "app").unwrap()
+    }
+
+    fn copy(
+        cache: &Arc<FallbackCache>,
+        request: CacheableRequest,
+        response: &response::Parts,
+    ) -> Option<ResponseCopy> {
+        cache.copy(request, response, |headers| headers.contains_key(header::AUTHORIZATION))
     }
 
     fn request(target: &str, headers: &[(&str, &str)]) -> CacheableRequest {
@@ -424,7 +441,7 @@ mod tests {
         response: &response::Parts,
         body: &[u8],
     ) -> bool {
-        let Some(mut copy) = cache.copy(request, response) else { return false };
+        let Some(mut copy) = copy(cache, request, response) else { return false };
         if !copy.push(body) {
             return false;
         }
@@ -482,7 +499,7 @@ mod tests {
         ] {
             let (cache, _) = new_cache();
             assert_eq!(
-                cache.copy(request("/a", request_headers), &response(status, response_headers)).is_some(),
+                copy(&cache, request("/a", request_headers), &response(status, response_headers)).is_some(),
                 expected,
                 "{request_headers:?} {status} {response_headers:?}"
             );
@@ -560,9 +577,38 @@ mod tests {
         ] {
             let (cache, _) = new_cache();
             assert!(store(&cache, request("/", &[]), &response(200, &[]), b"old"));
-            assert!(cache.copy(request_of(method, "/", &[]), &response(status, headers)).is_none());
+            assert!(copy(&cache, request_of(method, "/", &[]), &response(status, headers)).is_none());
             assert_eq!(body_of(&cache, &request("/", &[])).is_none(), is_removed, "{method} {status}");
         }
+    }
+
+    #[test]
+    fn request_of_one_client_does_not_remove_the_stored_response() {
+        let (cache, _) = new_cache();
+        assert!(store(&cache, request("/", &[]), &response(200, &[]), b"good"));
+        for header in
+            [("authorization", "Bearer x"), ("cache-control", "no-store"), ("cache-control", "no-cache")]
+        {
+            for status in [200, 404] {
+                assert!(
+                    copy(&cache, request("/", &[header]), &response(status, &[])).is_none(),
+                    "{header:?}"
+                );
+            }
+        }
+        assert_eq!(body_of(&cache, &request("/", &[])).unwrap(), "good");
+    }
+
+    #[test]
+    fn get_with_a_body_is_not_cacheable() {
+        let is_cacheable = |method: &str, name: &str, value: &str| {
+            let request = Request::builder().method(method).header(name, value).body(()).unwrap();
+            CacheableRequest::new(&request.into_parts().0, "app").is_some()
+        };
+        assert!(is_cacheable("GET", "content-length", "0"));
+        assert!(!is_cacheable("GET", "content-length", "2"));
+        assert!(!is_cacheable("GET", "transfer-encoding", "chunked"));
+        assert!(is_cacheable("POST", "content-length", "2"));
     }
 
     #[test]
@@ -588,19 +634,19 @@ mod tests {
         assert!((32..=64).contains(&stored), "{stored}");
         assert!(cache.counts().bytes <= MAX_CACHE_BYTES, "{:?}", cache.counts());
 
-        let mut large = cache.copy(request("/large", &[]), &response(200, &[])).unwrap();
+        let mut large = copy(&cache, request("/large", &[]), &response(200, &[])).unwrap();
         assert!(large.push(&body));
         assert!(!large.push(b"1"));
         drop(large);
         let mut copies: Vec<_> = (0..MAX_COPIED_BYTES / MAX_BODY_BYTES)
-            .map(|_| cache.copy(request("/", &[]), &response(200, &[])).unwrap())
+            .map(|_| copy(&cache, request("/", &[]), &response(200, &[])).unwrap())
             .collect();
         assert!(copies.iter_mut().all(|copy| copy.push(&body)));
-        let mut next = cache.copy(request("/", &[]), &response(200, &[])).unwrap();
+        let mut next = copy(&cache, request("/", &[]), &response(200, &[])).unwrap();
         assert!(!next.push(b"1"));
         copies.truncate(1);
         drop(next);
-        assert!(cache.copy(request("/", &[]), &response(200, &[])).unwrap().push(b"1"));
+        assert!(copy(&cache, request("/", &[]), &response(200, &[])).unwrap().push(b"1"));
         drop(copies);
         assert_eq!(cache.copied_bytes.load(Ordering::Relaxed), 0);
     }
@@ -628,9 +674,9 @@ mod tests {
     fn disabled_cache_stores_nothing() {
         let (cache, _) = new_cache();
         assert!(store(&cache, request("/a", &[]), &response(200, &[]), b"a"));
-        let copy = cache.copy(request("/b", &[]), &response(200, &[])).unwrap();
+        let pending = copy(&cache, request("/b", &[]), &response(200, &[])).unwrap();
         cache.set_enabled(false);
-        copy.store();
+        pending.store();
         cache.set_enabled(true);
         assert!(body_of(&cache, &request("/a", &[])).is_none());
         assert!(body_of(&cache, &request("/b", &[])).is_none());

@@ -283,7 +283,7 @@ impl Gateway {
             address: bound.address(),
             tls: bound.certificate().is_some(),
         };
-        self.cache.set_enabled(self.gate.has_cached_fallbacks());
+        self.cache.set_enabled(!self.gate.cached_fallbacks().is_empty());
         self.observer.activate(ConfigSnapshot {
             version: policy_version(&self.policy),
             rule_summaries: Arc::new(summarize_rules(&self.policy)),
@@ -294,7 +294,7 @@ impl Gateway {
             counters: self.recorder.counters.clone(),
             upstreams: self.upstreams.clone(),
             spans: self.spans.clone(),
-            cache: self.gate.has_cached_fallbacks().then(|| {
+            cache: (!self.gate.cached_fallbacks().is_empty()).then(|| {
                 let cache = self.cache.clone();
                 Arc::new(move || cache.counts()) as Arc<CacheReporter>
             }),

@@ -8,8 +8,8 @@ use crate::{
 };
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Response, StatusCode, request, response};
-use std::{collections::HashMap, mem, sync::Arc};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, request, response};
+use std::{mem, sync::Arc};
 use tidegate_core::Micros;
 use tidegate_http_server::ApiError;
 use tidegate_observe::{DenialId, HistoryEntry, RequestRecorder, ResponseOrigin, Sampled};
@@ -31,7 +31,8 @@ pub(super) struct ActivePolicy {
     gate: PolicyGate,
     /// The upstream of each route, by index; `None` if the gateway responds.
     routes: Vec<Option<UpstreamId>>,
-    by_name: HashMap<String, UpstreamId>,
+    /// The names of the upstreams, sorted, by their ids.
+    upstreams: Vec<String>,
     /// Whether decisions are reported in an access log or traces.
     has_notes: bool,
     recorder: Arc<RequestRecorder>,
@@ -114,7 +115,7 @@ impl RequestFilter for PolicyFilter {
             Evaluation::Pending(evaluation) => {
                 let policy = Arc::clone(&policy);
                 // The log, traces and records of single requests need the request later, and so do cached responses.
-                let is_needed = policy.is_reporting() || policy.gate.has_cached_fallbacks();
+                let is_needed = policy.is_reporting() || !policy.gate.cached_fallbacks().is_empty();
                 let request = is_needed.then(|| (parts.clone(), connection.clone()));
                 FilterResult::Deferred(Box::pin(async move {
                     let result = evaluation.await;
@@ -137,7 +138,9 @@ impl RequestFilter for PolicyFilter {
 
     fn copy_response(&self, context: &mut PolicyContext, response: &response::Parts) -> Option<ResponseCopy> {
         let request = context.cached_request.take()?;
-        self.active.load().cache.copy(*request, response)
+        let policy = self.active.load();
+        let is_personal = |headers: &HeaderMap| policy.gate.cached_fallbacks().is_personal(headers);
+        policy.cache.copy(*request, response, is_personal)
     }
 
     fn on_response(
@@ -172,9 +175,8 @@ impl ActivePolicy {
     ) -> Self {
         let has_notes = config.log.format != AccessLogFormat::None || config.traces.is_some();
         let routes = gate.routes().iter().map(|route| config.upstream_id(route.upstream()?)).collect();
-        let named = |name: &String| config.upstream_id(name).map(|target| (name.clone(), target));
-        let by_name = config.upstreams.keys().filter_map(named).collect();
-        Self { gate, routes, by_name, has_notes, recorder, cache }
+        let upstreams = config.upstreams.keys().cloned().collect();
+        Self { gate, routes, upstreams, has_notes, recorder, cache }
     }
 
     fn route(&self, request: &RequestView<'_>) -> RouteTarget {
@@ -189,15 +191,9 @@ impl ActivePolicy {
     }
 
     /// The request, as the cache of responses identifies it. `None` if it has no upstream.
-    fn cacheable_request(
-        &self,
-        head: &HttpRequestHead<'_>,
-        route: &RouteTarget,
-        is_personal: bool,
-    ) -> Option<CacheableRequest> {
+    fn cacheable_request(&self, head: &HttpRequestHead<'_>, route: &RouteTarget) -> Option<CacheableRequest> {
         let RouteTarget::Upstream(target) = route else { return None };
-        let upstream = self.by_name.iter().find(|(_, id)| *id == target).map(|(name, _)| name)?;
-        CacheableRequest::new(head.parts(), upstream, is_personal)
+        CacheableRequest::new(head.parts(), self.upstreams.get(target.0)?)
     }
 
     /// An admitted request whose response is stored, or that changes a stored response.
@@ -207,15 +203,16 @@ impl ActivePolicy {
         route: &RouteTarget,
         head: Option<&HttpRequestHead<'_>>,
     ) -> Option<Box<CacheableRequest>> {
-        let head = head.filter(|_| self.gate.has_cached_fallbacks())?;
-        let parts = head.parts();
-        let mut fallbacks =
-            admission.decisions().filter_map(|decision| self.gate.cached_fallback(decision.rule)).peekable();
-        if parts.method.is_safe() && fallbacks.peek().is_none() {
+        let fallbacks = self.gate.cached_fallbacks();
+        let head = head.filter(|_| !fallbacks.is_empty())?;
+        let is_needed = match head.parts().method {
+            Method::GET => admission.decisions().any(|decision| fallbacks.contains(decision.rule)),
+            ref method => !method.is_safe(),
+        };
+        if !is_needed {
             return None;
         }
-        let is_personal = fallbacks.any(|fallback| fallback.is_personal(&parts.headers));
-        self.cacheable_request(head, route, is_personal).map(Box::new)
+        self.cacheable_request(head, route).map(Box::new)
     }
 
     /// Whether single requests are logged, traced or recorded.
@@ -289,10 +286,12 @@ impl ActivePolicy {
                     }
                     context.respond(response.into())
                 }
-                RejectAction::Upstream(name) => match self.by_name.get(&*name) {
-                    Some(target) => Action::Forward(*target),
-                    None => context.respond(no_route()),
-                },
+                RejectAction::Upstream(name) => {
+                    match self.upstreams.binary_search_by(|one| one.as_str().cmp(&name)) {
+                        Ok(index) => Action::Forward(UpstreamId(index)),
+                        Err(_) => context.respond(no_route()),
+                    }
+                }
                 RejectAction::Drop => Action::Drop,
             },
         };
@@ -307,7 +306,7 @@ impl ActivePolicy {
         head: Option<&HttpRequestHead<'_>>,
     ) -> Option<CacheLookup> {
         let max_age = rejection.max_cache_age?;
-        let request = head.and_then(|head| self.cacheable_request(head, route, false));
+        let request = head.and_then(|head| self.cacheable_request(head, route));
         let Some(found) = self.cache.find(request.as_ref(), max_age) else { return Some(CacheLookup::Miss) };
         // The denial is recorded with the status that is sent.
         rejection.action = RejectAction::Response(RejectionResponse::new(found.status().as_u16()));

@@ -5,8 +5,11 @@ use crate::{
     harness::{RawResponse, TEST_TIMEOUT, TestBackend, text_body},
     overload::FakeMachine,
 };
+use bytes::Bytes;
 use http::{Request, Response, header};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::{body::Incoming, client::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use std::{
     fs,
@@ -14,10 +17,13 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
+use tidegate_limiter::Clock;
 use tidegate_rule::Rules;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
     time::timeout,
 };
 
@@ -99,8 +105,18 @@ async fn last_good_response_is_sent_while_a_feature_is_off() {
 #[tokio::test]
 async fn response_to_one_user_is_not_sent_to_another() {
     let server = start_counting().await;
-    let gateway = AdminGateway::start(&server, RULES);
-    let personal = ["cookie: a=b\r\n", "authorization: Bearer a\r\n", "x-api-key: a\r\n", "x-tenant: a\r\n"];
+    // The policy identifies users by three headers; only the first is in the key of the rule with the fallback.
+    let others = "user: header x-user\n";
+    let rules = RULES.replace("rules: [", "rules: [{ name: plans, key: header x-plan, quota: 100/s }, ");
+    let gateway = AdminGateway::start(&server, &format!("{others}{rules}"));
+    let personal = [
+        "cookie: a=b\r\n",
+        "authorization: Bearer a\r\n",
+        "x-api-key: a\r\n",
+        "x-tenant: a\r\n",
+        "x-user: a\r\n",
+        "x-plan: a\r\n",
+    ];
     for (number, header) in personal.iter().enumerate() {
         assert_eq!(gateway.status_of(&format!("/{number}"), header).await, 200);
         assert_eq!(gateway.status_of(&format!("/public?{number}"), header).await, 200);
@@ -109,6 +125,44 @@ async fn response_to_one_user_is_not_sent_to_another() {
     for (number, header) in personal.iter().enumerate() {
         assert_eq!(gateway.status_of(&format!("/{number}"), "").await, 503, "{header}");
         assert_eq!(gateway.status_of(&format!("/public?{number}"), "").await, 200, "{header}");
+    }
+    gateway.stop().await;
+}
+
+/// Without the key `cache`, the policy is valid and sends the body.
+#[tokio::test]
+async fn stored_response_is_sent_until_the_age_of_the_policy() {
+    let (server, (clock, manual_clock)) = (start_counting().await, Clock::manual());
+    let rules =
+        "rules: [{ name: pages, quota: 1 total, on-limit: { fallback: { cache: 10min, body: none } } }]\n";
+    let gateway = AdminGateway::start_with_clock(&server, rules, clock);
+    for _ in 0..2 {
+        assert_eq!(gateway.get("/").await.body, "response 1");
+        manual_clock.advance(Duration::from_secs(600));
+    }
+    assert_eq!(gateway.get("/").await.body, "none");
+    gateway.stop().await;
+}
+
+/// A client of HTTP/2 treats a body of such a response as an error.
+#[tokio::test]
+async fn head_over_http2_gets_the_length_without_the_body() {
+    let server = start_counting().await;
+    let gateway = AdminGateway::start(&server, RULES);
+    assert_eq!(gateway.get("/").await.body, "response 1");
+    gateway.disable_catalog().await;
+    let stream = TcpStream::connect(gateway.address).await.unwrap();
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    for (path, status, length) in [("/", 200, Some("10")), ("/other", 503, None)] {
+        let request = Request::head(format!("http://app.example{path}")).body(Empty::<Bytes>::new()).unwrap();
+        let response = timeout(TEST_TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
+        assert_eq!(response.status(), status);
+        let received = response.headers().get(header::CONTENT_LENGTH).unwrap().clone();
+        assert!(length.is_none_or(|length| length == received), "{received:?}");
+        let body = timeout(TEST_TIMEOUT, response.into_body().collect()).await.unwrap().unwrap();
+        assert_eq!(body.to_bytes(), "");
     }
     gateway.stop().await;
 }

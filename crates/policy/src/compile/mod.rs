@@ -20,7 +20,7 @@ mod reject;
 mod rules;
 mod view;
 
-pub use cached_fallback::CachedFallback;
+pub use cached_fallback::CachedFallbacks;
 pub use dry_run::{DryRun, Prefetch};
 pub use error::{PolicyError, PolicyProblem};
 pub use evaluate::{PolicyAdmission, PolicyRejection, PolicyResult, RejectReason, RuleDecision, RuleResult};
@@ -159,14 +159,10 @@ impl Compiler {
             limit_rules: limited
                 .flat_map(|(index, rule)| std::iter::repeat_n(index, 1 + rule.reserve_limits.len()))
                 .collect(),
-            cached_fallbacks: made
-                .rules
-                .iter()
-                .enumerate()
-                .filter_map(|(index, rule)| {
-                    Some((index, CachedFallback::of_rule(&rule.source, policy.user.as_ref())?))
-                })
-                .collect(),
+            cached_fallbacks: CachedFallbacks::new(
+                made.rules.iter().map(|rule| &rule.source),
+                policy.user.as_ref(),
+            ),
             index: made.index,
             rules: made.rules,
             routes: made.routes,
@@ -198,8 +194,7 @@ pub(crate) struct PolicyGateInner {
     names: named::RuleNames,
     /// The index of the rule of each limit.
     limit_rules: Vec<usize>,
-    /// The rules that fall back to cached responses, by their indexes.
-    cached_fallbacks: HashMap<usize, CachedFallback>,
+    cached_fallbacks: CachedFallbacks,
     index: RuleIndex,
     rules: Vec<CompiledRule>,
     routes: Arc<RouteTable>,
@@ -269,14 +264,9 @@ impl PolicyGate {
         RequestView::new(head, &self.inner.proxies)
     }
 
-    /// Whether a rule falls back to cached responses.
-    pub fn has_cached_fallbacks(&self) -> bool {
-        !self.inner.cached_fallbacks.is_empty()
-    }
-
-    /// The fallback of the rule at this index, if it is a cached response.
-    pub fn cached_fallback(&self, index: usize) -> Option<&CachedFallback> {
-        self.inner.cached_fallbacks.get(&index)
+    /// The rules that fall back to cached responses.
+    pub fn cached_fallbacks(&self) -> &CachedFallbacks {
+        &self.inner.cached_fallbacks
     }
 
     /// All routes, in order.
