@@ -118,7 +118,7 @@ impl LivePolicy {
         let mut file = WatchedPolicyFile::new(path);
         let live = file.load(|policy| {
             let live = Self::new(compiler, policy)?;
-            live.forbid_upstream_fallbacks()?;
+            live.forbid_gateway_fallbacks()?;
             Ok(Arc::new(live))
         })?;
         let weak = Arc::downgrade(&live);

@@ -125,6 +125,7 @@ export class LiveFeed extends EventTarget {
       if (isFirst && this.#pastUntil > 0) this.dispatchEvent(new Event('snapshot'));
     } catch (error) {
       // The stream reports a lost connection; the next snapshot loads the points again.
+      this.#pastLoaded = 0;
       if (error.status === undefined) throw error;
     }
   }

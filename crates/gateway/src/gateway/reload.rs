@@ -122,6 +122,9 @@ impl Gateway {
         next: Replacement<ThreadedListener>,
         authorization: Authorization,
     ) -> Result<(), StartupError> {
+        if matches!(next, Replacement::Unchanged) {
+            return Ok(());
+        }
         let Some(decision_state) = self.decision_state.clone() else { return Ok(()) };
         let server = envoy::server(&decision_state, authorization, &policy.connections).await;
         let before = next.start(&mut self.envoy, &server, "envoy", self.workers)?;

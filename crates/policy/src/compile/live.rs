@@ -72,9 +72,9 @@ impl LivePolicy {
         Ok(())
     }
 
-    /// Declares that the policy protects a service without upstreams. A policy with a fallback to an upstream is rejected: this
-    /// one now, and others when they would replace it.
-    pub fn forbid_upstream_fallbacks(&self) -> Result<(), PolicyError> {
+    /// Declares that the policy protects a service without upstreams. A policy with a fallback to an upstream or to
+    /// stored responses is rejected: this one now, and others when they would replace it.
+    pub fn forbid_gateway_fallbacks(&self) -> Result<(), PolicyError> {
         let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
         reject_gateway_fallbacks(self.current.load().inner.rules.iter().map(|rule| &rule.source))?;
         *target = PolicyTarget::Service;

@@ -74,7 +74,7 @@ pub(super) static QUEUE: MapSchema<QueueSpec> = MapSchema {
         field!("max-total": ValueSchema::Integer, max_total = integer(1..=MAX_QUEUE_LEN) => write_number,
             "The maximum number of waiting requests over all keys; by default 10,000, or `max` if that is larger."),
         field!("order": order in QUEUE_ORDERS,
-            "The order in which waiting requests are admitted by a concurrency limit or an adaptive limit."),
+            "The order in which waiting requests are admitted."),
     ],
 };
 

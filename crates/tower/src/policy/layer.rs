@@ -41,7 +41,7 @@ impl PolicyLayer {
     ///
     /// Returns an error if a rule falls back to an upstream. Later replacements with such a rule are rejected.
     pub fn new(live: Arc<LivePolicy>) -> Result<Self, PolicyError> {
-        live.forbid_upstream_fallbacks()?;
+        live.forbid_gateway_fallbacks()?;
         Ok(Self { policy: live })
     }
 
