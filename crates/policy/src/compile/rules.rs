@@ -298,8 +298,7 @@ fn declare_limit(
         }
         Quotas::Tiers(tiers) => {
             limiting.tier = Some(keys.compile_tier(tiers)?);
-            let quotas: Vec<Quota> =
-                tiers.quotas.iter().map(|(_, quota)| *quota).chain([tiers.default]).collect();
+            let quotas = tiers.all_quotas();
             declaration = declaration.tiers(quotas.clone());
             quotas
         }

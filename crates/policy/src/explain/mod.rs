@@ -400,7 +400,7 @@ fn describe_details(
     if let Some(ban) = rule_spec.access.as_ref().and_then(|access| access.ban.as_ref()) {
         more.push(("ban", describe_ban(ban, rule.and_then(|rule| rule.ban_subject(head)).as_deref())));
     }
-    if let (Some(schedule), false) = (&rule_spec.schedule, quotas_of(rule_spec).is_empty()) {
+    if let (Some(schedule), false) = (&rule_spec.schedule, rule_spec.all_quotas().is_empty()) {
         more.push(("schedule", format!("{schedule}; the quotas above are the current ones")));
     }
     if let Some(view) = gate.view(index).and_then(|view| view.adaptive())
@@ -411,7 +411,7 @@ fn describe_details(
         more.push(("adaptive", format!("starts at {} in flight, then {min} to {max} depending on latency, target {target}; over the limit 503", view.limit)));
     }
     if let Some(scale) = &rule_spec.scale
-        && !quotas_of(rule_spec).is_empty()
+        && !rule_spec.all_quotas().is_empty()
     {
         let min = scale.min.unwrap_or(ScalePolicy::default().floor());
         more.push(("scale", format!("the quotas shrink to {min} while the load of the machine is high")));
@@ -468,7 +468,7 @@ fn describe_details(
             _ => None,
         };
         let reserved: u64 = match (reserved_shares(rule_spec), rule) {
-            (Some(shares), Some(rule)) if !quotas_of(rule_spec).is_empty() => {
+            (Some(shares), Some(rule)) if !rule_spec.all_quotas().is_empty() => {
                 shares.iter().take(rule.class_of(head)).map(|share| u64::from(share.millionths())).sum()
             }
             _ => 0,
@@ -487,13 +487,6 @@ fn describe_details(
         more.push(("wait", format!("up to {} for capacity", Micros::from(rule_spec.wait))));
     }
     more
-}
-
-fn quotas_of(rule: &RuleSpec) -> Vec<Quota> {
-    match &rule.quotas {
-        Quotas::All(quotas) => quotas.clone(),
-        Quotas::Tiers(tiers) => tiers.quotas.iter().map(|(_, quota)| *quota).chain([tiers.default]).collect(),
-    }
 }
 
 fn describe_charge(charge: &model::ChargeSpec) -> String {

@@ -22,7 +22,7 @@ pub(super) struct IneffectiveKey {
 
 /// Finds the keys of a rule that have no effect.
 pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<IneffectiveKey> {
-    let quotas = all_quotas(rule);
+    let quotas = rule.all_quotas();
     let mut found = Vec::new();
     let mut add = |key: &'static str, reason: String, fix: &str| {
         found.push(IneffectiveKey { key, reason, fix: fix.to_owned() });
@@ -125,6 +125,24 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
     if policy.envoy.is_none() && has_descriptor(&rule.matching) {
         let reason = "`descriptor` has no effect without `envoy`".to_owned();
         add("match.descriptor", reason, super::ENVOY_FIX);
+    }
+    if !rule.matching.descriptor.is_empty() {
+        let has_concurrency = quotas.iter().any(is_concurrency);
+        let need_the_end = [
+            ("while-failing", rule.while_failing.is_some()),
+            ("breaker", rule.breaker.is_some()),
+            ("adaptive", rule.adaptive.is_some()),
+            ("charge", rule.charge.is_some()),
+            ("bandwidth", rule.bandwidth.is_some()),
+            (if has_tiers { "tiers" } else { "quota" }, has_concurrency),
+        ];
+        for (key, _) in need_the_end.into_iter().filter(|(_, is_set)| *is_set) {
+            let subject =
+                if key == "quota" || key == "tiers" { "a concurrency limit" } else { &format!("`{key}`") };
+            let reason =
+                format!("{subject} has no effect on descriptors: Envoy does not report the end of a request");
+            add(key, reason, "remove it, or match requests of the gateway");
+        }
     }
     // A descriptor may lack an address.
     if rule.missing != MissingKey::default() && is_always_present(&rule.key) && policy.envoy.is_none() {
@@ -234,17 +252,16 @@ pub(super) fn find_unused_store_keys(policy: &Policy) -> Vec<&'static str> {
     settings.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key).collect()
 }
 
+/// Whether a match can match only descriptors.
+pub(super) fn requires_descriptor(matching: &Match) -> bool {
+    let any = &matching.any;
+    !matching.descriptor.is_empty() || !any.is_empty() && any.iter().all(requires_descriptor)
+}
+
 /// Whether a match, or a part of it, has a condition on descriptors.
 fn has_descriptor(matching: &Match) -> bool {
     let mut parts = matching.not.iter().map(|not| &**not).chain(&matching.any);
     !matching.descriptor.is_empty() || parts.any(has_descriptor)
-}
-
-pub(super) fn all_quotas(rule: &RuleSpec) -> Vec<Quota> {
-    match &rule.quotas {
-        Quotas::All(quotas) => quotas.clone(),
-        Quotas::Tiers(tiers) => tiers.quotas.iter().map(|(_, quota)| *quota).chain([tiers.default]).collect(),
-    }
 }
 
 /// The queue length of a leaky bucket, if it exceeds the requests that pass without delay. These need `wait`.

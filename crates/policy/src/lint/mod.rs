@@ -112,7 +112,7 @@ fn find_endless_keys(rule: &RuleSpec) -> Option<String> {
             KeySpec::Composite(parts) | KeySpec::First(parts) => parts.iter().find_map(endless_part),
         }
     }
-    let quota = effect::all_quotas(rule).into_iter().find(Quota::is_total)?;
+    let quota = rule.all_quotas().into_iter().find(Quota::is_total)?;
     let part = endless_part(&rule.key)?;
     Some(format!("`{quota}` stores each key forever, and the number of keys by `{part}` has no bound"))
 }
@@ -210,8 +210,9 @@ pub fn lint(policy: &Policy) -> Vec<LintWarning> {
         found.push(LintWarning { lint: Lint::WithoutEffect, rule, path, reason, fix });
     }
     for (index, route) in policy.routes.iter().enumerate() {
-        if !route.matching.descriptor.is_empty() {
-            let at = ["routes", &index.to_string(), "descriptor"].map(str::to_owned).to_vec();
+        if effect::requires_descriptor(&route.matching) {
+            let key = if route.matching.descriptor.is_empty() { "any" } else { "descriptor" };
+            let at = ["routes", &index.to_string(), key].map(str::to_owned).to_vec();
             let reason =
                 "a route with `descriptor` matches no request: descriptors are not forwarded".to_owned();
             let (rule, fix) = (String::new(), "remove it".to_owned());
@@ -420,10 +421,7 @@ fn find_cost_over_burst(rule: &RuleSpec) -> Option<String> {
         CostSpec::Fixed(cost) => (*cost, "costs"),
         CostSpec::FromRequest { default, max, .. } => ((*default).max(*max), "may cost"),
     };
-    let quotas: Vec<Quota> = match &rule.quotas {
-        Quotas::All(quotas) => quotas.clone(),
-        Quotas::Tiers(tiers) => tiers.quotas.iter().map(|(_, quota)| *quota).chain([tiers.default]).collect(),
-    };
+    let quotas = rule.all_quotas();
     let quota = quotas.iter().find(|quota| is_never_granted(quota, cost))?;
     Some(format!("a request {what} {cost}, but `{quota}` never grants more than {}", quota.limit()))
 }

@@ -129,14 +129,17 @@ impl RuleSpec {
 }
 
 impl RuleSpec {
+    /// All of its quotas, also those of tiers.
+    pub(crate) fn all_quotas(&self) -> Vec<Quota> {
+        match &self.quotas {
+            Quotas::All(quotas) => quotas.clone(),
+            Quotas::Tiers(tiers) => tiers.all_quotas(),
+        }
+    }
+
     /// Checks that no total follows the load or a schedule; the error with its key.
     pub(crate) fn check_scaled_totals(&self) -> Result<(), (&'static str, SettingError)> {
-        let quotas: Vec<Quota> = match &self.quotas {
-            Quotas::All(quotas) => quotas.clone(),
-            Quotas::Tiers(tiers) => {
-                tiers.quotas.iter().map(|(_, quota)| *quota).chain([tiers.default]).collect()
-            }
-        };
+        let quotas = self.all_quotas();
         let keys = [("scale", self.scale.is_some()), ("schedule", self.schedule.is_some())];
         keys.into_iter()
             .filter(|(_, is_set)| *is_set)
@@ -181,6 +184,13 @@ pub struct Tiers {
     pub quotas: Vec<(String, Quota)>,
     /// `default`: the quota of requests that name none of these tiers.
     pub default: Quota,
+}
+
+impl Tiers {
+    /// The quotas in order, and then the default.
+    pub(crate) fn all_quotas(&self) -> Vec<Quota> {
+        self.quotas.iter().map(|(_, quota)| *quota).chain([self.default]).collect()
+    }
 }
 
 /// `charge`: adjusts the cost of a request by its response.
