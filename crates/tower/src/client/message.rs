@@ -2,6 +2,7 @@
 
 use http::{HeaderMap, StatusCode, header};
 use std::borrow::Cow;
+use tidegate_rule::Limited;
 
 /// A request to send.
 pub trait ClientRequest {
@@ -25,6 +26,11 @@ pub trait ClientResponse {
 
     /// Returns the server that responded, if known. After a redirect it may differ from the requested one.
     fn server(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns the rejection if a layer of the client made the response; the request was not sent.
+    fn limited(&self) -> Option<&Limited> {
         None
     }
 }
@@ -61,6 +67,10 @@ impl<B> ClientResponse for http::Response<B> {
     fn headers(&self) -> &HeaderMap {
         self.headers()
     }
+
+    fn limited(&self) -> Option<&Limited> {
+        self.extensions().get()
+    }
 }
 
 #[cfg(feature = "reqwest")]
@@ -90,6 +100,10 @@ impl ClientResponse for reqwest::Response {
 
     fn server(&self) -> Option<String> {
         Some(server_name(self.url().host_str()?, self.url().port()))
+    }
+
+    fn limited(&self) -> Option<&Limited> {
+        self.extensions().get()
     }
 }
 

@@ -1,8 +1,8 @@
 //! Which requests may be sent twice, and which results are retried.
 
-use crate::client::{ClientRequest, ClientResponse, parse_wait};
+use crate::client::{ClientRequest, ClientResponse, ServerBackoff, parse_wait};
 use http::{Method, StatusCode};
-use std::{error::Error, fmt, sync::Arc};
+use std::{error::Error, fmt, sync::Arc, time::Duration};
 use tidegate_core::Micros;
 use tidegate_overload::RetryAction;
 use tidegate_rule::Limited;
@@ -49,7 +49,8 @@ impl RetryRequest for reqwest::Request {
 /// Retries idempotent HTTP requests: after connection errors, after 502, 503 and 504, and after 429 with `Retry-After`.
 ///
 /// A wait that a response of 429 or 503 requests is honoured, and so is the retry time of a rejection by a
-/// [`GuardLayer`](crate::GuardLayer) or a [`RetryAfterLayer`](crate::RetryAfterLayer) inside.
+/// [`GuardLayer`](crate::GuardLayer) or a [`RetryAfterLayer`](crate::RetryAfterLayer) inside. A rejection without a retry time
+/// is not retried.
 #[derive(Clone, Default)]
 pub struct HttpRetries {
     is_repeatable: Option<Arc<RepeatableFn>>,
@@ -93,14 +94,20 @@ where
             Ok(response) => response,
             Err(error) => return classify_error(error),
         };
-        let wait = parse_wait(response, now).map(|wait| match wait {
-            Micros::ZERO => RetryAction::Retry,
-            wait => RetryAction::RetryAfter(wait),
-        });
+        // The response to a rejection may have a `Retry-After` of its own, although the time is unknown.
+        if let Some(limited) = response.limited() {
+            return classify_rejection(limited.retry_after());
+        }
+        let requested = || {
+            parse_wait(response, now).map(|wait| match wait {
+                Micros::ZERO => RetryAction::Retry,
+                wait => RetryAction::RetryAfter(wait),
+            })
+        };
         match response.status() {
             // Without a time, the client exceeds a quota of unknown length.
-            StatusCode::TOO_MANY_REQUESTS => wait.unwrap_or(RetryAction::Finish),
-            StatusCode::SERVICE_UNAVAILABLE => wait.unwrap_or(RetryAction::Retry),
+            StatusCode::TOO_MANY_REQUESTS => requested().unwrap_or(RetryAction::Finish),
+            StatusCode::SERVICE_UNAVAILABLE => requested().unwrap_or(RetryAction::Retry),
             StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => RetryAction::Retry,
             _ => RetryAction::Finish,
         }
@@ -111,14 +118,11 @@ where
 fn classify_error(error: &(dyn Error + 'static)) -> RetryAction {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        let rejection = match (error.downcast_ref::<Limited>(), error.downcast_ref::<crate::ServerBackoff>())
-        {
-            (Some(limited), _) => Some(limited.retry_after()),
-            (None, Some(backoff)) => Some(Some(backoff.wait)),
-            (None, None) => None,
-        };
-        if let Some(wait) = rejection {
-            return wait.map_or(RetryAction::Finish, RetryAction::retry_after);
+        if let Some(limited) = error.downcast_ref::<Limited>() {
+            return classify_rejection(limited.retry_after());
+        }
+        if let Some(backoff) = error.downcast_ref::<ServerBackoff>() {
+            return classify_rejection(Some(backoff.wait));
         }
         #[cfg(feature = "reqwest")]
         if let Some(error) = error.downcast_ref::<reqwest::Error>() {
@@ -128,6 +132,11 @@ fn classify_error(error: &(dyn Error + 'static)) -> RetryAction {
         cause = error.source();
     }
     RetryAction::Retry
+}
+
+/// Retries a rejection of the client itself after its retry time, if it has one.
+fn classify_rejection(retry_after: Option<Duration>) -> RetryAction {
+    retry_after.map_or(RetryAction::Finish, RetryAction::retry_after)
 }
 
 impl fmt::Debug for HttpRetries {

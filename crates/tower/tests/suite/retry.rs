@@ -237,6 +237,19 @@ async fn breaker_inside_counts_each_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn rejection_without_retry_time_is_not_retried() {
+    let breaker = Arc::new(Breaker::new(BreakerSettings::builder().build().unwrap()));
+    breaker.force_open();
+    let (service, calls) = scripted(&[]);
+    let guarded = GuardLayer::new(RequestGuard::new(breaker).for_client_calls()).layer(service);
+    let retrier = retrier().build().unwrap();
+    let answer = RetryLayer::new(retrier.clone()).layer(guarded).oneshot(request(Method::GET)).await.unwrap();
+    // The response has the `Retry-After` for clients of a server.
+    assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (503, &"1".parse().unwrap()));
+    assert_eq!((calls.load(Ordering::SeqCst), retrier.counts().retries), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn breaker_inside_opens_for_server_that_hangs() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();

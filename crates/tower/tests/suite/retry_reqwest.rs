@@ -18,8 +18,8 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_overload::{CallError, Retrier, RetryBuilder};
-use tidegate_tower::RetryLayer;
+use tidegate_overload::{Breaker, BreakerSettings, CallError, Retrier, RetryBuilder};
+use tidegate_tower::{GuardLayer, RequestGuard, RetryLayer};
 use tokio::{net::TcpListener, sync::Notify};
 use tower::{Layer as _, ServiceExt as _};
 
@@ -85,6 +85,18 @@ async fn connection_error_is_retried() {
     let error = client.send(http.get(format!("http://{address}/")).build().unwrap()).await.unwrap_err();
     assert!(matches!(&error, CallError::Failed(error) if error.is_connect()), "{error}");
     assert_eq!(retrier.counts().retries, 2);
+}
+
+#[tokio::test]
+async fn rejection_of_reqwest_without_retry_time_is_not_retried() {
+    let breaker = Arc::new(Breaker::new(BreakerSettings::builder().build().unwrap()));
+    breaker.force_open();
+    let http = reqwest::Client::new();
+    let guarded = GuardLayer::new(RequestGuard::new(breaker)).layer(http.clone());
+    let retrier = retrier().build().unwrap();
+    let client = RetryLayer::new(retrier.clone()).layer(guarded);
+    let response = client.send(http.get("http://a.test/").build().unwrap()).await.unwrap();
+    assert_eq!((response.status().as_u16(), retrier.counts().retries), (503, 0));
 }
 
 /// The first attempt hangs. The second one is answered when the first has arrived.
