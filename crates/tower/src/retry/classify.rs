@@ -1,5 +1,7 @@
 //! Which requests may be sent twice, and which results are retried.
 
+#[cfg(feature = "reqwest")]
+use crate::client::RetryAfterError;
 use crate::client::{ClientRequest, ClientResponse, ServerBackoff, parse_wait};
 use http::{Method, StatusCode};
 use std::{error::Error, fmt, sync::Arc, time::Duration};
@@ -125,13 +127,22 @@ fn classify_error(error: &(dyn Error + 'static)) -> RetryAction {
             return classify_rejection(Some(backoff.wait));
         }
         #[cfg(feature = "reqwest")]
-        if let Some(error) = error.downcast_ref::<reqwest::Error>() {
+        if let Some(error) = reqwest_error(error) {
             let is_permanent = error.is_builder() || error.is_redirect() || error.is_decode();
             return if is_permanent { RetryAction::Finish } else { RetryAction::Retry };
         }
         cause = error.source();
     }
     RetryAction::Retry
+}
+
+/// Returns an error of reqwest. A [`RetryAfterError`] has the source of its inner error, and not the inner error itself.
+#[cfg(feature = "reqwest")]
+fn reqwest_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a reqwest::Error> {
+    match error.downcast_ref() {
+        Some(RetryAfterError::Failed(error)) => Some(error),
+        _ => error.downcast_ref(),
+    }
 }
 
 /// Retries a rejection of the client itself after its retry time, if it has one.

@@ -7,7 +7,7 @@ use axum::{
     body::Bytes,
     extract::State,
     http::{HeaderMap, HeaderValue, StatusCode},
-    response::IntoResponse as _,
+    response::{IntoResponse as _, Redirect},
     routing::any,
 };
 use std::{
@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 use tidegate_overload::{Breaker, BreakerSettings, CallError, Retrier, RetryBuilder};
-use tidegate_tower::{GuardLayer, RequestGuard, RetryLayer};
+use tidegate_tower::{GuardLayer, RequestGuard, RetryAfterError, RetryAfterLayer, RetryLayer};
 use tokio::{net::TcpListener, sync::Notify};
 use tower::{Layer as _, ServiceExt as _};
 
@@ -97,6 +97,24 @@ async fn rejection_of_reqwest_without_retry_time_is_not_retried() {
     let client = RetryLayer::new(retrier.clone()).layer(guarded);
     let response = client.send(http.get("http://a.test/").build().unwrap()).await.unwrap();
     assert_eq!((response.status().as_u16(), retrier.counts().retries), (503, 0));
+}
+
+#[tokio::test]
+async fn redirect_loop_is_not_retried() {
+    let address = serve(Router::new().route("/", any(async || Redirect::temporary("/")))).await;
+    let http = reqwest::Client::new();
+    let request = || http.get(format!("http://{address}/")).build().unwrap();
+    let (direct, behind_backoff) = (retrier().build().unwrap(), retrier().build().unwrap());
+    let client = RetryLayer::new(direct.clone()).layer(http.clone());
+    let error = client.send(request()).await.unwrap_err();
+    assert!(matches!(&error, CallError::Failed(error) if error.is_redirect()), "{error}");
+    let client = RetryLayer::new(behind_backoff.clone()).layer(RetryAfterLayer::new().layer(http.clone()));
+    let error = client.send(request()).await.unwrap_err();
+    assert!(
+        matches!(&error, CallError::Failed(RetryAfterError::Failed(error)) if error.is_redirect()),
+        "{error}"
+    );
+    assert_eq!((direct.counts().retries, behind_backoff.counts().retries), (0, 0));
 }
 
 /// The first attempt hangs. The second one is answered when the first has arrived.
