@@ -10,7 +10,7 @@ use std::{
 };
 use tidegate_core::{Micros, SettingError};
 use tidegate_limiter::Clock;
-use tidegate_overload::{CallError, CallOutcome, Retrier, RetryAction, retry::limit_time};
+use tidegate_overload::{CallOutcome, Retrier, RetryAction, retry::limit_time};
 
 /// A site with retries.
 pub struct RetrySite {
@@ -62,10 +62,6 @@ const NEVER: u64 = u64::MAX;
 impl AttemptRejection {
     /// Records a rejection.
     pub fn record(&self, limited: &Limited) {
-        // The body was called, so its time limit is a failure and not a rejection.
-        if matches!(limited.cause(), CallError::TimeLimitExceeded(_)) {
-            return;
-        }
         let wait = limited.retry_after().map_or(NEVER, |wait| Micros::from(wait).get().saturating_add(1));
         self.retry_after.store(wait, Ordering::Relaxed);
     }
