@@ -8,7 +8,7 @@ use crate::{
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens as _, quote_spanned};
 use syn::{Error, Expr, ExprLit, Lit, LitStr, Path, Result};
-use tidegate_core::{Micros, Percent, SettingError};
+use tidegate_core::{Micros, Percent};
 use tidegate_overload::{BreakerBuilder, BreakerSettings};
 
 /// A parsed attribute.
@@ -74,12 +74,6 @@ impl BreakerAttribute {
                 "a breaker has no quota; write `#[breaker(failure_rate = \"50%\", window_size = 100)]`",
             ));
         }
-        let text = |name: &str, example: &str| {
-            params
-                .value(name, example)?
-                .map(|value| text::expect_string(value, &format!("{name} = {example}")))
-                .transpose()
-        };
         let breaker = Self {
             krate: errors
                 .or_default(params.krate().map(Some))
@@ -89,15 +83,11 @@ impl BreakerAttribute {
                 params.value("classify", "|result| CallOutcome::Success").map(Option::<&Expr>::cloned),
             ),
             settings: BreakerSetting::parse_all(&params, &mut errors),
-            rule: errors.or_default(text("rule", "\"database\"")),
-            message: errors.or_default(text("message", "\"try again later\"")),
+            rule: errors.or_default(params.text("rule", "\"database\"")),
+            message: errors.or_default(params.text("message", "\"try again later\"")),
             shadow: errors.or_default(params.flag("shadow")),
         };
         errors.into_result(Some(breaker))
-    }
-
-    pub(crate) fn has_fallback(&self) -> bool {
-        matches!(self.rejection, RejectionMode::Fallback(_))
     }
 
     /// The static of the call site.
@@ -136,7 +126,7 @@ impl BreakerSetting {
                 // Validates each setting alone first, so that the error has the right span.
                 Ok(Some(setting)) => match setting.apply(BreakerSettings::builder()).build() {
                     Ok(_) => all.push(setting),
-                    Err(error) => errors.push(setting_error(params, name, &error)),
+                    Err(error) => errors.push(params.setting_error(name, &error)),
                 },
                 Err(error) => errors.push(error),
             }
@@ -144,27 +134,19 @@ impl BreakerSetting {
         let together = all.iter().fold(BreakerSettings::builder(), |builder, setting| setting.apply(builder));
         if let Err(error) = together.build() {
             let last = if params.has("max_open_duration") { "max_open_duration" } else { "backoff" };
-            errors.push(setting_error(params, last, &error));
+            errors.push(params.setting_error(last, &error));
         }
         all
     }
 
     fn parse(params: &Params, name: &str) -> Result<Option<Self>> {
         let time = |name: &str| {
-            let example = "\"30s\"";
-            let value = params.value(name, example)?;
-            value
-                .map(|value| text::parse_time(&text::expect_string(value, &format!("{name} = {example}"))?))
-                .transpose()
+            let text = params.text(name, "\"30s\"")?;
+            text.map(|text| text::parse_time(&text)).transpose()
         };
         let percent = |name: &str| {
-            let example = "\"50%\"";
-            let value = params.value(name, example)?;
-            value
-                .map(|value| {
-                    text::parse_percent(&text::expect_string(value, &format!("{name} = {example}"))?)
-                })
-                .transpose()
+            let text = params.text(name, "\"50%\"")?;
+            text.map(|text| text::parse_percent(&text)).transpose()
         };
         let number = |name: &str| {
             let value = params.value(name, "20")?;
@@ -254,10 +236,6 @@ impl BreakerSetting {
         let method = Ident::new(method, site);
         quote_spanned!(site=> .#method(#(#arguments),*))
     }
-}
-
-fn setting_error(params: &Params, name: &str, error: &SettingError) -> Error {
-    Error::new(params.span(name).unwrap_or_else(Span::call_site), error)
 }
 
 fn parse_factor(value: &Expr) -> Result<f64> {

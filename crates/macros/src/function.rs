@@ -81,23 +81,12 @@ impl Function {
 
     /// Whether an argument has this name.
     pub(crate) fn binds(&self, name: &str) -> bool {
-        let patterns = self.sig.inputs.iter().filter_map(|input| match input {
-            FnArg::Typed(typed) => Some(&*typed.pat),
-            FnArg::Receiver(_) => None,
-        });
-        patterns
-            .chain(self.boxed().into_iter().flat_map(BoxedFuture::patterns))
-            .any(|pattern| pattern::binds(pattern, name))
+        self.declared_patterns().chain(self.boxed_patterns()).any(|pattern| pattern::binds(pattern, name))
     }
 
     /// The patterns of the arguments where the body uses them.
     pub(crate) fn argument_patterns(&self) -> impl Iterator<Item = &Pat> {
-        let typed =
-            self.sig.inputs.iter().filter(|_| self.boxed().is_none()).filter_map(|input| match input {
-                FnArg::Typed(typed) => Some(&*typed.pat),
-                FnArg::Receiver(_) => None,
-            });
-        typed.chain(self.boxed().into_iter().flat_map(BoxedFuture::patterns))
+        self.declared_patterns().filter(|_| self.boxed().is_none()).chain(self.boxed_patterns())
     }
 
     /// Rejects arguments that a second call of the body could not use.
@@ -233,6 +222,19 @@ impl Function {
             FunctionBody::Boxed(boxed) => Some(boxed),
             FunctionBody::Plain(_) => None,
         }
+    }
+
+    /// The patterns of the arguments in the signature.
+    fn declared_patterns(&self) -> impl Iterator<Item = &Pat> {
+        self.sig.inputs.iter().filter_map(|input| match input {
+            FnArg::Typed(typed) => Some(&*typed.pat),
+            FnArg::Receiver(_) => None,
+        })
+    }
+
+    /// The patterns of the arguments in a boxed future.
+    fn boxed_patterns(&self) -> impl Iterator<Item = &Pat> {
+        self.boxed().into_iter().flat_map(BoxedFuture::patterns)
     }
 
     fn declared_output(&self) -> Option<&Type> {

@@ -82,13 +82,8 @@ impl LimitKind {
             return Ok(None);
         }
         let mut errors = ErrorList::default();
-        let text = |name: &str, example: &str| {
-            params
-                .value(name, example)?
-                .map(|value| text::expect_string(value, &format!("{name} = {example}")))
-                .transpose()
-        };
-        let wait = text("wait", "\"50ms\"").and_then(|wait| wait.as_ref().map(text::parse_time).transpose());
+        let wait =
+            params.text("wait", "\"50ms\"").and_then(|wait| wait.as_ref().map(text::parse_time).transpose());
         let limit = LimitAttribute {
             kind: self,
             krate: errors
@@ -103,9 +98,9 @@ impl LimitKind {
             key: errors.or_default(params.value("key", "user.id").and_then(parse_key)),
             cost: errors.or_default(params.value("cost", "items.len() as u64").map(Option::<&Expr>::cloned)),
             wait: errors.or_default(wait).map(Micros::get),
-            message: errors.or_default(text("message", "\"slow down\"")),
-            store: errors.or_default(text("store", "\"sessions\"")),
-            rule: errors.or_default(text("rule", "\"login\"")),
+            message: errors.or_default(params.text("message", "\"slow down\"")),
+            store: errors.or_default(params.text("store", "\"sessions\"")),
+            rule: errors.or_default(params.text("rule", "\"login\"")),
             shadow: errors.or_default(params.flag("shadow")),
         };
         if let (RuleScope::Shared, false, Some(span)) =
@@ -122,12 +117,9 @@ impl LimitKind {
 
     fn parse_quotas(self, params: &Params) -> Result<Vec<String>> {
         let algorithm = match self {
-            Self::Rate => params.value("algorithm", "\"sliding-window\"")?,
+            Self::Rate => params.text("algorithm", "\"sliding-window\"")?,
             Self::Concurrency => None,
         };
-        let algorithm = algorithm
-            .map(|value| text::expect_string(value, "algorithm = \"sliding-window\""))
-            .transpose()?;
         let mut errors = ErrorList::default();
         let mut quotas = Vec::new();
         for literal in params.literals() {
@@ -190,14 +182,10 @@ impl LimitKind {
 }
 
 impl LimitAttribute {
-    pub(crate) fn has_fallback(&self) -> bool {
-        matches!(self.rejection, RejectionMode::Fallback(_))
-    }
-
     /// Whether the outcomes of calls are recorded, for a policy whose quotas apply while calls fail.
     pub(crate) fn has_outcome(&self, function: &Function) -> bool {
         // With a fallback, a type with this name may not be that of the standard library.
-        let is_result = || !self.has_fallback() && function.returns_result();
+        let is_result = || !self.rejection.has_fallback() && function.returns_result();
         self.classify.is_some() || is_result()
     }
 

@@ -1,15 +1,16 @@
 //! The parameters of an attribute.
 
+use crate::text;
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::ToTokens as _;
 use syn::{
-    Error, Expr, Ident, Lit, Path, Result, Token,
+    Error, Expr, Ident, Lit, LitStr, Path, Result, Token,
     ext::IdentExt as _,
     parse::{Parse, ParseStream, Parser as _},
     parse_quote,
     punctuated::Punctuated,
 };
-use tidegate_core::suggest::closest;
+use tidegate_core::{SettingError, suggest::closest};
 
 /// The parameters of one attribute, in the written order.
 pub(crate) struct Params {
@@ -82,6 +83,17 @@ impl Params {
                 format!("`{name}` needs a value, as in `{name} = {example}`"),
             )),
         }
+    }
+
+    /// The string of the parameter, if given.
+    pub(crate) fn text(&self, name: &str, example: &str) -> Result<Option<LitStr>> {
+        let value = self.value(name, example)?;
+        value.map(|value| text::expect_string(value, &format!("{name} = {example}"))).transpose()
+    }
+
+    /// The error of an invalid setting, at its parameter.
+    pub(crate) fn setting_error(&self, name: &str, error: &SettingError) -> Error {
+        Error::new(self.span(name).unwrap_or_else(Span::call_site), error)
     }
 
     /// Whether a parameter without a value is given.

@@ -1,51 +1,39 @@
 //! Patterns of arguments.
 
-use crate::retry::BoundNames;
-use proc_macro2::TokenStream;
+use proc_macro2::{Ident, TokenStream};
 use quote::quote;
-use syn::{Error, FieldPat, Member, Pat, Result};
+use syn::{Error, FieldPat, Member, Pat, PatIdent, Result, Token};
+
+/// The names that a pattern binds, each with its `mut`.
+pub(crate) type BoundNames = Vec<(Ident, Option<Token![mut]>)>;
 
 /// Whether a pattern binds this name.
 pub(crate) fn binds(pattern: &Pat, name: &str) -> bool {
-    let any = |patterns: &mut dyn Iterator<Item = &Pat>| {
-        for pattern in patterns {
-            if binds(pattern, name) {
-                return true;
-            }
-        }
-        false
-    };
-    match pattern {
-        Pat::Ident(ident) => {
-            ident.ident == name || ident.subpat.as_ref().is_some_and(|(_, inner)| binds(inner, name))
-        }
-        Pat::Paren(inner) => binds(&inner.pat, name),
-        Pat::Reference(inner) => binds(&inner.pat, name),
-        Pat::Type(inner) => binds(&inner.pat, name),
-        Pat::Slice(parts) => any(&mut parts.elems.iter()),
-        Pat::Tuple(parts) => any(&mut parts.elems.iter()),
-        Pat::TupleStruct(parts) => any(&mut parts.elems.iter()),
-        Pat::Struct(parts) => any(&mut parts.fields.iter().map(|field| &*field.pat)),
-        _ => false,
-    }
+    let mut is_bound = false;
+    for_each_name(pattern, &mut |bound| is_bound |= bound.ident == name);
+    is_bound
 }
 
-/// Adds the names that a pattern binds, each with its `mut`.
-pub(crate) fn bound_names(pattern: &Pat, names: &mut BoundNames) {
+/// Adds the names that a pattern binds.
+pub(crate) fn add_bound_names(pattern: &Pat, names: &mut BoundNames) {
+    for_each_name(pattern, &mut |bound| names.push((bound.ident.clone(), bound.mutability)));
+}
+
+fn for_each_name(pattern: &Pat, each: &mut dyn FnMut(&PatIdent)) {
     match pattern {
         Pat::Ident(ident) => {
-            names.push((ident.ident.clone(), ident.mutability));
+            each(ident);
             if let Some((_, inner)) = &ident.subpat {
-                bound_names(inner, names);
+                for_each_name(inner, each);
             }
         }
-        Pat::Paren(inner) => bound_names(&inner.pat, names),
-        Pat::Reference(inner) => bound_names(&inner.pat, names),
-        Pat::Type(inner) => bound_names(&inner.pat, names),
-        Pat::Slice(parts) => parts.elems.iter().for_each(|part| bound_names(part, names)),
-        Pat::Tuple(parts) => parts.elems.iter().for_each(|part| bound_names(part, names)),
-        Pat::TupleStruct(parts) => parts.elems.iter().for_each(|part| bound_names(part, names)),
-        Pat::Struct(parts) => parts.fields.iter().for_each(|field| bound_names(&field.pat, names)),
+        Pat::Paren(inner) => for_each_name(&inner.pat, each),
+        Pat::Reference(inner) => for_each_name(&inner.pat, each),
+        Pat::Type(inner) => for_each_name(&inner.pat, each),
+        Pat::Slice(parts) => parts.elems.iter().for_each(|part| for_each_name(part, each)),
+        Pat::Tuple(parts) => parts.elems.iter().for_each(|part| for_each_name(part, each)),
+        Pat::TupleStruct(parts) => parts.elems.iter().for_each(|part| for_each_name(part, each)),
+        Pat::Struct(parts) => parts.fields.iter().for_each(|field| for_each_name(&field.pat, each)),
         _ => {}
     }
 }

@@ -39,6 +39,11 @@ impl RejectionMode {
         }
     }
 
+    /// Whether another function is called instead.
+    pub(crate) fn has_fallback(&self) -> bool {
+        matches!(self, Self::Fallback(_))
+    }
+
     /// The match arm of a rejection. The grants in `before` are released first. The rejection is recorded in the variable
     /// `recorded_in` of an attempt.
     pub(crate) fn match_arm(

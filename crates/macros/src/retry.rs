@@ -3,7 +3,7 @@
 use crate::{
     function::{Function, output_hint, respan},
     params::{ErrorList, Params},
-    pattern,
+    pattern::{self, BoundNames},
     rejection::RejectionMode,
     text,
 };
@@ -71,7 +71,7 @@ impl RetryAttribute {
                 params.value("classify", "|result| RetryAction::Finish").map(Option::<&Expr>::cloned),
             ),
             settings: RetrySetting::parse_all(&params, &mut errors),
-            message: errors.or_default(parse_text(&params, "message", "\"try again later\"")),
+            message: errors.or_default(params.text("message", "\"try again later\"")),
         };
         errors.into_result(Some(retry))
     }
@@ -147,7 +147,7 @@ impl RetrySetting {
                 // is checked with the backoff below.
                 Ok(Some(setting)) => match setting.apply(Retrier::builder()).build() {
                     Err(error) if !matches!(setting, Self::Backoff(_) | Self::MaxBackoff(_)) => {
-                        errors.push(setting_error(params, name, &error));
+                        errors.push(params.setting_error(name, &error));
                     }
                     Ok(_) | Err(_) => all.push(setting),
                 },
@@ -158,14 +158,14 @@ impl RetrySetting {
         if let Err(error) = together.build() {
             let names = ["hedge_after", "max_backoff", "backoff"];
             let last = names.into_iter().find(|name| params.has(name)).unwrap_or("max");
-            errors.push(setting_error(params, last, &error));
+            errors.push(params.setting_error(last, &error));
         }
         all
     }
 
     fn parse(params: &Params, name: &str) -> Result<Option<Self>> {
         let time = |example| {
-            let text = parse_text(params, name, example)?;
+            let text = params.text(name, example)?;
             text.map(|text| text::parse_time(&text)).transpose()
         };
         let number = || {
@@ -179,13 +179,13 @@ impl RetrySetting {
             "time_limit" => time("\"2s\"")?.map(Self::TimeLimit),
             "attempt_time_limit" => time("\"500ms\"")?.map(Self::AttemptTimeLimit),
             "hedge_after" => {
-                let text = parse_text(params, name, "\"p95\"")?;
+                let text = params.text(name, "\"p95\"")?;
                 let delay =
                     text.map(|text| text.value().parse().map_err(|error| Error::new(text.span(), error)));
                 delay.transpose()?.map(Self::HedgeAfter)
             }
             "budget" => {
-                let text = parse_text(params, name, "\"20%\"")?;
+                let text = params.text(name, "\"20%\"")?;
                 text.map(|text| text::parse_percent(&text)).transpose()?.map(Self::Budget)
             }
             "min_per_second" => number()?.map(Self::MinPerSecond),
@@ -275,7 +275,7 @@ impl TimeLimitAttribute {
                 .unwrap_or_else(|| syn::parse_quote!(::tidegate)),
             rejection: errors.or_default(RejectionMode::parse(&params)),
             limit,
-            message: errors.or_default(parse_text(&params, "message", "\"try again later\"")),
+            message: errors.or_default(params.text("message", "\"try again later\"")),
         };
         errors.into_result(Some(attribute))
     }
@@ -305,24 +305,12 @@ impl TimeLimitAttribute {
     }
 }
 
-fn parse_text(params: &Params, name: &str, example: &str) -> Result<Option<LitStr>> {
-    let value = params.value(name, example)?;
-    value.map(|value| text::expect_string(value, &format!("{name} = {example}"))).transpose()
-}
-
-fn setting_error(params: &Params, name: &str, error: &SettingError) -> Error {
-    Error::new(params.span(name).unwrap_or_else(Span::call_site), error)
-}
-
-/// The names that a pattern binds, each with its `mut`.
-pub(crate) type BoundNames = Vec<(Ident, Option<syn::Token![mut]>)>;
-
 impl Function {
     /// The names of all arguments, which are copied for each attempt. An error if one can be used only once.
     fn repeatable_arguments(&self) -> Result<BoundNames> {
         self.check_repeatable()?;
         let mut names = BoundNames::new();
-        self.argument_patterns().for_each(|pattern| pattern::bound_names(pattern, &mut names));
+        self.argument_patterns().for_each(|pattern| pattern::add_bound_names(pattern, &mut names));
         Ok(names)
     }
 }

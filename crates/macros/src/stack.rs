@@ -9,6 +9,7 @@ use crate::{
     function::{Function, output_hint, respan},
     limit::{LimitArguments, LimitAttribute, LimitKind},
     params::ErrorList,
+    rejection::RejectionMode,
     retry::{RetryAttribute, TimeLimitAttribute},
 };
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
@@ -156,9 +157,9 @@ impl AttributeStack {
         }
         let attempt = Ident::new("attempt", site);
         let recorded_in = self.retry.as_ref().map(|_| &attempt);
-        if self.limits.iter().chain(&self.concurrency).any(LimitAttribute::has_fallback)
-            || self.breakers.iter().any(BreakerAttribute::has_fallback)
-        {
+        let limits = self.limits.iter().chain(&self.concurrency).map(|limit| &limit.rejection);
+        let breakers = self.breakers.iter().map(|breaker| &breaker.rejection);
+        if limits.chain(breakers).any(RejectionMode::has_fallback) {
             function.name_arguments();
         }
         let (mut granted, mut recorders) = (Vec::new(), Vec::new());
