@@ -21,7 +21,7 @@ pub(crate) fn render_json(outcome: &BenchOutcome, url: &str) -> Value {
         "abandoned": outcome.abandoned,
         "seconds": seconds(outcome.elapsed),
         "requested_rate": requested_rate(outcome),
-        "rate": reached_rate(outcome),
+        "reached_rate": reached_rate(outcome),
         "late": outcome.late,
         "max_lateness": seconds(outcome.max_lateness),
         "max_in_flight": outcome.max_in_flight,

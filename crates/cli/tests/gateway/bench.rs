@@ -163,7 +163,8 @@ async fn find_writes_the_quota_in_shadow_mode() {
     let output = run_bench(&args).await;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let rates: Vec<_> = report["steps"].as_array().unwrap().iter().map(|step| step["rate"].clone()).collect();
+    let rates: Vec<_> =
+        report["steps"].as_array().unwrap().iter().map(|step| step["requested_rate"].clone()).collect();
     assert_eq!(rates, [10, 20, 40, 40], "{report:#}");
     assert_eq!((&report["knee"], &report["is_max_rate"]), (&json!(40), &json!(true)));
     assert_eq!(report["quota"], "30/s burst 30");
@@ -213,7 +214,7 @@ async fn find_ends_when_a_rate_limit_denies_requests() {
         let output = run_bench(&[&[url.as_str()], &SEARCH[..], &args].concat()).await;
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         let steps = report["steps"].as_array().unwrap();
-        let loads: Vec<_> = steps.iter().map(|step| step["rate"].as_u64().unwrap()).collect();
+        let loads: Vec<_> = steps.iter().map(|step| step["requested_rate"].as_u64().unwrap()).collect();
         assert_eq!(loads, rates, "{report:#}");
         assert_eq!((&report["knee"], &report["quota"]), (&Value::Null, &Value::Null));
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -8,7 +8,7 @@ use tidegate_core::Micros;
 pub(crate) fn render_json(outcome: &FindOutcome) -> Value {
     let steps = outcome.steps.iter().map(|step| {
         json!({
-            "rate": step.rate,
+            "requested_rate": step.rate,
             "reached_rate": step.reached_rate,
             "p50": seconds(step.p50),
             "p99": seconds(step.p99),
