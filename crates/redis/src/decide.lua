@@ -152,6 +152,23 @@ local function stored_until(entry)
   return reset_at
 end
 
+-- The keys with a total that may have a TTL: the quota that had replaced the total set it, and a denial writes nothing.
+local returned_totals = {}
+
+-- Marks a key that stores a total, and also a reset or an entry of a quota that is not in this check.
+local function mark_returned_total(p)
+  local key, first, count = message[p], message[p + 1], message[p + 2]
+  if not rules_with_total[quotas[first].rule] then return end
+  local cell = cells[key]
+  local has_total, may_expire = false, cell.generation > 0
+  for nth, entry in ipairs(cell.entries) do
+    local writer = entry.writer
+    has_total = has_total or (writer.kind == kinds.total and (cell.generation > 0 or stored_until(entry) > now))
+    may_expire = may_expire or nth > count or writer.tag ~= quotas[first + nth - 1].tag
+  end
+  if has_total and may_expire then returned_totals[#returned_totals + 1] = key end
+end
+
 local out, size = {}, 0
 
 -- Decides every quota of one check; returns whether all of them grant.
@@ -277,6 +294,7 @@ local function decide(p)
   if not peek then
     for q = first, last, 8 do
       if message[q + 5] > 0 then begin_check(q) end
+      mark_returned_total(q)
     end
   end
   local cost = message[first + 5]
@@ -424,6 +442,12 @@ for _, key in ipairs(changed) do
     if not failed.err:find('OOM', 1, true) then return redis.error_reply(failed.err) end
     cell.failed, has_failed = failed.err, true
   end
+end
+
+-- After the writes: a server without memory accepts every write of a script after the first. A denial is valid without it.
+for _, key in ipairs(returned_totals) do
+  local name = KEYS[key] or ARGV[key + 1]
+  if not cells[key].changed and call('PTTL', name) >= 0 then redis_pcall('PERSIST', name) end
 end
 
 -- The error of a key of an operation that was not written.

@@ -8,6 +8,7 @@ if KEYS[1] then
   redis.call('GET', KEYS[1])
   redis.call('SETRANGE', KEYS[1], 0, '2')
   redis.call('PTTL', KEYS[1])
+  redis.call('PERSIST', KEYS[1])
   redis.call('DEL', KEYS[1])
 end
 return 1

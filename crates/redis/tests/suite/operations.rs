@@ -177,9 +177,31 @@ async fn replaced_total_expires_after_thirty_days() {
         let expected = if is_reset { "allow 2 of 3" } else { "allow 0 of 3" };
         assert_eq!(summarize(&total.decide(key, 1).await), expected, "{key}");
         assert_eq!(ttl(), -1, "{key}");
+        // A denial by the total writes nothing, but the key is permanent again.
+        assert_eq!(summarize(&rate.decide(key, 1).await), "allow 7 of 9", "{key}");
+        assert!((days - 60_000..=days + 60_000).contains(&ttl()), "{key}: {}", ttl());
+        assert_eq!(total.key(key).peek(4).await.remaining(), if is_reset { 2 } else { 0 }, "{key}");
+        assert!(ttl() > 0, "{key}: a peek changes nothing");
+        assert!(!total.decide(key, 4).await.is_granted(), "{key}");
+        assert_eq!(ttl(), -1, "{key}");
         rate.key(key).reset().await.unwrap();
         assert!((days - 60_000..=days + 60_000).contains(&ttl()), "{key}: {}", ttl());
     }
+}
+
+/// A denial by a total that has returned is no error, and is not written, on a server without memory.
+#[tokio::test]
+async fn denial_by_returned_total_needs_no_memory() {
+    let server = RedisServer::start().unwrap();
+    let store = connect_store(&server.url()).await;
+    let total = build_limiter(&store, "trial", "1 total");
+    let rate = build_limiter(&store, "trial", "9/min");
+    assert_eq!(summarize(&total.decide("a", 1).await), "allow 0 of 1");
+    assert_eq!(summarize(&rate.decide("a", 1).await), "allow 8 of 9");
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    let denied = total.decide("a", 1).await;
+    assert!(!denied.is_granted() && !denied.is_degraded(), "{denied:?}");
+    assert_eq!(integer_reply(&server, &["PTTL", "tidegate:{trial:a}:1"]), -1);
 }
 
 /// The server's clock, in microseconds.
