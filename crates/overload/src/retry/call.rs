@@ -319,7 +319,7 @@ impl RetrierInner {
     }
 
     fn hedge_delay(&self) -> Option<Micros> {
-        self.hedge_delay.or_else(|| self.latencies.as_ref()?.percentile())
+        self.hedge_delay.or_else(|| self.latencies.as_ref()?.percentile(self.settings.clock.now()))
     }
 
     fn take_from_budget(&self) -> bool {
@@ -353,7 +353,7 @@ impl Drop for Stopwatch<'_> {
     fn drop(&mut self) {
         let now = self.clock.now();
         let latency = now.saturating_sub(self.started_at);
-        if self.has_ended || self.latencies.percentile().is_some_and(|percentile| latency >= percentile) {
+        if self.has_ended || self.latencies.percentile(now).is_some_and(|percentile| latency >= percentile) {
             self.latencies.record(latency, now);
         }
     }
