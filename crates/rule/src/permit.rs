@@ -5,16 +5,13 @@ use tidegate_core::Decision;
 use tidegate_limiter::{Permit, background};
 use tidegate_overload::{CallOutcome, CallPermit, error_rate::KeyedErrorRate};
 
-/// A call whose outcome may be recorded. Dropping it records no outcome.
+/// A started call whose outcome may be recorded. Dropping it records a failure during a panic or by a time limit, and otherwise
+/// no outcome.
 #[derive(Debug, Default)]
-#[must_use = "dropping it records no outcome"]
+#[must_use = "its outcome must be recorded"]
 pub struct CountedCall(Option<CallPermit<Arc<KeyedErrorRate>>>);
 
 impl CountedCall {
-    pub(crate) fn new(permit: Option<CallPermit<Arc<KeyedErrorRate>>>) -> Self {
-        Self(permit)
-    }
-
     /// Records the outcome, if outcomes are recorded.
     #[inline]
     pub fn record(self, outcome: CallOutcome) {
@@ -24,31 +21,56 @@ impl CountedCall {
     }
 }
 
+/// A call that is not admitted yet, or has not started. Dropping it records no outcome, also by a time limit: the call was not
+/// made.
+#[derive(Debug, Default)]
+#[must_use = "dropping it records no outcome"]
+pub(crate) struct PendingCall(CountedCall);
+
+impl PendingCall {
+    pub(crate) fn new(permit: Option<CallPermit<Arc<KeyedErrorRate>>>) -> Self {
+        Self(CountedCall(permit))
+    }
+
+    /// Starts the call.
+    pub(crate) fn start(mut self) -> CountedCall {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for PendingCall {
+    fn drop(&mut self) {
+        if let Some(permit) = self.0.0.take() {
+            permit.ignore();
+        }
+    }
+}
+
 /// A slot; dropping it releases the slot.
 #[must_use = "dropping it releases the slot"]
 pub struct RulePermit {
     permit: Option<Permit>,
-    counted: CountedCall,
+    pending: PendingCall,
 }
 
 impl RulePermit {
     /// Creates a permit without a slot.
     pub(crate) fn empty() -> Self {
-        Self { permit: None, counted: CountedCall::default() }
+        Self { permit: None, pending: PendingCall::default() }
     }
 
     pub(crate) fn new(permit: Permit) -> Self {
-        Self { permit: Some(permit), counted: CountedCall::default() }
+        Self { permit: Some(permit), pending: PendingCall::default() }
     }
 
-    pub(crate) fn with_call(mut self, counted: CountedCall) -> Self {
-        self.counted = counted;
+    pub(crate) fn with_call(mut self, pending: PendingCall) -> Self {
+        self.pending = pending;
         self
     }
 
-    /// The call, to record its outcome. The slot stays in use.
+    /// Starts the call, and returns it to record its outcome. The slot stays in use.
     pub fn take_call(&mut self) -> CountedCall {
-        std::mem::take(&mut self.counted)
+        std::mem::take(&mut self.pending).start()
     }
 
     /// The denial, if there is no slot.

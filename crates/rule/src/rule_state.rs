@@ -1,6 +1,6 @@
 //! The effective state of a rule.
 
-use crate::{Mode, RuleKey, permit::CountedCall, rule_update::ConcurrencyQuotas, settings::CallCheck};
+use crate::{Mode, RuleKey, permit::PendingCall, rule_update::ConcurrencyQuotas, settings::CallCheck};
 use std::{sync::Arc, time::Duration};
 use tidegate_core::Quota;
 use tidegate_limiter::{Capacity, FailureMode, Limiter, Overflow, TokenPrefetch, Waiter};
@@ -50,9 +50,9 @@ impl RuleState {
     }
 
     /// Counts a call of this key, if the outcomes of calls are recorded.
-    pub(crate) fn start_call<K: RuleKey + ?Sized>(&self, key: &K) -> CountedCall {
+    pub(crate) fn start_call<K: RuleKey + ?Sized>(&self, key: &K) -> PendingCall {
         let rates = self.error_rate.as_ref().filter(|_| self.mode != Mode::Off);
-        CountedCall::new(rates.map(|rates| rates.start_call(key)))
+        PendingCall::new(rates.map(|rates| rates.start_call(key)))
     }
 
     /// How long a call may wait. Calls do not wait for rules that are not enforced.

@@ -8,12 +8,14 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::{self, ScopedJoinHandle},
+    time::Duration,
 };
+use tidegate_core::{Micros, Percent};
 use tidegate_limiter::{
-    FailureMode, Store, StoreError,
+    Clock, FailureMode, Store, StoreError,
     store::{StoreFuture, StoreReply, StoreRequest},
 };
-use tidegate_overload::CallError;
+use tidegate_overload::{CallError, ErrorRateSettings, error_rate::KeyedErrorRate, retry::limit_time};
 use tidegate_rule::{
     Limited, Mode, RuleSettings, Rules, Settings,
     site::{
@@ -216,6 +218,71 @@ impl Store for FailingStore {
     fn execute(&self, _: StoreRequest) -> StoreFuture<Result<StoreReply, StoreError>> {
         Box::pin(async { Err(StoreError::Unavailable("not here".to_owned())) })
     }
+}
+
+/// Settings with which the quotas of a rule apply after two calls of which one failed.
+fn while_failing(clock: &Clock) -> RuleSettings {
+    let settings = ErrorRateSettings::builder().request_threshold(1).error_threshold(Percent::ZERO);
+    let rates = KeyedErrorRate::with_clock(settings.build().unwrap(), 100, clock.clone());
+    let mut settings = RuleSettings::new();
+    settings.while_failing = Some(Arc::new(rates));
+    settings
+}
+
+/// Waits for a call until its time limit of a minute.
+async fn wait_in_vain<T>(clock: &Clock, call: Result<T, AdmitError<T>>) {
+    let Err(error) = call else { panic!("the call does not wait") };
+    let waited = limit_time::<_, ()>(Micros::from_secs(60), clock, error.resolve()).await;
+    assert!(matches!(waited, Err(CallError::TimeLimitExceeded(_))));
+}
+
+#[test]
+fn call_that_only_waits_records_no_failure() {
+    static RATE: LimitSite = LimitSite::new(|| waiting_rule("waiting-rate", "1 per 52w"));
+    static SLOTS: LimitSite = LimitSite::new(|| waiting_rule("waiting-slots", "1 at once"));
+    fn waiting_rule(name: &'static str, quota: &str) -> Result<RuleConfig, BuildError> {
+        Ok(small_rule(name, quota)?.with_outcomes().wait(Duration::from_secs(53 * 7 * 86_400)))
+    }
+    let _guard = lock_global_rules();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_time().start_paused(true).build().unwrap().block_on(async {
+        let clock = Clock::tokio();
+        let (rate, slots) = (while_failing(&clock), while_failing(&clock));
+        let [rate_errors, slot_errors] = [&rate, &slots].map(|rule| rule.while_failing.clone().unwrap());
+        let settings = Settings::new().clock(clock.clone());
+        Rules::global().apply(settings.rule("waiting-rate", rate).rule("waiting-slots", slots)).unwrap();
+        let fail = |errors: &Arc<KeyedErrorRate>| (0..2).for_each(|_| errors.start_call("key").fail());
+        // Whether a call has failed in the last ten seconds; more calls without an outcome make two.
+        let has_failed = |errors: &Arc<KeyedErrorRate>| {
+            (0..2).for_each(|_| errors.start_call("key").ignore());
+            errors.is_exceeded("key")
+        };
+        let admit = || RATE.open().unwrap().admit("key", 1);
+
+        fail(&rate_errors);
+        let Err(first) = admit() else { panic!("the quota does not apply") };
+        drop(first.resolve().await.unwrap());
+        wait_in_vain(&clock, admit()).await;
+        assert!(!has_failed(&rate_errors), "admit");
+        fail(&rate_errors);
+        wait_in_vain(&clock, RATE.open().unwrap().reserve("key", 1)).await;
+        assert!(!has_failed(&rate_errors), "reserve");
+
+        fail(&slot_errors);
+        let Err(first) = SLOTS.open().unwrap().acquire("key") else { panic!("the quota does not apply") };
+        let _permit = first.resolve().await.unwrap();
+        wait_in_vain(&clock, SLOTS.open().unwrap().acquire("key")).await;
+        assert!(!has_failed(&slot_errors), "acquire");
+
+        // A call that has started is recorded.
+        let Ok(started) = admit() else { panic!("the quota applies") };
+        let call = async move {
+            let _started = started;
+            std::future::pending::<()>().await;
+        };
+        limit_time::<_, ()>(Micros::from_secs(60), &clock, call).await.unwrap_err();
+        assert!(has_failed(&rate_errors));
+    });
 }
 
 /// Calls from four threads during a thousand changes of settings, with a call between any two of them.

@@ -5,8 +5,9 @@
 
 use crate::{
     Limited, Mode, Rule, RuleConfig, RuleKey, RulePermit, Rules, events,
-    permit::CountedCall,
+    permit::{CountedCall, PendingCall},
     rule::{self, CheckPath},
+    rule_state::RuleState,
     rules::SiteRule,
 };
 use std::{
@@ -63,11 +64,19 @@ pub struct PendingAdmit<T> {
 
 type AdmitFuture<T> = Pin<Box<dyn Future<Output = Result<T, Limited>> + Send>>;
 
+/// A call that the rule has counted and must decide.
+struct SiteCall {
+    state: Arc<RuleState>,
+    /// `None` if no quota applies to the call.
+    limiter: Option<Limiter>,
+    pending: PendingCall,
+}
+
 /// Reserved tokens; dropping it refunds them.
 #[must_use = "dropping it refunds the tokens"]
 pub struct SiteReservation {
     reservation: Option<Reservation>,
-    counted: CountedCall,
+    pending: PendingCall,
 }
 
 impl LimitSite {
@@ -154,13 +163,9 @@ impl ActiveSite<'_> {
     #[cold]
     #[inline(never)]
     fn admit_slow_blocking<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<CountedCall, Limited> {
-        self.check_conflict()?;
-        let state = self.rule.state();
-        self.rule.check_call(&state)?;
-        let limiter = state.limiter_for(key);
-        let counted = state.start_call(key);
-        let charged = limiter.map(|limiter| self.rule.charge_blocking(&state, limiter, key, cost));
-        charged.unwrap_or(Ok(())).map(|()| counted)
+        let SiteCall { state, limiter, pending } = self.begin(key)?;
+        let charged = limiter.map(|limiter| self.rule.charge_blocking(&state, &limiter, key, cost));
+        charged.unwrap_or(Ok(())).map(|()| pending.start())
     }
 
     #[cold]
@@ -170,20 +175,18 @@ impl ActiveSite<'_> {
         key: &K,
         cost: u64,
     ) -> Result<CountedCall, AdmitError<CountedCall>> {
-        self.check_conflict().map_err(AdmitError::Limited)?;
-        let state = self.rule.state();
-        self.rule.check_call(&state).map_err(AdmitError::Limited)?;
-        let limiter = state.limiter_for(key);
-        let counted = state.start_call(key);
-        let Some(limiter) = limiter else { return Ok(counted) };
+        let SiteCall { state, limiter, pending } = self.begin(key).map_err(AdmitError::Limited)?;
+        let Some(limiter) = limiter else { return Ok(pending.start()) };
         self.rule.expect_rates(&state);
         let (rule, max_wait, mode) = (self.rule.clone(), state.max_wait(), state.mode);
         if limiter.is_in_memory() && max_wait.is_zero() {
             let admitted = rule.apply_mode(mode, limiter.check_cost(key, cost));
-            return admitted.map(|()| counted).map_err(AdmitError::Limited);
+            return admitted.map(|()| pending.start()).map_err(AdmitError::Limited);
         }
         let decision = rule::acquire_tokens(limiter.key(key), cost, max_wait);
-        Err(AdmitError::pending(async move { rule.apply_mode(mode, decision.await).map(|()| counted) }))
+        Err(AdmitError::pending(
+            async move { rule.apply_mode(mode, decision.await).map(|()| pending.start()) },
+        ))
     }
 
     /// Reserves `cost` for `key`, to be committed or refunded.
@@ -192,21 +195,17 @@ impl ActiveSite<'_> {
         key: &K,
         cost: u64,
     ) -> Result<SiteReservation, AdmitError<SiteReservation>> {
-        self.check_conflict().map_err(AdmitError::Limited)?;
-        let state = self.rule.state();
-        self.rule.check_call(&state).map_err(AdmitError::Limited)?;
-        let limiter = state.limiter_for(key);
-        let counted = state.start_call(key);
-        let Some(limiter) = limiter else { return Ok(SiteReservation { reservation: None, counted }) };
+        let SiteCall { state, limiter, pending } = self.begin(key).map_err(AdmitError::Limited)?;
+        let Some(limiter) = limiter else { return Ok(SiteReservation { reservation: None, pending }) };
         self.rule.expect_rates(&state);
         let (rule, max_wait, mode) = (self.rule.clone(), state.max_wait(), state.mode);
         if limiter.is_in_memory() && max_wait.is_zero() {
             let reservation = limiter.blocking().key(key).reserve(cost, max_wait);
-            let reserved = rule.apply_mode_to_reservation(mode, Some(reservation), counted);
+            let reserved = rule.apply_mode_to_reservation(mode, Some(reservation), pending);
             return reserved.map_err(AdmitError::Limited);
         }
         let waiting = reserve_tokens(limiter.key(key), cost, max_wait);
-        Err(AdmitError::pending(async move { rule.apply_mode_to_reservation(mode, waiting.await, counted) }))
+        Err(AdmitError::pending(async move { rule.apply_mode_to_reservation(mode, waiting.await, pending) }))
     }
 
     /// Reserves `cost` for `key`, to be committed or refunded, blocking while it waits.
@@ -215,53 +214,51 @@ impl ActiveSite<'_> {
         key: &K,
         cost: u64,
     ) -> Result<SiteReservation, Limited> {
-        self.check_conflict()?;
-        let state = self.rule.state();
-        self.rule.check_call(&state)?;
-        let limiter = state.limiter_for(key);
-        let counted = state.start_call(key);
-        let Some(limiter) = limiter else { return Ok(SiteReservation { reservation: None, counted }) };
+        let SiteCall { state, limiter, pending } = self.begin(key)?;
+        let Some(limiter) = limiter else { return Ok(SiteReservation { reservation: None, pending }) };
         self.rule.expect_rates(&state);
         let (bucket, max_wait) = (limiter.blocking().key(key), state.max_wait());
         let reservation = match max_wait.is_zero() {
             true => bucket.reserve(cost, max_wait),
             false => bucket.acquire_reserved(cost, Some(max_wait)),
         };
-        self.rule.apply_mode_to_reservation(state.mode, Some(reservation), counted)
+        self.rule.apply_mode_to_reservation(state.mode, Some(reservation), pending)
     }
 
     /// Acquires a slot of `key`.
     pub fn acquire<K: RuleKey + ?Sized>(self, key: &K) -> Result<RulePermit, AdmitError<RulePermit>> {
-        self.check_conflict().map_err(AdmitError::Limited)?;
-        let state = self.rule.state();
-        self.rule.check_call(&state).map_err(AdmitError::Limited)?;
-        let limiter = state.limiter_for(key);
-        let counted = state.start_call(key);
-        let Some(limiter) = limiter else { return Ok(RulePermit::empty().with_call(counted)) };
+        let SiteCall { state, limiter, pending } = self.begin(key).map_err(AdmitError::Limited)?;
+        let Some(limiter) = limiter else { return Ok(RulePermit::empty().with_call(pending)) };
         self.rule.expect_slots(&state);
         if limiter.is_in_memory() && state.waiter().is_none() {
             let permit = limiter.blocking().key(key).permit();
             return self
                 .rule
                 .apply_mode_to_permit(&state, Ok(RulePermit::new(permit)))
-                .map(|permit| permit.with_call(counted))
+                .map(|permit| permit.with_call(pending))
                 .map_err(AdmitError::Limited);
         }
         let (rule, waiting) = (self.rule.clone(), rule::acquire_permit(limiter.key(key), state.waiter()));
         Err(AdmitError::pending(async move {
-            Ok(rule.apply_mode_to_permit(&state, waiting.await)?.with_call(counted))
+            Ok(rule.apply_mode_to_permit(&state, waiting.await)?.with_call(pending))
         }))
     }
 
     /// Acquires a slot of `key`, blocking while it waits.
     pub fn acquire_blocking<K: RuleKey + ?Sized>(self, key: &K) -> Result<RulePermit, Limited> {
+        let SiteCall { state, limiter, pending } = self.begin(key)?;
+        let permit = limiter.map(|limiter| self.rule.acquire_slot_blocking(&state, &limiter, key));
+        Ok(permit.transpose()?.unwrap_or_else(RulePermit::empty).with_call(pending))
+    }
+
+    /// Counts a call, unless it is rejected whatever the quotas.
+    fn begin<K: RuleKey + ?Sized>(self, key: &K) -> Result<SiteCall, Limited> {
         self.check_conflict()?;
         let state = self.rule.state();
         self.rule.check_call(&state)?;
-        let limiter = state.limiter_for(key);
-        let counted = state.start_call(key);
-        let permit = limiter.map(|limiter| self.rule.acquire_slot_blocking(&state, limiter, key));
-        Ok(permit.transpose()?.unwrap_or_else(RulePermit::empty).with_call(counted))
+        let limiter = state.limiter_for(key).cloned();
+        let pending = state.start_call(key);
+        Ok(SiteCall { state, limiter, pending })
     }
 
     /// Rejects the call if the rule has conflicting declarations. The message of the rule is not used,
@@ -282,14 +279,14 @@ impl Rule {
         &self,
         mode: Mode,
         reservation: Option<Reservation>,
-        counted: CountedCall,
+        pending: PendingCall,
     ) -> Result<SiteReservation, Limited> {
         // Without a reply the decision fails closed, as for an unavailable store.
         let decision = match &reservation {
             Some(reservation) => *reservation.decision(),
             None => Decision::fail_closed(0, Micros::from_secs(1)),
         };
-        self.apply_mode(mode, decision).map(|()| SiteReservation { reservation, counted })
+        self.apply_mode(mode, decision).map(|()| SiteReservation { reservation, pending })
     }
 }
 
@@ -325,12 +322,12 @@ impl<T> Future for PendingAdmit<T> {
 }
 
 impl SiteReservation {
-    /// Charges the tokens. Returns the call, to record its outcome.
+    /// Charges the tokens and starts the call. Returns the call, to record its outcome.
     pub fn keep(mut self) -> CountedCall {
         if let Some(reservation) = self.reservation.take() {
             reservation.keep();
         }
-        std::mem::take(&mut self.counted)
+        std::mem::take(&mut self.pending).start()
     }
 }
 
