@@ -101,7 +101,7 @@ impl SharedRule {
         self.config.load_full()
     }
 
-    /// Replaces the declaration with one that has quotas.
+    /// Replaces the declaration.
     pub(crate) fn set_config(&self, declaration: RuleConfig) {
         self.config.store(Arc::new(declaration));
     }

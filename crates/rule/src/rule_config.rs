@@ -192,7 +192,9 @@ impl RuleConfig {
         Self { key: Some(key), ..self }
     }
 
-    /// Declares that the outcomes of calls are recorded, so that the quotas can apply only while calls fail.
+    /// Declares that the outcomes of calls are recorded, so that the quotas can apply only while calls fail. Only attributes
+    /// record them.
+    #[doc(hidden)]
     #[must_use]
     pub fn with_outcomes(self) -> Self {
         Self { has_outcomes: true, ..self }

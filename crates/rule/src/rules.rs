@@ -192,8 +192,13 @@ impl RulesInner {
             if let Some(conflict) = declared.check_conflict(&declaration) {
                 return Err(conflict.into());
             }
-            if declared.quotas.is_empty() && !declaration.quotas.is_empty() {
-                self.declare_quotas(&rule, declaration)?;
+            let adds_quotas = declared.quotas.is_empty() && !declaration.quotas.is_empty();
+            let adds_outcomes = declaration.has_outcomes && !declared.has_outcomes;
+            if adds_quotas || adds_outcomes {
+                // The outcomes of one function are enough, whichever is called first.
+                let has_outcomes = declaration.has_outcomes || declared.has_outcomes;
+                let base = if adds_quotas { declaration } else { RuleConfig::clone(&declared) };
+                self.extend_declaration(&rule, RuleConfig { has_outcomes, ..base })?;
             }
             return Ok(rule);
         }
@@ -330,7 +335,12 @@ impl RulesInner {
         Ok(update)
     }
 
-    fn declare_quotas(&mut self, rule: &Arc<SharedRule>, declaration: RuleConfig) -> Result<(), BuildError> {
+    /// Replaces the declaration of a rule with one that adds quotas or outcomes.
+    fn extend_declaration(
+        &mut self,
+        rule: &Arc<SharedRule>,
+        declaration: RuleConfig,
+    ) -> Result<(), BuildError> {
         let update = self.plan_update(rule.name(), &declaration, Some(rule))?;
         rule.set_config(declaration);
         self.notices.extend(update.apply(rule));

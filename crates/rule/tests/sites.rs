@@ -229,6 +229,30 @@ fn while_failing(clock: &Clock) -> RuleSettings {
     settings
 }
 
+#[test]
+fn while_failing_does_not_depend_on_the_function_called_first() {
+    static UNRECORDED: LimitSite = LimitSite::new(|| small_rule("recorded-later", "1/h"));
+    static RECORDED: LimitSite = LimitSite::new(|| Ok(small_rule("recorded-later", "1/h")?.with_outcomes()));
+    static RECORDED_FIRST: LimitSite =
+        LimitSite::new(|| Ok(RuleConfig::new("recorded-first").with_outcomes()));
+    static UNRECORDED_LAST: LimitSite = LimitSite::new(|| small_rule("recorded-first", "1/h"));
+    let _guard = lock_global_rules();
+    let (clock, _) = Clock::manual();
+    let settings = Settings::new().clock(clock.clone());
+    let settings = settings.rule("recorded-later", while_failing(&clock));
+    let settings = settings.rule("recorded-first", while_failing(&clock));
+    Rules::global().apply(settings.clone()).unwrap();
+    for (first, second) in [(&UNRECORDED, &RECORDED), (&RECORDED_FIRST, &UNRECORDED_LAST)] {
+        let _declared = first.open();
+        // No call has failed, so no quota applies.
+        for _ in 0..5 {
+            call_site(second, true).unwrap();
+            call_site(first, true).unwrap();
+        }
+    }
+    Rules::global().apply(settings).unwrap();
+}
+
 /// Waits for a call until its time limit of a minute.
 async fn wait_in_vain<T>(clock: &Clock, call: Result<T, AdmitError<T>>) {
     let Err(error) = call else { panic!("the call does not wait") };
