@@ -54,13 +54,6 @@ struct ActiveState {
     policy_fields: ArcSwap<PolicyFields>,
 }
 
-/// A rule before an update.
-pub(crate) struct CurrentRule {
-    pub(crate) state: Arc<RuleState>,
-    /// What determines the factor of its quotas, if they follow the load.
-    pub(crate) scaler: Option<Scaler>,
-}
-
 const PATH_SLOW: u8 = 0;
 const PATH_FAST: u8 = 1;
 /// No check is needed.
@@ -116,9 +109,9 @@ impl SharedRule {
         self.update_path();
     }
 
-    /// The state and the scaling, to compare them with an update.
-    pub(crate) fn current(&self) -> CurrentRule {
-        CurrentRule { state: self.state(), scaler: self.lock_scaled().as_ref().and_then(ScaledLimit::scaler) }
+    /// What determines the factor of its quotas, if they follow the load.
+    pub(crate) fn scaler(&self) -> Option<Scaler> {
+        self.lock_scaled().as_ref().and_then(ScaledLimit::scaler)
     }
 
     /// Updates the rate limit headers of its quotas.

@@ -3,7 +3,7 @@
 use crate::{
     metered_store::{MeteredStore, StoreStatus},
     notice::Notice,
-    rule::{CurrentRule, Rule, SharedRule},
+    rule::{Rule, SharedRule},
     rule_config::RuleConfig,
     rule_state::{MemoryBounds, RuleState},
     settings::{LoadScale, RuleSettings, Settings, SettingsError, StoreAddress, looks_like_address},
@@ -185,9 +185,8 @@ impl RuleUpdate {
         declared: &RuleConfig,
         settings: &Settings,
         stores: &StoreRegistry,
-        current: Option<&CurrentRule>,
+        current: Option<&RuleState>,
     ) -> Result<Self, SettingsError> {
-        let current = current.map(|current| &*current.state);
         let none = RuleSettings::new();
         let rule_settings = settings.rules.get(name).unwrap_or(&none);
         if let Some((key, error)) = check_settings(declared, rule_settings) {

@@ -250,20 +250,20 @@ impl RulesInner {
             }
             let rule = self.rules.get(&name).and_then(Weak::upgrade);
             let rule = rule.filter(|rule| rule.config().selection == declaration.selection);
-            let current = rule.as_ref().map(|rule| rule.current());
-            let update = RuleUpdate::new(&name, &declaration, &settings, &stores, current.as_ref())?;
+            let current = rule.as_ref().map(|rule| rule.state());
+            let update = RuleUpdate::new(&name, &declaration, &settings, &stores, current.as_deref())?;
             // A rule with a new limiter in memory must be rebuilt, because the fast path uses the limiter it
             // was created with.
-            let rule = rule.filter(|_| current.as_ref().is_some_and(|now| update.can_keep(&now.state)));
-            let scaler = current.and_then(|current| current.scaler);
-            updates.push((name, declaration, rule, scaler, update));
+            let can_keep = current.is_some_and(|current| update.can_keep(&current));
+            let scaler = rule.as_ref().filter(|_| !can_keep).and_then(|rule| rule.scaler());
+            updates.push((name, declaration, rule.filter(|_| can_keep), scaler, update));
         }
         let is_other = |rule: &Arc<SharedRule>| !names.contains(rule.name());
         let others = self.rules.values().filter_map(Weak::upgrade).filter(is_other);
         let mut other_updates = Vec::new();
         for rule in others.chain(self.guards.iter().filter_map(Weak::upgrade)) {
             let update =
-                RuleUpdate::new(rule.name(), &rule.config(), &settings, &stores, Some(&rule.current()))?;
+                RuleUpdate::new(rule.name(), &rule.config(), &settings, &stores, Some(&rule.state()))?;
             other_updates.push((rule, update));
         }
         // Nothing below can fail.
@@ -292,7 +292,7 @@ impl RulesInner {
         let mut updates = Vec::new();
         for rule in self.rules.values().chain(&self.guards).filter_map(Weak::upgrade) {
             let update =
-                RuleUpdate::new(rule.name(), &rule.config(), &settings, &stores, Some(&rule.current()))?;
+                RuleUpdate::new(rule.name(), &rule.config(), &settings, &stores, Some(&rule.state()))?;
             updates.push((rule, update));
         }
         // Nothing below can fail.
@@ -313,14 +313,14 @@ impl RulesInner {
         declared: &RuleConfig,
         current: Option<&SharedRule>,
     ) -> Result<RuleUpdate, BuildError> {
-        let current = current.map(SharedRule::current);
-        let update = match RuleUpdate::new(name, declared, &self.settings, &self.stores, current.as_ref()) {
+        let current = current.map(SharedRule::state);
+        let update = match RuleUpdate::new(name, declared, &self.settings, &self.stores, current.as_deref()) {
             Ok(update) => update,
             Err(error) => {
                 self.notices.push(Notice::InvalidSettings { rule: name.clone(), error });
                 let mut without = self.settings.clone();
                 without.rules.remove(&**name);
-                RuleUpdate::new(name, declared, &without, &self.stores, current.as_ref()).map_err(
+                RuleUpdate::new(name, declared, &without, &self.stores, current.as_deref()).map_err(
                     |error| match error {
                         SettingsError::Rule { error, .. } => error,
                         _ => BuildError::NoQuota,
