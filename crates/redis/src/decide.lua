@@ -137,14 +137,13 @@ local function effective_state(quota, entry)
   return quota.kind.convert_state(quota, entry.writer, entry.state, now)
 end
 
--- A total that another quota has replaced is stored for thirty days after the last write.
-local REPLACED_TOTAL_RETENTION = 30 * 86400 * 1000000
 -- The rules for which a request of this call has a total. In the keys of other rules a total was replaced.
 local rules_with_total = {}
 
 local function is_replaced_total(writer) return writer.kind == kinds.total and not rules_with_total[writer.rule] end
 
--- The time until which an entry is stored.
+-- The time until which an entry is stored. A total that another quota has replaced is stored for REPLACED_TOTAL_RETENTION after
+-- the last write.
 local function stored_until(entry)
   local writer = entry.writer
   local reset_at = writer.kind.reset_at(writer, entry.state, now)

@@ -4,7 +4,7 @@
 //! algorithm and one for all of them.
 
 use std::{collections::HashSet, fmt::Write as _, sync::OnceLock};
-use tidegate_core::AlgorithmKind;
+use tidegate_core::{AlgorithmKind, Quota};
 
 const DECIDE_LUA: &str = include_str!("decide.lua");
 const FAST_PATH_LUA: &str = include_str!("fast_path.lua");
@@ -85,5 +85,7 @@ fn assemble(only: Option<usize>) -> Script {
         // Writing to a string does not fail.
         let _ = write!(kinds, " [{index}] = {name}, {name} = {name},");
     }
-    Script::new(format!("{TTL_STEP_LUA}{text}{kinds} }}\n{DECIDE_LUA}"))
+    let retention = Quota::REPLACED_TOTAL_RETENTION.get();
+    let retention = format!("local REPLACED_TOTAL_RETENTION = {retention}\n");
+    Script::new(format!("{TTL_STEP_LUA}{retention}{text}{kinds} }}\n{DECIDE_LUA}"))
 }
