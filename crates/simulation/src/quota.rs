@@ -44,7 +44,7 @@ impl SimulatedQuota {
             self.quota.begin(&self.quota, self.state.as_mut_slice(), now);
         }
         let result = self.quota.decide(self.state.as_mut_slice(), now, demand);
-        if result.receipt.cost > 0 && matches!(self.quota.kind(), AlgorithmKind::Concurrency(_)) {
+        if result.receipt.cost > 0 && self.quota.is_concurrency() {
             self.calls += 1;
             self.in_flight.insert((now.saturating_add(self.call_time), self.calls), result.receipt);
         }

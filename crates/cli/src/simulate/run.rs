@@ -115,8 +115,7 @@ pub(crate) fn simulate_quota(
 ) -> QuotaRun {
     let max_wait = effective_max_wait(&quota, behavior.max_wait);
     // The requests in flight are those that started within the last hold time.
-    let window =
-        if matches!(quota.kind(), AlgorithmKind::Concurrency(_)) { behavior.hold_time } else { window };
+    let window = if quota.is_concurrency() { behavior.hold_time } else { window };
     let zero = RequestCount::default();
     let mut run = QuotaRun {
         quota,

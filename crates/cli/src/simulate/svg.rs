@@ -83,8 +83,7 @@ impl SimulationSvg {
     fn draw_legend(&mut self, simulation: &Simulation) {
         let bin = self.axis.bin();
         let waits = simulation.runs.iter().any(|run| run.delayed.requests > 0);
-        let in_flight =
-            simulation.runs.iter().all(|run| matches!(run.quota.kind(), AlgorithmKind::Concurrency(_)));
+        let in_flight = simulation.runs.iter().all(|run| run.quota.is_concurrency());
         let sum = if in_flight {
             "in flight".into()
         } else {

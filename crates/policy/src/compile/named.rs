@@ -6,7 +6,7 @@ use super::{JsonValue, PolicyGate, PolicyGateInner};
 use crate::model::{KeyPart, KeySpec, Quotas, RuleSpec};
 use foldhash::fast::RandomState;
 use std::{borrow::Cow, collections::HashMap};
-use tidegate_core::{AlgorithmKind, SettingError, suggest};
+use tidegate_core::{Quota, SettingError, suggest};
 use tidegate_rule::{
     Mode, RequestLimit, Rule,
     request::{
@@ -92,9 +92,8 @@ impl<'a> NamedRule<'a> {
 
     /// The kind of its quotas.
     pub fn quota_kind(&self) -> QuotaKind {
-        let is_slots = |quota: &tidegate_core::Quota| matches!(quota.kind(), AlgorithmKind::Concurrency(_));
         let quotas = self.rule().quotas();
-        match (quotas.iter().any(is_slots), quotas.iter().all(is_slots)) {
+        match (quotas.iter().any(Quota::is_concurrency), quotas.iter().all(Quota::is_concurrency)) {
             (false, _) => QuotaKind::Tokens,
             (true, true) => QuotaKind::Slots,
             (true, false) => QuotaKind::Both,

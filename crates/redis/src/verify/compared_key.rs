@@ -35,7 +35,7 @@ pub(super) struct ComparedCharge {
 impl ComparedCharge {
     /// Whether the charge is a concurrency permit only.
     fn is_slot(&self) -> bool {
-        matches!(self.key_ref.limit.quotas(), [quota] if is_concurrency(quota))
+        matches!(self.key_ref.limit.quotas(), [quota] if quota.is_concurrency())
     }
 }
 
@@ -252,8 +252,4 @@ impl ComparedKey {
             }
         }
     }
-}
-
-pub(super) fn is_concurrency(quota: &Quota) -> bool {
-    matches!(quota.kind(), AlgorithmKind::Concurrency(_))
 }

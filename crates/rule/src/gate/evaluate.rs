@@ -8,7 +8,7 @@
 
 use super::{
     Gate, RequestLimit,
-    limit::{address_key, is_concurrency},
+    limit::address_key,
     prefetch::PreparedCheck,
     queue::KeyQueue,
     reservations::{RequestClaims, reserve_in_memory},
@@ -19,7 +19,7 @@ use crate::{
     request::{AddressKey, KeyValue, MissingKey, RequestHead},
 };
 use std::{fmt, future::Future, pin::Pin, time::Duration};
-use tidegate_core::Decision;
+use tidegate_core::{Decision, Quota};
 use tidegate_limiter::{Bucket, Check, Limiter, Waiter, background, store::QuotaSelection};
 
 /// The result of an evaluation, or a future of it that owns everything it needs.
@@ -348,7 +348,7 @@ fn build_check(
     // Wait queues do not support tiers: a tier of slots is decided at once. A rate is queued only to order it by priority:
     // otherwise it reserves, and the wait is known on arrival.
     let is_queued = limit.rule().selection() == QuotaSelection::All
-        && (limit.has_priority() || limiter.quotas().iter().any(is_concurrency));
+        && (limit.has_priority() || limiter.quotas().iter().any(Quota::is_concurrency));
     let waits_in_queue = matches!(run, RunMode::Live) && may_wait && cost > 0 && is_queued;
     let queue = limit.wait_queue().filter(|_| may_wait).map(|queue| queue.for_key(key));
     let slot_wait = waits_in_queue.then(|| {

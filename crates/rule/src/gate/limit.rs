@@ -6,7 +6,7 @@ use crate::{
     request::{AddressKey, KeyValue, MissingKey, RequestHead, RequestKey, key},
 };
 use std::{borrow::Cow, fmt, sync::Arc};
-use tidegate_core::{AlgorithmKind, Percent, Quota};
+use tidegate_core::{Percent, Quota};
 use tidegate_limiter::{BuildError, WaitPriority};
 
 /// A rule applied to requests: which requests, by which key, at which cost.
@@ -54,7 +54,7 @@ type RequestPriorityFn = dyn Fn(&dyn RequestHead) -> WaitPriority + Send + Sync;
 impl RequestLimit {
     /// Creates a limit on all requests together, at a cost of one each.
     pub fn new(rule: Rule) -> Self {
-        let is_plain = !rule.quotas().iter().any(is_concurrency);
+        let is_plain = !rule.quotas().iter().any(Quota::is_concurrency);
         Self {
             rule,
             key: key::all(),
@@ -232,10 +232,6 @@ impl RequestLimit {
     pub(super) fn is_plain(&self) -> bool {
         self.is_plain && self.charge.is_upfront()
     }
-}
-
-pub(super) fn is_concurrency(quota: &Quota) -> bool {
-    matches!(quota.kind(), AlgorithmKind::Concurrency(_))
 }
 
 impl fmt::Debug for RequestLimit {

@@ -3,13 +3,13 @@
 use super::{
     Gate, RequestLimit,
     evaluate::{KeyLookup, find_key},
-    limit::is_concurrency,
     verdict::{LimitDecision, LimitOutcome, Verdict},
 };
 use crate::{
     Mode,
     request::{KeyValue, RequestHead},
 };
+use tidegate_core::Quota;
 use tidegate_limiter::{KeyId, KeyIdBucket, Limiter};
 
 /// A check of one plain limit whose key was resolved in advance; see [`Gate::prepare`].
@@ -68,7 +68,7 @@ impl Gate {
 
     /// Whether one of its rules counts requests in flight, so that their duration matters.
     pub fn has_concurrency_limit(&self) -> bool {
-        self.limits().iter().any(|limit| limit.rule().quotas().iter().any(is_concurrency))
+        self.limits().iter().any(|limit| limit.rule().quotas().iter().any(Quota::is_concurrency))
     }
 
     /// Decides checks of plain limits without locks; no other thread may check them meanwhile. Peeks at all
