@@ -4,8 +4,9 @@
 //!   state + now + demand  ──decide──▶  decision  (+ next state, or nothing to write)
 //! ```
 //!
-//! No function waits, reads a clock or allocates while it decides. The only dependency is `jiff`, for time zones. The
-//! in-memory store and the tests run these functions; Redis runs a Lua port of each algorithm.
+//! No function waits, reads a clock or allocates while it decides. The dependencies are `jiff` with
+//! its time zones, and `once_cell`. The in-memory store and the tests run these functions; Redis runs a Lua port of each
+//! algorithm.
 //!
 //! ```
 //! use tidegate_core::{Demand, Micros, Quota};

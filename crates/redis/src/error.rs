@@ -64,7 +64,7 @@ const ADVICE: &[(&[&str], &str)] = &[
     ),
     (&["noperm", "user executing the script", "no permissions"], PERMISSIONS_ADVICE),
     (&["wrongtype"], "another program uses this key: delete it, or set another `prefix`"),
-    (&["maxmemory", "oom command"], "raise maxmemory, or set a maxmemory-policy that evicts keys"),
+    (&["maxmemory", "oom command"], "raise maxmemory"),
     (&["read-only replica", "readonly"], "connect to its primary, or use redis+sentinel://"),
     (&["not a node of a cluster", "cluster support disabled"], "use redis:// instead of redis+cluster://"),
     (&["is a node of a cluster", "part of a cluster", "moved "], "use redis+cluster:// instead of redis://"),

@@ -438,7 +438,7 @@ fn check_settings(
     }
     if rule_settings.while_failing.is_some() && !declared.has_outcomes && !declared.is_breaker {
         let problem = "`while-failing` needs the outcomes of calls, which this rule does not record";
-        let fix = "return a `Result` from the function with the attribute, add `classify` to the attribute, or remove it";
+        let fix = "return a `Result` from the function with the attribute, add `classify` to the attribute, or remove `while-failing`";
         return Some(("while-failing", SettingError::new(problem, fix)));
     }
     let quotas = if rule_settings.quotas.is_empty() { &declared.quotas } else { &rule_settings.quotas };

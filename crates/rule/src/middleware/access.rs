@@ -236,7 +236,7 @@ enum ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// The access decision; `None` for an unknown client.
+    /// The access decision; `None` for an unknown client that is not banned.
     ///
     /// Bans apply to the whole network of an IPv6 client; list entries define their own prefix.
     fn check(&self, ban_key: Option<&str>, control: &AccessControl) -> Option<AccessDecision> {
