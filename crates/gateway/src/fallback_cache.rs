@@ -197,7 +197,7 @@ impl FallbackCache {
         }
         let control = CacheControl::parse(&response.headers);
         let is_public = control.as_ref().is_some_and(|control| control.is_public);
-        // This response says nothing about the response to other clients.
+        // Other clients may get another response.
         if CacheControl::parse(&request.headers).is_none_or(|control| control.is_forbidden)
             || !is_public && is_personal(&request.headers)
         {
