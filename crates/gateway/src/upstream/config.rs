@@ -1,10 +1,10 @@
 //! The configuration of an upstream, shared by all workers.
 
-use super::{ServerHealth, UpstreamTimeouts};
+use super::{ServerHealth, UpstreamTimeouts, echo::EchoServer};
 use crate::worker::as_millis;
 use http::{HeaderValue, Uri, uri::Authority};
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
@@ -37,6 +37,8 @@ pub(crate) struct UpstreamServerConfig {
     pub(crate) weight: u64,
     /// The health, shared by all workers.
     pub(crate) health: Arc<ServerHealth>,
+    /// The built-in server, which runs as long as a worker uses it.
+    echo: Option<Arc<EchoServer>>,
 }
 
 impl UpstreamConfig {
@@ -53,7 +55,10 @@ impl UpstreamConfig {
                 reason,
             };
             let mut server_config = UpstreamServerConfig::parse(server, upstream).map_err(fault)?;
-            server_config.resolve().await.map_err(fault)?;
+            match server.url == UpstreamServer::ECHO {
+                true => server_config.start_echo()?,
+                false => server_config.resolve().await.map_err(fault)?,
+            }
             if server.url.starts_with("https:") {
                 let protocol = match upstream.protocol {
                     Protocol::Http1 => ALPN_HTTP1,
@@ -87,6 +92,21 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl UpstreamServerConfig {
     pub(crate) fn parse(server: &UpstreamServer, upstream: &Upstream) -> Result<Self, String> {
+        let settings =
+            upstream.breaker.as_ref().map(breaker_settings).transpose().map_err(|error| error.to_string())?;
+        let health =
+            Arc::new(ServerHealth::new(settings, upstream.max_fails, as_millis(upstream.fail_timeout)));
+        if server.url == UpstreamServer::ECHO {
+            return Ok(Self {
+                host: Ipv4Addr::LOCALHOST.to_string(),
+                port: 0,
+                authority: Authority::from_static(UpstreamServer::ECHO),
+                tls: None,
+                weight: server.weight.max(1),
+                health,
+                echo: None,
+            });
+        }
         let uri: Uri = server.url.parse().map_err(|_| "invalid URL: use `http://host:port`".to_owned())?;
         let port = match uri.scheme_str() {
             Some("http") => 80,
@@ -100,20 +120,22 @@ impl UpstreamServerConfig {
         if uri.query().is_some() || uri.path() != "/" {
             return Err("path is not supported: remove it, requests keep their own".to_owned());
         }
-        let settings =
-            upstream.breaker.as_ref().map(breaker_settings).transpose().map_err(|error| error.to_string())?;
         Ok(Self {
             host: authority.host().trim_start_matches('[').trim_end_matches(']').to_owned(),
             port: authority.port_u16().unwrap_or(port),
             authority: authority.clone(),
             tls: None,
             weight: server.weight.max(1),
-            health: Arc::new(ServerHealth::new(
-                settings,
-                upstream.max_fails,
-                as_millis(upstream.fail_timeout),
-            )),
+            health,
+            echo: None,
         })
+    }
+
+    fn start_echo(&mut self) -> Result<(), StartupError> {
+        let echo = EchoServer::start()?;
+        self.port = echo.address().port();
+        self.echo = Some(Arc::new(echo));
+        Ok(())
     }
 
     /// Resolves the host name, so that a wrong name is reported at startup.

@@ -3,6 +3,7 @@
 mod balancer;
 mod config;
 mod connection;
+mod echo;
 mod health;
 mod response_deadline;
 mod server;

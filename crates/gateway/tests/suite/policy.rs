@@ -206,6 +206,25 @@ async fn on_limit_action_is_applied() {
 }
 
 #[tokio::test]
+async fn echo_upstream_responds_with_the_head_of_the_request() {
+    for protocol in ["http1", "http2"] {
+        let policy = |rest: &str| {
+            format!("upstreams: {{ app: {{ servers: echo, protocol: {protocol}, {rest} }} }}\nroutes: app\n")
+        };
+        let gateway = PolicyGateway::start(&policy(""));
+        let mut client = gateway.connect().await;
+        let request = "POST /a?b HTTP/1.1\r\nhost: a\r\nx-user: ann\r\ncontent-length: 3\r\n\r\nabc";
+        let response = client.request(request).await;
+        assert_eq!((response.status(), response.echoed_headers("x-user")), (200, vec!["ann"]));
+        assert!(response.body.starts_with("POST ") && response.body.contains("/a?b\n"), "{}", response.body);
+
+        gateway.replace(&policy("keep-alive: 1")).await.unwrap();
+        assert_eq!(gateway.statuses("/", 3).await, [200, 200, 200]);
+        gateway.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn reload_keeps_counters() {
     let server = TestBackend::start_echo().await;
     let gateway = PolicyGateway::start(&policy_for_server(&server, "  - { name: all, quota: 3/h }"));

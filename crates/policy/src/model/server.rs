@@ -150,13 +150,18 @@ impl Upstream {
     }
 }
 
-/// `http://127.0.0.1:9000`, or `{ url: https://app.internal, weight: 2 }`.
+/// `http://127.0.0.1:9000`, `echo`, or `{ url: https://app.internal, weight: 2 }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamServer {
-    /// `url`: a scheme, a host and a port.
+    /// `url`: a scheme, a host and a port; or [`ECHO`](Self::ECHO).
     pub url: String,
     /// `weight`: 1 by default.
     pub weight: u64,
+}
+
+impl UpstreamServer {
+    /// The `url` of the built-in server, which responds with the head of each request.
+    pub const ECHO: &str = "echo";
 }
 
 /// How a server is selected.

@@ -13,7 +13,7 @@ use crate::{
 };
 use std::net::Ipv6Addr;
 
-const URL: ValueSchema = ValueSchema::Text(&["http://127.0.0.1:9000"]);
+const URL: ValueSchema = ValueSchema::Text(&["http://127.0.0.1:9000", UpstreamServer::ECHO]);
 const BALANCES: [(&str, Balance); 3] = [
     ("round-robin", Balance::RoundRobin),
     ("least-requests", Balance::LeastRequests),
@@ -79,7 +79,8 @@ static SERVER: MapSchema<UpstreamServer> = MapSchema {
     name: "server",
     required: &["url"],
     keys: &[
-        field!("url": URL, url = read(parse_url) => OutputValue::text, always, "A scheme, a host and a port."),
+        field!("url": URL, url = read(parse_url) => OutputValue::text, always,
+            "A scheme, a host and a port; or `echo`, a built-in server that responds with the head of each request."),
         field!("weight": ValueSchema::Integer, weight = integer(1..=1_000) => write_number, default default_server(),
             "The weight of the server, relative to the others; 1 by default."),
     ],
@@ -177,8 +178,11 @@ pub fn is_upstream_url(text: &str) -> bool {
     parse_url(text).is_ok_and(|read| read == text)
 }
 
-/// Parses `http://127.0.0.1:9000`, `https://app.internal` or `http://[::1]:80`.
+/// Parses `http://127.0.0.1:9000`, `https://app.internal`, `http://[::1]:80` or `echo`.
 fn parse_url(text: &str) -> Result<String, ValueError> {
+    if text == UpstreamServer::ECHO {
+        return Ok(text.to_owned());
+    }
     let fix = "write a URL, as in `http://127.0.0.1:9000`";
     let scheme = SCHEMES.into_iter().find(|scheme| text.starts_with(scheme));
     if text.contains('@') {

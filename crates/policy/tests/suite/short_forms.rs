@@ -69,7 +69,7 @@ fn documented_example_parses_and_round_trips() {
     let [first, whole, templates] = examples.as_slice() else { panic!("{examples:?}") };
     assert_eq!((read(first).routes.len(), read(templates).rules.len()), (1, 2));
     let policy = read(whole);
-    assert_eq!((policy.listen.len(), policy.upstreams.len(), policy.routes.len()), (3, 2, 6));
+    assert_eq!((policy.listen.len(), policy.upstreams.len(), policy.routes.len()), (3, 3, 6));
     let [login, photos, downloads, searches, backend, pages, similar, payments, proxied, closed] =
         policy.rules.as_slice()
     else {

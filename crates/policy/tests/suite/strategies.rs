@@ -496,7 +496,7 @@ fn connections() -> BoxedStrategy<Connections> {
 }
 
 fn upstreams() -> BoxedStrategy<Upstream> {
-    let url = select(vec!["http://127.0.0.1:9000", "https://app.internal", "http://[::1]:80"]);
+    let url = select(vec!["http://127.0.0.1:9000", "https://app.internal", "http://[::1]:80", "echo"]);
     let server = (url, prop_oneof![Just(1_u64), 1_u64..=1_000])
         .prop_map(|(url, weight)| UpstreamServer { url: url.to_owned(), weight });
     let timeouts = prop_oneof![
