@@ -15,8 +15,8 @@ use std::fmt::Write as _;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WhyArgs {
-    /// Explain the denial with this id
-    id: String,
+    /// Explain the denial with this id [default: the last one]
+    id: Option<String>,
 
     #[command(flatten)]
     admin: AdminArgs,
@@ -28,25 +28,39 @@ pub(crate) struct WhyArgs {
 
 const EXAMPLES: &str = "\
 Examples:
+  tidegate why
   tidegate why 01jqw9zkx4m2c7h5
   tidegate why 01jqw9zkx4m2c7h5 --admin http://127.0.0.1:9091 --json";
 
 pub(crate) fn run(args: &WhyArgs) -> Result<(), CliError> {
     let client = AdminClient::from_args(&args.admin)?;
-    // The prefix of the id in problem documents.
-    let id = args.id.trim().trim_start_matches("urn:tidegate:denial:");
-    if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
-        return Err(CliError::input(format!(
-            "invalid denial id `{}`; use the value of the header `Tidegate-Denial`",
-            args.id
-        )));
-    }
-    let denial = block_on(client.get(&format!("/api/v1/denials/{id}")))?;
+    let denial = match &args.id {
+        Some(id) => block_on(client.get(&format!("/api/v1/denials/{}", parse_id(id)?)))?,
+        None => {
+            let mut newest = block_on(client.get("/api/v1/denials?limit=1"))?;
+            newest.pointer_mut("/denials/0").map(Value::take).ok_or_else(|| {
+                CliError::input(
+                    "the gateway has no denials; it records them if its policy has `observe: { denials: 10000 }`",
+                )
+            })?
+        }
+    };
     let text = match args.json {
         true => format!("{denial:#}\n"),
         false => report(&denial, Paint::for_stdout()),
     };
     terminal::print(&text)
+}
+
+fn parse_id(text: &str) -> Result<&str, CliError> {
+    // The prefix of the id in problem documents.
+    let id = text.trim().trim_start_matches("urn:tidegate:denial:");
+    match !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        true => Ok(id),
+        false => Err(CliError::input(format!(
+            "invalid denial id `{text}`; use the value of the header `Tidegate-Denial`"
+        ))),
+    }
 }
 
 fn report(denial: &Value, paint: Paint) -> String {

@@ -19,6 +19,9 @@ async fn why_explains_denial_id_of_response() {
     );
     let gateway = GatewayProcess::start(&policy).await;
     let admin = gateway.wait_for_line("admin").await;
+    let none = run_why(&["--admin", &admin]).await;
+    assert_eq!(none.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&none.stderr).contains("the gateway has no denials"));
     let (url, head) = (gateway.url("/"), ["--include", "--output", "-"]);
     let send = || async { run_curl(&[&[url.as_str()], &head[..]].concat()).await.1 };
     send().await;
@@ -39,6 +42,10 @@ async fn why_explains_denial_id_of_response() {
     let json = run_why(&[&format!("urn:tidegate:denial:{id}"), "--admin", &admin, "--json"]).await;
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!((&json["id"], &json["rule"]), (&id.into(), &"all".into()));
+
+    let last = run_why(&["--admin", &admin, "--json"]).await;
+    let last: serde_json::Value = serde_json::from_slice(&last.stdout).unwrap();
+    assert_eq!(last["id"], id);
 
     for (args, part) in [
         (["0000000000000000", "--admin", admin.as_str()], "returned 404: unknown denial"),
