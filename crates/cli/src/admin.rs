@@ -32,7 +32,8 @@ pub(crate) struct AdminClient {
     flag: &'static str,
 }
 
-const DEFAULT_URL: &str = "http://127.0.0.1:9091";
+/// The URL of the admin listener by default.
+pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:9091";
 /// The timeout of a request, and the maximum size of its response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_RESPONSE_SIZE: usize = 256 << 20;

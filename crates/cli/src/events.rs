@@ -1,7 +1,5 @@
 //! The log events of this crate, one struct each.
 
-use std::error::Error;
-
 /// A signal requested the shutdown.
 pub(crate) struct ShutdownStarted;
 
@@ -9,17 +7,6 @@ impl ShutdownStarted {
     #[allow(clippy::unused_self, reason = "the form of all events")]
     pub(crate) fn emit(self) {
         tracing::info!("shutting down, draining requests in flight");
-    }
-}
-
-/// The server behind the example gateway failed.
-pub(crate) struct ExampleServerFailed<'a> {
-    pub(crate) error: &'a dyn Error,
-}
-
-impl ExampleServerFailed<'_> {
-    pub(crate) fn emit(self) {
-        tracing::error!(error = %self.error, "built-in server failed");
     }
 }
 

@@ -4,9 +4,9 @@ use crate::{
     error::CliError,
     events,
     serve::{
-        example::ExampleGateway,
-        report,
+        demo, report,
         service::{self, ServiceArgs},
+        traffic,
     },
     terminal::{self, Paint},
 };
@@ -32,8 +32,8 @@ use tracing_subscriber::{
 /// Run a gateway that enforces a policy in front of its upstreams.
 ///
 /// The policy is reloaded when its file or an included file changes, on SIGHUP, and on `POST /reload` of the admin listener.
-/// An invalid policy is rejected, and the previous one stays active. Without a file, the command serves an example on
-/// loopback.
+/// An invalid policy is rejected, and the previous one stays active. Without a file, the command serves a demo on loopback:
+/// a gateway with a dashboard, in front of a built-in server.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
@@ -48,6 +48,10 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     json: bool,
 
+    /// Send requests to the demo, so that the dashboard has data: about 20 per second
+    #[arg(long, conflicts_with_all = ["file", "envoy_config"])]
+    demo_traffic: bool,
+
     #[command(flatten)]
     service: ServiceArgs,
 }
@@ -56,7 +60,7 @@ const EXAMPLES: &str = "\
 SIGTERM and SIGINT shut down gracefully: requests in flight complete first. A second signal exits at once.
 
 Examples:
-  tidegate serve
+  tidegate serve --demo-traffic
   tidegate serve policy.yaml
   tidegate serve --envoy-config limits/";
 
@@ -111,12 +115,9 @@ async fn serve_descriptors(environment: &Environment, args: &ServeArgs) -> Resul
 
 async fn serve_gateway(args: &ServeArgs) -> Result<(), CliError> {
     let signals = Signals::new()?;
-    let (source, example) = match &args.file {
-        Some(file) => (PolicySource::file(file), None),
-        None => {
-            let example = ExampleGateway::start().map_err(|error| to_cli_error(&error.into()))?;
-            (PolicySource::inline(example.policy()), Some(example))
-        }
+    let source = match &args.file {
+        Some(file) => PolicySource::file(file),
+        None => PolicySource::inline(demo::policy()),
     };
     let mut gateway = Gateway::open(source, tidegate::rules()).map_err(|error| to_cli_error(&error))?;
     if let Some(workers) = args.workers {
@@ -124,11 +125,12 @@ async fn serve_gateway(args: &ServeArgs) -> Result<(), CliError> {
     }
     let paint = Paint::for_stdout();
     let addresses = report::addresses(&gateway);
-    let report_text = match &example {
+    let report_text = match &args.file {
         _ if args.json => report::address_json(&addresses),
-        Some(example) => example.report(&gateway, paint),
-        None => report::address_lines(&addresses, paint),
+        Some(_) => report::address_lines(&addresses, paint),
+        None => demo::report(&gateway, paint),
     };
+    let traffic_target = gateway.addresses().first().copied().filter(|_| args.demo_traffic);
     let log = &gateway.policy().log;
     let is_stdout_log = !args.json && log.format != model::AccessLogFormat::None && log.file.is_none();
     let Signals { hangup, shutdown: shutdown_signals } = signals;
@@ -142,6 +144,7 @@ async fn serve_gateway(args: &ServeArgs) -> Result<(), CliError> {
             false => terminal::print(&report_text),
         };
         if printed.is_ok() {
+            let _traffic = traffic_target.map(traffic::start);
             shutdown_signals.wait().await;
             events::ShutdownStarted.emit();
         }

@@ -1,117 +1,93 @@
-//! The example that `tidegate serve` runs without a policy, in front of a server that echoes requests.
+//! The demo that `tidegate serve` runs without a policy file.
 
 use super::report;
 use crate::{
-    events,
+    admin,
     terminal::{Paint, Tone},
 };
-use bytes::Bytes;
-use http::{HeaderValue, Response, header, request};
 use std::{
+    env,
     fmt::Write as _,
-    future::pending,
     net::{Ipv4Addr, SocketAddr},
-    num::NonZeroUsize,
-    sync::Arc,
+    path::Path,
 };
-use tidegate_gateway::{Action, Config, Gateway, run};
-use tidegate_http_server::{BoundListener, StartupError};
-use tidegate_policy::{
-    Policy,
-    model::{ListenerSpec, Upstream, UpstreamServer},
-};
+use tidegate_gateway::Gateway;
+use tidegate_http_server::BoundListener;
+use tidegate_policy::{Policy, model::ListenerSpec};
 
-const EXAMPLE_POLICY: &str = include_str!("example.yaml");
-/// The addresses in the example policy.
-const LISTEN_ADDRESS: &str = "127.0.0.1:8080";
-const SERVER_ADDRESS: &str = "127.0.0.1:9000";
+const DEMO_POLICY: &str = include_str!("demo.yaml");
 
-/// The example policy and its upstream server.
-pub(crate) struct ExampleGateway {
-    policy: Policy,
-    server: SocketAddr,
+/// Returns the policy. An address that is in use gets a free port instead.
+pub(crate) fn policy() -> Policy {
+    let mut policy: Policy = DEMO_POLICY.parse().unwrap_or_default();
+    let use_free_port = |address: &mut SocketAddr| {
+        let listener = ListenerSpec { name: None, address: *address, tls: None };
+        if BoundListener::bind(&listener).is_err() {
+            *address = (Ipv4Addr::LOCALHOST, 0).into();
+        }
+    };
+    policy.listen.iter_mut().map(|listener| &mut listener.address).for_each(use_free_port);
+    policy.admin.listen.iter_mut().for_each(use_free_port);
+    policy
 }
 
-impl ExampleGateway {
-    /// Starts the upstream server.
-    pub(crate) fn start() -> Result<Self, StartupError> {
-        let server = BoundListener::bind(&loopback_listener(0))?;
-        let address = server.address();
-        let config = Config { workers: NonZeroUsize::MIN, ..Config::from_policy(&Policy::default()) };
-        let filter = Arc::new(|head: &request::Parts| Action::Respond(echo_response(head)));
-        tokio::spawn(async move {
-            if let Err(error) = run(config, vec![server], filter, pending()).await {
-                events::ExampleServerFailed { error: &error }.emit();
-            }
-        });
-        let mut policy: Policy = EXAMPLE_POLICY.parse().unwrap_or_default();
-        let echo = UpstreamServer { url: format!("http://{address}"), weight: 1 };
-        policy.upstreams.insert("echo".to_owned(), Upstream::new(vec![echo]));
-        // If the default port is in use, fall back to any free port.
-        let is_free = |listener: &ListenerSpec| BoundListener::bind(listener).is_ok();
-        if !policy.listen.iter().all(is_free) {
-            policy.listen = vec![loopback_listener(0)];
-        }
-        Ok(Self { policy, server: address })
-    }
-
-    pub(crate) fn policy(&self) -> Policy {
-        self.policy.clone()
-    }
-
-    /// The addresses, and commands to try.
-    pub(crate) fn report(&self, gateway: &Gateway, paint: Paint) -> String {
-        let addresses = report::address_lines(&report::addresses(gateway), paint);
-        let mut text = format!("No policy file given; serving an example:\n\n{addresses}");
-        let url = gateway.addresses().first().map(|address| format!("http://{address}")).unwrap_or_default();
-        let commands = [
-            (format!("curl -i {url}/hello"), "returns 200 and the remaining quota"),
-            (
-                format!(
-                    "for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{http_code}}\\n' -X POST {url}/login; done"
-                ),
-                "three per minute are admitted, the others get 429",
+/// Describes the running demo: the addresses, commands to try, and the policy with the actual addresses.
+pub(crate) fn report(gateway: &Gateway, paint: Paint) -> String {
+    let addresses = report::addresses(gateway);
+    let url_of = |purpose| {
+        let found = addresses.iter().find(|(name, _)| *name == purpose);
+        found.map(|(_, url)| url.as_str()).unwrap_or_default()
+    };
+    let (url, admin_url) = (url_of("gateway"), url_of("admin"));
+    let program = program();
+    let admin = match admin_url == admin::DEFAULT_URL {
+        true => String::new(),
+        false => format!(" --admin {admin_url}"),
+    };
+    let commands = [
+        (format!("curl -i {url}/hello"), "returns 200 and the remaining quota"),
+        (
+            format!(
+                "for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{http_code}}\\n' -X POST {url}/login; done"
             ),
-            (
-                format!(
-                    "for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{time_total}}\\n' {url}/reports/a & done; wait"
-                ),
-                "the requests are queued, two per second",
-            ),
-        ];
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "server   http://{} (built in: echoes requests)\n", self.server);
-        let _ = writeln!(text, "Try, in another terminal:\n");
-        for (command, effect) in commands {
-            let _ = writeln!(text, "  {}\n      {effect}\n", paint.tone(Tone::Strong, command));
-        }
-        let _ = writeln!(text, "The policy:\n");
-        // Show the actual addresses.
-        let listen = gateway.addresses().first().map_or_else(String::new, ToString::to_string);
-        let policy =
-            EXAMPLE_POLICY.replace(LISTEN_ADDRESS, &listen).replace(SERVER_ADDRESS, &self.server.to_string());
-        for line in policy.lines().skip(1) {
-            let _ = writeln!(text, "  {}", paint.tone(Tone::Faint, line));
-        }
-        text
+            "three per minute are allowed, the others get 429",
+        ),
+        (format!("{program} why{admin}"), "explains the last denial"),
+        (format!("{program} top{admin}"), "shows live statistics; q quits"),
+    ];
+    let mut text = format!("dashboard {}\n", paint.tone(Tone::Strong, format!("{admin_url}/")));
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "gateway   {}, in front of a built-in server\n", paint.tone(Tone::Strong, url));
+    let _ = writeln!(text, "Try, in another terminal:\n");
+    for (command, effect) in commands {
+        let _ = writeln!(text, "  {}\n      {effect}\n", paint.tone(Tone::Strong, command));
     }
+    let _ = writeln!(
+        text,
+        "This is the policy. To change it, save it as policy.yaml, stop this command, and run `{program} serve policy.yaml`.\n"
+    );
+    let policy = DEMO_POLICY.replace("127.0.0.1:8080", url.trim_start_matches("http://"));
+    let policy = policy.replace("127.0.0.1:9091", admin_url.trim_start_matches("http://"));
+    for line in policy.lines().skip(1) {
+        let _ = writeln!(text, "{}", paint.tone(Tone::Faint, line));
+    }
+    text
 }
 
-fn loopback_listener(port: u16) -> ListenerSpec {
-    ListenerSpec { name: None, address: (Ipv4Addr::LOCALHOST, port).into(), tls: None }
-}
-
-/// Echoes the request.
-fn echo_response(head: &request::Parts) -> Response<Bytes> {
-    let mut text = format!("{} {}\n", head.method, head.uri);
-    for (name, value) in &head.headers {
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "{name}: {}", String::from_utf8_lossy(value.as_bytes()));
+/// The command that runs this program in a shell: its name if the shell finds it, or its path.
+fn program() -> String {
+    let name = env!("CARGO_BIN_NAME");
+    let Ok(path) = env::current_exe() else { return name.to_owned() };
+    let canonical = |path: &Path| path.canonicalize().ok();
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&folders).map(|folder| folder.join(name)).find(|file| file.is_file());
+    if found.is_some_and(|found| canonical(&found) == canonical(&path)) {
+        return name.to_owned();
     }
-    let mut response = Response::new(text.into());
-    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, plain);
-    response
+    match path.to_str().filter(|path| !path.contains(|c: char| c.is_whitespace() || "'\"\\$".contains(c))) {
+        Some(path) => path.to_owned(),
+        None => format!("'{}'", path.display().to_string().replace('\'', r"'\''")),
+    }
 }
 
 #[cfg(test)]
@@ -119,8 +95,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn example_policy_has_no_warnings() {
-        let policy: Policy = EXAMPLE_POLICY.parse().unwrap();
+    fn demo_policy_has_no_warnings() {
+        let policy: Policy = DEMO_POLICY.parse().unwrap();
         assert!(tidegate_policy::compile::check(&policy).is_ok());
         assert_eq!(tidegate_policy::lint(&policy), []);
     }

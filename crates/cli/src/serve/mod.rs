@@ -1,5 +1,6 @@
 //! The parts of `tidegate serve`.
 
-pub(crate) mod example;
+pub(crate) mod demo;
 pub(crate) mod report;
 pub(crate) mod service;
+pub(crate) mod traffic;
