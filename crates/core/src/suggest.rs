@@ -17,13 +17,18 @@ use core::mem;
 /// An added, missing, wrong or transposed letter is one edit; a word matches with one edit per three letters, and
 /// at least one. Case and underscores for hyphens do not count. The first of equally close words wins.
 pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    closest_of(word, &mut known.into_iter())
+}
+
+/// Compiled once for all iterators.
+fn closest_of<'a>(word: &str, known: &mut dyn Iterator<Item = &'a str>) -> Option<&'a str> {
     let word = normalize(word)?;
     let near = |known: &'a str| {
         let letters = normalize(known)?;
         let mistakes = edit_distance(&word, &letters);
         (mistakes <= (letters.len() / 3).max(1)).then_some((mistakes, known))
     };
-    let nearest = known.into_iter().filter_map(near).min_by_key(|(mistakes, _)| *mistakes);
+    let nearest = known.filter_map(near).min_by_key(|(mistakes, _)| *mistakes);
     nearest.map(|(_, known)| known)
 }
 

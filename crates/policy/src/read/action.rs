@@ -141,7 +141,7 @@ impl PolicyReader<'_> {
             if text == "drop" {
                 return Some(OnLimit::Drop);
             }
-            let (problem, _) = unknown_word_error(text, ["drop"].into_iter());
+            let (problem, _) = unknown_word_error(text, &["drop"]);
             let fix = "write `drop`, or a map with `status`, `redirect` or `fallback`";
             self.report_error(node.span, problem, fix);
             return None;
@@ -188,7 +188,7 @@ impl PolicyReader<'_> {
             if text == "drop" {
                 return Some(Respond::Drop);
             }
-            let (problem, _) = unknown_word_error(text, ["drop"].into_iter());
+            let (problem, _) = unknown_word_error(text, &["drop"]);
             self.report_error(node.span, problem, "write `drop`, or a map with `status` or `redirect`");
             return None;
         }

@@ -138,8 +138,7 @@ impl PolicyReader<'_> {
             match percents.iter_mut().zip(CLASSES).find(|(_, (class, _))| *class == name.text) {
                 Some((slot, _)) => *slot = percent,
                 None => {
-                    let names = CLASSES.map(|(name, _)| name).into_iter();
-                    let (problem, fix) = unknown_word_error(&name.text, names);
+                    let (problem, fix) = unknown_word_error(&name.text, &CLASSES.map(|(name, _)| name));
                     reader.report_error(name.span, problem.replacen("value", "priority", 1), fix);
                 }
             }
@@ -204,7 +203,7 @@ pub(super) fn parse_mode(text: &str) -> Result<RuleEnforcement, ValueError> {
         return Ok(RuleEnforcement::Percent(share));
     }
     text.parse::<Mode>().map(RuleEnforcement::All).map_err(|_| {
-        let (problem, fix) = unknown_word_error(text, ["enforce", "shadow", "off"].into_iter());
+        let (problem, fix) = unknown_word_error(text, &["enforce", "shadow", "off"]);
         ValueError::new(problem.replacen("value", "mode", 1), fix)
     })
 }

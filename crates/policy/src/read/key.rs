@@ -238,7 +238,7 @@ fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
             }
         },
         _ => {
-            let (problem, fix) = unknown_word_error(first, PLAIN_KEYS.into_iter().chain(NAMED_KEYS));
+            let (problem, fix) = unknown_word_error(first, &[&PLAIN_KEYS[..], &NAMED_KEYS].concat());
             let (problem, fix) = match PLAIN_KEYS.contains(&first) {
                 true => (format!("`{first}` takes no name"), format!("write only `{first}`")),
                 false => (problem.replacen("value", "key", 1), fix),

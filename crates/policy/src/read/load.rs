@@ -143,8 +143,9 @@ impl PolicyReader<'_> {
             return Some(LoadSignalSpec { signal, full_at: Percent::FULL });
         }
         let Some(signal) = MachineSignal::ALL.into_iter().find(|signal| signal.name() == name.text) else {
-            let names = MachineSignal::ALL.map(MachineSignal::name).into_iter().chain(["network"]);
-            let (problem, fix) = unknown_word_error(&name.text, names);
+            let names: Vec<_> =
+                MachineSignal::ALL.map(MachineSignal::name).into_iter().chain(["network"]).collect();
+            let (problem, fix) = unknown_word_error(&name.text, &names);
             self.report_error(name.span, problem.replacen("value", "signal", 1), fix);
             return None;
         };

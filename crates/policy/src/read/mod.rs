@@ -227,7 +227,7 @@ impl PolicyReader<'_> {
         table: &'static MapSchema<T>,
         into: &mut T,
     ) -> UnknownKeys {
-        let mut missing: Vec<_> = table.required.to_vec();
+        let mut found = Vec::new();
         let mut unknown = UnknownKeys::default();
         for (name, node) in entries {
             match table.key(&name.text) {
@@ -235,17 +235,29 @@ impl PolicyReader<'_> {
                 Some(key) => (key.read)(self, node, into),
                 None => {
                     unknown.has_any = true;
-                    unknown.suggested.extend(self.report_unknown_key(name, table.name, table.names()));
+                    let known: Vec<_> = table.names().collect();
+                    unknown.suggested.extend(self.report_unknown_key(name, table.name, &known));
                 }
             }
-            missing.retain(|required| *required != name.text);
+            found.push(name.text.as_str());
         }
-        missing.retain(|required| !unknown.suggested.contains(required));
-        for name in missing {
-            let location = self.describe_location(table.name);
+        self.report_missing_keys(table.required, &found, &unknown, at, table.name);
+        unknown
+    }
+
+    fn report_missing_keys(
+        &mut self,
+        required: &[&'static str],
+        found: &[&str],
+        unknown: &UnknownKeys,
+        at: SourceSpan,
+        what: &str,
+    ) {
+        for name in required.iter().filter(|name| !found.contains(name) && !unknown.suggested.contains(name))
+        {
+            let location = self.describe_location(what);
             self.report_error(at, format!("missing key `{name}` in {location}"), format!("add `{name}`"));
         }
-        unknown
     }
 
     fn entries<'n>(&mut self, node: &'n SyntaxNode, what: &str) -> Option<&'n [(SyntaxKey, SyntaxNode)]> {
@@ -265,7 +277,7 @@ impl PolicyReader<'_> {
         &mut self,
         name: &SyntaxKey,
         what: &str,
-        known: impl Iterator<Item = &'static str> + Clone,
+        known: &[&'static str],
     ) -> Option<&'static str> {
         if self.has_too_many_errors() {
             self.report_error(name.span, "unknown key", "remove it");
@@ -274,11 +286,11 @@ impl PolicyReader<'_> {
         let written = name.text.replace('_', "-");
         let renamed =
             RENAMED_KEYS.iter().find(|(map, old, _)| *map == what && *old == written).map(|key| key.2);
-        let suggested = renamed.or_else(|| suggest::closest(&name.text, known.clone()));
+        let suggested = renamed.or_else(|| suggest::closest(&name.text, known.iter().copied()));
         let fix = match suggested {
             Some(known) if renamed.is_some() => format!("it is now `{known}`"),
             Some(known) => format!("did you mean `{known}`?"),
-            None => format!("use one of {}", known.collect::<Vec<_>>().join(", ")),
+            None => format!("use one of {}", known.join(", ")),
         };
         let location = self.describe_location(what);
         let shown = if name.text.contains('@') { "…".to_owned() } else { truncate(&name.text) };

@@ -249,16 +249,18 @@ impl PolicyReader<'_> {
         match keywords.iter().find(|(word, _)| *word == text) {
             Some((_, value)) => Some(*value),
             None => {
-                let known = keywords.iter().map(|(word, _)| *word);
-                let renamed = RENAMED_VALUES
-                    .iter()
-                    .find(|(old, new)| *old == text && known.clone().any(|word| word == *new));
-                let (problem, fix) = unknown_word_error(&text, known);
-                let fix = renamed.map_or(fix, |(_, new)| format!("use `{new}`"));
-                self.report_error(node.span, problem, fix);
+                let known: Vec<_> = keywords.iter().map(|(word, _)| *word).collect();
+                self.report_unknown_keyword(node, &text, &known);
                 None
             }
         }
+    }
+
+    fn report_unknown_keyword(&mut self, node: &SyntaxNode, text: &str, known: &[&str]) {
+        let renamed = RENAMED_VALUES.iter().find(|(old, new)| *old == text && known.contains(new));
+        let (problem, fix) = unknown_word_error(text, known);
+        let fix = renamed.map_or(fix, |(_, new)| format!("use `{new}`"));
+        self.report_error(node.span, problem, fix);
     }
 
     /// Reads a path, which is relative to the policy file that contains it.
@@ -323,12 +325,9 @@ fn suggest_quota(text: &str) -> Option<String> {
 }
 
 /// The problem and the fix for a value that is not one of the known keywords.
-pub(super) fn unknown_word_error<'k>(
-    text: &str,
-    known: impl Iterator<Item = &'k str> + Clone,
-) -> (String, String) {
-    let all = known.clone().collect::<Vec<_>>().join(", ");
-    let fix = match suggest::closest(text, known) {
+pub(super) fn unknown_word_error(text: &str, known: &[&str]) -> (String, String) {
+    let all = known.join(", ");
+    let fix = match suggest::closest(text, known.iter().copied()) {
         Some(known) => format!("did you mean `{known}`? Use one of {all}"),
         None => format!("use one of {all}"),
     };
@@ -416,7 +415,7 @@ fn parse_failure_mode(text: &str) -> Result<FailureMode, ValueError> {
             .with_span(word.len() + 1..text.len())),
         },
         _ => {
-            let (problem, fix) = unknown_word_error(text, ["open", "closed", "local"].into_iter());
+            let (problem, fix) = unknown_word_error(text, &["open", "closed", "local"]);
             Err(ValueError::new(problem, fix))
         }
     }
