@@ -127,6 +127,28 @@ test('denial is found by its id', async () => {
   await page.getByText('Unknown denial, or its record was evicted').waitFor();
 });
 
+test('denial view explains totals, waits and lists', async () => {
+  const strict = await Gateway.start({
+    rules: `
+  - { name: stock, match: { path: /stock }, quota: 1 total }
+  - { name: slow, match: { path: /slow }, quota: 1/h, wait: 100ms }
+  - { name: closed, match: { path: /closed }, deny: [127.0.0.1] }
+`,
+  });
+  const page = await browser.open(strict);
+  for (const [path, cause, retry] of [
+    ['stock', 'key all exceeds 1 total: 0 of 1 left.', 'Never: a total does not refill; reset the key to start again.'],
+    ['slow', 'key all would wait for 1/h longer than the 100 ms', 'If this key sends nothing else first.'],
+    ['closed', 'denied by a list.', 'When a list allows the client.'],
+  ]) {
+    const id = (await strict.sendRequests(2, `/${path}`)).headers.get('tidegate-denial');
+    await page.goto(`${strict.admin}/#/why/${id}`);
+    await page.getByText(`Denied by rule ${path}: ${cause}`).waitFor();
+    await page.getByText(retry).waitFor();
+  }
+  await strict.close();
+});
+
 test('paused denial list does not update', async () => {
   const page = await browser.open(gateway, 'denials');
   const rows = page.locator('tbody tr');

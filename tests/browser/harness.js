@@ -187,10 +187,11 @@ export class Browser {
     return { page, requests };
   }
 
-  async #page(place, { phone = false, dark = false, offline = false }) {
+  async #page(place, { phone = false, dark = false, offline = false, locale = 'en-US' }) {
     const context = await this.#browser.newContext({
       viewport: phone ? { width: 390, height: 844 } : { width: 1280, height: 860 },
       colorScheme: dark ? 'dark' : 'light',
+      locale,
       hasTouch: phone,
       reducedMotion: 'reduce',
       offline,

@@ -1,5 +1,7 @@
 // Requests to the gateway. URLs are relative to the page, so that it also works under a path prefix of a proxy.
 
+import { UserError, t } from './language.js';
+
 const TOKEN_KEY = 'tidegate-token';
 
 /** The token of this tab, or `null`. The browser removes it when the tab is closed. */
@@ -13,7 +15,7 @@ export function storeToken(value) {
 }
 
 /** An error response, with the detail from the gateway. */
-export class ApiError extends Error {
+export class ApiError extends UserError {
   constructor(status, detail) {
     super(detail);
     this.status = status;
@@ -46,7 +48,7 @@ export async function request(method, path, { body, secret = token(), signal } =
     });
   } catch (error) {
     if (error.name === 'AbortError') throw error;
-    throw new ApiError(0, 'The gateway is unavailable.');
+    throw new ApiError(0, t('The gateway is unavailable.'));
   }
   if (!response.ok) throw new ApiError(response.status, await detail(response));
   return response;
@@ -58,7 +60,7 @@ async function detail(response) {
     const { detail, title } = JSON.parse(body);
     return detail ?? title ?? body;
   } catch {
-    return body.trim() || `The gateway responded with status ${response.status}.`;
+    return body.trim() || t('The gateway responded with status {status}.', { status: response.status });
   }
 }
 

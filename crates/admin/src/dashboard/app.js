@@ -1,7 +1,8 @@
 // Routes to the current view, and updates the parts that all views share.
 
 import { badge, findAlerts, findBadges, showAlerts } from './alerts.js';
-import { h, setText, set } from './dom.js';
+import { h, setText, set, showLanguage } from './dom.js';
+import { LANGUAGES, chooseLanguage, join, language, t } from './language.js';
 import { LiveFeed } from './live.js';
 import * as operator from './operator.js';
 import { bans } from './views/bans.js';
@@ -17,14 +18,14 @@ import { denial } from './views/denial.js';
 
 /** Paths, views and their names in the navigation. A view is `show(page)`, which returns `{ snapshot, close }`. */
 const VIEWS = [
-  { path: '', name: 'Traffic', show: traffic },
-  { path: 'keys', name: 'Keys', show: keys },
-  { path: 'denials', name: 'Denials', show: denials },
-  { path: 'health', name: 'Health', show: health },
-  { path: 'shadow', name: 'Shadow', show: shadow },
-  { path: 'bans', name: 'Bans', show: bans },
-  { path: 'policy', name: 'Policy', show: policy },
-  { path: 'playground', name: 'Playground', show: playground },
+  { path: '', name: t('Traffic'), show: traffic },
+  { path: 'keys', name: t('Keys'), show: keys },
+  { path: 'denials', name: t('Denials'), show: denials },
+  { path: 'health', name: t('Health'), show: health },
+  { path: 'shadow', name: t('Shadow'), show: shadow },
+  { path: 'bans', name: t('Bans'), show: bans },
+  { path: 'policy', name: t('Policy'), show: policy },
+  { path: 'playground', name: t('Playground'), show: playground },
   { path: 'rules', under: '', show: rule },
   { path: 'why', under: 'denials', show: denial },
 ];
@@ -48,7 +49,7 @@ function notify(text, tone = 'good') {
         {
           type: 'button',
           class: 'quiet',
-          'aria-label': 'Close this message',
+          'aria-label': t('Close this message'),
           on: { click: () => notice.replaceChildren() },
         },
         '×',
@@ -81,8 +82,7 @@ function navigate({ focus }) {
   const page = { live, notify, argument: to.argument, query: to.query, root: h('div', { class: 'view' }) };
   main.replaceChildren(page.root);
   current = to.view.show(page) ?? {};
-  const heading = page.root.querySelector('h1');
-  document.title = `${heading?.textContent ?? to.view.name} · Tidegate`;
+  showTitle();
   for (const link of document.querySelectorAll('#navigation a')) {
     const isCurrent = link.dataset.path === (to.view.under ?? to.view.path);
     set(link, 'aria-current', isCurrent ? 'page' : null);
@@ -90,10 +90,29 @@ function navigate({ focus }) {
   }
   if (live.latest) current.snapshot?.(live.latest);
   if (focus) {
+    const heading = page.root.querySelector('h1');
     window.scrollTo(0, 0);
     heading?.setAttribute('tabindex', '-1');
     heading?.focus({ preventScroll: true });
   }
+}
+
+function showTitle() {
+  document.title = `${main.querySelector('h1').textContent} · Tidegate`;
+}
+
+/** The switch of the language. */
+function languageSelect(element) {
+  set(element, 'aria-label', t('Language'));
+  element.append(...LANGUAGES.map(([tag, name]) => h('option', { value: tag, lang: tag }, name)));
+  element.value = language();
+  document.documentElement.lang = language();
+  element.addEventListener('change', () => {
+    chooseLanguage(element.value);
+    document.documentElement.lang = language();
+    showLanguage();
+    showTitle();
+  });
 }
 
 const badges = new Map(VIEWS.filter(({ name }) => name).map(({ path }) => [path, badge()]));
@@ -104,16 +123,27 @@ document
       h('li', {}, h('a', { href: `#/${path}`, 'data-path': path }, name, badges.get(path).elements)),
     ),
   );
-document.getElementById('skip').addEventListener('click', () => main.focus());
+const skip = document.getElementById('skip');
+setText(skip, t('Skip to content'));
+skip.addEventListener('click', () => main.focus());
+set(document.getElementById('views'), 'aria-label', t('Views'));
+set(document.getElementById('alerts'), 'aria-label', t('Alerts'));
+languageSelect(document.getElementById('language'));
 
 const showOperator = operator.tokenButton(document.getElementById('operator'));
+const CONNECTION_STATES = {
+  connecting: t('Connecting …'),
+  live: t('Live'),
+  lost: t('Connection lost. Reconnecting …'),
+};
+setText(connection, CONNECTION_STATES.connecting);
 live.addEventListener('state', () => {
   set(connection, 'data-state', live.state);
-  setText(connection, { connecting: 'Connecting …', live: 'Live', lost: 'Connection lost. Reconnecting …' }[live.state]);
+  setText(connection, CONNECTION_STATES[live.state]);
   document.body.classList.toggle('stale', live.state === 'lost');
 });
 live.addEventListener('locked', async () => {
-  setText(connection, 'Locked');
+  setText(connection, t('Locked'));
   if (await operator.requestToken()) {
     live.resume();
     navigate({ focus: false });
@@ -124,7 +154,8 @@ live.addEventListener('snapshot', () => {
   const numbers = findBadges(live.latest, live.rejectedLastMinute());
   operator.setChangeAccess(changes);
   showOperator();
-  setText(document.getElementById('about'), `${policy.file ?? 'policy'} · ${policy.version.slice(0, 8)} · v${version}`);
+  const about = [policy.file ?? t('policy'), policy.version.slice(0, 8), `v${version}`];
+  setText(document.getElementById('about'), join(about, ' · '));
   showAlerts(document.getElementById('alerts'), findAlerts(live.latest));
   for (const [path, badge] of badges) badge.show(numbers[path]);
   current?.snapshot?.(live.latest);

@@ -2,6 +2,7 @@
 
 import { h, renderList, setText, set, svg } from './dom.js';
 import { clock, duration, minute, rate } from './format.js';
+import { t } from './language.js';
 
 const WIDTH = 600;
 
@@ -14,10 +15,10 @@ export function sparkline(live, names) {
 
 /** Rates per second, as stacked areas. */
 const RATES = {
-  format: (value) => `${rate(value)}/s`,
+  format: (value) => t('{rate}/s', { rate: rate(value) }),
   value: rate,
-  header: (label) => `${label}/s`,
-  basis: 'per second',
+  header: (label) => t('{label}/s', { label }),
+  basis: t('per second'),
   plot: stack,
   peak,
 };
@@ -26,7 +27,7 @@ const LATENCIES = {
   format: duration,
   value: duration,
   header: (label) => label,
-  basis: 'in the last ten seconds',
+  basis: t('in the last ten seconds'),
   plot: lines,
   peak: (series) => roundUp(Math.max(0.001, ...series.flatMap(({ values }) => values))),
 };
@@ -50,7 +51,7 @@ export function chart(live, title, kinds, style = RATES) {
   const legend = h(
     'p',
     { class: 'legend' },
-    kinds.map(({ name, label }, place) => h('span', {}, h('i', { class: `key ${name}` }), `${label} `, values[place])),
+    kinds.map(({ name, label }, place) => h('span', {}, h('i', { class: `key ${name}` }), label, ' ', values[place])),
     when,
   );
   const frame = h(
@@ -62,7 +63,7 @@ export function chart(live, title, kinds, style = RATES) {
     line,
     ticks,
     past,
-    h('span', { class: 'scale-now' }, 'now'),
+    h('span', { class: 'scale-now' }, t('now')),
   );
   const numbers = dataTable(title, kinds, style);
   const element = h(
@@ -79,7 +80,7 @@ export function chart(live, title, kinds, style = RATES) {
   const updateLegend = () => {
     const point = hovered ?? shown.at(-1);
     values.forEach((element, place) => setText(element, point ? style.format(point.values[place]) : '–'));
-    setText(when, hovered ? `at ${clock(hovered.time * 1000)}` : style.basis);
+    setText(when, hovered ? t('at {time}', { time: clock(hovered.time * 1000) }) : style.basis);
   };
   frame.addEventListener('pointermove', (event) => {
     const box = frame.getBoundingClientRect();
@@ -104,7 +105,7 @@ export function chart(live, title, kinds, style = RATES) {
       shown = series;
       const top = style.peak(series);
       plot.draw(series, top);
-      setText(past, `${live.window / 60} min ago`);
+      setText(past, t('{count} min ago', { count: live.window / 60 }));
       renderList(ticks, tickTimes(live), String, (time) => tick(live, time));
       setText(max, style.format(top));
       setText(half, style.format(top / 2));
@@ -209,16 +210,16 @@ function dataTable(title, kinds, style) {
   const head = h(
     'tr',
     {},
-    h('th', { scope: 'col' }, 'Ten seconds until'),
+    h('th', { scope: 'col' }, t('Ten seconds until')),
     kinds.map(({ label }) => h('th', { scope: 'col', class: 'number' }, style.header(label))),
   );
   const element = h(
     'details',
     { class: 'numbers' },
-    h('summary', {}, 'Numbers as a table'),
+    h('summary', {}, t('Numbers as a table')),
     h(
       'div',
-      { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': `${title}, as a table` },
+      { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': t('{title}, as a table', { title }) },
       h('table', {}, h('caption', { class: 'visually-hidden' }, title), h('thead', {}, head), body),
     ),
   );

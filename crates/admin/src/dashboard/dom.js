@@ -1,6 +1,29 @@
 // DOM elements without a framework. Text is only set as text, so input of clients never becomes markup.
 
+import { LocalizedText } from './language.js';
+
 const SVG = 'http://www.w3.org/2000/svg';
+
+/** What nodes show in the current language: functions by node, then by attribute. The text of a node has the name ''. */
+const localized = new WeakMap();
+
+/** Runs `show`, and again after a change of the language if the value depends on it. */
+function follow(node, name, value, show) {
+  if (value instanceof LocalizedText) {
+    if (!localized.has(node)) localized.set(node, new Map());
+    localized.get(node).set(name, show);
+  } else localized.get(node)?.delete(name);
+  show();
+}
+
+/** Shows the document in the current language. Elements, focus and input stay. */
+export function showLanguage() {
+  const nodes = document.createTreeWalker(document, NodeFilter.SHOW_ELEMENT | NodeFilter.SHOW_TEXT);
+  // An update may replace the children of its node, so the nodes are collected first.
+  const found = [];
+  while (nodes.nextNode()) if (localized.has(nodes.currentNode)) found.push(nodes.currentNode);
+  for (const node of found) for (const show of localized.get(node).values()) show();
+}
 
 /** An element: `h('a', { href: '#/', class: 'x', on: { click } }, 'text', child)`. */
 export function h(tag, attributes = {}, ...children) {
@@ -20,24 +43,35 @@ function fill(element, attributes, children) {
       set(element, name, value);
     }
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  const shown = children.flat().filter((child) => child !== null && child !== undefined && child !== false);
+  element.append(...shown.map((child) => (child instanceof LocalizedText ? textNode(child) : child)));
   return element;
+}
+
+function textNode(text) {
+  const node = document.createTextNode('');
+  setText(node, text);
+  return node;
 }
 
 /** Sets an attribute if it differs, or removes it if the value is `null`, `undefined` or `false`. */
 export function set(element, name, value) {
-  if (value === null || value === undefined || value === false) {
-    if (element.hasAttribute(name)) element.removeAttribute(name);
-    return;
-  }
-  const text = value === true ? '' : String(value);
-  if (element.getAttribute(name) !== text) element.setAttribute(name, text);
+  follow(element, name, value, () => {
+    if (value === null || value === undefined || value === false) {
+      if (element.hasAttribute(name)) element.removeAttribute(name);
+      return;
+    }
+    const text = value === true ? '' : String(value);
+    if (element.getAttribute(name) !== text) element.setAttribute(name, text);
+  });
 }
 
 /** Sets the text if it differs, so that selections survive and screen readers do not repeat it. */
 export function setText(element, text) {
-  const value = String(text);
-  if (element.textContent !== value) element.textContent = value;
+  follow(element, '', text, () => {
+    const value = String(text);
+    if (element.textContent !== value) element.textContent = value;
+  });
 }
 
 /**
@@ -60,9 +94,14 @@ export function renderList(parent, items, key, create) {
   parent.rendered = after;
 }
 
-/** Text with `code` in backticks, as in messages of the gateway. */
-export function inlineCode(text) {
-  return text.split('`').map((part, place) => (place % 2 === 1 ? h('code', {}, part) : part));
+/** Text with `code` in backticks, as in messages of the gateway; or with other elements between other marks. */
+export function inlineCode(text, mark = '`', tag = 'code') {
+  const element = h('span');
+  follow(element, '', text, () => {
+    const parts = String(text).split(mark);
+    element.replaceChildren(...parts.map((part, place) => (place % 2 === 1 ? h(tag, {}, part) : part)));
+  });
+  return element;
 }
 
 /** A label with a `tone`: `good`, `warn`, `bad`, `shadow` or none. */
@@ -107,7 +146,7 @@ export function table(caption, columns, body, { cards = false } = {}) {
       'tr',
       { role: role('row') },
       columns.map((column) => {
-        const { name, number } = typeof column === 'string' ? { name: column } : column;
+        const { name, number } = column.name ? column : { name: column };
         return h('th', { scope: 'col', role: role('columnheader'), class: number ? 'number' : null }, name);
       }),
     ),
@@ -158,14 +197,11 @@ export function button(text, click, attributes = {}) {
   return h('button', { type: 'button', on: { click }, ...attributes }, text);
 }
 
-/** A list of choices: texts, or `[value, text]`. */
+/** A list of choices: `[value, text]`. */
 export function select(choices, chosen, attributes = {}) {
   return h(
     'select',
     attributes,
-    choices.map((choice) => {
-      const [value, text] = Array.isArray(choice) ? choice : [choice, choice];
-      return h('option', { value, selected: value === chosen }, text);
-    }),
+    choices.map(([value, text]) => h('option', { value, selected: value === chosen }, text)),
   );
 }

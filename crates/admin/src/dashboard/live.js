@@ -2,12 +2,13 @@
 // stream, every second.
 
 import { get, request } from './api.js';
+import { t } from './language.js';
 
 /** The length of charts, in seconds. */
 export const WINDOWS = [
-  [300, 'Last 5 minutes'],
-  [900, 'Last 15 minutes'],
-  [3600, 'Last hour'],
+  [300, t('Last 5 minutes')],
+  [900, t('Last 15 minutes')],
+  [3600, t('Last hour')],
 ];
 /** The length of the series of the stream, in seconds. Before that, the series of the gateway are shown. */
 const STREAM_WINDOW = 300;

@@ -8,6 +8,7 @@
 //! | `alerts.js` | the alerts above every view, and the numbers in the navigation |
 //! | `api.js`, `operator.js` | requests, and those that need the operator token |
 //! | `dom.js`, `format.js`, `chart.js` | elements, numbers and charts |
+//! | `language.js`, `chinese.js` | the language of the page, and its texts in Chinese |
 //! | `shape.js`, `quota_result.js` | the drawn traffic of the playground, and its result under a quota |
 //! | `views/` | one file per view; `overload.js` has the panels of load and features |
 //!
@@ -40,15 +41,17 @@ macro_rules! assets {
     };
 }
 
-const ASSETS: [Asset; 24] = assets! {
+const ASSETS: [Asset; 26] = assets! {
     "/" PAGE "index.html",
     "/dashboard/alerts.js" SCRIPT "alerts.js",
     "/dashboard/api.js" SCRIPT "api.js",
     "/dashboard/app.js" SCRIPT "app.js",
     "/dashboard/chart.js" SCRIPT "chart.js",
+    "/dashboard/chinese.js" SCRIPT "chinese.js",
     "/dashboard/dom.js" SCRIPT "dom.js",
     "/dashboard/format.js" SCRIPT "format.js",
     "/dashboard/icon.svg" PICTURE "icon.svg",
+    "/dashboard/language.js" SCRIPT "language.js",
     "/dashboard/quota_result.js" SCRIPT "quota_result.js",
     "/dashboard/live.js" SCRIPT "live.js",
     "/dashboard/operator.js" SCRIPT "operator.js",

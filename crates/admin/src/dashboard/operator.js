@@ -1,7 +1,8 @@
 // The operator token: the page prompts for it when a request requires it.
 
 import { ApiError, request, storeToken, token } from './api.js';
-import { field, h, setText } from './dom.js';
+import { field, h, set, setText } from './dom.js';
+import { t } from './language.js';
 
 /** `token`: changes require a token; `open`: they require none; `disabled`: changes are disabled. */
 let changes = 'token';
@@ -17,8 +18,8 @@ function setToken(value) {
 /** Prompts for a token after the gateway rejected a request without a token or with a wrong one. `null` if canceled. */
 export function requestToken() {
   const why = token()
-    ? 'The gateway rejected the token: it is invalid or has expired.'
-    : 'This gateway requires the operator token.';
+    ? t('The gateway rejected the token: it is invalid or has expired.')
+    : t('This gateway requires the operator token.');
   setToken(null);
   return promptToken(why);
 }
@@ -38,7 +39,7 @@ export function canChange() {
 /** Sends a change. Prompts for the token if it is required, until it is valid. `null` if canceled. */
 export async function change(method, path, body) {
   let known = token();
-  if (changes === 'token' && !known) known = await promptToken('Changes require the operator token.');
+  if (changes === 'token' && !known) known = await promptToken(t('Changes require the operator token.'));
   while (changes !== 'token' || known) {
     try {
       return await request(method, path, { body, secret: known });
@@ -54,13 +55,16 @@ export async function change(method, path, body) {
 /** The button that shows the access to changes, and prompts for the token or removes it. */
 export function tokenButton(element) {
   const show = () => {
-    const text = { token: token() ? 'Sign out' : 'Sign in', open: 'Changes allowed', disabled: 'Read-only' };
-    setText(element, text[changes]);
-    element.title = {
-      token: token() ? 'Forget the operator token; changes are sent with it' : 'Enter the operator token',
-      open: 'Every client of this listener may make changes',
-      disabled: 'Changes are disabled on this listener',
-    }[changes];
+    const texts = {
+      token: token()
+        ? [t('Sign out'), t('Forget the operator token; changes are sent with it')]
+        : [t('Sign in'), t('Enter the operator token')],
+      open: [t('Changes allowed'), t('Every client of this listener may make changes')],
+      disabled: [t('Read-only'), t('Changes are disabled on this listener')],
+    };
+    const [text, title] = texts[changes];
+    setText(element, text);
+    set(element, 'title', title);
     element.disabled = changes !== 'token';
     element.hidden = false;
   };
@@ -69,7 +73,7 @@ export function tokenButton(element) {
       setToken(null);
       // The data that was read with the token disappears too.
       location.reload();
-    } else if (await promptToken('With the operator token you can read, ban, reset and promote.')) location.reload();
+    } else if (await promptToken(t('With the operator token you can read, ban, reset and promote.'))) location.reload();
   });
   listeners.add(show);
   return show;
@@ -97,8 +101,8 @@ async function showTokenDialog(why) {
     setToken(input.value.trim());
     return true;
   };
-  const fields = [field('Token', input, 'It is stored in this tab until the tab is closed.'), wrong];
-  return (await dialog('Operator token', why, 'Continue', { fields, validate, focus: input })) ? token() : null;
+  const fields = [field(t('Token'), input, t('It is stored in this tab until the tab is closed.')), wrong];
+  return (await dialog(t('Operator token'), why, t('Continue'), { fields, validate, focus: input })) ? token() : null;
 }
 
 /** Asks for confirmation of a change with an immediate effect. Returns whether the user confirmed it. */
@@ -110,7 +114,7 @@ export function confirmAction(title, why, action) {
 function dialog(title, why, action, { fields = [], validate = () => true, focus } = {}) {
   const element = document.getElementById('ask');
   const yes = h('button', { type: 'submit', class: 'main' }, action);
-  const no = h('button', { type: 'button', on: { click: () => element.close('') } }, 'Cancel');
+  const no = h('button', { type: 'button', on: { click: () => element.close('') } }, t('Cancel'));
   return new Promise((resolve) => {
     const submit = async (event) => {
       event.preventDefault();
@@ -139,6 +143,6 @@ async function checkToken(value) {
     return null;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    return error.status === 401 ? 'Invalid operator token.' : error.message;
+    return error.status === 401 ? t('Invalid operator token.') : error.message;
   }
 }

@@ -1,8 +1,9 @@
 // One quota of the playground: its text, and its decisions for the traffic.
 
 import { request } from './api.js';
-import { field, h, setText, set, svg } from './dom.js';
+import { field, h, inlineCode, setText, set, svg } from './dom.js';
 import { count, duration } from './format.js';
+import { t } from './language.js';
 import { BINS } from './shape.js';
 
 const [WIDTH, HEIGHT] = [600, 90];
@@ -13,7 +14,7 @@ export function quotaResult(it, { changed, remove }) {
   const removeButton = h(
     'button',
     { type: 'button', class: 'small', on: { click: remove } },
-    'Remove',
+    t('Remove'),
     h('span', { class: 'visually-hidden' }, ` ${it.quota}`),
   );
   const wrong = h('p', { class: 'wrong', role: 'status' });
@@ -21,7 +22,7 @@ export function quotaResult(it, { changed, remove }) {
   const bars = svg('g');
   const level = svg('path', { class: 'level' });
   const body = h('tbody');
-  const numbers = h('details', { class: 'numbers' }, h('summary', {}, 'Numbers as a table'), frame(body));
+  const numbers = h('details', { class: 'numbers' }, h('summary', {}, t('Numbers as a table')), frame(body));
   let last = null;
   input.addEventListener('input', () => {
     it.quota = input.value;
@@ -33,14 +34,15 @@ export function quotaResult(it, { changed, remove }) {
     last = { bins: countByBin(result.decisions, span), span };
     draw(bars, level, last.bins, result.decisions, span);
     const max = maxInWindow(result.decisions, span / 10);
+    const values = { admitted: count(result.admitted), delayed: count(result.delayed), denied: count(result.denied) };
+    const most = { max: count(max), duration: duration(span / 10) };
+    const text = t(
+      '*{admitted}* admitted, *{delayed}* delayed, *{denied}* denied. At most {max} proceeded in any {duration}.',
+      { ...values, ...most },
+    );
     summary.replaceChildren(
       ...result.quotas.slice(0, 1).map(({ algorithm }) => `${algorithm}: `),
-      h('b', {}, count(result.admitted)),
-      ' admitted, ',
-      h('b', {}, count(result.delayed)),
-      ' delayed, ',
-      h('b', {}, count(result.denied)),
-      ` denied. At most ${count(max)} proceeded in any ${duration(span / 10)}.`,
+      inlineCode(text, '*', 'b'),
     );
     if (numbers.open) body.replaceChildren(...rows(last));
   };
@@ -48,7 +50,7 @@ export function quotaResult(it, { changed, remove }) {
     element: h(
       'li',
       {},
-      h('div', { class: 'quota-head' }, field('Quota', input), removeButton),
+      h('div', { class: 'quota-head' }, field(t('Quota'), input), removeButton),
       wrong,
       h(
         'div',
@@ -132,13 +134,13 @@ function frame(body) {
   const head = h(
     'tr',
     {},
-    h('th', { scope: 'col' }, 'From'),
-    ['Admitted', 'Delayed', 'Denied', 'Remaining'].map((name) => h('th', { scope: 'col', class: 'number' }, name)),
+    h('th', { scope: 'col' }, t('From')),
+    [t('Admitted'), t('Delayed'), t('Denied'), t('Remaining')].map((name) => h('th', { scope: 'col', class: 'number' }, name)),
   );
   return h(
     'div',
-    { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Decisions per step' },
-    h('table', {}, h('caption', { class: 'visually-hidden' }, 'Decisions per step'), h('thead', {}, head), body),
+    { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': t('Decisions per step') },
+    h('table', {}, h('caption', { class: 'visually-hidden' }, t('Decisions per step')), h('thead', {}, head), body),
   );
 }
 

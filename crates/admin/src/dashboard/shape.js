@@ -1,6 +1,7 @@
 // The traffic of the playground: requests in each of sixty steps, drawn by pointer or keyboard, or recorded.
 
 import { h, set, svg } from './dom.js';
+import { UserError, plural, t } from './language.js';
 
 export const BINS = 60;
 /** The maximum number of drawn requests per step. */
@@ -13,14 +14,14 @@ const STEP = WIDTH / BINS;
 const each = (draw) => Array.from({ length: BINS }, (_, bin) => draw(bin));
 
 /** Shapes that show how algorithms differ. */
-export const SHAPES = {
-  'Two bursts': () => each((bin) => ((bin >= 24 && bin < 28) || (bin >= 31 && bin < 35) ? 6 : 0)),
-  Steady: () => each(() => 1),
-  'One burst': () => each((bin) => (bin >= 10 && bin < 13 ? 12 : 0)),
-  Ramp: () => each((bin) => Math.floor(bin / 8)),
-  'On and off': () => each((bin) => (Math.floor(bin / 8) % 2 === 0 ? 4 : 0)),
-  Nothing: () => each(() => 0),
-};
+export const SHAPES = [
+  [t('Two bursts'), () => each((bin) => ((bin >= 24 && bin < 28) || (bin >= 31 && bin < 35) ? 6 : 0))],
+  [t('Steady'), () => each(() => 1)],
+  [t('One burst'), () => each((bin) => (bin >= 10 && bin < 13 ? 12 : 0))],
+  [t('Ramp'), () => each((bin) => Math.floor(bin / 8))],
+  [t('On and off'), () => each((bin) => (Math.floor(bin / 8) % 2 === 0 ? 4 : 0))],
+  [t('Nothing'), () => each(() => 0)],
+];
 
 /** The arrival times of drawn requests: evenly distributed within each step. */
 export function arrivals(bins, span) {
@@ -48,14 +49,19 @@ export function parseRecording(text) {
     if (line === '') continue;
     const time = parseTime(line);
     if (!Number.isFinite(time))
-      throw new Error(
-        `Line ${place + 1} is not a time: “${line.slice(0, 40)}”. Use seconds (12.5) or a timestamp (2026-11-16T03:20:00Z).`,
+      throw new UserError(
+        t('Line {number} is not a time: “{text}”. Use seconds (12.5) or a timestamp (2026-11-16T03:20:00Z).', {
+          number: place + 1,
+          text: line.slice(0, 40),
+        }),
       );
     times.push(time);
   }
-  if (times.length === 0) throw new Error('No time found. Paste one per line.');
+  if (times.length === 0) throw new UserError(t('No time found. Paste one per line.'));
   if (times.length > MAX_ARRIVALS)
-    throw new Error(`Too many times: ${times.length}. At most ${MAX_ARRIVALS} can be simulated.`);
+    throw new UserError(
+      t('Too many times: {count}. At most {max} can be simulated.', { count: times.length, max: MAX_ARRIVALS }),
+    );
   times.sort((a, b) => a - b);
   return times.map((time) => round(time - times[0]));
 }
@@ -76,7 +82,9 @@ function parseTime(line) {
 
 const round = (time) => Math.round(time * 1e6) / 1e6;
 
-const LABEL = 'Traffic, drawn. Left and right move in time, up and down change the number of requests, digits set it.';
+const LABEL = t(
+  'Traffic, drawn. Left and right move in time, up and down change the number of requests, digits set it.',
+);
 
 /** A drawing area. Calls `changed(bins)` after each change. */
 export class Drawing {
@@ -124,7 +132,12 @@ export class Drawing {
     set(this.#mark, 'x', this.#at * STEP);
     const count = this.#bins[this.#at];
     set(this.element, 'aria-valuenow', Math.min(MAX_PER_BIN, count));
-    set(this.element, 'aria-valuetext', `${count} requests at ${round((this.#at * this.#span) / BINS)} s`);
+    const at = { seconds: round((this.#at * this.#span) / BINS) };
+    set(
+      this.element,
+      'aria-valuetext',
+      plural('{count} request at {seconds} s', '{count} requests at {seconds} s', count, at),
+    );
   }
 
   #setBin(bin, number) {

@@ -34,6 +34,7 @@ fn dashboard_works_in_a_browser() {
         .args(["--test", "--test-concurrency=2", "--test-reporter=spec"])
         .args([
             "dashboard.test.js",
+            "language.test.js",
             "changes.test.js",
             "promotion.test.js",
             "overload.test.js",

@@ -3,33 +3,38 @@
 import { encode, get } from '../api.js';
 import { empty, field, h, renderList, nameInput, panel, setText, select, table, inlineCode } from '../dom.js';
 import { count, duration } from '../format.js';
+import { t } from '../language.js';
 import { change, canChange, confirmAction } from '../operator.js';
 import { ruleChoices } from './keys.js';
 
 const TIMES = [
-  ['60', '1 minute'],
-  ['600', '10 minutes'],
-  ['3600', '1 hour'],
-  ['86400', '1 day'],
-  ['604800', '7 days'],
-  ['2592000', '30 days'],
+  ['60', t('1 minute')],
+  ['600', t('10 minutes')],
+  ['3600', t('1 hour')],
+  ['86400', t('1 day')],
+  ['604800', t('7 days')],
+  ['2592000', t('30 days')],
 ];
 
 export function bans(page) {
   const { root } = page;
   const body = h('tbody');
   const list = table(
-    'Bans',
-    ['Target', { name: 'Ends in', number: true }, { name: h('span', { class: 'visually-hidden' }, 'Actions') }],
+    t('Bans'),
+    [
+      t('Target'),
+      { name: t('Ends in'), number: true },
+      { name: h('span', { class: 'visually-hidden' }, t('Actions')) },
+    ],
     body,
   );
-  const none = empty('No bans.');
+  const none = empty(t('No bans.'));
   const wrong = h('p', { class: 'wrong', role: 'alert' });
   const never = h(
     'p',
     { class: 'banner', 'data-tone': 'warn', hidden: true },
     inlineCode(
-      'Changes are disabled on this listener. Declare a token in the policy: `admin: { listen: …, token: $ADMIN_TOKEN }`.',
+      t('Changes are disabled on this listener. Declare a token in the policy: `admin: { listen: …, token: $ADMIN_TOKEN }`.'),
     ),
   );
   list.hidden = true;
@@ -57,7 +62,7 @@ export function bans(page) {
   const lift = async (ban) => {
     try {
       if (!(await change('DELETE', `api/v1/bans/${encode(ban.id)}`))) return;
-      page.notify(`The ban of ${ban.value} is lifted.`);
+      page.notify(t('The ban of {target} is lifted.', { target: ban.value }));
     } catch (error) {
       page.notify(error.message, 'bad');
     }
@@ -67,9 +72,9 @@ export function bans(page) {
   const ban = banForm(page, refresh);
   const reset = resetForm(page);
   root.append(
-    h('h1', { tabindex: '-1' }, 'Bans and resets'),
+    h('h1', { tabindex: '-1' }, t('Bans and resets')),
     never,
-    panel('Bans', list, none, wrong),
+    panel(t('Bans'), list, none, wrong),
     h('div', { class: 'pair' }, ban.element, reset.element),
   );
 
@@ -91,7 +96,7 @@ function row(ban, lift) {
   const remaining = h('td', { class: 'number' });
   const of =
     ban.kind === 'key'
-      ? [h('code', {}, ban.value), ' in ', h('a', { href: `#/rules/${encode(ban.rule)}` }, ban.rule)]
+      ? [h('code', {}, ban.value), t(' in '), h('a', { href: `#/rules/${encode(ban.rule)}` }, ban.rule)]
       : [h('code', {}, ban.value)];
   return {
     element: h(
@@ -105,8 +110,8 @@ function row(ban, lift) {
         h(
           'button',
           { type: 'button', class: 'small', disabled: !canChange(), on: { click: () => lift(ban) } },
-          'Lift',
-          h('span', { class: 'visually-hidden' }, ` the ban of ${ban.value}`),
+          t('Lift'),
+          h('span', { class: 'visually-hidden' }, t(' the ban of {target}', { target: ban.value })),
         ),
       ),
     ),
@@ -115,8 +120,9 @@ function row(ban, lift) {
 }
 
 function source({ by, 'ban-count': bans, reason }) {
-  const often = bans > 1 ? `, for the ${count(bans)}th time` : '';
-  return `by ${by === 'rule' ? 'its rule' : 'an operator'}${often}${reason ? `: ${reason}` : ''}`;
+  const author = by === 'rule' ? t('by its rule') : t('by an operator');
+  const text = bans > 1 ? t('{author}, ban number {count}', { author, count: count(bans) }) : author;
+  return reason ? t('{text}: {reason}', { text, reason }) : text;
 }
 
 /** A form that sends a change, and shows its error. */
@@ -164,9 +170,9 @@ function isWide(network) {
 function banForm({ query, notify }, done) {
   const kind = select(
     [
-      ['ip', 'An address'],
-      ['network', 'A network'],
-      ['key', 'A key of a rule'],
+      ['ip', t('An address')],
+      ['network', t('A network')],
+      ['key', t('A key of a rule')],
     ],
     query.has('key') ? 'key' : 'ip',
   );
@@ -174,23 +180,23 @@ function banForm({ query, notify }, done) {
   const value = nameInput(query.get('key') ?? '');
   const time = select(TIMES, '600');
   const reason = h('input', { type: 'text', maxlength: '200', autocomplete: 'off' });
-  const ruled = field('Rule', rule);
+  const ruled = field(t('Rule'), rule);
   const show = () => {
     ruled.hidden = kind.value !== 'key';
   };
   kind.addEventListener('change', show);
   show();
   return form(
-    'Add a ban',
+    t('Add a ban'),
     [
-      field('Type', kind),
+      field(t('Type'), kind),
       ruled,
-      field('Target', value, '192.0.2.7, 192.0.2.0/24 or alice'),
-      field('Duration', time),
-      field('Reason', reason, 'Optional.'),
+      field(t('Target'), value, t('192.0.2.7, 192.0.2.0/24 or alice')),
+      field(t('Duration'), time),
+      field(t('Reason'), reason, t('Optional.')),
     ],
     {
-      action: 'Ban',
+      action: t('Ban'),
       rule,
       chosen: query.get('rule'),
       async send() {
@@ -198,7 +204,9 @@ function banForm({ query, notify }, done) {
         const who = value.value.trim();
         const target = kind.value === 'key' ? { rule: rule.value, key: who } : { [kind.value]: who };
         const wide = kind.value === 'network' && isWide(who);
-        if (wide && !(await confirmAction(`Ban ${who}?`, 'The network contains very many clients, maybe your own.', 'Ban the network'))) return;
+        const question = t('The network contains very many clients, maybe your own.');
+        const isConfirmed = () => confirmAction(t('Ban {target}?', { target: who }), question, t('Ban the network'));
+        if (wide && !(await isConfirmed())) return;
         const response = await change('POST', 'api/v1/bans', {
           ...target,
           seconds,
@@ -206,7 +214,7 @@ function banForm({ query, notify }, done) {
           ...(reason.value.trim() ? { reason: reason.value.trim() } : {}),
         });
         if (!response) return;
-        notify(`${who} is banned for ${duration(seconds)}.`);
+        notify(t('{target} is banned for {duration}.', { target: who, duration: duration(seconds) }));
         value.value = '';
         reason.value = '';
         await done();
@@ -218,8 +226,8 @@ function banForm({ query, notify }, done) {
 function resetForm({ query, notify }) {
   const rule = select([], '');
   const key = nameInput(query.get('key') ?? '');
-  return form('Reset a key', [field('Rule', rule), field('Key', key, 'Its counters are reset.')], {
-    action: 'Reset',
+  return form(t('Reset a key'), [field(t('Rule'), rule), field(t('Key'), key, t('Its counters are reset.'))], {
+    action: t('Reset'),
     rule,
     chosen: query.get('rule'),
     async send() {
@@ -228,8 +236,8 @@ function resetForm({ query, notify }) {
       const { reset } = await response.json();
       notify(
         reset
-          ? `Rule ${rule.value}: counters of ${key.value.trim()} reset.`
-          : 'This key had no counters.',
+          ? t('Rule {rule}: counters of {key} reset.', { rule: rule.value, key: key.value.trim() })
+          : t('This key had no counters.'),
       );
       key.value = '';
     },

@@ -3,16 +3,18 @@
 import { encode, get } from '../api.js';
 import { cardBody, cardCell, cardRow, chip, empty, field, h, renderList, nameInput, panel, setText, select, table } from '../dom.js';
 import { clock } from '../format.js';
+import { t } from '../language.js';
 import { ruleChoices } from './keys.js';
 import { REASONS } from './rule.js';
 
 const LIMIT = 100;
 
 export function denials({ root, query }) {
-  const rules = select([['', 'All rules']], '');
-  const pauseButton = h('button', { type: 'button', 'aria-pressed': 'false' }, 'Pause');
+  const rules = select([['', t('All rules')]], '');
+  const pauseButton = h('button', { type: 'button', 'aria-pressed': 'false' }, t('Pause'));
   const body = cardBody();
-  const list = table('Recent denials', ['Time', 'Reason', 'Rule', 'Client', 'Key', 'Request'], body, { cards: true });
+  const columns = [t('Time'), t('Reason'), t('Rule'), t('Client'), t('Key'), t('Request')];
+  const list = table(t('Recent denials'), columns, body, { cards: true });
   const none = h('div');
   const wrong = h('p', { class: 'wrong', role: 'alert' });
   list.hidden = true;
@@ -23,17 +25,17 @@ export function denials({ root, query }) {
     location.hash = `#/why/${encode(id.value.trim().replace(/^urn:tidegate:denial:/, ''))}`;
   };
   root.append(
-    h('h1', {}, 'Denials'),
+    h('h1', {}, t('Denials')),
     panel(
-      'Why was I limited?',
+      t('Why was I limited?'),
       h(
         'form',
         { class: 'filters', on: { submit: look } },
-        field('Denial id', id, 'From the response header Tidegate-Denial, or `instance` in the response body.'),
-        h('button', { type: 'submit', class: 'main' }, 'Look up'),
+        field(t('Denial id'), id, t('From the response header Tidegate-Denial, or `instance` in the response body.')),
+        h('button', { type: 'submit', class: 'main' }, t('Look up')),
       ),
     ),
-    panel('Recent denials', h('div', { class: 'filters' }, field('Rule', rules), pauseButton), list, none, wrong),
+    panel(t('Recent denials'), h('div', { class: 'filters' }, field(t('Rule'), rules), pauseButton), list, none, wrong),
   );
 
   let known = null;
@@ -83,28 +85,32 @@ export function denials({ root, query }) {
 function emptyMessage({ observe }) {
   if (!observe?.denials)
     return empty(
-      'Denials are not recorded.',
-      'Set `observe: { denials: 10000 }` in the policy: then each denial has an id, which the response contains.',
+      t('Denials are not recorded.'),
+      t('Set `observe: { denials: 10000 }` in the policy: then each denial has an id, which the response contains.'),
     );
-  return empty('No request was denied yet.', 'Denials appear here with their reason.');
+  return empty(t('No request was denied yet.'), t('Denials appear here with their reason.'));
 }
 
 function row(denial) {
   const element = cardRow(
-    cardCell('Time', {}, h('time', { datetime: denial.time }, clock(denial.time))),
+    cardCell(t('Time'), {}, h('time', { datetime: denial.time }, clock(denial.time))),
     cardCell(
-      'Reason',
+      t('Reason'),
       {},
       h(
         'a',
-        { href: `#/why/${encode(denial.id)}`, title: `Why was ${denial.id} denied?` },
+        { href: `#/why/${encode(denial.id)}`, title: t('Why was {id} denied?', { id: denial.id }) },
         chip(REASONS[denial.reason] ?? denial.reason, denial.reason === 'limited' ? 'warn' : 'bad'),
       ),
     ),
-    cardCell('Rule', {}, denial.rule ? h('a', { href: `#/rules/${encode(denial.rule)}` }, denial.rule) : 'an operator'),
-    cardCell('Client', {}, h('code', {}, denial.client ?? '–')),
-    cardCell('Key', {}, h('code', {}, denial.key ?? '–')),
-    cardCell('Request', {}, h('code', {}, [denial.method, denial.path].filter(Boolean).join(' ') || '–')),
+    cardCell(
+      t('Rule'),
+      {},
+      denial.rule ? h('a', { href: `#/rules/${encode(denial.rule)}` }, denial.rule) : t('an operator'),
+    ),
+    cardCell(t('Client'), {}, h('code', {}, denial.client ?? '–')),
+    cardCell(t('Key'), {}, h('code', {}, denial.key ?? '–')),
+    cardCell(t('Request'), {}, h('code', {}, [denial.method, denial.path].filter(Boolean).join(' ') || '–')),
   );
   return { element };
 }

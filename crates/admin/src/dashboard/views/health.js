@@ -2,9 +2,10 @@
 
 import { latencyChart } from '../chart.js';
 import { chip, empty, definitionList, h, panel, select, table } from '../dom.js';
-import { bytes, count, duration, dateTime, share } from '../format.js';
+import { bytes, count, duration, dateTime, share, word } from '../format.js';
+import { t } from '../language.js';
 import { featuresPanel, loadPanel } from './overload.js';
-import { inMemory, percentile } from './rule.js';
+import { inMemory, percentile, percentiles } from './rule.js';
 import { tiles, windowSelect } from './traffic.js';
 
 const TONES = {
@@ -21,17 +22,17 @@ const TONES = {
 
 export function health(page) {
   const { root, live } = page;
-  const numbers = tiles(['Up for', 'In flight', '2xx and 3xx', '4xx', '5xx']);
+  const numbers = tiles([t('Up for'), t('In flight'), t('2xx and 3xx'), '4xx', '5xx']);
   const load = loadPanel();
   const features = featuresPanel(page);
-  const servers = section('Servers');
+  const servers = section(t('Servers'));
   const latencies = serverLatencies(live);
-  const stores = section('Stores');
-  const guards = section('Queues, breakers and adaptive limits');
-  const tables = section('Keys in memory');
-  const gateway = section('This gateway');
+  const stores = section(t('Stores'));
+  const guards = section(t('Queues, breakers and adaptive limits'));
+  const tables = section(t('Keys in memory'));
+  const gateway = section(t('This gateway'));
   root.append(
-    h('div', { class: 'title' }, h('h1', {}, 'Health'), windowSelect(live)),
+    h('div', { class: 'title' }, h('h1', {}, t('Health')), windowSelect(live)),
     numbers.element,
     h('div', { class: 'pair' }, load.element, features.element),
     servers.element,
@@ -45,11 +46,14 @@ export function health(page) {
     snapshot(it) {
       const upstream = it.responses;
       const own = it['gateway-responses'];
-      const both = (name) => [count(upstream[name]), `total from servers · ${count(own[name])} from the gateway`];
+      const both = (name) => [
+        count(upstream[name]),
+        t('total from servers · {count} from the gateway', { count: count(own[name]) }),
+      ];
       numbers.setText([
         [duration(Math.floor(it.uptime)), ''],
-        [count(it.requests['in-flight']), 'to servers now'],
-        [count(upstream['2xx'] + upstream['3xx']), 'total from servers'],
+        [count(it.requests['in-flight']), t('to servers now')],
+        [count(upstream['2xx'] + upstream['3xx']), t('total from servers')],
         both('4xx'),
         both('5xx'),
       ]);
@@ -67,26 +71,24 @@ export function health(page) {
       const latency = [times(it.latency.decision), times(it.latency.wait), times(it.latency.request)];
       gateway.show([it.policy, it.listeners, it.decisions, it.envoy, it.watchers, latency], () =>
         definitionList([
-          ['Version', it.version],
-          ['Latency', latency[2]],
-          ['Decision time', latency[0]],
-          ['Time in queue', latency[1]],
-          ['Workers', count(it.workers)],
-          ['Listeners', it.listeners.map(({ address, tls }) => (tls ? `${address} (TLS)` : address)).join(', ')],
-          ['Decision API', it.decisions],
+          [t('Version'), it.version],
+          [t('Latency'), latency[2]],
+          [t('Decision time'), latency[0]],
+          [t('Time in queue'), latency[1]],
+          [t('Workers'), count(it.workers)],
+          [t('Listeners'), it.listeners.map(({ address, tls }) => (tls ? `${address} (TLS)` : address)).join(', ')],
+          [t('Decision API'), it.decisions],
           ['Envoy', it.envoy],
-          ['Policy loaded', dateTime(it.policy.loaded)],
-          ['Reloads', count(it.policy.reloads)],
-          ['Live subscribers', `${count(it.watchers.current)} of ${count(it.watchers.max)}`],
+          [t('Policy loaded'), dateTime(it.policy.loaded)],
+          [t('Reloads'), count(it.policy.reloads)],
+          [t('Live subscribers'), t('{count} of {all}', { count: count(it.watchers.current), all: count(it.watchers.max) })],
         ]),
       );
     },
   };
 }
 
-function times({ count: some, p50, p95, p99 }) {
-  return some ? `p50 ${percentile(p50)}, p95 ${percentile(p95)}, p99 ${percentile(p99)}` : null;
-}
+const times = (latency) => (latency.count ? percentiles(latency) : null);
 
 /** A section that is rendered only when its data changes, so that selections and focus survive. */
 function section(title) {
@@ -105,7 +107,7 @@ function section(title) {
   };
 }
 
-const state = (word) => chip(word, TONES[word]);
+const state = (name) => chip(word(name), TONES[name]);
 
 /** A table of items. A column is `[name, kind, of(item)]`; its kind is `heading`, `number` or `text`. */
 function listing(caption, items, columns) {
@@ -126,32 +128,32 @@ const latencyColumn = (name) => [name, 'number', ({ latency }) => (latency?.coun
 
 function serverTable(upstreams) {
   const all = upstreams.flatMap(({ name, servers }) => servers.map((server) => ({ ...server, upstream: name })));
-  if (all.length === 0) return empty('This policy has no upstreams.');
+  if (all.length === 0) return empty(t('This policy has no upstreams.'));
   return h(
     'div',
     {},
-    listing('Servers', all, [
-      ['Upstream', 'text', ({ upstream }) => upstream],
-      ['Server', 'heading', ({ address }) => h('code', {}, address)],
-      ['Health', 'text', ({ health }) => state(health)],
-      ['In flight', 'number', (server) => count(server['in-flight'])],
-      ['Responses', 'number', ({ responses }) => count(responses)],
+    listing(t('Servers'), all, [
+      [t('Upstream'), 'text', ({ upstream }) => upstream],
+      [t('Server'), 'heading', ({ address }) => h('code', {}, address)],
+      [t('Health'), 'text', ({ health }) => state(health)],
+      [t('In flight'), 'number', (server) => count(server['in-flight'])],
+      [t('Responses'), 'number', ({ responses }) => count(responses)],
       ['5xx', 'number', ({ classes }) => count(classes['5xx'])],
       ...['p50', 'p95', 'p99'].map(latencyColumn),
-      ['Failed requests', 'number', ({ failures }) => count(failures)],
-      ['Failed checks', 'number', (server) => count(server['failed-checks'])],
-      ['Breaker', 'text', ({ breaker }) => (breaker ? state(breaker.state ?? breaker) : '–')],
+      [t('Failed requests'), 'number', ({ failures }) => count(failures)],
+      [t('Failed checks'), 'number', (server) => count(server['failed-checks'])],
+      [t('Breaker'), 'text', ({ breaker }) => (breaker ? state(breaker.state ?? breaker) : '–')],
     ]),
-    h('p', { class: 'note' }, 'Health and requests in flight are current. Counts and latencies are since startup.'),
+    h('p', { class: 'note' }, t('Health and requests in flight are current. Counts and latencies are since startup.')),
   );
 }
 
 /** The latency of one server over time. */
 function serverLatencies(live) {
-  const choice = select([], null, { class: 'window', 'aria-label': 'Server' });
-  const picture = latencyChart(live, 'Latency of a server');
-  const note = h('p', { class: 'note' }, 'From sending a request to the head of the response.');
-  const element = panel('Latency of servers', h('div', { class: 'filters' }, choice, note), picture.element);
+  const choice = select([], null, { class: 'window', 'aria-label': t('Server') });
+  const picture = latencyChart(live, t('Latency of a server'));
+  const note = h('p', { class: 'note' }, t('From sending a request to the head of the response.'));
+  const element = panel(t('Latency of servers'), h('div', { class: 'filters' }, choice, note), picture.element);
   const draw = () => {
     const [upstream, address] = choice.value.split('\n');
     picture.draw(live.serverLatency(upstream, address));
@@ -177,44 +179,45 @@ function serverLatencies(live) {
 
 function storeTable(stores) {
   if (stores.length === 0)
-    return empty('All counters are in memory.', 'Several gateways can share the counters of a `store`.');
+    return empty(t('All counters are in memory.'), t('Several gateways can share the counters of a `store`.'));
   const lastError = (text) => (text ? h('p', { class: 'wrong' }, text) : null);
-  return listing('Stores', stores, [
-    ['Store', 'heading', ({ name }) => name],
-    ['Health', 'text', (store) => [state(store.health), lastError(store['last-error'])]],
-    ['Calls', 'number', ({ calls }) => count(calls)],
-    ['Failures', 'number', ({ failures }) => count(failures)],
+  return listing(t('Stores'), stores, [
+    [t('Store'), 'heading', ({ name }) => name],
+    [t('Health'), 'text', (store) => [state(store.health), lastError(store['last-error'])]],
+    [t('Calls'), 'number', ({ calls }) => count(calls)],
+    [t('Failures'), 'number', ({ failures }) => count(failures)],
     ...['p50', 'p95', 'p99'].map(latencyColumn),
-    ['Unavailable for', 'number', (store) => duration(store['degraded-seconds'])],
+    [t('Unavailable for'), 'number', (store) => duration(store['degraded-seconds'])],
   ]);
 }
 
 function guardTable(rules) {
   if (rules.length === 0)
     return empty(
-      'No rule has a queue, breaker or adaptive limit.',
-      '`queue`, `breaker` and `adaptive` in a rule delay or reject requests under overload and failures.',
+      t('No rule has a queue, breaker or adaptive limit.'),
+      t('`queue`, `breaker` and `adaptive` in a rule delay or reject requests under overload and failures.'),
     );
-  const probe = (remaining) => (remaining ? `next probe in ${duration(remaining)}` : '');
+  const probe = (remaining) => 
+    remaining ? t('next probe in {duration}', { duration: duration(remaining) }) : '';
   const chips = (breaker) => h('span', { class: 'chips' }, state(breaker.state), probe(breaker.remaining));
-  return listing('Queues, breakers and adaptive limits', rules, [
-    ['Rule', 'heading', ({ name }) => h('a', { href: `#/rules/${encodeURIComponent(name)}` }, name)],
-    ['Waiting', 'number', ({ queue }) => count(queue?.waiting)],
-    ['In flight', 'number', ({ adaptive }) => count(adaptive?.['in-flight'])],
-    ['Current limit', 'number', ({ adaptive }) => count(adaptive?.limit)],
-    ['Breaker', 'text', ({ breaker }) => (breaker ? chips(breaker) : '–')],
-    ['Failure rate', 'number', ({ breaker }) => (breaker ? share(breaker['failure-rate']) : '–')],
-    ['Rejected', 'number', ({ breaker }) => count(breaker?.rejected)],
+  return listing(t('Queues, breakers and adaptive limits'), rules, [
+    [t('Rule'), 'heading', ({ name }) => h('a', { href: `#/rules/${encodeURIComponent(name)}` }, name)],
+    [t('Waiting'), 'number', ({ queue }) => count(queue?.waiting)],
+    [t('In flight'), 'number', ({ adaptive }) => count(adaptive?.['in-flight'])],
+    [t('Current limit'), 'number', ({ adaptive }) => count(adaptive?.limit)],
+    [t('Breaker'), 'text', ({ breaker }) => (breaker ? chips(breaker) : '–')],
+    [t('Failure rate'), 'number', ({ breaker }) => (breaker ? share(breaker['failure-rate']) : '–')],
+    [t('Rejected'), 'number', ({ breaker }) => count(breaker?.rejected)],
   ]);
 }
 
 function tableSizes(rules) {
-  if (rules.length === 0) return empty('No keys in memory.');
-  return listing('Keys in memory', rules, [
-    ['Rule', 'heading', ({ name }) => name],
-    ['Keys', 'number', ({ table }) => inMemory(table)],
-    ['Capacity', 'number', ({ table }) => count(table.capacity)],
-    ['Memory', 'number', ({ table }) => bytes(table.bytes)],
-    ['Overflowed', 'number', ({ table }) => count(table.overflowed)],
+  if (rules.length === 0) return empty(t('No keys in memory.'));
+  return listing(t('Keys in memory'), rules, [
+    [t('Rule'), 'heading', ({ name }) => name],
+    [t('Keys'), 'number', ({ table }) => inMemory(table)],
+    [t('Capacity'), 'number', ({ table }) => count(table.capacity)],
+    [t('Memory'), 'number', ({ table }) => bytes(table.bytes)],
+    [t('Overflowed'), 'number', ({ table }) => count(table.overflowed)],
   ]);
 }

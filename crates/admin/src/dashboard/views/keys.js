@@ -3,18 +3,19 @@
 import { encode, get } from '../api.js';
 import { cardBody, cardCell, cardRow, empty, field, h, renderList, panel, setText, select, set, table } from '../dom.js';
 import { count, share } from '../format.js';
+import { t } from '../language.js';
 
 /** The number of snapshots between two refreshes of the list. */
 const REFRESH_INTERVAL = 3;
 
 export function keys(page) {
   const { root, query } = page;
-  const rules = select([['', 'All rules']], '');
+  const rules = select([['', t('All rules')]], '');
   const by = select(
     [
-      ['denied', 'Most denied'],
-      ['requests', 'Most requests'],
-      ['shadow-denied', 'Most would-be denials'],
+      ['denied', t('Most denied')],
+      ['requests', t('Most requests')],
+      ['shadow-denied', t('Most would-be denials')],
     ],
     query.get('by') ?? 'denied',
   );
@@ -29,13 +30,13 @@ export function keys(page) {
   rules.addEventListener('change', reload);
   by.addEventListener('change', reload);
   root.append(
-    h('h1', {}, 'Top keys'),
+    h('h1', {}, t('Top keys')),
     h(
       'p',
       { class: 'lead' },
-      'Found by a sketch of bounded size: each count is an upper bound, and too high by at most the number after it.',
+      t('Found by a sketch of bounded size: each count is an upper bound, and too high by at most the number after it.'),
     ),
-    panel('Keys', h('div', { class: 'filters' }, field('Rule', rules), field('Order', by)), holder),
+    panel(t('Keys'), h('div', { class: 'filters' }, field(t('Rule'), rules), field(t('Order'), by)), holder),
   );
 
   return {
@@ -63,12 +64,12 @@ export function ruleChoices(element, { rules }, chosen) {
 
 /** The title, column and empty message of each table. */
 const KINDS = {
-  denied: { title: 'Keys with the most denials', column: 'Denied', none: 'No key was denied yet.' },
-  requests: { title: 'Keys with the most requests', column: 'Requests', none: 'No requests yet.' },
+  denied: { title: t('Keys with the most denials'), column: t('Denied'), none: t('No key was denied yet.') },
+  requests: { title: t('Keys with the most requests'), column: t('Requests'), none: t('No requests yet.') },
   'shadow-denied': {
-    title: 'Keys with the most would-be denials',
-    column: 'Would be denied',
-    none: 'No key would have been denied yet.',
+    title: t('Keys with the most would-be denials'),
+    column: t('Would be denied'),
+    none: t('No key would have been denied yet.'),
   },
 };
 
@@ -76,10 +77,10 @@ const KINDS = {
 export function topKeys(page, { rule, by = 'denied', limit }) {
   const body = cardBody();
   const columns = [
-    'Key',
+    t('Key'),
     { name: KINDS[by].column, number: true },
-    'Share',
-    { name: h('span', { class: 'visually-hidden' }, 'Actions') },
+    t('Share'),
+    { name: h('span', { class: 'visually-hidden' }, t('Actions')) },
   ];
   const list = table(KINDS[by].title, columns, body, { cards: true });
   const none = h('div');
@@ -125,8 +126,8 @@ export function topKeys(page, { rule, by = 'denied', limit }) {
 function emptyMessage({ observe }, by) {
   if (!observe?.denials)
     return empty(
-      'Keys are not observed.',
-      'Set `observe: { denials: 10000 }` in the policy to see the keys with the most denials.',
+      t('Keys are not observed.'),
+      t('Set `observe: { denials: 10000 }` in the policy to see the keys with the most denials.'),
     );
   return empty(KINDS[by].none);
 }
@@ -143,7 +144,7 @@ function row({ ruled, by, named }) {
     element: cardRow(
       h('th', { scope: 'row', role: 'rowheader' }, name, ruled ? null : h('div', { class: 'note' }, of)),
       cardCell(KINDS[by].column, { class: 'number' }, exact, less),
-      cardCell('Share', {}, percent, h('span', { class: 'bar', 'data-kind': by }, fill)),
+      cardCell(t('Share'), {}, percent, h('span', { class: 'bar', 'data-kind': by }, fill)),
       actions,
     ),
     update({ rule, key, count: counted, error, share: portion }) {
@@ -159,7 +160,7 @@ function row({ ruled, by, named }) {
           h(
             'a',
             { href: `#/bans?rule=${encode(rule)}&key=${encode(key)}` },
-            'Ban or reset',
+            t('Ban or reset'),
             h('span', { class: 'visually-hidden' }, ` ${key}`),
           ),
         );

@@ -2,7 +2,8 @@
 
 import { encode } from '../api.js';
 import { button, chip, empty, h, panel, renderList, set, setText, table } from '../dom.js';
-import { share } from '../format.js';
+import { share, word } from '../format.js';
+import { t } from '../language.js';
 import { canChange, change, confirmAction } from '../operator.js';
 
 const LEVEL_TONES = { relaxed: 'good', normal: 'good', busy: 'warn', critical: 'bad' };
@@ -11,23 +12,26 @@ const LEVEL_TONES = { relaxed: 'good', normal: 'good', busy: 'warn', critical: '
 export function loadPanel() {
   const level = h('p', { class: 'chips' });
   const body = h('tbody');
-  const list = table('Load', ['Signal', 'Load'], body);
+  const list = table(t('Load'), [t('Signal'), t('Load')], body);
   const none = empty(
-    'The load is not measured.',
-    'It is measured if a rule has `shed` or `scale`, or a feature has `off-at`. `load` sets its signals and levels.',
+    t('The load is not measured.'),
+    t('It is measured if a rule has `shed` or `scale`, or a feature has `off-at`. `load` sets its signals and levels.'),
   );
   let lastLevel = null;
   return {
-    element: panel('Load', level, list, none),
+    element: panel(t('Load'), level, list, none),
     update(load) {
       none.hidden = Boolean(load);
       list.hidden = !load;
       level.hidden = !load;
       if (!load) return;
-      const text = `${percentText(load.percent)}, ${load.level}`;
+      const text = JSON.stringify([load.percent, load.level]);
       if (text !== lastLevel) {
         lastLevel = text;
-        level.replaceChildren(chip(load.level, LEVEL_TONES[load.level]), `${percentText(load.percent)} now`);
+        level.replaceChildren(
+          chip(word(load.level), LEVEL_TONES[load.level]),
+          h('span', {}, t('{load} now', { load: percentText(load.percent) })),
+        );
       }
       renderList(body, load.signals, ({ name }) => name, signalRow);
     },
@@ -36,7 +40,7 @@ export function loadPanel() {
 
 /** A load in percent; a signal without a reading has none. */
 function percentText(percent) {
-  return percent === null ? 'no reading' : share(percent / 100);
+  return percent === null ? t('no reading') : share(percent / 100);
 }
 
 function signalRow({ name }) {
@@ -57,33 +61,33 @@ function signalRow({ name }) {
 }
 
 const STATES = [
-  ['on', 'On'],
-  ['off', 'Off'],
-  ['automatic', 'Automatic'],
+  ['on', t('On')],
+  ['off', t('Off')],
+  ['automatic', t('Automatic')],
 ];
 
 /** The features, with buttons that turn them on and off. */
 export function featuresPanel(page) {
   const list = h('ul', { class: 'rules modes' });
   const none = empty(
-    'This policy has no features.',
-    '`features` lists parts of the service that the load, a schedule or an operator turns off.',
+    t('This policy has no features.'),
+    t('`features` lists parts of the service that the load, a schedule or an operator turns off.'),
   );
   const apply = async ({ name }, state) => {
-    const question = 'Its requests get the fallback of their rule, or 503, until you turn it on or set it to automatic.';
-    if (state === 'off' && !(await confirmAction(`Turn off ${name}?`, question, 'Turn off'))) return;
+    const question = t('Its requests get the fallback of their rule, or 503, until you turn it on or set it to automatic.');
+    if (state === 'off' && !(await confirmAction(t('Turn off {name}?', { name }), question, t('Turn off')))) return;
     try {
       const response = await change('POST', `api/v1/features/${encode(name)}`, { state });
       if (!response) return;
       const feature = await response.json();
       list.rendered.get(name)?.update(feature);
-      page.notify(`Feature ${name}: ${stateText(feature)}.`);
+      page.notify(t('Feature {name}: {state}.', { name, state: stateText(feature) }));
     } catch (error) {
       page.notify(error.message, 'bad');
     }
   };
   return {
-    element: panel('Features', list, none),
+    element: panel(t('Features'), list, none),
     update(features) {
       none.hidden = features.length > 0;
       list.hidden = features.length === 0;
@@ -110,7 +114,7 @@ function featureRow({ name }, apply) {
       h('div', {}, h('span', { class: 'chips' }, h('span', { class: 'rule-name' }, name), state), cause),
       h(
         'div',
-        { class: 'actions', role: 'group', 'aria-label': `Feature ${name}` },
+        { class: 'actions', role: 'group', 'aria-label': t('Feature {name}', { name }) },
         buttons.map(([, element]) => element),
       ),
     ),
@@ -118,7 +122,7 @@ function featureRow({ name }, apply) {
       feature = latest;
       if (latest.on !== lastState) {
         lastState = latest.on;
-        state.replaceChildren(latest.on ? chip('on', 'good') : chip('off', 'bad'));
+        state.replaceChildren(latest.on ? chip(word('on'), 'good') : chip(word('off'), 'bad'));
       }
       setText(cause, stateText(latest));
       for (const [value, element] of buttons) {
@@ -130,6 +134,7 @@ function featureRow({ name }, apply) {
 }
 
 function stateText({ on, override, cause }) {
-  if (override !== 'automatic') return `turned ${override} by an operator`;
-  return on ? 'automatic, on' : `automatic, off because of the ${cause}`;
+  if (override === 'on') return t('turned on by an operator');
+  if (override === 'off') return t('turned off by an operator');
+  return on ? t('automatic, on') : t('automatic, off because of the {cause}', { cause: word(cause) });
 }

@@ -3,29 +3,31 @@
 import { getText } from '../api.js';
 import { button, field, h, renderList, panel, setText, select, set } from '../dom.js';
 import { duration } from '../format.js';
+import { UserError, plural, t } from '../language.js';
 import { quotaResult } from '../quota_result.js';
 import { Drawing, SHAPES, arrivals, histogram, parseRecording } from '../shape.js';
 
-const LEAD =
-  'Draw the traffic of one client, and compare the decisions of several quotas. This has no effect on real requests.';
+const LEAD = t(
+  'Draw the traffic of one client, and compare the decisions of several quotas. This has no effect on real requests.',
+);
 const SPANS = [
-  ['10', '10 seconds'],
-  ['60', '1 minute'],
-  ['600', '10 minutes'],
-  ['3600', '1 hour'],
+  ['10', t('10 seconds')],
+  ['60', t('1 minute')],
+  ['600', t('10 minutes')],
+  ['3600', t('1 hour')],
 ];
 const WAITS = [
-  ['0', 'None'],
-  ['0.5', '0.5 seconds'],
-  ['2', '2 seconds'],
-  ['10', '10 seconds'],
+  ['0', t('None')],
+  ['0.5', t('0.5 seconds')],
+  ['2', t('2 seconds')],
+  ['10', t('10 seconds')],
 ];
 const FIRST = ['20 per 5s', '20 per 5s fixed-window', '20 per 5s sliding-window', '4/s leaky-bucket queue 10'];
 const ALL = [...FIRST, '20 per 5s sliding-strict 10', '20 per 5s sliding-log', '4/s smooth', '4/s warm-up 3s cold 3'];
 
 /** Survives a change of the view. */
 const state = {
-  bins: SHAPES['Two bursts'](),
+  bins: SHAPES[0][1](),
   times: null,
   span: 10,
   wait: '0.5',
@@ -35,7 +37,7 @@ const state = {
 
 export function playground({ root }) {
   const it = new Playground();
-  root.append(h('h1', {}, 'Playground'), h('p', { class: 'lead' }, LEAD), it.traffic(), it.results());
+  root.append(h('h1', {}, t('Playground')), h('p', { class: 'lead' }, LEAD), it.traffic(), it.results());
   it.show();
   return { close: () => it.close() };
 }
@@ -54,14 +56,14 @@ class Playground {
   traffic() {
     this.#span.addEventListener('change', () => this.#use({ times: null, span: this.#drawn }, 'redraw'));
     this.#wait.addEventListener('change', () => this.#use({ wait: this.#wait.value }));
-    const shapes = Object.entries(SHAPES).map(([name, shape]) =>
+    const shapes = SHAPES.map(([name, shape]) =>
       button(name, () => this.#use({ bins: shape(), times: null, span: this.#drawn }, 'redraw'), { class: 'small' }),
     );
-    const settings = [field('Over', this.#span), field('Maximum wait', this.#wait)];
+    const settings = [field(t('Over'), this.#span), field(t('Maximum wait'), this.#wait)];
     const above = [h('div', { class: 'actions' }, shapes), h('div', { class: 'filters' }, settings)];
-    const below = h('p', { class: 'axis' }, h('span', {}, '0 s'), this.#about, this.#end);
+    const below = h('p', { class: 'axis' }, h('span', {}, duration(0)), this.#about, this.#end);
     return panel(
-      'Traffic',
+      t('Traffic'),
       h('div', { class: 'shapes' }, above),
       h('div', {}, this.#drawing.element, below),
       recording((times) => this.#record(times)),
@@ -70,12 +72,12 @@ class Playground {
 
   /** The panel of quotas, with one result each. */
   results() {
-    const more = button('Add a quota', () => {
+    const more = button(t('Add a quota'), () => {
       this.#compare([...state.quotas, newQuota('5/s burst 10')]);
       this.#results.lastElementChild.querySelector('input').select();
     });
-    const every = button('Every algorithm', () => this.#compare(ALL.map(newQuota)));
-    const head = [h('h2', {}, 'Decisions'), h('div', { class: 'actions' }, more, every)];
+    const every = button(t('Every algorithm'), () => this.#compare(ALL.map(newQuota)));
+    const head = [h('h2', {}, t('Decisions')), h('div', { class: 'actions' }, more, every)];
     return h('section', { class: 'panel' }, h('div', { class: 'title' }, head), legend(), this.#results);
   }
 
@@ -127,13 +129,24 @@ class Playground {
       this.#request?.abort();
       this.#request = new AbortController();
       const times = state.times ?? arrivals(state.bins, state.span);
-      const how = state.times ? ', at the recorded times' : '';
-      setText(this.#about, `${times.length} requests in ${duration(state.span)}${how}.`);
+      setText(this.#about, aboutText(times.length));
       setText(this.#end, duration(state.span));
       const options = { span: state.span, wait: Number(state.wait), signal: this.#request.signal };
       for (const { simulate } of this.#results.rendered.values()) simulate(times, options);
     }, 60);
   }
+}
+
+function aboutText(requests) {
+  const span = { duration: duration(state.span) };
+  return state.times
+    ? plural(
+        '{count} request in {duration}, at the recorded times.',
+        '{count} requests in {duration}, at the recorded times.',
+        requests,
+        span,
+      )
+    : plural('{count} request in {duration}.', '{count} requests in {duration}.', requests, span);
 }
 
 function newQuota(quota) {
@@ -145,11 +158,11 @@ function legend() {
     'p',
     { class: 'legend' },
     [
-      ['admitted', 'Admitted'],
-      ['delayed', 'Delayed, drawn when it proceeds'],
-      ['denied', 'Denied'],
+      ['admitted', t('Admitted')],
+      ['delayed', t('Delayed, drawn when it proceeds')],
+      ['denied', t('Denied')],
     ].map(([name, label]) => h('span', {}, h('i', { class: `key ${name}` }), label)),
-    h('span', {}, '— remaining'),
+    h('span', {}, t('— remaining')),
   );
 }
 
@@ -171,14 +184,14 @@ function recording(use) {
     attempt(async () => {
       const lines = (await getText('api/v1/history?limit=10000')).trim();
       if (lines === '')
-        throw new Error(
-          'The history is empty. Set `observe: { history: 10000 }` in the policy to record requests.',
+        throw new UserError(
+          t('The history is empty. Set `observe: { history: 10000 }` in the policy to record requests.'),
         );
       use(parseRecording(lines));
     });
-  const label = 'Times, one per line';
-  const hint = 'Seconds, timestamps as in a log, or JSON lines with a member `time`.';
-  const actions = [button('Use these', pasted), button('Use the history of this gateway', history)];
+  const label = t('Times, one per line');
+  const hint = t('Seconds, timestamps as in a log, or JSON lines with a member `time`.');
+  const actions = [button(t('Use these'), pasted), button(t('Use the history of this gateway'), history)];
   const form = h('div', { class: 'form' }, field(label, area, hint), wrong, h('div', { class: 'actions' }, actions));
-  return h('details', { class: 'numbers' }, h('summary', {}, 'Use recorded traffic'), form);
+  return h('details', { class: 'numbers' }, h('summary', {}, t('Use recorded traffic')), form);
 }

@@ -2,33 +2,34 @@
 
 import { get } from '../api.js';
 import { empty, h, panel, setText, inlineCode } from '../dom.js';
-import { dateTime } from '../format.js';
+import { dateTime, word } from '../format.js';
+import { t } from '../language.js';
 import { change, canChange } from '../operator.js';
 
 export function policy({ root, notify }) {
   const about = h('p', { class: 'lead' });
-  const wrong = h('pre', { class: 'mono' });
+  const wrong = h('pre', { class: 'mono', lang: 'en' });
   const rejected = h(
     'div',
     { class: 'banner', role: 'alert', hidden: true },
-    'The policy file changed but is invalid; the previous policy stays in force:',
+    t('The policy file changed but is invalid; the previous policy stays in force:'),
     wrong,
   );
-  const reload = h('button', { type: 'button' }, 'Reload');
+  const reload = h('button', { type: 'button' }, t('Reload'));
   const lint = h('div');
   const source = h('div');
   root.append(
-    h('div', { class: 'title' }, h('h1', {}, 'Policy'), reload),
+    h('div', { class: 'title' }, h('h1', {}, t('Policy')), reload),
     about,
     rejected,
-    panel('Warnings', lint),
-    panel('In force', source),
+    panel(t('Warnings'), lint),
+    panel(t('In force'), source),
   );
 
   reload.addEventListener('click', async () => {
     try {
       const response = await change('POST', 'reload');
-      if (response) notify((await response.text()).trim() || 'Policy reloaded.');
+      if (response) notify(word((await response.text()).trim()));
     } catch (error) {
       notify(error.message, 'bad');
     }
@@ -41,9 +42,9 @@ export function policy({ root, notify }) {
       const it = await get('api/v1/policy');
       if (closed) return;
       source.replaceChildren(listing(it.text));
-      lint.replaceChildren(it.lint.length === 0 ? empty('No warnings.') : lints(it.lint));
+      lint.replaceChildren(it.lint.length === 0 ? empty(t('No warnings.')) : lints(it.lint));
     } catch (error) {
-      if (!closed) source.replaceChildren(empty('Cannot load the policy.', error.message));
+      if (!closed) source.replaceChildren(empty(t('Cannot load the policy.'), error.message));
       known = null;
     }
   };
@@ -52,7 +53,11 @@ export function policy({ root, notify }) {
       reload.hidden = !canChange();
       setText(
         about,
-        `${policy.file ?? 'A policy without a file'}, version ${policy.version}, in force since ${dateTime(policy.loaded)}.`,
+        t('{file}, version {version}, in force since {time}.', {
+          file: policy.file ?? t('A policy without a file'),
+          version: policy.version,
+          time: dateTime(policy.loaded),
+        }),
       );
       rejected.hidden = !policy.error;
       if (policy.error) {
@@ -77,9 +82,9 @@ function lints(all) {
       h(
         'li',
         {},
-        h('h3', {}, rule ? h('a', { href: `#/rules/${encodeURIComponent(rule)}` }, rule) : 'The policy', ` · ${lint}`),
-        h('p', {}, inlineCode(reason)),
-        fix ? h('p', { class: 'note' }, inlineCode(fix)) : null,
+        h('h3', {}, rule ? h('a', { href: `#/rules/${encodeURIComponent(rule)}` }, rule) : t('The policy'), ` · ${lint}`),
+        h('p', { lang: 'en' }, inlineCode(reason)),
+        fix ? h('p', { class: 'note', lang: 'en' }, inlineCode(fix)) : null,
       ),
     ),
   );
@@ -103,5 +108,5 @@ function listing(text) {
         comment ? h('span', { class: 'comment' }, comment[0]) : '',
       );
     });
-  return h('pre', { class: 'source', tabindex: '0', role: 'region', 'aria-label': 'The policy as text' }, lines);
+  return h('pre', { class: 'source', tabindex: '0', role: 'region', 'aria-label': t('The policy as text') }, lines);
 }

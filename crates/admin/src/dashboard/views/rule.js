@@ -2,32 +2,33 @@
 
 import { chart, latencyChart } from '../chart.js';
 import { chip, empty, definitionList, h, panel, setText } from '../dom.js';
-import { brief, bytes, count, duration, factor, quota, rate, share } from '../format.js';
+import { bytes, count, duration, factor, quota, rate, share, word } from '../format.js';
+import { join, plural, t } from '../language.js';
 import { topKeys } from './keys.js';
-import { LABELS, NAMES, latencyNote, tiles, ruleStates, windowSelect } from './traffic.js';
+import { LABELS, NAMES, latencyNote, perSecond, tiles, ruleStates, windowSelect } from './traffic.js';
 import { OUTCOMES, recent } from '../live.js';
 
 export const REASONS = {
-  limited: 'quota exceeded',
-  'no-key': 'no key in the request',
-  'deny-list': 'denied by a list',
-  banned: 'banned',
-  overloaded: 'circuit breaker, concurrency limit or load',
-  'queue-full': 'queue full',
-  'store-unavailable': 'store unavailable',
-  'feature-off': 'feature off',
+  limited: t('quota exceeded'),
+  'no-key': t('no key in the request'),
+  'deny-list': t('denied by a list'),
+  banned: t('banned'),
+  overloaded: t('circuit breaker, concurrency limit or load'),
+  'queue-full': t('queue full'),
+  'store-unavailable': t('store unavailable'),
+  'feature-off': t('feature off'),
 };
 
 export function rule(page) {
   const { root, live, argument: name } = page;
   const chips = h('span', { class: 'chips' });
-  const gone = empty('The policy in force has no such rule.');
+  const gone = empty(t('The policy in force has no such rule.'));
   const picture = chart(
     live,
-    `Requests per second of rule ${name}`,
+    t('Requests per second of rule {name}', { name }),
     NAMES.map((kind, place) => ({ name: kind, label: LABELS[place] })),
   );
-  const latencies = latencyChart(live, `Latency of requests of rule ${name}`);
+  const latencies = latencyChart(live, t('Latency of requests of rule {name}', { name }));
   const times = h('p', { class: 'note' });
   const numbers = tiles(LABELS);
   const made = h('div');
@@ -51,10 +52,10 @@ export function rule(page) {
     'div',
     { class: 'view' },
     numbers.element,
-    panel('Traffic', picture.element),
-    panel('Latency', latencyNote(), latencies.element, times),
-    h('div', { class: 'pair' }, panel('Settings', made), panel('Denial reasons', reasons)),
-    panel('Top keys', holder),
+    panel(t('Traffic'), picture.element),
+    panel(t('Latency'), latencyNote(), latencies.element, times),
+    h('div', { class: 'pair' }, panel(t('Settings'), made), panel(t('Denial reasons'), reasons)),
+    panel(t('Top keys'), holder),
   );
   root.append(h('div', { class: 'title' }, h('h1', {}, name), chips, windowSelect(live)), gone, body);
 
@@ -67,10 +68,7 @@ export function rule(page) {
       if (!rule) return;
       const rates = recent(live.rule(name));
       numbers.setText(
-        OUTCOMES.map((outcome, place) => [
-          rates ? rate(rates[place]) : '–',
-          `/s · ${brief(rule.counts[outcome])} total`,
-        ]),
+        OUTCOMES.map((outcome, place) => [rates ? rate(rates[place]) : '–', perSecond(rule.counts[outcome])]),
       );
       picture.draw(live.rule(name));
       latencies.draw(live.ruleLatency(name));
@@ -81,9 +79,8 @@ export function rule(page) {
       if (text === lastText) return;
       lastText = text;
       chips.replaceChildren(
-        ...[[rule.mode, rule.mode === 'enforce' ? 'good' : null], ...ruleStates(rule)]
-          .filter(([word], place) => place > 0 || word === 'enforce')
-          .map(([word, tone]) => chip(word, tone)),
+        ...(rule.mode === 'enforce' ? [chip(word('enforce'), 'good')] : []),
+        ...ruleStates(rule).map(([text, tone]) => chip(text, tone)),
       );
       made.replaceChildren(definitionList(parts(rule)));
       reasons.replaceChildren(denialReasons(rule));
@@ -95,54 +92,85 @@ export function rule(page) {
 function parts(rule) {
   const { breaker, adaptive, table, queue, feature, shedding, 'while-failing': failing } = rule;
   return [
-    ['Requests', rule.match ?? 'all'],
-    ['Key', rule.key && rule.key !== 'all' ? rule.key : 'all requests together'],
+    [t('Requests'), word(rule.match ?? 'all')],
+    [t('Key'), rule.key && rule.key !== 'all' ? rule.key : t('all requests together')],
     [
-      'Quotas',
+      t('Quotas'),
       rule.quotas.length === 0
         ? null
         : h('span', {}, rule.quotas.map((it, place) => [place > 0 ? ', ' : '', h('code', {}, quota(it))]).flat()),
     ],
-    ['Store', rule.store ?? 'memory'],
-    ['Queue', queue && `${count(queue.waiting)} waiting`],
-    ['Breaker', breaker && breakerText(breaker)],
-    ['Adaptive limit', adaptive && `${count(adaptive['in-flight'])} of ${count(adaptive.limit)} in flight`],
-    ['Feature', feature && `${feature.name}, ${feature.on ? 'on' : 'off'}`],
-    ['Shedding', shedding && (shedding.length > 0 ? shedding.join(', ') : 'nothing')],
-    ['Factor of quotas', typeof rule.scale === 'number' ? factor(rule.scale) : null],
-    ['Failing keys', failing && `${count(failing.failing)} of ${count(failing.keys)}`],
-    ['Keys in memory', table && `${inMemory(table)} of ${count(table.capacity)}, ${bytes(table.bytes)} at most`],
-    ['Overflowed', table?.overflowed ? count(table.overflowed) : null],
-    ['Bans', rule.bans ? count(rule.bans) : null],
+    [t('Store'), rule.store ?? t('memory')],
+    [t('Queue'), queue && t('{count} waiting', { count: count(queue.waiting) })],
+    [t('Breaker'), breaker && breakerText(breaker)],
+    [
+      t('Adaptive limit'),
+      adaptive &&
+        t('{count} of {limit} in flight', { count: count(adaptive['in-flight']), limit: count(adaptive.limit) }),
+    ],
+    [t('Feature'), feature && join([feature.name, word(feature.on ? 'on' : 'off')], t(', '))],
+    [t('Shedding'), shedding && (shedding.length > 0 ? shedding.join(', ') : t('nothing'))],
+    [t('Factor of quotas'), typeof rule.scale === 'number' ? factor(rule.scale) : null],
+    [t('Failing keys'), failing && t('{count} of {all}', { count: count(failing.failing), all: count(failing.keys) })],
+    [
+      t('Keys in memory'),
+      table &&
+        t('{keys} of {capacity}, {size} at most', {
+          keys: inMemory(table),
+          capacity: count(table.capacity),
+          size: bytes(table.bytes),
+        }),
+    ],
+    [t('Overflowed'), table?.overflowed ? count(table.overflowed) : null],
+    [t('Bans'), rule.bans ? count(rule.bans) : null],
   ];
 }
 
 /** The percentiles since startup. A percentile beyond the last bucket is unknown. */
 export function latencySummary({ count: some, p50, p95, p99 }) {
-  if (!some) return 'No latency was measured yet.';
-  return `Since startup: p50 ${percentile(p50)}, p95 ${percentile(p95)}, p99 ${percentile(p99)}, of ${count(some)} requests.`;
+  if (!some) return t('No latency was measured yet.');
+  return plural(
+    'Since startup: {percentiles}, of {count} request.',
+    'Since startup: {percentiles}, of {count} requests.',
+    some,
+    { percentiles: percentiles({ p50, p95, p99 }) },
+  );
+}
+
+/** The percentiles of a latency. */
+export function percentiles({ p50, p95, p99 }) {
+  const values = { p50: percentile(p50), p95: percentile(p95), p99: percentile(p99) };
+  return t('p50 {p50}, p95 {p95}, p99 {p99}', values);
 }
 
 export function percentile(seconds) {
-  return seconds === null ? 'over 60\u00a0s' : duration(seconds);
+  return seconds === null ? t('over 60\u00a0s') : duration(seconds);
 }
 
 /** Keys with state that differs from that of a new key; in large tables, all used entries. */
 export function inMemory({ live, used }) {
-  return live === null || live === undefined ? `${count(used)} used` : `${count(live)} live`;
+  return live === null || live === undefined 
+    ? t('{count} used', { count: count(used) })
+    : t('{count} live', { count: count(live) });
 }
 
 function breakerText({ state, 'failure-rate': failing, rejected, remaining }) {
-  const parts = [state, `${count(rejected)} rejected`];
-  if (failing !== null) parts.push(`${share(failing)} fail`);
-  if (remaining) parts.push(`next probe in ${duration(remaining)}`);
-  return parts.join(', ');
+  const parts = [word(state), t('{count} rejected', { count: count(rejected) })];
+  if (failing !== null) parts.push(t('{share} fail', { share: share(failing) }));
+  if (remaining) parts.push(t('next probe in {duration}', { duration: duration(remaining) }));
+  return join(parts, t(', '));
 }
 
 function denialReasons({ mode, counts, 'denied-by': by }) {
   const some = Object.entries(by).filter(([, number]) => number > 0);
   if (some.length === 0 && mode === 'shadow' && counts['shadow-denied'] > 0)
-    return empty(`In shadow mode the rule denies nothing. It would have denied ${count(counts['shadow-denied'])} requests.`);
-  if (some.length === 0) return empty('No request was denied.');
+    return empty(
+      plural(
+        'In shadow mode the rule denies nothing. It would have denied {count} request.',
+        'In shadow mode the rule denies nothing. It would have denied {count} requests.',
+        counts['shadow-denied'],
+      ),
+    );
+  if (some.length === 0) return empty(t('No request was denied.'));
   return definitionList(some.map(([reason, number]) => [REASONS[reason] ?? reason, count(number)]));
 }

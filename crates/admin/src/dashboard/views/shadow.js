@@ -3,37 +3,35 @@
 import { encode, get } from '../api.js';
 import { sparkline } from '../chart.js';
 import { chip, empty, definitionList, h, renderList, panel, setText, select, set, inlineCode } from '../dom.js';
-import { count, dateTime, share } from '../format.js';
+import { count, dateTime, percent as percentText, share, word } from '../format.js';
+import { LocalizedText, join, plural, t } from '../language.js';
 import { recent } from '../live.js';
 import { change, canChange, confirmAction } from '../operator.js';
 import { topKeys } from './keys.js';
 import { NAMES, outcomes, ruleStates } from './traffic.js';
 
 const MODES = [
-  ['enforce 1', 'Enforce for 1 %'],
-  ['enforce 10', 'Enforce for 10 %'],
-  ['enforce 25', 'Enforce for 25 %'],
-  ['enforce 50', 'Enforce for 50 %'],
-  ['enforce', 'Enforce for all'],
-  ['shadow', 'Shadow'],
-  ['off', 'Off'],
+  ...[1, 10, 25, 50].map((part) => [`enforce ${part}`, t('Enforce for {share}', { share: percentText(part) })]),
+  ['enforce', t('Enforce for all')],
+  ['shadow', t('Shadow')],
+  ['off', t('Off')],
 ];
 
 export function shadow(page) {
   const { root, live } = page;
   const list = h('div', { class: 'view' });
   const none = empty(
-    'No rule is in shadow mode.',
-    'A rule with `mode: shadow` checks every request and denies none. This view shows the requests that it would have denied.',
+    t('No rule is in shadow mode.'),
+    t('A rule with `mode: shadow` checks every request and denies none. This view shows the requests that it would have denied.'),
   );
   const promotion = promotions(page);
   const isCandidate = ({ mode, percent }) => mode === 'shadow' || (percent !== null && percent !== undefined);
   root.append(
-    h('h1', {}, 'Shadow and promotion'),
+    h('h1', {}, t('Shadow and promotion')),
     h(
       'p',
       { class: 'lead' },
-      'A rule in shadow mode counts requests and denies none. When it would deny the right ones, enforce it for a part of the keys, then for all.',
+      t('A rule in shadow mode counts requests and denies none. When it would deny the right ones, enforce it for a part of the keys, then for all.'),
     ),
     none,
     list,
@@ -75,7 +73,7 @@ export function shadow(page) {
       h('div', { class: 'pair' }, picture.element, numbers.element),
       top.element,
     );
-    let words = '';
+    let lastStates = '';
     return {
       element,
       top,
@@ -85,12 +83,17 @@ export function shadow(page) {
         setText(
           summary,
           all === 0
-            ? 'No matching request yet.'
-            : `Of ${count(all)} requests, ${count(would)} were admitted that it would have denied: ${share(would / all)}.`,
+            ? t('No matching request yet.')
+            : t('Of {all} requests, {count} were admitted that it would have denied: {share}.', {
+                all: count(all),
+                count: count(would),
+                share: share(would / all),
+              }),
         );
-        const states = [...ruleStates(rule), ...(rule.match ? [[rule.match, null]] : [])];
-        if (JSON.stringify(states) !== words) chips.replaceChildren(...states.map(([word, tone]) => chip(word, tone)));
-        words = JSON.stringify(states);
+        const states = [...ruleStates(rule), ...(rule.match ? [[word(rule.match), null]] : [])];
+        if (JSON.stringify(states) !== lastStates)
+          chips.replaceChildren(...states.map(([text, tone]) => chip(text, tone)));
+        lastStates = JSON.stringify(states);
         mode.update(rule);
         set(mode.element, 'hidden', !promotion.hasFile());
         picture.draw(live.rule(name));
@@ -103,20 +106,20 @@ export function shadow(page) {
 /** Changes of modes, and their history. Without a policy file, it shows a note instead. */
 function promotions({ notify, live }) {
   const rules = h('ul', { class: 'rules modes' });
-  const none = empty('All rules are above.');
+  const none = empty(t('All rules are above.'));
   const changes = h('div');
-  const back = h('button', { type: 'button' }, 'Roll back the last change');
+  const back = h('button', { type: 'button' }, t('Roll back the last change'));
   const parts = h(
     'div',
     { class: 'pair', hidden: true },
-    panel('Other rules', rules, none),
-    panel('Changes', changes, h('div', { class: 'actions' }, back)),
+    panel(t('Other rules'), rules, none),
+    panel(t('Changes'), changes, h('div', { class: 'actions' }, back)),
   );
   const noFile = h(
     'p',
     { class: 'note', hidden: true },
     inlineCode(
-      'The policy has no file to write a change to. To change modes here, serve one: `tidegate serve policy.yaml`.',
+      t('The policy has no file to write a change to. To change modes here, serve one: `tidegate serve policy.yaml`.'),
     ),
   );
   let version = null;
@@ -145,7 +148,7 @@ function promotions({ notify, live }) {
       back.disabled = last === null || !canChange();
       changes.replaceChildren(
         response.changes.length === 0
-          ? empty('No changes yet.')
+          ? empty(t('No changes yet.'))
           : definitionList(response.changes.slice(0, 20).map((it) => [dateTime(it.time), description(it)])),
       );
       draw();
@@ -160,7 +163,7 @@ function promotions({ notify, live }) {
       const response = await change('POST', path, body);
       if (!response) return;
       const { changed } = await response.json();
-      notify(changed ? message : 'The rule is already in this mode.');
+      notify(changed ? message : t('The rule is already in this mode.'));
     } catch (error) {
       notify(error.message, 'bad');
     }
@@ -168,21 +171,23 @@ function promotions({ notify, live }) {
   };
   const apply = async (rule, choice) => {
     const [mode, percent] = choice.value.split(' ');
-    const chosen = choice.selectedOptions[0].textContent.toLowerCase();
+    const [, label] = MODES.find(([value]) => value === choice.value);
+    const chosen = { rule: rule.name, mode: new LocalizedText((language) => label.in(language).toLowerCase()) };
     const question = consequence(rule, mode, percent);
-    const action = mode === 'off' ? 'Switch off' : mode === 'shadow' ? 'Stop enforcing' : 'Put in force';
-    if (question && !(await confirmAction(`${rule.name}: ${chosen}?`, question, action))) return;
+    const action = mode === 'off' ? t('Switch off') : mode === 'shadow' ? t('Stop enforcing') : t('Put in force');
+    if (question && !(await confirmAction(t('{rule}: {mode}?', chosen), question, action))) return;
     await send(
       `api/v1/rules/${encode(rule.name)}/mode`,
       { mode, ...(percent ? { percent: Number(percent) } : {}), ...(question ? { confirm: true } : {}) },
-      `Rule ${rule.name}: ${chosen}.`,
+      t('Rule {rule}: {mode}.', chosen),
     );
   };
   back.addEventListener('click', async () => {
     const lastChange = last;
-    const question = `This reverts change ${lastChange.id}: ${description(lastChange)}.`;
-    if (!(await confirmAction('Roll back?', question, 'Roll back'))) return;
-    await send('api/v1/rollback', { id: lastChange.id, confirm: true }, `Change ${lastChange.id} is reverted.`);
+    const { id } = lastChange;
+    const question = t('This reverts change {id}: {change}.', { id, change: description(lastChange) });
+    if (!(await confirmAction(t('Roll back?'), question, t('Roll back')))) return;
+    await send('api/v1/rollback', { id, confirm: true }, t('Change {id} is reverted.', { id }));
   });
 
   return {
@@ -205,26 +210,43 @@ function promotions({ notify, live }) {
 
 /** The consequence of a mode change, for its confirmation; `null` if clients do not notice it. */
 function consequence({ counts, mode: now, percent: share }, mode, percent) {
-  if (mode === 'off') return 'From now on the rule neither counts nor denies requests.';
+  if (mode === 'off') return t('From now on the rule neither counts nor denies requests.');
   if (mode === 'shadow') {
-    return now === 'enforce' ? `It has denied ${count(counts.denied)} requests. From now on it denies none.` : null;
+    return now === 'enforce'
+      ? plural(
+          'It has denied {count} request. From now on it denies none.',
+          'It has denied {count} requests. From now on it denies none.',
+          counts.denied,
+        )
+      : null;
   }
   if (now === 'enforce' && percent && Number(percent) < (share ?? 100)) {
-    return `It is enforced for ${share ?? 100} % of the keys. From now on it is enforced for ${percent} % only.`;
+    return t('It is enforced for {share} of the keys. From now on it is enforced for {next} only.', {
+      share: percentText(share ?? 100),
+      next: percentText(percent),
+    });
   }
   const would = counts['shadow-denied'];
   const all = counts.admitted + counts.delayed + counts.denied + would;
   const counted =
     all === 0
-      ? 'No matching request yet.'
-      : `So far, ${count(would)} of ${count(all)} requests were admitted that it would have denied.`;
-  return `${counted} From now on it denies them${percent ? `, for ${percent} % of the keys` : ''}.`;
+      ? t('No matching request yet.')
+      : t('So far, {count} of {all} requests were admitted that it would have denied.', {
+          count: count(would),
+          all: count(all),
+        });
+  return percent
+    ? t('{counted} From now on it denies them, for {share} of the keys.', { counted, share: percentText(percent) })
+    : t('{counted} From now on it denies them.', { counted });
 }
 
 function description({ rule, from, to, reverts, by }) {
-  const mode = (it) => `${it.mode}${it.percent === null ? '' : ` ${it.percent} %`}`;
-  const back = reverts === null ? '' : `, reverts change ${reverts}`;
-  return `${rule}: ${mode(from)} → ${mode(to)}${back} (${by})`;
+  const mode = (it) =>
+    it.percent === null ? word(it.mode) : join([word(it.mode), percentText(it.percent)], ' ');
+  const values = { rule, from: mode(from), to: mode(to), id: reverts, author: word(by) };
+  return reverts === null
+    ? t('{rule}: {from} → {to} ({author})', values)
+    : t('{rule}: {from} → {to}, reverts change {id} ({author})', values);
 }
 
 /** A rule with its mode, and the choice of another one. */
@@ -234,7 +256,7 @@ function modeRow({ name }, apply) {
   return {
     element: h('li', {}, h('div', {}, h('span', { class: 'rule-name' }, name), now), control.element),
     update(rule) {
-      setText(now, rule.mode);
+      setText(now, word(rule.mode));
       control.update(rule);
     },
   };
@@ -242,8 +264,13 @@ function modeRow({ name }, apply) {
 
 /** The choice of a mode. It can be applied if it differs from the current one. */
 function modeControl(name, apply) {
-  const choice = select(MODES, null, { 'aria-label': `Mode of ${name}` });
-  const button = h('button', { type: 'submit' }, 'Apply', h('span', { class: 'visually-hidden' }, ` to ${name}`));
+  const choice = select(MODES, null, { 'aria-label': t('Mode of {name}', { name }) });
+  const button = h(
+    'button',
+    { type: 'submit' },
+    t('Apply'),
+    h('span', { class: 'visually-hidden' }, t(' to {name}', { name })),
+  );
   let rule = null;
   let current = null;
   const submit = async (event) => {

@@ -2,41 +2,42 @@
 
 import { chart, latencyChart, sparkline } from '../chart.js';
 import { chip, empty, h, renderList, panel, select, setText, set } from '../dom.js';
-import { brief, count, factor, quota, rate, share } from '../format.js';
+import { brief, count, factor, percent, quota, rate, share, word } from '../format.js';
+import { join, plural, t } from '../language.js';
 import { OUTCOMES, WINDOWS, recent } from '../live.js';
 
-export const LABELS = ['Admitted', 'Delayed', 'Denied', 'Shadow'];
+export const LABELS = [t('Admitted'), t('Delayed'), t('Denied'), t('In shadow')];
 export const NAMES = ['admitted', 'delayed', 'denied', 'shadow'];
 
 export function traffic({ root, live }) {
-  const picture = chart(live, 'Requests per second', [
-    { name: 'admitted', label: 'Admitted' },
-    { name: 'denied', label: 'Rejected' },
+  const picture = chart(live, t('Requests per second'), [
+    { name: 'admitted', label: t('Admitted') },
+    { name: 'denied', label: t('Rejected') },
   ]);
-  const latency = latencyChart(live, 'Latency of requests');
-  const numbers = tiles(['Requests', 'Admitted', 'Rejected', 'In flight', 'Waiting']);
+  const latency = latencyChart(live, t('Latency of requests'));
+  const numbers = tiles([t('Requests'), t('Admitted'), t('Rejected'), t('In flight'), t('Waiting')]);
   const rules = h('ul', { class: 'rules' });
   const none = empty(
-    'This policy has no rules.',
-    'Every request is admitted. Add a rule to the policy file; the gateway reloads it when it changes.',
+    t('This policy has no rules.'),
+    t('Every request is admitted. Add a rule to the policy file; the gateway reloads it when it changes.'),
   );
   root.append(
-    h('div', { class: 'title' }, h('h1', {}, 'Traffic'), windowSelect(live)),
+    h('div', { class: 'title' }, h('h1', {}, t('Traffic')), windowSelect(live)),
     numbers.element,
-    panel('All requests', picture.element),
-    panel('Latency', latencyNote(), latency.element),
-    panel('Rules', rules, none),
+    panel(t('All requests'), picture.element),
+    panel(t('Latency'), latencyNote(), latency.element),
+    panel(t('Rules'), rules, none),
   );
 
   return {
     snapshot({ requests, rules: all }) {
       const [admitted, rejected] = recent(live.requests()) ?? [null, null];
       numbers.setText([
-        [rate(admitted === null ? null : admitted + rejected), `/s · ${brief(requests.total)} total`],
-        [rate(admitted), `/s · ${brief(requests.admitted)} total`],
-        [rate(rejected), `/s · ${brief(requests.rejected)} total, ${share(requests.total ? requests.rejected / requests.total : null)}`],
-        [count(requests['in-flight']), 'now'],
-        [count(waiting(all)), 'in queues now'],
+        [rate(admitted === null ? null : admitted + rejected), perSecond(requests.total)],
+        [rate(admitted), perSecond(requests.admitted)],
+        [rate(rejected), rejectedPerSecond(requests)],
+        [count(requests['in-flight']), t('now')],
+        [count(waiting(all)), t('in queues now')],
       ]);
       picture.draw(live.requests());
       latency.draw(live.latency());
@@ -51,13 +52,21 @@ export function traffic({ root, live }) {
   };
 }
 
+/** The unit of a rate, and the number since startup. */
+export const perSecond = (total) => t('/s · {total} total', { total: brief(total) });
+
+function rejectedPerSecond({ rejected, total }) {
+  const part = share(total ? rejected / total : null);
+  return t('/s · {total} total, {share}', { total: brief(rejected), share: part });
+}
+
 const waiting = (rules) => rules.reduce((sum, { queue }) => sum + (queue?.waiting ?? 0), 0);
 
 /** The choice of the length of all charts. */
 export function windowSelect(live) {
   const element = select(WINDOWS.map(([seconds, text]) => [String(seconds), text]), String(live.chosenWindow), {
     class: 'window',
-    'aria-label': 'Time range of charts',
+    'aria-label': t('Time range of charts'),
   });
   element.addEventListener('change', () => {
     live.chosenWindow = Number(element.value);
@@ -71,7 +80,7 @@ export function latencyNote() {
   return h(
     'p',
     { class: 'note' },
-    'From the head of an admitted request to the last byte of its response, including time in a queue.',
+    t('From the head of an admitted request to the last byte of its response, including time in a queue.'),
   );
 }
 
@@ -100,7 +109,7 @@ function row(live) {
   const about = h('p', { class: 'rule-about' });
   const picture = sparkline(live, NAMES);
   const numbers = outcomes();
-  let lastText = '';
+  let lastKey = '';
   return {
     element: h(
       'li',
@@ -114,19 +123,20 @@ function row(live) {
       set(link, 'href', `#/rules/${encodeURIComponent(rule.name)}`);
       setText(
         about,
-        [
-          rule.match,
-          rule.key && rule.key !== 'all' && `by ${rule.key}`,
-          ...rule.quotas.slice(0, 2).map(quota),
-          rule.quotas.length > 2 && `${rule.quotas.length - 2} more`,
-        ]
-          .filter(Boolean)
-          .join(' · '),
+        join(
+          [
+            rule.match && word(rule.match),
+            rule.key && rule.key !== 'all' && t('by {key}', { key: rule.key }),
+            ...rule.quotas.slice(0, 2).map(quota),
+            rule.quotas.length > 2 && t('{count} more', { count: count(rule.quotas.length - 2) }),
+          ].filter(Boolean),
+          ' · ',
+        ),
       );
       const states = ruleStates(rule);
-      const text = JSON.stringify(states);
-      if (text !== lastText) chips.replaceChildren(...states.map(([word, tone]) => chip(word, tone)));
-      lastText = text;
+      const key = JSON.stringify(states);
+      if (key !== lastKey) chips.replaceChildren(...states.map(([text, tone]) => chip(text, tone)));
+      lastKey = key;
       picture.draw(live.rule(rule.name));
       numbers.setText(recent(live.rule(rule.name)), rule.counts);
     },
@@ -154,8 +164,8 @@ export function outcomes() {
       parts.forEach(({ value, total, element }, place) => {
         const all = counts[OUTCOMES[place]];
         element.classList.toggle('none', all === 0);
-        setText(value, rates ? `${rate(rates[place])}/s` : '–');
-        setText(total, `${brief(all)} total`);
+        setText(value, rates ? t('{rate}/s', { rate: rate(rates[place]) }) : '–');
+        setText(total, t('{count} total', { count: brief(all) }));
       });
     },
   };
@@ -164,22 +174,27 @@ export function outcomes() {
 /** The unusual states of a rule, as `[word, tone]`. */
 export function ruleStates(rule) {
   const states = [];
-  if (rule.mode === 'shadow') states.push(['shadow', 'shadow']);
-  if (rule.mode === 'off') states.push(['off', null]);
+  if (rule.mode === 'shadow') states.push([word('shadow'), 'shadow']);
+  if (rule.mode === 'off') states.push([word('off'), null]);
   if (rule.percent !== null && rule.percent !== undefined)
-    states.push([`enforced for ${Number(rule.percent.toFixed(2))} %`, 'shadow']);
+    states.push([t('enforced for {share}', { share: percent(Number(rule.percent.toFixed(2))) }), 'shadow']);
   if (rule.breaker && rule.breaker.state !== 'closed')
-    states.push([`breaker ${rule.breaker.state}`, rule.breaker.state === 'open' ? 'bad' : 'warn']);
+    states.push([
+      t('breaker {state}', { state: word(rule.breaker.state) }),
+      rule.breaker.state === 'open' ? 'bad' : 'warn',
+    ]);
   if (rule.feature) {
     const { name, on } = rule.feature;
-    states.push([`feature ${name} ${on ? 'on' : 'off'}`, on ? null : 'bad']);
+    states.push([t('feature {name} {state}', { name, state: word(on ? 'on' : 'off') }), on ? null : 'bad']);
   }
-  if (rule.shedding?.length > 0) states.push([`sheds ${rule.shedding.join(', ')}`, 'bad']);
-  if (typeof rule.scale === 'number' && rule.scale < 1) states.push([`quotas ${factor(rule.scale)}`, 'warn']);
-  if (rule['while-failing']?.failing > 0) states.push([`${count(rule['while-failing'].failing)} failing keys`, 'warn']);
-  if (rule.queue?.waiting > 0) states.push([`${count(rule.queue.waiting)} waiting`, 'warn']);
-  if (rule.table?.overflowed > 0) states.push(['table full', 'bad']);
-  if (rule.bans > 0) states.push([`${count(rule.bans)} banned`, 'bad']);
-  if (rule.counts.degraded > 0) states.push([`${brief(rule.counts.degraded)} degraded`, 'warn']);
+  if (rule.shedding?.length > 0) states.push([t('sheds {classes}', { classes: rule.shedding.join(', ') }), 'bad']);
+  if (typeof rule.scale === 'number' && rule.scale < 1) states.push([t('quotas {factor}', { factor: factor(rule.scale) }), 'warn']);
+  if (rule['while-failing']?.failing > 0)
+    states.push([plural('{count} failing key', '{count} failing keys', rule['while-failing'].failing), 'warn']);
+  if (rule.queue?.waiting > 0) states.push([t('{count} waiting', { count: count(rule.queue.waiting) }), 'warn']);
+  if (rule.table?.overflowed > 0) states.push([t('table full'), 'bad']);
+  if (rule.bans > 0) states.push([t('{count} banned', { count: count(rule.bans) }), 'bad']);
+  if (rule.counts.degraded > 0)
+    states.push([t('{count} degraded', { count: brief(rule.counts.degraded) }), 'warn']);
   return states;
 }
