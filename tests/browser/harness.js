@@ -179,11 +179,16 @@ export class Browser {
   }
 
   /** Opens a file without a network; returns the page and the URLs that it requests. */
-  async openFile(file, look = {}) {
-    const page = await this.#page(file, { ...look, offline: true });
+  openFile(file, look = {}) {
+    return this.openUrl(pathToFileURL(file).href, { ...look, offline: true });
+  }
+
+  /** Opens a URL; returns the page and the URLs that it requests. */
+  async openUrl(url, look = {}) {
+    const page = await this.#page(url, look);
     const requests = [];
     page.on('request', (request) => requests.push(request.url()));
-    await page.goto(pathToFileURL(file).href);
+    await page.goto(url);
     return { page, requests };
   }
 

@@ -1,4 +1,4 @@
-//! The dashboard in a real browser: `tests/browser` drives Chromium against this binary.
+//! The dashboard and the documentation site in a real browser: `tests/browser` drives Chromium.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,30 +18,22 @@ fn missing_tool(root: &Path) -> Option<&'static str> {
         () if !is_installed("node") => Some("node"),
         () if !is_installed("chromium") => Some("chromium"),
         () if !root.join(MODULES).join("node_modules/playwright-core").is_dir() => Some("playwright-core"),
+        () if !root.join("target/servers/site").is_dir() => Some("markdown-it-py"),
         () => None,
     }
 }
 
-#[test]
-fn dashboard_works_in_a_browser() {
+/// Runs these files of `tests/browser`.
+fn run_in_browser(files: &[&str]) {
     let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     if let Some(missing) = missing_tool(&root) {
         tidegate_testkit::servers::skip_without(missing);
         return;
     }
-    let tests = root.join("tests/browser");
     let run = Command::new("node")
         .args(["--test", "--test-concurrency=2", "--test-reporter=spec"])
-        .args([
-            "dashboard.test.js",
-            "language.test.js",
-            "changes.test.js",
-            "promotion.test.js",
-            "overload.test.js",
-            "lifecycle.test.js",
-            "report.test.js",
-        ])
-        .current_dir(tests)
+        .args(files)
+        .current_dir(root.join("tests/browser"))
         .env("TIDEGATE", env!("CARGO_BIN_EXE_tidegate"))
         .env("TIDEGATE_BROWSER", root.join(MODULES))
         .output()
@@ -49,4 +41,22 @@ fn dashboard_works_in_a_browser() {
     let output = String::from_utf8_lossy(&run.stdout);
     assert!(run.status.success(), "{output}\n{}", String::from_utf8_lossy(&run.stderr));
     println!("{output}");
+}
+
+#[test]
+fn dashboard_works_in_a_browser() {
+    run_in_browser(&[
+        "dashboard.test.js",
+        "language.test.js",
+        "changes.test.js",
+        "promotion.test.js",
+        "overload.test.js",
+        "lifecycle.test.js",
+        "report.test.js",
+    ]);
+}
+
+#[test]
+fn documentation_site_works_in_a_browser() {
+    run_in_browser(&["site.test.js"]);
 }
