@@ -276,23 +276,21 @@ impl ActivePolicy {
                     }
                 }
             }
-            PolicyResult::Rejected(_) if let Some(CacheLookup::Hit(response)) = cached => {
-                context.respond(response)
-            }
-            PolicyResult::Rejected(rejection) => match rejection.action {
-                RejectAction::Response(mut response) => {
+            PolicyResult::Rejected(rejection) => match (cached, rejection.action) {
+                (Some(CacheLookup::Hit(response)), _) => context.respond(response),
+                (_, RejectAction::Response(mut response)) => {
                     if let Some(id) = context.denial() {
                         response.set_instance(&id.uri());
                     }
                     context.respond(response.into())
                 }
-                RejectAction::Upstream(name) => {
+                (_, RejectAction::Upstream(name)) => {
                     match self.upstreams.binary_search_by(|one| one.as_str().cmp(&name)) {
                         Ok(index) => Action::Forward(UpstreamId(index)),
                         Err(_) => context.respond(no_route()),
                     }
                 }
-                RejectAction::Drop => Action::Drop,
+                (_, RejectAction::Drop) => Action::Drop,
             },
         };
         FilterDecision { action, context, note }

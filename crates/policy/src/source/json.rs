@@ -3,7 +3,7 @@
 
 use super::{
     DuplicateKeyCheck, MAX_DEPTH, SourceSpan, SpannedError, SyntaxKey, SyntaxNode, SyntaxValue,
-    too_deep_error,
+    floor_char_boundary, too_deep_error,
 };
 use serde::{
     Deserialize, Deserializer,
@@ -74,7 +74,7 @@ impl<'a> JsonReader<'a> {
             let lines = piece.split_inclusive('\n').take(error.line().saturating_sub(1));
             let column = error.column().saturating_sub(1);
             let start = lines.map(str::len).sum::<usize>().saturating_add(column).min(piece.len());
-            let start = self.span_of(piece).start + piece.floor_char_boundary(start);
+            let start = self.span_of(piece).start + floor_char_boundary(piece, start);
             let at = SourceSpan { file: self.file, start, end: start + 1 };
             let problem = error.to_string();
             SpannedError::new(at, problem.split(" at line ").next().unwrap_or_default(), JSON_FIX)

@@ -283,12 +283,14 @@ pub(crate) fn parse_documents<'a, T: SourceText<'a>>(
 
 /// Returns the line and the column of a byte, counted from one; the column is in characters.
 pub fn line_and_column(text: &str, at: usize) -> (usize, usize) {
-    let mut at = at.min(text.len());
-    while !text.is_char_boundary(at) {
-        at -= 1;
-    }
+    let at = floor_char_boundary(text, at);
     let from = text[..at].rfind('\n').map_or(0, |end| end + 1);
     (text[..from].matches('\n').count() + 1, text[from..at].chars().count() + 1)
+}
+
+/// Returns the start of the character at a byte. `str::floor_char_boundary` needs Rust 1.91.
+fn floor_char_boundary(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default()
 }
 
 /// Rejects duplicate keys of a map.

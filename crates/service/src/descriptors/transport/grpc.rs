@@ -230,7 +230,9 @@ fn to_status(error: &DecisionError) -> Status {
 const MAX_STATUS_MESSAGE_LEN: usize = 1_024;
 
 fn truncate(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MAX_STATUS_MESSAGE_LEN)]
+    // `str::floor_char_boundary` needs Rust 1.91.
+    let mut ends = (0..=MAX_STATUS_MESSAGE_LEN.min(text.len())).rev();
+    &text[..ends.find(|end| text.is_char_boundary(*end)).unwrap_or_default()]
 }
 
 #[cfg(test)]
