@@ -1,5 +1,7 @@
 //! The dashboard and the documentation site in a real browser: `tests/browser` drives Chromium.
 
+#![allow(clippy::expect_used, reason = "this is how a test fails")]
+
 use std::{
     path::{Path, PathBuf},
     process::Command,
@@ -37,7 +39,7 @@ fn run_in_browser(files: &[&str]) {
         .env("TIDEGATE", env!("CARGO_BIN_EXE_tidegate"))
         .env("TIDEGATE_BROWSER", root.join(MODULES))
         .output()
-        .unwrap();
+        .expect("node runs");
     let output = String::from_utf8_lossy(&run.stdout);
     assert!(run.status.success(), "{output}\n{}", String::from_utf8_lossy(&run.stderr));
     println!("{output}");
