@@ -82,7 +82,7 @@ impl Snapshot {
             responses,
             MetricFamily::histogram(
                 "tidegate_decision_seconds",
-                "Time to decide about a request, including the store, without the time in a queue.",
+                "Time to decide about a request, including the store, without the time in a queue. One in 64 decisions in memory is measured, and counts for 64.",
             )
             .with_sample(&[], totals.decision_latency.histogram()),
             MetricFamily::histogram(
@@ -165,8 +165,14 @@ impl Snapshot {
             "tidegate_rule_enforced_ratio",
             "Ratio of keys for which a rule is enforced.",
         );
-        let mut limits = MetricFamily::gauge("tidegate_quota_limit", "Limit of a quota in its period.");
-        let mut rates = MetricFamily::gauge("tidegate_quota_rate", "Rate of a quota per second.");
+        let mut limits = MetricFamily::gauge(
+            "tidegate_quota_limit",
+            "Limit of a quota in its period. The label is its index in the rule.",
+        );
+        let mut rates = MetricFamily::gauge(
+            "tidegate_quota_rate",
+            "Rate of a quota per second, if it has one. The label is its index in the rule.",
+        );
         let mut queues = MetricFamily::gauge("tidegate_queue_depth", "Requests in the queue of a rule.");
         let mut adaptive =
             MetricFamily::gauge("tidegate_adaptive_limit", "Concurrency limit of an adaptive rule.");
@@ -182,7 +188,7 @@ impl Snapshot {
         );
         let mut failures = MetricFamily::counter(
             "tidegate_expression_failures_total",
-            "Requests for which an expression of a rule or a route failed.",
+            "Requests for which an expression failed: the rule applied, or the route, which has its index, did not match.",
         );
         for (part, count) in self.config.gate.expression_failures() {
             match part {

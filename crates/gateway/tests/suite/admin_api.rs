@@ -1049,7 +1049,7 @@ rules:
         );
     }
     // The documentation lists all metrics, and no others.
-    let page = include_str!("../../../../docs/admin-api.md");
+    let page = include_str!("../../../../docs/metrics.md");
     let written = page.lines().filter_map(|line| line.strip_prefix("| `tidegate_")?.split('`').next());
     let written: BTreeSet<String> = written.map(|name| format!("tidegate_{name}")).collect();
     assert_eq!(written, known.iter().map(|name| (*name).to_owned()).collect());

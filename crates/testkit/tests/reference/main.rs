@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
 
 mod http_api;
+mod metrics;
 
 use std::{
     env, fs,
