@@ -5,8 +5,15 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{Arc, atomic::AtomicU64},
+    time::Duration,
 };
 use tidegate_core::{CarryOver, ChargeResult, Demand, Quota, Receipt};
+
+/// The default prefix of all keys in a store.
+pub const DEFAULT_PREFIX: &str = "tidegate";
+
+/// The default time that a decision waits for a store: long enough that a busy machine does not exceed it by chance.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_millis(500);
 
 /// A store that several processes share. It owns the clock and executes each request atomically.
 ///

@@ -64,6 +64,7 @@ pub mod model;
 mod print;
 mod problem;
 mod read;
+pub mod reference;
 pub mod schema;
 pub mod source;
 

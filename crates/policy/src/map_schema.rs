@@ -22,26 +22,38 @@ pub(crate) struct KeySchema<T: 'static> {
     pub(crate) read: fn(&mut PolicyReader<'_>, &SyntaxNode, &mut T),
     /// Returns `None` if the key need not be printed.
     write: fn(&T) -> Option<OutputValue>,
-    /// The default value, if there is one.
-    default: Option<fn() -> OutputValue>,
+    absent: Absent,
+    /// The value in the documentation, if it is not the one of the shape.
+    example: Option<fn() -> OutputValue>,
+}
+
+/// What applies without a key.
+#[derive(Clone, Copy)]
+enum Absent {
+    /// A value.
+    Default(fn() -> OutputValue),
+    /// An effect that no value describes: a sentence.
+    Effect(&'static str),
+    /// An error, because the key is required.
+    Error,
 }
 
 /// The schema of a value.
 pub(crate) enum ValueSchema {
     /// A string, with examples.
-    Text(&'static [&'static str]),
+    Text(TextKind, &'static [&'static str]),
     /// One of these keywords.
     Keyword(&'static [&'static str]),
-    /// An integer.
-    Integer,
-    /// A string, a number or a boolean, read as a string.
-    Scalar,
+    /// An integer, with its unit and an example.
+    Integer(&'static str, u64),
+    /// A string, a number or a boolean, read as a string, with an example.
+    Scalar(&'static str),
     /// One of these, or a list of them.
     OneOrMany(&'static Self),
     /// A list of these.
     List(&'static Self),
-    /// A map whose keys are names chosen by the user.
-    NamedMap(&'static Self),
+    /// A map whose keys are names chosen by the user, with an example of a name.
+    NamedMap(&'static str, &'static Self),
     /// A map with these keys.
     Map(fn() -> MapOutline),
     /// Any of these.
@@ -50,19 +62,101 @@ pub(crate) enum ValueSchema {
     Reference(&'static str, fn() -> &'static Self),
 }
 
-/// A map without the types of its Rust value, for the JSON schema.
+/// The syntax of a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum TextKind {
+    Address,
+    Ban,
+    ByteRate,
+    Client,
+    Duration,
+    Expression,
+    Factor,
+    FailureMode,
+    File,
+    HeaderName,
+    Host,
+    Key,
+    Location,
+    Method,
+    Mode,
+    Name,
+    Network,
+    Path,
+    PathPattern,
+    Percentage,
+    Quota,
+    Schedule,
+    Size,
+    StatusClass,
+    Store,
+    TimeWindows,
+    Url,
+    Variable,
+}
+
+impl TextKind {
+    /// The name of the type in the JSON schema and in the documentation.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Ban => "ban",
+            Self::ByteRate => "byte rate",
+            Self::Client => "network/list",
+            Self::Duration => "duration",
+            Self::Expression => "expression",
+            Self::Factor => "factor",
+            Self::FailureMode => "failure mode",
+            Self::File => "file",
+            Self::HeaderName => "header name",
+            Self::Host => "host",
+            Self::Key => "key",
+            Self::Location => "location",
+            Self::Method => "method",
+            Self::Mode => "mode",
+            Self::Name => "name",
+            Self::Network => "network",
+            Self::Path => "path",
+            Self::PathPattern => "path pattern",
+            Self::Percentage => "percentage",
+            Self::Quota => "quota",
+            Self::Schedule => "schedule",
+            Self::Size => "size",
+            Self::StatusClass => "status class",
+            Self::Store => "store",
+            Self::TimeWindows => "times",
+            Self::Url => "URL",
+            Self::Variable => "environment variable",
+        }
+    }
+}
+
+/// A duration.
+pub(crate) const fn duration(examples: &'static [&'static str]) -> ValueSchema {
+    ValueSchema::Text(TextKind::Duration, examples)
+}
+
+/// A percentage.
+pub(crate) const fn percentage(examples: &'static [&'static str]) -> ValueSchema {
+    ValueSchema::Text(TextKind::Percentage, examples)
+}
+
+/// A map without the types of its Rust value, for the JSON schema and the documentation.
 pub(crate) struct MapOutline {
     pub(crate) name: &'static str,
     pub(crate) required: &'static [&'static str],
     pub(crate) keys: Vec<KeyOutline>,
 }
 
-/// A key without the types of its Rust value, for the JSON schema.
+/// A key without the types of its Rust value, for the JSON schema and the documentation.
 pub(crate) struct KeyOutline {
     pub(crate) name: &'static str,
     pub(crate) description: &'static str,
     pub(crate) shape: &'static ValueSchema,
     pub(crate) default: Option<OutputValue>,
+    /// What applies without the key, if no value describes it.
+    pub(crate) without: Option<&'static str>,
+    example: Option<fn() -> OutputValue>,
 }
 
 /// A value to be printed.
@@ -82,7 +176,7 @@ pub(crate) const fn key<T>(
     read: fn(&mut PolicyReader<'_>, &SyntaxNode, &mut T),
     write: fn(&T) -> Option<OutputValue>,
 ) -> KeySchema<T> {
-    KeySchema { name, description: about, shape, read, write, default: None }
+    KeySchema { name, description: about, shape, read, write, absent: Absent::Error, example: None }
 }
 
 /// A key with a default value.
@@ -94,7 +188,22 @@ pub(crate) const fn key_with_default<T>(
     write: fn(&T) -> Option<OutputValue>,
     default: fn() -> OutputValue,
 ) -> KeySchema<T> {
-    KeySchema { name, description: about, shape, read, write, default: Some(default) }
+    with_default(key(name, about, shape, read, write), default)
+}
+
+/// Declares the value that applies without a key.
+pub(crate) const fn with_default<T>(key: KeySchema<T>, default: fn() -> OutputValue) -> KeySchema<T> {
+    KeySchema { absent: Absent::Default(default), ..key }
+}
+
+/// Describes what applies without a key, for a key without a default value.
+pub(crate) const fn without<T>(key: KeySchema<T>, effect: &'static str) -> KeySchema<T> {
+    KeySchema { absent: Absent::Effect(effect), ..key }
+}
+
+/// Replaces the example of the shape.
+pub(crate) const fn with_example<T>(key: KeySchema<T>, example: fn() -> OutputValue) -> KeySchema<T> {
+    KeySchema { example: Some(example), ..key }
 }
 
 /// Declares a key whose value is a field: `NAME: SHAPE, FIELD = READ => WRITE, DESCRIPTION`, where `READ` is a method of the
@@ -195,8 +304,13 @@ pub(crate) use field;
 
 impl<T> KeySchema<T> {
     fn outline(&'static self) -> KeyOutline {
-        let Self { name, description: about, shape, default, .. } = self;
-        KeyOutline { name, description: about, shape, default: default.map(|default| default()) }
+        let Self { name, description, shape, absent, example, .. } = self;
+        let (default, without) = match absent {
+            Absent::Default(default) => (Some(default()), None),
+            Absent::Effect(effect) => (None, Some(*effect)),
+            Absent::Error => (None, None),
+        };
+        KeyOutline { name, description, shape, default, without, example: *example }
     }
 }
 
@@ -228,6 +342,46 @@ impl<T> MapSchema<T> {
     pub(crate) fn write(&self, value: &T) -> OutputValue {
         let write_entry = |key: &'static KeySchema<T>| Some((key.name.to_owned(), (key.write)(value)?));
         OutputValue::Map(self.keys.iter().filter_map(write_entry).collect())
+    }
+}
+
+impl ValueSchema {
+    /// A value of this shape, for the documentation.
+    pub(crate) fn example(&self) -> OutputValue {
+        match self {
+            Self::Text(_, examples) => OutputValue::text(examples.first().copied().unwrap_or_default()),
+            // The first keyword is the default of most keys.
+            Self::Keyword(words) => {
+                OutputValue::text(words.get(1).or(words.first()).copied().unwrap_or_default())
+            }
+            Self::Integer(_, example) => OutputValue::Number(*example),
+            Self::Scalar(example) => OutputValue::text(example),
+            Self::List(each) => OutputValue::List(vec![each.example()]),
+            Self::NamedMap(name, each) => OutputValue::Map(vec![((*name).to_owned(), each.example())]),
+            Self::Map(outline) => outline().example(),
+            Self::OneOrMany(each) => each.example(),
+            Self::AnyOf(shapes) => shapes.first().map_or(OutputValue::Map(Vec::new()), Self::example),
+            Self::Reference(_, shape) => shape().example(),
+        }
+    }
+}
+
+impl KeyOutline {
+    /// A value for the documentation.
+    pub(crate) fn example(&self) -> OutputValue {
+        self.example.map_or_else(|| self.shape.example(), |example| example())
+    }
+}
+
+impl MapOutline {
+    /// A map with the required keys, or with the first key if none is required.
+    fn example(&self) -> OutputValue {
+        let is_shown = |(at, key): &(usize, &KeyOutline)| match self.required {
+            [] => *at == 0,
+            required => required.contains(&key.name),
+        };
+        let shown = self.keys.iter().enumerate().filter(is_shown);
+        OutputValue::Map(shown.map(|(_, key)| (key.name.to_owned(), key.example())).collect())
     }
 }
 

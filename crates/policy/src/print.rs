@@ -110,6 +110,31 @@ fn write_yaml_text(text: &mut String, value: &str) {
     }
 }
 
+/// Writes a value on one line, in the flow style of YAML.
+pub(crate) fn write_flow(text: &mut String, value: &OutputValue) {
+    match value {
+        OutputValue::Bool(value) => text.push_str(if *value { "true" } else { "false" }),
+        OutputValue::Number(number) => text.push_str(&number.to_string()),
+        OutputValue::Text(value) => write_yaml_text(text, value),
+        OutputValue::List(items) => {
+            for (index, item) in items.iter().enumerate() {
+                text.push_str(if index == 0 { "[" } else { ", " });
+                write_flow(text, item);
+            }
+            text.push(']');
+        }
+        OutputValue::Map(entries) => {
+            for (index, (name, value)) in entries.iter().enumerate() {
+                text.push_str(if index == 0 { "{ " } else { ", " });
+                write_yaml_text(text, name);
+                text.push_str(": ");
+                write_flow(text, value);
+            }
+            text.push_str(" }");
+        }
+    }
+}
+
 /// Whether a string needs no quotes anywhere in YAML.
 fn is_plain_scalar(text: &str) -> bool {
     let is_of_words = |c: char| c.is_ascii_alphanumeric() || " _./+%;=*$".contains(c);

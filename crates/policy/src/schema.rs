@@ -38,11 +38,17 @@ struct SchemaBuilder {
 impl SchemaBuilder {
     fn build_map(&mut self, outline: MapOutline) -> OutputValue {
         let properties = outline.keys.into_iter().map(|key| {
-            let mut written = vec![property("description", OutputValue::text(key.description))];
+            let example = key.example();
+            let description = match key.without {
+                Some(effect) => [key.description, "Without it:", effect].join(" "),
+                None => key.description.to_owned(),
+            };
+            let mut written = vec![property("description", OutputValue::Text(description))];
             written.extend(key.default.map(|default| property("default", default)));
             if let OutputValue::Map(more) = self.build_value(key.shape) {
-                written.extend(more);
+                written.extend(more.into_iter().filter(|(name, _)| name != "examples"));
             }
+            written.push(property("examples", OutputValue::List(vec![example])));
             (key.name.to_owned(), OutputValue::Map(written))
         });
         let properties = OutputValue::Map(properties.collect());
@@ -60,17 +66,25 @@ impl SchemaBuilder {
     fn build_value(&mut self, shape: &'static ValueSchema) -> OutputValue {
         let of_type = |kind: &str| property("type", OutputValue::text(kind));
         OutputValue::Map(match shape {
-            ValueSchema::Text(examples) => vec![of_type("string"), property("examples", text_list(examples))],
+            ValueSchema::Text(kind, examples) => vec![
+                property("title", OutputValue::text(kind.name())),
+                of_type("string"),
+                property("examples", text_list(examples)),
+            ],
             ValueSchema::Keyword(keywords) => vec![property("enum", text_list(keywords))],
-            ValueSchema::Integer => vec![of_type("integer"), property("minimum", OutputValue::Number(0))],
-            ValueSchema::Scalar => vec![property("type", text_list(&["string", "number", "boolean"]))],
+            ValueSchema::Integer(unit, _) => vec![
+                property("title", OutputValue::text(unit)),
+                of_type("integer"),
+                property("minimum", OutputValue::Number(0)),
+            ],
+            ValueSchema::Scalar(_) => vec![property("type", text_list(&["string", "number", "boolean"]))],
             ValueSchema::List(each) => vec![of_type("array"), property("items", self.build_value(each))],
             ValueSchema::OneOrMany(each) => {
                 let list =
                     OutputValue::Map(vec![of_type("array"), property("items", self.build_value(each))]);
                 vec![property("anyOf", OutputValue::List(vec![self.build_value(each), list]))]
             }
-            ValueSchema::NamedMap(each) => {
+            ValueSchema::NamedMap(_, each) => {
                 vec![of_type("object"), property("additionalProperties", self.build_value(each))]
             }
             ValueSchema::AnyOf(shapes) => {

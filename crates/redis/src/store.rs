@@ -25,7 +25,10 @@ use std::{
 use tidegate_core::{AlgorithmKind, Micros, Quota, algorithm::Concurrency};
 use tidegate_limiter::{
     CounterStore, FailureMode, Increment, Store, StoreError,
-    store::{KeyRef, RuntimeAffinity, StoreFuture, StoreLimit, StoreReply, StoreRequest},
+    store::{
+        DEFAULT_DEADLINE, DEFAULT_PREFIX, KeyRef, RuntimeAffinity, StoreFuture, StoreLimit, StoreReply,
+        StoreRequest,
+    },
 };
 use tokio::runtime::Handle;
 
@@ -60,7 +63,7 @@ pub struct RedisStoreBuilder {
 impl Default for RedisStoreBuilder {
     fn default() -> Self {
         Self {
-            prefix: "tidegate".to_owned(),
+            prefix: DEFAULT_PREFIX.to_owned(),
             deadline: DEFAULT_DEADLINE,
             lease: Duration::from_secs(30),
             affinity: RuntimeAffinity::CreatingRuntime,
@@ -69,9 +72,6 @@ impl Default for RedisStoreBuilder {
         }
     }
 }
-
-/// Long enough that a busy machine does not exceed it by chance.
-const DEFAULT_DEADLINE: Duration = Duration::from_millis(500);
 
 impl RedisStoreBuilder {
     /// Sets the prefix of all keys; `tidegate` by default.

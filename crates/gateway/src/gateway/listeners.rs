@@ -1,12 +1,8 @@
 //! The listeners of a policy, and whether the next policy keeps them.
 
-use std::{borrow::Cow, net::SocketAddr};
+use std::borrow::Cow;
 use tidegate_http_server::{BoundListener, StartupError};
 use tidegate_policy::{Policy, model::ListenerSpec};
-
-/// The default listener.
-const DEFAULT_ADDRESS: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8_080);
 
 /// Binds the listeners of a policy. Sockets that are bound already are reused.
 pub(super) fn bind_listeners(
@@ -25,7 +21,9 @@ pub(super) fn declared_listeners(policy: &Policy) -> Cow<'_, [ListenerSpec]> {
     let is_decision_only = has_decisions && policy.upstreams.is_empty() && policy.routes.is_empty();
     match policy.listen.is_empty() {
         true if is_decision_only => Cow::Borrowed(&[]),
-        true => Cow::Owned(vec![ListenerSpec { name: None, address: DEFAULT_ADDRESS, tls: None }]),
+        true => {
+            Cow::Owned(vec![ListenerSpec { name: None, address: ListenerSpec::DEFAULT_ADDRESS, tls: None }])
+        }
         false => Cow::Borrowed(&policy.listen),
     }
 }

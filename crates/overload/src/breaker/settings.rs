@@ -62,22 +62,37 @@ const MAX_BACKOFF_FACTOR: f64 = 1_000.0;
 const DEFAULT_BUCKETS: u32 = 20;
 
 impl BreakerSettings {
+    /// The default window, in calls.
+    pub const DEFAULT_WINDOW_CALLS: u32 = 100;
+    /// The default number of calls before the breaker can open.
+    pub const DEFAULT_MIN_CALLS: u64 = 100;
+    /// The default share of failed calls at which the breaker opens.
+    pub const DEFAULT_FAILURE_RATE: Percent = Percent::from_millionths(500_000);
+    /// The default number of probes of a half-open breaker.
+    pub const DEFAULT_HALF_OPEN_CALLS: u32 = 10;
+    /// The default time that a half-open breaker waits for its probes.
+    pub const DEFAULT_HALF_OPEN_TIMEOUT: Micros = Micros::from_secs(60);
+    /// The default time that a breaker stays open.
+    pub const DEFAULT_OPEN_DURATION: Micros = Micros::from_secs(60);
+    /// The default share by which the open time varies.
+    pub const DEFAULT_JITTER: Percent = Percent::ZERO;
+
     /// Creates a builder with the defaults: opens for a minute when half of the last 100 calls failed, and
     /// closes when less than half of 10 probes failed.
     pub fn builder() -> BreakerBuilder {
         BreakerBuilder {
             settings: Self {
-                window: WindowSize::Calls(100),
-                min_calls: 100,
-                failure_rate: Percent::from_ratio(1, 2),
+                window: WindowSize::Calls(Self::DEFAULT_WINDOW_CALLS),
+                min_calls: Self::DEFAULT_MIN_CALLS,
+                failure_rate: Self::DEFAULT_FAILURE_RATE,
                 slow: None,
-                half_open_calls: 10,
-                deadline: Micros::from_secs(60),
+                half_open_calls: Self::DEFAULT_HALF_OPEN_CALLS,
+                deadline: Self::DEFAULT_HALF_OPEN_TIMEOUT,
                 open_time: OpenTime {
-                    initial: Micros::from_secs(60),
+                    initial: Self::DEFAULT_OPEN_DURATION,
                     factor: 1.0,
                     max: None,
-                    jitter: Percent::ZERO,
+                    jitter: Self::DEFAULT_JITTER,
                 },
             },
         }

@@ -28,15 +28,22 @@ pub struct ErrorRateSettings {
 }
 
 impl ErrorRateSettings {
+    /// The default window.
+    pub const DEFAULT_WINDOW: Micros = Micros::from_secs(10);
+    /// The default number of requests that must be exceeded.
+    pub const DEFAULT_REQUEST_THRESHOLD: u64 = 100;
+    /// The default share of failed requests that must be exceeded.
+    pub const DEFAULT_ERROR_THRESHOLD: Percent = Percent::from_millionths(500_000);
+
     /// Creates a builder with the defaults: more than 100 requests in 10 seconds, of which more than half
     /// fail.
     pub fn builder() -> ErrorRateBuilder {
         ErrorRateBuilder {
             settings: Self {
-                window: Micros::from_secs(10),
+                window: Self::DEFAULT_WINDOW,
                 buckets: 20,
-                request_threshold: 100,
-                error_threshold: Percent::from_ratio(1, 2),
+                request_threshold: Self::DEFAULT_REQUEST_THRESHOLD,
+                error_threshold: Self::DEFAULT_ERROR_THRESHOLD,
             },
         }
     }

@@ -18,9 +18,14 @@ pub struct HostPaths {
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
 impl HostPaths {
+    /// The directory of the kernel's files.
+    pub const PROC: &str = "/proc";
+    /// The directory of the control groups.
+    pub const CGROUP: &str = "/sys/fs/cgroup";
+
     /// This machine: `/proc` and `/sys/fs/cgroup`.
     pub fn local() -> Self {
-        Self::new("/proc", "/sys/fs/cgroup")
+        Self::new(Self::PROC, Self::CGROUP)
     }
 
     /// Uses files that are mounted elsewhere.

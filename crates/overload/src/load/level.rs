@@ -99,6 +99,17 @@ struct LevelThreshold {
 }
 
 impl LoadLevels {
+    /// The default load from which the level is normal, busy and critical.
+    pub const DEFAULT_THRESHOLDS: [Percent; 3] = [
+        Percent::from_millionths(500_000),
+        Percent::from_millionths(750_000),
+        Percent::from_millionths(900_000),
+    ];
+    /// How far the load must fall below a threshold, by default.
+    pub const DEFAULT_HYSTERESIS: Percent = Percent::from_millionths(100_000);
+    /// For how long, by default.
+    pub const DEFAULT_DWELL: Micros = Micros::from_secs(5);
+
     /// Sets the thresholds at which a level starts and below which it ends. `leave` must be lower than
     /// `enter`, and both must rise with the level.
     pub fn with_threshold(
@@ -176,14 +187,12 @@ impl LoadLevels {
 /// Normal from 50 %, busy from 75 %, critical from 90 %, each down to 10 % less.
 impl Default for LoadLevels {
     fn default() -> Self {
-        let threshold = |enter, leave| LevelThreshold {
-            enter: Percent::from_ratio(enter, 100),
-            leave: Percent::from_ratio(leave, 100),
-        };
-        Self {
-            thresholds: [threshold(50, 40), threshold(75, 65), threshold(90, 80)],
-            dwell: Micros::from_secs(5),
-        }
+        let hysteresis = Self::DEFAULT_HYSTERESIS.millionths();
+        let thresholds = Self::DEFAULT_THRESHOLDS.map(|enter| LevelThreshold {
+            enter,
+            leave: Percent::from_millionths(enter.millionths().saturating_sub(hysteresis)),
+        });
+        Self { thresholds, dwell: Self::DEFAULT_DWELL }
     }
 }
 

@@ -61,11 +61,14 @@ pub trait LoadObserver: Send + Sync {
 }
 
 impl LoadMonitor {
+    /// The default interval of the readings.
+    pub const DEFAULT_INTERVAL: Micros = Micros::from_millis(250);
+
     /// Creates a builder without signals.
     pub fn builder() -> LoadMonitorBuilder {
         LoadMonitorBuilder {
             clock: None,
-            interval: Micros::from_millis(250),
+            interval: Self::DEFAULT_INTERVAL,
             half_life: Micros::from_secs(1),
             levels: LoadLevels::default(),
             sources: Vec::new(),

@@ -73,6 +73,21 @@ impl ScalePolicy {
         Self { interval, ..self }.validate()
     }
 
+    /// The load up to which the limit may grow.
+    pub fn low_load(&self) -> Percent {
+        self.low
+    }
+
+    /// The load from which the limit shrinks.
+    pub fn high_load(&self) -> Percent {
+        self.high
+    }
+
+    /// The minimum time between two steps.
+    pub fn step_interval(&self) -> Micros {
+        self.interval
+    }
+
     /// The minimum factor.
     pub fn floor(&self) -> Ratio {
         self.floor

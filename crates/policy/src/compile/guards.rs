@@ -312,7 +312,11 @@ impl fmt::Debug for CompiledRule {
 }
 
 /// The default maximum number of waiting requests over all keys of a rule.
-const DEFAULT_MAX_WAITERS: u64 = 10_000;
+pub(crate) const DEFAULT_MAX_WAITERS: u64 = 10_000;
+
+/// The default bounds of an adaptive concurrency limit.
+pub(crate) const DEFAULT_MIN_CONCURRENCY: u64 = 1;
+pub(crate) const DEFAULT_MAX_CONCURRENCY: u64 = 1_000;
 
 /// The maximum number of keys with an error rate, of about half a kilobyte each.
 const MAX_ERROR_RATES: usize = 16_384;
@@ -499,7 +503,10 @@ impl RuleCompiler<'_> {
         if let Some(adaptive) = known.and_then(|rule| rule.adaptive.clone()) {
             return Ok(adaptive);
         }
-        let (min, max) = (to_u32(spec.min.unwrap_or(1))?, to_u32(spec.max.unwrap_or(1_000))?);
+        let (min, max) = (
+            to_u32(spec.min.unwrap_or(DEFAULT_MIN_CONCURRENCY))?,
+            to_u32(spec.max.unwrap_or(DEFAULT_MAX_CONCURRENCY))?,
+        );
         let initial = 20.clamp(min.min(max), max.max(min));
         let target = Micros::from(spec.target);
         let controller = LatencyTarget::new(target)?.bounds(Bounds::new(min, initial, max)?);
@@ -565,6 +572,16 @@ pub(crate) fn build_error_rates(
     capacity: Option<Capacity>,
     clock: Option<&Clock>,
 ) -> Result<Arc<KeyedErrorRate>, SettingError> {
+    let capacity = match capacity {
+        Some(Capacity::Keys(keys)) => usize::try_from(keys).unwrap_or(usize::MAX).min(MAX_ERROR_RATES),
+        Some(Capacity::Bytes(_)) | None => MAX_ERROR_RATES,
+    };
+    let clock = clock.cloned().unwrap_or_default();
+    Ok(Arc::new(KeyedErrorRate::with_clock(error_rate_settings(spec)?, capacity, clock)))
+}
+
+/// Converts the settings of `while-failing`.
+pub(super) fn error_rate_settings(spec: &FailingSpec) -> Result<ErrorRateSettings, SettingError> {
     let mut settings = ErrorRateSettings::builder();
     if let Some(window) = spec.window_size {
         settings = settings.window(window);
@@ -575,12 +592,7 @@ pub(crate) fn build_error_rates(
     if let Some(rate) = spec.failure_rate {
         settings = settings.error_threshold(rate);
     }
-    let capacity = match capacity {
-        Some(Capacity::Keys(keys)) => usize::try_from(keys).unwrap_or(usize::MAX).min(MAX_ERROR_RATES),
-        Some(Capacity::Bytes(_)) | None => MAX_ERROR_RATES,
-    };
-    let clock = clock.cloned().unwrap_or_default();
-    Ok(Arc::new(KeyedErrorRate::with_clock(settings.build()?, capacity, clock)))
+    settings.build()
 }
 
 fn to_u32(number: u64) -> Result<u32, SettingError> {
@@ -589,7 +601,7 @@ fn to_u32(number: u64) -> Result<u32, SettingError> {
 }
 
 /// The default upper bound of the open duration with a backoff.
-const DEFAULT_MAX_OPEN_DURATION: Duration = Duration::from_secs(3_600);
+pub(crate) const DEFAULT_MAX_OPEN_DURATION: Duration = Duration::from_secs(3_600);
 
 /// Converts the settings of a circuit breaker, of a rule or of an upstream.
 pub fn breaker_settings(spec: &BreakerSpec) -> Result<BreakerSettings, SettingError> {

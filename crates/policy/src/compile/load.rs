@@ -33,9 +33,8 @@ pub(crate) enum PreparedMonitor {
     },
 }
 
-const DEFAULT_HYSTERESIS: Percent = Percent::from_millionths(100_000);
-const DEFAULT_COOLDOWN: Duration = Duration::from_secs(5);
-const DEFAULT_RECOVERY: Duration = Duration::from_secs(10);
+/// The default of `feature-recovery`.
+pub(crate) const DEFAULT_RECOVERY: Duration = Duration::from_secs(10);
 
 impl PreparedMonitor {
     /// Prepares the monitor of a policy; `None` if nothing follows it.
@@ -131,27 +130,29 @@ fn add_signals(
     builder
 }
 
-fn host_paths(spec: &LoadSpec) -> HostPaths {
+pub(super) fn host_paths(spec: &LoadSpec) -> HostPaths {
     match (&spec.proc, &spec.cgroup) {
         (None, None) => HostPaths::local(),
         (proc, cgroup) => HostPaths::new(
-            proc.clone().unwrap_or("/proc".into()),
-            cgroup.clone().unwrap_or("/sys/fs/cgroup".into()),
+            proc.clone().unwrap_or(HostPaths::PROC.into()),
+            cgroup.clone().unwrap_or(HostPaths::CGROUP.into()),
         ),
     }
 }
 
-fn levels(spec: &LoadSpec) -> Result<LoadLevels, SettingError> {
-    let hysteresis = spec.hysteresis.unwrap_or(DEFAULT_HYSTERESIS);
-    let thresholds = [(spec.normal, 50), (spec.busy, 75), (spec.critical, 90)].map(|(declared, default)| {
-        let enter = declared.unwrap_or(Percent::from_ratio(default, 100));
+pub(super) fn levels(spec: &LoadSpec) -> Result<LoadLevels, SettingError> {
+    let hysteresis = spec.hysteresis.unwrap_or(LoadLevels::DEFAULT_HYSTERESIS);
+    let [normal, busy, critical] = LoadLevels::DEFAULT_THRESHOLDS;
+    let declared = [(spec.normal, normal), (spec.busy, busy), (spec.critical, critical)];
+    let thresholds = declared.map(|(declared, default)| {
+        let enter = declared.unwrap_or(default);
         (enter, Percent::from_millionths(enter.millionths().saturating_sub(hysteresis.millionths())))
     });
     Ok(LoadLevels::from_thresholds(thresholds)?.dwell(cooldown(Some(spec)).into()))
 }
 
 fn cooldown(spec: Option<&LoadSpec>) -> Duration {
-    spec.and_then(|spec| spec.cooldown).unwrap_or(DEFAULT_COOLDOWN)
+    spec.and_then(|spec| spec.cooldown).unwrap_or(LoadLevels::DEFAULT_DWELL.into())
 }
 
 /// Builds the features of a policy, with the overrides and states of the previous ones.
@@ -173,8 +174,8 @@ pub(crate) fn build_features(policy: &Policy, before: &Features) -> Result<Featu
 /// How a quota follows the load. It never exceeds the declared one.
 pub(crate) fn scale_policy(spec: &ScaleSpec) -> Result<ScalePolicy, SettingError> {
     let default = ScalePolicy::default();
-    let low = spec.low.unwrap_or(Percent::from_ratio(50, 100));
-    let high = spec.high.unwrap_or(Percent::from_ratio(80, 100));
+    let low = spec.low.unwrap_or(default.low_load());
+    let high = spec.high.unwrap_or(default.high_load());
     let mut scale = default.load_thresholds(low, high)?;
     scale = scale.factor_range(spec.min.unwrap_or(default.floor()), Ratio::ONE)?;
     match spec.interval {
@@ -193,7 +194,7 @@ pub(crate) fn build_shedder(
         ShedSpec::All(threshold) => [Some(*threshold); CLASSES.len()],
         ShedSpec::Classes(thresholds) => *thresholds,
     };
-    let hysteresis = load.and_then(|load| load.hysteresis).unwrap_or(DEFAULT_HYSTERESIS);
+    let hysteresis = load.and_then(|load| load.hysteresis).unwrap_or(LoadLevels::DEFAULT_HYSTERESIS);
     let shedder = LoadShedder::new(thresholds)?.hysteresis(hysteresis, cooldown(load).into());
     if let Some(before) = before {
         shedder.restore(before);

@@ -39,14 +39,17 @@ use crate::{
     model::{Policy, RouteSpec, Stores},
 };
 use error::ProblemCollector;
-pub(crate) use guards::CompiledRule;
 use guards::ScheduledBandwidth;
+pub(crate) use guards::{
+    CompiledRule, DEFAULT_MAX_CONCURRENCY, DEFAULT_MAX_OPEN_DURATION, DEFAULT_MAX_WAITERS,
+    DEFAULT_MIN_CONCURRENCY,
+};
 use keys::RouteTable;
 pub(crate) use keys::{CLASSES, is_always_present};
-pub(crate) use load::follows_load;
+pub(crate) use load::{DEFAULT_RECOVERY, follows_load};
 use load::{PolicyMonitor, PreparedMonitor};
-pub(crate) use rules::reserved_shares;
 use rules::{CompiledPolicy, build_limits};
+pub(crate) use rules::{DEFAULT_RESERVE, MAX_RULE_BYTES, reserved_shares};
 use std::{
     collections::HashMap,
     env, fmt,
@@ -493,3 +496,6 @@ fn check_scalable(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -46,6 +46,9 @@ pub(crate) struct CompiledPolicy {
 /// The default total memory of the limiters of all rules.
 pub(super) const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
 
+/// The default `capacity` of a rule, unless there are many rules.
+pub(crate) const MAX_RULE_BYTES: u64 = 64 << 20;
+
 impl CompiledPolicy {
     pub(crate) fn build(
         policy: &Policy,
@@ -68,7 +71,7 @@ impl CompiledPolicy {
         errors.iter().for_each(|(list, error)| problems.add_at(&["lists", list], error));
         let proxies = TrustedProxies::from(policy.trusted_proxies.clone());
         let memory = compiler.memory / u64::try_from(policy.rules.len().max(1)).unwrap_or(u64::MAX);
-        let memory = memory.clamp(1 << 20, 64 << 20);
+        let memory = memory.clamp(1 << 20, MAX_RULE_BYTES);
         let mut commits = Vec::new();
         let features = build_features(policy, features_before);
         let features = match features {
@@ -210,7 +213,7 @@ pub(super) fn build_limits(declared: Vec<tidegate_rule::Rule>, rules: &[Compiled
 }
 
 /// The share of a quota that is reserved for each class above a request's own, if the policy does not set it.
-const DEFAULT_RESERVE: Percent = Percent::from_millionths(100_000);
+pub(crate) const DEFAULT_RESERVE: Percent = Percent::from_millionths(100_000);
 
 /// The shares of the quotas of a rule that are reserved for each class; `None` if nothing is reserved.
 pub(crate) fn reserved_shares(source: &RuleSpec) -> Option<[Percent; CLASSES.len()]> {

@@ -71,6 +71,9 @@ pub enum KeyPart {
     Cel(Expression),
 }
 
+/// The default of `cost`.
+pub(crate) const DEFAULT_COST: u64 = 1;
+
 /// `cost`: the number of tokens that a request takes; 1 by default.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CostSpec {

@@ -13,6 +13,7 @@ mod server;
 
 pub use action::{Fallback, FallbackResponse, OnLimit, Reject};
 pub use decisions::{AdminSpec, DecisionListener, EnvVariable, Token};
+pub(crate) use key::DEFAULT_COST;
 pub use key::{CostSpec, Expression, KeyPart, KeySpec};
 pub use load::{FailingSpec, FeatureSpec, LoadSignalSpec, LoadSpec, ScaleSpec, ShedSpec};
 pub use matching::{Glob, Match, Network, PathPattern, PathTail, Segment, ValueGlobs};

@@ -1,6 +1,6 @@
 //! Rules.
 
-use super::{CostSpec, FailingSpec, KeySpec, Match, Network, OnLimit, ScaleSpec, ShedSpec};
+use super::{CostSpec, DEFAULT_COST, FailingSpec, KeySpec, Match, Network, OnLimit, ScaleSpec, ShedSpec};
 use std::{fmt, str::FromStr, time::Duration};
 use tidegate_access::BanRule;
 use tidegate_core::{AlgorithmKind, CarryOver, LARGEST_EXACT, Percent, Quota, RateUnit, Ratio, SettingError};
@@ -94,7 +94,7 @@ impl RuleSpec {
             missing: MissingKey::default(),
             duplicates: DuplicateKeys::default(),
             quotas: Quotas::All(Vec::new()),
-            cost: CostSpec::Fixed(1),
+            cost: CostSpec::Fixed(DEFAULT_COST),
             charge: None,
             adaptive: None,
             bandwidth: None,

@@ -1,7 +1,12 @@
 //! Listeners, connection limits, upstreams, routes, the access log and traces.
 
 use super::{BreakerSpec, Match};
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 use tidegate_core::Percent;
 
 /// An item of `listen`: `127.0.0.1:8080`, or `{ address: 127.0.0.1:8443, tls: { certificate: a.pem, key: a.key } }`.
@@ -13,6 +18,11 @@ pub struct ListenerSpec {
     pub address: SocketAddr,
     /// `tls`; plain text if `None`.
     pub tls: Option<Tls>,
+}
+
+impl ListenerSpec {
+    /// The address of the gateway if the policy declares none.
+    pub const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 }
 
 /// `tls`. The files are reloaded when they change.

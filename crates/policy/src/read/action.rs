@@ -7,7 +7,10 @@ use super::{
     values::{unknown_word_error, write_duration},
 };
 use crate::{
-    map_schema::{MapSchema, OutputValue, ValueSchema, field, key},
+    map_schema::{
+        MapSchema, OutputValue, TextKind, ValueSchema, duration, field, key, with_default, with_example,
+        without,
+    },
     model::{Fallback, FallbackResponse, OnLimit, Reject, Respond},
     source::{SyntaxNode, SyntaxValue, truncate},
 };
@@ -25,47 +28,75 @@ pub(super) static ON_LIMIT: MapSchema<OnLimitMap> = MapSchema {
     name: "on-limit",
     required: &[],
     keys: &[
-        field!("status": ValueSchema::Integer, reject.status = status(300..=599) => write_status,
+        without(
+            field!("status": ValueSchema::Integer("HTTP status", 503), reject.status = status(300..=599) => write_status,
             "The status of the response, from 400 to 599, or of the redirect."),
-        key(
-            "headers",
-            "Headers to add to the response.",
-            ValueSchema::NamedMap(&ValueSchema::Scalar),
-            |reader, node, it| it.reject.headers = reader.headers(node),
-            |it| OutputValue::named_map(&it.reject.headers, OutputValue::text),
+            "An exceeded quota is 429, a list or a ban 403, a missing or repeated key 400, everything else 503, and a redirect 303.",
         ),
-        field!("body": ValueSchema::Scalar, reject.body = scalar => OutputValue::text,
+        without(
+            key(
+                "headers",
+                "Headers to add to the response.",
+                ValueSchema::NamedMap("x-reason", &ValueSchema::Scalar("load")),
+                |reader, node, it| it.reject.headers = reader.headers(node),
+                |it| OutputValue::named_map(&it.reject.headers, OutputValue::text),
+            ),
+            "No headers are added.",
+        ),
+        without(
+            field!("body": ValueSchema::Scalar("Try again later."), reject.body = scalar => OutputValue::text,
             "The body of the response if the client accepts none of `bodies`."),
-        key(
-            "bodies",
-            "Bodies by content type. The first one that the client accepts is sent.",
-            ValueSchema::NamedMap(&ValueSchema::Scalar),
-            |reader, node, it| {
-                reader.named_entries(node, "bodies", |reader, name, node| match name.text.split_once('/') {
-                    Some((kind, subtype)) if !kind.is_empty() && !subtype.is_empty() => {
-                        it.reject.bodies.extend(reader.scalar(node).map(|body| (name.text.clone(), body)));
-                    }
-                    _ => {
-                        let problem = format!("invalid content type `{}`", name.text);
-                        reader.report_error(
-                            name.span,
-                            problem,
-                            "write a type and a subtype, as in `application/json`",
-                        );
-                    }
-                });
-            },
-            |it| {
-                let bodies = it.reject.bodies.iter().map(|(kind, body)| (kind, body));
-                OutputValue::named_map(bodies, OutputValue::text)
-            },
+            "The body is a problem document, unless there are `bodies`.",
         ),
-        field!("redirect": ValueSchema::Text(&["/busy.html"]), redirect = location => OutputValue::text,
+        without(
+            key(
+                "bodies",
+                "Bodies by content type. The first one that the client accepts is sent.",
+                ValueSchema::NamedMap("application/json", &ValueSchema::Scalar("busy")),
+                |reader, node, it| {
+                    reader.named_entries(node, "bodies", |reader, name, node| {
+                        match name.text.split_once('/') {
+                            Some((kind, subtype)) if !kind.is_empty() && !subtype.is_empty() => {
+                                it.reject
+                                    .bodies
+                                    .extend(reader.scalar(node).map(|body| (name.text.clone(), body)));
+                            }
+                            _ => {
+                                let problem = format!("invalid content type `{}`", name.text);
+                                reader.report_error(
+                                    name.span,
+                                    problem,
+                                    "write a type and a subtype, as in `application/json`",
+                                );
+                            }
+                        }
+                    });
+                },
+                |it| {
+                    let bodies = it.reject.bodies.iter().map(|(kind, body)| (kind, body));
+                    OutputValue::named_map(bodies, OutputValue::text)
+                },
+            ),
+            "All clients get the same body.",
+        ),
+        without(
+            field!("redirect": ValueSchema::Text(TextKind::Location, &["/busy.html"]), redirect = location => OutputValue::text,
             "The location that the client is redirected to."),
-        field!("fallback": ValueSchema::Map(|| FALLBACK.outline()), fallback = fallback => write_fallback,
+            "The client is not redirected.",
+        ),
+        with_example(
+            without(
+                field!("fallback": ValueSchema::Map(|| FALLBACK.outline()), fallback = fallback => write_fallback,
             "The response instead of a rejection: a cached one, a body, or the response of another upstream."),
+                "The request is rejected.",
+            ),
+            || OutputValue::Map(vec![("cache".to_owned(), OutputValue::text("10min"))]),
+        ),
     ],
 };
+
+/// The status of a fallback with a body.
+const DEFAULT_FALLBACK_STATUS: u16 = 200;
 
 #[derive(Default)]
 struct FallbackMap {
@@ -80,25 +111,44 @@ static FALLBACK: MapSchema<FallbackMap> = MapSchema {
     name: "fallback",
     required: &[],
     keys: &[
-        field!("body": ValueSchema::Scalar, body = scalar => OutputValue::text, "The body of the response."),
-        key(
-            "status",
-            "The status of the response; 200 by default.",
-            ValueSchema::Integer,
-            |reader, node, it| it.status = reader.status(node, 200..=599),
-            |it| it.status.filter(|status| *status != 200).map(|status| OutputValue::Number(status.into())),
+        without(
+            field!("body": ValueSchema::Scalar("Try again later."), body = scalar => OutputValue::text, "The body of the response."),
+            "Either `upstream` or `cache` is needed.",
         ),
-        key(
-            "headers",
-            "The headers of the response.",
-            ValueSchema::NamedMap(&ValueSchema::Scalar),
-            |reader, node, it| it.headers = reader.headers(node),
-            |it| OutputValue::named_map(&it.headers, OutputValue::text),
+        with_default(
+            key(
+                "status",
+                "The status of the response with `body`.",
+                ValueSchema::Integer("HTTP status", 203),
+                |reader, node, it| it.status = reader.status(node, 200..=599),
+                |it| {
+                    it.status
+                        .filter(|status| *status != DEFAULT_FALLBACK_STATUS)
+                        .map(|status| OutputValue::Number(status.into()))
+                },
+            ),
+            || OutputValue::Number(DEFAULT_FALLBACK_STATUS.into()),
         ),
-        field!("upstream": ValueSchema::Text(&["spare"]), upstream = upstream_name => OutputValue::text,
+        without(
+            key(
+                "headers",
+                "The headers of the response.",
+                ValueSchema::NamedMap("x-reason", &ValueSchema::Scalar("load")),
+                |reader, node, it| it.headers = reader.headers(node),
+                |it| OutputValue::named_map(&it.headers, OutputValue::text),
+            ),
+            "The response has no headers of its own.",
+        ),
+        without(
+            field!("upstream": ValueSchema::Text(TextKind::Name, &["spare"]), upstream = upstream_name => OutputValue::text,
             "The name of the upstream that handles the request instead."),
-        field!("cache": ValueSchema::Text(&["10min"]), cache = positive_duration => write_duration,
+            "Either `body` or `cache` is needed.",
+        ),
+        without(
+            field!("cache": duration(&["10min"]), cache = positive_duration => write_duration,
             "The maximum age of the last good response to the same request, which is sent if it is stored; otherwise `body`, `upstream` or the rejection."),
+            "No responses are stored.",
+        ),
     ],
 };
 
@@ -115,18 +165,30 @@ pub(super) static RESPOND: MapSchema<RespondMap> = MapSchema {
     name: "respond",
     required: &[],
     keys: &[
-        field!("status": ValueSchema::Integer, status = status(200..=599) => write_status,
-            "The status, from 200 to 599. For a redirect 301, 302, 303, 307 or 308; 302 by default."),
-        key(
-            "headers",
-            "The headers of the response.",
-            ValueSchema::NamedMap(&ValueSchema::Scalar),
-            |reader, node, it| it.headers = reader.headers(node),
-            |it| OutputValue::named_map(&it.headers, OutputValue::text),
+        without(
+            field!("status": ValueSchema::Integer("HTTP status", 404), status = status(200..=599) => write_status,
+            "The status, from 200 to 599. For a redirect 301, 302, 303, 307 or 308."),
+            "A redirect is 302. Without a redirect: error.",
         ),
-        field!("body": ValueSchema::Scalar, body = scalar => OutputValue::text, "The body of the response."),
-        field!("redirect": ValueSchema::Text(&["https://{host}{uri}"]), redirect = redirect_target => OutputValue::text,
+        without(
+            key(
+                "headers",
+                "The headers of the response.",
+                ValueSchema::NamedMap("x-reason", &ValueSchema::Scalar("load")),
+                |reader, node, it| it.headers = reader.headers(node),
+                |it| OutputValue::named_map(&it.headers, OutputValue::text),
+            ),
+            "The response has no headers of its own.",
+        ),
+        without(
+            field!("body": ValueSchema::Scalar("Try again later."), body = scalar => OutputValue::text, "The body of the response."),
+            "The body is empty.",
+        ),
+        without(
+            field!("redirect": ValueSchema::Text(TextKind::Location, &["https://{host}{uri}"]), redirect = redirect_target => OutputValue::text,
             "The location that the client is redirected to; `{host}`, `{path}` and `{uri}` (path and query) are replaced by those of the request."),
+            "The client is not redirected.",
+        ),
     ],
 };
 
@@ -246,9 +308,11 @@ impl PolicyReader<'_> {
         let FallbackMap { status, headers, body, upstream, cache } = map;
         let is_plain = status.is_none() && headers.is_empty();
         let response = match (body, upstream) {
-            (Some(body), None) => {
-                Ok(Some(FallbackResponse::Body { status: status.unwrap_or(200), headers, body }))
-            }
+            (Some(body), None) => Ok(Some(FallbackResponse::Body {
+                status: status.unwrap_or(DEFAULT_FALLBACK_STATUS),
+                headers,
+                body,
+            })),
             (None, Some(upstream)) if is_plain => Ok(Some(FallbackResponse::Upstream(upstream))),
             (None, None) if is_plain && cache.is_some() => Ok(None),
             _ => Err(()),

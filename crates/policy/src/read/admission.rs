@@ -3,16 +3,19 @@
 use super::{
     PolicyReader, ValueError,
     key::{self, write_key},
-    rule::TIME,
     values::{unknown_word_error, write_duration, write_number},
 };
 use crate::{
-    compile::CLASSES,
-    map_schema::{MapSchema, OutputValue, ValueSchema, field},
+    compile::{CLASSES, DEFAULT_MAX_OPEN_DURATION, DEFAULT_MAX_WAITERS, DEFAULT_RESERVE},
+    map_schema::{
+        MapSchema, OutputValue, TextKind, ValueSchema, duration, field, percentage, with_default,
+        with_example, without,
+    },
     model::{BreakerSpec, BreakerWindow, KeySpec, PrioritySpec, QueueOrder, QueueSpec, RuleEnforcement},
     source::{SyntaxNode, SyntaxValue},
 };
 use tidegate_core::Percent;
+use tidegate_overload::BreakerSettings;
 use tidegate_rule::Mode;
 
 const QUEUE_ORDERS: [(&str, QueueOrder); 2] =
@@ -25,25 +28,58 @@ pub(super) static BREAKER: MapSchema<BreakerSpec> = MapSchema {
     name: "breaker",
     required: &[],
     keys: &[
-        field!("failure-rate": ValueSchema::Text(&["50%"]), failure_rate = percent => OutputValue::text,
+        with_default(
+            field!("failure-rate": percentage(&["20%"]), failure_rate = percent => OutputValue::text,
             "The share of failed calls at which the breaker opens."),
-        field!("slow-call-rate": ValueSchema::Text(&["50%"]), slow_call_rate = percent => OutputValue::text,
-            "The share of slow calls at which the breaker opens."),
-        field!("slow-call-duration": TIME, slow_call_duration = positive_duration => write_duration, "The duration from which a call is slow."),
-        field!("window-size": ValueSchema::AnyOf(&[ValueSchema::Integer, TIME]), window_size = breaker_window => write_breaker_window,
+            || OutputValue::text(BreakerSettings::DEFAULT_FAILURE_RATE),
+        ),
+        without(
+            field!("slow-call-rate": percentage(&["80%"]), slow_call_rate = percent => OutputValue::text,
+            "The share of slow calls at which the breaker opens. It needs `slow-call-duration`."),
+            "Slow calls do not count.",
+        ),
+        without(
+            field!("slow-call-duration": duration(&["2s"]), slow_call_duration = positive_duration => write_duration, "The duration from which a call is slow. It needs `slow-call-rate`."),
+            "Slow calls do not count.",
+        ),
+        with_default(
+            field!("window-size": ValueSchema::AnyOf(&[ValueSchema::Integer("calls", 20), duration(&["60s"])]), window_size = breaker_window => write_breaker_window,
             "The recent calls that the shares are computed of: a number of calls, or a time."),
-        field!("min-calls": ValueSchema::Integer, min_calls = integer(1..=1_000_000) => write_number,
-            "The minimum number of calls before the breaker can open."),
-        field!("open-duration": TIME, open_duration = positive_duration => write_duration, "The time that the breaker stays open before it admits probes."),
-        field!("backoff": ValueSchema::Text(&["x2", "x1.5"]), backoff = parse => OutputValue::text,
-            "The factor that multiplies the open duration each time that the probes fail; x1 by default."),
-        field!("max-open-duration": TIME, max_open_duration = positive_duration => write_duration,
-            "The upper bound of the open duration with `backoff`; `1h` by default."),
-        field!("jitter": ValueSchema::Text(&["10%"]), jitter = percent => OutputValue::text,
+            || OutputValue::Number(BreakerSettings::DEFAULT_WINDOW_CALLS.into()),
+        ),
+        with_default(
+            field!("min-calls": ValueSchema::Integer("calls", 20), min_calls = integer(1..=1_000_000) => write_number,
+            "The minimum number of calls before the breaker can open. It is at most `window-size`, if that is a number."),
+            || OutputValue::Number(BreakerSettings::DEFAULT_MIN_CALLS),
+        ),
+        with_default(
+            field!("open-duration": duration(&["5s"]), open_duration = positive_duration => write_duration, "The time that the breaker stays open before it admits probes."),
+            || OutputValue::text(BreakerSettings::DEFAULT_OPEN_DURATION),
+        ),
+        without(
+            field!("backoff": ValueSchema::Text(TextKind::Factor, &["x2", "x1.5"]), backoff = parse => OutputValue::text,
+            "The factor that multiplies the open duration each time that the probes fail."),
+            "The open duration does not grow.",
+        ),
+        with_default(
+            field!("max-open-duration": duration(&["5min"]), max_open_duration = positive_duration => write_duration,
+            "The upper bound of the open duration with `backoff`."),
+            || write_duration(&DEFAULT_MAX_OPEN_DURATION),
+        ),
+        with_default(
+            field!("jitter": percentage(&["10%"]), jitter = percent => OutputValue::text,
             "The share by which each open duration varies at random, so that several gateways do not probe at the same time."),
-        field!("half-open-calls": ValueSchema::Integer, half_open_calls = integer(1..=1_000_000) => write_number, "The number of calls that are admitted as probes while the breaker is half-open."),
-        field!("half-open-timeout": TIME, half_open_timeout = positive_duration => write_duration,
-            "The time after which a half-open breaker counts probes without an outcome as failed; `60s` by default."),
+            || OutputValue::text(BreakerSettings::DEFAULT_JITTER),
+        ),
+        with_default(
+            field!("half-open-calls": ValueSchema::Integer("calls", 3), half_open_calls = integer(1..=1_000_000) => write_number, "The number of calls that are admitted as probes while the breaker is half-open."),
+            || OutputValue::Number(BreakerSettings::DEFAULT_HALF_OPEN_CALLS.into()),
+        ),
+        with_default(
+            field!("half-open-timeout": duration(&["30s"]), half_open_timeout = positive_duration => write_duration,
+            "The time after which a half-open breaker counts probes without an outcome as failed."),
+            || OutputValue::text(BreakerSettings::DEFAULT_HALF_OPEN_TIMEOUT),
+        ),
     ],
 };
 
@@ -58,10 +94,23 @@ pub(super) static PRIORITY: MapSchema<PriorityMap> = MapSchema {
     name: "priority",
     required: &["key", "default"],
     keys: &[
-        field!("key": key::KEY_SHAPE, key = key => write_key, "The part of the request that names its priority."),
+        with_example(
+            field!("key": key::KEY_SHAPE, key = key => write_key, "The part of the request that names its priority."),
+            || OutputValue::text("header x-priority"),
+        ),
         field!("default": CLASS_SHAPE, default = class => OutputValue::text, "The priority of requests that name none."),
-        field!("reserve": ValueSchema::NamedMap(&ValueSchema::Text(&["20%"])), reserve = reserve => write_class_percents,
-            "The share of each quota that only requests of this priority and higher ones can use; 10% for each class by default."),
+        with_default(
+            field!("reserve": ValueSchema::NamedMap("critical", &percentage(&["20%"])), reserve = reserve => write_class_percents,
+            "The share of each quota that only requests of this priority and higher ones can use. The default does not apply if `shed`, `adaptive` or `order: priority` use the priority."),
+            || {
+                write_class_percents(&[
+                    Some(DEFAULT_RESERVE),
+                    Some(DEFAULT_RESERVE),
+                    Some(DEFAULT_RESERVE),
+                    None,
+                ])
+            },
+        ),
     ],
 };
 
@@ -69,10 +118,13 @@ pub(super) static QUEUE: MapSchema<QueueSpec> = MapSchema {
     name: "queue",
     required: &["max"],
     keys: &[
-        field!("max": ValueSchema::Integer, max = integer(1..=MAX_QUEUE_LEN) => write_number, always,
+        field!("max": ValueSchema::Integer("requests", 20), max = integer(1..=MAX_QUEUE_LEN) => write_number, always,
             "The maximum number of waiting requests for one key."),
-        field!("max-total": ValueSchema::Integer, max_total = integer(1..=MAX_QUEUE_LEN) => write_number,
-            "The maximum number of waiting requests over all keys; by default 10,000, or `max` if that is larger."),
+        with_default(
+            field!("max-total": ValueSchema::Integer("requests", 500), max_total = integer(1..=MAX_QUEUE_LEN) => write_number,
+            "The maximum number of waiting requests over all keys. The default is `max`, if that is larger."),
+            || OutputValue::Number(DEFAULT_MAX_WAITERS),
+        ),
         field!("order": order in QUEUE_ORDERS,
             "The order in which waiting requests are admitted."),
     ],

@@ -2,30 +2,41 @@
 
 use super::{PolicyReader, server::TLS};
 use crate::{
-    map_schema::{KeySchema, MapSchema, OutputValue, ValueSchema, field},
+    map_schema::{KeySchema, MapSchema, OutputValue, TextKind, ValueSchema, field, without},
     model::{AdminSpec, DecisionListener, EnvVariable, Tls, Token},
     source::{SyntaxNode, SyntaxValue},
 };
 use std::net::SocketAddr;
 
-const TOKEN_SHAPE: ValueSchema = ValueSchema::Text(&["$WEB_TOKEN"]);
+const TOKEN_SHAPE: ValueSchema = ValueSchema::Text(TextKind::Variable, &["$WEB_TOKEN"]);
 
 static ADMIN: MapSchema<AdminSpec> = MapSchema {
     name: "admin",
     required: &[],
     keys: &[
-        field!("listen": ValueSchema::Text(&["127.0.0.1:9091"]), listen = socket => OutputValue::text,
+        without(
+            field!("listen": ValueSchema::Text(TextKind::Address, &["127.0.0.1:9091"]), listen = socket => OutputValue::text,
             "An address and a port."),
-        field!("token": TOKEN_SHAPE, token = variable => OutputValue::text,
+            "There is no admin API.",
+        ),
+        without(
+            field!("token": TOKEN_SHAPE, token = variable => OutputValue::text,
             "The environment variable with the token that operators must send."),
-        field!("hosts": ValueSchema::OneOrMany(&ValueSchema::Text(&["gateway.internal"])), [hosts] = admin_host,
+            "Reading and reloads are open to everyone who can connect. Other changes are accepted on a loopback address only.",
+        ),
+        without(
+            field!("hosts": ValueSchema::OneOrMany(&ValueSchema::Text(TextKind::Host, &["gateway.internal"])), [hosts] = admin_host,
             "The host names that requests to the admin API may use, besides `localhost` and IP addresses."),
+            "Only `localhost` and IP addresses are accepted.",
+        ),
     ],
 };
 
 /// The value of `admin`.
-pub(super) const ADMIN_SHAPE: ValueSchema =
-    ValueSchema::AnyOf(&[ValueSchema::Text(&["127.0.0.1:9091"]), ValueSchema::Map(|| ADMIN.outline())]);
+pub(super) const ADMIN_SHAPE: ValueSchema = ValueSchema::AnyOf(&[
+    ValueSchema::Text(TextKind::Address, &["127.0.0.1:9091"]),
+    ValueSchema::Map(|| ADMIN.outline()),
+]);
 
 #[derive(Default)]
 struct ListenerMap {
@@ -35,13 +46,19 @@ struct ListenerMap {
 }
 
 const LISTENER_KEYS: &[KeySchema<ListenerMap>] = &[
-    field!("listen": ValueSchema::Text(&["127.0.0.1:8090"]), listen = socket => OutputValue::text,
+    field!("listen": ValueSchema::Text(TextKind::Address, &["127.0.0.1:8090"]), listen = socket => OutputValue::text,
         "An address and a port."),
-    field!("tls": ValueSchema::Map(|| TLS.outline()), tls = tls => |tls| TLS.write(tls),
-        "The TLS certificate and key; plain text by default."),
-    field!("tokens": ValueSchema::OneOrMany(&ValueSchema::Map(|| TOKEN.outline())),
+    without(
+        field!("tls": ValueSchema::Map(|| TLS.outline()), tls = tls => |tls| TLS.write(tls),
+        "The TLS certificate and key."),
+        "Connections are plain text.",
+    ),
+    without(
+        field!("tokens": ValueSchema::OneOrMany(&ValueSchema::Map(|| TOKEN.outline())),
         [tokens] = token => |token| TOKEN.write(token),
-        "The tokens that callers must send one of; none by default."),
+        "The tokens that callers must send one of."),
+        "Callers need no token.",
+    ),
 ];
 
 static DECISIONS: MapSchema<ListenerMap> =
@@ -51,18 +68,22 @@ static ENVOY: MapSchema<ListenerMap> =
     MapSchema { name: "envoy", required: &["listen"], keys: LISTENER_KEYS };
 
 /// The value of `decisions`.
-pub(super) const DECISIONS_SHAPE: ValueSchema =
-    ValueSchema::AnyOf(&[ValueSchema::Text(&["127.0.0.1:8090"]), ValueSchema::Map(|| DECISIONS.outline())]);
+pub(super) const DECISIONS_SHAPE: ValueSchema = ValueSchema::AnyOf(&[
+    ValueSchema::Text(TextKind::Address, &["127.0.0.1:8090"]),
+    ValueSchema::Map(|| DECISIONS.outline()),
+]);
 
 /// The value of `envoy`.
-pub(super) const ENVOY_SHAPE: ValueSchema =
-    ValueSchema::AnyOf(&[ValueSchema::Text(&["127.0.0.1:8081"]), ValueSchema::Map(|| ENVOY.outline())]);
+pub(super) const ENVOY_SHAPE: ValueSchema = ValueSchema::AnyOf(&[
+    ValueSchema::Text(TextKind::Address, &["127.0.0.1:8081"]),
+    ValueSchema::Map(|| ENVOY.outline()),
+]);
 
 static TOKEN: MapSchema<Token> = MapSchema {
     name: "token",
     required: &["name", "token"],
     keys: &[
-        field!("name": ValueSchema::Text(&["web"]), name = name => OutputValue::text, always, "The name of the caller."),
+        field!("name": ValueSchema::Text(TextKind::Name, &["web"]), name = name => OutputValue::text, always, "The name of the caller."),
         field!("token": TOKEN_SHAPE, token = variable => OutputValue::text, always,
             "The environment variable that contains the token."),
     ],

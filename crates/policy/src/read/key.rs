@@ -7,9 +7,11 @@ use super::{
     values::{unknown_word_error, write_number},
 };
 use crate::{
-    map_schema::{MapSchema, OutputValue, ValueSchema, field, key},
+    map_schema::{
+        MapSchema, OutputValue, TextKind, ValueSchema, field, key, with_default, with_example, without,
+    },
     matching::check_key,
-    model::{CostSpec, Expression, KeyPart, KeySpec},
+    model::{CostSpec, DEFAULT_COST, Expression, KeyPart, KeySpec},
     source::{SyntaxNode, SyntaxValue},
 };
 use std::fmt;
@@ -18,17 +20,20 @@ use std::fmt;
 const DEFAULT_IPV6_PREFIX_LEN: u8 = 64;
 
 pub(super) static KEY_SCHEMA: ValueSchema = ValueSchema::AnyOf(&[
-    ValueSchema::Text(&[
-        "ip",
-        "ip/56",
-        "user",
-        "header x-tenant",
-        "cookie session",
-        "query id",
-        "descriptor remote_address",
-        "capture id",
-        "all",
-    ]),
+    ValueSchema::Text(
+        TextKind::Key,
+        &[
+            "ip",
+            "ip/56",
+            "user",
+            "header x-tenant",
+            "cookie session",
+            "query id",
+            "descriptor remote_address",
+            "capture id",
+            "all",
+        ],
+    ),
     ValueSchema::List(&ValueSchema::Reference("any-key", || &KEY_SCHEMA)),
     ValueSchema::Map(|| KEY_MAP.outline()),
 ]);
@@ -47,19 +52,30 @@ static KEY_MAP: MapSchema<KeyMap> = MapSchema {
     name: "key",
     required: &[],
     keys: &[
-        key(
-            "first",
-            "The first of these keys that a request has.",
-            ValueSchema::List(&KEY_SHAPE),
-            |reader, node, it| it.first = reader.several_keys(node, KeySpec::First),
-            |it| match &it.first {
-                Some(KeySpec::First(keys)) => Some(OutputValue::List(keys.iter().map(write_key).collect())),
-                _ => None,
-            },
+        with_example(
+            without(
+                key(
+                    "first",
+                    "The first of these keys that a request has.",
+                    ValueSchema::List(&KEY_SHAPE),
+                    |reader, node, it| it.first = reader.several_keys(node, KeySpec::First),
+                    |it| match &it.first {
+                        Some(KeySpec::First(keys)) => {
+                            Some(OutputValue::List(keys.iter().map(write_key).collect()))
+                        }
+                        _ => None,
+                    },
+                ),
+                "The map needs `cel`.",
+            ),
+            || OutputValue::List(vec![OutputValue::text("header x-user"), OutputValue::text("ip")]),
         ),
-        field!("cel": ValueSchema::Text(&["request.path"]),
+        without(
+            field!("cel": ValueSchema::Text(TextKind::Expression, &["request.path"]),
             cel = expression(check_key) => |cel| OutputValue::text(&cel.0),
             "A CEL expression that returns a string or an integer."),
+            "The map needs `first`.",
+        ),
     ],
 };
 
@@ -74,22 +90,28 @@ static COST: MapSchema<CostMap> = MapSchema {
     name: "cost",
     required: &["from", "max"],
     keys: &[
-        field!("from": KEY_SHAPE, source = single_part => write_part, "The part of the request that contains the number."),
-        key(
-            "default",
-            "The cost of a request without the number; 1 by default.",
-            ValueSchema::Integer,
-            |reader, node, it| it.default = reader.integer(node, 0..=u64::MAX),
-            |it| it.default.filter(|cost| *cost != 1).map(OutputValue::Number),
+        with_example(
+            field!("from": KEY_SHAPE, source = single_part => write_part, "The part of the request that contains the number."),
+            || OutputValue::text("header x-cost"),
         ),
-        field!("max": ValueSchema::Integer, max = integer(1..=u64::MAX) => write_number, always,
+        with_default(
+            key(
+                "default",
+                "The cost of a request without the number.",
+                ValueSchema::Integer("tokens", 5),
+                |reader, node, it| it.default = reader.integer(node, 0..=u64::MAX),
+                |it| it.default.filter(|cost| *cost != DEFAULT_COST).map(OutputValue::Number),
+            ),
+            || OutputValue::Number(DEFAULT_COST),
+        ),
+        field!("max": ValueSchema::Integer("tokens", 100), max = integer(1..=u64::MAX) => write_number, always,
             "The maximum cost of a request."),
     ],
 };
 
 /// The value of `cost`.
 pub(super) const COST_SHAPE: ValueSchema =
-    ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Map(|| COST.outline())]);
+    ValueSchema::AnyOf(&[ValueSchema::Integer("tokens", 5), ValueSchema::Map(|| COST.outline())]);
 
 impl PolicyReader<'_> {
     pub(super) fn key(&mut self, node: &SyntaxNode) -> Option<KeySpec> {
@@ -168,7 +190,7 @@ impl PolicyReader<'_> {
                 let mut found = CostMap::default();
                 self.read_map(node, &COST, &mut found);
                 let CostMap { source, default, max } = found;
-                Some(CostSpec::FromRequest { part: source?, default: default.unwrap_or(1), max })
+                Some(CostSpec::FromRequest { part: source?, default: default.unwrap_or(DEFAULT_COST), max })
             }
             _ => self.integer(node, 0..=u64::MAX).map(CostSpec::Fixed),
         }
@@ -193,7 +215,7 @@ fn write_part(part: &KeyPart) -> OutputValue {
 
 pub(super) fn write_cost(cost: &CostSpec) -> Option<OutputValue> {
     match cost {
-        CostSpec::Fixed(1) => None,
+        CostSpec::Fixed(DEFAULT_COST) => None,
         CostSpec::Fixed(cost) => Some(OutputValue::Number(*cost)),
         CostSpec::FromRequest { part, default, max } => {
             Some(COST.write(&CostMap { source: Some(part.clone()), default: Some(*default), max: *max }))

@@ -8,7 +8,11 @@ use super::{
     values::{parse_bandwidth_rate, write_duration, write_number},
 };
 use crate::{
-    map_schema::{MapSchema, OutputValue, ValueSchema, field, key},
+    compile::{DEFAULT_MAX_CONCURRENCY, DEFAULT_MIN_CONCURRENCY},
+    map_schema::{
+        MapSchema, OutputValue, TextKind, ValueSchema, duration, field, key, with_default, with_example,
+        without,
+    },
     model::{AdaptiveSpec, BandwidthSpec, ChargeSpec, KeySpec, StatusPattern, Tiers},
     source::{SyntaxNode, SyntaxValue, truncate},
 };
@@ -26,11 +30,14 @@ pub(super) static TIERS: MapSchema<TiersMap> = MapSchema {
     name: "tiers",
     required: &["key", "quotas", "default"],
     keys: &[
-        field!("key": key::KEY_SHAPE, key = key => write_key, "The part of the request that names its tier."),
+        with_example(
+            field!("key": key::KEY_SHAPE, key = key => write_key, "The part of the request that names its tier."),
+            || OutputValue::text("header x-plan"),
+        ),
         key(
             "quotas",
             "The quota of each tier.",
-            ValueSchema::NamedMap(&QUOTA),
+            ValueSchema::NamedMap("gold", &QUOTA),
             |reader, node, it| {
                 reader.named_entries(node, "quotas", |reader, name, node| {
                     it.quotas.extend(reader.parse(node).map(|quota| (name.text.clone(), quota)));
@@ -42,8 +49,11 @@ pub(super) static TIERS: MapSchema<TiersMap> = MapSchema {
                 ))
             },
         ),
-        field!("default": QUOTA, default = parse => OutputValue::text,
+        with_example(
+            field!("default": QUOTA, default = parse => OutputValue::text,
             "The quota of requests that name none of these tiers."),
+            || OutputValue::text("100/min"),
+        ),
     ],
 };
 
@@ -54,17 +64,31 @@ pub(super) struct ChargeMap {
     header: Option<String>,
 }
 
-const STATUS_PATTERNS: ValueSchema =
-    ValueSchema::OneOrMany(&ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Text(&["5xx"])]));
+const STATUS_PATTERNS: ValueSchema = ValueSchema::OneOrMany(&ValueSchema::AnyOf(&[
+    ValueSchema::Integer("HTTP status", 401),
+    ValueSchema::Text(TextKind::StatusClass, &["5xx"]),
+]));
 
 pub(super) static CHARGE: MapSchema<ChargeMap> = MapSchema {
     name: "charge",
     required: &[],
     keys: &[
-        field!("if-status": STATUS_PATTERNS, [if_status] = read(parse_status_pattern) => write_status_pattern, "Charges a request only if its response has one of these statuses."),
-        field!("refund-status": STATUS_PATTERNS, [refund_status] = read(parse_status_pattern) => write_status_pattern, "Refunds a request if its response has one of these statuses."),
-        field!("header": ValueSchema::Text(&["x-cost"]), header = read(header_name) => OutputValue::text,
+        without(
+            field!("if-status": STATUS_PATTERNS, [if_status] = read(parse_status_pattern) => write_status_pattern, "Charges a request only if its response has one of these statuses."),
+            "Either `refund-status` or `header` is needed.",
+        ),
+        with_example(
+            without(
+                field!("refund-status": STATUS_PATTERNS, [refund_status] = read(parse_status_pattern) => write_status_pattern, "Refunds a request if its response has one of these statuses."),
+                "Either `if-status` or `header` is needed.",
+            ),
+            || OutputValue::text("5xx"),
+        ),
+        without(
+            field!("header": ValueSchema::Text(TextKind::HeaderName, &["x-cost"]), header = read(header_name) => OutputValue::text,
             "The response header that contains the cost."),
+            "Either `if-status` or `refund-status` is needed.",
+        ),
     ],
 };
 
@@ -72,24 +96,36 @@ pub(super) static ADAPTIVE: MapSchema<AdaptiveSpec> = MapSchema {
     name: "adaptive",
     required: &["target"],
     keys: &[
-        field!("target": ValueSchema::Text(&["250ms"]), target = positive_duration => write_duration, always,
+        field!("target": duration(&["250ms"]), target = positive_duration => write_duration, always,
             "The latency to keep."),
-        field!("min": ValueSchema::Integer, min = integer(1..=u64::MAX) => write_number,
+        with_default(
+            field!("min": ValueSchema::Integer("requests", 4), min = integer(1..=u64::MAX) => write_number,
             "The lower bound of the concurrency limit."),
-        field!("max": ValueSchema::Integer, max = integer(1..=1_000_000) => write_number,
+            || OutputValue::Number(DEFAULT_MIN_CONCURRENCY),
+        ),
+        with_default(
+            field!("max": ValueSchema::Integer("requests", 200), max = integer(1..=1_000_000) => write_number,
             "The upper bound of the concurrency limit."),
+            || OutputValue::Number(DEFAULT_MAX_CONCURRENCY),
+        ),
     ],
 };
 
 pub(super) const BYTE_RATE: ValueSchema =
-    ValueSchema::Text(&["1MB/s", "200kB/s burst 1MB", "100kB/s after 200kB"]);
+    ValueSchema::Text(TextKind::ByteRate, &["1MB/s", "200kB/s burst 1MB", "100kB/s after 200kB"]);
 
 pub(super) static BANDWIDTH: MapSchema<BandwidthSpec> = MapSchema {
     name: "bandwidth",
     required: &[],
     keys: &[
-        field!("down": BYTE_RATE, down = read(parse_bandwidth_rate) => OutputValue::text, "The rate from server to client."),
-        field!("up": BYTE_RATE, up = read(parse_bandwidth_rate) => OutputValue::text, "The rate from client to server."),
+        without(
+            field!("down": BYTE_RATE, down = read(parse_bandwidth_rate) => OutputValue::text, "The rate from server to client."),
+            "Responses are not limited.",
+        ),
+        without(
+            field!("up": BYTE_RATE, up = read(parse_bandwidth_rate) => OutputValue::text, "The rate from client to server."),
+            "Requests are not limited.",
+        ),
     ],
 };
 

@@ -3,18 +3,23 @@
 use super::{
     PolicyReader,
     admission::write_class_percents,
-    rule::TIME,
     values::{parse_bandwidth_rate, unknown_word_error, write_duration, write_number, write_path},
 };
 use crate::{
-    map_schema::{MapSchema, OutputValue, ValueSchema, field, key},
+    map_schema::{
+        MapSchema, OutputValue, TextKind, ValueSchema, duration, field, key, percentage, with_default,
+        without,
+    },
     model::{FailingSpec, FeatureSpec, LoadSignalSpec, LoadSpec, ScaleSpec, ShedSpec},
     source::{SyntaxKey, SyntaxNode, SyntaxValue},
 };
 use tidegate_core::Percent;
-use tidegate_overload::{LoadLevel, load::MachineSignal};
+use tidegate_overload::{
+    ErrorRateSettings, LoadLevel, LoadLevels, LoadMonitor, ScalePolicy,
+    load::{HostPaths, MachineSignal},
+};
 
-const PERCENT: ValueSchema = ValueSchema::Text(&["80%"]);
+const PERCENT: ValueSchema = percentage(&["80%"]);
 const SIGNAL_NAMES: [&str; 6] = ["cpu", "memory", "descriptors", "cpu-stall", "memory-stall", "io-stall"];
 const LEVELS: [(&str, LoadLevel); 3] =
     [("normal", LoadLevel::Normal), ("busy", LoadLevel::Busy), ("critical", LoadLevel::Critical)];
@@ -28,32 +33,59 @@ pub(super) static LOAD: MapSchema<LoadSpec> = MapSchema {
     name: "load",
     required: &[],
     keys: &[
-        key(
-            "signals",
-            "The signals to measure: names, or a map with the value of each that counts as 100 %; all that this machine provides by default.",
-            ValueSchema::AnyOf(&[
-                ValueSchema::OneOrMany(&ValueSchema::Keyword(&SIGNAL_NAMES)),
-                ValueSchema::NamedMap(&PERCENT),
-            ]),
-            |reader, node, it| it.signals = reader.signals(node),
-            |it| write_signals(&it.signals),
+        without(
+            key(
+                "signals",
+                "The signals to measure: names, or a map with the value of each that counts as 100 %.",
+                ValueSchema::AnyOf(&[
+                    ValueSchema::OneOrMany(&ValueSchema::Keyword(&SIGNAL_NAMES)),
+                    ValueSchema::NamedMap("cpu", &PERCENT),
+                ]),
+                |reader, node, it| it.signals = reader.signals(node),
+                |it| write_signals(&it.signals),
+            ),
+            "All signals that this machine provides are measured.",
         ),
-        field!("normal": PERCENT, normal = percent => OutputValue::text,
-            "The load from which the level is normal; 50% by default."),
-        field!("busy": PERCENT, busy = percent => OutputValue::text,
-            "The load from which the level is busy; 75% by default."),
-        field!("critical": PERCENT, critical = percent => OutputValue::text,
-            "The load from which the level is critical; 90% by default."),
-        field!("hysteresis": PERCENT, hysteresis = percent => OutputValue::text,
-            "How far the load must fall below a threshold before the level falls or requests are admitted again; 10% by default."),
-        field!("cooldown": TIME, cooldown = positive_duration => write_duration,
-            "For how long the load must stay that low; `5s` by default."),
-        field!("interval": TIME, interval = positive_duration => write_duration,
-            "The interval of the readings; `250ms` by default."),
-        field!("proc": ValueSchema::Text(&["/host/proc"]), proc = path => write_path,
-            "The directory of the kernel's files; `/proc` by default."),
-        field!("cgroup": ValueSchema::Text(&["/host/sys/fs/cgroup"]), cgroup = path => write_path,
-            "The directory of the control groups; `/sys/fs/cgroup` by default."),
+        with_default(
+            field!("normal": percentage(&["40%"]), normal = percent => OutputValue::text,
+            "The load from which the level is normal."),
+            || OutputValue::text(LoadLevels::DEFAULT_THRESHOLDS[0]),
+        ),
+        with_default(
+            field!("busy": percentage(&["70%"]), busy = percent => OutputValue::text,
+            "The load from which the level is busy."),
+            || OutputValue::text(LoadLevels::DEFAULT_THRESHOLDS[1]),
+        ),
+        with_default(
+            field!("critical": percentage(&["85%"]), critical = percent => OutputValue::text,
+            "The load from which the level is critical."),
+            || OutputValue::text(LoadLevels::DEFAULT_THRESHOLDS[2]),
+        ),
+        with_default(
+            field!("hysteresis": percentage(&["5%"]), hysteresis = percent => OutputValue::text,
+            "How far the load must fall below a threshold before the level falls or requests are admitted again."),
+            || OutputValue::text(LoadLevels::DEFAULT_HYSTERESIS),
+        ),
+        with_default(
+            field!("cooldown": duration(&["10s"]), cooldown = positive_duration => write_duration,
+            "For how long the load must stay that low."),
+            || OutputValue::text(LoadLevels::DEFAULT_DWELL),
+        ),
+        with_default(
+            field!("interval": duration(&["1s"]), interval = positive_duration => write_duration,
+            "The interval of the readings."),
+            || OutputValue::text(LoadMonitor::DEFAULT_INTERVAL),
+        ),
+        with_default(
+            field!("proc": ValueSchema::Text(TextKind::File, &["/host/proc"]), proc = path => write_path,
+            "The directory of the kernel's files."),
+            || OutputValue::text(HostPaths::PROC),
+        ),
+        with_default(
+            field!("cgroup": ValueSchema::Text(TextKind::File, &["/host/sys/fs/cgroup"]), cgroup = path => write_path,
+            "The directory of the control groups."),
+            || OutputValue::text(HostPaths::CGROUP),
+        ),
     ],
 };
 
@@ -66,10 +98,16 @@ pub(super) static FEATURE: MapSchema<FeatureSpec> = MapSchema {
     name: "feature",
     required: &[],
     keys: &[
-        field!("off-at": ValueSchema::Keyword(&["normal", "busy", "critical"]), off_at = keyword(&LEVELS) => OutputValue::text,
+        without(
+            field!("off-at": ValueSchema::Keyword(&["normal", "busy", "critical"]), off_at = keyword(&LEVELS) => OutputValue::text,
             "The load level from which the feature is off."),
-        field!("off-during": ValueSchema::Text(&["mon-fri 18:00-22:00"]), off_during = parse => OutputValue::text,
+            "The load does not disable the feature.",
+        ),
+        without(
+            field!("off-during": ValueSchema::Text(TextKind::TimeWindows, &["mon-fri 18:00-22:00"]), off_during = parse => OutputValue::text,
             "The times at which the feature is off."),
+            "The time of day does not disable the feature.",
+        ),
     ],
 };
 
@@ -77,29 +115,51 @@ pub(super) static SCALE: MapSchema<ScaleSpec> = MapSchema {
     name: "scale",
     required: &[],
     keys: &[
-        field!("high": PERCENT, high = percent => OutputValue::text,
-            "The load from which the quota shrinks; 80% by default."),
-        field!("low": PERCENT, low = percent => OutputValue::text,
-            "The load up to which the quota grows back; 50% by default."),
-        field!("min": ValueSchema::Text(&["x0.1"]), min = parse => OutputValue::text,
-            "The minimum factor; x0.1 by default."),
-        field!("interval": TIME, interval = positive_duration => write_duration,
-            "The minimum time between two steps; `5s` by default."),
+        with_default(
+            field!("high": percentage(&["90%"]), high = percent => OutputValue::text,
+            "The load from which the quota shrinks."),
+            || OutputValue::text(ScalePolicy::default().high_load()),
+        ),
+        with_default(
+            field!("low": percentage(&["40%"]), low = percent => OutputValue::text,
+            "The load up to which the quota grows back."),
+            || OutputValue::text(ScalePolicy::default().low_load()),
+        ),
+        with_default(
+            field!("min": ValueSchema::Text(TextKind::Factor, &["x0.25"]), min = parse => OutputValue::text,
+            "The minimum factor."),
+            || OutputValue::text(ScalePolicy::default().floor()),
+        ),
+        with_default(
+            field!("interval": duration(&["10s"]), interval = positive_duration => write_duration,
+            "The minimum time between two steps."),
+            || OutputValue::text(ScalePolicy::default().step_interval()),
+        ),
     ],
 };
 
-pub(super) const SHED_SHAPE: ValueSchema = ValueSchema::AnyOf(&[PERCENT, ValueSchema::NamedMap(&PERCENT)]);
+pub(super) const SHED_SHAPE: ValueSchema =
+    ValueSchema::AnyOf(&[PERCENT, ValueSchema::NamedMap("low", &PERCENT)]);
 
 pub(super) static FAILING: MapSchema<FailingSpec> = MapSchema {
     name: "while-failing",
     required: &[],
     keys: &[
-        field!("min-calls": ValueSchema::Integer, min_calls = integer(0..=1_000_000_000) => write_number,
-            "The quota applies only if a key has more calls than this in the window; 100 by default."),
-        field!("failure-rate": PERCENT, failure_rate = percent => OutputValue::text,
-            "The quota applies only if more than this share of the calls failed; 50% by default."),
-        field!("window-size": TIME, window_size = positive_duration => write_duration,
-            "The window of the calls; `10s` by default."),
+        with_default(
+            field!("min-calls": ValueSchema::Integer("calls", 50), min_calls = integer(0..=1_000_000_000) => write_number,
+            "The quota applies only if a key has more calls than this in the window."),
+            || OutputValue::Number(ErrorRateSettings::DEFAULT_REQUEST_THRESHOLD),
+        ),
+        with_default(
+            field!("failure-rate": percentage(&["20%"]), failure_rate = percent => OutputValue::text,
+            "The quota applies only if more than this share of the calls failed."),
+            || OutputValue::text(ErrorRateSettings::DEFAULT_ERROR_THRESHOLD),
+        ),
+        with_default(
+            field!("window-size": duration(&["30s"]), window_size = positive_duration => write_duration,
+            "The window of the calls."),
+            || OutputValue::text(ErrorRateSettings::DEFAULT_WINDOW),
+        ),
     ],
 };
 

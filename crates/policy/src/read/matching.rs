@@ -2,7 +2,7 @@
 
 use super::{PolicyReader, ValueError, path::parse_path, references::ReferenceTarget};
 use crate::{
-    map_schema::{MapSchema, OutputValue, ValueSchema, field, key},
+    map_schema::{MapSchema, OutputValue, TextKind, ValueSchema, field, key, without},
     matching::check_condition,
     model::{Expression, Glob, Match, Network, ValueGlobs},
     source::{SyntaxNode, SyntaxValue, truncate},
@@ -14,120 +14,158 @@ pub(crate) static MATCH: MapSchema<Match> = MapSchema {
     name: "match",
     required: &[],
     keys: &[
-        field!("method": ValueSchema::OneOrMany(&ValueSchema::Text(&["GET", "POST"])), [methods] = method,
+        without(
+            field!("method": ValueSchema::OneOrMany(&ValueSchema::Text(TextKind::Method, &["GET", "POST"])), [methods] = method,
             "One of these methods."),
-        field!("path": ValueSchema::OneOrMany(&ValueSchema::Text(&["/login", "/users/{id}/**"])), [paths] = read(parse_path),
+            "Requests with any method match.",
+        ),
+        without(
+            field!("path": ValueSchema::OneOrMany(&ValueSchema::Text(TextKind::PathPattern, &["/login", "/users/{id}/**"])), [paths] = read(parse_path),
             "One of these paths: `*` matches text within a segment, `{name}` one segment, and `**` any number of segments at the end."),
-        field!("host": ValueSchema::OneOrMany(&ValueSchema::Text(&["api.example.com", "*.example.com"])),
+            "Requests with any path match.",
+        ),
+        without(
+            field!("host": ValueSchema::OneOrMany(&ValueSchema::Text(TextKind::Host, &["api.example.com", "*.example.com"])),
             [hosts] = read(parse_host) => |host| OutputValue::text(&host.0),
             "One of these hosts, with `*` for any text, without a port."),
-        key(
-            "header",
-            "All of these headers have one of these values, with `*` for any text.",
-            ValueSchema::NamedMap(&ValueSchema::OneOrMany(&ValueSchema::Scalar)),
-            |reader, node, it| {
-                it.headers = BTreeMap::new();
-                reader.named_entries(node, "header", |reader, name, node| match header_name(&name.text) {
-                    Ok(header) if it.headers.contains_key(&header) => {
-                        reader.report_error(
-                            name.span,
-                            format!("duplicate header `{header}`"),
-                            "remove one of them",
-                        );
+            "Requests with any host match.",
+        ),
+        without(
+            key(
+                "header",
+                "All of these headers have one of these values, with `*` for any text.",
+                ValueSchema::NamedMap("x-plan", &ValueSchema::OneOrMany(&ValueSchema::Scalar("free"))),
+                |reader, node, it| {
+                    it.headers = BTreeMap::new();
+                    reader.named_entries(node, "header", |reader, name, node| {
+                        match header_name(&name.text) {
+                            Ok(header) if it.headers.contains_key(&header) => {
+                                reader.report_error(
+                                    name.span,
+                                    format!("duplicate header `{header}`"),
+                                    "remove one of them",
+                                );
+                            }
+                            Ok(header) => {
+                                it.headers.insert(header, reader.values(node));
+                            }
+                            Err(mistake) => reader.report_error(name.span, mistake.problem, mistake.fix),
+                        }
+                    });
+                },
+                |it| OutputValue::named_map(&it.headers, write_values),
+            ),
+            "Headers do not matter.",
+        ),
+        without(
+            key(
+                "query",
+                "All of these query parameters have one of these values.",
+                ValueSchema::NamedMap("page", &ValueSchema::OneOrMany(&ValueSchema::Scalar("first"))),
+                |reader, node, it| it.queries = reader.values_by_name(node, "query"),
+                |it| OutputValue::named_map(&it.queries, write_values),
+            ),
+            "Query parameters do not matter.",
+        ),
+        without(
+            key(
+                "cookie",
+                "All of these cookies have one of these values.",
+                ValueSchema::NamedMap("beta", &ValueSchema::OneOrMany(&ValueSchema::Scalar("yes"))),
+                |reader, node, it| it.cookies = reader.values_by_name(node, "cookie"),
+                |it| OutputValue::named_map(&it.cookies, write_values),
+            ),
+            "Cookies do not matter.",
+        ),
+        without(
+            key(
+                "descriptor",
+                "All of these entries of a descriptor of Envoy have one of these values. HTTP requests have no descriptor.",
+                ValueSchema::NamedMap("path", &ValueSchema::OneOrMany(&ValueSchema::Scalar("search"))),
+                |reader, node, it| it.descriptor = reader.values_by_name(node, "descriptor"),
+                |it| OutputValue::named_map(&it.descriptor, write_values),
+            ),
+            "Descriptors do not matter.",
+        ),
+        without(
+            key(
+                "client",
+                "The address of the client is in one of these networks, or lists.",
+                ValueSchema::OneOrMany(&ValueSchema::Text(TextKind::Client, &["10.0.0.0/8", "internal"])),
+                |reader, node, it| it.clients = reader.networks(node),
+                |it| OutputValue::text_list(&it.clients),
+            ),
+            "Requests from any address match.",
+        ),
+        without(
+            key(
+                "listener",
+                "The request arrived at a listener with one of these names.",
+                ValueSchema::OneOrMany(&ValueSchema::Text(TextKind::Name, &["internal"])),
+                |reader, node, it| {
+                    it.listeners = reader.one_or_many(node, |reader, node| {
+                        let name = reader.name(node)?;
+                        reader.add_reference(ReferenceTarget::Listener, &name, node.span);
+                        Some(name)
+                    });
+                },
+                |it| OutputValue::text_list(&it.listeners),
+            ),
+            "Requests to any listener match.",
+        ),
+        without(
+            key(
+                "not",
+                "Excludes requests that match this.",
+                ValueSchema::Map(|| MATCH.outline()),
+                |reader, node, it| {
+                    let mut not = Match::default();
+                    reader.read_map(node, &MATCH, &mut not);
+                    match &node.value {
+                        SyntaxValue::Map(entries) if entries.is_empty() => {
+                            reader.report_error(
+                                node.span,
+                                "empty `not` excludes all requests",
+                                "add a condition, or remove it",
+                            );
+                        }
+                        _ => it.not = Some(Box::new(not)),
                     }
-                    Ok(header) => {
-                        it.headers.insert(header, reader.values(node));
-                    }
-                    Err(mistake) => reader.report_error(name.span, mistake.problem, mistake.fix),
-                });
-            },
-            |it| OutputValue::named_map(&it.headers, write_values),
+                },
+                |it| it.not.as_ref().map(|not| MATCH.write(not)),
+            ),
+            "Nothing is excluded.",
         ),
-        key(
-            "query",
-            "All of these query parameters have one of these values.",
-            ValueSchema::NamedMap(&ValueSchema::OneOrMany(&ValueSchema::Scalar)),
-            |reader, node, it| it.queries = reader.values_by_name(node, "query"),
-            |it| OutputValue::named_map(&it.queries, write_values),
+        without(
+            key(
+                "any",
+                "At least one of these matches as well.",
+                ValueSchema::OneOrMany(&ValueSchema::Map(|| MATCH.outline())),
+                |reader, node, it| {
+                    it.any = reader.one_or_many(node, |reader, node| {
+                        let matching = reader.matching(node);
+                        if let SyntaxValue::Map(entries) = &node.value
+                            && entries.is_empty()
+                        {
+                            let problem = "empty item in `any` matches all requests";
+                            reader.report_error(node.span, problem, "add a condition, or remove `any`");
+                        }
+                        Some(matching)
+                    });
+                },
+                |it| OutputValue::one_or_many(&it.any, |each| MATCH.write(each)),
+            ),
+            "No alternatives are needed.",
         ),
-        key(
-            "cookie",
-            "All of these cookies have one of these values.",
-            ValueSchema::NamedMap(&ValueSchema::OneOrMany(&ValueSchema::Scalar)),
-            |reader, node, it| it.cookies = reader.values_by_name(node, "cookie"),
-            |it| OutputValue::named_map(&it.cookies, write_values),
-        ),
-        key(
-            "descriptor",
-            "All of these entries of a descriptor of Envoy have one of these values. HTTP requests have no descriptor.",
-            ValueSchema::NamedMap(&ValueSchema::OneOrMany(&ValueSchema::Scalar)),
-            |reader, node, it| it.descriptor = reader.values_by_name(node, "descriptor"),
-            |it| OutputValue::named_map(&it.descriptor, write_values),
-        ),
-        key(
-            "client",
-            "The address of the client is in one of these networks, or lists.",
-            ValueSchema::OneOrMany(&ValueSchema::Text(&["10.0.0.0/8", "internal"])),
-            |reader, node, it| it.clients = reader.networks(node),
-            |it| OutputValue::text_list(&it.clients),
-        ),
-        key(
-            "listener",
-            "The request arrived at a listener with one of these names.",
-            ValueSchema::OneOrMany(&ValueSchema::Text(&["internal"])),
-            |reader, node, it| {
-                it.listeners = reader.one_or_many(node, |reader, node| {
-                    let name = reader.name(node)?;
-                    reader.add_reference(ReferenceTarget::Listener, &name, node.span);
-                    Some(name)
-                });
-            },
-            |it| OutputValue::text_list(&it.listeners),
-        ),
-        key(
-            "not",
-            "Excludes requests that match this.",
-            ValueSchema::Map(|| MATCH.outline()),
-            |reader, node, it| {
-                let mut not = Match::default();
-                reader.read_map(node, &MATCH, &mut not);
-                match &node.value {
-                    SyntaxValue::Map(entries) if entries.is_empty() => {
-                        reader.report_error(
-                            node.span,
-                            "empty `not` excludes all requests",
-                            "add a condition, or remove it",
-                        );
-                    }
-                    _ => it.not = Some(Box::new(not)),
-                }
-            },
-            |it| it.not.as_ref().map(|not| MATCH.write(not)),
-        ),
-        key(
-            "any",
-            "At least one of these matches as well.",
-            ValueSchema::OneOrMany(&ValueSchema::Map(|| MATCH.outline())),
-            |reader, node, it| {
-                it.any = reader.one_or_many(node, |reader, node| {
-                    let matching = reader.matching(node);
-                    if let SyntaxValue::Map(entries) = &node.value
-                        && entries.is_empty()
-                    {
-                        let problem = "empty item in `any` matches all requests";
-                        reader.report_error(node.span, problem, "add a condition, or remove `any`");
-                    }
-                    Some(matching)
-                });
-            },
-            |it| OutputValue::one_or_many(&it.any, |each| MATCH.write(each)),
-        ),
-        key(
-            "when",
-            "A CEL expression that is true.",
-            ValueSchema::Text(&["request.size > 1000"]),
-            |reader, node, it| it.when = reader.expression(node, check_condition),
-            |it| it.when.as_ref().map(|when| OutputValue::text(&when.0)),
+        without(
+            key(
+                "when",
+                "A CEL expression that is true.",
+                ValueSchema::Text(TextKind::Expression, &["request.size > 1000"]),
+                |reader, node, it| it.when = reader.expression(node, check_condition),
+                |it| it.when.as_ref().map(|when| OutputValue::text(&when.0)),
+            ),
+            "There is no further condition.",
         ),
     ],
 };

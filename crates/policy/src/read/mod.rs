@@ -19,6 +19,7 @@ mod template;
 mod upstream;
 mod values;
 
+pub(crate) use matching::MATCH;
 pub use matching::is_host;
 pub use path::is_path;
 pub(crate) use policy::POLICY;

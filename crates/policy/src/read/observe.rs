@@ -6,12 +6,12 @@ use super::{
     values::{write_duration, write_number},
 };
 use crate::{
-    map_schema::{MapSchema, OutputValue, ValueSchema, field},
+    map_schema::{MapSchema, OutputValue, TextKind, ValueSchema, duration, field, percentage},
     model::{KeyDisplay, Metrics, Observe, Traces},
     source::{SyntaxNode, SyntaxValue},
 };
 
-const ENDPOINT: ValueSchema = ValueSchema::Text(&["http://127.0.0.1:4318"]);
+const ENDPOINT: ValueSchema = ValueSchema::Text(TextKind::Url, &["http://127.0.0.1:4318"]);
 const KEY_DISPLAYS: [(&str, KeyDisplay); 2] = [("plain", KeyDisplay::Plain), ("hashed", KeyDisplay::Hashed)];
 
 /// The maximum number of recorded denials or requests. It bounds the memory and the time to search them.
@@ -21,14 +21,14 @@ pub(super) static OBSERVE: MapSchema<Observe> = MapSchema {
     name: "observe",
     required: &[],
     keys: &[
-        field!("denials": ValueSchema::Integer, denials = integer(0..=MAX_RECORDS) => write_number, default Observe::default(),
-            "The number of recent denials to record, each with an id that the response contains; 0 by default."),
+        field!("denials": ValueSchema::Integer("denials", 10_000), denials = integer(0..=MAX_RECORDS) => write_number, default Observe::default(),
+            "The number of recent denials to record, each with an id that the response contains."),
         field!("keys": keys in KEY_DISPLAYS,
-            "How keys, addresses and users are shown; `plain` by default."),
-        field!("history": ValueSchema::Integer, history = integer(0..=MAX_RECORDS) => write_number, default Observe::default(),
-            "The number of recent requests to record; 0 by default."),
-        field!("share": ValueSchema::Text(&["10%"]), share = percent => OutputValue::text, default Observe::default(),
-            "The share of clients whose requests are recorded in the history; all by default."),
+            "How keys, addresses and users are shown."),
+        field!("history": ValueSchema::Integer("requests", 10_000), history = integer(0..=MAX_RECORDS) => write_number, default Observe::default(),
+            "The number of recent requests to record."),
+        field!("share": percentage(&["10%"]), share = percent => OutputValue::text, default Observe::default(),
+            "The share of clients whose requests are recorded in the history."),
     ],
 };
 
@@ -38,10 +38,10 @@ pub(super) static METRICS: MapSchema<Metrics> = MapSchema {
     keys: &[
         field!("endpoint": ENDPOINT, endpoint = endpoint => OutputValue::text, always,
             "The URL of an OTLP collector over HTTP; `/v1/metrics` is added."),
-        field!("interval": ValueSchema::Text(&["10s"]), interval = positive_duration => write_duration, default Metrics::default(),
-            "The export interval; 10s by default."),
-        field!("service": ValueSchema::Text(&["shop"]), service = name => OutputValue::text, default Metrics::default(),
-            "The service name of the gateway; `tidegate` by default."),
+        field!("interval": duration(&["1min"]), interval = positive_duration => write_duration, default Metrics::default(),
+            "The export interval."),
+        field!("service": ValueSchema::Text(TextKind::Name, &["shop"]), service = name => OutputValue::text, default Metrics::default(),
+            "The service name of the gateway."),
     ],
 };
 
@@ -55,10 +55,10 @@ pub(super) static TRACES: MapSchema<Traces> = MapSchema {
     keys: &[
         field!("endpoint": ENDPOINT, endpoint = endpoint => OutputValue::text, always,
             "The URL of an OTLP collector over HTTP; `/v1/traces` is added."),
-        field!("sample": ValueSchema::Text(&["10%"]), sample = percent => OutputValue::text, default Traces::default(),
-            "The share of requests to trace, for requests without a sampling decision of an earlier hop; all by default."),
-        field!("service": ValueSchema::Text(&["shop"]), service = name => OutputValue::text, default Traces::default(),
-            "The service name of the gateway; `tidegate` by default."),
+        field!("sample": percentage(&["10%"]), sample = percent => OutputValue::text, default Traces::default(),
+            "The share of requests to trace, for requests without a sampling decision of an earlier hop."),
+        field!("service": ValueSchema::Text(TextKind::Name, &["shop"]), service = name => OutputValue::text, default Traces::default(),
+            "The service name of the gateway."),
     ],
 };
 

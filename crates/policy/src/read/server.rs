@@ -7,7 +7,10 @@ use super::{
     values::{write_duration, write_number, write_path, write_size},
 };
 use crate::{
-    map_schema::{MapOutline, MapSchema, OutputValue, ValueSchema, field, key, key_with_default},
+    map_schema::{
+        MapOutline, MapSchema, OutputValue, TextKind, ValueSchema, duration, field, key, key_with_default,
+        without,
+    },
     model::{
         AccessLogFormat, AccessLogSpec, Connections, EscapedSlashes, ListenerSpec, Match, Respond,
         RouteAction, RouteSpec, Tls, Underscores,
@@ -16,8 +19,10 @@ use crate::{
 };
 use std::net::SocketAddr;
 
-pub(super) const TIME: ValueSchema = ValueSchema::Text(&["2s", "500ms"]);
-const SIZE: ValueSchema = ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Text(&["32KiB", "10MB"])]);
+const SIZE: ValueSchema = ValueSchema::AnyOf(&[
+    ValueSchema::Text(TextKind::Size, &["16KiB", "1MB"]),
+    ValueSchema::Integer("bytes", 16_384),
+]);
 const LOG_FORMATS: [(&str, AccessLogFormat); 3] = [
     ("none", AccessLogFormat::None),
     ("json", AccessLogFormat::Json),
@@ -42,18 +47,24 @@ static LISTENER: MapSchema<ListenerMap> = MapSchema {
     name: "listen",
     required: &["address"],
     keys: &[
-        field!("name": ValueSchema::Text(&["internal"]), name = name => OutputValue::text,
+        without(
+            field!("name": ValueSchema::Text(TextKind::Name, &["internal"]), name = name => OutputValue::text,
             "The name that `listener` in a `match` refers to. Several listeners may share a name."),
-        field!("address": ValueSchema::Text(&["127.0.0.1:8443"]), address = socket => OutputValue::text,
+            "No `match` can refer to the listener.",
+        ),
+        field!("address": ValueSchema::Text(TextKind::Address, &["127.0.0.1:8443"]), address = socket => OutputValue::text,
             "An address and a port."),
-        field!("tls": ValueSchema::Map(|| TLS.outline()), tls = tls => |tls| TLS.write(tls),
-            "The TLS certificate and key; plain text by default."),
+        without(
+            field!("tls": ValueSchema::Map(|| TLS.outline()), tls = tls => |tls| TLS.write(tls),
+            "The TLS certificate and key."),
+            "Connections are plain text.",
+        ),
     ],
 };
 
 /// The value of `listen`.
 pub(super) const LISTEN_SHAPE: ValueSchema = ValueSchema::OneOrMany(&ValueSchema::AnyOf(&[
-    ValueSchema::Text(&["127.0.0.1:8080"]),
+    ValueSchema::Text(TextKind::Address, &["0.0.0.0:8080"]),
     ValueSchema::Map(|| LISTENER.outline()),
 ]));
 
@@ -61,12 +72,15 @@ pub(super) static TLS: MapSchema<Tls> = MapSchema {
     name: "tls",
     required: &["certificate", "key"],
     keys: &[
-        field!("certificate": ValueSchema::Text(&["server.pem"]), certificate = path => write_path, always,
+        field!("certificate": ValueSchema::Text(TextKind::File, &["server.pem"]), certificate = path => write_path, always,
             "The file with the certificate chain (PEM)."),
-        field!("key": ValueSchema::Text(&["server.key"]), key = path => write_path, always,
+        field!("key": ValueSchema::Text(TextKind::File, &["server.key"]), key = path => write_path, always,
             "The file with the private key (PEM)."),
-        field!("client-ca": ValueSchema::Text(&["clients.pem"]), client_ca = path => write_path,
+        without(
+            field!("client-ca": ValueSchema::Text(TextKind::File, &["clients.pem"]), client_ca = path => write_path,
             "The file with CA certificates (PEM). Clients must present a certificate that one of them has issued."),
+            "Clients need no certificate.",
+        ),
     ],
 };
 
@@ -74,24 +88,28 @@ pub(super) static CONNECTIONS: MapSchema<Connections> = MapSchema {
     name: "connections",
     required: &[],
     keys: &[
-        field!("max": ValueSchema::Integer, max = integer(1..=u64::MAX) => write_number, default default_connections(),
+        field!("max": ValueSchema::Integer("connections", 5_000), max = integer(1..=u64::MAX) => write_number, default default_connections(),
             "The maximum number of concurrent connections."),
-        field!("max-per-client": ValueSchema::Integer, per_client = integer(1..=u64::MAX) => write_number, default default_connections(),
-            "The maximum number of concurrent connections from one IPv4 address or one IPv6 network."),
-        field!("header-timeout": TIME, header_timeout = positive_duration => write_duration, default default_connections(),
-            "The timeout for receiving the head of a request."),
-        field!("body-timeout": TIME, body_timeout = positive_duration => write_duration, default default_connections(),
-            "The timeout between two reads of a request body."),
-        field!("idle-timeout": TIME, idle_timeout = positive_duration => write_duration, default default_connections(),
-            "The timeout of an idle connection."),
-        field!("tunnel-timeout": TIME, tunnel_timeout = positive_duration => write_duration, default default_connections(),
+        field!("max-per-client": ValueSchema::Integer("connections", 50), per_client = integer(1..=u64::MAX) => write_number, default default_connections(),
+            "The maximum number of concurrent connections from one IPv4 address or one /64 network of IPv6."),
+        field!("header-timeout": duration(&["5s"]), header_timeout = positive_duration => write_duration, default default_connections(),
+            "The timeout for receiving the head of a request, and for a TLS handshake."),
+        field!("body-timeout": duration(&["10s"]), body_timeout = positive_duration => write_duration, default default_connections(),
+            "The timeout between two reads of a request body; then the response is 408."),
+        field!("idle-timeout": duration(&["60s"]), idle_timeout = positive_duration => write_duration, default default_connections(),
+            "The timeout of a connection that waits for its next request."),
+        field!("tunnel-timeout": duration(&["10min"]), tunnel_timeout = positive_duration => write_duration, default default_connections(),
             "The idle timeout of an upgraded connection, such as a WebSocket."),
         field!("max-header-size": SIZE, header_size = size => write_size, default default_connections(),
-            "The maximum size of the head of a request."),
+            "The maximum size of the head of a request; a larger one gets 431."),
         key_with_default(
             "max-body-size",
-            "The maximum size of the body of a request; `none` for no limit.",
-            ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Text(&["none", "10MB"])]),
+            "The maximum size of the body of a request; a larger one gets 413. `none` is without a limit.",
+            ValueSchema::AnyOf(&[
+                ValueSchema::Text(TextKind::Size, &["10MB"]),
+                ValueSchema::Integer("bytes", 10_000_000),
+                ValueSchema::Keyword(&["none"]),
+            ]),
             |reader, node, it| {
                 it.body_size = match &node.value {
                     SyntaxValue::Text(none) if none == "none" => None,
@@ -101,8 +119,8 @@ pub(super) static CONNECTIONS: MapSchema<Connections> = MapSchema {
             |it| it.body_size.as_ref().map(write_size),
             || default_connections().body_size.as_ref().map_or_else(|| OutputValue::text("none"), write_size),
         ),
-        field!("drain-timeout": TIME, drain_timeout = duration => write_duration, default default_connections(),
-            "The time that requests in flight get to finish at shutdown."),
+        field!("drain-timeout": duration(&["20s"]), drain_timeout = duration => write_duration, default default_connections(),
+            "The time that requests in flight get to finish when the gateway stops, or when new workers take over."),
         field!("escaped-slashes": escaped_slashes in ESCAPED_SLASHES,
             "What happens to a path with an escaped slash (`%2F`): `reject` responds with 400, `keep` treats it as part of its segment, `unescape` as a slash."),
         field!("underscores-in-headers": underscores in UNDERSCORES,
@@ -126,22 +144,31 @@ pub(super) static ROUTE: MapSchema<RouteMap> = MapSchema {
     name: "route",
     required: &[],
     keys: &[
-        key(
-            "upstream",
-            "The name of the upstream that requests are forwarded to.",
-            ValueSchema::Text(&["app"]),
-            |reader, node, it| it.upstream = Some(reader.upstream_name(node).unwrap_or_default()),
-            |it| it.upstream.as_ref().map(OutputValue::text),
+        without(
+            key(
+                "upstream",
+                "The name of the upstream that requests are forwarded to.",
+                ValueSchema::Text(TextKind::Name, &["app"]),
+                |reader, node, it| it.upstream = Some(reader.upstream_name(node).unwrap_or_default()),
+                |it| it.upstream.as_ref().map(OutputValue::text),
+            ),
+            "The route needs `respond`.",
         ),
-        field!("respond": ValueSchema::AnyOf(&[ValueSchema::Keyword(&["drop"]), ValueSchema::Map(|| RESPOND.outline())]),
+        without(
+            field!("respond": ValueSchema::AnyOf(&[ValueSchema::Keyword(&["drop"]), ValueSchema::Map(|| RESPOND.outline())]),
             respond = respond => write_respond,
             "The response of the gateway itself: a status, a redirect, or `drop`."),
-        key(
-            "match",
-            "Which requests the route matches; all by default. The keys of `match` may also be keys of the route.",
-            ValueSchema::Map(|| MATCH.outline()),
-            |reader, node, it| it.matching = reader.matching(node),
-            |it| MATCH.write_non_empty(&it.matching),
+            "The route needs `upstream`.",
+        ),
+        without(
+            key(
+                "match",
+                "Which requests the route matches. The keys of `match` may also be keys of the route.",
+                ValueSchema::Map(|| MATCH.outline()),
+                |reader, node, it| it.matching = reader.matching(node),
+                |it| MATCH.write_non_empty(&it.matching),
+            ),
+            "The route matches all requests.",
         ),
     ],
 };
@@ -167,8 +194,11 @@ pub(super) static LOG: MapSchema<AccessLogSpec> = MapSchema {
     required: &[],
     keys: &[
         field!("format": format in LOG_FORMATS, "The format of an entry."),
-        field!("file": ValueSchema::Text(&["access.log"]), file = path => write_path,
-            "The file; standard output by default."),
+        without(
+            field!("file": ValueSchema::Text(TextKind::File, &["access.log"]), file = path => write_path,
+            "The file of the log."),
+            "Entries are written to standard output.",
+        ),
     ],
 };
 

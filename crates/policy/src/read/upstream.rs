@@ -3,17 +3,16 @@
 use super::{
     PolicyReader, ValueError,
     admission::BREAKER,
-    server::TIME,
     values::{write_duration, write_number},
 };
 use crate::{
-    map_schema::{MapSchema, OutputValue, ValueSchema, field, key},
+    map_schema::{MapSchema, OutputValue, TextKind, ValueSchema, duration, field, key, percentage, without},
     model::{Balance, HealthCheck, Protocol, Retries, Timeouts, Upstream, UpstreamServer},
     source::{SyntaxNode, SyntaxValue, truncate},
 };
 use std::net::Ipv6Addr;
 
-const URL: ValueSchema = ValueSchema::Text(&["http://127.0.0.1:9000", UpstreamServer::ECHO]);
+const URL: ValueSchema = ValueSchema::Text(TextKind::Url, &["http://127.0.0.1:9000", UpstreamServer::ECHO]);
 const BALANCES: [(&str, Balance); 3] = [
     ("round-robin", Balance::RoundRobin),
     ("least-requests", Balance::LeastRequests),
@@ -28,45 +27,65 @@ pub(super) static UPSTREAM: MapSchema<Upstream> = MapSchema {
     keys: &[
         field!("servers": ValueSchema::OneOrMany(&ValueSchema::AnyOf(&[URL, ValueSchema::Map(|| SERVER.outline())])),
             [servers] = server => write_server, "The servers of the upstream."),
-        field!("balance": balance in BALANCES, "How a server is selected."),
-        field!("protocol": protocol in PROTOCOLS, "The protocol to the servers."),
-        field!("timeouts": timeouts { TIMEOUTS }, "The timeout of each phase."),
-        field!("keep-alive": ValueSchema::Integer,
+        field!("balance": balance in BALANCES, "How a server is selected: `round-robin` by weight, `least-requests` of two random servers, or `client`, the same server for each client."),
+        field!("protocol": protocol in PROTOCOLS, "The protocol to the servers. Without TLS, `http2` is used with prior knowledge."),
+        without(
+            field!("timeouts": timeouts { TIMEOUTS }, "The timeout of each phase."),
+            "The defaults of its keys apply.",
+        ),
+        field!("keep-alive": ValueSchema::Integer("connections", 32),
             keep_alive = integer(0..=1_000_000) => write_number, default default_upstream(),
             "The maximum number of idle connections to each server, per worker."),
-        field!("max-fails": ValueSchema::Integer,
+        field!("max-fails": ValueSchema::Integer("failures", 5),
             max_fails = integer(0..=1_000_000) => write_number, default default_upstream(),
             "The number of consecutive failures after which a server is skipped while another one is available; 0 for never."),
-        field!("fail-timeout": TIME, fail_timeout = positive_duration => write_duration, default default_upstream(),
+        field!("fail-timeout": duration(&["30s"]), fail_timeout = positive_duration => write_duration, default default_upstream(),
             "The time that a failed server is skipped."),
-        key(
-            "health",
-            "The active health check: a path, or a map.",
-            ValueSchema::AnyOf(&[ValueSchema::Text(&["/healthz"]), ValueSchema::Map(|| HEALTH.outline())]),
-            |reader, node, it| {
-                let mut health = HealthCheck::default();
-                match &node.value {
-                    SyntaxValue::Text(_) => {
-                        health.path = reader.read(node, parse_health_path).unwrap_or_default();
+        without(
+            key(
+                "health",
+                "The active health check: a path, or a map.",
+                ValueSchema::AnyOf(&[
+                    ValueSchema::Text(TextKind::Path, &["/healthz"]),
+                    ValueSchema::Map(|| HEALTH.outline()),
+                ]),
+                |reader, node, it| {
+                    let mut health = HealthCheck::default();
+                    match &node.value {
+                        SyntaxValue::Text(_) => {
+                            health.path = reader.read(node, parse_health_path).unwrap_or_default();
+                        }
+                        _ => reader.read_map(node, &HEALTH, &mut health),
                     }
-                    _ => reader.read_map(node, &HEALTH, &mut health),
-                }
-                it.health = Some(health);
-            },
-            |it| it.health.as_ref().map(|health| HEALTH.write(health)),
+                    it.health = Some(health);
+                },
+                |it| it.health.as_ref().map(|health| HEALTH.write(health)),
+            ),
+            "There are no health checks.",
         ),
-        field!("breaker": ValueSchema::Map(|| BREAKER.outline()),
+        without(
+            field!("breaker": ValueSchema::Map(|| BREAKER.outline()),
             breaker = breaker => |breaker| BREAKER.write(breaker),
             "A circuit breaker for each server."),
-        key(
-            "retries",
-            "Retries of requests that are safe to repeat: a number, or a map.",
-            ValueSchema::AnyOf(&[ValueSchema::Integer, ValueSchema::Map(|| RETRIES.outline())]),
-            |reader, node, it| match &node.value {
-                SyntaxValue::Number(_) => it.retries.max = reader.integer(node, 0..=10).unwrap_or_default(),
-                _ => reader.read_map(node, &RETRIES, &mut it.retries),
-            },
-            |it| RETRIES.write_non_empty(&it.retries),
+            "There are no circuit breakers.",
+        ),
+        without(
+            key(
+                "retries",
+                "Retries of requests that are safe to repeat: a number, or a map.",
+                ValueSchema::AnyOf(&[
+                    ValueSchema::Integer("retries", 2),
+                    ValueSchema::Map(|| RETRIES.outline()),
+                ]),
+                |reader, node, it| match &node.value {
+                    SyntaxValue::Number(_) => {
+                        it.retries.max = reader.integer(node, 0..=10).unwrap_or_default()
+                    }
+                    _ => reader.read_map(node, &RETRIES, &mut it.retries),
+                },
+                |it| RETRIES.write_non_empty(&it.retries),
+            ),
+            "The defaults of its keys apply.",
         ),
     ],
 };
@@ -81,8 +100,8 @@ static SERVER: MapSchema<UpstreamServer> = MapSchema {
     keys: &[
         field!("url": URL, url = read(parse_url) => OutputValue::text, always,
             "A scheme, a host and a port; or `echo`, a built-in server that responds with the head of each request."),
-        field!("weight": ValueSchema::Integer, weight = integer(1..=1_000) => write_number, default default_server(),
-            "The weight of the server, relative to the others; 1 by default."),
+        field!("weight": ValueSchema::Integer("weight", 2), weight = integer(1..=1_000) => write_number, default default_server(),
+            "The weight of the server, relative to the others."),
     ],
 };
 
@@ -90,11 +109,11 @@ static TIMEOUTS: MapSchema<Timeouts> = MapSchema {
     name: "timeouts",
     required: &[],
     keys: &[
-        field!("connect": TIME, connect = positive_duration => write_duration, default Timeouts::default(),
+        field!("connect": duration(&["1s"]), connect = positive_duration => write_duration, default Timeouts::default(),
             "The timeout for establishing a connection."),
-        field!("response": TIME, response = positive_duration => write_duration, default Timeouts::default(),
-            "The timeout from the last byte of the request to the head of the response."),
-        field!("idle": TIME, idle = positive_duration => write_duration, default Timeouts::default(),
+        field!("response": duration(&["30s"]), response = positive_duration => write_duration, default Timeouts::default(),
+            "The timeout from the last byte of the request to the head of the response; then the response is 504."),
+        field!("idle": duration(&["20s"]), idle = positive_duration => write_duration, default Timeouts::default(),
             "The timeout between two reads of a response body."),
     ],
 };
@@ -103,15 +122,15 @@ static HEALTH: MapSchema<HealthCheck> = MapSchema {
     name: "health",
     required: &["path"],
     keys: &[
-        field!("path": ValueSchema::Text(&["/healthz"]), path = read(parse_health_path) => OutputValue::text, always,
+        field!("path": ValueSchema::Text(TextKind::Path, &["/healthz"]), path = read(parse_health_path) => OutputValue::text, always,
             "The path to request."),
-        field!("interval": TIME, interval = positive_duration => write_duration, default HealthCheck::default(), "The interval between two checks."),
-        field!("timeout": TIME, timeout = positive_duration => write_duration, default HealthCheck::default(),
+        field!("interval": duration(&["10s"]), interval = positive_duration => write_duration, default HealthCheck::default(), "The interval between two checks."),
+        field!("timeout": duration(&["500ms"]), timeout = positive_duration => write_duration, default HealthCheck::default(),
             "The timeout of a check."),
-        field!("unhealthy-threshold": ValueSchema::Integer,
+        field!("unhealthy-threshold": ValueSchema::Integer("checks", 2),
             unhealthy_threshold = integer(1..=1_000) => write_number, default HealthCheck::default(),
             "The number of consecutive failures after which a server is unhealthy."),
-        field!("healthy-threshold": ValueSchema::Integer,
+        field!("healthy-threshold": ValueSchema::Integer("checks", 3),
             healthy_threshold = integer(1..=1_000) => write_number, default HealthCheck::default(),
             "The number of consecutive successes after which a server is healthy again."),
     ],
@@ -121,9 +140,9 @@ static RETRIES: MapSchema<Retries> = MapSchema {
     name: "retries",
     required: &[],
     keys: &[
-        field!("max": ValueSchema::Integer, max = integer(0..=10) => write_number, default Retries::default(),
+        field!("max": ValueSchema::Integer("retries", 2), max = integer(0..=10) => write_number, default Retries::default(),
             "The maximum number of retries per request."),
-        field!("budget": ValueSchema::Text(&["20%"]), budget = percent => OutputValue::text, default Retries::default(),
+        field!("budget": percentage(&["10%"]), budget = percent => OutputValue::text, default Retries::default(),
             "The maximum share of retries among all requests."),
     ],
 };

@@ -399,7 +399,7 @@ fn parse_size(text: &str) -> Result<u64, ValueError> {
     }
 }
 
-/// Parses `open`, `closed`, `local`, or `local N` for N processes that share the quota.
+/// Parses One of `open`, `closed`, `local`, or `local N` for N processes that share the quota.
 fn parse_failure_mode(text: &str) -> Result<FailureMode, ValueError> {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     match (word, rest.trim()) {

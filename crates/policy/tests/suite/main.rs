@@ -17,6 +17,7 @@ mod named_rules;
 mod overload;
 mod print;
 mod priority;
+mod reference;
 mod reload;
 mod requests;
 mod rules;
