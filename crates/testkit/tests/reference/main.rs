@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
 
+mod environment;
 mod http_api;
 mod metrics;
 
