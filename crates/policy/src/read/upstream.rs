@@ -79,7 +79,7 @@ pub(super) static UPSTREAM: MapSchema<Upstream> = MapSchema {
                 ]),
                 |reader, node, it| match &node.value {
                     SyntaxValue::Number(_) => {
-                        it.retries.max = reader.integer(node, 0..=10).unwrap_or_default()
+                        it.retries.max = reader.integer(node, 0..=10).unwrap_or_default();
                     }
                     _ => reader.read_map(node, &RETRIES, &mut it.retries),
                 },

@@ -1,6 +1,6 @@
 //! The reference pages that are generated from files of the repository. Set `TIDEGATE_BLESS` to write them anew.
 
-#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 mod environment;
 mod http_api;
