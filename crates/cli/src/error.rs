@@ -17,6 +17,15 @@ pub(crate) enum CliError {
 }
 
 impl CliError {
+    /// The exit code of the process.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Output(_) => 1,
+            Self::Input(_) => 2,
+            Self::Warnings(_) | Self::Mismatch(_) => 3,
+        }
+    }
+
     /// An input error, with the problem and the fix.
     pub(crate) fn input(text: impl Into<String>) -> Self {
         Self::Input(text.into())

@@ -1,11 +1,4 @@
-//! The binary `tidegate`. This file only maps results to exit codes.
-//!
-//! | code | meaning |
-//! |---|---|
-//! | 0 | success, or a closed standard output |
-//! | 1 | the output could not be written |
-//! | 2 | invalid arguments or input |
-//! | 3 | `check --strict` found warnings, or `bench --expect` found differences |
+//! The binary `tidegate`. This file only maps results to exit codes, which `error.rs` lists.
 
 mod admin;
 mod bench;
@@ -22,7 +15,6 @@ mod simulate;
 mod terminal;
 mod top;
 
-use error::CliError;
 use std::{
     io::{self, Write},
     process::ExitCode,
@@ -34,11 +26,7 @@ fn main() -> ExitCode {
         Err(error) => {
             // Ignore a closed standard error.
             let _ = writeln!(io::stderr(), "error: {error}");
-            match error {
-                CliError::Output(_) => ExitCode::from(1),
-                CliError::Input(_) => ExitCode::from(2),
-                CliError::Warnings(_) | CliError::Mismatch(_) => ExitCode::from(3),
-            }
+            ExitCode::from(error.exit_code())
         }
     }
 }

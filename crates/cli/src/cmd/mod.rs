@@ -16,6 +16,8 @@ mod serve;
 mod shadow;
 mod simulate;
 mod suggest;
+#[cfg(test)]
+mod tests;
 mod top;
 mod verify;
 mod why;
