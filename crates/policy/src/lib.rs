@@ -64,7 +64,8 @@ pub mod model;
 mod print;
 mod problem;
 mod read;
-pub mod reference;
+#[cfg(test)]
+mod reference;
 pub mod schema;
 pub mod source;
 

@@ -1,29 +1,48 @@
 //! The policy reference: pages that list every key with its type, its default, an example and its meaning.
 //!
-//! The pages are generated from the tables of the reader, so that they are complete. The Chinese texts are in `chinese.txt`.
+//! The pages are generated from the tables of the reader, so that they are complete. The Chinese texts are in `chinese.txt`. Only
+//! tests use this module.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::{
     map_schema::{KeyOutline, MapOutline, OutputValue, TextKind, ValueSchema},
     print::write_flow,
     read::{MATCH, POLICY},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fs,
+    path::Path,
+};
+
+/// Set `TIDEGATE_BLESS` to regenerate the pages.
+#[test]
+fn published_references_are_current() {
+    for (file, language) in
+        [("policy-reference.md", Language::English), ("zh/policy-reference.md", Language::Chinese)]
+    {
+        let page = policy_reference(language).unwrap_or_else(|faults| panic!("{}", faults.join("\n")));
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(file);
+        if env::var_os("TIDEGATE_BLESS").is_some() {
+            fs::write(&path, &page).unwrap();
+        }
+        let published = fs::read_to_string(&path).unwrap_or_default();
+        assert!(published == page, "docs/{file} is outdated; run this test with TIDEGATE_BLESS=1");
+    }
+}
 
 /// The language of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Language {
+enum Language {
     /// English, as in the tables.
     English,
     /// Chinese, from the catalog.
     Chinese,
 }
 
-/// Returns the page in Markdown.
-///
-/// # Errors
-///
-/// Returns the texts that the catalog lacks, and those in it that no key has.
-pub fn policy_reference(language: Language) -> Result<String, Vec<String>> {
+/// Returns the page in Markdown, or the texts that the catalog lacks and those in it that no key has.
+fn policy_reference(language: Language) -> Result<String, Vec<String>> {
     let mut page = Page {
         language,
         text: String::new(),
