@@ -66,8 +66,13 @@ fn write_command(page: &mut String, command: &Command) {
         .collect();
     let about =
         command.get_long_about().or(command.get_about()).unwrap_or_else(|| panic!("no description: {usage}"));
-    write!(page, "\n## `{}`\n\n{}\n\n```text\n{usage}\n```\n", name.join(" "), one_line(&about.to_string()))
-        .unwrap();
+    write!(
+        page,
+        "\n## `{}`\n\n{}\n\n```text,format\n{usage}\n```\n",
+        name.join(" "),
+        one_line(&about.to_string())
+    )
+    .unwrap();
     let arguments: Vec<_> = command.get_arguments().filter(|argument| is_shown(argument)).collect();
     if !arguments.is_empty() {
         page.push_str("\n| argument | default | meaning |\n|---|---|---|\n");
@@ -113,7 +118,7 @@ fn write_command(page: &mut String, command: &Command) {
             .unwrap();
     }
     if let Some(examples) = command.get_after_long_help().or(command.get_after_help()) {
-        write!(page, "\n```text\n{}\n```\n", examples.to_string().trim_end()).unwrap();
+        write!(page, "\n```text,format\n{}\n```\n", examples.to_string().trim_end()).unwrap();
     }
     for inner in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         write_command(page, inner);

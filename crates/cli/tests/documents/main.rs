@@ -35,18 +35,25 @@ use std::{
 /// Blocks that do not run here: page, language, how the block starts (all blocks of the language if empty), and why, with the
 /// test or the script that runs it instead.
 const NOT_RUN: &[(&str, &str, &str, &str)] = &[
-    ("README.md", "sh", "cargo install ", "compiles for minutes; `scripts/test` compiles the same package"),
+    ("README.md", "sh", "cargo install ", "compiles for minutes; `scripts/package` installs the program"),
     (
         "docs/tutorial.md",
         "sh",
         "cargo build ",
-        "compiles for minutes; `scripts/test` compiles the same package",
+        "compiles for minutes; `scripts/package` installs the program",
     ),
     ("docs/architecture.md", "mermaid", "", "a diagram; GitHub draws it"),
     ("docs/decisions-over-http.md", "sh", "curl ", "crates/gateway/tests/suite/decisions/openapi.rs"),
     ("docs/from-governor.md", "rust,ignore", "", "the code for governor that a user has"),
     ("docs/from-nginx.md", "nginx", "", "crates/import/tests/suite/import.rs: guide_matches_output"),
     ("docs/from-spring.md", "java", "", "the code for Spring that a user has"),
+    (
+        "docs/http-api.md",
+        "sh",
+        "",
+        "crates/cli/tests/service/schemathesis.rs sends the examples of openapi.json",
+    ),
+    ("docs/install.md", "sh", "", "builds and installs packages; `scripts/package` tries each"),
     ("docs/library.md", "sh", "tidegate verify ", "thousands of quotas; crates/cli/tests/suite/verify.rs"),
     ("docs/library.md", "text", "HTTP/1.1 429", "crates/tower/tests/suite/axum.rs compares such responses"),
     ("docs/operating.md", "text", "$ tidegate top", "needs traffic; crates/cli/tests/gateway/top.rs"),
