@@ -89,7 +89,7 @@ fn write_yaml_map(text: &mut String, entries: &[(String, OutputValue)], indent: 
 }
 
 /// Writes a value on one line.
-fn write_yaml_flow(text: &mut String, value: &OutputValue) {
+pub(crate) fn write_yaml_flow(text: &mut String, value: &OutputValue) {
     match value {
         OutputValue::Bool(is) => text.push_str(&is.to_string()),
         OutputValue::Number(number) => text.push_str(&number.to_string()),
@@ -107,31 +107,6 @@ fn write_yaml_text(text: &mut String, value: &str) {
     match is_plain_scalar(value) {
         true => text.push_str(value),
         false => write_quoted(text, value, PolicyFormat::Yaml),
-    }
-}
-
-/// Writes a value on one line, in the flow style of YAML.
-pub(crate) fn write_flow(text: &mut String, value: &OutputValue) {
-    match value {
-        OutputValue::Bool(value) => text.push_str(if *value { "true" } else { "false" }),
-        OutputValue::Number(number) => text.push_str(&number.to_string()),
-        OutputValue::Text(value) => write_yaml_text(text, value),
-        OutputValue::List(items) => {
-            for (index, item) in items.iter().enumerate() {
-                text.push_str(if index == 0 { "[" } else { ", " });
-                write_flow(text, item);
-            }
-            text.push(']');
-        }
-        OutputValue::Map(entries) => {
-            for (index, (name, value)) in entries.iter().enumerate() {
-                text.push_str(if index == 0 { "{ " } else { ", " });
-                write_yaml_text(text, name);
-                text.push_str(": ");
-                write_flow(text, value);
-            }
-            text.push_str(" }");
-        }
     }
 }
 

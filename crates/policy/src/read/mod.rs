@@ -19,6 +19,7 @@ mod template;
 mod upstream;
 mod values;
 
+#[cfg(test)]
 pub(crate) use matching::MATCH;
 pub use matching::is_host;
 pub use path::is_path;

@@ -7,7 +7,7 @@
 
 use crate::{
     map_schema::{KeyOutline, MapOutline, OutputValue, TextKind, ValueSchema},
-    print::write_flow,
+    print::write_yaml_flow,
     read::{MATCH, POLICY},
 };
 use std::{
@@ -298,7 +298,7 @@ fn chinese_texts() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 fn flow(value: &OutputValue) -> String {
     let mut text = String::new();
-    write_flow(&mut text, value);
+    write_yaml_flow(&mut text, value);
     text
 }
 
