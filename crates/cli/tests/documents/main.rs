@@ -23,7 +23,7 @@ mod compare;
 mod page;
 mod shell;
 
-use page::{Block, Page, Part};
+use page::{Block, MarkdownPage, Part};
 use std::{
     collections::BTreeSet,
     fs,
@@ -86,7 +86,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-fn pages() -> Vec<Page> {
+fn pages() -> Vec<MarkdownPage> {
     let mut names = vec!["README.md".to_owned()];
     for entry in fs::read_dir(root().join("docs")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -97,12 +97,12 @@ fn pages() -> Vec<Page> {
     names.sort();
     names
         .into_iter()
-        .map(|name| Page::parse(&name, &fs::read_to_string(root().join(&name)).unwrap()))
+        .map(|name| MarkdownPage::parse(&name, &fs::read_to_string(root().join(&name)).unwrap()))
         .collect()
 }
 
 /// The entry of `NOT_RUN` for a block.
-fn not_run(page: &Page, block: &Block) -> Option<usize> {
+fn not_run(page: &MarkdownPage, block: &Block) -> Option<usize> {
     NOT_RUN.iter().position(|(name, language, start, _)| {
         *name == page.name && *language == block.language && block.text.starts_with(start)
     })
@@ -143,7 +143,7 @@ fn documented_code_runs() {
 }
 
 /// Checks all blocks of a page. An error starts with the line.
-fn check(page: &Page) -> Result<(), String> {
+fn check(page: &MarkdownPage) -> Result<(), String> {
     let mut script = shell::Script::default();
     let mut prepared: Option<&Block> = None;
     for part in &page.parts {
@@ -190,7 +190,7 @@ fn check(page: &Page) -> Result<(), String> {
 }
 
 /// Whether the page is part of the documentation of `crates/tidegate`, so that its Rust code runs as a doc test.
-fn check_doc_test(page: &Page, block: &Block) -> Result<(), String> {
+fn check_doc_test(page: &MarkdownPage, block: &Block) -> Result<(), String> {
     let library = fs::read_to_string(root().join("crates/tidegate/src/lib.rs")).unwrap();
     match library.contains(&format!("include_str!(\"../../../{}\")", page.name)) {
         true => Ok(()),

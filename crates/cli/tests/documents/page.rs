@@ -18,12 +18,12 @@ pub(crate) enum Part {
 }
 
 #[derive(Debug)]
-pub(crate) struct Page {
+pub(crate) struct MarkdownPage {
     pub(crate) name: String,
     pub(crate) parts: Vec<Part>,
 }
 
-impl Page {
+impl MarkdownPage {
     pub(crate) fn parse(name: &str, text: &str) -> Self {
         let mut parts = Vec::new();
         let mut lines = text.lines().zip(1..);
@@ -61,7 +61,7 @@ impl Page {
 #[test]
 fn blocks_and_comments_are_found() {
     let text = "# Page\n\n1. Item:\n   ```sh\n   echo a\n\n     b\n   ```\n<!-- run: ls -->\n```text\nc\n```\n<!-- run:\nd\ne\n-->\n";
-    let page = Page::parse("page.md", text);
+    let page = MarkdownPage::parse("page.md", text);
     let [Part::Block(sh), Part::Comment(run), Part::Block(text), Part::Comment(last)] = &page.parts[..]
     else {
         panic!("{page:?}")

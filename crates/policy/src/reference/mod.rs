@@ -43,7 +43,7 @@ enum Language {
 
 /// Returns the page in Markdown, or the texts that the catalog lacks and those in it that no key has.
 fn policy_reference(language: Language) -> Result<String, Vec<String>> {
-    let mut page = Page {
+    let mut page = ReferencePage {
         language,
         text: String::new(),
         kinds: BTreeSet::new(),
@@ -130,7 +130,7 @@ fn is_own(map: &str, key: &KeyOutline) -> bool {
     map != "route" || MATCH.key(key.name).is_none()
 }
 
-struct Page {
+struct ReferencePage {
     language: Language,
     text: String,
     /// The types that keys have.
@@ -140,7 +140,7 @@ struct Page {
     missing: Vec<String>,
 }
 
-impl Page {
+impl ReferencePage {
     /// Returns a text in the language of the page.
     fn translate(&mut self, text: &'static str) -> &'static str {
         if self.language == Language::English {
