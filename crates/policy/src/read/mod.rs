@@ -8,7 +8,7 @@ mod key;
 mod key_hook;
 mod limits;
 mod load;
-mod matching;
+pub(crate) mod matching;
 mod observe;
 mod path;
 mod policy;
@@ -19,8 +19,6 @@ mod template;
 mod upstream;
 mod values;
 
-#[cfg(test)]
-pub(crate) use matching::MATCH;
 pub use matching::is_host;
 pub use path::is_path;
 pub(crate) use policy::POLICY;

@@ -16,6 +16,11 @@ const GENERAL: &[(&str, &str, &str)] = &[
     ("COLUMNS", "all commands", "The width of the output, in characters. Without it, 80."),
     ("NO_COLOR", "all commands", "Any value turns off colors."),
     (
+        "PATH",
+        "`serve` without a policy",
+        "The directories of programs. The demo prints commands with the name of the program if it is in one of them, and otherwise with its path.",
+    ),
+    (
         "TIDEGATE_ADMIN",
         "`top`, `why`, `feature`, `mode` and others",
         "The URL of the admin API, if `--admin` is not given.",
