@@ -28,7 +28,7 @@ impl SimulatedBackend {
 }
 
 /// The result of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallEnd {
     Success,
     Error,

@@ -128,8 +128,8 @@ impl Scenario {
     }
 
     /// Runs the scenario with a guard in front of the backend.
-    pub fn run(&self, guard: impl SimulatedGuard) -> SimulationResult {
-        simulation::run(self, guard)
+    pub fn run(&self, mut guard: impl SimulatedGuard) -> SimulationResult {
+        simulation::run(self, &mut guard)
     }
 
     /// The backend at a time.

@@ -7,24 +7,28 @@ use crate::{
     scenario::Scenario,
 };
 use fastrand::Rng;
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BinaryHeap, VecDeque},
+};
 use tidegate_core::Micros;
 use tidegate_overload::CallOutcome;
 
 /// Runs a scenario.
-pub(crate) fn run(scenario: &Scenario, guard: impl SimulatedGuard) -> SimulationResult {
+pub(crate) fn run(scenario: &Scenario, guard: &mut dyn SimulatedGuard) -> SimulationResult {
     let mut simulation = SimulationRun {
         scenario,
         guard,
         rng: Rng::with_seed(scenario.seed),
         workers: WorkerPool::default(),
-        events: BinaryHeap::new(),
+        events: EventQueue::default(),
+        timeouts: VecDeque::new(),
         event_count: 0,
         calls: Vec::new(),
         result: SimulationResult::new(scenario),
     };
     simulation.schedule(Micros::ZERO, SimulationEvent::Request);
-    while let Some(Reverse((now, _, event))) = simulation.events.pop() {
+    while let Some((now, event)) = simulation.next_event() {
         if now >= scenario.length {
             break;
         }
@@ -33,19 +37,91 @@ pub(crate) fn run(scenario: &Scenario, guard: impl SimulatedGuard) -> Simulation
     simulation.result
 }
 
-struct SimulationRun<'a, G> {
+struct SimulationRun<'a> {
     scenario: &'a Scenario,
-    guard: G,
+    guard: &'a mut dyn SimulatedGuard,
     rng: Rng,
     workers: WorkerPool,
-    /// By time, and then in the order of scheduling.
-    events: BinaryHeap<Reverse<(Micros, u64, SimulationEvent)>>,
+    events: EventQueue,
+    /// The calls that time out, in order: the timeout is the same for all. Every call has one, and most calls end before it.
+    timeouts: VecDeque<(EventOrder, usize)>,
     event_count: u64,
     calls: Vec<AdmittedAttempt>,
     result: SimulationResult,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The time of an event in microseconds, and then the number of events scheduled before it: one number, because most of the
+/// time of a simulation is spent on comparisons.
+type EventOrder = u128;
+
+/// The earliest one is the greatest one, for the heap.
+struct ScheduledEvent {
+    order: EventOrder,
+    event: SimulationEvent,
+}
+
+impl Ord for ScheduledEvent {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.order.cmp(&self.order)
+    }
+}
+
+impl PartialOrd for ScheduledEvent {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for ScheduledEvent {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for ScheduledEvent {}
+
+/// Events in order. Millions of retries can be scheduled, so only those of the current slot of time are in the heap: it fits the
+/// cache of the processor.
+#[derive(Default)]
+struct EventQueue {
+    /// The slot of the events in `current`. No later slot is in it.
+    slot: u64,
+    current: BinaryHeap<ScheduledEvent>,
+    /// The events of each later slot, unordered.
+    later: BTreeMap<u64, Vec<ScheduledEvent>>,
+}
+
+impl EventQueue {
+    fn push(&mut self, event: ScheduledEvent) {
+        // The time in about milliseconds.
+        let slot = (event.order >> (64 + 10)) as u64;
+        if slot <= self.slot {
+            self.current.push(event);
+        } else {
+            self.later.entry(slot).or_default().push(event);
+        }
+    }
+
+    /// The order of the next event.
+    fn next_order(&mut self) -> Option<EventOrder> {
+        if self.current.is_empty()
+            && let Some((slot, events)) = self.later.pop_first()
+        {
+            self.slot = slot;
+            self.current = events.into();
+        }
+        self.current.peek().map(|next| next.order)
+    }
+
+    fn pop(&mut self) -> Option<ScheduledEvent> {
+        self.next_order()?;
+        self.current.pop()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
 enum SimulationEvent {
     /// A new request.
     Request,
@@ -66,7 +142,19 @@ struct AdmittedAttempt {
     is_awaited: bool,
 }
 
-impl<G: SimulatedGuard> SimulationRun<'_, G> {
+impl SimulationRun<'_> {
+    fn next_event(&mut self) -> Option<(Micros, SimulationEvent)> {
+        let timeout = self.timeouts.front().copied();
+        let (order, event) = match (self.events.next_order(), timeout) {
+            (next, Some((order, call))) if next.is_none_or(|next| order < next) => {
+                self.timeouts.pop_front();
+                (order, SimulationEvent::Timeout(call))
+            }
+            _ => self.events.pop().map(|next| (next.order, next.event))?,
+        };
+        Some((Micros::new((order >> 64) as u64), event))
+    }
+
     fn process(&mut self, now: Micros, event: SimulationEvent) {
         match event {
             SimulationEvent::Request => {
@@ -94,7 +182,8 @@ impl<G: SimulatedGuard> SimulationRun<'_, G> {
         };
         let call = self.calls.len();
         self.calls.push(AdmittedAttempt { permit, retries, is_awaited: true });
-        self.schedule(now.saturating_add(self.scenario.clients.timeout), SimulationEvent::Timeout(call));
+        let timeout = self.order_at(now.saturating_add(self.scenario.clients.timeout));
+        self.timeouts.push_back((timeout, call));
         let served = self.workers.enqueue(call, self.scenario.backend_at(now), &mut self.rng);
         self.schedule_completion(now, served);
     }
@@ -152,8 +241,13 @@ impl<G: SimulatedGuard> SimulationRun<'_, G> {
     }
 
     fn schedule(&mut self, at: Micros, event: SimulationEvent) {
+        let order = self.order_at(at);
+        self.events.push(ScheduledEvent { order, event });
+    }
+
+    fn order_at(&mut self, at: Micros) -> EventOrder {
         self.event_count += 1;
-        self.events.push(Reverse((at, self.event_count, event)));
+        u128::from(at.get()) << 64 | u128::from(self.event_count)
     }
 
     fn count(&mut self, now: Micros, count: impl FnOnce(&mut crate::result::SimulationBin)) {
