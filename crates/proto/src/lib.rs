@@ -1,9 +1,9 @@
 //! The messages of Envoy's rate limit service and of its configuration.
 //!
 //! ```
-//! use tidegate_proto::{json, rls::RateLimitRequest};
+//! use tidegate_proto::json;
 //!
-//! let request: RateLimitRequest = json::from_slice(br#"{ "domain": "shop", "hitsAddend": 3 }"#)?;
+//! let request = json::parse_request(br#"{ "domain": "shop", "hitsAddend": 3 }"#)?;
 //! assert_eq!((request.domain.as_str(), request.hits_addend), ("shop", 3));
 //! # Ok::<_, json::JsonError>(())
 //! ```
@@ -17,7 +17,7 @@
 //! | [`rls`] | the requests and responses of the rate limit service |
 //! | [`discovery`] | the discovery service (xDS) that serves configurations |
 //! | [`config`] | a configuration of limits |
-//! | [`json`] | messages as JSON |
+//! | [`json`] | the request and the response as JSON |
 //!
 //! It does not
 //!

@@ -54,13 +54,13 @@ impl<D: Decide> JsonHandler<D> {
     }
 
     async fn decide(&self, body: &[u8]) -> Result<Response<Bytes>, DecisionError> {
-        let request = json::from_slice(body).map_err(|error| DecisionError::Invalid(error.to_string()))?;
+        let request = json::parse_request(body).map_err(|error| DecisionError::Invalid(error.to_string()))?;
         let verdict = self.decider.decide(convert::decode_request(request)?).await?;
         let status = match verdict.overall_code {
             LimitCode::Ok => StatusCode::OK,
             LimitCode::OverLimit => StatusCode::TOO_MANY_REQUESTS,
         };
-        let json_text = json::to_vec(&convert::encode_response(verdict))
+        let json_text = json::write_response(&convert::encode_response(verdict))
             .map_err(|error| DecisionError::Unavailable(format!("cannot encode the response: {error}")))?;
         Ok(build_response(status, "application/json", json_text.into()))
     }

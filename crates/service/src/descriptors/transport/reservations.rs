@@ -146,8 +146,8 @@ enum SettleAction {
 }
 
 fn parse_request(body: &[u8]) -> Result<DomainRequest, ApiError> {
-    let request =
-        tidegate_proto::json::from_slice(body).map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let request = tidegate_proto::json::parse_request(body)
+        .map_err(|error| ApiError::bad_request(error.to_string()))?;
     convert::decode_request(request).map_err(to_api_error)
 }
 
@@ -190,8 +190,8 @@ fn verdict_response(
         LimitCode::Ok => StatusCode::OK,
         LimitCode::OverLimit => StatusCode::TOO_MANY_REQUESTS,
     };
-    let json_text =
-        tidegate_proto::json::to_vec(&convert::encode_response(verdict)).map_err(|_| shutting_down())?;
+    let json_text = tidegate_proto::json::write_response(&convert::encode_response(verdict))
+        .map_err(|_| shutting_down())?;
     let mut body: Value = serde_json::from_slice(&json_text).map_err(|_| shutting_down())?;
     if let Some((id, expires)) = reservation {
         body["id"] = id.into();
