@@ -24,6 +24,7 @@
 //! | [`Proxy`] | a TCP proxy to a server that injects a [`NetworkFault`] |
 //! | [`ReservedPort`] | an address that refuses connections |
 //! | [`RespConnection`], [`RespValue`] | a minimal Redis client, to inspect a server without a driver |
+//! | [`faketime_library`] | the library that sets the clock of a program |
 //! | [`wait_until`] | waits for another process |
 //! | [`skip_without`] | skips a test, or fails it if every component is required |
 //!
@@ -33,6 +34,7 @@ mod app;
 mod builder;
 mod certificates;
 mod cluster;
+mod faketime;
 mod migration;
 mod nginx;
 mod port;
@@ -50,6 +52,7 @@ pub use app::AppServer;
 pub use builder::RedisServerBuilder;
 pub use certificates::Certificates;
 pub use cluster::RedisCluster;
+pub use faketime::faketime_library;
 pub use migration::Migration;
 pub use nginx::{NginxServer, SentHttpRequest};
 pub use port::ReservedPort;

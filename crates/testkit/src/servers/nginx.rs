@@ -1,6 +1,6 @@
 //! One nginx, with the system clock or a manual clock.
 
-use super::{port::ReservedPort, process::ServerProcess, wait_until};
+use super::{faketime::faketime_library, port::ReservedPort, process::ServerProcess, wait_until};
 use std::{
     fs,
     io::{self, Read, Write},
@@ -182,12 +182,6 @@ fn spawn(directory: &Path, faketime: Option<&Path>) -> io::Result<ServerProcess>
     command.arg("nginx").arg("-p").arg(directory).args(["-c", "nginx.conf", "-e", "error.log"]);
     command.stdout(output.try_clone()?).stderr(output);
     ServerProcess::start(&mut command, directory)
-}
-
-/// The path of libfaketime, if it is installed.
-fn faketime_library() -> Option<PathBuf> {
-    let folders = fs::read_dir("/usr/lib").ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    folders.map(|folder| folder.join("faketime/libfaketime.so.1")).find(|library| library.exists())
 }
 
 /// Writes the clock file. Adds half a millisecond, because nginx rounds down to whole milliseconds.
