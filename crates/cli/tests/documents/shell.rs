@@ -35,6 +35,8 @@ start_server() {
         kill "${servers[$1]}"
         wait "${servers[$1]}" || true
     fi
+    # The addresses of the server before it must not be found.
+    : > "$logs/$1.log"
     command "$@" > "$logs/$1.log" 2>&1 &
     servers[$1]=$!
     [ "$1" = envoy ] || wait_for_log $! "$logs/$1.log"

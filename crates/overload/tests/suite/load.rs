@@ -376,7 +376,8 @@ fn schedule_applies_at_start_and_multiplies_with_load() {
 #[tokio::test]
 async fn shared_limiter_follows_schedule() {
     let (monitor, manual_clock) = monitor_signal(&TestSignal::new(90));
-    let limiter = Arc::new(Limiter::builder().build("100/min").unwrap());
+    let (limiter_clock, _manual_limiter_clock) = Clock::manual();
+    let limiter = Arc::new(Limiter::builder().clock(limiter_clock).build("100/min").unwrap());
     let schedule: Schedule = "00:00-01:00 x2".parse().unwrap();
     let scaled = ScaledLimit::builder(limiter.clone()).with_schedule(schedule).start(&monitor).unwrap();
     assert_eq!(limiter.check("alice").remaining(), 199);
