@@ -1,7 +1,7 @@
 // Token prompts, bans and resets.
 
 import assert from 'node:assert/strict';
-import { after, before, test } from 'node:test';
+import { after, afterEach, before, test } from 'node:test';
 import { Browser, Gateway, TOKEN, accessibilityViolations, enterToken, tokenDialog } from './harness.js';
 
 let gateway;
@@ -15,6 +15,8 @@ after(async () => {
   await gateway.close();
   await browser.close();
 });
+
+afterEach(() => browser.closePages());
 
 async function ban(page, target) {
   await page.getByLabel('Target', { exact: true }).fill(target);

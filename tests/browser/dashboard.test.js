@@ -1,7 +1,7 @@
 // Each view, with real traffic.
 
 import assert from 'node:assert/strict';
-import { after, before, test } from 'node:test';
+import { after, afterEach, before, test } from 'node:test';
 import { Browser, Gateway, TOKEN, accessibilityViolations, enterToken, horizontalOverflow } from './harness.js';
 
 let gateway;
@@ -20,6 +20,8 @@ after(async () => {
   await gateway.close();
   await browser.close();
 });
+
+afterEach(() => browser.closePages());
 
 const row = (page, name) => page.locator('.rules > li', { has: page.getByRole('link', { name, exact: true }) });
 
@@ -55,9 +57,12 @@ function hourOfSeries(now) {
 
 /** Waits until a path begins in the first twentieth of its chart, whose width is 600. */
 async function waitUntilFull(page, path) {
-  const begins = (element) =>
-    Math.min(...element.getAttribute('d').match(/[ML][-\d.]+/g).map((to) => Number(to.slice(1)))) < 30 &&
-    element.getAttribute('d') !== 'M0 0';
+  // A path has no data before the first series is drawn.
+  const begins = (element) => {
+    const data = element.getAttribute('d') ?? '';
+    const positions = data.match(/[ML][-\d.]+/g) ?? [];
+    return data !== 'M0 0' && Math.min(...positions.map((to) => Number(to.slice(1)))) < 30;
+  };
   await page.waitForFunction(begins, await path.elementHandle());
 }
 

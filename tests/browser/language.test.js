@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { readFile, readdir } from 'node:fs/promises';
 import path from 'node:path';
-import { after, before, test } from 'node:test';
+import { after, afterEach, before, test } from 'node:test';
 import { Browser, Gateway, OBSERVE, RULES, TOKEN, accessibilityViolations, horizontalOverflow } from './harness.js';
 
 const DASHBOARD = path.join(import.meta.dirname, '../../crates/admin/src/dashboard');
@@ -82,6 +82,8 @@ after(async () => {
   await gateway.close();
   await browser.close();
 });
+
+afterEach(() => browser.closePages());
 
 /** Each view, with an element that it shows after it has its data. */
 const views = () => ({

@@ -1,7 +1,7 @@
 // The dashboard during reloads, restarts and without settings.
 
 import assert from 'node:assert/strict';
-import { after, before, test } from 'node:test';
+import { after, afterEach, before, test } from 'node:test';
 import { Browser, Gateway, TOKEN, accessibilityViolations, horizontalOverflow } from './harness.js';
 
 let browser;
@@ -29,6 +29,8 @@ test('dashboard shows reloaded and rejected policies', async () => {
   assert.equal(await page.getByRole('alert').filter({ hasText: 'minn' }).isVisible(), false);
   await gateway.close();
 });
+
+afterEach(() => browser.closePages());
 
 for (const look of [
   { phone: false, dark: false },

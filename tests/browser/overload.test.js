@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { mkdtemp, rename, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
-import { after, before, test } from 'node:test';
+import { after, afterEach, before, test } from 'node:test';
 import { Browser, Gateway, accessibilityViolations, horizontalOverflow } from './harness.js';
 
 let browser;
@@ -19,6 +19,8 @@ after(async () => {
   await browser.close();
   await rm(machine, { recursive: true });
 });
+
+afterEach(() => browser.closePages());
 
 const RULES = `
   - { name: search, match: { path: /search }, feature: search }

@@ -1,7 +1,7 @@
 // From shadow to enforce, and back.
 
 import assert from 'node:assert/strict';
-import { after, before, test } from 'node:test';
+import { after, afterEach, before, test } from 'node:test';
 import { Browser, Gateway, accessibilityViolations, horizontalOverflow } from './harness.js';
 
 let browser;
@@ -58,6 +58,8 @@ test('mode change is applied and rolled back', async () => {
   await page.waitForFunction(() => document.querySelector('[aria-label="Mode of candidate"]').value === 'shadow');
   await gateway.close();
 });
+
+afterEach(() => browser.closePages());
 
 test('weakening a rule needs confirmation', async () => {
   const gateway = await Gateway.start({ admin: 'admin: 127.0.0.1:0' });

@@ -5,7 +5,7 @@ import { execFile } from 'node:child_process';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
-import { after, before, test } from 'node:test';
+import { after, afterEach, before, test } from 'node:test';
 import { promisify } from 'node:util';
 import { Browser, accessibilityViolations, horizontalOverflow, program } from './harness.js';
 
@@ -41,6 +41,8 @@ after(async () => {
   await browser.close();
   await rm(folder, { recursive: true });
 });
+
+afterEach(() => browser.closePages());
 
 /** The cells of a table, without its header. */
 const rows = (table) =>

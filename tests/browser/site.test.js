@@ -6,7 +6,7 @@ import { mkdir, mkdtemp, readFile, readdir, rm, writeFile } from 'node:fs/promis
 import http from 'node:http';
 import os from 'node:os';
 import path from 'node:path';
-import { after, before, test } from 'node:test';
+import { after, afterEach, before, test } from 'node:test';
 import { promisify } from 'node:util';
 import { Browser, TIMEOUT, accessibilityViolations, horizontalOverflow } from './harness.js';
 
@@ -38,6 +38,8 @@ after(async () => {
   await rm(directory, { recursive: true });
   await browser.close();
 });
+
+afterEach(() => browser.closePages());
 
 async function serveFile(request, response) {
   try {
