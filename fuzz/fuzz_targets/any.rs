@@ -4,6 +4,11 @@
 
 #[path = "../../crates/gateway/tests/suite/fuzz/targets.rs"]
 mod decisions;
+#[path = "../../crates/gateway/tests/suite/fuzz/http1_targets.rs"]
+mod http1_targets;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../../crates/gateway/tests/suite/fuzz/messages.rs"]
+mod messages;
 #[path = "../../crates/policy/tests/suite/fuzz/targets.rs"]
 mod policy;
 
@@ -15,7 +20,7 @@ static TARGET: OnceLock<fn(&[u8])> = OnceLock::new();
 fuzz_target!(|bytes: &[u8]| {
     let target = TARGET.get_or_init(|| {
         let name = env::var("TIDEGATE_FUZZ").unwrap_or_default();
-        let targets = || policy::TARGETS.iter().chain(&decisions::TARGETS);
+        let targets = || policy::TARGETS.iter().chain(&decisions::TARGETS).chain(&http1_targets::TARGETS);
         match targets().find(|(known, _)| *known == name) {
             Some((_, target)) => *target,
             None => {

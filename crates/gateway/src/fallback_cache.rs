@@ -10,7 +10,7 @@
 //! copies in progress are bounded; of the stored responses, those that are used least are removed first.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header, request, response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header, response};
 use quick_cache::{Weighter, sync::Cache};
 use std::{
     fmt, mem,
@@ -22,6 +22,7 @@ use std::{
 use tidegate_core::Micros;
 use tidegate_limiter::Clock;
 use tidegate_observe::CacheCounts;
+use tidegate_policy::head::ParsedRequest;
 
 /// The maximum size of all stored responses.
 const MAX_CACHE_BYTES: u64 = 64 << 20;
@@ -232,20 +233,20 @@ impl FallbackCache {
 impl CacheableRequest {
     /// A request to this upstream. `None` for methods that neither read nor change the target, and for a GET with a body,
     /// which may select the response.
-    pub(crate) fn new(parts: &request::Parts, upstream: &str) -> Option<Self> {
-        let is_safe = parts.method.is_safe();
-        let has_body = parts.headers.contains_key(header::TRANSFER_ENCODING)
-            || parts.headers.get(header::CONTENT_LENGTH).is_some_and(|length| length != "0");
-        if matches!(parts.method, Method::OPTIONS | Method::TRACE) || is_safe && has_body {
+    pub(crate) fn new(request: &ParsedRequest, upstream: &str) -> Option<Self> {
+        let method = Method::from_bytes(request.method().as_bytes()).ok()?;
+        let (is_safe, fields) = (method.is_safe(), &request.fields);
+        let has_body = fields.contains(b"transfer-encoding")
+            || fields.get(b"content-length").is_some_and(|length| length != b"0");
+        if matches!(method, Method::OPTIONS | Method::TRACE) || is_safe && has_body {
             return None;
         }
-        let host = parts.headers.get(header::HOST).map(HeaderValue::as_bytes).unwrap_or_default();
-        let host = String::from_utf8_lossy(host).to_ascii_lowercase();
-        let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+        let host = String::from_utf8_lossy(fields.get(b"host").unwrap_or_default()).to_ascii_lowercase();
+        let target = request.target();
         Some(Self {
-            method: parts.method.clone(),
+            method,
             key: format!("{upstream} {host} {target}"),
-            headers: if is_safe { parts.headers.clone() } else { HeaderMap::new() },
+            headers: if is_safe { fields.to_map() } else { HeaderMap::new() },
         })
     }
 }
@@ -411,7 +412,7 @@ mod tests {
         for (name, value) in headers {
             builder = builder.header(*name, *value);
         }
-        CacheableRequest::new(&builder.body(()).unwrap().into_parts().0, "app").unwrap()
+        CacheableRequest::new(&(&builder.body(()).unwrap().into_parts().0).into(), "app").unwrap()
     }
 
     fn copy(
@@ -603,7 +604,7 @@ mod tests {
     fn get_with_a_body_is_not_cacheable() {
         let is_cacheable = |method: &str, name: &str, value: &str| {
             let request = Request::builder().method(method).header(name, value).body(()).unwrap();
-            CacheableRequest::new(&request.into_parts().0, "app").is_some()
+            CacheableRequest::new(&(&request.into_parts().0).into(), "app").is_some()
         };
         assert!(is_cacheable("GET", "content-length", "0"));
         assert!(!is_cacheable("GET", "content-length", "2"));

@@ -26,7 +26,8 @@
 //! |---|---|
 //! | [`Gateway`] | serves a policy, with its admin API and decision API, and reloads it |
 //! | [`Config`] | the connection and upstream settings of a policy |
-//! | [`RequestFilter`] | decides about a request, settles its response and records its exchange |
+//! | [`RequestFilter`] | decides about a request, and records that its exchange has ended |
+//! | [`FilterContext`] | the state of one request: limits its bodies, settles its response, records its exchange |
 //! | [`Action`] | forward, respond, or drop the connection |
 //! | [`Tracing`] | the export of traces, with counts of sent and lost spans |
 //! | [`run`] | serves until shutdown, then drains requests in flight |
@@ -40,11 +41,15 @@ mod deadline;
 mod events;
 mod fallback_cache;
 mod gateway;
+mod head_pool;
+pub mod http1;
 mod log;
 mod metrics;
 mod proxy;
+mod receive_buffer;
 mod request_filter;
 mod run;
+mod send_buffer;
 mod telemetry;
 mod traces;
 mod upstream;
@@ -53,7 +58,9 @@ mod worker;
 pub use config::{Config, UpstreamId};
 pub use fallback_cache::ResponseCopy;
 pub use gateway::{Gateway, PolicySource, Preflight};
-pub use request_filter::{Action, ConnectionInfo, FilterDecision, FilterResult, Rates, RequestFilter};
+pub use request_filter::{
+    Action, ConnectionInfo, FilterContext, FilterDecision, FilterResult, Rates, RequestFilter,
+};
 pub use run::run;
 pub use telemetry::LogNote;
 pub use tidegate_admin::{GatewayError, GatewayHandle, ReloadScope};

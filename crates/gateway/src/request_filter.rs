@@ -1,8 +1,8 @@
 //! The filter interface: decides about a request before it is forwarded, and about its response before it is sent.
 
-use crate::{LogNote, ResponseCopy, UpstreamId};
+use crate::{LogNote, ResponseCopy, UpstreamId, http1::ParsedResponse};
 use bytes::Bytes;
-use http::{Response, StatusCode, request, response};
+use http::{Response, StatusCode};
 use std::{
     fmt,
     future::Future,
@@ -13,17 +13,17 @@ use std::{
 use tidegate_bandwidth::Bandwidth;
 use tidegate_http_server::Scheme;
 use tidegate_observe::ResponseOrigin;
-use tidegate_policy::head::HttpRequestHead;
+use tidegate_policy::head::{HttpRequestHead, ParsedRequest};
 
 /// Decides about requests.
 ///
-/// A closure from the head of a request to an [`Action`] is a filter without a context:
+/// A closure from a request to an [`Action`] is a filter without a context:
 ///
 /// ```no_run
 /// # use tidegate_gateway::{Action, Config};
 /// # fn filter(config: Config) -> Option<impl tidegate_gateway::RequestFilter> {
 /// let app = config.upstream_id("app")?;
-/// let filter = move |head: &http::request::Parts| match head.uri.path() {
+/// let filter = move |request: &tidegate_policy::head::ParsedRequest| match request.path() {
 ///     "/secret" => Action::Drop,
 ///     _ => Action::Forward(app),
 /// };
@@ -31,39 +31,42 @@ use tidegate_policy::head::HttpRequestHead;
 /// # }
 /// ```
 pub trait RequestFilter: Send + Sync + 'static {
-    /// The state of a request until its exchange ends: permits, pending settlement, telemetry.
-    type Context: 'static;
-
     /// Decides about a request. Its head was checked and normalized. Changes to the head are forwarded.
-    fn filter(&self, head: &mut request::Parts, connection: &ConnectionInfo) -> FilterResult<Self::Context>;
+    fn filter(&self, request: &mut ParsedRequest, connection: &ConnectionInfo) -> FilterResult;
 
+    /// Records an exchange that has ended, also of a request that did not reach the filter. `response` is `None` if there was
+    /// no response.
+    fn record(&self, response: Option<(StatusCode, ResponseOrigin)>) {
+        let _ = response;
+    }
+}
+
+/// The state of a request until its exchange ends: permits, pending settlement, telemetry.
+///
+/// The proxy calls it through a pointer, so that it is compiled once for all filters; a request needs it at most five times.
+pub trait FilterContext: 'static {
     /// The bandwidth limits of the bodies of a forwarded request.
-    fn rates<'c>(&self, context: &'c Self::Context) -> Rates<'c> {
-        let _ = context;
+    fn rates(&self) -> Rates<'_> {
         Rates::default()
     }
 
     /// Starts a copy of the response of a server, if it is to be stored when it is complete.
-    fn copy_response(&self, context: &mut Self::Context, response: &response::Parts) -> Option<ResponseCopy> {
-        let _ = (context, response);
+    fn copy_response(&mut self, response: &ParsedResponse) -> Option<ResponseCopy> {
+        let _ = response;
         None
     }
 
     /// Settles the response of a server, or that of the gateway. It may add headers, or return another response to send
     /// instead.
-    fn on_response(
-        &self,
-        context: &mut Self::Context,
-        response: &mut response::Parts,
-    ) -> Option<Response<Bytes>> {
-        let _ = (context, response);
+    fn on_response(&mut self, response: &mut ParsedResponse) -> Option<Response<Bytes>> {
+        let _ = response;
         None
     }
 
-    /// Records an exchange that has ended, with its last byte or because a side disconnected. `context` is `None` for a
-    /// request that did not reach the filter, `response` if there was no response.
-    fn record(&self, context: Option<Self::Context>, response: Option<(StatusCode, ResponseOrigin)>) {
-        let _ = (context, response);
+    /// Records the exchange, which has ended with its last byte or because a side disconnected. `response` is `None` if there
+    /// was no response.
+    fn record(self: Box<Self>, response: Option<(StatusCode, ResponseOrigin)>) {
+        let _ = response;
     }
 }
 
@@ -83,28 +86,27 @@ pub struct ConnectionInfo {
 
 impl ConnectionInfo {
     /// The head of a request of this origin, for rules.
-    pub(crate) fn head<'a>(&'a self, parts: &'a request::Parts) -> HttpRequestHead<'a> {
-        HttpRequestHead::new(parts, self.peer.ip())
+    pub(crate) fn head<'a>(&'a self, request: &'a ParsedRequest) -> HttpRequestHead<'a> {
+        HttpRequestHead::new(request, self.peer.ip())
             .with_client(self.client)
             .with_listener(self.listener.as_deref())
     }
 }
 
 /// A decision about a request, immediate or deferred.
-pub enum FilterResult<C> {
+pub enum FilterResult {
     /// An immediate decision.
-    Ready(FilterDecision<C>),
+    Ready(FilterDecision),
     /// A decision after a wait. Dropped if the client disconnects first.
-    Deferred(Pin<Box<dyn Future<Output = FilterDecision<C>>>>),
+    Deferred(Pin<Box<dyn Future<Output = FilterDecision>>>),
 }
 
 /// The decision about a request.
-#[derive(Debug)]
-pub struct FilterDecision<C> {
+pub struct FilterDecision {
     /// The action.
     pub action: Action,
-    /// The state until the exchange ends.
-    pub context: C,
+    /// The state until the exchange ends, if there is any.
+    pub context: Option<Box<dyn FilterContext>>,
     /// The note for the access log and traces.
     pub note: Option<Box<LogNote>>,
 }
@@ -122,14 +124,14 @@ pub enum Action {
 
 impl Action {
     /// A decision with this action and a note for the access log and traces.
-    pub fn with_note(self, note: LogNote) -> FilterDecision<()> {
+    pub fn with_note(self, note: LogNote) -> FilterDecision {
         FilterDecision { note: Some(Box::new(note)), ..self.into() }
     }
 }
 
-impl From<Action> for FilterDecision<()> {
+impl From<Action> for FilterDecision {
     fn from(action: Action) -> Self {
-        Self { action, context: (), note: None }
+        Self { action, context: None, note: None }
     }
 }
 
@@ -144,17 +146,22 @@ pub struct Rates<'c> {
 
 impl<F, D> RequestFilter for F
 where
-    F: Fn(&request::Parts) -> D + Send + Sync + 'static,
-    D: Into<FilterDecision<()>>,
+    F: Fn(&ParsedRequest) -> D + Send + Sync + 'static,
+    D: Into<FilterDecision>,
 {
-    type Context = ();
-
-    fn filter(&self, head: &mut request::Parts, _: &ConnectionInfo) -> FilterResult<()> {
-        FilterResult::Ready(self(head).into())
+    fn filter(&self, request: &mut ParsedRequest, _: &ConnectionInfo) -> FilterResult {
+        FilterResult::Ready(self(request).into())
     }
 }
 
-impl<C: fmt::Debug> fmt::Debug for FilterResult<C> {
+impl fmt::Debug for FilterDecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { action, context: _, note } = self;
+        f.debug_struct("FilterDecision").field("action", action).field("note", note).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for FilterResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ready(decision) => f.debug_tuple("Ready").field(decision).finish(),

@@ -8,6 +8,7 @@ use crate::{
     upstream::{ServerHealth, Upstream, UpstreamConfig},
     worker::{self, Worker, WorkerCommand, deadline_clock},
 };
+use futures_util::future::BoxFuture;
 use std::{future::Future, sync::Arc, thread};
 use tidegate_http_server::{BoundListener, StartupError, build_runtime, refresh_certificates};
 use tidegate_observe::{SpanReporter, UpstreamReporter};
@@ -20,17 +21,31 @@ use tokio::{
 /// [`drain_timeout`](tidegate_policy::model::Connections::drain_timeout).
 ///
 /// Errors are returned before the first connection is accepted.
-pub async fn run<F: RequestFilter>(
+pub async fn run(
     config: Config,
     listeners: Vec<BoundListener>,
-    filter: Arc<F>,
+    filter: Arc<dyn RequestFilter>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), StartupError> {
-    let workers = Workers::start(PreparedConfig::prepare(config).await?, &listeners, filter)?;
-    drop(listeners);
+    let workers = start(config, listeners, filter).await?;
     shutdown.await;
-    workers.send_command(WorkerCommand::Stop);
-    workers.join().await
+    stop(workers).await
+}
+
+// These are boxed so that they are compiled with this crate and not again with each program that runs the gateway.
+fn start(
+    config: Config,
+    listeners: Vec<BoundListener>,
+    filter: Arc<dyn RequestFilter>,
+) -> BoxFuture<'static, Result<Workers, StartupError>> {
+    Box::pin(async move { Workers::start(PreparedConfig::prepare(config).await?, &listeners, filter) })
+}
+
+fn stop(workers: Workers) -> BoxFuture<'static, Result<(), StartupError>> {
+    Box::pin(async move {
+        workers.send_command(WorkerCommand::Stop);
+        workers.join().await
+    })
 }
 
 /// A configuration with its resolved upstreams, opened log and trace exporter.
@@ -96,10 +111,10 @@ pub(crate) struct Workers {
 
 impl Workers {
     /// Starts the configured number of workers. They keep the listeners open.
-    pub(crate) fn start<F: RequestFilter>(
+    pub(crate) fn start(
         prepared: PreparedConfig,
         listeners: &[BoundListener],
-        filter: Arc<F>,
+        filter: Arc<dyn RequestFilter>,
     ) -> Result<Self, StartupError> {
         let PreparedConfig { config, upstreams, log, tracer } = prepared;
         let ((log, log_thread), (tracer, trace_exporter)) = (log.unzip(), tracer.unzip());
@@ -167,17 +182,18 @@ impl Workers {
 }
 
 /// The arguments of every worker of a configuration.
-struct WorkerArgs<F> {
+#[derive(Clone)]
+struct WorkerArgs {
     config: Arc<Config>,
     upstreams: Arc<Vec<UpstreamConfig>>,
     connection_limiter: Arc<ConnectionLimiter>,
-    filter: Arc<F>,
+    filter: Arc<dyn RequestFilter>,
     commands: watch::Receiver<WorkerCommand>,
     log: Option<AccessLog>,
     tracer: Option<Tracer>,
 }
 
-impl<F: RequestFilter> WorkerArgs<F> {
+impl WorkerArgs {
     /// Runs a worker on this thread.
     fn run(self, number: usize, listeners: Vec<BoundListener>) -> Result<(), StartupError> {
         build_runtime()?.block_on(async {
@@ -199,19 +215,5 @@ impl<F: RequestFilter> WorkerArgs<F> {
             worker.run(listeners, self.filter, self.commands).await;
             Ok(())
         })
-    }
-}
-
-impl<F> Clone for WorkerArgs<F> {
-    fn clone(&self) -> Self {
-        Self {
-            config: self.config.clone(),
-            upstreams: self.upstreams.clone(),
-            connection_limiter: self.connection_limiter.clone(),
-            filter: self.filter.clone(),
-            commands: self.commands.clone(),
-            log: self.log.clone(),
-            tracer: self.tracer.clone(),
-        }
     }
 }

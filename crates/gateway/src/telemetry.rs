@@ -1,10 +1,11 @@
 //! The telemetry of one request: collected during the exchange, recorded in one place when it ends.
 
-use crate::{ConnectionInfo, RequestFilter, traces::Trace, worker::Worker};
-use http::{HeaderValue, Method, StatusCode, Uri, Version, header, request, uri::Authority};
+use crate::{ConnectionInfo, FilterContext, RequestFilter, proxy::RequestId, traces::Trace, worker::Worker};
+use http::{HeaderValue, Method, StatusCode, Uri, Version, uri::Authority};
 use std::sync::Arc;
 use tidegate_core::Micros;
 use tidegate_observe::ResponseOrigin;
+use tidegate_policy::head::ParsedRequest;
 
 /// The data of a filter in the access log and in traces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,15 +58,15 @@ pub(crate) struct RequestRecord {
 impl RequestTelemetry {
     /// The telemetry of a request whose head was received. Replaces its trace headers if it does not continue a trace.
     pub(crate) fn begin(
-        head: &mut request::Parts,
-        id: &HeaderValue,
+        request: &mut ParsedRequest,
+        id: &RequestId,
         connection: &ConnectionInfo,
         worker: &Worker,
     ) -> Self {
-        let trace = worker.tracer.as_ref().and_then(|tracer| tracer.begin(head));
+        let trace = worker.tracer.as_ref().and_then(|tracer| tracer.begin(&mut request.fields));
         let is_reported = worker.log.is_some() || trace.is_some();
         let record = is_reported.then(|| {
-            let record = RequestRecord::new(head, id, connection, worker.clock.now());
+            let record = RequestRecord::new(request, id, connection, worker.clock.now());
             Arc::new(RequestRecord { trace, ..record })
         });
         Self { response: None, record }
@@ -105,13 +106,16 @@ impl RequestTelemetry {
     }
 
     /// Counts, logs and traces an exchange that has ended, and records its history.
-    pub(crate) fn record<F: RequestFilter>(
+    pub(crate) fn record(
         mut self,
-        filter: &F,
-        context: Option<F::Context>,
+        filter: &dyn RequestFilter,
+        context: Option<Box<dyn FilterContext>>,
         worker: &Worker,
     ) {
-        filter.record(context, self.response);
+        filter.record(self.response);
+        if let Some(context) = context {
+            context.record(self.response);
+        }
         let status = self.response.map_or(0, |(status, _)| status.as_u16());
         if let Some(record) = self.record_mut() {
             (record.status, record.end) = (status, worker.clock.now());
@@ -133,23 +137,23 @@ impl RequestTelemetry {
 
 impl RequestRecord {
     pub(crate) fn new(
-        head: &request::Parts,
-        id: &HeaderValue,
+        request: &ParsedRequest,
+        id: &RequestId,
         connection: &ConnectionInfo,
         start: Micros,
     ) -> Self {
-        let header = |name| head.headers.get(name).cloned();
+        let header = |name: &[u8]| HeaderValue::from_bytes(request.fields.get(name)?).ok();
         Self {
             start,
             end: start,
             connection: connection.clone(),
-            method: head.method.clone(),
-            uri: head.uri.clone(),
-            version: head.version,
-            host: header(header::HOST),
-            referer: header(header::REFERER),
-            user_agent: header(header::USER_AGENT),
-            id: id.clone(),
+            method: Method::from_bytes(request.method().as_bytes()).unwrap_or_default(),
+            uri: request.uri(),
+            version: request.version,
+            host: header(b"host"),
+            referer: header(b"referer"),
+            user_agent: header(b"user-agent"),
+            id: HeaderValue::from_bytes(id.as_bytes()).unwrap_or(HeaderValue::from_static("")),
             status: 0,
             bytes: 0,
             upstream: None,

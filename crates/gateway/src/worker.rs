@@ -5,23 +5,22 @@ use crate::{
     client::{self, ClientConnection},
     connection_limit::ConnectionLimiter,
     deadline::{Deadlines, TICK},
+    head_pool::HeadPool,
     log::AccessLog,
     traces::Tracer,
     upstream::{self, Upstream},
 };
-use bytes::BytesMut;
-use http::{HeaderValue, request};
 use std::{
     cell::{Cell, RefCell},
     net::IpAddr,
     rc::Rc,
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 use tidegate_http_server::{Listener, Scheme, tls_accept};
 use tidegate_limiter::Clock;
 use tidegate_policy::{
-    head::{HeadLimits, HttpRequestHead},
+    head::{HeadLimits, HttpRequestHead, ParsedRequest},
     model::{Connections, ForwardedHeaders},
 };
 use tidegate_rule::request::TrustedProxies;
@@ -41,7 +40,10 @@ pub(crate) struct Worker {
     pub(crate) active_connections: Cell<usize>,
     /// 503 responses to connections beyond the limit, in progress.
     pub(crate) pending_rejections: Cell<u32>,
-    random_ids: RefCell<BytesMut>,
+    /// Heads whose memory is reused.
+    pub(crate) heads: HeadPool,
+    /// The `Date` field of responses, with its line end; updated with each tick.
+    pub(crate) date: RefCell<String>,
     pub(crate) log: Option<AccessLog>,
     pub(crate) tracer: Option<Tracer>,
     pub(crate) clock: Clock,
@@ -95,7 +97,8 @@ impl Worker {
             connections: Cell::new(0),
             active_connections: Cell::new(0),
             pending_rejections: Cell::new(0),
-            random_ids: RefCell::default(),
+            heads: HeadPool::default(),
+            date: RefCell::new(date_field(&Clock::system())),
             log,
             tracer,
             clock: Clock::system(),
@@ -103,10 +106,10 @@ impl Worker {
     }
 
     /// Serves until it is stopped, and then drains its connections.
-    pub(crate) async fn run<F: RequestFilter>(
+    pub(crate) async fn run(
         self: Rc<Self>,
         listeners: Vec<Listener>,
-        filter: Arc<F>,
+        filter: Arc<dyn RequestFilter>,
         mut commands: watch::Receiver<WorkerCommand>,
     ) {
         let ticking = task::spawn_local(tick(self.clone()));
@@ -183,31 +186,15 @@ impl Worker {
     /// The origin of a request of this connection. The client address is resolved from the peer and trusted proxies.
     pub(crate) fn resolve_client(
         &self,
-        head: &request::Parts,
+        request: &ParsedRequest,
         connection: &ConnectionInfo,
     ) -> ConnectionInfo {
-        let unresolved = HttpRequestHead::new(head, connection.peer.ip());
+        let unresolved = HttpRequestHead::new(request, connection.peer.ip());
         let client = self.proxies.client_address(&unresolved).unwrap_or(connection.client);
         ConnectionInfo { client, ..connection.clone() }
     }
 
-    /// Creates a unique request id. It is not secret.
-    pub(crate) fn new_id(&self) -> HeaderValue {
-        // Split from one buffer, so that most ids need no allocation.
-        let mut ids = self.random_ids.borrow_mut();
-        if ids.capacity() < ID_LENGTH {
-            *ids = BytesMut::with_capacity(ID_LENGTH * 128);
-        }
-        let mut text = [0; ID_LENGTH];
-        for part in text.chunks_exact_mut(8) {
-            part.copy_from_slice(&hex_digits(fastrand::u32(..)));
-        }
-        ids.extend_from_slice(&text);
-        let id = ids.split().freeze();
-        HeaderValue::from_maybe_shared(id).unwrap_or(HeaderValue::from_static("-"))
-    }
-
-    async fn accept<F: RequestFilter>(self: Rc<Self>, listener: Listener, filter: Arc<F>) {
+    async fn accept(self: Rc<Self>, listener: Listener, filter: Arc<dyn RequestFilter>) {
         loop {
             let (stream, peer) = listener.accept().await;
             let Ok(permit) = self.connection_limiter.acquire(peer.ip()) else {
@@ -229,22 +216,6 @@ impl Worker {
             });
         }
     }
-}
-
-/// The length of a request id, in characters.
-const ID_LENGTH: usize = 32;
-
-/// Formats a number as hexadecimal digits, all at once: each half byte becomes one byte of the result.
-fn hex_digits(number: u32) -> [u8; 8] {
-    const BYTE_ONES: u64 = 0x0101_0101_0101_0101;
-    let spread = |bits: u64, by: u32, mask: u64| (bits | bits << by) & mask;
-    let halfwords = spread(u64::from(number), 16, 0x0000_ffff_0000_ffff);
-    let bytes = spread(halfwords, 8, 0x00ff_00ff_00ff_00ff);
-    let nibbles = spread(bytes, 4, 0x0f0f_0f0f_0f0f_0f0f);
-    // 1 for each digit that is a letter: 10 + 6 = 16.
-    let letters = (nibbles + BYTE_ONES * 6) >> 4 & BYTE_ONES;
-    let letter_offset = u64::from(b'a' - b'0' - 10);
-    (nibbles + BYTE_ONES * u64::from(b'0') + letters * letter_offset).to_be_bytes()
 }
 
 impl WorkerSettings {
@@ -272,8 +243,15 @@ async fn tick(worker: Rc<Worker>) {
     loop {
         ticks.tick().await;
         worker.deadlines.wake_expired();
+        worker.date.replace(date_field(&worker.clock));
         worker.upstreams.iter().for_each(|upstream| upstream.close_idle());
     }
+}
+
+/// The `Date` field.
+fn date_field(clock: &Clock) -> String {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_micros(clock.now().get());
+    format!("date: {}\r\n", httpdate::fmt_http_date(now))
 }
 
 /// Deadlines with the coarse system clock, which is cheap to read.
@@ -284,16 +262,4 @@ pub(crate) fn system_deadlines() -> Rc<Deadlines> {
 /// The clock of the deadlines of all workers.
 pub(crate) fn deadline_clock() -> Clock {
     Clock::coarse()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hex_digits_match_the_number() {
-        for number in [0, 1, 9, 0xa, 0xf, 0x10, 0x0123_4567, 0x89ab_cdef, 0x9f9f_a0a0, u32::MAX] {
-            assert_eq!(hex_digits(number).as_slice(), format!("{number:08x}").as_bytes());
-        }
-    }
 }

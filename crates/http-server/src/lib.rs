@@ -58,7 +58,7 @@ pub use query::Query;
 pub use read_body::{MAX_BODY_SIZE, read_body};
 pub use server::{
     Accept, BoundListener, HTTP2_PREFACE, HttpServer, HttpService, Listener, Scheme, ServerThreads,
-    ThreadedListener, build_runtime, refresh_certificates, tls_accept,
+    ShutdownSignal, ThreadedListener, build_runtime, refresh_certificates, tls_accept,
 };
 pub use startup_error::StartupError;
 pub use stream::Stream;

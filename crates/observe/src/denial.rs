@@ -1,7 +1,7 @@
 //! Records of denied requests, which operators look up by id.
 
 use super::{json::quota_json, key_label::KeyLabel};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, Utc};
@@ -10,9 +10,6 @@ use tidegate_policy::compile::{PolicyRejection, RejectReason};
 /// The id of a denial record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenialId(pub String);
-
-/// The response header with the id of a denial.
-const DENIAL_HEADER: HeaderName = HeaderName::from_static("tidegate-denial");
 
 /// A denied request, with the reason.
 #[derive(Debug)]
@@ -222,10 +219,13 @@ impl DenialId {
         format!("urn:tidegate:denial:{}", self.0)
     }
 
+    /// The response header with the id of a denial.
+    pub const HEADER: &'static str = "tidegate-denial";
+
     /// Adds the header with the id to a response.
     pub fn write_header(&self, headers: &mut HeaderMap) {
         if let Ok(id) = HeaderValue::from_str(&self.0) {
-            headers.insert(DENIAL_HEADER, id);
+            headers.insert(Self::HEADER, id);
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, env, fmt::Write as _, fs, path::Path};
 use tidegate_testkit::error_texts::{Literal, is_message, string_literals, visit_files};
 
-const HEADER: &str = "# Messages\n\nEvery log event and every error message, collected from the source. `{}` stands for a value.\n\
+const HEADER: &str = "# Messages\n\nEvery log event with its meaning, and every error message, collected from the source. `{}` stands for a value.\n\
     `TIDEGATE_BLESS=1 cargo test -p tidegate-testkit --test messages` writes this file.\n";
 
 /// Crates whose messages no user reads.
@@ -40,9 +40,9 @@ fn messages_page_is_current() {
             write!(page, "\n## {name}\n").unwrap();
         }
         if !events.is_empty() {
-            page.push_str("\n| level | log event | fields |\n|---|---|---|\n");
-            for LogEvent { level, message, fields } in &events {
-                writeln!(page, "| {level} | {message} | {} |", fields.join(", ")).unwrap();
+            page.push_str("\n| level | log event | meaning | fields |\n|---|---|---|---|\n");
+            for LogEvent { level, message, meaning, fields } in &events {
+                writeln!(page, "| {level} | {message} | {meaning} | {} |", fields.join(", ")).unwrap();
             }
         }
         if !messages.is_empty() {
@@ -71,13 +71,16 @@ fn messages_page_is_current() {
 struct LogEvent {
     level: String,
     message: String,
+    /// The documentation of its struct.
+    meaning: String,
     fields: Vec<String>,
 }
 
 /// The calls of `tracing`'s macros: level, constant message and field names.
 fn log_events(program: &str) -> Vec<LogEvent> {
     let mut events = Vec::new();
-    for call in program.split("tracing::").skip(1) {
+    for (start, _) in program.match_indices("tracing::") {
+        let call = &program[start + "tracing::".len()..];
         let Some((level, rest)) = call.split_once("!(") else { continue };
         if !["trace", "debug", "info", "warn", "error"].contains(&level) {
             continue;
@@ -87,9 +90,23 @@ fn log_events(program: &str) -> Vec<LogEvent> {
         let Some(message) = literals.last() else { continue };
         assert!(!message.text.contains('{'), "the message of a log event is constant: {}", message.text);
         let fields = arguments[..message.start].split(',').filter_map(field_name).collect();
-        events.push(LogEvent { level: level.to_owned(), message: message.text.clone(), fields });
+        let (level, message) = (level.to_owned(), message.text.clone());
+        let meaning = last_struct_documentation(&program[..start]);
+        assert!(!meaning.is_empty(), "the struct of a log event documents its meaning: {message}");
+        events.push(LogEvent { level, message, meaning, fields });
     }
     events
+}
+
+/// The comment before the last struct.
+fn last_struct_documentation(program: &str) -> String {
+    let lines: Vec<_> = program.lines().map(str::trim).collect();
+    let is_struct = |line: &&str| line.starts_with("pub(crate) struct ") || line.starts_with("pub struct ");
+    let end = lines.iter().rposition(is_struct).unwrap_or_default();
+    let comment = lines[..end].iter().rev().skip_while(|line| line.starts_with("#["));
+    let mut comment: Vec<_> = comment.map_while(|line| line.strip_prefix("/// ")).collect();
+    comment.reverse();
+    comment.join(" ")
 }
 
 /// Where the parenthesis closes that was open at the start.

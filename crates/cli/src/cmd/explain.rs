@@ -52,7 +52,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
         Some(line) => {
             let request = line.to_parts(&args.headers).map_err(CliError::input)?;
             let sender = (args.ip, args.listener.as_deref());
-            tidegate_policy::explain_request(&policy, request, sender, "".as_ref())
+            tidegate_policy::explain_request(&policy, &request, sender, "".as_ref())
         }
         None => {
             let entries = args.descriptor.iter().map(|entry| (&*entry.name, &*entry.value));

@@ -1,17 +1,30 @@
 //! HTTP/1.1 requests on a client connection, until it is idle or ends.
+//!
+//! ```text
+//!           head complete            head of the response         body sent
+//!   Head ──────────────────▶ Exchange ──────────────────▶ Response ─────────▶ Head, or the end
+//! ```
 
-use super::{ClientConnection, ClientInput, ClientIo, ConnectionPhase, HttpVersion, Tunnel, WriteState};
-use crate::{RequestFilter, proxy, telemetry::RequestTelemetry};
-use http::StatusCode;
-use hyper::{server::conn::http1, service::service_fn};
-use hyper_util::rt::TokioIo;
+use super::{
+    ClientBody, ClientConnection, ClientInput, ClientIo, ConnectionPhase, HttpVersion, Tunnel, WriteState,
+    transport::{Expectation, Http1Transport, RequestBodyState},
+};
+use crate::{
+    RequestFilter,
+    http1::{parse_request, request_keeps_alive, write_last_chunk, write_response},
+    proxy::{self, IncomingBody, ProxyFuture, ProxyResponse, ProxyResponseBody},
+};
+use http::{StatusCode, Version};
+use hyper::body::Body;
 use std::{
+    cell::RefCell,
     future::{Future, poll_fn},
     pin::Pin,
     rc::Rc,
     sync::Arc,
-    task::Poll,
+    task::{Context, Poll, ready},
 };
+use tidegate_policy::head::{FieldKinds, HeadError, HeaderFields, ParsedRequest};
 
 /// Why the connection serves no more requests for now.
 pub(super) enum Http1End {
@@ -24,80 +37,348 @@ pub(super) enum Http1End {
     Tunnel(ClientIo, Box<Tunnel>),
 }
 
-pub(super) async fn serve<F: RequestFilter>(
+pub(super) async fn serve(
     io: ClientIo,
     client: Rc<ClientConnection>,
-    filter: Arc<F>,
+    filter: Arc<dyn RequestFilter>,
 ) -> Http1End {
     let _active = ActiveConnection::new(&client);
-    let service = service_fn(|request| proxy::serve_request(client.clone(), filter.clone(), request));
-    // Most heads and bodies are small; one buffer is cheaper to send than two.
-    let mut connection = http1::Builder::new()
-        .max_header_size(client.worker.settings.max_header_size)
-        .max_buf_size(client.worker.settings.max_header_size.max(MIN_BUFFER_SIZE))
-        .writev(false)
-        .serve_connection(TokioIo::new(io), service);
+    let mut connection =
+        Http1Connection { transport: Http1Transport::new(io), client, filter, state: ConnectionState::Head };
+    let reason = poll_fn(|context| connection.poll(context)).await;
+    connection.end(reason)
+}
 
-    let mut keep_alive = KeepAlive::Yes;
-    let reason = poll_fn(|context| {
-        client.deadline.register(context);
-        if client.worker.is_stopping() && keep_alive == KeepAlive::Yes {
-            keep_alive = KeepAlive::No;
-            Pin::new(&mut connection).graceful_shutdown();
-        }
-        match Pin::new(&mut connection).poll(context) {
-            Poll::Ready(Ok(())) => Poll::Ready(CloseReason::Ended(client.input.get())),
-            Poll::Ready(Err(error)) if error.is_user() => Poll::Ready(CloseReason::ResponseAborted),
-            Poll::Ready(Err(error)) => {
-                // hyper has responded by itself to a head that it cannot read.
-                if error.is_parse() {
-                    RequestTelemetry::rejected(StatusCode::BAD_REQUEST).record(
-                        &*filter,
-                        None,
-                        &client.worker,
-                    );
-                }
-                Poll::Ready(CloseReason::Ended(ClientInput::Unread))
-            }
-            Poll::Pending => match (client.phase.get(), client.write.get()) {
-                (ConnectionPhase::Idle, WriteState::Ready)
-                    if client.deadline.is_expired()
-                        || client.worker.active_connections.get() > MAX_ACTIVE_CONNECTIONS =>
-                {
-                    Poll::Ready(CloseReason::Idle)
-                }
-                _ if client.deadline.is_expired() => Poll::Ready(CloseReason::Timeout),
-                _ => Poll::Pending,
-            },
-        }
-    })
-    .await;
+/// A connection with buffers.
+struct Http1Connection {
+    transport: Rc<RefCell<Http1Transport>>,
+    client: Rc<ClientConnection>,
+    filter: Arc<dyn RequestFilter>,
+    state: ConnectionState,
+}
 
-    let tunnel = client.tunnel.take();
-    match (reason, tunnel) {
-        (CloseReason::Idle, _) => Http1End::Idle(into_client_io(connection.into_parts())),
-        (CloseReason::Ended(_), Some(tunnel)) => {
-            Http1End::Tunnel(into_client_io(connection.into_parts()), tunnel)
+#[allow(
+    clippy::large_enum_variant,
+    reason = "most connections are in the largest state, and a box would cost an allocation"
+)]
+enum ConnectionState {
+    /// Receives the head of a request.
+    Head,
+    /// Waits for the head of the response.
+    Exchange(ProxyFuture, RequestInfo),
+    /// Sends the response.
+    Response(ResponseInProgress),
+}
+
+/// What the response depends on.
+#[derive(Clone, Copy)]
+struct RequestInfo {
+    version: Version,
+    method: MethodKind,
+    keep_alive: KeepAlive,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MethodKind {
+    Head,
+    Other,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KeepAlive {
+    Yes,
+    No,
+}
+
+struct ResponseInProgress {
+    /// `None` after the last frame. The exchange is recorded when it is dropped, before the client can see the end of the response.
+    body: Option<ProxyResponseBody>,
+    framing: OutgoingFraming,
+    keep_alive: KeepAlive,
+}
+
+/// How the end of a response is marked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OutgoingFraming {
+    None,
+    Length,
+    Chunked,
+    UntilClose,
+}
+
+impl Http1Connection {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<CloseReason> {
+        self.client.deadline.register(context);
+        match self.poll_requests(context) {
+            Poll::Pending => self.poll_deadline(),
+            ended => ended,
         }
-        (CloseReason::Ended(sends), None) => {
-            Http1End::Finished(connection.into_parts().io.into_inner(), sends)
-        }
-        (CloseReason::ResponseAborted, _) => {
-            // An HTTP/1.0 client would take the close for the end of the body, so the connection is reset.
-            if client.version.get() == HttpVersion::Http10 {
-                connection.into_parts().io.into_inner().reset();
+    }
+
+    fn poll_deadline(&self) -> Poll<CloseReason> {
+        let client = &self.client;
+        match (client.phase.get(), client.write.get()) {
+            (ConnectionPhase::Idle, WriteState::Ready)
+                if client.deadline.is_expired()
+                    || client.worker.active_connections.get() > MAX_ACTIVE_CONNECTIONS =>
+            {
+                Poll::Ready(CloseReason::Idle)
             }
-            Http1End::Closed
+            _ if client.deadline.is_expired() => Poll::Ready(CloseReason::Timeout),
+            _ => Poll::Pending,
         }
-        (CloseReason::Timeout, _) => Http1End::Closed,
+    }
+
+    fn poll_requests(&mut self, context: &mut Context<'_>) -> Poll<CloseReason> {
+        loop {
+            match &mut self.state {
+                ConnectionState::Head => {
+                    if let Some(reason) = ready!(self.poll_head(context)) {
+                        return Poll::Ready(reason);
+                    }
+                }
+                ConnectionState::Exchange(future, request) => match Pin::new(future).poll(context) {
+                    Poll::Ready(Ok(response)) => {
+                        let request = *request;
+                        self.start_response(response, request);
+                    }
+                    Poll::Ready(Err(_)) => return Poll::Ready(CloseReason::ResponseAborted),
+                    Poll::Pending => {
+                        ready!(self.transport.borrow_mut().poll_disconnect(context));
+                        return Poll::Ready(CloseReason::ResponseAborted);
+                    }
+                },
+                ConnectionState::Response(response) => {
+                    let Ok(()) = ready!(response.poll(&self.transport, context)) else {
+                        return Poll::Ready(CloseReason::ResponseAborted);
+                    };
+                    if let Some(reason) = self.finish_response() {
+                        return Poll::Ready(reason);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Receives the head of a request, and starts its exchange.
+    fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Option<CloseReason>> {
+        let mut transport = self.transport.borrow_mut();
+        let head = loop {
+            transport.skip_empty_lines();
+            match transport.find_head(self.client.worker.settings.max_header_size) {
+                Ok(Some(length)) => break Ok(length),
+                Err(error) => break Err(error),
+                Ok(None) => {}
+            }
+            if self.client.worker.is_stopping() && transport.input().is_empty() {
+                return Poll::Ready(Some(CloseReason::Ended));
+            }
+            if !matches!(ready!(transport.poll_read(context)), Ok(1..)) {
+                return Poll::Ready(Some(CloseReason::Ended));
+            }
+        };
+        let mut request = self.client.worker.heads.take_request();
+        let parsed = head.and_then(|length| {
+            parse_request(&transport.input()[..length], &mut request)?;
+            transport.advance(length);
+            Ok(())
+        });
+        drop(transport);
+        match parsed {
+            Ok(()) => self.start_exchange(request),
+            Err(error) => self.reject_head(error),
+        }
+        Poll::Ready(None)
+    }
+
+    fn start_exchange(&mut self, request: ParsedRequest) {
+        let expects_continue = request.version == Version::HTTP_11
+            && request.fields.may_contain(FieldKinds::HOP_BY_HOP)
+            && request.fields.get(b"expect").is_some_and(is_continue);
+        let expectation = if expects_continue { Expectation::Continue } else { Expectation::None };
+        let info = RequestInfo {
+            version: request.version,
+            method: if request.method() == "HEAD" { MethodKind::Head } else { MethodKind::Other },
+            keep_alive: if request_keeps_alive(&request) { KeepAlive::Yes } else { KeepAlive::No },
+        };
+        if info.version < Version::HTTP_11 {
+            self.client.set_http10();
+        }
+        let body = IncomingBody::Http1(ClientBody::new(&self.transport, expectation));
+        let future = proxy::serve_request(self.client.clone(), self.filter.clone(), request, body);
+        self.state = ConnectionState::Exchange(future, info);
+    }
+
+    #[cold]
+    fn reject_head(&mut self, error: HeadError) {
+        let response = proxy::reject_head(&self.client, self.filter.clone(), error);
+        let info =
+            RequestInfo { version: Version::HTTP_11, method: MethodKind::Other, keep_alive: KeepAlive::No };
+        self.start_response(response, info);
+    }
+
+    /// Writes the head of a response into the output.
+    fn start_response(&mut self, response: ProxyResponse, request: RequestInfo) {
+        let ProxyResponse { mut head, body } = response;
+        let has_no_body = request.method == MethodKind::Head
+            || head.status.is_informational()
+            || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        let length = body.size_hint().exact();
+        let has_length =
+            head.fields.may_contain(FieldKinds::FRAMING) && head.fields.contains(b"content-length");
+        let framing = match length {
+            _ if has_no_body => OutgoingFraming::None,
+            _ if has_length => OutgoingFraming::Length,
+            Some(length) => {
+                push_content_length(&mut head.fields, length);
+                OutgoingFraming::Length
+            }
+            None if request.version >= Version::HTTP_11 => OutgoingFraming::Chunked,
+            None => OutgoingFraming::UntilClose,
+        };
+        if let (MethodKind::Head, Some(length @ 1..), false) = (request.method, length, has_length) {
+            push_content_length(&mut head.fields, length);
+        }
+        let connection = match head.fields.may_contain(FieldKinds::CONNECTION) {
+            true => head.fields.get(b"connection"),
+            false => None,
+        };
+        let is_closing = request.keep_alive == KeepAlive::No
+            || framing == OutgoingFraming::UntilClose
+            || connection.is_some_and(|option| option == b"close");
+        let mut extra: [&[u8]; 3] = [b"", b"", b""];
+        if framing == OutgoingFraming::Chunked {
+            extra[0] = b"transfer-encoding: chunked\r\n";
+        }
+        extra[1] = match (request.version, is_closing, connection.is_some()) {
+            (_, _, true) => b"",
+            (_, true, _) => b"connection: close\r\n",
+            (Version::HTTP_10, false, _) => b"connection: keep-alive\r\n",
+            (_, false, _) => b"",
+        };
+        let date = self.client.worker.date.borrow();
+        let has_date = head.fields.may_contain(FieldKinds::DATE) && head.fields.contains(b"date");
+        if !has_date && !head.status.is_informational() {
+            extra[2] = date.as_bytes();
+        }
+        write_response(self.transport.borrow_mut().output.bytes_mut(), request.version, &head, &extra);
+        drop(date);
+        self.client.worker.heads.give_response(head);
+        self.state = ConnectionState::Response(ResponseInProgress {
+            body: (framing != OutgoingFraming::None).then_some(body),
+            framing,
+            keep_alive: if is_closing { KeepAlive::No } else { KeepAlive::Yes },
+        });
+    }
+
+    /// Called when the response is sent. Returns the reason why the connection ends.
+    fn finish_response(&mut self) -> Option<CloseReason> {
+        let state = std::mem::replace(&mut self.state, ConnectionState::Head);
+        let ConnectionState::Response(response) = state else { return None };
+        let keep_alive = response.keep_alive;
+        let transport = self.transport.borrow();
+        let is_reusable =
+            keep_alive == KeepAlive::Yes && transport.request_body == RequestBodyState::Complete;
+        if !is_reusable || self.client.tunnel.borrow().is_some() {
+            return Some(CloseReason::Ended);
+        }
+        if !transport.input().is_empty() {
+            self.client.on_read();
+        }
+        None
+    }
+
+    fn end(self, reason: CloseReason) -> Http1End {
+        let Self { transport, client, state, .. } = self;
+        drop(state);
+        let Some(io) = transport.borrow_mut().take_io() else { return Http1End::Closed };
+        let tunnel = client.tunnel.take();
+        match (reason, tunnel) {
+            (CloseReason::Idle, _) => Http1End::Idle(io),
+            (CloseReason::Ended, Some(tunnel)) => Http1End::Tunnel(io, tunnel),
+            (CloseReason::Ended, None) => Http1End::Finished(io, client.input.get()),
+            (CloseReason::ResponseAborted, _) => {
+                // An HTTP/1.0 client would take the close for the end of the body, so the connection is reset.
+                if client.version.get() == HttpVersion::Http10 {
+                    io.reset();
+                }
+                Http1End::Closed
+            }
+            (CloseReason::Timeout, _) => Http1End::Closed,
+        }
     }
 }
 
-/// Returns the connection, with the bytes that were read and not parsed.
-fn into_client_io<S>(parts: http1::Parts<TokioIo<ClientIo>, S>) -> ClientIo {
-    let mut io = parts.io.into_inner();
-    io.unread(&parts.read_buf);
-    io
+impl ResponseInProgress {
+    /// Sends the response. An error means that the client does not get all of it.
+    fn poll(
+        &mut self,
+        transport: &Rc<RefCell<Http1Transport>>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), ResponseAborted>> {
+        loop {
+            let mut is_waiting = false;
+            while let Some(body) = &mut self.body
+                && transport.borrow().output.has_room()
+            {
+                let frame = match body.poll_data(context) {
+                    Poll::Ready(frame) => frame.transpose(),
+                    Poll::Pending => {
+                        is_waiting = true;
+                        break;
+                    }
+                };
+                let Ok(frame) = frame else {
+                    // The client gets the data before the error.
+                    let _ = transport.borrow_mut().poll_flush(context);
+                    return Poll::Ready(Err(ResponseAborted));
+                };
+                let is_last = frame.is_none() || body.is_end_stream();
+                let mut transport = transport.borrow_mut();
+                let trailers = match frame.map(hyper::body::Frame::into_data) {
+                    Some(Ok(data)) => {
+                        match self.framing {
+                            OutgoingFraming::Chunked => transport.output.push_chunk(data),
+                            _ => transport.output.push_frame(data),
+                        }
+                        None
+                    }
+                    Some(Err(frame)) => frame.into_trailers().ok(),
+                    None => None,
+                };
+                if is_last || trailers.is_some() {
+                    if self.framing == OutgoingFraming::Chunked {
+                        write_last_chunk(transport.output.bytes_mut(), trailers.as_ref());
+                    }
+                    self.body = None;
+                }
+            }
+            let mut transport = transport.borrow_mut();
+            if ready!(transport.poll_flush(context)).is_err() {
+                return Poll::Ready(Err(ResponseAborted));
+            }
+            if self.body.is_none() {
+                return Poll::Ready(Ok(()));
+            }
+            if is_waiting {
+                return match transport.poll_disconnect(context) {
+                    Poll::Ready(()) => Poll::Ready(Err(ResponseAborted)),
+                    Poll::Pending => Poll::Pending,
+                };
+            }
+        }
+    }
+}
+
+/// The client does not get the complete response.
+struct ResponseAborted;
+
+fn is_continue(expect: &[u8]) -> bool {
+    expect.eq_ignore_ascii_case(b"100-continue")
+}
+
+fn push_content_length(fields: &mut HeaderFields, length: u64) {
+    fields.push(b"content-length", length.to_string().as_bytes());
 }
 
 /// The number of connections of a worker beyond which idle ones release their buffers at once. Under load few are idle for
@@ -105,35 +386,27 @@ fn into_client_io<S>(parts: http1::Parts<TokioIo<ClientIo>, S>) -> ClientIo {
 const MAX_ACTIVE_CONNECTIONS: usize = 512;
 
 /// Counts a connection with buffers, until it is dropped.
-struct ActiveConnection<'a>(&'a ClientConnection);
+struct ActiveConnection(Rc<ClientConnection>);
 
-impl<'a> ActiveConnection<'a> {
-    fn new(client: &'a ClientConnection) -> Self {
+impl ActiveConnection {
+    fn new(client: &Rc<ClientConnection>) -> Self {
         client.worker.active_connections.update(|whole| whole + 1);
-        Self(client)
+        Self(client.clone())
     }
 }
 
-impl Drop for ActiveConnection<'_> {
+impl Drop for ActiveConnection {
     fn drop(&mut self) {
         self.0.worker.active_connections.update(|whole| whole - 1);
     }
 }
 
-/// The smallest buffer that hyper accepts.
-const MIN_BUFFER_SIZE: usize = 8_192;
-
 enum CloseReason {
-    Ended(ClientInput),
+    /// The client has disconnected, or the last response is sent.
+    Ended,
     /// A response was aborted, or dropped.
     ResponseAborted,
     Idle,
     /// The client is too slow to send a head or to read a response.
     Timeout,
-}
-
-#[derive(PartialEq, Eq)]
-enum KeepAlive {
-    Yes,
-    No,
 }

@@ -3,10 +3,10 @@
 use super::{ClientConnection, ClientIo, stream_timeout::StreamExecutor};
 use crate::{
     RequestFilter,
-    proxy::{self, ConnectionDropped},
+    proxy::{self, ConnectionDropped, IncomingBody},
 };
-use http::Method;
-use hyper::{rt::Executor, server::conn::http2, service::service_fn};
+use http::{Method, Request};
+use hyper::{body::Incoming, rt::Executor, server::conn::http2, service::service_fn};
 use hyper_util::rt::TokioIo;
 use std::{
     future::{Future, poll_fn},
@@ -15,6 +15,7 @@ use std::{
     sync::Arc,
     task::Poll,
 };
+use tidegate_policy::head::ParsedRequest;
 
 /// The maximum number of requests in flight on one connection.
 const MAX_CONCURRENT_STREAMS: u32 = 128;
@@ -31,15 +32,18 @@ impl<F: Future<Output: 'static> + 'static> Executor<F> for LocalExecutor {
     }
 }
 
-pub(super) async fn serve<F: RequestFilter>(io: ClientIo, client: Rc<ClientConnection>, filter: Arc<F>) {
+pub(super) async fn serve(io: ClientIo, client: Rc<ClientConnection>, filter: Arc<dyn RequestFilter>) {
     let service_client = client.clone();
-    let service = service_fn(move |request| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let (service_client, filter) = (service_client.clone(), filter.clone());
         let is_head = request.method() == Method::HEAD;
         // Lazily, when the stream is polled.
         async move {
-            let response = proxy::serve_request(service_client, filter, request).await?;
-            Ok::<_, ConnectionDropped>(if is_head { proxy::without_body(response) } else { response })
+            let (parts, incoming) = request.into_parts();
+            let (request, incoming) = (ParsedRequest::from(&parts), IncomingBody::Http2(incoming));
+            let response = proxy::serve_request(service_client, filter, request, incoming).await?;
+            let response = if is_head { response.without_body() } else { response };
+            Ok::<_, ConnectionDropped>(response.into_http2())
         }
     });
     let header_size = u32::try_from(client.worker.settings.max_header_size).unwrap_or(u32::MAX);

@@ -29,9 +29,7 @@ pub(super) async fn close(mut io: ClientIo, mut input: ClientInput, client: &Cli
     let end = deadlines.now().saturating_add(client.worker.settings.body_timeout);
     client.start_linger(LINGER_TIMEOUT);
     let mut buffer = [0; DISCARD_BUFFER_SIZE];
-    // hyper has already shut down the write side after a normal end.
-    let mut write_shutdown =
-        if input == ClientInput::Done { WriteShutdown::Complete } else { WriteShutdown::Pending };
+    let mut write_shutdown = WriteShutdown::Pending;
     poll_fn(|context| {
         client.deadline.register(context);
         loop {

@@ -16,12 +16,14 @@ mod lingering_close;
 mod preface;
 mod reject;
 mod stream_timeout;
+mod transport;
 mod tunnel;
 
 pub(crate) use http2::LocalExecutor;
 pub(crate) use io::ClientIo;
 pub(crate) use reject::reject;
 pub(crate) use stream_timeout::StreamTimeout;
+pub(crate) use transport::ClientBody;
 pub(crate) use tunnel::Tunnel;
 
 use crate::{
@@ -239,7 +241,7 @@ impl Drop for ClientConnection {
 }
 
 /// Serves a connection until it ends.
-pub(crate) async fn serve<F: RequestFilter>(stream: Stream, client: Rc<ClientConnection>, filter: Arc<F>) {
+pub(crate) async fn serve(stream: Stream, client: Rc<ClientConnection>, filter: Arc<dyn RequestFilter>) {
     let is_http2 = stream.alpn_protocol() == Some(ALPN_HTTP2);
     let is_plain = matches!(stream, Stream::Plain(_));
     let mut io = ClientIo::new(stream, client.clone());

@@ -19,7 +19,7 @@ const RESPONSE_503: &[u8] =
 
 /// Sends a 503 to a client that uses HTTP/1 without TLS. Other connections are closed, and so are those beyond the maximum of
 /// concurrent rejections.
-pub(crate) fn reject<F: RequestFilter>(worker: &Rc<Worker>, filter: &Arc<F>, stream: TcpStream) {
+pub(crate) fn reject(worker: &Rc<Worker>, filter: &Arc<dyn RequestFilter>, stream: TcpStream) {
     let pending = &worker.pending_rejections;
     if pending.get() >= MAX_CONCURRENT_REJECTIONS {
         return;

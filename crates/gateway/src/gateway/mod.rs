@@ -17,7 +17,6 @@ mod policy_change;
 mod policy_filter;
 mod preflight;
 mod reload;
-mod response_head;
 mod source;
 
 pub use preflight::Preflight;
@@ -31,6 +30,7 @@ use crate::{
     worker::WorkerCommand,
 };
 use failures::ExpressionFailures;
+use futures_util::future::BoxFuture;
 use listeners::bind_listeners;
 use overload_log::OverloadLog;
 use policy_filter::{ActivePolicy, PolicyFilter};
@@ -40,7 +40,7 @@ use std::{
 };
 use tidegate_admin::{AdminServer, GatewayCommand, GatewayError, GatewayHandle};
 use tidegate_http_server::{
-    Authorization, BoundListener, FileWatch, ReadFiles, ServerThreads, ThreadedListener,
+    Authorization, BoundListener, FileWatch, ReadFiles, ServerThreads, ShutdownSignal, ThreadedListener,
 };
 use tidegate_limiter::Clock;
 use tidegate_observe::{
@@ -217,7 +217,16 @@ impl Gateway {
     }
 
     /// Serves until `shutdown`, and then drains requests in flight.
-    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), GatewayError> {
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), GatewayError> {
+        self.serve(pin!(shutdown)).await
+    }
+
+    /// Boxed here, so that the gateway is compiled with this crate and not again with each program that runs it.
+    fn serve<'a>(self, shutdown: ShutdownSignal<'a>) -> BoxFuture<'a, Result<(), GatewayError>> {
+        Box::pin(self.serve_until(shutdown))
+    }
+
+    async fn serve_until(mut self, mut shutdown: ShutdownSignal<'_>) -> Result<(), GatewayError> {
         let prepared = PreparedConfig::prepare(self.build_config(&self.policy)).await?;
         self.metrics_exporter = self
             .policy
@@ -249,7 +258,6 @@ impl Gateway {
         }
         let mut ticks = time::interval(SCHEDULE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut shutdown = pin!(shutdown);
         loop {
             tokio::select! {
                 () = &mut shutdown => return self.shutdown().await,

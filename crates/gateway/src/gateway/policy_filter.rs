@@ -1,21 +1,22 @@
 //! The request filter of a policy.
 
-use super::{log_note, response_head::GatewayResponseHead};
+use super::log_note;
 use crate::{
-    Action, Config, ConnectionInfo, FilterDecision, FilterResult, LogNote, Rates, RequestFilter,
-    ResponseCopy, UpstreamId,
+    Action, Config, ConnectionInfo, FilterContext, FilterDecision, FilterResult, LogNote, Rates,
+    RequestFilter, ResponseCopy, UpstreamId,
     fallback_cache::{CacheableRequest, FallbackCache},
+    http1::ParsedResponse,
 };
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, request, response};
+use http::{HeaderMap, Method, Response, StatusCode};
 use std::{mem, sync::Arc};
 use tidegate_core::Micros;
 use tidegate_http_server::ApiError;
 use tidegate_observe::{DenialId, HistoryEntry, RequestRecorder, ResponseOrigin, Sampled};
 use tidegate_policy::{
     compile::{PolicyAdmission, PolicyGate, PolicyRejection, PolicyResult, RejectAction},
-    head::HttpRequestHead,
+    head::{HttpRequestHead, ParsedRequest},
     matching::RequestView,
     model::{AccessLogFormat, RouteAction},
 };
@@ -54,16 +55,22 @@ enum CacheLookup {
 }
 
 /// The state of a request until its exchange ends.
-pub(crate) struct PolicyContext {
+struct PolicyContext {
     state: ContextState,
     /// The request, if a good response is stored for fallbacks.
-    cached_request: Option<Box<CacheableRequest>>,
-    telemetry: Option<Box<PolicyTelemetry>>,
+    cached_request: Option<Box<StoredRequest>>,
+    telemetry: Option<PolicyTelemetry>,
+}
+
+/// A request whose response is stored.
+struct StoredRequest {
+    request: CacheableRequest,
+    policy: Arc<ActivePolicy>,
 }
 
 enum ContextState {
-    /// Admitted, waiting for its response. Boxed, because contexts are moved often.
-    Admitted(Box<PolicyAdmission>),
+    /// Admitted, waiting for its response.
+    Admitted(PolicyAdmission),
     /// Has a response; holds its permits until the body is sent.
     Settled { _slots: RequestPermits },
     /// Has no permits and nothing to settle.
@@ -92,11 +99,9 @@ impl PolicyFilter {
 }
 
 impl RequestFilter for PolicyFilter {
-    type Context = PolicyContext;
-
-    fn filter(&self, parts: &mut request::Parts, connection: &ConnectionInfo) -> FilterResult<PolicyContext> {
+    fn filter(&self, parsed: &mut ParsedRequest, connection: &ConnectionInfo) -> FilterResult {
         let policy = self.active.load();
-        let head = connection.head(parts);
+        let head = connection.head(parsed);
         let request = policy.gate.view_request(&head);
         let counters = &policy.recorder.counters;
         let received_at = counters.now();
@@ -116,19 +121,27 @@ impl RequestFilter for PolicyFilter {
                 let policy = Arc::clone(&policy);
                 // The log, traces and records of single requests need the request later, and so do cached responses.
                 let is_needed = policy.is_reporting() || !policy.gate.cached_fallbacks().is_empty();
-                let request = is_needed.then(|| (parts.clone(), connection.clone()));
+                let request = is_needed.then(|| (parsed.clone(), connection.clone()));
                 FilterResult::Deferred(Box::pin(async move {
                     let result = evaluation.await;
                     policy.recorder.counters.end_async_decision(received_at, result.wait_time());
-                    let head = request.as_ref().map(|(parts, connection)| connection.head(parts));
+                    let head = request.as_ref().map(|(parsed, connection)| connection.head(parsed));
                     policy.apply(result, received_at, route, head.as_ref())
                 }))
             }
         }
     }
 
-    fn rates<'c>(&self, context: &'c PolicyContext) -> Rates<'c> {
-        match &context.state {
+    fn record(&self, response: Option<(StatusCode, ResponseOrigin)>) {
+        if let Some((status, by)) = response {
+            self.active.load().recorder.counters.record_response(status.as_u16(), by);
+        }
+    }
+}
+
+impl FilterContext for PolicyContext {
+    fn rates(&self) -> Rates<'_> {
+        match &self.state {
             ContextState::Admitted(admission) => {
                 Rates { upload: admission.request_rates(), download: admission.response_rates() }
             }
@@ -136,32 +149,23 @@ impl RequestFilter for PolicyFilter {
         }
     }
 
-    fn copy_response(&self, context: &mut PolicyContext, response: &response::Parts) -> Option<ResponseCopy> {
-        let request = context.cached_request.take()?;
-        let policy = self.active.load();
+    fn copy_response(&mut self, response: &ParsedResponse) -> Option<ResponseCopy> {
+        let StoredRequest { request, policy } = *self.cached_request.take()?;
         let is_personal = |headers: &HeaderMap| policy.gate.cached_fallbacks().is_personal(headers);
-        policy.cache.copy(*request, response, is_personal)
+        policy.cache.copy(request, &response.to_parts(), is_personal)
     }
 
-    fn on_response(
-        &self,
-        context: &mut PolicyContext,
-        response: &mut response::Parts,
-    ) -> Option<Response<Bytes>> {
-        context.on_response(response);
+    fn on_response(&mut self, response: &mut ParsedResponse) -> Option<Response<Bytes>> {
+        self.settle(response);
         None
     }
 
-    fn record(&self, context: Option<PolicyContext>, response: Option<(StatusCode, ResponseOrigin)>) {
-        if let Some((status, by)) = response {
-            self.active.load().recorder.counters.record_response(status.as_u16(), by);
-        }
-        if let Some(telemetry) = context.and_then(|context| context.telemetry) {
-            telemetry.recorder.counters.record_latency(&telemetry.rules, telemetry.received_at);
-            if let Some(entry) = telemetry.history {
-                let status = response.map_or(0, |(status, _)| status.as_u16());
-                telemetry.recorder.record_history(entry, status);
-            }
+    fn record(self: Box<Self>, response: Option<(StatusCode, ResponseOrigin)>) {
+        let Some(telemetry) = self.telemetry else { return };
+        telemetry.recorder.counters.record_latency(&telemetry.rules, telemetry.received_at);
+        if let Some(entry) = telemetry.history {
+            let status = response.map_or(0, |(status, _)| status.as_u16());
+            telemetry.recorder.record_history(entry, status);
         }
     }
 }
@@ -193,26 +197,27 @@ impl ActivePolicy {
     /// The request, as the cache of responses identifies it. `None` if it has no upstream.
     fn cacheable_request(&self, head: &HttpRequestHead<'_>, route: &RouteTarget) -> Option<CacheableRequest> {
         let RouteTarget::Upstream(target) = route else { return None };
-        CacheableRequest::new(head.parts(), self.upstreams.get(target.0)?)
+        CacheableRequest::new(head.request(), self.upstreams.get(target.0)?)
     }
 
     /// An admitted request whose response is stored, or that changes a stored response.
     fn stored_request(
-        &self,
+        self: &Arc<Self>,
         admission: &PolicyAdmission,
         route: &RouteTarget,
         head: Option<&HttpRequestHead<'_>>,
-    ) -> Option<Box<CacheableRequest>> {
+    ) -> Option<Box<StoredRequest>> {
         let fallbacks = self.gate.cached_fallbacks();
         let head = head.filter(|_| !fallbacks.is_empty())?;
-        let is_needed = match head.parts().method {
-            Method::GET => admission.decisions().any(|decision| fallbacks.contains(decision.rule)),
-            ref method => !method.is_safe(),
+        let is_needed = match head.method() {
+            "GET" => admission.decisions().any(|decision| fallbacks.contains(decision.rule)),
+            method => Method::from_bytes(method.as_bytes()).is_ok_and(|method| !method.is_safe()),
         };
         if !is_needed {
             return None;
         }
-        self.cacheable_request(head, route).map(Box::new)
+        let request = self.cacheable_request(head, route)?;
+        Some(Box::new(StoredRequest { request, policy: self.clone() }))
     }
 
     /// Whether single requests are logged, traced or recorded.
@@ -222,12 +227,12 @@ impl ActivePolicy {
 
     /// Applies the result of the policy. `head` is present if single requests are logged, traced, recorded or cached.
     fn apply(
-        &self,
+        self: &Arc<Self>,
         mut result: PolicyResult,
         received_at: Micros,
         route: RouteTarget,
         head: Option<&HttpRequestHead<'_>>,
-    ) -> FilterDecision<PolicyContext> {
+    ) -> FilterDecision {
         let cached = match &mut result {
             PolicyResult::Rejected(rejection) => self.find_cached(rejection, &route, head),
             PolicyResult::Admitted(_) => None,
@@ -252,6 +257,7 @@ impl ActivePolicy {
             }
             PolicyResult::Rejected(_) => Vec::new(),
         };
+        let has_decisions = !rules.is_empty();
         let mut context = PolicyContext {
             state: ContextState::Free,
             cached_request: None,
@@ -262,8 +268,9 @@ impl ActivePolicy {
                 context.cached_request = self.stored_request(&admission, &route, head);
                 let is_slowed =
                     !admission.request_rates().is_empty() || !admission.response_rates().is_empty();
-                if admission.has_pending() || is_slowed || admission.header_style() != HeaderStyle::None {
-                    context.state = ContextState::Admitted(Box::new(admission));
+                let has_headers = has_decisions && admission.header_style() != HeaderStyle::None;
+                if admission.has_pending() || is_slowed || has_headers {
+                    context.state = ContextState::Admitted(admission);
                 }
                 match route {
                     RouteTarget::Upstream(target) => Action::Forward(target),
@@ -293,7 +300,7 @@ impl ActivePolicy {
                 (_, RejectAction::Drop) => Action::Drop,
             },
         };
-        FilterDecision { action, context, note }
+        FilterDecision { action, context: context.boxed(), note }
     }
 
     /// Looks up the stored response to a rejected request. `None` if the rule does not fall back to one.
@@ -318,12 +325,11 @@ impl ActivePolicy {
         rules: Vec<usize>,
         denial: Option<DenialId>,
         head: Option<&HttpRequestHead<'_>>,
-    ) -> Option<Box<PolicyTelemetry>> {
+    ) -> Option<PolicyTelemetry> {
         let history = head.and_then(|head| self.recorder.history_entry(&self.gate, head));
         let is_any = !rules.is_empty() || denial.is_some() || history.is_some();
         let recorder = || self.recorder.clone();
-        is_any
-            .then(|| Box::new(PolicyTelemetry { received_at, rules, recorder: recorder(), denial, history }))
+        is_any.then(|| PolicyTelemetry { received_at, rules, recorder: recorder(), denial, history })
     }
 
     /// Rejects a request that an operator ban applies to.
@@ -333,18 +339,25 @@ impl ActivePolicy {
         (response, denial): (RejectionResponse, Option<DenialId>),
         received_at: Micros,
         head: &HttpRequestHead<'_>,
-    ) -> FilterDecision<PolicyContext> {
+    ) -> FilterDecision {
         let id = denial.as_ref().map(|id| id.0.clone());
         let telemetry = self.telemetry(received_at, Vec::new(), denial, Some(head));
         let mut context = PolicyContext { state: ContextState::Free, cached_request: None, telemetry };
         let note = self.has_notes.then(|| {
             Box::new(LogNote { decision: Some("banned".to_owned()), denial: id, ..LogNote::default() })
         });
-        FilterDecision { action: context.respond(response.into()), context, note }
+        FilterDecision { action: context.respond(response.into()), context: context.boxed(), note }
     }
 }
 
 impl PolicyContext {
+    /// `None` if there is nothing to do for the rest of the exchange.
+    fn boxed(self) -> Option<Box<dyn FilterContext>> {
+        let is_free = matches!(self.state, ContextState::Free);
+        let is_empty = is_free && self.cached_request.is_none() && self.telemetry.is_none();
+        (!is_empty).then(|| Box::new(self) as Box<dyn FilterContext>)
+    }
+
     fn denial(&self) -> Option<&DenialId> {
         self.telemetry.as_ref()?.denial.as_ref()
     }
@@ -352,24 +365,22 @@ impl PolicyContext {
     /// Settles the request with a response of the gateway.
     fn respond(&mut self, response: Response<Bytes>) -> Action {
         let (mut parts, body) = response.into_parts();
-        self.on_response(&mut parts);
+        let mut head = ParsedResponse::from(&parts);
+        self.settle(&mut head);
+        parts.headers = head.fields.to_map();
         Action::Respond(Response::from_parts(parts, body))
     }
 
     /// Settles the admission, and adds the rate limit headers and the denial header.
-    fn on_response(&mut self, response: &mut response::Parts) {
+    fn settle(&mut self, response: &mut ParsedResponse) {
         if let ContextState::Admitted(admission) = mem::replace(&mut self.state, ContextState::Free) {
             if admission.header_style() != HeaderStyle::None {
-                admission.write_headers(|name, value| {
-                    if let Ok(value) = HeaderValue::from_str(value) {
-                        response.headers.insert(HeaderName::from_static(name), value);
-                    }
-                });
+                admission.write_headers(|name, value| response.fields.set(name.as_bytes(), value.as_bytes()));
             }
-            self.state = ContextState::Settled { _slots: admission.settle(&GatewayResponseHead(response)) };
+            self.state = ContextState::Settled { _slots: admission.settle(response) };
         }
         if let Some(id) = self.denial() {
-            id.write_header(&mut response.headers);
+            response.fields.set(DenialId::HEADER.as_bytes(), id.0.as_bytes());
         }
     }
 }

@@ -8,9 +8,7 @@ use super::{
 use crate::{events, metrics::MetricsExporter, run::PreparedConfig, worker::WorkerCommand};
 use std::{num::NonZeroUsize, sync::Arc};
 use tidegate_admin::{AdminServer, GatewayError, ReloadScope};
-use tidegate_http_server::{
-    Authorization, HttpServer, HttpService, ReadFiles, StartupError, ThreadedListener,
-};
+use tidegate_http_server::{Authorization, HttpServer, ReadFiles, StartupError, ThreadedListener};
 use tidegate_observe::{RequestRecorder, policy_version};
 use tidegate_policy::{Policy, compile::PolicyGate, model::DecisionListener};
 use tidegate_service::decisions::{self, envoy};
@@ -201,10 +199,10 @@ impl Replacement<ThreadedListener> {
     }
 
     /// Starts the next listener in place of the current one, and returns the latter.
-    fn start<S: HttpService>(
+    fn start(
         self,
         current: &mut Option<ThreadedListener>,
-        server: &HttpServer<S>,
+        server: &HttpServer,
         name: &'static str,
         workers: NonZeroUsize,
     ) -> Result<Option<ThreadedListener>, StartupError> {

@@ -108,7 +108,8 @@ impl RequestRecord {
         let scheme = tidegate_http_server::Scheme::Http;
         let connection =
             crate::ConnectionInfo { peer: (client, 4000).into(), client, scheme, listener: None };
-        let record = Self::new(&head, &HeaderValue::from_static("abc"), &connection, start);
+        let id = crate::proxy::RequestId::Received(Box::from(*b"abc"));
+        let record = Self::new(&(&head).into(), &id, &connection, start);
         Self { status: 429, bytes: 7, end: start.saturating_add(tidegate_core::Micros::new(1_500)), ..record }
     }
 }

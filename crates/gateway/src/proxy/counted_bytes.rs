@@ -7,27 +7,22 @@ use std::rc::Rc;
 /// A frame of a response. Its bytes count as unsent until it is dropped, after it was written or its stream was reset.
 pub(crate) struct CountedBytes {
     bytes: Bytes,
-    /// The number of bytes, and the connection. Not used for HTTP/1.1, where hyper buffers at most one frame.
-    counted: Option<(u64, Rc<ClientConnection>)>,
+    /// The number of bytes that are counted.
+    length: u64,
+    client: Rc<ClientConnection>,
 }
 
 impl CountedBytes {
-    pub(super) fn uncounted(bytes: Bytes) -> Self {
-        Self { bytes, counted: None }
-    }
-
-    pub(super) fn counted(bytes: Bytes, client: &Rc<ClientConnection>) -> Self {
+    pub(super) fn new(bytes: Bytes, client: &Rc<ClientConnection>) -> Self {
         let length = bytes.len() as u64;
         client.add_unsent(length);
-        Self { bytes, counted: Some((length, client.clone())) }
+        Self { bytes, length, client: client.clone() }
     }
 }
 
 impl Drop for CountedBytes {
     fn drop(&mut self) {
-        if let Some((length, client)) = &self.counted {
-            client.remove_unsent(*length);
-        }
+        self.client.remove_unsent(self.length);
     }
 }
 

@@ -1,10 +1,9 @@
 //! Reads the rest of a request body that is not forwarded.
 
+use super::request_body::IncomingBody;
 use crate::client::ClientConnection;
-use hyper::body::{Body, Incoming};
 use std::{
     future::poll_fn,
-    pin::Pin,
     task::{Context, Poll},
 };
 
@@ -22,7 +21,7 @@ const MAX_DRAINED_BODY: u64 = 64 * 1_024;
 const DRAIN_TIMEOUT: u64 = 100;
 
 /// Reads a small body, so that its connection can be reused.
-pub(super) async fn drain(mut incoming: Incoming, client: &ClientConnection) -> DrainResult {
+pub(super) async fn drain(mut incoming: IncomingBody, client: &ClientConnection) -> DrainResult {
     if incoming.size_hint().exact().is_none_or(|length| length > MAX_DRAINED_BODY) {
         return DrainResult::Unread;
     }
@@ -39,12 +38,12 @@ pub(super) async fn drain(mut incoming: Incoming, client: &ClientConnection) -> 
     .await
 }
 
-fn poll_end(incoming: &mut Incoming, context: &mut Context<'_>) -> Poll<DrainResult> {
+fn poll_end(incoming: &mut IncomingBody, context: &mut Context<'_>) -> Poll<DrainResult> {
     loop {
         if incoming.is_end_stream() {
             return Poll::Ready(DrainResult::Drained);
         }
-        match Pin::new(&mut *incoming).poll_frame(context) {
+        match incoming.poll_frame(context) {
             Poll::Ready(Some(Ok(_))) => {}
             Poll::Ready(None) => return Poll::Ready(DrainResult::Drained),
             Poll::Ready(Some(Err(_))) => return Poll::Ready(DrainResult::Unread),

@@ -3,14 +3,14 @@
 use super::{ProxyError, RequestBody, UploadProgress};
 use crate::{
     client::ClientConnection,
+    http1::ParsedResponse,
     telemetry::RequestTelemetry,
     upstream::{
         InFlightGuard, PendingResponse, ResponseDeadline, Upstream, UpstreamConnection, UpstreamEndpoint,
-        UpstreamSendError,
+        UpstreamRequest, UpstreamSendError, is_idempotent,
     },
 };
-use http::{Request, Response};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use std::{
     future::poll_fn,
     io,
@@ -21,33 +21,40 @@ use std::{
 };
 use tidegate_core::Micros;
 use tidegate_overload::{Breaker, CallOutcome, CallPermit};
-use tidegate_policy::model::Protocol;
+use tidegate_policy::{head::HeaderFields, model::Protocol};
+
+/// The head of a response, and where its body comes from.
+pub(super) struct ServerResponse {
+    pub(super) head: ParsedResponse,
+    pub(super) source: ResponseSource,
+}
 
 /// The connection of a response.
 pub(super) enum ResponseSource {
     /// A connection of its own.
     Http1 { connection: Box<UpstreamConnection>, in_flight: InFlightGuard },
     /// A stream of a shared connection.
-    Http2 { deadline: ResponseDeadline, in_flight: InFlightGuard },
+    Http2 { incoming: Incoming, deadline: ResponseDeadline, in_flight: InFlightGuard },
 }
 
 /// The error of an attempt, and the request if it may be sent to another server.
 struct AttemptError {
     error: ProxyError,
-    retry: Option<Request<RequestBody>>,
+    retry: Option<UpstreamRequest>,
 }
 
 /// A request in flight on a connection that was idle.
 pub(crate) struct ForwardedRequest {
     attempt: ServerAttempt,
     pending: PendingResponse,
+    response: ParsedResponse,
     in_flight: InFlightGuard,
     progress: Option<UploadProgress>,
     upstream: Rc<Upstream>,
 }
 
 /// A response or an error; or a request that must be sent with a wait.
-type AttemptOutcome = Result<Result<(Response<Incoming>, ResponseSource), ProxyError>, Box<PendingForward>>;
+type AttemptOutcome = Result<Result<ServerResponse, ProxyError>, Box<PendingForward>>;
 
 /// An attempt to send a request to one server.
 pub(super) struct ServerAttempt {
@@ -68,7 +75,7 @@ enum TraceState {
 
 /// A request that must wait for a connection, or whose first attempt failed.
 pub(super) struct PendingForward {
-    request: Request<RequestBody>,
+    request: UpstreamRequest,
     attempt: Option<ServerAttempt>,
 }
 
@@ -78,7 +85,7 @@ pub(super) fn try_forward(
     client: &ClientConnection,
     address: IpAddr,
     upstream: &Rc<Upstream>,
-    mut request: Request<RequestBody>,
+    mut request: UpstreamRequest,
     telemetry: &mut RequestTelemetry,
 ) -> Result<ForwardedRequest, Box<PendingForward>> {
     upstream.add_retry_budget();
@@ -98,11 +105,12 @@ pub(super) fn try_forward(
         Protocol::Http2 => None,
     };
     let Some(connection) = connection else { return Err(PendingForward::new(request, Some(attempt))) };
-    attempt.trace(&mut request, client, telemetry);
-    let (in_flight, progress) = (server.begin_request(), request.body().progress());
+    attempt.trace(&mut request.head.fields, client, telemetry);
+    let (in_flight, progress) = (server.begin_request(), request.body.progress());
     Ok(ForwardedRequest {
         attempt,
         pending: connection.send(request),
+        response: client.worker.heads.take_response(),
         in_flight,
         progress,
         upstream: upstream.clone(),
@@ -111,7 +119,7 @@ pub(super) fn try_forward(
 
 impl PendingForward {
     #[cold]
-    fn new(request: Request<RequestBody>, attempt: Option<ServerAttempt>) -> Box<Self> {
+    fn new(request: UpstreamRequest, attempt: Option<ServerAttempt>) -> Box<Self> {
         Box::new(Self { request, attempt })
     }
 }
@@ -124,72 +132,73 @@ impl ForwardedRequest {
 
     /// Polls for the head of the response.
     #[inline]
-    pub(super) fn poll(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Response<Incoming>, UpstreamSendError>> {
-        self.pending.poll(context)
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), UpstreamSendError>> {
+        self.pending.poll(&mut self.response, context)
     }
 
     /// Handles the result: the response, an error, or a request to send again.
     pub(super) fn finish(
         self,
-        result: Result<Response<Incoming>, UpstreamSendError>,
+        result: Result<(), UpstreamSendError>,
         client: &ClientConnection,
         telemetry: &mut RequestTelemetry,
     ) -> AttemptOutcome {
-        let Self { attempt, pending, in_flight, progress, .. } = self;
-        match result {
-            Ok(response) => {
-                attempt.on_response(&response, client, telemetry);
-                Ok(Ok((response, ResponseSource::Http1 { connection: pending.into_connection(), in_flight })))
+        let Self { attempt, pending, response: head, in_flight, progress, .. } = self;
+        let error = match result {
+            Ok(()) => {
+                attempt.on_response(head.status.as_u16(), client, telemetry);
+                let (connection, request) = pending.into_parts();
+                client.worker.heads.give_request(request);
+                return Ok(Ok(ServerResponse {
+                    head,
+                    source: ResponseSource::Http1 { connection, in_flight },
+                }));
             }
             // The server closed the connection while it was idle.
-            Err(UpstreamSendError::Closed(request)) => Err(PendingForward::new(*request, Some(attempt))),
-            Err(error) => {
-                let failed = AttemptError::new(error, None);
-                if let Some(trace) = telemetry.trace() {
-                    trace.on_failure(failed.error.name(), client.worker.clock.now());
-                }
-                if let Some(body_error) = progress.as_ref().and_then(UploadProgress::error) {
-                    return Ok(Err(body_error));
-                }
-                attempt.on_failure();
-                Ok(Err(failed.error))
+            Err(UpstreamSendError::Closed) if progress.is_none() && is_idempotent(pending.request()) => {
+                let request = UpstreamRequest { head: pending.into_parts().1, body: RequestBody::Empty };
+                return Err(PendingForward::new(request, Some(attempt)));
             }
+            Err(error) => ProxyError::from(error),
+        };
+        if let Some(trace) = telemetry.trace() {
+            trace.on_failure(error.name(), client.worker.clock.now());
         }
+        if let Some(body_error) = progress.as_ref().and_then(UploadProgress::error) {
+            return Ok(Err(body_error));
+        }
+        attempt.on_failure();
+        Ok(Err(error))
     }
 }
 
 impl ServerAttempt {
     fn trace(
         &mut self,
-        request: &mut Request<RequestBody>,
+        fields: &mut HeaderFields,
         client: &ClientConnection,
         telemetry: &mut RequestTelemetry,
     ) {
         if let (Some(trace), TraceState::NotRecorded) = (telemetry.trace(), &self.traced) {
-            trace.begin_attempt(&self.server, request.headers_mut(), client.worker.clock.now());
+            trace.begin_attempt(&self.server, fields, client.worker.clock.now());
             self.traced = TraceState::Recorded;
         }
     }
 
-    fn on_response(
-        self,
-        response: &Response<Incoming>,
-        client: &ClientConnection,
-        telemetry: &mut RequestTelemetry,
-    ) {
+    fn on_response(self, status: u16, client: &ClientConnection, telemetry: &mut RequestTelemetry) {
         let now = client.worker.clock.now();
         let took = now.saturating_sub(self.sent_at);
-        self.server.on_response(response.status(), took);
+        self.server.on_response(status, took);
         telemetry.on_upstream_response(self.server.authority(), took);
         if let Some(trace) = telemetry.trace() {
-            trace.on_response(response.status().as_u16(), now);
+            trace.on_response(status, now);
         }
         if let Some(permit) = self.permit {
-            let is_failure = response.status().is_server_error();
-            permit.record(if is_failure { CallOutcome::Failure } else { CallOutcome::Success });
+            permit.record(if (500..600).contains(&status) {
+                CallOutcome::Failure
+            } else {
+                CallOutcome::Success
+            });
         }
     }
 
@@ -208,9 +217,9 @@ pub(super) async fn forward(
     upstream: &Rc<Upstream>,
     pending: Box<PendingForward>,
     telemetry: &mut RequestTelemetry,
-) -> Result<(Response<Incoming>, ResponseSource), ProxyError> {
+) -> Result<ServerResponse, ProxyError> {
     let PendingForward { mut request, attempt: mut first } = *pending;
-    let progress = request.body().progress();
+    let progress = request.body.progress();
     let mut tried = Vec::new();
     let (mut sent, mut failure) = (0, ProxyError::NoServer);
     loop {
@@ -233,11 +242,11 @@ pub(super) async fn forward(
                 }
             }
         };
-        attempt.trace(&mut request, client, telemetry);
+        attempt.trace(&mut request.head.fields, client, telemetry);
         match send(&attempt.server, request).await {
-            Ok((response, source)) => {
-                attempt.on_response(&response, client, telemetry);
-                return Ok((response, source));
+            Ok(response) => {
+                attempt.on_response(response.head.status.as_u16(), client, telemetry);
+                return Ok(response);
             }
             Err(failed) => {
                 if let Some(trace) = telemetry.trace() {
@@ -262,14 +271,17 @@ pub(super) async fn forward(
 /// Sends a request to this server, over an idle connection or a new one.
 async fn send(
     server: &Rc<UpstreamEndpoint>,
-    mut request: Request<RequestBody>,
-) -> Result<(Response<Incoming>, ResponseSource), AttemptError> {
+    mut request: UpstreamRequest,
+) -> Result<ServerResponse, AttemptError> {
     let in_flight = server.begin_request();
     if server.protocol == Protocol::Http2 {
-        let spare = clone_idempotent(&request);
         return match server.send_http2(request).await {
-            Ok((response, deadline)) => Ok((response, ResponseSource::Http2 { deadline, in_flight })),
-            Err(error) => Err(AttemptError::new(error, spare)),
+            Ok((response, deadline)) => {
+                let (parts, incoming) = response.into_parts();
+                let source = ResponseSource::Http2 { incoming, deadline, in_flight };
+                Ok(ServerResponse { head: ParsedResponse::from(&parts), source })
+            }
+            Err((error, retry)) => Err(AttemptError { error: error.into(), retry }),
         };
     }
     loop {
@@ -282,48 +294,37 @@ async fn send(
                 }
             },
         };
-        // A recently used connection is most likely open, so the copy would be wasted.
-        let spare = if is_new || server.is_stale(&connection) { clone_idempotent(&request) } else { None };
+        let is_repeatable = request.body.is_end_stream() && is_idempotent(&request.head);
         let mut pending = connection.send(request);
-        match (poll_fn(|context| pending.poll(context)).await, spare) {
-            (Ok(response), _) => {
-                return Ok((
-                    response,
-                    ResponseSource::Http1 { connection: pending.into_connection(), in_flight },
-                ));
+        let mut head = ParsedResponse::default();
+        let error = match poll_fn(|context| pending.poll(&mut head, context)).await {
+            Ok(()) => {
+                let (connection, _) = pending.into_parts();
+                return Ok(ServerResponse { head, source: ResponseSource::Http1 { connection, in_flight } });
             }
+            Err(error) => error,
+        };
+        let again = match error {
+            UpstreamSendError::Closed | UpstreamSendError::BadResponse if is_repeatable => {
+                Some(UpstreamRequest { head: pending.into_parts().1, body: RequestBody::Empty })
+            }
+            // After a timeout the server may still process the request, so it is not sent again.
+            _ => None,
+        };
+        match (error, again) {
             // The server closed the connection while it was idle. The number of idle connections bounds the loop.
-            (Err(UpstreamSendError::Closed(returned)), _) if !is_new => request = *returned,
-            (Err(UpstreamSendError::BadResponse), Some(spare)) if !is_new => request = spare,
-            (Err(error), spare) => return Err(AttemptError::new(error, spare)),
+            (UpstreamSendError::Closed, Some(again)) if !is_new => request = again,
+            (error, retry) => return Err(AttemptError { error: error.into(), retry }),
         }
     }
 }
 
-/// A copy of the request, if it is idempotent and has no body.
-fn clone_idempotent(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
-    if !request.method().is_idempotent() || !matches!(request.body(), RequestBody::Empty) {
-        return None;
-    }
-    let mut copy = Request::new(RequestBody::Empty);
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    Some(copy)
-}
-
-impl AttemptError {
-    fn new(error: UpstreamSendError, spare: Option<Request<RequestBody>>) -> Self {
+impl From<UpstreamSendError> for ProxyError {
+    fn from(error: UpstreamSendError) -> Self {
         match error {
-            UpstreamSendError::Closed(returned) => {
-                Self { error: ProxyError::Unreachable, retry: Some(*returned) }
-            }
-            UpstreamSendError::Unreachable(error, returned) => {
-                Self { error: connect_error(&error), retry: Some(*returned) }
-            }
-            UpstreamSendError::BadResponse => Self { error: ProxyError::BadResponse, retry: spare },
-            // The server may still process the request, so it is not sent again.
-            UpstreamSendError::Timeout => Self { error: ProxyError::Timeout, retry: None },
+            UpstreamSendError::Unreachable(error) => connect_error(&error),
+            UpstreamSendError::Closed | UpstreamSendError::BadResponse => Self::BadResponse,
+            UpstreamSendError::Timeout => Self::Timeout,
         }
     }
 }

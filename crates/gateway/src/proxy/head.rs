@@ -1,16 +1,15 @@
 //! Prepares heads for forwarding: removes hop-by-hop headers, and adds forwarding headers.
 
 use super::ForwardedHeaderWriter;
-use crate::client::ClientConnection;
+use crate::{client::ClientConnection, http1::ParsedResponse};
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Version,
-    header::{self, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE},
-    request, response,
+    HeaderMap, HeaderName, StatusCode, Version,
+    header::{self, CONTENT_LENGTH, EXPECT, HOST},
 };
 use tidegate_policy::{
     head::{
-        ContentLengthForm, X_REQUEST_ID, connection_header_names, hop_by_hop_name, is_forwarded_header,
-        list_elements,
+        ContentLength, ContentLengthForm, FieldKinds, HeaderFields, ParsedRequest, connection_header_names,
+        is_forwarded_header, is_hop_by_hop, list_elements,
     },
     model::{ForwardedHeaders, Underscores},
 };
@@ -22,34 +21,75 @@ pub(super) enum Upgrade {
     NotRequested,
 }
 
-/// The maximum length of a request id that is accepted from a trusted proxy.
-const MAX_ID_LENGTH: usize = 128;
+/// The id of a request.
+#[derive(Clone, Debug)]
+pub(crate) enum RequestId {
+    /// Neither sent nor logged.
+    None,
+    Generated([u8; 32]),
+    /// That of a trusted proxy.
+    Received(Box<[u8]>),
+}
 
-/// The id of a request: a new one, or that of a trusted proxy.
-pub(super) fn request_id(parts: &request::Parts, client: &ClientConnection) -> HeaderValue {
-    let is_sent = client.worker.forwarded_headers != ForwardedHeaders::None;
-    if !is_sent && client.worker.log.is_none() && client.worker.tracer.is_none() {
-        return HeaderValue::from_static("");
-    }
-    if !client.worker.is_trusted(client.connection_info.peer.ip()) {
-        return client.worker.new_id();
-    }
-    match parts.headers.get(X_REQUEST_ID) {
-        Some(id)
-            if !id.is_empty()
-                && id.len() <= MAX_ID_LENGTH
-                && id.as_bytes().iter().all(u8::is_ascii_graphic) =>
-        {
-            id.clone()
+impl RequestId {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::None => b"",
+            Self::Generated(id) => id,
+            Self::Received(id) => id,
         }
-        _ => client.worker.new_id(),
     }
 }
 
+/// The maximum length of a request id that is accepted from a trusted proxy.
+const MAX_ID_LENGTH: usize = 128;
+
+/// The header of a request id.
+const X_REQUEST_ID: &[u8] = b"x-request-id";
+
+/// The id of a request: a new one, or that of a trusted proxy.
+pub(super) fn request_id(request: &ParsedRequest, client: &ClientConnection) -> RequestId {
+    let is_sent = client.worker.forwarded_headers != ForwardedHeaders::None;
+    if !is_sent && client.worker.log.is_none() && client.worker.tracer.is_none() {
+        return RequestId::None;
+    }
+    if client.worker.is_trusted(client.connection_info.peer.ip())
+        && let Some(id) = request.fields.get(X_REQUEST_ID)
+        && !id.is_empty()
+        && id.len() <= MAX_ID_LENGTH
+        && id.iter().all(u8::is_ascii_graphic)
+    {
+        return RequestId::Received(id.into());
+    }
+    RequestId::Generated(random_id())
+}
+
+/// A random id. It is not secret.
+fn random_id() -> [u8; 32] {
+    let mut text = [0; 32];
+    for part in text.chunks_exact_mut(8) {
+        part.copy_from_slice(&hex_digits(fastrand::u32(..)));
+    }
+    text
+}
+
+/// Formats a number as hexadecimal digits, all at once: each half byte becomes one byte of the result.
+fn hex_digits(number: u32) -> [u8; 8] {
+    const BYTE_ONES: u64 = 0x0101_0101_0101_0101;
+    let spread = |bits: u64, by: u32, mask: u64| (bits | bits << by) & mask;
+    let halfwords = spread(u64::from(number), 16, 0x0000_ffff_0000_ffff);
+    let bytes = spread(halfwords, 8, 0x00ff_00ff_00ff_00ff);
+    let nibbles = spread(bytes, 4, 0x0f0f_0f0f_0f0f_0f0f);
+    // 1 for each digit that is a letter: 10 + 6 = 16.
+    let letters = (nibbles + BYTE_ONES * 6) >> 4 & BYTE_ONES;
+    let letter_offset = u64::from(b'a' - b'0' - 10);
+    (nibbles + BYTE_ONES * u64::from(b'0') + letters * letter_offset).to_be_bytes()
+}
+
 /// Adds the request id header, if enabled.
-pub(super) fn set_request_id(headers: &mut HeaderMap, id: &HeaderValue, client: &ClientConnection) {
-    if client.worker.forwarded_headers != ForwardedHeaders::None {
-        headers.insert(X_REQUEST_ID, id.clone());
+pub(super) fn set_request_id(fields: &mut HeaderFields, id: &RequestId, client: &ClientConnection) {
+    if client.worker.forwarded_headers != ForwardedHeaders::None && !id.as_bytes().is_empty() {
+        fields.set(X_REQUEST_ID, id.as_bytes());
     }
 }
 
@@ -57,13 +97,13 @@ pub(super) fn set_request_id(headers: &mut HeaderMap, id: &HeaderValue, client: 
 /// rules did not see.
 pub(super) fn strip_trailers(trailers: HeaderMap, client: &ClientConnection) -> HeaderMap {
     let is_of_head = |name: &HeaderName| {
+        let text = name.as_str().as_bytes();
         matches!(
             *name,
             HOST | CONTENT_LENGTH | EXPECT | header::AUTHORIZATION | header::COOKIE | header::RANGE
-        ) || hop_by_hop_name(name).is_some()
-            || is_forwarded_header(name)
-            || name.as_str().contains('_')
-                && client.worker.settings.head_limits.underscores == Underscores::Drop
+        ) || is_hop_by_hop(text)
+            || is_forwarded_header(text)
+            || text.contains(&b'_') && client.worker.settings.head_limits.underscores == Underscores::Drop
     };
     let mut trailers = trailers;
     while let Some(name) = trailers.keys().find(|name| is_of_head(name)).cloned() {
@@ -74,42 +114,39 @@ pub(super) fn strip_trailers(trailers: HeaderMap, client: &ClientConnection) -> 
 
 /// Prepares the head of a request for a server: removes hop-by-hop headers, and adds forwarding headers.
 pub(super) fn prepare_request(
-    parts: &mut request::Parts,
+    request: &mut ParsedRequest,
     client: &ClientConnection,
-    id: &HeaderValue,
+    id: &RequestId,
 ) -> Upgrade {
-    let headers = &mut parts.headers;
-    // Most requests have none of these, and one pass over all names is cheaper than a lookup of each.
-    let has_hops = headers.keys().any(|name| *name == EXPECT || hop_by_hop_name(name).is_some());
-    let upgrade =
-        if has_hops { strip_request_hop_by_hop(headers, parts.version) } else { Upgrade::NotRequested };
+    let fields = &mut request.fields;
+    let upgrade = match fields.may_contain(FieldKinds::HOP_BY_HOP) {
+        true => strip_request_hop_by_hop(fields, request.version),
+        false => Upgrade::NotRequested,
+    };
     if client.worker.forwarded_headers != ForwardedHeaders::None {
         let mut writer = client.forwarded_header_writer.borrow_mut();
-        writer.get_or_insert_with(|| Box::new(ForwardedHeaderWriter::new(client))).write(headers);
+        writer.get_or_insert_with(|| Box::new(ForwardedHeaderWriter::new(client))).write(fields);
     }
-    set_request_id(headers, id, client);
-    parts.version = Version::HTTP_11;
+    set_request_id(fields, id, client);
     upgrade
 }
 
 /// Removes hop-by-hop headers of a request, except for an upgrade and `TE: trailers`.
-fn strip_request_hop_by_hop(headers: &mut HeaderMap, version: Version) -> Upgrade {
+fn strip_request_hop_by_hop(fields: &mut HeaderFields, version: Version) -> Upgrade {
     let upgrade = match version {
-        Version::HTTP_11 => requested_upgrade(headers),
+        Version::HTTP_11 => requested_upgrade(fields),
         _ => None,
     };
-    let wants_trailers = headers
-        .get(TE)
-        .is_some_and(|te| te.as_bytes().split(|byte| *byte == b',').any(|te| te.trim_ascii() == b"trailers"));
-    strip_hop_by_hop(headers);
-    headers.remove(EXPECT);
+    let wants_trailers =
+        fields.get(b"te").is_some_and(|te| list_elements(te).any(|coding| coding == b"trailers"));
+    fields.retain(|name, _| name != b"expect" && !is_hop_by_hop(name));
     if wants_trailers {
-        headers.insert(TE, HeaderValue::from_static("trailers"));
+        fields.push(b"te", b"trailers");
     }
     match upgrade {
         Some(protocol) => {
-            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-            headers.insert(UPGRADE, protocol);
+            fields.push(b"connection", b"upgrade");
+            fields.push(b"upgrade", &protocol);
             Upgrade::Requested
         }
         None => Upgrade::NotRequested,
@@ -117,38 +154,52 @@ fn strip_request_hop_by_hop(headers: &mut HeaderMap, version: Version) -> Upgrad
 }
 
 /// Prepares the head of a response for a client. `length` is the length of the body, if it is known.
-pub(super) fn prepare_response(parts: &mut response::Parts, length: Option<u64>) {
-    let headers = &mut parts.headers;
-    // `Transfer-Encoding` overrides `Content-Length` (RFC 9112, 6.3).
-    if headers.contains_key(TRANSFER_ENCODING) {
-        headers.remove(CONTENT_LENGTH);
-    }
-    let mut lengths = ContentLengthForm::None;
-    headers.get_all(CONTENT_LENGTH).iter().for_each(|length| lengths.add(length));
-    match (lengths, length) {
-        (ContentLengthForm::None | ContentLengthForm::Canonical, _) => {}
-        (ContentLengthForm::NonCanonical, Some(length)) => {
-            drop(headers.insert(CONTENT_LENGTH, length.into()));
+pub(super) fn prepare_response(response: &mut ParsedResponse, length: Option<u64>) {
+    let fields = &mut response.fields;
+    if fields.may_contain(FieldKinds::FRAMING) {
+        let (mut lengths, mut is_coded) = (ContentLength::default(), false);
+        for (name, value) in fields.iter() {
+            match name {
+                // An invalid one was rejected; a response without a body may have any.
+                b"content-length" if lengths.add(value).is_err() => {
+                    lengths.form = ContentLengthForm::NonCanonical;
+                }
+                b"transfer-encoding" => is_coded = true,
+                _ => {}
+            }
         }
-        (ContentLengthForm::NonCanonical, None) => drop(headers.remove(CONTENT_LENGTH)),
+        // `Transfer-Encoding` overrides `Content-Length` (RFC 9112, 6.3), and 204 has none (RFC 9110, 8.6).
+        if is_coded
+            || lengths.form == ContentLengthForm::NonCanonical
+            || response.status == StatusCode::NO_CONTENT
+        {
+            fields.remove(b"content-length");
+            if let Some(length) = length.filter(|_| !is_coded) {
+                fields.push(b"content-length", length.to_string().as_bytes());
+            }
+        }
     }
-    strip_hop_by_hop(headers);
-    parts.version = Version::HTTP_11;
+    if fields.may_contain(FieldKinds::CONNECTION) {
+        let names = connection_header_names(fields);
+        fields.retain(|name, _| !names.iter().any(|named| **named == *name));
+    }
+    if fields.may_contain(FieldKinds::HOP_BY_HOP) {
+        fields.retain(|name, _| !is_hop_by_hop(name));
+    }
 }
 
-fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
-    let mut protocols = headers.get_all(UPGRADE).iter();
+fn requested_upgrade(fields: &HeaderFields) -> Option<Vec<u8>> {
+    let mut protocols = fields.get_all(b"upgrade");
     let (protocol, None) = (protocols.next()?, protocols.next()) else { return None };
     // Requests after an upgrade to HTTP would bypass the filter.
     if list_elements(protocol).any(is_http_protocol) {
         return None;
     }
-    let is_requested = headers
-        .get_all(CONNECTION)
-        .iter()
+    let is_requested = fields
+        .get_all(b"connection")
         .flat_map(list_elements)
         .any(|token| token.eq_ignore_ascii_case(b"upgrade"));
-    is_requested.then(|| protocol.clone())
+    is_requested.then(|| protocol.to_vec())
 }
 
 /// `h2c`, `h2c-14`, `HTTP/2.0` and others.
@@ -157,14 +208,14 @@ fn is_http_protocol(protocol: &[u8]) -> bool {
     [&b"h2c"[..], b"h2", b"http"].iter().any(|http| name.eq_ignore_ascii_case(http))
 }
 
-/// Removes hop-by-hop headers, both standard ones and those that `Connection` names.
-fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    while let Some(name) = headers.keys().find_map(hop_by_hop_name) {
-        if name == CONNECTION {
-            for name in connection_header_names(headers) {
-                headers.remove(name);
-            }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hex_digits_match_the_number() {
+        for number in [0, 1, 9, 0xa, 0xf, 0x10, 0x0123_4567, 0x89ab_cdef, 0x9f9f_a0a0, u32::MAX] {
+            assert_eq!(hex_digits(number).as_slice(), format!("{number:08x}").as_bytes());
         }
-        headers.remove(name);
     }
 }

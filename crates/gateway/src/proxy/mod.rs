@@ -10,22 +10,24 @@ mod request_body;
 mod response_body;
 
 pub(crate) use forwarded_header_writer::ForwardedHeaderWriter;
-pub(crate) use request_body::{RequestBody, UploadPhase, UploadProgress};
+pub(crate) use head::RequestId;
+pub(crate) use request_body::{IncomingBody, RequestBody, UploadPhase, UploadProgress};
 pub(crate) use response_body::ProxyResponseBody;
 
 use crate::{
     Action, FilterDecision, FilterResult, RequestFilter,
     client::{ClientConnection, Tunnel},
+    http1::{ParsedResponse, request_keeps_alive},
     telemetry::RequestTelemetry,
-    upstream::{Upstream, UpstreamSendError},
+    upstream::{Upstream, UpstreamRequest, UpstreamSendError},
 };
 use bytes::Bytes;
 use drain_body::DrainResult;
 use error::ProxyError;
-use forward::{ForwardedRequest, PendingForward, ResponseSource};
+use forward::{ForwardedRequest, PendingForward, ResponseSource, ServerResponse};
 use head::Upgrade;
-use http::{HeaderValue, Request, Response, StatusCode, Version, header, request, response};
-use hyper::body::{Body, Incoming};
+use http::{Response, StatusCode, Version};
+use hyper::body::Body;
 use response_body::BodySource;
 use std::{
     fmt,
@@ -38,92 +40,119 @@ use std::{
     task::{Context, Poll, ready},
 };
 use tidegate_observe::ResponseOrigin;
+use tidegate_policy::head::{HeadError, ParsedRequest};
 
 /// The connection is closed without a response.
 #[derive(Debug)]
 pub(crate) struct ConnectionDropped;
 
 /// The future of a response. It is moved often, so rare states are boxed.
-pub(crate) enum ProxyFuture<F: RequestFilter> {
+#[allow(clippy::large_enum_variant, reason = "nearly all requests are in flight without a wait")]
+pub(crate) enum ProxyFuture {
     /// The response is ready.
-    Ready(Option<ProxyResult<F>>),
+    Ready(Option<ProxyResult>),
     /// The request is in flight to a server.
-    InFlight(Option<(Exchange<F>, ForwardedRequest)>),
+    InFlight(Option<(Exchange, ForwardedRequest)>),
     /// The request waits for something other than a response.
-    Deferred(Pin<Box<dyn Future<Output = ProxyResult<F>>>>),
+    Deferred(Pin<Box<dyn Future<Output = ProxyResult>>>),
 }
 
-type ProxyResult<F> = Result<Response<ProxyResponseBody<F>>, ConnectionDropped>;
+type ProxyResult = Result<ProxyResponse, ConnectionDropped>;
+
+/// A response to a client.
+pub(crate) struct ProxyResponse {
+    pub(crate) head: ParsedResponse,
+    pub(crate) body: ProxyResponseBody,
+}
 
 /// The state of a request in progress.
-pub(crate) struct Exchange<F: RequestFilter> {
-    id: HeaderValue,
+pub(crate) struct Exchange {
+    id: RequestId,
     upgrade: Upgrade,
     /// The address of the client, for load balancing by client.
     address: IpAddr,
     /// The request ends when this is dropped.
-    body: ProxyResponseBody<F>,
+    body: ProxyResponseBody,
 }
 
 /// Serves a request.
-pub(crate) fn serve_request<F: RequestFilter>(
+pub(crate) fn serve_request(
     client: Rc<ClientConnection>,
-    filter: Arc<F>,
-    request: Request<Incoming>,
-) -> ProxyFuture<F> {
-    let (mut parts, incoming) = request.into_parts();
-    let id = head::request_id(&parts, &client);
-    if parts.version < Version::HTTP_11 {
-        client.set_http10();
-    }
-    let connection = client.worker.resolve_client(&parts, &client.connection_info);
-    let telemetry = RequestTelemetry::begin(&mut parts, &id, &connection, &client.worker);
+    filter: Arc<dyn RequestFilter>,
+    mut request: ParsedRequest,
+    mut incoming: IncomingBody,
+) -> ProxyFuture {
+    let id = head::request_id(&request, &client);
+    let connection = client.worker.resolve_client(&request, &client.connection_info);
+    let telemetry = RequestTelemetry::begin(&mut request, &id, &connection, &client.worker);
     let body = ProxyResponseBody::new(client.clone(), filter, telemetry);
     let is_trusted = || client.worker.is_trusted(client.connection_info.peer.ip());
-    let (limits, length) = (&client.worker.settings.head_limits, incoming.size_hint().exact());
-    if let Err(error) = tidegate_policy::head::check(&mut parts, limits, length, is_trusted) {
+    let limits = &client.worker.settings.head_limits;
+    let checked = request.framing().and_then(|framing| {
+        incoming.set_framing(framing);
+        tidegate_policy::head::check(&mut request, framing, limits, is_trusted)
+    });
+    if let Err(error) = checked {
         let response = ProxyError::Head(error).to_response();
-        return respond_without_body(gateway_response(response, &id, body), &parts, incoming, client);
+        return respond_without_body(gateway_response(response, &id, body), &request, incoming, client);
     }
-    let result = body.filter.filter(&mut parts, &connection);
+    let result = body.filter.filter(&mut request, &connection);
     let exchange = Exchange { id, upgrade: Upgrade::NotRequested, address: connection.client, body };
     match result {
-        FilterResult::Ready(decision) => exchange.dispatch(decision, parts, incoming),
+        FilterResult::Ready(decision) => exchange.dispatch(decision, request, incoming),
         FilterResult::Deferred(decision) => ProxyFuture::Deferred(Box::pin(async move {
-            exchange.dispatch(decision.await, parts, incoming).await
+            exchange.dispatch(decision.await, request, incoming).await
         })),
     }
 }
 
-impl<F: RequestFilter> Exchange<F> {
+/// Responds to a request whose head is invalid. The connection is closed.
+pub(crate) fn reject_head(
+    client: &Rc<ClientConnection>,
+    filter: Arc<dyn RequestFilter>,
+    error: HeadError,
+) -> ProxyResponse {
+    let body = ProxyResponseBody::new(client.clone(), filter, RequestTelemetry::default());
+    client.mark_unread_body();
+    gateway_response(ProxyError::Head(error).to_response(), &RequestId::None, body)
+}
+
+impl Exchange {
     /// Applies the decision of the filter.
     fn dispatch(
         mut self,
-        decision: FilterDecision<F::Context>,
-        mut parts: request::Parts,
-        incoming: Incoming,
-    ) -> ProxyFuture<F> {
+        decision: FilterDecision,
+        mut request: ParsedRequest,
+        incoming: IncomingBody,
+    ) -> ProxyFuture {
         let client = self.body.client.clone();
         self.body.telemetry.on_decision(decision.note);
-        let context = self.body.context.insert(decision.context);
+        self.body.context = decision.context;
         let target = match decision.action {
             Action::Forward(target) => target,
             Action::Respond(response) => {
                 return respond_without_body(
                     gateway_response(response, &self.id, self.body),
-                    &parts,
+                    &request,
                     incoming,
                     client,
                 );
             }
             Action::Drop => return ProxyFuture::Ready(Some(Err(ConnectionDropped))),
         };
-        self.upgrade = head::prepare_request(&mut parts, &client, &self.id);
-        let body = RequestBody::new(incoming, &client, self.body.filter.rates(context).upload);
+        self.upgrade = head::prepare_request(&mut request, &client, &self.id);
+        let body = RequestBody::new(incoming, &client, self.body.rates().upload);
         let Some(upstream) = client.worker.upstreams.get(target.0) else {
             return ProxyFuture::Ready(Some(Ok(self.fail(ProxyError::NoServer))));
         };
-        let request = Request::from_parts(parts, body);
+        // It is forwarded as HTTP/1.1, which requires a host.
+        if request.version < Version::HTTP_11
+            && !request.fields.contains(b"host")
+            && let Some(host) = upstream.host()
+        {
+            request.fields.push(b"host", host.as_bytes());
+        }
+        let request = UpstreamRequest { head: request, body };
         match forward::try_forward(&client, self.address, upstream, request, &mut self.body.telemetry) {
             Ok(forwarded) => ProxyFuture::InFlight(Some((self, forwarded))),
             Err(pending) => self.forward(upstream.clone(), pending),
@@ -132,12 +161,12 @@ impl<F: RequestFilter> Exchange<F> {
 
     /// Forwards a request that must wait.
     #[cold]
-    fn forward(mut self, upstream: Rc<Upstream>, pending: Box<PendingForward>) -> ProxyFuture<F> {
+    fn forward(mut self, upstream: Rc<Upstream>, pending: Box<PendingForward>) -> ProxyFuture {
         ProxyFuture::Deferred(Box::pin(async move {
             let client = self.body.client.clone();
             let telemetry = &mut self.body.telemetry;
             match forward::forward(&client, self.address, &upstream, pending, telemetry).await {
-                Ok((response, source)) => self.take_response(response, source).await,
+                Ok(response) => self.take_response(response),
                 Err(failure) => Ok(self.fail(failure)),
             }
         }))
@@ -147,78 +176,64 @@ impl<F: RequestFilter> Exchange<F> {
     fn finish_attempt(
         mut self,
         forwarded: ForwardedRequest,
-        result: Result<Response<Incoming>, UpstreamSendError>,
-    ) -> ProxyFuture<F> {
+        result: Result<(), UpstreamSendError>,
+    ) -> ProxyFuture {
         let client = self.body.client.clone();
         let upstream = forwarded.upstream().clone();
         match forwarded.finish(result, &client, &mut self.body.telemetry) {
-            Ok(Ok((response, source))) => self.take_response(response, source),
+            Ok(Ok(response)) => ProxyFuture::Ready(Some(self.take_response(response))),
             Ok(Err(failure)) => ProxyFuture::Ready(Some(Ok(self.fail(failure)))),
             Err(pending) => self.forward(upstream, pending),
         }
     }
 
     /// Handles the response of a server.
-    fn take_response(self, response: Response<Incoming>, source: ResponseSource) -> ProxyFuture<F> {
-        let (mut parts, incoming) = response.into_parts();
-        if parts.status != StatusCode::SWITCHING_PROTOCOLS {
-            head::prepare_response(
-                &mut parts,
-                incoming.size_hint().exact().filter(|_| !incoming.is_end_stream()),
-            );
-            return ProxyFuture::Ready(Some(Ok(self.send(
-                parts,
-                BodySource::new(incoming, source),
-                ResponseOrigin::Server,
-            ))));
-        }
-        // A server may switch protocols only on request.
-        let (Upgrade::Requested, ResponseSource::Http1 { connection, .. }) = (self.upgrade, source) else {
-            return ProxyFuture::Ready(Some(Ok(self.fail(ProxyError::BadResponse))));
-        };
-        ProxyFuture::Deferred(Box::pin(async move {
-            let Some((stream, buffered)) = connection.into_stream().await else {
+    fn take_response(self, response: ServerResponse) -> ProxyResult {
+        let ServerResponse { mut head, source } = response;
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            // A server may switch protocols only on request.
+            let (Upgrade::Requested, ResponseSource::Http1 { connection, .. }) = (self.upgrade, source)
+            else {
                 return Ok(self.fail(ProxyError::BadResponse));
             };
-            *self.body.client.tunnel.borrow_mut() = Some(Box::new(Tunnel::new(stream, buffered)));
-            Ok(self.send(parts, BodySource::Empty, ResponseOrigin::Server))
-        }))
+            let (stream, received) = connection.into_stream();
+            *self.body.client.tunnel.borrow_mut() = Some(Box::new(Tunnel::new(stream, received)));
+            return Ok(self.send(head, BodySource::Empty, ResponseOrigin::Server));
+        }
+        let source = BodySource::new(source);
+        head::prepare_response(&mut head, source.size_hint().exact().filter(|_| !source.is_end_stream()));
+        Ok(self.send(head, source, ResponseOrigin::Server))
     }
 
-    fn fail(self, failure: ProxyError) -> Response<ProxyResponseBody<F>> {
-        let (parts, source) = into_body_source(failure.to_response());
-        self.send(parts, source, ResponseOrigin::Gateway)
+    fn fail(self, failure: ProxyError) -> ProxyResponse {
+        let (head, source) = into_body_source(failure.to_response());
+        self.send(head, source, ResponseOrigin::Gateway)
     }
 
     /// Settles a response, and sends it.
-    fn send(
-        self,
-        mut parts: response::Parts,
-        source: BodySource,
-        by: ResponseOrigin,
-    ) -> Response<ProxyResponseBody<F>> {
+    fn send(self, mut head: ParsedResponse, source: BodySource, by: ResponseOrigin) -> ProxyResponse {
         let Self { id, mut body, .. } = self;
-        let Some(context) = &mut body.context else { return body.respond(parts, source, by, &id) };
+        let Some(context) = &mut body.context else { return body.respond(head, source, by, &id) };
         let source = match by {
-            ResponseOrigin::Server => source.copy_to(body.filter.copy_response(context, &parts)),
+            ResponseOrigin::Server => source.copy_to(context.copy_response(&head)),
             ResponseOrigin::Gateway => source,
         };
-        let source = source.throttle(body.filter.rates(context).download);
-        match body.filter.on_response(context, &mut parts) {
-            None => body.respond(parts, source, by, &id),
+        let source = source.throttle(context.rates().download);
+        match context.on_response(&mut head) {
+            None => body.respond(head, source, by, &id),
             Some(response) => gateway_response(response, &id, body),
         }
     }
 }
 
 // Nothing in it is pinned.
-impl<F: RequestFilter> Unpin for ProxyFuture<F> {}
+impl Unpin for ProxyFuture {}
 
-impl<F: RequestFilter> Future for ProxyFuture<F> {
-    type Output = ProxyResult<F>;
+impl Future for ProxyFuture {
+    type Output = ProxyResult;
 
     #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<ProxyResult<F>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<ProxyResult> {
         loop {
             *self = match &mut *self {
                 Self::Ready(result) => return result.take().map_or(Poll::Pending, Poll::Ready),
@@ -235,22 +250,22 @@ impl<F: RequestFilter> Future for ProxyFuture<F> {
 }
 
 /// Responds to a request whose body is not forwarded.
-fn respond_without_body<F: RequestFilter>(
-    mut response: Response<ProxyResponseBody<F>>,
-    request: &request::Parts,
-    incoming: Incoming,
+fn respond_without_body(
+    mut response: ProxyResponse,
+    request: &ParsedRequest,
+    incoming: IncomingBody,
     client: Rc<ClientConnection>,
-) -> ProxyFuture<F> {
+) -> ProxyFuture {
     // HTTP/2 can reset the stream of the request body.
     if incoming.is_end_stream() || request.version == Version::HTTP_2 {
         return ProxyFuture::Ready(Some(Ok(response)));
     }
-    let expects_continue = request.headers.contains_key(header::EXPECT);
-    let is_closing = response.headers().contains_key(header::CONNECTION);
+    let expects_continue = request.fields.contains(b"expect");
+    let is_closing = response.head.fields.contains(b"connection") || !request_keeps_alive(request);
     ProxyFuture::Deferred(Box::pin(async move {
         if expects_continue || is_closing || drain_body::drain(incoming, &client).await == DrainResult::Unread
         {
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            response.head.fields.set(b"connection", b"close");
             client.mark_unread_body();
         }
         Ok(response)
@@ -258,29 +273,35 @@ fn respond_without_body<F: RequestFilter>(
 }
 
 /// A response of the gateway.
-fn gateway_response<F: RequestFilter>(
-    response: Response<Bytes>,
-    id: &HeaderValue,
-    body: ProxyResponseBody<F>,
-) -> Response<ProxyResponseBody<F>> {
-    let (parts, source) = into_body_source(response);
-    body.respond(parts, source, ResponseOrigin::Gateway, id)
+fn gateway_response(response: Response<Bytes>, id: &RequestId, body: ProxyResponseBody) -> ProxyResponse {
+    let (head, source) = into_body_source(response);
+    body.respond(head, source, ResponseOrigin::Gateway, id)
 }
 
-/// Removes the body of a response to HEAD, and retains its length. hyper does this for HTTP/1.1 only.
-pub(crate) fn without_body<F: RequestFilter>(
-    mut response: Response<ProxyResponseBody<F>>,
-) -> Response<ProxyResponseBody<F>> {
-    let source = mem::replace(&mut response.body_mut().source, BodySource::Empty);
-    if let Some(length) = source.size_hint().exact().filter(|length| *length > 0) {
-        response.headers_mut().entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
+impl ProxyResponse {
+    /// Removes the body of a response to HEAD, and retains its length.
+    pub(crate) fn without_body(mut self) -> Self {
+        let source = mem::replace(&mut self.body.source, BodySource::Empty);
+        if let Some(length) = source.size_hint().exact().filter(|length| *length > 0)
+            && !self.head.fields.contains(b"content-length")
+        {
+            self.head.fields.push(b"content-length", length.to_string().as_bytes());
+        }
+        self
     }
-    response
+
+    /// The response for HTTP/2.
+    pub(crate) fn into_http2(self) -> Response<ProxyResponseBody> {
+        let mut parts = self.head.to_parts();
+        parts.headers.remove(http::header::CONNECTION);
+        Response::from_parts(parts, self.body)
+    }
 }
 
-fn into_body_source(response: Response<Bytes>) -> (response::Parts, BodySource) {
+fn into_body_source(response: Response<Bytes>) -> (ParsedResponse, BodySource) {
     let (parts, text) = response.into_parts();
-    (parts, if text.is_empty() { BodySource::Empty } else { BodySource::Text(text) })
+    let source = if text.is_empty() { BodySource::Empty } else { BodySource::Text(text) };
+    (ParsedResponse::from(&parts), source)
 }
 
 impl fmt::Display for ConnectionDropped {

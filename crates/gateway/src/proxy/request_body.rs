@@ -1,7 +1,10 @@
 //! The body of a request to a server.
 
 use super::{ProxyError, head};
-use crate::{client::ClientConnection, deadline::Deadline};
+use crate::{
+    client::{ClientBody, ClientConnection},
+    deadline::Deadline,
+};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use std::{
@@ -12,7 +15,7 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate_bandwidth::{Bandwidth, ShapedStream};
-use tidegate_policy::head::HeadError;
+use tidegate_policy::head::{BodyFraming, HeadError};
 
 /// The body of a request to a server.
 pub(crate) enum RequestBody {
@@ -25,13 +28,19 @@ pub(crate) enum RequestBody {
 
 /// A body that is read from the client as fast as the server reads it.
 pub(crate) struct Upload {
-    incoming: Incoming,
+    incoming: IncomingBody,
     /// The remaining bytes of the size limit.
     remaining: u64,
     client: Rc<ClientConnection>,
     /// Set while the client sends nothing.
     deadline: Option<Deadline>,
     progress: UploadProgress,
+}
+
+/// The body of a request as it arrives.
+pub(crate) enum IncomingBody {
+    Http1(ClientBody),
+    Http2(Incoming),
 }
 
 /// The progress of an upload, for the deadline of the response.
@@ -61,7 +70,7 @@ pub(crate) struct IncompleteBody;
 
 impl RequestBody {
     /// A body that is limited by all of these rates.
-    pub(super) fn new(incoming: Incoming, client: &Rc<ClientConnection>, rates: &[Bandwidth]) -> Self {
+    pub(super) fn new(incoming: IncomingBody, client: &Rc<ClientConnection>, rates: &[Bandwidth]) -> Self {
         if incoming.is_end_stream() {
             return Self::Empty;
         }
@@ -89,6 +98,43 @@ impl RequestBody {
     /// The progress of the upload; `None` for an empty body.
     pub(crate) fn progress(&self) -> Option<UploadProgress> {
         self.upload().map(|upload| upload.progress.clone())
+    }
+}
+
+impl IncomingBody {
+    /// Sets how the body ends. In HTTP/2 the stream ends.
+    pub(super) fn set_framing(&mut self, framing: BodyFraming) {
+        if let Self::Http1(body) = self {
+            body.set_framing(framing);
+        }
+    }
+
+    pub(super) fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ProxyError>>> {
+        match self {
+            Self::Http1(body) => body
+                .poll_frame(context)
+                .map(|frame| frame.map(|frame| frame.map_err(|_| ProxyError::InvalidBody))),
+            Self::Http2(body) => Pin::new(body)
+                .poll_frame(context)
+                .map(|frame| frame.map(|frame| frame.map_err(|_| ProxyError::InvalidBody))),
+        }
+    }
+
+    pub(super) fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Http1(body) => body.is_complete(),
+            Self::Http2(body) => body.is_end_stream(),
+        }
+    }
+
+    pub(super) fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Http1(body) => body.remaining().map(SizeHint::with_exact).unwrap_or_default(),
+            Self::Http2(body) => body.size_hint(),
+        }
     }
 }
 
@@ -123,13 +169,13 @@ impl UploadProgress {
 
 impl Upload {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProxyError>>> {
-        let frame = match Pin::new(&mut self.incoming).poll_frame(context) {
+        let frame = match self.incoming.poll_frame(context) {
             Poll::Ready(frame) => frame,
             Poll::Pending => return self.poll_timeout(context),
         };
         self.deadline = None;
         Poll::Ready(frame.map(|frame| {
-            let frame = frame.map_err(|_| ProxyError::InvalidBody)?;
+            let frame = frame?;
             let length = frame.data_ref().map_or(0, |data| data.len() as u64);
             self.remaining =
                 self.remaining.checked_sub(length).ok_or(ProxyError::Head(HeadError::TooLarge))?;

@@ -1,14 +1,20 @@
 //! The body of a response to a client.
 
-use super::{ResponseSource, counted_bytes::CountedBytes, head, request_body::IncompleteBody};
+use super::{
+    ProxyResponse, ResponseSource,
+    counted_bytes::CountedBytes,
+    head::{self, RequestId},
+    request_body::IncompleteBody,
+};
 use crate::{
-    RequestFilter, ResponseCopy,
+    FilterContext, Rates, RequestFilter, ResponseCopy,
     client::{ClientConnection, StreamTimeout},
+    http1::ParsedResponse,
     telemetry::RequestTelemetry,
     upstream::{InFlightGuard, ResponseDeadline, UpstreamConnection},
 };
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header, response};
+use http::StatusCode;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use std::{
     mem,
@@ -21,11 +27,11 @@ use tidegate_bandwidth::{Bandwidth, ShapedStream};
 use tidegate_observe::ResponseOrigin;
 
 /// The body of a response, with the state of the request until the exchange ends.
-pub(crate) struct ProxyResponseBody<F: RequestFilter> {
+pub(crate) struct ProxyResponseBody {
     pub(super) source: BodySource,
-    pub(super) filter: Arc<F>,
-    /// `None` before the filter has decided.
-    pub(super) context: Option<F::Context>,
+    pub(super) filter: Arc<dyn RequestFilter>,
+    /// `None` before the filter has decided, and for a request without a state.
+    pub(super) context: Option<Box<dyn FilterContext>>,
     pub(super) telemetry: RequestTelemetry,
     pub(super) client: Rc<ClientConnection>,
     /// Set for HTTP/2.
@@ -53,7 +59,6 @@ pub(super) struct CopiedBody {
 
 /// A body on an HTTP/1.1 connection, which is reused when the body is complete.
 pub(super) struct Http1Body {
-    incoming: Incoming,
     connection: Option<Box<UpstreamConnection>>,
     in_flight: InFlightGuard,
     state: TransferState,
@@ -73,48 +78,54 @@ enum TransferState {
     Truncated,
 }
 
-impl<F: RequestFilter> ProxyResponseBody<F> {
-    pub(super) fn new(client: Rc<ClientConnection>, filter: Arc<F>, telemetry: RequestTelemetry) -> Self {
+impl ProxyResponseBody {
+    pub(super) fn new(
+        client: Rc<ClientConnection>,
+        filter: Arc<dyn RequestFilter>,
+        telemetry: RequestTelemetry,
+    ) -> Self {
         client.on_request();
         let stream_timeout = client.stream_timeout.borrow().clone();
         Self { source: BodySource::Empty, filter, context: None, telemetry, client, stream_timeout }
     }
 
+    /// The bandwidth limits of both bodies.
+    pub(super) fn rates(&self) -> Rates<'_> {
+        self.context.as_ref().map(|context| context.rates()).unwrap_or_default()
+    }
+
     /// Builds the response with this head and body, to the request with this id.
     pub(super) fn respond(
         mut self,
-        mut parts: response::Parts,
+        mut head: ParsedResponse,
         source: BodySource,
         by: ResponseOrigin,
-        id: &HeaderValue,
-    ) -> Response<Self> {
-        head::set_request_id(&mut parts.headers, id, &self.client);
-        if self.client.worker.is_closing() && parts.status != StatusCode::SWITCHING_PROTOCOLS {
-            parts.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        id: &RequestId,
+    ) -> ProxyResponse {
+        head::set_request_id(&mut head.fields, id, &self.client);
+        if self.client.worker.is_closing() && head.status != StatusCode::SWITCHING_PROTOCOLS {
+            head.fields.set(b"connection", b"close");
         }
-        self.telemetry.on_response(parts.status, by);
+        self.telemetry.on_response(head.status, by);
         self.source = source;
-        Response::from_parts(parts, self)
+        ProxyResponse { head, body: self }
     }
 }
 
 impl BodySource {
-    pub(super) fn new(incoming: Incoming, source: ResponseSource) -> Self {
+    pub(super) fn new(source: ResponseSource) -> Self {
         match source {
             ResponseSource::Http1 { connection, in_flight } => {
-                let mut from = Http1Body {
-                    incoming,
-                    connection: Some(connection),
-                    in_flight,
-                    state: TransferState::Flowing,
-                };
-                if from.incoming.is_end_stream() {
+                let is_empty = connection.is_response_complete();
+                let mut from =
+                    Http1Body { connection: Some(connection), in_flight, state: TransferState::Flowing };
+                if is_empty {
                     from.finish();
                     return Self::Empty;
                 }
                 Self::Http1(from)
             }
-            ResponseSource::Http2 { mut deadline, in_flight } => {
+            ResponseSource::Http2 { incoming, mut deadline, in_flight } => {
                 deadline.on_data();
                 Self::Http2(Http2Body { incoming, deadline, _in_flight: in_flight })
             }
@@ -176,20 +187,29 @@ impl Http1Body {
             return Poll::Ready(Some(Err(IncompleteBody)));
         }
         let Some(connection) = &mut self.connection else { return Poll::Ready(None) };
-        let polled = connection.poll_frame(&mut self.incoming, context);
+        let polled = connection.poll_frame(context);
         match &polled {
             Poll::Pending => {}
             Poll::Ready(Some(Err(_))) => {
                 self.connection = None;
                 self.state = TransferState::Truncated;
-                // Lets hyper write the previous frames first: it drops unwritten data when a body fails.
-                context.waker().wake_by_ref();
-                return Poll::Pending;
             }
-            Poll::Ready(Some(Ok(_))) if !self.incoming.is_end_stream() => {}
+            Poll::Ready(Some(Ok(frame))) if frame.is_data() && !connection.is_response_complete() => {}
             Poll::Ready(_) => self.finish(),
         }
         polled.map(|frame| frame.map(|frame| frame.map_err(|_| IncompleteBody)))
+    }
+
+    fn is_complete(&self) -> bool {
+        self.connection.is_none() && self.state == TransferState::Flowing
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let remaining = match &self.connection {
+            Some(connection) => connection.remaining(),
+            None => Some(0),
+        };
+        remaining.map(SizeHint::with_exact).unwrap_or_default()
     }
 
     fn finish(&mut self) {
@@ -215,10 +235,26 @@ impl Http2Body {
     }
 }
 
-// Nothing in it is pinned.
-impl<F: RequestFilter> Unpin for ProxyResponseBody<F> {}
+impl ProxyResponseBody {
+    /// Polls for the next frame, and counts its bytes.
+    #[inline]
+    pub(crate) fn poll_data(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
+        let polled = Pin::new(&mut self.source).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            self.telemetry.add_bytes(frame.data_ref().map_or(0, Bytes::len));
+        }
+        polled
+    }
+}
 
-impl<F: RequestFilter> Body for ProxyResponseBody<F> {
+// Nothing in it is pinned.
+impl Unpin for ProxyResponseBody {}
+
+/// The body of a response over HTTP/2.
+impl Body for ProxyResponseBody {
     type Data = CountedBytes;
     type Error = IncompleteBody;
 
@@ -227,27 +263,17 @@ impl<F: RequestFilter> Body for ProxyResponseBody<F> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<CountedBytes>, IncompleteBody>>> {
-        let Self { source, telemetry, client, stream_timeout, .. } = self.get_mut();
-        // An HTTP/2 client grants a window per response; this bounds the buffers of all responses together.
-        if stream_timeout.is_some() {
-            ready!(client.poll_send_capacity(context));
-        }
-        let polled = Pin::new(source).poll_frame(context);
-        if let Some(stream_timeout) = stream_timeout {
+        let body = self.get_mut();
+        // A client grants a window per response; this bounds the buffers of all responses together.
+        ready!(body.client.poll_send_capacity(context));
+        let polled = body.poll_data(context);
+        if let Some(stream_timeout) = &body.stream_timeout {
             match &polled {
-                Poll::Ready(Some(Ok(_))) => stream_timeout.start(client),
+                Poll::Ready(Some(Ok(_))) => stream_timeout.start(&body.client),
                 _ => stream_timeout.stop(),
             }
         }
-        if let Poll::Ready(Some(Ok(frame))) = &polled {
-            telemetry.add_bytes(frame.data_ref().map_or(0, Bytes::len));
-        }
-        let is_counted = stream_timeout.is_some();
-        let piece = |bytes| match is_counted {
-            true => CountedBytes::counted(bytes, client),
-            false => CountedBytes::uncounted(bytes),
-        };
-        polled.map_ok(|frame| frame.map_data(piece))
+        polled.map_ok(|frame| frame.map_data(|bytes| CountedBytes::new(bytes, &body.client)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -286,8 +312,7 @@ impl Body for BodySource {
         match self {
             Self::Empty => true,
             Self::Text(_) => false,
-            // The body must be polled to its end, so that the connection is returned.
-            Self::Http1(from) => from.connection.is_none() && from.incoming.is_end_stream(),
+            Self::Http1(from) => from.is_complete(),
             Self::Http2(from) => from.incoming.is_end_stream(),
             Self::Throttled(throttled) => throttled.is_end_stream(),
             Self::Copied(copied) => copied.source.is_end_stream(),
@@ -298,7 +323,7 @@ impl Body for BodySource {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Text(text) => SizeHint::with_exact(text.len() as u64),
-            Self::Http1(from) => from.incoming.size_hint(),
+            Self::Http1(from) => from.size_hint(),
             Self::Http2(from) => from.incoming.size_hint(),
             Self::Throttled(throttled) => throttled.size_hint(),
             Self::Copied(copied) => copied.source.size_hint(),
@@ -306,7 +331,7 @@ impl Body for BodySource {
     }
 }
 
-impl<F: RequestFilter> Drop for ProxyResponseBody<F> {
+impl Drop for ProxyResponseBody {
     fn drop(&mut self) {
         self.client.on_response_end();
         mem::take(&mut self.telemetry).record(&*self.filter, self.context.take(), &self.client.worker);

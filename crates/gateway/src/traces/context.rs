@@ -1,10 +1,10 @@
 //! W3C Trace Context: `traceparent` and `tracestate`.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::Percent;
+use tidegate_policy::head::HeaderFields;
 
-pub(super) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-pub(super) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+pub(super) const TRACEPARENT: &[u8] = b"traceparent";
+pub(super) const TRACESTATE: &[u8] = b"tracestate";
 
 /// The context of a span: `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +45,8 @@ impl TraceContext {
         self.flags & SAMPLED_FLAG != 0
     }
 
-    pub(super) fn to_header(self) -> HeaderValue {
-        let text = format!("00-{:032x}-{:016x}-{:02x}", self.trace_id, self.span_id, self.flags);
-        HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
+    pub(super) fn to_header(self) -> String {
+        format!("00-{:032x}-{:016x}-{:02x}", self.trace_id, self.span_id, self.flags)
     }
 
     fn parse(text: &[u8]) -> Option<Self> {
@@ -67,13 +66,11 @@ impl TraceContext {
 }
 
 /// Parses the `traceparent` header.
-pub(super) fn parse_parent(headers: &HeaderMap) -> ParentHeader {
-    let mut all = headers.get_all(TRACEPARENT).iter();
+pub(super) fn parse_parent(fields: &HeaderFields) -> ParentHeader {
+    let mut all = fields.get_all(TRACEPARENT);
     match (all.next(), all.next()) {
         (None, _) => ParentHeader::Missing,
-        (Some(only), None) => {
-            TraceContext::parse(only.as_bytes()).map_or(ParentHeader::Invalid, ParentHeader::Parent)
-        }
+        (Some(only), None) => TraceContext::parse(only).map_or(ParentHeader::Invalid, ParentHeader::Parent),
         _ => ParentHeader::Invalid,
     }
 }
@@ -92,8 +89,10 @@ fn parse_hex(text: &str, digits: usize) -> Option<u128> {
 mod tests {
     use super::*;
 
-    fn headers(values: &[&str]) -> HeaderMap {
-        values.iter().map(|value| (TRACEPARENT, value.parse().unwrap())).collect()
+    fn headers(values: &[&str]) -> HeaderFields {
+        let mut fields = HeaderFields::default();
+        values.iter().for_each(|value| fields.push(TRACEPARENT, value.as_bytes()));
+        fields
     }
 
     #[test]

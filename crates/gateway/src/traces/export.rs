@@ -7,7 +7,6 @@ use super::{
     trace::Trace,
 };
 use crate::telemetry::RequestRecord;
-use http::request;
 use std::{
     sync::{Arc, atomic::Ordering},
     thread::{self, JoinHandle},
@@ -15,6 +14,7 @@ use std::{
 };
 use tidegate_core::Percent;
 use tidegate_http_server::{Roots, StartupError};
+use tidegate_policy::head::HeaderFields;
 use tokio::{
     sync::{
         mpsc::{self, Receiver, Sender},
@@ -84,22 +84,22 @@ impl Tracer {
     }
 
     /// Starts or continues a trace; `None` for a request that is not sampled; servers see that in its headers.
-    pub(crate) fn begin(&self, head: &mut request::Parts) -> Option<Trace> {
-        let (context, parent) = match context::parse_parent(&head.headers) {
+    pub(crate) fn begin(&self, fields: &mut HeaderFields) -> Option<Trace> {
+        let (context, parent) = match context::parse_parent(fields) {
             // Servers receive the header of the client.
             ParentHeader::Parent(parent) if !parent.is_sampled() => return None,
             ParentHeader::Parent(parent) => (parent.child(), parent.span_id),
             ParentHeader::Missing | ParentHeader::Invalid => {
                 // It belongs to an invalid trace.
-                head.headers.remove(TRACESTATE);
+                fields.remove(TRACESTATE);
                 (TraceContext::new(self.sample), 0)
             }
         };
         if !context.is_sampled() {
-            head.headers.insert(TRACEPARENT, context.to_header());
+            fields.set(TRACEPARENT, context.to_header().as_bytes());
             return None;
         }
-        Some(Trace::new(context, parent, &head.headers))
+        Some(Trace::new(context, parent, fields))
     }
 
     /// Queues a finished request; counts it as lost if the queue is full.

@@ -2,10 +2,10 @@
 
 use super::Tracing;
 use crate::{telemetry::RequestRecord, upstream::UpstreamEndpoint};
-use http::{HeaderMap, request};
 use std::sync::Arc;
 use tidegate_core::Micros;
 use tidegate_http_server::{Roots, StartupError};
+use tidegate_policy::head::HeaderFields;
 
 #[derive(Clone)]
 pub(crate) enum Tracer {}
@@ -22,7 +22,7 @@ impl Tracer {
         Err(StartupError::Traces { endpoint: tracing.settings.endpoint.clone(), reason: reason.to_owned() })
     }
 
-    pub(crate) fn begin(&self, _: &mut request::Parts) -> Option<Trace> {
+    pub(crate) fn begin(&self, _: &mut HeaderFields) -> Option<Trace> {
         match *self {}
     }
 
@@ -32,7 +32,7 @@ impl Tracer {
 }
 
 impl Trace {
-    pub(crate) fn begin_attempt(&mut self, _: &UpstreamEndpoint, _: &mut HeaderMap, _: Micros) {
+    pub(crate) fn begin_attempt(&mut self, _: &UpstreamEndpoint, _: &mut HeaderFields, _: Micros) {
         match *self {}
     }
 

@@ -7,9 +7,10 @@ use super::{
     otlp::{KeyValue, OtlpSpan, SpanKind, SpanStatus, SpanStatusCode},
 };
 use crate::{telemetry::RequestRecord, upstream::UpstreamEndpoint};
-use http::{HeaderMap, HeaderValue, Method, Version};
+use http::{HeaderValue, Method, Version};
 use tidegate_core::Micros;
 use tidegate_http_server::Scheme;
+use tidegate_policy::head::HeaderFields;
 
 /// The trace context of a request, and its attempts.
 pub(crate) struct Trace {
@@ -53,18 +54,23 @@ const KNOWN_METHODS: [Method; 8] = [
 ];
 
 impl Trace {
-    pub(super) fn new(context: TraceContext, parent: u64, headers: &HeaderMap) -> Self {
+    pub(super) fn new(context: TraceContext, parent: u64, fields: &HeaderFields) -> Self {
         let states: Vec<_> =
-            headers.get_all(TRACESTATE).iter().filter_map(|state| state.to_str().ok()).collect();
+            fields.get_all(TRACESTATE).filter_map(|state| str::from_utf8(state).ok()).collect();
         // A truncated `tracestate` would be wrong, so a long one is omitted from the span. Servers receive it unchanged.
         let state = Some(states.join(",")).filter(|state| state.len() <= MAX_TEXT_LENGTH).unwrap_or_default();
         Self { context, parent_span: parent, trace_state: state, attempts: Vec::new() }
     }
 
     /// Starts the span of an attempt, and propagates it to the server.
-    pub(crate) fn begin_attempt(&mut self, server: &UpstreamEndpoint, headers: &mut HeaderMap, now: Micros) {
+    pub(crate) fn begin_attempt(
+        &mut self,
+        server: &UpstreamEndpoint,
+        fields: &mut HeaderFields,
+        now: Micros,
+    ) {
         let context = self.context.child();
-        headers.insert(TRACEPARENT, context.to_header());
+        fields.set(TRACEPARENT, context.to_header().as_bytes());
         let (scheme, host, port) = server.endpoint();
         let host = host.to_owned();
         let ended = AttemptResult::Abandoned;

@@ -2,7 +2,7 @@
 
 use super::{ServerHealth, UpstreamTimeouts, echo::EchoServer};
 use crate::worker::as_millis;
-use http::{HeaderValue, Uri, uri::Authority};
+use http::{Uri, uri::Authority};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
@@ -156,10 +156,6 @@ impl UpstreamServerConfig {
 
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.host.parse::<IpAddr>().ok().map(|address| (address, self.port).into())
-    }
-
-    pub(crate) fn host_header(&self) -> HeaderValue {
-        HeaderValue::from_str(self.authority.as_str()).unwrap_or(HeaderValue::from_static("localhost"))
     }
 }
 

@@ -1,141 +1,276 @@
-//! One connection to a server, driven by the task that uses it.
+//! One HTTP/1.1 connection to a server, driven by the task that uses it.
 //!
-//! Usually a hyper connection is a task of its own, and each response needs three wake-ups. Here the task of the client
-//! connection polls it: a response is read, processed and written in one poll, and an idle connection has no task.
+//! The task of the client connection polls it: a response is read, processed and written in one poll. An idle connection has no
+//! task and no buffers.
 //!
-//! Wake-ups within the same poll are unnecessary, so the response future and the body are polled with a no-op waker; the
-//! connection itself always has the real one.
+//! ```text
+//!   send ──▶ PendingResponse ──poll: head──▶ UpstreamConnection ──poll_frame: body──▶ idle
+//!                 └────────────── the body of the request is sent meanwhile ──────┘
+//! ```
 
 use super::ResponseDeadline;
-use crate::proxy::RequestBody;
+use crate::{
+    http1::{
+        BodyDecoder, BodyStep, HeadScanner, ParsedResponse, ResponseFraming, parse_response,
+        write_last_chunk, write_request,
+    },
+    proxy::RequestBody,
+    receive_buffer::ReceiveBuffer,
+    send_buffer::SendBuffer,
+};
 use bytes::Bytes;
-use http::{
-    HeaderValue, Method, Request, Response,
-    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
-};
-use hyper::{
-    body::{Body, Frame, Incoming},
-    client::conn::{TrySendError, http1},
-};
-use hyper_util::rt::TokioIo;
+use http::{StatusCode, header};
+use hyper::body::{Body, Frame};
 use std::{
-    future::{Future, poll_fn},
     io,
     pin::Pin,
     task::{Context, Poll, Waker},
 };
 use tidegate_http_server::Stream;
+use tidegate_policy::head::ParsedRequest;
 
 /// An HTTP/1.1 connection to a server.
 pub(crate) struct UpstreamConnection {
-    sender: http1::SendRequest<RequestBody>,
-    /// `None` after the connection has ended.
-    connection: Option<http1::Connection<TokioIo<Stream>, RequestBody>>,
-    state: Http1State,
+    stream: Stream,
+    input: ReceiveBuffer,
+    output: SendBuffer,
+    scanner: HeadScanner,
+    /// The body of the request, until it is sent.
+    upload: Option<(RequestBody, UploadFraming)>,
+    /// The body of the response.
+    decoder: BodyDecoder,
+    reuse: Reuse,
+    interim_responses: usize,
     deadline: ResponseDeadline,
     /// The time of the last response.
     last_used: u64,
 }
 
+/// A request to a server.
+pub(crate) struct UpstreamRequest {
+    pub(crate) head: ParsedRequest,
+    pub(crate) body: RequestBody,
+}
+
 /// A request in flight on a connection.
 pub(crate) struct PendingResponse {
     connection: Box<UpstreamConnection>,
-    response: Pin<Box<SendFuture>>,
+    request: ParsedRequest,
 }
 
-type SendFuture = dyn Future<Output = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>>;
-
-#[derive(PartialEq, Eq)]
-enum Http1State {
-    Open,
-    Closed,
+/// Whether another head follows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HeadKind {
+    Interim,
+    Final,
 }
+
+/// How the end of the body of a request is marked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum UploadFraming {
+    Length,
+    Chunked,
+}
+
+/// Whether the connection can be used for another request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reuse {
+    Yes,
+    No,
+}
+
+/// The body of the request is invalid, or the client disconnected. The server must not take it for a complete one.
+struct IncompleteUpload;
 
 /// The error of a request to a server.
 #[derive(Debug)]
 pub(crate) enum UpstreamSendError {
-    /// The connection was closed before the request was sent; returns the request.
-    Closed(Box<Request<RequestBody>>),
-    /// The connection failed; returns the request.
-    Unreachable(io::Error, Box<Request<RequestBody>>),
+    /// No connection to the server.
+    Unreachable(io::Error),
+    /// The connection was closed before a byte of the response.
+    Closed,
     /// The response is incomplete or not HTTP.
     BadResponse,
     /// The server timed out.
     Timeout,
 }
 
-/// The read buffer of a response, and the maximum size of its head.
-const READ_BUFFER_SIZE: usize = 64 * 1_024;
+/// The maximum size of the head of a response.
+const MAX_HEAD_SIZE: usize = 64 * 1_024;
+/// The largest frame of a response.
+const MAX_FRAME_SIZE: usize = 64 * 1_024;
+/// The maximum number of interim responses, such as 103.
+const MAX_INTERIM_RESPONSES: usize = 16;
 
 /// The maximum idle time of a connection, in milliseconds. Many servers close theirs after 60 seconds.
 const MAX_IDLE_TIME: u64 = 30_000;
 const STALE_IDLE_TIME: u64 = 1_000;
 
 impl UpstreamConnection {
-    pub(super) async fn new(stream: Stream, deadline: ResponseDeadline) -> hyper::Result<Box<Self>> {
-        let (sender, connection) = http1::Builder::new()
-            .writev(false)
-            .max_buf_size(READ_BUFFER_SIZE)
-            .handshake(TokioIo::new(stream))
-            .await?;
-        let mut connection = Box::new(Self {
-            sender,
-            connection: Some(connection),
-            state: Http1State::Open,
+    pub(super) fn new(stream: Stream, deadline: ResponseDeadline) -> Box<Self> {
+        Box::new(Self {
+            stream,
+            input: ReceiveBuffer::default(),
+            output: SendBuffer::default(),
+            scanner: HeadScanner::default(),
+            upload: None,
+            decoder: BodyDecoder::for_response(ResponseFraming::None),
+            reuse: Reuse::Yes,
+            interim_responses: 0,
             deadline,
             last_used: 0,
-        });
-        // The connection accepts a request only after a poll.
-        connection.poll_connection(&mut Context::from_waker(Waker::noop()));
-        Ok(connection)
+        })
     }
 
     /// Sends a request.
-    pub(crate) fn send(mut self: Box<Self>, mut request: Request<RequestBody>) -> PendingResponse {
-        // Without this header, hyper drops a body of unknown length for these methods.
-        let has_body = !request.body().is_end_stream() && !request.headers().contains_key(CONTENT_LENGTH);
-        if has_body && matches!(*request.method(), Method::GET | Method::HEAD) {
-            request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    #[inline]
+    pub(crate) fn send(mut self: Box<Self>, request: UpstreamRequest) -> PendingResponse {
+        let UpstreamRequest { head, body } = request;
+        self.deadline.start(body.progress());
+        let has_length = head.fields.contains(header::CONTENT_LENGTH.as_str().as_bytes());
+        let framing = if has_length { UploadFraming::Length } else { UploadFraming::Chunked };
+        let has_body = !body.is_end_stream();
+        let coding: &[u8] = match framing {
+            UploadFraming::Chunked if has_body => b"transfer-encoding: chunked\r\n",
+            _ => b"",
+        };
+        write_request(self.output.bytes_mut(), &head, coding);
+        self.upload = has_body.then_some((body, framing));
+        PendingResponse { connection: self, request: head }
+    }
+
+    /// Sends what is ready of the request. An error of the connection is not reported, because the server may have responded
+    /// before it closed the connection.
+    #[inline]
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Result<(), IncompleteUpload> {
+        if self.upload.is_none() && self.output.is_empty() {
+            return Ok(());
         }
-        self.deadline.start(request.body().progress());
-        let response = Box::pin(self.sender.try_send_request(request));
-        PendingResponse { connection: self, response }
+        loop {
+            while let Some((body, framing)) = &mut self.upload
+                && self.output.has_room()
+            {
+                let frame = match Pin::new(&mut *body).poll_frame(context) {
+                    Poll::Pending => break,
+                    Poll::Ready(None) => None,
+                    Poll::Ready(Some(Ok(frame))) => Some(frame),
+                    Poll::Ready(Some(Err(_))) => {
+                        self.reuse = Reuse::No;
+                        return Err(IncompleteUpload);
+                    }
+                };
+                let is_last = frame.as_ref().is_none_or(Frame::is_trailers) || body.is_end_stream();
+                write_frame(&mut self.output, frame, *framing, is_last);
+                if is_last {
+                    self.upload = None;
+                }
+            }
+            if self.output.is_empty() {
+                return Ok(());
+            }
+            match self.output.poll_flush(&mut self.stream, context) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => {
+                    (self.reuse, self.upload) = (Reuse::No, None);
+                    self.output = SendBuffer::default();
+                    return Ok(());
+                }
+            }
+        }
     }
 
     /// Polls for the next frame of a response.
     #[inline]
     pub(crate) fn poll_frame(
         &mut self,
-        body: &mut Incoming,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UpstreamSendError>>> {
-        let mut noop = Context::from_waker(Waker::noop());
-        // The first poll of the body makes the connection read.
-        let mut polled = Pin::new(&mut *body).poll_frame(&mut noop);
-        if polled.is_pending() {
-            self.poll_connection(context);
-            polled = Pin::new(body).poll_frame(&mut noop);
+        if self.poll_send(context).is_err() {
+            return Poll::Ready(Some(Err(UpstreamSendError::BadResponse)));
         }
-        match polled {
-            Poll::Ready(frame) => {
-                self.deadline.on_data();
-                Poll::Ready(frame.map(|frame| frame.map_err(|_| UpstreamSendError::BadResponse)))
+        loop {
+            let Ok((framing, step)) = self.decoder.decode(limit(self.input.bytes())) else {
+                self.reuse = Reuse::No;
+                return Poll::Ready(Some(Err(UpstreamSendError::BadResponse)));
+            };
+            self.input.advance(framing);
+            match step {
+                BodyStep::Data(length) => {
+                    return Poll::Ready(Some(Ok(Frame::data(self.input.split_to(length)))));
+                }
+                BodyStep::Complete(trailers) => {
+                    return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+                }
+                BodyStep::NeedInput => {}
             }
-            Poll::Pending if self.deadline.poll_expired(context) => {
-                Poll::Ready(Some(Err(UpstreamSendError::Timeout)))
+            match self.input.poll_read(&mut self.stream, context) {
+                Poll::Ready(Ok(1..)) => self.deadline.on_data(),
+                Poll::Ready(Ok(_)) if self.decoder.ends_at_close() => {
+                    self.reuse = Reuse::No;
+                    self.decoder = BodyDecoder::for_response(ResponseFraming::None);
+                    return Poll::Ready(None);
+                }
+                Poll::Ready(_) => {
+                    self.reuse = Reuse::No;
+                    return Poll::Ready(Some(Err(UpstreamSendError::BadResponse)));
+                }
+                Poll::Pending if self.deadline.poll_expired(context) => {
+                    self.reuse = Reuse::No;
+                    return Poll::Ready(Some(Err(UpstreamSendError::Timeout)));
+                }
+                Poll::Pending => return Poll::Pending,
             }
-            Poll::Pending => Poll::Pending,
         }
     }
 
+    /// Parses the head at the start of the input.
+    #[inline]
+    fn read_head(
+        &mut self,
+        length: usize,
+        method: &str,
+        response: &mut ParsedResponse,
+    ) -> Result<HeadKind, UpstreamSendError> {
+        let head = self.input.bytes().get(..length).unwrap_or_default();
+        parse_response(head, response).map_err(|_| UpstreamSendError::BadResponse)?;
+        self.input.advance(length);
+        if response.status.is_informational() && response.status != StatusCode::SWITCHING_PROTOCOLS {
+            self.interim_responses += 1;
+            let is_flood = self.interim_responses > MAX_INTERIM_RESPONSES;
+            return if is_flood { Err(UpstreamSendError::BadResponse) } else { Ok(HeadKind::Interim) };
+        }
+        self.interim_responses = 0;
+        let framing = response.framing(method).map_err(|_| UpstreamSendError::BadResponse)?;
+        self.decoder = BodyDecoder::for_response(framing);
+        if !response.keeps_alive() {
+            self.reuse = Reuse::No;
+        }
+        Ok(HeadKind::Final)
+    }
+
+    /// Whether the body of the response is complete.
+    #[inline]
+    pub(crate) fn is_response_complete(&self) -> bool {
+        self.decoder.is_complete()
+    }
+
+    /// The remaining length of the body of the response, if it is known.
+    pub(crate) fn remaining(&self) -> Option<u64> {
+        self.decoder.remaining()
+    }
+
     /// Called when the response is complete; returns whether the connection can be reused.
+    #[inline]
     pub(super) fn finish_response(&mut self, now: u64) -> bool {
         self.last_used = now;
         self.deadline.clear();
-        if !self.sender.is_ready() {
-            self.poll_connection(&mut Context::from_waker(Waker::noop()));
-        }
-        self.sender.is_ready()
+        // Bytes after the response belong to no request.
+        self.reuse == Reuse::Yes
+            && self.decoder.is_complete()
+            && self.input.bytes().is_empty()
+            && self.upload.is_none()
+            && self.output.is_empty()
     }
 
     /// Whether the connection has been idle for so long that the server may be closing it.
@@ -144,77 +279,100 @@ impl UpstreamConnection {
         now.saturating_sub(self.last_used) > STALE_IDLE_TIME
     }
 
+    /// Whether an idle connection is open. A server that sends something without a request is not trusted.
+    #[inline]
+    pub(super) fn is_open(&mut self) -> bool {
+        // No system call, unless the runtime has reported an event.
+        if let Stream::Plain(stream) = &self.stream {
+            let read = stream.try_read(&mut [0]);
+            return read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        }
+        // Over TLS it may be a session ticket.
+        let mut context = Context::from_waker(Waker::noop());
+        self.input.poll_read(&mut self.stream, &mut context).is_pending()
+    }
+
     /// Whether the connection is open and not idle for too long.
     pub(super) fn is_reusable(&mut self, now: u64) -> bool {
-        self.poll_connection(&mut Context::from_waker(Waker::noop()));
-        self.state == Http1State::Open && now.saturating_sub(self.last_used) < MAX_IDLE_TIME
+        if self.is_stale(now) {
+            self.input.release();
+        }
+        self.is_open() && now.saturating_sub(self.last_used) < MAX_IDLE_TIME
     }
 
     /// Returns the stream after a 101 response, with the bytes that were already read.
-    pub(crate) async fn into_stream(mut self: Box<Self>) -> Option<(Stream, Bytes)> {
-        poll_fn(|context| {
-            self.poll_connection(context);
-            if self.state == Http1State::Closed { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-        let connection = self.connection.take()?;
-        let parts = connection.into_parts();
-        Some((parts.io.into_inner(), parts.read_buf))
+    pub(crate) fn into_stream(mut self: Box<Self>) -> (Stream, Bytes) {
+        let received = self.input.take();
+        (self.stream, received)
     }
+}
 
-    #[inline]
-    fn poll_connection(&mut self, context: &mut Context<'_>) {
-        if self.state == Http1State::Open
-            && let Some(connection) = &mut self.connection
-            && connection.poll_without_shutdown(context).is_ready()
-        {
-            self.state = Http1State::Closed;
-        }
+/// A frame is a part of the buffer, so its size bounds the memory of a slow client.
+fn limit(input: &[u8]) -> &[u8] {
+    &input[..input.len().min(MAX_FRAME_SIZE)]
+}
+
+/// Appends a frame of the body of a request, and the end of the body after the last frame.
+fn write_frame(output: &mut SendBuffer, frame: Option<Frame<Bytes>>, framing: UploadFraming, is_last: bool) {
+    let (data, trailers) = match frame.map(Frame::into_data) {
+        Some(Ok(data)) => (data, None),
+        Some(Err(frame)) => (Bytes::new(), frame.into_trailers().ok()),
+        None => (Bytes::new(), None),
+    };
+    match framing {
+        UploadFraming::Length => output.push_frame(data),
+        UploadFraming::Chunked => output.push_chunk(data),
+    }
+    if is_last && framing == UploadFraming::Chunked {
+        write_last_chunk(output.bytes_mut(), trailers.as_ref());
     }
 }
 
 impl PendingResponse {
-    /// Polls for the head of the response, within the timeout after the last frame of the request.
+    /// Polls for the head of the response, within the timeout after the last frame of the request. `response` receives it.
+    #[inline]
     pub(crate) fn poll(
         &mut self,
+        response: &mut ParsedResponse,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Response<Incoming>, UpstreamSendError>> {
-        let Self { connection, response } = self;
-        let mut noop = Context::from_waker(Waker::noop());
-        connection.poll_connection(context);
-        let mut polled = response.as_mut().poll(&mut noop);
-        if polled.is_pending() && connection.state == Http1State::Closed {
-            // Closed before it accepted the request; hyper returns the request when the connection is dropped.
-            connection.connection = None;
-            polled = response.as_mut().poll(&mut noop);
+    ) -> Poll<Result<(), UpstreamSendError>> {
+        let connection = &mut *self.connection;
+        if connection.poll_send(context).is_err() {
+            return Poll::Ready(Err(UpstreamSendError::BadResponse));
         }
-        match polled {
-            Poll::Ready(response) => {
-                // The body will be polled next by this task, so no wake-up is needed. Small responses are complete already.
-                if !connection.sender.is_ready() {
-                    connection.poll_connection(&mut noop);
+        loop {
+            match connection.scanner.find_end(connection.input.bytes(), MAX_HEAD_SIZE) {
+                Ok(Some(length)) => {
+                    if connection.read_head(length, self.request.method(), response)? == HeadKind::Final {
+                        connection.deadline.on_data();
+                        return Poll::Ready(Ok(()));
+                    }
+                    continue;
                 }
-                connection.deadline.on_data();
-                Poll::Ready(response.map_err(UpstreamSendError::new))
+                Ok(None) => {}
+                Err(_) => return Poll::Ready(Err(UpstreamSendError::BadResponse)),
             }
-            Poll::Pending if connection.deadline.poll_expired(context) => {
-                Poll::Ready(Err(UpstreamSendError::Timeout))
+            match connection.input.poll_read(&mut connection.stream, context) {
+                Poll::Ready(Ok(1..)) => {}
+                Poll::Ready(_) if connection.input.bytes().is_empty() => {
+                    return Poll::Ready(Err(UpstreamSendError::Closed));
+                }
+                Poll::Ready(_) => return Poll::Ready(Err(UpstreamSendError::BadResponse)),
+                Poll::Pending if connection.deadline.poll_expired(context) => {
+                    return Poll::Ready(Err(UpstreamSendError::Timeout));
+                }
+                Poll::Pending => return Poll::Pending,
             }
-            Poll::Pending => Poll::Pending,
         }
     }
 
-    /// Returns the connection after the response head.
-    pub(crate) fn into_connection(self) -> Box<UpstreamConnection> {
-        self.connection
+    /// Returns the connection after the response head, and the head of the request.
+    pub(crate) fn into_parts(self) -> (Box<UpstreamConnection>, ParsedRequest) {
+        (self.connection, self.request)
     }
-}
 
-impl UpstreamSendError {
-    pub(super) fn new(mut error: TrySendError<Request<RequestBody>>) -> Self {
-        match error.take_message() {
-            Some(request) => Self::Closed(Box::new(request)),
-            None => Self::BadResponse,
-        }
+    /// The head of the request.
+    pub(crate) fn request(&self) -> &ParsedRequest {
+        &self.request
     }
 }

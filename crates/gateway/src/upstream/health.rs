@@ -1,8 +1,8 @@
 //! The health of a server, shared by all workers: passive failure detection, health checks and the circuit breaker.
 
-use super::UpstreamEndpoint;
-use crate::events;
-use http::{Request, StatusCode, header};
+use super::{UpstreamEndpoint, UpstreamRequest};
+use crate::{events, proxy::RequestBody};
+use http::{StatusCode, Version};
 use std::{
     rc::Rc,
     sync::{
@@ -13,7 +13,7 @@ use std::{
 };
 use tidegate_observe::{HealthReport, LatencyBuckets, LatencyRecorder, ServerState, SingleWriterCounter};
 use tidegate_overload::{Breaker, BreakerSettings, CallGuard, CallPermit};
-use tidegate_policy::model::HealthCheck;
+use tidegate_policy::{head::ParsedRequest, model::HealthCheck};
 use tokio::time;
 
 /// The health of a server.
@@ -159,12 +159,11 @@ pub(crate) async fn run_health_checks(server: Rc<UpstreamEndpoint>, check: Healt
 }
 
 async fn probe(server: &Rc<UpstreamEndpoint>, check: &HealthCheck) -> Option<StatusCode> {
-    let request = Request::get(check.path.as_str())
-        .header(header::HOST, server.host_header())
-        .header(header::USER_AGENT, "tidegate")
-        .body(super::RequestBody::Empty)
-        .ok()?;
-    server.send_once(request).await
+    let mut head = ParsedRequest::default();
+    head.set_request_line("GET", &check.path, Version::HTTP_11);
+    head.fields.push(b"host", server.name().as_bytes());
+    head.fields.push(b"user-agent", b"tidegate");
+    server.send_once(UpstreamRequest { head, body: RequestBody::Empty }).await
 }
 
 #[cfg(test)]

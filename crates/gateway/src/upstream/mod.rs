@@ -9,12 +9,12 @@ mod response_deadline;
 mod server;
 
 pub(crate) use config::{UpstreamConfig, UpstreamServerConfig};
-pub(crate) use connection::{PendingResponse, UpstreamConnection, UpstreamSendError};
+pub(crate) use connection::{PendingResponse, UpstreamConnection, UpstreamRequest, UpstreamSendError};
 pub(crate) use health::{ServerHealth, run_health_checks};
 pub(crate) use response_deadline::ResponseDeadline;
-pub(crate) use server::{InFlightGuard, UpstreamEndpoint};
+pub(crate) use server::{InFlightGuard, UpstreamEndpoint, is_idempotent};
 
-use crate::{deadline::Deadlines, proxy::RequestBody};
+use crate::deadline::Deadlines;
 use balancer::Balancer;
 use std::{net::IpAddr, rc::Rc, time::Duration};
 use tidegate_overload::RetryBudget;
@@ -61,6 +61,11 @@ impl Upstream {
     ) -> Option<(usize, &Rc<UpstreamEndpoint>)> {
         let index = self.balancer.next(&self.servers, tried, client)?;
         Some((index, &self.servers[index]))
+    }
+
+    /// The host for a request without one.
+    pub(crate) fn host(&self) -> Option<&str> {
+        self.servers.first().map(|server| server.authority().as_str())
     }
 
     /// Adds the share of one request to the retry budget.

@@ -1,20 +1,23 @@
 //! One server, and the connection pool of one worker.
 
 use super::{
-    ResponseDeadline, ServerHealth, UpstreamConfig, UpstreamConnection, UpstreamSendError, UpstreamTimeouts,
-    config::UpstreamServerConfig, health::ServerCounters,
+    ResponseDeadline, ServerHealth, UpstreamConfig, UpstreamConnection, UpstreamRequest, UpstreamSendError,
+    UpstreamTimeouts, config::UpstreamServerConfig, health::ServerCounters,
 };
-use crate::{client::LocalExecutor, deadline::Deadlines, proxy::RequestBody};
+use crate::{client::LocalExecutor, deadline::Deadlines, http1::ParsedResponse, proxy::RequestBody};
 use http::{
-    HeaderValue, Request, Response, StatusCode, Uri, header,
+    Method, Request, Response, StatusCode, Uri, header,
     uri::{Authority, PathAndQuery, Scheme},
 };
-use hyper::{body::Incoming, client::conn::http2};
+use hyper::{
+    body::{Body, Incoming},
+    client::conn::http2,
+};
 use hyper_util::rt::TokioIo;
 use std::{
     cell::RefCell,
     future::{Future, poll_fn},
-    io,
+    io, iter,
     net::SocketAddr,
     pin::pin,
     rc::Rc,
@@ -25,7 +28,7 @@ use tidegate_core::Micros;
 use tidegate_http_server::Stream;
 use tidegate_observe::ServerState;
 use tidegate_overload::{Breaker, CallPermit, Rejection};
-use tidegate_policy::model::Protocol;
+use tidegate_policy::{head::ParsedRequest, model::Protocol};
 use tokio::{net::TcpStream, time};
 
 /// The HTTP/2 flow control windows of one response, and of all responses of a connection.
@@ -92,10 +95,6 @@ impl UpstreamEndpoint {
         &self.config.authority
     }
 
-    pub(super) fn host_header(&self) -> HeaderValue {
-        self.config.host_header()
-    }
-
     pub(super) fn in_flight(&self) -> u64 {
         self.counters.in_flight.load(Ordering::Relaxed)
     }
@@ -116,8 +115,8 @@ impl UpstreamEndpoint {
 
     /// Records a response with this status after this time.
     #[inline]
-    pub(crate) fn on_response(&self, status: StatusCode, took: Micros) {
-        let class = usize::from((status.as_u16() / 100).clamp(1, 5)) - 1;
+    pub(crate) fn on_response(&self, status: u16, took: Micros) {
+        let class = usize::from((status / 100).clamp(1, 5)) - 1;
         self.counters.responses[class].add(1);
         self.counters.latency.record(took, 1);
         self.config.health.on_response(self.name());
@@ -139,19 +138,16 @@ impl UpstreamEndpoint {
     /// Takes the most recently used idle connection.
     #[inline]
     pub(crate) fn take_idle(&self) -> Option<Box<UpstreamConnection>> {
-        self.idle.borrow_mut().pop()
+        let mut idle = self.idle.borrow_mut();
+        iter::from_fn(|| idle.pop()).find_map(|mut connection| connection.is_open().then_some(connection))
     }
 
     /// Takes an idle connection that is not stale.
     #[inline]
     pub(crate) fn take_recent(&self) -> Option<Box<UpstreamConnection>> {
-        self.idle.borrow_mut().pop_if(|connection| !connection.is_stale(self.deadlines.now()))
-    }
-
-    /// Whether a connection has been idle for so long that the server may be closing it.
-    #[inline]
-    pub(crate) fn is_stale(&self, connection: &UpstreamConnection) -> bool {
-        connection.is_stale(self.deadlines.now())
+        let (mut idle, now) = (self.idle.borrow_mut(), self.deadlines.now());
+        let recent = || idle.pop_if(|connection| !connection.is_stale(now));
+        iter::from_fn(recent).find_map(|mut connection| connection.is_open().then_some(connection))
     }
 
     /// Returns a connection to the pool, if it can be reused.
@@ -164,33 +160,46 @@ impl UpstreamEndpoint {
 
     /// Opens a new connection.
     pub(crate) async fn connect(&self) -> io::Result<Box<UpstreamConnection>> {
-        let stream = self.connect_stream().await?;
-        UpstreamConnection::new(stream, self.response_deadline()).await.map_err(io::Error::other)
+        Ok(UpstreamConnection::new(self.connect_stream().await?, self.response_deadline()))
     }
 
-    /// Sends a request over the shared HTTP/2 connection, or a new one.
+    /// Sends a request over the shared HTTP/2 connection, or a new one. An error returns the request, if it may be sent again.
     pub(crate) async fn send_http2(
         &self,
-        request: Request<RequestBody>,
-    ) -> Result<(Response<Incoming>, ResponseDeadline), UpstreamSendError> {
+        request: UpstreamRequest,
+    ) -> Result<(Response<Incoming>, ResponseDeadline), (UpstreamSendError, Option<UpstreamRequest>)> {
         let open = self.http2.borrow().as_ref().filter(|shared| !shared.is_closed()).cloned();
         let mut shared = match open {
             Some(shared) => shared,
             None => match self.http2_sender().await {
                 Ok(shared) => shared,
-                Err(error) => return Err(UpstreamSendError::Unreachable(error, Box::new(request))),
+                Err(error) => return Err((UpstreamSendError::Unreachable(error), Some(request))),
             },
         };
+        let UpstreamRequest { head, body } = request;
+        let has_body = !body.is_end_stream();
         let mut deadline = self.response_deadline();
-        deadline.start(request.body().progress());
-        let mut response = pin!(shared.try_send_request(self.with_authority(request)));
-        let response = poll_fn(|context| match response.as_mut().poll(context) {
-            Poll::Ready(response) => Poll::Ready(response.map_err(UpstreamSendError::new)),
-            Poll::Pending if deadline.poll_expired(context) => Poll::Ready(Err(UpstreamSendError::Timeout)),
+        deadline.start(body.progress());
+        let mut response = pin!(shared.try_send_request(self.http2_request(&head, body)));
+        let result = poll_fn(|context| match response.as_mut().poll(context) {
+            Poll::Ready(response) => Poll::Ready(Some(response)),
+            Poll::Pending if deadline.poll_expired(context) => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         });
-        let response = response.await?;
-        Ok((response, deadline))
+        match result.await {
+            Some(Ok(response)) => Ok((response, deadline)),
+            None => Err((UpstreamSendError::Timeout, None)),
+            Some(Err(mut error)) => Err(match error.take_message() {
+                // The request was not sent.
+                Some(unsent) => {
+                    (UpstreamSendError::Closed, Some(UpstreamRequest { head, body: unsent.into_body() }))
+                }
+                None if !has_body && is_idempotent(&head) => {
+                    (UpstreamSendError::BadResponse, Some(UpstreamRequest { head, body: RequestBody::Empty }))
+                }
+                None => (UpstreamSendError::BadResponse, None),
+            }),
+        }
     }
 
     fn response_deadline(&self) -> ResponseDeadline {
@@ -209,26 +218,30 @@ impl UpstreamEndpoint {
         Ok(shared)
     }
 
-    /// Moves the host to the `:authority` of an HTTP/2 request.
-    fn with_authority(&self, mut request: Request<RequestBody>) -> Request<RequestBody> {
-        let host = request.headers_mut().remove(header::HOST);
-        let host = host.and_then(|host| host.to_str().ok()?.parse().ok());
+    /// The request for HTTP/2, with the host as its `:authority`.
+    fn http2_request(&self, head: &ParsedRequest, body: RequestBody) -> Request<RequestBody> {
         let mut parts = http::uri::Parts::default();
         parts.scheme = Some(if self.config.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP });
+        let host = head.fields.get(b"host").and_then(|host| Authority::try_from(host).ok());
         parts.authority = Some(host.unwrap_or_else(|| self.config.authority.clone()));
-        parts.path_and_query =
-            Some(request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/")));
+        let target = PathAndQuery::try_from(head.target());
+        parts.path_and_query = Some(target.unwrap_or_else(|_| PathAndQuery::from_static("/")));
+        let mut request = Request::new(body);
+        *request.method_mut() = Method::from_bytes(head.method().as_bytes()).unwrap_or_default();
         *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+        *request.headers_mut() = head.fields.to_map();
+        request.headers_mut().remove(header::HOST);
         request
     }
 
     /// Sends a request over a new connection, and returns the status of the response.
-    pub(super) async fn send_once(self: &Rc<Self>, request: Request<RequestBody>) -> Option<StatusCode> {
+    pub(super) async fn send_once(self: &Rc<Self>, request: UpstreamRequest) -> Option<StatusCode> {
         match self.protocol {
             Protocol::Http1 => {
                 let mut pending = self.connect().await.ok()?.send(request);
-                let response = poll_fn(|context| pending.poll(context)).await;
-                response.ok().map(|response| response.status())
+                let mut response = ParsedResponse::default();
+                poll_fn(|context| pending.poll(&mut response, context)).await.ok()?;
+                Some(response.status)
             }
             Protocol::Http2 => self.send_http2(request).await.ok().map(|(response, _)| response.status()),
         }
@@ -256,6 +269,11 @@ impl UpstreamEndpoint {
         let now = self.deadlines.now();
         self.idle.borrow_mut().retain_mut(|connection| connection.is_reusable(now));
     }
+}
+
+/// Whether sending a request twice has the same effect as sending it once (RFC 9110, 9.2.2).
+pub(crate) fn is_idempotent(head: &ParsedRequest) -> bool {
+    Method::from_bytes(head.method().as_bytes()).is_ok_and(|method| method.is_idempotent())
 }
 
 impl Drop for InFlightGuard {

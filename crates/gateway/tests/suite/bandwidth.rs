@@ -4,7 +4,7 @@
 use crate::harness::{InProcessGateway, TEST_TIMEOUT, TestBackend, TestBody, test_config, text_body};
 use bytes::Bytes;
 use futures_util::stream;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Version, header, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Version, header};
 use http_body_util::{BodyExt, Channel, Empty, StreamBody};
 use hyper::{
     body::{Body, Frame, Incoming},
@@ -22,13 +22,13 @@ use std::{
 };
 use tidegate_core::Micros;
 use tidegate_gateway::{
-    Action, ConnectionInfo, FilterDecision, FilterResult, Rates, RequestFilter, UpstreamId,
+    Action, ConnectionInfo, FilterContext, FilterDecision, FilterResult, Rates, RequestFilter, UpstreamId,
 };
 use tidegate_limiter::{Clock, ManualClock};
 use tidegate_policy::{
     Policy,
     compile::{Compiler, PolicyAdmission, PolicyGate, PolicyResult},
-    head::HttpRequestHead,
+    head::{HttpRequestHead, ParsedRequest},
     model::Protocol,
 };
 use tidegate_rule::{Evaluation, Rules};
@@ -41,23 +41,26 @@ struct RateFilter {
 }
 
 impl RequestFilter for RateFilter {
-    type Context = PolicyAdmission;
-
-    fn filter(
-        &self,
-        head: &mut request::Parts,
-        connection: &ConnectionInfo,
-    ) -> FilterResult<PolicyAdmission> {
-        let Evaluation::Ready(PolicyResult::Admitted(context)) =
+    fn filter(&self, head: &mut ParsedRequest, connection: &ConnectionInfo) -> FilterResult {
+        let Evaluation::Ready(PolicyResult::Admitted(admission)) =
             self.gate.check(&HttpRequestHead::new(head, connection.peer.ip()))
         else {
             panic!("bandwidth rejects nothing")
         };
-        FilterResult::Ready(FilterDecision { action: Action::Forward(self.app), context, note: None })
+        let context: Box<dyn FilterContext> = Box::new(RateContext(admission));
+        FilterResult::Ready(FilterDecision {
+            action: Action::Forward(self.app),
+            context: Some(context),
+            note: None,
+        })
     }
+}
 
-    fn rates<'c>(&self, context: &'c PolicyAdmission) -> Rates<'c> {
-        Rates { upload: context.request_rates(), download: context.response_rates() }
+struct RateContext(PolicyAdmission);
+
+impl FilterContext for RateContext {
+    fn rates(&self) -> Rates<'_> {
+        Rates { upload: self.0.request_rates(), download: self.0.response_rates() }
     }
 }
 

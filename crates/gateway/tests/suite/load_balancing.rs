@@ -15,6 +15,7 @@ use std::{
 };
 use tidegate_gateway::{Action, Config, run};
 use tidegate_http_server::BoundListener;
+use tidegate_policy::head::ParsedRequest;
 use tidegate_rule::Rules;
 
 pub(crate) async fn start_named(name: &'static str) -> TestBackend {
@@ -146,7 +147,7 @@ async fn invalid_server_address_prevents_start() {
         wrong.upstreams.insert("app".to_owned(), test_upstream(&[&server]));
         wrong.upstreams.get_mut("app").unwrap().servers[0].url = url.to_owned();
         let app = wrong.upstream_id("app").unwrap();
-        let filter = Arc::new(move |_: &http::request::Parts| Action::Forward(app));
+        let filter = Arc::new(move |_: &ParsedRequest| Action::Forward(app));
         let error = run(wrong, Vec::<BoundListener>::new(), filter, async {}).await.unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
     }

@@ -2,9 +2,10 @@
 
 use crate::harness::{InProcessGateway, TestBackend, test_config};
 use bytes::Bytes;
-use http::{Response, request};
+use http::Response;
 use std::fs;
 use tidegate_gateway::{Action, LogNote};
+use tidegate_policy::head::ParsedRequest;
 use tidegate_policy::model::{AccessLogFormat, AccessLogSpec};
 
 #[tokio::test]
@@ -16,7 +17,7 @@ async fn each_request_is_logged_with_its_decision() {
     config.log = AccessLogSpec { format: AccessLogFormat::Json, file: Some(file.clone()) };
     let app = config.upstream_id("app").unwrap();
     let mut gateway =
-        InProcessGateway::start_with_filter(config, move |head: &request::Parts| match head.uri.path() {
+        InProcessGateway::start_with_filter(config, move |head: &ParsedRequest| match head.path() {
             "/limited" => {
                 let mut response = Response::new(Bytes::from_static(b"no"));
                 *response.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;

@@ -11,6 +11,7 @@
 mod admin_api;
 mod bandwidth;
 mod decisions;
+mod differential;
 mod envoy;
 mod explain;
 mod fallback_cache;

@@ -5,15 +5,17 @@ use crate::{
     harness::{self, InProcessGateway, RawClient, TestBackend, test_config, text_body},
 };
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, request};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Channel};
 use hyper::body::Incoming;
 use std::{
     convert::Infallible,
     sync::{Arc, Mutex},
 };
-use tidegate_gateway::{Action, ConnectionInfo, FilterDecision, FilterResult, RequestFilter};
+use tidegate_gateway::http1::ParsedResponse;
+use tidegate_gateway::{Action, ConnectionInfo, FilterContext, FilterDecision, FilterResult, RequestFilter};
 use tidegate_observe::ResponseOrigin;
+use tidegate_policy::head::ParsedRequest;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -387,37 +389,35 @@ async fn filter_responds_drops_forwards_and_replaces_response() {
     struct RoutingFilter(Vec<tidegate_gateway::UpstreamId>);
 
     impl RequestFilter for RoutingFilter {
-        type Context = String;
-
-        fn filter(&self, head: &mut request::Parts, connection: &ConnectionInfo) -> FilterResult<String> {
+        fn filter(&self, head: &mut ParsedRequest, connection: &ConnectionInfo) -> FilterResult {
             assert!(connection.peer.ip().is_loopback());
-            let decision = |action, context| FilterDecision { action, context, note: None };
-            match head.uri.path() {
-                "/drop" => FilterResult::Ready(decision(Action::Drop, String::new())),
+            match head.path() {
+                "/drop" => FilterResult::Ready(Action::Drop.into()),
                 "/answer" => {
                     let mut response = Response::new(Bytes::from_static(b"no"));
                     *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-                    FilterResult::Ready(decision(Action::Respond(response), String::new()))
+                    FilterResult::Ready(Action::Respond(response).into())
                 }
                 path => {
                     let target = self.0[usize::from(path.starts_with("/other"))];
                     let path = path.to_owned();
-                    head.headers.insert("x-filtered", "yes".parse().unwrap());
+                    head.fields.push(b"x-filtered", b"yes");
                     FilterResult::Deferred(Box::pin(async move {
                         tokio::task::yield_now().await;
-                        decision(Action::Forward(target), path)
+                        let context: Box<dyn FilterContext> = Box::new(RoutedPath(path));
+                        FilterDecision { action: Action::Forward(target), context: Some(context), note: None }
                     }))
                 }
             }
         }
+    }
 
-        fn on_response(
-            &self,
-            context: &mut String,
-            response: &mut http::response::Parts,
-        ) -> Option<Response<Bytes>> {
-            response.headers.insert("x-case", context.parse().unwrap());
-            (context == "/other/instead").then(|| Response::new(Bytes::from_static(b"instead")))
+    struct RoutedPath(String);
+
+    impl FilterContext for RoutedPath {
+        fn on_response(&mut self, response: &mut ParsedResponse) -> Option<Response<Bytes>> {
+            response.fields.push(b"x-case", self.0.as_bytes());
+            (self.0 == "/other/instead").then(|| Response::new(Bytes::from_static(b"instead")))
         }
     }
 
@@ -448,20 +448,27 @@ async fn each_exchange_is_recorded_once() {
     struct RecordingFilter(tidegate_gateway::UpstreamId, mpsc::UnboundedSender<ExchangeRecord>);
 
     impl RequestFilter for RecordingFilter {
-        type Context = String;
-
-        fn filter(&self, head: &mut request::Parts, _: &ConnectionInfo) -> FilterResult<String> {
-            let context = head.uri.path().to_owned();
-            let action = match context.as_str() {
+        fn filter(&self, head: &mut ParsedRequest, _: &ConnectionInfo) -> FilterResult {
+            let path = head.path().to_owned();
+            let action = match path.as_str() {
                 "/drop" => Action::Drop,
                 "/respond" => Action::Respond(Response::new(Bytes::from_static(b"here"))),
                 _ => Action::Forward(self.0),
             };
-            FilterResult::Ready(FilterDecision { action, context, note: None })
+            let context: Box<dyn FilterContext> = Box::new(RecordingContext(path, self.1.clone()));
+            FilterResult::Ready(FilterDecision { action, context: Some(context), note: None })
         }
 
-        fn record(&self, context: Option<String>, response: Option<(StatusCode, ResponseOrigin)>) {
-            self.1.send((context, response)).unwrap();
+        fn record(&self, response: Option<(StatusCode, ResponseOrigin)>) {
+            self.1.send((None, response)).unwrap();
+        }
+    }
+
+    struct RecordingContext(String, mpsc::UnboundedSender<ExchangeRecord>);
+
+    impl FilterContext for RecordingContext {
+        fn record(self: Box<Self>, response: Option<(StatusCode, ResponseOrigin)>) {
+            self.1.send((Some(self.0), response)).unwrap();
         }
     }
 
@@ -501,8 +508,11 @@ async fn each_exchange_is_recorded_once() {
         (None, Some((bad, ResponseOrigin::Gateway))),
         (Some("/never"), None),
     ] {
-        let next = timeout(harness::TEST_TIMEOUT, recorded.recv()).await.unwrap();
-        assert_eq!(next, Some((path.map(str::to_owned), response)));
+        // The filter records every exchange, and the context those that reached the filter.
+        for path in [None].into_iter().chain(path.map(Some)) {
+            let next = timeout(harness::TEST_TIMEOUT, recorded.recv()).await.unwrap();
+            assert_eq!(next, Some((path.map(str::to_owned), response)));
+        }
     }
     gateway.stop();
     gateway.wait_stopped().await;

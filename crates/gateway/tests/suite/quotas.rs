@@ -1,15 +1,14 @@
 //! Kinds of quotas over real sockets, in virtual time: the policy has a manual clock.
 
 use crate::harness::{InProcessGateway, RawClient, TestBackend, test_config};
-use http::request;
 use std::time::Duration;
 use tidegate_core::Micros;
-use tidegate_gateway::{Action, ConnectionInfo, FilterDecision, FilterResult, RequestFilter, UpstreamId};
+use tidegate_gateway::{Action, ConnectionInfo, FilterResult, RequestFilter, UpstreamId};
 use tidegate_limiter::{Clock, ManualClock};
 use tidegate_policy::{
     Policy,
     compile::{Compiler, PolicyGate, PolicyResult, RejectAction},
-    head::HttpRequestHead,
+    head::{HttpRequestHead, ParsedRequest},
 };
 use tidegate_rule::{Evaluation, Rules};
 
@@ -20,9 +19,7 @@ struct QuotaFilter {
 }
 
 impl RequestFilter for QuotaFilter {
-    type Context = ();
-
-    fn filter(&self, head: &mut request::Parts, connection: &ConnectionInfo) -> FilterResult<()> {
+    fn filter(&self, head: &mut ParsedRequest, connection: &ConnectionInfo) -> FilterResult {
         let evaluation = self.gate.check(&HttpRequestHead::new(head, connection.peer.ip()));
         let Evaluation::Ready(result) = evaluation else { panic!("memory decides at once") };
         let action = match result {
@@ -32,7 +29,7 @@ impl RequestFilter for QuotaFilter {
                 _ => panic!("the rule responds"),
             },
         };
-        FilterResult::Ready(FilterDecision { action, context: (), note: None })
+        FilterResult::Ready(action.into())
     }
 }
 

@@ -5,11 +5,12 @@ use crate::{
     harness::{InProcessGateway, RawClient, TEST_TIMEOUT, TestBackend, test_config, text_body},
 };
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, request};
+use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use std::{future::pending, time::Duration};
 use tidegate_gateway::Action;
+use tidegate_policy::head::ParsedRequest;
 use tidegate_rule::Rules;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -129,7 +130,7 @@ async fn lingering_close_lets_client_read_response() {
     config.connections.body_size = Some(1_000);
     let app = config.upstream_id("app").unwrap();
     let gateway =
-        InProcessGateway::start_with_filter(config, move |head: &request::Parts| match head.uri.path() {
+        InProcessGateway::start_with_filter(config, move |head: &ParsedRequest| match head.path() {
             "/limited" => {
                 let mut response = Response::new(Bytes::from_static(b"Later."));
                 *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
@@ -161,7 +162,7 @@ async fn lingering_close_lets_client_read_response() {
 async fn small_rejected_body_keeps_connection_alive() {
     let gateway = InProcessGateway::start_with_filter(
         test_config(&[&TestBackend::unreachable().await]),
-        |_: &request::Parts| Action::Respond(Response::new(Bytes::from_static(b"Later."))),
+        |_: &ParsedRequest| Action::Respond(Response::new(Bytes::from_static(b"Later."))),
     )
     .await;
     let mut client = gateway.connect().await;

@@ -5,7 +5,7 @@ use crate::{
     harness::{InProcessGateway, LogCapture, TEST_TIMEOUT, TestBackend, test_config, text_body},
 };
 use bytes::Bytes;
-use http::{Request, Response, Version, request};
+use http::{Request, Response, Version};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::{body::Incoming, client::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -18,6 +18,7 @@ use std::{
 };
 use tidegate_gateway::Action;
 use tidegate_http_server::{BoundListener, Roots};
+use tidegate_policy::head::ParsedRequest;
 use tidegate_policy::model::{ListenerSpec, Protocol, Tls};
 use tidegate_rule::Rules;
 use tidegate_testkit::servers::Certificates;
@@ -187,7 +188,7 @@ async fn new_certificate_is_loaded_and_invalid_one_ignored() {
     let server = TestBackend::start_echo().await;
     let config = test_config(&[&server]);
     let app = config.upstream_id("app").unwrap();
-    let filter = move |_: &request::Parts| Action::Forward(app);
+    let filter = move |_: &ParsedRequest| Action::Forward(app);
     let gateway = InProcessGateway::start_with_tls(config, Some(tls_settings(&old)), filter).await;
     let old_authority = directory.path().join("old.crt");
     fs::copy(&old.authority, &old_authority).unwrap();

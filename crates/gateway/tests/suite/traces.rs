@@ -3,6 +3,7 @@
 use crate::harness::{InProcessGateway, TestBackend, test_config};
 use tidegate_core::Percent;
 use tidegate_gateway::{Config, Tracing};
+use tidegate_policy::head::ParsedRequest;
 use tidegate_policy::model::Traces;
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -53,7 +54,7 @@ mod exported {
         harness::{TestBody, test_upstream, text_body},
     };
     use bytes::Bytes;
-    use http::{Request, Response, StatusCode, request};
+    use http::{Request, Response, StatusCode};
     use http_body_util::BodyExt as _;
     use hyper::body::Incoming;
     use opentelemetry_proto::tonic::{
@@ -292,7 +293,7 @@ mod exported {
         config.upstreams.insert("gone".to_owned(), test_upstream(&[&gone]));
         let (config, _) = with_tracing(config, collector.endpoint(), Percent::FULL);
         let [app, unreachable] = ["app", "gone"].map(|name| config.upstream_id(name).unwrap());
-        let filter = move |head: &request::Parts| match head.uri.path() {
+        let filter = move |head: &ParsedRequest| match head.path() {
             "/limited" => {
                 let mut response = Response::new(Bytes::new());
                 *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;

@@ -1,7 +1,6 @@
 //! Several worker threads of one listener, and listeners of both address families.
 
 use crate::harness::{InProcessGateway, RawClient, TEST_TIMEOUT, TestBackend, test_config};
-use http::request;
 use std::{
     collections::BTreeSet,
     num::NonZeroUsize,
@@ -10,6 +9,7 @@ use std::{
 };
 use tidegate_gateway::Action;
 use tidegate_http_server::BoundListener;
+use tidegate_policy::head::ParsedRequest;
 use tidegate_policy::model::ListenerSpec;
 use tokio::time::timeout;
 
@@ -22,7 +22,7 @@ async fn workers_share_counters() {
     let app = config.upstream_id("app").unwrap();
     let used_threads = Arc::new(Mutex::new(BTreeSet::new()));
     let workers = used_threads.clone();
-    let mut gateway = InProcessGateway::start_with_filter(config, move |_: &request::Parts| {
+    let mut gateway = InProcessGateway::start_with_filter(config, move |_: &ParsedRequest| {
         workers.lock().unwrap().insert(thread::current().name().unwrap_or_default().to_owned());
         Action::Forward(app)
     })
@@ -79,7 +79,7 @@ async fn ipv6_listener_reports_its_address() {
     let bound =
         BoundListener::bind(&ListenerSpec { name: None, address: "[::1]:0".parse().unwrap(), tls: None })
             .unwrap();
-    let gateway = InProcessGateway::start_on(config, bound, move |_: &request::Parts| Action::Forward(app));
+    let gateway = InProcessGateway::start_on(config, bound, move |_: &ParsedRequest| Action::Forward(app));
     let head = gateway.connect().await.get("/").await.body;
     assert!(head.contains("x-forwarded-for: ::1\r\n"), "{head}");
     assert!(head.contains("forwarded: for=\"[::1]\";host=\"example.org\";proto=http\r\n"), "{head}");

@@ -11,10 +11,10 @@ pub use listener::{Accept, BoundListener, Listener, Scheme, refresh_certificates
 
 use crate::{StartupError, events};
 use activity::{Activity, TrackedIo};
+use axum::{BoxError, body::Body};
 use bytes::Bytes;
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{Request, Response};
-use http_body::Body;
 use hyper::{
     body::Incoming,
     service::{Service, service_fn},
@@ -25,11 +25,10 @@ use hyper_util::{
 };
 use std::{
     convert::Infallible,
-    error,
     future::{Future, pending},
     net::SocketAddr,
     num::NonZeroUsize,
-    pin::pin,
+    pin::{Pin, pin},
     sync::Arc,
     thread,
     time::Duration,
@@ -45,35 +44,46 @@ use tokio::{
 /// A service that any thread can call.
 pub trait HttpService:
     Service<Request<Incoming>, Response = Response<Self::ResponseBody>, Error = Infallible, Future: Send>
-    + Clone
     + Send
+    + Sync
     + 'static
 {
     /// The body of its responses.
-    type ResponseBody: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>> + Send + 'static;
+    type ResponseBody: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static;
 }
 
 impl<B, S> HttpService for S
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>
-        + Clone
         + Send
+        + Sync
         + 'static,
-    B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>> + Send + 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     type ResponseBody = B;
 }
 
 /// A service, and the limits of its connections. Clones share the connection limit.
 #[derive(Clone)]
-pub struct HttpServer<S> {
-    service: S,
+pub struct HttpServer {
+    service: BoxService,
     protocol: Protocol,
     connections: Arc<Semaphore>,
     max_header_size: usize,
     handshake_timeout: Duration,
     drain_timeout: Duration,
 }
+
+/// Completes when a server is to stop.
+pub type ShutdownSignal<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send + 'a)>;
+
+/// A service and a connection behind a pointer: hyper's server is large, and so it is compiled once for all of them.
+type BoxService = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
+type BoxStream = Box<dyn Io>;
+
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<I: AsyncRead + AsyncWrite + Send + Unpin> Io for I {}
 
 #[derive(Clone, Copy)]
 enum Protocol {
@@ -106,12 +116,12 @@ const GRPC_PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// The connection preface of HTTP/2.
 pub const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-impl<S> HttpServer<S> {
+impl HttpServer {
     /// A server of HTTP/1.1 and HTTP/2.
-    pub fn new(service: S, settings: &Connections) -> Self {
+    pub fn new(service: impl HttpService, settings: &Connections) -> Self {
         let max_connections = usize::try_from(settings.max).unwrap_or(usize::MAX);
         Self {
-            service,
+            service: boxed(service),
             protocol: Protocol::Http { idle_timeout: settings.header_timeout.max(settings.idle_timeout) },
             connections: Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS))),
             max_header_size: usize::try_from(settings.header_size).unwrap_or(usize::MAX),
@@ -121,9 +131,9 @@ impl<S> HttpServer<S> {
     }
 
     /// A server of gRPC. Clients reconnect after `max_age` ± 10 %, so that new servers get connections.
-    pub fn grpc(service: S, max_age: Duration, drain_timeout: Duration) -> Self {
+    pub fn grpc(service: impl HttpService, max_age: Duration, drain_timeout: Duration) -> Self {
         Self {
-            service,
+            service: boxed(service),
             protocol: Protocol::Grpc { max_age },
             connections: Arc::new(Semaphore::new(MAX_GRPC_CONNECTIONS)),
             max_header_size: MAX_GRPC_HEADER_SIZE,
@@ -169,9 +179,7 @@ impl<S> HttpServer<S> {
             }
         }
     }
-}
 
-impl<S: HttpService> HttpServer<S> {
     /// Serves on the current runtime until `stop`, and then until the requests in flight have ended.
     pub async fn serve_until<L: Accept>(self, listener: Listener<L>, stop: impl Future<Output = ()>) {
         let _refresh = refresh_certificates(listener.certificate().into_iter().collect());
@@ -199,7 +207,7 @@ impl<S: HttpService> HttpServer<S> {
             let (server, certificate, shutdown) = (self.clone(), listener.certificate(), shutdown.clone());
             connections.spawn(async move {
                 if let Some(stream) = tls_accept(stream, certificate, server.handshake_timeout).await {
-                    server.serve_connection(stream, shutdown).await;
+                    server.serve_connection(Box::new(stream), shutdown).await;
                 }
                 drop(permit);
             });
@@ -209,16 +217,25 @@ impl<S: HttpService> HttpServer<S> {
         let _ = time::timeout(self.drain_timeout, drained).await;
     }
 
-    async fn serve_connection<I>(self, stream: I, mut shutdown: watch::Receiver<Shutdown>)
-    where
-        I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    {
+    /// Boxed, so that it is compiled with this crate.
+    fn serve_connection(
+        self,
+        stream: BoxStream,
+        shutdown: watch::Receiver<Shutdown>,
+    ) -> BoxFuture<'static, ()> {
+        Box::pin(self.serve_requests(stream, shutdown))
+    }
+
+    async fn serve_requests(self, stream: BoxStream, mut shutdown: watch::Receiver<Shutdown>) {
         let (builder, activity, inner) = (self.builder(), Arc::new(Activity::default()), self.service);
         let io = TokioIo::new(TrackedIo { io: stream, activity: activity.clone() });
         let requests = activity.clone();
         let service = service_fn(move |request| {
             let in_flight = requests.begin_request();
-            inner.call(request).inspect(move |_| drop(in_flight))
+            inner(request).map(move |response| {
+                drop(in_flight);
+                Ok::<_, Infallible>(response)
+            })
         });
         let mut connection = pin!(builder.serve_connection(io, service));
         let mut timeout = pin!(async {
@@ -289,6 +306,18 @@ impl<S: HttpService> HttpServer<S> {
     }
 }
 
+fn boxed(service: impl HttpService) -> BoxService {
+    Arc::new(move |request| {
+        let response = service.call(request);
+        Box::pin(async move {
+            match response.await {
+                Ok(response) => response.map(Body::new),
+                Err(never) => match never {},
+            }
+        })
+    })
+}
+
 /// Builds a runtime for one thread.
 pub fn build_runtime() -> Result<tokio::runtime::LocalRuntime, StartupError> {
     tokio::runtime::Builder::new_current_thread()
@@ -316,9 +345,9 @@ impl ThreadedListener {
     }
 
     /// Starts this many threads.
-    pub fn start<S: HttpService>(
+    pub fn start(
         &mut self,
-        server: &HttpServer<S>,
+        server: &HttpServer,
         name: &'static str,
         threads: NonZeroUsize,
     ) -> Result<(), StartupError> {
@@ -376,11 +405,11 @@ mod tests {
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n";
 
     /// Sends `bytes` and reads until the connection is closed; returns how long that took, and what was read.
-    async fn exchange<S: HttpService>(server: HttpServer<S>, bytes: &[u8]) -> (Duration, Vec<u8>) {
+    async fn exchange(server: HttpServer, bytes: &[u8]) -> (Duration, Vec<u8>) {
         let (mut client, stream) = tokio::io::duplex(1 << 16);
         let (_shutdown, receiver) = watch::channel(Shutdown::Never);
         let start = Instant::now();
-        let serving = tokio::spawn(server.serve_connection(stream, receiver));
+        let serving = tokio::spawn(server.serve_connection(Box::new(stream), receiver));
         client.write_all(bytes).await.unwrap();
         let mut read = Vec::new();
         client.read_to_end(&mut read).await.unwrap();

@@ -234,6 +234,9 @@ impl EvaluationState {
                 }
             }
         }
+        if self.limits.is_empty() && !is_queued {
+            return None;
+        }
         let verdict = &mut self.admission.verdict;
         match inner.gate.evaluate(head, LimitSelection::Indexes(&self.limits), run, verdict) {
             Some(pending) => Some(pending),

@@ -9,14 +9,14 @@ use crate::{
         CompiledRule, Compiler, DryRun, PolicyError, PolicyGate, Prefetch, RejectAction, RejectReason,
         reserved_shares, without_stores,
     },
-    head::{self, HeadError, HeadLimits, HttpRequestHead},
+    head::{self, HeadError, HeadLimits, HttpRequestHead, ParsedRequest},
     matching::{Mismatch, RequestView},
     model::{
         self, BandwidthRate, KeySpec, Policy, PrioritySpec, Quotas, RouteAction, RuleEnforcement, RuleSpec,
         ShedSpec,
     },
 };
-use http::{header, request};
+use http::request;
 use std::{net::IpAddr, path::Path, time::Duration};
 use tidegate_access::{AccessDecision, BanRule};
 use tidegate_core::{AlgorithmKind, Bound, Demand, Micros, Outcome, Percent, Quota};
@@ -272,20 +272,19 @@ pub fn explain(policy: &Policy, head: &dyn RequestHead, base: &Path) -> Result<E
 /// checks the head, and then [explains](explain) the request.
 pub fn explain_request(
     policy: &Policy,
-    mut request: request::Parts,
+    request: &request::Parts,
     (peer, listener): (IpAddr, Option<&str>),
     base: &Path,
 ) -> Result<Explanation, PolicyError> {
     let proxies = TrustedProxies::from(policy.trusted_proxies.clone());
-    let client = proxies.client_address(&HttpRequestHead::new(&request, peer)).unwrap_or(peer);
+    let mut parsed = ParsedRequest::from(request);
+    let client = proxies.client_address(&HttpRequestHead::new(&parsed, peer)).unwrap_or(peer);
     let line = format!("{} {} from {client}", request.method, request.uri);
-    let length =
-        request.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    let length = length.filter(|_| !request.headers.contains_key(header::TRANSFER_ENCODING));
     let limits = HeadLimits::from(&policy.connections);
-    match head::check(&mut request, &limits, length, || proxies.is_trusted(peer.to_canonical())) {
+    let is_trusted = || proxies.is_trusted(peer.to_canonical());
+    match parsed.framing().and_then(|framing| head::check(&mut parsed, framing, &limits, is_trusted)) {
         Ok(()) => {
-            let head = HttpRequestHead::new(&request, peer).with_client(client).with_listener(listener);
+            let head = HttpRequestHead::new(&parsed, peer).with_client(client).with_listener(listener);
             explain(policy, &head, base)
         }
         Err(error) => {

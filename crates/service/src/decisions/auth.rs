@@ -13,7 +13,7 @@ use tidegate_http_server::{ApiError, TOKEN_HEADER, bearer_token, truncate};
 use tidegate_observe::DenialId;
 use tidegate_policy::{
     compile::{PolicyAdmission, PolicyRejection, PolicyResult},
-    head::HttpRequestHead,
+    head::{HttpRequestHead, ParsedRequest},
 };
 use tidegate_rule::{Evaluation, HeaderStyle};
 
@@ -50,6 +50,7 @@ pub(super) async fn handle(
     deny: AuthDenyStatus,
 ) -> Result<ApiResponse, ApiError> {
     let (original, client) = original_request(parts, proxy_kind)?;
+    let original = ParsedRequest::from(&original);
     let active = state.active();
     let result = match active.gate.check(&HttpRequestHead::new(&original, client)) {
         Evaluation::Ready(result) => result,

@@ -22,7 +22,7 @@ use futures_util::future::{Either, join_all, ready};
 use http::HeaderMap;
 use std::{future::Future, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Micros, Quota, header::ceil_seconds};
-use tidegate_http_server::{Authorization, HttpServer, HttpService};
+use tidegate_http_server::{Authorization, HttpServer};
 use tidegate_policy::{
     compile::{PolicyAdmission, PolicyRejection, PolicyResult},
     descriptors::CalendarUnit,
@@ -35,7 +35,7 @@ pub async fn server(
     state: &Arc<AppState>,
     authorization: Authorization,
     connections: &Connections,
-) -> HttpServer<impl HttpService<ResponseBody: Send> + use<>> {
+) -> HttpServer {
     let server = GrpcServer::new(PolicyDecider::new(state.clone())).await.authorization(authorization.into());
     server.health().set(ServingState::Serving).await;
     HttpServer::grpc(server, GrpcSettings::default().max_connection_age, connections.drain_timeout)

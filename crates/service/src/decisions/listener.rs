@@ -3,7 +3,7 @@
 use super::{routes, state::AppState};
 use hyper::{body::Incoming, service::service_fn};
 use std::{convert::Infallible, sync::Arc};
-use tidegate_http_server::{HttpServer, HttpService, StartupError, ThreadedListener};
+use tidegate_http_server::{HttpServer, StartupError, ThreadedListener};
 use tidegate_policy::model::{Connections, DecisionListener, ListenerSpec};
 
 /// Binds the declared address; reuses the socket of `existing` if the address is the same.
@@ -16,10 +16,7 @@ pub fn bind(
 }
 
 /// Returns the HTTP server of the decision API.
-pub fn server(
-    state: &Arc<AppState>,
-    connections: &Connections,
-) -> HttpServer<impl HttpService<ResponseBody: Send> + use<>> {
+pub fn server(state: &Arc<AppState>, connections: &Connections) -> HttpServer {
     let state = state.clone();
     let service = service_fn(move |request: http::Request<Incoming>| {
         let state = state.clone();

@@ -25,6 +25,7 @@ use axum::{
     response::Response,
     routing,
 };
+use futures_util::future::BoxFuture;
 use http::StatusCode;
 use hyper_util::service::TowerToHyperService;
 use std::{
@@ -37,7 +38,8 @@ use std::{
     time::Duration,
 };
 use tidegate_http_server::{
-    Authorization, BoundListener, Certificate, HttpServer, Listener, Operators, Secret, StartupError,
+    Authorization, BoundListener, Certificate, HttpServer, Listener, Operators, Secret, ShutdownSignal,
+    StartupError,
 };
 use tidegate_limiter::{BuildError, FailureMode};
 use tidegate_policy::{
@@ -195,7 +197,16 @@ impl RateLimitServer {
     }
 
     /// Serves until `shutdown`, then drains requests in flight.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServerError> {
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServerError> {
+        self.serve(pin!(shutdown)).await
+    }
+
+    /// Boxed here, so that the service is compiled with this crate and not again with each program that runs it.
+    fn serve<'a>(self, shutdown: ShutdownSignal<'a>) -> BoxFuture<'a, Result<(), ServerError>> {
+        Box::pin(self.serve_until(shutdown))
+    }
+
+    async fn serve_until(self, mut shutdown: ShutdownSignal<'_>) -> Result<(), ServerError> {
         let Self {
             service,
             health,
@@ -210,7 +221,6 @@ impl RateLimitServer {
         } = self;
         let health = Arc::new(health);
         let config_task = tokio::spawn(watch_config(config_source, service.clone(), health.clone()));
-        let mut shutdown = pin!(shutdown);
         if waits_for_config {
             let loaded = async {
                 while service.config().is_none() {
@@ -239,7 +249,7 @@ impl RateLimitServer {
         let server = GrpcServer::new(service.clone()).await.authorization(authorization.clone());
         server.health().set(serving_status(&health)).await;
         let health_task = tokio::spawn(monitor_health(health.clone(), server.health(), reservations.clone()));
-        let grpc: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> = match grpc {
+        let grpc: BoxFuture<'static, ()> = match grpc {
             GrpcSocket::Tcp(bound) => {
                 let listener = bound.into_listener().map_err(ServerError::Listen)?;
                 Box::pin(server.serve_listener(listener, grpc_settings, wait_for_stop()))

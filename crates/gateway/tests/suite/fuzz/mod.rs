@@ -1,5 +1,7 @@
-//! Fuzz tests of the decision API: no input causes a panic, a hang or an undocumented response.
+//! Fuzz tests of the decision API and of the HTTP/1.1 parser: no input causes a panic, a hang or an undocumented response.
 
+mod http1_targets;
+pub(crate) mod messages;
 mod targets;
 
 use std::{fs, path::Path};
@@ -10,7 +12,8 @@ use tidegate_testkit::mutation;
 const MUTATION_COUNT: u32 = 400;
 
 fn run_target(target: &str) {
-    let (_, call) = TARGETS.iter().find(|(name, _)| *name == target).unwrap();
+    let mut targets = TARGETS.iter().chain(&http1_targets::TARGETS);
+    let (_, call) = targets.find(|(name, _)| *name == target).unwrap();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/fuzz/seeds");
     let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
@@ -32,4 +35,14 @@ fn mutated_decision_requests_get_documented_responses() {
 #[test]
 fn mutated_envoy_requests_get_documented_responses() {
     run_target("json");
+}
+
+#[test]
+fn mutated_requests_are_rejected_or_forwarded_unambiguously() {
+    run_target("requests");
+}
+
+#[test]
+fn mutated_responses_are_rejected_or_forwarded_unambiguously() {
+    run_target("responses");
 }

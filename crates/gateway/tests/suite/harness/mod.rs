@@ -7,7 +7,8 @@ mod log_capture;
 pub(crate) use log_capture::LogCapture;
 
 use bytes::Bytes;
-use http::{Request, Response, request};
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -25,6 +26,7 @@ use std::{
 use tidegate_core::Percent;
 use tidegate_gateway::{Action, Config, Gateway, PolicySource, RequestFilter, run};
 use tidegate_http_server::{BoundListener, StartupError};
+use tidegate_policy::head::ParsedRequest;
 use tidegate_policy::model::{
     AccessLogSpec, Balance, Connections, ForwardedHeaders, ListenerSpec, Protocol, Retries, Timeouts, Tls,
     Upstream, UpstreamServer,
@@ -64,7 +66,7 @@ impl InProcessGateway {
     /// Forwards everything to the upstream `app`.
     pub(crate) async fn start_with(config: Config) -> Self {
         let app = config.upstream_id("app").unwrap();
-        Self::start_with_filter(config, move |_: &request::Parts| Action::Forward(app)).await
+        Self::start_with_filter(config, move |_: &ParsedRequest| Action::Forward(app)).await
     }
 
     pub(crate) async fn start_with_filter(config: Config, filter: impl RequestFilter) -> Self {
@@ -145,6 +147,8 @@ pub(crate) fn text_body(text: impl Into<Bytes>) -> TestBody {
     Full::new(text.into()).map_err(|never| match never {}).boxed()
 }
 
+type TestService = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<TestBody>> + Send + Sync>;
+
 /// A server behind the gateway.
 pub(crate) struct TestBackend {
     pub(crate) address: SocketAddr,
@@ -159,6 +163,11 @@ impl TestBackend {
         F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
         A: Future<Output = Response<TestBody>> + Send + 'static,
     {
+        Self::start_boxed(Arc::new(move |request| Box::pin(response(request)))).await
+    }
+
+    /// One type for all servers, so that hyper's server is compiled once.
+    async fn start_boxed(response: TestService) -> Self {
         Self::start_raw(move |stream| {
             let response = response.clone();
             async move {

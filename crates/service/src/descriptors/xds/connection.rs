@@ -12,12 +12,8 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use tidegate_http_server::ALPN_HTTP2;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-    time,
-};
+use tidegate_http_server::{ALPN_HTTP2, Stream};
+use tokio::{net::TcpStream, time};
 use tokio_rustls::{
     TlsConnector,
     rustls::{
@@ -86,13 +82,14 @@ impl XdsEndpoint {
     async fn open_connection(&self) -> Result<XdsConnection, String> {
         let message = |error: std::io::Error| error.to_string();
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(message)?;
-        match &self.tls {
-            None => http2_handshake(stream).await,
+        let stream = match &self.tls {
+            None => Stream::Plain(stream),
             Some((tls, name)) => {
-                let connector = tls_connector(tls)?;
-                http2_handshake(connector.connect(name.clone(), stream).await.map_err(message)?).await
+                let stream = tls_connector(tls)?.connect(name.clone(), stream).await.map_err(message)?;
+                Stream::Tls(Box::new(stream.into()))
             }
-        }
+        };
+        http2_handshake(stream).await
     }
 }
 
@@ -118,9 +115,7 @@ fn tls_connector(tls: &XdsTls) -> Result<TlsConnector, String> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-async fn http2_handshake(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<XdsConnection, String> {
+async fn http2_handshake(stream: Stream) -> Result<XdsConnection, String> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(KEEP_ALIVE_INTERVAL)

@@ -1,0 +1,24 @@
+//! HTTP/1.1 without IO: parses and writes heads, and decodes and encodes bodies.
+//!
+//! ```text
+//!   bytes ──▶ HeadScanner ──▶ parse_request ──▶ ParsedRequest ──▶ write_request ──▶ bytes
+//!         ──▶ BodyDecoder ──▶ data, trailers ──▶ write_chunk_start, write_trailers ──▶ bytes
+//! ```
+//!
+//! The parser accepts what RFC 9112 allows, and nothing else: a line ends with CR LF, a field name is followed by a colon, and the
+//! end of a body is unambiguous. `httparse` checks the characters of heads. docs/http1.md lists what is rejected, with its status.
+
+mod body;
+mod chunked;
+mod head;
+mod request;
+mod response;
+
+pub use body::{BodyDecoder, BodyError, BodyStep};
+pub use chunked::{write_chunk_end, write_chunk_start, write_last_chunk};
+pub use head::HeadScanner;
+pub use request::{leading_empty_lines, parse_request, request_keeps_alive, write_request};
+pub use response::{ParsedResponse, ResponseFraming, parse_response, write_response};
+
+/// The maximum number of fields of a head or a trailer section.
+pub const MAX_FIELDS: usize = 100;
