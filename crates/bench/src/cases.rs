@@ -15,6 +15,7 @@ use tidegate_bench::machine::CpuTimes;
 const TARGETS: &[(&str, f64)] = &[
     ("direct-allow", 1.00),
     ("direct-deny", 1.00),
+    ("direct-2t", 1.00),
     ("hot-2t", 0.60),
     ("string-10k", 0.55),
     ("string-1m", 0.40),

@@ -28,8 +28,12 @@ pub fn compare(
         their_times.push(their_time);
         ratios.push(our_time / their_time);
     }
-    let figures = format!("{ours} {:.1} ns, {theirs} {:.1} ns", median(&our_times), median(&their_times));
-    Measurement { value: median(&ratios), figures }
+    let [low, value, high] = quartiles(&ratios);
+    let (our_time, their_time) = (median(&our_times), median(&their_times));
+    let figures = format!(
+        "{ours} {our_time:.1} ns, {theirs} {their_time:.1} ns; half of the rounds {low:.2} to {high:.2}"
+    );
+    Measurement { value, figures }
 }
 
 /// Returns the nanoseconds per call.
@@ -42,7 +46,13 @@ fn time(call: &mut impl FnMut()) -> f64 {
 
 /// Returns the median; NaN for an empty slice.
 pub fn median(figures: &[f64]) -> f64 {
+    let [_, median, _] = quartiles(figures);
+    median
+}
+
+/// Returns the 25th percentile, the median and the 75th percentile; NaN for an empty slice.
+pub fn quartiles(figures: &[f64]) -> [f64; 3] {
     let mut figures = figures.to_vec();
     figures.sort_unstable_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+    [1, 2, 3].map(|quarter| figures.get(figures.len() * quarter / 4).copied().unwrap_or(f64::NAN))
 }

@@ -55,6 +55,16 @@ impl BenchProcess {
         Self::start(LOAD_CORE, &program, address)
     }
 
+    /// The processor time of its threads, in nanoseconds.
+    pub fn cpu_time(&self) -> BenchResult<u64> {
+        let mut total = 0;
+        for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let text = fs::read_to_string(thread?.path().join("schedstat"))?;
+            total += text.split_whitespace().next().ok_or("no schedstat")?.parse::<u64>()?;
+        }
+        Ok(total)
+    }
+
     /// The resident memory in bytes.
     pub fn resident_memory(&self) -> BenchResult<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;

@@ -3,7 +3,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "benchmarks read the clock")]
 
-mod idle_memory;
+mod large_body;
+mod memory;
 mod p99;
 mod paced;
 mod throughput;
@@ -24,18 +25,23 @@ use tidegate_bench::{
 #[rustfmt::skip]
 const SUITE: Suite = Suite {
     name: "gateway",
-    peers: &["hyper", "tokio"],
+    peers: &["tokio", "httparse", "hyper"],
     other_processes: OtherProcesses::Participate,
     cases: &[
-        BenchCase { name: "plain", about: throughput::PLAIN_ABOUT, target: AtLeast(0.95), measure: throughput::measure_plain },
-        BenchCase { name: "limit-allowed", about: throughput::ALLOWED_ABOUT, target: AtLeast(1.0), measure: throughput::measure_limit_allowed },
-        BenchCase { name: "limit-rejected", about: throughput::REJECTED_ABOUT, target: AtLeast(0.95), measure: throughput::measure_limit_rejected },
+        BenchCase { name: "plain", about: throughput::PLAIN_ABOUT, target: AtLeast(1.15), measure: throughput::measure_plain },
+        BenchCase { name: "cpu-plain", about: throughput::CPU_ABOUT, target: AtMost(0.85), measure: throughput::measure_cpu_plain },
+        BenchCase { name: "limit-allowed", about: throughput::ALLOWED_ABOUT, target: AtLeast(1.15), measure: throughput::measure_limit_allowed },
+        BenchCase { name: "limit-rejected", about: throughput::REJECTED_ABOUT, target: AtLeast(1.10), measure: throughput::measure_limit_rejected },
+        BenchCase { name: "tls", about: throughput::TLS_ABOUT, target: AtLeast(1.0), measure: throughput::measure_tls },
+        BenchCase { name: "h2", about: throughput::HTTP2_ABOUT, target: AtLeast(1.0), measure: throughput::measure_http2 },
+        BenchCase { name: "large-body", about: large_body::ABOUT, target: AtMost(1.0), measure: large_body::measure },
         BenchCase { name: "rules-1000", about: throughput::RULES_ABOUT, target: AtLeast(0.95), measure: throughput::measure_rules_1000 },
         BenchCase { name: "all-guards", about: throughput::GUARDS_ABOUT, target: AtLeast(0.95), measure: throughput::measure_all_guards },
         BenchCase { name: "redis-three", about: throughput::REDIS_ABOUT, target: AtLeast(0.5), measure: throughput::measure_redis_three },
-        BenchCase { name: "idle-memory", about: idle_memory::ABOUT, target: AtMost(2.0), measure: idle_memory::measure },
+        BenchCase { name: "idle-memory", about: memory::IDLE_ABOUT, target: AtMost(1.3), measure: memory::measure_idle },
+        BenchCase { name: "slow-readers", about: memory::SLOW_ABOUT, target: AtMost(1.5), measure: memory::measure_slow_readers },
         BenchCase { name: "bandwidth-worst-second", about: worst_second::ABOUT, target: AtMost(1.05), measure: worst_second::measure },
-        BenchCase { name: "p99", about: p99::ABOUT, target: AtMost(1.3), measure: p99::measure },
+        BenchCase { name: "p99", about: p99::ABOUT, target: AtMost(1.0), measure: p99::measure },
     ],
 };
 
@@ -47,7 +53,9 @@ fn main() -> ExitCode {
         ["serve", policy] => exit_code(proxy::serve(policy)),
         ["paced", address, rate] => exit_code(paced::send(address, rate)),
         ["download", address, path, count] => exit_code(worst_second::download(address, path, count)),
-        ["client", address, count] => exit_code(idle_memory::hold_connections(address, count)),
+        ["discard", address] => exit_code(large_body::download(address)),
+        ["client", address, count] => exit_code(memory::hold_connections(address, count)),
+        ["slow-readers", address, count] => exit_code(memory::hold_slow_readers(address, count)),
         _ => SUITE.main(),
     }
 }

@@ -1,7 +1,7 @@
 //! The p99 latency at a rate that both servers sustain, compared with nginx.
 
 use crate::{BenchResult, Measurement, median, paced};
-use tidegate_bench::proxy::{BenchServer, ExpectedStatus, run_wrk};
+use tidegate_bench::proxy::{BenchServer, ClientProtocol, ExpectedStatus, run_wrk};
 
 pub(crate) const ABOUT: &str =
     "p99 latency at 70 % of nginx's throughput, 64 keep-alive connections, over nginx's";
@@ -13,11 +13,11 @@ const LOAD_FRACTION: f64 = 0.7;
 
 pub(crate) fn measure() -> BenchResult<Measurement> {
     let backend = BenchServer::start_backend()?;
-    let nginx = BenchServer::start_nginx(&backend, Default::default())?;
-    let gateway = BenchServer::start_gateway(&backend, "")?;
+    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, Default::default())?;
+    let gateway = BenchServer::start_gateway(&backend, ClientProtocol::Http, "")?;
     run_wrk(&gateway, ExpectedStatus::Ok)?;
     let throughput: Vec<f64> =
-        (0..5).map(|_| run_wrk(&nginx, ExpectedStatus::Ok)).collect::<BenchResult<_>>()?;
+        (0..5).map(|_| Ok(run_wrk(&nginx, ExpectedStatus::Ok)?.rate)).collect::<BenchResult<_>>()?;
     let rate = median(&throughput) * LOAD_FRACTION;
     let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {

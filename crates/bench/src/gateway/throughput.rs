@@ -1,22 +1,85 @@
-//! Requests per second: without rules, with a limit, with many rules, with quotas in Redis.
+//! Requests per second and processor time: without rules, over TLS and HTTP/2, with a limit, with many rules, with quotas in Redis.
 
 use crate::{BenchResult, Measurement};
-use tidegate_bench::proxy::{BenchServer, ExpectedStatus, compare_throughput};
+use std::process::{Command, Stdio};
+use tidegate_bench::proxy::{
+    BenchServer, CIPHER_SUITE, ClientProtocol, ExpectedStatus, compare_servers, compare_throughput,
+    run_h2load, run_wrk,
+};
 
 pub(crate) const PLAIN_ABOUT: &str = "requests/s of plain proxying, 64 keep-alive connections, over nginx";
 
 pub(crate) fn measure_plain() -> BenchResult<Measurement> {
     let backend = BenchServer::start_backend()?;
-    let nginx = BenchServer::start_nginx(&backend, Default::default())?;
-    compare_throughput(&BenchServer::start_gateway(&backend, "")?, &nginx, ExpectedStatus::Ok)
+    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, Default::default())?;
+    compare_throughput(
+        &BenchServer::start_gateway(&backend, ClientProtocol::Http, "")?,
+        &nginx,
+        ExpectedStatus::Ok,
+    )
+}
+
+pub(crate) const CPU_ABOUT: &str = "processor time per request of plain proxying, over nginx";
+
+pub(crate) fn measure_cpu_plain() -> BenchResult<Measurement> {
+    let backend = BenchServer::start_backend()?;
+    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, Default::default())?;
+    let gateway = BenchServer::start_gateway(&backend, ClientProtocol::Http, "")?;
+    compare_servers(&gateway, &nginx, "ns per request", |server| {
+        let before = server.cpu_time()?;
+        let requests = run_wrk(server, ExpectedStatus::Ok)?.requests;
+        Ok((server.cpu_time()? - before) as f64 / requests)
+    })
+}
+
+pub(crate) const TLS_ABOUT: &str =
+    "requests/s over TLS 1.3 with one cipher suite, 64 keep-alive connections, over nginx";
+
+pub(crate) fn measure_tls() -> BenchResult<Measurement> {
+    let backend = BenchServer::start_backend()?;
+    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Https, Default::default())?;
+    let gateway = BenchServer::start_gateway(&backend, ClientProtocol::Https, "")?;
+    for server in [&nginx, &gateway] {
+        check_cipher_suite(server)?;
+    }
+    compare_throughput(&gateway, &nginx, ExpectedStatus::Ok)
+}
+
+/// Fails if a client gets another version or cipher suite.
+fn check_cipher_suite(server: &BenchServer) -> BenchResult<()> {
+    let output = Command::new("openssl")
+        .args(["s_client", "-connect", &server.address.to_string()])
+        .stdin(Stdio::null())
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if text.contains(&format!("TLSv1.3, Cipher is {CIPHER_SUITE}")) {
+        Ok(())
+    } else {
+        Err(format!("{} does not use TLS 1.3 with {CIPHER_SUITE}: {text}", server.address).into())
+    }
+}
+
+pub(crate) const HTTP2_ABOUT: &str =
+    "requests/s of HTTP/2 clients without TLS, 8 connections of 8 streams, over nginx";
+
+pub(crate) fn measure_http2() -> BenchResult<Measurement> {
+    let backend = BenchServer::start_backend()?;
+    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http2, Default::default())?;
+    let gateway = BenchServer::start_gateway(&backend, ClientProtocol::Http2, "")?;
+    compare_servers(&gateway, &nginx, "requests/s", run_h2load)
 }
 
 pub(crate) const ALLOWED_ABOUT: &str = "one limit per client IP, all allowed, over nginx with limit_req";
 
 pub(crate) fn measure_limit_allowed() -> BenchResult<Measurement> {
     let backend = BenchServer::start_backend()?;
-    let nginx = BenchServer::start_nginx(&backend, limit_req("1000000r/s", "burst=100000 nodelay"))?;
-    let gateway = BenchServer::start_gateway(&backend, &one_rule("1000000/s burst 100000"))?;
+    let nginx = BenchServer::start_nginx(
+        &backend,
+        ClientProtocol::Http,
+        limit_req("1000000r/s", "burst=100000 nodelay"),
+    )?;
+    let gateway =
+        BenchServer::start_gateway(&backend, ClientProtocol::Http, &one_rule("1000000/s burst 100000"))?;
     compare_throughput(&gateway, &nginx, ExpectedStatus::Ok)
 }
 
@@ -24,8 +87,8 @@ pub(crate) const REJECTED_ABOUT: &str = "one limit per client IP, most rejected,
 
 pub(crate) fn measure_limit_rejected() -> BenchResult<Measurement> {
     let backend = BenchServer::start_backend()?;
-    let nginx = BenchServer::start_nginx(&backend, limit_req("1r/m", ""))?;
-    let gateway = BenchServer::start_gateway(&backend, &one_rule("1/min burst 1"))?;
+    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, limit_req("1r/m", ""))?;
+    let gateway = BenchServer::start_gateway(&backend, ClientProtocol::Http, &one_rule("1/min burst 1"))?;
     compare_throughput(&gateway, &nginx, ExpectedStatus::TooManyRequests)
 }
 
@@ -33,8 +96,12 @@ pub(crate) const RULES_ABOUT: &str = "1,000 rules loaded, one matches, over 10 r
 
 pub(crate) fn measure_rules_1000() -> BenchResult<Measurement> {
     let backend = BenchServer::start_backend()?;
-    let few = BenchServer::start_gateway(&backend, &many_rules(10))?;
-    compare_throughput(&BenchServer::start_gateway(&backend, &many_rules(1_000))?, &few, ExpectedStatus::Ok)
+    let few = BenchServer::start_gateway(&backend, ClientProtocol::Http, &many_rules(10))?;
+    compare_throughput(
+        &BenchServer::start_gateway(&backend, ClientProtocol::Http, &many_rules(1_000))?,
+        &few,
+        ExpectedStatus::Ok,
+    )
 }
 
 pub(crate) const GUARDS_ABOUT: &str = "a limit with breaker, adaptive limit, priority, load shedding, scaling and feature, over the limit alone";
@@ -45,11 +112,19 @@ pub(crate) fn measure_all_guards() -> BenchResult<Measurement> {
     let guards = "breaker: { failure-rate: 50% }, adaptive: { target: 1s, min: 1000, max: 10000 }, feature: search, \
         priority: { key: header x-priority, default: normal }, shed: { low: 99.8%, normal: 99.9% }, \
         scale: { high: 99%, low: 60% }";
-    let alone = BenchServer::start_gateway(&backend, &format!("headers: none\nrules: {{ {limit} }}"))?;
+    let alone = BenchServer::start_gateway(
+        &backend,
+        ClientProtocol::Http,
+        &format!("headers: none\nrules: {{ {limit} }}"),
+    )?;
     let policy = format!(
         "headers: none\nload: [memory]\nfeatures: {{ search: {{}} }}\nrules: {{ {limit}, {guards} }}"
     );
-    compare_throughput(&BenchServer::start_gateway(&backend, &policy)?, &alone, ExpectedStatus::Ok)
+    compare_throughput(
+        &BenchServer::start_gateway(&backend, ClientProtocol::Http, &policy)?,
+        &alone,
+        ExpectedStatus::Ok,
+    )
 }
 
 pub(crate) const REDIS_ABOUT: &str = "three quotas in Redis, strict, all allowed, over the same in memory";
@@ -57,12 +132,17 @@ pub(crate) const REDIS_ABOUT: &str = "three quotas in Redis, strict, all allowed
 pub(crate) fn measure_redis_three() -> BenchResult<Measurement> {
     let (backend, redis) = (BenchServer::start_backend()?, BenchServer::start_redis()?);
     let rule = "rules: { name: each, key: ip, quotas: [1000000/s, 50000000/min, 2000000000/h] }";
-    let memory = BenchServer::start_gateway(&backend, &format!("headers: none\n{rule}"))?;
+    let memory =
+        BenchServer::start_gateway(&backend, ClientProtocol::Http, &format!("headers: none\n{rule}"))?;
     let store = format!(
         "store: redis://{}\ndeadline: 20ms\nfailure-mode: closed\nheaders: none\n{rule}",
         redis.address
     );
-    compare_throughput(&BenchServer::start_gateway(&backend, &store)?, &memory, ExpectedStatus::MostlyOk)
+    compare_throughput(
+        &BenchServer::start_gateway(&backend, ClientProtocol::Http, &store)?,
+        &memory,
+        ExpectedStatus::MostlyOk,
+    )
 }
 
 /// The zone of nginx and the directives that use it.

@@ -9,7 +9,10 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tidegate_bench::{process::LOAD_CORE, proxy::BenchServer};
+use tidegate_bench::{
+    process::LOAD_CORE,
+    proxy::{BenchServer, ClientProtocol},
+};
 
 pub(crate) const ABOUT: &str =
     "bytes of the worst second over the rate, at 10 kB/s to 100 MB/s, one and ten connections of a key";
@@ -30,7 +33,7 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
             format!("  - {{ name: r{rate}, match: {{ path: /{rate}/** }}, key: ip, bandwidth: {rate}B/s }}\n")
         })
         .collect();
-    let gateway = BenchServer::start_gateway(&backend, &format!("rules:\n{rules}"))?;
+    let gateway = BenchServer::start_gateway(&backend, ClientProtocol::Http, &format!("rules:\n{rules}"))?;
     // nginx has a rate for each connection only: each gets its share.
     let rates: String = RATES
         .iter()
@@ -38,7 +41,7 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
         .collect();
     let zone = format!("map $uri $share {{ default 1; {rates} }}");
     let limit = "limit_rate $share; proxy_max_temp_file_size 0;".to_owned();
-    let nginx = BenchServer::start_nginx(&backend, (zone, limit))?;
+    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, (zone, limit))?;
 
     let (mut worst, mut figures) = (0.0_f64, Vec::new());
     for rate in RATES {

@@ -31,22 +31,33 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
     compare_with_governor("layer", HeaderStyle::None)
 }
 
-/// Compares our layer with these headers and theirs without. Requests are created before and reused, so that only the
-/// layer and the service are timed.
+/// Compares our layer with tower_governor's, both with or both without headers. Requests are created before and reused, so that only
+/// the layer and the service are timed.
 pub(crate) fn compare_with_governor(name: &str, fields: HeaderStyle) -> BenchResult<Measurement> {
     let rule = Rules::new().declare(RuleConfig::new("api").quota("1000000000/s")?)?;
     let layer =
         LimitLayer::new(Gate::new([RequestLimit::new(rule).key(key::peer())]).with_header_style(fields));
-    let governor = GovernorConfigBuilder::default()
-        .period(Duration::from_nanos(1))
-        .burst_size(1_000_000)
-        .key_extractor(PeerIpKeyExtractor)
-        .finish()
-        .ok_or("tower_governor rejects the quota")?;
-
+    let mut governor = GovernorConfigBuilder::default().key_extractor(PeerIpKeyExtractor);
+    governor.period(Duration::from_nanos(1)).burst_size(1_000_000);
     let pool = RequestPool::default();
-    let (mut ours, mut theirs) =
-        (layer.layer(pool.clone()), GovernorLayer::new(governor).layer(pool.clone()));
+    let invalid = "tower_governor rejects the quota";
+    match fields {
+        HeaderStyle::None => {
+            let theirs = GovernorLayer::new(governor.finish().ok_or(invalid)?);
+            Ok(compare_services(&pool, (name, layer.layer(pool.clone())), theirs.layer(pool.clone())))
+        }
+        _ => {
+            let theirs = GovernorLayer::new(governor.use_headers().finish().ok_or(invalid)?);
+            Ok(compare_services(&pool, (name, layer.layer(pool.clone())), theirs.layer(pool.clone())))
+        }
+    }
+}
+
+fn compare_services<O, T, R, Q>(pool: &RequestPool, (name, mut ours): (&str, O), mut theirs: T) -> Measurement
+where
+    O: Service<Request<()>, Response = Response<R>, Error = Infallible>,
+    T: Service<Request<()>, Response = Response<Q>, Error = Infallible>,
+{
     let mut measured =
         compare((name, || pool.send_next(&mut ours)), ("tower_governor", || pool.send_next(&mut theirs)));
     let (mut one, mut other) = (pool.clone(), pool.clone());
@@ -54,7 +65,7 @@ pub(crate) fn compare_with_governor(name: &str, fields: HeaderStyle) -> BenchRes
         compare(("the bare service", || pool.send_next(&mut one)), ("", || pool.send_next(&mut other)))
             .figures;
     measured.figures = format!("{}, {}", measured.figures, bare.split(',').next().unwrap_or_default());
-    Ok(measured)
+    measured
 }
 
 /// A pool of requests, and a service that only returns them to the pool.

@@ -10,7 +10,7 @@ use tidegate_bench::{
     BenchResult,
     interleaved::median,
     process::free_address,
-    proxy::{BenchServer, ExpectedStatus, run_wrk},
+    proxy::{BenchServer, ClientProtocol, ExpectedStatus, run_wrk},
     suite::Measurement,
 };
 
@@ -25,15 +25,15 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
     let (backend, admin) = (BenchServer::start_backend()?, free_address()?);
     let rule = "rules: { name: each, key: ip, quota: 1000000/s burst 100000 }";
     let policy = format!("headers: none\nadmin: {admin}\nobserve: {{ denials: 10000 }}\n{rule}");
-    let gateway = BenchServer::start_gateway(&backend, &policy)?;
+    let gateway = BenchServer::start_gateway(&backend, ClientProtocol::Http, &policy)?;
     let (mut ratios, mut watched, mut alone) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
-        let before = run_wrk(&gateway, ExpectedStatus::Ok)?;
+        let before = run_wrk(&gateway, ExpectedStatus::Ok)?.rate;
         let watchers =
             (0..CLIENT_COUNT).map(|_| DashboardClient::open(admin)).collect::<BenchResult<Vec<_>>>()?;
-        let own = run_wrk(&gateway, ExpectedStatus::Ok)?;
+        let own = run_wrk(&gateway, ExpectedStatus::Ok)?.rate;
         watchers.into_iter().try_for_each(DashboardClient::close)?;
-        let after = run_wrk(&gateway, ExpectedStatus::Ok)?;
+        let after = run_wrk(&gateway, ExpectedStatus::Ok)?.rate;
         // The first round warms up.
         if round > 0 {
             ratios.push(own * 2.0 / (before + after));

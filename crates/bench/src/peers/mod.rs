@@ -16,6 +16,9 @@ use std::{hint::black_box, time::Duration};
 pub(crate) const REFERENCE: &str = "governor";
 /// Tidegate itself.
 pub(crate) const TIDEGATE: &str = "tidegate";
+/// The same limiters, behind a call that is not inlined.
+pub(crate) const REFERENCE_CALLED: &str = "governor, called";
+pub(crate) const TIDEGATE_CALLED: &str = "tidegate, called";
 /// A lower bound for limiters, not a limiter.
 pub(crate) const FLOOR: &str = "floor: array";
 
@@ -37,6 +40,9 @@ pub(crate) trait Peer<K>: Send + Sync {
     /// separately, so that a decision is not a virtual call.
     fn decide_all(&self, keys: &[K], indexes: &[u32]) -> u64;
 
+    /// The same with a call per decision that is not inlined.
+    fn decide_all_called(&self, keys: &[K], indexes: &[u32]) -> u64;
+
     /// See [`Decide::overflowed`].
     fn overflowed(&self) -> u64;
 }
@@ -50,8 +56,30 @@ impl<K, D: Decide<K>> Peer<K> for D {
         allowed
     }
 
+    fn decide_all_called(&self, keys: &[K], indexes: &[u32]) -> u64 {
+        let decide: fn(&D, &K, u32) -> bool = black_box(D::decide);
+        keys.iter().zip(indexes).map(|(key, index)| u64::from(decide(self, key, *index))).sum()
+    }
+
     fn overflowed(&self) -> u64 {
         Decide::overflowed(self)
+    }
+}
+
+/// A limiter behind a call that is not inlined.
+pub(crate) struct CalledPeer<K>(pub(crate) Box<dyn Peer<K>>);
+
+impl<K> Peer<K> for CalledPeer<K> {
+    fn decide_all(&self, keys: &[K], indexes: &[u32]) -> u64 {
+        self.0.decide_all_called(keys, indexes)
+    }
+
+    fn decide_all_called(&self, keys: &[K], indexes: &[u32]) -> u64 {
+        self.0.decide_all_called(keys, indexes)
+    }
+
+    fn overflowed(&self) -> u64 {
+        self.0.overflowed()
     }
 }
 
@@ -130,6 +158,11 @@ pub(crate) fn direct_peers() -> Vec<PeerEntry<()>> {
     vec![
         PeerEntry { name: TIDEGATE, make: tidegate::direct },
         PeerEntry { name: REFERENCE, make: governor::direct },
+        PeerEntry { name: TIDEGATE_CALLED, make: |setup| Ok(Box::new(CalledPeer(tidegate::direct(setup)?))) },
+        PeerEntry {
+            name: REFERENCE_CALLED,
+            make: |setup| Ok(Box::new(CalledPeer(governor::direct(setup)?))),
+        },
         PeerEntry { name: "ratelimit", make: ratelimit::direct },
         PeerEntry { name: "leaky-bucket", make: leaky_bucket::fair },
         PeerEntry { name: "leaky-bucket, unfair", make: leaky_bucket::unfair },

@@ -13,6 +13,7 @@ use std::{
     process,
 };
 use tidegate_gateway::{Gateway, PolicySource};
+use tidegate_testkit::servers::Certificates;
 
 /// The request that is sent.
 pub const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
@@ -25,45 +26,70 @@ pub struct BenchServer {
     process: BenchProcess,
     /// The address that it listens on.
     pub address: SocketAddr,
-    config: Option<PathBuf>,
-    /// The file that it serves.
-    file: Option<PathBuf>,
+    /// The scheme of its URLs.
+    pub(super) scheme: &'static str,
+    /// The directory of its files, which is removed with it.
+    directory: Option<PathBuf>,
 }
+
+/// How clients connect to a proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientProtocol {
+    /// HTTP/1.1.
+    Http,
+    /// HTTP/1.1 over TLS 1.3 with [`CIPHER_SUITE`].
+    Https,
+    /// HTTP/2 without TLS.
+    Http2,
+}
+
+/// The cipher suite of nginx over TLS. It is the first choice of wrk, which the gateway follows.
+pub const CIPHER_SUITE: &str = "TLS_AES_256_GCM_SHA384";
 
 impl BenchServer {
     /// Starts an nginx backend that responds with two bytes.
     pub fn start_backend() -> BenchResult<Self> {
-        Self::launch_nginx(LOAD_CORE, "", "return 200 \"ok\";")
+        Self::launch_nginx(LOAD_CORE, ClientProtocol::Http, "", "return 200 \"ok\";")
     }
 
     /// Starts an nginx backend that responds to every request with a file of this size.
     pub fn start_file_backend(bytes: u64) -> BenchResult<Self> {
-        let path = env::temp_dir().join(format!("tidegate-bench-{}-file.data", process::id()));
+        let location = "root file; rewrite ^ /data break; sendfile on;";
+        let backend = Self::launch_nginx(LOAD_CORE, ClientProtocol::Http, "", location)?;
+        let folder = backend.directory.as_deref().unwrap_or(Path::new("")).join("file");
+        fs::create_dir(&folder)?;
         // Without content, so that the file takes no room.
-        fs::File::create(&path)?.set_len(bytes)?;
-        let (folder, name) = (env::temp_dir(), path.file_name().unwrap_or_default().display().to_string());
-        let location = format!("root {}; rewrite ^ /{name} break; sendfile on;", folder.display());
-        let mut backend = Self::launch_nginx(LOAD_CORE, "", &location)?;
-        backend.file = Some(path);
+        fs::File::create(folder.join("data"))?.set_len(bytes)?;
         Ok(backend)
     }
 
     /// Starts an nginx proxy. `zone` and `limit` are the declaration of its zone and the directives that use it.
-    pub fn start_nginx(backend: &Self, (zone, limit): (String, String)) -> BenchResult<Self> {
+    pub fn start_nginx(
+        backend: &Self,
+        clients: ClientProtocol,
+        (zone, limit): (String, String),
+    ) -> BenchResult<Self> {
         let upstream = format!(
             "upstream backend {{ server {}; keepalive 128; keepalive_requests 1000000000; }} {zone}",
             backend.address
         );
         let forward = "proxy_pass http://backend; proxy_http_version 1.1; proxy_set_header Connection \"\";";
-        Self::launch_nginx(MEASURED_CORE, &upstream, &format!("{limit} {forward}"))
+        Self::launch_nginx(MEASURED_CORE, clients, &upstream, &format!("{limit} {forward}"))
     }
 
     /// Starts a gateway with these rules. Like nginx with this configuration, it adds no forwarded headers.
-    pub fn start_gateway(backend: &Self, rules: &str) -> BenchResult<Self> {
+    pub fn start_gateway(backend: &Self, clients: ClientProtocol, rules: &str) -> BenchResult<Self> {
         let address = free_address()?;
-        let path = temp_path(address, "yaml");
+        let directory = create_directory(address)?;
+        let tls = match clients {
+            ClientProtocol::Http | ClientProtocol::Http2 => String::new(),
+            ClientProtocol::Https => {
+                let Certificates { certificate, key, .. } = Certificates::create(&directory)?;
+                format!(", tls: {{ certificate: {}, key: {} }}", certificate.display(), key.display())
+            }
+        };
         let policy = format!(
-            "listen: {address}\n\
+            "listen: {{ address: \"{address}\"{tls} }}\n\
              connections: {{ max: 100000, max-per-client: 100000, idle-timeout: 600s }}\n\
              upstreams: {{ backend: {{ servers: \"http://{}\", keep-alive: 128 }} }}\n\
              routes: backend\n\
@@ -71,37 +97,68 @@ impl BenchServer {
              {rules}\n",
             backend.address
         );
+        let path = directory.join("policy.yaml");
         fs::write(&path, policy)?;
         let program = env::current_exe()?;
         let arguments = format!("{} serve {}", program.display(), path.display());
-        Self::start(MEASURED_CORE, &arguments, address, Some(path))
+        Self::start(MEASURED_CORE, clients, &arguments, address, directory)
     }
 
     /// Starts a Redis server on the core of the load.
     pub fn start_redis() -> BenchResult<Self> {
         let process = BenchProcess::start_redis()?;
-        Ok(Self { address: process.address, process, config: None, file: None })
+        Ok(Self { address: process.address, process, scheme: "redis", directory: None })
     }
 
-    fn launch_nginx(core: &str, upstream: &str, location: &str) -> BenchResult<Self> {
+    fn launch_nginx(
+        core: &str,
+        clients: ClientProtocol,
+        upstream: &str,
+        location: &str,
+    ) -> BenchResult<Self> {
         let address = free_address()?;
-        let path = temp_path(address, "conf");
+        let directory = create_directory(address)?;
+        let (option, tls) = match clients {
+            ClientProtocol::Http => ("", String::new()),
+            ClientProtocol::Http2 => ("http2", String::new()),
+            ClientProtocol::Https => {
+                let Certificates { certificate, key, .. } = Certificates::create(&directory)?;
+                let (certificate, key) = (certificate.display(), key.display());
+                let tls = format!(
+                    "ssl_certificate {certificate}; ssl_certificate_key {key}; ssl_protocols TLSv1.3; \
+                     ssl_conf_command Ciphersuites {CIPHER_SUITE};"
+                );
+                ("ssl", tls)
+            }
+        };
         let text = format!(
-            "daemon off; master_process off; worker_processes 1; pid {0}.pid; error_log stderr crit;\n\
+            "daemon off; master_process off; worker_processes 1; pid pid; error_log stderr crit;\n\
              events {{ worker_connections 32768; }}\n\
              http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 600s; {upstream}\n\
-             client_body_temp_path {0}.body; proxy_temp_path {0}.proxy; fastcgi_temp_path {0}.fastcgi;\n\
-             uwsgi_temp_path {0}.uwsgi; scgi_temp_path {0}.scgi;\n\
-             server {{ listen {address} backlog=4096; location / {{ {location} }} }} }}\n",
-            path.display()
+             client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;\n\
+             uwsgi_temp_path uwsgi; scgi_temp_path scgi;\n\
+             server {{ listen {address} backlog=4096 {option}; {tls} location / {{ {location} }} }} }}\n"
         );
-        fs::write(&path, text)?;
-        let arguments = format!("nginx -c {}", path.display());
-        Self::start(core, &arguments, address, Some(path))
+        fs::write(directory.join("nginx.conf"), text)?;
+        let arguments = format!("nginx -p {} -c nginx.conf", directory.display());
+        Self::start(core, clients, &arguments, address, directory)
     }
 
-    fn start(core: &str, program: &str, address: SocketAddr, config: Option<PathBuf>) -> BenchResult<Self> {
-        Ok(Self { process: BenchProcess::start(core, program, address)?, address, config, file: None })
+    fn start(
+        core: &str,
+        clients: ClientProtocol,
+        program: &str,
+        address: SocketAddr,
+        directory: PathBuf,
+    ) -> BenchResult<Self> {
+        let scheme = if clients == ClientProtocol::Https { "https" } else { "http" };
+        let process = BenchProcess::start(core, program, address)?;
+        Ok(Self { process, address, scheme, directory: Some(directory) })
+    }
+
+    /// The processor time in nanoseconds.
+    pub fn cpu_time(&self) -> BenchResult<u64> {
+        self.process.cpu_time()
     }
 
     /// The resident memory in bytes.
@@ -112,22 +169,16 @@ impl BenchServer {
 
 impl Drop for BenchServer {
     fn drop(&mut self) {
-        if let Some(file) = &self.file {
-            let _ = fs::remove_file(file);
-        }
-        if let Some(config) = &self.config {
-            for end in ["", ".pid"] {
-                let _ = fs::remove_file(format!("{}{end}", config.display()));
-            }
-            for end in ["body", "proxy", "fastcgi", "uwsgi", "scgi"] {
-                let _ = fs::remove_dir_all(format!("{}.{end}", config.display()));
-            }
+        if let Some(directory) = &self.directory {
+            let _ = fs::remove_dir_all(directory);
         }
     }
 }
 
-fn temp_path(address: SocketAddr, kind: &str) -> PathBuf {
-    env::temp_dir().join(format!("tidegate-bench-{}-{}.{kind}", process::id(), address.port()))
+fn create_directory(address: SocketAddr) -> BenchResult<PathBuf> {
+    let directory = env::temp_dir().join(format!("tidegate-bench-{}-{}", process::id(), address.port()));
+    fs::create_dir(&directory)?;
+    Ok(directory)
 }
 
 /// Sends one request on a keep-alive connection and reads the response.

@@ -1,7 +1,12 @@
 //! The throughput of a server under wrk.
 
 use super::BenchServer;
-use crate::{BenchResult, interleaved::median, process::LOAD_CORE, suite::Measurement};
+use crate::{
+    BenchResult,
+    interleaved::{median, quartiles},
+    process::LOAD_CORE,
+    suite::Measurement,
+};
 use std::process::Command;
 
 /// The expected status of the responses.
@@ -24,25 +29,45 @@ pub fn compare_throughput(
     theirs: &BenchServer,
     answers: ExpectedStatus,
 ) -> BenchResult<Measurement> {
-    let (mut ratios, mut our_rates, mut their_rates) = (Vec::new(), Vec::new(), Vec::new());
+    compare_servers(ours, theirs, "requests/s", |server| Ok(run_wrk(server, answers)?.rate))
+}
+
+/// Measures a figure of `ours` over that of `theirs`, in alternating rounds.
+pub fn compare_servers(
+    ours: &BenchServer,
+    theirs: &BenchServer,
+    unit: &str,
+    measure: impl Fn(&BenchServer) -> BenchResult<f64>,
+) -> BenchResult<Measurement> {
+    let (mut ratios, mut our_figures, mut their_figures) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         // Each run of ours is between two of theirs, so that a drift of the machine cancels out.
-        let (before, own, after) =
-            (run_wrk(theirs, answers)?, run_wrk(ours, answers)?, run_wrk(theirs, answers)?);
+        let (before, own, after) = (measure(theirs)?, measure(ours)?, measure(theirs)?);
         // The first round warms up.
         if round > 0 {
             ratios.push(own * 2.0 / (before + after));
-            our_rates.push(own);
-            their_rates.extend([before, after]);
+            our_figures.push(own);
+            their_figures.extend([before, after]);
         }
     }
-    let figures = format!("{:.0} over {:.0} requests/s", median(&our_rates), median(&their_rates));
-    Ok(Measurement { value: median(&ratios), figures })
+    let [low, value, high] = quartiles(&ratios);
+    let (ours, theirs) = (median(&our_figures), median(&their_figures));
+    let figures = format!("{ours:.0} over {theirs:.0} {unit}; half of the rounds {low:.2} to {high:.2}");
+    Ok(Measurement { value, figures })
 }
 
-/// Runs wrk for one second with 64 connections and returns the requests per second.
-pub fn run_wrk(server: &BenchServer, answers: ExpectedStatus) -> BenchResult<f64> {
-    let url = format!("http://{}/", server.address);
+/// The result of a run of wrk.
+#[derive(Clone, Copy, Debug)]
+pub struct WrkRun {
+    /// The requests per second.
+    pub rate: f64,
+    /// The number of requests.
+    pub requests: f64,
+}
+
+/// Runs wrk for one second with 64 connections.
+pub fn run_wrk(server: &BenchServer, answers: ExpectedStatus) -> BenchResult<WrkRun> {
+    let url = format!("{}://{}/", server.scheme, server.address);
     let output =
         Command::new("taskset").args(["-c", LOAD_CORE, "wrk", "-t1", "-c64", "-d1s", &url]).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -51,15 +76,16 @@ pub fn run_wrk(server: &BenchServer, answers: ExpectedStatus) -> BenchResult<f64
             text.lines().map(str::trim).find(|line| line.starts_with(before) && line.contains(after))?;
         line.strip_prefix(before)?.split_whitespace().next()?.parse::<f64>().ok()
     };
-    let all = number("", " requests in ").ok_or_else(|| format!("unexpected wrk output: {text}"))?;
+    let requests = number("", " requests in ").ok_or_else(|| format!("unexpected wrk output: {text}"))?;
     let rejected = number("Non-2xx or 3xx responses:", "").unwrap_or(0.0);
     let as_expected = match answers {
         ExpectedStatus::Ok => rejected == 0.0,
-        ExpectedStatus::MostlyOk => rejected < all * 0.01,
-        ExpectedStatus::TooManyRequests => rejected > all * 0.99,
+        ExpectedStatus::MostlyOk => rejected < requests * 0.01,
+        ExpectedStatus::TooManyRequests => rejected > requests * 0.99,
     };
     if !as_expected || text.contains("Socket errors") {
         return Err(format!("unexpected responses: {text}").into());
     }
-    number("Requests/sec:", "").ok_or_else(|| format!("unexpected wrk output: {text}").into())
+    let rate = number("Requests/sec:", "").ok_or_else(|| format!("unexpected wrk output: {text}"))?;
+    Ok(WrkRun { rate, requests })
 }
