@@ -52,6 +52,7 @@ mod run;
 mod send_buffer;
 mod telemetry;
 mod traces;
+mod transfer_pace;
 mod upstream;
 mod worker;
 

@@ -53,6 +53,8 @@ pub(crate) struct Worker {
 pub(crate) struct WorkerSettings {
     pub(crate) header_timeout: u64,
     pub(crate) body_timeout: u64,
+    /// In bytes per second.
+    pub(crate) min_body_rate: Option<u64>,
     pub(crate) idle_timeout: u64,
     pub(crate) tunnel_timeout: u64,
     pub(crate) max_header_size: usize,
@@ -223,6 +225,7 @@ impl WorkerSettings {
         Self {
             header_timeout: as_millis(connections.header_timeout),
             body_timeout: as_millis(connections.body_timeout),
+            min_body_rate: connections.min_body_rate,
             idle_timeout: as_millis(connections.idle_timeout),
             tunnel_timeout: as_millis(connections.tunnel_timeout),
             max_header_size: usize::try_from(connections.header_size).unwrap_or(usize::MAX),

@@ -74,9 +74,9 @@ impl ClientIo {
     }
 
     fn record_write(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        match written {
+        match &written {
             Poll::Pending => self.client.on_write_blocked(),
-            Poll::Ready(_) => self.client.on_write_resumed(),
+            Poll::Ready(written) => self.client.on_written(*written.as_ref().unwrap_or(&0)),
         }
         written
     }

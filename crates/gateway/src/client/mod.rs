@@ -28,7 +28,7 @@ pub(crate) use tunnel::Tunnel;
 
 use crate::{
     ConnectionInfo, RequestFilter, connection_limit::ConnectionPermit, deadline::Deadline,
-    proxy::ForwardedHeaderWriter, worker::Worker,
+    proxy::ForwardedHeaderWriter, transfer_pace::TransferPace, worker::Worker,
 };
 use lingering_close::ClientInput;
 use std::{
@@ -53,6 +53,8 @@ pub(crate) struct ClientConnection {
     deadline: Deadline,
     phase: Cell<ConnectionPhase>,
     write: Cell<WriteState>,
+    /// Whether the client reads its responses fast enough.
+    write_pace: Cell<TransferPace>,
     /// Bytes of HTTP/2 responses that are buffered for sending.
     unsent_bytes: Cell<u64>,
     /// Tasks of HTTP/2 responses that wait until the client reads.
@@ -110,6 +112,7 @@ impl ClientConnection {
             deadline,
             phase: Cell::new(ConnectionPhase::Idle),
             write: Cell::new(WriteState::Ready),
+            write_pace: Cell::default(),
             unsent_bytes: Cell::new(0),
             blocked_wakers: RefCell::default(),
             in_flight: Cell::new(0),
@@ -168,8 +171,23 @@ impl ClientConnection {
     #[inline]
     fn on_write_blocked(&self) {
         if self.write.replace(WriteState::Blocked) == WriteState::Ready {
-            self.deadline.set(self.worker.settings.body_timeout);
+            let mut pace = self.write_pace.get();
+            let limits = self.worker.settings.pace_limits();
+            self.deadline.set(pace.start_wait(self.worker.deadlines.now(), limits));
+            self.write_pace.set(pace);
         }
+    }
+
+    /// Called when bytes were written.
+    #[inline]
+    fn on_written(&self, bytes: usize) {
+        let mut pace = self.write_pace.get();
+        pace.add_bytes(bytes as u64);
+        if self.write.get() == WriteState::Blocked {
+            pace.end_wait(self.worker.deadlines.now());
+        }
+        self.write_pace.set(pace);
+        self.on_write_resumed();
     }
 
     #[inline]

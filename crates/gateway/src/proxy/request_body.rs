@@ -4,6 +4,7 @@ use super::{ProxyError, head};
 use crate::{
     client::{ClientBody, ClientConnection},
     deadline::Deadline,
+    transfer_pace::TransferPace,
 };
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -34,6 +35,7 @@ pub(crate) struct Upload {
     client: Rc<ClientConnection>,
     /// Set while the client sends nothing.
     deadline: Option<Deadline>,
+    pace: TransferPace,
     progress: UploadProgress,
 }
 
@@ -79,6 +81,7 @@ impl RequestBody {
             remaining: client.worker.settings.head_limits.body_size,
             client: client.clone(),
             deadline: None,
+            pace: TransferPace::default(),
             progress: UploadProgress::new(client.worker.deadlines.now()),
         };
         // The body timeout does not run while a limit delays reads.
@@ -173,10 +176,13 @@ impl Upload {
             Poll::Ready(frame) => frame,
             Poll::Pending => return self.poll_timeout(context),
         };
-        self.deadline = None;
+        if self.deadline.take().is_some() {
+            self.pace.end_wait(self.client.worker.deadlines.now());
+        }
         Poll::Ready(frame.map(|frame| {
             let frame = frame?;
             let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+            self.pace.add_bytes(length);
             self.remaining =
                 self.remaining.checked_sub(length).ok_or(ProxyError::Head(HeadError::TooLarge))?;
             Ok(match frame.into_trailers() {
@@ -190,7 +196,7 @@ impl Upload {
         let worker = &self.client.worker;
         let deadline = self.deadline.get_or_insert_with(|| {
             let deadline = worker.deadlines.new_deadline();
-            deadline.set(worker.settings.body_timeout);
+            deadline.set(self.pace.start_wait(worker.deadlines.now(), worker.settings.pace_limits()));
             deadline
         });
         if deadline.is_expired() {

@@ -11,8 +11,13 @@ use hyper::body::Incoming;
 use std::{
     convert::Infallible,
     sync::{Arc, Mutex},
+    time::Duration,
 };
-use tokio::{net::TcpStream, sync::mpsc};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::mpsc,
+};
 
 #[tokio::test]
 async fn slow_request_head_times_out() {
@@ -54,6 +59,27 @@ async fn stalled_request_body_returns_408() {
     let response = client.request("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\nhello").await;
     assert_eq!(response.status(), 408);
     assert_eq!(client.read_to_end().await, "");
+}
+
+/// Each pause is far shorter than `body-timeout`.
+#[tokio::test]
+async fn slow_request_body_returns_408() {
+    let server = TestBackend::start_echo().await;
+    let gateway = AdminGateway::start(&server, "connections: { body-timeout: 300ms, min-body-rate: 1kB/s }");
+    let (mut reader, mut writer) = TcpStream::connect(gateway.address).await.unwrap().into_split();
+    writer.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n").await.unwrap();
+    let sending = tokio::spawn(async move {
+        for _ in 0..100 {
+            if writer.write_all(b"a").await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    let mut start = [0; 12];
+    reader.read_exact(&mut start).await.unwrap();
+    assert_eq!(start, *b"HTTP/1.1 408");
+    sending.abort();
 }
 
 #[tokio::test]

@@ -45,8 +45,10 @@ pub struct Connections {
     pub per_client: u64,
     /// `header-timeout`: the timeout for receiving the head of a request.
     pub header_timeout: Duration,
-    /// `body-timeout`: the timeout between two reads of a request body.
+    /// `body-timeout`: the timeout between two reads of a request body, or two writes of a response.
     pub body_timeout: Duration,
+    /// `min-body-rate`: the least bytes per second of a body while its sender or its receiver is waited for; `none` for no limit.
+    pub min_body_rate: Option<u64>,
     /// `idle-timeout`: the timeout of an idle connection.
     pub idle_timeout: Duration,
     /// `tunnel-timeout`: the idle timeout of an upgraded connection, such as a WebSocket.
@@ -106,6 +108,7 @@ impl Default for Connections {
             per_client: 1_000,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
+            min_body_rate: Some(100),
             idle_timeout: Duration::from_secs(75),
             tunnel_timeout: Duration::from_secs(3_600),
             header_size: 32 * 1_024,

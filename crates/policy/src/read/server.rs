@@ -4,7 +4,7 @@ use super::{
     PolicyReader, ValueError,
     action::{RESPOND, write_respond},
     matching::MATCH,
-    values::{write_duration, write_number, write_path, write_size},
+    values::{parse_size, write_duration, write_number, write_path, write_size},
 };
 use crate::{
     map_schema::{
@@ -95,7 +95,26 @@ pub(super) static CONNECTIONS: MapSchema<Connections> = MapSchema {
         field!("header-timeout": duration(&["5s"]), header_timeout = positive_duration => write_duration, default default_connections(),
             "The timeout for receiving the head of a request, and for a TLS handshake."),
         field!("body-timeout": duration(&["10s"]), body_timeout = positive_duration => write_duration, default default_connections(),
-            "The timeout between two reads of a request body; then the response is 408."),
+            "The timeout between two reads of a request body, which then gets 408, or between two writes of a response."),
+        key_with_default(
+            "min-body-rate",
+            "The least rate of a body. Whenever the gateway has waited `body-timeout` in total for a client that sends a request body or reads a response, this rate times `body-timeout` must have been transferred. `none` is without a limit, for streams of rare messages.",
+            ValueSchema::AnyOf(&[
+                ValueSchema::Text(TextKind::ByteRate, &["1kB/s"]),
+                ValueSchema::Keyword(&["none"]),
+            ]),
+            |reader, node, it| {
+                it.min_body_rate = match &node.value {
+                    SyntaxValue::Text(none) if none == "none" => None,
+                    _ => reader.read(node, parse_min_rate),
+                };
+            },
+            |it| {
+                (it.min_body_rate != default_connections().min_body_rate)
+                    .then(|| write_min_rate(it.min_body_rate))
+            },
+            || write_min_rate(default_connections().min_body_rate),
+        ),
         field!("idle-timeout": duration(&["60s"]), idle_timeout = positive_duration => write_duration, default default_connections(),
             "The timeout of a connection that waits for its next request."),
         field!("tunnel-timeout": duration(&["10min"]), tunnel_timeout = positive_duration => write_duration, default default_connections(),
@@ -127,6 +146,21 @@ pub(super) static CONNECTIONS: MapSchema<Connections> = MapSchema {
             "What happens to headers with an underscore in their name: `drop` removes them from the request, `allow` keeps them."),
     ],
 };
+
+/// Parses bytes per second, such as `100B/s`.
+fn parse_min_rate(text: &str) -> Result<u64, ValueError> {
+    let rate = text.strip_suffix("/s").and_then(|size| parse_size(size).ok());
+    rate.filter(|rate| *rate > 0).ok_or_else(|| {
+        ValueError::new(
+            format!("invalid minimum rate `{}`", truncate(text)),
+            "write bytes per second, as in `100B/s`, or `none`",
+        )
+    })
+}
+
+fn write_min_rate(rate: Option<u64>) -> OutputValue {
+    OutputValue::text(rate.map_or("none".to_owned(), |bytes| format!("{bytes}B/s")))
+}
 
 fn default_connections() -> Connections {
     Connections::default()

@@ -382,7 +382,7 @@ pub(crate) fn parse_bandwidth_rate(text: &str) -> Result<BandwidthRate, ValueErr
     Ok(parsed)
 }
 
-fn parse_size(text: &str) -> Result<u64, ValueError> {
+pub(super) fn parse_size(text: &str) -> Result<u64, ValueError> {
     let fix = "write a number of bytes, as in `32KiB` or `1.5MB`";
     if let Ok(bytes) = text.parse() {
         return Ok(bytes);

@@ -457,7 +457,7 @@ fn connections() -> BoxedStrategy<Connections> {
         times(),
         times(),
         sizes(),
-        option::of(sizes()),
+        (option::of(sizes()), option::of(1_u64..1_000_000)),
         prop_oneof![Just(Duration::ZERO), times()],
         (
             select(vec![EscapedSlashes::Reject, EscapedSlashes::Keep, EscapedSlashes::Unescape]),
@@ -473,7 +473,7 @@ fn connections() -> BoxedStrategy<Connections> {
                 idle,
                 tunnel,
                 header_size,
-                body_size,
+                (body_size, min_body_rate),
                 drain,
                 (escaped_slashes, underscores),
             )| {
@@ -482,6 +482,7 @@ fn connections() -> BoxedStrategy<Connections> {
                     per_client,
                     header_timeout: header,
                     body_timeout: body,
+                    min_body_rate,
                     idle_timeout: idle,
                     tunnel_timeout: tunnel,
                     header_size,
