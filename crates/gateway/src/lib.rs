@@ -43,6 +43,7 @@ mod fallback_cache;
 mod gateway;
 mod head_pool;
 pub mod http1;
+mod local_reply;
 mod log;
 mod metrics;
 mod proxy;
@@ -59,6 +60,7 @@ mod worker;
 pub use config::{Config, UpstreamId};
 pub use fallback_cache::ResponseCopy;
 pub use gateway::{Gateway, PolicySource, Preflight};
+pub use local_reply::LocalReply;
 pub use request_filter::{
     Action, ConnectionInfo, FilterContext, FilterDecision, FilterResult, Rates, RequestFilter,
 };

@@ -1,8 +1,7 @@
 //! The filter interface: decides about a request before it is forwarded, and about its response before it is sent.
 
-use crate::{LogNote, ResponseCopy, UpstreamId, http1::ParsedResponse};
-use bytes::Bytes;
-use http::{Response, StatusCode};
+use crate::{LocalReply, LogNote, ResponseCopy, UpstreamId, http1::ParsedResponse};
+use http::StatusCode;
 use std::{
     fmt,
     future::Future,
@@ -58,7 +57,7 @@ pub trait FilterContext: 'static {
 
     /// Settles the response of a server, or that of the gateway. It may add headers, or return another response to send
     /// instead.
-    fn on_response(&mut self, response: &mut ParsedResponse) -> Option<Response<Bytes>> {
+    fn on_response(&mut self, response: &mut ParsedResponse) -> Option<LocalReply> {
         let _ = response;
         None
     }
@@ -117,7 +116,9 @@ pub enum Action {
     /// Forward it to this upstream.
     Forward(UpstreamId),
     /// Send this response without forwarding.
-    Respond(Response<Bytes>),
+    Respond(LocalReply),
+    /// Send this response without forwarding. Several requests share it.
+    RespondShared(Arc<LocalReply>),
     /// Close the connection without a response.
     Drop,
 }

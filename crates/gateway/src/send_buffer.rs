@@ -22,7 +22,7 @@ pub(crate) struct SendBuffer {
 }
 
 /// The largest frame that is copied.
-const MAX_COPIED_FRAME: usize = 8_192;
+pub(crate) const MAX_COPIED_FRAME: usize = 8_192;
 /// The number of buffered bytes beyond which nothing is appended.
 const MAX_BUFFERED: usize = 16_384;
 /// The memory that is retained for the next message.

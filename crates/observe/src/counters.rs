@@ -180,6 +180,12 @@ impl PolicyCounters {
         }
     }
 
+    /// Counts a request to which no rule applies.
+    #[inline]
+    pub fn record_unlimited(&self) {
+        self.with_shard(|shard| shard.requests[0].add(1));
+    }
+
     #[inline]
     fn record_admitted(&self, admission: &PolicyAdmission) {
         self.with_shard(|shard| {

@@ -24,6 +24,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll, ready},
 };
+use tidegate_core::header::{SmallString, write_number};
 use tidegate_policy::head::{FieldKinds, HeadError, HeaderFields, ParsedRequest};
 
 /// Why the connection serves no more requests for now.
@@ -316,6 +317,13 @@ impl ResponseInProgress {
         transport: &Rc<RefCell<Http1Transport>>,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), ResponseAborted>> {
+        // Most bodies are small, and arrive with their head.
+        if self.framing == OutgoingFraming::Length
+            && let Some(body) = &mut self.body
+            && body.take_received(transport.borrow_mut().output.bytes_mut()).is_some()
+        {
+            self.body = None;
+        }
         loop {
             let mut is_waiting = false;
             while let Some(body) = &mut self.body
@@ -378,7 +386,10 @@ fn is_continue(expect: &[u8]) -> bool {
 }
 
 fn push_content_length(fields: &mut HeaderFields, length: u64) {
-    fields.push(b"content-length", length.to_string().as_bytes());
+    let mut text = SmallString::default();
+    // Writing to a string does not fail.
+    let _ = write_number(&mut text, length);
+    fields.push(b"content-length", text.as_str().as_bytes());
 }
 
 /// The number of connections of a worker beyond which idle ones release their buffers at once. Under load few are idle for

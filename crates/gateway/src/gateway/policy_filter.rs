@@ -2,10 +2,11 @@
 
 use super::log_note;
 use crate::{
-    Action, Config, ConnectionInfo, FilterContext, FilterDecision, FilterResult, LogNote, Rates,
+    Action, Config, ConnectionInfo, FilterContext, FilterDecision, FilterResult, LocalReply, LogNote, Rates,
     RequestFilter, ResponseCopy, UpstreamId,
     fallback_cache::{CacheableRequest, FallbackCache},
     http1::ParsedResponse,
+    local_reply::ReplyCache,
 };
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -38,6 +39,7 @@ pub(super) struct ActivePolicy {
     has_notes: bool,
     recorder: Arc<RequestRecorder>,
     cache: Arc<FallbackCache>,
+    replies: ReplyCache,
 }
 
 /// The target of an admitted request.
@@ -50,7 +52,7 @@ enum RouteTarget {
 
 /// The result of a lookup in the cache of responses.
 enum CacheLookup {
-    Hit(Response<Bytes>),
+    Hit(LocalReply),
     Miss,
 }
 
@@ -110,7 +112,15 @@ impl RequestFilter for PolicyFilter {
         }
         let route = policy.route(&request);
         let timed = counters.begin_decision();
-        match policy.gate.evaluate(&request) {
+        let evaluation = match policy.gate.evaluate_matching(&request) {
+            Some(evaluation) => evaluation,
+            None if policy.needs_requests() => policy.gate.evaluate(&request),
+            None => {
+                counters.record_unlimited();
+                return FilterResult::Ready(route.into_action().into());
+            }
+        };
+        match evaluation {
             Evaluation::Ready(result) => {
                 if timed == Sampled::Yes {
                     counters.end_decision(received_at);
@@ -119,9 +129,7 @@ impl RequestFilter for PolicyFilter {
             }
             Evaluation::Pending(evaluation) => {
                 let policy = Arc::clone(&policy);
-                // The log, traces and records of single requests need the request later, and so do cached responses.
-                let is_needed = policy.is_reporting() || !policy.gate.cached_fallbacks().is_empty();
-                let request = is_needed.then(|| (parsed.clone(), connection.clone()));
+                let request = policy.needs_requests().then(|| (parsed.clone(), connection.clone()));
                 FilterResult::Deferred(Box::pin(async move {
                     let result = evaluation.await;
                     policy.recorder.counters.end_async_decision(received_at, result.wait_time());
@@ -155,7 +163,7 @@ impl FilterContext for PolicyContext {
         policy.cache.copy(request, &response.to_parts(), is_personal)
     }
 
-    fn on_response(&mut self, response: &mut ParsedResponse) -> Option<Response<Bytes>> {
+    fn on_response(&mut self, response: &mut ParsedResponse) -> Option<LocalReply> {
         self.settle(response);
         None
     }
@@ -180,7 +188,7 @@ impl ActivePolicy {
         let has_notes = config.log.format != AccessLogFormat::None || config.traces.is_some();
         let routes = gate.routes().iter().map(|route| config.upstream_id(route.upstream()?)).collect();
         let upstreams = config.upstreams.keys().cloned().collect();
-        Self { gate, routes, upstreams, has_notes, recorder, cache }
+        Self { gate, routes, upstreams, has_notes, recorder, cache, replies: ReplyCache::default() }
     }
 
     fn route(&self, request: &RequestView<'_>) -> RouteTarget {
@@ -220,9 +228,9 @@ impl ActivePolicy {
         Some(Box::new(StoredRequest { request, policy: self.clone() }))
     }
 
-    /// Whether single requests are logged, traced or recorded.
-    fn is_reporting(&self) -> bool {
-        self.has_notes || self.recorder.is_recording_requests()
+    /// Whether single requests are logged, traced or recorded, or their responses stored.
+    fn needs_requests(&self) -> bool {
+        self.has_notes || self.recorder.is_recording_requests() || !self.gate.cached_fallbacks().is_empty()
     }
 
     /// Applies the result of the policy. `head` is present if single requests are logged, traced, recorded or cached.
@@ -272,25 +280,20 @@ impl ActivePolicy {
                 if admission.has_pending() || is_slowed || has_headers {
                     context.state = ContextState::Admitted(admission);
                 }
-                match route {
-                    RouteTarget::Upstream(target) => Action::Forward(target),
-                    RouteTarget::Respond(RejectAction::Drop) => Action::Drop,
-                    RouteTarget::Respond(RejectAction::Response(response)) => {
-                        context.respond(response.into())
-                    }
-                    RouteTarget::Respond(RejectAction::Upstream(_)) | RouteTarget::None => {
-                        context.respond(no_route())
-                    }
+                match route.into_action() {
+                    Action::Respond(reply) => context.respond(reply),
+                    action => action,
                 }
             }
             PolicyResult::Rejected(rejection) => match (cached, rejection.action) {
                 (Some(CacheLookup::Hit(response)), _) => context.respond(response),
-                (_, RejectAction::Response(mut response)) => {
-                    if let Some(id) = context.denial() {
-                        response.set_instance(&id.uri());
+                (_, RejectAction::Response(mut response)) => match context.denial() {
+                    Some(id) => {
+                        Arc::make_mut(&mut response).set_instance(&id.uri());
+                        context.respond((&*response).into())
                     }
-                    context.respond(response.into())
-                }
+                    None => Action::RespondShared(self.replies.get_or_convert(&response)),
+                },
                 (_, RejectAction::Upstream(name)) => {
                     match self.upstreams.binary_search_by(|one| one.as_str().cmp(&name)) {
                         Ok(index) => Action::Forward(UpstreamId(index)),
@@ -314,8 +317,8 @@ impl ActivePolicy {
         let request = head.and_then(|head| self.cacheable_request(head, route));
         let Some(found) = self.cache.find(request.as_ref(), max_age) else { return Some(CacheLookup::Miss) };
         // The denial is recorded with the status that is sent.
-        rejection.action = RejectAction::Response(RejectionResponse::new(found.status().as_u16()));
-        Some(CacheLookup::Hit(found))
+        rejection.action = RejectionResponse::new(found.status().as_u16()).into();
+        Some(CacheLookup::Hit(found.into()))
     }
 
     /// The data to record when the exchange ends; `None` if there is nothing to record.
@@ -346,7 +349,19 @@ impl ActivePolicy {
         let note = self.has_notes.then(|| {
             Box::new(LogNote { decision: Some("banned".to_owned()), denial: id, ..LogNote::default() })
         });
-        FilterDecision { action: context.respond(response.into()), context: context.boxed(), note }
+        FilterDecision { action: context.respond((&response).into()), context: context.boxed(), note }
+    }
+}
+
+impl RouteTarget {
+    /// The action for an admitted request.
+    fn into_action(self) -> Action {
+        match self {
+            Self::Upstream(target) => Action::Forward(target),
+            Self::Respond(RejectAction::Drop) => Action::Drop,
+            Self::Respond(RejectAction::Response(response)) => Action::Respond((&*response).into()),
+            Self::Respond(RejectAction::Upstream(_)) | Self::None => Action::Respond(no_route()),
+        }
     }
 }
 
@@ -363,12 +378,9 @@ impl PolicyContext {
     }
 
     /// Settles the request with a response of the gateway.
-    fn respond(&mut self, response: Response<Bytes>) -> Action {
-        let (mut parts, body) = response.into_parts();
-        let mut head = ParsedResponse::from(&parts);
-        self.settle(&mut head);
-        parts.headers = head.fields.to_map();
-        Action::Respond(Response::from_parts(parts, body))
+    fn respond(&mut self, mut reply: LocalReply) -> Action {
+        self.settle(&mut reply.head);
+        Action::Respond(reply)
     }
 
     /// Settles the admission, and adds the rate limit headers and the denial header.
@@ -385,6 +397,6 @@ impl PolicyContext {
     }
 }
 
-fn no_route() -> Response<Bytes> {
-    ApiError::new(StatusCode::NOT_FOUND, "No route matches this request.").into()
+fn no_route() -> LocalReply {
+    Response::<Bytes>::from(ApiError::new(StatusCode::NOT_FOUND, "No route matches this request.")).into()
 }

@@ -40,6 +40,14 @@ impl ParsedResponse {
         self.reason.clear();
     }
 
+    /// Replaces it by another head, and keeps the memory.
+    pub fn copy_from(&mut self, other: &Self) {
+        self.status = other.status;
+        self.version = other.version;
+        self.fields.copy_from(&other.fields);
+        self.reason.clone_from(&other.reason);
+    }
+
     /// The HTTP version of the server.
     pub fn version(&self) -> Version {
         self.version

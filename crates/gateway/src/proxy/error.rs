@@ -1,7 +1,8 @@
 //! The reasons why a request gets no response of a server, and the responses to the client.
 
+use crate::LocalReply;
 use bytes::Bytes;
-use http::{Response, StatusCode, header};
+use http::{Response, StatusCode};
 use tidegate_http_server::ApiError;
 use tidegate_policy::head::HeadError;
 
@@ -40,42 +41,31 @@ impl ProxyError {
     }
 
     /// The response to the client.
-    pub(crate) fn to_response(self) -> Response<Bytes> {
+    pub(crate) fn to_reply(self) -> LocalReply {
         match self {
             Self::Head(error) => {
                 let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST);
-                let response = problem_response(status, error.message());
-                if error.should_close() { with_connection_close(response) } else { response }
+                let reply = problem(status, error.message());
+                if error.should_close() { reply.with_connection_close() } else { reply }
             }
-            Self::InvalidBody => with_connection_close(problem_response(
-                StatusCode::BAD_REQUEST,
-                "The request body is invalid or incomplete.",
-            )),
-            Self::BodyTimeout => with_connection_close(problem_response(
-                StatusCode::REQUEST_TIMEOUT,
-                "The request body timed out.",
-            )),
-            Self::NoServer => {
-                problem_response(StatusCode::SERVICE_UNAVAILABLE, "No upstream server is available.")
+            Self::InvalidBody => {
+                problem(StatusCode::BAD_REQUEST, "The request body is invalid or incomplete.")
+                    .with_connection_close()
             }
-            Self::Unreachable => {
-                problem_response(StatusCode::BAD_GATEWAY, "Cannot connect to an upstream server.")
+            Self::BodyTimeout => {
+                problem(StatusCode::REQUEST_TIMEOUT, "The request body timed out.").with_connection_close()
             }
-            Self::BadResponse => problem_response(
+            Self::NoServer => problem(StatusCode::SERVICE_UNAVAILABLE, "No upstream server is available."),
+            Self::Unreachable => problem(StatusCode::BAD_GATEWAY, "Cannot connect to an upstream server."),
+            Self::BadResponse => problem(
                 StatusCode::BAD_GATEWAY,
                 "The response of the upstream server is invalid or incomplete.",
             ),
-            Self::Timeout => problem_response(StatusCode::GATEWAY_TIMEOUT, "The upstream server timed out."),
+            Self::Timeout => problem(StatusCode::GATEWAY_TIMEOUT, "The upstream server timed out."),
         }
     }
 }
 
-fn problem_response(status: StatusCode, detail: &'static str) -> Response<Bytes> {
-    ApiError::new(status, detail).into()
-}
-
-/// Closes the connection, because the next request cannot be separated from this one.
-fn with_connection_close(mut response: Response<Bytes>) -> Response<Bytes> {
-    response.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
-    response
+fn problem(status: StatusCode, detail: &'static str) -> LocalReply {
+    Response::<Bytes>::from(ApiError::new(status, detail)).into()
 }

@@ -179,7 +179,10 @@ pub(super) fn prepare_response(response: &mut ParsedResponse, length: Option<u64
             }
         }
     }
-    if fields.may_contain(FieldKinds::CONNECTION) {
+    // The usual options name no headers.
+    if fields.may_contain(FieldKinds::CONNECTION)
+        && !fields.get_all(b"connection").all(|value| matches!(value, b"keep-alive" | b"close"))
+    {
         let names = connection_header_names(fields);
         fields.retain(|name, _| !names.iter().any(|named| **named == *name));
     }

@@ -15,13 +15,12 @@ pub(crate) use request_body::{IncomingBody, RequestBody, UploadPhase, UploadProg
 pub(crate) use response_body::ProxyResponseBody;
 
 use crate::{
-    Action, FilterDecision, FilterResult, RequestFilter,
+    Action, FilterDecision, FilterResult, LocalReply, RequestFilter,
     client::{ClientConnection, Tunnel},
     http1::{ParsedResponse, request_keeps_alive},
     telemetry::RequestTelemetry,
     upstream::{Upstream, UpstreamRequest, UpstreamSendError},
 };
-use bytes::Bytes;
 use drain_body::DrainResult;
 use error::ProxyError;
 use forward::{ForwardedRequest, PendingForward, ResponseSource, ServerResponse};
@@ -46,18 +45,23 @@ use tidegate_policy::head::{HeadError, ParsedRequest};
 #[derive(Debug)]
 pub(crate) struct ConnectionDropped;
 
-/// The future of a response. It is moved often, so rare states are boxed.
-#[allow(clippy::large_enum_variant, reason = "nearly all requests are in flight without a wait")]
+/// The future of a response. It is moved often, so large states are boxed.
 pub(crate) enum ProxyFuture {
     /// The response is ready.
     Ready(Option<ProxyResult>),
     /// The request is in flight to a server.
-    InFlight(Option<(Exchange, ForwardedRequest)>),
+    InFlight(Option<Box<InFlightExchange>>),
     /// The request waits for something other than a response.
     Deferred(Pin<Box<dyn Future<Output = ProxyResult>>>),
 }
 
 type ProxyResult = Result<ProxyResponse, ConnectionDropped>;
+
+/// An exchange whose request is in flight.
+pub(crate) struct InFlightExchange {
+    exchange: Exchange,
+    forwarded: ForwardedRequest,
+}
 
 /// A response to a client.
 pub(crate) struct ProxyResponse {
@@ -93,8 +97,8 @@ pub(crate) fn serve_request(
         tidegate_policy::head::check(&mut request, framing, limits, is_trusted)
     });
     if let Err(error) = checked {
-        let response = ProxyError::Head(error).to_response();
-        return respond_without_body(gateway_response(response, &id, body), &request, incoming, client);
+        let reply = ProxyError::Head(error).to_reply();
+        return respond_without_body(local_response(reply, &id, body), request, incoming, client);
     }
     let result = body.filter.filter(&mut request, &connection);
     let exchange = Exchange { id, upgrade: Upgrade::NotRequested, address: connection.client, body };
@@ -114,7 +118,7 @@ pub(crate) fn reject_head(
 ) -> ProxyResponse {
     let body = ProxyResponseBody::new(client.clone(), filter, RequestTelemetry::default());
     client.mark_unread_body();
-    gateway_response(ProxyError::Head(error).to_response(), &RequestId::None, body)
+    local_response(ProxyError::Head(error).to_reply(), &RequestId::None, body)
 }
 
 impl Exchange {
@@ -130,13 +134,16 @@ impl Exchange {
         self.body.context = decision.context;
         let target = match decision.action {
             Action::Forward(target) => target,
-            Action::Respond(response) => {
-                return respond_without_body(
-                    gateway_response(response, &self.id, self.body),
-                    &request,
-                    incoming,
-                    client,
-                );
+            Action::Respond(reply) => {
+                let response = local_response(reply, &self.id, self.body);
+                return respond_without_body(response, request, incoming, client);
+            }
+            Action::RespondShared(reply) => {
+                let mut head = client.worker.heads.take_response();
+                head.copy_from(&reply.head);
+                let reply = LocalReply { head, body: reply.body.clone() };
+                let response = local_response(reply, &self.id, self.body);
+                return respond_without_body(response, request, incoming, client);
             }
             Action::Drop => return ProxyFuture::Ready(Some(Err(ConnectionDropped))),
         };
@@ -154,7 +161,9 @@ impl Exchange {
         }
         let request = UpstreamRequest { head: request, body };
         match forward::try_forward(&client, self.address, upstream, request, &mut self.body.telemetry) {
-            Ok(forwarded) => ProxyFuture::InFlight(Some((self, forwarded))),
+            Ok(forwarded) => {
+                ProxyFuture::InFlight(Some(Box::new(InFlightExchange { exchange: self, forwarded })))
+            }
             Err(pending) => self.forward(upstream.clone(), pending),
         }
     }
@@ -206,7 +215,8 @@ impl Exchange {
     }
 
     fn fail(self, failure: ProxyError) -> ProxyResponse {
-        let (head, source) = into_body_source(failure.to_response());
+        let LocalReply { head, body } = failure.to_reply();
+        let source = BodySource::from(body);
         self.send(head, source, ResponseOrigin::Gateway)
     }
 
@@ -221,7 +231,7 @@ impl Exchange {
         let source = source.throttle(context.rates().download);
         match context.on_response(&mut head) {
             None => body.respond(head, source, by, &id),
-            Some(response) => gateway_response(response, &id, body),
+            Some(reply) => local_response(reply, &id, body),
         }
     }
 }
@@ -239,9 +249,10 @@ impl Future for ProxyFuture {
                 Self::Ready(result) => return result.take().map_or(Poll::Pending, Poll::Ready),
                 Self::Deferred(future) => return future.as_mut().poll(context),
                 Self::InFlight(in_flight) => {
-                    let Some((_, forwarded)) = in_flight else { return Poll::Pending };
-                    let result = ready!(forwarded.poll(context));
-                    let Some((exchange, forwarded)) = in_flight.take() else { return Poll::Pending };
+                    let Some(pending) = in_flight else { return Poll::Pending };
+                    let result = ready!(pending.forwarded.poll(context));
+                    let Some(finished) = in_flight.take() else { return Poll::Pending };
+                    let InFlightExchange { exchange, forwarded } = *finished;
                     exchange.finish_attempt(forwarded, result)
                 }
             };
@@ -252,16 +263,17 @@ impl Future for ProxyFuture {
 /// Responds to a request whose body is not forwarded.
 fn respond_without_body(
     mut response: ProxyResponse,
-    request: &ParsedRequest,
+    request: ParsedRequest,
     incoming: IncomingBody,
     client: Rc<ClientConnection>,
 ) -> ProxyFuture {
     // HTTP/2 can reset the stream of the request body.
     if incoming.is_end_stream() || request.version == Version::HTTP_2 {
+        client.worker.heads.give_request(request);
         return ProxyFuture::Ready(Some(Ok(response)));
     }
     let expects_continue = request.fields.contains(b"expect");
-    let is_closing = response.head.fields.contains(b"connection") || !request_keeps_alive(request);
+    let is_closing = response.head.fields.contains(b"connection") || !request_keeps_alive(&request);
     ProxyFuture::Deferred(Box::pin(async move {
         if expects_continue || is_closing || drain_body::drain(incoming, &client).await == DrainResult::Unread
         {
@@ -273,9 +285,8 @@ fn respond_without_body(
 }
 
 /// A response of the gateway.
-fn gateway_response(response: Response<Bytes>, id: &RequestId, body: ProxyResponseBody) -> ProxyResponse {
-    let (head, source) = into_body_source(response);
-    body.respond(head, source, ResponseOrigin::Gateway, id)
+fn local_response(reply: LocalReply, id: &RequestId, body: ProxyResponseBody) -> ProxyResponse {
+    body.respond(reply.head, reply.body.into(), ResponseOrigin::Gateway, id)
 }
 
 impl ProxyResponse {
@@ -296,12 +307,6 @@ impl ProxyResponse {
         parts.headers.remove(http::header::CONNECTION);
         Response::from_parts(parts, self.body)
     }
-}
-
-fn into_body_source(response: Response<Bytes>) -> (ParsedResponse, BodySource) {
-    let (parts, text) = response.into_parts();
-    let source = if text.is_empty() { BodySource::Empty } else { BodySource::Text(text) };
-    (ParsedResponse::from(&parts), source)
 }
 
 impl fmt::Display for ConnectionDropped {

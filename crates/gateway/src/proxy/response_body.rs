@@ -155,6 +155,12 @@ impl BodySource {
     }
 }
 
+impl From<Bytes> for BodySource {
+    fn from(text: Bytes) -> Self {
+        if text.is_empty() { Self::Empty } else { Self::Text(text) }
+    }
+}
+
 impl CopiedBody {
     fn poll_frame(
         &mut self,
@@ -236,6 +242,16 @@ impl Http2Body {
 }
 
 impl ProxyResponseBody {
+    /// Appends the whole body to `out`, if it is small and was received from a server with HTTP/1.1.
+    #[inline]
+    pub(crate) fn take_received(&mut self, out: &mut Vec<u8>) -> Option<usize> {
+        let BodySource::Http1(from) = &mut self.source else { return None };
+        let length = from.connection.as_mut()?.take_received_body(out)?;
+        from.finish();
+        self.telemetry.add_bytes(length);
+        Some(length)
+    }
+
     /// Polls for the next frame, and counts its bytes.
     #[inline]
     pub(crate) fn poll_data(

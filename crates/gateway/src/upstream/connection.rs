@@ -16,7 +16,7 @@ use crate::{
     },
     proxy::RequestBody,
     receive_buffer::ReceiveBuffer,
-    send_buffer::SendBuffer,
+    send_buffer::{MAX_COPIED_FRAME, SendBuffer},
 };
 use bytes::Bytes;
 use http::{StatusCode, header};
@@ -222,6 +222,20 @@ impl UpstreamConnection {
                 Poll::Pending => return Poll::Pending,
             }
         }
+    }
+
+    /// Appends the rest of the body to `out`, if it is small and was received; returns its length. Nothing is allocated.
+    #[inline]
+    pub(crate) fn take_received_body(&mut self, out: &mut Vec<u8>) -> Option<usize> {
+        let length = self.decoder.remaining().and_then(|length| usize::try_from(length).ok())?;
+        let body = self.input.bytes().get(..length).filter(|body| body.len() <= MAX_COPIED_FRAME)?;
+        if self.upload.is_some() || !self.output.is_empty() {
+            return None;
+        }
+        out.extend_from_slice(body);
+        self.input.advance(length);
+        self.decoder = BodyDecoder::for_response(ResponseFraming::None);
+        Some(length)
     }
 
     /// Parses the head at the start of the input.

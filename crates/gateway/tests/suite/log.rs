@@ -23,7 +23,7 @@ async fn each_request_is_logged_with_its_decision() {
                 *response.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
                 let rule = Some("everybody".to_owned());
                 let denial = Some("d1".to_owned());
-                Action::Respond(response).with_note(LogNote { rule, denial, ..LogNote::default() })
+                Action::Respond(response.into()).with_note(LogNote { rule, denial, ..LogNote::default() })
             }
             _ => Action::Forward(app).into(),
         })

@@ -13,7 +13,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 use tidegate_gateway::http1::ParsedResponse;
-use tidegate_gateway::{Action, ConnectionInfo, FilterContext, FilterDecision, FilterResult, RequestFilter};
+use tidegate_gateway::{
+    Action, ConnectionInfo, FilterContext, FilterDecision, FilterResult, LocalReply, RequestFilter,
+};
 use tidegate_observe::ResponseOrigin;
 use tidegate_policy::head::ParsedRequest;
 use tokio::{
@@ -396,7 +398,7 @@ async fn filter_responds_drops_forwards_and_replaces_response() {
                 "/answer" => {
                     let mut response = Response::new(Bytes::from_static(b"no"));
                     *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-                    FilterResult::Ready(Action::Respond(response).into())
+                    FilterResult::Ready(Action::Respond(response.into()).into())
                 }
                 path => {
                     let target = self.0[usize::from(path.starts_with("/other"))];
@@ -415,9 +417,9 @@ async fn filter_responds_drops_forwards_and_replaces_response() {
     struct RoutedPath(String);
 
     impl FilterContext for RoutedPath {
-        fn on_response(&mut self, response: &mut ParsedResponse) -> Option<Response<Bytes>> {
+        fn on_response(&mut self, response: &mut ParsedResponse) -> Option<LocalReply> {
             response.fields.push(b"x-case", self.0.as_bytes());
-            (self.0 == "/other/instead").then(|| Response::new(Bytes::from_static(b"instead")))
+            (self.0 == "/other/instead").then(|| Response::new(Bytes::from_static(b"instead")).into())
         }
     }
 
@@ -452,7 +454,7 @@ async fn each_exchange_is_recorded_once() {
             let path = head.path().to_owned();
             let action = match path.as_str() {
                 "/drop" => Action::Drop,
-                "/respond" => Action::Respond(Response::new(Bytes::from_static(b"here"))),
+                "/respond" => Action::Respond(Response::new(Bytes::from_static(b"here")).into()),
                 _ => Action::Forward(self.0),
             };
             let context: Box<dyn FilterContext> = Box::new(RecordingContext(path, self.1.clone()));

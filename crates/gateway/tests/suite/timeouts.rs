@@ -134,7 +134,7 @@ async fn lingering_close_lets_client_read_response() {
             "/limited" => {
                 let mut response = Response::new(Bytes::from_static(b"Later."));
                 *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-                Action::Respond(response)
+                Action::Respond(response.into())
             }
             _ => Action::Forward(app),
         })
@@ -162,7 +162,7 @@ async fn lingering_close_lets_client_read_response() {
 async fn small_rejected_body_keeps_connection_alive() {
     let gateway = InProcessGateway::start_with_filter(
         test_config(&[&TestBackend::unreachable().await]),
-        |_: &ParsedRequest| Action::Respond(Response::new(Bytes::from_static(b"Later."))),
+        |_: &ParsedRequest| Action::Respond(Response::new(Bytes::from_static(b"Later.")).into()),
     )
     .await;
     let mut client = gateway.connect().await;

@@ -298,7 +298,7 @@ mod exported {
                 let mut response = Response::new(Bytes::new());
                 *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
                 let (rule, decision) = (Some("login".to_owned()), Some("deny".to_owned()));
-                Action::Respond(response).with_note(LogNote { rule, decision, ..LogNote::default() })
+                Action::Respond(response.into()).with_note(LogNote { rule, decision, ..LogNote::default() })
             }
             "/dropped" => {
                 let (rule, decision) = (Some("closed".to_owned()), Some("deny-list".to_owned()));

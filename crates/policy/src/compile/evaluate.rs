@@ -9,10 +9,10 @@
 use super::{
     PolicyGate, PolicyGateInner,
     guards::{CompiledRule, GuardPermit, GuardRejection},
-    reject::RejectAction,
+    reject::{RejectAction, RejectionKey, RenderedDenial},
 };
 use crate::matching::RequestView;
-use std::{fmt, future::ready, mem, sync::Arc, time::Duration};
+use std::{cell::Cell, fmt, future::ready, mem, sync::Arc, time::Duration};
 use tidegate_access::AccessDecision;
 use tidegate_bandwidth::Bandwidth;
 use tidegate_core::{Decision, Micros, Quota};
@@ -141,6 +141,11 @@ impl RejectReason {
     }
 }
 
+thread_local! {
+    /// The memory of a list of rules, which is reused.
+    static RULES: Cell<Vec<usize>> = const { Cell::new(Vec::new()) };
+}
+
 impl PolicyGate {
     /// Evaluates all rules that apply to this request.
     pub fn check(&self, head: &dyn RequestHead) -> Evaluation<PolicyResult> {
@@ -149,10 +154,24 @@ impl PolicyGate {
 
     /// Evaluates all rules that apply to this request. The caller can share the [view](Self::view_request) with its route lookup.
     pub fn evaluate(&self, view: &RequestView<'_>) -> Evaluation<PolicyResult> {
-        let mut rules = Vec::new();
+        let admitted = || Evaluation::Ready(PolicyResult::Admitted(PolicyAdmission::new(self)));
+        self.evaluate_matching(view).unwrap_or_else(admitted)
+    }
+
+    /// The same; `None` if no rule applies to this request.
+    #[inline]
+    pub fn evaluate_matching(&self, view: &RequestView<'_>) -> Option<Evaluation<PolicyResult>> {
+        let mut rules = RULES.take();
         self.inner.index.find(view, &mut rules);
+        let evaluation = (!rules.is_empty()).then(|| self.evaluate_rules(view, &rules));
+        rules.clear();
+        RULES.set(rules);
+        evaluation
+    }
+
+    fn evaluate_rules(&self, view: &RequestView<'_>, rules: &[usize]) -> Evaluation<PolicyResult> {
         let mut state = EvaluationState::new(self);
-        match state.evaluate(&self.inner, view.head(), &rules, RunMode::Live) {
+        match state.evaluate(&self.inner, view.head(), rules, RunMode::Live) {
             None => Evaluation::Ready(state.into_result(view.head().header("accept"))),
             Some(verdict) => Evaluation::Pending(state.wait(view.head(), verdict)),
         }
@@ -412,37 +431,53 @@ impl RuleRejection {
         let rule = inner.rules.get(index);
         let mut name: Option<Arc<str>> = None;
         let (mut retry_after, mut decision) = (None, None);
-        let default = match self {
-            Self::DuplicateKey => RejectionResponse::duplicate_key(),
+        let action_of = |default| match rule {
+            Some(rule) => RejectAction::for_rule(&rule.source.on_limit, default, accept),
+            None => default.into(),
+        };
+        let action = match self {
+            Self::DuplicateKey => action_of(RejectionResponse::duplicate_key()),
             Self::Access(denied) => {
                 retry_after = denied.retry_after;
-                denied.response.clone()
+                action_of(denied.response.clone())
             }
             Self::Guard(rejection) => {
                 let limited = rejection.to_limited(rule);
                 retry_after = limited.retry_after();
                 let response = RejectionResponse::from(&limited);
-                match response.get("retry-after") {
+                action_of(match response.get("retry-after") {
                     Some(_) => response,
                     None => response.header("retry-after", "1"),
-                }
+                })
             }
             Self::Limit(_) => {
-                retry_after = admission.verdict.retry_after();
-                let denial = admission.verdict.denial();
-                name = denial.and_then(|denial| denial.rule(&inner.gate)).map(Rule::shared_name);
-                decision = denial.and_then(|denial| Some((*denial.decision()?, denial.quota(&inner.gate))));
-                inner.gate.rejection_response(&admission.verdict)
+                let (gate, verdict) = (&inner.gate, &admission.verdict);
+                retry_after = verdict.retry_after();
+                let denial = verdict.denial();
+                let render = || RenderedDenial {
+                    rule: denial
+                        .and_then(|denial| denial.rule(gate))
+                        .map_or_else(|| rule.map_or("", CompiledRule::name).into(), Rule::shared_name),
+                    quota: denial.and_then(|denial| denial.quota(gate)),
+                    action: action_of(gate.rejection_response(verdict)),
+                };
+                let key = verdict.single().zip(rule);
+                let key =
+                    key.and_then(|(denial, rule)| RejectionKey::new(denial, gate, &rule.source.on_limit));
+                let rendered = match key {
+                    Some(key) => inner.rejections.get_or_render(key, render),
+                    None => render(),
+                };
+                name = Some(rendered.rule);
+                decision = denial.and_then(|denial| Some((*denial.decision()?, rendered.quota)));
+                rendered.action
             }
         };
         Box::new(PolicyRejection {
             rule: name.unwrap_or_else(|| rule.map_or("", CompiledRule::name).into()),
             index,
             reason: self.reason(),
-            action: match rule {
-                Some(rule) => RejectAction::for_rule(&rule.source.on_limit, default, accept),
-                None => RejectAction::Response(default),
-            },
+            action,
             max_cache_age: rule
                 .filter(|_| self.reason().is_temporary())
                 .and_then(|rule| rule.source.on_limit.fallback_cache())

@@ -28,6 +28,7 @@ pub use guards::breaker_settings;
 pub use live::LivePolicy;
 pub use named::{NamedRule, QuotaKind};
 pub use reject::RejectAction;
+use reject::RejectionCache;
 pub use view::{AdaptiveView, FailingView, RuleView};
 
 /// JSON whose strings borrow from the source if they have no escapes.
@@ -168,6 +169,7 @@ impl Compiler {
             ),
             index: made.index,
             rules: made.rules,
+            rejections: RejectionCache::default(),
             routes: made.routes,
             proxies: made.proxies,
             lists: made.lists,
@@ -200,6 +202,7 @@ pub(crate) struct PolicyGateInner {
     cached_fallbacks: CachedFallbacks,
     index: RuleIndex,
     rules: Vec<CompiledRule>,
+    rejections: RejectionCache,
     routes: Arc<RouteTable>,
     proxies: TrustedProxies,
     lists: Lists,

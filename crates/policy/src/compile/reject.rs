@@ -4,14 +4,16 @@ use crate::{
     matching::RequestView,
     model::{Fallback, FallbackResponse, OnLimit, Reject, Respond},
 };
-use std::sync::Arc;
-use tidegate_rule::RejectionResponse;
+use arc_swap::ArcSwapOption;
+use std::{fmt, sync::Arc};
+use tidegate_core::{Quota, header::ceil_seconds};
+use tidegate_rule::{Gate, LimitDecision, PolicyFields, RejectionResponse};
 
 /// The action for a denied request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RejectAction {
-    /// Send this response.
-    Response(RejectionResponse),
+    /// Send this response. Denials with the same numbers share it.
+    Response(Arc<RejectionResponse>),
     /// Forward the request to this upstream.
     Upstream(Arc<str>),
     /// Close the connection without a response; in HTTP/2, the stream.
@@ -22,11 +24,11 @@ impl RejectAction {
     /// The action of a rule, based on the `default` response, for a client with this `Accept` header.
     pub(crate) fn for_rule(on_limit: &OnLimit, default: RejectionResponse, accept: Option<&[u8]>) -> Self {
         match on_limit {
-            OnLimit::Reject(reject) => Self::Response(build_rejection(reject, default, accept)),
+            OnLimit::Reject(reject) => build_rejection(reject, default, accept).into(),
             OnLimit::Redirect { location, status } => {
-                Self::Response(RejectionResponse::new(*status).header("location", location.as_str()))
+                RejectionResponse::new(*status).header("location", location.as_str()).into()
             }
-            OnLimit::Fallback(Fallback { response: None, .. }) => Self::Response(default),
+            OnLimit::Fallback(Fallback { response: None, .. }) => default.into(),
             OnLimit::Fallback(Fallback {
                 response: Some(FallbackResponse::Body { status, headers, body }),
                 ..
@@ -35,7 +37,7 @@ impl RejectAction {
                 let add = |response: RejectionResponse, (name, value): (&String, &String)| {
                     response.header(name, value.as_str())
                 };
-                Self::Response(headers.iter().fold(response, add))
+                headers.iter().fold(response, add).into()
             }
             OnLimit::Fallback(Fallback { response: Some(FallbackResponse::Upstream(name)), .. }) => {
                 Self::Upstream(name.as_str().into())
@@ -55,13 +57,110 @@ impl RejectAction {
                 let add = |response: RejectionResponse, (name, value): (&String, &String)| {
                     response.header(name, value.as_str())
                 };
-                Self::Response(headers.iter().fold(response, add))
+                headers.iter().fold(response, add).into()
             }
-            Respond::Redirect { location, status } => Self::Response(
-                RejectionResponse::new(*status).header("location", expand_location(location, view)),
-            ),
+            Respond::Redirect { location, status } => {
+                RejectionResponse::new(*status).header("location", expand_location(location, view)).into()
+            }
             Respond::Drop => Self::Drop,
         }
+    }
+}
+
+impl From<RejectionResponse> for RejectAction {
+    fn from(response: RejectionResponse) -> Self {
+        Self::Response(Arc::new(response))
+    }
+}
+
+/// The responses to denials by one quota: they are rendered once for each rule and each value of their numbers, because floods of
+/// requests are rejected with few different ones.
+pub(crate) struct RejectionCache {
+    slots: [ArcSwapOption<CachedRejection>; CACHED_REJECTIONS],
+}
+
+/// A denial by one quota, and all that it depends on.
+struct CachedRejection {
+    key: RejectionKey,
+    denial: RenderedDenial,
+}
+
+/// What denials with the same numbers have in common.
+#[derive(Clone)]
+pub(super) struct RenderedDenial {
+    pub(super) rule: Arc<str>,
+    pub(super) quota: Option<Quota>,
+    pub(super) action: RejectAction,
+}
+
+/// Denials with the same key have the same response.
+pub(super) struct RejectionKey {
+    limit: usize,
+    quota: usize,
+    remaining: u64,
+    retry_after: u64,
+    /// The header fields of the quotas. They change with the load and with schedules.
+    fields: Arc<PolicyFields>,
+}
+
+/// Clients of a quota per minute have at most 60 different times to wait.
+const CACHED_REJECTIONS: usize = 64;
+
+impl RejectionKey {
+    /// The key of a denial; `None` if its response also depends on something else.
+    pub(super) fn new(denial: &LimitDecision, gate: &Gate, on_limit: &OnLimit) -> Option<Self> {
+        // These depend on the request.
+        if matches!(on_limit, OnLimit::Reject(reject) if !reject.bodies.is_empty()) {
+            return None;
+        }
+        let decision = denial.decision().filter(|decision| !decision.is_degraded())?;
+        Some(Self {
+            limit: denial.limit,
+            quota: decision.quota(),
+            remaining: decision.remaining(),
+            retry_after: ceil_seconds(decision.retry_after()?),
+            fields: denial.rule(gate)?.policy_fields().clone(),
+        })
+    }
+
+    fn slot(&self) -> usize {
+        (self.limit * 31 + self.quota * 7 + self.retry_after as usize) % CACHED_REJECTIONS
+    }
+}
+
+impl PartialEq for RejectionKey {
+    fn eq(&self, other: &Self) -> bool {
+        let numbers = |key: &Self| (key.limit, key.quota, key.remaining, key.retry_after);
+        numbers(self) == numbers(other) && Arc::ptr_eq(&self.fields, &other.fields)
+    }
+}
+
+impl RejectionCache {
+    /// Returns the denial of a key, which is rendered if it is not cached.
+    pub(super) fn get_or_render(
+        &self,
+        key: RejectionKey,
+        render: impl FnOnce() -> RenderedDenial,
+    ) -> RenderedDenial {
+        let slot = &self.slots[key.slot()];
+        if let Some(cached) = slot.load().as_ref().filter(|cached| cached.key == key) {
+            return cached.denial.clone();
+        }
+        let denial = render();
+        slot.store(Some(Arc::new(CachedRejection { key, denial: denial.clone() })));
+        denial
+    }
+}
+
+impl Default for RejectionCache {
+    fn default() -> Self {
+        Self { slots: [const { ArcSwapOption::const_empty() }; CACHED_REJECTIONS] }
+    }
+}
+
+impl fmt::Debug for RejectionCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RejectionCache")
     }
 }
 

@@ -37,6 +37,10 @@ impl FieldKinds {
     /// The kinds of a field, by its name in lower case.
     #[inline]
     fn of(name: &[u8]) -> Self {
+        // Most names begin with another letter.
+        if !matches!(name.first(), Some(b'c' | b'd' | b'e' | b'f' | b'k' | b'p' | b't' | b'u' | b'x')) {
+            return if name.contains(&b'_') { Self::UNDERSCORE } else { Self::default() };
+        }
         match name {
             b"content-length" => Self::FRAMING,
             b"transfer-encoding" => Self(Self::FRAMING.0 | Self::HOP_BY_HOP.0),
@@ -70,6 +74,13 @@ impl HeaderFields {
         self.text.clear();
         self.fields.clear();
         self.kinds = FieldKinds::default();
+    }
+
+    /// Replaces all fields by those of `other`, and keeps the memory.
+    pub fn copy_from(&mut self, other: &Self) {
+        self.text.clone_from(&other.text);
+        self.fields.clone_from(&other.fields);
+        self.kinds = other.kinds;
     }
 
     /// Whether there may be a field of one of these kinds. It may have been removed.
@@ -232,6 +243,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn kinds_are_those_of_the_name() {
+        for (name, kinds) in [
+            ("content-length", FieldKinds::FRAMING),
+            ("connection", FieldKinds(FieldKinds::CONNECTION.0 | FieldKinds::HOP_BY_HOP.0)),
+            ("expect", FieldKinds::HOP_BY_HOP),
+            ("keep-alive", FieldKinds::HOP_BY_HOP),
+            ("proxy-connection", FieldKinds::HOP_BY_HOP),
+            ("te", FieldKinds::HOP_BY_HOP),
+            ("upgrade", FieldKinds::HOP_BY_HOP),
+            ("forwarded", FieldKinds::FORWARDED),
+            ("x-real-ip", FieldKinds::FORWARDED),
+            ("date", FieldKinds::DATE),
+            ("host", FieldKinds::default()),
+            ("cookie", FieldKinds::default()),
+            ("a_b", FieldKinds::UNDERSCORE),
+            ("x_user", FieldKinds::UNDERSCORE),
+        ] {
+            assert_eq!(FieldKinds::of(name.as_bytes()), kinds, "{name}");
+        }
+        // The first letters are those of all names with a kind.
+        let is_known = |name: &[u8]| is_hop_by_hop(name) || is_forwarded_header(name);
+        for name in
+            [&b"connection"[..], b"keep-alive", b"proxy-authenticate", b"te", b"upgrade", b"x-request-id"]
+        {
+            assert!(is_known(name) && FieldKinds::of(name) != FieldKinds::default());
+        }
+    }
+
+    #[test]
     fn fields_are_found_replaced_and_removed_by_lower_case_names() {
         let mut fields = HeaderFields::default();
         fields.push(b"Host", b"a");
@@ -244,6 +284,10 @@ mod tests {
         assert_eq!(HeaderFields::from(&fields.to_map()), fields);
         fields.remove(b"host");
         assert!(!fields.contains(b"host") && fields.len() == 1);
+        let mut copy = HeaderFields::default();
+        copy.push(b"x-old", b"1");
+        copy.copy_from(&fields);
+        assert_eq!((&copy, copy.may_contain(FieldKinds::FRAMING)), (&fields, false));
         fields.clear();
         assert!(fields.is_empty());
     }

@@ -8,7 +8,7 @@ use crate::{
         access, count_admitted, expect_ready, gate, header, ip, policy, rejecting_rule, rejection, rule,
     },
 };
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tidegate_bandwidth::Bandwidth;
 use tidegate_core::Percent;
 use tidegate_limiter::{Capacity, Clock, Overflow};
@@ -23,7 +23,7 @@ use tidegate_rule::{Evaluation, Mode, RejectionResponse, Rules, request::Missing
 
 fn denial_response(gate: &PolicyGate, request: &PolicyTestRequest) -> RejectionResponse {
     match rejection(gate, request).unwrap().action {
-        RejectAction::Response(answer) => answer,
+        RejectAction::Response(answer) => Arc::unwrap_or_clone(answer),
         other => panic!("{other:?}"),
     }
 }
