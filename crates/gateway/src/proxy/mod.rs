@@ -45,7 +45,8 @@ use tidegate_policy::head::{HeadError, ParsedRequest};
 #[derive(Debug)]
 pub(crate) struct ConnectionDropped;
 
-/// The future of a response. It is moved often, so large states are boxed.
+/// The future of a response. It is moved often, so states that last are boxed.
+#[allow(clippy::large_enum_variant, reason = "a finished exchange is moved once")]
 pub(crate) enum ProxyFuture {
     /// The response is ready.
     Ready(Option<ProxyResult>),
