@@ -22,7 +22,7 @@ fn printed_policies_round_trip() {
         prop_assert_eq!(text.parse::<Policy>().unwrap().to_string(), text);
         Ok(())
     };
-    runner_with_cases(1_000).run(&crate::strategies::policies(), property).unwrap();
+    runner_with_cases(400).run(&crate::strategies::policies(), property).unwrap();
 }
 
 #[test]
@@ -68,6 +68,6 @@ fn malformed_input_yields_valid_problems() {
         }
         Ok(())
     };
-    runner_with_cases(1_500).run(&changed, property).unwrap();
-    runner_with_cases(6_000).run(&noise, property).unwrap();
+    runner_with_cases(700).run(&changed, property).unwrap();
+    runner_with_cases(3_000).run(&noise, property).unwrap();
 }

@@ -15,9 +15,9 @@ use tidegate_testkit::{
     strategy::seed,
 };
 
-/// A share of `TIDEGATE_STEPS`, which is 250,000 by default.
+/// A share of `TIDEGATE_STEPS`, which is 100,000 by default.
 fn step_count(of_a_million: u64) -> u64 {
-    let all: u64 = env::var("TIDEGATE_STEPS").map_or(250_000, |steps| steps.parse().unwrap());
+    let all: u64 = env::var("TIDEGATE_STEPS").map_or(100_000, |steps| steps.parse().unwrap());
     all / 1_000 * of_a_million / 1_000
 }
 
