@@ -26,7 +26,7 @@ enum LastFill {
 
 /// The size of the first read, and of reads from a peer that sends much.
 const SMALL_READ: usize = 8_192;
-const LARGE_READ: usize = 65_536;
+const LARGE_READ: usize = 32_768;
 /// The smallest free space to read into.
 const MIN_FREE: usize = 2_048;
 

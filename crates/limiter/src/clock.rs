@@ -118,6 +118,15 @@ impl Clock {
         }
     }
 
+    /// The current time, if it can be read without a call: on the system clock, unless a correction is due.
+    #[inline(always)]
+    pub(crate) fn try_micros(&self) -> Option<u64> {
+        match self.source {
+            ClockSource::System(clock) => clock.try_now(),
+            _ => None,
+        }
+    }
+
     /// Never inlined, so that reading the system clock stays small.
     #[inline(never)]
     fn micros_slow(&self) -> u64 {
@@ -280,6 +289,14 @@ impl SystemClock {
             self.correct();
         }
         self.scale_ticks(ticks).wrapping_add(self.offset.load(Ordering::Relaxed))
+    }
+
+    /// The current time; `None` if a correction is due.
+    #[inline(always)]
+    fn try_now(&self) -> Option<u64> {
+        let ticks = self.counter.raw();
+        let is_corrected = ticks < self.next_correction.load(Ordering::Relaxed);
+        is_corrected.then(|| self.scale_ticks(ticks).wrapping_add(self.offset.load(Ordering::Relaxed)))
     }
 
     #[inline]

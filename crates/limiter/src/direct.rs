@@ -11,7 +11,7 @@ use crate::{
     sync::{AtomicU64, Mutex, lock},
     wait::WaitQueues,
 };
-use std::{fmt, sync::Arc};
+use std::{fmt, ops::Deref, sync::Arc};
 use tidegate_core::{Bound, CarryOver, Decision, Demand, Quota};
 
 /// A limiter without keys: one bucket that all callers share.
@@ -34,13 +34,27 @@ pub struct DirectLimiter {
 /// The shared state of a `DirectLimiter`.
 pub(crate) struct DirectState {
     /// The whole state, if the quota needs only one word.
-    word: AtomicU64,
+    word: OwnCacheLines<AtomicU64>,
     plans: WordPlans,
     /// The state of a quota that needs more than one word. Read only if the word is unused, so that the fast path skips it.
     key_table: Option<KeyTable>,
     quota: Mutex<Quota>,
     clock: Clock,
     wait_queues: WaitQueues,
+}
+
+/// A value without neighbors in its cache lines: other threads read them while one thread writes the value. Some processors load lines in
+/// pairs.
+#[repr(align(128))]
+struct OwnCacheLines<T>(T);
+
+impl<T> Deref for OwnCacheLines<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
 }
 
 /// The only key of `key_table`.
@@ -80,7 +94,8 @@ impl DirectLimiter {
             }
         };
         let quota = Mutex::new(quota);
-        let state = DirectState { word: AtomicU64::new(word), plans, key_table, quota, clock, wait_queues };
+        let word = OwnCacheLines(AtomicU64::new(word));
+        let state = DirectState { word, plans, key_table, quota, clock, wait_queues };
         Ok(Self { state: Arc::new(state) })
     }
 
@@ -102,7 +117,9 @@ impl DirectLimiter {
     /// Never inlined, so that the fast path stays small.
     #[inline(never)]
     fn check_slow(&self, cost: u64) -> Decision {
-        self.state.decide(Demand::new(cost))
+        let DirectState { word, plans, clock, .. } = &*self.state;
+        let checked = word.try_check_at(plans, clock.micros(), cost);
+        checked.unwrap_or_else(|| self.state.decide(Demand::new(cost)))
     }
 
     /// The bucket, with all other operations: wait, reserve, acquire a permit.

@@ -54,7 +54,7 @@ pub(crate) struct InvalidClientBody;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// The largest frame of a request.
-const MAX_FRAME_SIZE: usize = 64 * 1_024;
+const MAX_FRAME_SIZE: usize = 32 * 1_024;
 /// The number of bytes of further requests that are read while a request is served.
 const MAX_PIPELINED: usize = 8_192;
 

@@ -98,7 +98,7 @@ pub(crate) enum UpstreamSendError {
 /// The maximum size of the head of a response.
 const MAX_HEAD_SIZE: usize = 64 * 1_024;
 /// The largest frame of a response.
-const MAX_FRAME_SIZE: usize = 64 * 1_024;
+const MAX_FRAME_SIZE: usize = 32 * 1_024;
 /// The maximum number of interim responses, such as 103.
 const MAX_INTERIM_RESPONSES: usize = 16;
 

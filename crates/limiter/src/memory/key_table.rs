@@ -147,9 +147,15 @@ impl KeyTable {
         self.decide(owner, clock, CellRequest::new(Demand::peek(cost)), overflow)
     }
 
-    /// A key without a cell, or a state of several words. Never inlined, so that the fast path stays small.
+    /// A key without a cell, a state of several words, or another clock. Never inlined, so that the fast path stays small.
     #[inline(never)]
     fn check_slow(&self, owner: u64, clock: &Clock, cost: u64, overflow: Overflow) -> Decision {
+        if let Self::SingleWord { table, plans, .. } = self
+            && let Some(cell) = table.find_fast(owner)
+            && let Some(decision) = cell.try_check_at(plans, clock.micros(), cost)
+        {
+            return decision;
+        }
         self.decide(owner, clock, CellRequest::new(Demand::new(cost)), overflow)
     }
 

@@ -43,11 +43,20 @@ pub(crate) trait SingleWord {
 
     /// Takes `cost` now, or denies: the fast path of [`SingleWord::decide`], for a quota that never changed, an unlocked word
     /// and a swap that succeeds within a few attempts. `None` in any other case.
+    ///
+    /// It contains no call, so that nothing must be saved around one.
     #[inline(always)]
     fn try_check(&self, plans: &WordPlans, clock: &Clock, cost: u64) -> Option<Decision> {
-        let WordPlan { integer_bucket, .. } = &plans.initial;
         // Read the clock first: the shorter the time between loading and swapping the word, the fewer swaps fail.
-        let now = clock.micros().saturating_sub(plans.origin.get());
+        let now = clock.try_micros()?;
+        self.try_check_at(plans, now, cost)
+    }
+
+    /// The same at this time of the clock.
+    #[inline(always)]
+    fn try_check_at(&self, plans: &WordPlans, now: u64, cost: u64) -> Option<Decision> {
+        let WordPlan { integer_bucket, .. } = &plans.initial;
+        let now = now.saturating_sub(plans.origin.get());
         for _ in 0..MAX_SWAP_ATTEMPTS {
             let word = self.load_fast(plans)?;
             let empty = plans.initial.empty_at(now);
