@@ -2,8 +2,8 @@
 
 use crate::{
     BenchResult,
-    peers::{FLOOR, REFERENCE, TIDEGATE},
-    report::{CaseReport, Quartiles},
+    peers::{CallShape, FLOOR, TIDEGATE, TIDEGATE_CALLED},
+    report::{CaseReport, Quartiles, ReportRow},
 };
 use std::fmt::Write;
 use tidegate_bench::docs_page;
@@ -49,22 +49,31 @@ fn format_disturbances(reports: &[CaseReport]) -> String {
     format!("Other processes used the machine during {}.\n\n", noisy.join(", "))
 }
 
-/// The cases with a target.
+/// The cases with a target. The times are those of the shape whose ratio is published.
 fn format_targets(reports: &[CaseReport]) -> BenchResult<String> {
     let mut text = "### Targets\n\n".to_owned();
-    text += "| case | what | Tidegate (p25–p75) | governor (p25–p75) | value | at most | |\n";
-    text += "|---|---|---|---|---|---|---|\n";
+    text += "| case | what | shape | Tidegate (p25–p75) | governor (p25–p75) | ratio (p25–p75) | value | at most | |\n";
+    text += "|---|---|---|---|---|---|---|---|---|\n";
     for report in reports {
         let (Some(most), Some(result)) = (report.at_most, report.target_result()) else { continue };
-        let shown = |name| match report.row(name).map(|row| row.quartiles) {
-            Some(Quartiles { low, median, high }) => {
-                format!("{median:.1} {} ({low:.1}–{high:.1})", report.unit)
-            }
-            None => "–".to_owned(),
+        let own = report.own_row();
+        let shape = own.map_or(CallShape::Inlined, |row| CallShape::from_name(&row.name));
+        let time = |row: &ReportRow| {
+            let Quartiles { low, median, high } = row.quartiles;
+            format!("{median:.1} {} ({low:.1}–{high:.1})", report.unit)
         };
-        let (ours, theirs, value) = (shown(TIDEGATE), shown(REFERENCE), report.value);
+        let ratio = |row: &ReportRow| {
+            let Quartiles { low, median, high } = row.ratio;
+            format!("{median:.3} ({low:.3}–{high:.3})")
+        };
+        let cell = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
+        let (ours, theirs) = (cell(own.map(time)), cell(report.row(shape.reference()).map(time)));
+        let (ratio, value) = (cell(own.map(ratio)), report.value);
         let (name, about) = (&report.name, &report.about);
-        writeln!(text, "| {name} | {about} | {ours} | {theirs} | {value:.3} | {most:.2} | {result} |")?;
+        writeln!(
+            text,
+            "| {name} | {about} | {shape} | {ours} | {theirs} | {ratio} | {value:.3} | {most:.2} | {result} |"
+        )?;
     }
     text += "\n";
     Ok(text)
@@ -90,7 +99,7 @@ fn format_table(name: &str, reports: &[&CaseReport]) -> BenchResult<String> {
         for report in reports {
             match report.row(competitor) {
                 Some(row) => {
-                    write!(text, " | {:.1} {} ({:.2})", row.quartiles.median, report.unit, row.ratio)?;
+                    write!(text, " | {:.1} {} ({:.2})", row.quartiles.median, report.unit, row.ratio.median)?;
                 }
                 None => text += " | –",
             }
@@ -101,17 +110,20 @@ fn format_table(name: &str, reports: &[&CaseReport]) -> BenchResult<String> {
     Ok(text)
 }
 
-/// Every case in which a peer needs less than Tidegate. The floor is not a peer.
+/// Every case in which a peer needs less than Tidegate in the same shape. The floor is not a peer.
 fn format_losses(reports: &[CaseReport]) -> BenchResult<String> {
     let mut text = "### Where a peer needs less\n\n".to_owned();
     let mut found = false;
     for report in reports {
-        let ours = report.own_ratio();
         let better: Vec<String> = report
             .rows
             .iter()
-            .filter(|row| row.ratio < ours && row.name != FLOOR)
-            .map(|row| format!("{} ({:.2} of ours)", row.name, row.ratio / ours))
+            .filter(|row| ![TIDEGATE, TIDEGATE_CALLED, FLOOR].contains(&row.name.as_str()))
+            .filter_map(|row| {
+                let ours = report.row(CallShape::from_name(&row.name).tidegate())?.ratio.median;
+                let theirs = row.ratio.median;
+                (theirs < ours).then(|| format!("{} ({:.2} of ours)", row.name, theirs / ours))
+            })
             .collect();
         if !better.is_empty() {
             found = true;
@@ -122,4 +134,81 @@ fn format_losses(reports: &[CaseReport]) -> BenchResult<String> {
         text += "Nowhere in this run.\n";
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        peers::{REFERENCE, REFERENCE_CALLED},
+        report,
+    };
+
+    fn report(samples: &[(&str, Vec<f64>)]) -> CaseReport {
+        let mut report = CaseReport {
+            name: "direct-allow".to_owned(),
+            about: "no key".to_owned(),
+            table: "No key".to_owned(),
+            unit: "ns",
+            rows: report::rows(samples),
+            value: f64::NAN,
+            at_most: Some(1.0),
+            notes: Vec::new(),
+            disturbance: None,
+        };
+        report.value = report.own_ratio();
+        report
+    }
+
+    /// Ratios of 0.8 inlined and 1.25 called, and a peer at 0.9.
+    fn samples() -> Vec<(&'static str, Vec<f64>)> {
+        vec![
+            (TIDEGATE, vec![16.0, 16.0, 16.0]),
+            (REFERENCE, vec![20.0, 20.0, 20.0]),
+            (TIDEGATE_CALLED, vec![20.0, 25.0, 30.0]),
+            (REFERENCE_CALLED, vec![20.0, 20.0, 20.0]),
+            ("some peer", vec![18.0, 18.0, 18.0]),
+            (FLOOR, vec![1.0, 1.0, 1.0]),
+        ]
+    }
+
+    #[test]
+    fn losses_compare_equal_shapes() {
+        // The peer needs less than Tidegate behind a call, but is inlined itself. So is Tidegate, which is not its own peer.
+        let text = format_losses(&[report(&samples())]).unwrap();
+        assert!(text.ends_with("\n\n* direct-allow: governor, called (0.80 of ours)\n"), "{text}");
+
+        let mut inlined = samples();
+        inlined[0].1 = vec![24.0, 24.0, 24.0];
+        let text = format_losses(&[report(&inlined[..2])]).unwrap();
+        assert!(text.ends_with("\n\n* direct-allow: governor (0.83 of ours)\n"), "{text}");
+    }
+
+    #[test]
+    fn no_loss_is_reported_without_a_better_peer() {
+        let text = format_losses(&[report(&samples()[..2])]).unwrap();
+        assert!(text.ends_with("Nowhere in this run.\n"), "{text}");
+    }
+
+    #[test]
+    fn target_row_shows_the_shape_of_the_value() {
+        let text = format_targets(&[report(&samples())]).unwrap();
+        let row = "| direct-allow | no key | called | 25.0 ns (22.5–27.5) | 20.0 ns (20.0–20.0) | 1.250 (1.125–1.375) \
+                   | 1.250 | 1.00 | above target |\n\n";
+        assert!(text.ends_with(row), "{text}");
+
+        let text = format_targets(&[report(&samples()[..2])]).unwrap();
+        let row = "| direct-allow | no key | inlined | 16.0 ns (16.0–16.0) | 20.0 ns (20.0–20.0) | 0.800 (0.800–0.800) \
+                   | 0.800 | 1.00 | met |\n\n";
+        assert!(text.ends_with(row), "{text}");
+    }
+
+    #[test]
+    fn every_row_of_a_table_has_as_many_cells_as_its_header() {
+        let text = format_targets(&[report(&samples())]).unwrap();
+        let cells: Vec<usize> =
+            text.lines().filter(|line| line.starts_with('|')).map(|line| line.matches('|').count()).collect();
+        assert_eq!(cells.len(), 3);
+        assert!(cells.iter().all(|count| *count == cells[0]), "{cells:?}");
+    }
 }

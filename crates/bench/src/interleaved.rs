@@ -28,12 +28,8 @@ pub fn compare(
         their_times.push(their_time);
         ratios.push(our_time / their_time);
     }
-    let [low, value, high] = quartiles(&ratios);
     let (our_time, their_time) = (median(&our_times), median(&their_times));
-    let figures = format!(
-        "{ours} {our_time:.1} ns, {theirs} {their_time:.1} ns; half of the rounds {low:.2} to {high:.2}"
-    );
-    Measurement { value, figures }
+    Measurement::from_rounds(&ratios, format!("{ours} {our_time:.1} ns, {theirs} {their_time:.1} ns"))
 }
 
 /// Returns the nanoseconds per call.
@@ -50,9 +46,27 @@ pub fn median(figures: &[f64]) -> f64 {
     median
 }
 
-/// Returns the 25th percentile, the median and the 75th percentile; NaN for an empty slice.
+/// Returns the 25th percentile, the median and the 75th percentile, with linear interpolation; NaN for an empty slice.
 pub fn quartiles(figures: &[f64]) -> [f64; 3] {
     let mut figures = figures.to_vec();
     figures.sort_unstable_by(f64::total_cmp);
-    [1, 2, 3].map(|quarter| figures.get(figures.len() * quarter / 4).copied().unwrap_or(f64::NAN))
+    [0.25, 0.5, 0.75].map(|part| {
+        let position = part * figures.len().saturating_sub(1) as f64;
+        match (figures.get(position.floor() as usize), figures.get(position.ceil() as usize)) {
+            (Some(low), Some(high)) => low + (high - low) * position.fract(),
+            _ => f64::NAN,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quartiles_are_interpolated() {
+        assert_eq!(quartiles(&[5.0, 1.0, 3.0, 2.0, 4.0]), [2.0, 3.0, 4.0]);
+        assert_eq!(quartiles(&[2.0, 1.0]), [1.25, 1.5, 1.75]);
+        assert!(median(&[]).is_nan());
+    }
 }

@@ -3,7 +3,7 @@
 use crate::{
     BenchResult,
     keys::{SplitMix64, Workload},
-    peers::{Peer, REFERENCE, TIDEGATE},
+    peers::{Peer, REQUIRED},
 };
 use std::{
     io::{self, Write},
@@ -60,7 +60,7 @@ pub(crate) fn interleave<K: Sync>(
             let pass = run_pass(peer.as_ref(), work, settings.threads, round);
             match check_answers(name, pass.allowed, settings.threads * CALLS_PER_ROUND, answer) {
                 Ok(()) => samples[index].1.push(pass.nanos),
-                Err(error) if [TIDEGATE, REFERENCE].contains(name) => return Err(error),
+                Err(error) if REQUIRED.contains(name) => return Err(error),
                 Err(error) => {
                     writeln!(io::stdout(), "  left out: {error}")?;
                     order.retain(|other| *other != index);
@@ -139,4 +139,52 @@ pub(crate) fn check_answers(
 #[expect(clippy::disallowed_methods, reason = "benchmarks read the clock")]
 fn now() -> Instant {
     Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        keys::KeyDistribution,
+        peers::{REFERENCE, REFERENCE_CALLED, TIDEGATE, TIDEGATE_CALLED},
+    };
+
+    /// Allows all calls, or all but one.
+    struct FixedPeer {
+        allows_all: bool,
+    }
+
+    impl Peer<()> for FixedPeer {
+        fn decide_all(&self, keys: &[()], _indexes: &[u32]) -> u64 {
+            keys.len() as u64 - u64::from(!self.allows_all)
+        }
+
+        fn overflowed(&self) -> u64 {
+            0
+        }
+    }
+
+    /// Interleaves a correct competitor with one that denies a call; returns the names of the remaining ones.
+    fn interleave_with_wrong(wrong: &'static str) -> BenchResult<Vec<&'static str>> {
+        let competitors: Competitors<()> = vec![
+            ("other", Box::new(FixedPeer { allows_all: true })),
+            (wrong, Box::new(FixedPeer { allows_all: false })),
+        ];
+        let work = Workload::new(&[()], KeyDistribution::Uniform);
+        let samples =
+            interleave(&competitors, &work, RunSettings { threads: 1, rounds: 1 }, BenchDecision::Allow)?;
+        Ok(samples.into_iter().map(|(name, _)| name).collect())
+    }
+
+    #[test]
+    fn wrong_result_of_a_required_competitor_ends_the_run() {
+        for name in [TIDEGATE, REFERENCE, TIDEGATE_CALLED, REFERENCE_CALLED] {
+            assert!(interleave_with_wrong(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn competitor_with_a_wrong_result_is_left_out() {
+        assert_eq!(interleave_with_wrong("some peer").unwrap(), ["other"]);
+    }
 }

@@ -96,18 +96,21 @@ impl MemoryCase {
     }
 
     fn flood(self) -> BenchResult<CaseReport> {
-        let (mut samples, mut notes) = (Vec::new(), Vec::new());
+        let mut samples = [TIDEGATE, REFERENCE].map(|name| (name, Vec::new()));
+        let mut notes = Vec::new();
         let mut own_unlimited = 0;
-        for name in [TIDEGATE, REFERENCE] {
-            let [before, after, unlimited] = measure_in_child(self, name)?;
-            let mib = |bytes: u64| bytes >> 20;
-            notes.push(format!(
-                "{name}: {} MiB before, {} MiB after; {unlimited} of {KEY_COUNT} limited keys were allowed afterwards",
-                mib(before),
-                mib(after)
-            ));
-            samples.push((name, vec![after as f64 / before as f64]));
-            own_unlimited += if name == TIDEGATE { unlimited } else { 0 };
+        for _ in 0..RUNS {
+            for (name, samples) in &mut samples {
+                let [before, after, unlimited] = measure_in_child(self, name)?;
+                let mib = |bytes: u64| bytes >> 20;
+                notes.push(format!(
+                    "{name}: {} MiB before, {} MiB after; {unlimited} of {KEY_COUNT} limited keys were allowed afterwards",
+                    mib(before),
+                    mib(after)
+                ));
+                samples.push(after as f64 / before as f64);
+                own_unlimited += if *name == TIDEGATE { unlimited } else { 0 };
+            }
         }
         Ok(self.report("times", &samples, own_unlimited, notes))
     }

@@ -65,6 +65,11 @@ impl BenchProcess {
         Ok(total)
     }
 
+    /// The number of its open files, including its connections.
+    pub fn open_files(&self) -> BenchResult<usize> {
+        Ok(fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count())
+    }
+
     /// The resident memory in bytes.
     pub fn resident_memory(&self) -> BenchResult<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;

@@ -1,7 +1,8 @@
 //! The result of a case, and its output on the terminal.
 
-use crate::peers::{REFERENCE, REFERENCE_CALLED, TIDEGATE, TIDEGATE_CALLED};
+use crate::peers::{CallShape, TIDEGATE, TIDEGATE_CALLED};
 use std::fmt;
+use tidegate_bench::interleaved::quartiles;
 
 /// The result of a case.
 pub(crate) struct CaseReport {
@@ -24,8 +25,8 @@ pub(crate) struct CaseReport {
 pub(crate) struct ReportRow {
     pub(crate) name: String,
     pub(crate) quartiles: Quartiles,
-    /// The median ratio to the reference within the same rounds.
-    pub(crate) ratio: f64,
+    /// The ratios to the reference within the same rounds.
+    pub(crate) ratio: Quartiles,
 }
 
 /// The quartiles of several measurements.
@@ -39,17 +40,8 @@ pub(crate) struct Quartiles {
 impl Quartiles {
     /// Computes the quartiles, with linear interpolation.
     pub(crate) fn from_samples(samples: &[f64]) -> Self {
-        let mut sorted = samples.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        let at = |part: f64| {
-            let position = part * sorted.len().saturating_sub(1) as f64;
-            let (below, above) = (position.floor() as usize, position.ceil() as usize);
-            match (sorted.get(below), sorted.get(above)) {
-                (Some(low), Some(high)) => low + (high - low) * position.fract(),
-                _ => f64::NAN,
-            }
-        };
-        Self { low: at(0.25), median: at(0.5), high: at(0.75) }
+        let [low, median, high] = quartiles(samples);
+        Self { low, median, high }
     }
 }
 
@@ -59,18 +51,14 @@ pub(crate) fn rows(samples: &[(&str, Vec<f64>)]) -> Vec<ReportRow> {
     samples
         .iter()
         .map(|(name, mine)| {
-            let reference = if *name == TIDEGATE_CALLED || *name == REFERENCE_CALLED {
-                REFERENCE_CALLED
-            } else {
-                REFERENCE
-            };
+            let reference = CallShape::from_name(name).reference();
             let theirs = samples.iter().find(|(name, _)| *name == reference).map(|(_, samples)| samples);
             let ratios: Vec<f64> =
                 mine.iter().zip(theirs.into_iter().flatten()).map(|(mine, theirs)| mine / theirs).collect();
             ReportRow {
                 name: (*name).to_owned(),
                 quartiles: Quartiles::from_samples(mine),
-                ratio: Quartiles::from_samples(&ratios).median,
+                ratio: Quartiles::from_samples(&ratios),
             }
         })
         .collect()
@@ -82,10 +70,15 @@ impl CaseReport {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// Tidegate's ratio to the reference; the worse one, if both were also measured behind a call.
+    /// Tidegate's row; the one with the worse ratio to the reference, if both were also measured behind a call.
+    pub(crate) fn own_row(&self) -> Option<&ReportRow> {
+        let rows = [TIDEGATE, TIDEGATE_CALLED].into_iter().filter_map(|name| self.row(name));
+        rows.max_by(|one, other| one.ratio.median.total_cmp(&other.ratio.median))
+    }
+
+    /// The ratio of [`own_row`](Self::own_row).
     pub(crate) fn own_ratio(&self) -> f64 {
-        let ratios = [TIDEGATE, TIDEGATE_CALLED].map(|name| self.row(name).map_or(f64::NAN, |row| row.ratio));
-        ratios[0].max(ratios[1])
+        self.own_row().map_or(f64::NAN, |row| row.ratio.median)
     }
 
     /// Whether the target was met, as text, if there is one.
@@ -100,10 +93,11 @@ impl fmt::Display for CaseReport {
         for note in self.notes.iter().chain(&self.disturbance) {
             writeln!(f, "  {note}")?;
         }
-        writeln!(f, "  {:<22} {:>10} {:>19} {:>9}", "", self.unit, "p25–p75", "ratio")?;
+        writeln!(f, "  {:<22} {:>10} {:>19} {:>9} {:>15}", "", self.unit, "p25–p75", "ratio", "p25–p75")?;
         for ReportRow { name, quartiles: Quartiles { low, median, high }, ratio } in &self.rows {
             let spread = format!("{low:.2}–{high:.2}");
-            writeln!(f, "  {name:<22} {median:>10.2} {spread:>19} {ratio:>9.3}")?;
+            let ratios = format!("{:.3}–{:.3}", ratio.low, ratio.high);
+            writeln!(f, "  {name:<22} {median:>10.2} {spread:>19} {:>9.3} {ratios:>15}", ratio.median)?;
         }
         if let (Some(most), Some(result)) = (self.at_most, self.target_result()) {
             writeln!(f, "  at most {most:.2}: {result}")?;
@@ -115,12 +109,13 @@ impl fmt::Display for CaseReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peers::{REFERENCE, REFERENCE_CALLED};
 
     #[test]
     fn ratios_are_taken_round_by_round() {
         // The machine is slower by half in the second round, for both.
         let rows = rows(&[(TIDEGATE, vec![10.0, 15.0, 10.0]), (REFERENCE, vec![20.0, 30.0, 20.0])]);
-        assert_eq!(rows[0].ratio, 0.5);
+        assert_eq!(rows[0].ratio.median, 0.5);
         assert_eq!(rows[0].quartiles.median, 10.0);
         assert_eq!(rows[0].quartiles.high, 12.5);
     }
@@ -147,8 +142,11 @@ mod tests {
             (TIDEGATE_CALLED, vec![30.0]),
             (REFERENCE_CALLED, vec![40.0]),
         ];
-        assert_eq!(report(rows(&samples)).own_ratio(), 0.75);
+        let both = report(rows(&samples));
+        assert_eq!(both.own_ratio(), 0.75);
+        assert_eq!(both.own_row().unwrap().name, TIDEGATE_CALLED);
         assert_eq!(report(rows(&samples[..2])).own_ratio(), 0.5);
+        assert!(report(Vec::new()).own_ratio().is_nan());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A suite of cases as a program: `SUITE` runs all cases, `SUITE CASE` one, and `SUITE --write` writes a table of all to
 //! `docs/benchmarks.md`. Each case ends with a line `ratio CASE VALUE`.
 
-use crate::{BenchResult, docs_page, machine::CpuTimes};
+use crate::{BenchResult, docs_page, interleaved::quartiles, machine::CpuTimes};
 use std::{env, fmt, process::ExitCode};
 
 /// A suite of related cases.
@@ -32,8 +32,21 @@ pub struct BenchCase {
 pub struct Measurement {
     /// The value in the last line of the output.
     pub value: f64,
+    /// The spread of the values of the rounds.
+    pub spread: RoundSpread,
     /// The figures as text.
     pub figures: String,
+}
+
+/// The spread of the values of several rounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RoundSpread {
+    /// The number of rounds.
+    pub rounds: usize,
+    /// The 25th percentile.
+    pub low: f64,
+    /// The 75th percentile.
+    pub high: f64,
 }
 
 /// The target of a value.
@@ -52,6 +65,21 @@ pub enum OtherProcesses {
     Disturb,
     /// They are part of the measurement, such as a server.
     Participate,
+}
+
+impl Measurement {
+    /// Creates a measurement whose value is the median of the values of the rounds.
+    pub fn from_rounds(values: &[f64], figures: String) -> Self {
+        let [low, value, high] = quartiles(values);
+        Self { value, spread: RoundSpread { rounds: values.len(), low, high }, figures }
+    }
+}
+
+impl fmt::Display for RoundSpread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rounds, low, high } = self;
+        write!(f, "{low:.3}–{high:.3}, {rounds} rounds")
+    }
 }
 
 impl Suite {
@@ -81,7 +109,8 @@ impl Suite {
         // Before the cases, because some pin this program to one core.
         let description = docs_page::describe_run(self.peers)?;
         let target = if self.has_only_upper_targets() { "at most" } else { "target" };
-        let head = format!("| case | what | measured | value | {target} | |\n|---|---|---|---|---|---|\n");
+        let head =
+            format!("| case | what | measured | value (p25–p75) | {target} | |\n|---|---|---|---|---|---|\n");
         docs_page::write(self.name, &format!("{description}{head}{}", self.run_all()?.join("\n")))
     }
 
@@ -95,19 +124,19 @@ impl Suite {
         let BenchCase { name, about, target, measure } = case;
         println!("{name}: {about}");
         let before = CpuTimes::now()?;
-        let Measurement { value, figures } = measure()?;
+        let Measurement { value, spread, figures } = measure()?;
         if self.other_processes == OtherProcesses::Disturb
             && let Some(disturbance) = CpuTimes::now()?.disturbance_since(before)
         {
             println!("  {disturbance}");
         }
         let result = target.evaluate(value);
-        println!("  {figures}\n  {target}: {result}\nratio {name} {value:.3}\n");
+        println!("  {figures}\n  p25–p75 {spread}\n  {target}: {result}\nratio {name} {value:.3}\n");
         let target = match target {
             SuiteTarget::AtMost(most) if self.has_only_upper_targets() => most.to_string(),
             target => target.to_string(),
         };
-        Ok(format!("| {name} | {about} | {figures} | {value:.3} | {target} | {result} |"))
+        Ok(format!("| {name} | {about} | {figures} | {value:.3} ({spread}) | {target} | {result} |"))
     }
 
     /// Whether all targets are upper bounds, so that the table header can contain "at most".
@@ -155,17 +184,17 @@ mod tests {
         name: "fast",
         about: "ours over theirs",
         target: SuiteTarget::AtMost(0.5),
-        measure: || measurement(0.6),
+        measure: || measurement(&[0.7, 0.6, 0.5]),
     };
     const WIDE: BenchCase = BenchCase {
         name: "wide",
         about: "theirs over ours",
         target: SuiteTarget::AtLeast(1.0),
-        measure: || measurement(1.0),
+        measure: || measurement(&[1.0, 1.0]),
     };
 
-    fn measurement(value: f64) -> BenchResult<Measurement> {
-        Ok(Measurement { value, figures: "1 ns".to_owned() })
+    fn measurement(rounds: &[f64]) -> BenchResult<Measurement> {
+        Ok(Measurement::from_rounds(rounds, "1 ns".to_owned()))
     }
 
     fn suite(cases: &'static [BenchCase]) -> Suite {
@@ -177,14 +206,14 @@ mod tests {
         assert_eq!(
             suite(&[FAST, WIDE]).run_all().unwrap(),
             [
-                "| fast | ours over theirs | 1 ns | 0.600 | at most 0.5 | above target |",
-                "| wide | theirs over ours | 1 ns | 1.000 | at least 1 | met |",
+                "| fast | ours over theirs | 1 ns | 0.600 (0.550–0.650, 3 rounds) | at most 0.5 | above target |",
+                "| wide | theirs over ours | 1 ns | 1.000 (1.000–1.000, 2 rounds) | at least 1 | met |",
             ]
         );
         // The rows omit "at most" if the header contains it.
         assert_eq!(
             suite(&[FAST]).run_all().unwrap(),
-            ["| fast | ours over theirs | 1 ns | 0.600 | 0.5 | above target |"]
+            ["| fast | ours over theirs | 1 ns | 0.600 (0.550–0.650, 3 rounds) | 0.5 | above target |"]
         );
         assert_eq!(SuiteTarget::AtLeast(1.0).evaluate(0.9), "below target");
         assert_eq!(SuiteTarget::AtMost(1.0).evaluate(f64::NAN), "above target");

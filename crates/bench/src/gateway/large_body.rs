@@ -9,7 +9,7 @@ use std::{
 };
 use tidegate_bench::{
     process::LOAD_CORE,
-    proxy::{BenchServer, ClientProtocol, compare_servers},
+    proxy::{BenchServer, ClientProtocol, NginxSettings, compare_servers},
 };
 
 pub(crate) const ABOUT: &str =
@@ -21,8 +21,8 @@ const DOWNLOADS: u64 = 10;
 
 pub(crate) fn measure() -> BenchResult<Measurement> {
     let backend = BenchServer::start_file_backend(BODY_BYTES)?;
-    let unbuffered = (String::new(), "proxy_buffering off;".to_owned());
-    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, unbuffered)?;
+    let unbuffered = NginxSettings { directives: "proxy_buffering off;".to_owned(), ..Default::default() };
+    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, &unbuffered)?;
     let gateway = BenchServer::start_gateway(&backend, ClientProtocol::Http, "")?;
     compare_servers(&gateway, &nginx, "ms per GB", |server| {
         let before = server.cpu_time()?;

@@ -1,7 +1,7 @@
 //! The p99 latency at a rate that both servers sustain, compared with nginx.
 
 use crate::{BenchResult, Measurement, median, paced};
-use tidegate_bench::proxy::{BenchServer, ClientProtocol, ExpectedStatus, run_wrk};
+use tidegate_bench::proxy::{BenchServer, ClientProtocol, ExpectedStatus, NginxSettings, run_wrk};
 
 pub(crate) const ABOUT: &str =
     "p99 latency at 70 % of nginx's throughput, 64 keep-alive connections, over nginx's";
@@ -13,7 +13,7 @@ const LOAD_FRACTION: f64 = 0.7;
 
 pub(crate) fn measure() -> BenchResult<Measurement> {
     let backend = BenchServer::start_backend()?;
-    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, Default::default())?;
+    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, &NginxSettings::default())?;
     let gateway = BenchServer::start_gateway(&backend, ClientProtocol::Http, "")?;
     run_wrk(&gateway, ExpectedStatus::Ok)?;
     let throughput: Vec<f64> =
@@ -29,5 +29,5 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
         theirs.extend([before, after]);
     }
     let figures = format!("{:.0} over {:.0} us at {rate:.0} requests/s", median(&ours), median(&theirs));
-    Ok(Measurement { value: median(&ratios), figures })
+    Ok(Measurement::from_rounds(&ratios, figures))
 }

@@ -3,15 +3,15 @@
 use crate::{BenchResult, Measurement};
 use std::process::{Command, Stdio};
 use tidegate_bench::proxy::{
-    BenchServer, CIPHER_SUITE, ClientProtocol, ExpectedStatus, compare_servers, compare_throughput,
-    run_h2load, run_wrk,
+    BenchServer, CIPHER_SUITE, ClientProtocol, ExpectedStatus, NginxSettings, compare_servers,
+    compare_throughput, run_h2load, run_wrk,
 };
 
 pub(crate) const PLAIN_ABOUT: &str = "requests/s of plain proxying, 64 keep-alive connections, over nginx";
 
 pub(crate) fn measure_plain() -> BenchResult<Measurement> {
     let backend = BenchServer::start_backend()?;
-    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, Default::default())?;
+    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, &NginxSettings::default())?;
     compare_throughput(
         &BenchServer::start_gateway(&backend, ClientProtocol::Http, "")?,
         &nginx,
@@ -23,7 +23,7 @@ pub(crate) const CPU_ABOUT: &str = "processor time per request of plain proxying
 
 pub(crate) fn measure_cpu_plain() -> BenchResult<Measurement> {
     let backend = BenchServer::start_backend()?;
-    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, Default::default())?;
+    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, &NginxSettings::default())?;
     let gateway = BenchServer::start_gateway(&backend, ClientProtocol::Http, "")?;
     compare_servers(&gateway, &nginx, "ns per request", |server| {
         let before = server.cpu_time()?;
@@ -37,7 +37,7 @@ pub(crate) const TLS_ABOUT: &str =
 
 pub(crate) fn measure_tls() -> BenchResult<Measurement> {
     let backend = BenchServer::start_backend()?;
-    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Https, Default::default())?;
+    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Https, &NginxSettings::default())?;
     let gateway = BenchServer::start_gateway(&backend, ClientProtocol::Https, "")?;
     for server in [&nginx, &gateway] {
         check_cipher_suite(server)?;
@@ -64,7 +64,7 @@ pub(crate) const HTTP2_ABOUT: &str =
 
 pub(crate) fn measure_http2() -> BenchResult<Measurement> {
     let backend = BenchServer::start_backend()?;
-    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http2, Default::default())?;
+    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http2, &NginxSettings::default())?;
     let gateway = BenchServer::start_gateway(&backend, ClientProtocol::Http2, "")?;
     compare_servers(&gateway, &nginx, "requests/s", run_h2load)
 }
@@ -76,7 +76,7 @@ pub(crate) fn measure_limit_allowed() -> BenchResult<Measurement> {
     let nginx = BenchServer::start_nginx(
         &backend,
         ClientProtocol::Http,
-        limit_req("1000000r/s", "burst=100000 nodelay"),
+        &limit_req("1000000r/s", "burst=100000 nodelay"),
     )?;
     let gateway =
         BenchServer::start_gateway(&backend, ClientProtocol::Http, &one_rule("1000000/s burst 100000"))?;
@@ -87,7 +87,7 @@ pub(crate) const REJECTED_ABOUT: &str = "one limit per client IP, most rejected,
 
 pub(crate) fn measure_limit_rejected() -> BenchResult<Measurement> {
     let backend = BenchServer::start_backend()?;
-    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, limit_req("1r/m", ""))?;
+    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, &limit_req("1r/m", ""))?;
     let gateway = BenchServer::start_gateway(&backend, ClientProtocol::Http, &one_rule("1/min burst 1"))?;
     compare_throughput(&gateway, &nginx, ExpectedStatus::TooManyRequests)
 }
@@ -146,11 +146,12 @@ pub(crate) fn measure_redis_three() -> BenchResult<Measurement> {
 }
 
 /// The zone of nginx and the directives that use it.
-fn limit_req(rate: &str, options: &str) -> (String, String) {
-    (
-        format!("limit_req_zone $binary_remote_addr zone=each:10m rate={rate};"),
-        format!("limit_req zone=each {options}; limit_req_status 429;"),
-    )
+fn limit_req(rate: &str, options: &str) -> NginxSettings {
+    NginxSettings {
+        zone: format!("limit_req_zone $binary_remote_addr zone=each:10m rate={rate};"),
+        directives: format!("limit_req zone=each {options}; limit_req_status 429;"),
+        ..Default::default()
+    }
 }
 
 /// The equivalent rule of the gateway, without rate limit headers, like nginx.

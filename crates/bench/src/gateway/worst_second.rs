@@ -11,7 +11,7 @@ use std::{
 };
 use tidegate_bench::{
     process::LOAD_CORE,
-    proxy::{BenchServer, ClientProtocol},
+    proxy::{BenchServer, ClientProtocol, NginxSettings},
 };
 
 pub(crate) const ABOUT: &str =
@@ -21,6 +21,8 @@ pub(crate) const ABOUT: &str =
 const RATES: [u64; 4] = [10_000, 100_000, 1_000_000, 100_000_000];
 const CONNECTION_COUNTS: [u64; 2] = [1, 10];
 const DOWNLOAD_TIME: Duration = Duration::from_millis(2_200);
+/// Rounds of the gateway. nginx is measured once, because it is not part of the value.
+const ROUNDS: usize = 2;
 /// A gateway that sends less than this share of the rate does not limit, it fails.
 const MIN_SHARE: f64 = 0.9;
 const FILE_BYTES: u64 = 400_000_000;
@@ -40,22 +42,31 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
         .flat_map(|rate| CONNECTION_COUNTS.map(|count| format!("/{rate}/{count} {}; ", rate / count)))
         .collect();
     let zone = format!("map $uri $share {{ default 1; {rates} }}");
-    let limit = "limit_rate $share; proxy_max_temp_file_size 0;".to_owned();
-    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, (zone, limit))?;
+    let directives = "limit_rate $share; proxy_max_temp_file_size 0;".to_owned();
+    let settings = NginxSettings { zone, directives, ..Default::default() };
+    let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, &settings)?;
 
-    let (mut worst, mut figures) = (0.0_f64, Vec::new());
-    for rate in RATES {
-        for count in CONNECTION_COUNTS {
-            let [ours, theirs] = [&gateway, &nginx].map(|server| worst_second(server, rate, count));
-            let (ours, theirs) = (ours?, theirs?);
+    // Each rate rests while the others are measured.
+    let cases: Vec<(u64, u64)> =
+        CONNECTION_COUNTS.iter().flat_map(|count| RATES.map(|rate| (rate, *count))).collect();
+    let (mut worst_of_rounds, mut highest) = ([0.0_f64; ROUNDS], vec![0.0_f64; cases.len()]);
+    for worst in &mut worst_of_rounds {
+        for ((rate, count), highest) in cases.iter().zip(&mut highest) {
+            let ours = worst_second(&gateway, *rate, *count)?;
             if ours < MIN_SHARE {
                 return Err(format!("the gateway sends {ours:.3} of {rate} B/s").into());
             }
-            worst = worst.max(ours);
-            figures.push(format!("{} kB/s x{count} {ours:.3}, nginx {theirs:.3}", rate / 1_000));
+            *worst = worst.max(ours);
+            *highest = highest.max(ours);
         }
     }
-    Ok(Measurement { value: worst, figures: figures.join("; ") })
+    let mut figures = Vec::new();
+    for ((rate, count), ours) in cases.iter().zip(&highest) {
+        let theirs = worst_second(&nginx, *rate, *count)?;
+        figures.push(format!("{} kB/s x{count} {ours:.3}, nginx {theirs:.3}", rate / 1_000));
+    }
+    let value = worst_of_rounds.into_iter().fold(0.0, f64::max);
+    Ok(Measurement { value, ..Measurement::from_rounds(&worst_of_rounds, figures.join("; ")) })
 }
 
 /// The bytes of the worst second of `count` connections together, over the rate.

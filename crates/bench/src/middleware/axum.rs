@@ -51,14 +51,14 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
         with.push(rates[1]);
         ratios.iter_mut().zip(rates).for_each(|(ratios, rate)| ratios.push(rate / rates[0]));
     }
-    let [_, value, headers, inside, nothing] = ratios.map(|ratios| median(&ratios));
+    let [_, _, headers, inside, nothing] = ratios.each_ref().map(|ratios| median(ratios));
     let figures = format!(
         "{:.0} requests/s with, {:.0} without; with headers {headers:.3}; with headers and added by `Router::layer` {inside:.3}, \
          where a layer that does nothing is {nothing:.3}",
         median(&with),
         median(&without),
     );
-    Ok(Measurement { value, figures })
+    Ok(Measurement::from_rounds(&ratios[1], figures))
 }
 
 fn limit_layer(fields: HeaderStyle) -> BenchResult<LimitLayer> {

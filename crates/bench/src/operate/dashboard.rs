@@ -42,7 +42,7 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
         }
     }
     let figures = format!("{:.0} over {:.0} requests/s", median(&watched), median(&alone));
-    Ok(Measurement { value: median(&ratios), figures })
+    Ok(Measurement::from_rounds(&ratios, figures))
 }
 
 /// A client that reads all events of the dashboard's stream.

@@ -21,15 +21,16 @@ pub(crate) fn measure() -> BenchResult<Measurement> {
     GeneratedLog::new(LOG_BYTES).read_to_end(&mut log)?;
     let log: Arc<[u8]> = log.into();
     let policy: Policy = POLICY.parse()?;
-    let (mut alone, mut replayed) = (Vec::new(), Vec::new());
+    let (mut alone, mut replayed, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        alone.push(parse(&log)?);
-        replayed.push(replay(&log, &policy)?);
+        let (parse_rate, replay_rate) = (parse(&log)?, replay(&log, &policy)?);
+        ratios.push(replay_rate / parse_rate);
+        alone.push(parse_rate);
+        replayed.push(replay_rate);
     }
-    let (alone, replayed) = (median(&alone), median(&replayed));
-    let million = |rate: f64| rate / 1e6;
-    let figures = format!("{:.2} over {:.2} million lines/s", million(replayed), million(alone));
-    Ok(Measurement { value: replayed / alone, figures })
+    let million = |rates: &[f64]| median(rates) / 1e6;
+    let figures = format!("{:.2} over {:.2} million lines/s", million(&replayed), million(&alone));
+    Ok(Measurement::from_rounds(&ratios, figures))
 }
 
 fn open_log(log: &Arc<[u8]>) -> BenchResult<RequestLog> {

@@ -7,7 +7,7 @@ use std::{
     path::Path,
     process::{Command, Stdio},
 };
-use tidegate_bench::{BenchResult, suite::Measurement};
+use tidegate_bench::{BenchResult, interleaved::median, suite::Measurement};
 use tidegate_policy::Policy;
 use tidegate_replay::{
     ReplayProgress,
@@ -19,12 +19,21 @@ pub(crate) const ABOUT: &str = "peak memory of a replay of a generated 10 GB log
 
 const SMALL_LOG_MEGABYTES: u64 = 100;
 const LARGE_LOG_MEGABYTES: u64 = 10_000;
+/// New processes per size; a large log takes half a minute.
+const ROUNDS: usize = 2;
 
 pub(crate) fn measure() -> BenchResult<Measurement> {
-    let (small, large) = (peak_of_child(SMALL_LOG_MEGABYTES)?, peak_of_child(LARGE_LOG_MEGABYTES)?);
-    let megabytes = |bytes: u64| bytes as f64 / (1 << 20) as f64;
-    let figures = format!("{:.1} over {:.1} MB", megabytes(large), megabytes(small));
-    Ok(Measurement { value: large as f64 / small as f64, figures })
+    let (mut small, mut large, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let small_peak = peak_of_child(SMALL_LOG_MEGABYTES)? as f64;
+        let large_peak = peak_of_child(LARGE_LOG_MEGABYTES)? as f64;
+        ratios.push(large_peak / small_peak);
+        small.push(small_peak);
+        large.push(large_peak);
+    }
+    let megabytes = |bytes: &[f64]| median(bytes) / f64::from(1 << 20);
+    let figures = format!("{:.1} over {:.1} MB", megabytes(&large), megabytes(&small));
+    Ok(Measurement::from_rounds(&ratios, figures))
 }
 
 /// Returns the peak memory of a child process.

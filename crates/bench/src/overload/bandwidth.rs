@@ -40,19 +40,17 @@ pub(crate) fn measure_cpu() -> BenchResult<Measurement> {
         limited.push(copy(&runtime, &mut memory, |source| bandwidth.limit_reads(source))?);
         paced.push(copy(&runtime, &mut memory, SleepPaced::new)?);
     }
-    let ratio = |theirs: &[f64]| {
-        let ratios: Vec<f64> = limited.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
-        median(&ratios)
-    };
+    let ratios =
+        |theirs: &[f64]| limited.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect::<Vec<_>>();
     let per_gb = |times: &[f64]| median(times) * 1e3 / (COPY_BYTES as f64 / 1e9);
     let figures = format!(
         "limited {:.0} ms of processor time a GB, paced by sleeps {:.0} ms; {:.3} of a bare copy that never pauses, {:.0} ms",
         per_gb(&limited),
         per_gb(&paced),
-        ratio(&bare),
+        median(&ratios(&bare)),
         per_gb(&bare)
     );
-    Ok(Measurement { value: ratio(&paced), figures })
+    Ok(Measurement::from_rounds(&ratios(&paced), figures))
 }
 
 /// Copies once and returns the CPU time of this process in seconds.

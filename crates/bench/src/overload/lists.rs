@@ -53,7 +53,7 @@ fn compare(percent_v6: u32) -> BenchResult<Measurement> {
         ratios.push(list_time / map_time);
     }
     let figures = format!("list {:.0} ns, HashMap {:.0} ns", median(&ours), median(&theirs));
-    Ok(Measurement { value: median(&ratios), figures })
+    Ok(Measurement::from_rounds(&ratios, figures))
 }
 
 /// Returns the nanoseconds per lookup; half of them must hit.

@@ -5,16 +5,19 @@ use tidegate_core::Micros;
 use tidegate_overload::adaptive::LatencyTarget;
 use tidegate_simulation::{AdaptiveGuard, NoGuard, Scenario, Surge};
 
-/// The number of seeds; the value is their median.
+/// The number of seeds, one per round.
 const SEED_COUNT: u64 = 9;
 
 pub(crate) fn measure_goodput() -> BenchResult<Measurement> {
-    let (mut without, mut with) = (Vec::new(), Vec::new());
+    let (mut without, mut with, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for seed in 1..=SEED_COUNT {
         let scenario = Scenario { seed, ..Scenario::surge(Surge::TenTimes) };
-        without.push(scenario.run(NoGuard).goodput_during_change());
+        let unguarded = scenario.run(NoGuard).goodput_during_change();
         let controller = LatencyTarget::new(Micros::from_millis(20))?;
-        with.push(scenario.run(AdaptiveGuard::new(controller)).goodput_during_change());
+        let guarded = scenario.run(AdaptiveGuard::new(controller)).goodput_during_change();
+        ratios.push(unguarded / guarded);
+        without.push(unguarded);
+        with.push(guarded);
     }
     let (without, with) = (median(&without), median(&with));
     let figures = format!(
@@ -22,5 +25,5 @@ pub(crate) fn measure_goodput() -> BenchResult<Measurement> {
         without * 100.0,
         with * 100.0
     );
-    Ok(Measurement { value: without / with, figures })
+    Ok(Measurement::from_rounds(&ratios, figures))
 }

@@ -1,6 +1,6 @@
 //! governor: GCRA in one word, with a sharded map for keys. Its default hasher is SipHash, its default clock quanta.
 
-use super::{Decide, Peer, PeerQuota, PeerSetup, QuotaPeriod};
+use super::{Called, Decide, Peer, PeerQuota, PeerSetup, QuotaPeriod};
 use crate::{BenchResult, keys::BenchKey};
 use ::governor::{
     DefaultDirectRateLimiter, RateLimiter, clock::DefaultClock, middleware::NoOpMiddleware,
@@ -25,6 +25,11 @@ pub(super) fn keyed_foldhash<K: BenchKey>(setup: &PeerSetup) -> BenchResult<Box<
 /// Without keys.
 pub(super) fn direct(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
     Ok(Box::new(RateLimiter::direct(quota(setup.quota)?)))
+}
+
+/// Without keys, behind a call that is not inlined.
+pub(super) fn direct_called(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
+    Ok(Box::new(Called(RateLimiter::direct(quota(setup.quota)?))))
 }
 
 impl<K: BenchKey, S: BuildHasher + Clone + Send + Sync> Decide<K> for KeyedGovernor<K, S> {

@@ -10,7 +10,7 @@ mod tidegate;
 mod trypema;
 
 use crate::{BenchResult, keys::BenchKey};
-use std::{hint::black_box, time::Duration};
+use std::{fmt, hint::black_box, time::Duration};
 
 /// The reference of every ratio: governor with its default hasher and clock.
 pub(crate) const REFERENCE: &str = "governor";
@@ -19,6 +19,8 @@ pub(crate) const TIDEGATE: &str = "tidegate";
 /// The same limiters, behind a call that is not inlined.
 pub(crate) const REFERENCE_CALLED: &str = "governor, called";
 pub(crate) const TIDEGATE_CALLED: &str = "tidegate, called";
+/// The competitors of the published ratios. A wrong result of one of them ends the run.
+pub(crate) const REQUIRED: [&str; 4] = [TIDEGATE, REFERENCE, TIDEGATE_CALLED, REFERENCE_CALLED];
 /// A lower bound for limiters, not a limiter.
 pub(crate) const FLOOR: &str = "floor: array";
 
@@ -40,9 +42,6 @@ pub(crate) trait Peer<K>: Send + Sync {
     /// separately, so that a decision is not a virtual call.
     fn decide_all(&self, keys: &[K], indexes: &[u32]) -> u64;
 
-    /// The same with a call per decision that is not inlined.
-    fn decide_all_called(&self, keys: &[K], indexes: &[u32]) -> u64;
-
     /// See [`Decide::overflowed`].
     fn overflowed(&self) -> u64;
 }
@@ -56,30 +55,64 @@ impl<K, D: Decide<K>> Peer<K> for D {
         allowed
     }
 
-    fn decide_all_called(&self, keys: &[K], indexes: &[u32]) -> u64 {
-        let decide: fn(&D, &K, u32) -> bool = black_box(D::decide);
-        keys.iter().zip(indexes).map(|(key, index)| u64::from(decide(self, key, *index))).sum()
-    }
-
     fn overflowed(&self) -> u64 {
         Decide::overflowed(self)
     }
 }
 
 /// A limiter behind a call that is not inlined.
-pub(crate) struct CalledPeer<K>(pub(crate) Box<dyn Peer<K>>);
+struct Called<D>(D);
 
-impl<K> Peer<K> for CalledPeer<K> {
-    fn decide_all(&self, keys: &[K], indexes: &[u32]) -> u64 {
-        self.0.decide_all_called(keys, indexes)
+impl<K, D: Decide<K>> Decide<K> for Called<D> {
+    #[inline(always)]
+    fn decide(&self, key: &K, index: u32) -> bool {
+        decide_called(&self.0, key, index)
+    }
+}
+
+#[inline(never)]
+fn decide_called<K, D: Decide<K>>(limiter: &D, key: &K, index: u32) -> bool {
+    limiter.decide(key, index)
+}
+
+/// How a competitor is compiled into the timed loop. Ratios compare equal shapes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallShape {
+    /// Each decision is inlined.
+    Inlined,
+    /// Each decision is a call that is not inlined.
+    Called,
+}
+
+impl CallShape {
+    /// The shape of a competitor.
+    pub(crate) fn from_name(name: &str) -> Self {
+        if [TIDEGATE_CALLED, REFERENCE_CALLED].contains(&name) { Self::Called } else { Self::Inlined }
     }
 
-    fn decide_all_called(&self, keys: &[K], indexes: &[u32]) -> u64 {
-        self.0.decide_all_called(keys, indexes)
+    /// Tidegate in this shape.
+    pub(crate) fn tidegate(self) -> &'static str {
+        match self {
+            Self::Inlined => TIDEGATE,
+            Self::Called => TIDEGATE_CALLED,
+        }
     }
 
-    fn overflowed(&self) -> u64 {
-        self.0.overflowed()
+    /// The reference in this shape.
+    pub(crate) fn reference(self) -> &'static str {
+        match self {
+            Self::Inlined => REFERENCE,
+            Self::Called => REFERENCE_CALLED,
+        }
+    }
+}
+
+impl fmt::Display for CallShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Inlined => "inlined",
+            Self::Called => "called",
+        })
     }
 }
 
@@ -158,11 +191,8 @@ pub(crate) fn direct_peers() -> Vec<PeerEntry<()>> {
     vec![
         PeerEntry { name: TIDEGATE, make: tidegate::direct },
         PeerEntry { name: REFERENCE, make: governor::direct },
-        PeerEntry { name: TIDEGATE_CALLED, make: |setup| Ok(Box::new(CalledPeer(tidegate::direct(setup)?))) },
-        PeerEntry {
-            name: REFERENCE_CALLED,
-            make: |setup| Ok(Box::new(CalledPeer(governor::direct(setup)?))),
-        },
+        PeerEntry { name: TIDEGATE_CALLED, make: tidegate::direct_called },
+        PeerEntry { name: REFERENCE_CALLED, make: governor::direct_called },
         PeerEntry { name: "ratelimit", make: ratelimit::direct },
         PeerEntry { name: "leaky-bucket", make: leaky_bucket::fair },
         PeerEntry { name: "leaky-bucket, unfair", make: leaky_bucket::unfair },

@@ -1,6 +1,6 @@
 //! Tidegate, as a user would use it.
 
-use super::{ClockKind, Decide, Peer, PeerQuota, PeerSetup, QuotaPeriod};
+use super::{Called, ClockKind, Decide, Peer, PeerQuota, PeerSetup, QuotaPeriod};
 use crate::{BenchResult, keys::BenchKey};
 use ::tidegate::{Capacity, Clock, DirectLimiter, Limiter};
 
@@ -15,9 +15,16 @@ pub(super) fn keyed<K: BenchKey>(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<
 
 /// One bucket.
 pub(super) fn direct(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
-    let limiter =
-        DirectLimiter::builder().clock(clock(setup.clock)).build(quota_text(setup.quota).as_str())?;
-    Ok(Box::new(limiter))
+    Ok(Box::new(one_bucket(setup)?))
+}
+
+/// One bucket, behind a call that is not inlined.
+pub(super) fn direct_called(setup: &PeerSetup) -> BenchResult<Box<dyn Peer<()>>> {
+    Ok(Box::new(Called(one_bucket(setup)?)))
+}
+
+fn one_bucket(setup: &PeerSetup) -> BenchResult<DirectLimiter> {
+    Ok(DirectLimiter::builder().clock(clock(setup.clock)).build(quota_text(setup.quota).as_str())?)
 }
 
 impl<K: BenchKey> Decide<K> for Limiter {

@@ -5,5 +5,7 @@ mod servers;
 mod wrk;
 
 pub use http2_load::run_h2load;
-pub use servers::{BenchServer, CIPHER_SUITE, ClientProtocol, REQUEST, RESPONSE_END, exchange, serve};
+pub use servers::{
+    BenchServer, CIPHER_SUITE, ClientProtocol, NginxSettings, REQUEST, RESPONSE_END, exchange, serve,
+};
 pub use wrk::{ExpectedStatus, WrkRun, compare_servers, compare_throughput, run_wrk};

@@ -32,6 +32,27 @@ pub struct BenchServer {
     directory: Option<PathBuf>,
 }
 
+/// The settings of nginx as a proxy.
+#[derive(Clone, Debug)]
+pub struct NginxSettings {
+    /// The declaration of a zone.
+    pub zone: String,
+    /// The directives of its only location, in addition to those of the proxy.
+    pub directives: String,
+    /// Its `worker_connections`, of clients and of the backend together. nginx allocates memory for all of them at start, and
+    /// closes idle connections while less than a sixteenth of them is free.
+    pub connections: u32,
+}
+
+impl Default for NginxSettings {
+    fn default() -> Self {
+        Self { zone: String::new(), directives: String::new(), connections: 1_024 }
+    }
+}
+
+/// The `worker_connections` of a backend, which is not measured.
+const BACKEND_CONNECTIONS: u32 = 16_384;
+
 /// How clients connect to a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientProtocol {
@@ -49,13 +70,13 @@ pub const CIPHER_SUITE: &str = "TLS_AES_256_GCM_SHA384";
 impl BenchServer {
     /// Starts an nginx backend that responds with two bytes.
     pub fn start_backend() -> BenchResult<Self> {
-        Self::launch_nginx(LOAD_CORE, ClientProtocol::Http, "", "return 200 \"ok\";")
+        Self::start_nginx_backend("return 200 \"ok\";")
     }
 
     /// Starts an nginx backend that responds to every request with a file of this size.
     pub fn start_file_backend(bytes: u64) -> BenchResult<Self> {
         let location = "root file; rewrite ^ /data break; sendfile on;";
-        let backend = Self::launch_nginx(LOAD_CORE, ClientProtocol::Http, "", location)?;
+        let backend = Self::start_nginx_backend(location)?;
         let folder = backend.directory.as_deref().unwrap_or(Path::new("")).join("file");
         fs::create_dir(&folder)?;
         // Without content, so that the file takes no room.
@@ -63,18 +84,24 @@ impl BenchServer {
         Ok(backend)
     }
 
-    /// Starts an nginx proxy. `zone` and `limit` are the declaration of its zone and the directives that use it.
+    fn start_nginx_backend(location: &str) -> BenchResult<Self> {
+        Self::launch_nginx(LOAD_CORE, ClientProtocol::Http, BACKEND_CONNECTIONS, "", location)
+    }
+
+    /// Starts an nginx proxy.
     pub fn start_nginx(
         backend: &Self,
         clients: ClientProtocol,
-        (zone, limit): (String, String),
+        settings: &NginxSettings,
     ) -> BenchResult<Self> {
+        let NginxSettings { zone, directives, connections } = settings;
         let upstream = format!(
             "upstream backend {{ server {}; keepalive 128; keepalive_requests 1000000000; }} {zone}",
             backend.address
         );
         let forward = "proxy_pass http://backend; proxy_http_version 1.1; proxy_set_header Connection \"\";";
-        Self::launch_nginx(MEASURED_CORE, clients, &upstream, &format!("{limit} {forward}"))
+        let location = format!("{directives} {forward}");
+        Self::launch_nginx(MEASURED_CORE, clients, *connections, &upstream, &location)
     }
 
     /// Starts a gateway with these rules. Like nginx with this configuration, it adds no forwarded headers.
@@ -113,6 +140,7 @@ impl BenchServer {
     fn launch_nginx(
         core: &str,
         clients: ClientProtocol,
+        connections: u32,
         upstream: &str,
         location: &str,
     ) -> BenchResult<Self> {
@@ -133,7 +161,7 @@ impl BenchServer {
         };
         let text = format!(
             "daemon off; master_process off; worker_processes 1; pid pid; error_log stderr crit;\n\
-             events {{ worker_connections 32768; }}\n\
+             events {{ worker_connections {connections}; }}\n\
              http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 600s; {upstream}\n\
              client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;\n\
              uwsgi_temp_path uwsgi; scgi_temp_path scgi;\n\
@@ -159,6 +187,11 @@ impl BenchServer {
     /// The processor time in nanoseconds.
     pub fn cpu_time(&self) -> BenchResult<u64> {
         self.process.cpu_time()
+    }
+
+    /// The number of its open files, including its connections.
+    pub fn open_files(&self) -> BenchResult<usize> {
+        self.process.open_files()
     }
 
     /// The resident memory in bytes.

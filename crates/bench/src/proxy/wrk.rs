@@ -1,12 +1,7 @@
 //! The throughput of a server under wrk.
 
 use super::BenchServer;
-use crate::{
-    BenchResult,
-    interleaved::{median, quartiles},
-    process::LOAD_CORE,
-    suite::Measurement,
-};
+use crate::{BenchResult, interleaved::median, process::LOAD_CORE, suite::Measurement};
 use std::process::Command;
 
 /// The expected status of the responses.
@@ -50,10 +45,8 @@ pub fn compare_servers(
             their_figures.extend([before, after]);
         }
     }
-    let [low, value, high] = quartiles(&ratios);
     let (ours, theirs) = (median(&our_figures), median(&their_figures));
-    let figures = format!("{ours:.0} over {theirs:.0} {unit}; half of the rounds {low:.2} to {high:.2}");
-    Ok(Measurement { value, figures })
+    Ok(Measurement::from_rounds(&ratios, format!("{ours:.0} over {theirs:.0} {unit}")))
 }
 
 /// The result of a run of wrk.

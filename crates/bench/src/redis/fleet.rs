@@ -1,5 +1,6 @@
 //! Four processes that request ten times their quota, with prefetched tokens.
 
+use crate::cases::LONG_ROUNDS;
 use std::{
     env,
     process::{Command, Stdio},
@@ -16,8 +17,31 @@ const RUN_DURATION: Duration = Duration::from_secs(6);
 const RATE: u64 = 5_000;
 const BURST: u64 = 1_000;
 
-/// Measures the admissions over the exact quota, by the server's clock.
+/// Measures the admissions over the exact quota; the value is the highest of the rounds.
 pub(crate) fn measure_admitted_over_quota(server: &RedisServer) -> BenchResult<Measurement> {
+    measure_rounds(server, f64::max)
+}
+
+/// Measures the used share of the quota; the value is the lowest of the rounds.
+pub(crate) fn measure_used_quota(server: &RedisServer) -> BenchResult<Measurement> {
+    measure_rounds(server, f64::min)
+}
+
+fn measure_rounds(server: &RedisServer, worse: fn(f64, f64) -> f64) -> BenchResult<Measurement> {
+    let (mut ratios, mut figures) = (Vec::new(), Vec::new());
+    for round in 0..LONG_ROUNDS {
+        // The bucket of each round is full at the start.
+        let key = format!("fleet-{}-{round}", std::process::id());
+        let (admitted, quota, seconds) = run_fleet(server, &key)?;
+        figures.push(format!("{admitted} admitted, {quota:.0} allowed in {seconds:.2} s"));
+        ratios.push(admitted as f64 / quota);
+    }
+    let value = ratios.iter().copied().reduce(worse).unwrap_or(f64::NAN);
+    Ok(Measurement { value, ..Measurement::from_rounds(&ratios, figures.join("; ")) })
+}
+
+/// Returns the admissions of all processes, the exact quota, and the time in seconds by the server's clock.
+fn run_fleet(server: &RedisServer, key: &str) -> BenchResult<(u64, f64, f64)> {
     let time = || -> BenchResult<u64> {
         let reply = server.command(&["TIME"])?;
         let part = |index: usize| -> BenchResult<u64> {
@@ -26,14 +50,11 @@ pub(crate) fn measure_admitted_over_quota(server: &RedisServer) -> BenchResult<M
         };
         Ok(part(0)? * 1_000_000 + part(1)?)
     };
-    let (url, key) = (server.url(), format!("fleet-{}", std::process::id()));
+    let url = server.url();
     let before = time()?;
     let members: Vec<_> = (0..PROCESSES)
         .map(|_| {
-            Command::new(env::current_exe()?)
-                .args(["fleet-member", &url, &key])
-                .stdout(Stdio::piped())
-                .spawn()
+            Command::new(env::current_exe()?).args(["fleet-member", &url, key]).stdout(Stdio::piped()).spawn()
         })
         .collect::<std::io::Result<_>>()?;
     let mut admitted = 0_u64;
@@ -41,11 +62,9 @@ pub(crate) fn measure_admitted_over_quota(server: &RedisServer) -> BenchResult<M
         let output = member.wait_with_output()?;
         admitted += String::from_utf8_lossy(&output.stdout).trim().parse::<u64>()?;
     }
-    let elapsed = time()? - before;
+    let seconds = (time()? - before) as f64 / 1e6;
     // The processes need time to start and to stop, in which the quota grows unused.
-    let quota = BURST as f64 + RATE as f64 * elapsed as f64 / 1e6;
-    let figures = format!("{admitted} admitted, {quota:.0} allowed in {:.2} s", elapsed as f64 / 1e6);
-    Ok(Measurement { value: admitted as f64 / quota, figures })
+    Ok((admitted, BURST as f64 + RATE as f64 * seconds, seconds))
 }
 
 /// Runs one process of the fleet and prints the number of its admissions.

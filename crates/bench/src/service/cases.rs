@@ -86,7 +86,7 @@ fn compare(
         }
     }
     let figures = format!("{:.3} over {:.3} {unit}", median(&our_rates), median(&their_rates));
-    Ok(Measurement { value: median(&ratios), figures })
+    Ok(Measurement::from_rounds(&ratios, figures))
 }
 
 /// A folder with a limits file, deleted on drop.

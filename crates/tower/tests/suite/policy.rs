@@ -185,8 +185,8 @@ fn expected_response(
         PolicyResult::Rejected(rejection) => match rejection.action {
             RejectAction::Response(answer) => {
                 let headers =
-                    answer.headers.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned()));
-                (answer.status, headers.collect(), answer.body)
+                    answer.headers.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+                (answer.status, headers.collect(), answer.body.clone())
             }
             RejectAction::Drop => (444, vec![("connection".to_owned(), "close".to_owned())], String::new()),
             RejectAction::Upstream(_) => panic!("no upstream fallbacks"),
