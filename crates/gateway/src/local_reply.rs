@@ -5,6 +5,7 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use std::sync::Arc;
+use tidegate_policy::head::is_hop_by_hop;
 use tidegate_rule::RejectionResponse;
 
 /// A response of the gateway itself, without a server.
@@ -35,11 +36,13 @@ impl LocalReply {
 impl From<Response<Bytes>> for LocalReply {
     fn from(response: Response<Bytes>) -> Self {
         let (parts, body) = response.into_parts();
-        Self { head: ParsedResponse::from(&parts), body }
+        let mut head = ParsedResponse::from(&parts);
+        head.fields.retain(|name, _| !is_connection_field(name));
+        Self { head, body }
     }
 }
 
-/// Converts the response. Headers that HTTP does not allow are left out.
+/// Converts the response. Headers that HTTP does not allow, and those of the connection, are left out.
 impl From<&RejectionResponse> for LocalReply {
     fn from(rejection: &RejectionResponse) -> Self {
         let mut head = ParsedResponse::default();
@@ -48,7 +51,10 @@ impl From<&RejectionResponse> for LocalReply {
         // With room for the fields that are added when it is sent.
         head.fields.reserve(rejection.headers.len() + 3, bytes + 96);
         for (name, value) in &rejection.headers {
-            if is_field_name(name) && HeaderValue::from_bytes(value.as_bytes()).is_ok() {
+            if is_field_name(name)
+                && !is_connection_field(&name.as_bytes().to_ascii_lowercase())
+                && HeaderValue::from_bytes(value.as_bytes()).is_ok()
+            {
                 head.fields.push(name.as_bytes(), value.as_bytes());
             }
         }
@@ -62,7 +68,7 @@ pub(crate) struct ReplyCache {
 }
 
 struct CachedReply {
-    /// Kept, so that no other rejection has its address.
+    /// Owned, so that no other rejection has its address.
     rejection: Arc<RejectionResponse>,
     reply: Arc<LocalReply>,
 }
@@ -87,6 +93,11 @@ impl Default for ReplyCache {
     fn default() -> Self {
         Self { slots: [const { ArcSwapOption::const_empty() }; CACHED_REPLIES] }
     }
+}
+
+/// Whether a field describes the connection or the length of the body. These are set when the response is sent.
+fn is_connection_field(name: &[u8]) -> bool {
+    name == b"content-length" || is_hop_by_hop(name)
 }
 
 /// Whether a header may have this name. The usual names of rejections need no parsing.
@@ -114,9 +125,13 @@ mod tests {
     fn rejection_has_the_same_fields_in_both_representations() {
         let mut rejection = RejectionResponse::new(99).header("x-note", "é").text("wait");
         rejection.headers.push(("x bad".into(), "a".into()));
+        rejection.headers.push(("Content-Length".into(), "3".into()));
+        rejection.headers.push(("transfer-encoding".into(), "chunked".into()));
         rejection.headers.push(("x-bad".into(), "a\r\nset-cookie: b".into()));
         let reply = LocalReply::from(&rejection);
         let converted = LocalReply::from(Response::<Bytes>::from(rejection));
+        let names: Vec<_> = reply.head.fields.iter().map(|(name, _)| name).collect();
+        assert_eq!(names, [&b"x-note"[..], b"content-type"]);
         assert_eq!((reply.head, reply.body), (converted.head, converted.body));
     }
 }

@@ -7,6 +7,7 @@ use super::{
     values::{unknown_word_error, write_duration},
 };
 use crate::{
+    head::is_hop_by_hop,
     map_schema::{
         MapSchema, OutputValue, TextKind, ValueSchema, duration, field, key, with_default, with_example,
         without,
@@ -359,6 +360,13 @@ impl PolicyReader<'_> {
             let Some(value) = reader.scalar(node) else { return };
             match header_name(&name.text) {
                 Err(mistake) => reader.report_error(name.span, mistake.problem, mistake.fix),
+                Ok(header) if is_connection_header(&header) => {
+                    reader.report_error(
+                        name.span,
+                        format!("`{header}` is a header of the connection"),
+                        "remove it; it is set when the response is sent",
+                    );
+                }
                 Ok(_) if value.chars().any(|c| c.is_control() && c != '\t') => {
                     reader.report_error(
                         node.span,
@@ -380,6 +388,11 @@ impl PolicyReader<'_> {
         });
         headers
     }
+}
+
+/// Whether a header describes the connection or the length of the body.
+fn is_connection_header(name: &str) -> bool {
+    name == "content-length" || is_hop_by_hop(name.as_bytes())
 }
 
 pub(super) fn write_on_limit(on_limit: &OnLimit) -> Option<OutputValue> {
