@@ -18,6 +18,9 @@ pub fn parse_request(input: &[u8], request: &mut ParsedRequest) -> Result<(), He
     let (Some(method), Some(target)) = (parsed.method, parsed.path) else {
         return Err(HeadError::Malformed("invalid request line"));
     };
+    if target.len() > MAX_TARGET_LEN {
+        return Err(HeadError::HeaderTooLarge);
+    }
     if !is_valid_target(target) {
         return Err(HeadError::Malformed("invalid character in the request target"));
     }
@@ -53,8 +56,7 @@ pub fn request_keeps_alive(request: &ParsedRequest) -> bool {
 /// Whether all characters may occur in a request target. Some that RFC 3986 does not allow are accepted, because common clients
 /// send them unescaped; `http::Uri`, which carries the target to a server with HTTP/2, accepts them too.
 fn is_valid_target(target: &str) -> bool {
-    target.len() <= MAX_TARGET_LEN
-        && (target.bytes().all(|byte| TARGET_CHARACTERS[byte as usize]) || is_rare_target(target))
+    target.bytes().all(|byte| TARGET_CHARACTERS[byte as usize]) || is_rare_target(target)
 }
 
 /// Whether a target with a character that `http::Uri` accepts only in the path or only in the query is valid.
@@ -128,6 +130,7 @@ mod tests {
     #[test]
     fn invalid_heads_have_a_status() {
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(101));
+        let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(MAX_TARGET_LEN));
         for (head, status) in [
             ("GET / HTTP/2.0\r\n\r\n", 505),
             ("GET / HTTP/1.2\r\n\r\n", 505),
@@ -153,6 +156,7 @@ mod tests {
             ("GET / HTTP/1.1\r\na: b\rc\r\n\r\n", 400),
             ("GET / HTTP/1.1\r\na: b\0\r\n\r\n", 400),
             (&many, 431),
+            (&long, 431),
         ] {
             assert_eq!(parse(head).map_err(HeadError::status), Err(status), "{head:?}");
         }
@@ -179,7 +183,9 @@ mod tests {
         }
         for len in [MAX_TARGET_LEN, MAX_TARGET_LEN + 1] {
             let target = format!("/{}", "a".repeat(len - 1));
-            assert_eq!(is_valid_target(&target), PathAndQuery::try_from(&*target).is_ok(), "{len}");
+            let head = format!("GET {target} HTTP/1.1\r\n\r\n");
+            let is_valid = parse_request(head.as_bytes(), &mut ParsedRequest::default()).is_ok();
+            assert_eq!(is_valid, PathAndQuery::try_from(&*target).is_ok(), "{len}");
         }
     }
 }
