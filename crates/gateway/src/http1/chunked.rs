@@ -21,13 +21,10 @@ enum ChunkState {
         size: u64,
         digits: u8,
     },
-    /// In the spaces before an extension.
-    SpaceBeforeExtension {
+    /// In the extensions, which are ignored.
+    Extensions {
         size: u64,
-    },
-    /// In an extension, which is ignored.
-    Extension {
-        size: u64,
+        part: ExtensionPart,
     },
     /// Before the line feed after a size.
     SizeLineFeed {
@@ -40,6 +37,55 @@ enum ChunkState {
     DataLineFeed,
     /// In the trailer section.
     Trailers,
+}
+
+/// A part of `BWS ";" BWS name [ BWS "=" BWS value ]`; a value is a token or a quoted string.
+#[derive(Clone, Copy, Debug)]
+enum ExtensionPart {
+    BeforeSemicolon,
+    BeforeName,
+    Name,
+    BeforeEquals,
+    BeforeValue,
+    Token,
+    Quoted,
+    /// After a backslash in a quoted string.
+    Escaped,
+    AfterQuoted,
+}
+
+impl ExtensionPart {
+    /// The part after a byte; `None` if the byte is invalid.
+    fn next(self, byte: u8) -> Option<Self> {
+        let is_quotable = matches!(byte, b'\t' | b' '..=b'~' | 0x80..);
+        Some(match (self, byte) {
+            (Self::Quoted, b'"') => Self::AfterQuoted,
+            (Self::Quoted, b'\\') => Self::Escaped,
+            (Self::Quoted | Self::Escaped, _) if is_quotable => Self::Quoted,
+            (Self::BeforeName | Self::BeforeEquals | Self::BeforeValue, b' ' | b'\t') => self,
+            (Self::Name, b' ' | b'\t') => Self::BeforeEquals,
+            (Self::BeforeSemicolon | Self::Token | Self::AfterQuoted, b' ' | b'\t') => Self::BeforeSemicolon,
+            (
+                Self::BeforeSemicolon | Self::Name | Self::BeforeEquals | Self::Token | Self::AfterQuoted,
+                b';',
+            ) => Self::BeforeName,
+            (Self::Name | Self::BeforeEquals, b'=') => Self::BeforeValue,
+            (Self::BeforeValue, b'"') => Self::Quoted,
+            (Self::BeforeName | Self::Name, _) if is_token_byte(byte) => Self::Name,
+            (Self::BeforeValue | Self::Token, _) if is_token_byte(byte) => Self::Token,
+            _ => return None,
+        })
+    }
+
+    /// Whether an extension may end here.
+    fn is_complete(self) -> bool {
+        matches!(self, Self::Name | Self::Token | Self::AfterQuoted)
+    }
+}
+
+/// Whether a byte may occur in a token (RFC 9110, 5.6.2).
+fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 /// The maximum number of bytes of all extensions of a body: there is no use for them, and they are not forwarded.
@@ -99,18 +145,14 @@ impl ChunkedDecoder {
                 ChunkState::Size { size: size << 4 | u64::from(digit), digits: digits + 1 }
             }
             (ChunkState::Size { digits: 0, .. }, _) => return Err(BodyError("chunk without a size")),
-            (ChunkState::Size { size, .. } | ChunkState::Extension { size }, b'\r') => {
+            (ChunkState::Size { size, .. }, b'\r') => ChunkState::SizeLineFeed { size },
+            (ChunkState::Size { size, .. }, _) => {
+                self.next_extension_part(size, ExtensionPart::BeforeSemicolon, byte)?
+            }
+            (ChunkState::Extensions { size, part }, b'\r') if part.is_complete() => {
                 ChunkState::SizeLineFeed { size }
             }
-            (ChunkState::Size { size, .. } | ChunkState::SpaceBeforeExtension { size }, b' ' | b'\t') => {
-                self.count_extension()?;
-                ChunkState::SpaceBeforeExtension { size }
-            }
-            (ChunkState::Size { size, .. } | ChunkState::SpaceBeforeExtension { size }, b';')
-            | (ChunkState::Extension { size }, b'\t' | b' '..=b'~' | 0x80..) => {
-                self.count_extension()?;
-                ChunkState::Extension { size }
-            }
+            (ChunkState::Extensions { size, part }, _) => self.next_extension_part(size, part, byte)?,
             (ChunkState::SizeLineFeed { size: 0 }, b'\n') => ChunkState::Trailers,
             (ChunkState::SizeLineFeed { size }, b'\n') => ChunkState::Data(size),
             (ChunkState::DataCarriageReturn, b'\r') => ChunkState::DataLineFeed,
@@ -122,12 +164,19 @@ impl ChunkedDecoder {
         })
     }
 
-    fn count_extension(&mut self) -> Result<(), BodyError> {
+    fn next_extension_part(
+        &mut self,
+        size: u64,
+        part: ExtensionPart,
+        byte: u8,
+    ) -> Result<ChunkState, BodyError> {
         self.extension_bytes += 1;
         if self.extension_bytes > MAX_EXTENSION_BYTES {
-            Err(BodyError("chunk extensions too long"))
-        } else {
-            Ok(())
+            return Err(BodyError("chunk extensions too long"));
+        }
+        match part.next(byte) {
+            Some(part) => Ok(ChunkState::Extensions { size, part }),
+            None => Err(BodyError("invalid character in a chunk size")),
         }
     }
 
@@ -222,6 +271,7 @@ mod tests {
             ("003\r\nabc\r\n0\r\n\r\n", "abc"),
             ("A\r\n0123456789\r\n0\r\n\r\n", "0123456789"),
             ("1;x=\"y z\"\r\na\r\n1 ;x\r\nb\r\n0;end\r\n\r\n", "ab"),
+            ("1 \t; x = \"\\\";\" ;y=z ; z;w\r\na\r\n0\r\n\r\n", "a"),
             ("0\r\n\r\n", ""),
         ] {
             assert_eq!(decode(input.as_bytes()), Ok((expected.as_bytes().to_vec(), None)), "{input:?}");
@@ -239,6 +289,15 @@ mod tests {
             ("3x\r\n", "invalid character in a chunk size"),
             ("3 \r\nabc\r\n", "invalid character in a chunk size"),
             ("3\nabc\r\n", "invalid character in a chunk size"),
+            ("3;\r\nabc\r\n", "invalid character in a chunk size"),
+            ("3;;x\r\nabc\r\n", "invalid character in a chunk size"),
+            ("3;=x\r\nabc\r\n", "invalid character in a chunk size"),
+            ("3;x=\r\nabc\r\n", "invalid character in a chunk size"),
+            ("3;x \r\nabc\r\n", "invalid character in a chunk size"),
+            ("3;x y\r\nabc\r\n", "invalid character in a chunk size"),
+            ("3;x=\"y\r\nabc\r\n", "invalid character in a chunk size"),
+            ("3;x=\"y\\\r\nabc\r\n", "invalid character in a chunk size"),
+            ("3;x=\"y\"z\r\nabc\r\n", "invalid character in a chunk size"),
             ("3\rabc\r\n", "invalid character in a chunk size"),
             ("3;x\nabc\r\n", "invalid character in a chunk size"),
             ("3;\0\r\nabc\r\n", "invalid character in a chunk size"),

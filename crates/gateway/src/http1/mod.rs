@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   bytes ──▶ HeadScanner ──▶ parse_request ──▶ ParsedRequest ──▶ write_request ──▶ bytes
-//!         ──▶ BodyDecoder ──▶ data, trailers ──▶ write_chunk_start, write_trailers ──▶ bytes
+//!         ──▶ BodyDecoder ──▶ data, trailers ──▶ write_chunk_start, write_last_chunk ──▶ bytes
 //! ```
 //!
-//! The parser accepts what RFC 9112 allows, and nothing else: a line ends with CR LF, a field name is followed by a colon, and the
-//! end of a body is unambiguous. `httparse` checks the characters of heads. docs/http1.md lists what is rejected, with its status.
+//! The parser accepts what RFC 9112 allows, and some characters of targets that clients send unescaped. A line ends with CR LF, a
+//! field name is followed by a colon, and the end of a body is unambiguous. `httparse` checks the characters of heads.
+//! docs/http1.md lists what is rejected, with its status.
 
 mod body;
 mod chunked;
