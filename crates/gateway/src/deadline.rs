@@ -93,8 +93,23 @@ impl Deadline {
     }
 
     #[inline]
+    pub(crate) fn is_set(&self) -> bool {
+        self.entry.at.get() != NEVER
+    }
+
+    #[inline]
     pub(crate) fn is_expired(&self) -> bool {
         self.entry.at.get() <= self.deadlines.now()
+    }
+
+    /// Wakes the registered task.
+    pub(crate) fn wake(&self) {
+        self.entry.wake();
+    }
+
+    /// Whether the task is the registered one.
+    pub(crate) fn is_registered(&self, context: &Context<'_>) -> bool {
+        self.entry.waker.borrow().as_ref().is_some_and(|known| known.will_wake(context.waker()))
     }
 
     /// Registers the task to wake.

@@ -19,6 +19,15 @@ pub(crate) struct SendBuffer {
     frame: Bytes,
     /// The position of the frame in the bytes.
     frame_position: usize,
+    flush: FlushState,
+}
+
+/// Whether the writer has sent everything. A TLS connection has a buffer of its own.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum FlushState {
+    #[default]
+    Flushed,
+    Unflushed,
 }
 
 /// The largest frame that is copied.
@@ -31,14 +40,21 @@ const MAX_RETAINED: usize = 8_192;
 impl SendBuffer {
     /// Whether everything is sent.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(crate) fn is_sent(&self) -> bool {
+        self.is_empty() && self.flush == FlushState::Flushed
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
         self.bytes.len() == self.sent && self.frame.is_empty()
     }
 
     /// Whether a frame may be appended before the next flush.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.frame.is_empty() && self.bytes.len() - self.sent < MAX_BUFFERED
+        self.frame.is_empty()
+            && self.bytes.len() - self.sent < MAX_BUFFERED
+            && self.flush == FlushState::Flushed
     }
 
     /// The buffer, to append to.
@@ -76,6 +92,7 @@ impl SendBuffer {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         while !self.is_empty() {
+            self.flush = FlushState::Unflushed;
             let written = match self.frame.is_empty() {
                 true => ready!(Pin::new(&mut *io).poll_write(context, &self.bytes[self.sent..]))?,
                 false => {
@@ -92,7 +109,9 @@ impl SendBuffer {
         self.sent = 0;
         self.bytes.clear();
         self.bytes.shrink_to(MAX_RETAINED);
-        Pin::new(io).poll_flush(context)
+        ready!(Pin::new(io).poll_flush(context))?;
+        self.flush = FlushState::Flushed;
+        Poll::Ready(Ok(()))
     }
 
     /// Removes bytes from the start.
@@ -117,13 +136,17 @@ mod tests {
     use super::*;
     use std::task::Waker;
 
-    /// Accepts at most three bytes at a time.
-    struct SlowWriter(Vec<u8>);
+    /// Accepts at most three bytes at a time. The first flush of everything must wait.
+    #[derive(Default)]
+    struct SlowWriter {
+        written: Vec<u8>,
+        flushes: usize,
+    }
 
     impl AsyncWrite for SlowWriter {
         fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
             let length = from.len().min(3);
-            self.0.extend_from_slice(&from[..length]);
+            self.written.extend_from_slice(&from[..length]);
             Poll::Ready(Ok(length))
         }
 
@@ -136,8 +159,9 @@ mod tests {
             self.poll_write(context, &all)
         }
 
-        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Ok(()))
+        fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.flushes += 1;
+            if self.flushes == 1 { Poll::Pending } else { Poll::Ready(Ok(())) }
         }
 
         fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -147,16 +171,18 @@ mod tests {
 
     #[test]
     fn buffer_and_frame_are_sent_in_order_by_partial_writes() {
-        let (mut buffer, mut writer) = (SendBuffer::default(), SlowWriter(Vec::new()));
+        let (mut buffer, mut writer) = (SendBuffer::default(), SlowWriter::default());
         let large = Bytes::from(vec![b'x'; MAX_COPIED_FRAME + 1]);
         buffer.bytes_mut().extend_from_slice(b"head");
         buffer.push_frame(Bytes::from_static(b"small"));
         assert!(buffer.has_room());
         buffer.push_chunk(large.clone());
-        assert!(!buffer.has_room() && !buffer.is_empty());
+        assert!(!buffer.has_room() && !buffer.is_sent());
         let mut context = Context::from_waker(Waker::noop());
+        assert!(buffer.poll_flush(&mut writer, &mut context).is_pending());
+        assert!(!buffer.has_room() && !buffer.is_sent());
         assert!(buffer.poll_flush(&mut writer, &mut context).is_ready());
-        assert_eq!(writer.0, [b"headsmall2001\r\n", &large[..], b"\r\n"].concat());
-        assert!(buffer.is_empty() && buffer.has_room());
+        assert_eq!(writer.written, [b"headsmall2001\r\n", &large[..], b"\r\n"].concat());
+        assert!(buffer.is_sent() && buffer.has_room());
     }
 }

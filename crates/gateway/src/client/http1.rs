@@ -6,7 +6,7 @@
 //! ```
 
 use super::{
-    ClientBody, ClientConnection, ClientInput, ClientIo, ConnectionPhase, HttpVersion, Tunnel, WriteState,
+    ClientBody, ClientConnection, ClientInput, ClientIo, ConnectionPhase, HttpVersion, Tunnel,
     transport::{Expectation, Http1Transport, RequestBodyState},
 };
 use crate::{
@@ -118,8 +118,9 @@ impl Http1Connection {
 
     fn poll_deadline(&self) -> Poll<CloseReason> {
         let client = &self.client;
-        match (client.phase.get(), client.write.get()) {
-            (ConnectionPhase::Idle, WriteState::Ready)
+        match (&self.state, client.phase.get()) {
+            // The last response is sent.
+            (ConnectionState::Head, ConnectionPhase::Idle)
                 if client.deadline.is_expired()
                     || client.worker.active_connections.get() > MAX_ACTIVE_CONNECTIONS =>
             {
@@ -145,7 +146,12 @@ impl Http1Connection {
                     }
                     Poll::Ready(Err(_)) => return Poll::Ready(CloseReason::ResponseAborted),
                     Poll::Pending => {
-                        ready!(self.transport.borrow_mut().poll_disconnect(context));
+                        let mut transport = self.transport.borrow_mut();
+                        if !transport.output.is_sent() {
+                            // An interim response. An error is reported when the response is written.
+                            let _ = transport.poll_flush(context);
+                        }
+                        ready!(transport.poll_disconnect(context));
                         return Poll::Ready(CloseReason::ResponseAborted);
                     }
                 },
@@ -196,7 +202,8 @@ impl Http1Connection {
         let expects_continue = request.version == Version::HTTP_11
             && request.fields.may_contain(FieldKinds::HOP_BY_HOP)
             && request.fields.get(b"expect").is_some_and(is_continue);
-        let expectation = if expects_continue { Expectation::Continue } else { Expectation::None };
+        self.transport.borrow_mut().expectation =
+            if expects_continue { Expectation::Continue } else { Expectation::None };
         let info = RequestInfo {
             version: request.version,
             method: if request.method() == "HEAD" { MethodKind::Head } else { MethodKind::Other },
@@ -205,7 +212,7 @@ impl Http1Connection {
         if info.version < Version::HTTP_11 {
             self.client.set_http10();
         }
-        let body = IncomingBody::Http1(ClientBody::new(&self.transport, expectation));
+        let body = IncomingBody::Http1(ClientBody::new(&self.transport));
         let future = proxy::serve_request(self.client.clone(), self.filter.clone(), request, body);
         self.state = ConnectionState::Exchange(future, info);
     }
@@ -244,8 +251,14 @@ impl Http1Connection {
             true => head.fields.get(b"connection"),
             false => None,
         };
+        let mut transport = self.transport.borrow_mut();
+        transport.expectation = Expectation::None;
+        // The rest of the body of the request is not read.
+        let is_body_abandoned =
+            transport.request_body == RequestBodyState::Incomplete && self.client.has_unread_body();
         let is_closing = request.keep_alive == KeepAlive::No
             || framing == OutgoingFraming::UntilClose
+            || is_body_abandoned
             || connection.is_some_and(|option| option == b"close");
         let mut extra: [&[u8]; 3] = [b"", b"", b""];
         if framing == OutgoingFraming::Chunked {
@@ -262,8 +275,9 @@ impl Http1Connection {
         if !has_date && !head.status.is_informational() {
             extra[2] = date.as_bytes();
         }
-        write_response(self.transport.borrow_mut().output.bytes_mut(), request.version, &head, &extra);
+        write_response(transport.output.bytes_mut(), request.version, &head, &extra);
         drop(date);
+        drop(transport);
         self.client.worker.heads.give_response(head);
         self.state = ConnectionState::Response(ResponseInProgress {
             body: (framing != OutgoingFraming::None).then_some(body),
@@ -278,6 +292,9 @@ impl Http1Connection {
         let ConnectionState::Response(response) = state else { return None };
         let keep_alive = response.keep_alive;
         let transport = self.transport.borrow();
+        if transport.request_body == RequestBodyState::Incomplete {
+            self.client.mark_unread_body();
+        }
         let is_reusable =
             keep_alive == KeepAlive::Yes && transport.request_body == RequestBodyState::Complete;
         if !is_reusable || self.client.tunnel.borrow().is_some() {
@@ -291,6 +308,7 @@ impl Http1Connection {
 
     fn end(self, reason: CloseReason) -> Http1End {
         let Self { transport, client, state, .. } = self;
+        let is_responding = matches!(state, ConnectionState::Response(_));
         drop(state);
         let Some(io) = transport.borrow_mut().take_io() else { return Http1End::Closed };
         let tunnel = client.tunnel.take();
@@ -298,14 +316,15 @@ impl Http1Connection {
             (CloseReason::Idle, _) => Http1End::Idle(io),
             (CloseReason::Ended, Some(tunnel)) => Http1End::Tunnel(io, tunnel),
             (CloseReason::Ended, None) => Http1End::Finished(io, client.input.get()),
-            (CloseReason::ResponseAborted, _) => {
+            (CloseReason::ResponseAborted | CloseReason::Timeout, _) => {
                 // An HTTP/1.0 client would take the close for the end of the body, so the connection is reset.
-                if client.version.get() == HttpVersion::Http10 {
+                if client.version.get() == HttpVersion::Http10
+                    && (reason == CloseReason::ResponseAborted || is_responding)
+                {
                     io.reset();
                 }
                 Http1End::Closed
             }
-            (CloseReason::Timeout, _) => Http1End::Closed,
         }
     }
 }
@@ -361,15 +380,23 @@ impl ResponseInProgress {
                     self.body = None;
                 }
             }
-            let mut transport = transport.borrow_mut();
-            if ready!(transport.poll_flush(context)).is_err() {
-                return Poll::Ready(Err(ResponseAborted));
+            let flushed = transport.borrow_mut().poll_flush(context);
+            match flushed {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(ResponseAborted)),
+                Poll::Pending => {
+                    // A client may read the response only after it has sent its request.
+                    if let Some(body) = &mut self.body {
+                        body.poll_upload(context);
+                    }
+                    return Poll::Pending;
+                }
             }
             if self.body.is_none() {
                 return Poll::Ready(Ok(()));
             }
             if is_waiting {
-                return match transport.poll_disconnect(context) {
+                return match transport.borrow_mut().poll_disconnect(context) {
                     Poll::Ready(()) => Poll::Ready(Err(ResponseAborted)),
                     Poll::Pending => Poll::Pending,
                 };
@@ -412,6 +439,7 @@ impl Drop for ActiveConnection {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum CloseReason {
     /// The client has disconnected, or the last response is sent.
     Ended,

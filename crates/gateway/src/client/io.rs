@@ -47,6 +47,11 @@ impl ClientIo {
         }
     }
 
+    /// The connection.
+    pub(super) fn client(&self) -> &ClientConnection {
+        &self.client
+    }
+
     pub(super) fn is_read_closed(&self) -> bool {
         self.read_state == ReadState::Eof
     }
@@ -135,7 +140,13 @@ impl AsyncWrite for ClientIo {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        // A TLS connection accepts bytes that the socket does not.
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        match &flushed {
+            Poll::Pending => self.client.on_write_blocked(),
+            Poll::Ready(_) => self.client.on_flushed(),
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -42,10 +42,12 @@ pub(super) async fn close(mut io: ClientIo, mut input: ClientInput, client: &Cli
                     client.start_linger(LINGER_TIMEOUT.min(end - deadlines.now()));
                 }
                 Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending if input == ClientInput::Done || client.deadline.is_expired() => {
-                    return Poll::Ready(());
+                Poll::Pending => {
+                    // The end of a TLS connection waits until the client reads.
+                    let is_done = input == ClientInput::Done && write_shutdown == WriteShutdown::Complete;
+                    let is_closed = is_done || client.deadline.is_expired();
+                    return if is_closed { Poll::Ready(()) } else { Poll::Pending };
                 }
-                Poll::Pending => return Poll::Pending,
             }
         }
     })

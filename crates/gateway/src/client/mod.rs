@@ -64,6 +64,8 @@ pub(crate) struct ClientConnection {
     version: Cell<HttpVersion>,
     /// The current idle timeout, in milliseconds: until buffers are released, then until the connection is closed.
     idle_timeout: Cell<u64>,
+    /// The end of the last response, in milliseconds.
+    idle_since: Cell<u64>,
     permit: ConnectionPermit,
 }
 
@@ -103,6 +105,7 @@ impl ClientConnection {
         worker.connection_opened();
         let deadline = worker.deadlines.new_deadline();
         deadline.set(worker.settings.idle_timeout);
+        let idle_since = Cell::new(worker.deadlines.now());
         Rc::new(Self {
             worker,
             connection_info,
@@ -119,6 +122,7 @@ impl ClientConnection {
             input: Cell::new(ClientInput::Done),
             version: Cell::new(HttpVersion::Http11),
             idle_timeout: Cell::new(BUFFER_RELEASE_DELAY),
+            idle_since,
             permit,
         })
     }
@@ -139,6 +143,24 @@ impl ClientConnection {
     /// Marks that the client may be sending a body that is not read.
     pub(crate) fn mark_unread_body(&self) {
         self.input.set(ClientInput::Unread);
+    }
+
+    /// Whether the client may be sending a body that is not read.
+    fn has_unread_body(&self) -> bool {
+        self.input.get() == ClientInput::Unread
+    }
+
+    /// Wakes the task of the connection, if another one is running. The body of a request may be polled by the task of an
+    /// HTTP/2 connection to a server.
+    fn wake_from(&self, context: &Context<'_>) {
+        if !self.is_task(context) {
+            self.deadline.wake();
+        }
+    }
+
+    /// Whether this is the task of the connection.
+    fn is_task(&self, context: &Context<'_>) -> bool {
+        self.deadline.is_registered(context)
     }
 
     /// Called when the last byte of a response is sent, or the request is canceled.
@@ -188,6 +210,14 @@ impl ClientConnection {
         }
         self.write_pace.set(pace);
         self.on_write_resumed();
+    }
+
+    /// Called when everything that was written is sent.
+    #[inline]
+    fn on_flushed(&self) {
+        if self.write.get() == WriteState::Blocked {
+            self.on_written(0);
+        }
     }
 
     #[inline]
@@ -247,6 +277,7 @@ impl ClientConnection {
 
     fn start_idle_timeout(&self) {
         if self.write.get() == WriteState::Ready {
+            self.idle_since.set(self.worker.deadlines.now());
             self.deadline.set(self.idle_timeout.get());
         }
     }
@@ -282,7 +313,8 @@ pub(crate) async fn serve(stream: Stream, client: Rc<ClientConnection>, filter: 
             http1::Http1End::Idle(quiet) => {
                 io = quiet;
                 client.forwarded_header_writer.take();
-                client.deadline.set(client.worker.settings.idle_timeout.saturating_sub(BUFFER_RELEASE_DELAY));
+                // A part of a TLS record, which is no request yet, does not extend the timeout.
+                client.deadline.set_from(client.idle_since.get(), client.worker.settings.idle_timeout);
             }
             http1::Http1End::Tunnel(io, tunnel) => return Box::pin(tunnel.copy(io, &client)).await,
         }

@@ -12,7 +12,7 @@ use std::{
     cell::RefCell,
     io,
     rc::Rc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 use tidegate_policy::head::{BodyFraming, HeadError};
 
@@ -24,6 +24,9 @@ pub(super) struct Http1Transport {
     pub(super) output: SendBuffer,
     scanner: HeadScanner,
     pub(super) request_body: RequestBodyState,
+    pub(super) expectation: Expectation,
+    /// The task that waits for the body of the request, if it is not that of the connection.
+    body_waker: Option<Waker>,
 }
 
 /// Whether the body of the current request was received.
@@ -38,10 +41,9 @@ pub(crate) struct ClientBody {
     transport: Rc<RefCell<Http1Transport>>,
     /// `None` if the head is invalid.
     decoder: Option<BodyDecoder>,
-    expectation: Expectation,
 }
 
-/// Whether the client waits for a 100 response before it sends the body.
+/// Whether the client waits for a 100 response before it sends the body. It ends with the first byte of the body or of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expectation {
     Continue,
@@ -66,6 +68,8 @@ impl Http1Transport {
             output: SendBuffer::default(),
             scanner: HeadScanner::default(),
             request_body: RequestBodyState::Complete,
+            expectation: Expectation::None,
+            body_waker: None,
         }))
     }
 
@@ -132,14 +136,73 @@ impl Http1Transport {
     /// Ends the use of the connection. Received bytes are returned to it.
     pub(super) fn take_io(&mut self) -> Option<ClientIo> {
         let mut io = self.io.take()?;
+        if let Some(waker) = self.body_waker.take() {
+            waker.wake();
+        }
         io.unread(self.input.bytes());
         Some(io)
     }
 }
 
+type PolledFrame = Poll<Option<Result<Frame<Bytes>, InvalidClientBody>>>;
+
+impl Http1Transport {
+    /// Polls for the next frame of the body of the current request.
+    fn poll_body(&mut self, decoder: &mut BodyDecoder, context: &mut Context<'_>) -> PolledFrame {
+        loop {
+            let input = self.input.bytes();
+            if !input.is_empty() {
+                self.expectation = Expectation::None;
+            }
+            let Ok((framing, step)) = decoder.decode(&input[..input.len().min(MAX_FRAME_SIZE)]) else {
+                return Poll::Ready(Some(Err(InvalidClientBody)));
+            };
+            self.advance(framing);
+            if decoder.is_complete() {
+                self.request_body = RequestBodyState::Complete;
+            }
+            match step {
+                BodyStep::Data(length) => {
+                    return Poll::Ready(Some(Ok(Frame::data(self.input.split_to(length)))));
+                }
+                BodyStep::Complete(trailers) => {
+                    return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+                }
+                BodyStep::NeedInput => {}
+            }
+            if self.expectation == Expectation::Continue {
+                self.expectation = Expectation::None;
+                self.output.bytes_mut().extend_from_slice(CONTINUE);
+                // The connection sends it, because a socket wakes only one task for writes.
+                self.wake_connection(context);
+            }
+            match self.poll_read(context) {
+                Poll::Ready(Ok(1..)) => {}
+                Poll::Ready(_) => return Poll::Ready(Some(Err(InvalidClientBody))),
+                Poll::Pending => {
+                    self.body_waker = self.is_other_task(context).then(|| context.waker().clone());
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    /// Whether this is not the task of the connection.
+    fn is_other_task(&self, context: &Context<'_>) -> bool {
+        self.io.as_ref().is_some_and(|io| !io.client().is_task(context))
+    }
+
+    /// Wakes the task of the connection, if this is another one.
+    fn wake_connection(&self, context: &Context<'_>) {
+        if let Some(io) = &self.io {
+            io.client().wake_from(context);
+        }
+    }
+}
+
 impl ClientBody {
-    pub(super) fn new(transport: &Rc<RefCell<Http1Transport>>, expectation: Expectation) -> Self {
-        Self { transport: transport.clone(), decoder: None, expectation }
+    pub(super) fn new(transport: &Rc<RefCell<Http1Transport>>) -> Self {
+        Self { transport: transport.clone(), decoder: None }
     }
 
     /// Sets how the body ends.
@@ -165,39 +228,14 @@ impl ClientBody {
     }
 
     /// Polls for the next frame.
-    pub(crate) fn poll_frame(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, InvalidClientBody>>> {
+    pub(crate) fn poll_frame(&mut self, context: &mut Context<'_>) -> PolledFrame {
         let Some(decoder) = &mut self.decoder else { return Poll::Ready(Some(Err(InvalidClientBody))) };
         let mut transport = self.transport.borrow_mut();
-        loop {
-            let input = transport.input.bytes();
-            let Ok((framing, step)) = decoder.decode(&input[..input.len().min(MAX_FRAME_SIZE)]) else {
-                return Poll::Ready(Some(Err(InvalidClientBody)));
-            };
-            transport.advance(framing);
-            if decoder.is_complete() {
-                transport.request_body = RequestBodyState::Complete;
-            }
-            match step {
-                BodyStep::Data(length) => {
-                    return Poll::Ready(Some(Ok(Frame::data(transport.input.split_to(length)))));
-                }
-                BodyStep::Complete(trailers) => {
-                    return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
-                }
-                BodyStep::NeedInput => {}
-            }
-            if self.expectation == Expectation::Continue {
-                self.expectation = Expectation::None;
-                transport.output.bytes_mut().extend_from_slice(CONTINUE);
-            }
-            // The connection reports an error when it writes the response.
-            let _ = transport.poll_flush(context);
-            if !matches!(ready!(transport.poll_read(context)), Ok(1..)) {
-                return Poll::Ready(Some(Err(InvalidClientBody)));
-            }
+        let polled = transport.poll_body(decoder, context);
+        if polled.is_ready() && (decoder.is_complete() || !matches!(polled, Poll::Ready(Some(Ok(_))))) {
+            // From now on the connection waits for the client to disconnect, or it ends.
+            transport.wake_connection(context);
         }
+        polled
     }
 }

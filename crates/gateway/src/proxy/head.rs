@@ -8,8 +8,8 @@ use http::{
 };
 use tidegate_policy::{
     head::{
-        ContentLength, ContentLengthForm, FieldKinds, HeaderFields, ParsedRequest, connection_header_names,
-        is_forwarded_header, is_hop_by_hop, list_elements,
+        ContentLength, ContentLengthForm, FieldKinds, HeaderFields, ParsedRequest, is_forwarded_header,
+        is_hop_by_hop, is_vital, list_elements,
     },
     model::{ForwardedHeaders, Underscores},
 };
@@ -93,9 +93,9 @@ pub(super) fn set_request_id(fields: &mut HeaderFields, id: &RequestId, client: 
     }
 }
 
-/// Removes trailers that only a head may contain (RFC 9110, 6.5.1): some servers merge trailers into the head, which the
+/// Removes trailers of a request that only a head may contain (RFC 9110, 6.5.1): some servers merge trailers into the head, which the
 /// rules did not see.
-pub(super) fn strip_trailers(trailers: HeaderMap, client: &ClientConnection) -> HeaderMap {
+pub(super) fn strip_request_trailers(trailers: &mut HeaderMap, client: &ClientConnection) {
     let is_of_head = |name: &HeaderName| {
         let text = name.as_str().as_bytes();
         matches!(
@@ -105,11 +105,23 @@ pub(super) fn strip_trailers(trailers: HeaderMap, client: &ClientConnection) -> 
             || is_forwarded_header(text)
             || text.contains(&b'_') && client.worker.settings.head_limits.underscores == Underscores::Drop
     };
-    let mut trailers = trailers;
-    while let Some(name) = trailers.keys().find(|name| is_of_head(name)).cloned() {
-        trailers.remove(name);
+    remove_headers(trailers, is_of_head);
+}
+
+/// Removes trailers of a response that describe its body or its connection.
+pub(super) fn strip_response_trailers(trailers: &mut HeaderMap) {
+    remove_headers(trailers, |name| {
+        matches!(
+            *name,
+            CONTENT_LENGTH | header::CONTENT_ENCODING | header::CONTENT_TYPE | header::CONTENT_RANGE
+        ) || is_hop_by_hop(name.as_str().as_bytes())
+    });
+}
+
+fn remove_headers(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool) {
+    while let Some(name) = headers.keys().find(|name| is_removed(name)).cloned() {
+        headers.remove(name);
     }
-    trailers
 }
 
 /// Prepares the head of a request for a server: removes hop-by-hop headers, and adds forwarding headers.
@@ -183,8 +195,7 @@ pub(super) fn prepare_response(response: &mut ParsedResponse, length: Option<u64
     if fields.may_contain(FieldKinds::CONNECTION)
         && !fields.get_all(b"connection").all(|value| matches!(value, b"keep-alive" | b"close"))
     {
-        let names = connection_header_names(fields);
-        fields.retain(|name, _| !names.iter().any(|named| **named == *name));
+        fields.remove_connection_options(|name| !is_vital(name));
     }
     if fields.may_contain(FieldKinds::HOP_BY_HOP) {
         fields.retain(|name, _| !is_hop_by_hop(name));

@@ -206,6 +206,10 @@ impl Exchange {
             else {
                 return Ok(self.fail(ProxyError::BadResponse));
             };
+            // The rest of the request would be data of the new protocol.
+            if !connection.is_request_sent() {
+                return Ok(self.fail(ProxyError::BadResponse));
+            }
             let (stream, received) = connection.into_stream();
             *self.body.client.tunnel.borrow_mut() = Some(Box::new(Tunnel::new(stream, received)));
             return Ok(self.send(head, BodySource::Empty, ResponseOrigin::Server));
@@ -232,7 +236,11 @@ impl Exchange {
         let source = source.throttle(context.rates().download);
         match context.on_response(&mut head) {
             None => body.respond(head, source, by, &id),
-            Some(reply) => local_response(reply, &id, body),
+            Some(reply) => {
+                // It may replace a 101.
+                body.client.tunnel.take();
+                local_response(reply, &id, body)
+            }
         }
     }
 }

@@ -180,15 +180,15 @@ impl Upload {
             self.pace.end_wait(self.client.worker.deadlines.now());
         }
         Poll::Ready(frame.map(|frame| {
-            let frame = frame?;
+            let mut frame = frame?;
             let length = frame.data_ref().map_or(0, |data| data.len() as u64);
             self.pace.add_bytes(length);
             self.remaining =
                 self.remaining.checked_sub(length).ok_or(ProxyError::Head(HeadError::TooLarge))?;
-            Ok(match frame.into_trailers() {
-                Ok(trailers) => Frame::trailers(head::strip_trailers(trailers, &self.client)),
-                Err(frame) => frame,
-            })
+            if let Some(trailers) = frame.trailers_mut() {
+                head::strip_request_trailers(trailers, &self.client);
+            }
+            Ok(frame)
         }))
     }
 

@@ -142,6 +142,16 @@ impl BodySource {
         }
     }
 
+    /// See [`ProxyResponseBody::poll_upload`]. A connection with HTTP/2 has a task of its own.
+    fn poll_upload(&mut self, context: &mut Context<'_>) {
+        match self {
+            Self::Http1(Http1Body { connection: Some(connection), .. }) => connection.poll_upload(context),
+            Self::Throttled(throttled) => throttled.get_mut().poll_upload(context),
+            Self::Copied(copied) => copied.source.poll_upload(context),
+            Self::Http1(_) | Self::Http2(_) | Self::Empty | Self::Text(_) => {}
+        }
+    }
+
     /// Copies the body, if a copy is to be stored.
     pub(super) fn copy_to(self, copy: Option<ResponseCopy>) -> Self {
         match copy {
@@ -258,11 +268,19 @@ impl ProxyResponseBody {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
-        let polled = Pin::new(&mut self.source).poll_frame(context);
-        if let Poll::Ready(Some(Ok(frame))) = &polled {
-            self.telemetry.add_bytes(frame.data_ref().map_or(0, Bytes::len));
+        let mut polled = Pin::new(&mut self.source).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &mut polled {
+            match frame.trailers_mut() {
+                Some(trailers) => head::strip_response_trailers(trailers),
+                None => self.telemetry.add_bytes(frame.data_ref().map_or(0, Bytes::len)),
+            }
         }
         polled
+    }
+
+    /// Sends what is ready of the request, while the client does not read the response.
+    pub(crate) fn poll_upload(&mut self, context: &mut Context<'_>) {
+        self.source.poll_upload(context);
     }
 }
 

@@ -35,8 +35,7 @@ pub(crate) struct UpstreamConnection {
     input: ReceiveBuffer,
     output: SendBuffer,
     scanner: HeadScanner,
-    /// The body of the request, until it is sent.
-    upload: Option<(RequestBody, UploadFraming)>,
+    upload: UploadState,
     /// The body of the response.
     decoder: BodyDecoder,
     reuse: Reuse,
@@ -63,6 +62,14 @@ pub(crate) struct PendingResponse {
 enum HeadKind {
     Interim,
     Final,
+}
+
+/// The state of the body of the request.
+enum UploadState {
+    Complete,
+    Sending(RequestBody, UploadFraming),
+    /// It ended with an error.
+    Failed,
 }
 
 /// How the end of the body of a request is marked.
@@ -113,7 +120,7 @@ impl UpstreamConnection {
             input: ReceiveBuffer::default(),
             output: SendBuffer::default(),
             scanner: HeadScanner::default(),
-            upload: None,
+            upload: UploadState::Complete,
             decoder: BodyDecoder::for_response(ResponseFraming::None),
             reuse: Reuse::Yes,
             interim_responses: 0,
@@ -135,7 +142,7 @@ impl UpstreamConnection {
             _ => b"",
         };
         write_request(self.output.bytes_mut(), &head, coding);
-        self.upload = has_body.then_some((body, framing));
+        self.upload = if has_body { UploadState::Sending(body, framing) } else { UploadState::Complete };
         PendingResponse { connection: self, request: head }
     }
 
@@ -143,11 +150,11 @@ impl UpstreamConnection {
     /// before it closed the connection.
     #[inline]
     fn poll_send(&mut self, context: &mut Context<'_>) -> Result<(), IncompleteUpload> {
-        if self.upload.is_none() && self.output.is_empty() {
+        if self.is_request_sent() {
             return Ok(());
         }
         loop {
-            while let Some((body, framing)) = &mut self.upload
+            while let UploadState::Sending(body, framing) = &mut self.upload
                 && self.output.has_room()
             {
                 let frame = match Pin::new(&mut *body).poll_frame(context) {
@@ -155,24 +162,27 @@ impl UpstreamConnection {
                     Poll::Ready(None) => None,
                     Poll::Ready(Some(Ok(frame))) => Some(frame),
                     Poll::Ready(Some(Err(_))) => {
-                        self.reuse = Reuse::No;
+                        (self.reuse, self.upload) = (Reuse::No, UploadState::Failed);
                         return Err(IncompleteUpload);
                     }
                 };
                 let is_last = frame.as_ref().is_none_or(Frame::is_trailers) || body.is_end_stream();
                 write_frame(&mut self.output, frame, *framing, is_last);
                 if is_last {
-                    self.upload = None;
+                    self.upload = UploadState::Complete;
                 }
             }
-            if self.output.is_empty() {
+            if matches!(self.upload, UploadState::Failed) {
+                return Err(IncompleteUpload);
+            }
+            if self.output.is_sent() {
                 return Ok(());
             }
             match self.output.poll_flush(&mut self.stream, context) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => {
-                    (self.reuse, self.upload) = (Reuse::No, None);
+                    (self.reuse, self.upload) = (Reuse::No, UploadState::Complete);
                     self.output = SendBuffer::default();
                     return Ok(());
                 }
@@ -229,7 +239,7 @@ impl UpstreamConnection {
     pub(crate) fn take_received_body(&mut self, out: &mut Vec<u8>) -> Option<usize> {
         let length = self.decoder.remaining().and_then(|length| usize::try_from(length).ok())?;
         let body = self.input.bytes().get(..length).filter(|body| body.len() <= MAX_COPIED_FRAME)?;
-        if self.upload.is_some() || !self.output.is_empty() {
+        if !self.is_request_sent() {
             return None;
         }
         out.extend_from_slice(body);
@@ -283,8 +293,19 @@ impl UpstreamConnection {
         self.reuse == Reuse::Yes
             && self.decoder.is_complete()
             && self.input.bytes().is_empty()
-            && self.upload.is_none()
-            && self.output.is_empty()
+            && self.is_request_sent()
+    }
+
+    /// Whether the whole request is sent.
+    #[inline]
+    pub(crate) fn is_request_sent(&self) -> bool {
+        matches!(self.upload, UploadState::Complete) && self.output.is_sent()
+    }
+
+    /// Sends what is ready of the request, while the client does not read the response.
+    pub(crate) fn poll_upload(&mut self, context: &mut Context<'_>) {
+        // The next poll of the body reports an incomplete upload again.
+        let _ = self.poll_send(context);
     }
 
     /// Whether the connection has been idle for so long that the server may be closing it.
@@ -301,17 +322,19 @@ impl UpstreamConnection {
             let read = stream.try_read(&mut [0]);
             return read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
         }
-        // Over TLS it may be a session ticket.
+        // Over TLS it may be a session ticket. Without an event no buffer is needed.
         let mut context = Context::from_waker(Waker::noop());
-        self.input.poll_read(&mut self.stream, &mut context).is_pending()
+        self.stream.poll_read_ready(&mut context).is_pending()
+            || self.input.poll_read(&mut self.stream, &mut context).is_pending()
     }
 
     /// Whether the connection is open and not idle for too long.
     pub(super) fn is_reusable(&mut self, now: u64) -> bool {
+        let is_open = self.is_open();
         if self.is_stale(now) {
             self.input.release();
         }
-        self.is_open() && now.saturating_sub(self.last_used) < MAX_IDLE_TIME
+        is_open && now.saturating_sub(self.last_used) < MAX_IDLE_TIME
     }
 
     /// Returns the stream after a 101 response, with the bytes that were already read.

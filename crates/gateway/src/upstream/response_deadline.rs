@@ -8,7 +8,8 @@ use crate::{
 use std::task::Context;
 
 /// The deadline of a response. During the upload, the server has `idle` for each frame; after the last frame, `response` for
-/// the head of the response, and then `idle` for each frame of the body. The time that the client takes does not count.
+/// the head of the response, and then `idle` for each frame of the body. The time that the client takes does not count: the
+/// time of a frame starts when the gateway waits for it.
 pub(crate) struct ResponseDeadline {
     timeouts: UpstreamTimeouts,
     deadline: Deadline,
@@ -43,7 +44,7 @@ impl ResponseDeadline {
     #[inline]
     pub(crate) fn on_data(&mut self) {
         self.phase = ResponsePhase::Body;
-        self.deadline.set(self.timeouts.idle);
+        self.deadline.clear();
     }
 
     /// Called when the response is complete.
@@ -55,7 +56,9 @@ impl ResponseDeadline {
     /// Whether the deadline has expired. If not, registers the task to wake.
     #[inline]
     pub(crate) fn poll_expired(&self, context: &Context<'_>) -> bool {
-        if self.deadline.is_expired() && self.is_expired() {
+        if !self.deadline.is_set() {
+            self.deadline.set(self.timeouts.idle);
+        } else if self.deadline.is_expired() && self.is_expired() {
             return true;
         }
         self.deadline.register(context);

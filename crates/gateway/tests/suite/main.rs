@@ -30,6 +30,7 @@ mod policy_files;
 mod proxy;
 mod quotas;
 mod rule_modes;
+mod slow_peers;
 mod smuggling;
 mod timeouts;
 mod tls;

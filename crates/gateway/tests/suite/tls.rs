@@ -48,16 +48,23 @@ fn connector(authority: &Path, protocol: &[u8]) -> TlsConnector {
     Arc::new(config).into()
 }
 
-async fn connect(
+pub(crate) async fn connect(
     address: SocketAddr,
     authority: &Path,
     protocol: &[u8],
 ) -> std::io::Result<TlsStream<TcpStream>> {
-    let stream = TcpStream::connect(address).await?;
+    connect_tls(TcpStream::connect(address).await?, authority, protocol).await
+}
+
+pub(crate) async fn connect_tls(
+    stream: TcpStream,
+    authority: &Path,
+    protocol: &[u8],
+) -> std::io::Result<TlsStream<TcpStream>> {
     connector(authority, protocol).connect(ServerName::try_from("localhost").unwrap(), stream).await
 }
 
-fn write_certificates() -> (tempfile::TempDir, Certificates) {
+pub(crate) fn write_certificates() -> (tempfile::TempDir, Certificates) {
     let directory = tempfile::tempdir().unwrap();
     let certificates = Certificates::create(directory.path()).unwrap();
     (directory, certificates)
@@ -69,10 +76,20 @@ fn tls_settings(certificates: &Certificates) -> Tls {
 
 /// Starts a gateway with TLS from a policy.
 fn start_tls(server: &TestBackend, certificates: &Certificates, client_ca: Option<&Path>) -> AdminGateway {
+    start_tls_with(server, certificates, client_ca, "")
+}
+
+/// Starts a gateway with TLS from a policy with further keys.
+pub(crate) fn start_tls_with(
+    server: &TestBackend,
+    certificates: &Certificates,
+    client_ca: Option<&Path>,
+    rest: &str,
+) -> AdminGateway {
     let client_ca = client_ca.map_or_else(String::new, |file| format!(", client-ca: '{}'", file.display()));
     let policy = format!(
         "listen: {{ address: 127.0.0.1:0, tls: {{ certificate: '{}', key: '{}'{client_ca} }} }}\n\
-         admin: 127.0.0.1:0\nupstreams: {{ app: http://{} }}\nroutes: app\n",
+         admin: 127.0.0.1:0\nupstreams: {{ app: http://{} }}\nroutes: app\n{rest}\n",
         certificates.certificate.display(),
         certificates.key.display(),
         server.address

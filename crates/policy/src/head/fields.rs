@@ -1,6 +1,6 @@
 //! The header fields of a message, with their text in one buffer.
 
-use super::{is_forwarded_header, is_hop_by_hop};
+use super::{is_forwarded_header, is_hop_by_hop, list_elements};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::fmt;
 
@@ -39,7 +39,7 @@ impl FieldKinds {
     fn of(name: &[u8]) -> Self {
         // Most names begin with another letter.
         if !matches!(name.first(), Some(b'c' | b'd' | b'e' | b'f' | b'k' | b'p' | b't' | b'u' | b'x')) {
-            return if name.contains(&b'_') { Self::UNDERSCORE } else { Self::default() };
+            return Self::of_characters(name);
         }
         match name {
             b"content-length" => Self::FRAMING,
@@ -48,10 +48,13 @@ impl FieldKinds {
             b"expect" => Self::HOP_BY_HOP,
             b"date" => Self::DATE,
             _ if is_hop_by_hop(name) => Self::HOP_BY_HOP,
-            _ if is_forwarded_header(name) => Self::FORWARDED,
-            _ if name.contains(&b'_') => Self::UNDERSCORE,
-            _ => Self::default(),
+            _ if is_forwarded_header(name) => Self(Self::FORWARDED.0 | Self::of_characters(name).0),
+            _ => Self::of_characters(name),
         }
+    }
+
+    fn of_characters(name: &[u8]) -> Self {
+        if name.contains(&b'_') { Self::UNDERSCORE } else { Self::default() }
     }
 }
 
@@ -144,6 +147,20 @@ impl HeaderFields {
     pub fn retain(&mut self, mut keep: impl FnMut(&[u8], &[u8]) -> bool) {
         let text = &self.text;
         self.fields.retain(|field| keep(field.name.of(text), field.value.of(text)));
+    }
+
+    /// Removes the fields that `Connection` names (RFC 9110, 7.6.1), if `is_removable` returns true for their name.
+    pub fn remove_connection_options(&mut self, is_removable: impl Fn(&[u8]) -> bool) {
+        let mut options: Vec<_> = self
+            .get_all(b"connection")
+            .flat_map(list_elements)
+            .filter(|option| !option.is_empty())
+            .map(<[u8]>::to_ascii_lowercase)
+            .collect();
+        options.sort_unstable();
+        self.retain(|name, _| {
+            !is_removable(name) || options.binary_search_by(|option| option.as_slice().cmp(name)).is_err()
+        });
     }
 
     /// All fields: names in lower case, and values.
@@ -259,6 +276,7 @@ mod tests {
             ("cookie", FieldKinds::default()),
             ("a_b", FieldKinds::UNDERSCORE),
             ("x_user", FieldKinds::UNDERSCORE),
+            ("x-forwarded-user_name", FieldKinds(FieldKinds::FORWARDED.0 | FieldKinds::UNDERSCORE.0)),
         ] {
             assert_eq!(FieldKinds::of(name.as_bytes()), kinds, "{name}");
         }

@@ -142,8 +142,6 @@ pub enum HeadError {
     Method,
     /// The body is larger than `max-body-size`.
     TooLarge,
-    /// The request line is larger than `max-header-size`.
-    TargetTooLong,
     /// The head is larger than `max-header-size`, or has too many fields.
     HeaderTooLarge,
     /// A version other than HTTP/1.0 and HTTP/1.1.
@@ -157,7 +155,6 @@ impl HeadError {
             Self::Malformed(_) | Self::Path(_) => 400,
             Self::Method => 405,
             Self::TooLarge => 413,
-            Self::TargetTooLong => 414,
             Self::HeaderTooLarge => 431,
             Self::TransferCoding => 501,
             Self::Version => 505,
@@ -172,7 +169,6 @@ impl HeadError {
             Self::TransferCoding => "unsupported transfer coding; only chunked is supported",
             Self::Method => "CONNECT and TRACE are not allowed",
             Self::TooLarge => "request body too large",
-            Self::TargetTooLong => "request line too long",
             Self::HeaderTooLarge => "header fields too large, or too many of them",
             Self::Version => "unsupported HTTP version; only 1.0 and 1.1 are supported without HTTP/2",
         }
@@ -184,7 +180,6 @@ impl HeadError {
             Self::Malformed(_)
             | Self::TransferCoding
             | Self::TooLarge
-            | Self::TargetTooLong
             | Self::HeaderTooLarge
             | Self::Version => true,
             Self::Path(_) | Self::Method => false,
@@ -256,8 +251,7 @@ pub fn check(
     }
     // Rules must not use headers that are not forwarded.
     if has_names {
-        let names = connection_header_names(&request.fields);
-        request.fields.retain(|name, _| is_hop_by_hop(name) || !names.iter().any(|named| **named == *name));
+        request.fields.remove_connection_options(|name| !is_hop_by_hop(name) && !is_vital(name));
     }
     if request.fields.may_contain(FieldKinds::FORWARDED) && !is_trusted() {
         request.fields.retain(|name, _| !is_forwarded_header(name));
@@ -460,12 +454,9 @@ pub fn is_forwarded_header(name: &[u8]) -> bool {
     name.starts_with(b"x-forwarded-") || matches!(name, b"forwarded" | b"x-request-id" | b"x-real-ip")
 }
 
-/// Returns the headers that `Connection` names, in lower case.
-pub fn connection_header_names(fields: &HeaderFields) -> Vec<Vec<u8>> {
-    // A client must not remove these: they change the meaning of the request.
-    let is_vital = |name: &[u8]| matches!(name, b"host" | b"content-length" | b"authorization" | b"cookie");
-    let names = fields.get_all(b"connection").flat_map(list_elements).map(<[u8]>::to_ascii_lowercase);
-    names.filter(|name| !name.is_empty() && !is_vital(name)).collect()
+/// Whether `Connection` must not remove a header, because that would change the meaning of the message.
+pub fn is_vital(name: &[u8]) -> bool {
+    matches!(name, b"host" | b"content-length" | b"authorization" | b"cookie")
 }
 
 /// Returns the elements of a comma-separated value.
@@ -579,7 +570,6 @@ mod tests {
     #[test]
     fn parser_errors_have_status_and_message() {
         for (error, status, message) in [
-            (HeadError::TargetTooLong, 414, "request line too long"),
             (HeadError::HeaderTooLarge, 431, "header fields too large, or too many of them"),
             (
                 HeadError::Version,

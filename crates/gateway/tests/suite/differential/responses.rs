@@ -8,7 +8,10 @@ use crate::{
 use std::{collections::BTreeMap, net::SocketAddr};
 use tidegate_core::Percent;
 use tidegate_gateway::{Config, http1::ResponseFraming};
-use tidegate_policy::model::{ForwardedHeaders, Retries, Upstream};
+use tidegate_policy::{
+    head::is_hop_by_hop,
+    model::{ForwardedHeaders, Retries, Upstream},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -143,13 +146,19 @@ fn is_same_body(one: &ResponseMessage, other: &ResponseMessage) -> bool {
 }
 
 /// Whether the client reads the message of the server. Fields that apply to one connection, or that `Connection` may name, are
-/// not compared.
+/// not compared, and no trailer describes the connection or the body.
 fn is_same(server: &ResponseMessage, client: &ResponseMessage) -> bool {
     let fields = |message: &ResponseMessage| -> Vec<_> {
         message.fields.iter().filter(|(name, _)| name.starts_with("x-") && name != "x-a").cloned().collect()
     };
+    let is_removed = |name: &str| is_hop_by_hop(name.as_bytes()) || name.starts_with("content-");
+    let trailers: Vec<_> = server.trailers.iter().filter(|(name, _)| !is_removed(name)).cloned().collect();
     let has_length = client.fields.iter().any(|(name, _)| name == "content-length");
-    is_same_body(server, client) && !(client.status == 204 && has_length) && fields(server) == fields(client)
+    server.status == client.status
+        && server.body == client.body
+        && trailers == client.trailers
+        && !(client.status == 204 && has_length)
+        && fields(server) == fields(client)
 }
 
 /// Sends a request, and returns all bytes of the response.
