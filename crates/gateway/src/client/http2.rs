@@ -19,6 +19,9 @@ use tidegate_policy::head::ParsedRequest;
 
 /// The maximum number of requests in flight on one connection.
 const MAX_CONCURRENT_STREAMS: u32 = 128;
+/// The bytes of request bodies that a client may send before the server reads them: of one stream, and of all of a connection.
+const STREAM_WINDOW: u32 = 64 * 1_024;
+const CONNECTION_WINDOW: u32 = 512 * 1_024;
 /// The send buffer of a stream, whatever window the client grants. A stream holds at most this and one frame.
 const SEND_BUFFER_SIZE: usize = 16 * 1_024;
 
@@ -50,6 +53,8 @@ pub(super) async fn serve(io: ClientIo, client: Rc<ClientConnection>, filter: Ar
     let connection = http2::Builder::new(StreamExecutor(client.clone()))
         .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
         .max_send_buf_size(SEND_BUFFER_SIZE)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(header_size)
         .serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);

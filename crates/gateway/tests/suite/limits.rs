@@ -106,6 +106,36 @@ async fn client_that_does_not_read_times_out() {
     drop(client);
 }
 
+/// A client may send this much of its requests before a server reads them.
+#[tokio::test]
+async fn http2_windows_bound_uploads() {
+    const SETTINGS: u8 = 4;
+    const WINDOW_UPDATE: u8 = 8;
+    const INITIAL_WINDOW_SIZE: u16 = 4;
+    let server = TestBackend::start_echo().await;
+    let gateway = AdminGateway::start(&server, "");
+    let mut client = gateway.connect().await;
+    client
+        .send([&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &[0, 0, 0, SETTINGS, 0, 0, 0, 0, 0]].concat())
+        .await;
+    let (mut stream_window, mut connection_window) = (None, None);
+    while stream_window.is_none() || connection_window.is_none() {
+        let head = client.read_exact(9).await;
+        let payload = client.read_exact(u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize).await;
+        let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
+        match head[3] {
+            SETTINGS => {
+                let mut settings = payload.chunks(6);
+                let window = settings.find(|setting| setting[..2] == INITIAL_WINDOW_SIZE.to_be_bytes());
+                stream_window = stream_window.or(window.map(|setting| number(&setting[2..])));
+            }
+            WINDOW_UPDATE => connection_window = Some(65_535 + number(&payload)),
+            _ => {}
+        }
+    }
+    assert_eq!((stream_window, connection_window), (Some(64 << 10), Some(512 << 10)));
+}
+
 #[tokio::test]
 async fn stalled_http2_stream_is_reset_alone() {
     use hyper_util::rt::{TokioExecutor, TokioIo};

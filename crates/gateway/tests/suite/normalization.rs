@@ -282,6 +282,21 @@ async fn body_of_a_get_is_forwarded() {
             .await;
         assert!(response.body.ends_with("\n\nhello"), "{method}: {}", response.body);
     }
+    // A response to HEAD has no body, so the server reports the length of what it received.
+    let counting = TestBackend::start(|request: Request<hyper::body::Incoming>| async move {
+        let received = request.into_body().collect().await.unwrap().to_bytes();
+        http::Response::builder().header("x-received", received.len()).body(text_body("")).unwrap()
+    })
+    .await;
+    let counted = InProcessGateway::start(&[&counting]).await;
+    for body in
+        ["transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", "content-length: 5\r\n\r\nhello"]
+    {
+        let mut client = counted.connect().await;
+        client.send(format!("HEAD / HTTP/1.1\r\nhost: a\r\n{body}")).await;
+        let head = client.read_head().await;
+        assert!(head.contains("x-received: 5\r\n"), "{head}");
+    }
     // A body of unknown length, over HTTP/2.
     let stream = TcpStream::connect(gateway.address).await.unwrap();
     let (mut sender, connection) =

@@ -116,6 +116,28 @@ async fn client_below_the_minimum_rate_times_out() {
     reading.abort();
 }
 
+/// Each pause is shorter than `body-timeout`.
+#[tokio::test]
+async fn slow_http2_upload_returns_408() {
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    let server = TestBackend::start_echo().await;
+    let gateway = AdminGateway::start(&server, "connections: { body-timeout: 500ms, min-body-rate: 1kB/s }");
+    let stream = TcpStream::connect(gateway.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let clock = start_clock().await;
+    let (mut upload, body) = Channel::<Bytes, Infallible>::new(1);
+    let sending = tokio::spawn(async move {
+        while upload.send_data(Bytes::from_static(b"a")).await.is_ok() {
+            pause(&clock).await;
+        }
+    });
+    let response = sender.send_request(Request::post("http://a/").body(body).unwrap());
+    assert_eq!(timeout(TEST_TIMEOUT, response).await.unwrap().unwrap().status(), 408);
+    sending.abort();
+}
+
 /// Sizes of bodies, of which some end when the buffers of a connection are full, but that of TLS is not.
 async fn body_sizes() -> impl Iterator<Item = usize> {
     let socket = socket_with_small_buffer();
