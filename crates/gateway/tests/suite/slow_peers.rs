@@ -217,7 +217,7 @@ async fn end_of_request_is_sent_to_slow_tls_server() {
     let mut config = test_config(&[&server]);
     let app = config.upstreams.get_mut("app").unwrap();
     app.servers[0].url = format!("https://{}", server.address);
-    app.timeouts.response = TEST_TIMEOUT / 4;
+    app.timeouts.response = TEST_TIMEOUT;
     config.roots = Roots::File(certificates.authority.clone());
     let gateway = InProcessGateway::start_with(config).await;
     let mut clients = Vec::new();
