@@ -115,6 +115,7 @@ fn policy_with_store(version: usize, server: &TestUpstream, store: &str) -> Stri
     format!(
         "listen: 127.0.0.1:0
 {}store: {store}
+deadline: 5s
 failure-mode: closed
 rules:
   - {{ name: load, match: {{ path: /load }}, key: ip, quota: 1000000/s }}
