@@ -3,6 +3,7 @@
 use std::{fmt::Display, io, path::Path};
 use tidegate_admin::{FeatureChange, GatewayError, ModeChange, ReloadScope};
 use tidegate_core::Percent;
+use tidegate_observe::RequestBodyOutcome;
 use tidegate_overload::{FeatureOffCause, FeatureOverride, LoadLevel};
 
 /// The policy was reloaded and is in force.
@@ -26,6 +27,35 @@ pub(crate) struct PolicyRejected<'a> {
 impl PolicyRejected<'_> {
     pub(crate) fn emit(self) {
         tracing::error!(error = %self.error, "policy rejected, keeping the previous one");
+    }
+}
+
+/// Rules need the body of a request, and it was not parsed. Logged once for each policy.
+pub(crate) struct RequestBodyNotParsed {
+    pub(crate) outcome: RequestBodyOutcome,
+}
+
+impl RequestBodyNotParsed {
+    pub(crate) fn emit(self) {
+        let reason = match self.outcome {
+            RequestBodyOutcome::TooLarge => "larger than max-parsed-body-size",
+            RequestBodyOutcome::Parsed | RequestBodyOutcome::Invalid => "not JSON, or compressed",
+        };
+        tracing::warn!(
+            reason,
+            "request body not parsed; rules use their default cost and have no key from it"
+        );
+    }
+}
+
+/// The response to a request of a rule with `settle` does not state the cost. Logged once for each policy.
+pub(crate) struct CostNotStated<'a> {
+    pub(crate) rule: &'a str,
+}
+
+impl CostNotStated<'_> {
+    pub(crate) fn emit(self) {
+        tracing::warn!(rule = self.rule, "response states no cost; the cost of the request is charged");
     }
 }
 

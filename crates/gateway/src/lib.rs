@@ -32,11 +32,12 @@
 //! | [`Tracing`] | the export of traces, with counts of sent and lost spans |
 //! | [`run`] | serves until shutdown, then drains requests in flight |
 //!
-//! It stores responses only for fallbacks of rules. It does not compress or rewrite responses, and it does not terminate protocols other than HTTP/1.1 and HTTP/2.
+//! It stores responses only for fallbacks of rules. It reads the cost of a request from its response, but does not compress or rewrite responses, and it does not terminate protocols other than HTTP/1.1 and HTTP/2.
 
 mod client;
 mod config;
 mod connection_limit;
+mod content_decoder;
 mod deadline;
 mod events;
 mod fallback_cache;
@@ -49,6 +50,7 @@ mod metrics;
 mod proxy;
 mod receive_buffer;
 mod request_filter;
+mod response_reader;
 mod run;
 mod send_buffer;
 mod telemetry;
@@ -62,8 +64,9 @@ pub use fallback_cache::ResponseCopy;
 pub use gateway::{Gateway, PolicySource, Preflight};
 pub use local_reply::LocalReply;
 pub use request_filter::{
-    Action, ConnectionInfo, FilterContext, FilterDecision, FilterResult, Rates, RequestFilter,
+    Action, ConnectionInfo, FilterContext, FilterDecision, FilterResult, ParsedBody, Rates, RequestFilter,
 };
+pub use response_reader::ResponseReader;
 pub use run::run;
 pub use telemetry::LogNote;
 pub use tidegate_admin::{GatewayError, GatewayHandle, ReloadScope};

@@ -1,6 +1,6 @@
 //! The filter interface: decides about a request before it is forwarded, and about its response before it is sent.
 
-use crate::{LocalReply, LogNote, ResponseCopy, UpstreamId, http1::ParsedResponse};
+use crate::{LocalReply, LogNote, ResponseCopy, ResponseReader, UpstreamId, http1::ParsedResponse};
 use http::StatusCode;
 use std::{
     fmt,
@@ -11,8 +11,12 @@ use std::{
 };
 use tidegate_bandwidth::Bandwidth;
 use tidegate_http_server::Scheme;
-use tidegate_observe::ResponseOrigin;
+use tidegate_observe::{RequestBodyOutcome, ResponseEnd, ResponseOrigin};
 use tidegate_policy::head::{HttpRequestHead, ParsedRequest};
+use tidegate_rule::{
+    ResponseValues,
+    body::{BodyValues, JsonPointer},
+};
 
 /// Decides about requests.
 ///
@@ -30,8 +34,25 @@ use tidegate_policy::head::{HttpRequestHead, ParsedRequest};
 /// # }
 /// ```
 pub trait RequestFilter: Send + Sync + 'static {
-    /// Decides about a request. Its head was checked and normalized. Changes to the head are forwarded.
-    fn filter(&self, request: &mut ParsedRequest, connection: &ConnectionInfo) -> FilterResult;
+    /// The values of the body that the decision about this request needs; `None` if the head is enough. The body is received
+    /// before the decision, up to a limit.
+    fn body_pointers(
+        &self,
+        request: &ParsedRequest,
+        connection: &ConnectionInfo,
+    ) -> Option<Arc<[JsonPointer]>> {
+        let _ = (request, connection);
+        None
+    }
+
+    /// Decides about a request. Its head was checked and normalized. Changes to the head are forwarded. `body` is the result of
+    /// [`body_pointers`](Self::body_pointers).
+    fn filter(
+        &self,
+        request: &mut ParsedRequest,
+        connection: &ConnectionInfo,
+        body: Option<&ParsedBody>,
+    ) -> FilterResult;
 
     /// Records an exchange that has ended, also of a request that did not reach the filter. `response` is `None` if there was
     /// no response.
@@ -42,7 +63,7 @@ pub trait RequestFilter: Send + Sync + 'static {
 
 /// The state of a request until its exchange ends: permits, pending settlement, telemetry.
 ///
-/// The proxy calls it through a pointer, so that it is compiled once for all filters; a request needs it at most five times.
+/// The proxy calls it through a pointer, so that it is compiled once for all filters; a request needs it at most seven times.
 pub trait FilterContext: 'static {
     /// The bandwidth limits of the bodies of a forwarded request.
     fn rates(&self) -> Rates<'_> {
@@ -62,11 +83,31 @@ pub trait FilterContext: 'static {
         None
     }
 
+    /// Starts to read the response that is sent, if its body or its trailers state the cost of the request.
+    fn read_response(&mut self, response: &ParsedResponse) -> Option<ResponseReader> {
+        let _ = response;
+        None
+    }
+
+    /// Settles the cost of the request with the values of its response.
+    fn settle_response(&mut self, values: &ResponseValues, end: ResponseEnd) {
+        let _ = (values, end);
+    }
+
     /// Records the exchange, which has ended with its last byte or because a side disconnected. `response` is `None` if there
     /// was no response.
     fn record(self: Box<Self>, response: Option<(StatusCode, ResponseOrigin)>) {
         let _ = response;
     }
+}
+
+/// The body of a request that was received before the decision.
+#[derive(Clone, Debug)]
+pub struct ParsedBody {
+    /// Its values; `None` unless it was parsed.
+    pub values: Option<BodyValues>,
+    /// How it was read.
+    pub outcome: RequestBodyOutcome,
 }
 
 /// The origin of a request.
@@ -150,7 +191,12 @@ where
     F: Fn(&ParsedRequest) -> D + Send + Sync + 'static,
     D: Into<FilterDecision>,
 {
-    fn filter(&self, request: &mut ParsedRequest, _: &ConnectionInfo) -> FilterResult {
+    fn filter(
+        &self,
+        request: &mut ParsedRequest,
+        _: &ConnectionInfo,
+        _: Option<&ParsedBody>,
+    ) -> FilterResult {
         FilterResult::Ready(self(request).into())
     }
 }

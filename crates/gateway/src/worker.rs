@@ -59,6 +59,7 @@ pub(crate) struct WorkerSettings {
     pub(crate) tunnel_timeout: u64,
     pub(crate) max_header_size: usize,
     pub(crate) head_limits: HeadLimits,
+    pub(crate) max_parsed_body_size: u64,
     pub(crate) handshake_timeout: Duration,
     drain_timeout: Duration,
 }
@@ -230,6 +231,7 @@ impl WorkerSettings {
             tunnel_timeout: as_millis(connections.tunnel_timeout),
             max_header_size: usize::try_from(connections.header_size).unwrap_or(usize::MAX),
             head_limits: connections.into(),
+            max_parsed_body_size: connections.parsed_body_size,
             handshake_timeout: connections.header_timeout,
             drain_timeout: connections.drain_timeout,
         }

@@ -11,7 +11,7 @@
 
 use super::{
     latency::LatencyBuckets,
-    shard::{RuleCounts, RuleOutcome, Sampled, Shard, Totals, lock},
+    shard::{RequestBodyOutcome, RuleCounts, RuleOutcome, Sampled, SettlementCount, Shard, Totals, lock},
 };
 use crate::ResponseOrigin;
 use std::{
@@ -25,6 +25,7 @@ use std::{
 use tidegate_core::{Decision, Micros};
 use tidegate_limiter::{Clock, TopKeys};
 use tidegate_policy::compile::{PolicyAdmission, PolicyRejection, PolicyResult, RejectReason, RuleResult};
+use tidegate_rule::SettledCost;
 
 /// The counters of one policy.
 pub struct PolicyCounters {
@@ -66,6 +67,15 @@ impl TopBy {
             Self::ShadowDenied => "shadow-denied",
         }
     }
+}
+
+/// How a response ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseEnd {
+    /// With its last byte.
+    Complete,
+    /// The client or the server disconnected.
+    Aborted,
 }
 
 /// One of this many decisions in memory is timed.
@@ -169,6 +179,28 @@ impl PolicyCounters {
     pub fn record_response(&self, status: u16, by: ResponseOrigin) {
         let class = usize::from((status / 100).clamp(1, 5)) - 1;
         self.with_shard(|shard| shard.responses[by as usize][class].add(1));
+    }
+
+    /// Counts a body of a request that rules need.
+    pub fn record_request_body(&self, outcome: RequestBodyOutcome) {
+        self.with_shard(|shard| shard.request_bodies[outcome as usize].add(1));
+    }
+
+    /// Counts the settlement of a request by the rule at this index.
+    pub fn record_settlement(&self, index: usize, settled: &SettledCost, end: ResponseEnd) {
+        let SettledCost { limit: _, reserved, stated, charged } = *settled;
+        let result = match (end, stated) {
+            (ResponseEnd::Aborted, _) => SettlementCount::Aborted,
+            (ResponseEnd::Complete, Some(_)) => SettlementCount::Stated,
+            (ResponseEnd::Complete, None) => SettlementCount::Unstated,
+        };
+        let counts = [
+            (result, 1),
+            (SettlementCount::Refunded, reserved.saturating_sub(charged)),
+            (SettlementCount::Debt, charged.saturating_sub(reserved)),
+            (SettlementCount::Uncharged, stated.map_or(0, |stated| stated.saturating_sub(charged))),
+        ];
+        self.with_shard(|shard| shard.record_settlement(index, &counts));
     }
 
     /// Counts the result of a policy.

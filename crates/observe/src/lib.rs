@@ -55,7 +55,7 @@ pub use config_snapshot::{
     CacheCounts, CacheReporter, ConfigSnapshot, ListenerInfo, SpanReporter, policy_version, redact,
     summarize_rules,
 };
-pub use counters::{PolicyCounters, SAMPLE_INTERVAL, TopBy};
+pub use counters::{PolicyCounters, ResponseEnd, SAMPLE_INTERVAL, TopBy};
 pub use denial::{DenialId, DenialRecord};
 pub use history::HistoryEntry;
 pub use json::{feature_json, quota_json};
@@ -65,7 +65,7 @@ pub use live::{LiveEvent, LiveFeed, LiveSubscription};
 pub use observer::Observer;
 pub use recorder::RequestRecorder;
 pub use response_origin::ResponseOrigin;
-pub use shard::{RuleOutcome, Sampled, SingleWriterCounter};
+pub use shard::{RequestBodyOutcome, RuleOutcome, Sampled, SingleWriterCounter};
 pub use snapshot::Snapshot;
 pub use status::ChangeAccess;
 pub use upstream::{HealthReport, ServerState, UpstreamReporter, UpstreamReports};

@@ -3,7 +3,10 @@
 use super::{
     Snapshot,
     json::rate_per_second,
-    shard::{DEGRADED_INDEX, OUTCOME_NAMES, STATUS_CLASSES},
+    shard::{
+        DEGRADED_INDEX, OUTCOME_NAMES, REQUEST_BODY_OUTCOMES, SETTLED_REQUESTS, SETTLED_TOKENS,
+        STATUS_CLASSES,
+    },
     status::mode_name,
 };
 use crate::ServerState;
@@ -24,6 +27,7 @@ impl Snapshot {
         let mut all = self.gateway_metrics();
         all.extend(self.load_metrics());
         all.extend(self.decision_metrics());
+        all.extend(self.cost_metrics());
         all.extend(self.rule_metrics());
         all.extend(self.table_metrics());
         all.extend(self.store_metrics());
@@ -157,6 +161,38 @@ impl Snapshot {
             times.add(&[("rule", rule)], counts.latency.request_histogram());
         }
         [decisions, degraded, times]
+    }
+
+    fn cost_metrics(&self) -> [MetricFamily; 3] {
+        let mut requests = MetricFamily::counter(
+            "tidegate_settled_requests_total",
+            "Requests of rules with `settle`: stated if the response stated the cost, unstated if it did not, aborted if the response ended too early.",
+        );
+        let mut tokens = MetricFamily::counter(
+            "tidegate_settled_tokens_total",
+            "Differences between the costs before and after requests: refunded tokens, debt above the cost before, and tokens that were not charged because of `max-debt`.",
+        );
+        let mut bodies = MetricFamily::counter(
+            "tidegate_request_bodies_total",
+            "Bodies of requests that rules need: parsed, too-large, or invalid (not JSON, or compressed).",
+        );
+        for (outcome, count) in REQUEST_BODY_OUTCOMES.into_iter().zip(self.totals.request_bodies) {
+            bodies.add(&[("outcome", outcome)], count);
+        }
+        let names = self.config.counters.names().iter().zip(&self.totals.rules);
+        for ((rule, counts), spec) in names.zip(&self.config.policy.rules) {
+            if spec.settle.is_none() {
+                continue;
+            }
+            let (settled, differences) = counts.settlements.split_at(SETTLED_REQUESTS.len());
+            for (result, count) in SETTLED_REQUESTS.into_iter().zip(settled) {
+                requests.add(&[("rule", rule), ("result", result)], *count);
+            }
+            for (kind, count) in SETTLED_TOKENS.into_iter().zip(differences) {
+                tokens.add(&[("rule", rule), ("kind", kind)], *count);
+            }
+        }
+        [requests, tokens, bodies]
     }
 
     fn rule_metrics(&self) -> [MetricFamily; 10] {

@@ -67,6 +67,41 @@ pub(crate) const DENIED_OUTCOMES: [RuleOutcome; 8] = [
     RuleOutcome::FeatureOff,
 ];
 
+/// How the cost of a request was settled, or a number of tokens of such settlements. The discriminant is the index of its counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SettlementCount {
+    /// Requests whose response stated the cost.
+    Stated,
+    /// Requests whose response stated no cost.
+    Unstated,
+    /// Requests whose response ended too early.
+    Aborted,
+    /// Tokens that were refunded.
+    Refunded,
+    /// Tokens above the cost before the call.
+    Debt,
+    /// Tokens above the limit of the debt, which were not charged.
+    Uncharged,
+}
+
+/// The names of settled requests, and of their tokens, in order.
+pub(crate) const SETTLED_REQUESTS: [&str; 3] = ["stated", "unstated", "aborted"];
+pub(crate) const SETTLED_TOKENS: [&str; 3] = ["refunded", "debt", "uncharged"];
+
+/// How the body of a request was read for its rules. The discriminant is the index of its counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestBodyOutcome {
+    /// It is JSON.
+    Parsed,
+    /// It is larger than `max-parsed-body-size`.
+    TooLarge,
+    /// It is not JSON, or it is compressed.
+    Invalid,
+}
+
+/// The names of these outcomes, in order.
+pub(crate) const REQUEST_BODY_OUTCOMES: [&str; 3] = ["parsed", "too-large", "invalid"];
+
 /// The index of the count of decisions without the store, after those of the outcomes.
 pub(crate) const DEGRADED_INDEX: usize = OUTCOME_NAMES.len();
 
@@ -75,6 +110,8 @@ pub(crate) const DEGRADED_INDEX: usize = OUTCOME_NAMES.len();
 pub(crate) struct RuleCounts {
     /// By outcome, followed by [decisions without the store](DEGRADED_INDEX).
     pub(crate) outcomes: [u64; OUTCOME_NAMES.len() + 1],
+    /// By [`SettlementCount`].
+    pub(crate) settlements: [u64; SETTLED_REQUESTS.len() + SETTLED_TOKENS.len()],
     /// From the head of an admitted request to the last byte of its response.
     pub(crate) latency: LatencyBuckets,
 }
@@ -88,6 +125,8 @@ pub(crate) struct Totals {
     pub(crate) flagged: [u64; 2],
     /// Responses by [origin](crate::ResponseOrigin) and the first digit of their status.
     pub(crate) responses: [[u64; 5]; 2],
+    /// Bodies of requests that rules need, by [`RequestBodyOutcome`].
+    pub(crate) request_bodies: [u64; REQUEST_BODY_OUTCOMES.len()],
     /// By the index of the rule.
     pub(crate) rules: Vec<RuleCounts>,
     /// The time of decisions, without time in a queue.
@@ -105,6 +144,7 @@ pub(super) struct Shard {
     pub(super) requests: [SingleWriterCounter; 2],
     pub(super) flagged: [SingleWriterCounter; 2],
     pub(super) responses: [[SingleWriterCounter; 5]; 2],
+    pub(super) request_bodies: [SingleWriterCounter; REQUEST_BODY_OUTCOMES.len()],
     pub(super) rules: Box<[RuleShard]>,
     pub(super) decision_latency: LatencyRecorder,
     pub(super) wait_latency: LatencyRecorder,
@@ -116,6 +156,7 @@ pub(super) struct Shard {
 #[derive(Default)]
 pub(super) struct RuleShard {
     outcomes: [SingleWriterCounter; OUTCOME_NAMES.len() + 1],
+    settlements: [SingleWriterCounter; SETTLED_REQUESTS.len() + SETTLED_TOKENS.len()],
     pub(super) latency: LatencyRecorder,
 }
 
@@ -151,6 +192,7 @@ impl Shard {
             requests: Default::default(),
             flagged: Default::default(),
             responses: Default::default(),
+            request_bodies: Default::default(),
             rules: (0..rules).map(|_| RuleShard::default()).collect(),
             decision_latency: LatencyRecorder::default(),
             wait_latency: LatencyRecorder::default(),
@@ -168,6 +210,13 @@ impl Shard {
         }
     }
 
+    pub(super) fn record_settlement(&self, index: usize, counts: &[(SettlementCount, u64)]) {
+        let Some(rule) = self.rules.get(index) else { return };
+        for (count, more) in counts {
+            rule.settlements[*count as usize].add(*more);
+        }
+    }
+
     pub(super) fn totals(&self) -> Totals {
         Totals {
             requests: self.requests.each_ref().map(SingleWriterCounter::get),
@@ -176,6 +225,7 @@ impl Shard {
                 .responses
                 .each_ref()
                 .map(|counts| counts.each_ref().map(SingleWriterCounter::get)),
+            request_bodies: self.request_bodies.each_ref().map(SingleWriterCounter::get),
             rules: self.rules.iter().map(RuleShard::counts).collect(),
             decision_latency: self.decision_latency.snapshot(),
             wait_latency: self.wait_latency.snapshot(),
@@ -188,6 +238,7 @@ impl RuleShard {
     fn counts(&self) -> RuleCounts {
         RuleCounts {
             outcomes: self.outcomes.each_ref().map(SingleWriterCounter::get),
+            settlements: self.settlements.each_ref().map(SingleWriterCounter::get),
             latency: self.latency.snapshot(),
         }
     }
@@ -196,6 +247,7 @@ impl RuleShard {
 impl RuleCounts {
     pub(super) fn add(&mut self, other: &Self) {
         self.outcomes.iter_mut().zip(other.outcomes).for_each(|(sum, count)| *sum += count);
+        self.settlements.iter_mut().zip(other.settlements).for_each(|(sum, count)| *sum += count);
         self.latency.add(&other.latency);
     }
 }
@@ -221,6 +273,7 @@ impl Totals {
         };
         add(&mut self.requests, &other.requests);
         add(&mut self.flagged, &other.flagged);
+        add(&mut self.request_bodies, &other.request_bodies);
         self.responses.iter_mut().zip(&other.responses).for_each(|(sums, counts)| add(sums, counts));
         self.rules.iter_mut().zip(&other.rules).for_each(|(sums, counts)| sums.add(counts));
         self.decision_latency.add(&other.decision_latency);

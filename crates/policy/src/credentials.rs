@@ -36,6 +36,7 @@ pub(crate) fn key_has_credential(key: &KeySpec, user: Option<&KeySpec>) -> bool 
         KeySpec::Part(part) => match part {
             KeyPart::Cookie(_) => true,
             KeyPart::Header(name) | KeyPart::Query(name) | KeyPart::Descriptor(name) => is_credential(name),
+            KeyPart::Body(pointer) => pointer.tokens().last().is_some_and(|name| is_credential(name)),
             KeyPart::Cel(expression) => expression_has_credential(expression),
             KeyPart::User => user.is_some_and(|user| key_has_credential(user, None)),
             _ => false,

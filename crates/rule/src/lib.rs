@@ -24,6 +24,7 @@
 //! | [`Limited`] | the error of a call that a rule rejected |
 //! | [`RequestContext`] | context of the request that the current task serves |
 //! | [`request`] | the framework-independent view of a request |
+//! | [`body`] | values in the bodies of requests and responses |
 //! | [`Gate`] | a set of limits on requests, evaluated together |
 //! | [`LimitQueue`] | limits the number of waiting requests |
 //! | [`Verdict`] | the decisions of a gate on one request |
@@ -39,6 +40,7 @@
 //! - read policy files: `tidegate-policy` compiles them into [`Settings`];
 //! - connect to stores: a [`ConnectStore`] function does.
 
+pub mod body;
 mod context;
 mod events;
 mod gate;
@@ -61,9 +63,9 @@ pub mod site;
 
 pub use context::RequestContext;
 pub use gate::{
-    ChargePolicy, Evaluation, Gate, KeyQueue, LimitDecision, LimitOutcome, LimitQueue, LimitSelection,
-    PendingEvaluation, PolicyFields, PreparedCheck, QueueGuard, RequestLimit, RequestPermits, RunMode,
-    Verdict, is_in_rollout, key_hash, measure_wait,
+    BodyCost, ChargePolicy, Evaluation, Gate, KeyQueue, LimitDecision, LimitOutcome, LimitQueue,
+    LimitSelection, PendingEvaluation, PolicyFields, PreparedCheck, QueueGuard, RequestLimit, RequestPermits,
+    ResponseValues, RunMode, SettledCost, StatedCost, Verdict, is_in_rollout, key_hash, measure_wait,
 };
 pub use limited::{FromLimited, Limited};
 pub use metered_store::StoreStatus;

@@ -3,6 +3,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "benchmarks read the clock")]
 
+mod event_streams;
 mod large_body;
 mod memory;
 mod p99;
@@ -38,6 +39,7 @@ const SUITE: Suite = Suite {
         BenchCase { name: "rules-1000", about: throughput::RULES_ABOUT, target: AtLeast(0.95), measure: throughput::measure_rules_1000 },
         BenchCase { name: "all-guards", about: throughput::GUARDS_ABOUT, target: AtLeast(0.95), measure: throughput::measure_all_guards },
         BenchCase { name: "redis-three", about: throughput::REDIS_ABOUT, target: AtLeast(0.5), measure: throughput::measure_redis_three },
+        BenchCase { name: "sse-settle", about: event_streams::ABOUT, target: AtMost(1.10), measure: event_streams::measure },
         BenchCase { name: "idle-memory", about: memory::IDLE_ABOUT, target: AtMost(1.3), measure: memory::measure_idle },
         BenchCase { name: "slow-readers", about: memory::SLOW_ABOUT, target: AtMost(1.5), measure: memory::measure_slow_readers },
         BenchCase { name: "bandwidth-worst-second", about: worst_second::ABOUT, target: AtMost(1.05), measure: worst_second::measure },
@@ -53,6 +55,8 @@ fn main() -> ExitCode {
         ["serve", policy] => exit_code(proxy::serve(policy)),
         ["paced", address, rate] => exit_code(paced::send(address, rate)),
         ["download", address, path, count] => exit_code(worst_second::download(address, path, count)),
+        ["events", address] => exit_code(event_streams::serve(address)),
+        ["read-events", address] => exit_code(event_streams::read(address)),
         ["discard", address] => exit_code(large_body::download(address)),
         ["client", address, count] => exit_code(memory::hold_connections(address, count)),
         ["slow-readers", address, count] => exit_code(memory::hold_slow_readers(address, count)),

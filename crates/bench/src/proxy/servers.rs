@@ -84,6 +84,14 @@ impl BenchServer {
         Ok(backend)
     }
 
+    /// Starts this program on the core of the load, with a command and its address.
+    pub fn start_program(command: &str) -> BenchResult<Self> {
+        let address = free_address()?;
+        let program = format!("{} {command} {address}", env::current_exe()?.display());
+        let process = BenchProcess::start(LOAD_CORE, &program, address)?;
+        Ok(Self { process, address, scheme: "http", directory: None })
+    }
+
     fn start_nginx_backend(location: &str) -> BenchResult<Self> {
         Self::launch_nginx(LOAD_CORE, ClientProtocol::Http, BACKEND_CONNECTIONS, "", location)
     }

@@ -2,8 +2,9 @@
 
 use super::log_note;
 use crate::{
-    Action, Config, ConnectionInfo, FilterContext, FilterDecision, FilterResult, LocalReply, LogNote, Rates,
-    RequestFilter, ResponseCopy, UpstreamId,
+    Action, Config, ConnectionInfo, FilterContext, FilterDecision, FilterResult, LocalReply, LogNote,
+    ParsedBody, Rates, RequestFilter, ResponseCopy, ResponseReader, UpstreamId,
+    events::{CostNotStated, RequestBodyNotParsed},
     fallback_cache::{CacheableRequest, FallbackCache},
     http1::ParsedResponse,
     local_reply::ReplyCache,
@@ -11,17 +12,28 @@ use crate::{
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Response, StatusCode};
-use std::{mem, sync::Arc};
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 use tidegate_core::Micros;
 use tidegate_http_server::ApiError;
-use tidegate_observe::{DenialId, HistoryEntry, RequestRecorder, ResponseOrigin, Sampled};
+use tidegate_observe::{
+    DenialId, HistoryEntry, RequestBodyOutcome, RequestRecorder, ResponseEnd, ResponseOrigin, Sampled,
+};
 use tidegate_policy::{
     compile::{PolicyAdmission, PolicyGate, PolicyRejection, PolicyResult, RejectAction},
     head::{HttpRequestHead, ParsedRequest},
     matching::RequestView,
     model::{AccessLogFormat, RouteAction},
 };
-use tidegate_rule::{Evaluation, HeaderStyle, RejectionResponse, RequestPermits, request::RequestHead};
+use tidegate_rule::{
+    Evaluation, HeaderStyle, RejectionResponse, RequestPermits, ResponseValues, SettledCost,
+    body::JsonPointer, request::RequestHead,
+};
 
 /// Evaluates the policy in force for each request.
 pub(crate) struct PolicyFilter {
@@ -40,6 +52,9 @@ pub(super) struct ActivePolicy {
     recorder: Arc<RequestRecorder>,
     cache: Arc<FallbackCache>,
     replies: ReplyCache,
+    /// Whether a body was not parsed, and whether a response stated no cost.
+    has_unparsed_bodies: AtomicBool,
+    has_unstated_costs: AtomicBool,
 }
 
 /// The target of an admitted request.
@@ -72,9 +87,9 @@ struct StoredRequest {
 
 enum ContextState {
     /// Admitted, waiting for its response.
-    Admitted(PolicyAdmission),
-    /// Has a response; holds its permits until the body is sent.
-    Settled { _slots: RequestPermits },
+    Admitted(PolicyAdmission, Arc<ActivePolicy>),
+    /// Has a response; holds its permits until the body is sent, and tokens whose cost the body states.
+    Settled { permits: RequestPermits, policy: Arc<ActivePolicy> },
     /// Has no permits and nothing to settle.
     Free,
 }
@@ -101,9 +116,27 @@ impl PolicyFilter {
 }
 
 impl RequestFilter for PolicyFilter {
-    fn filter(&self, parsed: &mut ParsedRequest, connection: &ConnectionInfo) -> FilterResult {
+    fn body_pointers(
+        &self,
+        request: &ParsedRequest,
+        connection: &ConnectionInfo,
+    ) -> Option<Arc<[JsonPointer]>> {
         let policy = self.active.load();
-        let head = connection.head(parsed);
+        let head = connection.head(request);
+        policy.gate.body_pointers(&policy.gate.view_request(&head))
+    }
+
+    fn filter(
+        &self,
+        parsed: &mut ParsedRequest,
+        connection: &ConnectionInfo,
+        body: Option<&ParsedBody>,
+    ) -> FilterResult {
+        let policy = self.active.load();
+        if let Some(body) = body {
+            policy.record_body(body.outcome);
+        }
+        let head = connection.head(parsed).with_body(body.and_then(|body| body.values.as_ref()));
         let request = policy.gate.view_request(&head);
         let counters = &policy.recorder.counters;
         let received_at = counters.now();
@@ -150,7 +183,7 @@ impl RequestFilter for PolicyFilter {
 impl FilterContext for PolicyContext {
     fn rates(&self) -> Rates<'_> {
         match &self.state {
-            ContextState::Admitted(admission) => {
+            ContextState::Admitted(admission, _) => {
                 Rates { upload: admission.request_rates(), download: admission.response_rates() }
             }
             ContextState::Settled { .. } | ContextState::Free => Rates::default(),
@@ -166,6 +199,18 @@ impl FilterContext for PolicyContext {
     fn on_response(&mut self, response: &mut ParsedResponse) -> Option<LocalReply> {
         self.settle(response);
         None
+    }
+
+    fn read_response(&mut self, response: &ParsedResponse) -> Option<ResponseReader> {
+        let ContextState::Settled { permits, .. } = &self.state else { return None };
+        let mut costs = permits.body_costs().peekable();
+        costs.peek().is_some().then(|| ResponseReader::new(costs, response))
+    }
+
+    fn settle_response(&mut self, values: &ResponseValues, end: ResponseEnd) {
+        if let ContextState::Settled { permits, policy } = &mut self.state {
+            policy.record_settled(&permits.settle(values), end);
+        }
     }
 
     fn record(self: Box<Self>, response: Option<(StatusCode, ResponseOrigin)>) {
@@ -188,7 +233,40 @@ impl ActivePolicy {
         let has_notes = config.log.format != AccessLogFormat::None || config.traces.is_some();
         let routes = gate.routes().iter().map(|route| config.upstream_id(route.upstream()?)).collect();
         let upstreams = config.upstreams.keys().cloned().collect();
-        Self { gate, routes, upstreams, has_notes, recorder, cache, replies: ReplyCache::default() }
+        Self {
+            gate,
+            routes,
+            upstreams,
+            has_notes,
+            recorder,
+            cache,
+            replies: ReplyCache::default(),
+            has_unparsed_bodies: AtomicBool::new(false),
+            has_unstated_costs: AtomicBool::new(false),
+        }
+    }
+
+    /// Counts a body that rules need. The first one that is not parsed is logged.
+    fn record_body(&self, outcome: RequestBodyOutcome) {
+        self.recorder.counters.record_request_body(outcome);
+        if outcome != RequestBodyOutcome::Parsed && !self.has_unparsed_bodies.swap(true, Ordering::Relaxed) {
+            RequestBodyNotParsed { outcome }.emit();
+        }
+    }
+
+    /// Counts the costs that a response settled. The first response that states no cost is logged.
+    fn record_settled(&self, settled: &[SettledCost], end: ResponseEnd) {
+        for cost in settled {
+            let Some(rule) = self.gate.rule_of_limit(cost.limit) else { continue };
+            self.recorder.counters.record_settlement(rule, cost, end);
+            if cost.stated.is_none()
+                && end == ResponseEnd::Complete
+                && !self.has_unstated_costs.swap(true, Ordering::Relaxed)
+            {
+                let name = self.recorder.counters.names().get(rule);
+                CostNotStated { rule: name.map_or("", |name| name) }.emit();
+            }
+        }
     }
 
     fn route(&self, request: &RequestView<'_>) -> RouteTarget {
@@ -278,7 +356,7 @@ impl ActivePolicy {
                     !admission.request_rates().is_empty() || !admission.response_rates().is_empty();
                 let has_headers = has_decisions && admission.header_style() != HeaderStyle::None;
                 if admission.has_pending() || is_slowed || has_headers {
-                    context.state = ContextState::Admitted(admission);
+                    context.state = ContextState::Admitted(admission, self.clone());
                 }
                 match route.into_action() {
                     Action::Respond(reply) => context.respond(reply),
@@ -385,11 +463,13 @@ impl PolicyContext {
 
     /// Settles the admission, and adds the rate limit headers and the denial header.
     fn settle(&mut self, response: &mut ParsedResponse) {
-        if let ContextState::Admitted(admission) = mem::replace(&mut self.state, ContextState::Free) {
+        if let ContextState::Admitted(admission, policy) = mem::replace(&mut self.state, ContextState::Free) {
             if admission.header_style() != HeaderStyle::None {
                 admission.write_headers(|name, value| response.fields.set(name.as_bytes(), value.as_bytes()));
             }
-            self.state = ContextState::Settled { _slots: admission.settle(response) };
+            let mut permits = admission.settle(response);
+            policy.record_settled(&permits.take_settled(), ResponseEnd::Complete);
+            self.state = ContextState::Settled { permits, policy };
         }
         if let Some(id) = self.denial() {
             response.fields.set(DenialId::HEADER.as_bytes(), id.0.as_bytes());

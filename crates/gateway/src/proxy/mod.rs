@@ -1,5 +1,6 @@
 //! Handles a request from its head to the last byte of its response.
 
+mod buffered_body;
 mod counted_bytes;
 mod drain_body;
 mod error;
@@ -15,7 +16,7 @@ pub(crate) use request_body::{IncomingBody, RequestBody, UploadPhase, UploadProg
 pub(crate) use response_body::ProxyResponseBody;
 
 use crate::{
-    Action, FilterDecision, FilterResult, LocalReply, RequestFilter,
+    Action, ConnectionInfo, FilterDecision, FilterResult, LocalReply, ParsedBody, RequestFilter,
     client::{ClientConnection, Tunnel},
     http1::{ParsedResponse, request_keeps_alive},
     telemetry::RequestTelemetry,
@@ -40,6 +41,7 @@ use std::{
 };
 use tidegate_observe::ResponseOrigin;
 use tidegate_policy::head::{HeadError, ParsedRequest};
+use tidegate_rule::body::JsonPointer;
 
 /// The connection is closed without a response.
 #[derive(Debug)]
@@ -101,13 +103,14 @@ pub(crate) fn serve_request(
         let reply = ProxyError::Head(error).to_reply();
         return respond_without_body(local_response(reply, &id, body), request, incoming, client);
     }
-    let result = body.filter.filter(&mut request, &connection);
+    let pointers = match incoming.is_end_stream() {
+        true => None,
+        false => body.filter.body_pointers(&request, &connection),
+    };
     let exchange = Exchange { id, upgrade: Upgrade::NotRequested, address: connection.client, body };
-    match result {
-        FilterResult::Ready(decision) => exchange.dispatch(decision, request, incoming),
-        FilterResult::Deferred(decision) => ProxyFuture::Deferred(Box::pin(async move {
-            exchange.dispatch(decision.await, request, incoming).await
-        })),
+    match pointers {
+        None => exchange.decide(request, incoming, &connection, None),
+        Some(pointers) => exchange.decide_by_body(request, incoming, connection, pointers),
     }
 }
 
@@ -123,6 +126,43 @@ pub(crate) fn reject_head(
 }
 
 impl Exchange {
+    /// Calls the filter, and applies its decision.
+    fn decide(
+        self,
+        mut request: ParsedRequest,
+        incoming: IncomingBody,
+        connection: &ConnectionInfo,
+        parsed: Option<&ParsedBody>,
+    ) -> ProxyFuture {
+        match self.body.filter.filter(&mut request, connection, parsed) {
+            FilterResult::Ready(decision) => self.dispatch(decision, request, incoming),
+            FilterResult::Deferred(decision) => ProxyFuture::Deferred(Box::pin(async move {
+                self.dispatch(decision.await, request, incoming).await
+            })),
+        }
+    }
+
+    /// Receives the body, and then decides.
+    #[cold]
+    fn decide_by_body(
+        self,
+        request: ParsedRequest,
+        incoming: IncomingBody,
+        connection: ConnectionInfo,
+        pointers: Arc<[JsonPointer]>,
+    ) -> ProxyFuture {
+        ProxyFuture::Deferred(Box::pin(async move {
+            let client = self.body.client.clone();
+            match buffered_body::parse_body(incoming, &request, pointers, &client).await {
+                Ok((incoming, parsed)) => self.decide(request, incoming, &connection, Some(&parsed)).await,
+                Err(error) => {
+                    client.mark_unread_body();
+                    Ok(self.fail(error))
+                }
+            }
+        }))
+    }
+
     /// Applies the decision of the filter.
     fn dispatch(
         mut self,
@@ -235,7 +275,10 @@ impl Exchange {
         };
         let source = source.throttle(context.rates().download);
         match context.on_response(&mut head) {
-            None => body.respond(head, source, by, &id),
+            None => {
+                body.reader = context.read_response(&head).map(Box::new);
+                body.respond(head, source, by, &id)
+            }
             Some(reply) => {
                 // It may replace a 101.
                 body.client.tunnel.take();

@@ -1,6 +1,6 @@
 //! The body of a request to a server.
 
-use super::{ProxyError, head};
+use super::{ProxyError, buffered_body::BufferedBody, head};
 use crate::{
     client::{ClientBody, ClientConnection},
     deadline::Deadline,
@@ -29,7 +29,8 @@ pub(crate) enum RequestBody {
 
 /// A body that is read from the client as fast as the server reads it.
 pub(crate) struct Upload {
-    incoming: IncomingBody,
+    /// `None` after it was taken.
+    incoming: Option<IncomingBody>,
     /// The remaining bytes of the size limit.
     remaining: u64,
     client: Rc<ClientConnection>,
@@ -43,6 +44,8 @@ pub(crate) struct Upload {
 pub(crate) enum IncomingBody {
     Http1(ClientBody),
     Http2(Incoming),
+    /// Its start was received for the rules.
+    Buffered(Box<BufferedBody>),
 }
 
 /// The progress of an upload, for the deadline of the response.
@@ -77,7 +80,7 @@ impl RequestBody {
             return Self::Empty;
         }
         let upload = Upload {
-            incoming,
+            incoming: Some(incoming),
             remaining: client.worker.settings.head_limits.body_size,
             client: client.clone(),
             deadline: None,
@@ -95,6 +98,14 @@ impl RequestBody {
             Self::Empty => None,
             Self::Upload(upload) => Some(upload),
             Self::Throttled(throttled) => throttled.get_ref().upload(),
+        }
+    }
+
+    /// Returns the rest of the body of the client; `None` for an empty body, and for one with bandwidth limits.
+    pub(super) fn into_incoming(self) -> Option<IncomingBody> {
+        match self {
+            Self::Upload(mut upload) => upload.incoming.take(),
+            Self::Empty | Self::Throttled(_) => None,
         }
     }
 
@@ -123,6 +134,7 @@ impl IncomingBody {
             Self::Http2(body) => Pin::new(body)
                 .poll_frame(context)
                 .map(|frame| frame.map(|frame| frame.map_err(|_| ProxyError::InvalidBody))),
+            Self::Buffered(body) => body.poll_frame(context),
         }
     }
 
@@ -130,6 +142,7 @@ impl IncomingBody {
         match self {
             Self::Http1(body) => body.is_complete(),
             Self::Http2(body) => body.is_end_stream(),
+            Self::Buffered(body) => body.is_end_stream(),
         }
     }
 
@@ -137,6 +150,7 @@ impl IncomingBody {
         match self {
             Self::Http1(body) => body.remaining().map(SizeHint::with_exact).unwrap_or_default(),
             Self::Http2(body) => body.size_hint(),
+            Self::Buffered(body) => body.size_hint(),
         }
     }
 }
@@ -172,7 +186,8 @@ impl UploadProgress {
 
 impl Upload {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProxyError>>> {
-        let frame = match self.incoming.poll_frame(context) {
+        let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
+        let frame = match incoming.poll_frame(context) {
             Poll::Ready(frame) => frame,
             Poll::Pending => return self.poll_timeout(context),
         };
@@ -227,17 +242,17 @@ impl Body for Upload {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        self.incoming.as_ref().is_none_or(IncomingBody::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        self.incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), IncomingBody::size_hint)
     }
 }
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if !matches!(self.progress.phase(), UploadPhase::Complete(_)) {
+        if self.incoming.is_some() && !matches!(self.progress.phase(), UploadPhase::Complete(_)) {
             self.client.mark_unread_body();
         }
     }

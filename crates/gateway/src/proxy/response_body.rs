@@ -7,7 +7,7 @@ use super::{
     request_body::IncompleteBody,
 };
 use crate::{
-    FilterContext, Rates, RequestFilter, ResponseCopy,
+    FilterContext, Rates, RequestFilter, ResponseCopy, ResponseReader,
     client::{ClientConnection, StreamTimeout},
     http1::ParsedResponse,
     telemetry::RequestTelemetry,
@@ -24,7 +24,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 use tidegate_bandwidth::{Bandwidth, ShapedStream};
-use tidegate_observe::ResponseOrigin;
+use tidegate_observe::{ResponseEnd, ResponseOrigin};
 
 /// The body of a response, with the state of the request until the exchange ends.
 pub(crate) struct ProxyResponseBody {
@@ -32,6 +32,8 @@ pub(crate) struct ProxyResponseBody {
     pub(super) filter: Arc<dyn RequestFilter>,
     /// `None` before the filter has decided, and for a request without a state.
     pub(super) context: Option<Box<dyn FilterContext>>,
+    /// Reads the response, if it states the cost of the request.
+    pub(super) reader: Option<Box<ResponseReader>>,
     pub(super) telemetry: RequestTelemetry,
     pub(super) client: Rc<ClientConnection>,
     /// Set for HTTP/2.
@@ -86,7 +88,15 @@ impl ProxyResponseBody {
     ) -> Self {
         client.on_request();
         let stream_timeout = client.stream_timeout.borrow().clone();
-        Self { source: BodySource::Empty, filter, context: None, telemetry, client, stream_timeout }
+        Self {
+            source: BodySource::Empty,
+            filter,
+            context: None,
+            reader: None,
+            telemetry,
+            client,
+            stream_timeout,
+        }
     }
 
     /// The bandwidth limits of both bodies.
@@ -258,6 +268,9 @@ impl ProxyResponseBody {
         let BodySource::Http1(from) = &mut self.source else { return None };
         let length = from.connection.as_mut()?.take_received_body(out)?;
         from.finish();
+        if let Some(reader) = &mut self.reader {
+            reader.push(&out[out.len() - length..]);
+        }
         self.telemetry.add_bytes(length);
         Some(length)
     }
@@ -270,6 +283,9 @@ impl ProxyResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
         let mut polled = Pin::new(&mut self.source).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &mut polled {
+            if let Some(reader) = &mut self.reader {
+                reader.push_frame(frame);
+            }
             match frame.trailers_mut() {
                 Some(trailers) => head::strip_response_trailers(trailers),
                 None => self.telemetry.add_bytes(frame.data_ref().map_or(0, Bytes::len)),
@@ -368,6 +384,13 @@ impl Body for BodySource {
 impl Drop for ProxyResponseBody {
     fn drop(&mut self) {
         self.client.on_response_end();
+        if let (Some(reader), Some(context)) = (self.reader.take(), &mut self.context) {
+            let end = match self.source.is_end_stream() {
+                true => ResponseEnd::Complete,
+                false => ResponseEnd::Aborted,
+            };
+            context.settle_response(&reader.finish(), end);
+        }
         mem::take(&mut self.telemetry).record(&*self.filter, self.context.take(), &self.client.worker);
     }
 }

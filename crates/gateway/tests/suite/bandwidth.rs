@@ -22,7 +22,8 @@ use std::{
 };
 use tidegate_core::Micros;
 use tidegate_gateway::{
-    Action, ConnectionInfo, FilterContext, FilterDecision, FilterResult, Rates, RequestFilter, UpstreamId,
+    Action, ConnectionInfo, FilterContext, FilterDecision, FilterResult, ParsedBody, Rates, RequestFilter,
+    UpstreamId,
 };
 use tidegate_limiter::{Clock, ManualClock};
 use tidegate_policy::{
@@ -41,7 +42,12 @@ struct RateFilter {
 }
 
 impl RequestFilter for RateFilter {
-    fn filter(&self, head: &mut ParsedRequest, connection: &ConnectionInfo) -> FilterResult {
+    fn filter(
+        &self,
+        head: &mut ParsedRequest,
+        connection: &ConnectionInfo,
+        _: Option<&ParsedBody>,
+    ) -> FilterResult {
         let Evaluation::Ready(PolicyResult::Admitted(admission)) =
             self.gate.check(&HttpRequestHead::new(head, connection.peer.ip()))
         else {

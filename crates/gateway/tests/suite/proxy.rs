@@ -14,7 +14,8 @@ use std::{
 };
 use tidegate_gateway::http1::ParsedResponse;
 use tidegate_gateway::{
-    Action, ConnectionInfo, FilterContext, FilterDecision, FilterResult, LocalReply, RequestFilter,
+    Action, ConnectionInfo, FilterContext, FilterDecision, FilterResult, LocalReply, ParsedBody,
+    RequestFilter,
 };
 use tidegate_observe::ResponseOrigin;
 use tidegate_policy::head::ParsedRequest;
@@ -391,7 +392,12 @@ async fn filter_responds_drops_forwards_and_replaces_response() {
     struct RoutingFilter(Vec<tidegate_gateway::UpstreamId>);
 
     impl RequestFilter for RoutingFilter {
-        fn filter(&self, head: &mut ParsedRequest, connection: &ConnectionInfo) -> FilterResult {
+        fn filter(
+            &self,
+            head: &mut ParsedRequest,
+            connection: &ConnectionInfo,
+            _: Option<&ParsedBody>,
+        ) -> FilterResult {
             assert!(connection.peer.ip().is_loopback());
             match head.path() {
                 "/drop" => FilterResult::Ready(Action::Drop.into()),
@@ -450,7 +456,12 @@ async fn each_exchange_is_recorded_once() {
     struct RecordingFilter(tidegate_gateway::UpstreamId, mpsc::UnboundedSender<ExchangeRecord>);
 
     impl RequestFilter for RecordingFilter {
-        fn filter(&self, head: &mut ParsedRequest, _: &ConnectionInfo) -> FilterResult {
+        fn filter(
+            &self,
+            head: &mut ParsedRequest,
+            _: &ConnectionInfo,
+            _: Option<&ParsedBody>,
+        ) -> FilterResult {
             let path = head.path().to_owned();
             let action = match path.as_str() {
                 "/drop" => Action::Drop,

@@ -3,7 +3,7 @@
 use crate::harness::{InProcessGateway, RawClient, TestBackend, test_config};
 use std::time::Duration;
 use tidegate_core::Micros;
-use tidegate_gateway::{Action, ConnectionInfo, FilterResult, RequestFilter, UpstreamId};
+use tidegate_gateway::{Action, ConnectionInfo, FilterResult, ParsedBody, RequestFilter, UpstreamId};
 use tidegate_limiter::{Clock, ManualClock};
 use tidegate_policy::{
     Policy,
@@ -19,7 +19,12 @@ struct QuotaFilter {
 }
 
 impl RequestFilter for QuotaFilter {
-    fn filter(&self, head: &mut ParsedRequest, connection: &ConnectionInfo) -> FilterResult {
+    fn filter(
+        &self,
+        head: &mut ParsedRequest,
+        connection: &ConnectionInfo,
+        _: Option<&ParsedBody>,
+    ) -> FilterResult {
         let evaluation = self.gate.check(&HttpRequestHead::new(head, connection.peer.ip()));
         let Evaluation::Ready(result) = evaluation else { panic!("memory decides at once") };
         let action = match result {

@@ -27,7 +27,9 @@ use tidegate_overload::{
     priority::{PriorityClass, PriorityRequest},
 };
 use tidegate_rule::{
-    KeyQueue, LimitQueue, Mode, is_in_rollout,
+    KeyQueue, LimitQueue, Mode,
+    body::JsonPointer,
+    is_in_rollout,
     middleware::RequestAccess,
     request::{KeyValue, MissingKey, RequestHead, RequestKey, TrustedProxies},
 };
@@ -49,6 +51,8 @@ pub(crate) struct CompiledRule {
     pub(crate) counter_key: RequestKey,
     /// The keys that read a single header, cookie or query parameter: for its key, tiers, cost and priority.
     pub(crate) single_value_keys: Vec<RequestKey>,
+    /// The values of the body that it reads: for its key, tiers, cost and priority.
+    pub(crate) body_pointers: Vec<JsonPointer>,
     /// Whether its key may be a credential.
     pub(crate) has_credential: bool,
     pub(crate) proxies: TrustedProxies,
@@ -398,6 +402,7 @@ impl RuleCompiler<'_> {
             },
             key,
             single_value_keys: Vec::new(),
+            body_pointers: Vec::new(),
             has_credential: key_has_credential(&source.key, keys.user),
             access_control: control,
             request_access,

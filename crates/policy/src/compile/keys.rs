@@ -3,7 +3,7 @@
 use crate::{
     index::RuleIndex,
     matching::{CompiledExpression, ExpressionPurpose, Matcher, RequestView},
-    model::{self, CostSpec, KeyPart, KeySpec, PrioritySpec, RouteSpec, StatusPattern, Tiers},
+    model::{CostSpec, KeyPart, KeySpec, PrioritySpec, RouteSpec, Tiers},
 };
 use std::{
     cell::RefCell,
@@ -15,10 +15,9 @@ use std::{
 use tidegate_core::{LARGEST_EXACT, SettingError};
 use tidegate_limiter::WaitPriority;
 use tidegate_rule::{
-    ChargePolicy,
+    body::JsonPointer,
     request::{
-        AddressKey, DescriptorHead, DuplicateKeys, KeyValue, RequestHead, RequestKey, ResponseHead,
-        TrustedProxies, key,
+        AddressKey, DescriptorHead, DuplicateKeys, KeyValue, RequestHead, RequestKey, TrustedProxies, key,
     },
 };
 
@@ -35,6 +34,8 @@ pub(crate) struct KeyCompiler<'a> {
     pub(crate) duplicates: DuplicateKeys,
     /// The keys that read a single header, cookie, query parameter or entry of a descriptor.
     pub(crate) single_value_keys: RefCell<Vec<RequestKey>>,
+    /// The values of the body that its keys read.
+    pub(crate) body_pointers: RefCell<Vec<JsonPointer>>,
     /// The expressions of its keys, which count their failures.
     pub(crate) expressions: RefCell<Vec<Arc<CompiledExpression>>>,
 }
@@ -118,6 +119,10 @@ impl KeyCompiler<'_> {
             KeyPart::Cookie(name) => self.add_single_value_key(key::cookie(name)?),
             KeyPart::Query(name) => self.add_single_value_key(key::query(name.as_str())),
             KeyPart::Descriptor(name) => self.add_single_value_key(key::descriptor(name.as_str())),
+            KeyPart::Body(pointer) => {
+                self.body_pointers.borrow_mut().push(pointer.clone());
+                key::body(pointer.clone())
+            }
             KeyPart::Capture(name) => {
                 if !self.matcher.paths().iter().any(|path| path.has_capture(name)) {
                     let fix = format!("add `{{{name}}}` to the path of its `match`");
@@ -185,8 +190,8 @@ impl KeyCompiler<'_> {
                 let cost = *cost;
                 Some(Arc::new(move |_| cost))
             }
-            CostSpec::FromRequest { part, default, max } => {
-                let (key, default, max) = (self.compile_part(part)?, *default, *max);
+            CostSpec::FromRequest { from, default, max } => {
+                let (key, default, max) = (self.compile(from)?, *default, *max);
                 // A client must not make its requests free.
                 Some(Arc::new(move |head| {
                     key.find(head).as_ref().and_then(parse_number).unwrap_or(default).clamp(1, max.max(1))
@@ -236,37 +241,11 @@ pub(crate) fn class_priority(class: usize) -> WaitPriority {
     WaitPriority(u8::try_from(CLASSES.len().saturating_sub(class)).unwrap_or(0))
 }
 
-pub(crate) fn compile_charge(charge: &model::ChargeSpec) -> ChargePolicy {
-    match charge {
-        model::ChargeSpec::If(patterns) => {
-            let patterns = patterns.clone();
-            ChargePolicy::only_if(move |reply: &dyn ResponseHead| matches_status(&patterns, reply.status()))
-        }
-        model::ChargeSpec::Unless(patterns) => {
-            let patterns = patterns.clone();
-            ChargePolicy::refund_if(move |reply: &dyn ResponseHead| matches_status(&patterns, reply.status()))
-        }
-        model::ChargeSpec::Header(name) => {
-            let name = name.clone();
-            ChargePolicy::actual(move |reply: &dyn ResponseHead| {
-                str::from_utf8(reply.header(&name)?).ok()?.trim().parse().ok()
-            })
-        }
-    }
-}
-
-fn matches_status(patterns: &[StatusPattern], status: u16) -> bool {
-    patterns.iter().any(|pattern| match pattern {
-        StatusPattern::Status(one) => *one == status,
-        // A class is stored as 4 or as 400.
-        StatusPattern::Class(hundred) => *hundred == status / 100 || *hundred == status / 100 * 100,
-    })
-}
-
 fn parse_number(value: &KeyValue<'_>) -> Option<u64> {
     match value {
         KeyValue::Number(number) => Some(*number),
         KeyValue::Text(text) => text.trim().parse().ok(),
+        KeyValue::Fallback(_, value) => parse_number(value),
         _ => None,
     }
 }

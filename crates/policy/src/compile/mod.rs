@@ -18,6 +18,7 @@ mod load;
 mod named;
 mod reject;
 mod rules;
+mod settle;
 mod view;
 
 pub use cached_fallback::CachedFallbacks;
@@ -62,6 +63,7 @@ use tidegate_limiter::{Clock, Limiter};
 use tidegate_overload::{Features, LoadMonitor, ScaledLimit, Scaler, load::Scalable as _};
 use tidegate_rule::{
     Gate, Rule, Rules, StoreAddress,
+    body::JsonPointer,
     request::{KeyValue, RequestHead, RequestKey, TrustedProxies},
 };
 
@@ -168,6 +170,7 @@ impl Compiler {
                 policy.user.as_ref(),
             ),
             index: made.index,
+            body_pointers: collect_body_pointers(&made.rules),
             rules: made.rules,
             rejections: RejectionCache::default(),
             routes: made.routes,
@@ -186,6 +189,13 @@ impl Compiler {
     }
 }
 
+fn collect_body_pointers(rules: &[CompiledRule]) -> Arc<[JsonPointer]> {
+    let mut pointers: Vec<_> = rules.iter().flat_map(|rule| rule.body_pointers.iter().cloned()).collect();
+    pointers.sort();
+    pointers.dedup();
+    pointers.into()
+}
+
 /// A compiled policy. Clones share their state.
 #[derive(Clone)]
 pub struct PolicyGate {
@@ -202,6 +212,8 @@ pub(crate) struct PolicyGateInner {
     cached_fallbacks: CachedFallbacks,
     index: RuleIndex,
     rules: Vec<CompiledRule>,
+    /// The values of bodies that the rules need.
+    body_pointers: Arc<[JsonPointer]>,
     rejections: RejectionCache,
     routes: Arc<RouteTable>,
     proxies: TrustedProxies,
@@ -268,6 +280,24 @@ impl PolicyGate {
     /// Returns a view of a request, which computes the inputs of rules and routes only once.
     pub fn view_request<'a>(&'a self, head: &'a dyn RequestHead) -> RequestView<'a> {
         RequestView::new(head, &self.inner.proxies)
+    }
+
+    /// The values of the body that the rules for this request need; `None` if they need none.
+    pub fn body_pointers(&self, view: &RequestView<'_>) -> Option<Arc<[JsonPointer]>> {
+        let inner = &*self.inner;
+        if inner.body_pointers.is_empty() {
+            return None;
+        }
+        let mut matching = Vec::new();
+        inner.index.find(view, &mut matching);
+        let needs_body =
+            |index: &usize| inner.rules.get(*index).is_some_and(|rule| !rule.body_pointers.is_empty());
+        matching.iter().any(needs_body).then(|| inner.body_pointers.clone())
+    }
+
+    /// The index of the rule of this limit of the [gate](Self::gate).
+    pub fn rule_of_limit(&self, limit: usize) -> Option<usize> {
+        self.inner.limit_rules.get(limit).copied()
     }
 
     /// The rules that fall back to cached responses.

@@ -175,6 +175,7 @@ impl KeyForm {
             | KeyPart::Cookie(_)
             | KeyPart::Query(_)
             | KeyPart::Descriptor(_)
+            | KeyPart::Body(_)
             | KeyPart::Capture(_) => Self::Text,
         }
     }

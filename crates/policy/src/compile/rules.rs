@@ -4,8 +4,9 @@ use super::{
     Compiler, PolicyGateInner, check_scalable,
     error::{PolicyError, ProblemCollector},
     guards::{CompiledRule, RuleCompiler},
-    keys::{self, CLASSES, CostFn, IndexFn, KeyCompiler, RouteTable, class_priority},
+    keys::{CLASSES, CostFn, IndexFn, KeyCompiler, RouteTable, class_priority},
     load::{PreparedMonitor, build_features, scale_policy},
+    settle::compile_charge,
 };
 use crate::{
     credentials::key_has_credential,
@@ -21,7 +22,7 @@ use tidegate_core::{Percent, Quota, Ratio, SettingError};
 use tidegate_limiter::TokenPrefetch;
 use tidegate_overload::{Features, Schedule};
 use tidegate_rule::{
-    RequestLimit, RuleConfig, RuleSettings, Settings, StoreAddress,
+    ChargePolicy, RequestLimit, RuleConfig, RuleSettings, Settings, StoreAddress,
     request::{DuplicateKeys, RequestHead, RequestKey, TrustedProxies},
 };
 
@@ -101,6 +102,7 @@ impl CompiledPolicy {
                     duplicates: source.duplicates,
                     single_value_keys: RefCell::default(),
                     expressions: RefCell::default(),
+                    body_pointers: RefCell::default(),
                 };
                 let before =
                     before.and_then(|before| before.rules.iter().find(|rule| rule.name() == source.name));
@@ -129,6 +131,7 @@ impl CompiledPolicy {
                 check_rule(source, policy)?;
                 rule.single_value_keys = keys.single_value_keys.take();
                 rule.expressions = keys.expressions.take();
+                rule.body_pointers = keys.body_pointers.take();
                 Ok(rule)
             });
             rules.extend(problems.ok_or_record(name, compiled));
@@ -177,6 +180,7 @@ fn compile_user_key(
         duplicates: DuplicateKeys::default(),
         single_value_keys: RefCell::default(),
         expressions: RefCell::default(),
+        body_pointers: RefCell::default(),
     };
     keys.compile(spec)
 }
@@ -184,6 +188,7 @@ fn compile_user_key(
 /// The functions of a request that its limit uses.
 pub(crate) struct RuleLimiting {
     cost: Option<Arc<CostFn>>,
+    charge: ChargePolicy,
     tier: Option<Arc<IndexFn>>,
     class: Option<Arc<IndexFn>>,
 }
@@ -274,9 +279,7 @@ fn build_limit(declared: tidegate_rule::Rule, rule: &CompiledRule, limiting: &Ru
     if let Some(queue) = &rule.queue {
         limit = limit.queue(queue.clone());
     }
-    if let Some(charge) = &source.charge {
-        limit = limit.charge(keys::compile_charge(charge));
-    }
+    limit = limit.charge(limiting.charge.clone());
     match source.enforcement {
         RuleEnforcement::All(_) => limit,
         RuleEnforcement::Percent(share) => limit.rollout(share),
@@ -290,7 +293,12 @@ fn declare_limit(
     keys: &KeyCompiler<'_>,
 ) -> Result<Option<(RuleConfig, RuleLimiting)>, SettingError> {
     let mut declaration = RuleConfig::new(source.name.clone());
-    let mut limiting = RuleLimiting { cost: keys.compile_cost(&source.cost)?, tier: None, class: None };
+    let mut limiting = RuleLimiting {
+        cost: keys.compile_cost(&source.cost)?,
+        charge: compile_charge(source.charge.as_ref(), source.settle.as_ref())?,
+        tier: None,
+        class: None,
+    };
     let quotas = match &source.quotas {
         Quotas::All(quotas) if quotas.is_empty() => return Ok(None),
         Quotas::All(quotas) => {

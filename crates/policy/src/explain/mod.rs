@@ -396,6 +396,9 @@ fn describe_details(
     if let Some(charge) = &rule_spec.charge {
         more.push(("charge", describe_charge(charge)));
     }
+    if let Some(settle) = &rule_spec.settle {
+        more.push(("settle", describe_settle(settle)));
+    }
     if let Some(ban) = rule_spec.access.as_ref().and_then(|access| access.ban.as_ref()) {
         more.push(("ban", describe_ban(ban, rule.and_then(|rule| rule.ban_subject(head)).as_deref())));
     }
@@ -503,7 +506,22 @@ fn describe_charge(charge: &model::ChargeSpec) -> String {
             format!("only if the status is {}; otherwise refunded", list(patterns))
         }
         model::ChargeSpec::Unless(patterns) => format!("refunded if the status is {}", list(patterns)),
-        model::ChargeSpec::Header(name) => format!("the value of the response header `{name}`"),
+    }
+}
+
+fn describe_settle(settle: &model::SettleSpec) -> String {
+    let stated = match &settle.source {
+        model::SettleSource::Header(name) => format!("the value of the response header `{name}`"),
+        model::SettleSource::Trailer(name) => format!("the value of the trailer `{name}` of the response"),
+        model::SettleSource::Body(pointer) => format!("the number at `{pointer}` in the response"),
+        model::SettleSource::OpenAi | model::SettleSource::Anthropic => {
+            "the tokens that the response reports".to_owned()
+        }
+        model::SettleSource::Cel(expression) => format!("`{}`, computed from the response", expression.0),
+    };
+    match settle.max_debt {
+        None => format!("{stated}, or else the cost of the request"),
+        Some(max) => format!("{stated}, at most {max} above the cost of the request, or else that cost"),
     }
 }
 

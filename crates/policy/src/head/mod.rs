@@ -20,7 +20,7 @@ use std::{
     fmt,
     net::{IpAddr, Ipv6Addr},
 };
-use tidegate_rule::request::RequestHead;
+use tidegate_rule::{body::BodyValues, request::RequestHead};
 
 /// The head of an HTTP request, for rules.
 #[derive(Clone, Copy, Debug)]
@@ -29,12 +29,13 @@ pub struct HttpRequestHead<'a> {
     peer: IpAddr,
     client: Option<IpAddr>,
     listener: Option<&'a str>,
+    body: Option<&'a BodyValues>,
 }
 
 impl<'a> HttpRequestHead<'a> {
     /// The head of a request from `peer`. The client is the peer, or the address that a trusted proxy reports.
     pub fn new(request: &'a ParsedRequest, peer: IpAddr) -> Self {
-        Self { request, peer: peer.to_canonical(), client: None, listener: None }
+        Self { request, peer: peer.to_canonical(), client: None, listener: None, body: None }
     }
 
     /// The request.
@@ -46,6 +47,12 @@ impl<'a> HttpRequestHead<'a> {
     #[must_use]
     pub fn with_client(self, client: IpAddr) -> Self {
         Self { client: Some(client), ..self }
+    }
+
+    /// Sets the values of its body.
+    #[must_use]
+    pub fn with_body(self, body: Option<&'a BodyValues>) -> Self {
+        Self { body, ..self }
     }
 
     /// Sets the name of the listener.
@@ -101,6 +108,10 @@ impl RequestHead for HttpRequestHead<'_> {
             .iter()
             .filter(|(known, _)| *known == name.as_bytes())
             .for_each(|(_, value)| each(value));
+    }
+
+    fn body(&self) -> Option<&BodyValues> {
+        self.body
     }
 
     fn extensions(&self) -> Option<&dyn Any> {

@@ -5,7 +5,7 @@ use crate::{
     explain::{CounterLocation, counter_location},
     model::{
         CostSpec, FeatureSpec, KeySpec, Match, OnLimit, Policy, PrioritySpec, QueueOrder, Quotas,
-        RuleEnforcement, RuleSpec, ShedSpec, Stores,
+        RuleEnforcement, RuleSpec, SettleSource, ShedSpec, Stores,
     },
 };
 use tidegate_core::{AlgorithmKind, CarryOver, Quota};
@@ -133,6 +133,7 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
             ("breaker", rule.breaker.is_some()),
             ("adaptive", rule.adaptive.is_some()),
             ("charge", rule.charge.is_some()),
+            ("settle", rule.settle.is_some()),
             ("bandwidth", rule.bandwidth.is_some()),
             (if has_tiers { "tiers" } else { "quota" }, has_concurrency),
         ];
@@ -197,9 +198,16 @@ pub(super) fn find_ineffective_keys(policy: &Policy, rule: &RuleSpec) -> Vec<Ine
             add("on-limit.fallback.cache", reason, "remove it, or add GET to `method`");
         }
     }
+    let settles_by_body =
+        rule.settle.as_ref().is_some_and(|settle| !matches!(settle.source, SettleSource::Header(_)));
+    if settles_by_body && policy.routes.is_empty() {
+        let reason = "`settle` has no effect without `routes`: only a gateway reads the bodies of responses";
+        add("settle", reason.to_owned(), "use `header NAME`, or add a route");
+    }
     let needs_quota = [
         ("cost", rule.cost != CostSpec::Fixed(1)),
         ("charge", rule.charge.is_some()),
+        ("settle", rule.settle.is_some()),
         ("store", rule.store.is_some()),
         ("prefetch", rule.prefetch.is_some()),
         ("inherit", rule.carry_over != CarryOver::default()),

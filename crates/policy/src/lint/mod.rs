@@ -329,6 +329,7 @@ fn find_shadowing_rule(policy: &Policy, index: usize) -> Option<String> {
             && other.enforcement == RuleEnforcement::All(Mode::Enforce)
             && is_simple(other)
             && other.charge.is_none()
+            && other.settle.is_none()
             && other.access.is_none()
             && max_cost(other) >= max_cost(rule)
             && covers(&other.matching, &rule.matching)
@@ -340,7 +341,7 @@ fn find_shadowing_rule(policy: &Policy, index: usize) -> Option<String> {
 
 /// Whether a rule has a fixed cost and no schedule.
 fn is_simple(rule: &RuleSpec) -> bool {
-    matches!(rule.cost, CostSpec::Fixed(_)) && rule.schedule.is_none()
+    matches!(rule.cost, CostSpec::Fixed(_)) && rule.settle.is_none() && rule.schedule.is_none()
 }
 
 fn max_cost(rule: &RuleSpec) -> u64 {
@@ -462,8 +463,8 @@ fn find_missing_key_parts(policy: &Policy, rule: &RuleSpec) -> Vec<(String, &'st
     if let Quotas::Tiers(tiers) = &rule.quotas {
         for_each_part(&tiers.key, &mut |part| found.extend(find_missing_part(policy, rule, part)));
     }
-    if let CostSpec::FromRequest { part, .. } = &rule.cost {
-        found.extend(find_missing_part(policy, rule, part));
+    if let CostSpec::FromRequest { from, .. } = &rule.cost {
+        for_each_part(from, &mut |part| found.extend(find_missing_part(policy, rule, part)));
     }
     if let KeySpec::First(parts) = &rule.key
         && policy.envoy.is_none()
@@ -527,6 +528,13 @@ fn find_missing_part(policy: &Policy, rule: &RuleSpec, part: &KeyPart) -> Option
         KeyPart::Header(name) => find_excluded_value(&rule.matching, name, |not| &not.headers),
         KeyPart::Cookie(name) => find_excluded_value(&rule.matching, name, |not| &not.cookies),
         KeyPart::Query(name) => find_excluded_value(&rule.matching, name, |not| &not.queries),
+        KeyPart::Body(pointer) if policy.routes.is_empty() => {
+            let fix = "add a route, or use a part of the head";
+            Some((
+                format!("only a gateway reads bodies, for `body {pointer}`, and there are no `routes`"),
+                fix,
+            ))
+        }
         KeyPart::Descriptor(name) if policy.envoy.is_none() => {
             Some((format!("only descriptors have `descriptor {name}`, and there is no `envoy`"), ENVOY_FIX))
         }

@@ -124,13 +124,13 @@ const ALLOWED_FUNCTIONS: [&str; 33] = [
 ];
 
 /// The maximum length of an expression, in bytes.
-const MAX_EXPRESSION_BYTES: usize = 1_000;
+pub(super) const MAX_EXPRESSION_BYTES: usize = 1_000;
 /// The maximum nesting depth. Evaluation takes about 30 kB of stack per level in a debug build, and a thread has 2 MB.
-const MAX_NESTING: usize = 16;
+pub(super) const MAX_NESTING: usize = 16;
 /// The stack for parsing the deepest expression of maximum length, with some reserve. Unused pages take no memory.
 const PARSER_STACK_BYTES: usize = 256 << 20;
 
-static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
+pub(super) static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
     // Cannot fail: the names do not conflict with others.
     let _known = env.add_extension(extensions::strings);
@@ -144,21 +144,7 @@ impl CompiledExpression {
             let problem = format!("expression of {} bytes", text.len());
             return Err(SettingError::new(problem, format!("shorten it to {MAX_EXPRESSION_BYTES} bytes")));
         }
-        // The parser recurses about thirty times per bracket, and a thousand brackets overflow the stack of a usual thread.
-        // It therefore runs on a thread with a larger stack; deeply nested expressions are then rejected with an error.
-        let builder = thread::Builder::new().stack_size(PARSER_STACK_BYTES);
-        thread::scope(|scope| {
-            let result = builder
-                .spawn_scoped(scope, || Self::parse(text, purpose))
-                .map(thread::ScopedJoinHandle::join);
-            match result {
-                Ok(Ok(read)) => read,
-                Ok(Err(_)) | Err(_) => {
-                    let problem = format!("cannot parse `{}`: out of memory", single_line(text));
-                    Err(SettingError::new(problem, "simplify it, or free some memory"))
-                }
-            }
-        })
+        parse_on_large_stack(text, || Self::parse(text, purpose))
     }
 
     fn parse(text: &Arc<str>, purpose: ExpressionPurpose) -> Result<Self, SettingError> {
@@ -270,13 +256,7 @@ impl ExpressionInputs {
                 (None, false) => self.collect(&select.operand, depth + 1),
             },
             Expr::Call(call) => {
-                if !ALLOWED_FUNCTIONS.contains(&&*call.func_name) {
-                    let problem = format!("function `{}` is not allowed", call.func_name);
-                    return Err(SettingError::new(
-                        problem,
-                        format!("use one of {}", ALLOWED_FUNCTIONS[18..].join(", ")),
-                    ));
-                }
+                check_function(&call.func_name)?;
                 match (&*call.func_name, &call.args[..]) {
                     ("_[_]", [of, name]) | ("@in", [name, of]) if table_name(of).is_some() => {
                         let Expr::Literal(LiteralValue::String(name)) = &name.expr else {
@@ -385,8 +365,40 @@ impl ExpressionInputs {
     }
 }
 
+/// Parses an expression on a thread with a large stack.
+///
+/// The parser recurses about thirty times per bracket, and a thousand brackets overflow the stack of a usual thread. Deeply nested
+/// expressions are then rejected with an error.
+pub(super) fn parse_on_large_stack<T: Send>(
+    text: &str,
+    parse: impl FnOnce() -> Result<T, SettingError> + Send,
+) -> Result<T, SettingError> {
+    let builder = thread::Builder::new().stack_size(PARSER_STACK_BYTES);
+    thread::scope(|scope| {
+        let result = builder.spawn_scoped(scope, parse).map(thread::ScopedJoinHandle::join);
+        match result {
+            Ok(Ok(parsed)) => parsed,
+            Ok(Err(_)) | Err(_) => {
+                let problem = format!("cannot parse `{}`: out of memory", single_line(text));
+                Err(SettingError::new(problem, "simplify it, or free some memory"))
+            }
+        }
+    })
+}
+
+/// Rejects a function whose result can be larger than its input.
+pub(super) fn check_function(name: &str) -> Result<(), SettingError> {
+    match ALLOWED_FUNCTIONS.contains(&name) {
+        true => Ok(()),
+        false => Err(SettingError::new(
+            format!("function `{name}` is not allowed"),
+            format!("use one of {}", ALLOWED_FUNCTIONS[18..].join(", ")),
+        )),
+    }
+}
+
 /// Truncates a text to one line.
-fn single_line(text: &str) -> String {
+pub(super) fn single_line(text: &str) -> String {
     truncate(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 

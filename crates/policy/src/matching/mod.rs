@@ -2,6 +2,7 @@
 //!
 //! [`RuleIndex`](crate::index::RuleIndex) finds the matching rules among many.
 
+mod cost_expression;
 mod expression;
 mod glob;
 mod networks;
@@ -11,6 +12,7 @@ mod request_view;
 mod types;
 mod values;
 
+pub(crate) use cost_expression::CostExpression;
 pub(crate) use expression::{CompiledExpression, ExpressionPurpose};
 pub(crate) use glob::GlobMatcher;
 pub use networks::Lists;
@@ -253,4 +255,9 @@ pub fn check_condition(expression: &Expression) -> Result<(), SettingError> {
 /// Checks that an expression can be a key. An error has the problem and the fix.
 pub fn check_key(expression: &Expression) -> Result<(), SettingError> {
     CompiledExpression::new(expression, ExpressionPurpose::Key).map(drop)
+}
+
+/// Checks that an expression can be a cost. An error has the problem and the fix.
+pub fn check_cost(expression: &Expression) -> Result<(), SettingError> {
+    CostExpression::new(expression).map(drop)
 }

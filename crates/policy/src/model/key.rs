@@ -1,6 +1,7 @@
 //! Keys and costs of rules.
 
 use std::sync::Arc;
+use tidegate_rule::body::JsonPointer;
 
 /// `key`: the part of a request that selects its counter.
 ///
@@ -65,6 +66,8 @@ pub enum KeyPart {
     Query(String),
     /// `descriptor NAME`: an entry of a descriptor of Envoy; `domain` is the domain.
     Descriptor(String),
+    /// `body POINTER`: a value in the JSON body, by a JSON pointer.
+    Body(JsonPointer),
     /// `capture NAME`: the segment that matches `{name}` in the rule's path.
     Capture(String),
     /// An expression that returns a string or an integer.
@@ -81,8 +84,8 @@ pub enum CostSpec {
     Fixed(u64),
     /// A number that the request contains.
     FromRequest {
-        /// The part of the request that contains the number.
-        part: KeyPart,
+        /// The part of the request that contains the number, or several of which the first counts.
+        from: KeySpec,
         /// The cost of a request without a valid number: `cost: { from: header x-cost, default: 1, max: 100 }`.
         default: u64,
         /// The maximum cost of a request.

@@ -20,7 +20,8 @@ pub use matching::{Glob, Match, Network, PathPattern, PathTail, Segment, ValueGl
 pub use observe::{KeyDisplay, Metrics, Observe};
 pub use rule::{
     AccessSpec, AdaptiveSpec, BandwidthRate, BandwidthSpec, BreakerSpec, BreakerWindow, ChargeSpec,
-    PrioritySpec, QueueOrder, QueueSpec, Quotas, RuleEnforcement, RuleSpec, StatusPattern, Tiers,
+    PrioritySpec, QueueOrder, QueueSpec, Quotas, RuleEnforcement, RuleSpec, SettleSource, SettleSpec,
+    StatusPattern, Tiers,
 };
 pub use server::{
     AccessLogFormat, AccessLogSpec, Balance, Connections, EscapedSlashes, ForwardedHeaders, HealthCheck,

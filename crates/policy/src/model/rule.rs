@@ -1,6 +1,8 @@
 //! Rules.
 
-use super::{CostSpec, DEFAULT_COST, FailingSpec, KeySpec, Match, Network, OnLimit, ScaleSpec, ShedSpec};
+use super::{
+    CostSpec, DEFAULT_COST, Expression, FailingSpec, KeySpec, Match, Network, OnLimit, ScaleSpec, ShedSpec,
+};
 use std::{fmt, str::FromStr, time::Duration};
 use tidegate_access::BanRule;
 use tidegate_core::{AlgorithmKind, CarryOver, LARGEST_EXACT, Percent, Quota, RateUnit, Ratio, SettingError};
@@ -8,6 +10,7 @@ use tidegate_limiter::{Capacity, FailureMode, Overflow};
 use tidegate_overload::Schedule;
 use tidegate_rule::{
     LoadScale, Mode,
+    body::JsonPointer,
     request::{DuplicateKeys, MissingKey},
 };
 
@@ -38,8 +41,10 @@ pub struct RuleSpec {
     pub quotas: Quotas,
     /// `cost`.
     pub cost: CostSpec,
-    /// `charge`: adjusts the cost of a request by its response.
+    /// `charge`: whether a request is charged, by the status of its response.
     pub charge: Option<ChargeSpec>,
+    /// `settle`: the final cost of a request, which its response states.
+    pub settle: Option<SettleSpec>,
     /// `adaptive`: a concurrency limit that adapts to the latency of the upstream.
     pub adaptive: Option<AdaptiveSpec>,
     /// `bandwidth`: bytes per second for each key.
@@ -96,6 +101,7 @@ impl RuleSpec {
             quotas: Quotas::All(Vec::new()),
             cost: CostSpec::Fixed(DEFAULT_COST),
             charge: None,
+            settle: None,
             adaptive: None,
             bandwidth: None,
             access: None,
@@ -193,15 +199,40 @@ impl Tiers {
     }
 }
 
-/// `charge`: adjusts the cost of a request by its response.
+/// `charge`: whether a request is charged, by the status of its response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChargeSpec {
     /// `if-status: [401, 5xx]`: charges a request only if its response has one of these statuses.
     If(Vec<StatusPattern>),
     /// `refund-status: [5xx]`: refunds a request if its response has one of these statuses.
     Unless(Vec<StatusPattern>),
-    /// `header: x-cost`: the response header with the cost, in lower case.
+}
+
+/// `settle: header x-cost`, `settle: body /usage/total_tokens`, `settle: openai`, or `{ from: openai, max-debt: 1000 }`: the final
+/// cost of a request. The cost before the call is charged until then, and also if the response states none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettleSpec {
+    /// `from`, or `cel`.
+    pub source: SettleSource,
+    /// `max-debt`: the largest part of the final cost that exceeds the cost before the call; `None` for no limit.
+    pub max_debt: Option<u64>,
+}
+
+/// The part of a response that states the cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SettleSource {
+    /// `header NAME`, in lower case.
     Header(String),
+    /// `trailer NAME`, in lower case.
+    Trailer(String),
+    /// `body POINTER`: a number in the JSON body, or in the last event of a stream that has it.
+    Body(JsonPointer),
+    /// `openai`: the tokens that the APIs of OpenAI report, and those of compatible servers.
+    OpenAi,
+    /// `anthropic`: the tokens that the Messages API of Anthropic reports.
+    Anthropic,
+    /// `cel`: an expression of the members of the JSON body.
+    Cel(Expression),
 }
 
 /// A status, or a class of statuses.

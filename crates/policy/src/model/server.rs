@@ -57,6 +57,8 @@ pub struct Connections {
     pub header_size: u64,
     /// `max-body-size`: the maximum size of the body of a request, in bytes; `none` for no limit.
     pub body_size: Option<u64>,
+    /// `max-parsed-body-size`: the maximum size of the body of a request that rules read, in bytes.
+    pub parsed_body_size: u64,
     /// `drain-timeout`: the time that requests in flight get to finish at shutdown.
     pub drain_timeout: Duration,
     /// `escaped-slashes`: what happens to a path with `%2F`.
@@ -113,6 +115,7 @@ impl Default for Connections {
             tunnel_timeout: Duration::from_secs(3_600),
             header_size: 32 * 1_024,
             body_size: None,
+            parsed_body_size: 256 * 1_024,
             drain_timeout: Duration::from_secs(30),
             escaped_slashes: EscapedSlashes::default(),
             underscores: Underscores::default(),

@@ -4,6 +4,7 @@ use super::{
     PolicyReader, ValueError,
     matching::header_name,
     references::ReferenceTarget,
+    settle::parse_pointer,
     values::{unknown_word_error, write_number},
 };
 use crate::{
@@ -30,6 +31,7 @@ pub(super) static KEY_SCHEMA: ValueSchema = ValueSchema::AnyOf(&[
             "cookie session",
             "query id",
             "descriptor remote_address",
+            "body /model",
             "capture id",
             "all",
         ],
@@ -81,7 +83,7 @@ static KEY_MAP: MapSchema<KeyMap> = MapSchema {
 
 #[derive(Default)]
 pub(super) struct CostMap {
-    source: Option<KeyPart>,
+    source: Option<KeySpec>,
     default: Option<u64>,
     max: u64,
 }
@@ -91,7 +93,7 @@ static COST: MapSchema<CostMap> = MapSchema {
     required: &["from", "max"],
     keys: &[
         with_example(
-            field!("from": KEY_SHAPE, source = single_part => write_part, "The part of the request that contains the number."),
+            field!("from": KEY_SHAPE, source = number_source => write_key, "The part of the request that contains the number, or with `first` several of them."),
             || OutputValue::text("header x-cost"),
         ),
         with_default(
@@ -169,10 +171,12 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// Reads a key with a single part.
-    fn single_part(&mut self, node: &SyntaxNode) -> Option<KeyPart> {
+    /// Reads a key with a single value.
+    fn number_source(&mut self, node: &SyntaxNode) -> Option<KeySpec> {
+        let is_part = |key: &KeySpec| matches!(key, KeySpec::Part(_));
         match self.key(node)? {
-            KeySpec::Part(part) => Some(part),
+            KeySpec::First(keys) if keys.iter().all(is_part) => Some(KeySpec::First(keys)),
+            part @ KeySpec::Part(_) => Some(part),
             _ => {
                 self.report_error(
                     node.span,
@@ -190,7 +194,7 @@ impl PolicyReader<'_> {
                 let mut found = CostMap::default();
                 self.read_map(node, &COST, &mut found);
                 let CostMap { source, default, max } = found;
-                Some(CostSpec::FromRequest { part: source?, default: default.unwrap_or(DEFAULT_COST), max })
+                Some(CostSpec::FromRequest { from: source?, default: default.unwrap_or(DEFAULT_COST), max })
             }
             _ => self.integer(node, 0..=u64::MAX).map(CostSpec::Fixed),
         }
@@ -217,14 +221,14 @@ pub(super) fn write_cost(cost: &CostSpec) -> Option<OutputValue> {
     match cost {
         CostSpec::Fixed(DEFAULT_COST) => None,
         CostSpec::Fixed(cost) => Some(OutputValue::Number(*cost)),
-        CostSpec::FromRequest { part, default, max } => {
-            Some(COST.write(&CostMap { source: Some(part.clone()), default: Some(*default), max: *max }))
+        CostSpec::FromRequest { from, default, max } => {
+            Some(COST.write(&CostMap { source: Some(from.clone()), default: Some(*default), max: *max }))
         }
     }
 }
 
 const PLAIN_KEYS: [&str; 9] = ["ip", "user", "method", "host", "path", "route", "upstream", "request", "all"];
-const NAMED_KEYS: [&str; 5] = ["header", "cookie", "query", "capture", "descriptor"];
+const NAMED_KEYS: [&str; 6] = ["header", "cookie", "query", "body", "capture", "descriptor"];
 
 fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
     let (first, rest) = text.split_once(' ').map_or((text, ""), |(first, rest)| (first, rest.trim()));
@@ -249,6 +253,7 @@ fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
         ("header", _) => KeyPart::Header(header_name(&named()?)?),
         ("cookie", _) => KeyPart::Cookie(named()?),
         ("query", _) => KeyPart::Query(named()?),
+        ("body", _) => KeyPart::Body(parse_pointer(&named()?)?),
         ("capture", _) => KeyPart::Capture(named()?),
         ("descriptor", _) => KeyPart::Descriptor(named()?),
         (first, "") if first.starts_with("ip/") => match first["ip/".len()..].parse() {
@@ -286,6 +291,7 @@ impl fmt::Display for KeyPart {
             Self::Header(name) => write!(f, "header {name}"),
             Self::Cookie(name) => write!(f, "cookie {name}"),
             Self::Query(name) => write!(f, "query {name}"),
+            Self::Body(pointer) => write!(f, "body {pointer}"),
             Self::Capture(name) => write!(f, "capture {name}"),
             Self::Descriptor(name) => write!(f, "descriptor {name}"),
             Self::Cel(cel) => f.write_str(&cel.0),

@@ -3,7 +3,6 @@
 use super::{
     PolicyReader, ValueError,
     key::{self, write_key},
-    matching::header_name,
     rule::QUOTA,
     values::{parse_bandwidth_rate, write_duration, write_number},
 };
@@ -61,7 +60,6 @@ pub(super) static TIERS: MapSchema<TiersMap> = MapSchema {
 pub(super) struct ChargeMap {
     if_status: Vec<StatusPattern>,
     refund_status: Vec<StatusPattern>,
-    header: Option<String>,
 }
 
 const STATUS_PATTERNS: ValueSchema = ValueSchema::OneOrMany(&ValueSchema::AnyOf(&[
@@ -75,19 +73,14 @@ pub(super) static CHARGE: MapSchema<ChargeMap> = MapSchema {
     keys: &[
         without(
             field!("if-status": STATUS_PATTERNS, [if_status] = read(parse_status_pattern) => write_status_pattern, "Charges a request only if its response has one of these statuses."),
-            "Either `refund-status` or `header` is needed.",
+            "The map needs `refund-status`.",
         ),
         with_example(
             without(
                 field!("refund-status": STATUS_PATTERNS, [refund_status] = read(parse_status_pattern) => write_status_pattern, "Refunds a request if its response has one of these statuses."),
-                "Either `if-status` or `header` is needed.",
+                "The map needs `if-status`.",
             ),
             || OutputValue::text("5xx"),
-        ),
-        without(
-            field!("header": ValueSchema::Text(TextKind::HeaderName, &["x-cost"]), header = read(header_name) => OutputValue::text,
-            "The response header that contains the cost."),
-            "Either `if-status` or `refund-status` is needed.",
         ),
     ],
 };
@@ -140,26 +133,17 @@ impl PolicyReader<'_> {
         let mut map = ChargeMap::default();
         let before = self.errors.len();
         self.read_map(node, &CHARGE, &mut map);
-        match map {
-            ChargeMap { if_status, refund_status, header: None }
-                if refund_status.is_empty() && !if_status.is_empty() =>
-            {
-                Some(ChargeSpec::If(if_status))
+        match (map.if_status, map.refund_status) {
+            (charged, refunded) if refunded.is_empty() && !charged.is_empty() => {
+                Some(ChargeSpec::If(charged))
             }
-            ChargeMap { if_status, refund_status, header: None }
-                if if_status.is_empty() && !refund_status.is_empty() =>
-            {
-                Some(ChargeSpec::Unless(refund_status))
-            }
-            ChargeMap { if_status, refund_status, header: Some(header) }
-                if if_status.is_empty() && refund_status.is_empty() =>
-            {
-                Some(ChargeSpec::Header(header))
+            (charged, refunded) if charged.is_empty() && !refunded.is_empty() => {
+                Some(ChargeSpec::Unless(refunded))
             }
             _ => {
                 if self.errors.len() == before {
                     let location = self.describe_location("charge");
-                    let fix = "write `if-status`, `refund-status` or `header`";
+                    let fix = "write `if-status` or `refund-status`";
                     self.report_error(node.span, format!("{location} needs exactly one key"), fix);
                 }
                 None
@@ -204,7 +188,6 @@ pub(super) fn write_charge(charge: &ChargeSpec) -> OutputValue {
     CHARGE.write(&match charge.clone() {
         ChargeSpec::If(if_status) => ChargeMap { if_status, ..ChargeMap::default() },
         ChargeSpec::Unless(refund_status) => ChargeMap { refund_status, ..ChargeMap::default() },
-        ChargeSpec::Header(header) => ChargeMap { header: Some(header), ..ChargeMap::default() },
     })
 }
 

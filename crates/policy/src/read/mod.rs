@@ -15,6 +15,7 @@ mod policy;
 mod references;
 mod rule;
 mod server;
+mod settle;
 mod template;
 mod upstream;
 mod values;
@@ -145,7 +146,7 @@ enum ErrorReporting {
 }
 
 /// Keys that had another name: the map, the old name and the new one.
-const RENAMED_KEYS: [(&str, &str, &str); 32] = [
+const RENAMED_KEYS: [(&str, &str, &str); 33] = [
     ("adaptive", "least", "min"),
     ("adaptive", "most", "max"),
     ("breaker", "least", "min-calls"),
@@ -154,6 +155,7 @@ const RENAMED_KEYS: [(&str, &str, &str); 32] = [
     ("breaker", "probes", "half-open-calls"),
     ("breaker", "slow", "slow-call-duration"),
     ("breaker", "slow-rate", "slow-call-rate"),
+    ("charge", "header", "settle: header NAME"),
     ("connections", "body-size", "max-body-size"),
     ("connections", "drain", "drain-timeout"),
     ("connections", "header-size", "max-header-size"),

@@ -9,6 +9,7 @@ use super::{
     load::{FAILING, SCALE, SHED_SHAPE, write_shed},
     matching::MATCH,
     references::ReferenceTarget,
+    settle::{SETTLE_SHAPE, write_settle},
     values::{write_duration, write_failure_mode, write_size},
 };
 use crate::{
@@ -151,8 +152,13 @@ pub(crate) static RULE: MapSchema<RuleSpec> = MapSchema {
         ),
         without(
             field!("charge": ValueSchema::Map(|| CHARGE.outline()), charge = charge => write_charge,
-            "Adjusts the cost of a request by its response."),
+            "Whether a request is charged, by the status of its response."),
             "Every admitted request is charged its cost.",
+        ),
+        without(
+            field!("settle": SETTLE_SHAPE, settle = settle => write_settle,
+            "The final cost of a request, which its response states. The cost before the call is charged until then, and also if the response states none."),
+            "The cost before the call is final.",
         ),
         without(
             field!("adaptive": ValueSchema::Map(|| ADAPTIVE.outline()),

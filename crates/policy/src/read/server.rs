@@ -121,6 +121,8 @@ pub(super) static CONNECTIONS: MapSchema<Connections> = MapSchema {
             "The idle timeout of an upgraded connection, such as a WebSocket."),
         field!("max-header-size": SIZE, header_size = size => write_size, default default_connections(),
             "The maximum size of the head of a request; a larger one gets 431."),
+        field!("max-parsed-body-size": SIZE, parsed_body_size = size => write_size, default default_connections(),
+            "The maximum size of a body that rules with `body POINTER` read; a larger one is forwarded, and has none of the values."),
         key_with_default(
             "max-body-size",
             "The maximum size of the body of a request; a larger one gets 413. `none` is without a limit.",

@@ -302,10 +302,9 @@ const fn syntax(kind: TextKind) -> &'static str {
             "One of `open`, `closed`, `local`, or `local N` for N processes that share the quota."
         }
         TextKind::File => "A path, relative to the policy file.",
-        TextKind::HeaderName => "The name of a header, in any case.",
         TextKind::Host => "The name of a host, without a port. In a `match`, `*` stands for any text.",
         TextKind::Key => {
-            "One of `all`, `ip`, `ip/56` (for IPv6, the length of the prefix), `user`, `method`, `host`, `path`, `route`, `upstream`, `request`, `header NAME`, `cookie NAME`, `query NAME`, `capture NAME` or `descriptor NAME`; a list of keys; or a [`key`](#key) map."
+            "One of `all`, `ip`, `ip/56` (for IPv6, the length of the prefix), `user`, `method`, `host`, `path`, `route`, `upstream`, `request`, `header NAME`, `cookie NAME`, `query NAME`, `body POINTER`, `capture NAME` or `descriptor NAME`; a list of keys; or a [`key`](#key) map."
         }
         TextKind::Location => "A URL, or a path.",
         TextKind::Method => "A method of HTTP, as in `POST`.",
@@ -324,6 +323,9 @@ const fn syntax(kind: TextKind) -> &'static str {
         TextKind::Quota => "As in `100/min burst 20`, `3 at once` or `1000 total`.",
         TextKind::Schedule => {
             "Times with factors, as in `mon-fri 09:00-18:00 x2; 22:00-06:00 x0.5`. The first that matches applies. A UTC offset may come first, as in `+08:00; 22:00-06:00 x0.5`."
+        }
+        TextKind::SettleSource => {
+            "One of `header NAME`, `trailer NAME`, `body POINTER` with a JSON pointer, `openai` or `anthropic`."
         }
         TextKind::Size => {
             "Bytes with a unit: `kB`, `MB`, `GB` (powers of 1000), `KiB`, `MiB` or `GiB` (powers of 1024)."

@@ -11,7 +11,7 @@ use tidegate_policy::{
     compile::{Compiler, PolicyResult, RejectAction, RejectReason},
     model::{
         BandwidthSpec, ChargeSpec, CostSpec, Expression, KeyPart, KeySpec, Policy, Quotas, RuleEnforcement,
-        RuleSpec, StatusPattern, Tiers,
+        RuleSpec, SettleSource, SettleSpec, StatusPattern, Tiers,
     },
 };
 use tidegate_rule::{
@@ -163,7 +163,8 @@ fn per_request_quota_is_rejected() {
 #[test]
 fn cost_is_fixed_or_read_from_request() {
     let costs = |cost: CostSpec| gate(&policy([RuleSpec { cost, ..rule("one", &["10/min burst 10"]) }]));
-    let found = || CostSpec::FromRequest { part: KeyPart::Header("x-cost".to_owned()), default: 2, max: 5 };
+    let from = || KeySpec::Part(KeyPart::Header("x-cost".to_owned()));
+    let found = || CostSpec::FromRequest { from: from(), default: 2, max: 5 };
     assert_eq!(count_admitted(&costs(CostSpec::Fixed(3)), &PolicyTestRequest::new("GET /")), 3);
     let cases =
         [(None, 5), (Some("1"), 10), (Some("5"), 2), (Some("900"), 2), (Some("-1"), 5), (Some("0"), 10)];
@@ -194,8 +195,8 @@ fn tier_is_selected_by_request() {
 
 #[test]
 fn charge_depends_on_response() {
-    let charged = |charge: ChargeSpec, reply: TestResponse| {
-        let gate = gate(&policy([RuleSpec { charge: Some(charge), ..rule("one", &["3/min"]) }]));
+    let settled = |charge: Option<ChargeSpec>, settle: Option<SettleSpec>, reply: TestResponse| {
+        let gate = gate(&policy([RuleSpec { charge, settle, ..rule("one", &["3/min"]) }]));
         let PolicyResult::Admitted(admission) =
             expect_ready(gate.check(&PolicyTestRequest::new("POST /login")))
         else {
@@ -204,6 +205,7 @@ fn charge_depends_on_response() {
         drop(admission.settle(&reply));
         3 - count_admitted(&gate, &PolicyTestRequest::new("POST /login"))
     };
+    let charged = |charge: ChargeSpec, reply: TestResponse| settled(Some(charge), None, reply);
     let failed = || ChargeSpec::If(vec![StatusPattern::Status(401), StatusPattern::Class(5)]);
     assert_eq!(charged(failed(), TestResponse(200, None)), 0);
     assert_eq!(
@@ -212,8 +214,16 @@ fn charge_depends_on_response() {
     );
     assert_eq!(charged(ChargeSpec::Unless(vec![StatusPattern::Class(500)]), TestResponse(502, None)), 0);
     assert_eq!(charged(ChargeSpec::Unless(vec![StatusPattern::Class(500)]), TestResponse(404, None)), 1);
-    assert_eq!(charged(ChargeSpec::Header("x-cost".to_owned()), TestResponse(200, Some("2"))), 2);
-    assert_eq!(charged(ChargeSpec::Header("x-cost".to_owned()), TestResponse(200, Some("many"))), 1);
+    let by_header = |max_debt| SettleSpec { source: SettleSource::Header("x-cost".to_owned()), max_debt };
+    assert_eq!(settled(None, Some(by_header(None)), TestResponse(200, Some("2"))), 2);
+    assert_eq!(settled(None, Some(by_header(None)), TestResponse(200, Some("many"))), 1);
+    assert_eq!(settled(None, Some(by_header(Some(1))), TestResponse(200, Some("3"))), 2);
+    assert_eq!(settled(None, Some(by_header(Some(0))), TestResponse(200, Some("3"))), 1);
+    assert_eq!(settled(None, Some(by_header(Some(0))), TestResponse(200, Some("0"))), 0);
+    // The condition applies first.
+    let refund = || ChargeSpec::Unless(vec![StatusPattern::Class(5)]);
+    assert_eq!(settled(Some(refund()), Some(by_header(None)), TestResponse(502, Some("2"))), 0);
+    assert_eq!(settled(Some(refund()), Some(by_header(None)), TestResponse(200, Some("2"))), 2);
 }
 
 #[test]

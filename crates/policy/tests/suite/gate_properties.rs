@@ -51,7 +51,11 @@ fn rule_sets_with_modes() -> impl Strategy<Value = Vec<RuleSpec>> {
     ];
     let cost = prop_oneof![
         3 => Just(CostSpec::Fixed(1)),
-        1 => Just(CostSpec::FromRequest { part: KeyPart::Header("x-cost".to_owned()), default: 1, max: 3 }),
+        1 => Just(CostSpec::FromRequest {
+            from: KeySpec::Part(KeyPart::Header("x-cost".to_owned())),
+            default: 1,
+            max: 3,
+        }),
     ];
     (rule_sets(), proptest::collection::vec((mode, cost), 6)).prop_map(|(mut rules, modes)| {
         for (rule, ((mode, percent), cost)) in rules.iter_mut().zip(modes) {

@@ -116,7 +116,11 @@ fn cost_over_burst_is_reported() {
     let costs = |cost: CostSpec, quota: &str| {
         !run_lint(&policy([RuleSpec { cost, ..rule("one", &[quota]) }])).is_empty()
     };
-    let header = |max| CostSpec::FromRequest { part: KeyPart::Header("x-cost".to_owned()), default: 1, max };
+    let header = |max| CostSpec::FromRequest {
+        from: KeySpec::Part(KeyPart::Header("x-cost".to_owned())),
+        default: 1,
+        max,
+    };
     assert!(costs(CostSpec::Fixed(11), "100/min burst 10"));
     assert!(!costs(CostSpec::Fixed(10), "100/min burst 10"));
     assert!(costs(header(11), "10/min fixed-window"));

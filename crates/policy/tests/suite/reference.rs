@@ -82,6 +82,7 @@ fn policy_with(map: &str, key: &str, mut entries: Map<String, Value>) -> Value {
         ("breaker", "max-open-duration") => drop(entries.insert("backoff".to_owned(), json!("x2"))),
         ("fallback", "status" | "headers") => drop(entries.insert("body".to_owned(), json!("a"))),
         ("respond", "headers" | "body") => drop(entries.insert("status".to_owned(), json!(200))),
+        ("settle", "max-debt") => drop(entries.insert("from".to_owned(), json!("openai"))),
         ("route", "upstream" | "respond") => {}
         ("route", _) => drop(entries.insert("upstream".to_owned(), json!("app"))),
         ("rule", "name") => drop(entries.insert("quota".to_owned(), json!("1/s"))),
@@ -93,7 +94,7 @@ fn policy_with(map: &str, key: &str, mut entries: Map<String, Value>) -> Value {
     match map {
         "policy" => policy[key] = entries[key].clone(),
         "adaptive" | "bandwidth" | "breaker" | "charge" | "cost" | "key" | "match" | "on-limit"
-        | "priority" | "queue" | "scale" | "while-failing" => rule(map, entries),
+        | "priority" | "queue" | "scale" | "settle" | "while-failing" => rule(map, entries),
         "tiers" => policy["rules"] = json!([{ "name": "a", "tiers": entries }]),
         "fallback" => rule("on-limit", json!({ "fallback": entries })),
         "rule" => policy["rules"] = json!([entries]),

@@ -11,6 +11,7 @@ use tidegate_overload::{LoadLevel, load::MachineSignal};
 use tidegate_policy::model::*;
 use tidegate_rule::{
     HeaderStyle, Mode,
+    body::JsonPointer,
     request::{DuplicateKeys, MissingKey},
 };
 use tidegate_testkit::strategy::any_sample;
@@ -304,6 +305,10 @@ fn matches() -> BoxedStrategy<Match> {
         .boxed()
 }
 
+fn pointers() -> BoxedStrategy<JsonPointer> {
+    vec("[a-z~/_.-]{0,5}", 1..4).prop_map(|tokens| JsonPointer::from_tokens(tokens).unwrap()).boxed()
+}
+
 /// Keys. Those that need a path or a user are generated only if there may be one.
 fn keys(more: Vec<KeyPart>) -> BoxedStrategy<KeySpec> {
     let part = prop_oneof![
@@ -318,6 +323,7 @@ fn keys(more: Vec<KeyPart>) -> BoxedStrategy<KeySpec> {
         plain_words().prop_map(KeyPart::Cookie),
         plain_words().prop_map(KeyPart::Query),
         plain_words().prop_map(KeyPart::Descriptor),
+        pointers().prop_map(KeyPart::Body),
         expressions().prop_map(KeyPart::Cel),
         select([vec![KeyPart::Path], more].concat()),
     ];
@@ -457,7 +463,7 @@ fn connections() -> BoxedStrategy<Connections> {
         times(),
         times(),
         sizes(),
-        (option::of(sizes()), option::of(1_u64..1_000_000)),
+        (option::of(sizes()), sizes(), option::of(1_u64..1_000_000)),
         prop_oneof![Just(Duration::ZERO), times()],
         (
             select(vec![EscapedSlashes::Reject, EscapedSlashes::Keep, EscapedSlashes::Unescape]),
@@ -473,7 +479,7 @@ fn connections() -> BoxedStrategy<Connections> {
                 idle,
                 tunnel,
                 header_size,
-                (body_size, min_body_rate),
+                (body_size, parsed_body_size, min_body_rate),
                 drain,
                 (escaped_slashes, underscores),
             )| {
@@ -487,6 +493,7 @@ fn connections() -> BoxedStrategy<Connections> {
                     tunnel_timeout: tunnel,
                     header_size,
                     body_size,
+                    parsed_body_size,
                     drain_timeout: drain,
                     escaped_slashes,
                     underscores,
@@ -615,7 +622,7 @@ fn rules(has_user: bool) -> BoxedStrategy<RuleSpec> {
         })
         .prop_map(|(matching, limits, terms, actions, (capacity, overflow))| {
             let (quotas, adaptive, bandwidth, access, breaker) = limits;
-            let (key, (missing, duplicates), cost, charge, priority, enforcement, inherit) = terms;
+            let (key, (missing, duplicates), cost, (charge, settle), priority, enforcement, inherit) = terms;
             let (name, (schedule, overload), (store, prefetch), failure_mode, wait, queue, message, on_limit) = actions;
             let (scale, shed, feature, while_failing) = overload;
             // A total cannot follow the load or a schedule.
@@ -635,6 +642,7 @@ fn rules(has_user: bool) -> BoxedStrategy<RuleSpec> {
                 quotas,
                 cost,
                 charge,
+                settle,
                 adaptive,
                 bandwidth,
                 access,
@@ -707,7 +715,7 @@ type RuleTerms = (
     KeySpec,
     (MissingKey, DuplicateKeys),
     CostSpec,
-    Option<ChargeSpec>,
+    (Option<ChargeSpec>, Option<SettleSpec>),
     Option<PrioritySpec>,
     RuleEnforcement,
     CarryOver,
@@ -722,10 +730,12 @@ fn rule_terms(more: Vec<KeyPart>) -> BoxedStrategy<RuleTerms> {
     let cost = prop_oneof![
         Just(CostSpec::Fixed(1)),
         any::<u64>().prop_map(CostSpec::Fixed),
-        (part, any::<u64>(), 1..=u64::MAX).prop_map(|(part, otherwise, max)| CostSpec::FromRequest {
-            part,
-            default: otherwise,
-            max
+        (vec(part, 1..3), any::<u64>(), 1..=u64::MAX).prop_map(|(mut parts, otherwise, max)| {
+            let from = match parts.len() {
+                1 => KeySpec::Part(parts.remove(0)),
+                _ => KeySpec::First(parts.into_iter().map(KeySpec::Part).collect()),
+            };
+            CostSpec::FromRequest { from, default: otherwise, max }
         }),
     ];
     let due = || {
@@ -737,11 +747,17 @@ fn rule_terms(more: Vec<KeyPart>) -> BoxedStrategy<RuleTerms> {
             1..4,
         )
     };
-    let charge = prop_oneof![
-        due().prop_map(ChargeSpec::If),
-        due().prop_map(ChargeSpec::Unless),
-        tokens().prop_map(ChargeSpec::Header)
+    let charge = prop_oneof![due().prop_map(ChargeSpec::If), due().prop_map(ChargeSpec::Unless),];
+    let source = prop_oneof![
+        tokens().prop_map(SettleSource::Header),
+        tokens().prop_map(SettleSource::Trailer),
+        pointers().prop_map(SettleSource::Body),
+        Just(SettleSource::OpenAi),
+        Just(SettleSource::Anthropic),
+        Just(SettleSource::Cel(Expression("2 * usage.total".into()))),
     ];
+    let settle =
+        (source, option::of(any::<u64>())).prop_map(|(source, max_debt)| SettleSpec { source, max_debt });
     let priority = prop_oneof![
         classes().prop_map(PrioritySpec::Fixed),
         (keys(more), classes(), option::of(reserves())).prop_map(|(by, otherwise, reserve)| {
@@ -759,7 +775,7 @@ fn rule_terms(more: Vec<KeyPart>) -> BoxedStrategy<RuleTerms> {
             select(vec![DuplicateKeys::Reject, DuplicateKeys::First, DuplicateKeys::Last]),
         ),
         cost,
-        option::of(charge),
+        (option::of(charge), option::of(settle)),
         option::of(priority),
         enforcement,
         select(vec![CarryOver::Keep, CarryOver::Reset]),

@@ -19,14 +19,14 @@ mod rollout;
 mod route;
 mod verdict;
 
-pub use charge::ChargePolicy;
+pub use charge::{BodyCost, ChargePolicy, ResponseValues, StatedCost};
 pub use evaluate::{Evaluation, LimitSelection, PendingEvaluation, RunMode};
 pub use limit::RequestLimit;
 pub use policy_fields::PolicyFields;
 pub use prefetch::PreparedCheck;
 pub use queue::{KeyQueue, LimitQueue, QueueGuard, measure_wait};
 pub use rollout::{is_in_rollout, key_hash};
-pub use verdict::{LimitDecision, LimitOutcome, RequestPermits, Verdict};
+pub use verdict::{LimitDecision, LimitOutcome, RequestPermits, SettledCost, Verdict};
 
 use crate::{
     HeaderStyle, RejectionResponse,

@@ -1,6 +1,8 @@
 //! The decisions of all limits on one request, and what it holds until its response.
 
-use super::{Gate, RequestLimit, queue::QueueGuard};
+use super::{
+    BodyCost, ChargePolicy, Gate, RequestLimit, ResponseValues, charge::FinalCost, queue::QueueGuard,
+};
 use crate::{Limited, Mode, PolicyFields, RejectionResponse, Rule, request::ResponseHead};
 use std::{fmt, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, header::PolicyField};
@@ -283,8 +285,8 @@ impl Verdict {
         }
     }
 
-    /// Settles the reservations with the response: refunds or charges the difference. The result holds the
-    /// slots of the request; drop it when the body has been sent.
+    /// Settles the reservations with the response: refunds or charges the difference. The result holds the slots of the request,
+    /// and tokens whose cost the body of the response states; drop it when the body has been sent.
     #[inline]
     pub fn settle(mut self, gate: &Gate, response: &dyn ResponseHead) -> RequestPermits {
         match self.hold.take() {
@@ -328,20 +330,25 @@ impl QuotaHeaders<'_> {
 
 impl RequestHold {
     fn settle(mut self, gate: &Gate, response: &dyn ResponseHead) -> RequestPermits {
+        let (mut unsettled, mut settled) = (Vec::new(), Vec::new());
         background::enter(|| {
             for (limit, tokens) in self.tokens.drain(..) {
-                match gate.limits().get(limit) {
-                    Some(limit) => {
-                        let due = limit.charge_policy().final_cost(tokens.cost(), response);
-                        tokens.commit(due);
+                let Some(charge) = gate.limits().get(limit).map(RequestLimit::charge_policy) else {
+                    tokens.keep();
+                    continue;
+                };
+                match charge.final_cost(tokens.cost(), response) {
+                    FinalCost::Known(cost) => {
+                        tokens.commit(cost);
                     }
-                    None => {
-                        tokens.keep();
+                    FinalCost::Stated(stated) => settled.push(commit(limit, tokens, charge, stated)),
+                    FinalCost::InBody(stated) => {
+                        unsettled.push(UnsettledCost { limit, tokens, charge: charge.clone(), stated });
                     }
                 }
             }
         });
-        RequestPermits { permits: std::mem::take(&mut self.permits) }
+        RequestPermits { permits: std::mem::take(&mut self.permits), unsettled, settled }
     }
 }
 
@@ -351,21 +358,77 @@ impl Drop for RequestHold {
         for (_, tokens) in self.tokens.drain(..) {
             tokens.keep();
         }
-        drop(RequestPermits { permits: std::mem::take(&mut self.permits) });
+        let mut released = RequestPermits::default();
+        released.permits = std::mem::take(&mut self.permits);
     }
 }
 
-/// The slots of a request; dropping it releases them.
+/// What a request holds until the body of its response has ended: its slots, and tokens whose cost the body states. Dropping it
+/// releases the slots, and charges the tokens.
 #[must_use = "dropping it releases the slots"]
 #[derive(Default)]
 pub struct RequestPermits {
     permits: Vec<Permit>,
+    unsettled: Vec<UnsettledCost>,
+    /// The costs that the head of the response stated.
+    settled: Vec<SettledCost>,
+}
+
+/// Tokens of one limit whose cost the body of the response states.
+struct UnsettledCost {
+    limit: usize,
+    tokens: Reservation,
+    charge: ChargePolicy,
+    stated: Arc<BodyCost>,
+}
+
+/// How the tokens of one limit were settled by a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettledCost {
+    /// The index of the limit in [`Gate::limits`].
+    pub limit: usize,
+    /// The cost before the call.
+    pub reserved: u64,
+    /// The cost that the response states; `None` if it states none.
+    pub stated: Option<u64>,
+    /// The cost that was charged.
+    pub charged: u64,
+}
+
+/// Charges a stated cost, or that of the request.
+fn commit(limit: usize, tokens: Reservation, charge: &ChargePolicy, stated: Option<u64>) -> SettledCost {
+    let reserved = tokens.cost();
+    let charged = charge.limit_debt(reserved, stated);
+    tokens.commit(charged);
+    SettledCost { limit, reserved, stated, charged }
 }
 
 impl RequestPermits {
     /// Whether there is nothing to release.
     pub fn is_empty(&self) -> bool {
-        self.permits.is_empty()
+        self.permits.is_empty() && self.unsettled.is_empty()
+    }
+
+    /// Removes and returns the costs that the head of the response settled.
+    pub fn take_settled(&mut self) -> Vec<SettledCost> {
+        std::mem::take(&mut self.settled)
+    }
+
+    /// The costs that the body of the response states.
+    pub fn body_costs(&self) -> impl Iterator<Item = &BodyCost> {
+        self.unsettled.iter().map(|cost| &*cost.stated)
+    }
+
+    /// Settles the tokens when the body has ended, and returns how. Without a stated cost they are charged.
+    pub fn settle(&mut self, values: &ResponseValues) -> Vec<SettledCost> {
+        if self.unsettled.is_empty() {
+            return Vec::new();
+        }
+        let settle = |cost: UnsettledCost| {
+            let stated = (cost.stated.compute)(values);
+            commit(cost.limit, cost.tokens, &cost.charge, stated)
+        };
+        background::enter(|| self.unsettled.drain(..).map(settle).collect()).unwrap_or_default()
     }
 }
 
@@ -373,6 +436,9 @@ impl RequestPermits {
 impl Drop for RequestPermits {
     #[inline]
     fn drop(&mut self) {
+        for cost in self.unsettled.drain(..) {
+            cost.tokens.keep();
+        }
         if !self.permits.is_empty() {
             background::enter(|| self.permits.clear());
         }

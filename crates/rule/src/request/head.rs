@@ -1,7 +1,7 @@
 //! The heads of requests and responses.
 
 use super::DescriptorHead;
-use crate::RequestContext;
+use crate::{RequestContext, body::BodyValues};
 use std::{any::Any, net::IpAddr};
 
 /// The head of a request. Each framework integration implements it for its own type.
@@ -55,6 +55,11 @@ pub trait RequestHead {
 
     /// The context stored with the request; otherwise that of the task is used.
     fn context(&self) -> Option<&RequestContext> {
+        None
+    }
+
+    /// The values of its body that rules need; `None` if the body was not read.
+    fn body(&self) -> Option<&BodyValues> {
         None
     }
 

@@ -10,7 +10,7 @@
 //! ```
 
 use super::{AddressKey, KeyValue, MissingPeerWarning, RequestHead, TrustedProxies, cookie, query};
-use crate::RequestContext;
+use crate::{RequestContext, body::JsonPointer};
 use std::{borrow::Cow, fmt, net::IpAddr, sync::Arc};
 use tidegate_core::SettingError;
 
@@ -67,6 +67,7 @@ enum KeySource {
     Cookie(Arc<str>, DuplicateKeys),
     Query(Arc<str>, DuplicateKeys),
     Descriptor(Arc<str>, DuplicateKeys),
+    Body(Arc<JsonPointer>),
     Host,
     Method,
     Path,
@@ -129,6 +130,12 @@ pub fn query(name: impl Into<Arc<str>>) -> RequestKey {
 /// The value of an entry of a descriptor; HTTP requests have none. See [`DescriptorHead`](super::DescriptorHead).
 pub fn descriptor(name: impl Into<Arc<str>>) -> RequestKey {
     RequestKey { source: KeySource::Descriptor(name.into(), DuplicateKeys::default()) }
+}
+
+/// A value in the body: a string, a number or a boolean. Requests whose body was not read, or is not JSON, have none. See
+/// [`RequestHead::body`].
+pub fn body(pointer: JsonPointer) -> RequestKey {
+    RequestKey { source: KeySource::Body(Arc::new(pointer)) }
 }
 
 /// The requested host, in lower case, without a port.
@@ -320,6 +327,9 @@ impl KeySource {
                     .filter(|it| !it.is_empty())
                     .map(KeyValue::from)
             }
+            Self::Body(pointer) => {
+                Some(head.body()?.get(pointer)?.to_text()).filter(|text| !text.is_empty()).map(KeyValue::Text)
+            }
             Self::Host => head.host().and_then(normalize_host).map(KeyValue::Text),
             Self::Method | Self::Path | Self::Route if head.descriptor().is_some() => None,
             Self::Method => Some(head.method().into()),
@@ -401,6 +411,7 @@ impl fmt::Debug for RequestKey {
             KeySource::Cookie(name, _) => write!(f, "cookie {name}"),
             KeySource::Query(name, _) => write!(f, "query {name}"),
             KeySource::Descriptor(name, _) => write!(f, "descriptor {name}"),
+            KeySource::Body(pointer) => write!(f, "body {pointer}"),
             KeySource::Host => f.write_str("host"),
             KeySource::Method => f.write_str("method"),
             KeySource::Path => f.write_str("path"),

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
 
+mod body;
 mod common;
 mod gate;
 mod gate_properties;

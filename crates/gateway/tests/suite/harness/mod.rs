@@ -325,7 +325,7 @@ impl RawClient {
         let mut response = RawResponse { head, body: String::new() };
         if let Some(length) = response.header("content-length") {
             let length = length.parse().unwrap();
-            response.body = String::from_utf8(self.read_exact(length).await).unwrap();
+            response.body = String::from_utf8_lossy(&self.read_exact(length).await).into_owned();
         } else if response.header("transfer-encoding") == Some("chunked") {
             loop {
                 let line = String::from_utf8(self.read_until(b"\r\n").await).unwrap();
