@@ -219,7 +219,7 @@ async fn stream_is_not_delayed() {
 
 /// A client that disconnects is charged what the response had stated.
 #[tokio::test]
-async fn disconnected_client_is_charged_what_was_seen() {
+async fn disconnected_client_is_charged_what_was_stated() {
     let server = TestBackend::start(|request: Request<Incoming>| async move {
         if request.uri().path() == "/none" {
             return Response::new(text_body("{}"));
@@ -334,7 +334,7 @@ async fn large_body_is_forwarded() {
     gateway.stop().await;
 }
 
-/// The server gets the body of a client that waits for `100 Continue`, and a denied client is told before its next request.
+/// The rules get the body of a client that waits for `100 Continue`.
 #[tokio::test]
 async fn expected_continue_is_sent_for_the_rules() {
     let server = TestBackend::start_echo().await;

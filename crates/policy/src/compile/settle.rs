@@ -86,7 +86,7 @@ fn body_cost(
     BodyCost { pointers, trailer: None, compute: Box::new(compute) }
 }
 
-/// The sum of the reported numbers of tokens; `None` if there is none.
+/// The sum of the reported numbers of tokens; `None` without any.
 fn token_counts(counts: &[TokenCount]) -> Result<BodyCost, SettingError> {
     let parse = |names: &TokenCount| names.iter().map(|name| name.parse()).collect();
     let counts: Vec<Vec<JsonPointer>> = counts.iter().map(parse).collect::<Result<_, _>>()?;
