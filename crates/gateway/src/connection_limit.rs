@@ -20,8 +20,8 @@ pub(crate) struct ConnectionLimiter {
 }
 
 /// The usage of all connections of one client.
-#[derive(Default)]
 struct ClientUsage {
+    client: IpAddr,
     /// Changed only under the lock of the map.
     connections: AtomicU64,
     /// Bytes of HTTP/2 responses that are buffered for sending.
@@ -31,7 +31,6 @@ struct ClientUsage {
 /// A permit for one connection, released on drop.
 pub(crate) struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
-    client: IpAddr,
     usage: Arc<ClientUsage>,
 }
 
@@ -69,13 +68,13 @@ impl ConnectionLimiter {
         if self.open.load(Ordering::Relaxed) >= self.max_connections {
             return Err(ConnectionLimitReached::Total);
         }
-        let of_client = by_client.entry(client).or_default();
+        let of_client = by_client.entry(client).or_insert_with(|| ClientUsage::new(client));
         if of_client.connections.load(Ordering::Relaxed) >= self.max_per_client {
             return Err(ConnectionLimitReached::PerClient);
         }
         of_client.connections.fetch_add(1, Ordering::Relaxed);
         self.open.fetch_add(1, Ordering::Relaxed);
-        Ok(ConnectionPermit { limiter: self.clone(), client, usage: of_client.clone() })
+        Ok(ConnectionPermit { limiter: self.clone(), usage: of_client.clone() })
     }
 
     /// The number of open connections.
@@ -86,6 +85,12 @@ impl ConnectionLimiter {
 
     fn lock_clients(&self) -> MutexGuard<'_, HashMap<IpAddr, Arc<ClientUsage>>> {
         self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientUsage {
+    fn new(client: IpAddr) -> Arc<Self> {
+        Arc::new(Self { client, connections: AtomicU64::new(0), unsent: AtomicU64::new(0) })
     }
 }
 
@@ -112,7 +117,7 @@ impl Drop for ConnectionPermit {
         let mut by_client = self.limiter.lock_clients();
         self.limiter.open.fetch_sub(1, Ordering::Relaxed);
         self.usage.connections.fetch_sub(1, Ordering::Relaxed);
-        if let Entry::Occupied(of_client) = by_client.entry(self.client)
+        if let Entry::Occupied(of_client) = by_client.entry(self.usage.client)
             && of_client.get().connections.load(Ordering::Relaxed) == 0
         {
             of_client.remove();

@@ -2,7 +2,7 @@
 
 use crate::{
     Config, ConnectionInfo, RequestFilter,
-    client::{self, ClientConnection},
+    client::{self, ConnectionTask, OpenConnection},
     connection_limit::ConnectionLimiter,
     deadline::{Deadlines, TICK},
     head_pool::HeadPool,
@@ -17,7 +17,7 @@ use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
-use tidegate_http_server::{Listener, Scheme, tls_accept};
+use tidegate_http_server::{Listener, Scheme};
 use tidegate_limiter::Clock;
 use tidegate_policy::{
     head::{HeadLimits, HttpRequestHead, ParsedRequest},
@@ -209,14 +209,8 @@ impl Worker {
             let client = peer.ip().to_canonical();
             let connection =
                 ConnectionInfo { peer, client, scheme: listener.scheme(), listener: listener.name() };
-            let client = ClientConnection::new(self.clone(), connection, permit);
-            let (certificate, filter) = (listener.certificate(), filter.clone());
-            task::spawn_local(async move {
-                let handshake = tls_accept(stream, certificate, client.worker.settings.handshake_timeout);
-                if let Some(stream) = Box::pin(handshake).await {
-                    client::serve(stream, client, filter).await;
-                }
-            });
+            let open = OpenConnection::new(self.clone(), connection, filter.clone(), permit);
+            task::spawn_local(ConnectionTask::new(stream, listener.certificate(), open));
         }
     }
 }

@@ -10,7 +10,6 @@ use super::{
     transport::{Expectation, Http1Transport, RequestBodyState},
 };
 use crate::{
-    RequestFilter,
     http1::{parse_request, request_keeps_alive, write_last_chunk, write_response},
     proxy::{self, IncomingBody, ProxyFuture, ProxyResponse, ProxyResponseBody},
 };
@@ -21,10 +20,10 @@ use std::{
     future::{Future, poll_fn},
     pin::Pin,
     rc::Rc,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 use tidegate_core::header::{SmallString, write_number};
+use tidegate_http_server::Stream;
 use tidegate_policy::head::{FieldKinds, HeadError, HeaderFields, ParsedRequest};
 
 /// Why the connection serves no more requests for now.
@@ -33,19 +32,15 @@ pub(super) enum Http1End {
     /// The last response is sent. The client may still be sending.
     Finished(ClientIo, ClientInput),
     /// The connection is idle, and its buffers can be released.
-    Idle(ClientIo),
+    Idle(Stream),
     /// The connection was upgraded to another protocol.
     Tunnel(ClientIo, Box<Tunnel>),
 }
 
-pub(super) async fn serve(
-    io: ClientIo,
-    client: Rc<ClientConnection>,
-    filter: Arc<dyn RequestFilter>,
-) -> Http1End {
+pub(super) async fn serve(io: ClientIo, client: Rc<ClientConnection>) -> Http1End {
     let _active = ActiveConnection::new(&client);
     let mut connection =
-        Http1Connection { transport: Http1Transport::new(io), client, filter, state: ConnectionState::Head };
+        Http1Connection { transport: Http1Transport::new(io), client, state: ConnectionState::Head };
     let reason = poll_fn(|context| connection.poll(context)).await;
     connection.end(reason)
 }
@@ -54,7 +49,6 @@ pub(super) async fn serve(
 struct Http1Connection {
     transport: Rc<RefCell<Http1Transport>>,
     client: Rc<ClientConnection>,
-    filter: Arc<dyn RequestFilter>,
     state: ConnectionState,
 }
 
@@ -213,13 +207,13 @@ impl Http1Connection {
             self.client.set_http10();
         }
         let body = IncomingBody::Http1(ClientBody::new(&self.transport));
-        let future = proxy::serve_request(self.client.clone(), self.filter.clone(), request, body);
+        let future = proxy::serve_request(self.client.clone(), request, body);
         self.state = ConnectionState::Exchange(future, info);
     }
 
     #[cold]
     fn reject_head(&mut self, error: HeadError) {
-        let response = proxy::reject_head(&self.client, self.filter.clone(), error);
+        let response = proxy::reject_head(&self.client, error);
         let info =
             RequestInfo { version: Version::HTTP_11, method: MethodKind::Other, keep_alive: KeepAlive::No };
         self.start_response(response, info);
@@ -313,7 +307,7 @@ impl Http1Connection {
         let Some(io) = transport.borrow_mut().take_io() else { return Http1End::Closed };
         let tunnel = client.tunnel.take();
         match (reason, tunnel) {
-            (CloseReason::Idle, _) => Http1End::Idle(io),
+            (CloseReason::Idle, _) => Http1End::Idle(io.into_stream()),
             (CloseReason::Ended, Some(tunnel)) => Http1End::Tunnel(io, tunnel),
             (CloseReason::Ended, None) => Http1End::Finished(io, client.input.get()),
             (CloseReason::ResponseAborted | CloseReason::Timeout, _) => {

@@ -1,10 +1,7 @@
 //! HTTP/2 requests on a client connection.
 
 use super::{ClientConnection, ClientIo, stream_timeout::StreamExecutor};
-use crate::{
-    RequestFilter,
-    proxy::{self, ConnectionDropped, IncomingBody},
-};
+use crate::proxy::{self, ConnectionDropped, IncomingBody};
 use http::{Method, Request};
 use hyper::{body::Incoming, rt::Executor, server::conn::http2, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -12,7 +9,6 @@ use std::{
     future::{Future, poll_fn},
     pin::pin,
     rc::Rc,
-    sync::Arc,
     task::Poll,
 };
 use tidegate_policy::head::ParsedRequest;
@@ -35,16 +31,16 @@ impl<F: Future<Output: 'static> + 'static> Executor<F> for LocalExecutor {
     }
 }
 
-pub(super) async fn serve(io: ClientIo, client: Rc<ClientConnection>, filter: Arc<dyn RequestFilter>) {
+pub(super) async fn serve(io: ClientIo, client: Rc<ClientConnection>) {
     let service_client = client.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (service_client, filter) = (service_client.clone(), filter.clone());
+        let service_client = service_client.clone();
         let is_head = request.method() == Method::HEAD;
         // Lazily, when the stream is polled.
         async move {
             let (parts, incoming) = request.into_parts();
             let (request, incoming) = (ParsedRequest::from(&parts), IncomingBody::Http2(incoming));
-            let response = proxy::serve_request(service_client, filter, request, incoming).await?;
+            let response = proxy::serve_request(service_client, request, incoming).await?;
             let response = if is_head { response.without_body() } else { response };
             Ok::<_, ConnectionDropped>(response.into_http2())
         }

@@ -40,11 +40,10 @@ impl ClientIo {
         self.unread = Bytes::copy_from_slice(bytes);
     }
 
-    pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.unread.is_empty() {
-            true => self.stream.poll_read_ready(context),
-            false => Poll::Ready(Ok(())),
-        }
+    /// Ends the reports. Nothing may be unread.
+    pub(super) fn into_stream(self) -> Stream {
+        debug_assert!(self.unread.is_empty(), "an idle client has sent nothing");
+        self.stream
     }
 
     /// The connection.

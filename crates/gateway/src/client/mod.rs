@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A connection that has been idle for 100 ms releases its HTTP state and buffers, and creates them again when the next byte
-//! arrives. So thousands of idle connections cost little more than their sockets.
+//! arrives. So thousands of idle connections cost little more than their sockets: a task of two cache lines, a
+//! [`OpenConnection`], and a [`Deadline`].
 
 mod http1;
 mod http2;
@@ -16,6 +17,7 @@ mod lingering_close;
 mod preface;
 mod reject;
 mod stream_timeout;
+mod task;
 mod transport;
 mod tunnel;
 
@@ -23,6 +25,7 @@ pub(crate) use http2::LocalExecutor;
 pub(crate) use io::ClientIo;
 pub(crate) use reject::reject;
 pub(crate) use stream_timeout::StreamTimeout;
+pub(crate) use task::ConnectionTask;
 pub(crate) use transport::ClientBody;
 pub(crate) use tunnel::Tunnel;
 
@@ -33,24 +36,32 @@ use crate::{
 use lingering_close::ClientInput;
 use std::{
     cell::{Cell, RefCell},
-    future::poll_fn,
+    ops::Deref,
     rc::Rc,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
-use tidegate_http_server::{ALPN_HTTP2, Stream};
 
-/// The state of a client connection.
-pub(crate) struct ClientConnection {
+/// A client connection, from the first byte to the last.
+pub(crate) struct OpenConnection {
     pub(crate) worker: Rc<Worker>,
     pub(crate) connection_info: ConnectionInfo,
+    pub(crate) filter: Arc<dyn RequestFilter>,
+    deadline: Deadline,
+    /// The end of the last response, in milliseconds.
+    idle_since: Cell<u64>,
+    permit: ConnectionPermit,
+}
+
+/// The state of a client connection that is not idle.
+pub(crate) struct ClientConnection {
+    open: Rc<OpenConnection>,
     /// Writes the forwarding headers; created for the first request.
     pub(crate) forwarded_header_writer: RefCell<Option<Box<ForwardedHeaderWriter>>>,
     /// The server side of an upgraded connection.
     pub(crate) tunnel: RefCell<Option<Box<Tunnel>>>,
     /// The timeout of the HTTP/2 stream that is being polled.
     pub(crate) stream_timeout: RefCell<Option<Rc<StreamTimeout>>>,
-    deadline: Deadline,
     phase: Cell<ConnectionPhase>,
     write: Cell<WriteState>,
     /// Whether the client reads its responses fast enough.
@@ -64,9 +75,6 @@ pub(crate) struct ClientConnection {
     version: Cell<HttpVersion>,
     /// The current idle timeout, in milliseconds: until buffers are released, then until the connection is closed.
     idle_timeout: Cell<u64>,
-    /// The end of the last response, in milliseconds.
-    idle_since: Cell<u64>,
-    permit: ConnectionPermit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,23 +104,43 @@ enum HttpVersion {
 /// The idle time after which a connection releases its buffers, in milliseconds.
 const BUFFER_RELEASE_DELAY: u64 = 100;
 
-impl ClientConnection {
+impl OpenConnection {
     pub(crate) fn new(
         worker: Rc<Worker>,
         connection_info: ConnectionInfo,
+        filter: Arc<dyn RequestFilter>,
         permit: ConnectionPermit,
     ) -> Rc<Self> {
         worker.connection_opened();
         let deadline = worker.deadlines.new_deadline();
         deadline.set(worker.settings.idle_timeout);
         let idle_since = Cell::new(worker.deadlines.now());
+        Rc::new(Self { worker, connection_info, filter, deadline, idle_since, permit })
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.worker.connection_closed();
+    }
+}
+
+impl Deref for ClientConnection {
+    type Target = OpenConnection;
+
+    #[inline]
+    fn deref(&self) -> &OpenConnection {
+        &self.open
+    }
+}
+
+impl ClientConnection {
+    fn new(open: Rc<OpenConnection>) -> Rc<Self> {
         Rc::new(Self {
-            worker,
-            connection_info,
+            open,
             forwarded_header_writer: RefCell::default(),
             tunnel: RefCell::default(),
             stream_timeout: RefCell::default(),
-            deadline,
             phase: Cell::new(ConnectionPhase::Idle),
             write: Cell::new(WriteState::Ready),
             write_pace: Cell::default(),
@@ -122,8 +150,6 @@ impl ClientConnection {
             input: Cell::new(ClientInput::Done),
             version: Cell::new(HttpVersion::Http11),
             idle_timeout: Cell::new(BUFFER_RELEASE_DELAY),
-            idle_since,
-            permit,
         })
     }
 
@@ -281,66 +307,4 @@ impl ClientConnection {
             self.deadline.set(self.idle_timeout.get());
         }
     }
-}
-
-impl Drop for ClientConnection {
-    fn drop(&mut self) {
-        self.worker.connection_closed();
-    }
-}
-
-/// Serves a connection until it ends.
-pub(crate) async fn serve(stream: Stream, client: Rc<ClientConnection>, filter: Arc<dyn RequestFilter>) {
-    let is_http2 = stream.alpn_protocol() == Some(ALPN_HTTP2);
-    let is_plain = matches!(stream, Stream::Plain(_));
-    let mut io = ClientIo::new(stream, client.clone());
-    if wait_for_request(&io, &client).await == WaitResult::Closed {
-        return;
-    }
-    if is_http2 || is_plain && Box::pin(preface::has_http2_preface(&mut io, &client)).await {
-        client.idle_timeout.set(client.worker.settings.idle_timeout);
-        return Box::pin(http2::serve(io, client.clone(), filter)).await;
-    }
-    loop {
-        if wait_for_request(&io, &client).await == WaitResult::Closed {
-            return;
-        }
-        match Box::pin(http1::serve(io, client.clone(), filter.clone())).await {
-            http1::Http1End::Closed => return,
-            http1::Http1End::Finished(io, sends) => {
-                return Box::pin(lingering_close::close(io, sends, &client)).await;
-            }
-            http1::Http1End::Idle(quiet) => {
-                io = quiet;
-                client.forwarded_header_writer.take();
-                // A part of a TLS record, which is no request yet, does not extend the timeout.
-                client.deadline.set_from(client.idle_since.get(), client.worker.settings.idle_timeout);
-            }
-            http1::Http1End::Tunnel(io, tunnel) => return Box::pin(tunnel.copy(io, &client)).await,
-        }
-    }
-}
-
-#[derive(PartialEq, Eq)]
-enum WaitResult {
-    /// Data is available.
-    Readable,
-    /// The idle timeout expired, or the gateway shuts down.
-    Closed,
-}
-
-/// Waits for the next request without buffers.
-async fn wait_for_request(io: &ClientIo, client: &ClientConnection) -> WaitResult {
-    poll_fn(|context| {
-        client.deadline.register(context);
-        if client.deadline.is_expired() || client.worker.is_stopping() {
-            return Poll::Ready(WaitResult::Closed);
-        }
-        match io.poll_ready(context) {
-            Poll::Ready(Ok(())) => Poll::Ready(WaitResult::Readable),
-            Poll::Ready(Err(_)) => Poll::Ready(WaitResult::Closed),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
 }

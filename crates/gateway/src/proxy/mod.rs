@@ -16,7 +16,7 @@ pub(crate) use request_body::{IncomingBody, RequestBody, UploadPhase, UploadProg
 pub(crate) use response_body::ProxyResponseBody;
 
 use crate::{
-    Action, ConnectionInfo, FilterDecision, FilterResult, LocalReply, ParsedBody, RequestFilter,
+    Action, ConnectionInfo, FilterDecision, FilterResult, LocalReply, ParsedBody,
     client::{ClientConnection, Tunnel},
     http1::{ParsedResponse, request_keeps_alive},
     telemetry::RequestTelemetry,
@@ -85,14 +85,13 @@ pub(crate) struct Exchange {
 /// Serves a request.
 pub(crate) fn serve_request(
     client: Rc<ClientConnection>,
-    filter: Arc<dyn RequestFilter>,
     mut request: ParsedRequest,
     mut incoming: IncomingBody,
 ) -> ProxyFuture {
     let id = head::request_id(&request, &client);
     let connection = client.worker.resolve_client(&request, &client.connection_info);
     let telemetry = RequestTelemetry::begin(&mut request, &id, &connection, &client.worker);
-    let body = ProxyResponseBody::new(client.clone(), filter, telemetry);
+    let body = ProxyResponseBody::new(client.clone(), telemetry);
     let is_trusted = || client.worker.is_trusted(client.connection_info.peer.ip());
     let limits = &client.worker.settings.head_limits;
     let checked = request.framing().and_then(|framing| {
@@ -105,7 +104,7 @@ pub(crate) fn serve_request(
     }
     let pointers = match incoming.is_end_stream() {
         true => None,
-        false => body.filter.body_pointers(&request, &connection),
+        false => client.filter.body_pointers(&request, &connection),
     };
     let exchange = Exchange { id, upgrade: Upgrade::NotRequested, address: connection.client, body };
     match pointers {
@@ -115,12 +114,8 @@ pub(crate) fn serve_request(
 }
 
 /// Responds to a request whose head is invalid. The connection is closed.
-pub(crate) fn reject_head(
-    client: &Rc<ClientConnection>,
-    filter: Arc<dyn RequestFilter>,
-    error: HeadError,
-) -> ProxyResponse {
-    let body = ProxyResponseBody::new(client.clone(), filter, RequestTelemetry::default());
+pub(crate) fn reject_head(client: &Rc<ClientConnection>, error: HeadError) -> ProxyResponse {
+    let body = ProxyResponseBody::new(client.clone(), RequestTelemetry::default());
     client.mark_unread_body();
     local_response(ProxyError::Head(error).to_reply(), &RequestId::None, body)
 }
@@ -134,7 +129,7 @@ impl Exchange {
         connection: &ConnectionInfo,
         parsed: Option<&ParsedBody>,
     ) -> ProxyFuture {
-        match self.body.filter.filter(&mut request, connection, parsed) {
+        match self.body.client.filter.filter(&mut request, connection, parsed) {
             FilterResult::Ready(decision) => self.dispatch(decision, request, incoming),
             FilterResult::Deferred(decision) => ProxyFuture::Deferred(Box::pin(async move {
                 self.dispatch(decision.await, request, incoming).await

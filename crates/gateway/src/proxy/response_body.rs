@@ -7,7 +7,7 @@ use super::{
     request_body::IncompleteBody,
 };
 use crate::{
-    FilterContext, Rates, RequestFilter, ResponseCopy, ResponseReader,
+    FilterContext, Rates, ResponseCopy, ResponseReader,
     client::{ClientConnection, StreamTimeout},
     http1::ParsedResponse,
     telemetry::RequestTelemetry,
@@ -20,7 +20,6 @@ use std::{
     mem,
     pin::Pin,
     rc::Rc,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 use tidegate_bandwidth::{Bandwidth, ShapedStream};
@@ -29,7 +28,6 @@ use tidegate_observe::{ResponseEnd, ResponseOrigin};
 /// The body of a response, with the state of the request until the exchange ends.
 pub(crate) struct ProxyResponseBody {
     pub(super) source: BodySource,
-    pub(super) filter: Arc<dyn RequestFilter>,
     /// `None` before the filter has decided, and for a request without a state.
     pub(super) context: Option<Box<dyn FilterContext>>,
     /// Reads the response, if it states the cost of the request.
@@ -81,22 +79,10 @@ enum TransferState {
 }
 
 impl ProxyResponseBody {
-    pub(super) fn new(
-        client: Rc<ClientConnection>,
-        filter: Arc<dyn RequestFilter>,
-        telemetry: RequestTelemetry,
-    ) -> Self {
+    pub(super) fn new(client: Rc<ClientConnection>, telemetry: RequestTelemetry) -> Self {
         client.on_request();
         let stream_timeout = client.stream_timeout.borrow().clone();
-        Self {
-            source: BodySource::Empty,
-            filter,
-            context: None,
-            reader: None,
-            telemetry,
-            client,
-            stream_timeout,
-        }
+        Self { source: BodySource::Empty, context: None, reader: None, telemetry, client, stream_timeout }
     }
 
     /// The bandwidth limits of both bodies.
@@ -391,6 +377,6 @@ impl Drop for ProxyResponseBody {
             };
             context.settle_response(&reader.finish(), end);
         }
-        mem::take(&mut self.telemetry).record(&*self.filter, self.context.take(), &self.client.worker);
+        mem::take(&mut self.telemetry).record(&*self.client.filter, self.context.take(), &self.client.worker);
     }
 }
