@@ -23,11 +23,11 @@ pub(crate) enum ConnectionTask {
 pub(crate) struct IdleConnection {
     stream: Stream,
     open: Rc<OpenConnection>,
-    protocol: Protocol,
+    protocol: ConnectionProtocol,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Protocol {
+enum ConnectionProtocol {
     /// The first bytes select it.
     Unknown,
     Http1,
@@ -41,7 +41,7 @@ impl ConnectionTask {
     ) -> Self {
         Self::Active(Box::pin(async move {
             let stream = tls_accept(stream, certificate, open.worker.settings.handshake_timeout).await?;
-            Some(Box::new(IdleConnection { stream, open, protocol: Protocol::Unknown }))
+            Some(Box::new(IdleConnection { stream, open, protocol: ConnectionProtocol::Unknown }))
         }))
     }
 }
@@ -98,7 +98,7 @@ impl IdleConnection {
         let is_plain = matches!(stream, Stream::Plain(_));
         let client = ClientConnection::new(open.clone());
         let mut io = ClientIo::new(stream, client.clone());
-        if protocol == Protocol::Unknown
+        if protocol == ConnectionProtocol::Unknown
             && (is_http2 || is_plain && Box::pin(preface::has_http2_preface(&mut io, &client)).await)
         {
             client.idle_timeout.set(client.worker.settings.idle_timeout);
@@ -114,7 +114,7 @@ impl IdleConnection {
             http1::Http1End::Idle(stream) => {
                 // A part of a TLS record, which is no request yet, does not extend the timeout.
                 open.deadline.set_from(open.idle_since.get(), open.worker.settings.idle_timeout);
-                Some(Box::new(Self { stream, open, protocol: Protocol::Http1 }))
+                Some(Box::new(Self { stream, open, protocol: ConnectionProtocol::Http1 }))
             }
             http1::Http1End::Tunnel(io, tunnel) => {
                 Box::pin(tunnel.copy(io, &client)).await;
