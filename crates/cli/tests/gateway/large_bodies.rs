@@ -7,16 +7,16 @@ use tokio::{
     net::TcpStream,
 };
 
-const GIGABYTE: u64 = 1_000_000_000;
+const BODY_SIZE: u64 = 300_000_000;
 /// Much more than the gateway needs, much less than a body.
 const MAX_MEMORY: u64 = 64 << 20;
 
-/// Sends a gigabyte in response to `/down`, and counts the bytes of all other requests.
+/// Sends a large body in response to `/down`, and counts the bytes of all other requests.
 async fn start_large_body_server() -> TestUpstream {
     TestUpstream::start(|mut stream| async move {
         while let Some(head) = read_head(&mut stream).await? {
             if head[0].starts_with("get /down ") {
-                send_gigabyte(&mut stream).await?;
+                send_large_body(&mut stream).await?;
                 continue;
             }
             let length = head.iter().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
@@ -33,10 +33,10 @@ async fn start_large_body_server() -> TestUpstream {
     .await
 }
 
-async fn send_gigabyte(stream: &mut BufReader<TcpStream>) -> io::Result<()> {
-    stream.write_all(format!("HTTP/1.1 200 OK\r\ncontent-length: {GIGABYTE}\r\n\r\n").as_bytes()).await?;
+async fn send_large_body(stream: &mut BufReader<TcpStream>) -> io::Result<()> {
+    stream.write_all(format!("HTTP/1.1 200 OK\r\ncontent-length: {BODY_SIZE}\r\n\r\n").as_bytes()).await?;
     let piece = vec![b'a'; 1_000_000];
-    for _ in 0..GIGABYTE / 1_000_000 {
+    for _ in 0..BODY_SIZE / 1_000_000 {
         stream.write_all(&piece).await?;
     }
     Ok(())
@@ -75,22 +75,22 @@ async fn large_bodies_pass_in_constant_memory() {
     let server = start_large_body_server().await;
     let gateway = GatewayProcess::start(&format!("listen: 127.0.0.1:0\n{}", server.upstream_config())).await;
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("gigabyte");
+    let file = directory.path().join("large");
     // A sparse file, which takes no disk space.
-    std::fs::File::create(&file).unwrap().set_len(GIGABYTE).unwrap();
+    std::fs::File::create(&file).unwrap().set_len(BODY_SIZE).unwrap();
     let file = file.to_str().unwrap();
 
     for how in ["--http1.1", "--http2-prior-knowledge"] {
         let down = gateway.url("/down");
         let (code, size) = run_curl(&[how, "-o", "/dev/null", "-w", "%{size_download}", &down]).await;
-        assert_eq!((code, size), (0, GIGABYTE.to_string()), "down, {how}");
+        assert_eq!((code, size), (0, BODY_SIZE.to_string()), "down, {how}");
         let up = gateway.url("/up");
         let (code, size) = run_curl(&[how, "--upload-file", file, &up]).await;
-        assert_eq!((code, size), (0, GIGABYTE.to_string()), "up, {how}");
+        assert_eq!((code, size), (0, BODY_SIZE.to_string()), "up, {how}");
         let pieces = ["--upload-file", file, "-H", "transfer-encoding: chunked"];
         if how == "--http1.1" {
             let (code, size) = run_curl(&[&[how], &pieces[..], &[&up]].concat()).await;
-            assert_eq!((code, size), (0, GIGABYTE.to_string()), "up in pieces, {how}");
+            assert_eq!((code, size), (0, BODY_SIZE.to_string()), "up in pieces, {how}");
         }
         let peak = gateway.peak_memory();
         assert!(peak < MAX_MEMORY, "{peak} bytes after {how}");
