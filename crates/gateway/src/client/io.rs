@@ -42,7 +42,7 @@ impl ClientIo {
 
     /// Ends the reports. Nothing may be unread.
     pub(super) fn into_stream(self) -> Stream {
-        debug_assert!(self.unread.is_empty(), "an idle client has sent nothing");
+        debug_assert!(self.unread.is_empty());
         self.stream
     }
 
