@@ -62,7 +62,7 @@ mod worker;
 pub use config::{Config, UpstreamId};
 pub use fallback_cache::ResponseCopy;
 pub use gateway::{Gateway, PolicySource, Preflight};
-pub use local_reply::LocalReply;
+pub use local_reply::{LocalReply, SharedReply};
 pub use request_filter::{
     Action, ConnectionInfo, FilterContext, FilterDecision, FilterResult, ParsedBody, Rates, RequestFilter,
 };

@@ -1,11 +1,15 @@
 //! A response of the gateway itself.
 
-use crate::http1::ParsedResponse;
+use crate::{
+    http1::{ParsedResponse, write_response},
+    proxy::X_REQUEST_ID,
+    send_buffer::MAX_COPIED_FRAME,
+};
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Response, StatusCode};
-use std::sync::Arc;
-use tidegate_policy::head::is_hop_by_hop;
+use http::{HeaderName, HeaderValue, Response, StatusCode, Version};
+use std::sync::{Arc, OnceLock};
+use tidegate_policy::head::{FieldKinds, is_hop_by_hop};
 use tidegate_rule::RejectionResponse;
 
 /// A response of the gateway itself, without a server.
@@ -62,6 +66,85 @@ impl From<&RejectionResponse> for LocalReply {
     }
 }
 
+/// A reply that several requests share. Most of its head is written once, and not for each request.
+#[derive(Debug)]
+pub struct SharedReply {
+    reply: LocalReply,
+    /// Empty before the second use in a cache, because many rejections are sent once.
+    rendered: OnceLock<Option<RenderedReply>>,
+}
+
+/// A response with HTTP/1.1 that does not end its connection.
+#[derive(Debug)]
+pub(crate) struct RenderedReply {
+    /// The head without the fields that differ between responses, and without the empty line at its end.
+    head: Box<[u8]>,
+    /// The empty line, and the body.
+    rest: Box<[u8]>,
+}
+
+impl SharedReply {
+    fn unrendered(reply: LocalReply) -> Self {
+        Self { reply, rendered: OnceLock::new() }
+    }
+
+    fn render(&self) {
+        self.rendered.get_or_init(|| RenderedReply::new(&self.reply));
+    }
+
+    /// The reply, for a request that needs a copy.
+    pub(crate) fn reply(&self) -> &LocalReply {
+        &self.reply
+    }
+
+    /// The response as HTTP/1.1 sends it; `None` if it must be built from the [reply](Self::reply).
+    #[inline]
+    pub(crate) fn rendered(&self) -> Option<&RenderedReply> {
+        self.rendered.get()?.as_ref()
+    }
+}
+
+impl From<LocalReply> for SharedReply {
+    fn from(reply: LocalReply) -> Self {
+        let shared = Self::unrendered(reply);
+        shared.render();
+        shared
+    }
+}
+
+impl RenderedReply {
+    /// `None` if the fields depend on the request or on the connection, or if the body is too large to copy.
+    fn new(reply: &LocalReply) -> Option<Self> {
+        let LocalReply { head, body } = reply;
+        let depends_on_request = head.fields.may_contain(FieldKinds::FRAMING)
+            || head.fields.may_contain(FieldKinds::HOP_BY_HOP)
+            || head.fields.may_contain(FieldKinds::DATE)
+            || head.fields.contains(X_REQUEST_ID)
+            || head.status.is_informational()
+            || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        if depends_on_request || body.len() > MAX_COPIED_FRAME {
+            return None;
+        }
+        let mut text = Vec::new();
+        let length = format!("content-length: {}\r\n", body.len());
+        write_response(&mut text, Version::HTTP_11, head, &[length.as_bytes()]);
+        let head_len = text.len() - EMPTY_LINE.len();
+        Some(Self { head: text[..head_len].into(), rest: [EMPTY_LINE, body].concat().into() })
+    }
+
+    /// Writes the response with these further fields, each with its line end.
+    #[inline]
+    pub(crate) fn write(&self, out: &mut Vec<u8>, fields: &[&[u8]]) {
+        let Self { head, rest } = self;
+        out.reserve(head.len() + rest.len() + fields.iter().map(|field| field.len()).sum::<usize>());
+        out.extend_from_slice(head);
+        fields.iter().for_each(|field| out.extend_from_slice(field));
+        out.extend_from_slice(rest);
+    }
+}
+
+const EMPTY_LINE: &[u8] = b"\r\n";
+
 /// The replies of rejections that several requests share, so that each is converted once.
 pub(crate) struct ReplyCache {
     slots: [ArcSwapOption<CachedReply>; CACHED_REPLIES],
@@ -70,20 +153,21 @@ pub(crate) struct ReplyCache {
 struct CachedReply {
     /// Owned, so that no other rejection has its address.
     rejection: Arc<RejectionResponse>,
-    reply: Arc<LocalReply>,
+    reply: Arc<SharedReply>,
 }
 
 const CACHED_REPLIES: usize = 64;
 
 impl ReplyCache {
     /// Returns the reply of a rejection.
-    pub(crate) fn get_or_convert(&self, rejection: &Arc<RejectionResponse>) -> Arc<LocalReply> {
+    pub(crate) fn get_or_convert(&self, rejection: &Arc<RejectionResponse>) -> Arc<SharedReply> {
         let slot = &self.slots[(Arc::as_ptr(rejection).addr() >> 6) % CACHED_REPLIES];
         if let Some(cached) = slot.load().as_ref().filter(|cached| Arc::ptr_eq(&cached.rejection, rejection))
         {
+            cached.reply.render();
             return cached.reply.clone();
         }
-        let reply = Arc::new(LocalReply::from(&**rejection));
+        let reply = Arc::new(SharedReply::unrendered((&**rejection).into()));
         slot.store(Some(Arc::new(CachedReply { rejection: rejection.clone(), reply: reply.clone() })));
         reply
     }
@@ -116,9 +200,32 @@ mod tests {
         let rejections: Vec<_> =
             (0..200).map(|number| Arc::new(RejectionResponse::new(429).text(number.to_string()))).collect();
         for rejection in rejections.iter().chain(&rejections) {
-            assert_eq!(cache.get_or_convert(rejection).body, rejection.body);
-            assert_eq!(cache.get_or_convert(rejection).body, rejection.body);
+            let (first, second) = (cache.get_or_convert(rejection), cache.get_or_convert(rejection));
+            assert!([&first, &second].iter().all(|reply| reply.reply().body == rejection.body));
+            assert!(second.rendered().is_some());
         }
+    }
+
+    #[test]
+    fn reply_whose_fields_depend_on_the_request_is_not_rendered() {
+        let rendered = |rejection: &RejectionResponse| RenderedReply::new(&LocalReply::from(rejection));
+        let rejection = RejectionResponse::new(429).header("retry-after", "1").text("wait");
+        let mut out = Vec::new();
+        rendered(&rejection).unwrap().write(&mut out, &[b"a: b\r\n".as_slice(), b"c: ", b"d\r\n"]);
+        let text = str::from_utf8(&out).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let mut lines: Vec<_> = head.split("\r\n").collect();
+        assert_eq!((lines.remove(0), body), ("HTTP/1.1 429 Too Many Requests", "wait"));
+        lines.retain(|line| !line.starts_with("content-type: "));
+        assert_eq!(lines, ["retry-after: 1", "content-length: 4", "a: b", "c: d"]);
+        for (name, value) in [("Date", "x"), ("x-request-id", "x"), ("expect", "x")] {
+            assert!(rendered(&rejection.clone().header(name, value)).is_none(), "{name}");
+        }
+        assert!(rendered(&RejectionResponse::new(429)).is_some());
+        assert!(rendered(&RejectionResponse::new(204)).is_none());
+        assert!(rendered(&RejectionResponse::new(304)).is_none());
+        let large = |size| rendered(&RejectionResponse::new(429).text("x".repeat(size)));
+        assert_eq!([MAX_COPIED_FRAME, MAX_COPIED_FRAME + 1].map(|size| large(size).is_some()), [true, false]);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The filter interface: decides about a request before it is forwarded, and about its response before it is sent.
 
-use crate::{LocalReply, LogNote, ResponseCopy, ResponseReader, UpstreamId, http1::ParsedResponse};
+use crate::{
+    LocalReply, LogNote, ResponseCopy, ResponseReader, SharedReply, UpstreamId, http1::ParsedResponse,
+};
 use http::StatusCode;
 use std::{
     fmt,
@@ -159,7 +161,7 @@ pub enum Action {
     /// Send this response without forwarding.
     Respond(LocalReply),
     /// Send this response without forwarding. Several requests share it.
-    RespondShared(Arc<LocalReply>),
+    RespondShared(Arc<SharedReply>),
     /// Close the connection without a response.
     Drop,
 }

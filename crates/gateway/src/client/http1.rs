@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     http1::{parse_request, request_keeps_alive, write_last_chunk, write_response},
-    proxy::{self, IncomingBody, ProxyFuture, ProxyResponse, ProxyResponseBody},
+    proxy::{self, IncomingBody, ProxyFuture, ProxyResponse, ProxyResponseBody, SharedResponse},
 };
 use http::{StatusCode, Version};
 use hyper::body::Body;
@@ -71,6 +71,15 @@ struct RequestInfo {
     version: Version,
     method: MethodKind,
     keep_alive: KeepAlive,
+}
+
+impl RequestInfo {
+    /// Whether the client speaks HTTP/1.1, gets the body of the response, and keeps the connection.
+    fn allows_shared_head(self) -> bool {
+        self.version == Version::HTTP_11
+            && self.method == MethodKind::Other
+            && self.keep_alive == KeepAlive::Yes
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -207,8 +216,32 @@ impl Http1Connection {
             self.client.set_http10();
         }
         let body = IncomingBody::Http1(ClientBody::new(&self.transport));
-        let future = proxy::serve_request(self.client.clone(), request, body);
+        let mut future = proxy::serve_request(self.client.clone(), request, body);
+        if let ProxyFuture::Shared(response) = &mut future
+            && info.allows_shared_head()
+        {
+            *response = response.take().and_then(|response| self.write_shared(response));
+            if response.is_none() {
+                return;
+            }
+        }
         self.state = ConnectionState::Exchange(future, info);
+    }
+
+    /// Writes a response that shares its head with others. Returns it if it must be built.
+    fn write_shared(&mut self, response: SharedResponse) -> Option<SharedResponse> {
+        let mut transport = self.transport.borrow_mut();
+        let date = self.client.worker.date.borrow();
+        let response = response.write(transport.output.bytes_mut(), date.as_bytes());
+        if response.is_none() {
+            transport.expectation = Expectation::None;
+            self.state = ConnectionState::Response(ResponseInProgress {
+                body: None,
+                framing: OutgoingFraming::Length,
+                keep_alive: KeepAlive::Yes,
+            });
+        }
+        response
     }
 
     #[cold]

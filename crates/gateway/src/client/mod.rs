@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A connection that has been idle for 100 ms releases its HTTP state and buffers, and creates them again when the next byte
-//! arrives. So thousands of idle connections cost little more than their sockets: a task of two cache lines, a
+//! arrives. So thousands of idle connections cost little more than their sockets: a task of two cache lines, an
 //! [`OpenConnection`], and a [`Deadline`].
 
 mod http1;

@@ -45,7 +45,7 @@ impl RequestId {
 const MAX_ID_LENGTH: usize = 128;
 
 /// The header of a request id.
-const X_REQUEST_ID: &[u8] = b"x-request-id";
+pub(crate) const X_REQUEST_ID: &[u8] = b"x-request-id";
 
 /// The id of a request: a new one, or that of a trusted proxy.
 pub(super) fn request_id(request: &ParsedRequest, client: &ClientConnection) -> RequestId {
@@ -88,9 +88,15 @@ fn hex_digits(number: u32) -> [u8; 8] {
 
 /// Adds the request id header, if enabled.
 pub(super) fn set_request_id(fields: &mut HeaderFields, id: &RequestId, client: &ClientConnection) {
-    if client.worker.forwarded_headers != ForwardedHeaders::None && !id.as_bytes().is_empty() {
-        fields.set(X_REQUEST_ID, id.as_bytes());
+    if let Some(id) = sent_request_id(id, client) {
+        fields.set(X_REQUEST_ID, id);
     }
+}
+
+/// The request id that servers and clients get, if enabled.
+pub(super) fn sent_request_id<'i>(id: &'i RequestId, client: &ClientConnection) -> Option<&'i [u8]> {
+    let is_sent = client.worker.forwarded_headers != ForwardedHeaders::None;
+    Some(id.as_bytes()).filter(|id| is_sent && !id.is_empty())
 }
 
 /// Removes trailers of a request that only a head may contain (RFC 9110, 6.5.1): some servers merge trailers into the head, which the

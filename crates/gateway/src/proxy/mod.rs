@@ -9,11 +9,13 @@ mod forwarded_header_writer;
 mod head;
 mod request_body;
 mod response_body;
+mod shared_response;
 
 pub(crate) use forwarded_header_writer::ForwardedHeaderWriter;
-pub(crate) use head::RequestId;
+pub(crate) use head::{RequestId, X_REQUEST_ID};
 pub(crate) use request_body::{IncomingBody, RequestBody, UploadPhase, UploadProgress};
 pub(crate) use response_body::ProxyResponseBody;
+pub(crate) use shared_response::SharedResponse;
 
 use crate::{
     Action, ConnectionInfo, FilterDecision, FilterResult, LocalReply, ParsedBody,
@@ -52,6 +54,8 @@ pub(crate) struct ConnectionDropped;
 pub(crate) enum ProxyFuture {
     /// The response is ready.
     Ready(Option<ProxyResult>),
+    /// The response is ready, and shares its head and its body with others.
+    Shared(Option<SharedResponse>),
     /// The request is in flight to a server.
     InFlight(Option<Box<InFlightExchange>>),
     /// The request waits for something other than a response.
@@ -175,11 +179,12 @@ impl Exchange {
                 return respond_without_body(response, request, incoming, client);
             }
             Action::RespondShared(reply) => {
-                let mut head = client.worker.heads.take_response();
-                head.copy_from(&reply.head);
-                let reply = LocalReply { head, body: reply.body.clone() };
-                let response = local_response(reply, &self.id, self.body);
-                return respond_without_body(response, request, incoming, client);
+                let response = SharedResponse { reply, id: self.id, body: self.body };
+                if incoming.is_end_stream() {
+                    client.worker.heads.give_request(request);
+                    return ProxyFuture::Shared(Some(response));
+                }
+                return respond_without_body(response.into_response(), request, incoming, client);
             }
             Action::Drop => return ProxyFuture::Ready(Some(Err(ConnectionDropped))),
         };
@@ -294,6 +299,10 @@ impl Future for ProxyFuture {
         loop {
             *self = match &mut *self {
                 Self::Ready(result) => return result.take().map_or(Poll::Pending, Poll::Ready),
+                Self::Shared(response) => {
+                    let response = response.take().map(SharedResponse::into_response);
+                    return response.map_or(Poll::Pending, |response| Poll::Ready(Ok(response)));
+                }
                 Self::Deferred(future) => return future.as_mut().poll(context),
                 Self::InFlight(in_flight) => {
                     let Some(pending) = in_flight else { return Poll::Pending };

@@ -26,7 +26,7 @@ use tokio::{
 };
 
 /// Sends an HTTP/2 request with these headers; returns the status and body of the response.
-async fn request_http2(
+pub(crate) async fn request_http2(
     address: SocketAddr,
     path: &str,
     headers: &[(&'static str, &'static str)],

@@ -3,6 +3,7 @@
 use crate::{
     admin_api::AdminGateway,
     harness::{self, InProcessGateway, RawClient, TestBackend, test_config, text_body},
+    normalization::request_http2,
 };
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -15,7 +16,7 @@ use std::{
 use tidegate_gateway::http1::ParsedResponse;
 use tidegate_gateway::{
     Action, ConnectionInfo, FilterContext, FilterDecision, FilterResult, LocalReply, ParsedBody,
-    RequestFilter,
+    RequestFilter, SharedReply,
 };
 use tidegate_observe::ResponseOrigin;
 use tidegate_policy::head::ParsedRequest;
@@ -448,6 +449,67 @@ async fn filter_responds_drops_forwards_and_replaces_response() {
     assert_eq!(client.get("/other/instead").await.body, "instead");
     client.send("GET /drop HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert_eq!(client.read_to_end().await, "");
+}
+
+/// A usual request gets bytes that were written in advance. Others get the same response, built for them.
+#[tokio::test]
+async fn shared_reply_is_the_same_for_every_form_of_request() {
+    let server = TestBackend::start_echo().await;
+    let response = Response::builder().status(429).header("retry-after", "7");
+    let reply = LocalReply::from(response.body(Bytes::from_static(b"wait")).unwrap());
+    let reply = Arc::new(SharedReply::from(reply));
+    let filter = move |_: &ParsedRequest| Action::RespondShared(reply.clone());
+    let gateway = InProcessGateway::start_with_filter(test_config(&[&server]), filter).await;
+
+    let mut names = Vec::new();
+    let mut ids = Vec::new();
+    let mut check = |head: &str, connection: Option<&str>| {
+        let mut lines = head.trim_end().split("\r\n");
+        let status = lines.next().unwrap().split_once(' ').unwrap().1;
+        assert_eq!(status, "429 Too Many Requests", "{head}");
+        let mut fields: Vec<_> = lines.map(|line| line.split_once(": ").unwrap()).collect();
+        fields.sort_unstable();
+        let value = |name: &str| fields.iter().find(|field| field.0 == name).map(|field| field.1);
+        assert_eq!((value("content-length"), value("retry-after")), (Some("4"), Some("7")), "{head}");
+        assert_eq!(value("connection"), connection, "{head}");
+        ids.push(value("x-request-id").unwrap().to_owned());
+        let of_head = fields.iter().map(|field| field.0.to_owned());
+        names.push(of_head.filter(|name| name != "connection").collect::<Vec<_>>());
+    };
+    let mut client = gateway.connect().await;
+    for request in [
+        "GET / HTTP/1.1\r\nhost: a\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody",
+        "GET / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\n\r\n",
+    ] {
+        client.send(request).await;
+        check(&client.read_head().await, None);
+        assert_eq!(client.read_exact(4).await, b"wait");
+    }
+    client.send("HEAD / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    check(&client.read_head().await, None);
+    client.send("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    check(&client.read_head().await, Some("close"));
+    assert_eq!(client.read_to_end().await, "wait");
+    let mut client = gateway.connect().await;
+    client.send("GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n").await;
+    check(&client.read_head().await, Some("keep-alive"));
+    assert_eq!(client.read_exact(4).await, b"wait");
+    // Two requests at once get two responses.
+    let mut client = gateway.connect().await;
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n".repeat(2)).await;
+    for _ in 0..2 {
+        check(&client.read_head().await, None);
+        assert_eq!(client.read_exact(4).await, b"wait");
+    }
+    names.dedup();
+    assert_eq!(names, [["content-length", "date", "retry-after", "x-request-id"]]);
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 9);
+    let (status, body) = request_http2(gateway.address, "/", &[]).await;
+    assert_eq!((status, body.as_str()), (429, "wait"));
 }
 
 #[tokio::test]
