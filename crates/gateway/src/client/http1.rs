@@ -448,7 +448,7 @@ fn push_content_length(fields: &mut HeaderFields, length: u64) {
 
 /// The number of connections of a worker beyond which idle ones release their buffers at once. Under load few are idle for
 /// long, and new buffers cost about a microsecond; a burst of connections must not keep its buffers.
-const MAX_ACTIVE_CONNECTIONS: usize = 512;
+const MAX_ACTIVE_CONNECTIONS: usize = 256;
 
 /// Counts a connection with buffers, until it is dropped.
 struct ActiveConnection(Rc<ClientConnection>);
