@@ -118,7 +118,7 @@ impl DirectLimiter {
     #[inline(never)]
     fn check_slow(&self, cost: u64) -> Decision {
         let DirectState { word, plans, clock, .. } = &*self.state;
-        let checked = word.try_check_at(plans, clock.micros(), cost);
+        let checked = word.retry_check(plans, clock, cost);
         checked.unwrap_or_else(|| self.state.decide(Demand::new(cost)))
     }
 

@@ -152,7 +152,7 @@ impl KeyTable {
     fn check_slow(&self, owner: u64, clock: &Clock, cost: u64, overflow: Overflow) -> Decision {
         if let Self::SingleWord { table, plans, .. } = self
             && let Some(cell) = table.find_fast(owner)
-            && let Some(decision) = cell.try_check_at(plans, clock.micros(), cost)
+            && let Some(decision) = cell.retry_check(plans, clock, cost)
         {
             return decision;
         }

@@ -14,12 +14,24 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    sync::{AtomicU64, Ordering, SpinBackoff},
+    sync::{AtomicU64, Ordering, SpinBackoff, spin_loop},
 };
 use tidegate_core::{Decision, Demand, Effect, Micros, Quota, Receipt, algorithm::level::IntegerBucket};
 
-/// The number of swap attempts on the fast path before the slow path is taken.
-const MAX_SWAP_ATTEMPTS: usize = 3;
+/// The pauses after a failed swap. While a thread pauses, another one swaps the word several times without moving its cache
+/// line between cores: that takes longer than all these swaps.
+const PAUSES: u32 = 16;
+
+/// The pauses after each further failed swap.
+const RETRY_PAUSES: [u32; 2] = [64, 256];
+
+#[cold]
+#[inline(never)]
+fn pause(pauses: u32) {
+    if cfg!(not(loom)) {
+        (0..pauses).for_each(|_| spin_loop());
+    }
+}
 
 /// A permanently locked word, for quotas that need more than one word.
 pub(crate) const UNUSED_WORD: u64 = LOCK_BIT;
@@ -42,34 +54,38 @@ pub(crate) trait SingleWord {
     fn owner(&self) -> u64;
 
     /// Takes `cost` now, or denies: the fast path of [`SingleWord::decide`], for a quota that never changed, an unlocked word
-    /// and a swap that succeeds within a few attempts. `None` in any other case.
+    /// and a swap that succeeds. `None` in any other case.
     ///
-    /// It contains no call, so that nothing must be saved around one.
+    /// It contains no call unless the swap fails, so that nothing must be saved around one.
     #[inline(always)]
     fn try_check(&self, plans: &WordPlans, clock: &Clock, cost: u64) -> Option<Decision> {
         // Read the clock first: the shorter the time between loading and swapping the word, the fewer swaps fail.
         let now = clock.try_micros()?;
-        self.try_check_at(plans, now, cost)
+        self.try_check_at(plans, now, cost, PAUSES)
     }
 
-    /// The same at this time of the clock.
+    /// Tries it again, also when the clock needs a correction.
+    fn retry_check(&self, plans: &WordPlans, clock: &Clock, cost: u64) -> Option<Decision> {
+        RETRY_PAUSES.into_iter().find_map(|pauses| self.try_check_at(plans, clock.micros(), cost, pauses))
+    }
+
+    /// One attempt at this time of the clock. Pauses after a failed swap.
     #[inline(always)]
-    fn try_check_at(&self, plans: &WordPlans, now: u64, cost: u64) -> Option<Decision> {
+    fn try_check_at(&self, plans: &WordPlans, now: u64, cost: u64, pauses: u32) -> Option<Decision> {
         let WordPlan { integer_bucket, .. } = &plans.initial;
         let now = now.saturating_sub(plans.origin.get());
-        for _ in 0..MAX_SWAP_ATTEMPTS {
-            let word = self.load_fast(plans)?;
-            let empty = plans.initial.empty_at(now);
-            let outcome = integer_bucket.evaluate(word.saturating_sub(empty), Demand::new(cost));
-            if !outcome.is_granted() {
-                // A thread that read the clock later may have swapped earlier: do not deny because of that.
-                let is_certain = outcome.excess > plans.initial.skew_units;
-                return is_certain.then(|| integer_bucket.to_decision(outcome));
-            }
-            if cost == 0 || self.swap(word, empty + outcome.level) {
-                return Some(integer_bucket.to_decision(outcome));
-            }
+        let word = self.load_fast(plans)?;
+        let empty = plans.initial.empty_at(now);
+        let outcome = integer_bucket.evaluate(word.saturating_sub(empty), Demand::new(cost));
+        if !outcome.is_granted() {
+            // A thread that read the clock later may have swapped earlier: do not deny because of that.
+            let is_certain = outcome.excess > plans.initial.skew_units;
+            return is_certain.then(|| integer_bucket.to_decision(outcome));
         }
+        if cost == 0 || self.swap(word, empty + outcome.level) {
+            return Some(integer_bucket.to_decision(outcome));
+        }
+        pause(pauses);
         None
     }
 
