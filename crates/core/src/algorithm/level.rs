@@ -169,16 +169,22 @@ impl IntegerBucket {
     pub fn to_decision(&self, outcome: LevelOutcome) -> Decision {
         let LevelOutcome { code, level, excess, retry } = outcome;
         let Self { units_per_token, units_per_us, capacity, .. } = *self;
-        if let Some(wait) = retry {
-            let remaining = capacity.saturating_sub(level) / units_per_token;
-            let reset = Micros::new(level.div_ceil(units_per_us));
-            return Decision::from_count(
-                code,
-                capacity / units_per_token,
-                CountReading { remaining, reset, wait },
-            );
+        match retry {
+            None => {
+                Decision::from_level(code, Reading { level, excess, capacity, units_per_token, units_per_us })
+            }
+            Some(wait) => self.count_decision(code, level, wait).repack(),
         }
-        Decision::from_level(code, Reading { level, excess, capacity, units_per_token, units_per_us })
+    }
+
+    /// Not inlined, so that the usual decision is built in registers.
+    #[cold]
+    #[inline(never)]
+    fn count_decision(&self, code: DecisionCode, level: u64, wait: Micros) -> Decision {
+        let Self { units_per_token, units_per_us, capacity, .. } = *self;
+        let remaining = capacity.saturating_sub(level) / units_per_token;
+        let reset = Micros::new(level.div_ceil(units_per_us));
+        Decision::from_count(code, capacity / units_per_token, CountReading { remaining, reset, wait })
     }
 
     /// The units of a charge that a refund may return: those that time has not returned already.
