@@ -127,18 +127,13 @@ fn check_all(gate: &Gate, head: &dyn RequestHead) -> Evaluation<Verdict> {
 fn decide_fast(gate: &Gate, head: &dyn RequestHead, limits: LimitSelection<'_>) -> Option<LimitDecision> {
     if let Some(prefix_len) = gate.inner.peer_prefix_len
         && matches!(limits, LimitSelection::Matching | LimitSelection::Indexes([0]))
-        && let Some(decision) =
-            head.peer().and_then(|peer| check_peer(gate, AddressKey::with_prefix(peer, prefix_len)))
+        && let Some(peer) = head.peer()
+        && let Some(limiter) = gate.peer_limiter()
     {
+        let decision = limiter.check_cost(&AddressKey::with_prefix(peer, prefix_len), 1);
         return Some(LimitDecision::enforced(0, decision));
     }
     decide_single(gate, head, limits).map(|(limit, decision)| LimitDecision::enforced(limit, decision))
-}
-
-/// The decision of a gate that reads only the address of the peer.
-#[inline]
-pub(super) fn check_peer(gate: &Gate, peer: AddressKey) -> Option<Decision> {
-    Some(gate.limits().first()?.rule().fast_limiter()?.check_cost(&peer, 1))
 }
 
 #[inline(never)]

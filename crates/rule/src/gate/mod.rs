@@ -33,7 +33,7 @@ use crate::{
     request::{AddressKey, RequestHead},
 };
 use std::{fmt, net::IpAddr, sync::Arc};
-use tidegate_core::Decision;
+use tidegate_limiter::Limiter;
 
 /// A set of limits on requests. Those that apply to a request are evaluated together: all are charged, or
 /// none is. Clones share state.
@@ -135,11 +135,11 @@ impl Gate {
         self.inner.peer_prefix_len.and_then(|prefix_len| Some(AddressKey::with_prefix(peer()?, prefix_len)))
     }
 
-    /// Checks a request by its [`peer_key`](Self::peer_key). `None` if that is not enough: then nothing is
-    /// charged, and the request must be [checked](Self::check) by its head.
+    /// The limiter that alone decides on a request by its [`peer_key`](Self::peer_key), at a cost of one. `None` if that
+    /// is not enough: then the request must be [checked](Self::check) by its head.
     #[inline]
-    pub fn check_peer(&self, peer: AddressKey) -> Option<Decision> {
-        evaluate::check_peer(self, peer)
+    pub fn peer_limiter(&self) -> Option<&Limiter> {
+        self.limits().first()?.rule().fast_limiter()
     }
 
     /// The style of the rate limit headers.

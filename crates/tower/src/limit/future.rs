@@ -27,21 +27,22 @@ pin_project! {
     where
         S: Service<Request<B>>,
     {
-        // These fields are moved out as a whole. Passing them by reference would force an extra copy of the response.
         #[pin]
         call: Option<S::Future>,
-        check: LimitCheckState<S, B>,
-        on_response: LimitResponseAction,
+        // Moved out as a whole. Passing it by reference would force an extra copy of the response.
+        work: LimitWork<S, B>,
     }
 }
 
-/// The state before the service is called.
-enum LimitCheckState<S, B> {
+/// The remaining work of the rules.
+enum LimitWork<S, B> {
+    /// They are being evaluated.
+    Check(Box<PendingLimitCheck<S, B>>),
+    /// They reject the request; the service is not called.
+    Reject(BoxedRejection),
+    /// They change the response of the service, unless the action is empty.
+    Respond(LimitResponseAction),
     Done,
-    /// The rules are being evaluated.
-    Pending(Box<PendingLimitCheck<S, B>>),
-    /// The service is not called.
-    Rejected(BoxedRejection),
 }
 
 /// A request whose rules are being evaluated, and the service that is ready for it.
@@ -52,18 +53,27 @@ struct PendingLimitCheck<S, B> {
     request: Request<B>,
 }
 
-/// The work to do when the response arrives. Most requests have nothing to settle.
+/// The work to do when the response arrives.
 #[derive(Debug)]
-pub(super) struct LimitResponseAction {
+pub(super) enum LimitResponseAction {
+    WriteHeaders(RateLimitHeaders),
+    /// Settles a reservation, and writes the headers.
+    Settle(Box<ReservedVerdict>),
+}
+
+/// A verdict that has reservations or slots, and its headers.
+#[derive(Debug)]
+pub(super) struct ReservedVerdict {
     headers: RateLimitHeaders,
-    reserved: Option<Box<(Gate, Verdict)>>,
+    gate: Gate,
+    verdict: Verdict,
 }
 
 /// The decision of a gate. It has two words, which fit into registers.
 pub(super) enum LimitCheckResult {
     /// Admitted with nothing to settle.
     Admitted(RateLimitHeaders),
-    AdmittedWithAction(Box<LimitResponseAction>),
+    AdmittedWithReservation(Box<ReservedVerdict>),
     Rejected(Box<Verdict>),
     Pending(Box<PendingEvaluation<Verdict>>),
 }
@@ -88,62 +98,60 @@ impl LimitCheckResult {
 
     /// Converts the decision of a gate with a single limit by peer address.
     #[inline]
-    pub(super) fn from_peer_decision(gate: &Gate, decision: Decision) -> Self {
+    pub(super) fn from_peer_decision(gate: &Gate, decision: &Decision) -> Self {
         if decision.is_granted()
-            && let Some(headers) = RateLimitHeaders::from_decision(gate, 0, &decision)
+            && let Some(headers) = RateLimitHeaders::from_decision(gate, 0, decision)
         {
             return Self::Admitted(headers);
         }
-        Self::from_verdict(gate, LimitDecision::enforced(0, decision).into())
+        Self::from_verdict(gate, LimitDecision::enforced(0, *decision).into())
     }
 
     /// Not inlined, so that a verdict of one decision need not be written to memory.
     #[inline(never)]
     fn from_verdict(gate: &Gate, verdict: Verdict) -> Self {
         match verdict.is_admitted() {
-            true => Self::AdmittedWithAction(Box::new(LimitResponseAction::from_verdict(gate, verdict))),
+            true => match LimitResponseAction::from_verdict(gate, verdict) {
+                LimitResponseAction::WriteHeaders(headers) => Self::Admitted(headers),
+                LimitResponseAction::Settle(reserved) => Self::AdmittedWithReservation(reserved),
+            },
             false => Self::Rejected(Box::new(verdict)),
         }
     }
 }
 
 impl LimitResponseAction {
-    const NONE: Self = Self::from_headers(RateLimitHeaders::EMPTY);
-
-    /// Creates an action that only writes these headers.
-    #[inline]
-    pub(super) const fn from_headers(headers: RateLimitHeaders) -> Self {
-        Self { headers, reserved: None }
-    }
-
     fn from_verdict(gate: &Gate, verdict: Verdict) -> Self {
         let headers = RateLimitHeaders::from_verdict(gate, &verdict);
-        let reserved = verdict.has_hold().then(|| Box::new((gate.clone(), verdict)));
-        Self { headers, reserved }
+        match verdict.has_hold() {
+            true => Self::Settle(Box::new(ReservedVerdict { headers, gate: gate.clone(), verdict })),
+            false => Self::WriteHeaders(headers),
+        }
     }
 
     #[inline]
-    fn apply<R>(self, response: Response<R>) -> Response<GateBody<R>> {
-        match self {
-            Self { headers, reserved: None } if headers.is_empty() => {
-                response.map(|body| GateBody::from_inner(body))
-            }
-            some => some.settle(response),
-        }
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::WriteHeaders(headers) if headers.is_empty())
     }
 
     /// Settles the reservation and writes the headers. The body holds the slots of the request.
     #[inline(never)]
-    fn settle<R>(self, mut response: Response<R>) -> Response<GateBody<R>> {
-        let permits = self.reserved.map(|reserved| settle(*reserved, &response)).unwrap_or_default();
-        self.headers.write(response.headers_mut());
+    fn apply<R>(self, mut response: Response<R>) -> Response<GateBody<R>> {
+        let (headers, permits) = match self {
+            Self::WriteHeaders(headers) => (headers, RequestPermits::default()),
+            Self::Settle(reserved) => reserved.settle(&response),
+        };
+        headers.write(response.headers_mut());
         response.map(|body| GateBody::with_permits(body, permits))
     }
 }
 
-#[inline(never)]
-fn settle<R>((gate, verdict): (Gate, Verdict), response: &Response<R>) -> RequestPermits {
-    verdict.settle(&gate, &TowerResponseHead::new(response))
+impl ReservedVerdict {
+    #[inline(never)]
+    fn settle<R>(self, response: &Response<R>) -> (RateLimitHeaders, RequestPermits) {
+        let Self { headers, gate, verdict } = self;
+        (headers, verdict.settle(&gate, &TowerResponseHead::new(response)))
+    }
 }
 
 impl<S, B> LimitFuture<S, B>
@@ -156,21 +164,17 @@ where
         service: S,
         request: Request<B>,
     ) -> Self {
-        let check = LimitCheckState::Pending(Box::new(PendingLimitCheck { verdict, gate, service, request }));
-        Self { call: None, check, on_response: LimitResponseAction::NONE }
+        let check = Box::new(PendingLimitCheck { verdict, gate, service, request });
+        Self { call: None, work: LimitWork::Check(check) }
     }
 
     #[inline]
     pub(super) fn from_call(call: S::Future, on_response: LimitResponseAction) -> Self {
-        Self { call: Some(call), check: LimitCheckState::Done, on_response }
+        Self { call: Some(call), work: LimitWork::Respond(on_response) }
     }
 
     pub(super) fn from_rejection(rejection: BoxedRejection) -> Self {
-        Self {
-            call: None,
-            check: LimitCheckState::Rejected(rejection),
-            on_response: LimitResponseAction::NONE,
-        }
+        Self { call: None, work: LimitWork::Reject(rejection) }
     }
 }
 
@@ -180,32 +184,35 @@ where
 {
     type Output = Result<Response<GateBody<R>>, S::Error>;
 
+    // The address of the future is not passed to another function, so that its fields stay in registers.
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
             if let Some(call) = this.call.as_mut().as_pin_mut() {
                 let response = ready!(call.poll(context))?;
-                let on_response = mem::replace(this.on_response, LimitResponseAction::NONE);
-                return Poll::Ready(Ok(on_response.apply(response)));
+                return Poll::Ready(Ok(match mem::replace(this.work, LimitWork::Done) {
+                    LimitWork::Respond(action) if !action.is_empty() => action.apply(response),
+                    _ => response.map(|body| GateBody::from_inner(body)),
+                }));
             }
-            match mem::replace(this.check, LimitCheckState::Done) {
-                // Polled after completion, which is a bug of the caller.
-                LimitCheckState::Done => return Poll::Pending,
-                LimitCheckState::Rejected(rejection) => {
+            match mem::replace(this.work, LimitWork::Done) {
+                LimitWork::Reject(rejection) => {
                     return Poll::Ready(Ok(rejection.map(GateBody::from_text)));
                 }
-                LimitCheckState::Pending(pending) => match pending.poll(context) {
-                    LimitCheckPoll::Pending(pending) => {
-                        *this.check = LimitCheckState::Pending(pending);
+                LimitWork::Check(check) => match check.poll(context) {
+                    LimitCheckPoll::Pending(check) => {
+                        *this.work = LimitWork::Check(check);
                         return Poll::Pending;
                     }
+                    LimitCheckPoll::Rejected(rejection) => *this.work = LimitWork::Reject(rejection),
                     LimitCheckPoll::Admitted(call, on_response) => {
                         this.call.set(Some(call));
-                        *this.on_response = on_response;
+                        *this.work = LimitWork::Respond(on_response);
                     }
-                    LimitCheckPoll::Rejected(rejection) => *this.check = LimitCheckState::Rejected(rejection),
                 },
+                // Polled after completion, which is a bug of the caller.
+                LimitWork::Respond(_) | LimitWork::Done => return Poll::Pending,
             }
         }
     }
@@ -241,10 +248,10 @@ where
     S: Service<Request<B>>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.check {
-            LimitCheckState::Done => "LimitFuture(calling)",
-            LimitCheckState::Pending(_) => "LimitFuture(pending)",
-            LimitCheckState::Rejected(_) => "LimitFuture(rejected)",
+        f.write_str(match &self.work {
+            LimitWork::Check(_) => "LimitFuture(pending)",
+            LimitWork::Reject(_) => "LimitFuture(rejected)",
+            LimitWork::Respond(_) | LimitWork::Done => "LimitFuture(calling)",
         })
     }
 }

@@ -31,10 +31,14 @@ impl RateLimitHeaders {
     #[inline]
     pub(super) fn from_decision(gate: &Gate, limit: usize, decision: &Decision) -> Option<Self> {
         match gate.header_style() {
-            HeaderStyle::None => return Some(Self::EMPTY),
-            HeaderStyle::Ietf => {}
-            _ => return None,
+            HeaderStyle::None => Some(Self::EMPTY),
+            HeaderStyle::Ietf => Self::from_ietf_decision(gate, limit, decision),
+            _ => None,
         }
+    }
+
+    #[inline(never)]
+    fn from_ietf_decision(gate: &Gate, limit: usize, decision: &Decision) -> Option<Self> {
         let (labels, quota) = (gate.limits().get(limit)?.rule().policy_fields(), decision.quota());
         if decision.is_fail_closed() || labels.selection() != QuotaSelection::All {
             return None;

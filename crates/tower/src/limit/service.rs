@@ -47,50 +47,40 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // A request is large. Pass it by value only, so that the fast path moves it once.
+        // A request is large. It is passed by value only, so that the fast path moves it once.
         let peer = self.gate.peer_key(|| head::peer_address(request.extensions()));
         match peer.and_then(|peer| check_peer(&self.gate, peer)) {
             Some(LimitCheckResult::Admitted(headers)) => {
-                LimitFuture::from_call(self.inner.call(request), LimitResponseAction::from_headers(headers))
+                LimitFuture::from_call(self.inner.call(request), LimitResponseAction::WriteHeaders(headers))
             }
-            Some(checked) => self.proceed(checked, request),
-            None => self.call_by_head(request),
+            checked => self.call_checked(checked, request),
         }
     }
 }
 
-/// Not inlined, so that its values stay in registers and the result is small.
-#[inline(never)]
+#[inline]
 fn check_peer(gate: &Gate, peer: AddressKey) -> Option<LimitCheckResult> {
-    gate.check_peer(peer).map(|decision| LimitCheckResult::from_peer_decision(gate, decision))
+    let decision = gate.peer_limiter()?.check_cost(&peer, 1);
+    Some(LimitCheckResult::from_peer_decision(gate, &decision))
 }
 
 impl<S> LimitService<S> {
+    /// Calls the service if the limits admit the request. Checks them first if the address of the peer was not enough.
     #[inline(never)]
-    fn call_by_head<B>(&mut self, request: Request<B>) -> LimitFuture<S, B>
+    fn call_checked<B>(&mut self, checked: Option<LimitCheckResult>, request: Request<B>) -> LimitFuture<S, B>
     where
         S: Service<Request<B>> + Clone,
     {
-        let checked =
-            LimitCheckResult::from_evaluation(&self.gate, self.gate.check(&TowerRequestHead::new(&request)));
-        self.proceed(checked, request)
-    }
-
-    #[inline(never)]
-    fn proceed<B>(&mut self, checked: LimitCheckResult, request: Request<B>) -> LimitFuture<S, B>
-    where
-        S: Service<Request<B>> + Clone,
-    {
-        match checked {
-            LimitCheckResult::Admitted(headers) => {
-                LimitFuture::from_call(self.inner.call(request), LimitResponseAction::from_headers(headers))
-            }
-            LimitCheckResult::AdmittedWithAction(after) => {
-                LimitFuture::from_call(self.inner.call(request), *after)
-            }
-            LimitCheckResult::Rejected(verdict) => self.deny(&verdict, request),
-            LimitCheckResult::Pending(verdict) => self.wait(*verdict, request),
-        }
+        let checked = checked.unwrap_or_else(|| {
+            LimitCheckResult::from_evaluation(&self.gate, self.gate.check(&TowerRequestHead::new(&request)))
+        });
+        let on_response = match checked {
+            LimitCheckResult::Admitted(headers) => LimitResponseAction::WriteHeaders(headers),
+            LimitCheckResult::AdmittedWithReservation(reserved) => LimitResponseAction::Settle(reserved),
+            LimitCheckResult::Rejected(verdict) => return self.deny(&verdict, request),
+            LimitCheckResult::Pending(verdict) => return self.wait(*verdict, request),
+        };
+        LimitFuture::from_call(self.inner.call(request), on_response)
     }
 
     #[cold]
