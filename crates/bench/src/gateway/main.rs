@@ -33,6 +33,7 @@ const SUITE: Suite = Suite {
         BenchCase { name: "cpu-plain", about: throughput::CPU_ABOUT, target: AtMost(0.85), measure: throughput::measure_cpu_plain },
         BenchCase { name: "limit-allowed", about: throughput::ALLOWED_ABOUT, target: AtLeast(1.15), measure: throughput::measure_limit_allowed },
         BenchCase { name: "limit-rejected", about: throughput::REJECTED_ABOUT, target: AtLeast(1.10), measure: throughput::measure_limit_rejected },
+        BenchCase { name: "cpu-rejected", about: throughput::CPU_REJECTED_ABOUT, target: AtMost(1.0), measure: throughput::measure_cpu_rejected },
         BenchCase { name: "tls", about: throughput::TLS_ABOUT, target: AtLeast(1.0), measure: throughput::measure_tls },
         BenchCase { name: "h2", about: throughput::HTTP2_ABOUT, target: AtLeast(1.0), measure: throughput::measure_http2 },
         BenchCase { name: "large-body", about: large_body::ABOUT, target: AtMost(1.0), measure: large_body::measure },

@@ -24,10 +24,21 @@ pub(crate) const CPU_ABOUT: &str = "processor time per request of plain proxying
 pub(crate) fn measure_cpu_plain() -> BenchResult<Measurement> {
     let backend = BenchServer::start_backend()?;
     let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, &NginxSettings::default())?;
-    let gateway = BenchServer::start_gateway(&backend, ClientProtocol::Http, "")?;
-    compare_servers(&gateway, &nginx, "ns per request", |server| {
+    compare_cpu_time(
+        &BenchServer::start_gateway(&backend, ClientProtocol::Http, "")?,
+        &nginx,
+        ExpectedStatus::Ok,
+    )
+}
+
+fn compare_cpu_time(
+    gateway: &BenchServer,
+    nginx: &BenchServer,
+    expected: ExpectedStatus,
+) -> BenchResult<Measurement> {
+    compare_servers(gateway, nginx, "ns per request", |server| {
         let before = server.cpu_time()?;
-        let requests = run_wrk(server, ExpectedStatus::Ok)?.requests;
+        let requests = run_wrk(server, expected)?.requests;
         Ok((server.cpu_time()? - before) as f64 / requests)
     })
 }
@@ -86,10 +97,23 @@ pub(crate) fn measure_limit_allowed() -> BenchResult<Measurement> {
 pub(crate) const REJECTED_ABOUT: &str = "one limit per client IP, most rejected, over nginx with limit_req";
 
 pub(crate) fn measure_limit_rejected() -> BenchResult<Measurement> {
+    let [_backend, gateway, nginx] = start_rejecting()?;
+    compare_throughput(&gateway, &nginx, ExpectedStatus::TooManyRequests)
+}
+
+pub(crate) const CPU_REJECTED_ABOUT: &str = "processor time per rejected request, over nginx with limit_req";
+
+pub(crate) fn measure_cpu_rejected() -> BenchResult<Measurement> {
+    let [_backend, gateway, nginx] = start_rejecting()?;
+    compare_cpu_time(&gateway, &nginx, ExpectedStatus::TooManyRequests)
+}
+
+/// A backend, the gateway and nginx, with a limit that rejects almost all requests.
+fn start_rejecting() -> BenchResult<[BenchServer; 3]> {
     let backend = BenchServer::start_backend()?;
     let nginx = BenchServer::start_nginx(&backend, ClientProtocol::Http, &limit_req("1r/m", ""))?;
     let gateway = BenchServer::start_gateway(&backend, ClientProtocol::Http, &one_rule("1/min burst 1"))?;
-    compare_throughput(&gateway, &nginx, ExpectedStatus::TooManyRequests)
+    Ok([backend, gateway, nginx])
 }
 
 pub(crate) const RULES_ABOUT: &str = "1,000 rules loaded, one matches, over 10 rules";
