@@ -7,7 +7,7 @@ use tokio::{
     net::TcpStream,
 };
 
-const BODY_SIZE: u64 = 300_000_000;
+const BODY_SIZE: u64 = 100_000_000;
 /// Much more than the gateway needs, much less than a body.
 const MAX_MEMORY: u64 = 64 << 20;
 
