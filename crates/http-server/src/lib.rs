@@ -28,6 +28,7 @@
 //! | [`Authorization`] | the bearer tokens that an API accepts |
 //! | [`MetricFamily`] | a metric, with its text for Prometheus |
 //! | [`FileWatch`] | reports when a file of a policy has changed since it was read |
+//! | [`HttpClient`] | a client of one URL |
 //! | [`Roots`] | the CA certificates that verify servers |
 //! | [`StartupError`] | the error of a server that cannot start |
 //!
@@ -37,6 +38,7 @@ mod api_error;
 mod authorization;
 mod events;
 mod files;
+mod http_client;
 mod json;
 mod metrics;
 mod query;
@@ -52,6 +54,7 @@ pub use authorization::{
     bearer_token, unauthorized,
 };
 pub use files::{FileWatch, ReadFiles};
+pub use http_client::HttpClient;
 pub use json::json_response;
 pub use metrics::{MetricFamily, MetricKind, MetricLabels, MetricValue, prometheus_text};
 pub use query::Query;

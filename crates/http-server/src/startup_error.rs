@@ -50,6 +50,13 @@ pub enum StartupError {
         /// The cause and the fix.
         reason: String,
     },
+    /// A key set cannot be fetched.
+    KeySet {
+        /// Its URL.
+        url: String,
+        /// The cause and the fix.
+        reason: String,
+    },
     /// The environment variable of a token is not set.
     Token {
         /// The name of the variable.
@@ -73,6 +80,7 @@ impl fmt::Display for StartupError {
             Self::Log { file, source } => write!(f, "cannot write the log to {}: {source}", file.display()),
             Self::Traces { endpoint, reason } => write!(f, "traces to `{endpoint}`: {reason}"),
             Self::Metrics { endpoint, reason } => write!(f, "metrics to `{endpoint}`: {reason}"),
+            Self::KeySet { url, reason } => write!(f, "key set `{url}`: {reason}"),
             Self::Token { variable } => {
                 write!(f, "environment variable {variable} is not set: set it to a token")
             }
@@ -89,6 +97,7 @@ impl std::error::Error for StartupError {
             | Self::Upstream { .. }
             | Self::Traces { .. }
             | Self::Metrics { .. }
+            | Self::KeySet { .. }
             | Self::Token { .. } => None,
         }
     }
