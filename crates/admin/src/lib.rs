@@ -56,7 +56,7 @@ mod simulate;
 
 pub use error::GatewayError;
 pub use handle::{FeatureChange, FeatureError, GatewayCommand, GatewayHandle, PolicyChange, ReloadScope};
-pub use policy_file::{ChangeResult, ModeChange, PolicyFile, PolicyFileError};
+pub use policy_file::{ChangeResult, ModeChange, PolicyFile, PolicyFileError, replace_file};
 
 use access::AdminAccess;
 use hyper_util::service::TowerToHyperService;

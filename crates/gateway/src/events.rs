@@ -59,6 +59,34 @@ impl CostNotStated<'_> {
     }
 }
 
+/// A key set cannot be fetched. The previous keys stay.
+pub(crate) struct KeySetUnavailable<'a> {
+    pub(crate) url: &'a str,
+    pub(crate) reason: &'a str,
+}
+
+impl KeySetUnavailable<'_> {
+    pub(crate) fn emit(self) {
+        tracing::warn!(
+            url = self.url,
+            reason = self.reason,
+            "key set unavailable, keeping the previous keys"
+        );
+    }
+}
+
+/// A key set is fetched again.
+pub(crate) struct KeySetRecovered<'a> {
+    pub(crate) url: &'a str,
+    pub(crate) keys: usize,
+}
+
+impl KeySetRecovered<'_> {
+    pub(crate) fn emit(self) {
+        tracing::info!(url = self.url, keys = self.keys, "key set recovered");
+    }
+}
+
 /// A call of the admin API changed the policy file.
 pub(crate) struct PolicyChanged<'a> {
     pub(crate) change: &'a ModeChange,

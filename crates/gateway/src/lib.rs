@@ -44,6 +44,7 @@ mod fallback_cache;
 mod gateway;
 mod head_pool;
 pub mod http1;
+mod key_set_fetcher;
 mod local_reply;
 mod log;
 mod metrics;

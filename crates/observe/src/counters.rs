@@ -248,6 +248,7 @@ impl PolicyCounters {
         let outcome = match rejection.reason {
             RejectReason::Limited => RuleOutcome::Limited,
             RejectReason::NoKey => RuleOutcome::NoKey,
+            RejectReason::Unauthenticated => RuleOutcome::Unauthenticated,
             RejectReason::DenyListed => RuleOutcome::DenyListed,
             RejectReason::Banned => RuleOutcome::Banned,
             RejectReason::Overloaded => RuleOutcome::Overloaded,

@@ -42,6 +42,7 @@ pub struct DenialRecord {
 pub(crate) enum DenialKind {
     Limited,
     NoKey,
+    Unauthenticated,
     DenyListed,
     Banned,
     Overloaded,
@@ -57,6 +58,7 @@ impl DenialKind {
             RejectReason::QueueFull => Self::QueueFull,
             RejectReason::StoreUnavailable => Self::StoreUnavailable,
             RejectReason::NoKey => Self::NoKey,
+            RejectReason::Unauthenticated => Self::Unauthenticated,
             RejectReason::DenyListed => Self::DenyListed,
             RejectReason::Banned => Self::Banned,
             RejectReason::Overloaded => Self::Overloaded,
@@ -68,6 +70,7 @@ impl DenialKind {
         match self {
             Self::Limited => "limited",
             Self::NoKey => "no-key",
+            Self::Unauthenticated => "unauthenticated",
             Self::DenyListed => "deny-list",
             Self::Banned => "banned",
             Self::Overloaded => "overloaded",
@@ -138,6 +141,7 @@ impl DenialRecord {
                 None => "later".to_owned(),
             },
             (DenialKind::NoKey, _) => "when the request has the key of the rule".to_owned(),
+            (DenialKind::Unauthenticated, _) => "when the request has a valid credential".to_owned(),
             (DenialKind::DenyListed, _) => "when a list allows the client".to_owned(),
             (DenialKind::Banned, _) => match after {
                 Some(after) => format!("after {after}, when the ban ends"),
@@ -175,6 +179,7 @@ impl DenialRecord {
             }
             (DenialKind::Limited, None) => format!("{key} exceeds its quota"),
             (DenialKind::NoKey, _) => "the request has no key".to_owned(),
+            (DenialKind::Unauthenticated, _) => "the request has no valid credential".to_owned(),
             (DenialKind::DenyListed, _) => "a list denies the client".to_owned(),
             (DenialKind::Banned, _) => format!("{key} is banned"),
             (DenialKind::Overloaded, _) => {

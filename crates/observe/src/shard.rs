@@ -22,6 +22,8 @@ pub enum RuleOutcome {
     Limited,
     /// The request has no key.
     NoKey,
+    /// The request has no valid credential, or its address sent too many invalid ones.
+    Unauthenticated,
     /// A list denied the request.
     DenyListed,
     /// The key is banned.
@@ -39,11 +41,12 @@ pub enum RuleOutcome {
 }
 
 /// The names of the outcomes, in order.
-pub(crate) const OUTCOME_NAMES: [&str; 11] = [
+pub(crate) const OUTCOME_NAMES: [&str; 12] = [
     "admitted",
     "delayed",
     "limited",
     "no-key",
+    "unauthenticated",
     "deny-list",
     "banned",
     "overloaded",
@@ -56,9 +59,10 @@ pub(crate) const OUTCOME_NAMES: [&str; 11] = [
 pub(crate) const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// The outcomes that reject a request.
-pub(crate) const DENIED_OUTCOMES: [RuleOutcome; 8] = [
+pub(crate) const DENIED_OUTCOMES: [RuleOutcome; 9] = [
     RuleOutcome::Limited,
     RuleOutcome::NoKey,
+    RuleOutcome::Unauthenticated,
     RuleOutcome::DenyListed,
     RuleOutcome::Banned,
     RuleOutcome::Overloaded,

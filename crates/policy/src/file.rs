@@ -81,7 +81,7 @@ impl WatchedPolicyFile {
         };
         let document = Document::read(&self.path, &read);
         if let Ok(document) = &document {
-            document.policy().lists.values().flat_map(|list| &list.files).for_each(|file| drop(read(file)));
+            document.policy().files().for_each(|file| drop(read(file)));
         }
         (self.contents, self.pending_contents) = (content.into_inner(), None);
         let outcome = document

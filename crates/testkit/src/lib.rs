@@ -21,6 +21,7 @@
 //! | [`strategy`] | random quotas of every algorithm, and random calls |
 //! | [`guava`] | recorded traces of Guava's `RateLimiter` |
 //! | [`test_task`] | a future that is polled only after a wake-up, which exposes lost wake-ups |
+//! | [`tokens`] | signed JSON Web Tokens |
 //! | [`mutation`] | mutated texts, for fuzzing |
 //! | [`error_texts`] | golden files of error messages, and a check that tests cover all of them |
 //! | [`servers`] | real servers for tests, and a proxy that injects network faults |
@@ -37,6 +38,7 @@ pub mod servers;
 pub mod strategy;
 pub mod subject;
 pub mod test_task;
+pub mod tokens;
 pub mod trace;
 
 pub use subject::{CoreModel, Subject};

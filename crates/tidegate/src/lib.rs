@@ -87,6 +87,10 @@ pub use tidegate_bandwidth as bandwidth;
 #[cfg(feature = "tokio")]
 pub use tidegate_rule as rule;
 
+/// Verified tokens and API keys, as keys of rules.
+#[cfg(feature = "identity")]
+pub use tidegate_identity as identity;
+
 /// Middleware for actix-web.
 #[cfg(feature = "actix")]
 pub use tidegate_actix as actix;

@@ -148,6 +148,7 @@ export const CHINESE = {
   // A rule
   'quota exceeded': '超出配额',
   'no key in the request': '请求缺少限流键',
+  'no valid credential': '没有有效凭证',
   'denied by a list': '名单不放行',
   banned: '已封禁',
   'circuit breaker, concurrency limit or load': '熔断、并发数超限或负载过高',
@@ -273,6 +274,7 @@ export const CHINESE = {
   '{client} would wait for {quota} longer than the {duration} that the rule allows':
     '{client}需要等待配额 {quota}，等待时间超过规则允许的 {duration}',
   'When the request has the key of the rule.': '请求带有规则的限流键时。',
+  'When the request has a valid credential.': '请求带有有效凭证时。',
   'When a list allows the client.': '名单放行此客户端时。',
   'When the ban ends.': '封禁结束时。',
   'When the circuit breaker allows a probe, fewer requests are in flight, or the load is lower.':

@@ -15,6 +15,7 @@ mod write;
 pub use error::PolicyFileError;
 pub use history::ModeChange;
 pub(crate) use history::mode_json;
+pub use write::replace_file;
 
 use history::{ChangeHistory, HistoryRecord};
 use std::{

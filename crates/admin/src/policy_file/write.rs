@@ -15,6 +15,11 @@ pub(super) struct PendingFile {
     file: PathBuf,
 }
 
+/// Replaces a file, or creates it.
+pub fn replace_file(file: &Path, bytes: &[u8]) -> Result<(), PolicyFileError> {
+    PendingFile::write(file, bytes)?.commit()
+}
+
 impl PendingFile {
     /// Writes and syncs the new content of a file, with the permissions of the existing file.
     pub(super) fn write(file: &Path, bytes: &[u8]) -> Result<Self, PolicyFileError> {

@@ -1,5 +1,6 @@
 //! The commands: one file and one line each.
 
+mod apikey;
 mod bench;
 mod changes;
 mod check;
@@ -39,6 +40,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
+    Apikey(apikey::ApikeyArgs),
     Bench(bench::BenchArgs),
     Changes(changes::ChangesArgs),
     Check(check::CheckArgs),
@@ -62,6 +64,7 @@ enum CliCommand {
 /// Parses the arguments and runs the command.
 pub(crate) fn run() -> Result<(), CliError> {
     match Cli::try_parse() {
+        Ok(Cli { command: CliCommand::Apikey(args) }) => apikey::run(&args),
         Ok(Cli { command: CliCommand::Bench(args) }) => bench::run(&args),
         Ok(Cli { command: CliCommand::Changes(args) }) => changes::run(&args),
         Ok(Cli { command: CliCommand::Check(args) }) => check::run(&args),

@@ -53,6 +53,12 @@ const NOT_RUN: &[(&str, &str, &str, &str)] = &[
         "",
         "crates/cli/tests/service/schemathesis.rs sends the examples of openapi.json",
     ),
+    (
+        "docs/identity.md",
+        "console",
+        "$ tidegate apikey",
+        "prints random keys; crates/cli/tests/suite/apikey.rs",
+    ),
     ("docs/install.md", "sh", "", "builds and installs packages; `scripts/package` tries each"),
     ("docs/library.md", "sh", "tidegate verify ", "thousands of quotas; crates/cli/tests/suite/verify.rs"),
     ("docs/library.md", "text", "HTTP/1.1 429", "crates/tower/tests/suite/axum.rs compares such responses"),

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
+mod apikey;
 mod closed_loop;
 mod common;
 mod images;

@@ -38,6 +38,7 @@ pub(super) fn rejected_note(
     let decision = match rejection.reason {
         RejectReason::Limited => "limited",
         RejectReason::NoKey => "no-key",
+        RejectReason::Unauthenticated => "unauthenticated",
         RejectReason::DenyListed => "deny-list",
         RejectReason::Banned => "banned",
         RejectReason::Overloaded => "overloaded",

@@ -25,6 +25,7 @@ pub use source::PolicySource;
 use crate::{
     Config, events,
     fallback_cache::FallbackCache,
+    key_set_fetcher::KeySetFetcher,
     metrics::MetricsExporter,
     run::{PreparedConfig, Workers},
     worker::WorkerCommand,
@@ -101,6 +102,7 @@ pub struct Gateway {
     /// Stored responses; they survive reloads.
     cache: Arc<FallbackCache>,
     metrics_exporter: Option<MetricsExporter>,
+    key_set_fetcher: Option<KeySetFetcher>,
     draining_workers: VecDeque<Workers>,
     /// Threads of replaced listeners of APIs, until their connections are drained.
     draining_threads: Vec<ServerThreads>,
@@ -173,6 +175,7 @@ impl Gateway {
             spans: None,
             cache,
             metrics_exporter: None,
+            key_set_fetcher: None,
             draining_workers: VecDeque::new(),
             draining_threads: Vec::new(),
             failures: ExpressionFailures::default(),
@@ -234,6 +237,7 @@ impl Gateway {
             .as_ref()
             .map(|settings| MetricsExporter::start(settings, &self.observer))
             .transpose()?;
+        self.fetch_key_set().await?;
         (self.upstreams, self.spans) = (prepared.upstream_reporter(), prepared.span_reporter());
         let active = self.active_policy(prepared.config());
         self.active_workers = Some(ActiveWorkers::start(prepared, &self.listeners, active)?);

@@ -1,7 +1,10 @@
 //! Checks of a policy before anything is bound, for `tidegate check` and for the start of a gateway.
 
 use super::listeners::declared_listeners;
-use crate::{Config, metrics::MetricsExporter, traces::Tracer, upstream::UpstreamServerConfig};
+use crate::{
+    Config, key_set_fetcher::KeySetFetcher, metrics::MetricsExporter, traces::Tracer,
+    upstream::UpstreamServerConfig,
+};
 use std::{
     net::{SocketAddr, ToSocketAddrs as _},
     path::Path,
@@ -32,6 +35,10 @@ impl Preflight {
         found.check_tokens(policy);
         found.check_upstreams(policy);
         found.check_exporters(policy);
+        if let Err(fault) = KeySetFetcher::check(policy) {
+            let fix = "use the form `https://host/path`";
+            found.errors.push(Diagnostic::new(key_path(["identity", "jwt", "keys"]), fault.to_string(), fix));
+        }
         if let Err(error) = check_with_stores(policy, connects) {
             found.errors.extend(error.diagnostics(policy));
         }

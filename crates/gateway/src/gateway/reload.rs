@@ -5,7 +5,10 @@ use super::{
     listeners::{bind_listeners, has_same_connections},
     log_warnings,
 };
-use crate::{events, metrics::MetricsExporter, run::PreparedConfig, worker::WorkerCommand};
+use crate::{
+    events, key_set_fetcher::KeySetFetcher, metrics::MetricsExporter, run::PreparedConfig,
+    worker::WorkerCommand,
+};
 use std::{num::NonZeroUsize, sync::Arc};
 use tidegate_admin::{AdminServer, GatewayError, ReloadScope};
 use tidegate_http_server::{Authorization, HttpServer, ReadFiles, StartupError, ThreadedListener};
@@ -42,6 +45,7 @@ impl Gateway {
             self.gate.reload_lists().map_err(|error| self.source.gateway_error(error))?;
             return Ok(ReloadScope::Lists);
         }
+        KeySetFetcher::check(&policy)?;
         let has_moved = policy.admin != self.policy.admin;
         let admin = match has_moved {
             true => AdminServer::bind(&policy.admin, self.admin.as_ref())?,
@@ -60,7 +64,7 @@ impl Gateway {
             Some(settings) => Replacement::New(MetricsExporter::start(settings, &self.observer)?),
         };
         let reloaded = match has_same_connections(&policy, &self.policy) {
-            true => self.replace_rules(&policy)?,
+            true => self.replace_rules(&policy).await?,
             false => self.replace_workers(&policy).await?,
         };
         if has_moved {
@@ -135,8 +139,9 @@ impl Gateway {
         self.draining_threads.extend(before.and_then(ThreadedListener::drain));
     }
 
-    fn replace_rules(&mut self, policy: &Policy) -> Result<ReloadScope, GatewayError> {
+    async fn replace_rules(&mut self, policy: &Policy) -> Result<ReloadScope, GatewayError> {
         self.gate = self.compile(policy)?;
+        self.fetch_key_set().await?;
         self.recorder = self.new_recorder(policy);
         if let Some(serving) = &self.active_workers {
             serving.filter.replace(self.active_policy(&self.build_config(policy)));
@@ -149,6 +154,7 @@ impl Gateway {
         let prepared = PreparedConfig::prepare(self.build_config(policy)).await?;
         let listeners = bind_listeners(policy, &self.listeners)?;
         self.gate = self.compile(policy)?;
+        self.fetch_key_set().await?;
         self.recorder = self.new_recorder(policy);
         (self.upstreams, self.spans) = (prepared.upstream_reporter(), prepared.span_reporter());
         let active = self.active_policy(prepared.config());
@@ -165,6 +171,22 @@ impl Gateway {
             .take(excess)
             .for_each(|workers| workers.send_command(WorkerCommand::Stop));
         Ok(ReloadScope::Connections)
+    }
+
+    /// Fetches the key set of the policy, if it is at a URL, before requests need it.
+    pub(super) async fn fetch_key_set(&mut self) -> Result<(), StartupError> {
+        let remote = self.gate.remote_key_set();
+        let is_same = match (&remote, &self.key_set_fetcher) {
+            (Some(remote), Some(fetcher)) => fetcher.is_for(&remote.verifier),
+            _ => false,
+        };
+        if !is_same {
+            self.key_set_fetcher = match remote {
+                Some(remote) => Some(KeySetFetcher::start(remote).await?),
+                None => None,
+            };
+        }
+        Ok(())
     }
 
     /// Creates the recorder of a new policy.

@@ -44,9 +44,9 @@ impl PolicySource {
             return Err(GatewayError::Text(document.to_problems(errors)));
         }
         let policy = document.into_policy();
-        for list in policy.lists.values().flat_map(|list| &list.files) {
-            // Only recorded here; the compiler reports errors of lists.
-            let _ = files.read(list);
+        for file in policy.files() {
+            // Only recorded here; the compiler reports their errors.
+            let _ = files.read(file);
         }
         Ok(policy)
     }

@@ -96,6 +96,11 @@ impl AdminGateway {
         self.handle.reload().await.unwrap_or_else(|error| panic!("invalid policy: {error}"));
     }
 
+    /// Reloads the policy.
+    pub(crate) async fn reload(&self) -> Result<(), String> {
+        self.handle.reload().await.map(drop).map_err(|error| error.to_string())
+    }
+
     pub(crate) async fn connect(&self) -> RawClient {
         RawClient::connect(self.address).await
     }

@@ -18,6 +18,7 @@ mod explain;
 mod fallback_cache;
 mod fuzz;
 mod harness;
+mod identity;
 mod import;
 mod keys;
 mod limits;

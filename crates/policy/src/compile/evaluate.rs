@@ -117,6 +117,8 @@ pub enum RejectReason {
     StoreUnavailable,
     /// The request lacks the key, or has it several times.
     NoKey,
+    /// The request lacks a valid credential, or its address sent too many invalid ones.
+    Unauthenticated,
     /// The client is on a deny list.
     DenyListed,
     /// The client is banned.
@@ -136,7 +138,7 @@ impl RejectReason {
             | Self::StoreUnavailable
             | Self::Overloaded
             | Self::FeatureOff => true,
-            Self::NoKey | Self::DenyListed | Self::Banned => false,
+            Self::NoKey | Self::Unauthenticated | Self::DenyListed | Self::Banned => false,
         }
     }
 }
@@ -193,6 +195,10 @@ pub(super) struct EvaluationState {
 /// The reason why a rule denies a request. The response is built from it on demand.
 pub(super) enum RuleRejection {
     DuplicateKey,
+    /// With the value of `WWW-Authenticate`.
+    Unauthenticated(&'static str),
+    /// The address sent too many invalid credentials. The next attempt is possible after this time.
+    InvalidCredentials(Duration),
     Access(Box<AccessDenied>),
     Guard(GuardRejection),
     Limit(RejectReason),
@@ -232,6 +238,18 @@ impl EvaluationState {
         rules: &[usize],
         run: RunMode<'_>,
     ) -> Option<PendingEvaluation<Verdict>> {
+        if let Some(identity) = inner.identity.as_deref().filter(|_| matches!(run, RunMode::Live)) {
+            for index in rules {
+                if let Some(rule) = inner.rules.get(*index)
+                    && !rule.credentials.is_empty()
+                    && rule.mode(head) == Mode::Enforce
+                    && let Err(wait) = identity.limit_invalid(head, rule.credentials)
+                {
+                    self.reject(*index, RuleRejection::InvalidCredentials(wait));
+                    return None;
+                }
+            }
+        }
         for rule in rules {
             if let Err(rejection) = self.check_access(inner, *rule, head, run) {
                 self.reject(*rule, rejection);
@@ -278,6 +296,11 @@ impl EvaluationState {
         let Some(rule) = inner.rules.get(index) else { return Ok(()) };
         if rule.rejects_duplicates(head) {
             return Err(RuleRejection::DuplicateKey);
+        }
+        if rule.requires_credential(head)
+            && let Some(identity) = &inner.identity
+        {
+            identity.require(head, rule.credentials).map_err(RuleRejection::Unauthenticated)?;
         }
         if rule.has_only_quotas() {
             self.limits.extend(rule.limit);
@@ -412,6 +435,7 @@ impl RuleRejection {
     pub(super) fn reason(&self) -> RejectReason {
         match self {
             Self::DuplicateKey => RejectReason::NoKey,
+            Self::Unauthenticated(_) | Self::InvalidCredentials(_) => RejectReason::Unauthenticated,
             Self::Access(denied) if denied.retry_after.is_some() => RejectReason::Banned,
             Self::Access(_) => RejectReason::DenyListed,
             Self::Guard(GuardRejection::Immediate(Rejection::FeatureOff)) => RejectReason::FeatureOff,
@@ -437,6 +461,11 @@ impl RuleRejection {
         };
         let action = match self {
             Self::DuplicateKey => action_of(RejectionResponse::duplicate_key()),
+            Self::Unauthenticated(challenge) => action_of(RejectionResponse::unauthorized(challenge)),
+            Self::InvalidCredentials(wait) => {
+                retry_after = Some(*wait);
+                action_of(RejectionResponse::invalid_credentials(*wait))
+            }
             Self::Access(denied) => {
                 retry_after = denied.retry_after;
                 action_of(denied.response.clone())

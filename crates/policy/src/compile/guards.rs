@@ -1,6 +1,7 @@
 //! The limits of a rule besides its quotas: lists, bans, a circuit breaker, an adaptive limit, bandwidth.
 
 use super::{
+    identity::CredentialKinds,
     keys::{CLASSES, IndexFn, KeyCompiler, can_ban_by_key, class_priority, is_always_present},
     load::build_shedder,
     rules::RuleLimiting,
@@ -53,6 +54,8 @@ pub(crate) struct CompiledRule {
     pub(crate) single_value_keys: Vec<RequestKey>,
     /// The values of the body that it reads: for its key, tiers, cost and priority.
     pub(crate) body_pointers: Vec<JsonPointer>,
+    /// The credentials that its key, cost, tiers and priority read.
+    pub(crate) credentials: CredentialKinds,
     /// Whether its key may be a credential.
     pub(crate) has_credential: bool,
     pub(crate) proxies: TrustedProxies,
@@ -200,6 +203,13 @@ impl CompiledRule {
     /// Whether a request repeats a value that this rule reads, and is rejected for it.
     pub(crate) fn rejects_duplicates(&self, head: &dyn RequestHead) -> bool {
         self.single_value_keys.iter().any(|key| key.has_duplicates(head)) && self.mode(head) == Mode::Enforce
+    }
+
+    /// Whether this rule rejects requests without a valid credential.
+    pub(crate) fn requires_credential(&self, head: &dyn RequestHead) -> bool {
+        !self.credentials.is_empty()
+            && self.source.missing == MissingKey::Reject
+            && self.mode(head) == Mode::Enforce
     }
 
     /// The subject of a ban of this rule for a request; `None` if it is unknown.
@@ -403,6 +413,7 @@ impl RuleCompiler<'_> {
             key,
             single_value_keys: Vec::new(),
             body_pointers: Vec::new(),
+            credentials: CredentialKinds::default(),
             has_credential: key_has_credential(&source.key, keys.user),
             access_control: control,
             request_access,

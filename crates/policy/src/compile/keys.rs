@@ -1,12 +1,13 @@
 //! Compiles keys, costs, tiers and priorities to functions of a request.
 
+use super::identity::{CompiledIdentity, CredentialKinds};
 use crate::{
     index::RuleIndex,
     matching::{CompiledExpression, ExpressionPurpose, Matcher, RequestView},
     model::{CostSpec, KeyPart, KeySpec, PrioritySpec, RouteSpec, Tiers},
 };
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -26,6 +27,10 @@ pub(crate) struct KeyCompiler<'a> {
     pub(crate) proxies: &'a TrustedProxies,
     pub(crate) uses_peer_address: bool,
     pub(crate) user: Option<&'a KeySpec>,
+    /// Verifies credentials, if the policy defines how.
+    pub(crate) identity: Option<&'a CompiledIdentity>,
+    /// The credentials that its keys read.
+    pub(crate) credentials: Cell<CredentialKinds>,
     pub(crate) matcher: &'a Matcher,
     pub(crate) routes: &'a Arc<RouteTable>,
     /// Whether descriptors are decided, whose hits multiply the cost.
@@ -123,6 +128,22 @@ impl KeyCompiler<'_> {
                 self.body_pointers.borrow_mut().push(pointer.clone());
                 key::body(pointer.clone())
             }
+            KeyPart::Jwt(claim) => {
+                let jwt = self.identity.and_then(CompiledIdentity::jwt).ok_or_else(|| {
+                    let fix = "define it, as in `identity: { jwt: { keys: jwks.json } }`";
+                    SettingError::new("the policy does not define `identity.jwt`", fix)
+                })?;
+                self.credentials.set(CredentialKinds { jwt: true, ..self.credentials.get() });
+                jwt.clone().key(claim.clone())
+            }
+            KeyPart::ApiKey(part) => {
+                let keys = self.identity.and_then(CompiledIdentity::api_keys).ok_or_else(|| {
+                    let fix = "define it, as in `identity: { api-keys: api-keys.json }`";
+                    SettingError::new("the policy does not define `identity.api-keys`", fix)
+                })?;
+                self.credentials.set(CredentialKinds { api_key: true, ..self.credentials.get() });
+                keys.clone().key(*part)
+            }
             KeyPart::Capture(name) => {
                 if !self.matcher.paths().iter().any(|path| path.has_capture(name)) {
                     let fix = format!("add `{{{name}}}` to the path of its `match`");
@@ -148,11 +169,7 @@ impl KeyCompiler<'_> {
 
     /// The key of the client address.
     pub(crate) fn client_address_key(&self) -> RequestKey {
-        // Faster, and equivalent without trusted proxies.
-        match self.uses_peer_address {
-            true => key::peer(),
-            false => key::client(self.proxies.clone()),
-        }
+        client_address_key(self.proxies, self.uses_peer_address)
     }
 
     fn add_single_value_key(&self, key: RequestKey) -> RequestKey {
@@ -228,6 +245,15 @@ impl KeyCompiler<'_> {
                 }))
             }
         }
+    }
+}
+
+/// The key of the client address.
+pub(super) fn client_address_key(proxies: &TrustedProxies, uses_peer_address: bool) -> RequestKey {
+    // Faster, and equivalent without trusted proxies.
+    match uses_peer_address {
+        true => key::peer(),
+        false => key::client(proxies.clone()),
     }
 }
 

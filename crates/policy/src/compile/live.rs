@@ -1,7 +1,7 @@
 //! The current policy, which can be replaced at run time.
 
 use super::{Compiler, PolicyError, PolicyGate, PolicyResult, error::ProblemCollector};
-use crate::model::{Policy, RuleSpec};
+use crate::model::{JwtSpec, KeySetLocation, Policy, RuleSpec};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -65,7 +65,9 @@ impl LivePolicy {
     pub fn replace(&self, policy: &Policy) -> Result<(), PolicyError> {
         let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
         if *target == PolicyTarget::Service {
-            reject_gateway_fallbacks(&policy.rules)?;
+            let is_fetched =
+                matches!(&policy.identity.jwt, Some(JwtSpec { keys: KeySetLocation::Url(_), .. }));
+            reject_gateway_parts(&policy.rules, is_fetched)?;
         }
         let next = self.compiler.compile(policy, Some(&self.current.load()))?;
         self.current.store(Arc::new(next));
@@ -73,10 +75,12 @@ impl LivePolicy {
     }
 
     /// Declares that the policy protects a service without upstreams. A policy with a fallback to an upstream or to
-    /// stored responses is rejected: this one now, and others when they would replace it.
+    /// stored responses, or with a key set at a URL, is rejected: this one now, and others when they would replace it.
     pub fn forbid_gateway_fallbacks(&self) -> Result<(), PolicyError> {
         let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
-        reject_gateway_fallbacks(self.current.load().inner.rules.iter().map(|rule| &rule.source))?;
+        let current = self.current.load();
+        let rules = current.inner.rules.iter().map(|rule| &rule.source);
+        reject_gateway_parts(rules, current.remote_key_set().is_some())?;
         *target = PolicyTarget::Service;
         Ok(())
     }
@@ -93,8 +97,15 @@ impl LivePolicy {
     }
 }
 
-fn reject_gateway_fallbacks<'a>(rules: impl IntoIterator<Item = &'a RuleSpec>) -> Result<(), PolicyError> {
+fn reject_gateway_parts<'a>(
+    rules: impl IntoIterator<Item = &'a RuleSpec>,
+    is_key_set_fetched: bool,
+) -> Result<(), PolicyError> {
     let mut problems = ProblemCollector::default();
+    if is_key_set_fetched {
+        let problem = "key set at a URL, but only a gateway fetches one";
+        problems.add_at(&["identity", "jwt", "keys"], &SettingError::new(problem, "use a file"));
+    }
     for rule in rules {
         if let Some(name) = rule.on_limit.fallback_upstream() {
             let problem =

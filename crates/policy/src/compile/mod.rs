@@ -12,6 +12,7 @@ mod dry_run;
 mod error;
 mod evaluate;
 mod guards;
+mod identity;
 mod keys;
 mod live;
 mod load;
@@ -26,6 +27,7 @@ pub use dry_run::{DryRun, Prefetch};
 pub use error::{PolicyError, PolicyProblem};
 pub use evaluate::{PolicyAdmission, PolicyRejection, PolicyResult, RejectReason, RuleDecision, RuleResult};
 pub use guards::breaker_settings;
+pub use identity::RemoteKeySet;
 pub use live::LivePolicy;
 pub use named::{NamedRule, QuotaKind};
 pub use reject::RejectAction;
@@ -46,6 +48,7 @@ pub(crate) use guards::{
     CompiledRule, DEFAULT_MAX_CONCURRENCY, DEFAULT_MAX_OPEN_DURATION, DEFAULT_MAX_WAITERS,
     DEFAULT_MIN_CONCURRENCY,
 };
+use identity::CompiledIdentity;
 use keys::RouteTable;
 pub(crate) use keys::{CLASSES, is_always_present};
 pub(crate) use load::{DEFAULT_RECOVERY, follows_load};
@@ -83,6 +86,7 @@ pub struct Compiler {
     rules: Rules,
     base: PathBuf,
     clock: Option<Clock>,
+    wall_clock: Option<Clock>,
     memory: u64,
     ignores_load: bool,
 }
@@ -94,6 +98,7 @@ impl Compiler {
             rules,
             base: PathBuf::new(),
             clock: None,
+            wall_clock: None,
             memory: rules::DEFAULT_MEMORY_BYTES,
             ignores_load: false,
         }
@@ -109,6 +114,12 @@ impl Compiler {
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
+    }
+
+    /// Sets the clock for the times of tokens, since 1970; the wall clock by default.
+    #[must_use]
+    pub fn wall_clock(self, clock: Clock) -> Self {
+        Self { wall_clock: Some(clock), ..self }
     }
 
     /// Sets the total memory for the tables of all rules, in bytes; 1 GiB by default. Each rule gets an equal share from 1 to
@@ -178,6 +189,7 @@ impl Compiler {
             lists: made.lists,
             monitor,
             features: made.features,
+            identity: made.identity,
             user: made.user,
             is_user_credential: made.is_user_credential,
             scaled_limits: Mutex::default(),
@@ -221,6 +233,7 @@ pub(crate) struct PolicyGateInner {
     /// The monitor that applies schedules and the load; `None` if nothing follows it.
     monitor: Option<Arc<PolicyMonitor>>,
     features: Features,
+    identity: Option<Arc<CompiledIdentity>>,
     user: Option<RequestKey>,
     is_user_credential: bool,
     scaled_limits: Mutex<ScaledLimits>,
@@ -341,12 +354,20 @@ impl PolicyGate {
         if let Err(errors) = self.inner.lists.reload() {
             errors.iter().for_each(|error| problems.add(None, error));
         }
+        if let Some(Err(error)) = self.inner.identity.as_ref().map(|identity| identity.reload()) {
+            problems.add(None, &error);
+        }
         for rule in &self.inner.rules {
             if let Err(error) = rule.reload_lists(&self.inner.lists) {
                 problems.add(Some(rule.name()), &error);
             }
         }
         problems.into_result()
+    }
+
+    /// The key set that must be fetched from a URL, and set at its verifier. Until then, no token is valid.
+    pub fn remote_key_set(&self) -> Option<RemoteKeySet> {
+        self.inner.identity.as_ref()?.remote_key_set()
     }
 
     /// Applies the schedules for the current time. Call it about once per second. A policy that follows the load of the machine

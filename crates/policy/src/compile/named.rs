@@ -176,6 +176,8 @@ impl KeyForm {
             | KeyPart::Query(_)
             | KeyPart::Descriptor(_)
             | KeyPart::Body(_)
+            | KeyPart::Jwt(_)
+            | KeyPart::ApiKey(_)
             | KeyPart::Capture(_) => Self::Text,
         }
     }

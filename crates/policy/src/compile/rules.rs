@@ -4,7 +4,8 @@ use super::{
     Compiler, PolicyGateInner, check_scalable,
     error::{PolicyError, ProblemCollector},
     guards::{CompiledRule, RuleCompiler},
-    keys::{CLASSES, CostFn, IndexFn, KeyCompiler, RouteTable, class_priority},
+    identity::CompiledIdentity,
+    keys::{CLASSES, CostFn, IndexFn, KeyCompiler, RouteTable, class_priority, client_address_key},
     load::{PreparedMonitor, build_features, scale_policy},
     settle::compile_charge,
 };
@@ -17,7 +18,11 @@ use crate::{
         ShedSpec,
     },
 };
-use std::{cell::RefCell, env, sync::Arc};
+use std::{
+    cell::{Cell, RefCell},
+    env,
+    sync::Arc,
+};
 use tidegate_core::{Percent, Quota, Ratio, SettingError};
 use tidegate_limiter::TokenPrefetch;
 use tidegate_overload::{Features, Schedule};
@@ -38,6 +43,7 @@ pub(crate) struct CompiledPolicy {
     pub(super) commits: Vec<Box<dyn FnOnce()>>,
     pub(super) monitor: Option<PreparedMonitor>,
     pub(super) features: Features,
+    pub(super) identity: Option<Arc<CompiledIdentity>>,
     /// The key of the user name.
     pub(super) user: Option<RequestKey>,
     /// Whether the user name may be a credential.
@@ -82,6 +88,9 @@ impl CompiledPolicy {
                 Features::default()
             }
         };
+        let client = client_address_key(&proxies, policy.trusted_proxies.is_empty());
+        let identity_before = before.and_then(|before| before.identity.as_ref());
+        let identity = CompiledIdentity::build(policy, compiler, client, identity_before, &mut problems);
         let mut route_matchers = Vec::new();
         for route in &policy.routes {
             route_matchers.extend(problems.ok_or_record(None, Matcher::for_route(&route.matching, &lists)));
@@ -96,6 +105,8 @@ impl CompiledPolicy {
                     proxies: &proxies,
                     uses_peer_address: policy.trusted_proxies.is_empty(),
                     user: policy.user.as_ref(),
+                    identity: identity.as_deref(),
+                    credentials: Cell::default(),
                     has_descriptors: policy.envoy.is_some(),
                     matcher: &matcher,
                     routes: &routes,
@@ -132,15 +143,15 @@ impl CompiledPolicy {
                 rule.single_value_keys = keys.single_value_keys.take();
                 rule.expressions = keys.expressions.take();
                 rule.body_pointers = keys.body_pointers.take();
+                rule.credentials = keys.credentials.get();
                 Ok(rule)
             });
             rules.extend(problems.ok_or_record(name, compiled));
         }
         // Its errors are reported by the rules that use it.
-        let user = policy
-            .user
-            .as_ref()
-            .and_then(|user| compile_user_key(user, policy, &lists, &proxies, &routes).ok());
+        let user = policy.user.as_ref().and_then(|user| {
+            compile_user_key(user, policy, identity.as_deref(), &lists, &proxies, &routes).ok()
+        });
         let settings = build_settings(policy, compiler, &mut problems);
         let monitor = PreparedMonitor::new(policy, compiler, before, &mut problems);
         problems.into_result()?;
@@ -155,6 +166,7 @@ impl CompiledPolicy {
             commits,
             monitor,
             features,
+            identity,
             user,
             is_user_credential: policy.user.as_ref().is_some_and(|user| key_has_credential(user, None)),
         })
@@ -165,6 +177,7 @@ impl CompiledPolicy {
 fn compile_user_key(
     spec: &KeySpec,
     policy: &Policy,
+    identity: Option<&CompiledIdentity>,
     lists: &Lists,
     proxies: &TrustedProxies,
     routes: &Arc<RouteTable>,
@@ -174,6 +187,8 @@ fn compile_user_key(
         proxies,
         uses_peer_address: policy.trusted_proxies.is_empty(),
         user: Some(spec),
+        identity,
+        credentials: Cell::default(),
         has_descriptors: false,
         matcher: &matcher,
         routes,

@@ -53,6 +53,7 @@ impl fmt::Display for PredictedOutcome {
                     RejectReason::QueueFull => "queue full",
                     RejectReason::StoreUnavailable => "store unavailable",
                     RejectReason::NoKey => "missing key",
+                    RejectReason::Unauthenticated => "no valid credential",
                     RejectReason::DenyListed => "client denied",
                     RejectReason::Banned => "client banned",
                     RejectReason::Overloaded => "overloaded",

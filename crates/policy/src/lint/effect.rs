@@ -4,13 +4,60 @@ use crate::{
     compile::{CLASSES, follows_load, is_always_present},
     explain::{CounterLocation, counter_location},
     model::{
-        CostSpec, FeatureSpec, KeySpec, Match, OnLimit, Policy, PrioritySpec, QueueOrder, Quotas,
-        RuleEnforcement, RuleSpec, SettleSource, ShedSpec, Stores,
+        CostSpec, FeatureSpec, JwtSpec, KeyPart, KeySetLocation, KeySpec, Match, OnLimit, Policy,
+        PrioritySpec, QueueOrder, Quotas, RuleEnforcement, RuleSpec, SettleSource, ShedSpec, Stores,
     },
 };
 use tidegate_core::{AlgorithmKind, CarryOver, Quota};
 use tidegate_limiter::Overflow;
 use tidegate_rule::{Mode, request::MissingKey};
+
+/// Finds the keys of `identity` that have no effect, each with its path, the reason and the fix.
+pub(super) fn find_unused_identity_keys(policy: &Policy) -> Vec<(Vec<String>, &'static str, &'static str)> {
+    let identity = &policy.identity;
+    let mut found = Vec::new();
+    let mut add = |path: &[&str], reason, fix| {
+        found.push((path.iter().map(|key| (*key).to_owned()).collect(), reason, fix));
+    };
+    if identity.jwt.is_some() && !uses_key(policy, |part| matches!(part, KeyPart::Jwt(_))) {
+        let reason = "`jwt` has no effect: no key reads a token";
+        add(&["identity", "jwt"], reason, "remove it, or use a claim, as in `key: jwt sub`");
+    }
+    if identity.api_keys.is_some() && !uses_key(policy, |part| matches!(part, KeyPart::ApiKey(_))) {
+        let reason = "`api-keys` has no effect: no key reads an API key";
+        add(&["identity", "api-keys"], reason, "remove it, or use it, as in `key: api-key`");
+    }
+    if identity.invalid_quota.is_some() && identity.jwt.is_none() && identity.api_keys.is_none() {
+        let reason = "`invalid-quota` has no effect without `jwt` and `api-keys`";
+        add(&["identity", "invalid-quota"], reason, "remove it");
+    }
+    if let Some(JwtSpec { keys: KeySetLocation::File(_), refresh, .. }) = &identity.jwt
+        && *refresh != JwtSpec::default().refresh
+    {
+        let reason = "`refresh` has no effect on a file, which is reloaded when it changes";
+        add(&["identity", "jwt", "refresh"], reason, "remove it");
+    }
+    found
+}
+
+/// Whether a key of a rule, or of its cost, tiers and priority, has such a part.
+fn uses_key(policy: &Policy, is_such: fn(&KeyPart) -> bool) -> bool {
+    fn has(key: &KeySpec, is_such: fn(&KeyPart) -> bool) -> bool {
+        match key {
+            KeySpec::All => false,
+            KeySpec::Part(part) => is_such(part),
+            KeySpec::Composite(parts) | KeySpec::First(parts) => parts.iter().any(|part| has(part, is_such)),
+        }
+    }
+    let of_rule = |rule: &RuleSpec| {
+        let tiers = matches!(&rule.quotas, Quotas::Tiers(tiers) if has(&tiers.key, is_such));
+        let cost = matches!(&rule.cost, CostSpec::FromRequest { from, .. } if has(from, is_such));
+        let priority =
+            matches!(&rule.priority, Some(PrioritySpec::FromRequest { key, .. }) if has(key, is_such));
+        has(&rule.key, is_such) || tiers || cost || priority
+    };
+    policy.user.as_ref().is_some_and(|user| has(user, is_such)) || policy.rules.iter().any(of_rule)
+}
 
 /// A key without effect, with the reason and the fix.
 pub(super) struct IneffectiveKey {

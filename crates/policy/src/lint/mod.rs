@@ -55,6 +55,8 @@ pub enum Lint {
     KeysNeverExpire,
     /// `unknown-method`: an unknown method that resembles a known one.
     UnknownMethod,
+    /// `any-audience`: tokens for other services are accepted.
+    AnyAudience,
     /// `open-admin`: other machines can use the admin API without a token.
     OpenAdmin,
 }
@@ -72,6 +74,7 @@ impl fmt::Display for Lint {
             Self::SmallCapacity => "small-capacity",
             Self::KeysNeverExpire => "keys-never-expire",
             Self::UnknownMethod => "unknown-method",
+            Self::AnyAudience => "any-audience",
             Self::OpenAdmin => "open-admin",
         })
     }
@@ -204,6 +207,19 @@ pub fn lint(policy: &Policy) -> Vec<LintWarning> {
         let fix = "remove it, or add a store, as in `store: redis://127.0.0.1:6379`".to_owned();
         let at = vec![key.to_owned()];
         found.push(LintWarning { lint: Lint::WithoutEffect, rule: String::new(), path: at, reason, fix });
+    }
+    for (path, reason, fix) in effect::find_unused_identity_keys(policy) {
+        let (rule, reason, fix) = (String::new(), reason.to_owned(), fix.to_owned());
+        found.push(LintWarning { lint: Lint::WithoutEffect, rule, path, reason, fix });
+    }
+    if policy.identity.jwt.as_ref().is_some_and(|jwt| jwt.audiences.is_empty()) {
+        found.push(LintWarning {
+            lint: Lint::AnyAudience,
+            rule: String::new(),
+            path: ["identity", "jwt"].map(str::to_owned).to_vec(),
+            reason: "tokens that the issuer made for other services are accepted".to_owned(),
+            fix: "set the `audience` of this service".to_owned(),
+        });
     }
     for (path, reason, fix) in effect::find_unused_load_keys(policy) {
         let (rule, fix) = (String::new(), fix.to_owned());

@@ -1,6 +1,7 @@
 //! Keys and costs of rules.
 
 use std::sync::Arc;
+use tidegate_identity::api_key::ApiKeyPart;
 use tidegate_rule::body::JsonPointer;
 
 /// `key`: the part of a request that selects its counter.
@@ -68,6 +69,10 @@ pub enum KeyPart {
     Descriptor(String),
     /// `body POINTER`: a value in the JSON body, by a JSON pointer.
     Body(JsonPointer),
+    /// `jwt CLAIM`: a claim of the verified token, by its name or by a JSON pointer.
+    Jwt(JsonPointer),
+    /// `api-key`, or `api-key tier`: the name or the tier of the API key.
+    ApiKey(ApiKeyPart),
     /// `capture NAME`: the segment that matches `{name}` in the rule's path.
     Capture(String),
     /// An expression that returns a string or an integer.

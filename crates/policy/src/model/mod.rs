@@ -4,6 +4,7 @@
 
 mod action;
 mod decisions;
+mod identity;
 mod key;
 mod load;
 mod matching;
@@ -13,6 +14,8 @@ mod server;
 
 pub use action::{Fallback, FallbackResponse, OnLimit, Reject};
 pub use decisions::{AdminSpec, DecisionListener, EnvVariable, Token};
+pub(crate) use identity::DEFAULT_INVALID_QUOTA;
+pub use identity::{ApiKeysSpec, IdentitySpec, JwtSpec, KeySetLocation};
 pub(crate) use key::DEFAULT_COST;
 pub use key::{CostSpec, Expression, KeyPart, KeySpec};
 pub use load::{FailingSpec, FeatureSpec, LoadSignalSpec, LoadSpec, ScaleSpec, ShedSpec};
@@ -67,6 +70,8 @@ pub struct Policy {
     pub forwarded_headers: ForwardedHeaders,
     /// `user`: where a request carries the name of the user. Rules with the key `user` need it.
     pub user: Option<KeySpec>,
+    /// `identity`: how clients prove who they are. Rules with the key `jwt` need it.
+    pub identity: IdentitySpec,
     /// `headers`: the style of the rate limit headers.
     pub headers: HeaderStyle,
     /// `load`: how the load of the machine is measured.
@@ -79,6 +84,18 @@ pub struct Policy {
     pub lists: BTreeMap<String, AddressList>,
     /// `rules`, in order.
     pub rules: Vec<RuleSpec>,
+}
+
+impl Policy {
+    /// The files besides the policy itself: of lists and of keys. They are reloaded when they change.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        let key_set = match self.identity.jwt.as_ref().map(|jwt| &jwt.keys) {
+            Some(KeySetLocation::File(file)) => Some(file),
+            _ => None,
+        };
+        let api_keys = self.identity.api_keys.as_ref().map(|keys| &keys.file);
+        self.lists.values().flat_map(|list| &list.files).chain(key_set).chain(api_keys)
+    }
 }
 
 /// The stores of the counters. [`Debug`](fmt::Debug) omits addresses, because they may contain passwords.

@@ -13,9 +13,11 @@ use crate::{
     },
     matching::check_key,
     model::{CostSpec, DEFAULT_COST, Expression, KeyPart, KeySpec},
-    source::{SyntaxNode, SyntaxValue},
+    source::{SyntaxNode, SyntaxValue, truncate},
 };
 use std::fmt;
+use tidegate_identity::api_key::ApiKeyPart;
+use tidegate_rule::body::JsonPointer;
 
 /// The default prefix length by which IPv6 addresses are grouped to one client.
 const DEFAULT_IPV6_PREFIX_LEN: u8 = 64;
@@ -32,6 +34,8 @@ pub(super) static KEY_SCHEMA: ValueSchema = ValueSchema::AnyOf(&[
             "query id",
             "descriptor remote_address",
             "body /model",
+            "jwt sub",
+            "api-key",
             "capture id",
             "all",
         ],
@@ -144,6 +148,12 @@ impl PolicyReader<'_> {
                     KeySpec::Part(KeyPart::Capture(name)) => {
                         self.add_reference(ReferenceTarget::Capture, name, node.span);
                     }
+                    KeySpec::Part(KeyPart::Jwt(_)) => {
+                        self.add_reference(ReferenceTarget::Identity, "jwt", node.span);
+                    }
+                    KeySpec::Part(KeyPart::ApiKey(_)) => {
+                        self.add_reference(ReferenceTarget::Identity, "api-keys", node.span);
+                    }
                     KeySpec::Part(KeyPart::Route) => {
                         self.add_reference(ReferenceTarget::Path, "route", node.span);
                     }
@@ -227,8 +237,9 @@ pub(super) fn write_cost(cost: &CostSpec) -> Option<OutputValue> {
     }
 }
 
-const PLAIN_KEYS: [&str; 9] = ["ip", "user", "method", "host", "path", "route", "upstream", "request", "all"];
-const NAMED_KEYS: [&str; 6] = ["header", "cookie", "query", "body", "capture", "descriptor"];
+const PLAIN_KEYS: [&str; 10] =
+    ["ip", "user", "method", "host", "path", "route", "upstream", "api-key", "request", "all"];
+const NAMED_KEYS: [&str; 7] = ["header", "cookie", "query", "body", "jwt", "capture", "descriptor"];
 
 fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
     let (first, rest) = text.split_once(' ').map_or((text, ""), |(first, rest)| (first, rest.trim()));
@@ -254,6 +265,13 @@ fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
         ("cookie", _) => KeyPart::Cookie(named()?),
         ("query", _) => KeyPart::Query(named()?),
         ("body", _) => KeyPart::Body(parse_pointer(&named()?)?),
+        ("jwt", _) => KeyPart::Jwt(parse_claim(&named()?)?),
+        ("api-key", "") => KeyPart::ApiKey(ApiKeyPart::Name),
+        ("api-key", "tier") => KeyPart::ApiKey(ApiKeyPart::Tier),
+        ("api-key", other) => {
+            let problem = format!("unknown part `{}` of an API key", truncate(other));
+            return Err(ValueError::new(problem, "write `api-key` for its name, or `api-key tier`"));
+        }
         ("capture", _) => KeyPart::Capture(named()?),
         ("descriptor", _) => KeyPart::Descriptor(named()?),
         (first, "") if first.starts_with("ip/") => match first["ip/".len()..].parse() {
@@ -275,6 +293,14 @@ fn parse_key(text: &str) -> Result<KeySpec, ValueError> {
     }))
 }
 
+/// Parses the name of a claim, or a JSON pointer.
+fn parse_claim(text: &str) -> Result<JsonPointer, ValueError> {
+    match text.starts_with('/') {
+        true => parse_pointer(text),
+        false => Ok(JsonPointer::from_tokens([text.to_owned()])?),
+    }
+}
+
 /// Writes the notation that the parser accepts; for an expression, its text.
 impl fmt::Display for KeyPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -292,6 +318,16 @@ impl fmt::Display for KeyPart {
             Self::Cookie(name) => write!(f, "cookie {name}"),
             Self::Query(name) => write!(f, "query {name}"),
             Self::Body(pointer) => write!(f, "body {pointer}"),
+            Self::Jwt(claim) => match claim.tokens() {
+                [name]
+                    if !name.is_empty() && !name.starts_with('/') && !name.contains(char::is_whitespace) =>
+                {
+                    write!(f, "jwt {name}")
+                }
+                _ => write!(f, "jwt {claim}"),
+            },
+            Self::ApiKey(ApiKeyPart::Name) => f.write_str("api-key"),
+            Self::ApiKey(ApiKeyPart::Tier) => f.write_str("api-key tier"),
             Self::Capture(name) => write!(f, "capture {name}"),
             Self::Descriptor(name) => write!(f, "descriptor {name}"),
             Self::Cel(cel) => f.write_str(&cel.0),

@@ -3,6 +3,7 @@
 mod action;
 mod admission;
 mod decisions;
+mod identity;
 mod include;
 mod key;
 mod key_hook;

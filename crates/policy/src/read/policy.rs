@@ -3,6 +3,7 @@
 use super::{
     PolicyReader,
     decisions::{ADMIN_SHAPE, DECISIONS_SHAPE, ENVOY_SHAPE, write_admin, write_decision_listener},
+    identity::IDENTITY,
     key::{self, write_key},
     load::{FEATURE_SHAPE, LOAD, LOAD_SHAPE, write_feature},
     observe::{METRICS, METRICS_SHAPE, OBSERVE, TRACES, TRACES_SHAPE},
@@ -193,6 +194,10 @@ pub(crate) static POLICY: MapSchema<Policy> = MapSchema {
                 "Rules with `key: user` are an error.",
             ),
             || OutputValue::text("header x-user"),
+        ),
+        without(
+            field!("identity": identity { IDENTITY }, "How clients prove who they are."),
+            "There are no verified identities.",
         ),
         field!("headers": headers in HEADER_STYLES, "The style of the rate limit headers in responses."),
         without(

@@ -20,6 +20,8 @@ pub(super) enum ReferenceTarget {
     Feature,
     /// The policy's `user`.
     User,
+    /// A part of the policy's `identity`.
+    Identity,
     /// A named segment of the rule's path.
     Capture,
     /// The rule's path itself.
@@ -58,6 +60,12 @@ impl References {
             if section.text == "user" {
                 references.known.entry(ReferenceTarget::User).or_default().insert("user".to_owned());
             }
+            if section.text == "identity"
+                && let SyntaxValue::Map(entries) = &node.value
+            {
+                let names = entries.iter().map(|(name, _)| name.text.clone());
+                references.known.entry(ReferenceTarget::Identity).or_default().extend(names);
+            }
             if section.text == "listen" {
                 let names = references.known.entry(ReferenceTarget::Listener).or_default();
                 names.extend(listener_names(node));
@@ -92,8 +100,13 @@ fn listener_names(node: &SyntaxNode) -> Vec<String> {
 impl PolicyReader<'_> {
     /// Records a reference, to be checked after the whole policy is read.
     pub(super) fn add_reference(&mut self, target: ReferenceTarget, name: &str, at: SourceSpan) {
-        let is_of_rule =
-            matches!(target, ReferenceTarget::Capture | ReferenceTarget::Path | ReferenceTarget::User);
+        let is_of_rule = matches!(
+            target,
+            ReferenceTarget::Capture
+                | ReferenceTarget::Path
+                | ReferenceTarget::User
+                | ReferenceTarget::Identity
+        );
         if self.reporting == ErrorReporting::Suppressed && !is_of_rule {
             return;
         }
@@ -187,6 +200,23 @@ impl PolicyReader<'_> {
                     let problem =
                         format!("{location} uses the key `user`, but the policy does not define `user`");
                     let fix = "define it, as in `user: header x-user`";
+                    self.report_error(at, problem, fix);
+                    continue;
+                }
+                ReferenceTarget::Identity
+                    if known.get(&target).is_some_and(|known| known.contains(&name))
+                        || unknown.suggested.iter().any(|key| *key == "identity" || *key == name) =>
+                {
+                    continue;
+                }
+                ReferenceTarget::Identity => {
+                    let (key, fix) = match name.as_str() {
+                        "jwt" => ("jwt", "define it, as in `identity: { jwt: { keys: jwks.json } }`"),
+                        _ => ("api-key", "define it, as in `identity: { api-keys: api-keys.json }`"),
+                    };
+                    let problem = format!(
+                        "{location} uses the key `{key}`, but the policy does not define `identity.{name}`"
+                    );
                     self.report_error(at, problem, fix);
                     continue;
                 }

@@ -293,6 +293,7 @@ const fn syntax(kind: TextKind) -> &'static str {
             "Bytes by time: `1MB/s`, `200kB/s burst 1MB`, `100kB/s after 200kB`. The units are those of a size."
         }
         TextKind::Client => "A network, the name of one of `lists`, or `all`.",
+        TextKind::CredentialSource => "One of `header NAME`, `cookie NAME` or `query NAME`.",
         TextKind::Duration => "A number and a unit: `us`, `ms`, `s`, `min`, `h` or `d`, as in `250ms`.",
         TextKind::Expression => {
             "An expression in the Common Expression Language, as in `request.size > 1000`."
@@ -304,7 +305,7 @@ const fn syntax(kind: TextKind) -> &'static str {
         TextKind::File => "A path, relative to the policy file.",
         TextKind::Host => "The name of a host, without a port. In a `match`, `*` stands for any text.",
         TextKind::Key => {
-            "One of `all`, `ip`, `ip/56` (for IPv6, the length of the prefix), `user`, `method`, `host`, `path`, `route`, `upstream`, `request`, `header NAME`, `cookie NAME`, `query NAME`, `body POINTER`, `capture NAME` or `descriptor NAME`; a list of keys; or a [`key`](#key) map."
+            "One of `all`, `ip`, `ip/56` (for IPv6, the length of the prefix), `user`, `method`, `host`, `path`, `route`, `upstream`, `request`, `header NAME`, `cookie NAME`, `query NAME`, `body POINTER`, `jwt CLAIM`, `api-key`, `api-key tier`, `capture NAME` or `descriptor NAME`; a list of keys; or a [`key`](#key) map."
         }
         TextKind::Location => "A URL, or a path.",
         TextKind::Method => "A method of HTTP, as in `POST`.",

@@ -10,6 +10,7 @@ mod evaluation;
 mod explain;
 mod fuzz;
 mod gate_properties;
+mod identity;
 mod index;
 mod lint;
 mod matching;

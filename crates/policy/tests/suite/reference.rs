@@ -83,7 +83,9 @@ fn policy_with(map: &str, key: &str, mut entries: Map<String, Value>) -> Value {
         ("fallback", "status" | "headers") => drop(entries.insert("body".to_owned(), json!("a"))),
         ("respond", "headers" | "body") => drop(entries.insert("status".to_owned(), json!(200))),
         ("settle", "max-debt") => drop(entries.insert("from".to_owned(), json!("openai"))),
-        ("route", "upstream" | "respond") => {}
+        ("api-keys", "from") => drop(entries.insert("file".to_owned(), json!("api-keys.json"))),
+        ("jwt", "keys") | ("route", "upstream" | "respond") => {}
+        ("jwt", _) => drop(entries.insert("keys".to_owned(), json!("jwks.json"))),
         ("route", _) => drop(entries.insert("upstream".to_owned(), json!("app"))),
         ("rule", "name") => drop(entries.insert("quota".to_owned(), json!("1/s"))),
         ("rule", "quota" | "quotas" | "tiers") => drop(entries.insert("name".to_owned(), json!("a"))),
@@ -103,6 +105,8 @@ fn policy_with(map: &str, key: &str, mut entries: Map<String, Value>) -> Value {
         | "traces" => {
             policy[map] = entries;
         }
+        "identity" => policy[map] = entries,
+        "jwt" | "api-keys" => policy["identity"] = json!({ map: entries }),
         "listen" => policy["listen"] = entries,
         "tls" => policy["listen"] = json!({ "address": "127.0.0.1:8443", "tls": entries }),
         "token" => policy["decisions"] = json!({ "listen": "127.0.0.1:8090", "tokens": entries }),

@@ -6,6 +6,7 @@ use proptest::{collection::vec, option, prelude::*, sample::select};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use tidegate_access::Prefix;
 use tidegate_core::{CarryOver, Percent, Quota, Ratio};
+use tidegate_identity::{CredentialSource, api_key::ApiKeyPart, jwt::JwtAlgorithm};
 use tidegate_limiter::{Capacity, FailureMode, Overflow};
 use tidegate_overload::{LoadLevel, load::MachineSignal};
 use tidegate_policy::model::*;
@@ -18,53 +19,57 @@ use tidegate_testkit::strategy::any_sample;
 
 /// Random valid policies.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
-    (server_sections(), stores(), rules_and_lists(), load_and_features()).prop_map(|sections| {
-        let (server, stores, (user, lists, rules), (load, features, feature_recovery)) = sections;
-        let (
-            listen,
-            (admin, decisions, envoy),
-            connections,
-            upstreams,
-            routes,
-            log,
-            traced,
-            header_settings,
-            trusted_proxies,
-        ) = server;
-        let (traces, metrics, observe) = traced;
-        let (mut stores, mut rules) = (stores, rules);
-        for (index, rule) in rules.iter_mut().enumerate() {
-            rule.name = format!("{} {index}", rule.name);
-            if let Some(store) = &rule.store {
-                stores.named.entry(store.clone()).or_insert_with(|| "redis://db".to_owned());
+    (server_sections(), (stores(), identities()), rules_and_lists(), load_and_features()).prop_map(
+        |sections| {
+            let (server, (stores, identity), (user, lists, rules), (load, features, feature_recovery)) =
+                sections;
+            let (
+                listen,
+                (admin, decisions, envoy),
+                connections,
+                upstreams,
+                routes,
+                log,
+                traced,
+                header_settings,
+                trusted_proxies,
+            ) = server;
+            let (traces, metrics, observe) = traced;
+            let (mut stores, mut rules) = (stores, rules);
+            for (index, rule) in rules.iter_mut().enumerate() {
+                rule.name = format!("{} {index}", rule.name);
+                if let Some(store) = &rule.store {
+                    stores.named.entry(store.clone()).or_insert_with(|| "redis://db".to_owned());
+                }
             }
-        }
-        let mut policy = Policy {
-            listen,
-            admin,
-            decisions,
-            envoy,
-            connections,
-            upstreams,
-            routes,
-            log,
-            traces,
-            metrics,
-            observe,
-            stores,
-            trusted_proxies,
-            forwarded_headers: header_settings.1,
-            user,
-            headers: header_settings.0,
-            load,
-            features,
-            feature_recovery,
-            lists,
-            rules,
-        };
-        define_upstreams(&mut policy);
-        policy
-    })
+            let mut policy = Policy {
+                listen,
+                admin,
+                decisions,
+                envoy,
+                connections,
+                upstreams,
+                routes,
+                log,
+                traces,
+                metrics,
+                observe,
+                stores,
+                trusted_proxies,
+                forwarded_headers: header_settings.1,
+                user,
+                identity,
+                headers: header_settings.0,
+                load,
+                features,
+                feature_recovery,
+                lists,
+                rules,
+            };
+            define_upstreams(&mut policy);
+            policy
+        },
+    )
 }
 
 /// Defines everything that the policy refers to.
@@ -305,6 +310,41 @@ fn matches() -> BoxedStrategy<Match> {
         .boxed()
 }
 
+/// Rules may use both kinds of credentials, so both are always defined.
+fn identities() -> BoxedStrategy<IdentitySpec> {
+    let sources = prop_oneof![
+        tokens().prop_map(|name| CredentialSource::Header(name.into())),
+        plain_words().prop_map(|name| CredentialSource::Cookie(name.into())),
+        plain_words().prop_map(|name| CredentialSource::Query(name.into())),
+    ]
+    .boxed();
+    let keys = prop_oneof![
+        paths().prop_map(KeySetLocation::File),
+        "https?://[a-z]{1,5}(:[1-9][0-9]{0,3})?(/[a-z]{1,5}){0,2}([?]v=[0-9])?".prop_map(KeySetLocation::Url),
+    ];
+    let words = || vec(texts(), 0..3);
+    let jwt =
+        (keys, words(), words(), vec(select(JwtAlgorithm::ALL.to_vec()), 0..3), sources.clone(), 1..9_u64);
+    let jwt = jwt.prop_map(|(keys, issuers, audiences, algorithms, from, seconds)| JwtSpec {
+        keys,
+        issuers,
+        audiences,
+        algorithms,
+        leeway: Duration::from_secs(seconds - 1),
+        from,
+        refresh: Duration::from_secs(seconds),
+    });
+    let api_keys = (paths(), sources).prop_map(|(file, from)| ApiKeysSpec { file, from });
+    let rates = quotas().prop_filter("a rate", |quota| !quota.is_concurrency() && !quota.is_total());
+    (jwt, api_keys, option::of(rates))
+        .prop_map(|(jwt, api_keys, invalid_quota)| IdentitySpec {
+            jwt: Some(jwt),
+            api_keys: Some(api_keys),
+            invalid_quota,
+        })
+        .boxed()
+}
+
 fn pointers() -> BoxedStrategy<JsonPointer> {
     vec("[a-z~/_.-]{0,5}", 1..4).prop_map(|tokens| JsonPointer::from_tokens(tokens).unwrap()).boxed()
 }
@@ -324,6 +364,8 @@ fn keys(more: Vec<KeyPart>) -> BoxedStrategy<KeySpec> {
         plain_words().prop_map(KeyPart::Query),
         plain_words().prop_map(KeyPart::Descriptor),
         pointers().prop_map(KeyPart::Body),
+        pointers().prop_map(KeyPart::Jwt),
+        select(vec![ApiKeyPart::Name, ApiKeyPart::Tier]).prop_map(KeyPart::ApiKey),
         expressions().prop_map(KeyPart::Cel),
         select([vec![KeyPart::Path], more].concat()),
     ];

@@ -7,7 +7,7 @@ pub use header_style::HeaderStyle;
 pub use problem::{ProblemDetails, ProblemMember};
 
 use crate::Limited;
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 use tidegate_core::{
     Decision, Micros, Outcome, Retry,
     header::{self, PolicyField},
@@ -85,6 +85,22 @@ impl RejectionResponse {
         Self::bad_request(
             "The request repeats a header, cookie or query parameter that is the key of a limit.",
         )
+    }
+
+    /// The response to a request without a valid credential: 401, with this value of `WWW-Authenticate`.
+    pub fn unauthorized(challenge: &'static str) -> Self {
+        let detail = "The request has no valid credential.";
+        Self::from_problem(&ProblemDetails { detail, ..ProblemDetails::new(401, "Unauthorized") })
+            .header("www-authenticate", challenge)
+    }
+
+    /// The response to a request from an address that sent too many invalid credentials: 429.
+    pub fn invalid_credentials(wait: Duration) -> Self {
+        let detail = "This address sent too many invalid credentials.";
+        let problem =
+            ProblemDetails { detail, ..ProblemDetails::new(TOO_MANY_REQUESTS, "Too Many Requests") };
+        let seconds = header::ceil_seconds(Micros::from(wait)).max(1);
+        Self::from_problem(&problem).header("retry-after", seconds.to_string())
     }
 
     fn bad_request(detail: &str) -> Self {

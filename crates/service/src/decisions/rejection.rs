@@ -19,6 +19,7 @@ pub(super) fn build_response(mut rejection: PolicyRejection, denial: Option<&Den
             *response.status_mut() = match rejection.reason {
                 RejectReason::Limited => StatusCode::TOO_MANY_REQUESTS,
                 RejectReason::NoKey => StatusCode::BAD_REQUEST,
+                RejectReason::Unauthenticated => StatusCode::UNAUTHORIZED,
                 RejectReason::DenyListed | RejectReason::Banned => StatusCode::FORBIDDEN,
                 RejectReason::QueueFull
                 | RejectReason::StoreUnavailable

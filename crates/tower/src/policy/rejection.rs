@@ -52,6 +52,7 @@ fn reason_status(reason: RejectReason) -> u16 {
     match reason {
         RejectReason::Limited => 429,
         RejectReason::NoKey => 400,
+        RejectReason::Unauthenticated => 401,
         RejectReason::DenyListed | RejectReason::Banned => 403,
         RejectReason::QueueFull
         | RejectReason::StoreUnavailable

@@ -124,6 +124,7 @@ function causeText({ reason, key, quota: of, before, cost, 'max-wait': maxWait, 
 
 const RETRIES = {
   'no-key': t('When the request has the key of the rule.'),
+  unauthenticated: t('When the request has a valid credential.'),
   'deny-list': t('When a list allows the client.'),
   banned: t('When the ban ends.'),
   overloaded: t('When the circuit breaker allows a probe, fewer requests are in flight, or the load is lower.'),

@@ -11,6 +11,7 @@ import { OUTCOMES, recent } from '../live.js';
 export const REASONS = {
   limited: t('quota exceeded'),
   'no-key': t('no key in the request'),
+  unauthenticated: t('no valid credential'),
   'deny-list': t('denied by a list'),
   banned: t('banned'),
   overloaded: t('circuit breaker, concurrency limit or load'),

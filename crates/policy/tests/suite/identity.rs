@@ -1,0 +1,118 @@
+//! Verified identities in a policy, with a manual clock.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use crate::requests::PolicyTestRequest;
+use std::{fs, time::Duration};
+use tempfile::TempDir;
+use tidegate_core::Micros;
+use tidegate_limiter::{Clock, ManualClock};
+use tidegate_policy::{
+    Policy, PolicyFormat,
+    compile::{Compiler, LivePolicy, PolicyGate, PolicyResult, RejectAction, RejectReason},
+};
+use tidegate_rule::{Evaluation, Rules};
+use tidegate_testkit::tokens::TokenIssuer;
+
+/// A compiled policy whose key set has the key of an issuer.
+struct IdentityPolicy {
+    gate: PolicyGate,
+    issuer: TokenIssuer,
+    clock: ManualClock,
+    _folder: TempDir,
+}
+
+impl IdentityPolicy {
+    /// At second 1,000.
+    fn new(identity: &str, rule: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let issuer = TokenIssuer::new("ES256", "one").unwrap();
+        fs::write(folder.path().join("jwks.json"), issuer.key_set()).unwrap();
+        let (wall, clock) = Clock::manual();
+        clock.set(Micros::from_secs(1_000));
+        let compiler =
+            Compiler::new(Rules::new()).clock(Clock::manual().0).wall_clock(wall).base(folder.path());
+        let text = format!(
+            "identity: {{ jwt: {{ keys: jwks.json, leeway: 0s }}, {identity} }}\nrules: [{{ name: users, {rule} }}]"
+        );
+        let gate = compiler.compile(&Policy::parse(&text, PolicyFormat::Yaml).unwrap(), None).unwrap();
+        Self { gate, issuer, clock, _folder: folder }
+    }
+
+    /// A request with a token of this subject, which expires at second 1,010.
+    fn request(&self, subject: &str) -> PolicyTestRequest {
+        let token = self.issuer.sign(&format!(r#"{{"sub":"{subject}","exp":1010}}"#));
+        PolicyTestRequest::new("GET /").with_header("authorization", &format!("Bearer {token}"))
+    }
+
+    /// The reason and the status of a rejection.
+    fn check(&self, request: &PolicyTestRequest) -> Option<(RejectReason, u16)> {
+        let Evaluation::Ready(PolicyResult::Rejected(rejection)) = self.gate.check(request) else {
+            return None;
+        };
+        let RejectAction::Response(response) = &rejection.action else { panic!("{rejection:?}") };
+        Some((rejection.reason, response.status))
+    }
+}
+
+const UNAUTHENTICATED: Option<(RejectReason, u16)> = Some((RejectReason::Unauthenticated, 401));
+const LIMITED: Option<(RejectReason, u16)> = Some((RejectReason::Limited, 429));
+
+#[test]
+fn token_is_valid_until_it_expires() {
+    let policy = IdentityPolicy::new("", "key: jwt sub, quota: 9/h, missing: reject");
+    let alice = policy.request("alice");
+    assert_eq!(policy.check(&alice), None);
+    policy.clock.advance(Duration::from_secs(9));
+    assert_eq!(policy.check(&alice), None);
+    policy.clock.advance(Duration::from_secs(1));
+    assert_eq!(policy.check(&alice), UNAUTHENTICATED);
+}
+
+#[test]
+fn rule_in_shadow_mode_rejects_no_credential() {
+    let rule = "mode: shadow, key: jwt sub, quota: 1/h, missing: reject";
+    let policy = IdentityPolicy::new("invalid-quota: 1/h", rule);
+    for _ in 0..3 {
+        let guess = PolicyTestRequest::new("GET /").with_header("authorization", "Bearer guess");
+        assert_eq!(policy.check(&guess), None);
+    }
+}
+
+#[test]
+fn composite_key_needs_all_of_its_parts() {
+    let policy = IdentityPolicy::new("", "key: [jwt sub, header x-tenant], quota: 1/h, missing: reject");
+    let with_tenant = |request: PolicyTestRequest| request.with_header("x-tenant", "a");
+    assert_eq!(policy.check(&with_tenant(policy.request("alice"))), None);
+    assert_eq!(policy.check(&with_tenant(policy.request("alice"))), LIMITED);
+    assert_eq!(policy.check(&policy.request("bob")), Some((RejectReason::NoKey, 400)));
+    assert_eq!(policy.check(&with_tenant(PolicyTestRequest::new("GET /"))), UNAUTHENTICATED);
+}
+
+#[test]
+fn user_may_be_a_claim() {
+    let folder = tempfile::tempdir().unwrap();
+    let issuer = TokenIssuer::new("EdDSA", "one").unwrap();
+    fs::write(folder.path().join("jwks.json"), issuer.key_set()).unwrap();
+    let text = "user: jwt sub\nidentity: { jwt: jwks.json }\nrules: [{ name: users, key: user, quota: 1/h }]";
+    let compiler = Compiler::new(Rules::new()).wall_clock(Clock::manual().0).base(folder.path());
+    let gate = compiler.compile(&Policy::parse(text, PolicyFormat::Yaml).unwrap(), None).unwrap();
+    let token = issuer.sign(r#"{"sub":"alice","exp":1010}"#);
+    let request = PolicyTestRequest::new("GET /").with_header("authorization", &format!("Bearer {token}"));
+    let mut results =
+        (0..2).map(|_| matches!(gate.check(&request), Evaluation::Ready(PolicyResult::Admitted(_))));
+    assert_eq!((results.next(), results.next()), (Some(true), Some(false)));
+}
+
+#[test]
+fn service_without_gateway_fetches_no_keys() {
+    let text = "identity: { jwt: { keys: 'http://127.0.0.1:9/keys' } }\nrules: [{ name: a, key: jwt sub, quota: 1/h }]";
+    let policy = Policy::parse(text, PolicyFormat::Yaml).unwrap();
+    let live = LivePolicy::new(Compiler::new(Rules::new()), &policy).unwrap();
+    assert_eq!(live.current().remote_key_set().unwrap().url, "http://127.0.0.1:9/keys");
+    let expected = "key set at a URL, but only a gateway fetches one; use a file";
+    assert!(live.forbid_gateway_fallbacks().unwrap_err().to_string().contains(expected));
+    let live = LivePolicy::new(Compiler::new(Rules::new()), &Policy::default()).unwrap();
+    live.forbid_gateway_fallbacks().unwrap();
+    assert!(live.replace(&policy).unwrap_err().to_string().contains(expected));
+}
