@@ -75,6 +75,11 @@ pub enum ApiKeyError {
 }
 
 impl ApiKey {
+    /// Whether this can be a name or a tier: 1 to 256 bytes without control characters.
+    pub fn is_valid_name(text: &str) -> bool {
+        !text.is_empty() && text.len() <= MAX_KEY_LENGTH && !text.chars().any(char::is_control)
+    }
+
     /// The start of the hash: a name for this key that is no secret.
     pub fn id(&self) -> String {
         self.hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
@@ -84,7 +89,7 @@ impl ApiKey {
         let entry = entry.as_object().ok_or("expected a map")?;
         let text = |name: &str| match entry.get(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) if is_name(text) => Ok(Some(text.clone())),
+            Some(Value::String(text)) if Self::is_valid_name(text) => Ok(Some(text.clone())),
             Some(_) => Err(format!("`{name}` is not a text of 1 to {MAX_KEY_LENGTH} bytes")),
         };
         let number = |name: &str| match entry.get(name) {
@@ -277,10 +282,6 @@ impl fmt::Debug for ApiKeyAuthenticator {
             .field("keys", &self.keys.load().len())
             .finish_non_exhaustive()
     }
-}
-
-fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.len() <= MAX_KEY_LENGTH && !text.chars().any(char::is_control)
 }
 
 fn hash(secret: &str) -> KeyHash {

@@ -88,9 +88,6 @@ Examples:
 /// The last time that can be printed, in the year 2255.
 const MAX_TIME: u64 = Micros::MAX.get() / 1_000_000;
 
-/// The longest name or tier.
-const MAX_NAME_LENGTH: usize = 256;
-
 pub(crate) fn run(args: &ApikeyArgs) -> Result<(), CliError> {
     match &args.command {
         ApikeyCommand::Add(args) => add(args),
@@ -101,11 +98,8 @@ pub(crate) fn run(args: &ApikeyArgs) -> Result<(), CliError> {
 
 fn add(args: &AddArgs) -> Result<(), CliError> {
     for (what, text) in [("name", Some(&args.name)), ("tier", args.tier.as_ref())] {
-        let is_invalid = |text: &String| {
-            text.is_empty() || text.len() > MAX_NAME_LENGTH || text.chars().any(char::is_control)
-        };
-        if text.is_some_and(is_invalid) {
-            return Err(CliError::input(format!("invalid {what}: use 1 to {MAX_NAME_LENGTH} bytes of text")));
+        if text.is_some_and(|text| !ApiKey::is_valid_name(text)) {
+            return Err(CliError::input(format!("invalid {what}: use 1 to 256 bytes of text")));
         }
     }
     let now = now();
