@@ -85,9 +85,8 @@ impl KeySetSource {
             loop {
                 time::sleep(CHECK_INTERVAL).await;
                 waited += CHECK_INTERVAL;
-                let has_unknown = self.is_unavailable || self.remote.verifier.unknown_keys() != unknown;
-                let due =
-                    if has_unknown { MIN_REFRESH.min(self.remote.refresh) } else { self.remote.refresh };
+                let is_urgent = self.is_unavailable || self.remote.verifier.unknown_keys() != unknown;
+                let due = if is_urgent { MIN_REFRESH.min(self.remote.refresh) } else { self.remote.refresh };
                 if waited >= due {
                     break;
                 }
