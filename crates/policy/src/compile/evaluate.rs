@@ -9,6 +9,7 @@
 use super::{
     PolicyGate, PolicyGateInner,
     guards::{CompiledRule, GuardPermit, GuardRejection},
+    identity::CredentialKinds,
     reject::{RejectAction, RejectionKey, RenderedDenial},
 };
 use crate::matching::RequestView;
@@ -239,15 +240,22 @@ impl EvaluationState {
         run: RunMode<'_>,
     ) -> Option<PendingEvaluation<Verdict>> {
         if let Some(identity) = inner.identity.as_deref().filter(|_| matches!(run, RunMode::Live)) {
+            // All rules together, so that one credential counts once.
+            let (mut first, mut kinds) = (None, CredentialKinds::default());
             for index in rules {
                 if let Some(rule) = inner.rules.get(*index)
                     && !rule.credentials.is_empty()
                     && rule.mode(head) == Mode::Enforce
-                    && let Err(wait) = identity.limit_invalid(head, rule.credentials)
                 {
-                    self.reject(*index, RuleRejection::InvalidCredentials(wait));
-                    return None;
+                    first = first.or(Some(*index));
+                    kinds = kinds.union(rule.credentials);
                 }
+            }
+            if let Some(first) = first
+                && let Err(wait) = identity.limit_invalid(head, kinds)
+            {
+                self.reject(first, RuleRejection::InvalidCredentials(wait));
+                return None;
             }
         }
         for rule in rules {

@@ -53,6 +53,10 @@ impl CredentialKinds {
     pub(crate) fn is_empty(self) -> bool {
         self == Self::default()
     }
+
+    pub(crate) fn union(self, other: Self) -> Self {
+        Self { jwt: self.jwt || other.jwt, api_key: self.api_key || other.api_key }
+    }
 }
 
 /// A key set that must be fetched.
@@ -137,7 +141,7 @@ impl CompiledIdentity {
         }
     }
 
-    /// Verifies the credentials of a request before a rule uses them. Returns the time until the next attempt if the address
+    /// Verifies the credentials of a request once, before rules use them. Returns the time until the next attempt if the address
     /// sent too many invalid ones.
     pub(super) fn limit_invalid(
         &self,

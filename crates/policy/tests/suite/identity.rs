@@ -116,3 +116,14 @@ fn service_without_gateway_fetches_no_keys() {
     live.forbid_gateway_fallbacks().unwrap();
     assert!(live.replace(&policy).unwrap_err().to_string().contains(expected));
 }
+
+/// A token that several rules read is one guess.
+#[test]
+fn invalid_credential_counts_once_for_all_rules() {
+    let rule = "key: jwt sub, quota: 9/h }, { name: more, key: jwt sub, quota: 9/h, missing: reject";
+    let policy = IdentityPolicy::new("invalid-quota: 2/h", rule);
+    for expected in [UNAUTHENTICATED, UNAUTHENTICATED, Some((RejectReason::Unauthenticated, 429))] {
+        let guess = PolicyTestRequest::new("GET /").with_header("authorization", "Bearer guess");
+        assert_eq!(policy.check(&guess), expected);
+    }
+}
