@@ -28,7 +28,7 @@ pub(crate) struct CompiledIdentity {
     client: RequestKey,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct JwtIdentity {
     authenticator: Arc<JwtAuthenticator>,
     verifier: Arc<JwtVerifier>,
@@ -36,7 +36,7 @@ struct JwtIdentity {
     file: Option<PathBuf>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ApiKeyIdentity {
     authenticator: Arc<ApiKeyAuthenticator>,
     file: PathBuf,
@@ -86,24 +86,37 @@ impl CompiledIdentity {
         if *source == IdentitySpec::default() {
             return None;
         }
-        if let Some(before) = before.filter(|before| before.source == *source) {
-            if let Err(error) = before.reload() {
-                problems.add_at(&["identity"], &error);
-            }
-            return Some(before.clone());
-        }
+        // Each unchanged part stays, so that a change of another one loses no fetched keys and no counts.
+        let before = before.map(|before| &**before);
+        let jwt_before = before.filter(|before| before.source.jwt == source.jwt);
+        let keys_before = before.filter(|before| before.source.api_keys == source.api_keys);
+        let invalid_before = before.filter(|before| before.source.invalid_quota == source.invalid_quota);
         // What is invalid is empty here, so that the rules that use it cause no further errors.
-        let mut record = |path: &[&str], error: SettingError| problems.add_at(path, &error);
+        let mut record = |path: &[&str], result: Result<(), SettingError>| {
+            if let Err(error) = result {
+                problems.add_at(path, &error);
+            }
+        };
         let jwt = source.jwt.as_ref().map(|jwt| {
-            JwtIdentity::build(jwt, compiler, |error| record(&["identity", "jwt", "keys"], error))
+            let unchanged = jwt_before.and_then(|before| before.jwt.clone());
+            let jwt = unchanged.unwrap_or_else(|| JwtIdentity::new(jwt, compiler));
+            record(&["identity", "jwt", "keys"], jwt.reload());
+            jwt
         });
         let api_keys = source.api_keys.as_ref().map(|keys| {
-            ApiKeyIdentity::build(keys, compiler, |error| record(&["identity", "api-keys"], error))
+            let unchanged = keys_before.and_then(|before| before.api_keys.clone());
+            let keys = unchanged.unwrap_or_else(|| ApiKeyIdentity::new(keys, compiler));
+            record(&["identity", "api-keys"], keys.reload());
+            keys
         });
-        match build_limiter(source.invalid_quota, compiler) {
+        let invalid = match invalid_before {
+            Some(before) => Ok(before.invalid.clone()),
+            None => build_limiter(source.invalid_quota, compiler),
+        };
+        match invalid {
             Ok(invalid) => Some(Arc::new(Self { source: source.clone(), jwt, api_keys, invalid, client })),
             Err(error) => {
-                record(&["identity", "invalid-quota"], error);
+                record(&["identity", "invalid-quota"], Err(error));
                 None
             }
         }
@@ -117,19 +130,10 @@ impl CompiledIdentity {
         self.api_keys.as_ref().map(|keys| &keys.authenticator)
     }
 
-    /// Reads the files again. An invalid one changes nothing.
+    /// Reads the files again. An invalid one changes nothing of its part.
     pub(super) fn reload(&self) -> Result<(), SettingError> {
-        let key_set = match &self.jwt {
-            Some(JwtIdentity { verifier, file: Some(file), .. }) => Some((verifier, read_key_set(file)?)),
-            _ => None,
-        };
-        if let Some(ApiKeyIdentity { authenticator, file }) = &self.api_keys {
-            authenticator.set_keys(read_api_keys(file)?);
-        }
-        if let Some((verifier, keys)) = key_set {
-            verifier.set_keys(keys);
-        }
-        Ok(())
+        self.jwt.as_ref().map_or(Ok(()), JwtIdentity::reload)?;
+        self.api_keys.as_ref().map_or(Ok(()), ApiKeyIdentity::reload)
     }
 
     pub(super) fn remote_key_set(&self) -> Option<RemoteKeySet> {
@@ -186,33 +190,24 @@ impl CompiledIdentity {
 }
 
 impl ApiKeyIdentity {
-    fn build(source: &ApiKeysSpec, compiler: &Compiler, record: impl FnOnce(SettingError)) -> Self {
-        let file = compiler.base.join(&source.file);
-        let keys = read_api_keys(&file).unwrap_or_else(|error| {
-            record(error);
-            ApiKeyFile::default()
-        });
-        let mut authenticator = ApiKeyAuthenticator::new(source.from.clone(), keys);
+    /// Without keys, until it is reloaded.
+    fn new(source: &ApiKeysSpec, compiler: &Compiler) -> Self {
+        let mut authenticator = ApiKeyAuthenticator::new(source.from.clone(), ApiKeyFile::default());
         if let Some(clock) = &compiler.wall_clock {
             authenticator = authenticator.with_clock(clock.clone());
         }
-        Self { authenticator: Arc::new(authenticator), file }
+        Self { authenticator: Arc::new(authenticator), file: compiler.base.join(&source.file) }
+    }
+
+    fn reload(&self) -> Result<(), SettingError> {
+        self.authenticator.set_keys(read_api_keys(&self.file)?);
+        Ok(())
     }
 }
 
 impl JwtIdentity {
-    fn build(source: &JwtSpec, compiler: &Compiler, record: impl FnOnce(SettingError)) -> Self {
-        let (keys, file) = match &source.keys {
-            KeySetLocation::File(file) => {
-                let file = compiler.base.join(file);
-                let keys = read_key_set(&file).unwrap_or_else(|error| {
-                    record(error);
-                    JwtKeySet::default()
-                });
-                (keys, Some(file))
-            }
-            KeySetLocation::Url(_) => (JwtKeySet::default(), None),
-        };
+    /// Without keys, until it is reloaded or they are fetched.
+    fn new(source: &JwtSpec, compiler: &Compiler) -> Self {
         let settings = JwtSettings {
             issuers: source.issuers.clone(),
             audiences: source.audiences.clone(),
@@ -222,12 +217,23 @@ impl JwtIdentity {
             },
             leeway: source.leeway,
         };
-        let verifier = Arc::new(JwtVerifier::new(settings, keys));
+        let verifier = Arc::new(JwtVerifier::new(settings, JwtKeySet::default()));
         let mut authenticator = JwtAuthenticator::new(source.from.clone(), verifier.clone());
         if let Some(clock) = &compiler.wall_clock {
             authenticator = authenticator.with_clock(clock.clone());
         }
+        let file = match &source.keys {
+            KeySetLocation::File(file) => Some(compiler.base.join(file)),
+            KeySetLocation::Url(_) => None,
+        };
         Self { authenticator: Arc::new(authenticator), verifier, file }
+    }
+
+    fn reload(&self) -> Result<(), SettingError> {
+        if let Some(file) = &self.file {
+            self.verifier.set_keys(read_key_set(file)?);
+        }
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@ use crate::requests::PolicyTestRequest;
 use std::{fs, time::Duration};
 use tempfile::TempDir;
 use tidegate_core::Micros;
+use tidegate_identity::jwt::JwtKeySet;
 use tidegate_limiter::{Clock, ManualClock};
 use tidegate_policy::{
     Policy, PolicyFormat,
@@ -126,4 +127,36 @@ fn invalid_credential_counts_once_for_all_rules() {
         let guess = PolicyTestRequest::new("GET /").with_header("authorization", "Bearer guess");
         assert_eq!(policy.check(&guess), expected);
     }
+}
+
+/// Fetched keys stay while their settings do, and the address is that of the new policy.
+#[test]
+fn change_of_one_part_keeps_the_others() {
+    let issuer = TokenIssuer::new("ES256", "one").unwrap();
+    let compiler = Compiler::new(Rules::new()).clock(Clock::manual().0).wall_clock(Clock::manual().0);
+    let compile = |before: Option<&PolicyGate>, quota: &str, rest: &str| {
+        let identity = format!("jwt: {{ keys: 'http://127.0.0.1:9/keys' }}, invalid-quota: {quota}");
+        let rules = "rules: [{ name: users, key: jwt sub, quota: 9/h, missing: reject }]";
+        let text = format!("identity: {{ {identity} }}\n{rules}\n{rest}");
+        compiler.compile(&Policy::parse(&text, PolicyFormat::Yaml).unwrap(), before).unwrap()
+    };
+    let first = compile(None, "1/h", "");
+    first.remote_key_set().unwrap().verifier.set_keys(JwtKeySet::parse(issuer.key_set().as_bytes()).unwrap());
+    let header = format!("Bearer {}", issuer.sign(r#"{"sub":"alice","exp":1010}"#));
+    let is_admitted = |gate: &PolicyGate, header: &str, client: &str| {
+        let request = PolicyTestRequest::new("GET /").with_header("authorization", header);
+        let request = request.with_header("x-forwarded-for", client);
+        matches!(gate.check(&request), Evaluation::Ready(PolicyResult::Admitted(_)))
+    };
+    let second = compile(Some(&first), "2/h", "");
+    assert!(is_admitted(&second, &header, "203.0.113.1"));
+
+    // Behind a proxy, a guess of one client leaves the others alone.
+    let third = compile(Some(&second), "2/h", "trusted-proxies: 192.0.2.0/24");
+    for _ in 0..3 {
+        assert!(!is_admitted(&third, "Bearer guess", "203.0.113.1"));
+    }
+    let bob = format!("Bearer {}", issuer.sign(r#"{"sub":"bob","exp":1010}"#));
+    assert!(!is_admitted(&third, &bob, "203.0.113.1"));
+    assert!(is_admitted(&third, &bob, "203.0.113.2"));
 }
