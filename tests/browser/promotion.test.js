@@ -107,6 +107,39 @@ test('percentage mode is set from a phone', async () => {
   await gateway.close();
 });
 
+test('number of a rule is previewed and set', async () => {
+  const gateway = await Gateway.start({ admin: 'admin: 127.0.0.1:0' });
+  const before = await gateway.text();
+  await gateway.sendRequests(5, '/x');
+  const page = await browser.open(gateway, 'rules/everybody', { phone: true, dark: true });
+  const quota = page.getByLabel('quota of everybody');
+  const [preview, apply] = ['Preview of quota', 'Apply to quota'].map((name) => page.getByRole('button', { name }));
+  await quota.waitFor();
+  assert.deepEqual([await preview.isDisabled(), await apply.isDisabled()], [true, true]);
+  await quota.fill('2/h');
+  await preview.click();
+  await page.getByText('3 more denied').waitFor();
+  await page.getByText('Of 5 recorded requests').waitFor();
+  assert.deepEqual(await accessibilityViolations(page), []);
+  assert.ok((await horizontalOverflow(page)) <= 0);
+  assert.equal(await gateway.text(), before);
+
+  await quota.fill('2/hh');
+  await apply.click();
+  await page.getByText('policy.yaml').waitFor();
+  assert.equal(await gateway.text(), before);
+  await quota.fill('2/h');
+  await apply.press('Enter');
+  await page.getByText('Rule everybody: quota is 2/h.').waitFor();
+  assert.equal(await gateway.text(), before.replace('quota: 1000/s', 'quota: 2/h'));
+  assert.equal((await gateway.sendRequests(1, '/x')).status, 429);
+  // The field follows a rollback.
+  const response = await fetch(`${gateway.admin}/api/v1/rollback`, { method: 'POST', body: '{}' });
+  assert.equal(response.status, 200);
+  await page.waitForFunction(() => document.querySelector('[aria-label="quota of everybody"]').value === '1000/s');
+  await gateway.close();
+});
+
 test('edited policy is not rolled back', async () => {
   const gateway = await Gateway.start({ admin: 'admin: 127.0.0.1:0' });
   const page = await browser.open(gateway, 'shadow');

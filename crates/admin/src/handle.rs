@@ -1,10 +1,9 @@
 //! A handle to a running gateway: reloads the policy, or changes it.
 
-use crate::{ChangeResult, GatewayError, PolicyFileError};
+use crate::{ChangeResult, GatewayError, PolicyFileError, RuleSetting};
 use std::fmt;
 use tidegate_core::SettingError;
 use tidegate_overload::{FeatureOverride, FeatureStatus};
-use tidegate_policy::model::RuleEnforcement;
 use tokio::sync::{mpsc, oneshot};
 
 /// Sends commands to a running gateway. Clones send to the same gateway.
@@ -27,8 +26,8 @@ pub enum GatewayCommand {
 /// A change of the policy.
 #[derive(Debug)]
 pub enum PolicyChange {
-    /// Set the mode of a rule.
-    SetMode(String, RuleEnforcement),
+    /// Set a value of a rule.
+    Set(RuleSetting),
     /// Revert the last change; with an id, only if the last change has this id.
     RollBack(Option<u64>),
 }
@@ -85,16 +84,12 @@ impl GatewayHandle {
         response.await.unwrap_or(Err(GatewayError::Stopped))
     }
 
-    /// Sets the mode of a rule in the policy file, and puts it in force.
-    pub async fn set_mode(
-        &self,
-        rule: impl Into<String>,
-        to: RuleEnforcement,
-    ) -> Result<ChangeResult, PolicyFileError> {
-        self.change_policy(PolicyChange::SetMode(rule.into(), to)).await
+    /// Sets a value of a rule in the policy file, and puts it in force.
+    pub async fn set(&self, setting: RuleSetting) -> Result<ChangeResult, PolicyFileError> {
+        self.change_policy(PolicyChange::Set(setting)).await
     }
 
-    /// Reverts the last change of a mode; with an id, only if the last change has this id.
+    /// Reverts the last change of a value; with an id, only if the last change has this id.
     pub async fn roll_back(&self, id: Option<u64>) -> Result<ChangeResult, PolicyFileError> {
         self.change_policy(PolicyChange::RollBack(id)).await
     }

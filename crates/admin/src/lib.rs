@@ -21,8 +21,8 @@
 //! |---|---|
 //! | [`AdminServer`] | the listener of the admin API and the dashboard |
 //! | [`GatewayHandle`] | sends commands to a running gateway |
-//! | [`PolicyFile`] | changes rule modes in the policy file, with a history |
-//! | [`ModeChange`] | one change of a rule mode |
+//! | [`PolicyFile`] | changes values of rules in the policy file, with a history |
+//! | [`RuleChange`] | one change of a value of a rule |
 //! | [`FeatureChange`] | one change of the override of a feature |
 //!
 //! | file | endpoints |
@@ -33,12 +33,13 @@
 //! | `bans` | `/api/v1/bans` |
 //! | `features` | `/api/v1/features` |
 //! | `change` | `/reload`, `/api/v1/reset` |
-//! | `modes` | `/api/v1/rules/NAME/mode`, `/api/v1/rollback`, `/api/v1/changes` |
+//! | `preview` | `/api/v1/rules/NAME/preview` |
+//! | `rules` | `/api/v1/rules/NAME/mode` and `settings`, `/api/v1/rollback`, `/api/v1/changes` |
 //!
 //! With an operator token, all endpoints but `/health`, `/metrics` and the dashboard's files require it. `access` checks
 //! host, origin and token.
 //!
-//! It does not decide about requests, and it does not change the policy except for rule modes.
+//! It does not decide about requests, and of the policy it changes only modes and numbers of rules.
 
 mod access;
 mod bans;
@@ -48,15 +49,16 @@ mod error;
 mod features;
 mod handle;
 mod live;
-mod modes;
 mod policy_file;
+mod preview;
 mod read;
 mod routes;
+mod rules;
 mod simulate;
 
 pub use error::GatewayError;
 pub use handle::{FeatureChange, FeatureError, GatewayCommand, GatewayHandle, PolicyChange, ReloadScope};
-pub use policy_file::{ChangeResult, ModeChange, PolicyFile, PolicyFileError, replace_file};
+pub use policy_file::{ChangeResult, ExpectedValue, PolicyFile, PolicyFileError, RuleChange, RuleSetting, replace_file};
 
 use access::AdminAccess;
 use hyper_util::service::TowerToHyperService;

@@ -35,6 +35,8 @@ pub(super) fn router(state: AdminState) -> Router {
         .route("/api/v1/simulate", post(simulate))
         .route("/api/v1/reset", post(reset))
         .route("/api/v1/rules/{name}/mode", post(set_mode))
+        .route("/api/v1/rules/{name}/settings", get(values).post(set_value))
+        .route("/api/v1/rules/{name}/preview", post(preview))
         .route("/api/v1/features", query_route(|state, _| state.features()))
         .route("/api/v1/features/{name}", post(set_feature))
         .route("/api/v1/rollback", post(roll_back))
@@ -95,6 +97,18 @@ async fn ban(State(state): State<AdminState>, request: Request) -> ApiResult {
 
 async fn set_mode(State(state): State<AdminState>, Path(rule): Path<String>, request: Request) -> ApiResult {
     state.set_mode(&rule, &operator_body(&state, request).await?).await
+}
+
+async fn set_value(State(state): State<AdminState>, Path(rule): Path<String>, request: Request) -> ApiResult {
+    state.set_value(&rule, &operator_body(&state, request).await?).await
+}
+
+async fn preview(State(state): State<AdminState>, Path(rule): Path<String>, request: Request) -> ApiResult {
+    state.preview(&rule, &read_body(request.into_body(), MAX_BODY_SIZE).await?).await
+}
+
+async fn values(State(state): State<AdminState>, Path(rule): Path<String>) -> ApiResult {
+    state.values(rule).await
 }
 
 async fn set_feature(

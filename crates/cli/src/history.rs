@@ -2,12 +2,9 @@
 
 use crate::{admin::AdminClient, error::CliError};
 use bytes::Bytes;
-use std::{
-    collections::HashSet,
-    net::{IpAddr, Ipv6Addr},
-    sync::Arc,
-};
+use std::sync::Arc;
 use tidegate_policy::model::{KeyPart, KeySpec};
+use tidegate_replay::log::HistoryLines;
 
 /// The last requests of a gateway.
 #[derive(Debug)]
@@ -19,7 +16,7 @@ pub(crate) struct History {
     /// The share of the clients whose requests are recorded.
     share: f64,
     /// The hashes that replace client addresses.
-    hashes: HashSet<u64>,
+    history: HistoryLines,
 }
 
 /// The maximum that a gateway returns.
@@ -42,24 +39,13 @@ impl History {
                  requests"
             )));
         }
-        let mut lines = Vec::with_capacity(body.len());
-        let mut hashes = HashSet::new();
-        for line in body.split_inclusive(|byte| *byte == b'\n') {
-            match find_hash(line) {
-                Some((before, hash, after)) => {
-                    hashes.insert(hash);
-                    lines.extend_from_slice(before);
-                    lines.extend_from_slice(hash_to_address(hash).to_string().as_bytes());
-                    lines.extend_from_slice(after);
-                }
-                None => lines.extend_from_slice(line),
-            }
-        }
+        let history = HistoryLines::parse(body);
         let scope = match share < 1.0 {
             true => format!(" of {} % of its clients", (share * 1e6).round() / 1e4),
             false => String::new(),
         };
-        Ok(Self { name: format!("the history of {url}{scope}"), lines: lines.into(), share, hashes })
+        let lines = history.lines.as_slice().into();
+        Ok(Self { name: format!("the history of {url}{scope}"), lines, share, history })
     }
 
     /// Checks that the key is per client if the history is sampled by client: other keys would miss requests.
@@ -75,35 +61,9 @@ impl History {
 
     /// Converts addresses in a key back to the hashes that they represent.
     pub(crate) fn restore_hashes(&self, key: &str) -> String {
-        let mut restored = key.to_owned();
-        let is_of_address = |c: char| c.is_ascii_hexdigit() || c == ':';
-        for part in key.split(|c| !is_of_address(c)) {
-            let hash = part.parse().ok().map(|address: Ipv6Addr| (address.to_bits() >> 64) as u64);
-            if let Some(hash) = hash.filter(|hash| self.hashes.contains(hash)) {
-                restored = restored.replace(part, &format!("{hash:016x}"));
-            }
-        }
-        restored
+        self.history.restore_hashes(key)
     }
 }
-
-/// Converts a hash to an IPv6 address. An IPv6 client is identified by its first 64 bits, which hold the hash.
-fn hash_to_address(hash: u64) -> IpAddr {
-    IpAddr::V6(Ipv6Addr::from_bits(u128::from(hash) << 64))
-}
-
-/// Finds the hashed client of a line. Returns the text before it, the hash, and the text after it.
-fn find_hash(line: &[u8]) -> Option<(&[u8], u64, &[u8])> {
-    let text = str::from_utf8(line).ok()?;
-    let start = text.find(IP_MEMBER_PREFIX)? + IP_MEMBER_PREFIX.len();
-    let digits = text.get(start..start + 16).filter(|_| text.as_bytes().get(start + 16) == Some(&b'"'))?;
-    let is_hash = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let hash = is_hash.then(|| u64::from_str_radix(digits, 16).ok()).flatten()?;
-    Some((&line[..start], hash, &line[start + 16..]))
-}
-
-/// The start of the client member. Inside a JSON string the quotes would be escaped.
-const IP_MEMBER_PREFIX: &str = "\"ip\":\"";
 
 fn is_per_client(key: &KeySpec) -> bool {
     match key {
@@ -122,22 +82,6 @@ mod tests {
 
     fn line(ip: &str, path: &str) -> String {
         format!("{{\"host\":null,\"ip\":{ip},\"method\":\"GET\",\"path\":\"{path}\"}}\n")
-    }
-
-    #[test]
-    fn hashed_clients_round_trip_as_addresses() {
-        let body = line("\"00ff00ff00ff00ff\"", "/") + &line("\"192.0.2.7\"", "/x") + &line("null", "/y");
-        let history = History::parse("http://a", 1.0, &body.into()).unwrap();
-        let lines = String::from_utf8(history.lines.to_vec()).unwrap();
-        assert_eq!(
-            lines,
-            line("\"ff:ff:ff:ff::\"", "/") + &line("\"192.0.2.7\"", "/x") + &line("null", "/y")
-        );
-        assert_eq!(history.restore_hashes("ff:ff:ff:ff::"), "00ff00ff00ff00ff");
-        assert_eq!(history.restore_hashes("ff:ff:ff:ff::\u{1f}/login"), "00ff00ff00ff00ff\u{1f}/login");
-        assert_eq!(history.restore_hashes("2001:db8::"), "2001:db8::");
-        let odd = line("\"2001:db8:1:2::aa\"", "/\\\"ip\\\":\\\"00ff00ff00ff00ff\\\"");
-        assert_eq!(History::parse("http://a", 1.0, &odd.clone().into()).unwrap().lines[..], *odd.as_bytes());
     }
 
     #[test]

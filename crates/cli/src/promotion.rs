@@ -1,8 +1,9 @@
-//! Changes modes of rules, through a running gateway or in a policy file.
+//! Changes rules, through a running gateway or in a policy file.
 
 use crate::{
     admin::{AdminArgs, AdminClient, block_on},
     error::CliError,
+    terminal,
 };
 use http::Method;
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use std::{
     io::{self, IsTerminal as _, Write as _},
     path::PathBuf,
 };
-use tidegate_admin::{ChangeResult, ModeChange, PolicyFile, PolicyFileError};
+use tidegate_admin::{ChangeResult, ExpectedValue, PolicyFile, PolicyFileError, RuleChange, RuleSetting};
 use tidegate_policy::model::RuleEnforcement;
 
 /// Selects a gateway or a policy file.
@@ -64,11 +65,48 @@ impl PolicyTarget {
                 let path = format!("/api/v1/rules/{}/mode", percent_encode(rule));
                 block_on(client.send(Method::POST, &path, Some(&body)))
             }
-            Self::File(file) => match file.set_mode(rule, to).map_err(|error| to_cli_error(&error))? {
-                ChangeResult::Changed(change) => Ok(change_json(&change)),
-                ChangeResult::Unchanged => Ok(json!({ "changed": false, "rule": rule })),
-            },
+            Self::File(file) => set_in_file(file, &RuleSetting::mode(rule, to)),
         }
+    }
+
+    /// Returns the values of a rule that can be set, in the format of the API.
+    pub(crate) fn values(&self, rule: &str) -> Result<Value, CliError> {
+        match self {
+            Self::Gateway(client) => {
+                block_on(client.get(&format!("/api/v1/rules/{}/settings", percent_encode(rule))))
+            }
+            Self::File(file) => {
+                let values = file.values_of(rule).map_err(|error| to_cli_error(&error))?;
+                let values = values.iter().map(|value| json!({ "key": value.key, "value": value.value }));
+                Ok(json!({ "rule": rule, "settings": values.collect::<Vec<_>>() }))
+            }
+        }
+    }
+
+    /// Sets a value of a rule. Returns the result in the format of the API.
+    pub(crate) fn set(&self, setting: &RuleSetting) -> Result<Value, CliError> {
+        match self {
+            Self::Gateway(client) => {
+                let RuleSetting { rule, key, value, from } = setting;
+                let mut body = json!({ "key": key, "value": value });
+                if let ExpectedValue::Only(from) = from {
+                    body["from"] = json!(from);
+                }
+                let path = format!("/api/v1/rules/{}/settings", percent_encode(rule));
+                block_on(client.send(Method::POST, &path, Some(&body)))
+            }
+            Self::File(file) => set_in_file(file, setting),
+        }
+    }
+
+    /// Returns what a value would have done, in the format of the API. Needs a gateway.
+    pub(crate) fn preview(&self, setting: &RuleSetting) -> Result<Value, CliError> {
+        let Self::Gateway(client) = self else {
+            return Err(CliError::input("a preview needs the recorded requests of a gateway; use --admin"));
+        };
+        let body = json!({ "key": setting.key, "value": setting.value });
+        let path = format!("/api/v1/rules/{}/preview", percent_encode(&setting.rule));
+        block_on(client.send(Method::POST, &path, Some(&body)))
     }
 
     /// Reverts the last change.
@@ -91,7 +129,7 @@ impl PolicyTarget {
                     .changes()
                     .map_err(|error| to_cli_error(&error))?
                     .iter()
-                    .map(ModeChange::to_json)
+                    .map(RuleChange::to_json)
                     .collect();
                 let (last, reason) = match file.last_change() {
                     Ok(last) => (Some(last.id), None),
@@ -125,7 +163,14 @@ pub(crate) fn confirm(consequence: &str) -> Result<(), CliError> {
     }
 }
 
-fn change_json(change: &ModeChange) -> Value {
+fn set_in_file(file: &PolicyFile, setting: &RuleSetting) -> Result<Value, CliError> {
+    match file.set(setting).map_err(|error| to_cli_error(&error))? {
+        ChangeResult::Changed(change) => Ok(change_json(&change)),
+        ChangeResult::Unchanged => Ok(json!({ "changed": false, "rule": setting.rule, "key": setting.key })),
+    }
+}
+
+fn change_json(change: &RuleChange) -> Value {
     json!({ "changed": true, "change": change.to_json() })
 }
 
@@ -133,19 +178,29 @@ fn to_cli_error(error: &PolicyFileError) -> CliError {
     CliError::input(error.to_string())
 }
 
-/// `shadow → enforce 25 %`
+/// `shadow → enforce 25 %`, or `quota 5/min → 8/min`
 pub(crate) fn describe_change(change: &Value) -> String {
-    format!("{} → {}", describe_mode(&change["from"]), describe_mode(&change["to"]))
+    let value = |name: &str| terminal::sanitize(change[name].as_str().unwrap_or("default"));
+    match change["key"].as_str() {
+        None | Some("mode") => format!("{} → {}", value("from"), value("to")).replace('%', " %"),
+        Some(key) => format!("{} {} → {}", terminal::sanitize(key), value("from"), value("to")),
+    }
 }
 
-/// `enforce 25 %`
-pub(crate) fn describe_mode(value: &Value) -> String {
-    let name = value["mode"].as_str().unwrap_or("?");
-    match value["percent"].as_f64() {
+/// `enforce 25 %`, from the `mode` and the `percent` of a rule in `/api/v1/status`
+pub(crate) fn describe_mode(rule: &Value) -> String {
+    let name = rule["mode"].as_str().unwrap_or("?");
+    match rule["percent"].as_f64() {
         // Four decimals, the precision of `Percent`.
         Some(percent) => format!("{name} {} %", (percent * 1e4).round() / 1e4),
         None => name.to_owned(),
     }
+}
+
+/// The mode before, and the mode after it, if it is a change of the mode.
+pub(crate) fn modes_of_change(change: &Value) -> Option<(RuleEnforcement, RuleEnforcement)> {
+    let mode = |name: &str| change[name].as_str()?.parse().ok();
+    (change["key"] == "mode").then(|| Some((mode("from")?, mode("to")?))).flatten()
 }
 
 /// Encodes a name as a path segment.
@@ -158,13 +213,19 @@ pub(crate) fn percent_encode(name: &str) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
     #[test]
-    fn names_are_encoded_and_modes_described() {
+    fn names_are_encoded_and_changes_described() {
         assert_eq!(percent_encode("log in/ü?"), "log%20in%2F%C3%BC%3F");
-        let change = json!({ "from": { "mode": "shadow", "percent": null }, "to": { "mode": "enforce", "percent": 0.1 } });
+        let change = json!({ "key": "mode", "from": "shadow", "to": "enforce 0.1%" });
         assert_eq!(describe_change(&change), "shadow → enforce 0.1 %");
+        let (from, to) = modes_of_change(&change).unwrap();
+        assert!(from.is_weaker_than(&to));
+        let change = json!({ "key": "wait", "from": null, "to": "2s" });
+        assert_eq!(describe_change(&change), "wait default → 2s");
+        assert_eq!(modes_of_change(&change), None);
     }
 }

@@ -1,7 +1,7 @@
 //! The log events of this crate, one struct each.
 
 use std::{fmt::Display, io, path::Path};
-use tidegate_admin::{FeatureChange, GatewayError, ModeChange, ReloadScope};
+use tidegate_admin::{FeatureChange, GatewayError, RuleChange, ReloadScope};
 use tidegate_core::Percent;
 use tidegate_observe::RequestBodyOutcome;
 use tidegate_overload::{FeatureOffCause, FeatureOverride, LoadLevel};
@@ -89,7 +89,7 @@ impl KeySetRecovered<'_> {
 
 /// A call of the admin API changed the policy file.
 pub(crate) struct PolicyChanged<'a> {
-    pub(crate) change: &'a ModeChange,
+    pub(crate) change: &'a RuleChange,
 }
 
 impl PolicyChanged<'_> {

@@ -38,7 +38,7 @@
 //! | [`compile::PolicyGate`] | a compiled policy, which is evaluated for every request |
 //! | [`compile::LivePolicy`] | the current policy, which can be replaced at run time |
 //! | [`Explanation`] | the predicted outcome of a request |
-//! | [`edit::ModeEdit`] | a change of the mode of a rule in its file |
+//! | [`edit::RuleEdit`] | a change of one value of a rule in its file |
 //! | [`descriptors::DescriptorSet`] | the configuration of a rate limit service for Envoy |
 //!
 //! It does not

@@ -52,6 +52,7 @@ export const CHINESE = {
   on: '开启',
   off: '关闭',
   enforce: '生效',
+  default: '默认值',
   shadow: '影子模式',
   healthy: '健康',
   unhealthy: '不健康',
@@ -356,6 +357,24 @@ export const CHINESE = {
   'turned off by an operator': '由操作员关闭',
   'automatic, on': '自动，已开启',
   'automatic, off because of the {cause}': '自动，因{cause}关闭',
+
+  // Numbers of a rule
+  Numbers: '数值',
+  'The rule has no numbers to set.': '此规则没有可以设置的数值。',
+  '{key} of {rule}': '{rule} 的 {key}',
+  Preview: '预览',
+  ' of {name}': '：{name}',
+  'Rule {rule}: {key} is {value}.': '规则 {rule}：{key} 现在是 {value}。',
+  'The policy has this value already.': '策略中已经是这个值。',
+  '{key}: {from} → {to}': '{key}：{from} → {to}',
+  '{from} → {to}': '{from} → {to}',
+  'Of {count} recorded requests, from {since} to {until}:': '{since} 至 {until} 记录的 {count} 个请求中：',
+  'Of {count} recorded requests of {share} of the clients, from {since} to {until}:':
+    '{since} 至 {until} 记录的 {count} 个请求（{share} 的客户端）中：',
+  'Matching requests': '匹配的请求',
+  'Denied in shadow mode': '影子模式下本应拒绝',
+  '{count} more denied': '多拒绝 {count} 个',
+  '{count} no longer denied': '不再拒绝 {count} 个',
 
   // Shadow mode
   'Shadow and promotion': '影子模式与转正',

@@ -124,6 +124,7 @@ const WORDS = {
   off: t('off'),
   enforce: t('enforce'),
   shadow: t('shadow'),
+  default: t('default'),
   healthy: t('healthy'),
   unhealthy: t('unhealthy'),
   down: t('down'),

@@ -41,7 +41,7 @@ macro_rules! assets {
     };
 }
 
-const ASSETS: [Asset; 26] = assets! {
+const ASSETS: [Asset; 27] = assets! {
     "/" PAGE "index.html",
     "/dashboard/alerts.js" SCRIPT "alerts.js",
     "/dashboard/api.js" SCRIPT "api.js",
@@ -61,6 +61,7 @@ const ASSETS: [Asset; 26] = assets! {
     "/dashboard/views/denials.js" SCRIPT "views/denials.js",
     "/dashboard/views/health.js" SCRIPT "views/health.js",
     "/dashboard/views/keys.js" SCRIPT "views/keys.js",
+    "/dashboard/views/numbers.js" SCRIPT "views/numbers.js",
     "/dashboard/views/overload.js" SCRIPT "views/overload.js",
     "/dashboard/views/playground.js" SCRIPT "views/playground.js",
     "/dashboard/views/policy.js" SCRIPT "views/policy.js",

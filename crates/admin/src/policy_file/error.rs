@@ -1,5 +1,6 @@
 //! The error of a failed change of a policy file.
 
+use super::RuleChange;
 use std::{
     io,
     path::{Path, PathBuf},
@@ -10,12 +11,29 @@ use tidegate_policy::edit::EditError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyFileError {
-    /// The policy is invalid, has no such rule, or cannot express the mode.
+    /// The policy is invalid, has no such rule or key, or cannot express the value.
     #[error("{0}")]
     Edit(#[source] EditError),
     /// The content of a file is not what was read, or not what the last change wrote.
     #[error("{0} was changed in the meantime; check it, then edit it manually or try again")]
     ConcurrentChange(PathBuf),
+    /// The value is not the one that the caller expects.
+    #[error(
+        "`{key}` of rule `{rule}` is {}, not {}{}; check it, then set it again",
+        format_value(.now), format_value(.expected), format_change(.last)
+    )]
+    Conflict {
+        /// The rule.
+        rule: String,
+        /// The key.
+        key: String,
+        /// The current value; `None` for the default.
+        now: Option<String>,
+        /// The value that the caller expects.
+        expected: Option<String>,
+        /// The last recorded change of this value.
+        last: Option<Box<RuleChange>>,
+    },
     /// The policy was not read from a file.
     #[error("the policy has no file to write the change to; serve one: `tidegate serve policy.yaml`")]
     NoFile,
@@ -74,4 +92,13 @@ impl PolicyFileError {
     pub(super) fn io(operation: &'static str, file: &Path, source: io::Error) -> Self {
         Self::Io { operation, file: file.to_owned(), source }
     }
+}
+
+fn format_value(value: &Option<String>) -> String {
+    value.as_ref().map_or("the default".to_owned(), |value| format!("`{value}`"))
+}
+
+fn format_change(last: &Option<Box<RuleChange>>) -> String {
+    let describe = |last: &RuleChange| format!(" (change {} of {}, by {})", last.id, last.time, last.author);
+    last.as_deref().map(describe).unwrap_or_default()
 }

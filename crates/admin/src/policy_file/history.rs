@@ -1,8 +1,8 @@
 //! The change history: one line of JSON per change, in a file beside the policy.
 //!
 //! ```text
-//! {"id":2,"time":"2026-11-16T03:20:00.000000Z","by":"command line","rule":"login","from":"shadow","to":"enforce 10%",
-//!  "file":"policy.yaml","reverts":null,"offset":61,"removed":"shadow","inserted":"enforce 10%","digest-before":"…",
+//! {"id":2,"time":"2026-11-16T03:20:00.000000Z","by":"command line","rule":"login","key":"mode","from":"shadow",
+//!  "to":"enforce 10%","file":"policy.yaml","reverts":null,"offset":61,"removed":"shadow","inserted":"enforce 10%","digest-before":"…",
 //!  "digest-after":"…"}
 //! ```
 
@@ -15,9 +15,9 @@ use std::{
 use tidegate_policy::{edit::Splice, model::RuleEnforcement};
 use tidegate_rule::key_hash;
 
-/// A change of the mode of a rule.
+/// A change of one value of a rule.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ModeChange {
+pub struct RuleChange {
     /// Its number, starting at 1.
     pub id: u64,
     /// The time in UTC: `2026-11-16T03:20:00.000000Z`.
@@ -26,10 +26,12 @@ pub struct ModeChange {
     pub author: String,
     /// The rule.
     pub rule: String,
-    /// The old mode.
-    pub from: RuleEnforcement,
-    /// The new mode.
-    pub to: RuleEnforcement,
+    /// The key: `mode`, `quota`, or `tiers.quotas.gold`.
+    pub key: String,
+    /// The old value; `None` for the default.
+    pub from: Option<String>,
+    /// The new value; `None` for the default.
+    pub to: Option<String>,
     /// The changed file, relative to the directory of the policy.
     pub file: PathBuf,
     /// The change that it reverts, if it is a rollback.
@@ -39,7 +41,7 @@ pub struct ModeChange {
 /// A change, with the edit of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct HistoryRecord {
-    pub(super) change: ModeChange,
+    pub(super) change: RuleChange,
     pub(super) splice: Splice,
     /// The digest of the file before the change.
     pub(super) digest_before: String,
@@ -53,6 +55,9 @@ pub(super) struct ChangeHistory {
     path: PathBuf,
     entries: Vec<HistoryRecord>,
 }
+
+/// The key of modes.
+pub(super) const MODE: &str = "mode";
 
 /// The maximum number of recorded changes.
 const MAX_CHANGES: usize = 100;
@@ -79,8 +84,19 @@ impl ChangeHistory {
         self.entries.last().map_or(1, |last| last.change.id + 1)
     }
 
-    pub(super) fn newest_first(self) -> Vec<ModeChange> {
+    pub(super) fn newest_first(self) -> Vec<RuleChange> {
         self.entries.into_iter().rev().map(|entry| entry.change).collect()
+    }
+
+    /// The newest record.
+    pub(super) fn last(&self) -> Option<&HistoryRecord> {
+        self.entries.last()
+    }
+
+    /// The newest change of a value.
+    pub(super) fn last_change_of(&self, rule: &str, key: &str) -> Option<&RuleChange> {
+        let changes = self.entries.iter().rev().map(|entry| &entry.change);
+        changes.into_iter().find(|change| change.rule == rule && change.key == key)
     }
 
     /// Changes that no rollback has reverted, newest first. The last changes that are not in their files (`is_unmade`) are
@@ -122,8 +138,9 @@ impl HistoryRecord {
             ("time", json!(change.time)),
             ("by", json!(change.author)),
             ("rule", json!(change.rule)),
-            ("from", json!(change.from.to_string())),
-            ("to", json!(change.to.to_string())),
+            ("key", json!(change.key)),
+            ("from", json!(change.from)),
+            ("to", json!(change.to)),
             ("file", json!(change.file.to_string_lossy())),
             ("reverts", json!(change.reverts)),
             ("offset", json!(splice.offset)),
@@ -138,15 +155,16 @@ impl HistoryRecord {
     fn parse(line: &str) -> Option<Self> {
         let line: Value = serde_json::from_str(line).ok()?;
         let text = |member: &str| line[member].as_str().map(str::to_owned);
-        let mode = |member: &str| line[member].as_str()?.parse().ok();
         Some(Self {
-            change: ModeChange {
+            change: RuleChange {
                 id: line["id"].as_u64()?,
                 time: text("time")?,
                 author: text("by")?,
                 rule: text("rule")?,
-                from: mode("from")?,
-                to: mode("to")?,
+                // Before there were other keys, the key was not written.
+                key: text("key").unwrap_or_else(|| MODE.to_owned()),
+                from: text("from"),
+                to: text("to"),
                 file: text("file")?.into(),
                 reverts: line["reverts"].as_u64(),
             },
@@ -161,7 +179,13 @@ impl HistoryRecord {
     }
 }
 
-impl ModeChange {
+impl RuleChange {
+    /// The mode before, and the mode after it, if it is a change of the mode.
+    pub fn modes(&self) -> Option<(RuleEnforcement, RuleEnforcement)> {
+        let mode = |value: &Option<String>| value.as_deref()?.parse().ok();
+        (self.key == MODE).then(|| Some((mode(&self.from)?, mode(&self.to)?))).flatten()
+    }
+
     /// The change in a response of the admin API.
     pub fn to_json(&self) -> Value {
         json!({
@@ -169,24 +193,21 @@ impl ModeChange {
             "time": self.time,
             "by": self.author,
             "rule": self.rule,
-            "from": mode_json(&self.from),
-            "to": mode_json(&self.to),
+            "key": self.key,
+            "from": self.from,
+            "to": self.to,
             "file": self.file.to_string_lossy(),
             "reverts": self.reverts,
         })
     }
 }
 
-pub(crate) fn mode_json(mode: &RuleEnforcement) -> Value {
-    let percent = mode.percent().map(|share| f64::from(share.millionths()) / 1e4);
-    json!({ "mode": mode.mode().to_string(), "percent": percent })
-}
-
-/// `rule login: shadow → enforce 10% (policy.yaml)`
-impl fmt::Display for ModeChange {
+/// `rule login: mode shadow → enforce 10% (policy.yaml)`
+impl fmt::Display for RuleChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rule, from, to, file, reverts, .. } = self;
-        write!(f, "rule {rule}: {from} → {to} ({})", file.display())?;
+        let Self { rule, key, file, reverts, .. } = self;
+        let [from, to] = [&self.from, &self.to].map(|value| value.as_deref().unwrap_or("default"));
+        write!(f, "rule {rule}: {key} {from} → {to} ({})", file.display())?;
         match reverts {
             Some(id) => write!(f, ", reverts change {id}"),
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! Changes rule modes in the policy file while it is served, with a history beside it.
+//! Changes values of rules in the policy file while it is served, with a history beside it.
 //!
 //! ```text
 //!   lock ──▶ read ──▶ edit ──▶ new files, synced ──▶ unchanged since read? ──▶ rename: first the history, then the policy
@@ -13,11 +13,10 @@ mod history;
 mod write;
 
 pub use error::PolicyFileError;
-pub use history::ModeChange;
-pub(crate) use history::mode_json;
+pub use history::RuleChange;
 pub use write::replace_file;
 
-use history::{ChangeHistory, HistoryRecord};
+use history::{ChangeHistory, HistoryRecord, MODE};
 use std::{
     fs::File,
     io,
@@ -27,12 +26,12 @@ use tidegate_core::Utc;
 use tidegate_limiter::Clock;
 use tidegate_policy::{
     DiskFiles, FileSource as _, Policy,
-    edit::{EditError, ModeEdit},
+    edit::{EditError, RuleEdit, RuleValue, Splice},
     model::RuleEnforcement,
 };
 use write::PendingFile;
 
-/// Changes the modes of rules in a policy file.
+/// Changes values of rules in a policy file.
 ///
 /// ```no_run
 /// use tidegate_admin::{ChangeResult, PolicyFile};
@@ -53,12 +52,34 @@ pub struct PolicyFile {
     loaded: Option<Box<Policy>>,
 }
 
+/// A new value of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleSetting {
+    /// The rule.
+    pub rule: String,
+    /// The key: `mode`, `quota`, or `tiers.quotas.gold`.
+    pub key: String,
+    /// The new value, as in a policy.
+    pub value: String,
+    /// The value that it replaces.
+    pub from: ExpectedValue,
+}
+
+/// The value that a change replaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExpectedValue {
+    /// Any value.
+    Any,
+    /// Only this value, `None` for the default. Another one is an error, because somebody else has changed it.
+    Only(Option<String>),
+}
+
 /// The result of a change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ChangeResult {
     /// The file was changed.
-    Changed(ModeChange),
-    /// The rule was in that mode already.
+    Changed(RuleChange),
+    /// The rule had that value already.
     Unchanged,
 }
 
@@ -91,48 +112,62 @@ impl PolicyFile {
 
     /// The mode of a rule in the file; `None` if the rule does not exist.
     pub fn mode_of(&self, rule: &str) -> Result<Option<RuleEnforcement>, PolicyFileError> {
-        let policy = Policy::read(&self.path, &DiskFiles)
-            .map_err(|problems| PolicyFileError::Edit(EditError::Policy(problems)))?;
+        let policy = self.read_policy()?;
         Ok(policy.rules.into_iter().find(|known| known.name == rule).map(|known| known.enforcement))
+    }
+
+    /// The values of a rule that [`set`](Self::set) can change.
+    pub fn values_of(&self, rule: &str) -> Result<Vec<RuleValue>, PolicyFileError> {
+        RuleValue::read_all(&self.path, &DiskFiles, rule).map_err(PolicyFileError::Edit)
     }
 
     /// Sets the mode of a rule.
     pub fn set_mode(&self, rule: &str, to: &RuleEnforcement) -> Result<ChangeResult, PolicyFileError> {
-        self.set_mode_in_steps(rule, to, |_| Ok(()))
+        self.set(&RuleSetting::mode(rule, to))
     }
 
-    fn set_mode_in_steps(
+    /// Sets a value of a rule.
+    pub fn set(&self, setting: &RuleSetting) -> Result<ChangeResult, PolicyFileError> {
+        self.set_in_steps(setting, |_| Ok(()))
+    }
+
+    fn set_in_steps(
         &self,
-        rule: &str,
-        to: &RuleEnforcement,
+        setting: &RuleSetting,
         step: impl FnMut(WriteStep) -> Result<(), PolicyFileError>,
     ) -> Result<ChangeResult, PolicyFileError> {
         let _lock = self.lock()?;
-        let edit = ModeEdit::prepare(&self.path, &DiskFiles, rule, to).map_err(PolicyFileError::Edit)?;
+        let RuleSetting { rule, key, value, from } = setting;
+        let edit =
+            RuleEdit::prepare(&self.path, &DiskFiles, rule, key, value).map_err(PolicyFileError::Edit)?;
+        let history = ChangeHistory::read(&self.path)?;
+        if let ExpectedValue::Only(expected) = from
+            && *expected != edit.old_value
+        {
+            return Err(PolicyFileError::Conflict {
+                rule: rule.clone(),
+                key: key.clone(),
+                now: edit.old_value,
+                expected: expected.clone(),
+                last: history.last_change_of(rule, key).cloned().map(Box::new),
+            });
+        }
         self.check_unchanged(&edit.policy)?;
         let Some(splice) = &edit.splice else { return Ok(ChangeResult::Unchanged) };
-        let history = ChangeHistory::read(&self.path)?;
-        let entry = HistoryRecord {
-            change: ModeChange {
-                id: history.next_id(),
-                time: Utc::from(self.clock.now()).to_string(),
-                author: self.author.clone(),
-                rule: rule.to_owned(),
-                from: edit.old_mode.clone(),
-                to: edit.new_mode.clone(),
-                file: self.relative_path(&edit.file),
-                reverts: None,
-            },
-            splice: splice.clone(),
-            digest_before: history::digest(&edit.old_content),
-            digest_after: history::digest(&edit.new_content()),
+        let change = RuleChange {
+            rule: rule.clone(),
+            key: key.clone(),
+            from: edit.old_value.clone(),
+            to: Some(value.clone()),
+            file: self.relative_path(&edit.file),
+            ..self.new_change(&history)
         };
-        apply_change(history, entry, (&edit.file, &edit.old_content, &edit.new_content()), step)
-            .map(ChangeResult::Changed)
+        let contents = (edit.file.as_path(), edit.old_content.as_slice(), edit.new_content());
+        apply_change(history, (change, splice.clone()), contents, step).map(ChangeResult::Changed)
     }
 
     /// Reverts the last change that is not reverted yet; with an id, only if that change has this id.
-    pub fn roll_back(&self, id: Option<u64>) -> Result<ModeChange, PolicyFileError> {
+    pub fn roll_back(&self, id: Option<u64>) -> Result<RuleChange, PolicyFileError> {
         self.roll_back_in_steps(id, |_| Ok(()))
     }
 
@@ -140,57 +175,92 @@ impl PolicyFile {
         &self,
         id: Option<u64>,
         step: impl FnMut(WriteStep) -> Result<(), PolicyFileError>,
-    ) -> Result<ModeChange, PolicyFileError> {
+    ) -> Result<RuleChange, PolicyFileError> {
         let _lock = self.lock()?;
         let history = ChangeHistory::read(&self.path)?;
         let last = self.find_last_change(&history)?;
         if id.is_some_and(|id| id != last.change.id) {
             return Err(PolicyFileError::NotLastChange(last.change.id));
         }
-        let file = self.folder().join(&last.change.file);
-        let before = read_file(&file)?;
-        let now = Policy::read(&self.path, &DiskFiles)
-            .map_err(|problems| PolicyFileError::Edit(EditError::Policy(problems)))?;
-        self.check_unchanged(&now)?;
-        let splice = last.splice.inverse();
-        let after = splice.apply(&before).ok_or_else(|| PolicyFileError::ConcurrentChange(file.clone()))?;
-        self.validate(&file, &after)?;
-        let entry = HistoryRecord {
-            change: ModeChange {
-                id: history.next_id(),
-                time: Utc::from(self.clock.now()).to_string(),
-                author: self.author.clone(),
-                from: last.change.to.clone(),
-                to: last.change.from.clone(),
-                reverts: Some(last.change.id),
-                ..last.change.clone()
-            },
-            splice,
-            digest_before: history::digest(&before),
-            digest_after: history::digest(&after),
-        };
-        apply_change(history, entry, (&file, &before, &after), step)
+        self.invert(history, &last, Some(last.change.id), step)
     }
 
     /// Reverts a change that the gateway rejected, and returns the error to report.
-    pub fn restore(&self, change: &ModeChange, rejection: String) -> PolicyFileError {
+    pub fn restore(&self, change: &RuleChange, rejection: String) -> PolicyFileError {
         let reverted = match change.reverts {
-            None => self.roll_back(Some(change.id)).map(drop),
-            Some(_) => self.set_mode(&change.rule, &change.from).map(drop),
+            None => self.roll_back(Some(change.id)),
+            Some(_) => self.repeat(change.id),
         };
         match reverted {
-            Ok(()) => PolicyFileError::Rejected(rejection),
+            Ok(_) => PolicyFileError::Rejected(rejection),
             Err(error) => PolicyFileError::RestoreFailed { rejection, source: Box::new(error) },
         }
     }
 
+    /// Makes the change again that a rejected rollback reverted.
+    fn repeat(&self, rollback: u64) -> Result<RuleChange, PolicyFileError> {
+        let _lock = self.lock()?;
+        let history = ChangeHistory::read(&self.path)?;
+        let record = history.last().filter(|last| last.change.id == rollback).cloned();
+        let record = record.ok_or_else(|| PolicyFileError::ConcurrentChange(self.path.clone()))?;
+        self.invert(history, &record, None, |_| Ok(()))
+    }
+
+    /// Applies the inverse of a change, if the policy is valid with it.
+    fn invert(
+        &self,
+        history: ChangeHistory,
+        record: &HistoryRecord,
+        reverts: Option<u64>,
+        step: impl FnMut(WriteStep) -> Result<(), PolicyFileError>,
+    ) -> Result<RuleChange, PolicyFileError> {
+        let file = self.folder().join(&record.change.file);
+        let before = read_file(&file)?;
+        self.check_unchanged(&self.read_policy()?)?;
+        let splice = record.splice.inverse();
+        let is_as_left = history::digest(&before) == record.digest_after;
+        let after = splice.apply(&before).filter(|_| is_as_left);
+        let after = after.ok_or_else(|| PolicyFileError::ConcurrentChange(file.clone()))?;
+        self.validate(&file, &after)?;
+        let change = RuleChange {
+            rule: record.change.rule.clone(),
+            key: record.change.key.clone(),
+            from: record.change.to.clone(),
+            to: record.change.from.clone(),
+            file: record.change.file.clone(),
+            reverts,
+            ..self.new_change(&history)
+        };
+        apply_change(history, (change, splice), (&file, &before, after), step)
+    }
+
+    /// The next change, with its number, time and author.
+    fn new_change(&self, history: &ChangeHistory) -> RuleChange {
+        RuleChange {
+            id: history.next_id(),
+            time: Utc::from(self.clock.now()).to_string(),
+            author: self.author.clone(),
+            rule: String::new(),
+            key: String::new(),
+            from: None,
+            to: None,
+            file: PathBuf::new(),
+            reverts: None,
+        }
+    }
+
+    fn read_policy(&self) -> Result<Policy, PolicyFileError> {
+        Policy::read(&self.path, &DiskFiles)
+            .map_err(|problems| PolicyFileError::Edit(EditError::Policy(problems)))
+    }
+
     /// The recorded changes, newest first.
-    pub fn changes(&self) -> Result<Vec<ModeChange>, PolicyFileError> {
+    pub fn changes(&self) -> Result<Vec<RuleChange>, PolicyFileError> {
         Ok(ChangeHistory::read(&self.path)?.newest_first())
     }
 
     /// The change that a rollback would revert.
-    pub fn last_change(&self) -> Result<ModeChange, PolicyFileError> {
+    pub fn last_change(&self) -> Result<RuleChange, PolicyFileError> {
         self.find_last_change(&ChangeHistory::read(&self.path)?).map(|entry| entry.change)
     }
 
@@ -259,13 +329,17 @@ impl PolicyFile {
 /// Records a change and applies it, if the file is unchanged.
 fn apply_change(
     mut history: ChangeHistory,
-    entry: HistoryRecord,
-    (file, before, after): (&Path, &[u8], &[u8]),
+    (change, splice): (RuleChange, Splice),
+    (file, before, after): (&Path, &[u8], Vec<u8>),
     mut step: impl FnMut(WriteStep) -> Result<(), PolicyFileError>,
-) -> Result<ModeChange, PolicyFileError> {
-    let change = entry.change.clone();
-    history.push(entry);
-    let next = PendingFile::write(file, after)?;
+) -> Result<RuleChange, PolicyFileError> {
+    history.push(HistoryRecord {
+        change: change.clone(),
+        splice,
+        digest_before: history::digest(before),
+        digest_after: history::digest(&after),
+    });
+    let next = PendingFile::write(file, &after)?;
     let note = history.prepare().inspect_err(|_| next.discard())?;
     step(WriteStep::Prepared)?;
     if read_file(file)? != before {
@@ -286,6 +360,13 @@ fn absolute(path: &Path) -> PathBuf {
 
 fn read_file(file: &Path) -> Result<Vec<u8>, PolicyFileError> {
     DiskFiles.read(file).map_err(|error| PolicyFileError::io("cannot read the file", file, error))
+}
+
+impl RuleSetting {
+    /// A new mode.
+    pub fn mode(rule: impl Into<String>, to: &RuleEnforcement) -> Self {
+        Self { rule: rule.into(), key: MODE.to_owned(), value: to.to_string(), from: ExpectedValue::Any }
+    }
 }
 
 #[cfg(test)]

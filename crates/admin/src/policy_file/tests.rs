@@ -40,7 +40,7 @@ impl PolicyFolder {
         names
     }
 
-    fn set_mode(&self, rule: &str, to: &str) -> ModeChange {
+    fn set_mode(&self, rule: &str, to: &str) -> RuleChange {
         match self.file.set_mode(rule, &to.parse().unwrap()).unwrap() {
             ChangeResult::Changed(change) => change,
             ChangeResult::Unchanged => panic!("{rule} is in mode {to}"),
@@ -73,15 +73,15 @@ fn changes_are_listed_and_rolled_back_in_order() {
     assert_eq!(
         fixture.change_texts(),
         [
-            "rule b: enforce 10% → enforce (policy.yaml)",
-            "rule c: enforce → off (more.yaml)",
-            "rule b: shadow → enforce 10% (policy.yaml)",
+            "rule b: mode enforce 10% → enforce (policy.yaml)",
+            "rule c: mode enforce → off (more.yaml)",
+            "rule b: mode shadow → enforce 10% (policy.yaml)",
         ]
     );
     assert!(matches!(fixture.file.roll_back(Some(1)), Err(PolicyFileError::NotLastChange(3))));
     assert_eq!(fixture.file.last_change().unwrap().id, 3);
     let back = fixture.file.roll_back(Some(3)).unwrap();
-    assert_eq!(back.to_string(), "rule b: enforce → enforce 10% (policy.yaml), reverts change 3");
+    assert_eq!(back.to_string(), "rule b: mode enforce → enforce 10% (policy.yaml), reverts change 3");
     for expected in [2, 1] {
         assert_eq!(fixture.file.roll_back(None).unwrap().reverts, Some(expected));
     }
@@ -95,6 +95,75 @@ fn changes_are_listed_and_rolled_back_in_order() {
     assert_eq!(ids, [6, 5, 4, 3, 2, 1]);
 }
 
+fn setting(rule: &str, key: &str, value: &str) -> RuleSetting {
+    let [rule, key, value] = [rule, key, value].map(str::to_owned);
+    RuleSetting { rule, key, value, from: ExpectedValue::Any }
+}
+
+#[test]
+fn numbers_are_set_and_rolled_back() {
+    let fixture = PolicyFolder::new();
+    let set = |rule: &str, key: &str, value: &str| fixture.file.set(&setting(rule, key, value));
+    assert!(matches!(set("c", "quota", "8/min").unwrap(), ChangeResult::Changed(_)));
+    assert!(matches!(set("a", "wait", "2s").unwrap(), ChangeResult::Changed(_)));
+    assert_eq!(set("a", "wait", "2000ms").unwrap(), ChangeResult::Unchanged);
+    assert_eq!(fixture.text("more.yaml"), INCLUDED_POLICY.replace("5/min", "8/min"));
+    assert_eq!(fixture.text("policy.yaml"), POLICY.replace("{ name: a,", "{ name: a, wait: 2s,"));
+    assert_eq!(
+        fixture.change_texts(),
+        ["rule a: wait default → 2s (policy.yaml)", "rule c: quota 5/min → 8/min (more.yaml)",]
+    );
+    let values = fixture.file.values_of("a").unwrap();
+    let values: Vec<_> = values.iter().map(|value| (value.key.as_str(), value.value.as_str())).collect();
+    assert_eq!(values, [("quota", "5/min"), ("wait", "2s")]);
+    let back = fixture.file.roll_back(None).unwrap();
+    assert_eq!((back.from.as_deref(), back.to.as_deref(), back.modes()), (Some("2s"), None, None));
+    fixture.file.roll_back(None).unwrap();
+    assert_eq!(
+        (fixture.text("policy.yaml").as_str(), fixture.text("more.yaml").as_str()),
+        (POLICY, INCLUDED_POLICY)
+    );
+    let invalid = set("a", "quota", "8/mni").unwrap_err();
+    assert!(matches!(&invalid, PolicyFileError::Edit(EditError::Value(_))), "{invalid}");
+    assert_eq!(fixture.text("policy.yaml"), POLICY);
+}
+
+/// Two operators read the same value; the second change is refused and names the first one.
+#[test]
+fn change_of_another_value_than_expected_is_refused() {
+    let fixture = PolicyFolder::new();
+    let from = |value: &str, from: Option<&str>| RuleSetting {
+        from: ExpectedValue::Only(from.map(str::to_owned)),
+        ..setting("a", "quota", value)
+    };
+    fixture.file.clone().with_author("first").set(&from("8/min", Some("5/min"))).unwrap();
+    let after = fixture.text("policy.yaml");
+    let error = fixture.file.set(&from("9/min", Some("5/min"))).unwrap_err().to_string();
+    assert!(error.starts_with("`quota` of rule `a` is `8/min`, not `5/min` (change 1 of 20"), "{error}");
+    assert!(error.ends_with(", by first); check it, then set it again"), "{error}");
+    let wait = RuleSetting { from: ExpectedValue::Only(Some("1s".to_owned())), ..setting("a", "wait", "2s") };
+    assert_eq!(
+        fixture.file.set(&wait).unwrap_err().to_string(),
+        "`wait` of rule `a` is the default, not `1s`; check it, then set it again"
+    );
+    assert_eq!(fixture.text("policy.yaml"), after);
+    assert!(fixture.file.set(&from("9/min", Some("8/min"))).is_ok());
+    assert!(fixture.file.set(&RuleSetting { from: ExpectedValue::Only(None), ..wait }).is_ok());
+}
+
+/// Histories that an earlier version wrote have no key.
+#[test]
+fn history_without_keys_is_of_modes() {
+    let fixture = PolicyFolder::new();
+    fixture.set_mode("b", "enforce");
+    let path = fixture.folder.path().join("policy.yaml.changes");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains(r#""key":"mode","#), "{text}");
+    fs::write(&path, text.replace(r#""key":"mode","#, "")).unwrap();
+    assert_eq!(fixture.file.roll_back(None).unwrap().key, "mode");
+    assert_eq!(fixture.text("policy.yaml"), POLICY);
+}
+
 #[test]
 fn killed_writer_leaves_whole_policy_file() {
     for killed in [WriteStep::Prepared, WriteStep::HistoryWritten] {
@@ -102,7 +171,7 @@ fn killed_writer_leaves_whole_policy_file() {
         fixture.set_mode("a", "shadow");
         let before = fixture.text("policy.yaml");
         let stop = |step| if step == killed { Err(PolicyFileError::GatewayStopped) } else { Ok(()) };
-        let outcome = fixture.file.set_mode_in_steps("b", &"enforce".parse().unwrap(), stop);
+        let outcome = fixture.file.set_in_steps(&setting("b", "mode", "enforce"), stop);
         assert!(matches!(outcome, Err(PolicyFileError::GatewayStopped)));
         assert_eq!(fixture.text("policy.yaml"), before, "{killed:?}");
         assert!(fixture.file_names().contains(&".policy.yaml.new".to_owned()), "{killed:?}");
@@ -136,7 +205,7 @@ fn concurrent_edit_is_not_overwritten() {
         }
         Ok(())
     };
-    let outcome = fixture.file.set_mode_in_steps("a", &"off".parse().unwrap(), save);
+    let outcome = fixture.file.set_in_steps(&setting("a", "mode", "off"), save);
     let message = outcome.unwrap_err().to_string();
     assert!(
         message.ends_with("was changed in the meantime; check it, then edit it manually or try again"),
@@ -217,7 +286,7 @@ fn history_keeps_last_hundred_changes() {
     let mut history = ChangeHistory::read(&path).unwrap();
     let first = history.active_changes(|_| Ok(false)).unwrap().next().unwrap().clone();
     for id in 2..=105 {
-        let change = ModeChange { id, ..first.change.clone() };
+        let change = RuleChange { id, ..first.change.clone() };
         history.push(HistoryRecord { change, ..first.clone() });
     }
     history.prepare().unwrap().commit().unwrap();

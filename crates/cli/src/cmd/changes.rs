@@ -1,4 +1,4 @@
-//! `tidegate changes`: lists the changes of rule modes.
+//! `tidegate changes`: lists the changes of rules.
 
 use crate::{
     error::CliError,
@@ -8,7 +8,7 @@ use crate::{
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// List the changes made with `tidegate mode`, `tidegate rollback`, the API or the dashboard, newest first.
+/// List the changes made with `tidegate mode`, `set` and `rollback`, the API or the dashboard, newest first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ChangesArgs {
@@ -69,21 +69,19 @@ mod tests {
 
     #[test]
     fn report_has_one_line_per_change() {
-        let shadow = json!({ "mode": "shadow", "percent": null });
-        let tenth = json!({ "mode": "enforce", "percent": 10.0 });
         let response = json!({
             "last": 1,
             "changes": [
-                { "id": 3, "time": "2026-11-16T03:21:00.123456Z", "by": "api", "rule": "b", "from": tenth, "to": shadow,
-                  "file": "policy.yaml", "reverts": 2 },
-                { "id": 1, "time": "2026-11-16T03:20:00.123456Z", "by": "command line", "rule": "a", "from": shadow,
-                  "to": tenth, "file": "more.yaml", "reverts": null },
+                { "id": 3, "time": "2026-11-16T03:21:00.123456Z", "by": "api", "rule": "b", "key": "mode",
+                  "from": "enforce 10%", "to": "shadow", "file": "policy.yaml", "reverts": 2 },
+                { "id": 1, "time": "2026-11-16T03:20:00.123456Z", "by": "command line", "rule": "a", "key": "quota",
+                  "from": "5/min", "to": "8/min", "file": "more.yaml", "reverts": null },
             ],
         });
         assert_eq!(
             report(&response, Paint::Plain),
             "   3  2026-11-16 03:21:00  b: enforce 10 % → shadow, reverts change 2  (policy.yaml, by api)\n   \
-             1  2026-11-16 03:20:00  a: shadow → enforce 10 %  (more.yaml, by command line)\n\n\
+             1  2026-11-16 03:20:00  a: quota 5/min → 8/min  (more.yaml, by command line)\n\n\
              A rollback reverts change 1.\n"
         );
         assert_eq!(report(&json!({ "changes": [], "last": null }), Paint::Plain), "No changes yet.\n");

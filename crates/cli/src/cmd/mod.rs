@@ -14,6 +14,7 @@ mod mode;
 mod replay;
 mod rollback;
 mod serve;
+mod set;
 mod shadow;
 mod simulate;
 mod suggest;
@@ -53,6 +54,7 @@ enum CliCommand {
     Replay(replay::ReplayArgs),
     Rollback(rollback::RollbackArgs),
     Serve(serve::ServeArgs),
+    Set(set::SetArgs),
     Shadow(shadow::ShadowArgs),
     Simulate(simulate::SimulateArgs),
     Suggest(suggest::SuggestArgs),
@@ -77,6 +79,7 @@ pub(crate) fn run() -> Result<(), CliError> {
         Ok(Cli { command: CliCommand::Replay(args) }) => replay::run(&args),
         Ok(Cli { command: CliCommand::Rollback(args) }) => rollback::run(&args),
         Ok(Cli { command: CliCommand::Serve(args) }) => serve::run(&args),
+        Ok(Cli { command: CliCommand::Set(args) }) => set::run(&args),
         Ok(Cli { command: CliCommand::Shadow(args) }) => shadow::run(&args),
         Ok(Cli { command: CliCommand::Simulate(args) }) => simulate::run(&args),
         Ok(Cli { command: CliCommand::Suggest(args) }) => suggest::run(&args),

@@ -1,14 +1,13 @@
-//! `tidegate rollback`: reverts the last change of a mode.
+//! `tidegate rollback`: reverts the last change of a rule.
 
 use crate::{
     error::CliError,
-    promotion::{PolicyTarget, PolicyTargetArgs, confirm, describe_change},
+    promotion::{PolicyTarget, PolicyTargetArgs, confirm, describe_change, modes_of_change},
     terminal::{self, Paint, Tone},
 };
 use serde_json::Value;
-use tidegate_policy::model::RuleEnforcement;
 
-/// Revert the last change of a mode in the policy file.
+/// Revert the last change of a mode or a number in the policy file.
 ///
 /// Fails if the file was edited after that change. Repeated rollbacks revert one change after the other. Each rollback is
 /// recorded as a change too.
@@ -43,11 +42,8 @@ pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
         let history = target.changes()?;
         let is_last = |change: &&Value| change["id"] == history["last"];
         let last = history["changes"].as_array().and_then(|changes| changes.iter().find(is_last));
-        let mode = |value: &Value| {
-            let mode = value["mode"].as_str()?.parse().ok()?;
-            RuleEnforcement::new(mode, value["percent"].as_f64()).ok()
-        };
-        if let Some((change, from, to)) = last.and_then(|it| Some((it, mode(&it["to"])?, mode(&it["from"])?)))
+        if let Some(change) = last
+            && let Some((to, from)) = modes_of_change(change)
             && to.is_weaker_than(&from)
         {
             let rule = change["rule"].as_str().unwrap_or("?");

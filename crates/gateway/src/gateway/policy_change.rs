@@ -15,7 +15,7 @@ impl Gateway {
         let file = PolicyFile::new(path).with_author("api");
         let checked = file.clone().if_unchanged(self.policy.clone());
         let changed = run_blocking(move || match change {
-            PolicyChange::SetMode(rule, to) => checked.set_mode(&rule, &to),
+            PolicyChange::Set(setting) => checked.set(&setting),
             PolicyChange::RollBack(id) => checked.roll_back(id).map(ChangeResult::Changed),
         });
         let ChangeResult::Changed(change) = changed.await? else { return Ok(ChangeResult::Unchanged) };

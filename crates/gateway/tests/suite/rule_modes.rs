@@ -1,4 +1,4 @@
-//! Changes of rule modes through the admin API, and rollbacks.
+//! Changes of modes and numbers of rules through the admin API, and rollbacks.
 
 use crate::{
     admin_api::AdminGateway,
@@ -64,8 +64,9 @@ async fn mode_change_and_rollback_keep_counters() {
         ("id", json!(1)),
         ("by", json!("api")),
         ("rule", json!("watched")),
-        ("from", json!({ "mode": "shadow", "percent": null })),
-        ("to", json!({ "mode": "enforce", "percent": null })),
+        ("key", json!("mode")),
+        ("from", json!("shadow")),
+        ("to", json!("enforce")),
         ("file", json!("policy.yaml")),
         ("reverts", Value::Null),
     ] {
@@ -99,6 +100,125 @@ async fn mode_change_and_rollback_keep_counters() {
     assert_eq!(status, 409, "{nothing}");
     let changes = gateway.admin_json("/api/v1/changes").await;
     assert_eq!((changes["changes"].as_array().unwrap().len(), &changes["last"]), (2, &Value::Null));
+    gateway.stop().await;
+}
+
+/// A quota is changed while it runs: its counters stay, and the next request is decided by the new number.
+#[tokio::test]
+async fn number_change_keeps_counters_and_is_rolled_back() {
+    let server = TestBackend::start_echo().await;
+    let gateway = AdminGateway::start(&server, SHADOW_POLICY);
+    let before = gateway.policy_text();
+    let place = "/api/v1/rules/login/settings";
+    assert_eq!(
+        gateway.admin_json(place).await,
+        json!({ "rule": "login", "settings": [{ "key": "quota", "value": "100/h" }] })
+    );
+    let bob = "x-user: bob\r\n";
+    assert_eq!(gateway.get_with_header("/login", bob).await.status(), 200);
+    let body = json!({ "key": "quota", "value": "1/h", "from": "100/h" });
+    let (status, reply) = gateway.post_change(place, &body).await;
+    assert_eq!((status, &reply["changed"]), (200, &json!(true)), "{reply}");
+    let change = &reply["change"];
+    assert_eq!(
+        (&change["key"], &change["from"], &change["to"], &change["by"]),
+        (&json!("quota"), &json!("100/h"), &json!("1/h"), &json!("api"))
+    );
+    assert_eq!(gateway.policy_text(), before.replace("100/h", "1/h"));
+    assert_eq!(gateway.get_with_header("/login", bob).await.status(), 429, "the counters stay");
+
+    // Another operator has seen the old value.
+    let (status, reply) =
+        gateway.post_change(place, &json!({ "key": "quota", "value": "50/h", "from": "100/h" })).await;
+    let detail = reply["detail"].as_str().unwrap();
+    assert_eq!(status, 409, "{reply}");
+    assert!(detail.starts_with("`quota` of rule `login` is `1/h`, not `100/h` (change 1 of 20"), "{detail}");
+    let again = gateway.post_change(place, &json!({ "key": "quota", "value": "1/h" })).await;
+    assert_eq!(again, (200, json!({ "changed": false, "rule": "login", "key": "quota", "to": "1/h" })));
+    let wait = json!({ "key": "wait", "value": "1ms", "from": null });
+    assert_eq!(gateway.post_change(place, &wait).await.0, 200);
+    assert!(
+        gateway.policy_text().contains("{ name: login, wait: 1ms, key: user,"),
+        "{}",
+        gateway.policy_text()
+    );
+    for reverted in [2, 1] {
+        let (status, back) = gateway.post_change("/api/v1/rollback", &json!({})).await;
+        assert_eq!((status, &back["change"]["reverts"]), (200, &json!(reverted)), "{back}");
+    }
+    assert_eq!(gateway.policy_text(), before);
+    gateway.stop().await;
+}
+
+/// A preview counts what the rule would have done to the recorded requests, and changes nothing.
+#[tokio::test]
+async fn preview_reports_what_a_number_would_have_done() {
+    let server = TestBackend::start_echo().await;
+    let policy = SHADOW_POLICY.replace("denials: 100", "denials: 100, history: 100");
+    let gateway = AdminGateway::start(&server, &policy);
+    let before = gateway.policy_text();
+    let place = "/api/v1/rules/login/preview";
+    let body = json!({ "key": "quota", "value": "2/h" });
+    let (status, reply) = gateway.post_change(place, &body).await;
+    assert_eq!(status, 409, "{reply}");
+    assert!(reply["detail"].as_str().unwrap().contains("observe: { history: 100000 }"), "{reply}");
+    for user in ["bob", "bob", "bob", "bob", "ann"] {
+        let user = format!("x-user: {user}\r\n");
+        assert_eq!(gateway.get_with_header("/login", &user).await.status(), 200);
+    }
+    let (status, reply) = gateway.post_change(place, &body).await;
+    assert_eq!(status, 200, "{reply}");
+    for (member, expected) in [
+        ("from", json!("100/h")),
+        ("to", json!("2/h")),
+        ("share", json!(1.0)),
+        ("requests", json!(5)),
+        ("before", json!({ "requests": 5, "delayed": 0, "denied": 0, "shadow-denied": 0 })),
+        ("after", json!({ "requests": 5, "delayed": 0, "denied": 2, "shadow-denied": 0 })),
+        ("keys", json!([{ "key": "bob", "newly-denied": 2, "no-longer-denied": 0 }])),
+    ] {
+        assert_eq!(reply[member], expected, "{member}");
+    }
+    assert_eq!(gateway.policy_text(), before);
+    assert_eq!(
+        gateway.get_with_header("/login", "x-user: bob\r\n").await.status(),
+        200,
+        "nothing is changed"
+    );
+    let invalid = gateway.post_change(place, &json!({ "key": "quota", "value": "2/hh" })).await;
+    assert_eq!(invalid.0, 422, "{}", invalid.1);
+    let unknown = gateway.post_change("/api/v1/rules/lgoin/preview", &body).await;
+    assert_eq!(unknown.0, 404, "{}", unknown.1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn rejected_number_change_names_the_reason() {
+    let server = TestBackend::start_echo().await;
+    let gateway = AdminGateway::start(&server, SHADOW_POLICY);
+    let before = gateway.policy_text();
+    let place = "/api/v1/rules/login/settings";
+    let valid = r#"{"key":"quota","value":"5/s"}"#;
+    assert_eq!(gateway.admin_request_with_header("POST", place, "", valid).await.status(), 401);
+    assert_eq!(gateway.admin_request_with_header("GET", place, "", "").await.status(), 401);
+    assert_eq!(gateway.admin_request("GET", "/api/v1/rules/lgoin/settings", "").await.status(), 404);
+    for (path, body, status, detail) in [
+        ("/api/v1/rules/lgoin/settings", valid, 404, "did you mean `login`?"),
+        (place, r#"{"key":"quota"}"#, 400, "`value` is missing"),
+        (place, r#"{"key":"quota","value":5}"#, 400, "`value` is not a string"),
+        (place, r#"{"key":"quota","value":"5/s","from":5}"#, 400, "`from` is not a string"),
+        (place, r#"{"key":"mode","value":"off"}"#, 400, "use `/api/v1/rules/login/mode` for the mode"),
+        (place, r#"{"key":"match","value":"/"}"#, 422, "`match` cannot be set"),
+        (place, r#"{"key":"queue.max","value":"5"}"#, 422, "rule `login` has no `queue.max`"),
+        (place, r#"{"key":"quota","value":"5/mni"}"#, 422, "policy.yaml:"),
+        (place, r#"{"key":"quota","value":"-5/s"}"#, 422, "policy.yaml:"),
+        (place, r#"{"key":"quota","value":"5/s\n  - x"}"#, 422, "control character"),
+    ] {
+        let response = gateway.admin_request("POST", path, body).await;
+        assert_eq!(response.status(), status, "{body} {}", response.body);
+        assert!(response.body.contains(detail), "{}", response.body);
+    }
+    assert_eq!(gateway.policy_text(), before);
     gateway.stop().await;
 }
 

@@ -1,17 +1,18 @@
-//! Changes the mode of a rule in the text of a policy, and leaves every other byte unchanged.
+//! Changes one value of a rule in the text of a policy, and leaves every other byte unchanged.
 //!
 //! ```text
-//!   name of a rule ──▶ its position in its file ──▶ one splice ──▶ parse again: the same policy except for that mode
+//!   name of a rule ──▶ its position in its file ──▶ one splice ──▶ parse again: the same tree except for that value
 //! ```
 //!
 //! This module writes no files; the caller writes the new content.
 
 mod splice;
+mod value;
 
 use crate::{
-    model::{Policy, RuleEnforcement},
+    model::Policy,
     problem::Problems,
-    source::{FileSource, PolicyFormat, SpannedError, SyntaxNode, SyntaxValue},
+    source::{FileSource, PolicyFormat, Sources, SpannedError, SyntaxNode, SyntaxValue},
 };
 use std::{
     cell::RefCell,
@@ -20,35 +21,69 @@ use std::{
     path::{Path, PathBuf},
 };
 use tidegate_core::suggest;
+use value::{KeyPath, find_value, list_values, template_of, without_value};
 
-/// A change of the mode of a rule: the file and the bytes to replace.
+/// The keys of a rule that an edit can change, and what is below them: the mode, and what has numbers.
+const EDITABLE_KEYS: [&str; 19] = [
+    "mode",
+    "quota",
+    "quotas",
+    "tiers",
+    "cost",
+    "settle",
+    "bandwidth",
+    "adaptive",
+    "breaker",
+    "ban",
+    "wait",
+    "queue",
+    "capacity",
+    "prefetch",
+    "priority",
+    "schedule",
+    "scale",
+    "shed",
+    "while-failing",
+];
+
+/// A change of one value of a rule: the file and the bytes to replace.
 ///
 /// ```
 /// use std::path::Path;
-/// use tidegate_policy::edit::ModeEdit;
+/// use tidegate_policy::edit::RuleEdit;
 ///
 /// let files = |_: &Path| Ok(b"rules:\n  - name: login  # ask Ann\n    quota: 5/min\n".to_vec());
-/// let edit = ModeEdit::prepare("policy.yaml", &files, "login", &"enforce 10%".parse()?)?;
+/// let edit = RuleEdit::prepare("policy.yaml", &files, "login", "quota", "8/min")?;
+/// assert_eq!(edit.old_value.as_deref(), Some("5/min"));
 /// assert_eq!(
 ///     String::from_utf8_lossy(&edit.new_content()),
-///     "rules:\n  - name: login  # ask Ann\n    mode: enforce 10%\n    quota: 5/min\n",
+///     "rules:\n  - name: login  # ask Ann\n    quota: 8/min\n",
 /// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct ModeEdit {
+pub struct RuleEdit {
     /// The file that contains the rule: the policy file, or one that it includes.
     pub file: PathBuf,
     /// The current content of that file.
     pub old_content: Vec<u8>,
-    /// The change; `None` if the rule already has that mode.
+    /// The change; `None` if the policy would be the same.
     pub splice: Option<Splice>,
-    /// The current mode of the rule.
-    pub old_mode: RuleEnforcement,
-    /// The new mode of the rule.
-    pub new_mode: RuleEnforcement,
+    /// The current value: that of the rule, or else that of its template; `None` if the default applies.
+    pub old_value: Option<String>,
     /// The current policy.
     pub policy: Policy,
+    /// The policy with the change.
+    pub new_policy: Policy,
+}
+
+/// A value of a rule that an edit can change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleValue {
+    /// The key: `quota`, or `tiers.quotas.gold`.
+    pub key: String,
+    /// The value, as in the file.
+    pub value: String,
 }
 
 /// A replacement of bytes in a file.
@@ -62,7 +97,7 @@ pub struct Splice {
     pub inserted: String,
 }
 
-/// The reason why a mode cannot be changed.
+/// The reason why a value cannot be changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {
@@ -77,58 +112,98 @@ pub enum EditError {
         /// A similar name that exists.
         suggestion: Option<String>,
     },
-    /// The mode cannot be changed at this position without other changes.
+    /// The key is not one that an edit can change, or the rule does not have it.
+    #[error("{0}")]
+    Key(String),
+    /// The policy would be invalid with this value.
+    #[error("{0}")]
+    Value(Problems),
+    /// The value cannot be changed at this position without other changes.
     #[error("{0}")]
     Unsupported(Problems),
 }
 
-impl ModeEdit {
-    /// Plans the change of the mode of a rule. The result is parsed again, and equals the policy except for the mode.
+/// The file of a rule, and what it contains.
+struct RuleSource<'a> {
+    root: &'a SyntaxNode,
+    /// The node of the rule.
+    node: &'a SyntaxNode,
+    index: usize,
+    format: PolicyFormat,
+    /// The text of the file, without a byte order mark.
+    text: &'a str,
+    file: &'a Path,
+}
+
+impl RuleEdit {
+    /// Plans the change of a value. The result is parsed again, and its tree equals the current one except for that value.
     pub fn prepare(
         path: impl AsRef<Path>,
         files: &dyn FileSource,
         rule: &str,
-        new_mode: &RuleEnforcement,
+        key: &str,
+        value: &str,
     ) -> Result<Self, EditError> {
         let path = path.as_ref();
         let recorded = RecordingFiles { files, contents: RefCell::default() };
         let (policy, root, sources) =
             Policy::read_with_sources(path, &recorded).map_err(EditError::Policy)?;
-        let Some((index, found)) = policy.rules.iter().enumerate().find(|(_, found)| found.name == rule)
-        else {
-            let names = policy.rules.iter().map(|rule| rule.name.as_str());
-            let suggestion = suggest::closest(rule, names).map(str::to_owned);
-            return Err(EditError::NoRule { name: rule.to_owned(), suggestion });
-        };
-        let unsupported = |at| {
-            let problem = format!("cannot change the mode of rule `{rule}` here without other changes");
-            let fault = SpannedError::new(at, problem, format!("write `mode: {new_mode}` manually"));
+        let key_path = KeyPath::parse(key)?;
+        let source = RuleSource::find(&policy, &root, &sources, rule)?;
+        let unsupported = || {
+            let problem = format!("cannot change `{key}` of rule `{rule}` here without other changes");
+            let fix = format!("write `{key}: {value}` manually");
+            let fault = SpannedError::new(source.node.span, problem, fix);
             EditError::Unsupported(Problems::from_errors(vec![fault], &sources))
         };
-        let node = rule_nodes(&root).get(index).copied();
-        let Some((node, source)) = node.and_then(|node| Some((node, sources.file(node.span)?))) else {
-            return Err(unsupported(root.span));
-        };
-        let edit = Self {
-            file: source.path.clone(),
-            old_content: recorded.get(&source.path).unwrap_or_default(),
-            splice: None,
-            old_mode: found.enforcement.clone(),
-            new_mode: new_mode.clone(),
-            policy: policy.clone(),
-        };
-        if edit.old_mode == edit.new_mode {
-            return Ok(edit);
+        if value.chars().any(char::is_control) {
+            return Err(EditError::Key(format!("`{key}` has a control character; remove it")));
         }
-        let format = PolicyFormat::from_path(&source.path).unwrap_or(PolicyFormat::Yaml);
+        let mode = || {
+            (key == "mode").then(|| policy.rules.get(source.index).map(|rule| rule.enforcement.to_string()))
+        };
+        let old_value = source.value_of(&key_path).or_else(|| mode().flatten());
+        let old_content = recorded.get(source.file).unwrap_or_default();
+        let edit = Self {
+            file: source.file.to_owned(),
+            old_content,
+            splice: None,
+            old_value,
+            policy: policy.clone(),
+            new_policy: Policy::default(),
+        };
+        let splices = splice::find_splices(source.text, source.format, source.node, &key_path, value);
+        if splices.is_empty() && key_path.top_level().is_none() {
+            return Err(source.unknown_key(rule, &key_path));
+        }
         // The parsed text has no byte order mark.
         let mark = edit.old_content.len().saturating_sub(source.text.len());
-        let splices = splice::find_splices(&source.text, format, node, &new_mode.to_string()).into_iter();
-        let mut edits =
-            splices.map(|splice| edit.with_splice(Splice { offset: splice.offset + mark, ..splice }));
-        edits
-            .find(|edit| edit.changes_only_mode(path, &recorded, index))
-            .ok_or_else(|| unsupported(node.span))
+        let expected = without_value(&root, source.index, &key_path);
+        let mut problems = None;
+        for splice in splices {
+            let edit = edit.with_splice(Splice { offset: splice.offset + mark, ..splice });
+            let files = |requested: &Path| match requested == edit.file {
+                true => Ok(edit.new_content()),
+                false => recorded.get(requested).ok_or_else(|| io::ErrorKind::NotFound.into()),
+            };
+            // A value that is no text in this notation may break the syntax; another notation follows.
+            let Ok((tree, sources)) = Policy::read_tree(path, &files) else { continue };
+            let is_only_change = without_value(&tree, source.index, &key_path) == expected;
+            let new_node = rule_node(&tree, source.index);
+            let is_set =
+                new_node.and_then(|node| find_value(node, &key_path)).is_some_and(|new| new == value);
+            if !is_only_change || !is_set {
+                continue;
+            }
+            match Policy::from_root(&tree, &sources) {
+                Ok(new_policy) if new_policy == policy => {
+                    return Ok(Self { splice: None, new_policy, ..edit });
+                }
+                Ok(new_policy) => return Ok(Self { new_policy, ..edit }),
+                Err(found) => problems = problems.or(Some(found)),
+            }
+        }
+        Err(problems.map_or_else(unsupported, EditError::Value))
     }
 
     /// The content of the file with the change.
@@ -142,18 +217,74 @@ impl ModeEdit {
     fn with_splice(&self, splice: Splice) -> Self {
         Self { splice: Some(splice), ..self.clone() }
     }
+}
 
-    /// Whether the new content equals the policy except for the mode of this rule.
-    fn changes_only_mode(&self, path: &Path, recorded: &RecordingFiles<'_>, index: usize) -> bool {
-        let files = |requested: &Path| match requested == self.file {
-            true => Ok(self.new_content()),
-            false => recorded.get(requested).ok_or_else(|| io::ErrorKind::NotFound.into()),
+impl RuleValue {
+    /// The values of a rule that an edit can change: its own, and those of its template.
+    pub fn read_all(
+        path: impl AsRef<Path>,
+        files: &dyn FileSource,
+        rule: &str,
+    ) -> Result<Vec<Self>, EditError> {
+        let (policy, root, sources) =
+            Policy::read_with_sources(path.as_ref(), files).map_err(EditError::Policy)?;
+        Ok(RuleSource::find(&policy, &root, &sources, rule)?.values())
+    }
+}
+
+impl<'a> RuleSource<'a> {
+    fn find(
+        policy: &Policy,
+        root: &'a SyntaxNode,
+        sources: &'a Sources,
+        rule: &str,
+    ) -> Result<Self, EditError> {
+        let no_rule = || {
+            let names = policy.rules.iter().map(|rule| rule.name.as_str());
+            let suggestion = suggest::closest(rule, names).map(str::to_owned);
+            EditError::NoRule { name: rule.to_owned(), suggestion }
         };
-        let mut expected = self.policy.clone();
-        if let Some(rule) = expected.rules.get_mut(index) {
-            rule.enforcement = self.new_mode.clone();
+        let index = policy.rules.iter().position(|found| found.name == rule).ok_or_else(no_rule)?;
+        let node = rule_node(root, index).ok_or_else(no_rule)?;
+        let source = sources.file(node.span).ok_or_else(no_rule)?;
+        let format = PolicyFormat::from_path(&source.path).unwrap_or(PolicyFormat::Yaml);
+        Ok(Self { root, node, index, format, text: &source.text, file: &source.path })
+    }
+
+    /// The value of the rule, or else of its template.
+    fn value_of(&self, key: &KeyPath<'_>) -> Option<String> {
+        let of_template = || find_value(template_of(self.root, self.node, key.first())?, key);
+        find_value(self.node, key).or_else(of_template).map(str::to_owned)
+    }
+
+    fn values(&self) -> Vec<RuleValue> {
+        let mut values = Vec::new();
+        for key in EDITABLE_KEYS {
+            let template = || template_of(self.root, self.node, key);
+            list_values(self.node, key, &mut values);
+            if values.last().is_none_or(|last: &RuleValue| KeyPath::split(&last.key).first() != key)
+                && let Some(template) = template()
+            {
+                list_values(template, key, &mut values);
+            }
         }
-        Policy::read(path, &files).is_ok_and(|policy| policy == expected)
+        values
+    }
+
+    fn unknown_key(&self, rule: &str, path: &KeyPath<'_>) -> EditError {
+        let key = path.text();
+        if self.value_of(path).is_some() {
+            let problem = format!("`{key}` of rule `{rule}` is in its template, which other rules may use");
+            return EditError::Key(format!("{problem}; change it in the file"));
+        }
+        let values = self.values();
+        let names: Vec<&str> = values.iter().map(|value| value.key.as_str()).collect();
+        let fix = match (suggest::closest(key, names.iter().copied()), names.is_empty()) {
+            (Some(near), _) => format!("did you mean `{near}`?"),
+            (None, true) => "add it to the file".to_owned(),
+            (None, false) => format!("it has {}; add others to the file", names.join(", ")),
+        };
+        EditError::Key(format!("rule `{rule}` has no `{key}`; {fix}"))
     }
 }
 
@@ -172,14 +303,24 @@ impl Splice {
     }
 }
 
-/// The nodes of the rules of a tree, in order.
-fn rule_nodes(root: &SyntaxNode) -> Vec<&SyntaxNode> {
-    let SyntaxValue::Map(entries) = &root.value else { return Vec::new() };
-    match entries.iter().find(|(name, _)| name.text == "rules").map(|(_, node)| node) {
-        None => Vec::new(),
-        Some(SyntaxNode { value: SyntaxValue::List(items), .. }) => items.iter().collect(),
-        Some(only) => vec![only],
+/// The node of a rule in a tree, by its index.
+fn rule_node(root: &SyntaxNode, index: usize) -> Option<&SyntaxNode> {
+    let SyntaxValue::Map(entries) = &root.value else { return None };
+    let (_, rules) = entries.iter().find(|(name, _)| name.text == "rules")?;
+    match &rules.value {
+        SyntaxValue::List(items) => items.get(index),
+        _ => Some(rules).filter(|_| index == 0),
     }
+}
+
+fn rule_node_mut(root: &mut SyntaxNode, index: usize) -> Option<&mut SyntaxNode> {
+    let SyntaxValue::Map(entries) = &mut root.value else { return None };
+    let (_, rules) = entries.iter_mut().find(|(name, _)| name.text == "rules")?;
+    if !matches!(rules.value, SyntaxValue::List(_)) {
+        return Some(rules).filter(|_| index == 0);
+    }
+    let SyntaxValue::List(items) = &mut rules.value else { return None };
+    items.get_mut(index)
 }
 
 /// Records the content of each file, so that a second read returns the same.

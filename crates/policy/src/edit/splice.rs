@@ -1,45 +1,74 @@
-//! Finds the replacement that sets a mode: of the existing value, or after the name of the rule.
+//! Finds the replacement that sets a value: of the existing value, or after the name of the rule.
 
-use super::Splice;
+use super::{
+    Splice,
+    value::{KeyPath, find_node, scalar},
+};
 use crate::source::{PolicyFormat, SyntaxKey, SyntaxNode, SyntaxValue, line_and_column};
 
 /// Returns candidate replacements, best first. The caller must check that the result parses to the expected policy.
-pub(super) fn find_splices(text: &str, format: PolicyFormat, rule: &SyntaxNode, mode: &str) -> Vec<Splice> {
+pub(super) fn find_splices(
+    text: &str,
+    format: PolicyFormat,
+    rule: &SyntaxNode,
+    key: &KeyPath<'_>,
+    value: &str,
+) -> Vec<Splice> {
     let SyntaxValue::Map(entries) = &rule.value else { return Vec::new() };
-    let entry = |key: &str| entries.iter().find(|(name, _)| name.text == key);
-    match (entry("mode"), entry("name")) {
-        (Some((_, value)), _) => replace_value(text, format, value, mode),
-        (None, Some(name)) => insert_after_name(text, format, rule, name, mode),
-        (None, None) => Vec::new(),
+    let name = entries.iter().find(|(name, _)| name.text == "name");
+    match (find_node(rule, key), key.top_level(), name) {
+        (Some(node), _, _) => replace_value(text, format, node, value),
+        (None, Some(key), Some(name)) => {
+            let mut notations = [Notation::Text, Notation::Plain, Notation::Quoted];
+            if value.parse::<f64>().is_ok() {
+                notations.swap(0, 1);
+            }
+            let insert = |notation| insert_after_name(text, format, rule, name, (key, value, notation));
+            notations.into_iter().flat_map(insert).collect()
+        }
+        (None, _, _) => Vec::new(),
     }
 }
 
-/// Replaces the existing value, and keeps its quotes.
-fn replace_value(text: &str, format: PolicyFormat, value: &SyntaxNode, mode: &str) -> Vec<Splice> {
-    let current = text.get(value.span.start..value.span.end).unwrap_or_default();
-    let (SyntaxValue::Text(old_mode), whole) = (&value.value, current.trim_end()) else { return Vec::new() };
+/// How an inserted value is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Notation {
+    /// As the texts of the rule are.
+    Text,
+    /// Without quotes: a number, or a text of YAML.
+    Plain,
+    /// In double quotes.
+    Quoted,
+}
+
+/// Replaces the existing value, and keeps its quotes if it can.
+fn replace_value(text: &str, format: PolicyFormat, node: &SyntaxNode, value: &str) -> Vec<Splice> {
+    let whole = text.get(node.span.start..node.span.end).unwrap_or_default().trim_end();
+    let Some(old_value) = scalar(node) else { return Vec::new() };
     let splice = |removed: &str, inserted: String| Splice {
-        offset: value.span.start,
+        offset: node.span.start,
         removed: removed.to_owned(),
         inserted,
     };
     let Some(quote) = whole.chars().next().filter(|first| matches!(first, '"' | '\'')) else {
-        let is_plain = format == PolicyFormat::Yaml && (whole == old_mode || whole.starts_with('*'));
-        return is_plain.then(|| splice(whole, mode.to_owned())).into_iter().collect();
+        let is_plain = whole == old_value || format == PolicyFormat::Yaml && whole.starts_with('*');
+        let candidates = [value.to_owned(), format!("\"{value}\"")];
+        return candidates.into_iter().filter(|_| is_plain).map(|new| splice(whole, new)).collect();
     };
     // The span of the value may include a comment after it.
     let closed = whole.get(1..).and_then(|rest| whole.get(..rest.find(quote)? + 2));
     let candidates = closed.into_iter().chain(Some(whole).filter(|whole| whole.ends_with(quote)));
-    candidates.map(|removed| splice(removed, format!("{quote}{mode}{quote}"))).collect()
+    let quoted = candidates.flat_map(|removed| [(removed, quote), (removed, '"')]);
+    quoted.map(|(removed, quote)| splice(removed, format!("{quote}{value}{quote}"))).collect()
 }
 
-/// Inserts the mode after the name, in the same style.
+/// Inserts a key after the name, in the same style.
 fn insert_after_name(
     text: &str,
     format: PolicyFormat,
     rule: &SyntaxNode,
     name: &(SyntaxKey, SyntaxNode),
-    mode: &str,
+    new: (&str, &str, Notation),
 ) -> Vec<Splice> {
     let (key, value) = name;
     let end =
@@ -49,7 +78,7 @@ fn insert_after_name(
         return Vec::new();
     };
     let lead = text.get(from..key.span.start).unwrap_or_default();
-    let entry = format_entry(text, format, name, mode);
+    let entry = format_entry(text, format, name, new);
     let put = |at: usize, put: String| Splice { offset: at, removed: String::new(), inserted: put };
     if !text.get(rule.span.start..).unwrap_or_default().starts_with('{') {
         // A new line after that of the name.
@@ -77,18 +106,18 @@ fn insert_after_name(
     }
 }
 
-/// Formats `mode: shadow` in the style of the name.
+/// Formats `quota: 5/min` in the style of the name.
 fn format_entry(
     text: &str,
     format: PolicyFormat,
     (key, value): &(SyntaxKey, SyntaxNode),
-    mode: &str,
+    (new_key, new_value, notation): (&str, &str, Notation),
 ) -> String {
     let first = |at: usize| text.get(at..).and_then(|text| text.chars().next());
     let quote = |at: usize| first(at).filter(|first| matches!(first, '"' | '\''));
     let name = match quote(key.span.start) {
-        Some(quote) => format!("{quote}mode{quote}"),
-        None => "mode".to_owned(),
+        Some(quote) => format!("{quote}{new_key}{quote}"),
+        None => new_key.to_owned(),
     };
     let between = text.get(key.span.end..value.span.start).unwrap_or_default();
     let sign = if format == PolicyFormat::Toml { '=' } else { ':' };
@@ -99,11 +128,13 @@ fn format_entry(
         (false, PolicyFormat::Toml) => " = ",
         (false, PolicyFormat::Yaml | PolicyFormat::Json) => ": ",
     };
-    let quote = match (format, quote(value.span.start)) {
-        (PolicyFormat::Yaml, quote) if name == "mode" || quote.is_none() => String::new(),
-        (_, quote) => quote.unwrap_or('"').to_string(),
+    let quote = match (notation, format, quote(value.span.start)) {
+        (Notation::Plain, _, _) => String::new(),
+        (Notation::Quoted, _, _) => '"'.to_string(),
+        (Notation::Text, PolicyFormat::Yaml, quote) if name == new_key || quote.is_none() => String::new(),
+        (Notation::Text, _, quote) => quote.unwrap_or('"').to_string(),
     };
-    format!("{name}{between}{quote}{mode}{quote}")
+    format!("{name}{between}{quote}{new_value}{quote}")
 }
 
 /// Returns the end of the line of this byte, and the line ending of the text.

@@ -25,6 +25,7 @@ pub use matching::is_host;
 pub use path::is_path;
 pub(crate) use policy::POLICY;
 pub(crate) use rule::RULE;
+pub(crate) use template::QUOTA_KEYS;
 pub use upstream::is_upstream_url;
 pub(crate) use values::{ValueError, default_keyword, keyword_names, parse_bandwidth_rate, write_keyword};
 
@@ -67,9 +68,15 @@ impl Policy {
         path: &Path,
         files: &dyn FileSource,
     ) -> Result<(Self, SyntaxNode, Sources), Problems> {
+        let (root, sources) = Self::read_tree(path, files)?;
+        Self::from_root(&root, &sources).map(|policy| (policy, root, sources))
+    }
+
+    /// Reads the syntax tree of a policy file and of the files that it includes.
+    pub(crate) fn read_tree(path: &Path, files: &dyn FileSource) -> Result<(SyntaxNode, Sources), Problems> {
         let mut sources = Sources::default();
         match include::load(path, files, &mut sources) {
-            Ok(root) => Self::from_root(&root, &sources).map(|policy| (policy, root, sources)),
+            Ok(root) => Ok((root, sources)),
             Err(faults) => Err(Problems::from_errors(faults, &sources)),
         }
     }
@@ -89,7 +96,8 @@ impl Policy {
         }
     }
 
-    fn from_root(root: &SyntaxNode, sources: &Sources) -> Result<Self, Problems> {
+    /// Reads a policy from its syntax tree.
+    pub(crate) fn from_root(root: &SyntaxNode, sources: &Sources) -> Result<Self, Problems> {
         let mut reader = PolicyReader {
             sources,
             errors: Vec::new(),

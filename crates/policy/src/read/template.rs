@@ -10,7 +10,7 @@ use crate::{
 use std::collections::HashMap;
 
 /// The keys that exclude each other: a rule that sets one takes none of them from its template.
-const QUOTA_KEYS: [&str; 3] = ["quota", "quotas", "tiers"];
+pub(crate) const QUOTA_KEYS: [&str; 3] = ["quota", "quotas", "tiers"];
 
 /// Collects the templates of a tree by name.
 pub(super) fn collect_templates(root: &SyntaxNode) -> HashMap<&str, &SyntaxNode> {

@@ -1,4 +1,4 @@
-//! Changes of the mode of a rule leave the remaining text unchanged.
+//! Changes of a value of a rule leave the remaining text unchanged.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, io, path::Path};
 use tidegate_core::Percent;
 use tidegate_policy::{
     Policy, PolicyFormat,
-    edit::{EditError, ModeEdit},
+    edit::{EditError, RuleEdit, RuleValue},
     model::RuleEnforcement,
 };
 use tidegate_rule::Mode;
@@ -15,20 +15,24 @@ use tidegate_testkit::strategy::runner_with_cases;
 
 type TestFiles = BTreeMap<&'static str, Vec<u8>>;
 
-fn edit(disk: &TestFiles, main: &str, rule: &str, to: &str) -> Result<ModeEdit, EditError> {
+fn edit(disk: &TestFiles, main: &str, rule: &str, key: &str, to: &str) -> Result<RuleEdit, EditError> {
     let files = |path: &Path| {
         let name = path.to_str().unwrap_or_default();
         disk.get(name).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     };
-    ModeEdit::prepare(main, &files, rule, &to.parse().unwrap())
+    RuleEdit::prepare(main, &files, rule, key, to)
 }
 
-/// The text with another mode for rule `a`, or the error.
-fn edit_mode(name: &'static str, text: &str, to: &str) -> String {
-    match edit(&TestFiles::from([(name, text.as_bytes().to_vec())]), name, "a", to) {
+/// The text with another value for rule `a`, or the error.
+fn edit_key(name: &'static str, text: &str, key: &str, to: &str) -> String {
+    match edit(&TestFiles::from([(name, text.as_bytes().to_vec())]), name, "a", key, to) {
         Ok(edit) => String::from_utf8(edit.new_content()).unwrap(),
         Err(error) => format!("error: {error}"),
     }
+}
+
+fn edit_mode(name: &'static str, text: &str, to: &str) -> String {
+    edit_key(name, text, "mode", to)
 }
 
 #[test]
@@ -199,6 +203,150 @@ fn mode_edit_keeps_formatting() {
 }
 
 #[test]
+fn edit_changes_numbers_in_their_notation() {
+    let cases = [
+        (
+            "p.yaml",
+            "rules:\n  - name: a\n    quota: 5/min   # as agreed\n",
+            "quota",
+            "200/min burst 20",
+            "rules:\n  - name: a\n    quota: 200/min burst 20   # as agreed\n",
+        ),
+        (
+            "p.yaml",
+            "rules: [{ name: a, quotas: [5/min, '100/h'] }]",
+            "quotas.1",
+            "200/h",
+            "rules: [{ name: a, quotas: [5/min, '200/h'] }]",
+        ),
+        (
+            "p.yaml",
+            "rules:\n- name: a\n  tiers:\n    key: header x-plan\n    quotas: { gold: 9/s, v1.2: 5/s }\n    default: 1/s\n",
+            "tiers.quotas.v1.2",
+            "6/s",
+            "rules:\n- name: a\n  tiers:\n    key: header x-plan\n    quotas: { gold: 9/s, v1.2: 6/s }\n    default: 1/s\n",
+        ),
+        (
+            "p.json",
+            r#"{"rules":[{"name":"a","quota":"5/min","capacity":1000}]}"#,
+            "capacity",
+            "2000",
+            r#"{"rules":[{"name":"a","quota":"5/min","capacity":2000}]}"#,
+        ),
+        (
+            "p.json",
+            r#"{"rules":[{"name":"a","quota":"5/min","capacity":1000}]}"#,
+            "capacity",
+            "16MB",
+            r#"{"rules":[{"name":"a","quota":"5/min","capacity":"16MB"}]}"#,
+        ),
+        (
+            "p.toml",
+            "[[rules]]\nname = 'a'\nquota = '5/min'\n[rules.queue]\nmax = 10\n",
+            "queue.max",
+            "20",
+            "[[rules]]\nname = 'a'\nquota = '5/min'\n[rules.queue]\nmax = 20\n",
+        ),
+        (
+            "p.toml",
+            "[[rules]]\nname = 'a'\nquota = '5/min'\n",
+            "capacity",
+            "2000",
+            "[[rules]]\nname = 'a'\ncapacity = 2000\nquota = '5/min'\n",
+        ),
+        // The value of the rule replaces that of its template.
+        (
+            "p.yaml",
+            "templates: { t: { quota: 5/min } }\nrules: [{ name: a, use: t }, { name: b, use: t }]",
+            "quota",
+            "6/min",
+            "templates: { t: { quota: 5/min } }\nrules: [{ name: a, quota: 6/min, use: t }, { name: b, use: t }]",
+        ),
+        (
+            "p.yaml",
+            "rules: [{ name: b, quota: &q 5/min }, { name: a, quota: *q }]",
+            "quota",
+            "6/min",
+            "rules: [{ name: b, quota: &q 5/min }, { name: a, quota: 6/min }]",
+        ),
+    ];
+    for (name, before, key, to, after) in cases {
+        assert_eq!(edit_key(name, before, key, to), after, "{before}");
+    }
+    let edited = |text: &'static str, key, to| {
+        edit(&TestFiles::from([("p.yaml", text.as_bytes().to_vec())]), "p.yaml", "a", key, to).unwrap()
+    };
+    let template = "templates: { t: { quota: 5/min } }\nrules: [{ name: a, use: t }]";
+    let unchanged = edited(template, "quota", "5/min");
+    assert_eq!((unchanged.old_value.as_deref(), unchanged.splice), (Some("5/min"), None));
+    let added = edited("rules: [{ name: a, quota: 5/min }]", "wait", "2s");
+    assert_eq!((added.old_value, added.splice.unwrap().inserted.as_str()), (None, ", wait: 2s"));
+}
+
+#[test]
+fn rejected_edit_names_the_reason() {
+    let text = "rules:\n  - { name: a, quota: &q 5/min, queue: 10 }\n  - { name: b, tiers: { key: ip, quotas: { x: 1/s }, default: *q } }\n";
+    for (key, to, expected) in [
+        ("match", "/x", "`match` cannot be set; use one of mode, quota, quotas, tiers,"),
+        ("quoat", "1/s", "`quoat` cannot be set; did you mean `quota`?"),
+        ("", "1/s", "`` cannot be set; use one of"),
+        ("queue.max", "5", "rule `a` has no `queue.max`; it has quota, queue; add others to the file"),
+        ("queue.", "5", "rule `a` has no `queue.`; did you mean `queue`?"),
+        (
+            "quota",
+            "9/min",
+            "p.yaml:2:5: cannot change `quota` of rule `a` here without other changes; write `quota: 9/min` manually",
+        ),
+        ("queue", "-1", "p.yaml:2:40: "),
+        ("wait", "2s\n    mode: off", "`wait` has a control character; remove it"),
+        ("wait", "2s, mode: off", "p.yaml:"),
+        ("wait", "\"", "p.yaml:"),
+    ] {
+        let message = edit_key("p.yaml", text, key, to);
+        let message = message.strip_prefix("error: ").unwrap_or_else(|| panic!("{key} {message}"));
+        assert!(message.starts_with(expected), "{key} {to}\n{message}");
+    }
+    let message = edit_key("p.yaml", text, "match", "/x");
+    assert!(message.ends_with("while-failing, or edit the file"), "{message}");
+    let template =
+        "templates: { t: { queue: { max: 5 } } }\nrules: [{ name: a, use: t, deny: 192.0.2.0/24 }]";
+    assert_eq!(
+        edit_key("p.yaml", template, "queue.max", "6"),
+        "error: `queue.max` of rule `a` is in its template, which other rules may use; change it in the file"
+    );
+    assert_eq!(
+        edit_key("p.yaml", "rules: [{ name: a, deny: 192.0.2.0/24 }]", "queue.max", "6"),
+        "error: rule `a` has no `queue.max`; add it to the file"
+    );
+    let message = edit_key("p.yaml", "rules:\n  - name: a\n    quota: 5/min\n", "quota", "5/mni");
+    assert!(message.starts_with("error: p.yaml:3:14: "), "{message}");
+    let message = edit_key("p.yaml", "rules:\n  - name: a\n    quota: 5/min\n", "quotas", "5/min");
+    assert!(message.contains("quota"), "{message}");
+}
+
+#[test]
+fn values_of_a_rule_are_listed() {
+    let text = "templates: { t: { quota: 9/s, wait: 1s, breaker: { failure-rate: 50% } } }\nrules:\n  - name: a\n    use: t\n    \
+                match: { path: /x }\n    tiers: { key: header x-plan, quotas: { gold: 9/s }, default: 1/s }\n    queue: 10\n";
+    let files = |_: &Path| Ok(text.as_bytes().to_vec());
+    let values = RuleValue::read_all("p.yaml", &files, "a").unwrap();
+    let values: Vec<String> = values.iter().map(|value| format!("{}={}", value.key, value.value)).collect();
+    assert_eq!(
+        values,
+        [
+            "tiers.key=header x-plan",
+            "tiers.quotas.gold=9/s",
+            "tiers.default=1/s",
+            "breaker.failure-rate=50%",
+            "wait=1s",
+            "queue=10"
+        ]
+    );
+    let error = RuleValue::read_all("p.yaml", &files, "b").unwrap_err();
+    assert_eq!(error.to_string(), "unknown rule `b`; did you mean `a`?");
+}
+
+#[test]
 fn edit_to_current_mode_changes_nothing() {
     for (text, to) in [
         ("rules: [{ name: a, quota: 5/min }]", "enforce"),
@@ -213,7 +361,7 @@ fn unsupported_edit_reports_reason() {
     let cases = [
         (
             "rules:\n  - { name: a, quota: 5/min, mode: &m shadow }\n  - { name: b, quota: 1/s, mode: *m }\n",
-            "p.yaml:2:5: cannot change the mode of rule `a` here without other changes; write `mode: off` manually",
+            "p.yaml:2:5: cannot change `mode` of rule `a` here without other changes; write `mode: off` manually",
         ),
         ("rules: [{ quota: 5/min }]", "p.yaml:1:9: rule without a name; add one, as in `name: login`"),
         ("rules: [{ name: aa, quota: 5/min }]", "unknown rule `a`; did you mean `aa`?"),
@@ -238,7 +386,7 @@ fn edit_changes_the_file_with_the_rule() {
         ("b", "etc/b.json", r#"{"rules": {"name": "b", "mode": "shadow", "quota": "1/s"}}"#),
         ("c", "etc/p.yaml", "include: [more/a.toml, b.json]\nrules: { name: c, mode: shadow, quota: 1/s }\n"),
     ] {
-        let edit = edit(&disk, "etc/p.yaml", rule, "shadow").unwrap();
+        let edit = edit(&disk, "etc/p.yaml", rule, "mode", "shadow").unwrap();
         assert_eq!(edit.file, Path::new(file));
         assert_eq!(String::from_utf8(edit.new_content()).unwrap(), after);
         assert_eq!(edit.splice.unwrap().inverse().apply(after.as_bytes()).unwrap(), edit.old_content);
@@ -314,7 +462,7 @@ fn edit_changes_only_the_mode() {
                 PolicyFormat::Json => "p.json",
             };
             let disk = TestFiles::from([(name, text.clone().into_bytes())]);
-            let edit = match edit(&disk, name, &policy.rules[place].name, &to.to_string()) {
+            let edit = match edit(&disk, name, &policy.rules[place].name, "mode", &to.to_string()) {
                 Ok(edit) => edit,
                 Err(error) => return Err(TestCaseError::fail(format!("{error}\n{text}"))),
             };

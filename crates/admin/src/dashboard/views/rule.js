@@ -5,6 +5,7 @@ import { chip, empty, definitionList, h, panel, setText } from '../dom.js';
 import { bytes, count, duration, factor, quota, rate, share, word } from '../format.js';
 import { join, plural, t } from '../language.js';
 import { topKeys } from './keys.js';
+import { numbers as settableNumbers } from './numbers.js';
 import { LABELS, NAMES, latencyNote, perSecond, tiles, ruleStates, windowSelect } from './traffic.js';
 import { OUTCOMES, recent } from '../live.js';
 
@@ -32,6 +33,7 @@ export function rule(page) {
   const latencies = latencyChart(live, t('Latency of requests of rule {name}', { name }));
   const times = h('p', { class: 'note' });
   const numbers = tiles(LABELS);
+  const settable = settableNumbers(page, name);
   const made = h('div');
   const reasons = h('div');
   const holder = h('div');
@@ -56,6 +58,7 @@ export function rule(page) {
     panel(t('Traffic'), picture.element),
     panel(t('Latency'), latencyNote(), latencies.element, times),
     h('div', { class: 'pair' }, panel(t('Settings'), made), panel(t('Denial reasons'), reasons)),
+    settable.element,
     panel(t('Top keys'), holder),
   );
   root.append(h('div', { class: 'title' }, h('h1', {}, name), chips, windowSelect(live)), gone, body);
@@ -75,6 +78,7 @@ export function rule(page) {
       latencies.draw(live.ruleLatency(name));
       setText(times, latencySummary(rule.latency));
       follow(snapshot, rule.mode);
+      settable.snapshot(snapshot);
       const { counts, latency, ...rest } = rule;
       const text = JSON.stringify([rest, rule.mode === 'shadow' ? counts['shadow-denied'] : null]);
       if (text === lastText) return;
@@ -86,7 +90,10 @@ export function rule(page) {
       made.replaceChildren(definitionList(parts(rule)));
       reasons.replaceChildren(denialReasons(rule));
     },
-    close: () => top?.close(),
+    close: () => {
+      top?.close();
+      settable.close();
+    },
   };
 }
 

@@ -240,10 +240,15 @@ function consequence({ counts, mode: now, percent: share }, mode, percent) {
     : t('{counted} From now on it denies them.', { counted });
 }
 
-function description({ rule, from, to, reverts, by }) {
-  const mode = (it) =>
-    it.percent === null ? word(it.mode) : join([word(it.mode), percentText(it.percent)], ' ');
-  const values = { rule, from: mode(from), to: mode(to), id: reverts, author: word(by) };
+function description({ rule, key, from, to, reverts, by }) {
+  const text = (value) => {
+    if (value === null) return word('default');
+    if (key !== 'mode') return value;
+    const [mode, share] = value.split(' ');
+    return share === undefined ? word(mode) : join([word(mode), percentText(parseFloat(share))], ' ');
+  };
+  const subject = key === 'mode' ? rule : `${rule} ${key}`;
+  const values = { rule: subject, from: text(from), to: text(to), id: reverts, author: word(by) };
   return reverts === null
     ? t('{rule}: {from} → {to} ({author})', values)
     : t('{rule}: {from} → {to}, reverts change {id} ({author})', values);

@@ -1,10 +1,10 @@
-//! Changes of rule modes in the policy file, and rollbacks.
+//! Changes of rules in the policy file, and rollbacks.
 
 use super::{
     AdminState,
     read::{ok_json, unknown_rule},
 };
-use crate::{ChangeResult, PolicyFile, PolicyFileError, policy_file::mode_json};
+use crate::{ChangeResult, ExpectedValue, PolicyFile, PolicyFileError, RuleSetting};
 use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -26,16 +26,33 @@ impl AdminState {
             );
             return Err(ApiError::new(StatusCode::CONFLICT, problem));
         }
-        match self.gateway.set_mode(rule, to.clone()).await.map_err(|error| api_error(&error))? {
-            ChangeResult::Changed(change) => {
-                Ok(ok_json(&json!({ "changed": true, "change": change.to_json() })))
-            }
-            ChangeResult::Unchanged => {
-                let unchanged =
-                    json!({ "changed": false, "rule": rule, "from": mode_json(&from), "to": mode_json(&to) });
-                Ok(ok_json(&unchanged))
-            }
-        }
+        self.apply(RuleSetting::mode(rule, &to)).await
+    }
+
+    /// Sets a value of a rule.
+    pub(super) async fn set_value(&self, rule: &str, body: &[u8]) -> Result<Response, ApiError> {
+        let setting = parse_setting(rule, body)?;
+        self.apply(setting).await
+    }
+
+    async fn apply(&self, setting: RuleSetting) -> Result<Response, ApiError> {
+        let RuleSetting { rule, key, value, .. } = setting.clone();
+        Ok(ok_json(&match self.gateway.set(setting).await.map_err(|error| api_error(&error))? {
+            ChangeResult::Changed(change) => json!({ "changed": true, "change": change.to_json() }),
+            ChangeResult::Unchanged => json!({ "changed": false, "rule": rule, "key": key, "to": value }),
+        }))
+    }
+
+    /// Lists the values of a rule that can be set.
+    pub(super) async fn values(&self, rule: String) -> Result<Response, ApiError> {
+        let file = self.config()?.file.clone().ok_or_else(|| api_error(&PolicyFileError::NoFile))?;
+        let name = rule.clone();
+        let read = tokio::task::spawn_blocking(move || PolicyFile::new(file).values_of(&name));
+        let values = read.await.unwrap_or(Err(PolicyFileError::GatewayStopped));
+        let values = values.map_err(|error| api_error(&error))?;
+        let values: Vec<Value> =
+            values.iter().map(|value| json!({ "key": value.key, "value": value.value })).collect();
+        Ok(ok_json(&json!({ "rule": rule, "settings": values })))
     }
 
     /// Reverts the last change.
@@ -49,9 +66,10 @@ impl AdminState {
             let read = tokio::task::spawn_blocking(move || PolicyFile::new(file).last_change());
             // Other errors are reported by the rollback itself.
             if let Ok(Ok(last)) = read.await
-                && last.from.is_weaker_than(&last.to)
+                && let Some((to, from)) = last.modes()
+                && to.is_weaker_than(&from)
             {
-                let (rule, from, to) = (&last.rule, &last.to, &last.from);
+                let rule = &last.rule;
                 let problem = format!(
                     "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` to apply it anyway"
                 );
@@ -78,7 +96,7 @@ impl AdminState {
         });
         let (changes, last) =
             read.await.unwrap_or(Err(PolicyFileError::GatewayStopped)).map_err(|error| api_error(&error))?;
-        let changes: Vec<Value> = changes.iter().map(crate::ModeChange::to_json).collect();
+        let changes: Vec<Value> = changes.iter().map(crate::RuleChange::to_json).collect();
         let (last, reason) = match last {
             Ok(last) => (Some(last.id), None),
             Err(error) => (None, Some(error.to_string())),
@@ -106,10 +124,26 @@ fn parse_mode(body: &[u8]) -> Result<(RuleEnforcement, Confirmation), ApiError> 
     Ok((to, members.confirmation()?))
 }
 
-fn api_error(error: &PolicyFileError) -> ApiError {
+/// `{"key":"quota","value":"200/min","from":"100/min"}`
+pub(super) fn parse_setting(rule: &str, body: &[u8]) -> Result<RuleSetting, ApiError> {
+    let members = JsonMembers::parse(body, &["key", "value", "from"])?;
+    let (key, value) = (members.text("key")?.to_owned(), members.text("value")?.to_owned());
+    if key == "mode" {
+        return Err(ApiError::bad_request(format!("use `/api/v1/rules/{rule}/mode` for the mode")));
+    }
+    let from = match members.get("from") {
+        None => ExpectedValue::Any,
+        Some(JsonValue::Null) => ExpectedValue::Only(None),
+        Some(_) => ExpectedValue::Only(Some(members.text("from")?.to_owned())),
+    };
+    Ok(RuleSetting { rule: rule.to_owned(), key, value, from })
+}
+
+pub(super) fn api_error(error: &PolicyFileError) -> ApiError {
     let status = match error {
         PolicyFileError::Edit(EditError::NoRule { .. }) => StatusCode::NOT_FOUND,
         PolicyFileError::ConcurrentChange(_)
+        | PolicyFileError::Conflict { .. }
         | PolicyFileError::NothingToRevert
         | PolicyFileError::NotLastChange(_)
         | PolicyFileError::Edit(EditError::Policy(_)) => StatusCode::CONFLICT,
