@@ -2,8 +2,11 @@
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use std::net::IpAddr;
-use tidegate_http_server::{ApiError, OPERATOR_TOKEN_REQUIRED, OperatorAccess, Operators, unauthorized};
+use tidegate_http_server::{
+    ApiError, OPERATOR_TOKEN_REQUIRED, Operator, OperatorAccess, Operators, unauthorized,
+};
 use tidegate_observe::ChangeAccess;
+use tidegate_policy::model::OperatorRole;
 
 /// The callers and host names that the admin API accepts.
 pub(super) struct AdminAccess {
@@ -19,7 +22,7 @@ impl AdminAccess {
     /// The callers that may change something.
     pub(super) fn change_access(&self) -> ChangeAccess {
         match &self.operators {
-            Operators::Token(_) => ChangeAccess::Token,
+            Operators::Tokens(_) => ChangeAccess::Token,
             Operators::Everyone => ChangeAccess::Open,
             Operators::Disabled => ChangeAccess::Disabled,
         }
@@ -49,7 +52,10 @@ impl AdminAccess {
         let is_open = uri.path() == "/health" || (uri.path() == "/reload" && method == Method::POST);
         if (is_open && origin.is_none()) || self.is_allowed_host(host) {
             // Health, metrics and the files of the dashboard contain no data of clients or of the policy.
-            return if uri.path().starts_with("/api/") { self.require_reader(headers) } else { Ok(()) };
+            return match uri.path().starts_with("/api/") {
+                true => self.require(OperatorRole::Read, headers).map(drop),
+                false => Ok(()),
+            };
         }
         let problem = "unknown Host; use an address or `localhost`, or add the name under `admin`, as in \
                        `hosts: [gateway.internal]`";
@@ -68,25 +74,31 @@ impl AdminAccess {
             || self.hosts.contains(&name)
     }
 
-    /// Returns an error unless the request may change something.
-    pub(super) fn require_operator(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+    /// Returns the operator who sent a request; an error unless the operator has this role.
+    ///
+    /// Without tokens, everyone may read, and everyone on this machine may do everything.
+    pub(super) fn require(&self, role: OperatorRole, headers: &HeaderMap) -> Result<Operator, ApiError> {
         match self.operators.check(headers) {
+            OperatorAccess::Granted(operator) => operator.require(role),
+            OperatorAccess::Disabled if role == OperatorRole::Read => {
+                Ok(Operator { role, ..Operator::shared() })
+            }
             OperatorAccess::Disabled => {
                 let problem = "changes are disabled: the policy has no operator token; declare one, as in \
                                `admin: { token: $ADMIN_TOKEN }`";
                 Err(ApiError::new(StatusCode::FORBIDDEN, problem))
             }
-            _ => self.require_reader(headers),
-        }
-    }
-
-    /// Returns an error if a token is configured and the request does not have it.
-    pub(super) fn require_reader(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        match self.operators.check(headers) {
-            OperatorAccess::Granted | OperatorAccess::Disabled => Ok(()),
             OperatorAccess::InvalidToken | OperatorAccess::MissingToken => {
                 Err(unauthorized(OPERATOR_TOKEN_REQUIRED))
             }
+        }
+    }
+
+    /// Checks a request that reloads the policy. Without tokens everyone may send one.
+    pub(super) fn require_reload(&self, headers: &HeaderMap) -> Result<Operator, ApiError> {
+        match &self.operators {
+            Operators::Disabled => self.require(OperatorRole::Read, headers),
+            Operators::Everyone | Operators::Tokens(_) => self.require(OperatorRole::Operate, headers),
         }
     }
 }
@@ -147,7 +159,8 @@ mod tests {
         let at = |address: [u8; 4]| AdminAccess::new(Operators::new(None, Some(address.into())), Vec::new());
         assert_eq!(at([127, 0, 0, 1]).change_access(), ChangeAccess::Open);
         assert_eq!(at([192, 0, 2, 1]).change_access(), ChangeAccess::Disabled);
-        assert!(at([192, 0, 2, 1]).require_operator(&HeaderMap::new()).is_err());
-        assert!(at([192, 0, 2, 1]).require_reader(&HeaderMap::new()).is_ok());
+        assert!(at([192, 0, 2, 1]).require(OperatorRole::Operate, &HeaderMap::new()).is_err());
+        assert!(at([192, 0, 2, 1]).require_reload(&HeaderMap::new()).is_ok());
+        assert!(at([192, 0, 2, 1]).require(OperatorRole::Read, &HeaderMap::new()).is_ok());
     }
 }

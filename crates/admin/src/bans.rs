@@ -1,7 +1,7 @@
 //! Bans by operators and by rules.
 
 use super::{
-    AdminState,
+    AdminState, events,
     read::{ok_json, unknown_rule},
 };
 use axum::response::{IntoResponse as _, Response};
@@ -9,7 +9,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_access::{BannedKey, Prefix};
 use tidegate_core::{Micros, Utc};
-use tidegate_http_server::{ApiError, json_response};
+use tidegate_http_server::{ApiError, Operator, json_response};
 use tidegate_observe::{BanLimitReached, BanTarget, KeyLabel, effective_key_display};
 use tidegate_policy::{compile::JsonValue, model::KeyDisplay};
 use tidegate_rule::key_hash;
@@ -39,7 +39,7 @@ impl AdminState {
         Ok(ok_json(&json!({ "bans": bans })))
     }
 
-    pub(super) fn ban(&self, body: &[u8]) -> Result<Response, ApiError> {
+    pub(super) fn ban(&self, operator: &Operator, body: &[u8]) -> Result<Response, ApiError> {
         let members = JsonMembers::parse(body, &FIELDS)?;
         let seconds =
             members.whole_number("seconds")?.filter(|seconds| (1..=MAX_BAN_SECONDS).contains(seconds));
@@ -62,6 +62,7 @@ impl AdminState {
                 let config = self.config()?;
                 let created =
                     ban.to_json(self.observer.clock.now(), config.policy.observe.keys, &config.gate);
+                events::BanCreated { ban: &created, author: &operator.name }.emit();
                 Ok(json_response(StatusCode::CREATED, "application/json", &created))
             }
             Err(BanLimitReached) => {
@@ -112,10 +113,13 @@ impl AdminState {
         }
     }
 
-    pub(super) fn lift_ban(&self, id: &str) -> Result<Response, ApiError> {
+    pub(super) fn lift_ban(&self, operator: &Operator, id: &str) -> Result<Response, ApiError> {
         let lifted = self.observer.bans.lift(id).or_else(|| self.lift_rule_ban(id));
         match lifted {
-            Some(()) => Ok(StatusCode::NO_CONTENT.into_response()),
+            Some(()) => {
+                events::BanLifted { id, author: &operator.name }.emit();
+                Ok(StatusCode::NO_CONTENT.into_response())
+            }
             None => Err(ApiError::new(StatusCode::NOT_FOUND, "no such ban; it may have expired")),
         }
     }

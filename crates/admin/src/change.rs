@@ -1,10 +1,10 @@
 //! `/reload` and `/api/v1/reset`.
 
-use super::{AdminState, read::text_response};
+use super::{AdminState, events, read::text_response};
 use crate::GatewayError;
 use axum::{body::Body, response::Response};
 use http::StatusCode;
-use tidegate_http_server::ApiError;
+use tidegate_http_server::{ApiError, Operator};
 use tidegate_service::decisions::{QueryBatch, RESET, reset};
 
 impl AdminState {
@@ -21,9 +21,12 @@ impl AdminState {
     }
 
     /// Resets the counters of a key.
-    pub(super) async fn reset(&self, body: &[u8]) -> Result<Response, ApiError> {
+    pub(super) async fn reset(&self, operator: &Operator, body: &[u8]) -> Result<Response, ApiError> {
         let batch = QueryBatch::parse(body, &RESET)?;
         batch.items().iter().try_for_each(|members| self.reject_hashed_key(members))?;
-        Ok(reset(&self.decision_state, batch).await?.map(Body::new))
+        let keys = batch.items().len();
+        let response = reset(&self.decision_state, batch).await?.map(Body::new);
+        events::KeysReset { keys, author: &operator.name }.emit();
+        Ok(response)
     }
 }

@@ -5,7 +5,7 @@ use crate::{FeatureChange, FeatureError};
 use axum::response::Response;
 use http::StatusCode;
 use serde_json::json;
-use tidegate_http_server::{ApiError, truncate};
+use tidegate_http_server::{ApiError, Operator, truncate};
 use tidegate_observe::feature_json;
 use tidegate_overload::FeatureOverride;
 use tidegate_service::decisions::JsonMembers;
@@ -19,9 +19,14 @@ impl AdminState {
     }
 
     /// Turns a feature on or off, or clears its override.
-    pub(super) async fn set_feature(&self, name: &str, body: &[u8]) -> Result<Response, ApiError> {
+    pub(super) async fn set_feature(
+        &self,
+        name: &str,
+        operator: &Operator,
+        body: &[u8],
+    ) -> Result<Response, ApiError> {
         let (to, reason) = parse_state(body)?;
-        let change = FeatureChange { feature: name.to_owned(), to, reason };
+        let change = FeatureChange { feature: name.to_owned(), to, reason, author: operator.name.clone() };
         match self.gateway.set_feature(change).await {
             Ok(status) => Ok(ok_json(&feature_json(&status))),
             Err(FeatureError::Unknown(error)) => {

@@ -1,7 +1,7 @@
 //! A handle to a running gateway: reloads the policy, or changes it.
 
 use crate::{ChangeResult, GatewayError, PolicyFileError, RuleSetting};
-use std::fmt;
+use std::{fmt, sync::Arc};
 use tidegate_core::SettingError;
 use tidegate_overload::{FeatureOverride, FeatureStatus};
 use tokio::sync::{mpsc, oneshot};
@@ -23,9 +23,18 @@ pub enum GatewayCommand {
     SetFeature(FeatureChange, oneshot::Sender<Result<FeatureStatus, FeatureError>>),
 }
 
-/// A change of the policy.
+/// A change of the policy, and who makes it.
 #[derive(Debug)]
-pub enum PolicyChange {
+pub struct PolicyChange {
+    /// The author, in the history.
+    pub author: Arc<str>,
+    /// The change.
+    pub edit: PolicyFileEdit,
+}
+
+/// A change of the policy file.
+#[derive(Debug)]
+pub enum PolicyFileEdit {
     /// Set a value of a rule.
     Set(RuleSetting),
     /// Revert the last change; with an id, only if the last change has this id.
@@ -41,6 +50,8 @@ pub struct FeatureChange {
     pub to: FeatureOverride,
     /// Why, for the log.
     pub reason: Option<String>,
+    /// Who, for the log.
+    pub author: Arc<str>,
 }
 
 /// The override of a feature cannot be set.
@@ -84,14 +95,14 @@ impl GatewayHandle {
         response.await.unwrap_or(Err(GatewayError::Stopped))
     }
 
-    /// Sets a value of a rule in the policy file, and puts it in force.
-    pub async fn set(&self, setting: RuleSetting) -> Result<ChangeResult, PolicyFileError> {
-        self.change_policy(PolicyChange::Set(setting)).await
-    }
-
-    /// Reverts the last change of a value; with an id, only if the last change has this id.
-    pub async fn roll_back(&self, id: Option<u64>) -> Result<ChangeResult, PolicyFileError> {
-        self.change_policy(PolicyChange::RollBack(id)).await
+    /// Changes the policy file, and puts it in force.
+    pub async fn change_policy(&self, change: PolicyChange) -> Result<ChangeResult, PolicyFileError> {
+        let (reply, response) = oneshot::channel();
+        self.commands
+            .send(GatewayCommand::Change(change, reply))
+            .await
+            .map_err(|_| PolicyFileError::GatewayStopped)?;
+        response.await.unwrap_or(Err(PolicyFileError::GatewayStopped))
     }
 
     /// Sets or clears the override of a feature, in all workers and until it is set again or the gateway stops. Returns the
@@ -101,15 +112,6 @@ impl GatewayHandle {
         let stopped = FeatureError::GatewayStopped;
         self.commands.send(GatewayCommand::SetFeature(change, reply)).await.map_err(|_| stopped)?;
         response.await.unwrap_or(Err(FeatureError::GatewayStopped))
-    }
-
-    async fn change_policy(&self, change: PolicyChange) -> Result<ChangeResult, PolicyFileError> {
-        let (reply, response) = oneshot::channel();
-        self.commands
-            .send(GatewayCommand::Change(change, reply))
-            .await
-            .map_err(|_| PolicyFileError::GatewayStopped)?;
-        response.await.unwrap_or(Err(PolicyFileError::GatewayStopped))
     }
 }
 

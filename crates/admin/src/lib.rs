@@ -37,7 +37,7 @@
 //! | `rules` | `/api/v1/rules/NAME/mode` and `settings`, `/api/v1/rollback`, `/api/v1/changes` |
 //!
 //! With an operator token, all endpoints but `/health`, `/metrics` and the dashboard's files require it. `access` checks
-//! host, origin and token.
+//! host, origin, token and role.
 //!
 //! It does not decide about requests, and of the policy it changes only modes and numbers of rules.
 
@@ -46,6 +46,7 @@ mod bans;
 mod change;
 mod dashboard;
 mod error;
+mod events;
 mod features;
 mod handle;
 mod live;
@@ -57,13 +58,17 @@ mod rules;
 mod simulate;
 
 pub use error::GatewayError;
-pub use handle::{FeatureChange, FeatureError, GatewayCommand, GatewayHandle, PolicyChange, ReloadScope};
-pub use policy_file::{ChangeResult, ExpectedValue, PolicyFile, PolicyFileError, RuleChange, RuleSetting, replace_file};
+pub use handle::{
+    FeatureChange, FeatureError, GatewayCommand, GatewayHandle, PolicyChange, PolicyFileEdit, ReloadScope,
+};
+pub use policy_file::{
+    ChangeResult, ExpectedValue, PolicyFile, PolicyFileError, RuleChange, RuleSetting, replace_file,
+};
 
 use access::AdminAccess;
 use hyper_util::service::TowerToHyperService;
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
-use tidegate_http_server::{HttpServer, Operators, Secret, StartupError, ThreadedListener};
+use tidegate_http_server::{HttpServer, Operators, StartupError, ThreadedListener};
 use tidegate_observe::Observer;
 use tidegate_policy::model::{AdminSpec as Declared, Connections, ListenerSpec};
 use tidegate_service::decisions::AppState;
@@ -94,8 +99,7 @@ impl AdminServer {
         let Some(address) = declared.listen else { return Ok(None) };
         let listener = ListenerSpec { name: None, address, tls: None };
         let listener = ThreadedListener::bind(&listener, existing.map(|existing| &existing.listener))?;
-        let secret = declared.token.as_ref().map(Secret::from_env).transpose()?;
-        let operators = Operators::new(secret, Some(listener.address().ip()));
+        let operators = Operators::from_env(declared, Some(listener.address().ip()))?;
         let access = Arc::new(AdminAccess::new(operators, declared.hosts.clone()));
         Ok(Some(Self { listener, access, shutdown: None }))
     }

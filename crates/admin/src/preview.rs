@@ -13,7 +13,7 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Mutex, TryLockError},
 };
 use tidegate_core::{Micros, Utc};
@@ -55,20 +55,23 @@ impl AdminState {
                 guard => guard,
             };
             let lines = entries.iter().fold(String::new(), |text, entry| text + &entry.to_line());
-            preview(file, &setting, &HistoryLines::parse(lines.as_bytes()), share)
+            preview(&file, &setting, &HistoryLines::parse(lines.as_bytes()), share)
         });
-        replay.await.unwrap_or_else(|_| Err(api_error(&PolicyFileError::GatewayStopped))).map(|it| ok_json(&it))
+        replay
+            .await
+            .unwrap_or_else(|_| Err(api_error(&PolicyFileError::GatewayStopped)))
+            .map(|it| ok_json(&it))
     }
 }
 
 fn preview(
-    file: PathBuf,
+    file: &Path,
     setting: &RuleSetting,
     history: &HistoryLines,
     share: f64,
 ) -> Result<Value, ApiError> {
     let RuleSetting { rule, key, value, .. } = setting;
-    let edit = RuleEdit::prepare(&file, &DiskFiles, rule, key, value)
+    let edit = RuleEdit::prepare(file, &DiskFiles, rule, key, value)
         .map_err(|error| api_error(&PolicyFileError::Edit(error)))?;
     let only_rule = |mut policy: Policy| {
         policy.rules.retain(|known| known.name == *rule);

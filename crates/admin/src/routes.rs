@@ -1,6 +1,9 @@
 //! The routes of the admin API, and the check of every request.
 
-use super::{AdminState, read::text_response};
+use super::{
+    AdminState,
+    read::{ok_json, text_response},
+};
 use crate::dashboard;
 use axum::{
     Router,
@@ -10,7 +13,9 @@ use axum::{
     routing::{delete, get, post},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
-use tidegate_http_server::{ApiError, MAX_BODY_SIZE, read_body};
+use serde_json::json;
+use tidegate_http_server::{ApiError, MAX_BODY_SIZE, Operator, read_body};
+use tidegate_policy::model::OperatorRole;
 
 type ApiResult = Result<Response, ApiError>;
 
@@ -69,7 +74,7 @@ async fn check_request(State(state): State<AdminState>, request: Request, next: 
 }
 
 async fn reload(State(state): State<AdminState>, headers: HeaderMap) -> ApiResult {
-    state.access.require_reader(&headers)?;
+    state.access.require_reload(&headers)?;
     Ok(state.reload().await)
 }
 
@@ -77,10 +82,10 @@ async fn denial(State(state): State<AdminState>, Path(id): Path<String>) -> ApiR
     state.denial(&id)
 }
 
-/// Responds 204 if the token is valid.
-async fn check_token(State(state): State<AdminState>, headers: HeaderMap) -> Result<StatusCode, ApiError> {
-    state.access.require_operator(&headers)?;
-    Ok(StatusCode::NO_CONTENT)
+/// Responds with the name and the role of the token.
+async fn check_token(State(state): State<AdminState>, headers: HeaderMap) -> ApiResult {
+    let operator = state.access.require(OperatorRole::Read, &headers)?;
+    Ok(ok_json(&json!({ "name": &*operator.name, "role": operator.role.name() })))
 }
 
 async fn simulate(request: Request) -> ApiResult {
@@ -88,19 +93,23 @@ async fn simulate(request: Request) -> ApiResult {
 }
 
 async fn reset(State(state): State<AdminState>, request: Request) -> ApiResult {
-    state.reset(&operator_body(&state, request).await?).await
+    let (operator, body) = operator_body(&state, OperatorRole::Operate, request).await?;
+    state.reset(&operator, &body).await
 }
 
 async fn ban(State(state): State<AdminState>, request: Request) -> ApiResult {
-    state.ban(&operator_body(&state, request).await?)
+    let (operator, body) = operator_body(&state, OperatorRole::Operate, request).await?;
+    state.ban(&operator, &body)
 }
 
 async fn set_mode(State(state): State<AdminState>, Path(rule): Path<String>, request: Request) -> ApiResult {
-    state.set_mode(&rule, &operator_body(&state, request).await?).await
+    let (operator, body) = operator_body(&state, OperatorRole::Operate, request).await?;
+    state.set_mode(&rule, &operator, &body).await
 }
 
 async fn set_value(State(state): State<AdminState>, Path(rule): Path<String>, request: Request) -> ApiResult {
-    state.set_value(&rule, &operator_body(&state, request).await?).await
+    let (operator, body) = operator_body(&state, OperatorRole::Admin, request).await?;
+    state.set_value(&rule, &operator, &body).await
 }
 
 async fn preview(State(state): State<AdminState>, Path(rule): Path<String>, request: Request) -> ApiResult {
@@ -116,11 +125,13 @@ async fn set_feature(
     Path(name): Path<String>,
     request: Request,
 ) -> ApiResult {
-    state.set_feature(&name, &operator_body(&state, request).await?).await
+    let (operator, body) = operator_body(&state, OperatorRole::Operate, request).await?;
+    state.set_feature(&name, &operator, &body).await
 }
 
 async fn roll_back(State(state): State<AdminState>, request: Request) -> ApiResult {
-    state.roll_back(&operator_body(&state, request).await?).await
+    let (operator, body) = operator_body(&state, OperatorRole::Operate, request).await?;
+    state.roll_back(&operator, &body).await
 }
 
 async fn changes(State(state): State<AdminState>) -> ApiResult {
@@ -128,12 +139,16 @@ async fn changes(State(state): State<AdminState>) -> ApiResult {
 }
 
 async fn lift_ban(State(state): State<AdminState>, Path(id): Path<String>, headers: HeaderMap) -> ApiResult {
-    state.access.require_operator(&headers)?;
-    state.lift_ban(&id)
+    let operator = state.access.require(OperatorRole::Operate, &headers)?;
+    state.lift_ban(&operator, &id)
 }
 
-/// Reads the body of a request that changes something; returns an error unless an operator sent it.
-async fn operator_body(state: &AdminState, request: Request) -> Result<bytes::Bytes, ApiError> {
-    state.access.require_operator(request.headers())?;
-    read_body(request.into_body(), MAX_BODY_SIZE).await
+/// Reads the body of a request that changes something, with its sender; returns an error unless the sender has this role.
+async fn operator_body(
+    state: &AdminState,
+    role: OperatorRole,
+    request: Request,
+) -> Result<(Operator, bytes::Bytes), ApiError> {
+    let operator = state.access.require(role, request.headers())?;
+    Ok((operator, read_body(request.into_body(), MAX_BODY_SIZE).await?))
 }

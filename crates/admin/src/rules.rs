@@ -4,18 +4,29 @@ use super::{
     AdminState,
     read::{ok_json, unknown_rule},
 };
-use crate::{ChangeResult, ExpectedValue, PolicyFile, PolicyFileError, RuleSetting};
+use crate::{
+    ChangeResult, ExpectedValue, PolicyChange, PolicyFile, PolicyFileEdit, PolicyFileError, RuleSetting,
+};
 use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
-use tidegate_http_server::ApiError;
-use tidegate_policy::{compile::JsonValue, edit::EditError, model::RuleEnforcement};
+use tidegate_http_server::{ApiError, Operator};
+use tidegate_policy::{
+    compile::JsonValue,
+    edit::EditError,
+    model::{OperatorRole, RuleEnforcement},
+};
 use tidegate_rule::Mode;
 use tidegate_service::decisions::{Confirmation, JsonMembers};
 
 impl AdminState {
     /// Sets the mode of a rule.
-    pub(super) async fn set_mode(&self, rule: &str, body: &[u8]) -> Result<Response, ApiError> {
+    pub(super) async fn set_mode(
+        &self,
+        rule: &str,
+        operator: &Operator,
+        body: &[u8],
+    ) -> Result<Response, ApiError> {
         let (to, confirmation) = parse_mode(body)?;
         let config = self.config()?;
         let known = config.policy.rules.iter().find(|known| known.name == rule);
@@ -26,21 +37,30 @@ impl AdminState {
             );
             return Err(ApiError::new(StatusCode::CONFLICT, problem));
         }
-        self.apply(RuleSetting::mode(rule, &to)).await
+        self.apply(RuleSetting::mode(rule, &to), operator).await
     }
 
     /// Sets a value of a rule.
-    pub(super) async fn set_value(&self, rule: &str, body: &[u8]) -> Result<Response, ApiError> {
-        let setting = parse_setting(rule, body)?;
-        self.apply(setting).await
+    pub(super) async fn set_value(
+        &self,
+        rule: &str,
+        operator: &Operator,
+        body: &[u8],
+    ) -> Result<Response, ApiError> {
+        self.apply(parse_setting(rule, body)?, operator).await
     }
 
-    async fn apply(&self, setting: RuleSetting) -> Result<Response, ApiError> {
+    async fn apply(&self, setting: RuleSetting, operator: &Operator) -> Result<Response, ApiError> {
         let RuleSetting { rule, key, value, .. } = setting.clone();
-        Ok(ok_json(&match self.gateway.set(setting).await.map_err(|error| api_error(&error))? {
+        Ok(ok_json(&match self.change(PolicyFileEdit::Set(setting), operator).await? {
             ChangeResult::Changed(change) => json!({ "changed": true, "change": change.to_json() }),
             ChangeResult::Unchanged => json!({ "changed": false, "rule": rule, "key": key, "to": value }),
         }))
+    }
+
+    async fn change(&self, edit: PolicyFileEdit, operator: &Operator) -> Result<ChangeResult, ApiError> {
+        let change = PolicyChange { author: operator.name.clone(), edit };
+        self.gateway.change_policy(change).await.map_err(|error| api_error(&error))
     }
 
     /// Lists the values of a rule that can be set.
@@ -56,27 +76,31 @@ impl AdminState {
     }
 
     /// Reverts the last change.
-    pub(super) async fn roll_back(&self, body: &[u8]) -> Result<Response, ApiError> {
+    pub(super) async fn roll_back(&self, operator: &Operator, body: &[u8]) -> Result<Response, ApiError> {
         let body = if body.is_empty() { b"{}" } else { body };
         let members = JsonMembers::parse(body, &["id", "confirm"])?;
-        let (id, confirmation) = (members.whole_number("id")?, members.confirmation()?);
-        if confirmation == Confirmation::Missing
-            && let Some(file) = self.config()?.file.clone()
-        {
+        let (mut id, confirmation) = (members.whole_number("id")?, members.confirmation()?);
+        if let Some(file) = self.config()?.file.clone() {
             let read = tokio::task::spawn_blocking(move || PolicyFile::new(file).last_change());
             // Other errors are reported by the rollback itself.
-            if let Ok(Ok(last)) = read.await
-                && let Some((to, from)) = last.modes()
-                && to.is_weaker_than(&from)
-            {
-                let rule = &last.rule;
-                let problem = format!(
-                    "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` to apply it anyway"
-                );
-                return Err(ApiError::new(StatusCode::CONFLICT, problem));
+            if let Ok(Ok(last)) = read.await {
+                match last.modes() {
+                    // The mode before the change is in force after the rollback.
+                    Some((to, from)) if confirmation == Confirmation::Missing && to.is_weaker_than(&from) => {
+                        let rule = &last.rule;
+                        let problem = format!(
+                            "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` to apply it anyway"
+                        );
+                        return Err(ApiError::new(StatusCode::CONFLICT, problem));
+                    }
+                    Some(_) => {}
+                    None => drop(operator.clone().require(OperatorRole::Admin)?),
+                }
+                // The change that was checked is the one that is reverted.
+                id = id.or(Some(last.id));
             }
         }
-        match self.gateway.roll_back(id).await.map_err(|error| api_error(&error))? {
+        match self.change(PolicyFileEdit::RollBack(id), operator).await? {
             ChangeResult::Changed(change) => {
                 Ok(ok_json(&json!({ "changed": true, "change": change.to_json() })))
             }

@@ -1,7 +1,7 @@
 //! The log events of this crate, one struct each.
 
 use std::{fmt::Display, io, path::Path};
-use tidegate_admin::{FeatureChange, GatewayError, RuleChange, ReloadScope};
+use tidegate_admin::{FeatureChange, GatewayError, ReloadScope, RuleChange};
 use tidegate_core::Percent;
 use tidegate_observe::RequestBodyOutcome;
 use tidegate_overload::{FeatureOffCause, FeatureOverride, LoadLevel};
@@ -94,7 +94,8 @@ pub(crate) struct PolicyChanged<'a> {
 
 impl PolicyChanged<'_> {
     pub(crate) fn emit(self) {
-        tracing::info!(id = self.change.id, change = %self.change, "policy changed");
+        let RuleChange { id, author, .. } = self.change;
+        tracing::info!(id, change = %self.change, by = author, "policy changed");
     }
 }
 
@@ -105,13 +106,13 @@ pub(crate) struct FeatureOverridden<'a> {
 
 impl FeatureOverridden<'_> {
     pub(crate) fn emit(self) {
-        let FeatureChange { feature, to, reason } = self.change;
-        let reason = reason.as_deref();
+        let FeatureChange { feature, to, reason, author } = self.change;
+        let (reason, by) = (reason.as_deref(), &**author);
         match to {
-            FeatureOverride::On => tracing::info!(feature, reason, by = "api", "feature turned on"),
-            FeatureOverride::Off => tracing::info!(feature, reason, by = "api", "feature turned off"),
+            FeatureOverride::On => tracing::info!(feature, reason, by, "feature turned on"),
+            FeatureOverride::Off => tracing::info!(feature, reason, by, "feature turned off"),
             FeatureOverride::Automatic => {
-                tracing::info!(feature, reason, by = "api", "feature set to automatic");
+                tracing::info!(feature, reason, by, "feature set to automatic");
             }
         }
     }

@@ -1,10 +1,10 @@
-//! Bearer tokens: which callers an API accepts, and which are operators.
+//! Bearer tokens: which callers an API accepts, which are operators, and what they may do.
 
 use crate::{ApiError, StartupError};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use std::{env, fmt, net::IpAddr, sync::Arc};
 use subtle::ConstantTimeEq as _;
-use tidegate_policy::model::{AdminSpec, DecisionListener, EnvVariable};
+use tidegate_policy::model::{AdminSpec, DecisionListener, EnvVariable, OperatorRole};
 
 /// The tokens that an API accepts. Without any, everyone may call it.
 #[derive(Debug, Default)]
@@ -21,17 +21,26 @@ pub enum Operators {
     /// Every caller.
     #[default]
     Everyone,
-    /// Callers with this token.
-    Token(Secret),
+    /// Callers with one of these tokens.
+    Tokens(Vec<(Operator, Secret)>),
     /// No caller.
     Disabled,
 }
 
+/// An operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operator {
+    /// The name of the token.
+    pub name: Arc<str>,
+    /// What the operator may do.
+    pub role: OperatorRole,
+}
+
 /// The result of the check whether an operator sent a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperatorAccess {
-    /// An operator sent it.
-    Granted,
+    /// This operator sent it.
+    Granted(Operator),
     /// The token is wrong.
     InvalidToken,
     /// The request has no token.
@@ -73,11 +82,10 @@ impl Authorization {
         let programs = listener.iter().flat_map(|listener| &listener.tokens);
         let programs =
             programs.map(|token| Ok((token.name.as_str().into(), Secret::from_env(&token.token)?)));
-        let operators = admin.token.as_ref().map(Secret::from_env).transpose()?;
         let address = listener.map(|listener| listener.listen.ip());
         Ok(Self {
             tokens: programs.collect::<Result<_, StartupError>>()?,
-            operators: Operators::new(operators, address),
+            operators: Operators::from_env(admin, address)?,
         })
     }
 
@@ -85,7 +93,8 @@ impl Authorization {
     pub fn authenticate(&self, headers: &HeaderMap) -> Result<ApiCaller, ApiError> {
         let token = request_token(headers);
         // All tokens are compared, so that the time does not reveal which one is similar.
-        let is_operator = matches!(&self.operators, Operators::Token(secret) if secret.matches(token));
+        let operator = self.operators.find(token);
+        let is_operator = operator.is_some_and(|operator| operator.role >= OperatorRole::Operate);
         let program = self.tokens.iter().fold(None, |found, (name, secret)| match secret.matches(token) {
             true => Some(name),
             false => found,
@@ -106,12 +115,36 @@ impl Authorization {
 
 impl Operators {
     /// Without a token, every caller is an operator if the API listens on a loopback address, and no caller otherwise.
-    pub fn new(token: Option<Secret>, address: Option<IpAddr>) -> Self {
-        match token {
-            Some(token) => Self::Token(token),
-            None if address.is_none_or(|address| address.is_loopback()) => Self::Everyone,
-            None => Self::Disabled,
+    pub fn new(tokens: impl IntoIterator<Item = (Operator, Secret)>, address: Option<IpAddr>) -> Self {
+        let tokens: Vec<_> = tokens.into_iter().collect();
+        match tokens.is_empty() {
+            false => Self::Tokens(tokens),
+            true if address.is_none_or(|address| address.is_loopback()) => Self::Everyone,
+            true => Self::Disabled,
         }
+    }
+
+    /// The operators of a policy, with their tokens read from the environment.
+    pub fn from_env(admin: &AdminSpec, address: Option<IpAddr>) -> Result<Self, StartupError> {
+        let shared = admin.token.iter().map(|token| (Operator::shared(), token));
+        let named = admin.tokens.iter().map(|token| {
+            let name = token.name.as_str().into();
+            (Operator { name, role: token.role }, &token.token)
+        });
+        let tokens = shared.chain(named).map(|(operator, token)| Ok((operator, Secret::from_env(token)?)));
+        Ok(Self::new(tokens.collect::<Result<Vec<_>, StartupError>>()?, address))
+    }
+
+    /// The operator with a token. All tokens are compared, so that the time does not reveal which one is similar.
+    fn find(&self, token: Option<&[u8]>) -> Option<&Operator> {
+        let Self::Tokens(tokens) = self else { return None };
+        let matching = |found: Option<&Operator>, operator: &Operator| {
+            found.is_none_or(|found| found.role < operator.role)
+        };
+        tokens.iter().fold(None, |found, (operator, secret)| match secret.matches(token) {
+            true if matching(found, operator) => Some(operator),
+            _ => found,
+        })
     }
 
     /// Checks whether an operator sent a request with these headers.
@@ -119,17 +152,21 @@ impl Operators {
         // Either header: a proxy may add the token of a program.
         let (header, bearer) = (headers.get(TOKEN_HEADER).map(HeaderValue::as_bytes), bearer_token(headers));
         match (self, header.or(bearer)) {
-            (Self::Everyone, _) => OperatorAccess::Granted,
-            (Self::Token(secret), _) if secret.matches(header) | secret.matches(bearer) => {
-                OperatorAccess::Granted
-            }
-            (Self::Token(_), Some(_)) => OperatorAccess::InvalidToken,
-            (Self::Token(_), None) => OperatorAccess::MissingToken,
+            (Self::Everyone, _) => OperatorAccess::Granted(Operator::shared()),
             (Self::Disabled, _) => OperatorAccess::Disabled,
+            (Self::Tokens(_), sent) => match [self.find(header), self.find(bearer)]
+                .into_iter()
+                .flatten()
+                .max_by_key(|operator| operator.role)
+            {
+                Some(operator) => OperatorAccess::Granted(operator.clone()),
+                None if sent.is_some() => OperatorAccess::InvalidToken,
+                None => OperatorAccess::MissingToken,
+            },
         }
     }
 
-    /// Returns an error with one of these details unless an operator sent these headers.
+    /// Returns an error with one of these details unless an operator sent these headers who may change something.
     pub fn require(
         &self,
         headers: &HeaderMap,
@@ -137,11 +174,28 @@ impl Operators {
         disabled: &'static str,
     ) -> Result<(), ApiError> {
         match self.check(headers) {
-            OperatorAccess::Granted => Ok(()),
+            OperatorAccess::Granted(operator) => operator.require(OperatorRole::Operate).map(drop),
             OperatorAccess::InvalidToken => Err(ApiError::new(StatusCode::FORBIDDEN, invalid)),
             OperatorAccess::MissingToken => Err(unauthorized(OPERATOR_TOKEN_REQUIRED)),
             OperatorAccess::Disabled => Err(ApiError::new(StatusCode::FORBIDDEN, disabled)),
         }
+    }
+}
+
+impl Operator {
+    /// The operator without a name: whoever has `token` of `admin`, or every caller if no token is required.
+    pub fn shared() -> Self {
+        Self { name: "api".into(), role: OperatorRole::Admin }
+    }
+
+    /// Returns an error unless the operator has this role.
+    pub fn require(self, role: OperatorRole) -> Result<Self, ApiError> {
+        if self.role >= role {
+            return Ok(self);
+        }
+        let (name, own, role) = (&self.name, self.role.name(), role.name());
+        let problem = format!("the token `{name}` has the role `{own}`; this needs the role `{role}`");
+        Err(ApiError::new(StatusCode::FORBIDDEN, problem))
     }
 }
 
@@ -204,7 +258,8 @@ mod tests {
     fn only_declared_tokens_are_accepted() {
         let secret = |text: &str| Secret::new(text.to_owned());
         let programs = [("0".into(), secret("old")), ("1".into(), secret("new"))];
-        let authorization = Authorization::new(programs, Operators::Token(secret("boss")));
+        let boss = || Operators::new([(Operator::shared(), secret("boss"))], None);
+        let authorization = Authorization::new(programs, boss());
         let with = |name: &'static str, value: &str| {
             HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())])
         };
@@ -222,7 +277,7 @@ mod tests {
         }
         assert_eq!(Authorization::default().authenticate(&HeaderMap::new()), Ok(ApiCaller::Anonymous));
         // The reservations of an operator are protected even if programs need no token.
-        let authorization = Authorization::new([], Operators::Token(secret("boss")));
+        let authorization = Authorization::new([], boss());
         let boss = with("authorization", "Bearer boss");
         assert_eq!(authorization.authenticate(&boss), Ok(ApiCaller::Operator));
         assert_eq!(authorization.authenticate(&HeaderMap::new()), Ok(ApiCaller::Anonymous));
@@ -230,7 +285,31 @@ mod tests {
         // A proxy may have added the token of a program.
         let mut both = boss.clone();
         both.insert(TOKEN_HEADER, "new".parse().unwrap());
-        assert_eq!(authorization.operators.check(&both), OperatorAccess::Granted);
+        assert_eq!(authorization.operators.check(&both), OperatorAccess::Granted(Operator::shared()));
         assert_eq!(authorization.operators.check(&HeaderMap::new()), OperatorAccess::MissingToken);
+    }
+
+    #[test]
+    fn operator_has_the_role_of_the_token() {
+        let token =
+            |name: &str, role| (Operator { name: name.into(), role }, Secret::new(format!("{name}-secret")));
+        let tokens = [token("grafana", OperatorRole::Read), token("ann", OperatorRole::Operate)];
+        let authorization = Authorization::new([], Operators::new(tokens, Some([192, 0, 2, 1].into())));
+        let bearer = |secret: &str| {
+            HeaderMap::from_iter([(header::AUTHORIZATION, format!("Bearer {secret}").parse().unwrap())])
+        };
+        let check = |secret: &str| authorization.operators.check(&bearer(secret));
+        assert_eq!(check("root-secret"), OperatorAccess::InvalidToken);
+        let OperatorAccess::Granted(ann) = check("ann-secret") else { panic!("rejected") };
+        assert_eq!((&*ann.name, ann.role), ("ann", OperatorRole::Operate));
+        assert!(ann.clone().require(OperatorRole::Read).is_ok());
+        let error = ann.require(OperatorRole::Admin).unwrap_err();
+        assert_eq!(error.detail, "the token `ann` has the role `operate`; this needs the role `admin`");
+        let require = |secret: &str| authorization.operators.require(&bearer(secret), "invalid", "disabled");
+        assert!(require("ann-secret").is_ok());
+        assert_eq!(require("grafana-secret").unwrap_err().status, StatusCode::FORBIDDEN);
+        // Who may only read is no operator for the reservations of others.
+        assert_eq!(authorization.authenticate(&bearer("grafana-secret")), Ok(ApiCaller::Anonymous));
+        assert_eq!(authorization.authenticate(&bearer("ann-secret")), Ok(ApiCaller::Operator));
     }
 }

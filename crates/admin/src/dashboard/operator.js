@@ -6,12 +6,16 @@ import { t } from './language.js';
 
 /** `token`: changes require a token; `open`: they require none; `disabled`: changes are disabled. */
 let changes = 'token';
+/** What the token permits: `read`, `operate` or `admin`; `null` if that is unknown. */
+let role = null;
+const ROLES = ['read', 'operate', 'admin'];
 const listeners = new Set();
 
 let pendingPrompt = null;
 
 function setToken(value) {
   storeToken(value);
+  if (!value) role = null;
   for (const listener of listeners) listener();
 }
 
@@ -31,9 +35,9 @@ export function setChangeAccess(access) {
   for (const listener of listeners) listener();
 }
 
-/** Whether this listener accepts changes. */
-export function canChange() {
-  return changes !== 'disabled';
+/** Whether this listener accepts changes, and the token permits those that need this role. */
+export function canChange(needed = 'operate') {
+  return changes !== 'disabled' && (role === null || ROLES.indexOf(role) >= ROLES.indexOf(needed));
 }
 
 /** Sends a change. Prompts for the token if it is required, until it is valid. `null` if canceled. */
@@ -76,6 +80,7 @@ export function tokenButton(element) {
     } else if (await promptToken(t('With the operator token you can read, ban, reset and promote.'))) location.reload();
   });
   listeners.add(show);
+  if (token()) checkToken(token()).then(() => listeners.forEach((listener) => listener()));
   return show;
 }
 
@@ -139,7 +144,8 @@ function dialog(title, why, action, { fields = [], validate = () => true, focus 
 
 async function checkToken(value) {
   try {
-    await request('GET', 'api/v1/token', { secret: value });
+    const response = await request('GET', 'api/v1/token', { secret: value });
+    ({ role } = await response.json());
     return null;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;

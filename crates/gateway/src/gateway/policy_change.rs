@@ -2,7 +2,9 @@
 
 use super::Gateway;
 use crate::events;
-use tidegate_admin::{ChangeResult, FeatureChange, FeatureError, PolicyChange, PolicyFile, PolicyFileError};
+use tidegate_admin::{
+    ChangeResult, FeatureChange, FeatureError, PolicyChange, PolicyFile, PolicyFileEdit, PolicyFileError,
+};
 use tidegate_overload::FeatureStatus;
 
 impl Gateway {
@@ -12,11 +14,11 @@ impl Gateway {
         change: PolicyChange,
     ) -> Result<ChangeResult, PolicyFileError> {
         let path = self.source.path().ok_or(PolicyFileError::NoFile)?;
-        let file = PolicyFile::new(path).with_author("api");
+        let file = PolicyFile::new(path).with_author(&*change.author);
         let checked = file.clone().if_unchanged(self.policy.clone());
-        let changed = run_blocking(move || match change {
-            PolicyChange::Set(setting) => checked.set(&setting),
-            PolicyChange::RollBack(id) => checked.roll_back(id).map(ChangeResult::Changed),
+        let changed = run_blocking(move || match change.edit {
+            PolicyFileEdit::Set(setting) => checked.set(&setting),
+            PolicyFileEdit::RollBack(id) => checked.roll_back(id).map(ChangeResult::Changed),
         });
         let ChangeResult::Changed(change) = changed.await? else { return Ok(ChangeResult::Unchanged) };
         match self.reload().await {

@@ -120,6 +120,9 @@ impl Preflight {
         if let Some(token) = &policy.admin.token {
             check(key_path(["admin", "token"]), token);
         }
+        for (index, token) in policy.admin.tokens.iter().enumerate() {
+            check(key_path(["admin", "tokens", &index.to_string(), "token"]), &token.token);
+        }
         for (key, listener) in decision_listeners(policy) {
             for (index, token) in listener.tokens.iter().enumerate() {
                 check(key_path([key, "tokens", &index.to_string(), "token"]), &token.token);

@@ -98,7 +98,8 @@ impl Gateway {
     fn bind_envoy(&self, policy: &Policy) -> Result<Replacement<ThreadedListener>, StartupError> {
         let is_same = policy.envoy == self.policy.envoy
             && policy.connections == self.policy.connections
-            && policy.admin.token == self.policy.admin.token;
+            && policy.admin.token == self.policy.admin.token
+            && policy.admin.tokens == self.policy.admin.tokens;
         Replacement::bind(is_same, policy.envoy.as_ref(), self.envoy.as_ref())
     }
 

@@ -25,6 +25,7 @@ mod limits;
 mod load_balancing;
 mod log;
 mod normalization;
+mod operator_roles;
 mod overload;
 mod path_spellings;
 mod policy;

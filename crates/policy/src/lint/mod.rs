@@ -189,7 +189,7 @@ pub fn lint(policy: &Policy) -> Vec<LintWarning> {
             add(Lint::UnknownMethod, "match.method", reason, format!("did you mean `{suggestion}`?"));
         }
     }
-    if let (Some(address), None) = (policy.admin.listen, &policy.admin.token)
+    if let (Some(address), None, []) = (policy.admin.listen, &policy.admin.token, &policy.admin.tokens[..])
         && !address.ip().is_loopback()
     {
         found.push(LintWarning {

@@ -10,8 +10,47 @@ pub struct AdminSpec {
     pub listen: Option<SocketAddr>,
     /// `token`: the token that operators must send, also for operator endpoints on other listeners.
     pub token: Option<EnvVariable>,
+    /// `tokens`: further tokens of operators, each with a name and a role.
+    pub tokens: Vec<OperatorToken>,
     /// `hosts`: host names that requests may use, besides `localhost` and IP addresses.
     pub hosts: Vec<String>,
+}
+
+/// An item of `tokens` of `admin`: `{ name: ann, token: $ANN_TOKEN, role: operate }`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OperatorToken {
+    /// `name`: who has it, in the history of changes.
+    pub name: String,
+    /// `token`: the environment variable that contains it.
+    pub token: EnvVariable,
+    /// `role`.
+    pub role: OperatorRole,
+}
+
+/// What an operator may do. Each role includes the ones before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OperatorRole {
+    /// `read`: everything that changes nothing.
+    #[default]
+    Read,
+    /// `operate`: modes of rules, features, bans and resets.
+    Operate,
+    /// `admin`: numbers of rules.
+    Admin,
+}
+
+impl OperatorRole {
+    /// All roles, in order.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Operate, Self::Admin];
+
+    /// The name in policies.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Operate => "operate",
+            Self::Admin => "admin",
+        }
+    }
 }
 
 /// `decisions` or `envoy`: `127.0.0.1:8090`, or `{ listen: 127.0.0.1:8090, tls: …, tokens: [{ name: web, token: $WEB_TOKEN }] }`.

@@ -13,7 +13,7 @@ mod rule;
 mod server;
 
 pub use action::{Fallback, FallbackResponse, OnLimit, Reject};
-pub use decisions::{AdminSpec, DecisionListener, EnvVariable, Token};
+pub use decisions::{AdminSpec, DecisionListener, EnvVariable, OperatorRole, OperatorToken, Token};
 pub(crate) use identity::DEFAULT_INVALID_QUOTA;
 pub use identity::{ApiKeysSpec, IdentitySpec, JwtSpec, KeySetLocation};
 pub(crate) use key::DEFAULT_COST;

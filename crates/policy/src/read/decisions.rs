@@ -3,7 +3,7 @@
 use super::{PolicyReader, server::TLS};
 use crate::{
     map_schema::{KeySchema, MapSchema, OutputValue, TextKind, ValueSchema, field, without},
-    model::{AdminSpec, DecisionListener, EnvVariable, Tls, Token},
+    model::{AdminSpec, DecisionListener, EnvVariable, OperatorRole, OperatorToken, Tls, Token},
     source::{SyntaxNode, SyntaxValue},
 };
 use std::net::SocketAddr;
@@ -25,10 +25,32 @@ static ADMIN: MapSchema<AdminSpec> = MapSchema {
             "Reading and reloads are open to everyone who can connect. Other changes are accepted on a loopback address only.",
         ),
         without(
+            field!("tokens": ValueSchema::OneOrMany(&ValueSchema::Map(|| OPERATOR_TOKEN.outline())),
+            [tokens] = operator_token => |token| OPERATOR_TOKEN.write(token),
+            "Further tokens of operators, each with a name and a role."),
+            "Only `token` is accepted.",
+        ),
+        without(
             field!("hosts": ValueSchema::OneOrMany(&ValueSchema::Text(TextKind::Host, &["gateway.internal"])), [hosts] = admin_host,
             "The host names that requests to the admin API may use, besides `localhost` and IP addresses."),
             "Only `localhost` and IP addresses are accepted.",
         ),
+    ],
+};
+
+const ROLES: [(&str, OperatorRole); 3] =
+    [("read", OperatorRole::Read), ("operate", OperatorRole::Operate), ("admin", OperatorRole::Admin)];
+
+static OPERATOR_TOKEN: MapSchema<OperatorToken> = MapSchema {
+    name: "operator-token",
+    required: &["name", "token"],
+    keys: &[
+        field!("name": ValueSchema::Text(TextKind::Name, &["ann"]), name = name => OutputValue::text, always,
+            "Who has the token, in the history of changes."),
+        field!("token": ValueSchema::Text(TextKind::Variable, &["$ANN_TOKEN"]), token = variable => OutputValue::text, always,
+            "The environment variable that contains the token."),
+        field!("role": role in ROLES,
+            "What the operator may do: only read; also change modes, features and bans; or also change numbers of rules."),
     ],
 };
 
@@ -126,6 +148,12 @@ impl PolicyReader<'_> {
         Some(token)
     }
 
+    fn operator_token(&mut self, node: &SyntaxNode) -> Option<OperatorToken> {
+        let mut token = OperatorToken::default();
+        self.read_map(node, &OPERATOR_TOKEN, &mut token);
+        Some(token)
+    }
+
     /// Reads a host name in lower case, without a port.
     fn admin_host(&mut self, node: &SyntaxNode) -> Option<String> {
         let text = self.text(node)?.to_ascii_lowercase();
@@ -161,9 +189,13 @@ impl PolicyReader<'_> {
 }
 
 pub(super) fn write_admin(admin: &AdminSpec) -> Option<OutputValue> {
-    match (admin.listen, &admin.token, &admin.hosts[..]) {
-        (None, None, []) => None,
-        (Some(listen), None, []) => Some(OutputValue::text(listen)),
+    match admin {
+        _ if *admin == AdminSpec::default() => None,
+        AdminSpec { listen: Some(listen), token: None, tokens, hosts }
+            if tokens.is_empty() && hosts.is_empty() =>
+        {
+            Some(OutputValue::text(listen))
+        }
         _ => Some(ADMIN.write(admin)),
     }
 }

@@ -110,6 +110,7 @@ fn policy_with(map: &str, key: &str, mut entries: Map<String, Value>) -> Value {
         "listen" => policy["listen"] = entries,
         "tls" => policy["listen"] = json!({ "address": "127.0.0.1:8443", "tls": entries }),
         "token" => policy["decisions"] = json!({ "listen": "127.0.0.1:8090", "tokens": entries }),
+        "operator-token" => policy["admin"] = json!({ "listen": "127.0.0.1:9091", "tokens": entries }),
         "feature" => policy["features"] = json!({ "search": entries }),
         "list" => policy["lists"] = json!({ "internal": entries }),
         "route" => policy["routes"] = json!([entries]),

@@ -424,8 +424,15 @@ fn server_sections() -> BoxedStrategy<ServerSection> {
         })
     };
     let variable = || "[A-Z_][A-Z0-9_]{0,8}".prop_map(EnvVariable);
-    let admin = (option::of(address()), option::of(variable()), vec("[a-z][a-z0-9.-]{0,8}", 0..3))
-        .prop_map(|(listen, token, hosts)| AdminSpec { listen, token, hosts });
+    let operator_token = (names(), variable(), prop::sample::select(OperatorRole::ALL.to_vec()))
+        .prop_map(|(name, token, role)| OperatorToken { name, token, role });
+    let admin = (
+        option::of(address()),
+        option::of(variable()),
+        vec(operator_token, 0..3),
+        vec("[a-z][a-z0-9.-]{0,8}", 0..3),
+    )
+        .prop_map(|(listen, token, tokens, hosts)| AdminSpec { listen, token, tokens, hosts });
     let token = (names(), variable()).prop_map(|(name, token)| Token { name, token });
     let decisions = || {
         (address(), option::of(tls()), vec(token.clone(), 0..3))

@@ -38,8 +38,8 @@ use std::{
     time::Duration,
 };
 use tidegate_http_server::{
-    Authorization, BoundListener, Certificate, HttpServer, Listener, Operators, Secret, ShutdownSignal,
-    StartupError,
+    Authorization, BoundListener, Certificate, HttpServer, Listener, Operator, Operators, Secret,
+    ShutdownSignal, StartupError,
 };
 use tidegate_limiter::{BuildError, FailureMode};
 use tidegate_policy::{
@@ -109,7 +109,10 @@ impl RateLimitServer {
         let secret = |token: &ApiToken| Secret::new(token.0.clone());
         let programs = own.tokens.iter().enumerate();
         let programs = programs.map(|(index, token)| (index.to_string().into(), secret(token)));
-        let operators = Operators::new(own.admin_token.as_ref().map(secret), Some(host));
+        let operators = Operators::new(
+            own.admin_token.as_ref().map(|token| (Operator::shared(), secret(token))),
+            Some(host),
+        );
         let authorization = Arc::new(Authorization::new(programs, operators));
         let reservations = Arc::new(ReservationApi::new(service.clone(), authorization.clone()));
         let http_certificate = own.http_tls.as_ref().map(Certificate::load).transpose();

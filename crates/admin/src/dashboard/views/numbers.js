@@ -46,7 +46,7 @@ export function numbers({ notify }, rule) {
     let current = null;
     const enable = () => {
       const isSame = input.value.trim() === current || input.value.trim() === '';
-      set(applyButton, 'disabled', isSame || !canChange());
+      set(applyButton, 'disabled', isSame || !canChange('admin'));
       set(previewButton, 'disabled', isSame);
     };
     const run = async (action) => {
