@@ -134,7 +134,7 @@ fn check_files(file: &Path, log: &PromotionLog, round: &str) {
     let history = run_tidegate(&["changes"], file);
     let of = |id: u64| {
         let change = history["changes"].as_array().unwrap().iter().find(|change| change["id"] == id);
-        change.map(|change| format!("enforce {}%", change["to"]["percent"].as_f64().unwrap()))
+        change.map(|change| change["to"].as_str().unwrap().to_owned())
     };
     if log.last_id() > 0 {
         assert_eq!(of(log.last_id()).as_ref(), Some(last), "{round}");

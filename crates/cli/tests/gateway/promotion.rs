@@ -76,7 +76,7 @@ async fn rule_is_promoted_and_rolled_back() {
 
     let json = stdout_of(&["mode", "watched", "enforce", "--percent", "12.5", "--json", at[0], at[1]]).await;
     let json: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&json["change"]["id"], &json["change"]["to"]["percent"]), (&3.into(), &12.5.into()));
+    assert_eq!((&json["change"]["id"], &json["change"]["to"]), (&3.into(), &"enforce 12.5%".into()));
     let output = stdout_of(&["changes", at[0], at[1]]).await;
     for part in [
         "watched: shadow → enforce 12.5 %  (policy.yaml, by api)",
@@ -103,6 +103,65 @@ async fn rule_is_promoted_and_rolled_back() {
     let output = stderr_of(&["rollback", "--yes", at[0], at[1]]).await;
     assert!(output.contains("returned 409") && output.contains("was changed in the meantime"), "{output}");
     assert_eq!(text(), edited);
+}
+
+#[tokio::test]
+async fn number_is_previewed_set_and_rolled_back() {
+    let server = TestUpstream::start_ok().await;
+    let before =
+        policy(&server).replace("denials: 10", "denials: 10, history: 10").replace("shadow", "enforce");
+    let gateway = GatewayProcess::start(&before).await;
+    let admin = gateway.wait_for_line("admin").await;
+    let at = ["--admin", admin.as_str()];
+    let text = || fs::read_to_string(gateway.policy_path()).unwrap();
+    for expected in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS, StatusCode::TOO_MANY_REQUESTS] {
+        assert_eq!(get(gateway.address, "/").await.0, expected);
+    }
+    assert_eq!(stdout_of(&["set", "watched", at[0], at[1]]).await, "quota=1/h\n");
+    let output = stdout_of(&["set", "watched", "quota=2/h", "--preview", at[0], at[1]]).await;
+    for part in [
+        "watched: quota 1/h → 2/h\n3 recorded requests, ",
+        " denied          2          1\n",
+        "Nothing is changed.",
+    ] {
+        assert!(output.contains(part), "{part} is not in {output}");
+    }
+    assert_eq!(text(), before);
+    let output = stdout_of(&["set", "watched", "quota=5/h", "--from", "1/h", at[0], at[1]]).await;
+    assert_eq!(output, "watched: quota 1/h → 5/h\nThe gateway has applied the change.\n");
+    assert_eq!(text(), before.replace("quota: 1/h", "quota: 5/h"));
+    assert_eq!(get(gateway.address, "/").await.0, StatusCode::OK);
+    let output = stdout_of(&["set", "watched", "quota=5/h", at[0], at[1]]).await;
+    assert_eq!(output, "watched: `quota` has this value already; nothing changed\n");
+    for (args, part) in [
+        (
+            ["quota=9/h", "--from=1/h"],
+            "returned 409: `quota` of rule `watched` is `5/h`, not `1/h` (change 1 of ",
+        ),
+        (["quota=9/hh", "--from=5/h"], "returned 422: "),
+        (["mode=off", "--json"], "use `tidegate mode watched off`"),
+        (["quota", "--json"], "use KEY=VALUE, as in `quota=200/min`"),
+    ] {
+        let output = stderr_of(&[&["set", "watched"], &args[..], &at[..]].concat()).await;
+        assert!(output.contains(part), "{part} is not in {output}");
+    }
+    let output = stdout_of(&["rollback", at[0], at[1]]).await;
+    assert_eq!(
+        output,
+        "watched: quota 5/h → 1/h, change 1 rolled back\nThe gateway has applied the change.\n"
+    );
+    assert_eq!(text(), before);
+
+    // The same in the file.
+    let file = gateway.policy_path();
+    let file = file.to_str().unwrap();
+    let output = stdout_of(&["set", "watched", "wait=1s", "--policy", file]).await;
+    assert!(output.starts_with("watched: wait default → 1s\n"), "{output}");
+    assert_eq!(stdout_of(&["set", "watched", "--policy", file]).await, "quota=1/h\nwait=1s\n");
+    let output = stdout_of(&["changes", "--policy", file]).await;
+    assert!(output.contains("watched: wait default → 1s  (policy.yaml, by command line)"), "{output}");
+    let output = stderr_of(&["set", "watched", "quota=2/h", "--preview", "--policy", file]).await;
+    assert!(output.contains("cannot be used with"), "{output}");
 }
 
 #[tokio::test]
