@@ -220,7 +220,7 @@ impl RuleEdit {
 }
 
 impl RuleValue {
-    /// The values of a rule that an edit can change: its own, and those of its template.
+    /// The values of a rule that an edit can change, except for the mode: its own, and those of its template.
     pub fn read_all(
         path: impl AsRef<Path>,
         files: &dyn FileSource,
@@ -259,7 +259,8 @@ impl<'a> RuleSource<'a> {
 
     fn values(&self) -> Vec<RuleValue> {
         let mut values = Vec::new();
-        for key in EDITABLE_KEYS {
+        // The mode is no number, and has a command of its own.
+        for key in EDITABLE_KEYS.into_iter().filter(|key| *key != "mode") {
             let template = || template_of(self.root, self.node, key);
             list_values(self.node, key, &mut values);
             if values.last().is_none_or(|last: &RuleValue| KeyPath::split(&last.key).first() != key)

@@ -327,7 +327,7 @@ fn rejected_edit_names_the_reason() {
 #[test]
 fn values_of_a_rule_are_listed() {
     let text = "templates: { t: { quota: 9/s, wait: 1s, breaker: { failure-rate: 50% } } }\nrules:\n  - name: a\n    use: t\n    \
-                match: { path: /x }\n    tiers: { key: header x-plan, quotas: { gold: 9/s }, default: 1/s }\n    queue: 10\n";
+                match: { path: /x }\n    tiers: { key: header x-plan, quotas: { gold: 9/s }, default: 1/s }\n    queue: 10\n    mode: off\n";
     let files = |_: &Path| Ok(text.as_bytes().to_vec());
     let values = RuleValue::read_all("p.yaml", &files, "a").unwrap();
     let values: Vec<String> = values.iter().map(|value| format!("{}={}", value.key, value.value)).collect();
