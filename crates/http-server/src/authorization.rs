@@ -183,7 +183,7 @@ impl Operators {
 }
 
 impl Operator {
-    /// The operator without a name: whoever has `token` of `admin`, or every caller if no token is required.
+    /// The operator without a name: every caller with `token` of `admin`, or every caller if no token is required.
     pub fn shared() -> Self {
         Self { name: "api".into(), role: OperatorRole::Admin }
     }

@@ -70,7 +70,7 @@ pub struct RuleSetting {
 pub enum ExpectedValue {
     /// Any value.
     Any,
-    /// Only this value, `None` for the default. Another one is an error, because somebody else has changed it.
+    /// Only this value, `None` for the default. Another one is an error, because another operator has changed it.
     Only(Option<String>),
 }
 

@@ -127,7 +127,7 @@ async fn number_change_keeps_counters_and_is_rolled_back() {
     assert_eq!(gateway.policy_text(), before.replace("100/h", "1/h"));
     assert_eq!(gateway.get_with_header("/login", bob).await.status(), 429, "the counters stay");
 
-    // Another operator has seen the old value.
+    // Another operator has read the old value.
     let (status, reply) =
         gateway.post_change(place, &json!({ "key": "quota", "value": "50/h", "from": "100/h" })).await;
     let detail = reply["detail"].as_str().unwrap();
