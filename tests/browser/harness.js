@@ -7,6 +7,7 @@ import { createRequire } from 'node:module';
 import os from 'node:os';
 import path from 'node:path';
 import readline from 'node:readline';
+import { after } from 'node:test';
 import { pathToFileURL } from 'node:url';
 
 const testDirectory = import.meta.dirname;
@@ -39,6 +40,12 @@ export const RULES = `
   - { name: candidate, match: { path: /search }, key: header x-user, missing: skip, quota: 1/h, mode: shadow }
 `;
 
+/** The gateways that are not closed yet. */
+const running = new Set();
+
+// A test that failed leaves its gateway running, and node waits for it.
+after(() => Promise.all([...running].map((gateway) => gateway.close())));
+
 /** A running gateway in front of a server that responds 200 to every request. */
 export class Gateway {
   #directory;
@@ -49,6 +56,7 @@ export class Gateway {
 
   static async start({ admin = ADMIN, observe = OBSERVE, rules = RULES, more = '', healthCheck = false } = {}) {
     const gateway = new Gateway();
+    running.add(gateway);
     await gateway.startServer();
     gateway.#directory = await mkdtemp(path.join(os.tmpdir(), 'tidegate-browser-'));
     const server = `http://127.0.0.1:${gateway.#port}`;
@@ -145,6 +153,7 @@ export class Gateway {
   }
 
   async close() {
+    if (!running.delete(this)) return;
     await this.stop();
     this.#server.close();
     this.#server.closeAllConnections();
