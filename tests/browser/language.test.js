@@ -108,7 +108,7 @@ const views = () => ({
  */
 const UNTRANSLATED = [
   /\b(Tidegate(-Denial)?|Envoy|API|JSON|ID|TLS|policy\.yaml|v\d[\d.]+)\b/g,
-  /\b(everybody|login|reports|candidate|missing|pages|search|similar|app|alice|bob|mallory|curl|api|default)\b/g,
+  /\b(everybody|login|reports|candidate|missing|pages|search|similar|app|alice|bob|mallory|curl|api|default|quota)\b/g,
   /\b(GET|POST) \/\w*|\b(ip|header x-user)\b|\b[\da-f]{8,16}\b|\b[\da-hjkmnp-tv-z]{16}\b|\d+T[\d:]+Z/g,
   /\b(token-bucket|leaky-bucket queue|(leaky|fixed|sliding)-\w+|without-effect|unreachable|memory|normal|low)\b|\d( per [\d.]+(ms|s)|\/(s|min|h))/g,
   /\d\u00a0(ns|µs|ms|kB|MB|GB)\b|\bp(50|95|99)\b|\b[2345]xx\b|\bx0\.\d+/g,

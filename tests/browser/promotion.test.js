@@ -126,7 +126,7 @@ test('number of a rule is previewed and set', async () => {
 
   await quota.fill('2/hh');
   await apply.click();
-  await page.getByText('policy.yaml').waitFor();
+  await page.getByText('unknown period `hh`').waitFor();
   assert.equal(await gateway.text(), before);
   await quota.fill('2/h');
   await apply.press('Enter');

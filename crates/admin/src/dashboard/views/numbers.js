@@ -1,39 +1,44 @@
 // The numbers of one rule in the policy file: what another value would have done, and the change.
 
 import { encode, get, request } from '../api.js';
-import { empty, definitionList, h, panel, renderList, set } from '../dom.js';
+import { empty, definitionList, h, panel, renderList, set, setText } from '../dom.js';
 import { count, dateTime, share as shareText } from '../format.js';
 import { plural, t } from '../language.js';
 import { canChange, change } from '../operator.js';
 
-/** The panel. It reads the numbers again when the policy changes. */
+/** The panel. It reads the numbers again when the policy or its file changes. */
 export function numbers({ notify }, rule) {
   const path = `api/v1/rules/${encode(rule)}`;
   const list = h('ul', { class: 'rules numbers' });
   const none = empty(t('The rule has no numbers to set.'));
+  const failure = h('pre', { class: 'mono', lang: 'en' });
   const result = h('div', { role: 'status' });
-  const element = panel(t('Numbers'), none, list, result);
+  const element = panel(t('Numbers'), none, failure, list, result);
   element.hidden = true;
-  let version = null;
+  let loaded = null;
   let closed = false;
+
+  const show = (settings, message) => {
+    element.hidden = false;
+    none.hidden = settings.length > 0 || message !== '';
+    failure.hidden = message === '';
+    setText(failure, message);
+    renderList(
+      list,
+      settings,
+      ({ key }) => key,
+      ({ key }) => row(key),
+    );
+  };
 
   const load = async () => {
     try {
       const { settings } = await get(`${path}/settings`);
-      if (closed) return;
-      element.hidden = false;
-      none.hidden = settings.length > 0;
-      renderList(
-        list,
-        settings,
-        ({ key }) => key,
-        ({ key }) => row(key),
-      );
+      if (!closed) show(settings, '');
     } catch (error) {
-      // A policy without a file has nothing to set.
-      if (closed || error.status === 422) return;
-      version = null;
-      if (error.status !== 0) notify(error.message, 'bad');
+      // A policy without a file has nothing to set. If the gateway is unreachable, the next snapshot loads again.
+      if (error.status === 0) loaded = null;
+      else if (!closed && error.status !== 422) show([], error.message);
     }
   };
 
@@ -94,8 +99,9 @@ export function numbers({ notify }, rule) {
   return {
     element,
     snapshot({ policy }) {
-      if (policy.version === version) return;
-      version = policy.version;
+      const state = `${policy.version} ${policy.error}`;
+      if (state === loaded) return;
+      loaded = state;
       load();
     },
     close: () => {
