@@ -164,6 +164,24 @@ impl IntegerBucket {
         LevelOutcome::new(DecisionCode::Delay, after.min(self.max_level()), excess)
     }
 
+    /// The highest level at which `cost` proceeds at once; `None` if it exceeds the capacity.
+    #[inline]
+    pub fn highest_level_for(&self, cost: u64) -> Option<u64> {
+        self.capacity.checked_sub(cost.checked_mul(self.units_per_token)?)
+    }
+
+    /// The decision on a cost that has raised the level to `level`.
+    #[inline(always)]
+    pub fn allow(&self, level: u64) -> Decision {
+        self.to_decision(LevelOutcome::new(DecisionCode::Allow, level, 0))
+    }
+
+    /// The decision on a cost that exceeds the capacity by `excess` units, at this level.
+    #[inline(always)]
+    pub fn deny(&self, level: u64, excess: u64) -> Decision {
+        self.to_decision(LevelOutcome::new(DecisionCode::Deny, level, excess))
+    }
+
     /// Converts an outcome to a decision.
     #[inline]
     pub fn to_decision(&self, outcome: LevelOutcome) -> Decision {

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::sync::{AtomicU64, Ordering, fence};
 use tidegate_core::{
-    AlgorithmKind, CarryOver, Decision, Demand, Effect, Micros, Quota, Receipt,
+    AlgorithmKind, CarryOver, Decision, Demand, Effect, LARGEST_EXACT, Micros, Quota, Receipt,
     algorithm::level::IntegerBucket,
 };
 
@@ -16,6 +16,10 @@ const MAX_DRAINED_UNITS: u64 = (1 << 61) - 1;
 /// Quotas that drain faster than this many units per microsecond need more than one word. Slower ones fit for at least 17
 /// years; at one unit per microsecond they fit forever.
 pub(crate) const MAX_UNITS_PER_US: u64 = 1 << 12;
+
+/// Levels are below 2^53, and a word that is locked or has another generation exceeds every level by more than this.
+pub(super) const MAX_EXCESS: u64 = (1 << 60) - 1;
+const _: () = assert!(GENERATION_BIT - MAX_DRAINED_UNITS - LARGEST_EXACT > MAX_EXCESS + LARGEST_EXACT);
 
 /// One second, in microseconds.
 const MAX_CLOCK_SKEW_US: u64 = 1_000_000;
@@ -26,8 +30,11 @@ pub(crate) struct WordPlan {
     pub(super) integer_bucket: IntegerBucket,
     /// The elapsed time at which a word is full and time stops.
     max_elapsed_us: u64,
-    /// The units that drain in the longest delay between reading the clock and swapping the word.
-    pub(super) skew_units: u64,
+    /// The least excess of a certain denial: more units than drain in the longest delay between reading the clock and swapping
+    /// the word.
+    pub(super) certain_excess: u64,
+    /// The highest level at which one token is granted.
+    highest_level_for_one: u64,
 }
 
 impl WordPlan {
@@ -35,7 +42,8 @@ impl WordPlan {
         Self {
             integer_bucket,
             max_elapsed_us: MAX_DRAINED_UNITS / integer_bucket.units_per_us.max(1),
-            skew_units: integer_bucket.units_per_us.saturating_mul(MAX_CLOCK_SKEW_US),
+            certain_excess: integer_bucket.units_per_us.saturating_mul(MAX_CLOCK_SKEW_US).saturating_add(1),
+            highest_level_for_one: integer_bucket.capacity.saturating_sub(integer_bucket.units_per_token),
         }
     }
 
@@ -51,6 +59,15 @@ impl WordPlan {
         fits.then(|| Self::new(integer_bucket))
     }
 
+    /// The highest level at which `cost` is granted; `None` if it exceeds the capacity.
+    #[inline(always)]
+    pub(super) fn highest_level_for(&self, cost: u64) -> Option<u64> {
+        match cost {
+            1 => Some(self.highest_level_for_one),
+            _ => self.integer_bucket.highest_level_for(cost),
+        }
+    }
+
     /// The word of a level of zero, `since` microseconds after the creation of the limiter.
     #[inline]
     pub(super) fn empty_at(&self, since: u64) -> u64 {
@@ -64,7 +81,9 @@ pub(crate) struct WordPlans {
     pub(super) origin: Micros,
     /// The plan of a limiter that was never changed: the common case.
     pub(super) initial: WordPlan,
-    pub(super) changes: AtomicU64,
+    /// The elapsed time at which the fast path ends: zero once the quota has changed.
+    fast_until: AtomicU64,
+    changes: AtomicU64,
     pub(super) resets: ResetCounters,
     slots: [AtomicPlan; 2],
     /// Whether words of the previous plan are reset.
@@ -108,6 +127,7 @@ impl WordPlans {
         let plans = Self {
             origin,
             initial: plan,
+            fast_until: AtomicU64::new(plan.max_elapsed_us),
             changes: AtomicU64::new(0),
             resets,
             slots: [AtomicPlan::default(), AtomicPlan::default()],
@@ -135,6 +155,7 @@ impl WordPlans {
         let changes = self.changes.load(Ordering::Relaxed);
         // A reader that sees part of the new plan must also see that the plan in this slot is not the current one.
         fence(Ordering::Release);
+        self.fast_until.store(0, Ordering::Relaxed);
         self.is_reset.store((how == CarryOver::Reset).into(), Ordering::Relaxed);
         self.slots[(changes & 1 ^ 1) as usize].store(plan);
         self.changes.store(changes + 1, Ordering::Release);
@@ -149,6 +170,16 @@ impl WordPlans {
     pub(crate) fn empty_word(&self, now: Micros) -> u64 {
         let (changes, plan) = self.current();
         generation(changes) | plan.empty_at(self.since_origin(now))
+    }
+
+    /// The word of an empty state, for the fast path; `None` if the quota has changed, the time is before the creation of the
+    /// limiter, or time has stopped. Call it after the word is loaded: a change ends the
+    /// fast path before it converts words.
+    #[inline(always)]
+    pub(super) fn try_empty_word(&self, now: u64) -> Option<u64> {
+        let since = now.wrapping_sub(self.origin.get());
+        (since < self.fast_until.load(Ordering::Relaxed))
+            .then(|| since * self.initial.integer_bucket.units_per_us)
     }
 
     /// Whether the state of a word has expired.
