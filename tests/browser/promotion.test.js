@@ -132,7 +132,7 @@ test('number of a rule is previewed and set', async () => {
   await apply.press('Enter');
   await page.getByText('Rule everybody: quota is 2/h.').waitFor();
   assert.equal(await gateway.text(), before.replace('quota: 1000/s', 'quota: 2/h'));
-  assert.equal((await gateway.sendRequests(1, '/x')).status, 429);
+  assert.equal((await gateway.sendRequests(3, '/x')).status, 429);
   // The field follows a rollback.
   const response = await fetch(`${gateway.admin}/api/v1/rollback`, { method: 'POST', body: '{}' });
   assert.equal(response.status, 200);
