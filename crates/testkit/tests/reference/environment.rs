@@ -28,7 +28,7 @@ const GENERAL: &[(&str, &str, &str)] = &[
     (
         "TIDEGATE_ADMIN_TOKEN",
         "the same commands",
-        "The token of `admin` in the policy. Without it, no token is sent.",
+        "A token of `admin` in the policy, which is sent; its role must permit the command. Without it, no token is sent.",
     ),
     (
         "TIDEGATE_POLICY",
