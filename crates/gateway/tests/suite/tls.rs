@@ -164,6 +164,10 @@ async fn alpn_selects_http_version() {
     let request = Request::get("/a").header("host", "localhost").body(Empty::<Bytes>::new()).unwrap();
     let response = sender.send_request(request).await.unwrap();
     assert_eq!((response.status().as_u16(), response.version()), (200, Version::HTTP_11));
+
+    // HTTP/3 is neither accepted nor advertised.
+    assert!(connect(gateway.address, &certificates.authority, b"h3").await.is_err());
+    assert_eq!(response.headers().get("alt-svc"), None);
 }
 
 #[tokio::test]
