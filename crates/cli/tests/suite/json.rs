@@ -2,7 +2,7 @@
 
 #![allow(clippy::expect_used, reason = "this is how a test fails")]
 
-use crate::common::{run_tidegate, utf8_text, write_file};
+use crate::common::{command_names, run_tidegate, utf8_text, write_file};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -25,12 +25,9 @@ const COMMANDS_WITHOUT_JSON: [&str; 3] = ["completions", "help", "man"];
 
 #[test]
 fn every_command_supports_json() {
-    let help = utf8_text(&run_tidegate(&["--help"]).stdout);
-    let commands =
-        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    let commands: Vec<&str> = commands.filter_map(|line| line.split_whitespace().next()).collect();
-    assert!(commands.contains(&"check") && commands.contains(&"top"), "{commands:?}");
-    for command in commands.into_iter().filter(|command| !COMMANDS_WITHOUT_JSON.contains(command)) {
+    let commands = command_names();
+    let commands = commands.iter().map(String::as_str);
+    for command in commands.filter(|command| !COMMANDS_WITHOUT_JSON.contains(command)) {
         let args = match command {
             "import" => vec![command, "nginx", "--help"],
             "apikey" => vec![command, "list", "--help"],
