@@ -1,7 +1,8 @@
-//! The reference pages that are generated from files of the repository. Set `TIDEGATE_BLESS` to write them anew.
+//! The reference pages that are generated from files of the repository, or compared with them. Set `TIDEGATE_BLESS` to write them anew.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
+mod admin_api;
 mod environment;
 mod http_api;
 mod metrics;
