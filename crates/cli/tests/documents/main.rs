@@ -1,4 +1,4 @@
-//! Runs the code blocks of `README.md` and of the pages in `docs`. `scripts/words translations` compares the pages in Chinese with them.
+//! Runs the code blocks of `README.md`, of the pages in `docs` and of the page about Kubernetes. `scripts/words translations` compares the pages in Chinese with them.
 //!
 //! | block | test |
 //! |---|---|
@@ -61,10 +61,14 @@ const NOT_RUN: &[(&str, &str, &str, &str)] = &[
     ),
     ("docs/install.md", "sh", "", "builds and installs packages; `scripts/package` tries each"),
     ("docs/library.md", "sh", "tidegate verify ", "thousands of quotas; crates/cli/tests/suite/verify.rs"),
-    ("docs/library.md", "text", "HTTP/1.1 429", "crates/tower/tests/suite/axum.rs compares such responses"),
+    (
+        "docs/library.md",
+        "text",
+        "HTTP/1.1 429",
+        "crates/tower/tests/suite/axum.rs: documented_rejection_is_sent",
+    ),
     ("docs/operating.md", "text", "$ tidegate top", "needs traffic; crates/cli/tests/gateway/top.rs"),
-    ("docs/operating.md", "text", "$ tidegate why", "needs traffic; crates/cli/tests/gateway/why.rs"),
-    ("docs/operating.md", "text", "$ tidegate feature", "needs load; crates/cli/tests/gateway/feature.rs"),
+    ("docs/operating.md", "text", "$ tidegate why", "needs traffic; docs/tutorial.md runs it"),
     ("docs/operating.md", "text", "$ tidegate shadow", "needs traffic; docs/tutorial.md runs it"),
     ("docs/operating.md", "text", "$ tidegate bench", "measures speed; crates/cli/tests/gateway/bench.rs"),
     (
@@ -86,14 +90,22 @@ const NOT_RUN: &[(&str, &str, &str, &str)] = &[
         "access.log",
         "crates/replay/tests/suite/docs.rs: replay_document_matches_output",
     ),
+    (KUBERNETES, "sh", "docker build ", "compiles for minutes; `scripts/package` builds the image"),
+    (KUBERNETES, "sh", "kubectl ", "needs a cluster; packaging/kubernetes/check validates the manifests"),
+    (KUBERNETES, "sh", ". ./secrets.env", "needs a cluster"),
+    (KUBERNETES, "yaml", "images:", "a part of kustomization.yaml"),
+    (KUBERNETES, "yaml", "apiVersion:", "the configuration of Envoy Gateway"),
+    (KUBERNETES, "yaml", "name: tidegate\n", "a part of the configuration of Envoy"),
 ];
+
+const KUBERNETES: &str = "packaging/kubernetes/README.md";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 fn pages() -> Vec<MarkdownPage> {
-    let mut names = vec!["README.md".to_owned()];
+    let mut names = vec!["README.md".to_owned(), KUBERNETES.to_owned()];
     for entry in fs::read_dir(root().join("docs")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         if name.ends_with(".md") {

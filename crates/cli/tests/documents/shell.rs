@@ -277,9 +277,11 @@ fn prepare(root: &Path, folder: &Path, ports: &Ports) {
     fs::write(folder.join("src/lib.rs"), "").unwrap();
     fs::write(folder.join("Cargo.toml"), "[package]\nname = \"shop\"\nedition = \"2024\"\n").unwrap();
     symlink(root, folder.parent().unwrap().join("tidegate")).unwrap();
-    copy(&root.join("examples"), &folder.join("examples"), &|name, text| {
-        if name.ends_with(".log") { text } else { ports.replace(&text) }
-    });
+    for part in ["examples", "packaging/kubernetes"] {
+        copy(&root.join(part), &folder.join(part), &|name, text| {
+            if name.ends_with(".log") { text } else { ports.replace(&text) }
+        });
+    }
     copy(&root.join("docs/algorithms"), &folder.join("docs/algorithms"), &|_, text| text);
     fs::write(folder.join("bad.txt"), "192.0.2.0/24\n").unwrap();
     fs::write(folder.join("api-keys.json"), "{\"api-keys\": []}").unwrap();

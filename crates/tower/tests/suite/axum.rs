@@ -62,6 +62,26 @@ async fn limit_of_ten_admits_ten_of_hundred_clients() {
     }
 }
 
+#[tokio::test]
+async fn documented_rejection_is_sent() {
+    let document = include_str!("../../../../docs/library.md");
+    let (_, rest) = document.split_once("```text\nHTTP/1.1 ").unwrap();
+    let (status_line, rest) = rest.split_once('\n').unwrap();
+    let (headers, _) = rest.split_once("```").unwrap();
+    let program = test_rules();
+    let layer = LimitLayer::new(program.per_peer("login", "5/min"));
+    let server = serve(Router::new().route("/", get(hello)).layer(layer)).await;
+    for _ in 0..5 {
+        assert_eq!(status(ClientProtocol::Http1, server, "/").await, 200);
+    }
+    let rejected = send(ClientProtocol::Http1, server, Method::GET, "/", &[]).await;
+    assert_eq!(rejected.status().to_string(), status_line);
+    for line in headers.lines() {
+        let (name, value) = line.split_once(": ").unwrap();
+        assert_eq!(header(&rejected, name), Some(value), "{name}");
+    }
+}
+
 /// `axum::serve(listener, app)` records no address: `missing` applies to every request, and the log has the reason.
 #[tokio::test]
 async fn server_without_connect_info_is_reported_once_per_layer() {
