@@ -12,7 +12,7 @@ mod value;
 use crate::{
     model::Policy,
     problem::Problems,
-    source::{FileSource, PolicyFormat, Sources, SpannedError, SyntaxNode, SyntaxValue},
+    source::{FileSource, PolicyFormat, Sources, SpannedError, SyntaxNode, SyntaxValue, truncate},
 };
 use std::{
     cell::RefCell,
@@ -21,7 +21,10 @@ use std::{
     path::{Path, PathBuf},
 };
 use tidegate_core::suggest;
-use value::{KeyPath, find_value, list_values, template_of, without_value};
+use value::{
+    check_key, find_node, find_value, first_key, list_values, replaced_key, scalar, template_of,
+    without_value,
+};
 
 /// The keys of a rule that an edit can change, and what is below them: the mode, and what has numbers.
 const EDITABLE_KEYS: [&str; 19] = [
@@ -148,21 +151,22 @@ impl RuleEdit {
         let recorded = RecordingFiles { files, contents: RefCell::default() };
         let (policy, root, sources) =
             Policy::read_with_sources(path, &recorded).map_err(EditError::Policy)?;
-        let key_path = KeyPath::parse(key)?;
+        check_key(key)?;
         let source = RuleSource::find(&policy, &root, &sources, rule)?;
         let unsupported = || {
-            let problem = format!("cannot change `{key}` of rule `{rule}` here without other changes");
-            let fix = format!("write `{key}: {value}` manually");
+            let shown = truncate(key);
+            let problem = format!("cannot change `{shown}` of rule `{rule}` here without other changes");
+            let fix = format!("write `{shown}: {}` manually", truncate(value));
             let fault = SpannedError::new(source.node.span, problem, fix);
             EditError::Unsupported(Problems::from_errors(vec![fault], &sources))
         };
         if value.chars().any(char::is_control) {
-            return Err(EditError::Key(format!("`{key}` has a control character; remove it")));
+            return Err(EditError::Key(format!("`{}` has a control character; remove it", truncate(key))));
         }
         let mode = || {
             (key == "mode").then(|| policy.rules.get(source.index).map(|rule| rule.enforcement.to_string()))
         };
-        let old_value = source.value_of(&key_path).or_else(|| mode().flatten());
+        let old_value = source.value_of(key).or_else(|| mode().flatten());
         let old_content = recorded.get(source.file).unwrap_or_default();
         let edit = Self {
             file: source.file.to_owned(),
@@ -172,13 +176,18 @@ impl RuleEdit {
             policy: policy.clone(),
             new_policy: Policy::default(),
         };
-        let splices = splice::find_splices(source.text, source.format, source.node, &key_path, value);
-        if splices.is_empty() && key_path.top_level().is_none() {
-            return Err(source.unknown_key(rule, &key_path));
+        let splices = splice::find_splices(source.text, source.format, source.node, key, value);
+        if splices.is_empty() && first_key(key) != key {
+            return Err(source.unknown_key(rule, key));
+        }
+        let template = template_of(source.root, source.node, key);
+        if let Some(replaced) = template.and_then(|template| replaced_key(template, key)) {
+            let problem = format!("`{key}` of rule `{rule}` would replace `{replaced}` of its template");
+            return Err(EditError::Key(format!("{problem}, with all values in it; change it in the file")));
         }
         // The parsed text has no byte order mark.
         let mark = edit.old_content.len().saturating_sub(source.text.len());
-        let expected = without_value(&root, source.index, &key_path);
+        let expected = without_value(&root, source.index, key);
         let mut problems = None;
         for splice in splices {
             let edit = edit.with_splice(Splice { offset: splice.offset + mark, ..splice });
@@ -188,10 +197,9 @@ impl RuleEdit {
             };
             // A value that is no text in this notation may break the syntax; another notation follows.
             let Ok((tree, sources)) = Policy::read_tree(path, &files) else { continue };
-            let is_only_change = without_value(&tree, source.index, &key_path) == expected;
+            let is_only_change = without_value(&tree, source.index, key) == expected;
             let new_node = rule_node(&tree, source.index);
-            let is_set =
-                new_node.and_then(|node| find_value(node, &key_path)).is_some_and(|new| new == value);
+            let is_set = new_node.and_then(|node| find_value(node, key)).is_some_and(|new| new == value);
             if !is_only_change || !is_set {
                 continue;
             }
@@ -220,7 +228,8 @@ impl RuleEdit {
 }
 
 impl RuleValue {
-    /// The values of a rule that an edit can change, except for the mode: its own, and those of its template.
+    /// The values of a rule that an edit can change, except for the mode: its own, and those of its template that are not in a
+    /// list or a map.
     pub fn read_all(
         path: impl AsRef<Path>,
         files: &dyn FileSource,
@@ -242,7 +251,7 @@ impl<'a> RuleSource<'a> {
         let no_rule = || {
             let names = policy.rules.iter().map(|rule| rule.name.as_str());
             let suggestion = suggest::closest(rule, names).map(str::to_owned);
-            EditError::NoRule { name: rule.to_owned(), suggestion }
+            EditError::NoRule { name: truncate(rule), suggestion }
         };
         let index = policy.rules.iter().position(|found| found.name == rule).ok_or_else(no_rule)?;
         let node = rule_node(root, index).ok_or_else(no_rule)?;
@@ -252,8 +261,8 @@ impl<'a> RuleSource<'a> {
     }
 
     /// The value of the rule, or else of its template.
-    fn value_of(&self, key: &KeyPath<'_>) -> Option<String> {
-        let of_template = || find_value(template_of(self.root, self.node, key.first())?, key);
+    fn value_of(&self, key: &str) -> Option<String> {
+        let of_template = || find_value(template_of(self.root, self.node, first_key(key))?, key);
         find_value(self.node, key).or_else(of_template).map(str::to_owned)
     }
 
@@ -261,21 +270,22 @@ impl<'a> RuleSource<'a> {
         let mut values = Vec::new();
         // The mode is no number, and has a command of its own.
         for key in EDITABLE_KEYS.into_iter().filter(|key| *key != "mode") {
-            let template = || template_of(self.root, self.node, key);
-            list_values(self.node, key, &mut values);
-            if values.last().is_none_or(|last: &RuleValue| KeyPath::split(&last.key).first() != key)
-                && let Some(template) = template()
-            {
-                list_values(template, key, &mut values);
+            // A nested value of a template cannot be set for one rule.
+            let of_template = || {
+                let template = template_of(self.root, self.node, key)?;
+                find_node(template, key).filter(|node| scalar(node).is_some())
+            };
+            if let Some(node) = find_node(self.node, key).or_else(of_template) {
+                list_values(node, key.to_owned(), &mut values);
             }
         }
         values
     }
 
-    fn unknown_key(&self, rule: &str, path: &KeyPath<'_>) -> EditError {
-        let key = path.text();
-        if self.value_of(path).is_some() {
-            let problem = format!("`{key}` of rule `{rule}` is in its template, which other rules may use");
+    fn unknown_key(&self, rule: &str, key: &str) -> EditError {
+        let shown = truncate(key);
+        if self.value_of(key).is_some() {
+            let problem = format!("`{shown}` of rule `{rule}` is in its template, which other rules may use");
             return EditError::Key(format!("{problem}; change it in the file"));
         }
         let values = self.values();
@@ -285,7 +295,7 @@ impl<'a> RuleSource<'a> {
             (None, true) => "add it to the file".to_owned(),
             (None, false) => format!("it has {}; add others to the file", names.join(", ")),
         };
-        EditError::Key(format!("rule `{rule}` has no `{key}`; {fix}"))
+        EditError::Key(format!("rule `{rule}` has no `{shown}`; {fix}"))
     }
 }
 

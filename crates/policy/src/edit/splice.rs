@@ -2,7 +2,7 @@
 
 use super::{
     Splice,
-    value::{KeyPath, find_node, scalar},
+    value::{find_node, first_key, scalar},
 };
 use crate::source::{PolicyFormat, SyntaxKey, SyntaxNode, SyntaxValue, line_and_column};
 
@@ -11,23 +11,30 @@ pub(super) fn find_splices(
     text: &str,
     format: PolicyFormat,
     rule: &SyntaxNode,
-    key: &KeyPath<'_>,
+    key: &str,
     value: &str,
 ) -> Vec<Splice> {
     let SyntaxValue::Map(entries) = &rule.value else { return Vec::new() };
     let name = entries.iter().find(|(name, _)| name.text == "name");
-    match (find_node(rule, key), key.top_level(), name) {
-        (Some(node), _, _) => replace_value(text, format, node, value),
-        (None, Some(key), Some(name)) => {
-            let mut notations = [Notation::Text, Notation::Plain, Notation::Quoted];
-            if value.parse::<f64>().is_ok() {
-                notations.swap(0, 1);
-            }
-            let insert = |notation| insert_after_name(text, format, rule, name, (key, value, notation));
-            notations.into_iter().flat_map(insert).collect()
+    match (find_node(rule, key), name) {
+        (Some(node), _) => replace_value(text, format, node, value),
+        (None, Some(name)) if first_key(key) == key => {
+            let notations: &[Notation] = match is_number(value) {
+                true => &[Notation::Plain],
+                false => &[Notation::Text, Notation::Plain, Notation::Quoted],
+            };
+            let insert =
+                |notation: &Notation| insert_after_name(text, format, rule, name, (key, value, *notation));
+            notations.iter().flat_map(insert).collect()
         }
-        (None, _, _) => Vec::new(),
+        (None, _) => Vec::new(),
     }
+}
+
+/// Whether a value is a number. It is written without quotes, because the same digits in quotes may have another unit:
+/// `capacity: 100000` is keys, and `capacity: "100000"` bytes.
+fn is_number(value: &str) -> bool {
+    value.parse::<f64>().is_ok()
 }
 
 /// How an inserted value is written.
@@ -51,15 +58,24 @@ fn replace_value(text: &str, format: PolicyFormat, node: &SyntaxNode, value: &st
         inserted,
     };
     let Some(quote) = whole.chars().next().filter(|first| matches!(first, '"' | '\'')) else {
-        let is_plain = whole == old_value || format == PolicyFormat::Yaml && whole.starts_with('*');
-        let candidates = [value.to_owned(), format!("\"{value}\"")];
-        return candidates.into_iter().filter(|_| is_plain).map(|new| splice(whole, new)).collect();
+        // The notation of a number may differ from its value, as `1_000` in TOML.
+        let is_digit = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.' | '_');
+        let has_digits = matches!(node.value, SyntaxValue::Number(_)) && whole.chars().all(is_digit);
+        let is_alias = format == PolicyFormat::Yaml && whole.starts_with('*');
+        if whole != old_value && !has_digits && !is_alias {
+            return Vec::new();
+        }
+        let quoted = Some(format!("\"{value}\"")).filter(|_| !is_number(value));
+        return [value.to_owned()].into_iter().chain(quoted).map(|new| splice(whole, new)).collect();
     };
     // The span of the value may include a comment after it.
     let closed = whole.get(1..).and_then(|rest| whole.get(..rest.find(quote)? + 2));
     let candidates = closed.into_iter().chain(Some(whole).filter(|whole| whole.ends_with(quote)));
-    let quoted = candidates.flat_map(|removed| [(removed, quote), (removed, '"')]);
-    quoted.map(|(removed, quote)| splice(removed, format!("{quote}{value}{quote}"))).collect()
+    let new_values = match is_number(value) && !is_number(old_value) {
+        true => vec![value.to_owned()],
+        false => [quote, '"'].map(|quote| format!("{quote}{value}{quote}")).to_vec(),
+    };
+    candidates.flat_map(|removed| new_values.iter().map(move |new| splice(removed, new.clone()))).collect()
 }
 
 /// Inserts a key after the name, in the same style.

@@ -273,6 +273,46 @@ fn edit_changes_numbers_in_their_notation() {
     for (name, before, key, to, after) in cases {
         assert_eq!(edit_key(name, before, key, to), after, "{before}");
     }
+    // A capacity is a number of keys, or a size in quotes: digits in quotes are bytes.
+    let with_capacity = |name, capacity: &str| match name {
+        "p.toml" => format!("[[rules]]\nname = 'a'\nquota = '5/min'\ncapacity = {capacity} # of May\n"),
+        "p.json" => format!(r#"{{"rules":[{{"name":"a","quota":"5/min","capacity":{capacity}}}]}}"#),
+        _ => format!("rules:\n  - name: a\n    quota: 5/min\n    capacity: {capacity} # of May\n"),
+    };
+    for (name, before, to, after) in [
+        ("p.yaml", "\"16MB\"", "100000", "100000"),
+        ("p.yaml", "'16MB'", "100000", "100000"),
+        ("p.yaml", "16MB", "100000", "100000"),
+        ("p.toml", "'16MB'", "100000", "100000"),
+        ("p.toml", "\"16MB\"", "100000", "100000"),
+        ("p.json", "\"16MB\"", "100000", "100000"),
+        ("p.yaml", "'16MB'", "32MB", "'32MB'"),
+        ("p.toml", "100000", "16MB", "\"16MB\""),
+        ("p.json", "100000", "16MB", "\"16MB\""),
+        // The unit stays that of the value that an operator has read.
+        ("p.yaml", "'100000'", "200000", "'200000'"),
+        ("p.json", "\"100000\"", "200000", "\"200000\""),
+        // A number may have another notation than its value.
+        ("p.toml", "1_000", "2000", "2000"),
+        ("p.toml", "0xfff", "2000", "2000"),
+    ] {
+        let [before, after] = [before, after].map(|capacity| with_capacity(name, capacity));
+        let format = PolicyFormat::from_path(Path::new(name)).unwrap();
+        assert!(Policy::parse(&before, format).is_ok(), "{before}");
+        assert_eq!(edit_key(name, before.leak(), "capacity", to), after, "{name} {to}");
+    }
+    // Digits that are no number in this format are not written as a text.
+    for text in [
+        with_capacity("p.json", "1000"),
+        with_capacity("p.json", "\"16MB\""),
+        "{\"rules\":[{\"name\":\"a\",\"quota\":\"5/min\"}]}".to_owned(),
+    ] {
+        let message = edit_key("p.json", text.leak(), "capacity", "0100000");
+        assert!(
+            message.contains("cannot change `capacity` of rule `a` here without other changes"),
+            "{message}"
+        );
+    }
     let edited = |text: &'static str, key, to| {
         edit(&TestFiles::from([("p.yaml", text.as_bytes().to_vec())]), "p.yaml", "a", key, to).unwrap()
     };
@@ -318,6 +358,43 @@ fn rejected_edit_names_the_reason() {
         edit_key("p.yaml", "rules: [{ name: a, deny: 192.0.2.0/24 }]", "queue.max", "6"),
         "error: rule `a` has no `queue.max`; add it to the file"
     );
+    // A value of the rule would drop all values of the template.
+    for (template, key, to, replaced) in [
+        ("tiers: { key: ip, quotas: { x: 1/s }, default: 2/s }", "quota", "5/min", "tiers"),
+        ("quotas: [5/min, 100/h]", "quota", "5/min", "quotas"),
+        ("quotas: [5/min, 100/h]", "quotas", "5/min", "quotas"),
+        ("quota: 5/min", "quotas", "5/min", "quota"),
+        ("quota: 5/min, wait: 1s, queue: { max: 5 }", "queue", "10", "queue"),
+    ] {
+        let text = format!("templates: {{ t: {{ {template} }} }}\nrules: [{{ name: a, use: t }}]");
+        assert!(Policy::parse(&text, PolicyFormat::Yaml).is_ok(), "{text}");
+        assert_eq!(
+            edit_key("p.yaml", text.leak(), key, to),
+            format!(
+                "error: `{key}` of rule `a` would replace `{replaced}` of its template, with all values in it; change it in the \
+                 file"
+            )
+        );
+    }
+    // Each value has one key.
+    let list = "rules: [{ name: a, quotas: [5/min, 100/h] }]";
+    for key in ["quotas.+0", "quotas.00", "quotas.2", "quotas."] {
+        let message = edit_key("p.yaml", list, key, "6/min");
+        assert!(message.starts_with("error: rule `a` has no `quotas."), "{key} {message}");
+    }
+    let tiers = "rules: [{ name: a, tiers: { key: ip, quotas: { x: 1/s }, default: 2/s } }]";
+    let message = edit_key("p.yaml", tiers, "tiers.key", "path");
+    assert_eq!(
+        message,
+        "error: `tiers.key` cannot be set; use one of mode, quota, quotas, tiers, cost, settle, bandwidth, adaptive, breaker, ban, wait, \
+         queue, capacity, prefetch, priority, schedule, scale, shed, while-failing, or edit the file"
+    );
+    // A long key or value is not repeated.
+    let long = "x".repeat(100_000);
+    for key in [long.clone(), format!("quota.{long}"), format!("wait.{long}")] {
+        assert!(edit_key("p.yaml", list, &key, "6/min").len() < 1_000, "{}", &key[..10]);
+    }
+    assert!(edit_key("p.yaml", list, "wait", &format!("{long}\"\n")).len() < 1_000);
     let message = edit_key("p.yaml", "rules:\n  - name: a\n    quota: 5/min\n", "quota", "5/mni");
     assert!(message.starts_with("error: p.yaml:3:14: "), "{message}");
     let message = edit_key("p.yaml", "rules:\n  - name: a\n    quota: 5/min\n", "quotas", "5/min");
@@ -331,17 +408,13 @@ fn values_of_a_rule_are_listed() {
     let files = |_: &Path| Ok(text.as_bytes().to_vec());
     let values = RuleValue::read_all("p.yaml", &files, "a").unwrap();
     let values: Vec<String> = values.iter().map(|value| format!("{}={}", value.key, value.value)).collect();
-    assert_eq!(
-        values,
-        [
-            "tiers.key=header x-plan",
-            "tiers.quotas.gold=9/s",
-            "tiers.default=1/s",
-            "breaker.failure-rate=50%",
-            "wait=1s",
-            "queue=10"
-        ]
-    );
+    assert_eq!(values, ["tiers.quotas.gold=9/s", "tiers.default=1/s", "wait=1s", "queue=10"]);
+    // Each of them can be set.
+    let disk = TestFiles::from([("p.yaml", text.as_bytes().to_vec())]);
+    for value in &values {
+        let (key, value) = value.split_once('=').unwrap();
+        assert_eq!(edit(&disk, "p.yaml", "a", key, value).unwrap().splice, None, "{key}");
+    }
     let error = RuleValue::read_all("p.yaml", &files, "b").unwrap_err();
     assert_eq!(error.to_string(), "unknown rule `b`; did you mean `a`?");
 }
@@ -447,6 +520,14 @@ fn add_comments(text: String, format: PolicyFormat, places: &[Index]) -> String 
     text
 }
 
+fn file_name(format: PolicyFormat) -> &'static str {
+    match format {
+        PolicyFormat::Yaml => "p.yaml",
+        PolicyFormat::Toml => "p.toml",
+        PolicyFormat::Json => "p.json",
+    }
+}
+
 #[test]
 fn edit_changes_only_the_mode() {
     let property =
@@ -456,11 +537,7 @@ fn edit_changes_only_the_mode() {
             }
             let text = add_comments(policy.print(format), format, &places);
             let place = which.index(policy.rules.len());
-            let name = match format {
-                PolicyFormat::Yaml => "p.yaml",
-                PolicyFormat::Toml => "p.toml",
-                PolicyFormat::Json => "p.json",
-            };
+            let name = file_name(format);
             let disk = TestFiles::from([(name, text.clone().into_bytes())]);
             let edit = match edit(&disk, name, &policy.rules[place].name, "mode", &to.to_string()) {
                 Ok(edit) => edit,
@@ -483,4 +560,105 @@ fn edit_changes_only_the_mode() {
     let formats = prop::sample::select(PolicyFormat::ALL.to_vec());
     let cases = (crate::strategies::policies(), formats, vec(any::<Index>(), 0..6), any::<Index>(), modes());
     runner_with_cases(100).run(&cases, property).unwrap();
+}
+
+/// Values of several kinds. Most of them are valid for some keys.
+const NUMBERS: [&str; 14] = [
+    "7/min",
+    "3/s burst 9",
+    "90/h sliding-window",
+    "4 at once",
+    "250ms",
+    "3s",
+    "17%",
+    "41",
+    "3",
+    "2000000",
+    "16MB",
+    "70kB/s",
+    "2.5",
+    "low",
+];
+
+/// Each listed value of a rule can be set, and only it changes; setting the old value restores the policy, and the inverse the text.
+#[test]
+fn edit_changes_only_the_number() {
+    let set = std::cell::Cell::new([0_u32; 3]);
+    let property =
+        |(policy, format, places, which, numbers): (Policy, PolicyFormat, Vec<Index>, Index, Vec<Index>)| {
+            if policy.rules.is_empty() {
+                return Ok(());
+            }
+            let text = add_comments(policy.print(format), format, &places);
+            let (name, rule) = (file_name(format), &policy.rules[which.index(policy.rules.len())].name);
+            let read = |text: &str| {
+                let files = |_: &Path| Ok(text.as_bytes().to_vec());
+                RuleValue::read_all(name, &files, rule).unwrap()
+            };
+            let set_to = |text: &str, key: &str, value: &str| {
+                edit(&TestFiles::from([(name, text.as_bytes().to_vec())]), name, rule, key, value)
+            };
+            let values = read(&text);
+            for RuleValue { key, value: old } in &values {
+                // Other texts, such as expressions, may need escapes.
+                if !old
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || matches!(c, ' ' | '.' | '/' | '%' | '-' | '_'))
+                {
+                    continue;
+                }
+                let same = match set_to(&text, key, old) {
+                    Ok(edit) => edit,
+                    Err(error) => return Err(TestCaseError::fail(format!("{key}={old}: {error}\n{text}"))),
+                };
+                prop_assert_eq!(&same.splice, &None, "{} {}\n{}", key, old, text);
+                for number in &numbers {
+                    let to = NUMBERS[number.index(NUMBERS.len())];
+                    let Ok(edit) = set_to(&text, key, to) else { continue };
+                    prop_assert_eq!(edit.old_value.as_deref(), Some(old.as_str()));
+                    let after = String::from_utf8(edit.new_content()).unwrap();
+                    prop_assert_eq!(&Policy::parse(&after, format).unwrap(), &edit.new_policy);
+                    let Some(splice) = edit.splice else {
+                        prop_assert_eq!(&edit.new_policy, &policy, "{} {}\n{}", key, to, text);
+                        continue;
+                    };
+                    let expected: Vec<RuleValue> = values
+                        .iter()
+                        .map(|value| match value.key == *key {
+                            true => RuleValue { key: key.clone(), value: to.to_owned() },
+                            false => value.clone(),
+                        })
+                        .collect();
+                    prop_assert_eq!(read(&after), expected, "{}", after);
+                    let others = |policy: &Policy| {
+                        let mut policy = policy.clone();
+                        policy.rules.retain(|known| known.name != *rule);
+                        policy
+                    };
+                    prop_assert_eq!(others(&edit.new_policy), others(&policy));
+                    prop_assert_eq!(
+                        text.matches("# mode: off").count(),
+                        after.matches("# mode: off").count()
+                    );
+                    let back = set_to(&after, key, old).unwrap();
+                    prop_assert_eq!(&back.new_policy, &policy, "{} {} {}\n{}", key, old, to, text);
+                    let inverse = splice.inverse().apply(after.as_bytes()).unwrap();
+                    prop_assert_eq!(String::from_utf8(inverse).unwrap(), text.clone());
+                    let mut counts = set.get();
+                    counts[PolicyFormat::ALL.iter().position(|known| *known == format).unwrap()] += 1;
+                    set.set(counts);
+                }
+            }
+            Ok(())
+        };
+    let formats = prop::sample::select(PolicyFormat::ALL.to_vec());
+    let cases = (
+        crate::strategies::policies(),
+        formats,
+        vec(any::<Index>(), 0..6),
+        any::<Index>(),
+        vec(any::<Index>(), 5),
+    );
+    runner_with_cases(16).run(&cases, property).unwrap();
+    assert!(set.get().iter().all(|count| *count > 5), "too few values were set: {set:?}");
 }
